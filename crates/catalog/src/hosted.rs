@@ -82,7 +82,7 @@ impl StateMachine for Catalog {
         &self.progress
     }
 
-    fn apply(&mut self, entry: &Entry) -> Result<Applied<CatalogResponse, CatalogRead, Change>, ApplyError> {
+    fn apply(&mut self, entry: &Entry) -> Result<Applied<CatalogResponse, Change>, ApplyError> {
         let (outcome, change) = self.apply_entry(entry)?;
         Ok(Applied { outcome, effect: change.map(Effect::Own) })
     }

@@ -146,7 +146,7 @@ impl StateMachine for Counter {
         &self.progress
     }
 
-    fn apply(&mut self, entry: &Entry) -> Result<Applied<Count, CounterRead, Infallible>, ApplyError> {
+    fn apply(&mut self, entry: &Entry) -> Result<Applied<Count, Infallible>, ApplyError> {
         self.progress.check(entry)?;
         if entry.payload.is_empty() {
             self.progress.advance(entry);

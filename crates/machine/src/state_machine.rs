@@ -271,15 +271,15 @@ where
 
 /// The result of applying an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Applied<R, Q, E> {
+pub struct Applied<R, E> {
     /// The outcome of the proposed request. None for entries without a client (a barrier, an expiry), and if the effect
     /// determines the outcome later.
     pub outcome: Option<Outcome<R>>,
     /// The effect that the node must act on.
-    pub effect: Option<Effect<Q, E>>,
+    pub effect: Option<Effect<E>>,
 }
 
-impl<R, Q, E> Applied<R, Q, E> {
+impl<R, E> Applied<R, E> {
     /// No outcome and no effect.
     pub const NOTHING: Self = Self { outcome: None, effect: None };
 
@@ -289,22 +289,16 @@ impl<R, Q, E> Applied<R, Q, E> {
     }
 
     /// An effect without an outcome.
-    pub fn effect(effect: Effect<Q, E>) -> Self {
+    pub fn effect(effect: Effect<E>) -> Self {
         Self { outcome: None, effect: Some(effect) }
     }
 }
 
-impl<R, Q, E> Applied<R, Q, E> {
+impl<R, E> Applied<R, E> {
     /// Converts to the types of a registry.
-    pub fn map<S, P, F>(
-        self,
-        response: impl Fn(R) -> S,
-        read: impl Fn(Q) -> P,
-        event: impl Fn(E) -> F,
-    ) -> Applied<S, P, F> {
+    pub fn map<S, F>(self, response: impl Fn(R) -> S, event: impl Fn(E) -> F) -> Applied<S, F> {
         let effect = self.effect.map(|effect| match effect {
             Effect::Elsewhere => Effect::Elsewhere,
-            Effect::Evaluate(question) => Effect::Evaluate(read(question)),
             Effect::RangeFounded => Effect::RangeFounded,
             Effect::RangeSplit { child, members, range } => Effect::RangeSplit { child, members, range },
             Effect::RangeDropped => Effect::RangeDropped,
@@ -317,11 +311,9 @@ impl<R, Q, E> Applied<R, Q, E> {
 
 /// The effect of an applied entry on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect<Q, E> {
+pub enum Effect<E> {
     /// Nothing was executed: another cohort owns the key by now, and the proposer must look it up again (guarantee 19).
     Elsewhere,
-    /// The outcome must be read from the data.
-    Evaluate(Q),
     /// The machine was assigned its range: it can serve requests.
     RangeFounded,
     /// A part of the range was split off: the node starts a replica of it ([`StateMachine::split_off`]).
@@ -360,7 +352,7 @@ pub struct Housekeeping {
 }
 
 /// The result of applying an entry to a machine of type `M`.
-pub type AppliedBy<M> = Applied<<M as StateMachine>::Response, <M as StateMachine>::Read, <M as StateMachine>::Event>;
+pub type AppliedBy<M> = Applied<<M as StateMachine>::Response, <M as StateMachine>::Event>;
 
 /// A replicated state machine.
 pub trait StateMachine: fmt::Debug + Sized {

@@ -36,6 +36,14 @@ struct UnderWay {
     grounds: Grounds,
 }
 
+impl Evaluations {
+    /// A new number.
+    pub(crate) fn number(&mut self) -> EvaluationId {
+        self.last += 1;
+        EvaluationId(self.last)
+    }
+}
+
 impl Node {
     /// Answers a request from rows: at once if they are in memory, otherwise when the disk has been read.
     pub(crate) fn evaluate(&mut self, id: PendingId, cohort: CohortId, read: Read, grounds: Grounds, now: Now) {
@@ -44,8 +52,7 @@ impl Node {
             answer => return self.evaluated_in(cohort, id, grounds, answer, now),
         }
         let Some(replica) = self.replicas.get(&cohort) else { return };
-        self.evaluations.last += 1;
-        let number = EvaluationId(self.evaluations.last);
+        let number = self.evaluations.number();
         let epoch = replica.cohort.promised().epoch;
         self.evaluations.under_way.insert(number, UnderWay { cohort, epoch, pending: id, grounds });
         self.counters.disk_reads += 1;
@@ -54,10 +61,13 @@ impl Node {
     }
 
     pub(crate) fn evaluated(&mut self, id: EvaluationId, answer: Result<Evaluated<Response>, ReadError>, now: Now) {
+        if let Some(call) = self.logs.units.lookups.remove(&id) {
+            return self.values_found(&call, answer, now);
+        }
         let Some(UnderWay { cohort, epoch, pending, grounds }) = self.evaluations.under_way.remove(&id) else { return };
         let still_holds = |replica: &Replica| match &grounds {
             Grounds::Lead { .. } => replica.cohort.leads() && replica.cohort.promised().epoch == epoch,
-            Grounds::Checked | Grounds::Own(_) | Grounds::Unit => true,
+            Grounds::Checked | Grounds::Own(_) => true,
         };
         if self.replicas.get(&cohort).is_some_and(still_holds) {
             self.evaluated_in(cohort, pending, grounds, answer, now);
@@ -80,20 +90,11 @@ impl Node {
                 Grounds::Lead { .. } => self.read_done(id, cohort, outcome, now),
                 Grounds::Checked => self.checked_read_done(id, cohort, outcome),
                 Grounds::Own(as_of) => self.own_read_done(id, cohort, outcome, *as_of),
-                // What lies at a position lies there for ever.
-                Grounds::Unit => self.looked_up_in(id, cohort, outcome, now),
             },
             Ok(Evaluated::Decided(verdict)) => self.propose_decided(id, cohort, verdict, row, now),
             Ok(Evaluated::Elsewhere) => {
                 self.leave_row(cohort, row);
                 self.elsewhere(id, now);
-            }
-            Err(error) if matches!(grounds, Grounds::Unit) => {
-                self.counters.tables_damaged += 1;
-                let what = format!("a unit of a shared log, {cohort}, can't read its disk: {error}");
-                self.actions.push(Action::Warn { what });
-                let damaged = Response::Unit(Box::new(sharedlog::unit::Reply::Damaged));
-                self.looked_up_in(id, cohort, Ok(damaged), now);
             }
             Err(error) => {
                 self.leave_row(cohort, row);

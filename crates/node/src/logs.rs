@@ -2,25 +2,23 @@
 //!
 //! For each log that is used here there is a client machine, which appends and reads for whoever asks at this node's
 //! doors; and where the log's newest projection names this very process, a sequencer. Log units are replicas as tablets
-//! are, of cohorts that have one member: what they are asked goes the way of every request ([`units`]). Projections
+//! are, of cohorts that have one member, and have messages of their own ([`units`]). Projections
 //! come from the catalogue, as this node's copy of it shows them. Where the catalogue is led, the controller of the logs
 //! replaces them ([`reconfiguration`]).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base::canary::{Bug, planted};
-use base::{Boot, CohortId, Duration, Monotonic, NodeId, Now};
-use catalog::{CatalogCommand, CatalogRequest, cohort_of};
+use base::{Boot, Duration, Monotonic, NodeId, Now};
+use catalog::{CatalogCommand, CatalogRequest};
 use sharedlog::client::{self, Client, Timing, Token};
 use sharedlog::controller::{self, Controller};
 use sharedlog::hole_fill::HoleFill;
 use sharedlog::sequencer::{self, Sequencer};
-use sharedlog::{AskId, ClientId, LogId, Projection, ProjectionEpoch, SequencerId, UnitId, unit};
+use sharedlog::{AskId, Asker, ClientId, LogId, Projection, ProjectionEpoch, SequencerId, unit};
 
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node};
-use crate::pending::{Origin, Target};
-use crate::registry::Response;
 use crate::request::Outcome;
 use crate::timers::Timers;
 
@@ -31,30 +29,14 @@ mod reading;
 mod reconfiguration;
 mod units;
 
-use awaits::Awaits;
 use calls::Call;
+pub(crate) use units::ReplyTo;
+use units::Units;
 
-/// How long a request to a unit is kept on its way. Whoever asked asks again before.
+/// How long a request to a sequencer is kept that isn't known to be one yet. The client machine asks again before.
 const ASK_PATIENCE: Duration = Duration::from_millis(2_000);
 /// Requests that a sequencer gets before this node's copy of the catalogue names it, at most.
 const EARLY_MAX: usize = 1_024;
-
-/// Who waits for a unit's answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asker {
-    /// The client machine.
-    Client(AskId),
-    /// The sequencer of that epoch.
-    Sequencer(ProjectionEpoch, AskId),
-    /// The controller.
-    Controller(controller::Requester, AskId),
-    /// The controller's proposal of that epoch.
-    Proposal(ProjectionEpoch),
-    /// The hole filling that goes with the sequencer of that epoch.
-    HoleFill(ProjectionEpoch, AskId),
-    /// Nobody.
-    Nobody,
-}
 
 /// Who waits for a sequencer's answer: a process, since the next one on its node counts what it asks from the beginning
 /// again.
@@ -82,13 +64,15 @@ pub(crate) struct Logs {
     /// Logs whose machines may want something.
     touched: BTreeSet<LogId>,
     timers: Timers<LogId>,
-    /// What units, and the catalogue, have answered.
-    answers: VecDeque<(LogId, Asker, Outcome)>,
+    /// Replies of units to machines of this node.
+    replies: VecDeque<(LogId, Asker, unit::Reply)>,
+    /// The catalogue's answers to proposals of the controller.
+    verdicts: VecDeque<(LogId, ProjectionEpoch, Outcome)>,
     /// The catalogue has other projections.
     pub(crate) changed: bool,
     /// What a sequencer was asked that isn't known yet to be one.
     early: VecDeque<Early>,
-    awaits: Awaits,
+    pub(crate) units: Units,
     pub(crate) controller: Controller,
     /// When it is looked whether logs lack something.
     check_at: Monotonic,
@@ -116,10 +100,11 @@ impl Logs {
             by_id: BTreeMap::new(),
             touched: BTreeSet::new(),
             timers: Timers::default(),
-            answers: VecDeque::new(),
+            replies: VecDeque::new(),
+            verdicts: VecDeque::new(),
             changed: false,
             early: VecDeque::new(),
-            awaits: Awaits::default(),
+            units: Units::default(),
             controller: Controller::new(me, controller::Config::default()),
             check_at: Monotonic(0),
         }
@@ -127,25 +112,30 @@ impl Logs {
 
     /// The next moment of any machine.
     pub(crate) fn next_timer(&self) -> Option<Monotonic> {
-        let of_others = [self.controller.next_timer(), Some(self.check_at), self.awaits.next_timer()];
+        let of_others = [self.controller.next_timer(), Some(self.check_at), self.units.next_timer()];
         self.timers.next_due().into_iter().chain(of_others.into_iter().flatten()).min()
     }
 
-    /// A unit, or the catalogue, has answered what a log's machine asked.
-    pub(crate) fn answered(&mut self, log: LogId, asker: Asker, outcome: Outcome) {
-        self.answers.push_back((log, asker, outcome));
+    /// The catalogue has answered a command of the controller.
+    pub(crate) fn command_answered(&mut self, log: LogId, epoch: Option<ProjectionEpoch>, outcome: Outcome) {
+        self.verdicts.extend(epoch.map(|epoch| (log, epoch, outcome)));
     }
 }
 
 impl Node {
     /// Carries out what the logs' machines want, until they want nothing more.
     pub(crate) fn run_logs(&mut self, now: Now) {
+        self.retry_unit_calls(now);
         loop {
             if std::mem::take(&mut self.logs.changed) {
                 self.learn_projections(now);
             }
-            if let Some((log, asker, outcome)) = self.logs.answers.pop_front() {
-                self.log_answered(log, asker, outcome, now);
+            if let Some((log, asker, reply)) = self.logs.replies.pop_front() {
+                self.unit_answered(log, asker, reply, now);
+                continue;
+            }
+            if let Some((log, epoch, outcome)) = self.logs.verdicts.pop_front() {
+                self.proposal_answered(log, epoch, outcome, now);
                 continue;
             }
             if let Some(id) = self.logs.touched.pop_first() {
@@ -222,36 +212,27 @@ impl Node {
         }
     }
 
-    /// Asks a unit, wherever it is.
-    fn ask_unit(&mut self, id: LogId, asker: Asker, unit: UnitId, request: unit::Request, now: Now) {
-        let Some(cohort) = cohort_of(unit) else { return };
-        let deadline = now.monotonic + ASK_PATIENCE;
-        self.begin(Origin::OfLog(id, asker), deadline, Target::Cohort(cohort), Query::Machine(request.into()), now);
-    }
-
-    fn log_answered(&mut self, id: LogId, asker: Asker, outcome: Outcome, now: Now) {
-        match (asker, outcome) {
-            (Asker::Client(ask), Ok(Response::Unit(reply))) => {
+    /// A unit has replied to a machine of this node.
+    fn unit_answered(&mut self, id: LogId, asker: Asker, reply: unit::Reply, now: Now) {
+        match asker {
+            Asker::Client(ask) => {
                 let Some(log) = self.touch_log(id) else { return };
-                log.client.unit_answered(ask, *reply, now.monotonic);
+                log.client.unit_answered(ask, reply, now.monotonic);
             }
-            (Asker::Sequencer(epoch, ask), Ok(Response::Unit(reply))) => {
+            Asker::Sequencer(epoch, ask) => {
                 let Some(log) = self.touch_log(id) else { return };
                 if let Some(sequencer) = log.sequencer.as_mut().filter(|sequencer| sequencer.epoch() == epoch) {
                     sequencer.answered(ask, &reply, now.monotonic);
                 }
             }
-            (Asker::Controller(requester, ask), Ok(Response::Unit(reply))) => {
-                self.logs.controller.answered(id, requester, ask, *reply, now.monotonic);
+            Asker::Controller(requester, ask) => {
+                self.logs.controller.answered(id, requester, ask, reply, now.monotonic);
             }
-            (Asker::Proposal(epoch), outcome) => self.proposal_answered(id, epoch, outcome, now),
-            (Asker::HoleFill(epoch, ask), Ok(Response::Unit(reply))) => {
+            Asker::HoleFill(epoch, ask) => {
                 if let Some(fill) = self.hole_fill(id, epoch) {
-                    fill.answered(ask, *reply, now.monotonic);
+                    fill.answered(ask, reply, now.monotonic);
                 }
             }
-            // Whoever asked asks again in time.
-            _ => {}
         }
     }
 
@@ -334,7 +315,6 @@ impl Node {
         let me = self.cluster.sequencer();
         let Some(catalogue) = self.catalogue() else { return };
         let mut newest: Vec<Projection> = Vec::new();
-        let mut routes: Vec<(CohortId, NodeId)> = Vec::new();
         for (_, log) in catalogue.logs() {
             let known = self.logs.by_id.get(&log.id);
             let (epoch, is_ours) = (log.projection.epoch, log.projection.sequencer == me);
@@ -346,10 +326,7 @@ impl Node {
             if is_used && !is_known {
                 newest.push(log.projection.clone());
             }
-            routes.extend(log.units.iter().filter_map(|(unit, member)| Some((cohort_of(*unit)?, member.node))));
         }
-        // A unit is on one disk for ever.
-        self.cluster.routes.extend(routes);
         for projection in newest {
             let id = projection.log;
             self.use_log(id);

@@ -8,7 +8,7 @@ use machine::state_machine::Wire as _;
 use machine::storage::FileRef;
 use sharedlog::client::Suspect;
 use sharedlog::wire;
-use sharedlog::{AskId, LogId, ProjectionEpoch, SequencerId, UnitId, sequencer};
+use sharedlog::{AskId, Asker, LogId, ProjectionEpoch, SequencerId, UnitId, sequencer, unit};
 
 use crate::registry::Response;
 use crate::request::Outcome;
@@ -144,6 +144,28 @@ pub enum Message {
         ask: AskId,
         /// The answer.
         reply: sequencer::Reply,
+    },
+    /// A request to a log unit. It is answered at most once: the sender retransmits it.
+    ToUnit {
+        /// The log.
+        log: LogId,
+        /// The unit.
+        unit: UnitId,
+        /// The machine that asks, which the reply names.
+        asker: Asker,
+        /// What is asked.
+        request: unit::Request,
+    },
+    /// The unit's reply.
+    FromUnit {
+        /// The log.
+        log: LogId,
+        /// The process that asked.
+        to: Boot,
+        /// The machine that asked.
+        asker: Asker,
+        /// The reply.
+        reply: unit::Reply,
     },
     /// Somebody keeps a log from going on: whoever leads the catalogue is to see to it.
     Suspected {
@@ -338,6 +360,20 @@ impl Message {
                 out.u64(ask.0);
                 wire::encode_given(reply, out);
             }
+            Self::ToUnit { log, unit, asker, request } => {
+                out.u8(14);
+                out.u64(log.0);
+                out.u64(unit.0);
+                asker.encode(out);
+                request.encode(out);
+            }
+            Self::FromUnit { log, to, asker, reply } => {
+                out.u8(15);
+                out.u64(log.0);
+                out.u64(to.0);
+                asker.encode(out);
+                reply.encode(out);
+            }
             Self::Suspected { log, epoch, suspect } => {
                 out.u8(12);
                 out.u64(log.0);
@@ -412,6 +448,18 @@ impl Message {
                 let (log, to, ask) = (LogId(input.u64()?), Boot(input.u64()?), AskId(input.u64()?));
                 Self::FromSequencer { log, to, ask, reply: wire::decode_given(&mut input)? }
             }
+            14 => Self::ToUnit {
+                log: LogId(input.u64()?),
+                unit: UnitId(input.u64()?),
+                asker: Asker::decode(&mut input)?,
+                request: unit::Request::decode(&mut input)?,
+            },
+            15 => Self::FromUnit {
+                log: LogId(input.u64()?),
+                to: Boot(input.u64()?),
+                asker: Asker::decode(&mut input)?,
+                reply: unit::Reply::decode(&mut input)?,
+            },
             12 => {
                 let (log, epoch) = (LogId(input.u64()?), wire::decode_epoch(&mut input)?);
                 Self::Suspected { log, epoch, suspect: wire::decode_suspect(&mut input)? }

@@ -15,12 +15,11 @@ use crate::contract::{Action, Event};
 use crate::drops::Drops;
 use crate::evaluations::Evaluations;
 use crate::hosting::Hosting;
-use crate::logs::{Inquirer, Logs};
+use crate::logs::{Inquirer, Logs, ReplyTo};
 use crate::message::Message;
 use crate::moves::Moves;
 use crate::outgoing::Outgoing;
 use crate::pending::{Pendings, Place};
-use crate::reads::Grounds;
 use crate::registry::{self, AnyMachine, Effect, KindEvent};
 use crate::replica::{Proposal, Replica};
 use crate::replicas::Replicas;
@@ -272,7 +271,6 @@ impl Node {
                 (Some(outcome), _) => self.complete(pending, outcome, None),
                 // It was not executed: it is put to the other range.
                 (None, Some(Effect::Elsewhere)) => self.pendings.place(pending, Place::Waiting),
-                (None, Some(Effect::Evaluate(read))) => self.evaluate(pending, id, read.clone(), Grounds::Unit, now),
                 (None, Some(Effect::Own(KindEvent::Catalog(Change::DropBegun { table })))) => {
                     self.wait_for_drop(*table, pending);
                 }
@@ -286,20 +284,22 @@ impl Node {
             self.found(id, now);
             self.found_unit(id, now);
         }
-        if let Some(effect) = applied.effect {
-            self.pendings.wake();
-            self.effect(id, effect);
+        match applied.effect {
+            Some(Effect::Own(KindEvent::Unit(answer))) => self.unit_applied(id, entry.lsn, answer, now),
+            Some(effect) => self.effect(id, effect),
+            None => {}
         }
-        self.unit_applied(id, now);
     }
 
     fn effect(&mut self, id: CohortId, effect: Effect) {
+        self.pendings.wake();
         match effect {
             Effect::Own(KindEvent::Catalog(change)) => self.catalog_changed(&change),
             Effect::RangeSplit { child, members, range } => self.split_off(id, child, &members, range),
             Effect::RangeDropped => self.rows_dropped(id),
             Effect::LossDeclared => self.loss_declared(id),
-            Effect::RangeFounded | Effect::Elsewhere | Effect::Evaluate(_) => {}
+            // A unit's was handled before.
+            Effect::RangeFounded | Effect::Elsewhere | Effect::Own(_) => {}
         }
     }
 
@@ -386,6 +386,7 @@ impl Node {
         }
         self.leave_all_rows(id);
         self.forget_evaluations(id);
+        self.logs.units.forget(id);
         if id == CohortId::CATALOGUE {
             self.forget_drops();
             self.forget_splits();
@@ -428,6 +429,10 @@ impl Node {
                 self.sequencer_asked(log, sequencer, Inquirer { node: from, boot, ask }, request, now);
             }
             Message::FromSequencer { log, to, ask, reply } => self.sequencer_answered(log, to, ask, reply, now),
+            Message::ToUnit { log, unit, asker, request } => {
+                self.unit_asked(unit, ReplyTo { node: from, boot, log, asker }, request, now);
+            }
+            Message::FromUnit { log, to, asker, reply } => self.unit_replied(log, to, asker, reply),
             Message::Suspected { log, epoch, suspect } => self.suspected(log, epoch, suspect, now),
             Message::UnitsInDoubt { units } => self.units_in_doubt(from, &units, now),
             Message::OfLives { .. } | Message::Life { .. } => {}

@@ -6,15 +6,13 @@ use base::{Boot, CohortId, Duration, Monotonic, NodeId};
 
 use machine::Consistency;
 use replication::CheckId;
-use sharedlog::LogId;
+use sharedlog::{LogId, ProjectionEpoch};
 
 use crate::contract::RequestId;
-use crate::logs::Asker;
 use crate::message::Query;
-use crate::registry::Ask;
 
 /// How long requests that wait for a leader, a lease or the catalogue wait before they are tried again.
-const RETRY: Duration = Duration::from_millis(20);
+pub(crate) const RETRY: Duration = Duration::from_millis(20);
 
 /// The node's own number for a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,8 +33,8 @@ pub(crate) enum Origin {
     /// This node itself, which leads the catalogue: a cohort is to take a split into its log, which gives that one a
     /// range.
     Split(CohortId),
-    /// A machine of a shared log.
-    OfLog(LogId, Asker),
+    /// The controller of the shared logs; the epoch that it proposes a projection of, if it proposes one.
+    Controller(LogId, Option<ProjectionEpoch>),
     /// This node itself, which leads the catalogue: the cohort is to carry out a plan of that number.
     Move(CohortId, u64),
 }
@@ -65,8 +63,6 @@ pub(crate) enum Place {
     Forwarded(NodeId, u64),
     /// A log's client machine has it.
     AtLog,
-    /// A log unit here has it, until something comes or until that moment.
-    AtUnit { until: Monotonic },
     /// Writes of its row come first.
     Latched,
     /// The disk is read for it.
@@ -142,8 +138,8 @@ impl Pending {
         matches!(self.origin, Origin::Door(_))
     }
 
-    fn is_at_work_for_peer(&self) -> bool {
-        matches!(self.origin, Origin::Peer { .. }) && !matches!(self.place, Place::AtUnit { .. })
+    fn is_of_peer(&self) -> bool {
+        matches!(self.origin, Origin::Peer { .. })
     }
 
     /// Whether it is for any replica, not for the leader's.
@@ -153,7 +149,7 @@ impl Pending {
 
     /// Whether a node that never answered may have written it, or may yet.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.unanswered > 0 && !self.query.reads() && !matches!(self.query, Query::Machine(Ask::Unit(_)))
+        self.unanswered > 0 && !self.query.reads()
     }
 }
 
@@ -177,8 +173,8 @@ pub(crate) struct Pendings {
     turns: BTreeSet<(Monotonic, PendingId)>,
     /// How many are of doors.
     of_doors: usize,
-    /// How many are of peers, and don't wait at a log unit: those have places of their own there.
-    at_work_for_peers: usize,
+    /// How many are of peers.
+    of_peers: usize,
 }
 
 impl Pendings {
@@ -193,7 +189,7 @@ impl Pendings {
         let id = PendingId(self.next);
         self.deadlines.insert((pending.deadline, id));
         self.of_doors += usize::from(pending.is_of_door());
-        self.at_work_for_peers += usize::from(pending.is_at_work_for_peer());
+        self.of_peers += usize::from(pending.is_of_peer());
         self.by_id.insert(id, pending);
         id
     }
@@ -207,7 +203,7 @@ impl Pendings {
         self.deadlines.remove(&(pending.deadline, id));
         self.waiting.remove(&id);
         self.of_doors -= usize::from(pending.is_of_door());
-        self.at_work_for_peers -= usize::from(pending.is_at_work_for_peer());
+        self.of_peers -= usize::from(pending.is_of_peer());
         if let Place::Forwarded(_, number) = pending.place {
             self.asked.remove(&number);
         }
@@ -237,9 +233,7 @@ impl Pendings {
             if let Some(at) = pending.overdue_at.take() {
                 self.forwarded.remove(&(at, id));
             }
-            self.at_work_for_peers -= usize::from(pending.is_at_work_for_peer());
             pending.place = place;
-            self.at_work_for_peers += usize::from(pending.is_at_work_for_peer());
             if place == Place::Waiting {
                 self.waiting.insert(id);
             } else {
@@ -376,9 +370,9 @@ impl Pendings {
         self.of_doors
     }
 
-    /// How many are of peers, and don't wait at a log unit.
-    pub(crate) fn at_work_for_peers(&self) -> usize {
-        self.at_work_for_peers
+    /// How many are of peers.
+    pub(crate) fn of_peers(&self) -> usize {
+        self.of_peers
     }
 
     /// Those of a door's requests that logs' client machines have.
@@ -393,7 +387,6 @@ impl Pendings {
     pub(crate) fn invariants(&self) {
         let all = || self.by_id.values();
         assert_eq!(self.of_doors, all().filter(|pending| pending.is_of_door()).count(), "requests of doors");
-        let at_work = all().filter(|pending| pending.is_at_work_for_peer()).count();
-        assert_eq!(self.at_work_for_peers, at_work, "requests of peers");
+        assert_eq!(self.of_peers, all().filter(|pending| pending.is_of_peer()).count(), "requests of peers");
     }
 }

@@ -42,8 +42,6 @@ pub(crate) enum Grounds {
     Checked,
     /// On the state that the replica had, and on nothing else.
     Own(Box<AsOf>),
-    /// On nothing: what a log unit holds at a position it holds for ever.
-    Unit,
 }
 
 impl Node {

@@ -17,9 +17,8 @@ use machine::storage::{self, NoStorage, Pressure, Storage};
 use machine::{
     ApplyError, AsOf, Consistency, Failure, KeyPosition, LogicalHash, Ownership, Progress, ReadError, Standing,
 };
-use sharedlog::log_unit::LogUnit;
+use sharedlog::log_unit::{LogUnit, NoRequest};
 use sharedlog::request::LogResponse;
-use sharedlog::unit;
 use store::sstable::Io;
 use store::tree::{Tablespace, Tree};
 use tablets::{TableRequest, Tablet};
@@ -200,7 +199,7 @@ kinds! {
     /// The rows of a range of a table.
     Tablet(Tablet) asked TableRequest, in_tree;
     /// Positions of a shared log.
-    Unit(LogUnit) asked unit::Request, in_tree;
+    Unit(LogUnit) asked NoRequest, in_tree;
     /// A counter: the smallest machine there is, for tests of this interface.
     #[cfg(feature = "counter")]
     Counter(counter::Counter) asked counter::CounterRequest, in_checkpoint;
@@ -238,10 +237,10 @@ fn in_checkpoint(_: impl FnOnce() -> Tree) -> Box<dyn Storage> {
 pub struct UnknownKind(pub Kind);
 
 /// What applying an entry came to.
-pub type Applied = state_machine::Applied<Response, Read, KindEvent>;
+pub type Applied = state_machine::Applied<Response, KindEvent>;
 
 /// What an applied entry makes the node do.
-pub type Effect = state_machine::Effect<Read, KindEvent>;
+pub type Effect = state_machine::Effect<KindEvent>;
 
 /// The storage of a machine of that kind. One that lies in a tree gets it from `tree`.
 pub(crate) fn storage_of(kind: Kind, tree: impl FnOnce() -> Tree) -> Result<Box<dyn Storage>, UnknownKind> {
@@ -350,7 +349,7 @@ impl AnyMachine {
     /// must halt, lest its replica drift apart from the others.
     pub fn apply(&mut self, entry: &Entry) -> Result<Applied, ApplyError> {
         fn of<M: Hosted>(machine: &mut M, entry: &Entry) -> Result<Applied, ApplyError> {
-            Ok(StateMachine::apply(machine, entry)?.map(M::response, M::question, M::event))
+            Ok(StateMachine::apply(machine, entry)?.map(M::response, M::event))
         }
         dispatch!(Self, self, machine => of(&mut **machine, entry))
     }
@@ -658,15 +657,6 @@ impl Read {
         }
     }
 }
-
-impl PartialEq for Read {
-    /// Reads are compared where an effect holds one, by their kind.
-    fn eq(&self, other: &Self) -> bool {
-        std::mem::discriminant(self) == std::mem::discriminant(other)
-    }
-}
-
-impl Eq for Read {}
 
 impl View {
     /// How a read is answered from here; none if it can't be.

@@ -16,7 +16,6 @@ use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node, is_under_way};
 use crate::pending::{Origin, Pending, PendingId, Place, Target};
 use crate::reads::Grounds;
-use crate::registry::Ask;
 use crate::request::{Outcome, Request, Response, validate};
 
 /// An answer that a forwarded request has waited for so long is overdue: the node that was asked may be gone, or the
@@ -171,9 +170,6 @@ impl Node {
     /// One that has a replica by the map, or is to have one.
     fn member_in_turn(&self, cohort: CohortId, id: PendingId) -> Option<NodeId> {
         let catalogue = self.catalogue()?;
-        if let Some((_, member)) = catalogue.unit_of(cohort) {
-            return (member != self.cluster.me).then_some(member.node);
-        }
         let part = catalogue.part_of(cohort)?;
         let everyone = part.members.iter().chain(part.leaving).map(|member| member.node);
         let others: Vec<NodeId> = everyone.filter(|node| *node != self.cluster.me.node).collect();
@@ -229,7 +225,6 @@ impl Node {
             Standing::Elsewhere => return self.elsewhere(id, now),
         }
         match &pending.query {
-            Query::Machine(Ask::Unit(_)) => self.unit_asked(id, cohort, now),
             Query::Plan(plan) => {
                 let plan = plan.clone();
                 self.carry_plan_on(id, cohort, &plan, now);
@@ -319,7 +314,7 @@ impl Node {
             Origin::Peer { node, request } => {
                 self.send(node, Message::Answer { request, outcome }, AT_ONCE, valid_until);
             }
-            Origin::OfLog(log, asker) => self.logs.answered(log, asker, outcome),
+            Origin::Controller(log, epoch) => self.logs.command_answered(log, epoch, outcome),
             Origin::Lookup(parent) => self.looked_up(parent, outcome, valid_until),
             Origin::Drop(cohort) => self.drop_answered(cohort, &outcome),
             Origin::Split(child) => self.split_answered(child, &outcome),
@@ -371,7 +366,7 @@ impl Node {
         query: Query,
         now: Now,
     ) {
-        if self.is_stopping() || self.pendings.at_work_for_peers() >= REQUESTS_IN_FLIGHT_MAX {
+        if self.is_stopping() || self.pendings.of_peers() >= REQUESTS_IN_FLIGHT_MAX {
             let outcome = Err(Failure::Overloaded("the leader has too many requests under way".to_owned()));
             return self.send(from, Message::Answer { request, outcome }, AT_ONCE, None);
         }

@@ -69,7 +69,7 @@ impl Node {
     /// Once what was proposed is committed, or patience ends: leaders hand over, and every request gets an answer.
     pub(crate) fn finish_stop(&mut self, now: Now) {
         let Stop::Waiting(until) = self.stop else { return };
-        if self.pendings.any_proposed() && now.monotonic < until {
+        if (self.pendings.any_proposed() || self.logs.units.any_proposed()) && now.monotonic < until {
             return;
         }
         self.each_cohort(now, |cohort, out| cohort.release(now, out));

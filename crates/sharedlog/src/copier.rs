@@ -242,7 +242,7 @@ impl Copier {
     fn ask(&mut self, unit: UnitId, position: Option<Position>, command: Command) {
         self.last_ask.0 += 1;
         self.asks.insert(self.last_ask, position);
-        self.actions.push(Action::Ask { ask: self.last_ask, unit, request: Request::Command(command) });
+        self.actions.push(Action::Ask { ask: self.last_ask, unit, request: Request::Command(command.into()) });
     }
 
     fn end(&mut self, is_whole: bool) {

@@ -26,6 +26,7 @@
 //! **Architecture invariants:** no clock, no randomness except from a seed, no socket, no file, no thread, no `async`.
 //! Bytes and messages from outside never panic. [`limits`] bounds every request to a machine.
 
+mod asker;
 pub mod client;
 pub mod controller;
 pub mod copier;
@@ -49,6 +50,7 @@ pub mod wire;
 #[cfg(any(test, feature = "sim"))]
 pub mod world;
 
+pub use asker::Asker;
 pub use entry::{Batch, BatchTooLarge, Data, Entry, Kept, Kind};
 pub use ids::{AskId, ClientId, LogId, Position, ProjectionEpoch, SequencerId, Stamp, UnitId};
 pub use projection::{Extent, Projection};

@@ -5,24 +5,23 @@
 //! other units of the position's chain, and not by this log's replication. What the unit knows by itself is
 //! [`Unit`]; the values lie in a tree, under their positions, and move from the log to its tables as a
 //! tablet's rows do.
+//!
+//! Units have messages of their own ([`unit::Request`], [`Reply`]): they are not asked by requests to their cohorts
+//! ([`NoRequest`]), and how a command is answered is an event.
 
-use std::convert::Infallible;
-
-use base::codec::{Reader, Writer};
+use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, Lsn, Timestamp};
-use bytes::Bytes;
 use machine::checkpoint::{Chunked, Keep, LoadError, Loader, Snapshot};
-use machine::state_machine::{self, Applied, Effect, Evaluated, Kind, NoView, Payload, Read, Reading, StateMachine};
-use machine::{ApplyError, Failure, LogicalHash, Progress, ReadError};
+use machine::state_machine::{
+    self, Applied, Effect, Evaluated, Kind, NoView, Payload, Read, Reading, StateMachine, Wire,
+};
+use machine::{ApplyError, LogicalHash, Progress, ReadError};
 use store::cell;
 use store::sstable::Io;
 use store::tree::{Tree, View};
 
 use crate::unit::{self, Command, Met, Reply, Request, Unit};
 use crate::{Kept, Position, ProjectionEpoch, Stripe};
-
-/// What a request to a unit came to.
-pub type Outcome = machine::Outcome<Box<Reply>>;
 
 /// Where the value of a position's row lies.
 const COLUMN: &[u8] = b"v";
@@ -57,16 +56,18 @@ pub struct Lookup {
     asked: unit::Outcome,
 }
 
-/// What becomes of a request to a unit.
-#[derive(Debug)]
+/// How a request to a unit, or an applied command, is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// This is the answer.
+    /// With this.
     Reply(Reply),
-    /// It must be looked up first.
+    /// With the result of this, which may have to wait for the disk.
     Lookup(Lookup),
-    /// The log decides.
-    Log(Bytes),
 }
+
+/// No request to the cohort of a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRequest {}
 
 impl LogUnit {
     fn of(progress: Progress, unit: Unit, tree: Tree) -> Self {
@@ -91,12 +92,12 @@ impl LogUnit {
         }
     }
 
-    /// Says what becomes of a request, from the applied state.
+    /// Answers a request from the applied state; none if it is a command that the log is to carry.
     #[must_use]
-    pub fn meet(&self, request: Request) -> Answer {
+    pub fn meet(&self, request: &Request) -> Option<Answer> {
         match self.unit.meet(request) {
-            Met::Log { command, .. } => Answer::Log(command.encode()),
-            Met::Answer(outcome) => self.answer(outcome),
+            Met::Log { .. } => None,
+            Met::Answer(outcome) => Some(self.answer(outcome)),
         }
     }
 
@@ -200,15 +201,19 @@ impl Read for Lookup {
     }
 }
 
-/// A unit as its node and other nodes ask it.
-impl state_machine::Request for Request {
-    fn reads(&self) -> bool {
-        !matches!(self, Self::Command(_))
+impl Wire for NoRequest {
+    fn encode(&self, _: &mut Writer) {
+        match *self {}
     }
 
-    /// What a unit is told may come twice (guarantee 20).
-    fn is_idempotent(&self) -> bool {
-        true
+    fn decode(_: &mut Reader) -> Result<Self, DecodeError> {
+        Err(DecodeError::Invalid { what: "request to a log unit" })
+    }
+}
+
+impl state_machine::Request for NoRequest {
+    fn reads(&self) -> bool {
+        match *self {}
     }
 }
 
@@ -222,11 +227,11 @@ impl state_machine::Response for Reply {
 impl StateMachine for LogUnit {
     const KIND: Kind = Kind::LOG_UNIT;
 
-    type Request = Request;
+    type Request = NoRequest;
     type Response = Box<Reply>;
-    type Event = Infallible;
+    type Event = Answer;
     type Read = Lookup;
-    type View = NoView<Request, Lookup>;
+    type View = NoView<NoRequest, Lookup>;
     type Snapshot = UnitSnapshot;
     type Storage = Tree;
 
@@ -238,7 +243,7 @@ impl StateMachine for LogUnit {
         &self.progress
     }
 
-    fn apply(&mut self, entry: &Entry) -> Result<Applied<Box<Reply>, Lookup, Infallible>, ApplyError> {
+    fn apply(&mut self, entry: &Entry) -> Result<Applied<Box<Reply>, Answer>, ApplyError> {
         self.progress.check(entry)?;
         self.news = News::default();
         if entry.payload.is_empty() {
@@ -251,28 +256,15 @@ impl StateMachine for LogUnit {
         let outcome = self.unit.apply(command);
         self.news.is_other = before != (self.unit.sealed(), self.unit.trimmed());
         let kept = self.keep(outcome, entry);
-        Ok(match self.answer(kept) {
-            Answer::Lookup(lookup) => Applied::effect(Effect::Evaluate(lookup)),
-            Answer::Reply(reply) => Applied::outcome(Ok(Box::new(reply))),
-            Answer::Log(_) => Applied::NOTHING,
-        })
+        Ok(Applied::effect(Effect::Own(self.answer(kept))))
     }
 
-    fn read(&self, request: &Request) -> Reading<Box<Reply>, Lookup> {
-        match self.meet(request.clone()) {
-            Answer::Reply(reply) => Reading::Answer(Ok(Box::new(reply))),
-            Answer::Lookup(lookup) => Reading::Evaluate(lookup),
-            Answer::Log(_) => Reading::Answer(Err(Failure::Invalid("a command is no read".to_owned()))),
-        }
+    fn read(&self, request: &NoRequest) -> Reading<Box<Reply>, Lookup> {
+        match *request {}
     }
 
-    fn propose(&self, request: &Request) -> Payload<Lookup> {
-        match self.meet(request.clone()) {
-            Answer::Log(command) => Payload::Command(command),
-            Answer::Reply(_) | Answer::Lookup(_) => {
-                Payload::Refuse(Failure::Invalid("a read is no command".to_owned()))
-            }
-        }
+    fn propose(&self, request: &NoRequest) -> Payload<Lookup> {
+        match *request {}
     }
 
     /// Units are asked by other nodes, and by nobody else.

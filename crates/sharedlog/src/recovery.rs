@@ -474,6 +474,6 @@ impl Recovery {
     fn ask(&mut self, unit: UnitId, command: Command) {
         self.asks.0 += 1;
         self.asked.insert(self.asks, unit);
-        self.actions.push(Action::Ask { ask: self.asks, unit, request: Request::Command(command) });
+        self.actions.push(Action::Ask { ask: self.asks, unit, request: Request::Command(command.into()) });
     }
 }

@@ -32,7 +32,7 @@ mod occupied;
 #[cfg(test)]
 mod tests;
 
-pub use message::{Command, Reply, Report, Request};
+pub use message::{Command, EncodedCommand, Reply, Report, Request};
 
 /// The effect of a request or a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,8 +90,6 @@ pub enum Met {
     Answer(Outcome),
     /// It is appended to the write-ahead log and answered when it is applied.
     Log {
-        /// What goes to the log.
-        command: Command,
         /// An answer that leaves before the log is forced: never, but for a planted bug.
         early: Option<Outcome>,
     },
@@ -200,8 +198,8 @@ impl Unit {
 
     /// Decides how to handle a request, from the state after all forced commands.
     #[must_use]
-    pub fn meet(&self, request: Request) -> Met {
-        match request {
+    pub fn meet(&self, request: &Request) -> Met {
+        match *request {
             Request::Read { epoch, position } => {
                 let refusal = self.refusal(epoch).map(Outcome::Reply);
                 Met::Answer(refusal.unwrap_or_else(|| self.look(position)))
@@ -219,9 +217,9 @@ impl Unit {
                 let holes = || Reply::Holes(self.holes(stripe, from, to));
                 Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or_else(holes)))
             }
-            Request::Command(command) => match self.unchanged(&command) {
+            Request::Command(ref command) => match self.unchanged(command.command()) {
                 Some(outcome) => Met::Answer(outcome),
-                None => Met::Log { early: self.early(&command), command },
+                None => Met::Log { early: self.early(command.command()) },
             },
         }
     }

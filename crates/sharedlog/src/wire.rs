@@ -6,7 +6,7 @@ use machine::Wire;
 
 use crate::client::Suspect;
 use crate::limits::MANY_MAX;
-use crate::unit::{Command, Reply, Report, Request};
+use crate::unit::{EncodedCommand, Reply, Report, Request};
 use crate::{ClientId, Entry, Kind, Position, ProjectionEpoch, Run, SequencerId, Stripe, UnitId, sequencer};
 
 impl Wire for Request {
@@ -62,7 +62,7 @@ fn encode_request(request: &Request, out: &mut Writer) {
         }
         Request::Command(command) => {
             out.u8(3);
-            out.bytes(&command.encode());
+            out.bytes(command.bytes());
         }
     }
 }
@@ -71,7 +71,7 @@ fn decode_request(input: &mut Reader) -> Result<Request, DecodeError> {
     Ok(match input.u8()? {
         1 => Request::Read { epoch: decode_epoch(input)?, position: decode_position(input)? },
         2 => Request::Confirm { epoch: decode_epoch(input)? },
-        3 => Request::Command(Command::decode(input.bytes()?)?),
+        3 => Request::Command(EncodedCommand::decode(input.bytes()?)?),
         4 => Request::Holes {
             epoch: decode_epoch(input)?,
             stripe: Stripe::decode(input)?,

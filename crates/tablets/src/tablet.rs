@@ -210,7 +210,7 @@ impl Tablet {
 }
 
 /// The result of applying an entry.
-type Execution = Applied<TableResponse, Evaluation, Infallible>;
+type Execution = Applied<TableResponse, Infallible>;
 
 impl StateMachine for Tablet {
     const KIND: Kind = Kind::TABLET;

@@ -1,105 +1,73 @@
-//! Readers that wait at a log unit for what isn't there yet.
+//! Reads that wait at a log unit for an entry.
 //!
-//! A follower at its log's end asks once, and hears as soon as the entry has come: nobody looks again and again. Where
-//! the unit is sealed, or trimmed, all who wait there ask again: the log may go on elsewhere. A reader is told that
-//! nothing has come when its wait is over; so is at once who finds too many waiting.
+//! A follower at its log's end asks once, and is answered as soon as the entry has come: it does not poll. When the unit is
+//! sealed or trimmed, all reads that wait there are answered anew: the log may go on elsewhere. A read is answered that
+//! there is no entry when its wait is over, or at once if too many wait.
 
 use std::collections::BTreeMap;
 
 use base::limits::WAITS_IN_FLIGHT_MAX;
-use base::{CohortId, Monotonic, Now};
+use base::{CohortId, Monotonic};
 use sharedlog::Position;
-use sharedlog::log_unit::News;
-use sharedlog::unit::Reply;
+use sharedlog::unit::Request;
 
-use crate::node::Node;
-use crate::pending::{PendingId, Place};
+use super::units::UnitCall;
 
-/// Readers that wait at the units of one node, at most: all that may wait at the doors of four.
+/// Reads that wait at the units of one node, at most: all that may wait at the endpoints of four.
 const AWAITS_MAX: usize = 4 * WAITS_IN_FLIGHT_MAX;
 
-/// Who waits for what.
+/// The reads that wait, by position and by the end of their wait.
 #[derive(Debug, Default)]
 pub(crate) struct Awaits {
-    of: BTreeMap<(CohortId, Position), Vec<PendingId>>,
-    until: BTreeMap<(Monotonic, PendingId), (CohortId, Position)>,
+    last: u64,
+    by_position: BTreeMap<(CohortId, Position, u64), UnitCall>,
+    by_end: BTreeMap<(Monotonic, u64), (CohortId, Position)>,
 }
 
 impl Awaits {
     pub(super) fn next_timer(&self) -> Option<Monotonic> {
-        self.until.first_key_value().map(|((until, _), _)| *until)
+        self.by_end.first_key_value().map(|((end, _), _)| *end)
     }
 
-    /// How many wait.
+    pub(super) fn has_room(&self) -> bool {
+        self.by_end.len() < AWAITS_MAX
+    }
+
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.until.len()
+        self.by_end.len()
     }
 
-    fn insert(&mut self, id: PendingId, cohort: CohortId, position: Position, until: Monotonic) {
-        self.of.entry((cohort, position)).or_default().push(id);
-        self.until.insert((until, id), (cohort, position));
+    pub(super) fn insert(&mut self, call: UnitCall) {
+        let Request::Await { position, .. } = call.request else { return };
+        self.last += 1;
+        self.by_end.insert((call.until, self.last), (call.cohort, position));
+        self.by_position.insert((call.cohort, position, self.last), call);
     }
 
-    /// Those who wait for a position of a unit.
-    fn take(&mut self, cohort: CohortId, position: Position) -> Vec<PendingId> {
-        self.of.remove(&(cohort, position)).unwrap_or_default()
-    }
-
-    /// All who wait at a unit.
-    fn take_all(&mut self, cohort: CohortId) -> Vec<PendingId> {
-        let of_unit = (cohort, Position(0))..=(cohort, Position(u64::MAX));
-        self.of.extract_if(of_unit, |_, _| true).flat_map(|(_, waiting)| waiting).collect()
-    }
-
-    /// One whose wait is over.
-    fn take_due(&mut self, now: Monotonic) -> Option<PendingId> {
-        let (first, place) = self.until.first_key_value().filter(|((until, _), _)| *until <= now)?;
-        let ((until, id), place) = (*first, *place);
-        self.until.remove(&(until, id));
-        if let Some(waiting) = self.of.get_mut(&place) {
-            waiting.retain(|other| *other != id);
-            if waiting.is_empty() {
-                self.of.remove(&place);
+    /// The reads that wait at a unit for these positions, or for any.
+    pub(super) fn take(&mut self, cohort: CohortId, stored: &[Position], all: bool) -> Vec<UnitCall> {
+        if self.by_end.is_empty() {
+            return Vec::new();
+        }
+        let everything = [(Position(0), Position(u64::MAX))];
+        let stored: Vec<_> = stored.iter().map(|position| (*position, *position)).collect();
+        let mut taken = Vec::new();
+        for (first, last) in if all { &everything[..] } else { &stored } {
+            let range = (cohort, *first, 0)..=(cohort, *last, u64::MAX);
+            for ((.., number), call) in self.by_position.extract_if(range, |_, _| true) {
+                self.by_end.remove(&(call.until, number));
+                taken.push(call);
             }
         }
-        Some(id)
-    }
-}
-
-impl Node {
-    /// A reader waits at a unit until something comes, if it may.
-    pub(super) fn await_position(&mut self, id: PendingId, cohort: CohortId, position: Position, until: Monotonic) {
-        if self.logs.awaits.len() >= AWAITS_MAX {
-            return self.unit_replies(id, Reply::Unwritten);
-        }
-        self.pendings.place(id, Place::AtUnit { until });
-        self.logs.awaits.insert(id, cohort, position, until);
+        taken
     }
 
-    /// A unit has applied an entry of its log: whoever waited for what that has brought asks again.
-    pub(crate) fn unit_applied(&mut self, cohort: CohortId, now: Now) {
-        let Some(replica) = self.replicas.get_mut(&cohort) else { return };
-        let Some(unit) = replica.state.as_unit_mut() else { return };
-        let News { stored, is_other } = unit.take_news();
-        let awaits = &mut self.logs.awaits;
-        let waiting: Vec<PendingId> = match is_other {
-            true => awaits.take_all(cohort),
-            false => stored.into_iter().flat_map(|position| awaits.take(cohort, position)).collect(),
-        };
-        for id in waiting {
-            let Some(Place::AtUnit { until }) = self.pendings.get(id).map(|pending| pending.place) else { continue };
-            self.logs.awaits.until.remove(&(until, id));
-            self.unit_asked(id, cohort, now);
-        }
-    }
-
-    /// Who has waited long enough is told that nothing came.
-    pub(super) fn await_timers(&mut self, now: Now) {
-        while let Some(id) = self.logs.awaits.take_due(now.monotonic) {
-            if self.pendings.get(id).is_some_and(|pending| matches!(pending.place, Place::AtUnit { .. })) {
-                self.unit_replies(id, Reply::Unwritten);
-            }
-        }
+    /// A read whose wait is over.
+    pub(super) fn take_due(&mut self, now: Monotonic) -> Option<UnitCall> {
+        let first = self.by_end.first_entry().filter(|first| first.key().0 <= now)?;
+        let ((_, number), (cohort, position)) = first.remove_entry();
+        self.by_position.remove(&(cohort, position, number))
     }
 }
 

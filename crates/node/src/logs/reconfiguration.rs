@@ -16,9 +16,8 @@ use sharedlog::controller::{Action, ClusterState, LogState, UNITS_IN_DOUBT_MAX};
 use sharedlog::limits::{BATCH_BYTES_MAX, STRIPE_WIDTH};
 use sharedlog::recovery::Verdict;
 use sharedlog::request::LogResponse;
-use sharedlog::{LogId, Position, ProjectionEpoch, UnitId};
+use sharedlog::{Asker, LogId, Position, ProjectionEpoch, UnitId};
 
-use crate::logs::Asker;
 use crate::logs::calls::Call;
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node};
@@ -124,14 +123,14 @@ impl Node {
                     });
                 }
                 Action::Propose(projection) => {
-                    let (log, asker) = (projection.log, Asker::Proposal(projection.epoch));
-                    self.command(log, asker, CatalogCommand::Project { projection: Box::new(projection) }, now);
+                    let (log, epoch) = (projection.log, projection.epoch);
+                    self.command(log, Some(epoch), CatalogCommand::Project { projection: Box::new(projection) }, now);
                 }
                 Action::AddUnits { log, nodes } => {
-                    self.command(log, Asker::Nobody, CatalogCommand::AddUnits { log, nodes }, now);
+                    self.command(log, None, CatalogCommand::AddUnits { log, nodes }, now);
                 }
                 Action::ForgetSpares { log, units } => {
-                    self.command(log, Asker::Nobody, CatalogCommand::ForgetSpares { log, units }, now);
+                    self.command(log, None, CatalogCommand::ForgetSpares { log, units }, now);
                 }
             }
         }
@@ -142,10 +141,10 @@ impl Node {
         is_any
     }
 
-    fn command(&mut self, log: LogId, asker: Asker, command: CatalogCommand, now: Now) {
+    fn command(&mut self, log: LogId, epoch: Option<ProjectionEpoch>, command: CatalogCommand, now: Now) {
         let (deadline, query) =
             (now.monotonic + COMMAND_TIMEOUT, Query::Machine(CatalogRequest::Change(command).into()));
-        self.begin(Origin::OfLog(log, asker), deadline, Target::Cohort(CohortId::CATALOGUE), query, now);
+        self.begin(Origin::Controller(log, epoch), deadline, Target::Cohort(CohortId::CATALOGUE), query, now);
     }
 
     pub(super) fn proposal_answered(&mut self, id: LogId, epoch: ProjectionEpoch, outcome: Outcome, now: Now) {

@@ -1,61 +1,225 @@
-//! Log units: what they are asked, and how they begin.
+//! Log units: the requests to them, and how they begin.
+//!
+//! A request to a unit is a message of its own, sent once. The machine that sent it retransmits it if no reply comes, and
+//! ignores a reply that comes twice, so neither side keeps a table of requests. The node of a unit keeps only the requests
+//! that it works on: a command that was proposed to the unit's log, a read of the disk, a read that waits for an entry
+//! ([`awaits`](super::awaits)), and, for a moment, a request that can't be carried out yet.
 
-use base::{CohortId, Duration, Now};
+use std::collections::BTreeMap;
+
+use base::canary::{Bug, planted};
+use base::limits::REQUESTS_IN_FLIGHT_MAX;
+use base::{Boot, CohortId, Duration, Lsn, Monotonic, NodeId, Now, Sequence};
 use bytes::Bytes;
 use catalog::cohort_of;
-use sharedlog::log_unit::Answer;
+use machine::ReadError;
+use machine::state_machine::Evaluated;
+use sharedlog::log_unit::{Answer, Lookup, News};
 use sharedlog::unit::{Command, Reply, Request};
-use sharedlog::{Position, Projection, ProjectionEpoch, UnitId};
+use sharedlog::{Asker, LogId, Position, Projection, ProjectionEpoch, UnitId};
+use store::sstable::Io;
 
-use crate::message::Query;
-use crate::node::Node;
-use crate::pending::{PendingId, Place};
-use crate::reads::Grounds;
-use crate::registry::{AnyMachine, Ask, Read, Response};
-use crate::request::Outcome;
+use super::awaits::Awaits;
+use crate::contract::{Action, EvaluationId};
+use crate::message::Message;
+use crate::node::{AT_ONCE, Node};
+use crate::pending::RETRY;
+use crate::registry::Read;
+use crate::request::Response;
+
+/// How long a request that can't be carried out yet is retried here: until a client machine retransmits it.
+const PARKED: Duration = Duration::from_millis(100);
+/// Requests that can't be carried out yet, at most.
+const PARKED_MAX: usize = 1_024;
+
+/// Where the reply to a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReplyTo {
+    pub(crate) node: NodeId,
+    pub(crate) boot: Boot,
+    pub(crate) log: LogId,
+    pub(crate) asker: Asker,
+}
+
+/// A request to a unit of this node.
+#[derive(Debug)]
+pub(crate) struct UnitCall {
+    pub(super) cohort: CohortId,
+    pub(super) reply_to: ReplyTo,
+    pub(super) request: Request,
+    /// How long it may be held back: a read while there is no entry, any request while it can't be carried out.
+    pub(super) until: Monotonic,
+}
+
+/// The requests that this node's units work on.
+#[derive(Debug, Default)]
+pub(crate) struct Units {
+    /// Commands that were proposed to units' logs.
+    proposed: BTreeMap<(CohortId, Sequence), (Lsn, UnitCall)>,
+    /// Requests that wait for a read of the disk.
+    pub(crate) lookups: BTreeMap<EvaluationId, UnitCall>,
+    pub(super) awaits: Awaits,
+    /// Requests that can't be carried out yet.
+    parked: Vec<UnitCall>,
+    retry_at: Monotonic,
+}
+
+impl Units {
+    pub(super) fn next_timer(&self) -> Option<Monotonic> {
+        let retry = (!self.parked.is_empty()).then_some(self.retry_at);
+        self.awaits.next_timer().into_iter().chain(retry).min()
+    }
+
+    /// Whether there are commands in units' logs that are not applied yet.
+    pub(crate) fn any_proposed(&self) -> bool {
+        !self.proposed.is_empty()
+    }
+
+    /// The replica of a unit no longer leads, or is removed.
+    pub(crate) fn forget(&mut self, cohort: CohortId) {
+        self.proposed.retain(|(of, _), _| *of != cohort);
+    }
+
+    fn park(&mut self, call: UnitCall, now: Now) {
+        if now.monotonic < call.until && self.parked.len() < PARKED_MAX {
+            if self.parked.is_empty() {
+                self.retry_at = now.monotonic + RETRY;
+            }
+            self.parked.push(call);
+        }
+    }
+}
 
 impl Node {
-    /// A unit here is asked, and our log is its log. It answers from what is applied, once all is that the log held
-    /// when this process began.
-    pub(crate) fn unit_asked(&mut self, id: PendingId, cohort: CohortId, now: Now) {
-        let Some(replica) = self.replicas.get(&cohort) else { return };
-        let Some(pending) = self.pendings.get(id) else { return };
-        let (AnyMachine::Unit(unit), Query::Machine(Ask::Unit(request))) = (&replica.state, &pending.query) else {
-            return;
+    /// Sends a request to a unit, which may be here. If its node is not known, the machine's retransmission finds it.
+    pub(super) fn ask_unit(&mut self, log: LogId, asker: Asker, unit: UnitId, request: Request, now: Now) {
+        let Some(cohort) = cohort_of(unit) else { return };
+        let Some((_, member)) = self.catalogue().and_then(|catalogue| catalogue.unit_of(cohort)) else { return };
+        if member == self.cluster.me {
+            let reply_to = ReplyTo { node: self.cluster.me.node, boot: self.cluster.boot, log, asker };
+            self.begin_unit_call(cohort, reply_to, request, now);
+        } else {
+            self.send(member.node, Message::ToUnit { log, unit, asker, request }, AT_ONCE, None);
+        }
+    }
+
+    /// A request of another node to a unit that should be here.
+    pub(crate) fn unit_asked(&mut self, unit: UnitId, reply_to: ReplyTo, request: Request, now: Now) {
+        let Units { proposed, lookups, parked, .. } = &self.logs.units;
+        let is_full = proposed.len() + lookups.len() + parked.len() >= REQUESTS_IN_FLIGHT_MAX;
+        if let Some(cohort) = cohort_of(unit).filter(|_| !is_full && !self.is_stopping()) {
+            self.begin_unit_call(cohort, reply_to, request, now);
+        }
+    }
+
+    fn begin_unit_call(&mut self, cohort: CohortId, reply_to: ReplyTo, request: Request, now: Now) {
+        let held_back = Some(request.wait()).filter(|wait| *wait > Duration::ZERO).unwrap_or(PARKED);
+        self.run_unit_call(UnitCall { cohort, reply_to, request, until: now.monotonic + held_back }, now);
+    }
+
+    /// Answers a request from the applied state, which must be past all that the log held when this process started, or
+    /// proposes it.
+    fn run_unit_call(&mut self, call: UnitCall, now: Now) {
+        let replica = self.replicas.get(&call.cohort).filter(|replica| replica.cohort.is_open());
+        let Some(unit) = replica.and_then(|replica| replica.state.as_unit()) else {
+            return self.logs.units.park(call, now);
         };
-        if !replica.cohort.is_open() {
-            return self.pendings.place(id, Place::Waiting);
-        }
-        if let Request::Command(Command::Damaged { .. }) = request {
-            // A node says that of its own units alone.
-            return self.unit_replies(id, Reply::Unknown);
-        }
-        let wait = request.wait();
-        let needs_room = matches!(request, Request::Command(Command::Write { .. } | Command::CopyMany { .. }));
-        match unit.meet(request.clone()) {
-            Answer::Reply(reply) if wait > Duration::ZERO && reply.each() == [Reply::Unwritten] => {
-                let Some(position) = request.positions().first().copied() else { return };
-                self.await_position(id, cohort, position, now.monotonic + wait);
+        match &call.request {
+            // Only the unit's own node may say that.
+            Request::Command(command) if matches!(command.command(), Command::Damaged { .. }) => {
+                self.reply(call.reply_to, Reply::Unknown);
             }
-            Answer::Reply(reply) => self.unit_replies(id, reply),
-            Answer::Lookup(lookup) => self.evaluate(id, cohort, Read::Unit(lookup), Grounds::Unit, now),
-            Answer::Log(payload) => {
-                if !needs_room || !self.held_up(id, cohort, now) {
-                    self.propose_for(id, cohort, payload, None, now);
+            request => match unit.meet(request) {
+                Some(answer) => self.answer_unit_call(call, answer, now),
+                None => self.log_command(call, now),
+            },
+        }
+    }
+
+    fn answer_unit_call(&mut self, call: UnitCall, answer: Answer, now: Now) {
+        match answer {
+            Answer::Lookup(lookup) => self.look_up_values(call, lookup, now),
+            Answer::Reply(reply) => {
+                let may_wait = call.request.wait() > Duration::ZERO && now.monotonic < call.until;
+                if may_wait && reply.each() == [Reply::Unwritten] && self.logs.units.awaits.has_room() {
+                    self.logs.units.awaits.insert(call);
+                } else {
+                    self.reply(call.reply_to, reply);
                 }
             }
         }
     }
 
-    /// What lies at a position was looked up. What can't be read is noted in the unit's own log: the other units of the
-    /// chain have it, and whoever finds that out puts it back.
-    pub(crate) fn looked_up_in(&mut self, id: PendingId, cohort: CohortId, outcome: Outcome, now: Now) {
-        let replies = if let Ok(Response::Unit(reply)) = &outcome { reply.each() } else { &[] };
-        if replies.contains(&Reply::Damaged)
-            && let Some(Query::Machine(Ask::Unit(request))) = self.pendings.get(id).map(|pending| &pending.query)
+    /// Proposes a command to the unit's log, as its writer encoded it.
+    fn log_command(&mut self, call: UnitCall, now: Now) {
+        let UnitCall { cohort, request: Request::Command(command), .. } = &call else { return };
+        let (cohort, adds_values) =
+            (*cohort, matches!(command.command(), Command::Write { .. } | Command::CopyMany { .. }));
+        if adds_values && self.no_room(now).is_some() {
+            return;
+        }
+        let is_full = self.checkpoints.are_memtables_full(&self.config);
+        let Some(replica) = self.replicas.get_mut(&cohort) else { return };
+        if adds_values && (is_full || replica.is_stalled(&self.config)) {
+            self.counters.writes_stalled += 1;
+            return self.logs.units.park(call, now);
+        }
+        match replica.cohort.propose(command.bytes().clone(), now, &mut self.outgoing.outbox) {
+            Some(lsn) => {
+                self.logs.units.proposed.insert((cohort, lsn.sequence), (lsn, call));
+                self.drain(cohort, now);
+            }
+            None => self.logs.units.park(call, now),
+        }
+    }
+
+    /// A unit has applied a command: its writer is answered, and so are the reads that waited for its entries.
+    pub(crate) fn unit_applied(&mut self, cohort: CohortId, lsn: Lsn, answer: Answer, now: Now) {
+        let Some(replica) = self.replicas.get_mut(&cohort) else { return };
+        let Some(unit) = replica.state.as_unit_mut() else { return };
+        let News { stored, is_other } = unit.take_news();
+        let proposed = self.logs.units.proposed.remove(&(cohort, lsn.sequence));
+        if let Some((_, call)) = proposed.filter(|(of, _)| *of == lsn) {
+            replica.writes += 1;
+            self.answer_unit_call(call, answer, now);
+        }
+        for call in self.logs.units.awaits.take(cohort, &stored, is_other) {
+            self.run_unit_call(call, now);
+        }
+    }
+
+    /// Looks values up: at once if they are in memory, otherwise when the disk has been read.
+    fn look_up_values(&mut self, call: UnitCall, lookup: Lookup, now: Now) {
+        let read = Read::Unit(lookup);
+        match read.answer(Io::CacheOnly) {
+            Err(ReadError::NotCached) => {
+                let id = self.evaluations.number();
+                self.logs.units.lookups.insert(id, call);
+                self.counters.disk_reads += 1;
+                self.actions.push(Action::Evaluate { id, read: Box::new(read) });
+            }
+            answer => self.values_found(&call, answer, now),
+        }
+    }
+
+    /// Values were looked up. A value that can't be read is recorded in the unit's own log: another unit of the chain has
+    /// it, and the reader that finds it there puts it back.
+    pub(crate) fn values_found(&mut self, call: &UnitCall, answer: Result<Evaluated<Response>, ReadError>, now: Now) {
+        let cohort = call.cohort;
+        let reply = match answer {
+            Ok(Evaluated::Outcome(Ok(Response::Unit(reply)))) => *reply,
+            Ok(_) => return debug_assert!(false, "a lookup comes to a reply"),
+            Err(error) => {
+                self.counters.tables_damaged += 1;
+                let what = format!("a unit of a shared log, {cohort}, can't read its disk: {error}");
+                self.actions.push(Action::Warn { what });
+                Reply::Damaged
+            }
+        };
+        if reply.each().contains(&Reply::Damaged)
             && let Some(replica) = self.replicas.get_mut(&cohort)
         {
-            let each = request.positions().into_iter().zip(replies);
+            let each = call.request.positions().into_iter().zip(reply.each());
             let is_noted = |position| replica.state.as_unit().is_some_and(|unit| unit.knows_damaged(position));
             let news: Vec<Position> =
                 each.filter(|(at, reply)| **reply == Reply::Damaged && !is_noted(*at)).map(|(at, _)| at).collect();
@@ -65,19 +229,49 @@ impl Node {
             }
             self.drain(cohort, now);
         }
-        self.complete(id, outcome, None);
+        self.reply(call.reply_to, reply);
     }
 
-    pub(crate) fn unit_replies(&mut self, id: PendingId, reply: Reply) {
-        self.complete(id, Ok(Response::Unit(Box::new(reply))), None);
+    fn reply(&mut self, to: ReplyTo, reply: Reply) {
+        let ReplyTo { node, boot, log, asker } = to;
+        if node == self.cluster.me.node {
+            self.logs.replies.push_back((log, asker, reply));
+        } else {
+            self.send(node, Message::FromUnit { log, to: boot, asker, reply }, AT_ONCE, None);
+        }
     }
 
-    /// The first units of a log begin with it, in the epoch before its first projection. Others have begun.
+    /// A unit of another node has replied to a process of this node.
+    pub(crate) fn unit_replied(&mut self, log: LogId, to: Boot, asker: Asker, reply: Reply) {
+        if to == self.cluster.boot || planted(Bug::AnswerToFormerProcess) {
+            self.logs.replies.push_back((log, asker, reply));
+        }
+    }
+
+    /// Reads that have waited long enough are answered that there is no entry.
+    pub(super) fn await_timers(&mut self, now: Now) {
+        while let Some(call) = self.logs.units.awaits.take_due(now.monotonic) {
+            self.reply(call.reply_to, Reply::Unwritten);
+        }
+    }
+
+    /// Retries requests that could not be carried out, if it is time.
+    pub(super) fn retry_unit_calls(&mut self, now: Now) {
+        if self.logs.units.retry_at <= now.monotonic {
+            for call in std::mem::take(&mut self.logs.units.parked) {
+                self.run_unit_call(call, now);
+            }
+        }
+    }
+
+    /// A unit is open. The first units of a log begin here, in the epoch before its first projection; a recovery begins
+    /// the others.
     pub(crate) fn found_unit(&mut self, id: CohortId, now: Now) {
         let Some(replica) = self.replicas.get(&id).filter(|replica| replica.cohort.is_open()) else { return };
         let Some(unit) = replica.state.as_unit() else { return };
+        self.logs.units.retry_at = now.monotonic;
         if !unit.is_blank() {
-            // While it wasn't open it may have been given stripes.
+            // It may have been given stripes before it was open.
             self.logs.changed = true;
             return;
         }
@@ -87,8 +281,8 @@ impl Node {
         }
     }
 
-    /// Has the units of this node know the stripes that the newest projections give them. A position that lies in none
-    /// which a unit was told of takes memory by itself.
+    /// Tells the units of this node the stripes that the newest projections give them: a unit represents positions of
+    /// known stripes compactly.
     pub(super) fn tell_own_units(&mut self, now: Now) {
         let Some(catalogue) = self.catalogue() else { return };
         let mut news: Vec<(CohortId, Bytes)> = Vec::new();
@@ -112,7 +306,7 @@ impl Node {
         }
     }
 
-    /// What a unit begins with that the log's first projection names; none if it is one that recoveries begin.
+    /// The command that begins a unit of a log's first projection; none if it is one that recoveries begin.
     fn beginning_of(&self, unit: UnitId) -> Option<Bytes> {
         let mut logs = self.catalogue()?.logs().map(|(_, log)| &log.projection);
         let is_its = |projection: &&Projection| projection.units().contains(&unit);

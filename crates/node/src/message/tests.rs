@@ -1,15 +1,16 @@
 //! Messages come back as they were sent, and no bytes make the decoder panic.
 
 use base::codec::Writer;
-use base::{CohortId, Duration, Entry, Epoch, KeyRange, Lsn, Monotonic, NodeId, Sequence, SplitMix64, Timestamp};
+use base::{Boot, CohortId, Duration, Entry, Epoch, KeyRange, Lsn, Monotonic, NodeId, Sequence, SplitMix64, Timestamp};
 use bytes::Bytes;
 use catalog::{
     CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, RangeDescription, Standing,
     TableDescription,
 };
 use machine::{AsOf, Consistency, Failure, Kind, LogPlace, SessionId};
-use sharedlog::UnitId;
+use sharedlog::controller::{CopierId, Requester};
 use sharedlog::request::LogResponse;
+use sharedlog::{AskId, Asker, LogId, ProjectionEpoch, UnitId, unit};
 use store::sstable::{TableId, TableRef};
 use tablets::TableResponse;
 use tablets::request::TableRequest;
@@ -138,6 +139,21 @@ fn samples() -> Vec<Message> {
     let chunk = |part| Message::StateChunk { cohort, epoch, state, timestamp, index: 2, last: true, part };
     samples.extend(parts.map(chunk));
     samples.push(Message::ElsewhereNow { request: 3 });
+    let (log, unit) = (LogId(4), UnitId(7));
+    let askers = [
+        Asker::Client(AskId(3)),
+        Asker::Sequencer(ProjectionEpoch(2), AskId(3)),
+        Asker::Controller(Requester::Recovery(ProjectionEpoch(2)), AskId(3)),
+        Asker::Controller(Requester::Copier(CopierId(9)), AskId(3)),
+        Asker::HoleFill(ProjectionEpoch(2), AskId(3)),
+    ];
+    let command = unit::Command::Seal { epoch: ProjectionEpoch(5) };
+    samples.extend(askers.map(|asker| {
+        let request = unit::Request::Command(command.clone().into());
+        Message::ToUnit { log, unit, asker, request }
+    }));
+    let reply = unit::Reply::Many(vec![unit::Reply::Written, unit::Reply::Unwritten]);
+    samples.push(Message::FromUnit { log, to: Boot(8), asker: askers[0], reply });
     samples.push(Message::UnitsInDoubt { units: vec![UnitId(7), UnitId(1 << 40)] });
     let reply = Box::new(Message::StateReply { cohort, state, received: 3, installed: false });
     samples.push(Message::OfLives { from: Life(1), to: Life::FIRST, message: reply });

@@ -10,7 +10,7 @@ use base::canary::{Bug, planted};
 use crate::client::filling::{Filled, Filling};
 use crate::client::task::{Next, View};
 use crate::client::{Answer, Error};
-use crate::unit::{Command, Reply, Request};
+use crate::unit::{Command, EncodedCommand, Reply, Request};
 use crate::{Data, Entry, Kept, Position, ProjectionEpoch, UnitId};
 
 /// An append in progress.
@@ -43,6 +43,8 @@ struct Writing {
     in_doubt: bool,
     /// The next unit holds the entry, but its value is damaged.
     mends: bool,
+    /// What all units of the chain are asked.
+    write: EncodedCommand,
 }
 
 impl Append {
@@ -53,8 +55,8 @@ impl Append {
     /// Receives a position.
     pub(super) fn given(&mut self, position: Position, epoch: ProjectionEpoch) {
         if matches!(self.stage, Stage::Wanting) {
-            let writing = Writing { position, epoch, count: 0, in_doubt: false, mends: false };
-            self.stage = Stage::Writing(writing);
+            let write = write(epoch, position, &self.data);
+            self.stage = Stage::Writing(Writing { position, epoch, count: 0, in_doubt: false, mends: false, write });
         }
     }
 
@@ -65,6 +67,7 @@ impl Append {
             Stage::Writing(writing) if writing.epoch != newest => {
                 if planted(Bug::OldPositionWritten) {
                     (writing.epoch, writing.count) = (newest, 0);
+                    writing.write = write(newest, writing.position, &self.data);
                 } else if writing.in_doubt {
                     self.stage = Stage::Resolving(Filling::new(writing.position), writing.epoch);
                 } else {
@@ -101,13 +104,11 @@ impl Append {
                 };
                 writing.in_doubt = true;
                 self.asked = Some(*unit);
-                let entry = Entry::Data(self.data.clone());
-                let epoch = writing.epoch;
                 if writing.mends {
-                    let kept = Kept::Entry(entry);
-                    return Next::Unit(*unit, Request::Command(Command::Mend { position, kept }));
+                    let kept = Kept::Entry(Entry::Data(self.data.clone()));
+                    return Next::Unit(*unit, Request::Command(Command::Mend { position, kept }.into()));
                 }
-                Next::Unit(*unit, Request::Command(Command::Write { epoch, position, entry }))
+                Next::Unit(*unit, Request::Command(writing.write.clone()))
             }
             Stage::Resolving(filling, _) => {
                 let position = filling.position;
@@ -177,4 +178,8 @@ impl Append {
             _ => Error::OutOfTime,
         }
     }
+}
+
+fn write(epoch: ProjectionEpoch, position: Position, data: &Data) -> EncodedCommand {
+    Command::Write { epoch, position, entry: Entry::Data(data.clone()) }.into()
 }

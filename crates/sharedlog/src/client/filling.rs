@@ -75,14 +75,14 @@ impl Filling {
             return Err(Filled::Damaged);
         }
         let epoch = self.epoch;
-        let write = |entry| Request::Command(Command::Write { epoch, position, entry });
+        let write = |entry| Request::Command(Command::Write { epoch, position, entry }.into());
         let (unit, request) = match &self.stage {
             Stage::Junk => (chain[0], write(Entry::Junk)),
             Stage::Look => (chain[0], Request::Read { epoch, position }),
             Stage::Seek(number) => (chain[*number], Request::Read { epoch, position }),
             Stage::Mend(entry, number) => {
                 let kept = Kept::Entry(entry.clone());
-                (chain[*number], Request::Command(Command::Mend { position, kept }))
+                (chain[*number], Request::Command(Command::Mend { position, kept }.into()))
             }
             Stage::Down(entry, count) => match chain.get(*count) {
                 Some(unit) => (*unit, write(entry.clone())),

@@ -132,7 +132,7 @@ impl Read {
                     };
                     self.asked = Some(unit);
                     let (position, kept) = (self.at, Kept::Entry(entry.clone()));
-                    return Next::Unit(unit, Request::Command(Command::Mend { position, kept }));
+                    return Next::Unit(unit, Request::Command(Command::Mend { position, kept }.into()));
                 }
                 Stage::Empty => self.empty(began, view.now),
                 Stage::Confirm(epoch) if *epoch == view.projection.epoch => return view.ask_tail(),

@@ -52,7 +52,7 @@ fn entry(sequence: u64) -> Entry {
 }
 
 fn write(epoch: u64, position: u64, entry: Entry) -> Request {
-    Request::Command(Command::Write { epoch: ProjectionEpoch(epoch), position: Position(position), entry })
+    Request::Command(Command::Write { epoch: ProjectionEpoch(epoch), position: Position(position), entry }.into())
 }
 
 fn read(epoch: u64, position: u64) -> Request {
@@ -204,7 +204,10 @@ fn appends_without_a_stamp_are_told_apart() {
     bed.given(0, 1);
     bed.given(1, 1);
     let stamp = |request: &Request| match request {
-        Request::Command(Command::Write { entry, .. }) => entry.stamp(),
+        Request::Command(command) => match command.command() {
+            Command::Write { entry, .. } => entry.stamp(),
+            other => panic!("{other:?}"),
+        },
         other => panic!("{other:?}"),
     };
     let stamps: Vec<_> = bed.units.iter().filter_map(|(_, _, request)| stamp(request)).collect();
@@ -534,7 +537,7 @@ fn what_was_given_up_is_told_and_does_not_stop_trims() {
     assert_eq!(bed.ended(token), Ok(Answer::Lost));
     bed.client.trim(token, Position(20), deadline, bed.now);
     bed.carry_out();
-    let trim = Request::Command(Command::Trim { epoch: Some(ProjectionEpoch(2)), before: Position(20) });
+    let trim = Request::Command(Command::Trim { epoch: Some(ProjectionEpoch(2)), before: Position(20) }.into());
     bed.wants(3, &trim);
     bed.units.clear();
     while bed.units.is_empty() {
@@ -550,7 +553,7 @@ fn what_was_given_up_is_told_and_does_not_stop_trims() {
 fn a_reader_passes_damage_and_mends_it() {
     let mut bed = Bed::new();
     bed.projected(projection(2, 9, &[1, 2, 3]));
-    let mend = |with: Entry| Request::Command(Command::Mend { position: Position(4), kept: Kept::Entry(with) });
+    let mend = |with: Entry| Request::Command(Command::Mend { position: Position(4), kept: Kept::Entry(with) }.into());
     let token = bed.read(4, None);
     bed.step(3, &read(2, 4), Reply::Damaged);
     bed.step(2, &read(2, 4), Reply::Damaged);
@@ -608,7 +611,7 @@ fn an_append_mends_what_it_has_written() {
     bed.given(7, 1);
     bed.step(1, &write(1, 7, entry(1)), Reply::Written);
     bed.step(2, &write(1, 7, entry(1)), Reply::Damaged);
-    let mend = Request::Command(Command::Mend { position: Position(7), kept: Kept::Entry(entry(1)) });
+    let mend = Request::Command(Command::Mend { position: Position(7), kept: Kept::Entry(entry(1)) }.into());
     bed.step(2, &mend, Reply::Written);
     assert_eq!(bed.ended(token), Ok(Answer::Appended(Position(7))));
     let token = bed.append(1);
@@ -678,7 +681,8 @@ fn all_units_are_told_of_a_trim_those_of_a_new_projection_too() {
     bed.client.trim(token, Position(4), deadline, bed.now);
     bed.carry_out();
     bed.sequenced(sequencer::Reply::Tail(Position(5)));
-    let trim = |epoch| Request::Command(Command::Trim { epoch: Some(ProjectionEpoch(epoch)), before: Position(4) });
+    let trim =
+        |epoch| Request::Command(Command::Trim { epoch: Some(ProjectionEpoch(epoch)), before: Position(4) }.into());
     bed.step(1, &trim(1), Reply::Done);
     bed.step(2, &trim(1), sealed(1));
     bed.projected(projection(2, 9, &[1, 3]));
@@ -690,7 +694,7 @@ fn all_units_are_told_of_a_trim_those_of_a_new_projection_too() {
     bed.carry_out();
     bed.step(1, &write(2, 6, Entry::Junk), Reply::Written);
     bed.step(3, &write(2, 6, Entry::Junk), Reply::Written);
-    let one = Request::Command(Command::TrimOne { epoch: ProjectionEpoch(2), position: Position(6) });
+    let one = Request::Command(Command::TrimOne { epoch: ProjectionEpoch(2), position: Position(6) }.into());
     bed.step(1, &one, Reply::Done);
     bed.step(3, &one, Reply::Done);
     assert_eq!(bed.ended(token), Ok(Answer::Done));
@@ -812,7 +816,7 @@ fn a_row_reads_by_itself_what_is_no_plain_value() {
         bed.reply(3, &read(2, position), Reply::Damaged);
         bed.reply(2, &read(2, position), Reply::Value(entry(position)));
         let kept = Kept::Entry(entry(position));
-        let mend = Request::Command(Command::Mend { position: Position(position), kept });
+        let mend = Request::Command(Command::Mend { position: Position(position), kept }.into());
         bed.reply(3, &mend, Reply::Written);
     }
     let of = |sequence| Answer::Entry(data(sequence));

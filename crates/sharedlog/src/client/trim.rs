@@ -44,7 +44,7 @@ impl Trim {
         let is_kept = |end: Option<Position>| end.is_none_or(|end| end > self.before);
         let mut kept = view.projection.bounded().filter(|(_, end)| is_kept(*end));
         self.holds_nothing = !kept.any(|(extent, _)| extent.units().any(|other| other == unit));
-        Next::Unit(unit, Request::Command(Command::Trim { epoch: Some(self.epoch), before: self.before }))
+        Next::Unit(unit, Request::Command(Command::Trim { epoch: Some(self.epoch), before: self.before }.into()))
     }
 
     pub(super) fn heard(&mut self, reply: &Reply) {
@@ -109,7 +109,7 @@ impl TrimOne {
         let chain = view.projection.chain_of(position).unwrap_or_default();
         let Some(unit) = chain.get(self.count).copied() else { return Next::Done(Ok(Answer::Done)) };
         self.asked = Some(unit);
-        Next::Unit(unit, Request::Command(Command::TrimOne { epoch: self.epoch, position }))
+        Next::Unit(unit, Request::Command(Command::TrimOne { epoch: self.epoch, position }.into()))
     }
 
     pub(super) fn out_of_time(&self) -> Error {

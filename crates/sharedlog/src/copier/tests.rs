@@ -29,7 +29,7 @@ impl Bed {
             match action {
                 Action::Ask { ask, unit, request: Request::Command(command) } => {
                     assert_eq!(unit, UnitId(7));
-                    self.asked.push((ask, command));
+                    self.asked.push((ask, command.command().clone()));
                 }
                 Action::Ask { request, .. } => panic!("{request:?}"),
                 Action::Read(run) => self.reads.push(run),

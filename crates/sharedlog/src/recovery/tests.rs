@@ -64,7 +64,9 @@ impl Bed {
     fn carry_out(&mut self) {
         for action in self.recovery.take_actions() {
             match action {
-                Action::Ask { ask, unit, request: Request::Command(command) } => self.asked.push((ask, unit, command)),
+                Action::Ask { ask, unit, request: Request::Command(command) } => {
+                    self.asked.push((ask, unit, command.command().clone()));
+                }
                 Action::Ask { .. } => panic!("a recovery only gives commands"),
                 Action::Propose(projection) => self.proposed.push(projection),
                 Action::SetTimer(_) => {}

@@ -55,7 +55,7 @@ pub enum Request {
         to: Position,
     },
     /// Something is to be changed.
-    Command(Command),
+    Command(EncodedCommand),
 }
 
 /// A command in a unit's log.
@@ -125,6 +125,42 @@ pub enum Command {
         /// The stripes to assign.
         stripes: Vec<Stripe>,
     },
+}
+
+/// A command with its encoding: its writer encodes it once for all units of a chain, and they log these bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncodedCommand {
+    command: Command,
+    bytes: Bytes,
+}
+
+impl From<Command> for EncodedCommand {
+    fn from(command: Command) -> Self {
+        let bytes = command.encode();
+        Self { command, bytes }
+    }
+}
+
+impl EncodedCommand {
+    /// Decodes a command and keeps its bytes.
+    ///
+    /// # Errors
+    /// When the bytes are not a command.
+    pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
+        Ok(Self { command: Command::decode(bytes.clone())?, bytes })
+    }
+
+    /// The command.
+    #[must_use]
+    pub fn command(&self) -> &Command {
+        &self.command
+    }
+
+    /// Its encoding.
+    #[must_use]
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
 }
 
 /// What a unit says of itself.
@@ -205,9 +241,12 @@ impl Request {
         match self {
             Self::Read { position, .. } | Self::Await { position, .. } => vec![*position],
             Self::ReadMany { run, .. } => run.first(MANY_MAX).positions().collect(),
-            Self::Command(Command::Write { position, .. }) => vec![*position],
-            Self::Command(Command::CopyMany { copies }) => copies.iter().map(|(position, _)| *position).collect(),
-            Self::Confirm { .. } | Self::Holes { .. } | Self::Command(_) => Vec::new(),
+            Self::Command(command) => match command.command() {
+                Command::Write { position, .. } => vec![*position],
+                Command::CopyMany { copies } => copies.iter().map(|(position, _)| *position).collect(),
+                _ => Vec::new(),
+            },
+            Self::Confirm { .. } | Self::Holes { .. } => Vec::new(),
         }
     }
 }

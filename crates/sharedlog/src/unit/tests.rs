@@ -92,7 +92,7 @@ impl Bed {
 
     fn read(&mut self, in_epoch: u64, position: u64) -> Reply {
         let request = Request::Read { epoch: epoch(in_epoch), position: Position(position) };
-        match self.unit.meet(request) {
+        match self.unit.meet(&request) {
             Met::Answer(outcome) => self.carry_out(outcome),
             Met::Log { .. } => panic!("a read changes nothing"),
         }
@@ -128,7 +128,7 @@ fn a_sealed_epoch_is_refused_and_the_next_is_not() {
     assert_eq!(bed.read(1, 5), refused);
     assert_eq!(bed.apply(Command::Trim { epoch: Some(epoch(1)), before: Position(2) }), refused);
     assert_eq!(bed.apply(Command::TrimOne { epoch: epoch(1), position: Position(5) }), refused);
-    let confirm = |bed: &Bed, number| bed.unit.meet(Request::Confirm { epoch: epoch(number) });
+    let confirm = |bed: &Bed, number| bed.unit.meet(&Request::Confirm { epoch: epoch(number) });
     assert_eq!(confirm(&bed, 1), Met::Answer(Outcome::Reply(refused)));
     assert_eq!(confirm(&bed, 2), Met::Answer(Outcome::Reply(Reply::Confirmed)));
     assert_eq!(bed.apply(write(2, 6, entry(2))), Reply::Written);
@@ -141,8 +141,9 @@ fn a_sealed_epoch_is_refused_and_the_next_is_not() {
 fn what_changes_nothing_is_answered_without_the_log() {
     let mut bed = Bed::begun();
     bed.apply(write(1, 5, entry(1)));
-    let is_logged =
-        |bed: &Bed, command: Command| matches!(bed.unit.meet(Request::Command(command)), Met::Log { early: None, .. });
+    let is_logged = |bed: &Bed, command: Command| {
+        matches!(bed.unit.meet(&Request::Command(command.into())), Met::Log { early: None, .. })
+    };
     assert!(is_logged(&bed, Command::Seal { epoch: epoch(1) }));
     assert!(is_logged(&bed, write(1, 6, entry(1))));
     assert!(!is_logged(&bed, write(1, 5, entry(2))));
@@ -232,7 +233,7 @@ fn many_are_read_as_one_by_one() {
     bed.apply(Command::Damaged { position: Position(5) });
     let many = |bed: &mut Bed, in_epoch: u64, from: u64, step: u64, count: usize| {
         let run = Run { from: Position(from), step, count };
-        match bed.unit.meet(Request::ReadMany { epoch: epoch(in_epoch), run, bytes: BATCH_BYTES_MAX }) {
+        match bed.unit.meet(&Request::ReadMany { epoch: epoch(in_epoch), run, bytes: BATCH_BYTES_MAX }) {
             Met::Answer(outcome) => bed.carry_out(outcome),
             Met::Log { .. } => panic!("a read changes nothing"),
         }
@@ -255,7 +256,7 @@ fn many_are_read_as_one_by_one() {
     bed.apply(write(1, 19, entry(19)));
     assert_eq!(many(&mut bed, 1, 20, 1, 2), Reply::Many(vec![Reply::Value(long)]), "one in any case, and no more");
     assert!(is_short(many(&mut bed, 1, 19, 1, 3), 1));
-    let bounded = |bed: &mut Bed, from: u64, bytes: usize| match bed.unit.meet(Request::ReadMany {
+    let bounded = |bed: &mut Bed, from: u64, bytes: usize| match bed.unit.meet(&Request::ReadMany {
         epoch: epoch(1),
         run: Run::of(Position(from), 3),
         bytes,
@@ -277,7 +278,7 @@ fn holes_are_told_some_at_a_time() {
     let stripe = Stripe { from: Position(0), count: 1, index: 0, width: 1 };
     let holes = |bed: &Bed, from: u64, to: u64| {
         let request = Request::Holes { epoch: epoch(1), stripe, from: Position(from), to: Position(to) };
-        match bed.unit.meet(request) {
+        match bed.unit.meet(&request) {
             Met::Answer(Outcome::Reply(Reply::Holes(holes))) => holes.iter().map(|hole| hole.0).collect::<Vec<_>>(),
             other => panic!("{other:?}"),
         }
@@ -293,7 +294,7 @@ fn holes_are_told_some_at_a_time() {
 #[test]
 fn a_unit_begins_on_its_own_disk() {
     let blank = Unit::new(Incarnation(78));
-    assert_eq!(blank.meet(Request::Command(begin(3, 0, &[]))), Met::Answer(Outcome::Reply(Reply::Elsewhere)));
+    assert_eq!(blank.meet(&Request::Command(begin(3, 0, &[]).into())), Met::Answer(Outcome::Reply(Reply::Elsewhere)));
     let mut bed = Bed { unit: blank, values: BTreeMap::new() };
     assert_eq!(bed.apply(begin(3, 0, &[])), Reply::Elsewhere);
     assert_eq!(bed.apply(write(4, 0, entry(1))), Reply::Unknown);
@@ -357,7 +358,7 @@ fn many_are_copied_as_one_by_one() {
     let nobody = Unit::new(DISK);
     let copies = vec![(Position(1), Kept::Trimmed); 2];
     let unknown = Met::Answer(Outcome::Reply(Reply::Unknown));
-    assert_eq!(nobody.meet(Request::Command(Command::CopyMany { copies: copies.clone() })), unknown);
+    assert_eq!(nobody.meet(&Request::Command(Command::CopyMany { copies: copies.clone() }.into())), unknown);
     let many = Command::CopyMany { copies: vec![copies[0].clone(); MANY_MAX + 1] };
     assert!(Command::decode(many.encode()).is_err(), "too many at one time");
     let values = (1..).zip(0..MANY_MAX).map(|(position, _)| (Position(position), Kept::Entry(entry(1)))).collect();

@@ -68,7 +68,7 @@ impl World {
         for unit in stood.into_iter().filter(|unit| self.registry.units[unit] == id) {
             let Some(command) = self.begins.get(&unit).cloned() else { continue };
             let back = Return { place: Place::Node(id), life: 0, asker: Asker::Player, ask: AskId(0) };
-            let message = Message::ToUnit { unit, request: Request::Command(command), back };
+            let message = Message::ToUnit { unit, request: Request::Command(command.into()), back };
             let time = self.now + self.random.below(150 * MILLISECOND);
             let to = Place::Node(id);
             self.network.put(time, Event::Deliver { from: back.place, to, life: None, message });

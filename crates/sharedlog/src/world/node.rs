@@ -13,7 +13,7 @@ use bytes::Bytes;
 use super::network::{Asker, Event, Message, Place, Return};
 use super::process::Process;
 use super::{MICROSECOND, World};
-use crate::unit::{self, Command, Met, Outcome, Reply, Request, Unit};
+use crate::unit::{self, Command, EncodedCommand, Met, Outcome, Reply, Request, Unit};
 use crate::{AskId, Kept, Position, Projection, UnitId};
 
 /// The state that survives a crash.
@@ -42,7 +42,7 @@ pub(super) struct Units {
     pub(super) units: BTreeMap<UnitId, Unit>,
     pub(super) values: BTreeMap<(UnitId, Position), Kept>,
     /// Commands that are not forced, in the order of the log.
-    pub(super) queue: Vec<(UnitId, Command, Return)>,
+    pub(super) queue: Vec<(UnitId, EncodedCommand, Return)>,
     pub(super) is_forcing: bool,
 }
 
@@ -157,29 +157,31 @@ impl World {
 
     /// Handles a request to a unit.
     pub(super) fn unit_asked(&mut self, node: u32, unit: UnitId, request: Request, back: Return) {
-        if let Request::Command(command @ Command::Begin { .. }) = &request {
-            self.begins.insert(unit, command.clone());
-        }
-        if let Request::Command(command) = &request
-            && let Err(what) = self.check_command(command)
-        {
-            return self.violate(&what);
+        if let Request::Command(command) = &request {
+            if let begin @ Command::Begin { .. } = command.command() {
+                self.begins.insert(unit, begin.clone());
+            }
+            if let Err(what) = self.check_command(command.command()) {
+                return self.violate(&what);
+            }
         }
         let Some(process) = self.nodes.get_mut(&node).and_then(|node| node.process.as_mut()) else { return };
         let of_nobody = Unit::new(process.units.disk);
         let positions = request.positions();
-        let met = process.units.units.get(&unit).unwrap_or(&of_nobody).meet(request);
+        let met = process.units.units.get(&unit).unwrap_or(&of_nobody).meet(&request);
         let reply = match met {
             Met::Answer(outcome) => Some(process.units.carry_out(unit, outcome)),
-            Met::Log { command, early } => {
-                process.units.queue.push((unit, command, back));
+            Met::Log { early } => {
+                if let Request::Command(command) = request {
+                    process.units.queue.push((unit, command, back));
+                }
                 early.map(|outcome| process.units.carry_out(unit, outcome))
             }
         };
         let own = Return { place: Place::Node(node), life: process.life, asker: Asker::Player, ask: AskId(0) };
         let replies = reply.as_ref().map_or(&[][..], Reply::each);
         for (position, _) in positions.into_iter().zip(replies).filter(|(_, reply)| **reply == Reply::Damaged) {
-            process.units.queue.push((unit, Command::Damaged { position }, own));
+            process.units.queue.push((unit, Command::Damaged { position }.into(), own));
         }
         if let Some(reply) = reply {
             self.send(Place::Node(node), back.place, Some(back.life), Message::OfUnit { reply, back });
@@ -197,7 +199,7 @@ impl World {
         }
         process.units.is_forcing = true;
         let count = process.units.queue.len().min(speed.map_or(usize::MAX, |speed| speed.batch));
-        let bytes = || process.units.queue[..count].iter().map(|(_, command, _)| command.encode().len()).sum();
+        let bytes = || process.units.queue[..count].iter().map(|(_, command, _)| command.bytes().len()).sum();
         let takes = takes.or_else(|| speed.map(|speed| speed.force_of(bytes()))).unwrap_or_default();
         let life = process.life;
         self.network.put(self.now + takes, Event::Forced { node: id, life, count });
@@ -211,8 +213,8 @@ impl World {
         let forced: Vec<_> = process.units.queue.drain(..count).collect();
         let mut replies = Vec::new();
         for (unit, command, back) in forced {
-            node.disk.log.push((unit, command.encode()));
-            replies.push((process.units.apply(unit, command), back));
+            node.disk.log.push((unit, command.bytes().clone()));
+            replies.push((process.units.apply(unit, command.command().clone()), back));
         }
         if checkpoints {
             node.disk.checkpoint(&process.units);
@@ -233,7 +235,7 @@ impl World {
         let units: Vec<UnitId> = process.units.units.keys().copied().collect();
         for unit in units {
             for position in process.units.lost(unit) {
-                process.units.queue.push((unit, Command::Damaged { position }, own));
+                process.units.queue.push((unit, Command::Damaged { position }.into(), own));
             }
         }
         self.force(id);
@@ -255,7 +257,7 @@ impl Node {
         if process.units.is_forcing {
             let kept = random.below(process.units.queue.len() as u64 + 1) as usize;
             let kept = process.units.queue.iter().take(kept);
-            self.disk.log.extend(kept.map(|(unit, command, _)| (*unit, command.encode())));
+            self.disk.log.extend(kept.map(|(unit, command, _)| (*unit, command.bytes().clone())));
         }
     }
 }

@@ -220,7 +220,7 @@ impl World {
         let stripes = |unit: &UnitId| known.stripes_of(*unit);
         let told: Vec<_> = process.units.units.keys().map(|unit| (*unit, stripes(unit))).collect();
         for (unit, stripes) in told.into_iter().filter(|(_, stripes)| !stripes.is_empty()) {
-            self.unit_asked(id, unit, unit::Request::Command(unit::Command::Tell { stripes }), back);
+            self.unit_asked(id, unit, unit::Request::Command(unit::Command::Tell { stripes }.into()), back);
         }
     }
 

@@ -21,13 +21,13 @@ fn who_waits_at_the_end_is_told_what_comes() {
     let mut bench = alone();
     bench.ask(2, Request::Log(follow(0)));
     bench.pass(Duration::from_millis(50));
-    assert_eq!((bench.node.logs.awaits.len(), bench.answers.contains_key(&RequestId(2))), (1, false));
+    assert_eq!((bench.node.logs.units.awaits.len(), bench.answers.contains_key(&RequestId(2))), (1, false));
     bench.ask(3, Request::Log(append("a")));
     bench.pass(Duration::from_millis(20));
     assert_eq!(records(said(&bench.answers[&RequestId(2)])), ["a"]);
-    assert_eq!(bench.node.logs.awaits.len(), 0);
+    assert_eq!(bench.node.logs.units.awaits.len(), 0);
     assert_eq!(records(ask(&mut bench, 4, follow(1))), [""; 0], "nothing came");
-    assert_eq!(bench.node.logs.awaits.len(), 0);
+    assert_eq!(bench.node.logs.units.awaits.len(), 0);
 }
 
 /// Whoever is gone waits no longer: neither here, nor soon at the unit.
@@ -41,14 +41,14 @@ fn who_is_gone_waits_for_nothing() {
         bench.ask(number, Request::Log(read(from)));
     }
     bench.pass(Duration::from_millis(50));
-    assert_eq!(bench.node.logs.awaits.len(), 3);
+    assert_eq!(bench.node.logs.units.awaits.len(), 3);
     bench.step(Event::GivenUp { requests: [2, 4, 9].map(RequestId).into() });
     bench.pass(Duration::from_millis(10));
     assert!(matches!(said(&bench.answers[&RequestId(2)]), Err(Failure::Unavailable(_))));
     assert!(bench.answers.contains_key(&RequestId(4)) && !bench.answers.contains_key(&RequestId(3)));
     assert_eq!(bench.node.pendings.of_doors(), 1);
     bench.pass(Duration::from_millis(600));
-    assert_eq!(bench.node.logs.awaits.len(), 1);
+    assert_eq!(bench.node.logs.units.awaits.len(), 1);
     assert_eq!(records(ask(&mut bench, 5, append("a")).and_then(|_| said(&bench.answers[&RequestId(3)]))), ["a"]);
     assert_eq!(bench.node.pendings.of_doors(), 0);
 }
@@ -86,7 +86,7 @@ fn who_waits_at_a_unit_that_is_sealed_is_not_left_there() {
         bench.ask(number, Request::Log(follow(number)));
     }
     bench.pass(Duration::from_millis(50));
-    assert_eq!(bench.node.logs.awaits.len(), 2);
+    assert_eq!(bench.node.logs.units.awaits.len(), 2);
     let log = bench.node.catalogue().and_then(|catalogue| catalogue.log("l")).expect("it is there");
     let (epoch, unit) = (log.projection.epoch, log.projection.units()[0]);
     let cohort = catalog::cohort_of(unit).expect("a small number");
@@ -96,5 +96,5 @@ fn who_waits_at_a_unit_that_is_sealed_is_not_left_there() {
     replica.cohort.propose(seal.encode(), now, &mut bench.node.outgoing.outbox);
     bench.node.drain(cohort, now);
     bench.pass(Duration::from_millis(5));
-    assert_eq!(bench.node.logs.awaits.len(), 0);
+    assert_eq!(bench.node.logs.units.awaits.len(), 0);
 }

@@ -1,0 +1,47 @@
+//! The machines that send requests to log units.
+
+use base::codec::{DecodeError, Reader, Writer};
+use machine::Wire;
+
+use crate::controller::{CopierId, Requester};
+use crate::{AskId, ProjectionEpoch};
+
+/// The machine of a process that asks a unit: the return address of a request, which the reply repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// The client machine.
+    Client(AskId),
+    /// The sequencer of an epoch.
+    Sequencer(ProjectionEpoch, AskId),
+    /// The controller.
+    Controller(Requester, AskId),
+    /// The hole filling that goes with the sequencer of an epoch.
+    HoleFill(ProjectionEpoch, AskId),
+}
+
+impl Wire for Asker {
+    fn encode(&self, out: &mut Writer) {
+        let (tag, number, ask) = match *self {
+            Self::Client(ask) => (1, 0, ask),
+            Self::Sequencer(epoch, ask) => (2, epoch.0, ask),
+            Self::Controller(Requester::Recovery(epoch), ask) => (3, epoch.0, ask),
+            Self::Controller(Requester::Copier(copier), ask) => (4, copier.0, ask),
+            Self::HoleFill(epoch, ask) => (5, epoch.0, ask),
+        };
+        out.u8(tag);
+        out.u64(number);
+        out.u64(ask.0);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        let (tag, number, ask) = (input.u8()?, input.u64()?, AskId(input.u64()?));
+        Ok(match tag {
+            1 => Self::Client(ask),
+            2 => Self::Sequencer(ProjectionEpoch(number), ask),
+            3 => Self::Controller(Requester::Recovery(ProjectionEpoch(number)), ask),
+            4 => Self::Controller(Requester::Copier(CopierId(number)), ask),
+            5 => Self::HoleFill(ProjectionEpoch(number), ask),
+            tag => return Err(DecodeError::UnknownTag { what: "asker of a log unit", tag: tag.into() }),
+        })
+    }
+}
