@@ -1,4 +1,4 @@
-//! Many runs: of fresh seeds, of a commit's seeds, and with a bug planted in each.
+//! Campaigns of simulation runs: over fresh seeds, over a fixed set of seeds per commit, and with each planted bug.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,8 @@ use crate::search::{self, Forces, Scope};
 use crate::world::Theme;
 use crate::world::{self, Options, Outcome};
 
-/// What must have happened at least once in a long campaign: if it didn't, the campaign has not looked where it should.
+/// Counters that a long campaign must have incremented at least once. A missing one means that the campaign did not
+/// cover the code it was meant to cover.
 pub const MUST_HAPPEN: &[&str] = &[
     "ages told",
     "beats",
@@ -66,25 +67,25 @@ pub const MUST_HAPPEN: &[&str] = &[
     "whole starts",
 ];
 
-/// What a campaign came to.
+/// The results of a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct Campaign {
-    /// Runs.
+    /// Number of runs.
     pub runs: u64,
     /// Simulated time in nanoseconds.
     pub simulated: u64,
-    /// Operations that clients ended.
+    /// Operations that clients completed, with any outcome.
     pub operations: u64,
-    /// How often what has happened.
+    /// Totals of the event counters of all runs, by name.
     pub counters: BTreeMap<&'static str, u64>,
-    /// The first seed that failed, and how.
+    /// The first seed that failed, and the violation.
     pub failure: Option<(u64, String)>,
-    /// How long it took.
+    /// Wall-clock duration.
     pub elapsed: Duration,
 }
 
 impl Campaign {
-    /// What should have happened and didn't.
+    /// The counters in [`MUST_HAPPEN`] that were never incremented.
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         MUST_HAPPEN.iter().copied().filter(|what| !self.counters.contains_key(what)).collect()
@@ -100,13 +101,13 @@ impl Campaign {
     }
 }
 
-/// Runs a seed; a broken assertion is a violation like any other.
+/// Runs a seed. A failed assertion counts as a violation.
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
     run_with(seed, Options::draw(seed))
 }
 
-/// Runs a seed with options of one's own.
+/// Runs a seed with the given options.
 #[must_use]
 pub fn run_with(seed: u64, options: Options) -> Outcome {
     catch_unwind(AssertUnwindSafe(|| world::run_with(seed, options))).unwrap_or_else(|panic| {
@@ -123,12 +124,12 @@ pub fn run_with(seed: u64, options: Options) -> Outcome {
     })
 }
 
-/// Runs seeds until one fails, they are all run, or time is up. `progress` is told of each.
+/// Runs seeds until one fails, all have run, or `limit` has passed. Calls `progress` after each run.
 pub fn campaign(seeds: impl Iterator<Item = u64>, limit: Duration, progress: impl FnMut(&Campaign)) -> Campaign {
     campaign_with(seeds, Options::draw, limit, progress)
 }
 
-/// A campaign whose runs are of one's own making.
+/// Like [`campaign`], with options computed from each seed by `options`.
 pub fn campaign_with(
     seeds: impl Iterator<Item = u64>,
     options: impl Fn(u64) -> Options,
@@ -154,31 +155,30 @@ pub fn campaign_with(
     campaign
 }
 
-/// How a planted bug was found.
+/// The result of looking for a planted bug.
 #[derive(Clone, Debug)]
 pub struct Catch {
     /// The bug.
     pub bug: Bug,
-    /// The seed that shows it, and how; none if time ran out.
+    /// The seed that exposes it, and the violation; `None` if the time limit passed first.
     pub found: Option<(u64, String)>,
-    /// The test that finds it, where seeds aren't relied on.
+    /// The test that finds it, for a bug that seeds do not find reliably.
     pub by_test: Option<&'static str>,
-    /// Seeds that were run.
+    /// Number of seeds run.
     pub seeds: u64,
-    /// How long it took.
+    /// Wall-clock duration.
     pub elapsed: Duration,
 }
 
-/// Bugs that seeds show, but too rarely to rely on it, each with the test that finds it: it fails unless the bug shows.
-/// Such a bug is not looked for in seeds.
+/// Bugs that seeds expose too rarely to rely on, each with a test that fails unless the bug is exposed. [`catch_bug`]
+/// does not run seeds for these.
 ///
-/// `MembersForgotten` shows in one of some thousand seeds of [`crate::world::Theme::MovingAndForgetting`]: a change of
-/// the members waits for company hardly ever, since the move that makes it has the catalogue's entries forced at once.
-/// `PromotedUnawares` showed in one of 5,373 of any theme: entries must reach a candidate one by one. The bugs of
-/// guarantee 20 are those of the shared log's machines, which have a simulation of their own; so have those of the
-/// coordination service (guarantees 21, 22 and 28). For
-/// `AnswerToFormerProcess` a question must be open under the very number of one that the former process asked, and the
-/// answer to that be out of date.
+/// `MembersForgotten` shows in about one in several thousand seeds of [`crate::world::Theme::MovingAndForgetting`]: a
+/// membership change is rarely batched with other entries, because the move that makes it forces the catalog's entries
+/// at once. `PromotedUnawares` showed in one of 5,373 seeds of any theme: entries must reach a candidate one at a time.
+/// The bugs of guarantee 20 are in the shared log's machines and those of guarantees 21, 22 and 28 in the coordination
+/// service; both have simulations of their own. `AnswerToFormerProcess` requires an open request with the same number
+/// as one that the previous process sent, and an out-of-date answer to the earlier one.
 pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
     (Bug::MembersForgotten, "members_that_may_be_forgotten_are_found"),
     (Bug::PromotedUnawares, "a_vote_given_too_early_is_found"),
@@ -225,7 +225,7 @@ pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
     (Bug::MultiKeepsFirst, "bugs_of_coordination_are_found"),
 ];
 
-/// Bugs that other seeds than those of a theme show too rarely to rely on it.
+/// Bugs that only seeds of the given theme expose reliably.
 #[cfg(feature = "canary")]
 const OF_A_THEME: &[(Bug, Theme)] = &[
     (Bug::RelayBelieved, Theme::CutOff),
@@ -236,7 +236,7 @@ const OF_A_THEME: &[(Bug, Theme)] = &[
     (Bug::StopMarkBeforeForce, Theme::Forgetting),
 ];
 
-/// The seeds in which a bug is looked for, one after the other.
+/// The seeds to try for a bug, in order.
 #[cfg(feature = "canary")]
 fn seeds_for(bug: Bug) -> Box<dyn Iterator<Item = u64>> {
     match OF_A_THEME.iter().find(|(of_theme, _)| *of_theme == bug) {
@@ -245,9 +245,9 @@ fn seeds_for(bug: Bug) -> Box<dyn Iterator<Item = u64>> {
     }
 }
 
-/// Plants a bug in this thread and looks for it in the simulator, seed by seed. One that a single cohort can show gets
-/// a quarter of the time there, then every order of events at small scopes, then walks through a larger one. One of
-/// [`FOUND_BY_TESTS`] is not looked for.
+/// Plants a bug in this thread and searches for it in the simulator, seed by seed. A bug that a single cohort can show
+/// is searched for first by simulating one cohort, for a quarter of the time, then by enumerating every order of events
+/// at small scopes, then by random walks through a larger scope. Bugs in [`FOUND_BY_TESTS`] are skipped.
 #[cfg(feature = "canary")]
 #[must_use]
 pub fn catch_bug(bug: Bug, limit: Duration) -> Catch {
@@ -272,7 +272,7 @@ pub fn catch_bug(bug: Bug, limit: Duration) -> Catch {
     catch
 }
 
-/// What a search finds, under the only seed that searches have.
+/// The violation that a search finds. Searches have no seeds, so it is reported under [`SEED`].
 #[cfg(feature = "canary")]
 fn found_in(place: &str, run: impl FnOnce() -> search::Report) -> Option<(u64, String)> {
     match catch_unwind(AssertUnwindSafe(run)) {
@@ -284,7 +284,7 @@ fn found_in(place: &str, run: impl FnOnce() -> search::Report) -> Option<(u64, S
 #[cfg(feature = "canary")]
 const SEED: u64 = 1;
 
-/// How far walks go.
+/// The scope of random walks.
 #[cfg(feature = "canary")]
 const WALKED: Scope = Scope {
     voters: 3,
@@ -299,7 +299,7 @@ const WALKED: Scope = Scope {
     forces: Forces::AnyTime,
 };
 
-/// Plants nothing: this build holds no bugs.
+/// Does nothing: this build contains no planted bugs.
 #[cfg(not(feature = "canary"))]
 #[must_use]
 pub fn catch_bug(bug: Bug, _limit: Duration) -> Catch {

@@ -1,22 +1,22 @@
-//! Was it linearizable? A checker for histories of row operations, whoever made them: the simulator or real processes.
+//! A linearizability checker for histories of row operations, from the simulator or from real processes.
 //!
-//! The model is a row: a map from column to version and value, empty at first. A write is atomic over its mutations: if
-//! every condition holds, every column put gets the write's version and every column deleted becomes absent; else
-//! nothing changes. Versions of effective writes of one row grow strictly in the order of their effects.
-//! Linearizability is local (Herlihy and Wing, 1990), so each row is judged by itself.
+//! The model is a row: a map from column to version and value, initially empty. A write is atomic over its mutations:
+//! if every condition holds, every column put gets the write's version and every column deleted becomes absent;
+//! otherwise nothing changes. Versions of effective writes of one row increase strictly in the order of their effects.
+//! Linearizability is local (Herlihy and Wing, 1990), so each row is checked separately.
 //!
-//! The method is Wing and Gong's search with Lowe's memory ("Testing for linearizability", 2016), in three stages:
+//! The method is Wing and Gong's search with Lowe's memoization ("Testing for linearizability", 2016), in three stages:
 //!
-//! 1. `parse`: an answer names versions, so most of the order is known before any search. Every version that
-//!    was acknowledged, seen, named by a refusal or met by a condition belongs to exactly one write; together they are
-//!    the *steps*, whose order is that of the versions. A write of unknown outcome whose version was seen is a step too.
-//! 2. `slots`: everything else that was answered only *looks* at the row, and fits between two steps or
-//!    nowhere. An answer that fits nowhere is found here, and the reason is short.
-//! 3. `order`: the search for one order of all, steps in sequence, looks as early as they can be, and
-//!    writes of unknown outcome only where their effect is needed.
+//! 1. `parse`: responses name versions, which determines most of the order before any search. Every version that was
+//!    acknowledged, read, named by a refusal or matched by a condition belongs to exactly one write; together these
+//!    writes are the *steps*, ordered by version. A write of unknown outcome is a step if its version was seen.
+//! 2. `slots`: every other operation with a response is a *look*: it observes the row without changing it, and fits
+//!    between two steps or nowhere. A response that fits nowhere is found here, with a short reason.
+//! 3. `order`: the search for one total order: steps in sequence, looks as early as possible, and writes of unknown
+//!    outcome only where their effect is needed.
 //!
-//! **Invariant:** the verdict is exact. What prunes the search never rules out the last order that explains a history,
-//! and a search that is given up says so ([`Kind::Undecided`]) instead of passing.
+//! **Invariant:** the verdict is exact. Pruning never removes the last order that explains a history, and a search that
+//! reaches its limit reports [`Kind::Undecided`] instead of passing.
 
 mod order;
 mod parse;
@@ -37,50 +37,50 @@ use report::Finding;
 /// One operation of one client on one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Who did it; only reports use it.
+    /// The client that called it, used only in reports.
     pub client: u32,
-    /// When it was called, on any clock or counter that never goes back and is one for the whole history.
+    /// When it was called, on any clock or counter that is monotonic and common to the whole history.
     pub called: u64,
-    /// When it was answered. None: never, and the outcome is unknown whatever `what` says. An operation precedes
-    /// another if it was answered strictly before the other was called.
+    /// When it returned. `None`: it never did, and the outcome is unknown regardless of `what`. An operation precedes
+    /// another if it returned strictly before the other was called.
     pub returned: Option<u64>,
-    /// The row.
+    /// The key of the row.
     pub key: Bytes,
-    /// What was asked and answered.
+    /// The request and the response.
     pub what: What,
 }
 
-/// What an operation asked and what it was told.
+/// The request and the response of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// A write of one row.
     Write {
-        /// What it asked for, one mutation a column at most.
+        /// The mutations, at most one per column.
         mutations: Vec<Mutation>,
-        /// What became of it.
+        /// The outcome.
         outcome: WriteOutcome,
     },
     /// A read of one row.
     Read {
-        /// The columns asked for; none: all of them.
+        /// The columns requested; `None` means all.
         columns: Option<Vec<Bytes>>,
-        /// Those of them that were there.
+        /// The cells returned: those of the requested columns that existed.
         cells: Vec<Cell>,
     },
 }
 
-/// What became of a write, as far as its client knows.
+/// The outcome of a write, as far as its client knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
-    /// It took effect once, between its call and its return, with this version.
+    /// It took effect exactly once, between its call and its return, with this version.
     Written(Timestamp),
-    /// It was refused at a moment between its call and its return, and changed nothing.
+    /// It was refused at some point between its call and its return, and changed nothing.
     Mismatch {
         /// The first column, in the order of the mutations, whose condition did not hold.
         column: Bytes,
-        /// The version asked for.
+        /// The version that the condition required.
         expected: Timestamp,
-        /// The version it had; 0: it was absent.
+        /// The column's actual version; 0 if the column was absent.
         actual: Timestamp,
     },
     /// It may have taken effect once at any time after its call, even after its return, or never.
@@ -89,7 +89,7 @@ pub enum WriteOutcome {
     NotDone,
 }
 
-/// What a good history was made of.
+/// Statistics of a linearizable history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Operations in all.
@@ -98,39 +98,39 @@ pub struct Summary {
     pub keys: usize,
     /// Writes of unknown outcome.
     pub unknown: usize,
-    /// Operations that overlap another one of the same row. A history with few of them shows little.
+    /// Operations that overlap another of the same row. A history with few overlaps tests little.
     pub overlapping: usize,
 }
 
 /// Why a history is not linearizable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// An answer does not fit its own request.
+    /// A response does not match its own request.
     Malformed,
-    /// A version was seen that no write of the history can have put there.
+    /// A version was seen that no write in the history can have produced.
     Unwritten,
-    /// Versions grow against time, or two writes have the same.
+    /// Version order contradicts real-time order, or two writes have the same version.
     Versions,
-    /// One answer contradicts the writes around it.
+    /// One response contradicts the writes around it.
     Misplaced,
-    /// Every answer fits somewhere, but not all of them together.
+    /// Each response fits somewhere, but no single order fits all of them.
     Inexplicable,
-    /// The search was given up at its limit: neither good nor bad.
+    /// The search reached its limit: the history is neither accepted nor rejected.
     Undecided,
 }
 
-/// What is wrong with a history.
+/// A violation of linearizability in a history.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Violation {
-    /// Which sort of wrong.
+    /// The kind of violation.
     pub kind: Kind,
-    /// The row.
+    /// The key of the row.
     pub key: Bytes,
-    /// What is wrong, in a sentence; `#n` is the operation at index `n` of the history.
+    /// A sentence that describes the violation; `#n` is the operation at index `n` of the history.
     pub what: String,
-    /// The operations that the sentence is about, as indexes into the history.
+    /// The operations that the sentence refers to, as indexes into the history.
     pub suspects: Vec<usize>,
-    /// The suspects and what went on around them, one line each, in the order of their calls.
+    /// The suspects and the operations around them, one line each, in call order.
     pub excerpt: String,
 }
 
@@ -145,10 +145,10 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Judges a history that began with no row at all.
+/// Checks a history in which every row is initially absent.
 ///
 /// # Errors
-/// The first violation, in the order of keys; or [`Kind::Undecided`] if a row is beyond the search's limit.
+/// The first violation, in key order; or [`Kind::Undecided`] if a row exceeds the search limit.
 pub fn check(history: &[Operation]) -> Result<Summary, Violation> {
     let mut rows: BTreeMap<&Bytes, Vec<usize>> = BTreeMap::new();
     for (index, operation) in history.iter().enumerate() {
@@ -169,7 +169,7 @@ fn check_row(history: &[Operation], operations: &[usize]) -> Result<(), Finding>
     order::find(&row, &timelines)
 }
 
-/// How many of `operations` overlap another one of them.
+/// How many of `operations` overlap another of them.
 fn overlapping(history: &[Operation], mut operations: Vec<usize>) -> usize {
     operations.sort_by_key(|&index| history[index].called);
     let mut latest = None;
@@ -185,7 +185,7 @@ fn overlapping(history: &[Operation], mut operations: Vec<usize>) -> usize {
 }
 
 impl Operation {
-    /// Until when it may take effect.
+    /// The latest time at which it may take effect.
     fn end(&self) -> u64 {
         if self.is_unknown_write() { u64::MAX } else { self.returned.unwrap_or(u64::MAX) }
     }

@@ -1,4 +1,4 @@
-//! The other world: the product's own machines under a simulated network, disks, clocks and processes.
+//! Runs the product's own state machines under a simulated network, disks, clocks and processes.
 
 pub mod campaign;
 pub mod history;

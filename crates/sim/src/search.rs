@@ -1,20 +1,19 @@
-//! The exhaustive search: every order of events at small scope.
+//! The exhaustive search: every order of events at a small scope.
 //!
-//! Three or four replicas of one cohort, the real [`replication::Cohort`] with the real replay of its records. The
-//! network is the set of all messages ever sent: each may be delivered at any time, any number of times, or never,
-//! which is loss, delay, duplication and reordering at once. A force may come at any time; a crash keeps any part of
-//! the records that were not forced, from the oldest on. Time moves in steps that let every vote and lease lapse.
+//! It runs three or four replicas of one cohort, each the real [`replication::Cohort`] with the real replay of its
+//! records. The network is the set of all messages ever sent: each may be delivered at any time, any number of times,
+//! or never, which covers loss, delay, duplication and reordering. A force may complete at any time. A crash keeps any
+//! prefix of the records that were not forced. Time advances in steps that expire every vote and lease.
 //!
-//! What is bounded: how often a replica stands for election, how many entries clients propose, how many replicas crash,
-//! how many members come or go, how many steps time makes. Within the bounds the search is exhaustive, up to what makes
-//! no difference:
-//! * what a message tells is split into parts, and dropped when nobody can learn from it any more (`message`);
-//! * a force comes at once or, if a crash makes it so, never (`event`);
-//! * what only few other events look at is put off until just before these (`moves`);
-//! * states that differ in nothing but who is who are the same (`state`);
-//! * states are told apart by 64 bits of a hash: among 10^8 states, one in 4,000 searches confuses two.
+//! The scope bounds candidacies, entries proposed by clients, crashes, membership changes and steps of time. Within the
+//! scope the search is exhaustive, except for reductions that preserve the outcome:
+//! * A message is split into parts, and dropped once no receiver can learn from it (`message`).
+//! * A force completes at once or, if a crash prevents it, never (`event`).
+//! * Events whose effect few other events read are delayed until just before those (`moves`).
+//! * States that differ only in the numbers of the replicas are equal (`state`).
+//! * States are compared by a 64-bit hash: among 10^8 states, one search in 4,000 confuses two.
 //!
-//! That the last but one and the one before it hide nothing is a test, with the whole of a few small scopes.
+//! A test verifies on the whole of a few small scopes that the third and fourth reductions hide nothing.
 
 mod event;
 mod message;
@@ -38,32 +37,32 @@ use state::{Choice, Histories, State, describe};
 pub use walk::walk;
 use world::World;
 
-/// How far a search goes.
+/// The bounds of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scope {
-    /// Replicas that vote at the beginning.
+    /// Initial voters.
     pub voters: u64,
-    /// Replicas that are candidate members at the beginning. There are four replicas at most.
+    /// Initial learners. There are at most four replicas.
     pub learners: u64,
-    /// Changes of the membership: a learner becomes a voter, or a voter goes.
+    /// Membership changes: a learner becomes a voter, or a voter is removed.
     pub changes: u64,
     /// Candidacies.
     pub epochs: u64,
-    /// Entries that clients propose, in all.
+    /// Entries that clients propose, in total.
     pub entries: u64,
-    /// Crashes of one replica each, with a restart at once.
+    /// Crashes of one replica each, followed by an immediate restart.
     pub crashes: u64,
-    /// Steps of time, each longer than a lease and its grace.
+    /// Steps of time, each longer than a lease plus its grace period.
     pub ticks: u64,
-    /// Checkpoints that take the place of a replica's log.
+    /// Checkpoints that replace a replica's log.
     pub checkpoints: u64,
     /// Leaders that release their epoch.
     pub releases: u64,
-    /// When forces come.
+    /// When forces complete.
     pub forces: Forces,
 }
 
-/// One step of time, and nothing else.
+/// One step of time and nothing else.
 const NOTHING: Scope = Scope {
     voters: 3,
     learners: 0,
@@ -77,10 +76,10 @@ const NOTHING: Scope = Scope {
     forces: Forces::Eager,
 };
 
-/// Small scopes that between them show what goes wrong without one of the guarantees of a cohort: four reigns, as it
-/// takes to overwrite an entry of an old epoch that a majority holds (Raft, figure 8); a client's entry, two reigns and
-/// a crash; a release; three reigns, as it takes for an old leader's commit point; a checkpoint and a crash; three
-/// reigns and a crash, as it takes for a record that is not the newest of its place though its epoch is.
+/// Small scopes that together expose the lack of any of a cohort's guarantees: four epochs, needed to overwrite an
+/// entry of an old epoch that a majority holds (Raft, figure 8); a client's entry, two epochs and a crash; a release;
+/// three epochs, needed for a commit point of an old leader; a checkpoint and a crash; three epochs and a crash, needed
+/// for a record that is not the newest at its position although its epoch is.
 const TELLING: [Scope; 6] = [
     Scope { epochs: 4, ..NOTHING },
     Scope { epochs: 2, entries: 1, crashes: 1, ..NOTHING },
@@ -90,25 +89,25 @@ const TELLING: [Scope; 6] = [
     Scope { epochs: 3, crashes: 1, ..NOTHING },
 ];
 
-/// The same for members that come and go: two changes and two reigns; a learner beside three voters; and two reigns
-/// that would each go one step in another direction, of whose leaders one forgets its step (Ongaro's correction of
-/// Raft's single-server changes).
+/// The same for membership changes: two changes and two epochs; a learner with three voters; and two epochs that each
+/// change the membership in a different way, with a leader that loses its change (Ongaro's correction of Raft's
+/// single-server changes).
 const TELLING_OF_MEMBERS: [Scope; 3] = [
     Scope { changes: 2, epochs: 2, ..NOTHING },
     Scope { learners: 1, epochs: 2, ..NOTHING },
     Scope { voters: 2, learners: 1, changes: 2, epochs: 3, crashes: 1, ..NOTHING },
 ];
 
-/// The small scopes that tell of a guarantee of a cohort.
+/// The small scopes that expose violations of the given guarantee.
 #[must_use]
 pub fn telling(guarantee: u8) -> &'static [Scope] {
     if guarantee == 8 { &TELLING_OF_MEMBERS } else { &TELLING }
 }
 
-/// Every bug that one cohort can show. Not among them, of the same guarantees: `SegmentsOutOfOrder`, `OldestNotForced`
-/// and `IdlePromiseForgotten` are about segments of the log and several cohorts of a node, `RefusalBeforeCommit`,
-/// `ConditionIgnoresUnderWay` and `LostLeadMeansFailed` about what clients are answered; the search's world has none of
-/// these.
+/// All bugs that one cohort can show. Not included, though of the same guarantees: `SegmentsOutOfOrder`,
+/// `OldestNotForced` and `IdlePromiseForgotten` concern log segments and several cohorts of a node;
+/// `RefusalBeforeCommit`, `ConditionIgnoresUnderWay` and `LostLeadMeansFailed` concern responses to clients. The search
+/// models neither.
 #[cfg(feature = "canary")]
 pub(crate) const OF_ONE_COHORT: &[Bug] = &[
     Bug::AcknowledgeBeforeForce,
@@ -142,43 +141,43 @@ pub(crate) const OF_ONE_COHORT: &[Bug] = &[
     Bug::LeaseCheckedBefore,
 ];
 
-/// When forces come.
+/// When forces complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Forces {
     /// At any time, or never.
     AnyTime,
-    /// At once, unless something that the same step wanted to say has left before: then at once or never, whichever a
-    /// crash makes of it. Records that nothing forces are always lost.
+    /// At once, unless a message of the same step was sent before the force: then at once or never, depending on
+    /// whether a crash comes first. Records that need no force are always lost.
     Eager,
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Different states seen.
+    /// Distinct states visited.
     pub states: u64,
-    /// Events carried out.
+    /// Events executed.
     pub transitions: u64,
-    /// How long it took.
+    /// Wall-clock duration.
     pub elapsed: Duration,
-    /// Whether every state within the scope was seen.
+    /// Whether every state within the scope was visited.
     pub exhausted: bool,
-    /// How often what has happened.
+    /// How often each kind of event occurred, by name.
     pub reached: BTreeMap<&'static str, u64>,
-    /// The first violation found, with the events that lead to it.
+    /// The first violation found.
     pub violation: Option<Violation>,
 }
 
-/// A broken promise.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// What is wrong.
+    /// A description of the violation.
     pub what: String,
-    /// The events that lead there, in order.
+    /// The events that lead to it, in order.
     pub trace: Vec<String>,
 }
 
-/// Searches every state within `scope`, for at most `limit`, depth first.
+/// Searches every state within `scope` depth first, for at most `limit`.
 #[must_use]
 pub fn search(scope: Scope, limit: Duration) -> Report {
     let started = Instant::now();
@@ -203,8 +202,8 @@ pub fn search(scope: Scope, limit: Duration) -> Report {
     report
 }
 
-/// Looks for a violation in several small scopes, for at most `limit`: for a little while in each, since most that can
-/// go wrong shows soon in one of them, and then for as long as it takes.
+/// Searches several small scopes for a violation, for at most `limit`: first briefly in each scope, since most
+/// violations show quickly in one of them, then without that bound.
 #[must_use]
 pub fn search_small_scopes(scopes: &[Scope], limit: Duration) -> Report {
     let started = Instant::now();
@@ -221,17 +220,17 @@ pub fn search_small_scopes(scopes: &[Scope], limit: Duration) -> Report {
     report
 }
 
-/// A search under way.
+/// A search in progress.
 struct Search {
     world: World,
     histories: Histories,
     seen: HashSet<u64, std::hash::BuildHasherDefault<Identity>>,
     counters: Counters,
-    /// Where it is, and how it came there: states, and where the choices begin that are still to be made there.
+    /// The path to the current state: each state, and the index in `choices` of the first choice that remains there.
     path: Vec<(State, usize)>,
     choices: Vec<Choice>,
     scope: Scope,
-    /// Whether states that differ only in who is who are the same.
+    /// Whether states that differ only in the numbers of the replicas are equal.
     orders: bool,
 }
 
@@ -256,7 +255,7 @@ impl Search {
         State::start(self.scope, &mut self.world, &mut self.histories)
     }
 
-    /// See [`State::in_order`].
+    /// Normalizes a state; see [`State::in_order`].
     fn in_order(&mut self, state: State) -> State {
         if self.orders { state.in_order(&mut self.world) } else { state }
     }
@@ -271,7 +270,7 @@ impl Search {
         }
     }
 
-    /// The next choice to be made, deepest first; none if every one was.
+    /// The next choice to try, deepest first; `None` if the search is complete.
     fn next_choice(&mut self) -> Option<(State, Choice)> {
         loop {
             let (state, begin) = *self.path.last()?;
@@ -290,8 +289,8 @@ impl Search {
         Ok(())
     }
 
-    /// The choices that lead to the deepest state and to what is wrong there, with the replicas under the same numbers
-    /// throughout.
+    /// Describes the choices that lead to the deepest state and to the violation there, with consistent replica
+    /// numbers.
     fn trace(&mut self) -> Vec<String> {
         let path: Vec<u64> = self.path.iter().map(|(state, _)| state.fingerprint()).collect();
         let mut state = self.start();
@@ -318,7 +317,7 @@ impl Search {
     }
 }
 
-/// An order of its own for the choices of each state: in any fixed order some choices come late throughout.
+/// Shuffles the choices of each state differently: a fixed order would delay some choices throughout the search.
 fn shuffle(choices: &mut [Choice], seed: u64) {
     let mut random = SplitMix64::new(seed);
     for place in (1..choices.len()).rev() {
@@ -326,7 +325,7 @@ fn shuffle(choices: &mut [Choice], seed: u64) {
     }
 }
 
-/// Fingerprints are hashes already.
+/// A hasher for fingerprints, which are hashes already.
 #[derive(Default)]
 struct Identity(u64);
 

@@ -1,10 +1,11 @@
-//! A universe in one thread: the node machines and stores of the product under a simulated network, simulated disks,
-//! clocks and processes, all drawn from one seed.
+//! A cluster in one thread: the product's node machines and stores under a simulated network, disks, clocks and
+//! processes, all determined by one seed.
 //!
-//! A run has two halves. First *safety*: clients read and write while messages are lost, doubled, delayed and cut off,
-//! processes die, stop and start, machines lose power, disks tear, forget, fail and rot, wall clocks say anything and
-//! monotonic clocks run apart. Then *liveness*: the faults end, and the universe must serve again within a bounded
-//! time, and give back what it acknowledged. Each run draws first which kinds of fault it has at all.
+//! A run has two phases. During the *safety* phase, clients read and write while messages are lost, duplicated, delayed
+//! and partitioned, processes die, stop and start, machines lose power, disks tear, forget, fail and rot, wall clocks
+//! jump arbitrarily and monotonic clocks drift. During the *liveness* phase the faults have ended, and the cluster must
+//! serve again within a bounded time and return all acknowledged writes. Each run first draws which kinds of fault it
+//! has.
 
 mod checks;
 mod clients;
@@ -49,30 +50,30 @@ use machine::Machine;
 use network::Network;
 use roster::Operator;
 
-/// Nanoseconds of true time, which nobody in the universe knows.
+/// True time in nanoseconds, which no node in the cluster can read.
 pub(crate) type TrueTime = u64;
 
 pub(crate) const MILLISECOND: TrueTime = 1_000_000;
 pub(crate) const SECOND: TrueTime = 1_000 * MILLISECOND;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The seed.
     pub seed: u64,
-    /// The hash of everything that happened.
+    /// A hash of all events.
     pub trace: u64,
     /// Simulated time in nanoseconds.
     pub simulated: u64,
-    /// Operations that clients ended with a definite outcome.
+    /// Operations that completed with a definite outcome.
     pub operations: u64,
-    /// How often what has happened.
+    /// Event counters by name.
     pub counters: BTreeMap<&'static str, u64>,
-    /// The first promise found broken.
+    /// The first violated invariant.
     pub violation: Option<String>,
 }
 
-/// A universe and everything around it.
+/// A cluster and its environment.
 pub(crate) struct World {
     pub(crate) options: Options,
     pub(crate) now: TrueTime,
@@ -90,17 +91,17 @@ pub(crate) struct World {
     trace: Xxh3Default,
     pub(crate) violation: Option<String>,
     pub(crate) healed: bool,
-    /// What has happened at this very moment.
+    /// Events at the current instant.
     happened_now: u64,
-    /// What tests have asked by themselves, and the answers.
+    /// Requests from tests, and the responses.
     #[cfg(test)]
     asked_by_test: BTreeMap<node::contract::RequestId, Option<node::request::Outcome>>,
 }
 
-/// How often a run that waits for something looks whether it has come about.
+/// How often a run that waits for a condition checks it.
 const LOOK_EVERY: TrueTime = 10 * MILLISECOND;
 
-/// More than so much at one moment means that the moment never ends.
+/// More events than this at one instant indicate an endless loop.
 const HAPPENINGS_AT_ONCE_MAX: u64 = 1_000_000;
 
 /// Runs one seed, drawing the options from it.
@@ -109,7 +110,7 @@ pub fn run(seed: u64) -> Outcome {
     run_with(seed, Options::draw(seed))
 }
 
-/// Runs one seed with options of one's own.
+/// Runs one seed with the given options.
 #[must_use]
 pub fn run_with(seed: u64, options: Options) -> Outcome {
     let mut world = World::new(seed, options);
@@ -181,7 +182,8 @@ impl World {
         self.final_checks();
     }
 
-    /// Goes on until something holds that must come about once faults have ended.
+    /// Runs until a condition holds that must hold within a bounded time after the faults ended; otherwise reports a
+    /// violation.
     fn play_until_all(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
         let end = self.now + self.options.patience;
         let mut look_at = self.now;
@@ -224,7 +226,7 @@ impl World {
         self.happen(happening);
     }
 
-    /// Adds to the trace: two runs of one seed give the same.
+    /// Adds to the trace: two runs of one seed give the same trace.
     pub(crate) fn note(&mut self, a: u64, b: u64) {
         self.trace.update(&a.to_le_bytes());
         self.trace.update(&b.to_le_bytes());

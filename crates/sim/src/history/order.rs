@@ -1,18 +1,19 @@
-//! The search for one order of a row's operations that explains every answer.
+//! The search for a total order of a row's operations that explains every response.
 //!
-//! A state is: how many steps were taken, which looks are still to come, how many of each group of unknown writes were
-//! used, and the row. A look changes nothing, so taking it as soon as it agrees with the row loses no order; that is
-//! done before anything is chosen. What is left to choose is the next write: the next step, or an unknown write in
-//! between. Of those only the *useful* are tried: in an order with as few of them as possible, each one's effect is
-//! seen (a column it deletes is seen absent, or a version it gives is met by a condition) before a step covers it.
+//! A search state holds the number of steps taken, the pending looks, how many members of each group of unknown writes
+//! were used, and the row. A look changes nothing, so taking it as soon as it agrees with the row loses no order; the
+//! search takes all such looks before it makes a choice. The choice is the next write: the next step, or an unknown
+//! write before it. Only *useful* unknown writes are tried: in an order with as few of them as possible, the effect of
+//! each is observed (a look sees the column that it deleted as absent, or a condition matches a version that it wrote)
+//! before a step overwrites it.
 //!
-//! At first no unknown write counts as used up: each may come any number of times. If even so there is no order, there
-//! is none. If the order found uses a group beyond its members, that group is *limited* from then on and the search
-//! starts again. So only what is scarce is counted.
+//! At first, members of groups are not counted: each unknown write may be used any number of times. If no order exists
+//! even so, none exists at all. If the order found uses more of a group than it has members, that group becomes
+//! *limited* and the search restarts. So only scarce groups are counted.
 //!
-//! A state that failed is remembered, and with it fails every state of the same row and step that is no better: its
-//! versions have come no lower, it has no fewer looks to come, and of no limited group has it used less. What fails
-//! when fewer groups are limited fails when more are, so this is not forgotten when the search starts again.
+//! A failed state is memoized. It rules out every state of the same row and step that is no better: one with at least
+//! as high a version floor, at least the same pending looks, and at least the same usage of each limited group. A state
+//! that fails with fewer limited groups also fails with more, so memoized failures survive a restart.
 
 use std::collections::HashMap;
 
@@ -21,16 +22,16 @@ use super::parse::{ABSENT, Code, NAMELESS, Row, Writer};
 use super::report::{Finding, text};
 use super::slots::Timelines;
 
-/// Groups weighed and states compared before a search is given up: some ten seconds.
+/// Groups considered and states compared before the search stops undecided: about ten seconds.
 const MAX_EFFORT: u64 = 500_000_000;
 
-/// Bytes of remembered states, about. Beyond it the search goes on and remembers no more.
+/// Approximate limit of memory for failed states, in bytes. Beyond it the search continues without recording more.
 const MAX_REMEMBERED_BYTES: usize = 256 << 20;
 
-/// Looks and columns that a report of a failed search names.
+/// Looks and columns listed in the report of a failed search.
 const REPORTED: usize = 8;
 
-/// Succeeds if there is an order.
+/// Succeeds if an order exists.
 pub(super) fn find(row: &Row<'_>, timelines: &Timelines) -> Result<(), Finding> {
     Search::new(row, timelines).run()
 }
@@ -39,49 +40,49 @@ pub(super) fn find(row: &Row<'_>, timelines: &Timelines) -> Result<(), Finding> 
 struct State {
     /// Steps taken.
     step: usize,
-    /// The first look that was called after something had to be answered first.
+    /// The first look that was called after the earliest pending return, and so must wait.
     next: usize,
-    /// The looks before it that are still to come. They all overlap, so there are no more than clients.
+    /// The looks before `next` that are still pending. They all overlap, so there are at most as many as clients.
     pending: Vec<usize>,
-    /// How many of each group were used.
+    /// Members used of each group.
     used: Vec<usize>,
-    /// The groups of which more was used than there was.
+    /// The groups of which more members were used than exist.
     overused: Vec<usize>,
     /// The version of the last write.
     floor: i64,
     row: Vec<Code>,
-    /// Columns that are there.
+    /// Number of columns that exist.
     present: usize,
 }
 
-/// A write that could come next.
+/// A write that may come next.
 #[derive(Clone, Copy, Debug)]
 enum Move {
     /// The next step, whose write is known.
     Step,
-    /// The next step, as a write of this group.
+    /// The next step, performed by a write of this group.
     StepBy(usize),
     /// A write of this group between steps, with this version.
     Between { group: usize, version: i64, code: Code },
 }
 
-/// A state on the way to where the search is.
+/// A state on the path to the current one.
 #[derive(Debug)]
 struct Frame {
     state: State,
-    /// What [`Search::settle`] said of it.
+    /// The result of [`Search::settle`].
     frontier: u64,
-    /// What was not yet tried, the most promising last.
+    /// Moves not yet tried, the most promising last.
     moves: Vec<Move>,
-    /// Whether something after it was skipped for a state before it. Then it fails only if that does: not if that is on
-    /// the way to an order, which the next attempt could not take.
+    /// Whether a successor was pruned because of a state earlier on the path. This state has then failed only if that
+    /// one fails: if that one leads to an order, the next attempt could not reuse this failure.
     provisional: bool,
 }
 
-/// A remembered state without what it is found by.
+/// A memoized failed state, without its lookup key.
 #[derive(Debug)]
 struct Failed {
-    /// How many of each limited group were used.
+    /// Members used of each limited group.
     used: Box<[(usize, usize)]>,
     floor: i64,
     next: usize,
@@ -92,22 +93,24 @@ struct Failed {
 struct Search<'a> {
     row: &'a Row<'a>,
     timelines: &'a Timelines,
-    /// When the first of the steps from each on has returned.
+    /// For each step, the earliest return among it and all later steps.
     first_return: Vec<u64>,
-    /// The last look, plus one, that must come before each step.
+    /// For each step, one past the last look that must come before it.
     look_deadlines: Vec<usize>,
-    /// For each column that can be deleted: the looks that see it absent, each with the first slot of it and all later.
+    /// For each deletable column: the looks that see it absent, each with the earliest slot among it and all later
+    /// ones.
     absences: Vec<Vec<(usize, usize)>>,
-    /// For columns and versions of steps: the last look that sees it; none if a step's condition does, which is later.
+    /// For columns and versions of steps: the last look that sees it; `None` if a step's condition does, which is
+    /// later.
     last_sights: HashMap<(usize, Code), Option<usize>>,
-    /// For each group: the slots that its conditions leave it, and the steps that may be writes of it.
+    /// For each group: the slots that its conditions allow, and the steps that may be writes of it.
     group_slots: Vec<(usize, usize)>,
     candidacies: Vec<Vec<usize>>,
-    /// For each column: the groups on condition that it is absent.
+    /// For each column: the groups with the condition that it is absent.
     absence_conditions: Vec<Vec<usize>>,
-    /// The groups of which no more may be used than there is.
+    /// The groups whose members are counted.
     limited: Vec<bool>,
-    /// By row and, last, step.
+    /// Failed states, keyed by row followed by step.
     failed: HashMap<Box<[Code]>, Vec<Failed>>,
     remembered_bytes: usize,
     effort: u64,
@@ -189,7 +192,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Finds an order and returns the groups that it overuses, of those that are not limited.
+    /// Finds an order and returns the unlimited groups that it overuses.
     fn attempt(&mut self) -> Result<Vec<usize>, Finding> {
         self.furthest.clone_from(&self.start);
         self.failed.values_mut().for_each(|failed| failed.retain(|failed| !failed.provisional));
@@ -217,7 +220,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The next move of the last frame that has one; those that have none have failed.
+    /// The next move of the last frame that has one. Frames without moves have failed and are popped.
     fn next_choice(&mut self, frames: &mut Vec<Frame>) -> Option<(State, u64, Move)> {
         loop {
             let frame = frames.last_mut()?;
@@ -234,8 +237,8 @@ impl<'a> Search<'a> {
         state.step == self.row.steps.len() && state.next == self.row.looks.len() && state.pending.is_empty()
     }
 
-    /// Takes every look that can come now. Returns the moment by which something still to come was answered: what was
-    /// called later must wait.
+    /// Takes every look that can come now. Returns the earliest return among pending operations: operations called
+    /// later must wait.
     fn settle(&self, state: &mut State) -> u64 {
         loop {
             let pending = state.pending.iter().map(|&look| self.row.looks[look].returned);
@@ -260,7 +263,7 @@ impl<'a> Search<'a> {
         (!look.whole || look.sees.len() == state.present) && holds(state, &look.sees)
     }
 
-    /// The writes that could come next, the most promising last.
+    /// The writes that may come next, the most promising last.
     fn moves(&self, state: &State, frontier: u64) -> Vec<Move> {
         let mut moves = Vec::new();
         let mut wanted = vec![None; self.row.columns.len()];
@@ -285,7 +288,7 @@ impl<'a> Search<'a> {
         moves
     }
 
-    /// Whether a write of `group` could come next.
+    /// Whether a write of `group` may come next.
     fn could_come(&self, state: &State, group: usize, frontier: u64) -> bool {
         let it = &self.row.groups[group];
         let ready =
@@ -293,18 +296,18 @@ impl<'a> Search<'a> {
         ready && holds(state, &it.change.conditions)
     }
 
-    /// Whether a member of `group` is left that was called in time.
+    /// Whether `group` has an unused member that was called in time.
     fn has_ready(&self, state: &State, group: usize, frontier: u64) -> bool {
         self.row.groups[group].members.get(state.used[group]).is_some_and(|&(called, _)| called <= frontier)
     }
 
-    /// Whether the next step would come before a look that must not come after it.
+    /// Whether the next step would come before a look that must precede it.
     fn leaves_behind(&self, state: &State) -> bool {
         state.pending.iter().any(|&look| self.row.looks[look].slots.1 <= state.step)
             || self.look_deadlines[state.step] > state.next
     }
 
-    /// The ways in which a write of `group` between steps would be useful.
+    /// Adds the ways in which a write of `group` between steps is useful.
     fn between(&self, state: &State, group: usize, wanted: &mut [Option<bool>], moves: &mut Vec<Move>) {
         let it = &self.row.groups[group];
         if it.change.effects.iter().any(|&(column, _)| self.is_still_needed(state, column)) {
@@ -329,7 +332,7 @@ impl<'a> Search<'a> {
         moves.extend(names.into_iter().rev().map(|(code, version)| Move::Between { group, version, code }));
     }
 
-    /// Whether something to come sees the version that `column` has: once gone it does not come back.
+    /// Whether a later operation sees the current version of `column`: once overwritten, it does not return.
     fn is_still_needed(&self, state: &State, column: usize) -> bool {
         let code = state.row[column];
         let Some(&last) = self.last_sights.get(&(column, code)).filter(|_| code != ABSENT) else { return false };
@@ -338,8 +341,8 @@ impl<'a> Search<'a> {
         look >= state.next || state.pending.iter().any(sees)
     }
 
-    /// Whether anything still to come could see `column` absent before a step covers it: a look, a step's condition, or
-    /// that of an unknown write whose own effect could be seen then.
+    /// Whether a later operation could see `column` absent before a step overwrites it: a look, a step's condition, or
+    /// the condition of an unknown write that is itself useful then.
     fn wants_absence(&self, state: &State, column: usize) -> bool {
         let end = self.row.steps.len();
         let cover = |column, step| self.timelines.next(column, step).unwrap_or(end);
@@ -392,14 +395,14 @@ impl<'a> Search<'a> {
         false
     }
 
-    /// Whether a write of `group` could come at one of these slots.
+    /// Whether a write of `group` may come at one of the slots `first..=last`.
     fn fits(&self, group: usize, first: usize, last: usize) -> bool {
         let (low, high) = self.group_slots[group];
         let called = self.row.groups[group].members[0].0;
         low <= last && first <= high && called <= self.first_return[last]
     }
 
-    /// Whether one of these steps may be a write of `group`.
+    /// Whether one of the steps `first..=last` may be a write of `group`.
     fn may_be_step(&self, group: usize, first: usize, last: usize) -> bool {
         let steps = &self.candidacies[group];
         steps.get(steps.partition_point(|&step| step < first)).is_some_and(|&step| step <= last)
@@ -441,7 +444,7 @@ impl<'a> Search<'a> {
         state.used[group] += 1;
     }
 
-    /// Whether a state no worse than this one has failed, or is on the way to this one: then this one is a detour.
+    /// Whether a state no worse than this one has failed, or is on the path to this one, which makes this one a detour.
     fn is_hopeless(&mut self, state: &State, frames: &mut [Frame]) -> bool {
         if self.row.groups.is_empty() {
             return false;
@@ -458,7 +461,7 @@ impl<'a> Search<'a> {
         self.effort += failed.len() as u64;
         let Some(failed) = failed.iter().find(|failed| failed.is_no_worse_than(state)) else { return false };
         if failed.provisional {
-            // What it was skipped for is of this step too.
+            // The pruned state shares this step with the state that it was pruned for.
             let same_step = frames.iter_mut().rev().take_while(|frame| frame.state.step == state.step);
             same_step.for_each(|frame| frame.provisional = true);
         }
@@ -485,7 +488,7 @@ impl<'a> Search<'a> {
         Finding::new(Kind::Inexplicable, suspects, what)
     }
 
-    /// Where the search came furthest, and what could not come next there.
+    /// The furthest state that the search reached, and what could not come next.
     fn stuck(&self) -> (String, Vec<usize>) {
         let state = &self.furthest;
         let there = state.row.iter().zip(&self.row.columns).filter(|(code, _)| **code != ABSENT);
@@ -529,7 +532,7 @@ impl Failed {
         }
     }
 
-    /// Whether every order that `state`, of the same row and step, has to its end is one from here too.
+    /// Whether every completion of `state`, which has the same row and step, is also a completion of this one.
     fn is_no_worse_than(&self, state: &State) -> bool {
         self.floor <= state.floor
             && self.used.iter().all(|&(group, used)| used <= state.used[group])
@@ -538,13 +541,13 @@ impl Failed {
     }
 }
 
-/// What a failed state is found by: its row and, last, its step.
+/// The lookup key of a failed state: its row followed by its step.
 fn key(state: &State) -> Box<[Code]> {
     let step = Code::try_from(state.step).expect("fewer operations than codes");
     state.row.iter().copied().chain([step]).collect()
 }
 
-/// The looks that see `column` absent, each with the lowest slot of it and those after it.
+/// The looks that see `column` absent, each with the lowest slot of it and all later ones.
 fn absences(row: &Row<'_>, timelines: &Timelines, column: usize) -> Vec<(usize, usize)> {
     if !timelines.is_deletable(column) {
         return Vec::new();
@@ -563,7 +566,7 @@ fn holds(state: &State, sees: &[(usize, Code)]) -> bool {
     sees.iter().all(|&(column, code)| state.row[column] == code)
 }
 
-/// Steps and looks taken.
+/// Number of steps and looks taken.
 fn progress(state: &State) -> usize {
     state.step + state.next - state.pending.len()
 }

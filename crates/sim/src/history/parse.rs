@@ -1,7 +1,8 @@
-//! From the operations of one row to steps, looks and groups: what each answer says about the order.
+//! Converts the operations of one row into steps, looks and groups, and derives what each response implies about the
+//! order.
 //!
-//! Versions stand for writes: no two effective writes of a row share one. So a version that anyone saw names one write,
-//! and here it is found which. Values serve for that and are then forgotten: the search compares versions only.
+//! A version identifies a write: no two effective writes of a row share one. This module finds the write of each
+//! version that was seen. Values help to identify it and are dropped afterwards: the search compares versions only.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,28 +13,28 @@ use tablets::request::{Cell, Mutation};
 use super::report::{Finding, text};
 use super::{Kind, Operation, What, WriteOutcome};
 
-/// What a column holds, for the search: [`ABSENT`], a step's version (its index plus one), one of [`Row::extra`] after
+/// Content of a column in the search: [`ABSENT`], a step's version (its index plus one), one of [`Row::extra`] after
 /// those, or [`NAMELESS`].
 pub(super) type Code = u32;
 
-/// The column is not there.
+/// The column does not exist.
 pub(super) const ABSENT: Code = 0;
 
-/// The column has a version that no operation of the history names.
+/// The column has a version that no operation in the history names.
 pub(super) const NAMELESS: Code = Code::MAX;
 
-/// What no column ever has: the code of a condition that cannot hold.
+/// A value that no column ever has: the code of a condition that cannot hold.
 const NEVER: Code = Code::MAX - 1;
 
-/// One row's history, ready for the search.
+/// The history of one row, prepared for the search.
 #[derive(Debug)]
 pub(super) struct Row<'a> {
     pub(super) columns: Vec<&'a Bytes>,
-    /// The writes that certainly took effect, in the order of their versions.
+    /// The writes that certainly took effect, by version.
     pub(super) steps: Vec<Step>,
-    /// The answered operations without effect, in the order of their calls.
+    /// The completed operations without effect, by call time.
     pub(super) looks: Vec<Look>,
-    /// The writes that may have taken effect; of equal ones the search takes the first called first.
+    /// The writes that may have taken effect. Of equal ones the search uses the earliest call first.
     pub(super) groups: Vec<Group>,
     /// Versions, in order, that only conditions of unknown writes name.
     pub(super) extra: Vec<i64>,
@@ -48,20 +49,20 @@ pub(super) struct Step {
     pub(super) writer: Writer,
 }
 
-/// Whose write a step is.
+/// The operation that a step is.
 #[derive(Debug)]
 pub(super) enum Writer {
-    /// This operation's.
+    /// This operation.
     Known { operation: usize, change: Change },
-    /// That of a member of one of these groups.
+    /// A member of one of these groups.
     OneOf(Vec<usize>),
 }
 
-/// What a write needs and does.
+/// The conditions and effects of a write.
 #[derive(Debug, Default)]
 pub(super) struct Change {
     pub(super) conditions: Vec<(usize, Code)>,
-    /// Columns, and whether they are put or deleted.
+    /// Columns, and whether they are put (true) or deleted.
     pub(super) effects: Vec<(usize, bool)>,
 }
 
@@ -71,26 +72,26 @@ pub(super) struct Look {
     pub(super) operation: usize,
     pub(super) called: u64,
     pub(super) returned: u64,
-    /// Columns, in order, and what they held.
+    /// Columns, in order, and their contents.
     pub(super) sees: Vec<(usize, Code)>,
-    /// Whether it saw that there is nothing else.
+    /// Whether it returned all columns, so that any other column was absent.
     pub(super) whole: bool,
-    /// The fewest and the most steps that can have been taken before it.
+    /// The minimum and maximum number of steps before it.
     pub(super) slots: (usize, usize),
 }
 
-/// Unknown writes that are as good as each other: same columns, same conditions, same values if those may be seen.
+/// Interchangeable unknown writes: same columns, same conditions, and same values if those may be seen.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) change: Change,
-    /// Calls and operations, in order.
+    /// Call times and operations, by call time.
     pub(super) members: Vec<(u64, usize)>,
-    /// Which of [`Row::extra`] it could give to a column that is asked for it.
+    /// The codes of [`Row::extra`] that it could give to a column whose version is needed.
     pub(super) names: Vec<Code>,
 }
 
 impl Row<'_> {
-    /// The step whose version `code` is.
+    /// The step with the version `code`, if it is a step's.
     pub(super) fn step_of(&self, code: Code) -> Option<usize> {
         (code as usize).checked_sub(1).filter(|&step| step < self.steps.len())
     }
@@ -104,7 +105,7 @@ impl Row<'_> {
         }
     }
 
-    /// The operations that a step may be.
+    /// The operations that may be this step.
     pub(super) fn writers(&self, step: usize) -> Vec<usize> {
         match &self.steps[step].writer {
             Writer::Known { operation, .. } => vec![*operation],
@@ -117,7 +118,7 @@ impl Row<'_> {
 }
 
 impl Look {
-    /// Whether it saw that `column` is not there.
+    /// Whether it saw `column` absent.
     pub(super) fn sees_absent(&self, column: usize) -> bool {
         match self.sees.binary_search_by_key(&column, |&(seen, _)| seen) {
             Ok(at) => self.sees[at].1 == ABSENT,
@@ -126,7 +127,7 @@ impl Look {
     }
 }
 
-/// Reads the operations of one row.
+/// Parses the operations of one row.
 pub(super) fn parse<'a>(history: &'a [Operation], operations: &[usize]) -> Result<Row<'a>, Finding> {
     let mut parser = Parser { history, ..Parser::default() };
     for &operation in operations {
@@ -136,18 +137,18 @@ pub(super) fn parse<'a>(history: &'a [Operation], operations: &[usize]) -> Resul
     Ok(parser.finish(&open))
 }
 
-/// A look whose versions are not yet codes.
+/// A look before its versions are replaced by codes.
 struct Glimpse {
     operation: usize,
     sees: Vec<(usize, i64)>,
     whole: bool,
 }
 
-/// All that was seen of one version.
+/// All observations of one version.
 struct Sighting<'a> {
-    /// Columns and values, where they were shown, and who saw them first.
+    /// Columns and values, where values were shown, with the first operation that saw them.
     cells: BTreeMap<(usize, Option<&'a Bytes>), usize>,
-    /// Before this it was written.
+    /// The earliest return of an operation that saw it: the write was called before.
     returned: u64,
 }
 
@@ -156,7 +157,7 @@ struct Parser<'a> {
     history: &'a [Operation],
     columns: Vec<&'a Bytes>,
     column_of: HashMap<&'a Bytes, usize>,
-    /// Whose write each version is, as far as that is certain.
+    /// The write of each version, where that is certain.
     writer_of: BTreeMap<i64, usize>,
     sightings: BTreeMap<i64, Sighting<'a>>,
     glimpses: Vec<Glimpse>,
@@ -257,7 +258,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Notes that `column` had `version`, if that is one, before `operation` returned.
+    /// Records that `operation` saw `version` in `column`, unless it is 0.
     fn see(&mut self, operation: usize, column: usize, version: i64, value: Option<&'a Bytes>) {
         if version == 0 {
             return;
@@ -279,8 +280,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Finds whose write each version is that was seen. Returns the versions, with the writes that they may be, for
-    /// which that is not certain.
+    /// Finds the write of each version that was seen. Returns the versions for which it is ambiguous, with the
+    /// candidates.
     fn name_writers(&mut self) -> Result<BTreeMap<i64, Vec<usize>>, Finding> {
         let index = self.puts_of_unknown();
         let deadlines = self.deadlines();
@@ -319,7 +320,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The unknown writes by the cells that they put.
+    /// Indexes the unknown writes by the cells that they put.
     fn puts_of_unknown(&mut self) -> HashMap<(usize, Option<&'a Bytes>), Vec<usize>> {
         let mut index: HashMap<_, Vec<usize>> = HashMap::new();
         for operation in self.unknown.clone() {
@@ -334,7 +335,7 @@ impl<'a> Parser<'a> {
         index
     }
 
-    /// For each acknowledged version, in order: when the first of the writes from it on had returned.
+    /// For each acknowledged version, in order: the earliest return among its write and all later ones.
     fn deadlines(&self) -> Vec<(i64, u64)> {
         let mut first = u64::MAX;
         let mut deadlines: Vec<(i64, u64)> = Vec::with_capacity(self.writer_of.len());
@@ -346,7 +347,7 @@ impl<'a> Parser<'a> {
         deadlines
     }
 
-    /// The unknown writes that may have put there what was seen of `version`, called no later than `deadline`.
+    /// The unknown writes, called no later than `deadline`, that may have produced everything seen of `version`.
     fn candidates(
         &self,
         index: &HashMap<(usize, Option<&'a Bytes>), Vec<usize>>,
@@ -372,7 +373,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// What was seen of each version is what its write put there.
+    /// Checks that everything seen of each version is what its write put.
     fn check_sightings(&self) -> Result<(), Finding> {
         for (version, sighting) in &self.sightings {
             let Some(&writer) = self.writer_of.get(version) else { continue };
@@ -388,7 +389,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Nobody can have written `version`: says so, and who comes near.
+    /// The finding that no write can have produced `version`, with near matches.
     fn unwritten(&self, version: i64, sighting: &Sighting<'a>) -> Finding {
         let mut suspects: Vec<usize> = sighting.cells.values().copied().collect();
         let mut what = format!("#{} saw version {version}, which no write can have given", suspects[0]);
@@ -457,8 +458,8 @@ impl<'a> Parser<'a> {
         change
     }
 
-    /// The unknown writes that can matter, equal ones together, and the group of each. A write that only puts, and puts
-    /// no version that anyone names, changes nothing for anybody.
+    /// The unknown writes that can matter, grouped by equality, and the group of each. A write that only puts, and puts
+    /// no version that any operation names, cannot be observed.
     fn group_unknown(&self, open: &BTreeMap<i64, Vec<usize>>) -> (Vec<Vec<usize>>, HashMap<usize, usize>) {
         let candidates: BTreeSet<usize> = open.values().flatten().copied().collect();
         let deletes =
@@ -484,7 +485,7 @@ impl<'a> Parser<'a> {
             matter.extend(more);
         }
         matter.sort_by_key(|&operation| (self.history[operation].called, operation));
-        // Values count only where they may be those of a step.
+        // Values distinguish writes only where they may be those of a step.
         let request = |operation: usize| -> Vec<(&Bytes, Option<&Bytes>, bool, Option<Timestamp>)> {
             let value = |mutation: &'a Mutation| mutation.value.as_ref().filter(|_| candidates.contains(&operation));
             let mutations = mutations(&self.history[operation]).iter();

@@ -1,4 +1,4 @@
-//! What a person is shown of a violation.
+//! Formats violations for people.
 
 use std::fmt::Write as _;
 
@@ -7,13 +7,13 @@ use bytes::Bytes;
 
 use super::{Kind, Operation, Violation, What, WriteOutcome};
 
-/// Lines of an excerpt: a screen.
+/// Lines of an excerpt: one screen.
 const EXCERPT_LINES: usize = 24;
 
-/// Bytes of a name or a value that are shown.
+/// Bytes shown of a name or a value.
 const SHOWN_BYTES: usize = 32;
 
-/// A violation before it is dressed.
+/// A violation before it is formatted.
 #[derive(Debug)]
 pub(super) struct Finding {
     pub(super) kind: Kind,
@@ -41,7 +41,7 @@ pub(super) fn violation(history: &[Operation], key: &Bytes, row: &[usize], mut f
         .filter(|index| finding.suspects.binary_search(index).is_err())
         .filter(|&index| history[index].called <= to && from <= history[index].end())
         .collect();
-    // Answered operations first, the latest of them before the others: a failure shows at its end.
+    // Prefer completed operations, latest first: a failure shows at its end.
     around.sort_by_key(|&index| (history[index].is_unknown_write(), std::cmp::Reverse(history[index].called)));
     let left_out = around.len().saturating_sub(EXCERPT_LINES - shown.len());
     shown.extend(around.iter().take(EXCERPT_LINES - shown.len()));
@@ -57,7 +57,7 @@ pub(super) fn violation(history: &[Operation], key: &Bytes, row: &[usize], mut f
     Violation { kind: finding.kind, key: key.clone(), what: finding.what, suspects: finding.suspects, excerpt }
 }
 
-/// Bytes as text, cut where they get long.
+/// Escaped text, truncated to [`SHOWN_BYTES`].
 pub(super) fn text(bytes: &Bytes) -> String {
     let cut = if bytes.len() > SHOWN_BYTES { ".." } else { "" };
     format!("\"{}\"{cut}", bytes[..bytes.len().min(SHOWN_BYTES)].escape_ascii())

@@ -1,12 +1,12 @@
-//! Between which steps each look fits, and whether the steps themselves fit into time.
+//! Computes the steps between which each look fits, and checks that the steps agree with real time.
 //!
-//! All that is concluded here holds in every order that explains the history, whatever the unknown writes did.
+//! Every conclusion here holds in all orders that explain the history, regardless of the unknown writes.
 
 use super::Kind;
 use super::parse::{ABSENT, Change, Code, Row, Writer};
 use super::report::{Finding, text};
 
-/// What is certain of each column over the steps.
+/// The certain facts about each column over the sequence of steps.
 #[derive(Debug)]
 pub(super) struct Timelines {
     columns: Vec<Timeline>,
@@ -14,13 +14,13 @@ pub(super) struct Timelines {
 
 #[derive(Clone, Debug, Default)]
 struct Timeline {
-    /// The steps that certainly touch the column, in order, and whether they put it.
+    /// The steps that certainly change the column, in order, and whether they put it.
     touches: Vec<(usize, bool)>,
     /// Whether an unknown write could delete it at any time.
     deletable: bool,
 }
 
-/// A limit of an operation's place among the steps, and where it comes from.
+/// A bound on an operation's place among the steps, and its reason.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     slot: usize,
@@ -30,21 +30,21 @@ struct Bound {
 /// Why an operation comes after or before a step.
 #[derive(Clone, Copy, Debug)]
 enum Reason {
-    /// It need not.
+    /// No constraint.
     Free,
-    /// It is a step itself.
+    /// The operation is itself a step.
     Own,
-    /// Time.
+    /// Real-time order.
     Time(usize),
     /// It saw the version that this step gave the column.
     Seen(usize, usize),
     /// It saw the version of the column that this step writes over.
     Overwritten(usize, usize),
-    /// It saw the column absent, which this step deletes.
+    /// It saw the column absent after this step deleted it.
     Deleted(usize, usize),
-    /// It saw the column absent, which nothing deletes any more.
+    /// It saw the column absent, and no later step deletes it.
     NeverDeleted(usize),
-    /// It saw the column absent, which this step puts.
+    /// It saw the column absent before this step put it.
     Put(usize, usize),
 }
 
@@ -72,7 +72,7 @@ pub(super) fn narrow(row: &mut Row<'_>) -> Result<Timelines, Finding> {
     Ok(timelines)
 }
 
-/// No step may have returned before one of a lower version was called.
+/// Checks that no step returned before one with a lower version was called.
 fn check_time(row: &Row<'_>) -> Result<(), Finding> {
     let mut first_return: Option<usize> = None;
     for (index, step) in row.steps.iter().enumerate().rev() {
@@ -112,7 +112,7 @@ impl Timelines {
         Self { columns }
     }
 
-    /// The first step from `step` on that certainly touches `column`.
+    /// The first step at or after `step` that certainly changes `column`.
     pub(super) fn next(&self, column: usize, step: usize) -> Option<usize> {
         let touches = &self.columns[column].touches;
         touches.get(touches.partition_point(|&(touch, _)| touch < step)).map(|&(touch, _)| touch)
@@ -122,7 +122,7 @@ impl Timelines {
         self.columns[column].deletable
     }
 
-    /// The slots at which the conditions of a change can hold; none if the last is before the first.
+    /// The slots at which the conditions of a change can hold; an empty range if there are none.
     pub(super) fn slots(&self, row: &Row<'_>, change: &Change) -> (usize, usize) {
         let named = |&&(_, code): &&(usize, Code)| code == ABSENT || row.step_of(code).is_some();
         let sees: Vec<(usize, Code)> = change.conditions.iter().filter(named).copied().collect();
@@ -130,7 +130,7 @@ impl Timelines {
         self.place(&sees, false, (free(0), free(row.steps.len()))).unwrap_or((usize::MAX, 0))
     }
 
-    /// Tightens the bounds of an operation that saw this; fails with bounds that leave no room.
+    /// Tightens the bounds of an operation that saw `sees`; fails with contradictory bounds.
     fn place(
         &self,
         sees: &[(usize, Code)],
@@ -162,7 +162,7 @@ impl Timelines {
 }
 
 impl Timeline {
-    /// Moves the bounds inwards until the column, which only steps delete, is absent at both.
+    /// Tightens the bounds until the column, which only steps delete, is absent at both.
     fn place_absence(&self, column: usize, low: &mut Bound, high: &mut Bound) {
         let before_low = self.touches.partition_point(|&(touch, _)| touch < low.slot);
         if before_low > 0 && self.touches[before_low - 1].1 {
@@ -193,11 +193,11 @@ impl Bound {
     }
 }
 
-/// Which steps time puts before and after a moment.
+/// Real-time order between steps and other operations.
 struct Clock {
     /// Returns in order, each with the last step that returned by then.
     returns: Vec<(u64, usize)>,
-    /// Calls in order, each with the first step that is called from then on.
+    /// Calls in order, each with the first step that was called at or after it.
     calls: Vec<(u64, usize)>,
     steps: usize,
 }
@@ -271,7 +271,7 @@ fn misplaced(row: &Row<'_>, operation: usize, (low, high): (Bound, Bound)) -> Fi
     Finding::new(Kind::Misplaced, suspects, format!("#{operation} comes after {after}; and before {before}"))
 }
 
-/// A step's operation, or those that it may be.
+/// The operation of a step, or the candidates for it.
 fn names(row: &Row<'_>, step: usize) -> String {
     let names: Vec<String> = row.writers(step).iter().map(|operation| format!("#{operation}")).collect();
     match &names[..] {

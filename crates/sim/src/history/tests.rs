@@ -1,4 +1,4 @@
-//! Histories by hand, each good or bad for one reason; then many by machine, judged twice.
+//! Hand-written histories, each good or bad for one reason; then generated ones, also checked by brute force.
 
 mod generate;
 mod machine;
@@ -42,7 +42,7 @@ fn reads_may_see_either_side_of_a_write_they_overlap() {
         "k 0..10 write a=x -> 1 \n k 5..6 write a- -> unknown \n k 1..2 read a -> a=x@1 \n k 3..4 read a -> nothing",
     );
     bad(Kind::Inexplicable, "k 0..10 write a=x -> 1 \n k 1..2 read a -> a=x@1 \n k 3..4 read a -> nothing");
-    // Touching at one moment is overlapping.
+    // Operations that touch at one instant overlap.
     good("k 0..5 write a=x -> 1 \n k 5..6 read a -> nothing");
 }
 
@@ -62,7 +62,7 @@ fn lost_acknowledged_writes() {
     good("k 0..1 write a=x -> 1 \n k 2..3 write a- -> unknown \n k 8..9 read a -> nothing");
     // A delete that was called too late does not explain it.
     bad(Kind::Inexplicable, "k 0..1 write a=x -> 1 \n k 8..9 write a- -> unknown \n k 2..3 read a -> nothing");
-    // Nor can one delete be lost twice.
+    // One unknown delete cannot take effect twice.
     let twice = "k 0..1 write a=x -> 1 \n k 2.. write a- -> unknown \n k 3..4 read a -> nothing
                  k 5..6 write a=y -> 5 \n k 7..8 read a -> nothing";
     bad(Kind::Inexplicable, twice);
@@ -71,7 +71,7 @@ fn lost_acknowledged_writes() {
 
 #[test]
 fn a_write_applied_twice() {
-    // By a late retry of an acknowledged write, of an unknown one, and with the same version as before.
+    // By a late retry of an acknowledged write, by a retry of an unknown one, and with the same version as before.
     bad(Kind::Unwritten, "k 0..1 write a=x -> 1 \n k 2..3 write a=y -> 2 \n k 4..5 read a -> a=x@3");
     bad(
         Kind::Unwritten,
@@ -81,7 +81,7 @@ fn a_write_applied_twice() {
         Kind::Misplaced,
         "k 0.. write a=x -> unknown \n k 2..3 read a -> a=x@1 \n k 4..5 write a=y -> 2 \n k 6..7 read a -> a=x@1",
     );
-    // Two unknown writes of one value may be seen twice, not three times.
+    // Two unknown writes of one value may be seen twice, but not three times.
     let pair = "k 0.. write a=x -> unknown \n k 0.. write a=x -> unknown \n k 2..3 read a -> a=x@1
                 k 4..5 write a=y -> 2 \n k 6..7 read a -> a=x@3";
     good(pair);
@@ -102,7 +102,7 @@ fn versions_grow_with_time() {
     bad(Kind::Versions, "k 0..9 write a=x -> 1 \n k 2..3 write b=y -> 1");
     good("k 0..9 write a=x -> 2 \n k 2..3 write b=y -> 1");
     good("k 0..1 write a=x -> 2 \n l 2..3 write a=y -> 2");
-    // No version is left between 1 and 2 for the delete that would be needed.
+    // No version remains between 1 and 2 for the delete that would be needed.
     let tight = "k 0..1 write a=x -> 1 \n k 2.. write a- -> unknown \n k 2..9 read a -> nothing";
     bad(Kind::Inexplicable, &format!("{tight} \n k 3..4 read b -> nothing \n k 4..5 write b=y a=z?0 -> 2"));
     good(&format!("{tight} \n k 3..4 read b -> nothing \n k 4..5 write b=y a=z?0 -> 3"));
@@ -118,13 +118,13 @@ fn refusals_tell_the_truth() {
     bad(Kind::Unwritten, &format!("{written} k 2..3 write a=y?4 -> refused a 4 3"));
     bad(Kind::Malformed, &format!("{written} k 2..3 write a=y?5 -> refused a 5 5"));
     bad(Kind::Malformed, &format!("{written} k 2..3 write a=y?4 -> refused b 4 5"));
-    // The first condition that fails is the one named: those before it held.
+    // A refusal names the first condition that fails: those before it held.
     good(&format!("{written} k 2..3 write a=y?5 b=y?4 -> refused b 4 5"));
     bad(Kind::Unwritten, &format!("{written} k 2..3 write a=y?3 b=y?4 -> refused b 4 5"));
     bad(Kind::Misplaced, &format!("{written} k 2..3 write a=y?0 b=y?4 -> refused b 4 5"));
     // A refusal changes nothing.
     bad(Kind::Unwritten, &format!("{written} k 2..3 write a=y?4 -> refused a 4 5 \n k 4..5 read a -> a=y@6"));
-    // An unknown put, or delete, may be what it met.
+    // The condition may have met an unknown put or delete.
     good(&format!("{written} k 2.. write a=z -> unknown \n k 2..3 write a=y?5 -> refused a 5 9"));
     good(&format!("{written} k 2.. write a- -> unknown \n k 2..3 write a=y?5 -> refused a 5 0"));
     bad(Kind::Unwritten, &format!("{written} k 4.. write a=z -> unknown \n k 2..3 write a=y?5 -> refused a 5 9"));
@@ -137,7 +137,7 @@ fn conditions_held_when_they_were_met() {
     // A lost update: both replaced version 1.
     bad(Kind::Misplaced, "k 0..1 write a=x -> 1 \n k 2..9 write a=y?1 -> 2 \n k 2..9 write a=z?1 -> 3");
     bad(Kind::Unwritten, "k 0..1 write a=x -> 1 \n k 2..3 write a=y?7 -> 8");
-    // The condition tells that the unknown write took effect, and with which version.
+    // The condition shows that the unknown write took effect, and with which version.
     good("k 0..1 write a=x -> unknown \n k 2..3 write a=y?7 -> 8");
     bad(Kind::Misplaced, "k 0..1 write a=x -> unknown \n k 2..3 write a=y?7 -> 8 \n k 4..5 read a -> a=x@7");
     good("k 0..1 write a=x -> 1 \n k 2.. write a- -> unknown \n k 3..4 write a=y?0 -> 8");
@@ -151,7 +151,7 @@ fn a_write_is_seen_whole() {
     bad(Kind::Unwritten, &format!("{written} k 3..4 read all -> a=x@2 b=y@2"));
     bad(Kind::Inexplicable, &format!("{written} k 3..4 read b -> b=y@2 \n k 5..6 read a -> a=x@1"));
     bad(Kind::Misplaced, &format!("{written} k 3..4 read all -> a=y@2"));
-    // Half of an unknown delete.
+    // Only half of an unknown delete is visible.
     let half = "k 0..1 write a=x b=x -> 1 \n k 2.. write a- b- -> unknown \n";
     bad(Kind::Inexplicable, &format!("{half} k 3..4 read all -> a=x@1"));
     good(&format!("{half} k 3..4 read all -> nothing"));
@@ -163,11 +163,11 @@ fn an_unknown_write_takes_effect_late_or_never() {
     good("k 0..1 write a=x -> unknown \n k 2..3 write a=y -> 5 \n k 4..5 read a -> a=y@5 \n k 6..7 read a -> a=x@6");
     bad(Kind::Inexplicable, "k 0..1 write a=x -> unknown \n k 2..3 read a -> a=x@9 \n k 4..5 read a -> nothing");
     bad(Kind::Unwritten, "k 2..3 read a -> a=x@9 \n k 4..5 write a=x -> unknown");
-    // Its version must fit between those around it.
+    // Its version must fit between those of the writes around it.
     bad(Kind::Misplaced, "k 0..1 write a=x -> unknown \n k 2..3 write a=y -> 5 \n k 4..5 read a -> a=x@4");
-    // One never answered is unknown, whatever was noted.
+    // A write that never returned is unknown, even with a recorded outcome.
     good("k 0.. write a=x -> 3 \n k 2..3 read a -> nothing \n k 4..5 read a -> a=x@9");
-    // A read never answered saw nothing.
+    // A read that never returned constrains nothing.
     good("k 0.. read a -> a=x@3");
 }
 
@@ -178,7 +178,7 @@ fn an_unknown_write_can_be_refused() {
         Kind::Misplaced,
         "k 0..1 write a=x -> 1 \n k 2..3 write a=y?1 -> unknown \n k 4..5 write a=z?1 -> 5 \n k 6..7 read a -> a=y@6",
     );
-    // A delete on condition of a version that only another unknown write can have given.
+    // A delete conditional on a version that only another unknown write can have produced.
     let chain = "k 0..1 write a=x b=x -> 1 \n k 2..3 write a=y -> unknown \n k 4..5 write b- a-?4 -> unknown";
     good(&format!("{chain} \n k 6..7 read all -> nothing"));
     good(&format!("{chain} \n k 6..7 read all -> a=y@4 b=x@1"));

@@ -1,4 +1,4 @@
-//! What can happen to one replica, and what it then does.
+//! The events of a replica, and their effects.
 
 use base::{Entry, MembershipChange, Monotonic, NodeId, Now, Sequence, Timestamp};
 use bytes::Bytes;
@@ -8,10 +8,10 @@ use super::message::{Envelope, commit_point, parts};
 use super::replica::{Replica, Step, member};
 use super::world::tick;
 
-/// Something that can happen.
+/// An event of one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Event {
-    /// A message that was numbered so arrives.
+    /// The message with this number arrives.
     Deliver(u32),
     ForceLog,
     ForceManifest,
@@ -19,7 +19,7 @@ pub(super) enum Event {
     /// A client's entry is proposed.
     Propose,
     Release,
-    /// The leader appends a change of the membership.
+    /// The leader appends a membership change.
     Change(MembershipChange),
     Crash {
         kept: usize,
@@ -27,40 +27,40 @@ pub(super) enum Event {
         rots: bool,
     },
     Checkpoint,
-    /// Time passes, for all.
+    /// Time advances for all replicas.
     Tick,
 }
 
 impl Event {
-    /// Whether it is something that is only waited for, not a choice of somebody's and no accident.
+    /// Whether it only completes earlier work, and is neither a decision nor a fault.
     pub(super) fn is_progress(self) -> bool {
         matches!(self, Self::Deliver(_) | Self::ForceLog | Self::ForceManifest)
     }
 }
 
-/// Whether what a step has written is forced, if something that the step wanted to say has left before.
+/// Whether the writes of a step are forced, if a message of the step was sent before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Disk {
-    /// At once.
+    /// Forced at once.
     Forced,
-    /// Never: a crash of this replica comes first.
+    /// Never forced: this replica crashes first.
     Lost,
 }
 
-/// What an event did to a replica.
+/// The effect of an event on a replica.
 pub(super) struct Outcome {
     pub(super) replica: Replica,
     pub(super) sent: Vec<Envelope>,
     pub(super) applied: Vec<Entry>,
-    /// What was appended to the log.
+    /// Entries appended to the log.
     pub(super) appended: Vec<Entry>,
-    /// Whether something is left to be lost that wasn't before.
+    /// Whether the replica now has unforced writes, and did not before.
     pub(super) sticks: bool,
-    /// Whether the replica stands for an epoch that it didn't stand for before.
+    /// Whether the replica is a candidate for an epoch, and was not before.
     pub(super) stands: bool,
 }
 
-/// Carries out an event on one replica. `delivered` is the message, if it is a delivery.
+/// Executes an event on one replica. `delivered` is the message if the event is a delivery.
 pub(super) fn carry_out(
     before: &Replica,
     event: Event,
@@ -98,7 +98,7 @@ fn run(replica: &mut Replica, event: Event, delivered: Option<&Envelope>, now: N
         Event::Deliver(_) => {
             let Some(Envelope { from, message, .. }) = delivered.cloned() else { return Step::default() };
             let votes = commit_point(&message).is_none() || replica.cohort.has_voted(now.monotonic);
-            // A vote that was given a tick ago has lapsed.
+            // The vote is a tick old and so has expired.
             let now = if votes { now } else { Now { monotonic: now.monotonic - tick(), ..now } };
             let from = member(from.0);
             replica.compare_with_vouching(from, &message, now);
@@ -111,7 +111,7 @@ fn run(replica: &mut Replica, event: Event, delivered: Option<&Envelope>, now: N
             cohort.propose(Bytes::from_static(b"entry"), now, out);
         }),
         Event::Change(change) => replica.step(|cohort, out| {
-            // What is refused changes nothing.
+            // A refused change has no effect.
             let _ = cohort.change_membership(change, 1, now, out);
         }),
         Event::Release => replica.step(|cohort, out| cohort.release(now, out)),
@@ -124,11 +124,10 @@ fn run(replica: &mut Replica, event: Event, delivered: Option<&Envelope>, now: N
     }
 }
 
-/// Forces what a step has written, at once if nothing that it wanted to say has left before: a crash before the force
-/// is then the same as the event never having come. If something has left, `disk` tells between the two things that
-/// matter: whether a crash loses it or not. A force that comes later than at once, and before any crash, only puts off
-/// what the replica tells of it, and every message can be put off already. What was written after something that is
-/// lost is lost.
+/// Forces the writes of a step at once if none of its messages was sent before: a crash before the force is then
+/// equivalent to the event not happening. If one was sent, `disk` chooses between the only two distinct outcomes: a
+/// crash loses the writes or does not. A force that completes later, but before any crash, only delays the replica's
+/// messages, and the network can delay them already. Writes after a lost write are lost as well.
 fn settle_disk(before: &Replica, replica: &mut Replica, step: &mut Step, disk: Disk, now: Now) {
     let log_forced = before.log_pending() == 0;
     let manifest_forced = before.manifests_pending() == 0;
@@ -145,8 +144,8 @@ fn settle_disk(before: &Replica, replica: &mut Replica, step: &mut Step, disk: D
     replica.forget_what_waits_in_vain();
 }
 
-/// A leader sends its followers everything that it could: from every entry on, whatever it believes of them. A message
-/// that was sent may never arrive, so to send more leaves nothing out.
+/// Makes a leader send its followers everything it can: proposals from every entry on, regardless of the followers'
+/// known state. This loses no generality, since any message may fail to arrive.
 fn send_everything(replica: &mut Replica, now: Now) -> Step {
     let mut step = Step::default();
     if !replica.cohort.leads() {

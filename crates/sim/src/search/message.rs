@@ -1,8 +1,8 @@
-//! Messages in normal form: each is split into the parts that it tells, and a part that can tell its receiver nothing
-//! any more is dropped. So the messages under way are a function of little more than the states of those who sent them.
+//! Normalizes messages: each is split into independent parts, and a part is dropped once its receiver can learn nothing
+//! from it. So the messages in flight depend on little more than the senders' states.
 //!
-//! What a split allows is never less than what the whole message does, since the parts may arrive one right after the
-//! other; and each part is a message that a replica could have sent.
+//! The parts permit at least every outcome of the whole message, since they may arrive consecutively; and each part is
+//! a message that a replica could have sent.
 
 use base::canary::{Bug, planted};
 use base::{Epoch, Lsn, Monotonic, NodeId, Sequence};
@@ -10,7 +10,7 @@ use replication::{Gap, Message, Reply};
 
 use super::replica::Replica;
 
-/// A message under way.
+/// A message in flight.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Envelope {
     pub(super) from: NodeId,
@@ -18,18 +18,18 @@ pub(super) struct Envelope {
     pub(super) message: Message,
 }
 
-/// The beginning of time: a vote for what was sent then is no vote.
+/// The origin of time: a vote sent then has expired.
 const LONG_AGO: Monotonic = Monotonic(0);
 
-/// That something is missing only tells a leader where to send from, and it sends from everywhere.
+/// `Missing` only tells a leader where to resume, and here it sends from every position anyway.
 const MISSING: Reply = Reply::Missing(Gap { after: Sequence(0), through: Sequence(0) });
 
-/// The parts of a message.
+/// Splits a message into its parts.
 pub(super) fn parts(message: Message) -> Vec<Message> {
     match message {
         Message::Propose { epoch, previous, entries, commit, sent, .. } => {
-            // How old what it tells is, nobody asks here. A follower learns the commit point and gives its vote
-            // whatever it says of the entries, and all three in any order come to the same.
+            // The search does not model ages of data. A follower learns the commit point and votes regardless of the
+            // entries, and the order of the three makes no difference.
             let mut parts = vec![heartbeat(epoch, Sequence(0), sent)];
             if !entries.is_empty() {
                 let (commit, sent) = (Sequence(0), LONG_AGO);
@@ -54,7 +54,7 @@ pub(super) fn parts(message: Message) -> Vec<Message> {
             if voted {
                 parts.push(part(sent, true, MISSING));
             }
-            // Who holds everything through `last` may say so of every place before.
+            // A replica that matches through `last` may also report every earlier position.
             if let Reply::Matched(last) = reply {
                 parts.extend((1..=last.0).map(|through| part(LONG_AGO, false, Reply::Matched(Sequence(through)))));
             }
@@ -64,19 +64,18 @@ pub(super) fn parts(message: Message) -> Vec<Message> {
     }
 }
 
-/// A proposal without entries that names no predecessor, as a leader sends it that doesn't know what a follower holds.
+/// A proposal without entries or predecessor, as a leader sends it when it does not know the follower's log.
 fn heartbeat(epoch: Epoch, commit: Sequence, sent: Monotonic) -> Message {
     Message::Propose { epoch, previous: Lsn::ZERO, entries: Vec::new(), commit, sent, heard: None }
 }
 
-/// What is left of a message that waits for `receiver`, in the light of what the receiver is now; none if it can never
-/// do anything again.
+/// Reduces a message in flight to the part that can still affect `receiver`; `None` if it has no effect from now on.
 ///
-/// A promise that is durable is never taken back, by no crash either: a message of an older epoch is refused for ever.
+/// A durable promise is never withdrawn, even by a crash, so a message of an older epoch is refused forever.
 pub(super) fn alive(envelope: &Envelope, receiver: &Replica, now: Monotonic) -> Option<Message> {
     let durable = receiver.promise_on_disk();
     match &envelope.message {
-        // What is left of a request of an older epoch is that its sender can be told of the newer one.
+        // A request of an older epoch only lets its sender learn the newer epoch.
         Message::Prepare { epoch, .. } if *epoch < durable.epoch => {
             Some(Message::Prepare { epoch: *epoch, last: Lsn::ZERO })
         }
@@ -84,7 +83,7 @@ pub(super) fn alive(envelope: &Envelope, receiver: &Replica, now: Monotonic) -> 
             let commit = if planted(Bug::CommitFromOldLeader) { *commit } else { Sequence(0) };
             (entries.is_empty()).then(|| heartbeat(*epoch, commit, LONG_AGO))
         }
-        // Nobody waits for a vote longer than it lasts, so all that were asked for long ago are alike.
+        // An expired vote is useless, so all requests for expired votes are equivalent.
         Message::Propose { epoch, entries, commit: Sequence(0), sent, .. } if entries.is_empty() && *sent < now => {
             Some(heartbeat(*epoch, Sequence(0), LONG_AGO))
         }
@@ -98,13 +97,14 @@ pub(super) fn alive(envelope: &Envelope, receiver: &Replica, now: Monotonic) -> 
             let leads = receiver.cohort.leads() && receiver.cohort.promised().epoch == *epoch;
             let tells = match reply {
                 Reply::Matched(through) => *through > receiver.cohort.committed(),
-                // No replica of the search has forgotten anything.
+                // No replica in the search is forgetful.
                 Reply::Missing(_) | Reply::Apart(_) => *voted && *sent == now,
             };
             (leads && tells).then(|| envelope.message.clone())
         }
         Message::Superseded { promised } if *promised <= durable.epoch => None,
-        // Who asks for votes asks for the epoch after the one it has promised; and a bare "no" changes nothing.
+        // A candidate requests votes for the epoch after the one it has promised, and a refusal without a newer promise
+        // changes nothing.
         Message::PreVoteReply { epoch, granted, promised, .. } => {
             let tells = *epoch > durable.epoch && (*granted || promised >= epoch);
             tells.then(|| envelope.message.clone())
@@ -113,10 +113,10 @@ pub(super) fn alive(envelope: &Envelope, receiver: &Replica, now: Monotonic) -> 
     }
 }
 
-/// The commit point that a message tells, if it tells nothing else.
+/// The commit point of a message that carries nothing else.
 ///
-/// It is learnt without a vote: whoever has one to give gives it to a part that asks for nothing else. So it makes no
-/// difference whether it was learnt before time passed or after, and what was learnt may be put off.
+/// It is learned without a vote: a follower that can vote votes in response to the part that only requests a vote. So
+/// it makes no difference whether it was learned before or after a step of time, and learning it may be delayed.
 pub(super) fn commit_point(message: &Message) -> Option<Sequence> {
     match message {
         Message::Propose { previous: Lsn::ZERO, entries, commit, .. } => {
@@ -126,7 +126,7 @@ pub(super) fn commit_point(message: &Message) -> Option<Sequence> {
     }
 }
 
-/// The same message with a lower commit point.
+/// The message with a lower commit point.
 pub(super) fn with_commit_point(message: &Message, lower: Sequence) -> Message {
     match message.clone() {
         Message::Propose { epoch, previous, entries, sent, heard, .. } => {
@@ -136,9 +136,9 @@ pub(super) fn with_commit_point(message: &Message, lower: Sequence) -> Message {
     }
 }
 
-/// Whether `other`, from the same sender, makes `message` superfluous: of commit points the highest is enough, since a
-/// follower that has matched less learns less from it, and could have matched more afterwards; of requests for votes
-/// the newest is enough.
+/// Whether `other`, from the same sender, makes `message` redundant. The highest commit point suffices, since a
+/// follower that has matched less learns less from it, and could have matched more afterwards. The newest request for a
+/// vote suffices.
 pub(super) fn covered(message: &Message, other: &Message) -> bool {
     let (
         Message::Propose { epoch, previous: Lsn::ZERO, entries, commit, sent, .. },
@@ -163,7 +163,7 @@ pub(super) fn covered(message: &Message, other: &Message) -> bool {
         && sent <= later
 }
 
-/// Whether it is a lease vote, and nothing else.
+/// Whether it is a lease vote and nothing else.
 pub(super) fn is_vote(envelope: &Envelope) -> bool {
     matches!(envelope.message, Message::ProposeReply { voted: true, reply: Reply::Missing(_), .. })
 }

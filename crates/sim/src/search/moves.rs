@@ -1,11 +1,11 @@
-//! What can happen to one replica with the messages that wait for it.
+//! The moves of one replica, given the messages in flight to it.
 //!
-//! Some events are *quiet*: a follower learns a commit point or votes again, a leader counts a vote. What they change
-//! is looked at by few other events of the same replica, those that are not [`blind`] to it, and by the checks. A quiet
-//! event can be put off until just before one of these, since all other events of the replica come to the same before
-//! and after it, and all events of other replicas as well: the messages that it sends can be put off with it. So with
-//! forces as soon as may be, the search makes each event that is not blind also right after any of the quiet ones, and
-//! else only looks whether a quiet event breaks a promise, and doesn't go on from there.
+//! Some events are *quiet*: a follower learns a commit point or votes again, a leader counts a vote. Few other events
+//! of the same replica, those that are not *blind* to it, and the checks read this state. A quiet event can be delayed
+//! until just before one of these: all other events of the replica, and all events of other replicas, have the same
+//! result before and after it, and the messages that it sends can be delayed too. So with eager forces, the search
+//! executes each event that is not blind also directly after any of the quiet ones. Otherwise it only checks whether a
+//! quiet event breaks an invariant, and does not continue from there.
 
 use std::rc::Rc;
 
@@ -20,37 +20,37 @@ use super::reached::{self, Marks};
 use super::replica::Replica;
 use super::world::{Number, World, tick};
 
-/// What an event does to a cell, and to others.
+/// The effect of an event on a cell and on others.
 pub(super) struct Move {
     pub(super) event: Event,
-    /// Quiet events right before it.
+    /// Quiet events executed just before it.
     pub(super) after: Box<[Event]>,
     pub(super) next: Number,
-    /// What is sent to which replica.
+    /// Messages sent, by receiving replica.
     pub(super) sent: Vec<(usize, Number)>,
     pub(super) applied: Vec<Entry>,
     pub(super) is_quiet: bool,
-    /// What the event itself does to the replica.
+    /// The effect of the event itself on the replica.
     pub(super) step: Rc<Step>,
 }
 
-/// What an event does to a replica, and to others, whatever else waits for it.
+/// The effect of an event on a replica and on others, independent of other messages in flight to it.
 pub(super) struct Step {
     next: Number,
     sent: Vec<(usize, Number)>,
     applied: Vec<Entry>,
     pub(super) appended: Vec<Entry>,
-    /// Whether the entries that were appended were proposed here.
+    /// Whether the appended entries were proposed by this replica.
     pub(super) leads: bool,
-    /// Whether something that is written may be lost from now on.
+    /// Whether some of the writes may be lost from now on.
     pub(super) sticks: bool,
-    /// Whether the replica stands for an epoch.
+    /// Whether the replica became a candidate.
     pub(super) stands: bool,
     pub(super) marks: Marks,
 }
 
 impl World {
-    /// What can happen to a cell, whatever is left of the scope.
+    /// The moves of a cell, ignoring the remaining scope.
     pub(super) fn moves(&mut self, cell: Number) -> Rc<[Move]> {
         if let Some(moves) = &self.get(cell).moves {
             return Rc::clone(moves);
@@ -78,7 +78,7 @@ impl World {
                 let is_followed = self.is_followed(*at, event);
                 for made in self.ways(*at, event) {
                     let made = made.preceded(path, is_quiet);
-                    // A proposal that comes again is a vote at most, and was answered.
+                    // A repeated proposal only yields a vote, and was answered.
                     let again = is_followed && !is_quiet && states.iter().any(|(state, _)| *state == made.next);
                     if !again && !moves.iter().any(|other| other.does_the_same(&made)) {
                         moves.push(made);
@@ -89,7 +89,7 @@ impl World {
         moves
     }
 
-    /// The cells that quiet events lead to, the cell itself first, each with what leads there.
+    /// The cells reachable by quiet events, starting with the cell itself, each with its path.
     fn quiet_states(&mut self, cell: Number) -> Vec<(Number, Vec<Move>)> {
         let mut states: Vec<(Number, Vec<Event>)> = vec![(cell, Vec::new())];
         let mut next = 0;
@@ -121,7 +121,7 @@ impl World {
         moves
     }
 
-    /// An event, with its records forced or lost.
+    /// The outcomes of an event, with its records forced or lost.
     fn ways(&mut self, cell: Number, event: Event) -> Vec<Move> {
         let may_lose = self.scope.crashes > 0;
         let lost = may_lose.then(|| self.make(cell, event, Disk::Lost)).flatten().filter(|lost| lost.step.sticks);
@@ -129,14 +129,14 @@ impl World {
         lost.into_iter().chain(forced).collect()
     }
 
-    /// What an event does; none if nothing.
+    /// The effect of an event; `None` if it has none.
     fn make(&mut self, cell: Number, event: Event, disk: Disk) -> Option<Move> {
         let now = self.get(cell).local.now;
         let made = self.make_at(cell, event, disk, now);
         (made.next != cell || !made.sent.is_empty()).then_some(made)
     }
 
-    /// What time does to a cell.
+    /// The effect of a step of time on a cell.
     pub(super) fn tick(&mut self, cell: Number) -> Rc<Move> {
         if let Some(made) = self.ticks.get(&cell) {
             return Rc::clone(made);
@@ -216,7 +216,7 @@ impl World {
         events
     }
 
-    /// A commit point that was reached is followed by all that were before, in the order of the places.
+    /// Adds the delivery of every lower commit point, in order.
     fn commit_points(&mut self, number: Number, events: &mut Vec<Event>) {
         let envelope = self.envelope(number).clone();
         let Some(last) = commit_point(&envelope.message) else { return };
@@ -226,8 +226,8 @@ impl World {
         }
     }
 
-    /// A crash keeps any part of what was not forced, from the oldest on. With forces as soon as may be, what could be
-    /// kept is forced already.
+    /// A crash keeps any prefix of the writes that were not forced. With eager forces, everything that could be kept is
+    /// forced already.
     fn crashes(&self, replica: &Replica, events: &mut Vec<Event>) {
         let any = self.scope.forces == Forces::AnyTime;
         let (records, manifests) = if any { (replica.log_pending(), replica.manifests_pending()) } else { (0, 0) };
@@ -241,8 +241,7 @@ impl World {
         }
     }
 
-    /// Whether an event changes nothing but what the replica knows to be committed, as a follower, and whom it voted
-    /// for or who voted for it.
+    /// Whether an event changes only a follower's known commit point, or the votes that the replica gave or received.
     fn is_quiet(&self, cell: Number, event: Event) -> bool {
         let Event::Deliver(number) = event else { return false };
         let envelope = self.envelope(number);
@@ -255,9 +254,9 @@ impl World {
         }
     }
 
-    /// Whether an event does not look at what quiet ones change. A leader that counts acknowledgements or proposes
-    /// looks at no vote; a follower that accepts from the leader that it follows looks at neither commit point nor
-    /// vote; and to refuse what is of an older epoch than the promised one takes a look at the promise only.
+    /// Whether an event does not read the state that quiet events change. A leader that counts acknowledgements or
+    /// proposes reads no votes; a follower that accepts from its current leader reads neither commit point nor votes;
+    /// and refusing an epoch older than the promised one reads only the promise.
     fn is_blind(&self, cell: Number, event: Event) -> bool {
         let cohort = &self.get(cell).local.replica.cohort;
         let promised = cohort.promised().epoch;
@@ -273,7 +272,7 @@ impl World {
         }
     }
 
-    /// Whether an event is a proposal of the leader that is followed.
+    /// Whether an event is a proposal from the leader that the replica follows.
     fn is_followed(&self, cell: Number, event: Event) -> bool {
         let Event::Deliver(number) = event else { return false };
         let Message::Propose { epoch, .. } = &self.envelope(number).message else { return false };
@@ -282,7 +281,7 @@ impl World {
 }
 
 impl Move {
-    /// This move, right after others.
+    /// This move, preceded by others.
     fn preceded(mut self, path: &[Self], is_quiet: bool) -> Self {
         self.after = path.iter().map(|made| made.event).collect();
         self.is_quiet = is_quiet;
@@ -293,7 +292,8 @@ impl Move {
         self
     }
 
-    /// Whether it comes to the same as another. What quiet events apply is looked at where they are made alone.
+    /// Whether it is equivalent to another move. Entries that quiet events apply are checked only where those are moves
+    /// themselves.
     fn does_the_same(&self, other: &Self) -> bool {
         let alike = self.next == other.next && self.event == other.event && self.step.applied == other.step.applied;
         alike && self.sent == other.sent

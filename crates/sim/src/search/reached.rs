@@ -1,14 +1,14 @@
-//! What a search has come to: if something of the protocol never happened, the scope was too small to show it.
+//! Coverage of a search: if some part of the protocol was never reached, the scope was too small to test it.
 
 use std::collections::BTreeMap;
 
 use super::event::{Event, Outcome};
 use super::replica::Replica;
 
-/// A set of things that happened, one bit each.
+/// A set of coverage points, one bit each.
 pub(super) type Marks = u32;
 
-/// Their names, by bit.
+/// Names of the coverage points, by bit.
 const NAMES: [&str; 14] = [
     "leaders of epoch 1",
     "leaders of epoch 2",
@@ -33,7 +33,7 @@ const CRASH: Marks = 1 << 11;
 const LOSS: Marks = 1 << 12;
 const CHANGE: Marks = 1 << 13;
 
-/// What an event did to a replica.
+/// The coverage points that an event reached.
 pub(super) fn marks(before: &Replica, event: Event, outcome: &Outcome) -> Marks {
     let (old, new) = (&before.cohort, &outcome.replica.cohort);
     let epoch = u32::try_from(new.promised().epoch.0.min(EPOCHS)).unwrap_or(0).saturating_sub(1);
@@ -64,7 +64,7 @@ pub(super) fn marks(before: &Replica, event: Event, outcome: &Outcome) -> Marks 
     marks
 }
 
-/// How often what has happened.
+/// How often each point was reached.
 #[derive(Default)]
 pub(super) struct Counters([u64; NAMES.len()]);
 

@@ -1,4 +1,4 @@
-//! One replica in the search: the cohort, and what its disk holds.
+//! A replica in the search: a cohort and its disk.
 
 use std::hash::{Hash, Hasher};
 
@@ -18,7 +18,7 @@ use super::{Forces, Scope};
 /// A message that waits for the disk.
 type Parked = (Durable, NodeId, Message);
 
-/// What the manifest holds of the cohort.
+/// The manifest's contents for the cohort.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct HardState {
     promised: Promise,
@@ -31,27 +31,27 @@ struct HardState {
 pub(super) struct Replica {
     pub(super) cohort: Cohort,
     out: Outbox,
-    /// What the real replay makes of the forced records: all that they can ever mean.
+    /// The real replay of the forced records, which determines everything they can mean.
     replay: Replay,
     pub(super) forces: Forces,
     unforced: Vec<(WriteId, LogRecord)>,
     manifest: HardState,
-    /// What the manifest's second place holds: the same, unless a bug lets a promise leave before.
+    /// The manifest's second copy. It differs only if a planted bug sends a promise before both copies are forced.
     second_place: HardState,
     manifests_unforced: Vec<(ManifestId, HardState)>,
     checkpoint: (Lsn, Timestamp),
     /// The membership as of the checkpoint.
     membership: SharedMembership,
     parked: Vec<Parked>,
-    /// The LSNs that a restart would find, by sequence from 1.
+    /// The LSNs that a restart would recover, by sequence from 1.
     pub(super) durable: Vec<Lsn>,
-    /// The membership that would then be in force.
+    /// The membership that would be in effect after a restart.
     pub(super) durable_membership: SharedMembership,
-    /// LSN of every applied entry, by sequence from 1.
+    /// The LSN of every applied entry, by sequence from 1.
     pub(super) applied: Vec<Lsn>,
 }
 
-/// What a step of a replica gave to the world.
+/// The output of a replica's step.
 #[derive(Default)]
 pub(super) struct Step {
     pub(super) sent: Vec<(NodeId, Message)>,
@@ -71,7 +71,7 @@ pub(super) fn member(node: u32) -> Member {
     Member { node: NodeId(node), incarnation: Incarnation(1) }
 }
 
-/// The membership at the beginning.
+/// The initial membership.
 pub(super) fn genesis(scope: Scope) -> SharedMembership {
     let learner = |node: u64| MembershipChange::AddLearner(member(node as u32));
     let mut membership = Membership::of((1..=scope.voters as u32).map(member).collect());
@@ -85,10 +85,10 @@ fn config(node: u32) -> Config {
     Config {
         cohort: CohortId(1),
         me: member(node),
-        // Without jitter no random number is drawn, and equal states are equal.
+        // Without jitter no random number is drawn, so equal states compare equal.
         timing: Timing { election_jitter: base::Duration::ZERO, ..Timing::default() },
-        // One entry a proposal: longer ones come to the same as several in a row. None is held before its turn: one
-        // that is held comes to the same as one that arrives once more in its turn.
+        // One entry per proposal: a longer proposal is equivalent to several in sequence. No reorder buffer: a buffered
+        // proposal is equivalent to one delivered again in order.
         limits: Limits { propose_bytes: 1, early_bytes: 0, ..Limits::default() },
         seed: 0,
         origin: Lsn::ZERO,
@@ -121,7 +121,7 @@ impl Replica {
         }
     }
 
-    /// The same replica where every node has the number that `rename` says.
+    /// The same replica with every node renumbered by `rename`.
     pub(super) fn rename(&mut self, rename: impl Fn(NodeId) -> NodeId + Copy) {
         self.cohort.rename(rename);
         let hard = self.manifests_unforced.iter_mut().map(|(_, hard)| hard);
@@ -139,16 +139,16 @@ impl Replica {
         self.parked.sort_unstable();
     }
 
-    /// Runs one step of the cohort and collects what it wants.
+    /// Runs one step of the cohort and collects its output.
     pub(super) fn step(&mut self, run: impl FnOnce(&mut Cohort, &mut Outbox)) -> Step {
         run(&mut self.cohort, &mut self.out);
         self.collect()
     }
 
-    /// To vouch is the same as to take a heartbeat and to answer with a vote and no news (guarantee 2).
+    /// Checks that vouching is equivalent to accepting a heartbeat and answering with a vote and no news (guarantee 2).
     ///
     /// # Panics
-    /// When it is not.
+    /// When it is not equivalent.
     pub(super) fn compare_with_vouching(&self, from: Member, message: &Message, now: Now) {
         let Message::Propose { epoch, sent, .. } = *message else { return };
         let rest = Rest { epoch, last: self.cohort.last() };
@@ -178,7 +178,7 @@ impl Replica {
         }
         for output in self.out.take() {
             match output {
-                // A record that nothing forces may always be lost: in the smaller search it always is.
+                // A record that needs no force may always be lost; with eager forces it always is.
                 Output::Append { force: Force::WithNext, .. } if self.forces == Forces::Eager => {}
                 Output::Append { write, record, .. } => {
                     if let LogRecord::Entry(entry) = &record {
@@ -204,7 +204,7 @@ impl Replica {
         step
     }
 
-    /// A message that waits already needn't wait twice.
+    /// Parks a message until its writes are durable, unless an equal one is parked.
     fn park(&mut self, message: Parked) {
         if let Err(place) = self.parked.binary_search(&message) {
             self.parked.insert(place, message);
@@ -216,7 +216,7 @@ impl Replica {
         HardState { promised: self.cohort.promised(), checkpoint: self.checkpoint, membership }
     }
 
-    /// Lets go of the messages whose time has come.
+    /// Sends the parked messages whose writes are durable.
     fn release_parked(&mut self, step: &mut Step) {
         let first_log = self.unforced.first().map(|(write, _)| *write);
         let first_manifest = self.manifests_unforced.first().map(|(manifest, _)| *manifest);
@@ -233,7 +233,7 @@ impl Replica {
         self.unforced.len()
     }
 
-    /// Whether the manifest's two places hold the same.
+    /// Whether both copies of the manifest are equal.
     pub(super) fn places_agree(&self) -> bool {
         self.manifest == self.second_place
     }
@@ -242,18 +242,18 @@ impl Replica {
         self.manifests_unforced.len()
     }
 
-    /// What a restart would find promised, at the least.
+    /// The lowest promise that a restart could find.
     pub(super) fn promise_on_disk(&self) -> Promise {
         let (first, second) = (self.manifest.promised, self.second_place.promised);
         if first.epoch < second.epoch { first } else { second }
     }
 
-    /// Whether something waits for a force.
+    /// Whether it has unforced writes.
     pub(super) fn is_stuck(&self) -> bool {
         self.log_pending() + self.manifests_pending() > 0
     }
 
-    /// Drops the messages that wait for what will never be forced.
+    /// Drops the messages that wait for writes which will never be forced.
     pub(super) fn forget_what_waits_in_vain(&mut self) {
         self.parked.clear();
     }
@@ -274,7 +274,7 @@ impl Replica {
         self.step(|cohort, out| cohort.manifest_forced(manifest, now, out))
     }
 
-    /// Writes the applied state as a checkpoint, forces the manifest, and forgets the log before it.
+    /// Writes the applied state as a checkpoint, forces the manifest, and truncates the log before it.
     pub(super) fn checkpoint(&mut self) -> bool {
         let through = self.cohort.applied();
         let Some(lsn) = self.cohort.lsn_at(through) else { return false };
@@ -292,8 +292,8 @@ impl Replica {
         true
     }
 
-    /// A crash keeps the first `kept` of the records that were not forced, and so many of the manifests; then the
-    /// process starts again. If the disk `rots`, the manifest's first place is lost with it.
+    /// Crashes and restarts the process. The crash keeps the first `kept` unforced records and the first
+    /// `manifests_kept` unforced manifests. If the disk `rots`, the first copy of the manifest is lost too.
     pub(super) fn crash(&mut self, kept: usize, manifests_kept: usize, rots: bool, now: Now) -> Step {
         self.unforced.drain(..).take(kept).for_each(|(_, record)| self.replay.record(record));
         let kept = manifests_kept.checked_sub(1).and_then(|last| self.manifests_unforced.get(last));
@@ -316,7 +316,7 @@ impl Replica {
         self.collect()
     }
 
-    /// What a restart would find on the disk, through the real replay.
+    /// The state that a restart would recover from the disk, through the real replay.
     fn recovered(&self) -> Start {
         let mut checkpoint = self.manifest.checkpoint;
         let log = self.replay.clone().finish(checkpoint.0);
@@ -338,7 +338,8 @@ impl Replica {
         self.durable = durable;
     }
 
-    /// Makes states that differ only in how many forces went before equal, and says what this one is.
+    /// Normalizes write identifiers, so that states which differ only in the number of past forces are equal, and
+    /// returns the fingerprint.
     pub(super) fn fingerprint(&mut self, now: Now) -> u64 {
         let before = |first: Option<u64>, last: u64| first.map_or(last, |first| first - 1);
         let first_log = self.unforced.first().map(|(write, _)| write.0);

@@ -1,4 +1,4 @@
-//! The whole of a small world, what can happen in it, and what must never.
+//! The state of the whole model, its transitions, and its invariants.
 
 use std::hash::Hasher;
 
@@ -12,27 +12,26 @@ use super::reached::Marks;
 use super::replica::Replica;
 use super::world::{Number, ORDERS, REPLICAS, Table, World};
 
-/// What clients were told and may be told, numbered: the entries that were applied anywhere, by sequence from 1, and
-/// every entry that was ever appended anywhere.
+/// Interned histories: the entries applied anywhere, by sequence from 1, and all entries appended anywhere.
 #[derive(Default)]
 pub(super) struct Histories {
     pub(super) chosen: Table<Vec<Lsn>>,
     values: Table<Vec<Entry>>,
 }
 
-/// A state of the world.
+/// A state of the model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
     pub(super) cells: [Number; REPLICAS],
-    /// What was ever applied anywhere.
+    /// The entries applied anywhere.
     pub(super) chosen: Number,
-    /// Every entry that was ever appended anywhere: an LSN has one value. This is no part of the fingerprint: a value
-    /// that nothing holds any more can be told to nobody.
+    /// All entries appended anywhere, to check that an LSN has one value. Not part of the fingerprint: a value that no
+    /// replica holds any more can no longer be sent.
     values: Number,
     left: Left,
 }
 
-/// What is left of the scope.
+/// The remaining scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Left {
     epochs: u8,
@@ -44,10 +43,10 @@ struct Left {
     changes: u8,
 }
 
-/// Something that can happen next.
+/// A transition.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Choice {
-    /// The move of that number of the replica at that index.
+    /// The move with this number of the replica at that index.
     Move(u8, u16),
     /// A step of time.
     Tick,
@@ -84,11 +83,11 @@ impl State {
         hasher.finish()
     }
 
-    /// The same state with the replicas in an order that is the same for all states which differ in nothing but who is
-    /// who. Nothing in the cohort depends on the order of the numbers, except whom a leader that releases its epoch
-    /// names as its successor when two have come equally far: then there is no such order.
+    /// A canonical representative of all states that differ only in the numbers of the replicas. The cohort does not
+    /// depend on the order of node numbers, with one exception: a leader that releases its epoch picks its successor by
+    /// number among equally advanced followers. Used only in scopes with three fixed voters and no releases.
     pub(super) fn in_order(mut self, world: &mut World) -> Self {
-        // A fourth replica has no part where this is asked.
+        // The fourth replica is not used with this reduction.
         let renamings = [0, 1, 2].map(|index| world.renamings(self.cells[index]));
         let mut least = self.cells;
         for (number, order) in ORDERS.iter().enumerate() {
@@ -102,7 +101,7 @@ impl State {
         self
     }
 
-    /// Everything that can happen next.
+    /// All transitions from this state.
     pub(super) fn choices(&self, world: &mut World, choices: &mut Vec<Choice>) {
         if self.left.ticks > 0 {
             choices.push(Choice::Tick);
@@ -117,7 +116,7 @@ impl State {
         }
     }
 
-    /// Whether the scope has room for it. A crash is kept for a replica that is to lose something.
+    /// Whether the remaining scope permits it. A crash is reserved for each replica that must lose unforced writes.
     fn allows(&self, index: usize, what: &Move, world: &World) -> bool {
         let left = self.left;
         let stuck_elsewhere =
@@ -134,17 +133,17 @@ impl State {
         of_event && (!what.step.stands || left.epochs > 0) && (!what.step.sticks || can_crash)
     }
 
-    /// What a choice does, and to whom; none for a step of time.
+    /// The event of a choice and its replica; `None` for a step of time.
     pub(super) fn event(&self, choice: Choice, world: &mut World) -> Option<(usize, Event)> {
         let Choice::Move(index, number) = choice else { return None };
         let index = index as usize;
         Some((index, world.moves(self.cells[index])[number as usize].event))
     }
 
-    /// Makes a choice; none if it changes nothing.
+    /// Executes a choice; `None` if it has no effect.
     ///
     /// # Errors
-    /// What promise it broke.
+    /// The invariant that it violates.
     pub(super) fn carry_out(
         &self,
         choice: Choice,
@@ -196,8 +195,8 @@ impl State {
         self.check_reads(world, chosen.len())
     }
 
-    /// What was applied anywhere is what restarts would find on one disk of every majority that can elect a leader. Who
-    /// the members are is the word of each log that holds it.
+    /// Checks that every applied entry would be recovered from at least one disk of each majority that can elect a
+    /// leader. The membership is the one in the log of each holder.
     fn chosen_is_durable(&self, chosen: &[Lsn], world: &World) -> Result<(), String> {
         let replicas = self.cells.map(|cell| &world.get(cell).local.replica);
         for (index, lsn) in chosen.iter().enumerate() {
@@ -215,7 +214,7 @@ impl State {
         Ok(())
     }
 
-    /// A view check that any replica made now would have it wait for everything that was applied anywhere.
+    /// Checks that a view check by any replica now would make it wait for all applied entries.
     fn check_views(&self, chosen: usize, world: &World) -> Result<(), String> {
         let cohorts = self.cells.map(|cell| &world.get(cell).local.replica.cohort);
         for (index, cohort) in cohorts.iter().enumerate() {
@@ -227,7 +226,7 @@ impl State {
         Ok(())
     }
 
-    /// A leader that may read has applied everything that was applied anywhere.
+    /// Checks that a leader that may read has applied every entry applied anywhere.
     fn check_reads(&self, world: &World, chosen: usize) -> Result<(), String> {
         for cell in self.cells {
             let cell = world.get(cell);
@@ -255,7 +254,7 @@ impl Left {
 }
 
 impl Histories {
-    /// An LSN has one value, and is given to one entry once.
+    /// Checks that an LSN has one value, and is assigned to one entry only once.
     fn append(&mut self, number: &mut Number, entries: &[Entry], proposed: bool) -> Result<(), String> {
         for entry in entries {
             let values = self.values.get(*number);
@@ -274,7 +273,7 @@ impl Histories {
         Ok(())
     }
 
-    /// A sequence has one value.
+    /// Checks that a sequence has one value.
     fn apply(&mut self, number: &mut Number, entries: &[Entry]) -> Result<(), String> {
         for entry in entries {
             let chosen = self.chosen.get(*number);
@@ -296,7 +295,7 @@ impl Histories {
     }
 }
 
-/// Says what a choice is.
+/// Describes a choice.
 pub(super) fn describe(state: &State, choice: Choice, world: &mut World) -> String {
     let Choice::Move(index, number) = choice else { return "time passes".to_owned() };
     let moves = world.moves(state.cells[index as usize]);

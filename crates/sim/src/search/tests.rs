@@ -1,5 +1,5 @@
-//! The search exhausts small scopes and finds nothing in the product; with a bug planted it finds that. Larger scopes
-//! take longer than a test may: `loggos sim --search`, and `docs/guarantees.md` has what they came to.
+//! The search exhausts small scopes without a violation in the product, and finds planted bugs. Larger scopes take
+//! longer than a test should: run `loggos sim --search`; results are in `docs/guarantees.md`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -47,10 +47,10 @@ fn one_epoch_with_a_crash_and_forces_at_any_time_holds() {
     assert_eq!(report.violation, None);
 }
 
-/// A learner that becomes a voter, a voter that goes, and a crash: with every order of the two reigns about it.
+/// A learner that becomes a voter, a voter that is removed, and a crash, with every order of two epochs around them.
 #[test]
 fn members_come_and_go_and_it_holds() {
-    // With a client's entry beside the crash there are 7 million states, and it holds, too.
+    // With a client's entry in addition to the crash there are 7 million states, also without a violation.
     let of_two = Scope { voters: 2, learners: 1, ..SMALL };
     for scope in [
         Scope { changes: 1, entries: 0, ticks: 1, ..SMALL },
@@ -65,7 +65,7 @@ fn members_come_and_go_and_it_holds() {
     }
 }
 
-/// What can be seen of a state from outside: logs, promises, who leads, what was applied. Not what quiet events change.
+/// The externally visible state: logs, promises, leaders, applied entries. Excludes what quiet events change.
 type Seen = (Vec<(Vec<Lsn>, Vec<Lsn>, u64, Option<u8>, Option<u64>)>, Vec<Lsn>);
 
 fn seen(search: &Search, state: &State, order: [u8; 3]) -> Seen {
@@ -82,7 +82,7 @@ fn seen(search: &Search, state: &State, order: [u8; 3]) -> Seen {
     (replicas, search.histories.chosen.get(state.chosen).clone())
 }
 
-/// All that a search can see, whoever is who.
+/// All externally visible states of a scope, independent of replica numbers.
 fn all_seen(scope: Scope, reduced: bool) -> BTreeSet<Seen> {
     let mut search = Search::new(scope);
     search.orders &= reduced;
@@ -124,10 +124,10 @@ mod canary {
     use super::super::{OF_ONE_COHORT, Scope, search_small_scopes, telling, walk};
     use super::{Forces, SMALL};
 
-    /// Each is found within half a minute on a quiet machine.
+    /// Each is found within 30 s on an idle machine.
     const LIMIT: Duration = Duration::from_secs(240);
 
-    /// A broken assertion counts as found.
+    /// A failed assertion counts as found.
     #[test]
     fn the_search_finds_every_planted_bug_of_one_cohort() {
         for bug in OF_ONE_COHORT {

@@ -1,5 +1,5 @@
-//! Walks through a scope at random, again and again from the start: they exhaust nothing, and meet what is rare and far
-//! away sooner than a search in order.
+//! Random walks through a scope, restarted repeatedly: they exhaust nothing, but reach rare and distant states sooner
+//! than a systematic search.
 
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,16 @@ use super::state::{Choice, Histories, State, describe};
 use super::world::{REPLICAS, World};
 use super::{Report, Scope, Violation};
 
-/// Steps of one walk: several times what it takes to use a small scope up.
+/// Steps of one walk: several times as many as use up a small scope.
 const WALK_STEPS: u32 = 300;
-/// One step in so many is a choice or an accident, the others go on with what is under way.
+/// One step in this many is a decision or a fault; the others complete work in flight.
 const CHOICE_EVERY: u64 = 8;
-/// Every so many steps, on average, other replicas are cut off from each other.
+/// Average number of steps between changes of the isolated replica.
 const CUT_EVERY: u64 = 20;
-/// The tables are begun anew when they have grown so large.
+/// The tables are cleared when they exceed this number of cells.
 const CELLS_MAX: usize = 1 << 19;
 
-/// Walks for at most `limit`, until something is wrong.
+/// Walks for at most `limit`, until it finds a violation.
 #[must_use]
 pub fn walk(scope: Scope, seed: u64, limit: Duration) -> Report {
     let started = Instant::now();
@@ -47,7 +47,7 @@ fn one_walk(
     let mut state = State::start(scope, world, histories);
     let mut trace = Vec::new();
     let mut choices = Vec::new();
-    // One replica is cut off from the others, or (past the last) none is.
+    // The replica that is isolated from the others, if in range.
     let mut alone = REPLICAS;
     for _ in 0..WALK_STEPS {
         if random.below(CUT_EVERY) == 0 {
@@ -75,7 +75,7 @@ fn one_walk(
     None
 }
 
-/// Whether a choice only goes on with what is under way; none if it is a message that is cut off.
+/// Whether a choice only completes work in flight; `None` if it delivers a message across the partition.
 fn is_progress(state: &State, choice: Choice, alone: usize, world: &mut World) -> Option<bool> {
     let Some((index, event)) = state.event(choice, world) else { return Some(false) };
     if let Event::Deliver(number) = event {

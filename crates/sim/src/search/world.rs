@@ -1,6 +1,5 @@
-//! Everything that was ever met, numbered: messages, replicas, and a replica with the messages that wait for it (a
-//! [`Cell`]). What an event does to a cell is computed once; a state of the whole world is three numbers and little
-//! more.
+//! Interning tables: messages, replicas, and replicas with the messages in flight to them ([`Cell`]). The effect of an
+//! event on a cell is computed once; a state of the model is little more than a cell number per replica.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -16,33 +15,33 @@ use super::moves::{Move, Step};
 use super::replica::{Replica, genesis, member};
 use super::{Forces, Scope};
 
-/// Numbers of cells, replicas and so on.
+/// An index into one of the tables.
 pub(super) type Number = u32;
 pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
 
-/// A replica at a moment.
+/// A replica at a point in time.
 pub(super) struct Local {
     pub(super) index: usize,
     pub(super) replica: Replica,
     pub(super) now: Monotonic,
-    /// Whether something that it has written will be lost in a crash.
+    /// Whether it has unforced writes, which a crash will lose.
     pub(super) is_stuck: bool,
 }
 
-/// A replica and the messages that wait for it.
+/// A replica and the messages in flight to it.
 pub(super) struct Cell {
     pub(super) local: Rc<Local>,
     pub(super) number: Number,
     pub(super) inbox: Box<[Number]>,
     pub(super) moves: Option<Rc<[Move]>>,
-    /// How far a leader has applied that may read, or could if every vote arrived that is on its way to it.
+    /// The applied sequence of a leader that may read, or could if every vote in flight to it arrived.
     pub(super) reads_at: Option<Sequence>,
 }
 
 /// The tables.
 pub(super) struct World {
     pub(super) scope: Scope,
-    /// Whether quiet events are put off.
+    /// Whether quiet events are delayed.
     pub(super) puts_off: bool,
     pub(super) messages: Table<Envelope>,
     pub(super) bundles: Table<Box<[Number]>>,
@@ -54,14 +53,14 @@ pub(super) struct World {
     additions: Map<(Number, Number), Number>,
     pub(super) ticks: Map<Number, Rc<Move>>,
     pub(super) steps: Map<(Number, Event, Disk), Rc<Step>>,
-    /// What is left of a message that waits for a replica.
+    /// The effective part of a message in flight to a replica.
     left: Map<(Number, Number), Option<Number>>,
 }
 
-/// Replicas in the world. Those that are no members have no part in anything.
+/// Replicas in the model. Those that are not members do nothing.
 pub(super) const REPLICAS: usize = 4;
 
-/// Longer than a lease and its grace.
+/// A step of time: longer than a lease plus its grace period.
 pub(super) fn tick() -> base::Duration {
     let grace = replication::grace(Timing::default().lease);
     base::Duration(grace.0 + Timing::default().lease.0)
@@ -86,7 +85,7 @@ impl World {
         }
     }
 
-    /// Replicas that have never done anything.
+    /// Replicas in their initial state.
     pub(super) fn start(&mut self) -> [Number; REPLICAS] {
         let forces = self.scope.forces;
         let genesis = genesis(self.scope);
@@ -98,7 +97,7 @@ impl World {
         })
     }
 
-    /// A cell's replica.
+    /// The cell with this number.
     pub(super) fn get(&self, cell: Number) -> &Cell {
         &self.cells[cell as usize]
     }
@@ -107,7 +106,7 @@ impl World {
         self.messages.get(number)
     }
 
-    /// How many cells there are.
+    /// Number of cells.
     pub(super) fn size(&self) -> usize {
         self.cells.len()
     }
@@ -124,7 +123,7 @@ impl World {
         number
     }
 
-    /// The number of a replica with its messages, those left out that can do nothing.
+    /// The number of a replica with its messages in flight, without those that can have no effect.
     pub(super) fn cell(&mut self, local: Number, inbox: &[Number]) -> Number {
         let inbox = self.living(inbox, local);
         let key = (local, inbox);
@@ -140,8 +139,8 @@ impl World {
         number
     }
 
-    /// How far a leader has applied that could read now. Its clock may have been read some time before it evaluates;
-    /// the lease is looked at again after (guarantee 12).
+    /// The applied sequence of a leader that could read now. Its clock may have been read some time before it evaluates
+    /// the read; the lease is checked again afterwards (guarantee 12).
     fn reads_at(&self, local: &Local, inbox: &[Number]) -> Option<Sequence> {
         if !local.replica.cohort.leads() {
             return None;
@@ -190,7 +189,7 @@ impl World {
         &self.locals[local as usize]
     }
 
-    /// A cell with further messages.
+    /// A cell with further messages in flight.
     pub(super) fn add(&mut self, cell: Number, bundle: Number) -> Number {
         if let Some(next) = self.additions.get(&(cell, bundle)) {
             return *next;
@@ -204,7 +203,7 @@ impl World {
         next
     }
 
-    /// The cell under other numbers of the replicas, in the order of [`ORDERS`].
+    /// The cell with the replicas renumbered, in the order of [`ORDERS`].
     pub(super) fn renamings(&mut self, cell: Number) -> [Number; 6] {
         if let Some(renamings) = self.renamings.get(&cell) {
             return *renamings;
@@ -231,12 +230,12 @@ impl World {
     }
 }
 
-/// Every order of three replicas.
+/// All permutations of three replicas.
 pub(super) const ORDERS: [[u8; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
 
 impl Local {}
 
-/// Things with their numbers.
+/// Interned values with their numbers.
 pub(super) struct Table<T> {
     things: Vec<T>,
     numbers: Map<T, Number>,
@@ -264,7 +263,7 @@ impl<T: Clone + Eq + Hash> Table<T> {
     }
 }
 
-/// A hash for numbers and what is made of numbers.
+/// A fast hash for numbers and tuples of numbers.
 #[derive(Default)]
 pub(super) struct Mix(u64);
 

@@ -1,4 +1,4 @@
-//! What is looked at while a run goes on, and at its end.
+//! Checks during a run and at its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,32 +10,32 @@ use super::World;
 use super::machine::Machine;
 use crate::history;
 
-/// What checkers remember.
+/// The state of the checks.
 #[derive(Default)]
 pub(crate) struct Checks {
-    /// What was applied at each sequence, anywhere, after so many losses.
+    /// The entry applied at each sequence, on any node, by cohort and number of losses.
     chosen: BTreeMap<(CohortId, u32), BTreeMap<Sequence, Lsn>>,
-    /// How far a process's applied entries were looked at.
+    /// The last applied entry of each process that was checked, with its generation and number of losses.
     looked_at: BTreeMap<(NodeId, CohortId), ((u64, u32), Sequence)>,
-    /// Logical hashes of states, by the entry they end with.
+    /// Logical hashes of states, by their last entry.
     hashes: BTreeMap<(CohortId, Lsn), (NodeId, u64)>,
-    /// The newest entry that a leader has sent to a follower in its reign.
+    /// The newest entry that a leader has sent to a follower in its epoch.
     proposed: BTreeMap<(NodeId, NodeId, CohortId), (Epoch, Sequence)>,
     steps: u64,
 }
 
-/// One step in so many is followed by the dearer checks.
+/// Expensive checks run after one step in this many.
 const DEAR_EVERY: u64 = 32;
-/// One step in so many is followed by a look at the leases.
+/// Lease checks run after one step in this many.
 const LEASES_EVERY: u64 = 4;
 
-/// How many losses a state knows of.
+/// The number of losses in a state.
 fn losses(state: &AnyMachine) -> u32 {
     state.progress().losses
 }
 
 impl World {
-    /// Looks at a node after it did something.
+    /// Checks a node after a step.
     pub(crate) fn check_node(&mut self, id: NodeId) {
         self.checks.steps += 1;
         self.check_applied(id);
@@ -51,7 +51,7 @@ impl World {
         }
     }
 
-    /// One value per sequence: what a replica applies is what every other did.
+    /// Checks that a sequence has one value: all replicas apply the same entries.
     fn check_applied(&mut self, id: NodeId) {
         let Some(machine) = self.machines.get(&id) else { return };
         let Some(process) = machine.process.as_ref() else { return };
@@ -74,15 +74,15 @@ impl World {
             }
             looked.1 = replica.applied();
         }
-        // On its way to a loss that it hasn't applied yet, a replica applies what is left.
+        // Until it applies a loss, a replica of that cohort may apply entries that others do not have.
         let wrong = others.into_iter().find(|(cohort, _, _)| !self.losses.is_of(*cohort));
         if let Some((cohort, known, lsn)) = wrong {
             self.violate(&format!("node {id} applied {lsn} in cohort {cohort}, where {known} was applied"));
         }
     }
 
-    /// At no moment may two leaders of a cohort both read, and whoever may read has applied all that was applied
-    /// anywhere.
+    /// Checks that at most one leader of a cohort may read at any time, and that it has applied every entry applied on
+    /// any node.
     fn check_leases(&mut self) {
         let mut readers: BTreeMap<CohortId, NodeId> = BTreeMap::new();
         let mut wrong = None;
@@ -109,14 +109,14 @@ impl World {
         }
     }
 
-    /// Equal LSNs, equal states.
+    /// Checks that equal LSNs imply equal states.
     fn check_state(&mut self, id: NodeId) {
         let Some(process) = self.machines.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
         process.node.invariants();
         let mut wrong = None;
         for (cohort, _, state) in process.node.replicas() {
             let last = state.last_applied();
-            // A table that rots can't be read, and says so.
+            // A rotten table returns an error.
             let Ok(hash) = state.logical_hash() else { continue };
             let (other, known) = *self.checks.hashes.entry((cohort, last)).or_insert((id, hash));
             if known != hash {
@@ -128,8 +128,8 @@ impl World {
         }
     }
 
-    /// Counts the bytes of entries that a leader sends to a follower for the first time in its reign, and those that it
-    /// sends anew.
+    /// Counts the bytes of entries that a leader sends to a follower for the first time in its epoch, and of those that
+    /// it retransmits.
     pub(crate) fn count_proposed(&mut self, from: NodeId, to: NodeId, message: &Message) {
         let message = if let Message::OfLives { message, .. } = message { message } else { message };
         let Message::Cohort { cohort, message } = message else { return };
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// Adds what a node counted since it was last asked.
+    /// Adds the increase of a node's counters since the last call.
     pub(crate) fn take_counters(&mut self, id: NodeId) {
         let Some(machine) = self.machines.get_mut(&id) else { return };
         let Some(process) = machine.process.as_ref() else { return };
@@ -200,8 +200,8 @@ impl World {
         }
     }
 
-    /// Whether every cohort has one leader, and every replica of it that still belongs to the universe holds the
-    /// leader's log to its end, without doubt, and was told that it is committed.
+    /// Whether every cohort has one leader, and each of its replicas on current members holds the leader's whole log,
+    /// without doubt, and knows that it is committed.
     pub(crate) fn are_replicas_equal(&self) -> bool {
         if !self.operator.is_idle() {
             return false;

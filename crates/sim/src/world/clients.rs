@@ -1,6 +1,5 @@
-//! Clients: they read and write the same few rows at the same time, and remember what they were told. Most of what they
-//! do goes through the product's own client library (`libraries`); some reads are put to one node, once, and so are
-//! writes without a stamp.
+//! Clients, which read and write the same few rows concurrently and record the responses. Most operations go through
+//! the product's client library (`libraries`). Some reads, and writes without a stamp, are sent to one node once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,25 +24,25 @@ use crate::history::{Operation, What, WriteOutcome};
 pub(super) const TABLE: &str = "t";
 /// Columns of a row.
 const COLUMNS: u64 = 2;
-/// How long old versions are kept: not for long, so that they go while a run lasts.
+/// How long old versions are kept: short, so that some are collected during a run.
 pub(super) const RETENTION: base::Duration = base::Duration::from_millis(2_000);
-/// How long a client gives a request without a stamp, by the clock of the node that it asks.
+/// Deadline of a request without a stamp, by the clock of the receiving node.
 const DEADLINE: base::Duration = base::Duration::from_millis(1_500);
-/// How long it waits for an answer that should have come.
+/// How long it waits for a response that is overdue.
 const PATIENCE: TrueTime = 5_000 * MILLISECOND;
-/// How soon it goes on with something, at most.
+/// Maximum pause before it continues with an operation.
 const SOON: TrueTime = 40 * MILLISECOND;
 
-/// All clients, and what they have seen.
+/// All clients and their observations.
 pub(crate) struct Clients {
     clients: Vec<Client>,
-    /// Who waits for the answer to a request that is put to one node, and whose.
+    /// The client and node of each request sent directly to a node.
     bare: BTreeMap<RequestId, (u32, NodeId)>,
-    /// Counts calls and returns: the order in which clients saw things happen.
+    /// Logical time of calls and returns, as observed by clients.
     moment: u64,
     pub(crate) history: Vec<Operation>,
     pub(super) random: SplitMix64,
-    /// What looks are held against.
+    /// Observations that timeline and historical reads are checked against.
     pub(super) known: Known,
     keys: u64,
     nodes: u32,
@@ -53,7 +52,7 @@ pub(crate) struct Clients {
     think: TrueTime,
     tables: u64,
     tables_wanted: u64,
-    /// What the last client has been about with splits.
+    /// Progress of the splits that the last client requests.
     pub(super) splits: Splits,
     /// The first client's own table, if it has one.
     pub(super) spare: Option<Spare>,
@@ -63,16 +62,16 @@ pub(crate) struct Clients {
 /// Splits of the clients' table.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Splits {
-    /// How many are still to be asked for.
+    /// Splits still to be requested.
     left: u32,
-    /// Keys at which it is split.
+    /// Keys at which the table is split.
     pub(super) done: BTreeSet<Bytes>,
 }
 
 #[derive(Clone, Debug)]
 struct Client {
     doing: Option<Doing>,
-    /// Versions seen, for conditions.
+    /// Versions seen, used for conditions.
     versions: BTreeMap<(Bytes, Bytes), Timestamp>,
     writes: u64,
     final_reads: u64,
@@ -83,10 +82,10 @@ struct Client {
 struct Doing {
     task: Task,
     called: u64,
-    /// An earlier try may have been carried out.
+    /// An earlier attempt may have taken effect.
     maybe_done: bool,
     is_asked: bool,
-    /// What the last try came to.
+    /// The failure of the last attempt.
     refused: Option<Failure>,
 }
 
@@ -97,7 +96,7 @@ enum Task {
     /// Without a stamp.
     BareWrite(Write),
     Get(Bytes, Consistency),
-    /// At some node, once.
+    /// Sent to any node, once.
     BareGet(Bytes, Consistency),
     Scan(Scan, Consistency),
     Look(Look),
@@ -142,7 +141,7 @@ impl Clients {
         doing.collect::<Vec<_>>().join("; ")
     }
 
-    /// Counts calls and returns so far.
+    /// The current logical time.
     pub(super) fn moment(&self) -> u64 {
         self.moment
     }
@@ -152,7 +151,7 @@ impl Clients {
         self.moment
     }
 
-    /// What a client does next.
+    /// The next operation of a client.
     fn choose(&mut self, id: u32) -> Task {
         if self.tables < self.tables_wanted {
             return Task::CreateTable(self.tables);
@@ -182,7 +181,7 @@ impl Clients {
         }
     }
 
-    /// A row, or a place between it and the next.
+    /// The key of a row, or a key between it and the next.
     fn split_key(&mut self, mut key: Bytes) -> Bytes {
         if self.random.below(3) == 0 {
             key = Bytes::from([&key[..], b"+"].concat());
@@ -190,7 +189,7 @@ impl Clients {
         key
     }
 
-    /// A strong read, by the leader or by a view check.
+    /// A strong read, served by the leader or after a view check.
     fn strong(&mut self) -> Consistency {
         if self.random.below(3) == 0 { Consistency::Anywhere } else { Consistency::Strong }
     }
@@ -248,7 +247,7 @@ impl World {
         self.ask(id);
     }
 
-    /// Asks for what a client is doing.
+    /// Sends the request of a client's current operation.
     fn ask(&mut self, id: u32) {
         let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
         let any = nodes[self.clients.random.below(nodes.len() as u64) as usize];
@@ -273,16 +272,16 @@ impl World {
         }
     }
 
-    /// A node whose machine stands still, or has stopped, while its doors go on: they must not take a lease for
-    /// granted.
+    /// A node whose machine is paused or has stopped while its endpoints stay open: they must not assume that the lease
+    /// is still valid.
     fn stands_still(&self) -> Option<NodeId> {
         let is_still = |machine: &Machine| machine.paused && machine.doors_go_on;
         let mut all = self.machines.iter();
         all.find(|(id, machine)| is_still(machine) || self.has_open_doors(**id)).map(|(id, _)| *id)
     }
 
-    /// A node that is cut off with the lesser part of many: it may lag, and must not say that it doesn't. With fewer,
-    /// clients keep to one node, lest it goes back.
+    /// A node in the minority of a partition: it may lag, and must report that. In small clusters, clients keep to one
+    /// node, to detect reads that go backwards.
     fn draw_apart(&mut self) -> Option<NodeId> {
         if self.options.nodes <= REPLICAS {
             return None;
@@ -292,7 +291,7 @@ impl World {
         apart.get(drawn).copied()
     }
 
-    /// Puts a request to a node, once.
+    /// Sends a request to a node, once.
     fn ask_bare(&mut self, id: u32, node: NodeId, request: Request) {
         let machine = &self.machines[&node];
         if machine.process.is_none() && !self.has_open_doors(node) {
@@ -311,7 +310,8 @@ impl World {
         self.put_request(node, generation, number, self.now, DEADLINE, request);
     }
 
-    /// A node is up again. Who waits to look at it does so at once, which is when it could go back.
+    /// A node has restarted. Clients that wait to read from it do so at once, when its state is most likely to have
+    /// gone backwards.
     pub(super) fn look_at_started(&mut self, node: NodeId) {
         let waits = |client: &Client| {
             let doing = client.doing.as_ref().filter(|doing| !doing.is_asked);
@@ -342,7 +342,7 @@ impl World {
         }
     }
 
-    /// What a client is doing has come to something.
+    /// Handles the outcome of a client's operation.
     pub(super) fn client_answered(&mut self, id: u32, outcome: Outcome, in_doubt: bool) {
         let Some(mut doing) = self.clients.clients[id as usize].doing.take() else { return };
         doing.is_asked = false;
@@ -357,7 +357,7 @@ impl World {
         }
     }
 
-    /// Tries once more what may be tried by somebody who has no library; a write ends with what is known.
+    /// Retries a request that may be retried without the library; a write ends with the outcome known so far.
     fn again(&mut self, id: u32, doing: Doing) {
         let (Task::Write(write) | Task::BareWrite(write)) = &doing.task else {
             self.clients.clients[id as usize].doing = Some(doing);
@@ -465,8 +465,8 @@ impl World {
         self.clients.history.push(Operation { client, called, returned, key: row.key, what });
     }
 
-    /// A page reads every row there is from where it began to where it says that the scan goes on, all at one moment;
-    /// those that it doesn't show are empty. The whole scan is not of one moment: each page is remembered by itself.
+    /// Records a page of a scan. A page reads every row from its start to its continuation, at one instant; rows that
+    /// it omits are empty. Pages of one scan are at different instants, so each is recorded separately.
     fn scanned(&mut self, client: u32, called: u64, scan: &Scan, rows: Vec<Row>, continuation: Option<&Bytes>) {
         let mut by_key: BTreeMap<Bytes, Row> = rows.into_iter().map(|row| (row.key.clone(), row)).collect();
         let begins = scan.continuation.as_ref();
@@ -483,7 +483,7 @@ impl World {
         }
     }
 
-    /// Something else is done soon.
+    /// Schedules the client's next operation.
     fn go_on(&mut self, id: u32, task: Task) {
         let called = self.clients.tick();
         let doing = Doing { task, called, maybe_done: false, is_asked: false, refused: None };
@@ -492,7 +492,7 @@ impl World {
         self.queue.put(self.now + pause, Happening::Client { client: id });
     }
 
-    /// The next page is asked for at once.
+    /// Requests the next page immediately.
     fn scan_on(&mut self, id: u32, scan: Scan, consistency: Consistency) {
         let called = self.clients.tick();
         let task = Task::Scan(scan, consistency);
@@ -502,7 +502,7 @@ impl World {
     }
 }
 
-/// Whether a write leaves nothing of a row: then the row is deleted as a whole.
+/// Whether a write deletes all columns of a row, and so the row as a whole.
 fn deletes_row(write: &Write) -> bool {
     let deletes = |mutation: &Mutation| mutation.value.is_none() && mutation.condition.is_none();
     write.mutations.len() == COLUMNS as usize && write.mutations.iter().all(deletes)
@@ -512,7 +512,7 @@ fn key(number: u64) -> Bytes {
     Bytes::from(format!("row-{number}"))
 }
 
-/// What a task may change, if the library does it.
+/// How the library may treat a task; `None` if it bypasses the library.
 fn effect(task: &Task) -> Option<Effect> {
     match task {
         Task::Get(..) | Task::Scan(..) => Some(Effect::Reads),

@@ -1,24 +1,24 @@
-//! A machine's clocks: a monotonic one whose rate is off by a little, and a wall clock that may say anything.
+//! The clocks of a machine: a monotonic clock with a small rate error, and a wall clock with arbitrary errors.
 
 use base::canary::{Bug, planted};
 use base::{Monotonic, Now, SplitMix64, Timestamp};
 
 use super::{Options, TrueTime};
 
-/// Somewhere in 2025.
+/// A time in 2025.
 const WALL_START: i64 = 1_750_000_000_000_000_000;
 
-/// The clocks of one machine. They outlive its processes.
+/// The clocks of one machine, which outlive its processes.
 #[derive(Clone, Debug)]
 pub(crate) struct Clocks {
-    /// What the monotonic clock shows at true time 0.
+    /// The monotonic clock at true time 0.
     start: u64,
-    /// Parts per million by which it runs fast (or slow).
+    /// Rate error in parts per million; positive runs fast.
     rate: i64,
     wall_offset: i64,
-    /// The least that it ever was.
+    /// The lowest offset so far.
     least_offset: i64,
-    /// Time that a planted bug leaves out.
+    /// Time not counted because of a planted bug.
     left_out: u64,
 }
 
@@ -39,7 +39,7 @@ impl Clocks {
         Monotonic(u64::try_from(shown).unwrap_or(0) - self.left_out)
     }
 
-    /// The true time at which the monotonic clock will show so much, or a little later.
+    /// The true time at which the monotonic clock will show `shown`, or slightly later.
     pub(crate) fn true_time(&self, shown: Monotonic, now: TrueTime) -> TrueTime {
         let local = self.monotonic(now);
         if shown <= local {
@@ -55,12 +55,12 @@ impl Clocks {
         Now { monotonic: self.monotonic(time), wall: Timestamp(wall) }
     }
 
-    /// What the wall clock would show now, had it stayed as far behind as it ever was.
+    /// The reading of the wall clock at its lowest offset so far.
     pub(crate) fn least_wall(&self, time: TrueTime) -> Timestamp {
         Timestamp(WALL_START.saturating_add(time.cast_signed()).saturating_add(self.least_offset))
     }
 
-    /// Sets the wall clock to anything.
+    /// Sets the wall clock to an arbitrary time.
     pub(crate) fn jump(&mut self, random: &mut SplitMix64) {
         self.wall_offset = match random.below(6) {
             0 => 0,
@@ -73,7 +73,7 @@ impl Clocks {
         self.least_offset = self.least_offset.min(self.wall_offset);
     }
 
-    /// The machine was suspended for so long. Its monotonic clock counts that; a planted bug's doesn't.
+    /// The machine was suspended for `span`. Its monotonic clock counts that time, unless the planted bug is active.
     pub(crate) fn suspended(&mut self, span: TrueTime) {
         if planted(Bug::SuspendedTimeNotCounted) {
             self.left_out += span;

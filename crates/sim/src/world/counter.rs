@@ -1,4 +1,4 @@
-//! The proof that a state machine is hosted without a change to `node` but its line in the registry: a counter is
+//! Verifies that hosting a state machine requires no change to `node` except a line in the registry: a counter is
 //! replicated, checkpointed, shipped to nodes that had no replica, and read, while nodes crash and messages are lost.
 
 use base::{CohortId, Duration, NodeId};
@@ -11,9 +11,9 @@ use node::request::{Outcome, Request, Response};
 use super::options::{Faults, Options};
 use super::{MILLISECOND, TrueTime, World};
 
-/// How long a request may take.
+/// Deadline of a request.
 const DEADLINE: Duration = Duration::from_millis(3_000);
-/// What each addition adds.
+/// The increment of each addition.
 const AMOUNT: u64 = 3;
 
 fn options(seed: u64) -> Options {
@@ -25,7 +25,7 @@ fn options(seed: u64) -> Options {
 }
 
 impl World {
-    /// Asks some node that runs, and waits for what it answers.
+    /// Sends a request to any running node and waits for the response.
     fn ask_some_node(&mut self, request: impl Into<Request>) -> Outcome {
         let request = request.into();
         let node = loop {
@@ -46,7 +46,7 @@ impl World {
             }
             self.play_one();
         }
-        // The node that was asked has crashed.
+        // The node that received the request crashed.
         Err(Failure::Unknown("no answer".to_owned()))
     }
 
@@ -54,7 +54,7 @@ impl World {
         self.play_until(self.now + span);
     }
 
-    /// Asks until there is a definite good answer; only what may be repeated is asked so.
+    /// Retries until a request succeeds; only for idempotent requests.
     fn insist(&mut self, request: impl Into<Request>) -> Response {
         let request = request.into();
         for _ in 0..500 {
@@ -120,7 +120,7 @@ fn a_counter_is_hosted_as_any_machine() {
                 seen = count;
             }
             if world.random.below(16) == 0 {
-                // To three of the five: at least one of them has no replica yet, and is shipped the state or the log.
+                // To three of the five: at least one of them has no replica yet, and receives the state or the log.
                 let (cohort, members) = world.counter_cohort();
                 let nodes = (1..=5).map(NodeId).filter(|node| *node != members[0]).take(3).collect();
                 world.insist(CatalogRequest::from(CatalogCommand::BeginMove { cohort, nodes }));

@@ -1,6 +1,6 @@
-//! The doors of a process: they answer what they can from what the machine has published, on a thread of their own. So
-//! they go on while the machine's thread stands still, for a while after it has stopped, and they stand still
-//! themselves between the steps of a read.
+//! The endpoints of a process: they serve reads from the state that the machine has published, on threads of their own.
+//! So they continue while the machine's thread is paused and for a while after it has stopped, and they may pause
+//! between the steps of a read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use node::{DoorRead, ReadView, Views};
 use super::events::{Generation, Happening};
 use super::{MILLISECOND, TrueTime, World};
 
-/// How long doors stay open after the machine has stopped cleanly.
+/// How long endpoints stay open after the machine has stopped cleanly.
 const OPEN_AFTER_STOP: TrueTime = 500 * MILLISECOND;
 
-/// What a process has published.
+/// The state that a process has published.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Published {
     views: BTreeMap<CohortId, Arc<ReadView>>,
-    /// The machine has stopped, and the doors close then.
+    /// Set when the machine has stopped: when the endpoints close.
     pub(super) closing: Option<TrueTime>,
 }
 
@@ -40,17 +40,17 @@ impl Published {
     }
 }
 
-/// A read that a door has begun.
+/// A read that an endpoint has begun.
 pub(crate) struct Reading {
     pub(super) id: RequestId,
     read: Box<DoorRead>,
-    /// For the machine, if the door can't answer.
+    /// For the machine, if the endpoint cannot answer.
     deadline: Monotonic,
     request: Box<Request>,
 }
 
 impl World {
-    /// The doors of a node begin a request if they can answer it, and else leave it to the machine.
+    /// The endpoints of a node begin a request if they can answer it, and otherwise pass it to the machine.
     pub(super) fn at_door(&mut self, node: NodeId, id: RequestId, deadline: Monotonic, request: Box<Request>) {
         let Some(machine) = self.machines.get(&node) else { return };
         let generation = machine.generation;
@@ -80,7 +80,7 @@ impl World {
         self.request_answered(id, Err(Failure::Unavailable("the node has stopped".to_owned())));
     }
 
-    /// A door goes on with a read, and ends it, or leaves it to the machine.
+    /// An endpoint evaluates a read and either completes it or passes it to the machine.
     pub(super) fn door_ends(&mut self, node: NodeId, reading: Reading) {
         let Some(machine) = self.machines.get(&node) else { return };
         let Reading { id, read, deadline, request } = reading;
@@ -99,13 +99,13 @@ impl World {
         self.happen(Happening::Request { node, generation, id, deadline, request, is_at_door: false });
     }
 
-    /// Whether a node's doors are open, though its machine has stopped.
+    /// Whether a node's endpoints are open although its machine has stopped.
     pub(super) fn has_open_doors(&self, node: NodeId) -> bool {
         let closing = self.machines.get(&node).and_then(|machine| machine.published.closing);
         closing.is_some_and(|closing| self.now < closing)
     }
 
-    /// The machine stops cleanly; the doors close a little later.
+    /// The machine has stopped cleanly; the endpoints close a little later.
     pub(super) fn doors_close(&mut self, node: NodeId, published: Published) {
         let at = self.now + OPEN_AFTER_STOP;
         let Some(machine) = self.machines.get_mut(&node) else { return };
@@ -114,7 +114,7 @@ impl World {
         self.queue.put(at, Happening::DoorsClose { node, generation });
     }
 
-    /// The doors close, if they are open still, and with them the connections.
+    /// Closes the endpoints and their connections, if they are still open.
     pub(super) fn doors_closed(&mut self, node: NodeId, generation: Generation) {
         let Some(machine) = self.machines.get_mut(&node) else { return };
         if machine.generation == generation && machine.published.closing.is_some() {

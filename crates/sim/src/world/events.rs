@@ -1,4 +1,4 @@
-//! What is going to happen, in the order of time.
+//! Future events, ordered by time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -24,7 +24,7 @@ pub(crate) enum ManifestStep {
     Second,
 }
 
-/// Something that will happen. What belongs to a process names it by its generation, and is void after its end.
+/// A future event. Events of a process carry its generation, and are ignored once the process has ended.
 pub(crate) enum Happening {
     /// A machine starts its process.
     Start { node: NodeId },
@@ -32,21 +32,21 @@ pub(crate) enum Happening {
     Deliver(Box<Envelope>),
     /// A timer of the machine fires.
     Timer { node: NodeId, generation: Generation, number: u64 },
-    /// The log's batch in flight is forced, or fails to be.
+    /// The force of the log's batch in flight completes or fails.
     LogForced { node: NodeId, generation: Generation },
-    /// The log was idle for a while.
+    /// The log has been idle for a while.
     Echo { node: NodeId, generation: Generation, batches: u64 },
-    /// What the log was to force soon is to be forced now.
+    /// Records that the log may force later are now due.
     Hurry { node: NodeId, generation: Generation },
     /// The next step of writing a manifest.
     Manifest { node: NodeId, generation: Generation, step: ManifestStep },
-    /// The next step of a work on tables.
+    /// The next step of background work on tables.
     Work { node: NodeId, generation: Generation, number: u64 },
-    /// A read of the log has ended.
+    /// A read of the log has completed.
     LogRead { node: NodeId, generation: Generation, id: ReadId, entries: Option<Vec<Entry>> },
-    /// A segment's file is prepared.
+    /// The file of a segment is prepared.
     Segment { node: NodeId, generation: Generation, job: SegmentJob },
-    /// A client's request has come in at the door, or the door leaves it to the machine.
+    /// A client's request arrives at the endpoint, or the endpoint passes it to the machine.
     Request {
         node: NodeId,
         generation: Generation,
@@ -55,48 +55,48 @@ pub(crate) enum Happening {
         request: Box<Request>,
         is_at_door: bool,
     },
-    /// A door goes on with a read.
+    /// An endpoint continues a read.
     Door { node: NodeId, generation: Generation, reading: Box<Reading> },
-    /// The doors close that were open after a clean stop.
+    /// The endpoints close that stayed open after a clean stop.
     DoorsClose { node: NodeId, generation: Generation },
-    /// An answer of a process came too late to be given.
+    /// A response of a process was too late to be sent.
     AnswerExpired { node: NodeId, generation: Generation, answer: Answer },
     /// A process is asked to stop.
     Stop { node: NodeId, generation: Generation },
-    /// A process that stood still goes on.
+    /// A paused process resumes.
     Resume { node: NodeId, generation: Generation },
-    /// A client does what it does next.
+    /// A client continues.
     Client { client: u32 },
-    /// A request without a stamp has waited long enough.
+    /// A request without a stamp has timed out.
     ClientPatience { request: RequestId },
-    /// A connection that a client's library makes comes about, or fails.
+    /// A connection attempt of a client library succeeds or fails.
     LinkMade { library: usize, link: Link },
-    /// A connection breaks by itself.
+    /// A connection breaks.
     LinkBroken { library: usize, link: Link },
-    /// The timer of a client's library.
+    /// The timer of a client library fires.
     LibraryTimer { library: usize, number: u64 },
-    /// An operator has a range move once more.
+    /// An operator requests another move of a range.
     MoveAgain { cohort: CohortId },
-    /// The operator goes on with an errand.
+    /// The operator continues a task.
     Errand { errand: Errand },
-    /// A user of the log goes on.
+    /// A user of the log continues.
     LogUser { user: usize, call: u64 },
-    /// A machine loses its power.
+    /// A machine loses power.
     PowerLoss { node: NodeId },
-    /// A disk that was full has room again.
+    /// A disk that was full has space again.
     Room { node: NodeId },
-    /// What found no room on the disk is tried again.
+    /// A write that found no space on the disk is retried.
     RoomWanted { node: NodeId, generation: Generation },
-    /// A bit flips on the machine whose disk rots.
+    /// A bit flips on the machine with the rotting disk.
     Rot,
     /// A fault.
     Fault,
-    /// The network's partition ends.
+    /// The network partition ends.
     Rejoin { number: u64 },
 }
 
 impl Happening {
-    /// The process that it belongs to.
+    /// The process that the event belongs to.
     pub(crate) fn owner(&self) -> Option<(NodeId, Generation)> {
         match self {
             Self::Timer { node, generation, .. }
@@ -155,7 +155,7 @@ impl Happening {
     }
 }
 
-/// The future. What is put in for one moment happens in the order it was put in.
+/// Future events. Events at the same instant occur in the order of insertion.
 #[derive(Default)]
 pub(crate) struct Queue {
     order: BinaryHeap<Reverse<(TrueTime, u64)>>,

@@ -1,4 +1,4 @@
-//! What goes wrong, and when it stops going wrong.
+//! Injects faults, and ends them.
 
 use base::{CohortId, Duration, NodeId};
 use catalog::{CatalogCommand, CatalogRequest};
@@ -8,10 +8,10 @@ use node::request::Request;
 use super::events::Happening;
 use super::{MILLISECOND, SECOND, World};
 
-/// Bytes at the start of a manifest in which rot strikes: even a short one says something there, further on may lie
-/// zeros that nobody reads.
+/// Bytes at the start of a manifest in which bits flip. Even a short manifest has data there; beyond may be unused
+/// zeros.
 const MANIFEST_BYTES: u64 = 160;
-/// What still fits on a disk that is said to be full, at most.
+/// Maximum free space on a disk that counts as full.
 const ROOM_BYTES: u64 = 8 << 10;
 
 impl World {
@@ -26,7 +26,7 @@ impl World {
         self.queue.put(self.now + pause, Happening::Fault);
     }
 
-    /// Something goes wrong.
+    /// Injects a fault.
     pub(crate) fn fault(&mut self) {
         if self.healed {
             return;
@@ -65,7 +65,7 @@ impl World {
             8 => self.rot(),
             9 => self.blank(),
             11 => self.fill(id),
-            // A process that stands still takes nothing in.
+            // A paused process handles no requests.
             12 if self.machines[&id].paused => {}
             12 => self.move_a_range(id),
             _ => {
@@ -75,7 +75,7 @@ impl World {
         }
     }
 
-    /// An operator asks a node to have some range's replicas move.
+    /// An operator asks a node to move the replicas of some range.
     fn move_a_range(&mut self, id: NodeId) {
         let Some(process) = self.process(id) else { return };
         let catalogue = process.node.replicas().find_map(|(_, _, state)| state.as_catalog());
@@ -88,7 +88,7 @@ impl World {
         self.move_cohort(id, cohort);
     }
 
-    /// The operator has thought better of it, and asks some node.
+    /// The operator requests another move of the range, through any node.
     pub(crate) fn move_again(&mut self, cohort: CohortId) {
         let id = self.any_node();
         if !self.healed && !self.machines[&id].paused {
@@ -96,8 +96,8 @@ impl World {
         }
     }
 
-    /// Replicas are to go to three of five nodes, or to two or three of three. What has come from there may be to go
-    /// back before it has left.
+    /// Requests a move of the replicas to three of five nodes, or to two or three of three. A replica that has just
+    /// moved may have to move back before the old one is removed.
     fn move_cohort(&mut self, id: NodeId, cohort: CohortId) {
         let there = self.machines.iter().filter(|(_, machine)| !machine.is_gone);
         let mut nodes: Vec<NodeId> = there.map(|(node, _)| *node).collect();
@@ -108,7 +108,7 @@ impl World {
         self.count("moves asked for");
         let machine = &self.machines[&id];
         let deadline = machine.clocks.monotonic(self.now) + Duration::from_millis(5_000);
-        // Nobody waits for the answer: what matters is whether the replicas are there in the end.
+        // The response is ignored: the final placement of the replicas is checked instead.
         let number = RequestId(u64::MAX - self.counters["moves asked for"]);
         self.step(
             id,
@@ -130,7 +130,7 @@ impl World {
         self.machines.keys().copied().nth(index).unwrap_or(NodeId(1))
     }
 
-    /// The one machine whose disk may rot or be replaced in this run.
+    /// The only machine whose disk may rot or be replaced in this run.
     fn rotten_node(&self) -> NodeId {
         NodeId(self.options.nodes)
     }
@@ -178,7 +178,8 @@ impl World {
         }
     }
 
-    /// Nothing more fits on a disk than a little, for a while; what is there may be written over. Nobody ends of that.
+    /// Limits a disk to a little more than its current use for a while; existing files can be overwritten. No process
+    /// ends because of it.
     fn fill(&mut self, id: NodeId) {
         let room = self.random.below(2) * self.random.below(ROOM_BYTES);
         let until = self.now + 100 * MILLISECOND + self.random.below(6 * SECOND);
@@ -188,15 +189,15 @@ impl World {
         self.count("disks full");
     }
 
-    /// There is room on the disk again.
+    /// Removes the limit on disk space.
     pub(crate) fn make_room(&mut self, id: NodeId) {
         if let Some(machine) = self.machines.get(&id) {
             machine.disk.set_capacity(None);
         }
     }
 
-    /// Power is lost at a moment of its own choosing; on the machine whose disk rots, a copy of the manifest may rot
-    /// too, at once or after the restart that mends the copies.
+    /// Power is lost at a random time. On the machine with the rotting disk a copy of the manifest may rot too,
+    /// immediately or after the restart that repairs the copies.
     pub(crate) fn power_loss(&mut self, id: NodeId) {
         if self.healed || self.process(id).is_none() {
             return;
@@ -215,8 +216,8 @@ impl World {
         }
     }
 
-    /// The process dies, and while it is down a bit flips in one of its files: often near the log's end, or in a
-    /// manifest. Then it may crash while it recovers.
+    /// The process dies, and a bit flips in one of its files while it is down: often near the end of the log, or in a
+    /// manifest. It may then crash during recovery.
     pub(crate) fn rot(&mut self) {
         let id = self.rotten_node();
         if self.healed || !self.may_units_be_lost() {
@@ -225,8 +226,8 @@ impl World {
         let Some((segment, offset)) = self.process(id).and_then(|process| process.log_end()) else { return };
         self.end(id, false);
         let disk = self.machines[&id].disk.clone();
-        // The values of a log's units may rot unseen, and be the only ones left once their chains have lost another
-        // unit.
+        // Rot in the values of a log's units may go undetected, and those may become the only copies once their chains
+        // have lost another unit.
         let kinds = if self.options.log_users > 0 { 2 } else { 4 };
         match self.random.below(kinds) {
             0 | 1 => {
@@ -247,7 +248,7 @@ impl World {
         self.restart_later(id);
     }
 
-    /// A bit flips in one copy of the manifest, and then the machine may crash while it writes the other.
+    /// A bit flips in one copy of the manifest; the machine may then crash while it writes the other.
     fn rot_manifest(&mut self, id: NodeId) {
         let damaged = self.random.below(2) as usize;
         let offset = self.random.below(MANIFEST_BYTES);
@@ -258,7 +259,7 @@ impl World {
         self.restart_later(id);
     }
 
-    /// Flips a bit of a file, at an offset or anywhere.
+    /// Flips a bit of a file, at the given offset or a random one.
     fn flip_in(&mut self, id: NodeId, path: &str, offset: Option<u64>) {
         let disk = self.machines[&id].disk.clone();
         let length = store::files::Files::open(&disk, path, store::files::OpenOptions::BUFFERED)
@@ -275,7 +276,7 @@ impl World {
         }
     }
 
-    /// The disk is replaced by an empty one under the old name; the node is not one of the universe any more.
+    /// Replaces the disk by an empty one for the same node number; the node is no longer a member of the cluster.
     fn blank(&mut self) {
         let id = self.rotten_node();
         if self.options.faults.rot > 0 || !self.may_units_be_lost() {
@@ -291,7 +292,7 @@ impl World {
         self.queue.put(self.now + 100 * MILLISECOND, Happening::Start { node: id });
     }
 
-    /// Faults end: everything is connected, every machine runs, and the universe must serve again.
+    /// Faults end: partitions heal, every machine runs, and the cluster must serve again.
     pub(crate) fn heal(&mut self) {
         self.healed = true;
         self.end_partitions();
@@ -301,7 +302,7 @@ impl World {
             if self.machines[&id].disk.has_crashed() {
                 self.end(id, true);
             }
-            // Forces that were to fail don't any more, and crashes that were planned don't come.
+            // Cancels planned force errors and crashes.
             if self.process(id).is_none() {
                 self.machines[&id].disk.crash(&mut self.random);
             }

@@ -1,8 +1,8 @@
-//! The clients' libraries: the product's own machine (`client::Client`), driven as the async library drives it. A few
-//! clients share one, as the tasks of a program do, so that writes of one session are under way side by side.
+//! The clients' libraries: the product's state machine (`client::Client`), driven as the async library drives it. A few
+//! clients share one, like tasks of one program, so that writes of one session run concurrently.
 //!
-//! Connections are made, break with their process, and break by themselves; requests take a moment to arrive. Now and
-//! then a client is cut off for so long that its sessions may expire before its further attempts arrive.
+//! Connections are established, break with their process, and break spontaneously; requests have a latency.
+//! Occasionally a client is cut off until its sessions may have expired before its retries arrive.
 
 use std::collections::BTreeMap;
 
@@ -21,17 +21,17 @@ use super::clients::TABLE;
 use super::events::{Generation, Happening};
 use super::{MILLISECOND, Options, SECOND, TrueTime, World};
 
-/// Clients that share a library.
+/// Clients per library.
 const CLIENTS_EACH: u32 = 3;
-/// How long a call may take, its further attempts included.
+/// Deadline of a call, including retries.
 const DEADLINE: base::Duration = base::Duration::from_millis(6_000);
-/// How long a request is on its way, at most.
+/// Maximum latency of a request.
 const WAY: TrueTime = MILLISECOND;
-/// How long a client is cut off, at most.
+/// Maximum time that a client is cut off.
 const CUT_OFF: TrueTime = 5 * SECOND;
-/// Sessions that live so long outlive every run.
+/// Sessions with this lifetime outlive every run.
 const ENDLESS: base::Duration = base::Duration::from_millis(600_000);
-/// How long a connection takes to be made, at most.
+/// Maximum time to establish a connection.
 const CONNECTING: TrueTime = 5 * MILLISECOND;
 
 type Library = client::Client<Request, Response>;
@@ -39,33 +39,33 @@ type Library = client::Client<Request, Response>;
 /// All libraries.
 pub(crate) struct Libraries {
     all: Vec<Held>,
-    /// What the nodes were asked, by the number of the request.
+    /// The attempt of each request sent to a node.
     asked: BTreeMap<RequestId, Attempt>,
     next_request: u64,
 }
 
-/// A library with what its driver keeps.
+/// A library and the state of its driver.
 struct Held {
     machine: Library,
-    /// The client behind each call.
+    /// The client of each call.
     callers: BTreeMap<CallId, u32>,
-    /// The process behind each connection.
+    /// The process of each connection.
     links: BTreeMap<Link, (NodeId, Generation)>,
     timer: u64,
-    /// Its actions are being carried out: what more comes of that comes after them.
+    /// Its actions are being executed; actions that result from them follow afterwards.
     is_busy: bool,
-    /// Nothing that it sends arrives before.
+    /// Nothing that it sends arrives before this time.
     cut_off_until: TrueTime,
 }
 
-/// An attempt that a node was asked for.
+/// An attempt sent to a node.
 struct Attempt {
     of: usize,
     link: Link,
     attempt: AttemptId,
-    /// What a session is opened for.
+    /// The key for which a session is opened.
     opens: Option<Bytes>,
-    /// Its table is never dropped, nor are the table's sessions.
+    /// Its table, with the table's sessions, is never dropped.
     is_lasting: bool,
 }
 
@@ -83,7 +83,7 @@ impl Libraries {
         Self { all, asked: BTreeMap::new(), next_request: 0 }
     }
 
-    /// The number of one more request.
+    /// The number for the next request.
     pub(crate) fn number(&mut self) -> RequestId {
         self.next_request += 1;
         RequestId(self.next_request)
@@ -95,7 +95,7 @@ impl Libraries {
 }
 
 impl World {
-    /// Begins a call for a client.
+    /// Begins a call of a client.
     pub(super) fn call(&mut self, client: u32, effect: Effect, request: Request) {
         let library = self.libraries.of(client);
         let now = Monotonic(self.now);
@@ -134,7 +134,7 @@ impl World {
                 let at = self.now + self.random.below(CONNECTING);
                 self.queue.put(at, Happening::LinkMade { library, link });
             }
-            // What still comes from it is handed in.
+            // Later responses on it are still delivered.
             Action::Disconnect(_) => self.count("connections left"),
             Action::Send { link, attempt, time, sent } => self.send_for_library(library, link, attempt, time, sent),
             Action::Done { call, outcome, in_doubt } => {
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// A request arrives at a process, not before some time, if that lives so long.
+    /// Delivers a request to a process, no earlier than `not_before`, if the process is still running then.
     pub(super) fn put_request(
         &mut self,
         node: NodeId,
@@ -199,7 +199,7 @@ impl World {
         self.queue.put(at, Happening::Request { node, generation, id, deadline, request, is_at_door: true });
     }
 
-    /// A node has answered.
+    /// Handles a node's response.
     pub(crate) fn request_answered(&mut self, id: RequestId, outcome: Outcome) {
         self.note(id.0, u64::from(outcome.is_ok()));
         #[cfg(test)]
@@ -256,7 +256,7 @@ impl World {
         }
     }
 
-    /// A node's process has ended, and with it the connections to it.
+    /// A node's process has ended, which closes all connections to it.
     pub(crate) fn clients_lose(&mut self, node: NodeId) {
         for library in 0..self.libraries.all.len() {
             let links = self.libraries.all[library].links.iter();
@@ -292,7 +292,7 @@ fn key(request: &TableRequest) -> Bytes {
     }
 }
 
-/// Where a read begins that any replica may answer.
+/// The position of a read that any replica may serve.
 fn anywhere(request: &Request) -> Option<Position> {
     let Request::Table { request: node::registry::Ask::Tablet(request), .. } = request else { return None };
     let (question, consistency) = match request.clone() {
@@ -306,7 +306,7 @@ fn anywhere(request: &Request) -> Option<Position> {
     })
 }
 
-/// The request of a client that has seen so much.
+/// The request, with the position that its client has already seen.
 fn after(mut request: Request, seen: Option<Place>) -> Request {
     if let Request::Table {
         request:
@@ -339,7 +339,7 @@ fn stamped(mut request: Request, carried: Option<Stamp>) -> Request {
     request
 }
 
-/// What a node's answer says to a library.
+/// Converts a node's response into the library's type.
 fn told(outcome: Outcome) -> Result<Answer<Response>, Fault> {
     match outcome {
         Ok(Response::Tablet(TableResponse::SessionOpened { session, range })) => {
@@ -366,7 +366,7 @@ fn told(outcome: Outcome) -> Result<Answer<Response>, Fault> {
     }
 }
 
-/// What a library tells its caller, in the node's words.
+/// Converts a library error into the node's type.
 fn failure(error: Error) -> Failure {
     match error {
         Error::Refused { column, expected, actual } => {

@@ -1,10 +1,12 @@
-//! Users of a shared log: they append, read, ask for the tail and trim, each through some node, and hold every answer
-//! against all that came before (guarantee 20).
+//! Users of a shared log: they append, read, request the tail and trim, each through some node, and check every
+//! response against all earlier ones (guarantee 20).
 //!
 //! * A position never has two values.
-//! * An append that ended lies where it was said to, and stays there; one that ended before another began lies before it.
-//! * An append lies at as many positions as it was attempted, at most. In the end, when all is read, each is delivered once.
-//! * The tail lies above every append that had ended before it was asked for.
+//! * A completed append stays at the position that was returned; if it completed before another began, its position is
+//!   lower.
+//! * An append occupies at most as many positions as it was attempted. A reader of the whole log delivers each append
+//!   once.
+//! * The tail is above every append that completed before the tail was requested.
 //! * Once faults have ended, one user reads the whole log.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,13 +29,13 @@ use super::{MILLISECOND, World};
 
 /// The log's name.
 const LOG: &str = "log";
-/// How long one node may take for an answer.
+/// Deadline of a request to one node.
 const DEADLINE: Duration = Duration::from_millis(2_000);
-/// The deadline of those that have less time than they would wait.
+/// Deadline of requests that expire before their wait is over.
 const HURRIED: Duration = Duration::from_millis(40);
-/// What a user waits for an answer before asking another node.
+/// How long a user waits for a response before it tries another node.
 const PATIENCE: u64 = 2_500 * MILLISECOND;
-/// Positions of one read.
+/// Positions per read.
 const READ: u32 = 8;
 
 /// The users of the log.
@@ -42,22 +44,22 @@ pub(crate) struct LogUsers {
     users: Vec<User>,
     asked: BTreeMap<RequestId, usize>,
     is_created: bool,
-    /// What was ever seen at a position.
+    /// The content seen at each position.
     seen: BTreeMap<u64, Seen>,
-    /// Where each append was seen.
+    /// The positions at which each append was seen.
     places: BTreeMap<Stamp, BTreeSet<u64>>,
-    /// How often each append was attempted.
+    /// Attempts of each append.
     attempts: BTreeMap<Stamp, usize>,
-    /// Where each append lies that was acknowledged.
+    /// The acknowledged appends, by position.
     acknowledged: BTreeMap<u64, Stamp>,
     /// The stamps seen by the reader of the whole log, and the appends that it delivered.
     reader: Duplicates,
     delivered: BTreeSet<Stamp>,
-    /// One more than the highest position of an append that has ended.
+    /// One past the highest position of a completed append.
     ended: u64,
-    /// What was asked to be trimmed lies below.
+    /// Positions below were requested to be trimmed.
     trimmed: u64,
-    /// Whether the whole log was read in the end.
+    /// Whether the whole log was read at the end.
     is_read: bool,
 }
 
@@ -70,18 +72,18 @@ enum Seen {
 #[derive(Default)]
 struct User {
     doing: Option<Doing>,
-    /// The last append's number.
+    /// Number of the last append.
     sequence: u64,
-    /// And whom.
+    /// The request in flight and its node.
     asked: Option<(RequestId, NodeId)>,
-    /// Counts what it is woken for: an older call is none.
+    /// Counts scheduled wakeups; older ones are ignored.
     calls: u64,
 }
 
 #[derive(Clone, Debug)]
 enum Doing {
     Create,
-    /// `floor`: what had ended before this attempt lies below.
+    /// `floor`: positions of appends that completed before this attempt are below.
     Append {
         floor: u64,
     },
@@ -89,7 +91,7 @@ enum Doing {
         from: u64,
         wait: Duration,
         floor: u64,
-        /// Something was seen there before.
+        /// An entry was seen there before.
         is_there: bool,
         how: Haste,
     },
@@ -99,7 +101,7 @@ enum Doing {
     Trim {
         before: u64,
     },
-    /// All of it, up to a tail.
+    /// Reads the whole log up to a tail.
     ReadAll {
         next: u64,
         tail: Option<u64>,
@@ -107,13 +109,13 @@ enum Doing {
     },
 }
 
-/// How long a reader has.
+/// How a reader deals with a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Haste {
     None,
-    /// Its deadline comes before its wait is over: it may be told that nothing has come where there is a hole.
+    /// Its deadline is before the end of its wait: at a hole, it may receive an empty result.
     Deadline,
-    /// It leaves before it is answered.
+    /// It cancels before it receives a response.
     Leaves,
 }
 
@@ -138,12 +140,12 @@ impl LogUsers {
         }
     }
 
-    /// Whether nobody waits for anything, and the whole log was read.
+    /// Whether all users are idle and the whole log was read.
     pub(crate) fn are_done(&self) -> bool {
         self.users.is_empty() || self.is_read && self.users.iter().all(|user| user.doing.is_none())
     }
 
-    /// For a run that is stuck.
+    /// Describes pending operations, for a run that is stuck.
     pub(crate) fn waiting_for(&self) -> String {
         let doing: Vec<_> = self.users.iter().filter_map(|user| user.doing.as_ref()).collect();
         if doing.is_empty() { String::new() } else { format!("users of the log: {doing:?}") }
@@ -200,7 +202,7 @@ impl LogUsers {
         }
     }
 
-    /// Something was seen at a position.
+    /// Records the content of a position.
     fn see(&mut self, position: u64, seen: Seen) -> Result<(), String> {
         match self.seen.insert(position, seen) {
             Some(before) if before != seen => Err(format!("position {position} had {before:?}, and now has {seen:?}")),
@@ -231,7 +233,7 @@ impl LogUsers {
         Ok(())
     }
 
-    /// Delivers the next entries as a subscription does.
+    /// Delivers the next entries, like a subscription.
     fn deliver(&mut self, entries: &[LogEntry]) -> Result<(), String> {
         for LogEntry { position, content } in entries {
             if let Content::Data(data) = content
@@ -244,7 +246,7 @@ impl LogUsers {
         Ok(())
     }
 
-    /// The whole log was read: every acknowledged append that is not trimmed was delivered.
+    /// After the whole log was read, checks that every acknowledged append that is not trimmed was delivered.
     fn check_delivered(&self) -> Result<(), String> {
         let lies = |position: &u64, stamp: &Stamp| self.seen.get(position) == Some(&Seen::Data(*stamp));
         let mut acknowledged = self.acknowledged.range(self.trimmed..);
@@ -254,7 +256,10 @@ impl LogUsers {
         }
     }
 
-    /// Takes an answer in. Says whether the user is done with what it was doing, or what is wrong.
+    /// Handles a response. Returns whether the user has completed its operation.
+    ///
+    /// # Errors
+    /// The invariant that the response violates.
     fn answered(&mut self, user: usize, doing: &mut Doing, outcome: &Outcome) -> Result<bool, String> {
         let response = match outcome {
             Ok(Response::Log(response)) => response,
@@ -262,7 +267,7 @@ impl LogUsers {
                 return Err("only appends may lie somewhere".to_owned());
             }
             Err(Failure::MayLie { .. } | Failure::Unknown(_)) => return Ok(false),
-            // Who has little time tries once.
+            // A reader with a short deadline tries once.
             Err(Failure::Unavailable(_)) if matches!(doing, Doing::Read { how: Haste::Deadline, .. }) => {
                 return Ok(true);
             }
@@ -310,8 +315,8 @@ impl LogUsers {
                 self.see_entries(*next, entries)?;
                 self.deliver(entries)?;
                 *next += entries.len() as u64;
-                // What was given out and never written is given out again by another sequencer: the tail may have gone
-                // back.
+                // Positions that a sequencer assigned and no client wrote are assigned again by its successor: the tail
+                // may have gone backwards.
                 *tail = tail.filter(|_| !entries.is_empty());
                 return Ok(false);
             }
@@ -329,7 +334,7 @@ impl World {
         }
     }
 
-    /// A user's time has come: it does something, or has waited in vain.
+    /// A user wakes up: it begins an operation, or its request has timed out.
     pub(crate) fn log_user(&mut self, user: usize, call: u64) {
         let healed = self.healed;
         let users = &mut self.log_users;
@@ -379,13 +384,13 @@ impl World {
         self.step(node, Event::Request { id: number, deadline, request });
     }
 
-    /// Whether every log has as many copies as it should, as far as there are units that may hold them, and none on a
-    /// node that is to leave, as the newest copy of the catalogue says.
+    /// Whether every log has all its copies, as far as suitable units exist, and none on a node that is leaving,
+    /// according to the newest copy of the catalog.
     pub(crate) fn are_logs_whole(&self) -> bool {
         self.thin_log().is_none()
     }
 
-    /// The newest copy of the catalogue. Nodes that have left learn no more.
+    /// The newest copy of the catalog. Nodes that have left receive no updates.
     fn newest_catalogue(&self) -> Option<&Catalog> {
         let processes = self.machines.values().filter_map(|machine| machine.process.as_ref());
         let catalogues =
@@ -393,7 +398,7 @@ impl World {
         catalogues.max_by_key(|catalogue| catalogue.last_applied())
     }
 
-    /// A unit that runs, and whether it is in doubt.
+    /// A running unit, and whether it is in doubt.
     fn unit(&self, log: &LogRecord, unit: UnitId) -> Option<(&LogUnit, bool)> {
         let machine = self.machines.values().find(|machine| log.member_of(unit) == Some(machine.member))?;
         let mut replicas = machine.process.as_ref()?.node.replicas();
@@ -405,10 +410,10 @@ impl World {
         self.unit(log, unit).is_some_and(|(_, is_in_doubt)| is_in_doubt)
     }
 
-    /// Whether a disk may lose its units, and each position has a copy on another one: now, and in the projection that
-    /// may be on its way.
+    /// Whether a disk may lose its units because each position has a copy on another disk, in the current projection
+    /// and in one that may be about to replace it.
     pub(crate) fn may_units_be_lost(&self) -> bool {
-        // Who isn't sealed stands in no projection to come without the others of its chain.
+        // An unsealed unit is in no later projection without the other units of its chain.
         let is_unsealed = |log: &LogRecord, unit: UnitId| {
             self.unit(log, unit).is_some_and(|(unit, _)| unit.sealed() < log.projection.epoch)
         };
@@ -417,7 +422,7 @@ impl World {
         self.log_users.users.is_empty() || logs().next().is_some() && self.are_logs_whole() && are_unsealed
     }
 
-    /// A log that lacks copies.
+    /// A log with missing copies.
     pub(crate) fn thin_log(&self) -> Option<&LogRecord> {
         let is_thin = |catalogue: &Catalog, log: &LogRecord| {
             let has_disk =
@@ -441,7 +446,7 @@ impl World {
         self.queue.put(self.now + after, Happening::LogUser { user, call });
     }
 
-    /// A node has answered a user of the log, if it was one who asked.
+    /// Handles a node's response to a user of the log; returns false if the request was not a user's.
     pub(crate) fn log_user_answered(&mut self, id: RequestId, outcome: &Outcome) -> bool {
         let users = &mut self.log_users;
         let Some(user) = users.asked.remove(&id) else { return false };

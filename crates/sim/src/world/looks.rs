@@ -1,10 +1,10 @@
-//! Reads that replicas answer from their own states, and what is held against the answers (guarantees 15 and 16): no
-//! client goes back in a range; whatever was acknowledged longer ago than the age that is told shows; what shows is
-//! what every replica has at that timestamp; and a moment is refused only if it is before a watermark.
+//! Reads that replicas serve from their own state, and checks of the responses (guarantees 15 and 16). A client never
+//! goes backwards in a range. Every write that was acknowledged longer ago than the reported age is visible. The result
+//! is what every replica has at that timestamp. A read at a timestamp is refused only if that is below a watermark.
 //!
-//! Half of the clients go through their library, which carries what they have seen from node to node. The others keep
-//! to one node, and are held to what its own replicas have shown them: as long as it has none of a range, it asks
-//! others in turn.
+//! Half of the clients use their library, which carries the position that they have seen from node to node. The others
+//! keep to one node, and are checked against what that node's own replicas have returned: while it has no replica of a
+//! range, it forwards to other nodes in turn.
 
 use std::collections::BTreeMap;
 
@@ -21,26 +21,26 @@ use tablets::request::{Scan, TableRequest};
 use super::clients::Clients;
 use super::{TrueTime, World};
 
-/// How far a moment may be ahead of what is known.
+/// Maximum distance of a requested timestamp into the future, in nanoseconds.
 const AHEAD: u64 = 500_000_000;
 
-/// A read of its own kind.
+/// A timeline read or a read at a timestamp.
 #[derive(Clone, Debug)]
 pub(crate) struct Look {
     pub(crate) question: Question,
     pub(crate) consistency: Consistency,
-    /// The node that is asked, if it is always the same.
+    /// The node to send it to, if that is fixed.
     pub(crate) node: Option<NodeId>,
-    /// When it was last asked.
+    /// When it was last sent.
     pub(crate) asked: TrueTime,
 }
 
-/// What clients know that bears on looks.
+/// Observations of clients that these reads are checked against.
 #[derive(Default)]
 pub(crate) struct Known {
-    /// By client, the node that it keeps to, and cohort: how far it has seen which range.
+    /// The position and range seen, by client, fixed node, and cohort.
     seen: BTreeMap<(u32, Option<NodeId>, CohortId), (LogPlace, KeyRange)>,
-    /// The writes that were acknowledged, when, and with which version.
+    /// Acknowledged writes: time, key and version.
     acknowledged: Vec<(TrueTime, Bytes, Timestamp)>,
 }
 
@@ -49,7 +49,7 @@ impl Known {
         self.acknowledged.push((now, key, version));
     }
 
-    /// A later cohort that a client has seen what begins there of.
+    /// A cohort that was split off later, of which the client has seen a range that includes the position of this read.
     fn split_off(&self, client: u32, look: &Look, cohort: CohortId) -> Option<CohortId> {
         let place = |cohort| (client, look.node, CohortId(cohort));
         let mut seen = self.seen.range(place(cohort.0 + 1)..=place(u32::MAX));
@@ -68,14 +68,14 @@ impl Look {
         }
     }
 
-    /// It goes through the library, which does.
+    /// Whether it goes through the library, which carries the position.
     pub(super) fn carries_what_it_has_seen(&self) -> bool {
         self.node.is_none()
     }
 }
 
 impl Clients {
-    /// What a client looks at next.
+    /// The next such read of a client.
     pub(super) fn look(&mut self, id: u32, key: Bytes, nodes: u32) -> Look {
         let keeps_to_a_node = id % 2 == 1;
         let node = keeps_to_a_node.then(|| NodeId(id % nodes + 1));
@@ -90,14 +90,14 @@ impl Clients {
         Look { question, consistency, node, asked: 0 }
     }
 
-    /// A timeline is looked at again and again, so that it shows if it goes back.
+    /// Repeats timeline reads, to detect ones that go backwards.
     pub(super) fn look_again(&mut self, look: &Look) -> Option<Look> {
         let is_timeline = matches!(look.consistency, Consistency::Timeline { .. });
         let again = is_timeline && !self.is_ending && self.random.below(3) > 0;
         again.then(|| look.clone())
     }
 
-    /// A moment around the last writes, or one ahead of them.
+    /// A timestamp near the last writes, or in the future.
     fn moment_to_read(&mut self) -> Timestamp {
         let known = &self.known.acknowledged;
         let back = self.random.below(20) as usize;
@@ -108,7 +108,7 @@ impl Clients {
 }
 
 impl World {
-    /// A look was answered.
+    /// Checks the response to such a read.
     pub(super) fn looked(&mut self, id: u32, look: &Look, outcome: &Outcome) {
         let wrong = match (outcome, look.consistency) {
             (Ok(Response::Dated { response, as_of }), _) => self.judge(id, look, response, as_of),
@@ -138,7 +138,7 @@ impl World {
                 wrong.or_else(|| if self.is_lossy() { None } else { self.is_older_than_told(look, as_of) })
             }
         };
-        // What was lost is not there to be compared.
+        // State that was lost cannot be compared.
         wrong.or_else(|| if self.is_lossy() { None } else { self.is_other_than_replicas(look, response, as_of) })
     }
 
@@ -168,7 +168,7 @@ impl World {
             .or_else(|| later.map(|later| format!("it had seen it at {later} already, which was split off later")))
     }
 
-    /// Whether a node has a replica of its own that has come so far.
+    /// Whether the node's own replica has applied the position.
     fn has_come_to(&self, node: NodeId, place: LogPlace) -> bool {
         let process = self.machines.get(&node).and_then(|machine| machine.process.as_ref());
         let mut replicas = process.into_iter().flat_map(|process| process.node.replicas());
@@ -186,7 +186,7 @@ impl World {
         lacks.then(|| format!("version {newest} was acknowledged longer ago than the age that is told"))
     }
 
-    /// What every replica says that has come so far, and has kept it.
+    /// Compares the response with every replica that has applied the position and retained the timestamp.
     fn is_other_than_replicas(&mut self, look: &Look, response: &Response, as_of: &AsOf) -> Option<String> {
         let mut compared = 0;
         let mut wrong = None;
@@ -198,12 +198,12 @@ impl World {
                 continue;
             }
             let Ok(view) = tablet.view_now().at(as_of.timestamp) else { continue };
-            // A range that was split since may give less of a scan.
+            // A range that was split since may return less of a scan.
             if view.range() != Some(&as_of.range) {
                 continue;
             }
             let evaluation = tablets::Evaluation { view, question: look.question.clone() };
-            // A table that rots can't be read, and a range that has gone elsewhere isn't there.
+            // A rotten table cannot be read, and a range that has moved is absent.
             let Ok(Evaluated::Outcome(Ok(other))) = evaluation.answer(Io::Allowed) else { continue };
             compared += 1;
             if Response::Tablet(other.clone()) != *response {
@@ -216,12 +216,12 @@ impl World {
         wrong
     }
 
-    /// Whether that moment was ahead of some machine's clock when it was asked for.
+    /// Whether the timestamp was ahead of some machine's clock when it was requested.
     fn is_ahead(&self, moment: Timestamp) -> bool {
         self.machines.values().any(|machine| moment > machine.clocks.least_wall(self.now))
     }
 
-    /// Whether every replica of every table still answers for that moment.
+    /// Whether every replica of every table still serves the timestamp.
     fn is_kept(&self, moment: Timestamp) -> bool {
         let mut processes = self.machines.values().map(|machine| machine.process.as_ref());
         processes.all(|process| {

@@ -1,6 +1,6 @@
-//! What is lost with main memories (guarantee 11), and what may be: nothing, as long as a majority's processes have not
-//! ended other than by a clean stop, and then it is declared. What clients were told before is linearizable all the
-//! same; after it, all replicas agree.
+//! Losses of main-memory logs (guarantee 11). Nothing may be lost unless a majority's processes have ended without a
+//! clean stop, and every loss must be declared. The history of clients before the loss must be linearizable regardless;
+//! after it, all replicas must agree.
 
 use std::collections::BTreeSet;
 
@@ -12,29 +12,29 @@ use crate::history::{Operation, What};
 /// The losses of a run.
 #[derive(Default)]
 pub(crate) struct Losses {
-    /// Who has led on after one.
+    /// Cohorts and epochs that declared a loss.
     seen: BTreeSet<(CohortId, Epoch)>,
-    /// The clients' moment at which the first of them began.
+    /// The logical time at which the first loss began.
     pub(super) first: Option<u64>,
-    /// Nodes whose processes have ended otherwise than they were asked to.
+    /// Nodes with a process that ended other than by a clean stop.
     pub(super) ended: BTreeSet<NodeId>,
 }
 
 impl Losses {
-    /// Whether a cohort may have lost something.
+    /// Whether a cohort may have lost data.
     pub(super) fn is_of(&self, cohort: CohortId) -> bool {
         self.seen.iter().any(|(of, _)| *of == cohort)
     }
 }
 
 impl World {
-    /// Whether something may be lost by now.
+    /// Whether any data may be lost by now.
     pub(super) fn is_lossy(&self) -> bool {
         self.losses.first.is_some()
     }
 
-    /// A process has stopped as it was asked to. Where its disk was full or stuck it leaves no mark, and says so by
-    /// that.
+    /// Records that a process stopped on request. If its disk was full or stuck it left no clean-stop mark, and reports
+    /// that by its absence.
     pub(super) fn note_stop(&mut self, id: NodeId) {
         let Some(process) = self.machines.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
         let marked = &process.store.manifest().cohorts;
@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// Looks whether a node leads on after a loss, and whether that can be.
+    /// Checks whether a node leads after a loss, and whether that loss is permitted.
     pub(super) fn check_losses(&mut self, id: NodeId) {
         let Some(process) = self.machines.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
         let mut wrong = None;
@@ -74,7 +74,7 @@ impl World {
         }
     }
 
-    /// What clients did until something was lost: what wasn't answered by then may have been done or not.
+    /// The history up to the first loss. Operations without a response by then have unknown outcomes.
     pub(super) fn history_until_loss(&self) -> Vec<Operation> {
         let history = self.clients.history.clone();
         let Some(end) = self.losses.first else { return history };

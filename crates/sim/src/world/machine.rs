@@ -1,4 +1,4 @@
-//! A machine: what outlives its processes.
+//! A machine: the state that outlives its processes.
 
 use base::{CohortId, Duration, Incarnation, Member, NodeId, Now, SplitMix64, UniverseId};
 use node::NodeConfig;
@@ -13,37 +13,37 @@ use super::events::{Generation, Happening};
 use super::process::Process;
 use super::{Options, TrueTime};
 
-/// How far the log of a disk is known to go.
+/// Known extent of a disk's log.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct KnownLog {
-    /// It was forced through here: no crash may take that.
+    /// End of the forced log, which no crash may lose.
     forced: LogPosition,
-    /// A forced batch names the last one before here: no rot may take that unseen (guarantee 7).
+    /// End of the log before the last forced batch, which names it: rot there must not go undetected (guarantee 7).
     named: LogPosition,
 }
 
-/// What bits of a disk have flipped by themselves.
+/// Bits that have flipped on a disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rot {
-    /// In any file, ever: what it does may show late.
+    /// In any file, ever: the effect may show late.
     pub(super) ever: bool,
-    /// In the log, since a start looked at all of it.
+    /// In the log, since a start last read all of it.
     pub(super) log_since_start: bool,
 }
 
 impl KnownLog {
-    /// What a start has found, it has named in the manifest.
+    /// The log as recovered by a start, which names its end in the manifest.
     pub(super) fn at_start(tail: LogPosition) -> Self {
         Self { forced: tail, named: tail }
     }
 
-    /// Another batch is forced, and names the one before it.
+    /// Another batch is forced; it names the one before it.
     pub(super) fn forced_through(&mut self, tail: LogPosition) {
         *self = Self { forced: tail, named: self.forced };
     }
 
-    /// What is wrong with what a start found: all that was forced is there, or was taken by rot and is missed; and
-    /// nothing but rot is damage, or cause for doubt.
+    /// Checks a recovery: all forced records must be present, or lost to rot and reported as lost; and only rot may
+    /// cause reported damage or doubt. Returns the violation.
     pub(super) fn wrong_with<L>(
         &self,
         found: &Recovered<L>,
@@ -51,7 +51,7 @@ impl KnownLog {
         rot: Rot,
         may_join: impl Fn(CohortId) -> bool,
     ) -> Option<String> {
-        // Who joins a cohort that is there already starts in doubt.
+        // A replica that joins an existing cohort starts in doubt.
         let doubted = found.cohorts.iter().any(|(id, cohort)| cohort.doubtful && !may_join(*id));
         let is_doubted = found.doubt_unknown || doubted;
         if found.damage.is_some() && !rot.log_since_start || is_doubted && !rot.ever {
@@ -63,31 +63,32 @@ impl KnownLog {
     }
 }
 
-/// A machine: it keeps its disk and clocks through the lives of its processes.
+/// A machine, whose disk and clocks outlive its processes.
 pub(crate) struct Machine {
     pub(crate) member: Member,
     pub(crate) disk: MemoryDisk,
     pub(crate) clocks: Clocks,
     pub(crate) generation: Generation,
     pub(crate) process: Option<Process>,
-    /// The process stands still until it is resumed; what arrives meanwhile waits, with the clocks as of its arrival.
+    /// The process is paused until it is resumed; events wait meanwhile, with the clocks as of their arrival.
     pub(crate) paused: bool,
     pub(super) held: Vec<(Now, Happening)>,
-    /// Only the machine's thread stands still: the doors go on.
+    /// Only the machine's thread is paused: the endpoints continue.
     pub(super) doors_go_on: bool,
-    /// What its process has published, also for a while after a clean stop.
+    /// The state that its process has published, kept for a while after a clean stop.
     pub(super) published: Published,
-    /// The clocks as they were read before a standstill that struck between the reading and the step.
+    /// The clocks as read before a pause that struck between the reading and the step.
     pub(super) stale: Option<Now>,
-    /// What was held is handled as of its arrival: the driver had read the clocks then, and no earlier (guarantee 2).
+    /// Held events are handled with the clocks as of their arrival, which the driver had read then at the earliest
+    /// (guarantee 2).
     pub(super) goes_by_arrival: bool,
     pub(super) last_counters: node::Counters,
-    /// What its log is to give back at the next start.
+    /// The log that the next start must recover.
     pub(super) log: KnownLog,
     pub(super) rot: Rot,
-    /// It joined the universe later.
+    /// It joined the cluster later.
     pub(super) has_joined: bool,
-    /// It was taken away for good.
+    /// It was removed for good.
     pub(super) is_gone: bool,
 }
 
@@ -113,7 +114,7 @@ fn members(nodes: u32) -> Vec<Member> {
     (1..=nodes).map(|node| Member { node: NodeId(node), incarnation: incarnation(node) }).collect()
 }
 
-/// What a node's disk is numbered with at first.
+/// The initial incarnation of a node's disk.
 pub(super) fn incarnation(node: u32) -> Incarnation {
     Incarnation(u64::from(node) * 17)
 }
@@ -174,7 +175,7 @@ impl Machine {
         }
     }
 
-    /// A machine that joins the universe of these hosts.
+    /// A machine that joins the cluster of these hosts.
     pub(crate) fn join(node: NodeId, hosts: Vec<Host>, options: &Options, random: &mut SplitMix64) -> Self {
         let (disk, incarnation) = (MemoryDisk::new(), incarnation(node.0));
         let identity = Identity { universe: UniverseId(7), node, incarnation, members: Vec::new(), hosts };
@@ -182,7 +183,7 @@ impl Machine {
         Self::with(Member { node, incarnation }, disk, true, options, random)
     }
 
-    /// Puts an empty disk under the old name: another incarnation.
+    /// Installs an empty disk, with a new incarnation, under the same node number.
     pub(crate) fn blank(&mut self, options: &Options) {
         let node = self.member.node;
         self.member.incarnation = Incarnation(self.member.incarnation.0 + 1_000);
@@ -199,7 +200,7 @@ impl Machine {
         store::format(&self.disk, &identity, &store_config(options)).expect("an empty disk can be formatted");
     }
 
-    /// Whether its disk is not the one that the universe was made with.
+    /// Whether its disk is not one that the cluster was formed with.
     pub(crate) fn is_foreign(&self) -> bool {
         self.member.incarnation != incarnation(self.member.node.0)
     }

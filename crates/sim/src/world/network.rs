@@ -1,4 +1,4 @@
-//! Messages between machines: lost, doubled, late, out of order, cut off.
+//! Messages between machines: lost, duplicated, delayed, reordered, partitioned.
 
 use std::collections::BTreeSet;
 
@@ -11,23 +11,24 @@ use super::events::Happening;
 use super::machine::Machine;
 use super::{MILLISECOND, SECOND, World};
 
-/// A message on its way.
+/// A message in flight.
 pub(crate) struct Envelope {
     pub(crate) from: Member,
     pub(crate) from_boot: Boot,
     pub(crate) to: NodeId,
-    /// The disk it is meant for: no connection carries anything to another under its name (guarantee 6).
+    /// The disk that it is addressed to: no connection delivers to a different disk under the same number (guarantee
+    /// 6).
     pub(crate) to_member: Member,
-    /// The process it is meant for, if the sender knows one.
+    /// The process that it is addressed to, if the sender knows one.
     pub(crate) to_boot: Boot,
     pub(crate) bytes: Bytes,
 }
 
-/// Who can't reach whom.
+/// The network's partition.
 #[derive(Default)]
 pub(crate) struct Network {
     cut: BTreeSet<(NodeId, NodeId)>,
-    /// What arrives once the partition ends, as what a connection that outlives one sends again.
+    /// Messages that arrive once the partition ends, as if retransmitted by a connection that survives it.
     held: Vec<Envelope>,
     partition: u64,
 }
@@ -36,14 +37,14 @@ impl World {
     pub(crate) fn send(&mut self, from: NodeId, to: NodeId, message: &Message) {
         let mut out = Writer::new();
         message.encode(&mut out);
-        // A connection never doubles what it carries: a request that is forwarded arrives once or not at all. What
-        // cohorts say to each other must bear it all the same.
+        // A connection never duplicates a message: a forwarded request arrives at most once. Cohort messages must
+        // tolerate duplicates regardless.
         let may_double =
             matches!(message, Message::Cohort { .. } | Message::StateChunk { .. } | Message::OfLives { .. });
         self.send_bytes(from, to, &out.finish(), may_double);
     }
 
-    /// Makes a process known to a peer, as a new connection does.
+    /// Introduces a process to a peer, like a new connection.
     pub(crate) fn hello(&mut self, from: NodeId, to: NodeId) {
         self.send_bytes(from, to, &Bytes::new(), true);
     }
@@ -75,7 +76,7 @@ impl World {
         }
     }
 
-    /// Cuts some nodes off from the others, both ways or one.
+    /// Partitions the nodes, in both directions or in one.
     pub(crate) fn partition(&mut self, both_ways: bool) {
         let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
         let leader = if self.random.below(2) == 0 { self.any_leader() } else { None };
@@ -100,7 +101,7 @@ impl World {
         self.queue.put(self.now + span, Happening::Rejoin { number });
     }
 
-    /// A node that leads a cohort.
+    /// A random node that leads a cohort.
     fn any_leader(&mut self) -> Option<NodeId> {
         let leads = |machine: &Machine| {
             machine
@@ -114,7 +115,7 @@ impl World {
         leaders.get(drawn).copied()
     }
 
-    /// A node with as many others as are no majority.
+    /// A random minority that contains the node.
     fn minority_with(&mut self, node: NodeId, nodes: &[NodeId]) -> BTreeSet<NodeId> {
         let mut others: Vec<NodeId> = nodes.iter().copied().filter(|other| *other != node).collect();
         let mut side = BTreeSet::from([node]);
@@ -125,7 +126,7 @@ impl World {
         side
     }
 
-    /// The nodes that most others don't hear.
+    /// The nodes that most other nodes cannot receive from.
     pub(super) fn lesser_part(&self) -> Vec<NodeId> {
         let unheard = |node: NodeId| self.network.cut.iter().filter(|(from, _)| *from == node).count();
         self.machines.keys().copied().filter(|node| unheard(*node) > self.machines.len() / 2).collect()
@@ -143,7 +144,7 @@ impl World {
         nodes.into_iter().for_each(|node| self.introduce_others_to(node));
     }
 
-    /// Everybody reaches everybody, and what was held back arrives, in whatever order.
+    /// Ends the partition and delivers the messages held back, in random order.
     pub(crate) fn end_partitions(&mut self) {
         self.network.partition += 1;
         self.network.cut.clear();

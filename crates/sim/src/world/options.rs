@@ -1,137 +1,138 @@
-//! What a run is like: its size, and which kinds of fault it has.
+//! The parameters of a run: its size and its kinds of fault.
 
 use base::{Durability, Duration, SplitMix64};
 
 use super::themes::Theme;
 use super::{SECOND, TrueTime};
 
-/// The options of one run. Chances are per million of the occasions they belong to.
+/// The parameters of one run. Probabilities are per million opportunities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Nodes: 1, 3, 5 or 7.
     pub nodes: u32,
     /// Clients that read and write.
     pub clients: u32,
-    /// How long a client thinks between operations, at most.
+    /// Maximum pause of a client between operations.
     pub think: TrueTime,
-    /// Rows that they contend for.
+    /// Number of rows that they contend for.
     pub keys: u64,
-    /// The rows at which their table is split: each begins a range.
+    /// Rows at which their table is split initially: each starts a range.
     pub split_at: Vec<u64>,
-    /// How often a range of their table is split while it is used.
+    /// Number of splits of their table during the run.
     pub splits: u32,
-    /// Replicas of each range of their table; 0: as many as is usual.
+    /// Replicas of each range of their table; 0 for the default.
     pub replicas: u32,
-    /// What the logs of their table must be on before a write counts.
+    /// Durability of their table's logs.
     pub durability: Durability,
-    /// How long who would declare a loss waits for others.
+    /// How long a replica that would declare a loss waits for others.
     pub loss_patience: Duration,
-    /// What needn't be forced at once is forced after this.
+    /// Delay after which records without an immediate force are forced.
     pub force_soon: TrueTime,
-    /// How many nodes join the universe.
+    /// Nodes that join the cluster.
     pub joins: u32,
-    /// How often a node is to leave it.
+    /// Nodes that are asked to leave.
     pub leaves: u32,
-    /// Whether a client creates, drops and creates again a table of its own.
+    /// Whether a client repeatedly creates and drops a table of its own.
     pub drops: bool,
     /// Users of a shared log.
     pub log_users: u32,
-    /// Tables: the first is used, the others make manifests long enough to tear.
+    /// Number of tables: the first is used, the others make manifests long enough to tear.
     pub tables: u64,
-    /// How long faults go on.
+    /// Duration of the fault phase.
     pub fault_time: TrueTime,
-    /// How long the universe has to serve again once they have ended.
+    /// How long the cluster has to recover once faults have ended.
     pub patience: TrueTime,
-    /// Bytes of a log segment, small so that segments come and go.
+    /// Bytes per log segment; small, so that segments are created and removed.
     pub segment_bytes: u64,
-    /// Bytes of log kept for laggards.
+    /// Bytes of log retained for lagging followers.
     pub keep_bytes: u64,
     /// Bytes of log between checkpoints.
     pub checkpoint_log_bytes: u64,
-    /// Bytes of a memtable, small so that tables come and go.
+    /// Bytes per memtable; small, so that tables are created and removed.
     pub memtable_bytes: u64,
-    /// Bytes of the cache of blocks, and as many of memtables that are flushed: few have every read wait for the disk.
+    /// Bytes of the block cache, and of cached flushed memtables; a small cache makes every read wait for the disk.
     pub cache_bytes: u64,
     /// Bytes of committed entries kept in memory.
     pub memory_log_bytes: usize,
-    /// Bytes of entries in one proposal; few make every entry travel alone.
+    /// Bytes of entries per proposal; a small limit sends every entry alone.
     pub propose_bytes: usize,
-    /// Bytes of proposals that a follower holds before their turn; with 0 all are sent anew.
+    /// Bytes of the follower's reorder buffer; 0: out-of-order proposals are always retransmitted.
     pub early_bytes: usize,
-    /// Bytes past which proposals travel from follower to follower; 0: none does.
+    /// Size above which proposals are relayed from follower to follower; 0: never.
     pub chain_bytes: usize,
-    /// How long followers wait at most to be told what is committed.
+    /// Maximum delay of commit notifications to followers.
     pub commit_period: Duration,
-    /// Whether they are told by every message.
+    /// Whether every message carries the commit point.
     pub piggyback_commits: bool,
-    /// How often an idle leader sends; often makes ages low.
+    /// Heartbeat interval of an idle leader; a short one keeps ages low.
     pub heartbeat: Duration,
-    /// The spread of election timeouts; little makes candidates meet.
+    /// Random spread of election timeouts; a small one makes candidates collide.
     pub election_jitter: Duration,
-    /// Sessions may be forgotten after this.
+    /// Sessions may expire after this.
     pub session_lifetime: Duration,
-    /// A message is lost.
+    /// Probability that a message is lost.
     pub loss: u64,
-    /// What is sent while nodes are cut off from each other arrives when they no longer are.
+    /// Probability that a message sent across a partition arrives once the partition ends.
     pub held_back: u64,
-    /// A message arrives twice.
+    /// Probability that a message is duplicated.
     pub duplication: u64,
-    /// A client's connection breaks soon after a request.
+    /// Probability that a client's connection breaks soon after a request.
     pub resets: u64,
-    /// The greatest delay of most messages.
+    /// Maximum delay of most messages.
     pub delay: TrueTime,
-    /// A message is delayed a hundredfold.
+    /// Probability that a message is delayed a hundredfold.
     pub long_delay: u64,
-    /// The mean time between faults of the kinds below.
+    /// Mean time between faults of the kinds below.
     pub fault_every: TrueTime,
     /// Weights of the kinds of fault.
     pub faults: Faults,
-    /// A process stands still between a step and its actions; twenty times as often if it was about to answer.
+    /// Probability that a process pauses between a step and its actions; twenty times as high if it was about to
+    /// respond.
     pub stall: u64,
-    /// A machine loses its power while it writes a manifest with a new promise.
+    /// Probability that a machine loses power while it writes a manifest with a new promise.
     pub crash_at_manifest: u64,
-    /// A step of the work on tables takes hundreds of times as long.
+    /// Probability that a step of background work on tables takes hundreds of times as long.
     pub slow_work: u64,
-    /// A copy of the manifest takes a hundred times as long to be written.
+    /// Probability that writing a copy of the manifest takes a hundred times as long.
     pub slow_manifests: u64,
-    /// How far monotonic clocks may run from true, in parts per million.
+    /// Maximum rate error of monotonic clocks, in parts per million.
     pub clock_rate: u64,
-    /// Whether wall clocks jump about.
+    /// Whether wall clocks jump.
     pub wall_jumps: bool,
-    /// Whether leaders read by leases, or by view checks alone.
+    /// Whether leaders read by leases; otherwise by view checks only.
     pub leases: bool,
-    /// The longest force of the log.
+    /// Maximum duration of a log force.
     pub force_time: TrueTime,
 }
 
-/// How often which fault strikes, relative to each other; 0: never in this run.
+/// Relative weights of the kinds of fault; 0: never in this run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// The process dies; the machine keeps what it had written.
+    /// The process dies; the machine keeps unforced writes.
     pub kill: u64,
-    /// The machine loses power, and what was not forced.
+    /// The machine loses power and its unforced writes.
     pub power: u64,
-    /// All machines lose power at once.
+    /// All machines lose power at the same time.
     pub power_all: u64,
-    /// A crash at some operation on a file, also while starting.
+    /// A crash at some file operation, including during a start.
     pub crash_at_operation: u64,
-    /// The process stands still for a while.
+    /// The process is paused for a while.
     pub pause: u64,
-    /// Some nodes are cut off from the others for a while.
+    /// A network partition.
     pub partition: u64,
-    /// Messages get through in one direction only.
+    /// A one-way partition.
     pub one_way: u64,
     /// A force fails.
     pub force_error: u64,
-    /// A bit flips in a file of the one machine whose disk rots, while its process is down.
+    /// A bit flips in a file of the machine with the rotting disk, while its process is down.
     pub rot: u64,
-    /// The one machine whose disk rots gets an empty disk under its old name.
+    /// The disk of that machine is replaced by an empty one under the same node number.
     pub blank: u64,
-    /// The node is stopped cleanly, and started again.
+    /// The node is stopped cleanly and restarted.
     pub stop: u64,
-    /// Nothing more fits on a disk for a while.
+    /// A disk is full for a while.
     pub full: u64,
-    /// An operator has a range's replicas move to other nodes.
+    /// An operator moves the replicas of a range to other nodes.
     pub move_range: u64,
 }
 
@@ -164,14 +165,14 @@ impl Faults {
 }
 
 impl Options {
-    /// The same run with so many clients, and so little thought, that a hundred operations and more are asked for in a
-    /// simulated second.
+    /// The same run with enough clients, and short enough pauses, for more than a hundred operations per simulated
+    /// second.
     #[must_use]
     pub fn busy(self) -> Self {
         Self { clients: 24, think: super::MILLISECOND * 20, keys: 8, ..self }
     }
 
-    /// Draws what a run is like from its seed.
+    /// Draws the parameters of a run from its seed.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut random = SplitMix64::new(seed);
@@ -242,7 +243,7 @@ impl Options {
             leases: pick(&[0, 1, 1, 1]) == 1,
             force_time: pick(&[200, 1_000, 3_000, 12_000]) * (millisecond / 1_000),
         };
-        // Two ranges or three in half of the runs. One of them may have no rows, and a row begins each of the others.
+        // In half of the runs, two or three ranges. One of them may have no rows; each of the others starts at a row.
         let keys = options.keys;
         let split_at = match pick(&[0, 0, 1, 2]) {
             0 => Vec::new(),
@@ -259,28 +260,29 @@ impl Options {
         options.piggyback_commits = pick(&[0, 1, 1]) == 1;
         options.chain_bytes = pick(&[0, 0, 1, 300]) as usize;
         if pick(&[0, 0, 1]) == 1 {
-            // The ranges of such a table stay as they are.
+            // Ranges of such a table are not split.
             (options.durability, splits) = (Durability::Memory, 0);
-            // Once a disk is lost, the end of one more process leaves nobody who may lead.
+            // After the loss of a disk, the end of one more process would leave no replica eligible to lead.
             options.faults.blank = 0;
-            // What a stop leaves behind and what is promised is what such logs rest on.
+            // The safety of such logs depends on clean-stop marks and promises.
             options.faults.stop = pick(&[1, 4, 12]);
             options.crash_at_manifest = pick(&[0, 50_000, 300_000]);
         }
         options.loss_patience = Duration::from_millis(pick(&[0, 300, 5_000]));
         options.force_soon = pick(&[5, 100, 1_000]) * millisecond;
-        // A range of two replicas, one of them on a disk that rots or is lost, may come to have none that is whole.
+        // A range with two replicas, one of them on a disk that rots or is lost, could be left without an intact
+        // replica.
         let is_safe = options.faults.blank == 0 && (options.faults.rot == 0 || nodes > 3) && nodes > 1;
         options.faults.move_range = if is_safe { pick(&[0, 2, 12]) } else { 0 };
         options.joins = u32::try_from(pick(&[0, 0, 1, 2])).unwrap_or(0);
-        // What goes to a disk that is lost next does not arrive.
+        // A move to a disk that is then lost cannot complete.
         let has_room = options.joins > 0 && nodes > 1 || nodes == 5;
         let may_leave = has_room && options.replicas != 5 && options.faults.blank == 0;
         options.leaves = if may_leave { u32::try_from(pick(&[0, 1, 2])).unwrap_or(0) } else { 0 };
         options.slow_manifests = pick(&[0, 0, 20_000, 100_000]);
         options.held_back = pick(&[0, 300_000, 1_000_000]);
-        // A unit that was missed for a while is left out, and often there is no other copy but one: then no disk may
-        // rot.
+        // A unit that was unreachable for a while is removed from its chain, which often leaves only one copy: then no
+        // disk may rot.
         if options.faults.rot == 0 {
             options.log_users = u32::try_from(pick(&[0, 0, 0, 3])).unwrap_or(0);
         }

@@ -1,4 +1,4 @@
-//! The process on a machine: the driver of a node in this world, as `loggos`'s runtime is in the other.
+//! The process on a machine: the simulated driver of a node, which corresponds to the runtime in `loggos`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -24,7 +24,7 @@ pub(crate) struct Process {
     pub(crate) node: Node,
     pub(super) store: Store<MemoryDisk>,
     pub(super) boots: BTreeMap<NodeId, Boot>,
-    /// Who has left, as far as the node has said.
+    /// Members that have left, as reported by the node.
     pub(super) left: BTreeSet<NodeId>,
     pub(super) parked: Vec<(Durable, NodeId, Message, Option<Monotonic>)>,
     pub(super) forced: Durable,
@@ -32,14 +32,14 @@ pub(crate) struct Process {
     pub(super) batches: u64,
     pub(super) manifests: VecDeque<(ManifestId, ManifestWrite<MemoryFile>)>,
     pub(super) works: Works,
-    /// A segment that found no room on the disk.
+    /// A segment that found no space on the disk.
     pub(super) unmade: Option<SegmentJob>,
-    /// It will be tried again.
+    /// A retry is scheduled.
     pub(super) wants_room: bool,
-    /// What the log is to force soon will be.
+    /// A force of the records that may be forced later is scheduled.
     pub(super) will_hurry: bool,
     timer: u64,
-    /// Actions that a stall has held up.
+    /// Actions held up by a stall.
     stalled: Vec<Action>,
 }
 
@@ -52,9 +52,9 @@ impl Process {
         self.boots.get(&node).copied().unwrap_or_default()
     }
 
-    /// The segment and the offset in it where the log ends; none while its last batch isn't named yet, or another is
-    /// being written: damage to that one can't be told from a torn write, and is outside of what is promised (guarantee
-    /// 7).
+    /// The segment and offset of the end of the log; `None` while its last batch is not yet named, or another is being
+    /// written: damage to the last batch cannot be distinguished from a torn write, which is outside the guarantee
+    /// (guarantee 7).
     pub(crate) fn log_end(&self) -> Option<(u64, u64)> {
         let log = self.store.log();
         if self.batch.is_some() || !log.is_named() {
@@ -70,7 +70,7 @@ impl Process {
 }
 
 impl World {
-    /// Starts the process of a machine, if it has none.
+    /// Starts the process of a machine, unless it is running.
     pub(crate) fn start(&mut self, id: NodeId) {
         let Some(machine) = self.machines.get_mut(&id) else { return };
         if machine.process.is_some() || machine.is_gone {
@@ -165,7 +165,7 @@ impl World {
         self.violate(&format!("node {id} can't open its disk: {error}"));
     }
 
-    /// The process ends, and with it all connections. With power loss, so does what was not forced.
+    /// Ends the process and all its connections. A power loss also loses unforced writes.
     pub(crate) fn end(&mut self, id: NodeId, power: bool) {
         self.losses.ended.insert(id);
         self.end_machine(id, power);
@@ -284,7 +284,7 @@ impl World {
             process.boots.insert(from, envelope.from_boot);
             let (from, boot) = (envelope.from, envelope.from_boot);
             self.step(id, Event::PeerStarted { from, boot });
-            // It may stand still by now.
+            // The process may be paused by now.
             return self.deliver(envelope);
         }
         if meant_for_another {
@@ -305,7 +305,7 @@ impl World {
         }
     }
 
-    /// Hands an event to a node and carries out what comes of it, perhaps after a stall.
+    /// Passes an event to a node and executes the resulting actions, perhaps after a stall.
     pub(crate) fn step(&mut self, id: NodeId, event: Event) {
         let Some(machine) = self.machines.get_mut(&id) else { return };
         let now = machine.stale.unwrap_or_else(|| machine.clocks.now(self.now));
@@ -327,7 +327,7 @@ impl World {
         !self.healed && !is_paused && self.random.chance(20 * self.options.stall)
     }
 
-    /// What is left to be carried out waits.
+    /// Delays the remaining actions.
     fn stall(&mut self, id: NodeId) {
         self.count("stalls");
         let span = 10 * MILLISECOND + self.random.below(2 * SECOND);
@@ -365,8 +365,7 @@ impl World {
         }
     }
 
-    /// Carries actions out in their order. Once an answer is out, the thread may stand still before it goes on with the
-    /// rest.
+    /// Executes actions in order. After a response is sent, the thread may pause before it continues.
     pub(super) fn carry_out(&mut self, id: NodeId, actions: Vec<Action>) {
         let mut actions = actions.into_iter();
         while let Some(action) = actions.next() {
@@ -491,7 +490,7 @@ impl World {
         }
     }
 
-    /// The machine hears of it once all that it wanted to be done now is done.
+    /// The machine is notified once its current actions are executed.
     fn answer_expired(&mut self, id: NodeId, answer: Answer) {
         let generation = self.generation(id);
         self.queue.put(self.now, Happening::AnswerExpired { node: id, generation, answer });

@@ -1,6 +1,6 @@
-//! Nodes that join the universe, and nodes that leave it: an operator asks some node, again and again until the errand
-//! is done. Now and then he has a machine taken away for good as soon as the universe has taken note that it is to
-//! leave; and he tries to give a disk that is blank the number of a node that is there.
+//! Nodes that join and leave the cluster. An operator sends requests to some node, and retries until the task is done.
+//! Occasionally the operator removes a machine for good as soon as the cluster has recorded that it is leaving, or
+//! tries to start a blank disk under the number of an existing node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,34 +15,34 @@ use super::events::Happening;
 use super::machine::{Machine, incarnation};
 use super::{MILLISECOND, World};
 
-/// How long one node may take for an answer.
+/// Deadline of a request to one node.
 const DEADLINE: Duration = Duration::from_millis(2_000);
 
-/// What the operator is about.
+/// A task of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Errand {
-    /// One more node joins.
+    /// Add a node.
     Join(NodeId),
-    /// Some node is to leave.
+    /// Remove some node.
     LeaveSomeone,
-    /// That one is.
+    /// Remove this node.
     Leave(NodeId),
-    /// A blank disk under the number of a node that is there.
+    /// Add a blank disk under the number of an existing node.
     Impostor(NodeId),
 }
 
-/// The operator.
+/// The state of the operator.
 #[derive(Default)]
 pub(crate) struct Operator {
     asked: BTreeMap<RequestId, Errand>,
-    /// Who is to join and has not been given the universe's name.
+    /// Nodes being added that have not received the cluster's identity.
     joining: BTreeSet<NodeId>,
-    /// Who is to leave, and whether the universe has taken note. One at a time is asked to; but what is answered late
-    /// may come on top.
+    /// Nodes being removed, and whether the cluster has recorded it. The operator removes one at a time, but a late
+    /// response may add another.
     leaving: BTreeMap<NodeId, bool>,
-    /// Impostors that wait for a refusal.
+    /// Impostors still to be refused.
     refused: BTreeSet<NodeId>,
-    /// The newest epoch of each cohort that was ever seen.
+    /// The newest epoch seen of each cohort.
     epochs: BTreeMap<CohortId, Epoch>,
 }
 
@@ -51,14 +51,14 @@ impl Operator {
         self.joining.is_empty() && self.leaving.is_empty()
     }
 
-    /// For a run that is stuck.
+    /// Describes pending tasks, for a run that is stuck.
     pub(crate) fn waiting_for(&self) -> String {
         format!("to join: {:?}; to leave: {:?}", self.joining, self.leaving)
     }
 }
 
 impl World {
-    /// Draws when nodes come and go.
+    /// Schedules the tasks of the operator.
     pub(crate) fn begin_errands(&mut self) {
         let (nodes, joins) = (self.options.nodes, self.options.joins);
         for number in 1..=joins {
@@ -126,7 +126,7 @@ impl World {
         self.errand(Errand::Leave(node));
     }
 
-    /// A node has answered the operator, if it was he who asked.
+    /// Handles a node's response to the operator; returns false if the request was not the operator's.
     pub(super) fn errand_answered(&mut self, id: RequestId, outcome: &Outcome) -> bool {
         let Some(errand) = self.operator.asked.remove(&id) else { return false };
         match (errand, outcome) {
@@ -141,14 +141,14 @@ impl World {
                     self.take_away(node);
                 }
             }
-            // Too few would be left. What was asked before others joined may be refused after what was asked since was
-            // heard.
+            // Too few nodes would remain. A request sent before other nodes joined may be refused after a later one was
+            // accepted.
             (Errand::Leave(node), Err(Failure::Invalid(_))) => {
                 if self.operator.leaving.get(&node) == Some(&false) {
                     self.operator.leaving.remove(&node);
                 }
             }
-            // Asked once more before the first answer came, and answered after the node has come, and left.
+            // Retried before the first response arrived, and answered after the node has joined, or even left.
             (Errand::Join(node), Err(Failure::Exists(_))) if self.machines.contains_key(&node) => {}
             (Errand::Impostor(node), Err(Failure::Exists(_))) => {
                 self.count("impostors refused");
@@ -167,7 +167,7 @@ impl World {
         true
     }
 
-    /// The universe has the node on its list: its disk is given the universe's name, and its process starts.
+    /// The cluster has added the node: its disk receives the cluster's identity, and its process starts.
     fn hand_over(&mut self, node: NodeId, nodes: &[NodeDescription]) {
         if !self.operator.joining.remove(&node) {
             return;
@@ -180,8 +180,8 @@ impl World {
         self.queue.put(self.now + self.random.below(100 * MILLISECOND), Happening::Start { node });
     }
 
-    /// The universe has taken note that a node is to leave. It may as well be lost for good now, if no other loss comes
-    /// on top.
+    /// The cluster has recorded that a node is leaving. The machine may be lost for good now, if no other loss adds to
+    /// it.
     fn leave_noted(&mut self, node: NodeId) {
         if self.machines[&node].is_gone || self.operator.leaving.get(&node) == Some(&true) {
             return;
@@ -191,7 +191,7 @@ impl World {
         }
         let faults = &self.options.faults;
         let is_alone = self.operator.leaving.len() == 1;
-        // Where logs are in main memory, the end of a process on top of it leaves nobody who may lead (guarantee 11).
+        // With main-memory logs, the end of another process would leave no replica eligible to lead (guarantee 11).
         let is_forced = self.options.durability == Durability::Forced;
         let may_be_lost = is_alone && is_forced && faults.rot == 0 && faults.blank == 0 && !self.has_lost_disk();
         let may_be_lost = may_be_lost && self.may_units_be_lost();
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// Whoever knows a node that does not know them makes itself known to it, as connections that are made anew do.
+    /// Nodes that know this node introduce themselves to it if it does not know them, like new connections.
     pub(crate) fn introduce_others_to(&mut self, id: NodeId) {
         let Some(process) = self.machines.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
         let known: BTreeSet<NodeId> = process.node.members().iter().map(|member| member.node).collect();
@@ -226,8 +226,8 @@ impl World {
         others.into_iter().for_each(|other| self.hello(other, id));
     }
 
-    /// The nodes that have left as far as any node knows. An operator who was refused at last may have been heard at
-    /// first.
+    /// The members that have left according to any node. An operator's request may have succeeded although a retry was
+    /// refused.
     pub(super) fn those_that_left(&self) -> BTreeSet<Member> {
         let processes = self.machines.values().filter_map(|machine| machine.process.as_ref());
         let catalogues =
@@ -236,8 +236,8 @@ impl World {
         rosters.filter(|node| node.standing == Standing::Left).map(|node| node.member).collect()
     }
 
-    /// No majority counts on a node that has left: the catalogue's cohort is without it wherever the roster says so,
-    /// and so is every range at the leader of its newest epoch. (A leader that was replaced may not know.)
+    /// Checks that no majority includes a node that has left: the catalog's cohort excludes it wherever the roster says
+    /// that it left, and so does every range at the leader of its newest epoch. (A replaced leader may not know.)
     pub(crate) fn check_roster(&mut self) {
         if self.options.leaves == 0 {
             return;
@@ -250,10 +250,10 @@ impl World {
                 let epoch = replica.promised().epoch;
                 let newest = self.operator.epochs.entry(cohort).or_default();
                 *newest = epoch.max(*newest);
-                // What is dropped owns nothing any more: its replica on the leaver may hear last that its table is
-                // gone.
+                // A dropped table owns nothing: its replica on the leaving node may be the last to learn that the table
+                // is gone.
                 let is_dropped = state.ownership() == Some(&Ownership::Dropped);
-                // Nor does a log unit: whether a projection has a leaver's unit, the catalogue knows.
+                // Log units are checked below: the catalog knows whether a projection contains a unit on that node.
                 if replica.leads() && !is_dropped && state.as_unit().is_none() {
                     leaders.push((cohort, epoch, replica.membership().everyone().collect()));
                 }

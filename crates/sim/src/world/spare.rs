@@ -1,9 +1,9 @@
-//! A table that one client creates, writes, drops and creates again, under one name: what was dropped must never show
-//! again, whichever node is asked and however old its copy of the map is.
+//! A table that one client repeatedly creates, writes and drops under one name. Dropped data must never reappear, on
+//! any node and with any stale copy of the map.
 //!
-//! The client does one thing after the other, so that each answer can be held against all that came before. A request
-//! whose outcome it never learned may still come into effect later: then the client takes another name for the next
-//! round, and a value that may still be written is let pass.
+//! The client performs one operation at a time, so that each response can be checked against all earlier ones. A
+//! request of unknown outcome may take effect later: the client then uses a new name for the next round, and accepts
+//! values that may still be written.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use tablets::request::{Mutation, TableRequest, Write};
 use super::World;
 use super::clients::RETENTION;
 
-/// What the client does with the table, one after the other.
+/// The client's operations on the table, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Create,
@@ -30,7 +30,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// What it may change.
+    /// How the library may treat the operation.
     pub(super) fn effect(self) -> Effect {
         match self {
             Self::Create | Self::Drop => Effect::Repeatable,
@@ -40,15 +40,15 @@ impl Step {
     }
 }
 
-/// How far it has come.
+/// The client's progress.
 #[derive(Clone, Debug)]
 pub(crate) struct Spare {
     pub(crate) step: Step,
-    /// Counts the names.
+    /// Number of names used.
     name: u64,
-    /// Counts the tables.
+    /// Number of tables created.
     round: u64,
-    /// A creation or a drop of this name may still come into effect.
+    /// A create or drop of this name may still take effect.
     is_in_doubt: bool,
     /// Values that may still be written.
     late: BTreeSet<Bytes>,
@@ -59,7 +59,7 @@ impl Spare {
         Self { step: Step::Create, name: 0, round: 0, is_in_doubt: false, late: BTreeSet::new() }
     }
 
-    /// Whether the next step comes at once: while some nodes may not know yet.
+    /// Whether the next operation follows immediately, while some nodes may have a stale map.
     pub(crate) fn is_urgent(&self) -> bool {
         self.step == Step::ReadDropped
     }
@@ -96,7 +96,10 @@ impl Spare {
         }
     }
 
-    /// Takes an answer in, and says what is wrong with it. The next step is then the next one's turn.
+    /// Checks a response and advances to the next operation.
+    ///
+    /// # Errors
+    /// The invariant that the response violates.
     fn answered(&mut self, step: Step, outcome: &Outcome, maybe_done: bool) -> Result<(), &'static str> {
         match (step, outcome) {
             (Step::Create, Ok(Response::Catalog(CatalogResponse::TableCreated { existed }))) => {
@@ -152,7 +155,7 @@ impl Spare {
 }
 
 impl World {
-    /// The client that has the spare table was answered.
+    /// Handles a response to the client of this table.
     pub(super) fn spare_answered(&mut self, step: Step, outcome: &Outcome, maybe_done: bool) {
         let Some(spare) = self.clients.spare.as_mut() else { return };
         if let Err(wrong) = spare.answered(step, outcome, maybe_done) {

@@ -1,6 +1,6 @@
-//! Splits of the clients' table while they read and write it: one client asks for them, one after the other, at rows
-//! and between them. What the splits come to shows in the clients' history; here is what no history tells: that at no
-//! moment two leaders may read one key.
+//! Splits of the clients' table while it is in use: one client requests them, one at a time, at rows and between them.
+//! The clients' history shows their effect on data. This module checks what no history shows: that no two leaders may
+//! read the same key at any time.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use node::request::{Outcome, Response};
 use super::World;
 
 impl World {
-    /// The client that asked for a split was answered.
+    /// Handles the response to a split request.
     pub(super) fn split_answered(&mut self, key: &Bytes, outcome: &Outcome, maybe_done: bool) {
         match outcome {
             Ok(Response::Catalog(CatalogResponse::RangeSplit { .. })) => {
@@ -28,7 +28,7 @@ impl World {
         }
     }
 
-    /// No two leaders that may read own a key of the same table, whichever cohorts they lead.
+    /// Checks that no two leaders that may read own the same key of a table, even in different cohorts.
     pub(super) fn check_owners(&mut self) {
         let mut owners: BTreeMap<(&str, &KeyRange, CohortId), NodeId> = BTreeMap::new();
         for (id, machine) in &self.machines {
@@ -41,7 +41,7 @@ impl World {
                 }
             }
         }
-        // In the order of tables and starts, ranges that overlap have no other between them that doesn't.
+        // Sorted by table and start, some pair of overlapping ranges is adjacent if any ranges overlap.
         let both = owners
             .iter()
             .zip(owners.iter().skip(1))

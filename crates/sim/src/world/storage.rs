@@ -1,4 +1,4 @@
-//! A process and its disk: batches, manifests and segments on their way, each of which takes its time and may fail.
+//! Disk IO of a process: batches, manifests and segments in flight, each of which takes time and may fail.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ use super::events::{Happening, ManifestStep};
 use super::process::Process;
 use super::{MILLISECOND, TrueTime, World};
 
-/// The log writes its last batch's identity again after being idle for so long (guarantee 7).
+/// The log rewrites the identity of its last batch after being idle for this long (guarantee 7).
 const ECHO_AFTER: TrueTime = 10 * MILLISECOND;
-/// How much longer a copy of the manifest takes when it takes long.
+/// Slowdown of a slow manifest write.
 const MANIFESTS_SLOWED: u64 = 100;
-/// What found no room on the disk is tried again after so long.
+/// Delay before a write that found no disk space is retried.
 const ROOM_PAUSE: TrueTime = 100 * MILLISECOND;
 
 impl World {
-    /// Hands the log's next batch to the disk if it is idle, and has the next segment prepared.
+    /// Submits the log's next batch if the disk is idle, and prepares the next segment.
     pub(super) fn begin_io(&mut self, id: NodeId) {
         let generation = self.generation(id);
         let now = self.now;
@@ -91,7 +91,7 @@ impl World {
         self.step(id, Event::LogForced { through: WriteId(through) });
     }
 
-    /// What had time to be forced has none any more.
+    /// Records that could be forced later are now due.
     pub(super) fn hurry(&mut self, id: NodeId) {
         let Some(process) = self.process(id) else { return };
         process.will_hurry = false;
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// An error from the disk ends the process (guarantee 25).
+    /// A disk error ends the process (guarantee 25).
     pub(super) fn disk_failed(&mut self, id: NodeId) {
         self.count("disk failures");
         self.end(id, true);

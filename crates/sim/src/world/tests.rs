@@ -1,4 +1,5 @@
-//! Runs of the whole: nothing is found in the product, and a seed gives the same run every time, in every build.
+//! Runs of the whole simulation: the product has no violations, and a seed gives the same run every time, in every
+//! build.
 
 use super::run;
 use crate::campaign;
@@ -7,7 +8,7 @@ use crate::campaign;
 /// changed, put the new ones here.
 const TRACES: &[(u64, u64)] = &[(1, 0x6afc_f7c3_3129_4a53), (2, 0xa54f_48e2_bb10_ad70), (3, 0x27a8_6da1_c5e9_09ad)];
 
-/// Seeds that once showed a bug, and what it was.
+/// Seeds that exposed bugs, with a description.
 const ONCE_BROKEN: &[(u64, &str)] = &[
     (9, "a flush that was begun anew after a full disk left out what had been frozen meanwhile"),
     (14, "a newcomer that knew no leader named the very node that asked it, which then waited for itself for ever"),
@@ -73,7 +74,7 @@ fn a_few_hundred_seeds_hold_and_everything_happens_in_them() {
     assert_eq!(campaign.missing(), Vec::<&str>::new(), "never happened");
 }
 
-/// The catalogue's cohort has all nodes: five of the seven vote, three of which commit.
+/// The catalog's cohort includes all nodes: five of the seven vote, and three commit.
 #[test]
 fn universes_of_seven_hold() {
     let seven = |seed| super::Options { nodes: 7, ..super::Options::draw(seed) };
@@ -82,8 +83,8 @@ fn universes_of_seven_hold() {
     assert!(campaign.counters["takeovers"] > 100, "{:?}", campaign.counters);
 }
 
-/// Every write that a client was told of was forced on two of three disks at least: alone, one after the other, that
-/// takes two forces each.
+/// Every acknowledged write was forced on at least two of three disks. A single sequential client needs two forces per
+/// write.
 #[test]
 fn acknowledged_writes_were_forced_on_a_majority() {
     let mut options = super::Options::draw(1);
@@ -98,7 +99,7 @@ fn acknowledged_writes_were_forced_on_a_majority() {
     assert!(writes > 30 && forces >= 2 * writes, "{writes} writes, {forces} forces");
 }
 
-/// Five replicas over a network that reorders, loses nothing, and whose leaders propose entry by entry.
+/// Five replicas on a network that reorders but loses nothing, with leaders that propose one entry at a time.
 #[test]
 fn what_arrives_out_of_order_is_hardly_sent_again() {
     let mut options = super::Options { nodes: 5, propose_bytes: 64, ..super::Options::draw(1) }.busy();
@@ -107,7 +108,7 @@ fn what_arrives_out_of_order_is_hardly_sent_again() {
     options.delay = 20 * super::MILLISECOND;
     (options.early_bytes, options.chain_bytes, options.piggyback_commits) = (65_536, 0, true);
     (options.replicas, options.leases, options.splits, options.drops) = (5, true, 0, false);
-    // Who has crashed lacks what it lacks.
+    // A crashed replica would need retransmission.
     (options.resets, options.crash_at_manifest) = (0, 0);
     options.commit_period = base::Duration::from_millis(100);
     for memory_log_bytes in [256, 2_048, 65_536] {
@@ -119,23 +120,23 @@ fn what_arrives_out_of_order_is_hardly_sent_again() {
     }
 }
 
-/// A log whose units are lost, time and again, on a node that lives: its log is damaged.
+/// A log that repeatedly loses units on running nodes, because their disk rots.
 #[test]
 fn logs_go_on_without_units_that_are_in_doubt() {
     let with_rot = |seed| {
         let options = super::Options::draw(seed);
         let nodes = options.nodes.max(3);
-        // A disk may only be lost while the log is whole.
+        // A disk may lose data only while the log has all its copies.
         let faults = super::options::Faults { rot: 8, kill: 2, power: 1, partition: 1, ..Default::default() };
         super::Options { nodes, log_users: 4, fault_every: 500 * super::MILLISECOND, faults, ..options }
     };
     let campaign = campaign::campaign_with(1..=300, with_rot, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None);
-    // As a rule a user meets with them first.
+    // Usually a user encounters them first.
     assert!(campaign.counters.contains_key("log units found in doubt"), "{:?}", campaign.counters);
 }
 
-/// A disk is lost for good, with the log's units on it.
+/// A disk is lost for good, with its log units.
 #[test]
 fn logs_go_on_without_a_lost_disk() {
     let with_loss = |seed| {
@@ -150,7 +151,7 @@ fn logs_go_on_without_a_lost_disk() {
     assert!(lost > 30, "{lost} disks were lost");
 }
 
-/// A log that is used while everything goes wrong.
+/// A log used under all kinds of fault.
 #[test]
 fn logs_hold() {
     let with_logs = |seed| {

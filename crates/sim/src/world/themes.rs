@@ -1,5 +1,5 @@
-//! What some runs are about. Where everything goes wrong at once, some coincidences hardly ever come about, and what
-//! only they show is hardly ever found. One seed in [`ONE_IN`] has each theme.
+//! Themes concentrate some runs on particular faults. When all faults occur together, some coincidences are rare, and
+//! bugs that need them are rarely found. One seed in [`ONE_IN`] has each theme.
 
 use base::{Durability, Duration};
 
@@ -9,24 +9,24 @@ use super::{MILLISECOND, Options};
 /// A theme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Theme {
-    /// Manifests queue up behind a slow disk while tables come and go.
+    /// Manifest writes queue up behind a slow disk while tables are created and dropped.
     SlowDisks,
-    /// Nodes are cut off all the time, and what they said meanwhile arrives late. Clocks run as far apart as they may,
-    /// and whoever is to lead next does so at once.
+    /// Frequent partitions, with delayed delivery of messages sent across them. Clocks drift as far apart as allowed,
+    /// and the next leader takes over immediately.
     CutOff,
-    /// Processes with main-memory logs stop, end and promise all the time.
+    /// Processes with main-memory logs frequently stop, crash and promise.
     Forgetting,
-    /// Ranges move to and fro between three nodes, and word of it takes its time.
+    /// Ranges move back and forth between three nodes, and updates are slow.
     Moving,
-    /// Ranges of a table with main-memory logs move to and fro between five nodes.
+    /// Ranges of a table with main-memory logs move back and forth between five nodes.
     MovingAndForgetting,
 }
 
-/// Each theme has one seed of so many.
+/// Each theme has one seed in this many.
 const ONE_IN: u64 = 20;
 
 impl Theme {
-    /// All of them.
+    /// All themes.
     pub const ALL: [Self; 5] =
         [Self::SlowDisks, Self::CutOff, Self::Forgetting, Self::Moving, Self::MovingAndForgetting];
 
@@ -36,7 +36,7 @@ impl Theme {
         Self::ALL.into_iter().find(|theme| seed % ONE_IN == theme.remainder())
     }
 
-    /// The seeds that have it.
+    /// The seeds with this theme.
     pub fn seeds(self) -> impl Iterator<Item = u64> {
         (0..).map(move |time: u64| time * ONE_IN + self.remainder())
     }
@@ -80,12 +80,12 @@ impl Theme {
     }
 }
 
-/// Clients ask for more.
+/// More and busier clients.
 fn talkative(options: Options) -> Options {
     Options { clients: 8, think: 20 * MILLISECOND, ..options }
 }
 
-/// Nodes neither come nor go, and no disk is lost.
+/// No node joins or leaves, and no disk is lost.
 fn settled(options: Options) -> Options {
     let faults = Faults { blank: 0, rot: 0, ..options.faults };
     Options { joins: 0, leaves: 0, replicas: 0, faults, ..options }
@@ -96,7 +96,7 @@ fn moving(options: Options) -> Options {
     Options { fault_every: 200 * MILLISECOND, faults, ..options }
 }
 
-/// Much is lost with a process. The ranges of such a table stay as they are.
+/// A crash loses much. Ranges of such a table are not split.
 fn in_memory(options: Options) -> Options {
     let faults = Faults { power_all: 2, ..options.faults };
     Options { durability: Durability::Memory, splits: 0, force_soon: 1_000 * MILLISECOND, faults, ..options }

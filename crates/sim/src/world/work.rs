@@ -1,5 +1,6 @@
-//! The work of a process on its tables: flushes and checkpoints, compactions, reads that wait for the disk, tables that
-//! come and go. Each takes its time, step by step, and the machine may crash between any two of them.
+//! Background work of a process on its tables: flushes and checkpoints, compactions, reads that wait for the disk,
+//! creation and removal of tables. Each runs in steps that take time, and the machine may crash between any two of
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +17,10 @@ use store::sstable::Io;
 use super::events::Happening;
 use super::{MILLISECOND, World};
 
-/// How many times as long a slow step takes.
+/// Slowdown of a slow step.
 const SLOWED: u64 = 400;
 
-/// What a process has begun.
+/// Work in progress.
 pub(crate) enum Work {
     Checkpoint {
         number: CheckpointId,
@@ -65,14 +66,14 @@ pub(crate) enum Work {
     },
 }
 
-/// All that a process has begun, by number.
+/// All work in progress, by number.
 #[derive(Default)]
 pub(crate) struct Works {
     last: u64,
     begun: BTreeMap<u64, Work>,
 }
 
-/// What a step of a work led to.
+/// The result of a step of work.
 enum Step {
     Again(Box<Work>),
     Done(Option<Box<Event>>),
@@ -87,7 +88,7 @@ impl Step {
 }
 
 impl World {
-    /// Begins a work; its first step comes after a while.
+    /// Begins work; its first step completes after a delay.
     pub(super) fn begin_work(&mut self, id: NodeId, work: Work) {
         let generation = self.generation(id);
         let longest = match work {
@@ -190,7 +191,7 @@ impl Work {
     }
 }
 
-/// Whether an error says only that there was no room, or that the file was removed meanwhile.
+/// Whether an error only reports a lack of space, or that the file was removed meanwhile.
 fn is_harmless(error: &FileError) -> bool {
     matches!(error.kind, FileErrorKind::NoSpace | FileErrorKind::NotFound)
 }

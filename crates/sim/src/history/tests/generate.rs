@@ -1,5 +1,5 @@
-//! Good histories by the thousand: clients on an atomic row, whose operations take effect at a moment between call and
-//! return, or, if nobody was told, much later.
+//! Generates good histories: clients on an atomic row, with operations that take effect between call and return, or,
+//! when the outcome is unknown, possibly much later.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +9,28 @@ use tablets::request::{Cell, Mutation};
 
 use crate::history::{Operation, What, WriteOutcome};
 
-/// What a history is made of; probabilities in percent.
+/// Parameters of a history; probabilities in percent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) operations: usize,
     pub(super) clients: u64,
     pub(super) columns: u64,
-    /// Different values; 0: none is written twice.
+    /// Number of distinct values; 0: every write has a new value.
     pub(super) values: u64,
     pub(super) reads: u64,
     pub(super) deletes: u64,
     pub(super) conditions: u64,
     /// Writes of unknown outcome.
     pub(super) unknown: u64,
-    /// The longest time from call to effect, and from effect to return.
+    /// Maximum time from call to effect, and from effect to return.
     pub(super) delay: u64,
-    /// The largest step from one version to the next.
+    /// Maximum difference between two consecutive versions.
     pub(super) version_step: u64,
 }
 
 type Cells = BTreeMap<Bytes, (Timestamp, Bytes)>;
 
-/// A history, with the row as it was after each write that took effect.
+/// A history, and the row after each write that took effect.
 pub(super) struct Generated {
     pub(super) history: Vec<Operation>,
     /// The writes, by index, in the order of their effects, and the row after each.
@@ -84,7 +84,7 @@ pub(super) fn generate(shape: Shape, random: &mut SplitMix64) -> Generated {
     Generated { history: planned.into_iter().map(|it| it.operation).collect(), effects }
 }
 
-/// Calls, returns and requests; the answers come with the effects.
+/// Plans calls, returns and requests; responses are filled in when the operations take effect.
 fn plan(shape: Shape, random: &mut SplitMix64) -> Vec<Planned> {
     let mut free_at = vec![0; usize::try_from(shape.clients).expect("few")];
     let mut value = 0;
@@ -141,7 +141,7 @@ fn mutations(shape: Shape, value: &mut u64, random: &mut SplitMix64) -> Vec<Muta
         .collect()
 }
 
-/// The version that the column has, most times, or one that somebody saw.
+/// The column's current version in three of four cases, otherwise one that was seen.
 fn condition(row: &Cells, column: &Bytes, seen: &[i64], random: &mut SplitMix64) -> Timestamp {
     match random.below(4) {
         0 => Timestamp(seen[usize::try_from(random.below(seen.len() as u64)).expect("an index")]),
@@ -174,7 +174,7 @@ pub(super) fn apply(row: &mut Cells, mutations: &[Mutation], version: Timestamp)
     }
 }
 
-/// Whether a read of `row` would have given this answer.
+/// Whether a read of `row` would have returned these cells.
 pub(super) fn answers(row: &Cells, asked: Option<&[Bytes]>, cells: &[Cell]) -> bool {
     read(row, asked) == cells
 }

@@ -1,4 +1,4 @@
-//! Histories by machine: the good pass, the spoilt fail, and small ones are judged as by trying every order.
+//! Generated histories: good ones pass, corrupted ones fail, and small ones agree with a brute-force search.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ const SMALL: Shape = Shape {
     version_step: 3,
 };
 
-/// Shapes that differ in everything that matters to the search.
+/// Draws a shape, varying every parameter that affects the search.
 fn shape(random: &mut SplitMix64) -> Shape {
     Shape {
         operations: 5 + usize::try_from(random.below(80)).expect("small"),
@@ -48,8 +48,8 @@ fn good_histories_pass() {
     }
 }
 
-/// Makes one read show a version that an acknowledged write had covered before the read was called. Nothing explains
-/// that, whatever the unknown writes did.
+/// Makes one read return a version that an acknowledged write had overwritten before the read was called. No order
+/// explains that, regardless of the unknown writes.
 fn make_stale(generated: &mut Generated, random: &mut SplitMix64) -> bool {
     let Generated { history, effects } = generated;
     let reads: Vec<usize> = (0..history.len()).filter(|&it| matches!(history[it].what, What::Read { .. })).collect();
@@ -108,7 +108,7 @@ fn stale_histories_fail() {
     assert!(spoilt > 1_000, "{spoilt}");
 }
 
-/// Changes one answer at random; the result may be good or bad.
+/// Changes one response at random; the result may be good or bad.
 fn disturb(history: &mut [Operation], random: &mut SplitMix64) {
     let at = usize::try_from(random.below(history.len() as u64)).expect("an index");
     let version = Timestamp(1 + i64::try_from(random.below(6)).expect("small"));
@@ -141,7 +141,7 @@ fn disturb(history: &mut [Operation], random: &mut SplitMix64) {
     }
 }
 
-/// Judges by trying every order and, for writes of unknown outcome, every version up to `versions`.
+/// A brute-force checker: tries every order and, for unknown writes, every version up to `versions`.
 struct Naive<'a> {
     history: &'a [Operation],
     versions: i64,
@@ -272,7 +272,7 @@ fn five_thousand_operations_on_one_row_take_less_than_two_seconds() {
     }
 }
 
-/// A read near the end that misses a column: no slot is empty by itself, so the search must try and give up.
+/// A read near the end of the history misses a column. Every operation has a slot, so the search has to fail.
 #[test]
 fn a_bad_end_of_a_long_history_is_found_soon() {
     let mut random = SplitMix64::new(5);

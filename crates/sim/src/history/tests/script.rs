@@ -1,7 +1,8 @@
-//! Histories as text: a line is `key called..returned`, then `write` or `read`, what was asked, `->` and the answer.
+//! A text format for histories: a line is `key called..returned`, then `write` or `read`, the request, `->` and the
+//! response.
 //!
 //! A mutation is `column=value` or `column-`, with `?version` for a condition; a cell is `column=value@version`.
-//! Answers are, to a write, a version, `refused column expected actual`, `unknown` or `not done`; to a read, cells or
+//! Responses to a write are a version, `refused column expected actual`, `unknown` or `not done`; to a read, cells or
 //! `nothing`.
 
 use base::Timestamp;
