@@ -1,5 +1,5 @@
-//! What this node did of late, for people who look now: sampled once a second and kept for a few minutes, so that a
-//! page that is opened knows what was before.
+//! Recent activity of this node: sampled once a second and retained for a few minutes, so that the console can plot it
+//! from the moment it is opened.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -8,26 +8,26 @@ use std::time::{Duration, Instant};
 use api::admin::Activity as Message;
 use node::request::Status;
 
-/// The pause between two samples.
+/// Interval between samples.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
-/// Samples that are kept: three minutes of them, which take a kilobyte and a half of each answer about the status.
+/// Samples retained: three minutes, about 1.5 KiB per status response.
 const SAMPLES_MAX: usize = 180;
 
 /// The samples.
 #[derive(Debug, Default)]
 pub(crate) struct Activity(Mutex<Lately>);
 
-/// What a sample is taken of.
+/// Input of one sample.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen<'a> {
     pub(crate) at: Instant,
-    /// What the services of data have answered since the start.
+    /// Requests answered by the data services since the start.
     pub(crate) requests: u64,
     pub(crate) resident_bytes: u64,
     pub(crate) status: &'a Status,
 }
 
-/// What one cohort did.
+/// Activity of one cohort.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Rates {
     pub(crate) writes_per_second: f64,
@@ -44,7 +44,7 @@ struct Lately {
     reads_per_second: VecDeque<f32>,
 }
 
-/// What was counted by the last sample.
+/// Counters at the last sample.
 #[derive(Debug)]
 struct Totals {
     at: Instant,
@@ -66,7 +66,7 @@ impl Activity {
         lately.resident_bytes = seen.resident_bytes;
     }
 
-    /// What this node tells of itself.
+    /// The retained samples, for a status response.
     pub(crate) fn message(&self) -> Message {
         let lately = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Message {
@@ -78,7 +78,7 @@ impl Activity {
         }
     }
 
-    /// What a cohort did in the last sample.
+    /// The rates of a cohort in the last sample.
     pub(crate) fn of_cohort(&self, cohort: u32) -> Rates {
         let lately = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lately.cohorts.get(&cohort).copied().unwrap_or_default()

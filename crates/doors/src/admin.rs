@@ -1,4 +1,4 @@
-//! The admin service: how this very node is, and what an operator has the universe do.
+//! The admin service: this node's status, and cluster operations.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ impl<G: Gateway> Admin for Door<G> {
     }
 }
 
-/// Whether others reach somebody there.
+/// Checks that the address may be reachable from other nodes.
 fn check_address(address: &str) -> Result<(), Failure> {
     match address.parse::<SocketAddr>() {
         Ok(known) if !known.ip().is_unspecified() && known.port() != 0 => Ok(()),

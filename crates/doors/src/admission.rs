@@ -1,8 +1,7 @@
-//! Lets connections in: so many at one time, and only those that soon say something sensible.
+//! Connection admission: limits the number of connections, and closes those that do not start HTTP/2 in time.
 //!
-//! HTTP/2 begins with a fixed preface. Until it has come nothing is known of the peer, so a connection that sends
-//! anything else is closed at the first wrong byte, and a silent one after [`PREFACE_TIME_MAX`]. From then on HTTP/2's
-//! own pings watch over it.
+//! HTTP/2 begins with a fixed preface. A connection that sends anything else is closed at the first wrong byte, and a
+//! silent one after [`PREFACE_TIME_MAX`]. Afterwards, HTTP/2 pings detect dead connections.
 
 use std::future::Future;
 use std::io;
@@ -20,10 +19,10 @@ use tonic::transport::server::Connected;
 use crate::flow_control::{self, ClientMemory};
 use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, PREFACE_TIME_MAX};
 
-/// How every HTTP/2 connection begins (RFC 9113, section 3.4).
+/// The HTTP/2 connection preface (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The connections that a listener lets in, as they come.
+/// The connections that a listener accepts.
 pub(crate) struct Connections {
     listener: TcpListener,
     places: Arc<Semaphore>,
@@ -38,7 +37,7 @@ impl Connections {
         Self { listener, places: Arc::new(Semaphore::new(connections_max)), connections_max, memory, pause: None }
     }
 
-    /// A place for the connection, or none: it is closed.
+    /// Admits the connection if there is a free slot; otherwise closes it.
     fn admit(&self, stream: TcpStream) -> Option<Connection> {
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
             tracing::debug!(connections = self.connections_max, "connection closed: too many are open");
@@ -74,16 +73,16 @@ impl Stream for Connections {
     }
 }
 
-/// A connection in its place.
+/// An admitted connection.
 pub(crate) struct Connection {
     stream: TcpStream,
-    /// What is still missing of the preface; none once it has come.
+    /// The outstanding part of the preface; `None` once it is complete.
     preface: Option<Preface>,
     memory: Arc<flow_control::Connection>,
     _place: OwnedSemaphorePermit,
 }
 
-/// The beginning of a connection.
+/// The preface of a connection, as far as it was received.
 struct Preface {
     seen: usize,
     patience: Pin<Box<Sleep>>,
@@ -94,7 +93,7 @@ impl Preface {
         Self { seen: 0, patience: Box::pin(sleep(PREFACE_TIME_MAX)) }
     }
 
-    /// Looks at bytes that came; true once the preface is whole.
+    /// Checks received bytes against the preface; true once it is complete.
     fn see(&mut self, bytes: &[u8]) -> io::Result<bool> {
         let awaited = &PREFACE[self.seen..];
         let count = awaited.len().min(bytes.len());
@@ -152,7 +151,7 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// Each call finds its connection's memory among its extensions.
+/// Calls find the memory of their connection in their extensions.
 impl Connected for Connection {
     type ConnectInfo = Arc<flow_control::Connection>;
 

@@ -1,7 +1,7 @@
-//! Counts the calls of the gRPC door under the names that gRPC servers customarily use (those of `go-grpc-prometheus`).
+//! Counts gRPC calls, with the metric names that gRPC servers customarily use (those of `go-grpc-prometheus`).
 //!
-//! A stranger may call any path. Only methods that the doors' descriptors name have series of their own, all other
-//! calls share one, so that nobody can fill the memory with labels.
+//! An untrusted client may call any path. Only methods in the served descriptors have their own series; all other calls
+//! share one, which bounds the cardinality of labels.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -21,14 +21,14 @@ use tonic::codegen::http::{HeaderMap, Request, Response};
 use tonic::{Code, Status};
 use tower::{Layer, Service};
 
-/// Upper ends of the durations' buckets, in seconds: from a read in memory to the longest default deadline.
+/// Upper bounds of the duration buckets, in seconds: from a read in memory to the longest default deadline.
 pub(crate) const SECONDS: [f64; 16] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-/// The services whose calls are what a node is there for.
+/// The services that serve data.
 const DATA: [&str; 2] = ["loggos.columns.v1.Columns", "loggos.log.v1.Log"];
-/// What calls of no method that we know are counted as.
+/// The label of calls to unknown methods.
 const UNKNOWN: &str = "unknown";
-/// The status codes by their numbers, as gRPC's own libraries print them.
+/// The names of the status codes by number, as gRPC's own libraries print them.
 const CODES: [&str; 17] = [
     "OK",
     "Canceled",
@@ -49,10 +49,10 @@ const CODES: [&str; 17] = [
     "Unauthenticated",
 ];
 
-/// All calls of a door.
+/// All calls of the gRPC server.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    /// By the path of the call.
+    /// Methods by path.
     methods: HashMap<String, Arc<Method>>,
     unknown: Arc<Method>,
     data: Arc<AtomicU64>,
@@ -60,14 +60,14 @@ pub(crate) struct Calls {
     subscribed: IntCounter,
 }
 
-/// The calls of one method; their series begin with the first.
+/// The calls of one method. Its series are registered with the first call.
 #[derive(Debug)]
 struct Method {
     service: String,
     name: String,
     families: Families,
     series: OnceLock<Series>,
-    /// Counts the calls of the services of data.
+    /// Counts the calls of the data services.
     data: Option<Arc<AtomicU64>>,
 }
 
@@ -130,17 +130,17 @@ impl Calls {
         Ok(Self { methods: methods.collect(), unknown: method(UNKNOWN, UNKNOWN), data, streamed, subscribed })
     }
 
-    /// Calls of the services of data that have ended, and requests in their streams that were answered.
+    /// Completed calls of the data services, plus answered requests in their streams.
     pub(crate) fn of_data(&self) -> u64 {
         self.data.load(Ordering::Relaxed) + self.streamed.get()
     }
 
-    /// So many requests in a stream were answered.
+    /// Counts answered requests of a stream.
     pub(crate) fn streamed(&self, answers: usize) {
         self.streamed.inc_by(answers as u64);
     }
 
-    /// So many entries of a log were told to a subscriber.
+    /// Counts entries delivered to subscribers.
     pub(crate) fn subscribed(&self, entries: usize) {
         self.subscribed.inc_by(entries as u64);
     }
@@ -171,7 +171,7 @@ impl Method {
     }
 }
 
-/// Every service and method that the door serves.
+/// All services and methods that are served.
 fn served_methods() -> Vec<(String, String)> {
     let sets =
         [api::DOORS_DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET, tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET];
@@ -185,7 +185,7 @@ fn served_methods() -> Vec<(String, String)> {
     methods
 }
 
-/// A call under way. One that goes without having ended was given up by its client.
+/// A call in progress. It is counted as canceled if it is dropped before it ends.
 #[derive(Debug)]
 struct Running {
     method: Arc<Method>,
@@ -216,7 +216,7 @@ fn code(headers: &HeaderMap) -> Option<Code> {
     headers.get("grpc-status").map(|code| Code::from_bytes(code.as_bytes()))
 }
 
-/// Counts what passes through the services that it makes.
+/// A layer that counts calls.
 #[derive(Clone, Debug)]
 pub(crate) struct Counting(pub(crate) Arc<Calls>);
 
@@ -228,7 +228,7 @@ impl<S> Layer<S> for Counting {
     }
 }
 
-/// A service whose calls are counted.
+/// A service with counted calls.
 #[derive(Clone, Debug)]
 pub(crate) struct Counted<S> {
     inner: S,
@@ -253,7 +253,7 @@ where
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await?;
-            // A refusal says so in its headers; what begins well says in its trailers how it ended.
+            // A refusal has its status in the headers; any other response has it in the trailers.
             Ok(match code(answer.headers()) {
                 Some(code) => {
                     running.end(code);
@@ -265,7 +265,7 @@ where
     }
 }
 
-/// An answer's body, up to its trailers.
+/// The body of a response, observed until its trailers.
 struct Watched {
     inner: Body,
     running: Running,

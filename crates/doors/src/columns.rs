@@ -31,7 +31,7 @@ pub(crate) struct Door<G> {
 
 const NANOSECONDS_IN_MS: u64 = 1_000_000;
 
-/// What every call comes to.
+/// The result of a call.
 pub(crate) type Answer<T> = Result<tonic::Response<T>, Status>;
 
 impl<G: Gateway> Door<G> {
@@ -50,7 +50,7 @@ impl<G: Gateway> Door<G> {
     }
 }
 
-/// Asks the node, within the limits and the call's deadline, and reserves room for the response.
+/// Sends the request to the node, within the limits and the call's deadline, and reserves memory for the response.
 pub(crate) async fn ask<T, G: Gateway>(
     gateway: &G,
     request: &tonic::Request<T>,
@@ -59,7 +59,7 @@ pub(crate) async fn ask<T, G: Gateway>(
     let refusal = |failure| refusal::status(&failure);
     node::request::validate(&asked).map_err(refusal)?;
     let call = Call::of(request)?;
-    // The node counts what is asked from now on.
+    // The node accounts for the decoded request from here on.
     call.message_taken();
     let (deadline, changes) = (deadline(request), asked.changes());
     let answer = gateway.submit(asked, deadline.node, Held::of(&call.connection));
@@ -68,19 +68,19 @@ pub(crate) async fn ask<T, G: Gateway>(
     Ok(response)
 }
 
-/// What is left of a call's time.
+/// The remaining time of a call.
 pub(crate) fn deadline<T>(call: &tonic::Request<T>) -> Deadline {
     let elapsed = call.extensions().get::<Arrival>().map_or(Duration::ZERO, |arrival| arrival.0.elapsed());
     Deadline::of(call.metadata(), elapsed)
 }
 
-/// The node answered another question than it was asked: a fault of ours, which a client can only report.
+/// Status for a response of the wrong type: an internal error.
 pub(crate) fn unexpected(response: &Response) -> Status {
     tracing::error!(?response, "the node's answer does not fit its question");
     Status::internal("the node's answer does not fit the question")
 }
 
-/// The durability that a new table is to have, if that is said.
+/// The durability requested for a new table, if specified.
 fn wanted(durability: i32) -> Result<Option<Durability>, Status> {
     match message::Durability::try_from(durability) {
         Ok(message::Durability::Unspecified) => Ok(None),

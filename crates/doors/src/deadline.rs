@@ -1,8 +1,8 @@
-//! When a call must be answered: by the client's `grpc-timeout`, or by our default.
+//! The deadline of a call: the client's `grpc-timeout`, or the default.
 //!
-//! An answer that arrives as the client gives up is no answer. So the node is asked to answer a margin before the
-//! client's deadline, and half that margin later the door speaks for it: "unavailable" for a read, which did nothing,
-//! "outcome unknown" for what may change something. The node always answers; the guard is for the day it doesn't.
+//! A response that arrives after the client's timeout is useless. So the node must respond a margin before the client's
+//! deadline. Half that margin later the server responds in its place: "unavailable" for a read, which had no effect,
+//! and "outcome unknown" for a request that may have had one. The node always responds; this guard covers bugs.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -14,36 +14,36 @@ use machine::Failure;
 use node::request::Outcome;
 use tonic::metadata::MetadataMap;
 
-/// A call without a deadline of its own gets this one.
+/// Deadline of a call that specifies none.
 const DEFAULT: Duration = Duration::from_nanos(DEADLINE_DEFAULT.0);
-/// A call's deadline, at most.
+/// Maximum deadline of a call.
 const MAX: Duration = Duration::from_nanos(DEADLINE_MAX.0);
-/// The share of a deadline that is kept for the way back ...
+/// The share of a deadline reserved for the response ...
 const MARGIN_SHARE: u32 = 10;
 /// ... up to this.
 const MARGIN_MAX: Duration = Duration::from_millis(100);
 
-/// When a call's first bytes came: its deadline counts from there, not from the end of a long message.
+/// When the first bytes of a call arrived. Its deadline counts from there, not from the end of a long message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival(pub(crate) Instant);
 
-/// How long the node and the door have.
+/// The time remaining for the node and for the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadline {
-    /// The node answers within this.
+    /// The node responds within this.
     pub(crate) node: Duration,
-    /// The door answers after this.
+    /// The server responds in the node's place after this.
     pub(crate) guard: Duration,
 }
 
 impl Deadline {
-    /// The deadline of a call with these headers that has used `elapsed` of it already.
+    /// The deadline of a call with these headers, of which `elapsed` has passed.
     pub(crate) fn of(headers: &MetadataMap, elapsed: Duration) -> Self {
         let asked = headers.get("grpc-timeout").and_then(|text| parse(text.to_str().ok()?));
         Self::within(asked, elapsed)
     }
 
-    /// The deadline of a request in a stream that has just arrived; 0 milliseconds: it says none.
+    /// The deadline of a request that just arrived in a stream; 0 milliseconds means the default.
     pub(crate) fn of_streamed(milliseconds: u32) -> Self {
         let asked = Duration::from_millis(milliseconds.into());
         Self::within(Some(asked).filter(|asked| !asked.is_zero()), Duration::ZERO)
@@ -56,10 +56,10 @@ impl Deadline {
         Self { node: left.saturating_sub(margin), guard: left.saturating_sub(margin / 2) }
     }
 
-    /// The outcome of `answer`, or what the door says in its place once the guard's time is up.
+    /// The outcome of `answer`, or [`no_answer`] once the guard's time has passed.
     pub(crate) async fn guard(self, changes: bool, answer: impl Future<Output = Outcome>) -> Outcome {
         let mut answer = pin!(answer);
-        // Most reads are answered at once, and need no timer.
+        // Most reads are answered immediately and need no timer.
         if let Poll::Ready(outcome) = poll_fn(|context| Poll::Ready(answer.as_mut().poll(context))).await {
             return outcome;
         }
@@ -67,13 +67,13 @@ impl Deadline {
     }
 }
 
-/// What the door says for a node that has not answered.
+/// The outcome if the node has not responded.
 pub(crate) fn no_answer(changes: bool) -> Failure {
     let silent = "the node did not answer in time".to_owned();
     if changes { Failure::Unknown(silent) } else { Failure::Unavailable(silent) }
 }
 
-/// gRPC's form of a timeout: at most eight digits and a unit.
+/// Parses a gRPC timeout: at most eight digits and a unit.
 fn parse(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,4 +1,4 @@
-//! The formation service: whose disk a node has, and the way from a blank one to a universe.
+//! The formation service: reports the identity of a node's disk, and forms a cluster from blank disks.
 
 use std::sync::Arc;
 
@@ -11,59 +11,59 @@ use tonic::Status;
 
 use crate::refusal;
 
-/// A universe as it was formed.
+/// The identity of a formed cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Genesis {
-    /// Its name.
+    /// The cluster's identifier.
     pub universe: UniverseId,
-    /// Every node with the disk that it had then.
+    /// The founding members: each node with its disk.
     pub members: Vec<Member>,
 }
 
-/// What a node says of itself.
+/// A node's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Own {
     /// The node and its disk.
     pub member: Member,
-    /// The format of what it writes.
+    /// Version of the on-disk format that it writes.
     pub format: u32,
-    /// The version of the protocol between nodes.
+    /// Version of the protocol between nodes.
     pub protocol: u32,
-    /// Where other nodes reach it, as `address:port`.
+    /// Address for other nodes, as `address:port`.
     pub peer: String,
-    /// Where clients reach it, as `address:port`.
+    /// Address for clients, as `address:port`.
     pub grpc: String,
 }
 
-/// A universe that is there, as a node is told which joins it.
+/// An existing cluster, as described to a joining node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
-    /// Its name.
+    /// The cluster's identifier.
     pub universe: UniverseId,
-    /// Its nodes, the new one among them, each with where other nodes reach it.
+    /// Its nodes, including the new one, each with its address for other nodes.
     pub hosts: Vec<(Member, String)>,
 }
 
-/// What a node is, before it is formed and after.
+/// The identity of a node, before and after it is formed.
 pub trait Founding: Send + Sync + 'static {
-    /// What it says of itself.
+    /// The node's description of itself.
     fn own(&self) -> &Own;
-    /// The universe that it is a member of; none while its disk is blank.
+    /// The cluster that it is a member of; `None` while its disk is blank.
     fn genesis(&self) -> Option<Genesis>;
-    /// Makes it a member of the universe of these disks: in the order of nodes, each named once, this one among them.
-    /// May take as long as the disk does.
+    /// Makes it a member of a new cluster with these members: ordered by node, without duplicates, including this one.
+    /// Waits for the disk.
     ///
     /// # Errors
-    /// When it is not to be a member, for a reason of its own.
+    /// When it cannot become a member.
     fn form(&self, members: Vec<Member>) -> Result<Genesis, Failure>;
-    /// Makes it one of a universe that has it on its list of nodes. May take as long as the disk does.
+    /// Makes it a member of an existing cluster that has added it. Waits for the disk.
     ///
     /// # Errors
-    /// When it is one of another, or for a reason of its own.
+    /// When it belongs to another cluster, or cannot become a member for another reason.
     fn join(&self, invitation: Invitation) -> Result<Genesis, Failure>;
 }
 
-/// A node that was formed.
+/// A [`Founding`] for a node that is formed already.
 #[derive(Clone, Debug)]
 pub struct Founded {
     own: Own,
@@ -71,7 +71,7 @@ pub struct Founded {
 }
 
 impl Founded {
-    /// A node that says this of itself, a member of this universe.
+    /// A formed node with this description, a member of this cluster.
     #[must_use]
     pub fn new(own: Own, mut genesis: Genesis) -> Self {
         genesis.members.sort_unstable();
@@ -138,7 +138,7 @@ impl Formation for Door {
 }
 
 impl Door {
-    /// Does what takes as long as the disk does.
+    /// Runs a disk operation on a blocking thread.
     async fn format(
         &self,
         format: impl FnOnce(&dyn Founding) -> Result<Genesis, Failure> + Send + 'static,
@@ -151,7 +151,7 @@ impl Door {
     }
 }
 
-/// The universe that this node is to join, if what is said of it makes sense.
+/// Validates the description of the cluster that this node is to join.
 fn invitation(own: Member, request: JoinRequest) -> Result<Invitation, Failure> {
     let universe = u128::from_str_radix(&request.universe, 16).ok().filter(|_| request.universe.len() == 32);
     let universe = universe
@@ -173,7 +173,7 @@ fn invitation(own: Member, request: JoinRequest) -> Result<Invitation, Failure> 
     Ok(Invitation { universe, hosts })
 }
 
-/// Whether these may be the members of a universe that this node is one of.
+/// Validates the members of a cluster that includes this node.
 fn check(own: Member, members: &[Member]) -> Result<(), Failure> {
     if !UNIVERSE_NODES.contains(&members.len()) {
         return Err(Failure::Invalid(format!(

@@ -1,21 +1,20 @@
-//! The doors: the servers through which the world reaches a node. So far two: gRPC, with the columns service
-//! (Spinnaker, section 3), the log service (CORFU), the admin service, reflection and health; and the [`console`], HTTP
-//! for browsers and Prometheus.
+//! The protocol servers of a node. There are two: gRPC, with the columns service (Spinnaker, section 3), the log
+//! service (CORFU), the admin service, reflection and health; and the [`console`], HTTP for browsers and Prometheus.
 //!
-//! A door is a translator. It turns bytes into a [`Request`], refuses what breaks a limit, hands the rest to the node
-//! through the [`Gateway`], and turns the [`Outcome`] back into bytes. It decides nothing about data.
+//! A server only translates. It decodes a [`Request`], refuses requests over a limit, passes the rest to the node
+//! through the [`Gateway`], and encodes the [`Outcome`]. It makes no decisions about data.
 //!
-//! What it owes its clients:
-//! * *An answer by the deadline*: definite, or the statement that the outcome is unknown (`deadline`).
+//! It guarantees to clients:
+//! * *A response by the deadline*: definite, or the statement that the outcome is unknown (`deadline`).
 //! * *An error that says what may be done next*, for machines as well as for people (`refusal`).
-//! * *That clients stop neither the node nor each other*: connections, their time to say something sensible, the calls
-//!   on each and the memory of all of them are bounded (`limits`, `admission`, `flow_control`).
+//! * *Isolation*: clients stop neither the node nor each other. The number of connections, the time to send a request,
+//!   the calls of each connection and the memory of all of them are bounded (`limits`, `admission`, `flow_control`).
 //!
-//! What goes on is counted (`calls`) and sampled (`activity`) by an [`Observer`] that all doors of a node share, and
-//! told as metrics (`metrics`).
+//! An [`Observer`], shared by all servers of a node, counts calls (`calls`), samples activity (`activity`), and exports
+//! metrics (`metrics`).
 //!
-//! **Architecture invariant:** a door never waits without a bound, and nothing that arrives on one connection ends
-//! another.
+//! **Architecture invariant:** a server never waits without a bound, and nothing that arrives on one connection
+//! terminates another.
 
 mod activity;
 mod admin;
@@ -49,27 +48,27 @@ pub use limits::{CONSOLE_CONNECTIONS_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
 pub use observer::Observer;
 pub use server::{ServeError, serve};
 
-/// The way from the doors to the node behind them.
+/// The interface from the servers to the node.
 pub trait Gateway: Send + Sync + 'static {
-    /// Hands in a request that keeps the limits. The node answers within `deadline`, if only to say that it doesn't
-    /// know; to drop the future abandons the answer, and before long a request that reads. One that changes something
-    /// goes on. `held` is dropped once the node has answered, and not before.
+    /// Submits a request that satisfies the limits. The node responds within `deadline`, possibly with an unknown
+    /// outcome. Dropping the future discards the response; a read is then abandoned soon, and a write continues. `held`
+    /// is dropped once the node has responded, and not before.
     fn submit(&self, request: Request, deadline: Duration, held: Held) -> impl Future<Output = Outcome> + Send;
 
-    /// Hands in what a message of a stream brought, all at once. Each outcome is given to `replies` under its request's
-    /// ticket, in any order; of a request that is too much for the node, at once.
+    /// Submits all requests of one stream message. Each outcome is passed to `replies` with its request's ticket, in
+    /// any order; requests that exceed the node's capacity are refused immediately.
     fn submit_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>);
 }
 
 /// A request of a stream.
 #[derive(Debug)]
 pub struct Ticketed {
-    /// Names it among the requests of its stream.
+    /// Identifies it among the requests of its stream.
     pub ticket: u64,
-    /// The request, which keeps the limits.
+    /// The request, which satisfies the limits.
     pub request: Request,
-    /// The node answers within this.
+    /// The node responds within this.
     pub deadline: Duration,
-    /// Dropped once it is answered.
+    /// Dropped once the request is answered.
     pub held: Held,
 }

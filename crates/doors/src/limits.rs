@@ -6,23 +6,24 @@ use api::frugal::STREAM_BATCH_MAX;
 use base::limits::{SCAN_PAGE_BYTES, SESSION_WINDOW, WRITE_BYTES_MAX};
 use sharedlog::limits::BATCH_BYTES_MAX;
 
-/// Bytes of a request message: the largest write, with room for the framing of its fields (a kilobyte of columns, a
-/// few bytes each) and the table's name.
+/// Bytes of a request message: the largest write, with the framing of its fields (1,024 columns, a few bytes each)
+/// and the table's name.
 pub const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX + (64 << 10);
 
-/// Bytes of the answer of a call of its own: a page of a scan may end with a row that reaches past the page's size, and
-/// a row may have several of the largest values. Larger rows are read by naming columns.
+/// Bytes of the response of a unary call: a page of a scan may end with a row that exceeds the page size, and a row may
+/// have several of the largest values. Larger rows are read by naming columns.
 pub const REPLY_BYTES_MAX: usize = SCAN_PAGE_BYTES + 2 * WRITE_BYTES_MAX + (4 << 20);
 
-/// Connections at one time: an idle one costs some 30 KiB, so all of them stay below 128 MiB. More are closed at once.
+/// Concurrent connections: an idle one costs about 30 KiB, so all of them take less than 128 MiB. Further ones are
+/// closed at once.
 pub(crate) const CONNECTIONS_MAX: usize = 4_096;
 
-/// Calls under way on one connection: a session's whole window of writes. HTTP/2 itself makes a client with more wait.
+/// Concurrent calls on one connection: a session's whole window of writes. HTTP/2 delays further calls.
 pub(crate) const STREAMS_PER_CONNECTION_MAX: u32 = SESSION_WINDOW as u32;
 
-/// Streams that are open at one time, over all connections: an idle one costs some 8 KiB.
+/// Concurrent open streams over all connections: an idle one costs about 8 KiB.
 pub(crate) const STREAMS_MAX: usize = 4_096;
-/// Requests of one stream that are not answered, or whose answers have not been sent: at this limit the stream is not
+/// Requests of one stream that are not answered, or have answers that are not sent: at this limit the stream is not
 /// read. Two full messages.
 pub(crate) const STREAM_REQUESTS_MAX: usize = 2 * STREAM_BATCH_MAX;
 /// Size of a message of answers: clients accept 4 MiB by default. A larger answer is sent alone.
@@ -30,7 +31,7 @@ pub(crate) const STREAM_MESSAGE_BYTES: usize = 256 << 10;
 /// An answer to a read of a log ends with the entry that reaches this size: with entries of a usual size it is below the
 /// clients' default limit.
 pub(crate) const READ_ANSWER_BYTES: usize = 2 << 20;
-/// Bytes that a read of a log by itself, or in a stream, may bring: any single entry fits.
+/// Maximum bytes of a log read that is a unary call or in a stream: any single entry fits.
 pub(crate) const READ_BYTES_MAX: usize = BATCH_BYTES_MAX;
 /// Prefetch of a subscription, or one entry if that is larger: enough to keep several disks busy while the client reads.
 pub(crate) const PREFETCH_BYTES: usize = 4 << 20;
@@ -69,7 +70,7 @@ pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 /// Pause after a failed `accept`, which is mostly a lack of file descriptors: without it the loop would spin.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long calls under way may take to end once the door is to close.
+/// How long calls in progress may take to complete at shutdown.
 pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
 /// Characters of a message for people: it travels in a header, and those are bounded at 16 KiB by most clients.
@@ -77,13 +78,13 @@ pub(crate) const MESSAGE_CHARACTERS_MAX: usize = 512;
 /// Bytes of a column's name in an error's details, for the same reason.
 pub(crate) const DETAIL_COLUMN_BYTES_MAX: usize = 256;
 
-/// How long the node's machine may take to say how it is: it answers between two turns, which take milliseconds.
+/// How long the node's machine may take to report its status: it does so between two turns, which take milliseconds.
 pub(crate) const STATUS_TIME_MAX: Duration = Duration::from_secs(1);
-/// The server answers for it this much later.
+/// The server responds in its place this much later.
 pub(crate) const STATUS_GUARD: Duration = Duration::from_millis(100);
 
-/// The console's connections at one time: a browser has up to six, a scraper one. With their buffers they stay below
-/// 16 MiB. More are closed at once.
+/// Concurrent connections of the console: a browser has up to six, a scraper one. With their buffers they take less
+/// than 16 MiB. Further ones are closed at once.
 pub const CONSOLE_CONNECTIONS_MAX: usize = 128;
 /// How long a request to the console may take to arrive whole, from the connection's beginning or the last answer.
 pub(crate) const CONSOLE_REQUEST_TIME_MAX: Duration = Duration::from_secs(5);

@@ -1,5 +1,5 @@
 //! The log service: each call becomes one [`LogRequest`] to the node, and each [`LogResponse`] one message. A
-//! subscription is many reads ([`subscription`]).
+//! subscription consists of many reads ([`subscription`]).
 
 mod streamed;
 mod subscription;

@@ -1,8 +1,8 @@
-//! `/metrics`: what a node counts, in Prometheus's text format 0.0.4.
+//! `/metrics`: the node's metrics in Prometheus's text format 0.0.4.
 //!
-//! What is counted as it happens lies in a [`Registry`] as atomics: the calls (`calls`), and whatever the driver of the
-//! node registers. What the machine knows (its cohorts, its [`Counters`]) comes with its status, and becomes metrics
-//! only when somebody asks: the machine's thread keeps plain numbers, and the way of a write meets no lock for them.
+//! Metrics that are counted as events occur are atomics in a [`Registry`]: calls (`calls`), and those that the node's
+//! driver registers. The machine's own numbers (its cohorts, its [`Counters`]) come with its status and become metrics
+//! only on a scrape: the machine's thread keeps plain integers, and writes take no lock for metrics.
 
 use node::request::{CohortStatus, Counters, ReplicaStatus, Status};
 use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
@@ -12,7 +12,7 @@ use crate::process::Process;
 /// Labels of a cohort's series.
 const COHORT: [&str; 2] = ["cohort", "table"];
 
-/// Everything in `registry`, and what the process and the machine say now; without a status the machine said nothing.
+/// The metrics of `registry`, the process and the machine. Without a status the machine counts as down.
 pub(crate) fn text(registry: &Registry, status: Option<&Status>) -> Result<String, prometheus::Error> {
     let now = Snapshot(Registry::new());
     now.process(&Process::look())?;
@@ -28,7 +28,7 @@ pub(crate) fn text(registry: &Registry, status: Option<&Status>) -> Result<Strin
     TextEncoder::new().encode_to_string(&families)
 }
 
-/// Metrics of one moment.
+/// Metrics at one instant.
 struct Snapshot(Registry);
 
 impl Snapshot {
@@ -206,13 +206,13 @@ impl Snapshot {
     }
 }
 
-/// What this node says of its own replica.
+/// This node's replica of the cohort.
 fn own<'a>(status: &Status, cohort: &'a CohortStatus) -> Option<&'a ReplicaStatus> {
     cohort.replicas.iter().find(|replica| replica.node == status.node)
 }
 
 fn labels(cohort: &CohortStatus) -> [String; 2] {
-    // No table can be named so; an empty label would be none.
+    // These are not valid table names; an empty label would be the same as none.
     let table = match cohort.log.as_deref() {
         Some("") => "(log unit)".to_owned(),
         Some(log) => format!("(log {log})"),
@@ -222,7 +222,7 @@ fn labels(cohort: &CohortStatus) -> [String; 2] {
     [cohort.cohort.to_string(), table]
 }
 
-/// Gauges are signed; none of ours comes near the end of that.
+/// Gauges are signed; values never approach the limit.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What the doors know of the node's work beyond single requests: shared by all doors of a node.
+//! Observations across requests, shared by all servers of a node.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use crate::calls::Calls;
 use crate::limits::{STATUS_GUARD, STATUS_TIME_MAX};
 use crate::{Gateway, Held, metrics, process};
 
-/// Counts, samples and tells.
+/// Counters, samples and metrics.
 #[derive(Debug)]
 pub struct Observer {
     registry: Registry,
     pub(crate) calls: Arc<Calls>,
     pub(crate) activity: Activity,
-    /// Where the console is served; empty if it isn't.
+    /// The console's address; empty without a console.
     pub(crate) console: String,
 }
 
 impl Observer {
-    /// For a node whose console is there. `registry` holds what else it counts.
+    /// An observer for a node with this console address. `registry` holds the node's other metrics.
     ///
     /// # Errors
-    /// When the registry has metrics of our names already.
+    /// When the registry already has metrics with these names.
     pub fn new(registry: Registry, console: Option<SocketAddr>) -> Result<Self, prometheus::Error> {
         let calls = Arc::new(Calls::register(&registry)?);
         let console = console.map(|address| address.to_string()).unwrap_or_default();
         Ok(Self { registry, calls, activity: Activity::default(), console })
     }
 
-    /// Samples what the node does, for ever.
+    /// Samples the node's activity forever.
     pub(crate) async fn watch<G: Gateway>(&self, gateway: &G) {
         let mut ticks = interval(SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -46,13 +46,13 @@ impl Observer {
         }
     }
 
-    /// All metrics, as text.
+    /// All metrics in Prometheus's text format.
     pub(crate) async fn metrics<G: Gateway>(&self, gateway: &G) -> Result<String, prometheus::Error> {
         metrics::text(&self.registry, status(gateway).await.ok().as_ref())
     }
 }
 
-/// The machine's status, or why it isn't to be had.
+/// The machine's status, or the reason why it is unavailable.
 pub(crate) async fn status<G: Gateway>(gateway: &G) -> Result<Status, String> {
     let guard: Duration = STATUS_TIME_MAX + STATUS_GUARD;
     match timeout(guard, gateway.submit(Request::Status, STATUS_TIME_MAX, Held::default())).await {

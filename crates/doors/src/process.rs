@@ -1,17 +1,17 @@
-//! What the system says of this process, under the names that Prometheus's client libraries customarily use.
+//! Metrics of the operating system process, with the names that Prometheus's client libraries customarily use.
 
 use std::fs;
 
 use rustix::param::{clock_ticks_per_second, page_size};
 
-/// A look at the process. What can't be read is 0.
+/// A snapshot of the process. Values that cannot be read are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Process {
-    /// Processor time, user's and system's, in seconds.
+    /// CPU time, user and system, in seconds.
     pub(crate) cpu_seconds: f64,
     /// Physical memory.
     pub(crate) resident_bytes: u64,
-    /// When it was started, in seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub(crate) start_time_seconds: f64,
     pub(crate) threads: u64,
     pub(crate) open_fds: u64,
@@ -29,12 +29,12 @@ impl Process {
         }
     }
 
-    /// What `stat` says (proc_pid_stat(5)), on a machine that was started at `boot_time`.
+    /// Parses `stat` (proc_pid_stat(5)) on a machine that booted at `boot_time`.
     fn of(stat: &str, boot_time: f64) -> Self {
-        // The second field is the command's name, and may hold anything.
+        // The second field is the command name, which may contain any characters.
         let (_, fields) = stat.rsplit_once(')').unwrap_or_default();
         let fields: Vec<u64> = fields.split_whitespace().skip(1).map(|field| field.parse().unwrap_or(0)).collect();
-        // `fields` begins with the manual's fourth.
+        // `fields` starts with the manual's field 4.
         let field = |number: usize| fields.get(number - 4).copied().unwrap_or(0);
         let seconds = |ticks: u64| ticks as f64 / clock_ticks_per_second() as f64;
         Self {
@@ -47,7 +47,7 @@ impl Process {
     }
 }
 
-/// Physical memory of this process.
+/// Physical memory of this process, in bytes.
 pub(crate) fn resident_bytes() -> u64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     Process::of(&stat, 0.0).resident_bytes

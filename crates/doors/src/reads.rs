@@ -1,4 +1,4 @@
-//! What a read may show and what it showed, as messages.
+//! Converts read consistency, and the state that a read reflects, from and to messages.
 
 use api::columns::read_options::Consistency as Asked;
 use api::columns::{self as message, AnywhereRead, ReadOptions, TimelineRead};
@@ -6,7 +6,7 @@ use base::{CohortId, Lsn, Timestamp};
 use machine::{AsOf, Consistency, LogPlace};
 use node::request::Response;
 
-/// What a read may show.
+/// The consistency that a read requests.
 pub(crate) fn consistency(options: Option<ReadOptions>) -> Consistency {
     match options.and_then(|options| options.consistency) {
         None => Consistency::Strong,
@@ -18,7 +18,7 @@ pub(crate) fn consistency(options: Option<ReadOptions>) -> Consistency {
     }
 }
 
-/// An answer, and the state that it is of if it says so.
+/// A response, and the state that it reflects if it names one.
 pub(crate) fn undated(response: Response) -> (Response, Option<message::AsOf>) {
     match response {
         Response::Dated { response, as_of } => (*response, Some(state(*as_of))),
@@ -26,7 +26,7 @@ pub(crate) fn undated(response: Response) -> (Response, Option<message::AsOf>) {
     }
 }
 
-/// An answer without the state that it is of.
+/// A response without the state that it reflects.
 pub(crate) fn content(response: &Response) -> &Response {
     match response {
         Response::Dated { response, .. } => response,
@@ -44,7 +44,7 @@ fn state(as_of: AsOf) -> message::AsOf {
     message::AsOf {
         place: Some(message::Place { cohort: cohort.0, epoch: lsn.epoch.0, sequence: lsn.sequence.0 }),
         timestamp: timestamp.0,
-        // What is left of a millisecond counts as one: the age is no less than it is said to be.
+        // Rounded up: the data is at most this old.
         age_ms: age.map(|age| age.0.div_ceil(1_000_000)),
         start: range.start,
         end: range.end,

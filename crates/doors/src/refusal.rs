@@ -1,5 +1,5 @@
-//! A [`Failure`] as a gRPC status, or as its like in a stream: a code for tools, a sentence for people, and an
-//! [`Error`] for programs.
+//! Converts a [`Failure`] to a gRPC status, or to its equivalent in a stream: a code for tools, a message for people,
+//! and an [`Error`] for programs.
 
 use api::columns::error::Kind;
 use api::columns::{Error, Refusal};
@@ -10,12 +10,12 @@ use tonic::{Code, Status};
 
 use crate::limits::{DETAIL_COLUMN_BYTES_MAX, MESSAGE_CHARACTERS_MAX};
 
-/// The status that tells a client of `failure`.
+/// The status that reports `failure`.
 pub(crate) fn status(failure: &Failure) -> Status {
     details::status(code(failure), sentence(failure), &error(failure))
 }
 
-/// The same in a stream.
+/// The same for a request in a stream.
 pub(crate) fn streamed(failure: &Failure) -> Refusal {
     Refusal { code: code(failure) as i32, message: sentence(failure), error: Some(error(failure)) }
 }
@@ -54,7 +54,7 @@ fn sentence(failure: &Failure) -> String {
     shortened(&failure.to_string())
 }
 
-/// The first bytes of a column's name, in a buffer of their own so that they don't keep a whole write alive.
+/// The first bytes of a column's name, copied so that they do not keep a whole write in memory.
 fn beginning(column: &Bytes) -> Bytes {
     Bytes::copy_from_slice(&column[..column.len().min(DETAIL_COLUMN_BYTES_MAX)])
 }

@@ -1,4 +1,4 @@
-//! The gRPC server: which services it has, and the bounds it works within.
+//! The gRPC server: its services and limits.
 
 use std::future::Future;
 use std::pin::pin;
@@ -22,23 +22,23 @@ use crate::formation::{self, Founding};
 use crate::stream::{Streams, told};
 use crate::{Gateway, Observer, admin, columns, limits, log};
 
-/// Why the door could not be served.
+/// Why the server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The descriptors built into the binary are not readable: a fault of the build.
+    /// The descriptors built into the binary cannot be decoded: a build error.
     #[error("gRPC reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
-    /// The server ended by itself.
+    /// The transport failed.
     #[error("gRPC server: {0}")]
     Transport(#[from] tonic::transport::Error),
 }
 
-/// Serves the gRPC door on `listener`, and samples for `observer` what the node does: at most `connections_max`
-/// connections at one time (and never more than a limit of its own), whose requests and responses take at most
-/// `client_memory_bytes`, until `shutdown`; then calls under way get a short grace.
+/// Serves gRPC on `listener` until `shutdown`, and samples the node's activity for `observer`. At most
+/// `connections_max` connections are open (and at most a built-in limit), and their requests and responses take at most
+/// `client_memory_bytes`. On shutdown, calls in progress get a short grace period.
 ///
 /// # Errors
-/// When the server can't start, or ends by itself.
+/// When the server cannot start, or fails.
 pub async fn serve<G: Gateway>(
     listener: TcpListener,
     connections_max: usize,
@@ -79,7 +79,7 @@ pub async fn serve<G: Gateway>(
 fn builder() -> Server {
     Server::builder()
         .max_concurrent_streams(limits::STREAMS_PER_CONNECTION_MAX)
-        // Who gives up all that it has under way keeps its connection.
+        // A client that cancels all its calls keeps its connection.
         .http2_max_pending_accept_reset_streams(Some(limits::STREAMS_PER_CONNECTION_MAX as usize))
         .initial_stream_window_size(limits::STREAM_WINDOW_BYTES)
         .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)

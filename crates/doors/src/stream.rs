@@ -35,23 +35,23 @@ use crate::{Gateway, Observer, Ticketed, refusal};
 
 /// The messages of a kind of stream.
 pub(crate) trait Topic: 'static {
-    /// A message with requests.
+    /// A request message.
     type Asked: Send;
     /// The outcome of one request.
     type Answer: prost::Message + Unpin;
-    /// A message with answers.
+    /// A response message.
     type Told: prost::Message;
 
-    /// The requests in a message, their limits as yet unchecked.
+    /// The requests in a message, not yet validated.
     fn requests(message: Self::Asked) -> Vec<Numbered>;
 
-    /// The answer to a request that was carried out.
+    /// The answer to a request that was executed.
     fn answer(number: u64, outcome: Outcome) -> Result<Self::Answer, Failure>;
 
     /// The answer to a request that was refused.
     fn refused(number: u64, refusal: Refusal) -> Self::Answer;
 
-    /// A message of answers.
+    /// A message with answers.
     fn told(answers: Vec<Self::Answer>) -> Self::Told;
 }
 
@@ -60,12 +60,12 @@ pub(crate) trait Topic: 'static {
 pub(crate) struct Numbered {
     /// The client's number for it.
     pub(crate) number: u64,
-    /// 0: the default.
+    /// 0 means the default.
     pub(crate) deadline_ms: u32,
     pub(crate) request: Result<Request, Failure>,
 }
 
-/// All streams of a door.
+/// All streams of a server.
 pub(crate) struct Streams {
     open: Arc<AtomicUsize>,
     observer: Arc<Observer>,
@@ -73,7 +73,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// They end when `closing` says so.
+    /// Streams end when `closing` becomes true.
     pub(crate) fn new(observer: Arc<Observer>, closing: watch::Receiver<bool>) -> Self {
         Self { open: Arc::default(), observer, closing }
     }
@@ -112,9 +112,9 @@ impl Streams {
     }
 }
 
-/// Parts of every stream.
+/// The parts common to all streams.
 pub(crate) struct Begun {
-    /// Ends when the door is to close.
+    /// Resolves when the server shuts down.
     pub(crate) closing: Closing,
     pub(crate) observer: Arc<Observer>,
     pub(crate) place: Place,
@@ -122,18 +122,18 @@ pub(crate) struct Begun {
 
 pub(crate) type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Why streams end when the door closes.
+/// The status of streams that end because the server shuts down.
 pub(crate) fn stopping() -> Status {
     refusal::status(&Failure::Unavailable("the node is stopping".to_owned()))
 }
 
-/// Waits until the door is to close.
+/// Waits until the server shuts down.
 pub(crate) async fn told(mut closing: watch::Receiver<bool>) {
     // The sender is dropped only when the server has ended.
     let _ = closing.wait_for(|is_closing| *is_closing).await;
 }
 
-/// One of the places for streams.
+/// A slot for a stream.
 pub(crate) struct Place(Arc<AtomicUsize>);
 
 impl Place {
@@ -166,9 +166,9 @@ struct UnderWay {
 /// A read of a log.
 struct ReadUnderWay {
     read: LogRead,
-    /// The node answers by then.
+    /// The node responds by then.
     deadline: Instant,
-    /// Memory for its response. None: a task of its own carries it out.
+    /// Memory for its response. `None`: a separate task executes it.
     room: Option<Reservation>,
 }
 
@@ -186,18 +186,18 @@ struct Conversation<G: Gateway, T: Topic> {
     incoming: Streaming<T::Asked>,
     call: Arc<Call>,
     replies: Arc<Replies>,
-    /// Memory for all requests whose answers are not sent yet.
+    /// Memory for all requests with answers not sent yet.
     room: Reservation,
     /// By ticket.
     under_way: HashMap<u64, UnderWay>,
     tickets: u64,
-    /// Reads of logs that have to wait, for room or for something to come.
+    /// Log reads that wait for memory or for entries.
     log_reads: JoinSet<()>,
     answers: VecDeque<Ready<T::Answer>>,
-    /// No more requests are read; the stream ends this way once all are answered.
+    /// No more requests are read; the stream ends with this once all are answered.
     ending: Option<Result<(), Status>>,
     closing: Closing,
-    /// When to look for requests without an answer; none while none are in flight.
+    /// When to check for requests without an answer; `None` while none are in flight.
     sweep: Option<Pin<Box<Sleep>>>,
     observer: Arc<Observer>,
     _place: Place,
@@ -305,7 +305,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
                 return;
             }
             for Reply { ticket, outcome, bytes, room } in replies {
-                // None: the server has answered for the node.
+                // The server has already answered in the node's place.
                 let Some(mut under_way) = self.under_way.remove(&ticket) else { continue };
                 if let Some(read) = under_way.read.as_mut().filter(|read| read.room.is_some())
                     && read.read.goes_on(&outcome)
@@ -344,7 +344,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
         }
     }
 
-    /// The next message of answers, if there are some.
+    /// The next message of answers, if any are ready.
     fn message(&mut self) -> Option<T::Told> {
         let mut answers = Vec::with_capacity(self.answers.len());
         let mut bytes = 0;
@@ -353,7 +353,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
                 break;
             }
             bytes += next.bytes;
-            // From now on the answer is counted as part of the response.
+            // From here on the answer is accounted as part of the response.
             answers.extend(self.answers.pop_front().map(|ready| ready.answer));
         }
         if answers.is_empty() {

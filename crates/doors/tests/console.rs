@@ -1,4 +1,4 @@
-//! The console over real sockets, beside a gRPC door, before a node that says what it is told to.
+//! The console over real sockets, together with a gRPC server, in front of a node with scripted responses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -20,10 +20,10 @@ use tokio::time::timeout;
 use tonic::Code;
 use tonic::transport::Endpoint;
 
-/// A connection that is to be closed is closed within this.
+/// A connection that must be closed is closed within this.
 const CLOSED_PATIENCE: Duration = Duration::from_secs(9);
 
-/// A node that leads one table and knows of another node.
+/// A node that leads one table and knows another node.
 #[derive(Default)]
 struct Told {
     is_silent: AtomicBool,
@@ -102,7 +102,7 @@ impl doors::console::Universe for Document {
     }
 }
 
-/// Both doors of one node; they close when this goes.
+/// Both servers of one node; they shut down when this is dropped.
 struct Served {
     http: SocketAddr,
     grpc: SocketAddr,
@@ -142,10 +142,10 @@ impl Served {
         TcpStream::connect(self.http).await.expect("the port is open")
     }
 
-    /// What comes back for these bytes, until the other side closes.
+    /// Sends bytes and returns everything received until the connection closes.
     async fn exchange(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect().await;
-        // It may be refused before all is sent.
+        // The request may be refused before all of it is sent.
         let _ = stream.write_all(bytes).await;
         let mut answer = Vec::new();
         let read = timeout(CLOSED_PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is closed in the end");
@@ -162,7 +162,7 @@ impl Served {
         self.ask("GET", path).await
     }
 
-    /// Through gRPC the node answers as ever.
+    /// The gRPC server still works.
     async fn check_grpc(&self) {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.grpc)).expect("an address");
         let mut columns = ColumnsClient::new(endpoint.connect().await.expect("the door is open"));
@@ -250,14 +250,14 @@ async fn health_is_whether_the_machine_answers() {
     assert!(metrics.body.contains("\nloggos_machine_up 0\n"), "what needs no machine is told all the same");
 }
 
-/// A sample of the text format: the series' name with its labels, and the value.
+/// Parses the text format: series names with labels, and values.
 fn samples(text: &str) -> BTreeMap<&str, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let sample = |line| str::rsplit_once(line, ' ').and_then(|(name, value)| Some((name, value.parse().ok()?)));
     lines.map(|line| sample(line).unwrap_or_else(|| panic!("not a sample: {line:?}"))).collect()
 }
 
-/// The families that a comment of this kind names.
+/// The metric families that have a comment of this kind.
 fn commented<'a>(text: &'a str, kind: &str) -> Vec<&'a str> {
     let comments = text.lines().filter_map(|line| line.strip_prefix("# ")?.strip_prefix(kind)?.strip_prefix(' '));
     comments.map(|comment| comment.split(' ').next().unwrap_or_default()).collect()
@@ -363,7 +363,7 @@ async fn half_requests_and_silence_end_soon_and_disturb_nobody() {
     assert_eq!(served.get("/healthz").await.status, 200);
     served.check_grpc().await;
     assert!(began.elapsed() < Duration::from_secs(2), "they were held up");
-    // One that goes on for ever, a byte now and then, gets no longer than those that say nothing.
+    // A client that sends a byte now and then gets no more time than one that sends nothing.
     let mut slow = strangers.pop().expect("one of them");
     let dripping = async {
         while slow.write_all(b"x").await.is_ok() {

@@ -1,4 +1,4 @@
-//! The log service over a real socket, before a node that lives in memory.
+//! The log service over a real socket, in front of an in-memory node.
 
 mod served;
 
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Streaming};
 
-/// How long anything may take.
+/// Timeout of any operation.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn append(records: &[&'static str]) -> message::AppendRequest {
@@ -48,7 +48,7 @@ async fn next(entries: &mut Streaming<message::SubscribeResponse>) -> message::S
     timeout(PATIENCE, entries.message()).await.expect("in time").expect("no end").expect("a message")
 }
 
-/// What comes before a position, in order and without a gap.
+/// All entries from one position to another, in order and without gaps.
 async fn told_to(entries: &mut Streaming<message::SubscribeResponse>, from: u64, to: u64) -> Vec<message::LogEntry> {
     let (mut at, mut told) = (from, Vec::new());
     while at < to {
@@ -115,7 +115,7 @@ async fn what_breaks_a_rule_is_refused_by_name() {
     assert_eq!(entries.message().await.expect_err("a refusal").code(), Code::NotFound);
 }
 
-/// Reads tell what lies at each position, subscriptions tell each stamp once from where they begin.
+/// Reads return the content of each position; a subscription delivers each stamp once from its start.
 #[tokio::test]
 async fn a_subscription_delivers_each_stamp_once() {
     let served = Served::start().await;
@@ -183,7 +183,7 @@ async fn a_subscriber_that_takes_nothing_is_not_read_for() {
     assert!(before < 40, "{before} reads of 8 entries each");
 }
 
-/// Entries that all fit neither what may wait for clients nor what may be under way.
+/// The entries together exceed both the response memory and the limit of reads in flight.
 #[tokio::test]
 async fn those_that_take_nothing_do_not_starve_one_that_takes() {
     let served = Served::start().await;
@@ -210,7 +210,7 @@ async fn those_that_take_nothing_do_not_starve_one_that_takes() {
     );
 }
 
-/// Each on a connection of its own: all their messages would take 60 MiB, of 32 that there are.
+/// Each on its own connection: their messages would take 60 MiB of the 32 MiB available.
 #[tokio::test]
 async fn idle_subscribers_are_reset_while_memory_is_short() {
     let served = Served::with_client_memory(64 << 20).await;
@@ -219,7 +219,7 @@ async fn idle_subscribers_are_reset_while_memory_is_short() {
         .await
         .expect("an append");
     let mut idle = Vec::new();
-    // What HTTP/2 lets a client begin with.
+    // The default initial HTTP/2 window.
     let endpoint = served.endpoint().initial_stream_window_size(65_535).initial_connection_window_size(65_535);
     for _ in 0..20 {
         let channel = endpoint.connect().await.expect("the door is open");
@@ -227,7 +227,7 @@ async fn idle_subscribers_are_reset_while_memory_is_short() {
         idle.push((subscribe(&mut log, 0).await, log));
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // Most have to wait until others have taken nothing for a while.
+    // Most must wait until other subscribers have been idle for a while.
     let mut takes = subscribe(&mut log, 0).await;
     assert_eq!(told_to(&mut takes, 0, 1).await.len(), 1);
     let reset =

@@ -1,4 +1,4 @@
-//! The door over a real socket, before a node that lives in memory.
+//! The gRPC server over a real socket, in front of an in-memory node.
 
 mod served;
 

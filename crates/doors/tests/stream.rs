@@ -1,4 +1,4 @@
-//! The stream of the columns service over a real socket, before a node that lives in memory.
+//! Streams of the columns service over a real socket, in front of an in-memory node.
 
 mod served;
 
@@ -17,10 +17,10 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
-/// How long anything may take.
+/// Timeout of any operation.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The client's side of a stream.
+/// The client side of a stream.
 struct Talk {
     requests: Option<mpsc::UnboundedSender<StreamRequest>>,
     answers: Streaming<StreamResponse>,
@@ -38,7 +38,7 @@ impl Talk {
         self.requests.as_ref().expect("it is not over").send(requests).expect("the stream is open");
     }
 
-    /// No more requests come.
+    /// Ends the requests.
     fn end(&mut self) {
         self.requests = None;
     }
@@ -47,7 +47,7 @@ impl Talk {
         timeout(PATIENCE, self.answers.message()).await.expect("an answer, or the end")
     }
 
-    /// The next so many answers, by number.
+    /// The next `count` answers, by number.
     async fn hear(&mut self, count: usize) -> BTreeMap<u64, Answer> {
         let mut heard = BTreeMap::new();
         while heard.len() < count {
@@ -159,7 +159,7 @@ async fn a_stream_is_read_no_further_while_too_many_requests_wait() {
     talk.say(batch(0, "slow"));
     talk.say(batch(1_024, "slow"));
     talk.say(vec![numbered(9_999, Request::Get(get("k")))]);
-    // It would be answered at once, had it been read.
+    // It would have been answered at once, had it been read.
     let first = talk.next().await.expect("no end").expect("answers");
     assert!(first.answers.iter().all(|answer| answer.number != 9_999), "it was read");
     let heard = talk.hear(2_049 - first.answers.len()).await;
@@ -175,12 +175,12 @@ async fn who_takes_no_answers_is_not_read_and_holds_up_nobody() {
     for from in (0..20).map(|batch| batch * 1_000) {
         talk.say((from..from + 1_000).map(|number| numbered(number, Request::Get(get("large")))).collect());
     }
-    // Another connection: windows are one's own.
+    // A separate connection, since flow control windows are per connection.
     let mut beside = served.columns().await;
     for _ in 0..100 {
         beside.get(get("k")).await.expect("nobody else notices");
     }
-    // What was refused for want of room says so, and the rest is there.
+    // Requests refused for lack of memory report that, and the others succeed.
     let heard = talk.hear(20_000).await;
     let (rows, refusals): (Vec<_>, Vec<_>) = heard.values().partition(|answer| matches!(answer, Answer::Get(_)));
     assert!(!rows.is_empty());
@@ -203,7 +203,7 @@ async fn a_closing_door_answers_what_is_under_way_and_ends_its_streams() {
     }
 }
 
-/// What it is charged for a request goes with the answer: nothing is left of a hundred times what may wait.
+/// The memory for a request is released with its answer: nothing remains after a hundred times the limit.
 #[tokio::test]
 async fn a_stream_goes_on_for_as_many_requests_as_it_likes() {
     let served = Served::start().await;
@@ -211,7 +211,7 @@ async fn a_stream_goes_on_for_as_many_requests_as_it_likes() {
     let mut talk = Talk::begin(&mut columns).await;
     for _ in 0..300 {
         let requests = (0..1_000).map(|number| {
-            // Some are refused before they are asked.
+            // Some are refused before they reach the node.
             numbered(number, Request::Get(get(if number % 10 == 0 { "" } else { "k" })))
         });
         talk.say(requests.collect());

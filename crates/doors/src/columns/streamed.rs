@@ -1,4 +1,4 @@
-//! What streams of the columns service are about.
+//! The topics of columns streams.
 
 use api::columns::streamed_answer::Answer;
 use api::columns::streamed_request::Request as Streamed;

@@ -1,5 +1,5 @@
-//! Between the messages of the columns service and what the node is asked and answers: the same for a call of its own
-//! and for a request in a stream.
+//! Converts between messages of the columns service and the node's requests and responses, for unary calls and streams
+//! alike.
 
 use api::columns as message;
 use base::{KeyRange, Timestamp};
@@ -12,7 +12,7 @@ use tablets::request::{Cell, Mutation, Row, TableRequest, Write};
 use crate::limits::REPLY_BYTES_MAX;
 use crate::reads;
 
-/// What a message asks of which table.
+/// A request to a table.
 #[derive(Debug)]
 pub(crate) struct Asked {
     table: String,
@@ -77,7 +77,7 @@ impl From<message::OpenSessionRequest> for Asked {
     }
 }
 
-/// The write of a single column.
+/// A write of a single column.
 fn of_one(
     table: String,
     stamp: Option<message::SessionStamp>,
@@ -100,7 +100,7 @@ fn session_stamp(message: message::SessionStamp) -> SessionStamp {
     SessionStamp { session: SessionId(session), sequence, first_incomplete }
 }
 
-/// What a response says in answer to a write, if it is one.
+/// The response to a write, if it is one.
 pub(crate) fn written(response: &Response) -> Option<message::WriteResponse> {
     match response {
         Response::Tablet(TableResponse::Written { version }) => Some(message::WriteResponse { version: version.0 }),
@@ -108,7 +108,7 @@ pub(crate) fn written(response: &Response) -> Option<message::WriteResponse> {
     }
 }
 
-/// What a response says of a session that was to be opened, if it does.
+/// The response to opening a session, if it is one.
 pub(crate) fn session_opened(response: &Response) -> Option<message::OpenSessionResponse> {
     match response {
         Response::Tablet(TableResponse::SessionOpened { session, range: KeyRange { start, end } }) => {
@@ -129,14 +129,14 @@ fn cells(cells: Vec<Cell>) -> Vec<message::Cell> {
         .collect()
 }
 
-/// Bytes that a row takes in an answer, roughly.
+/// Approximate bytes of a row in a response.
 pub(crate) fn row_bytes(row: &[Cell]) -> usize {
-    /// What the framing of one cell adds, at most.
+    /// Maximum framing overhead of one cell.
     const CELL_FRAMING_BYTES: usize = 32;
     row.iter().map(|cell| cell.column.len() + cell.value.len() + CELL_FRAMING_BYTES).sum()
 }
 
-/// The cells of a row, unless they are more than an answer can hold.
+/// The cells of a row, if they fit in a response.
 pub(crate) fn row_that_fits(row: Vec<Cell>) -> Result<Vec<message::Cell>, Failure> {
     let bytes = row_bytes(&row);
     if bytes > REPLY_BYTES_MAX {

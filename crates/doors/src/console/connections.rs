@@ -1,4 +1,4 @@
-//! The console's connections: so many at one time, each for so long, and only those that ask something soon.
+//! Connections of the console: limits their number and lifetime, and closes those that do not send a request in time.
 
 use std::future::Future;
 use std::pin::pin;
@@ -37,7 +37,7 @@ pub(super) async fn serve(
         };
         match accepted {
             Ok((stream, _)) => {
-                // Without a place it is closed.
+                // Without a free slot the connection is closed.
                 if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
                     let serving = converse(stream, routes.clone(), closing.clone());
                     connections.spawn(async move {
@@ -56,11 +56,11 @@ pub(super) async fn serve(
     }
     drop(listener);
     drop(close);
-    // Those that are left after the grace go with the set.
+    // Connections still open after the grace period are aborted with the set.
     let _ = timeout(SHUTDOWN_GRACE, async { while connections.join_next().await.is_some() {} }).await;
 }
 
-/// Serves one connection. Its end by us is never in the middle of an answer that the client takes.
+/// Serves one connection. Shutdown waits for a response in progress, within the grace period.
 async fn converse(stream: TcpStream, routes: Router, mut closing: watch::Receiver<()>) {
     let _ = stream.set_nodelay(true);
     let mut builder = http1::Builder::new();
@@ -72,7 +72,7 @@ async fn converse(stream: TcpStream, routes: Router, mut closing: watch::Receive
         .max_buf_size(CONSOLE_HEADER_BYTES_MAX);
     let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)));
     tokio::select! {
-        // Whatever it ended with, it is the client's affair.
+        // Errors only affect the client.
         _ = &mut serving => return,
         _ = closing.changed() => {}
         () = sleep(CONSOLE_CONNECTION_TIME_MAX) => {}

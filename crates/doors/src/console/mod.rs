@@ -1,17 +1,17 @@
-//! The console: HTTP for people with a browser, for Prometheus, and for whatever watches over processes.
+//! The console: an HTTP server for browsers, Prometheus and health checks.
 //!
-//! | path | is |
+//! | path | content |
 //! |---|---|
-//! | `/` | the universe at a glance, for people; it asks `/api/status` every second |
+//! | `/` | overview of the cluster for people; polls `/api/status` every second |
 //! | `/api/status` | the same as one JSON document |
-//! | `/metrics` | what this node counts, in Prometheus's text format |
+//! | `/metrics` | this node's metrics in Prometheus's text format |
 //! | `/healthz` | 200 while this node's machine answers, 503 with the reason otherwise |
 //!
-//! It shows and changes nothing. The page is built in and loads nothing from elsewhere, and its policy
-//! (`Content-Security-Policy`) has the browser refuse whatever else might find its way into it.
+//! The console is read-only. The page is built in and loads nothing from other origins; its `Content-Security-Policy`
+//! makes the browser refuse all other content.
 //!
-//! What it owes its clients is what every door owes: an answer in time, and that strangers do no harm. Connections,
-//! their lives, their headers and the time for them are bounded (`limits`), and requests with a body are refused.
+//! Like every endpoint, the console responds within a bounded time and tolerates untrusted clients: connections, their
+//! lifetime, their headers and the time to send them are bounded (`limits`), and requests with a body are refused.
 
 mod connections;
 
@@ -46,25 +46,26 @@ const SVG: &str = "image/svg+xml";
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Nothing from elsewhere, nothing inline, in nobody's frame.
+/// Nothing from other origins, nothing inline, no framing.
 const POLICY: HeaderValue =
     HeaderValue::from_static("default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
 
-/// The whole universe, as whoever runs the node sees it.
+/// The whole cluster, as seen by the process that runs the node.
 pub trait Universe: Send + Sync + 'static {
-    /// How it is, as a JSON document. It bounds its own time, and costs no more when many ask.
+    /// The status of the cluster as a JSON document. Completes within a bounded time, and costs no more with concurrent
+    /// callers.
     fn status(&self) -> impl Future<Output = Arc<str>> + Send;
 }
 
-/// What is behind the console.
+/// The state of the console.
 struct Behind<G, U> {
     gateway: Arc<G>,
     observer: Arc<Observer>,
     universe: U,
 }
 
-/// Serves the console on `listener`, at most `connections_max` connections at one time (and never more than a limit of
-/// its own), until `shutdown`; then answers under way get a short grace.
+/// Serves the console on `listener` until `shutdown`, with at most `connections_max` connections (and at most a
+/// built-in limit). Then responses in progress get a short grace period.
 pub async fn serve<G: Gateway, U: Universe>(
     listener: TcpListener,
     connections_max: usize,
@@ -118,7 +119,7 @@ fn answer(kind: &'static str, content: impl IntoResponse) -> Response {
     ([(CONTENT_TYPE, kind)], content).into_response()
 }
 
-/// Nothing here takes a body: what comes with one is refused before it is read, and its connection closed after it.
+/// Refuses requests with a body before it is read, and closes the connection afterwards.
 async fn without_body(request: Request, next: Next) -> Response {
     let length = request.headers().get(CONTENT_LENGTH);
     if length.is_some_and(|length| length != "0") || request.headers().contains_key(TRANSFER_ENCODING) {
@@ -127,13 +128,13 @@ async fn without_body(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// The headers that every answer has, refusals too.
+/// Adds the headers that every response has, including refusals.
 async fn sealed(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, POLICY);
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    // All of it is of this moment, and the page is of this binary.
+    // Content is always current, and the page belongs to this binary.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

@@ -30,7 +30,7 @@ use super::{CALL_BYTES, CHUNK_BYTES, Connection, RESPONSE_IDLE_MAX, SMALL_BYTES,
 use crate::limits::MESSAGE_TIME_MAX;
 use crate::refusal;
 
-/// A call under way. Its handler finds it among the request's extensions.
+/// A call in progress. Its handler finds it among the request's extensions.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// Among its connection's.

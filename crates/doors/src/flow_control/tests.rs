@@ -101,7 +101,7 @@ fn transport_has_two_chunks_at_most() {
     assert!(woken.0.load(Ordering::Relaxed));
     let third = chunk(&mut body).expect("there is room again");
     assert!(poll(&mut body).is_pending());
-    // HTTP/2 lets go of the body before the last chunks are written.
+    // HTTP/2 drops the body before the last chunks are written.
     drop(body);
     assert_eq!(memory.responses.used(), 2 * CHUNK_BYTES);
     drop((second, third));

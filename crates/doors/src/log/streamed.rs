@@ -1,4 +1,4 @@
-//! What streams of the log service are about.
+//! The topics of log streams.
 
 use api::columns::Refusal;
 use api::log::{
@@ -77,7 +77,7 @@ fn asks_for_nothing() -> Failure {
     Failure::Invalid("the request asks for nothing that this node knows".to_owned())
 }
 
-/// Nothing is known of what was asked for.
+/// The outcome is unknown, because the response has the wrong type.
 fn does_not_fit(response: &Response) -> Failure {
     Failure::Unknown(unexpected(response).message().to_owned())
 }

@@ -193,7 +193,8 @@ impl<G: Gateway> Follower<G> {
         };
         room.shrink_to(entries.iter().map(entry_bytes).sum());
         if entries.is_empty() {
-            // The known tail may be too high: a sequencer that died had assigned positions that its successor assigns anew.
+            // The known tail may be too high: a sequencer that died had assigned positions that its successor assigns
+            // again.
             self.retreat();
             (self.tail, self.wants_tail) = (self.next, true);
             sleep(SUBSCRIPTION_PAUSE_MIN).await;

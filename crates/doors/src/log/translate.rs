@@ -1,5 +1,5 @@
-//! Between the messages of the log service and what the node is asked and answers: the same for a call of its own, for
-//! a request in a stream, and for what subscribers are told.
+//! Converts between messages of the log service and the node's requests and responses, for unary calls, streams and
+//! subscriptions alike.
 
 use api::log::{self as message, log_entry};
 use bytes::Bytes;
@@ -11,12 +11,12 @@ use sharedlog::{Batch, ClientId, Data, Position, Stamp};
 
 use crate::limits::{READ_ANSWER_BYTES, READ_BYTES_MAX};
 
-/// Bytes of a batch beside its records: their number ...
+/// Bytes of a batch in addition to its records: the record count ...
 const BATCH_FRAMING_BYTES: usize = 4;
 /// ... and the length of each.
 const RECORD_FRAMING_BYTES: usize = 4;
 
-/// An append, if a batch can hold it.
+/// An append request, if its records fit in a batch.
 pub(crate) fn append(message: message::AppendRequest) -> Result<Request, Failure> {
     let message::AppendRequest { log, records, stamp } = message;
     let batch = Batch::of(&records).map_err(|_| too_large(&records))?;
@@ -24,7 +24,7 @@ pub(crate) fn append(message: message::AppendRequest) -> Result<Request, Failure
     Ok(Request::Log(LogRequest::Append { log, batch, stamp }))
 }
 
-/// Why records make no batch: they are too many, or too long. Each has its length beside it, and all have their number.
+/// Why records do not fit in a batch: too many, or too large with their framing.
 fn too_large(records: &[Bytes]) -> Failure {
     let count = records.len();
     if count > RECORDS_MAX {
@@ -48,7 +48,7 @@ pub(crate) fn read(message: message::ReadRequest) -> Request {
     Request::Log(LogRequest::Read { log, from, count, wait, bytes: READ_BYTES_MAX })
 }
 
-/// What a response says in answer to an append, if it is one.
+/// The response to an append, if it is one.
 pub(crate) fn appended(response: &Response) -> Option<message::AppendResponse> {
     match response {
         Response::Log(LogResponse::Appended(position)) => Some(message::AppendResponse { position: position.0 }),
@@ -56,7 +56,7 @@ pub(crate) fn appended(response: &Response) -> Option<message::AppendResponse> {
     }
 }
 
-/// What a response says in answer to a read, if it is one: as much of it as an answer holds, and one entry in any case.
+/// The response to a read, if it is one: as many entries as fit in a response, and at least one.
 pub(crate) fn entries(response: Response) -> Result<message::ReadResponse, Box<Response>> {
     let Response::Log(LogResponse::Entries(entries)) = response else { return Err(Box::new(response)) };
     let (mut bytes, mut kept) = (0, Vec::with_capacity(entries.len()));
@@ -75,8 +75,7 @@ pub(crate) fn entries(response: Response) -> Result<message::ReadResponse, Box<R
     Ok(message::ReadResponse { entries: kept })
 }
 
-/// The first position that an entry does not stand for. One that was given up stands for all that were given up with
-/// it.
+/// The first position after those that an entry represents. A trimmed entry represents the whole trimmed range.
 pub(crate) fn after(entry: &LogEntry) -> Position {
     match entry.content {
         Content::Trimmed { mark } => entry.position.next().max(mark),
@@ -94,7 +93,7 @@ pub(crate) fn entry(LogEntry { position, content }: LogEntry) -> message::LogEnt
     message::LogEntry { position: position.0, content: Some(content) }
 }
 
-/// The second entry of a stamp, in a subscription.
+/// A repeated entry of a stamp, in a subscription.
 pub(crate) fn repeated(position: Position) -> message::LogEntry {
     let content = log_entry::Content::Repeated(message::Repeated {});
     message::LogEntry { position: position.0, content: Some(content) }
@@ -102,14 +101,14 @@ pub(crate) fn repeated(position: Position) -> message::LogEntry {
 
 fn content_of(data: &Data) -> message::Data {
     let Data { stamp: Stamp { client, sequence }, batch } = data;
-    // What was decoded from a disk or a peer has been looked at.
+    // Batches decoded from a disk or a peer were validated.
     let records = batch.records().unwrap_or_default();
     message::Data { records, stamp: Some(message::Stamp { client: client.0, sequence: *sequence }) }
 }
 
-/// Bytes that an entry takes in an answer, roughly.
+/// Approximate bytes of an entry in a response.
 pub(crate) fn entry_bytes(entry: &LogEntry) -> usize {
-    /// What an entry adds to its records, at most.
+    /// Maximum overhead of an entry in addition to its records.
     const ENTRY_FRAMING_BYTES: usize = 48;
     let batch = match &entry.content {
         Content::Data(data) => data.batch.len(),

@@ -1,6 +1,6 @@
-//! A served door before a node that lives in memory.
+//! A server in front of an in-memory node.
 
-// Each test binary uses its part of this.
+// Each test binary uses a part of this module.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -26,8 +26,8 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tonic::transport::{Channel, Endpoint};
 
-/// A node whose one table holds the last value of each column. It takes its time over the key "slow" and never answers
-/// for the key "silent".
+/// A node with one table that holds the last value of each column. It is slow for the key "slow" and never answers for
+/// the key "silent".
 #[derive(Default)]
 struct Memory {
     columns: Mutex<BTreeMap<(Bytes, Bytes), Cell>>,
@@ -43,7 +43,7 @@ struct Log {
 }
 
 impl Log {
-    /// None: the first has more bytes.
+    /// `None` if the first entry is larger than `bytes`.
     fn read(&mut self, from: Position, count: u32, mut bytes: usize) -> Option<Vec<LogEntry>> {
         self.reads += 1;
         let entry = |position: u64| {
@@ -58,7 +58,7 @@ impl Log {
             bytes = left.unwrap_or_default();
             left.is_some()
         };
-        // It may answer with less than was asked for.
+        // A read may return less than was requested.
         let entries: Vec<LogEntry> =
             (from.0..from.0 + u64::from(count)).map_while(entry).take(100).take_while(fits).collect();
         let is_larger = entries.is_empty() && entry(from.0).is_some();
@@ -154,7 +154,7 @@ impl Memory {
     }
 }
 
-/// The node as doors see it.
+/// The node's side of the servers.
 struct Node(Arc<Memory>);
 
 impl doors::Gateway for Node {
@@ -170,7 +170,7 @@ impl doors::Gateway for Node {
     }
 }
 
-/// A served door; it closes when this goes.
+/// A running server; it shuts down when this is dropped.
 pub(crate) struct Served {
     pub(crate) address: SocketAddr,
     node: Arc<Memory>,
@@ -210,7 +210,7 @@ impl Served {
         Self { address, node, close }
     }
 
-    /// How often the shared log was read.
+    /// Number of reads of the shared log.
     pub(crate) fn log_reads(&self) -> usize {
         self.node.log.lock().expect("no test panics in here").reads
     }
@@ -219,7 +219,7 @@ impl Served {
         LogClient::new(self.channel().await).max_encoding_message_size(64 << 20).max_decoding_message_size(64 << 20)
     }
 
-    /// Begins to close the door.
+    /// Starts a shutdown.
     pub(crate) fn close(self) {
         let _ = self.close.send(());
     }

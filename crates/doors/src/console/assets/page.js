@@ -1,25 +1,25 @@
-// The console's page: asks the node that serves it how the universe is, once a second, and shows the answer.
+// The console's page: polls the status of the cluster from the node that serves it, once a second, and shows it.
 //
-// Whatever comes from the answer goes into the page as text (textContent) or as a number, never as markup. Rows are kept
-// and changed in place, so that nothing jumps, a selection stays, and a reader of the screen isn't told the same again.
+// Data from the response is inserted as text (textContent) or as numbers, never as markup. Rows are updated in place,
+// so that the layout is stable, selections survive, and screen readers do not repeat unchanged text.
 
 const POLL_MS = 1000;
-// A node that does not answer within this does not answer.
+// Timeout of a status request.
 const ANSWER_MS = 3000;
-// Samples that a node keeps and the page draws of the whole universe: three minutes.
+// Samples retained by a node and plotted for the whole cluster: three minutes.
 const SAMPLES_MAX = 180;
-// Samples of a cohort that the page keeps: two minutes.
+// Samples of a cohort retained by the page: two minutes.
 const COHORT_SAMPLES_MAX = 120;
-// Characters of a key that are shown: it may have thousands.
+// Characters shown of a key, which may have thousands.
 const KEY_SHOWN_MAX = 32;
 
 const at = (id) => document.getElementById(id);
 const numbers = [0, 1].map((digits) => new Intl.NumberFormat("en", { maximumFractionDigits: digits }));
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
-/** When the last answer came, and what it was. */
+/** Time and content of the last response. */
 let seen = null;
-/** Rates of each cohort since the page was opened, by its number. */
+/** Rates of each cohort since the page was opened, by cohort number. */
 const histories = new Map();
 
 function say(element, text) {
@@ -43,7 +43,7 @@ function plural(count, one, many) {
   return `${numbers[0].format(count)} ${count === 1 ? one : many}`;
 }
 
-/** Draws samples as a line over an area, the newest at the right, in a box of so many samples. */
+/** Plots samples as a line over an area, the newest at the right, in a box with a fixed number of samples. */
 function draw(svg, samples, room) {
   const most = Math.max(1, ...samples);
   const first = room - samples.length;
@@ -69,7 +69,7 @@ function showThroughput(name, samples, sampleMs) {
   say(at(`${name}-most`), list.length ? `peak ${rate(Math.max(...list))}` : "\u00a0");
 }
 
-/** The rows of a table body for these keys, in order: kept where they are, made where they are not. */
+/** The rows of a table body for these keys, in order: existing rows are reused, missing ones created. */
 function rows(table, keys, make) {
   const body = table.tBodies[0];
   const known = new Map([...body.rows].map((row) => [row.dataset.key, row]));
@@ -86,7 +86,7 @@ function rows(table, keys, make) {
   return wanted;
 }
 
-/** A row whose first cell is its heading, with a cell for each heading of the table. */
+/** A row with a cell for each heading of the table; the first cell is the row's heading. */
 function newRow(table, classes) {
   const row = document.createElement("tr");
   [...table.tHead.rows[0].cells].forEach((heading, place) => {
@@ -129,7 +129,7 @@ function showNodes(answer) {
   });
 }
 
-/** A link to a node's own console, if its address is one of an IP and a port. */
+/** A link to a node's own console, if its address is an IP address and a port. */
 function showConsole(cell, address) {
   if (!/^(\d{1,3}(\.\d{1,3}){3}|\[[0-9a-f:]+\]):\d{1,5}$/i.test(address ?? "")) {
     if (!cell.firstElementChild) say(cell, "–");
@@ -188,7 +188,7 @@ function remember(cohort) {
   return history;
 }
 
-/** What a cohort belongs to, and what that is. */
+/** The owner of a cohort, and its kind. */
 function ownerOf(cohort) {
   if (cohort.kind === "log unit") {
     const which = cohort.log ? `log ${cohort.log}` : "log unit";
@@ -198,7 +198,7 @@ function ownerOf(cohort) {
   return ["catalogue", "The list of tables, logs and nodes"];
 }
 
-/** What is to be said beside a table's name: nothing, unless its logs are in main memory. */
+/** A note beside a table's name if its logs are in main memory. */
 function durabilityOf(cohort) {
   if (cohort.durability !== "memory") return ["forced", "", ""];
   if (cohort.losses > 0) {
@@ -208,7 +208,7 @@ function durabilityOf(cohort) {
   return ["memory", " · in main memory", ": acknowledged writes can be lost if most replicas of a range fail together"];
 }
 
-/** A range's keys, from the first on and before the last; those that are not text come in base64. */
+/** The keys of a range, start inclusive and end exclusive; keys that are not text come in base64. */
 function rangeOf(cohort) {
   const [from, to] = cohort.range ?? cohort.range_base64;
   const shown = (key) => {
@@ -275,7 +275,7 @@ function show(answer) {
   showCohorts(answer);
 }
 
-/** The node that serves this page is gone, or does not answer: what is shown is old, and says so. */
+/** The node that serves this page is down or does not respond: marks the shown data as stale. */
 function showStale() {
   mark(at("health"), "health", "stale");
   const since = seen ? `This page is stale since ${clock.format(seen.when)}` : "This page has nothing to show yet";
@@ -287,7 +287,7 @@ function showStale() {
   document.title = "Stale – Loggos";
 }
 
-/** The node's answer, or null if there is none. */
+/** The node's response, or null. */
 async function ask() {
   try {
     const response = await fetch("/api/status", { signal: AbortSignal.timeout(ANSWER_MS), cache: "no-store" });
