@@ -1,9 +1,9 @@
-//! The client commands: what people and their scripts say to a universe.
+//! The client commands.
 //!
-//! Each command asks through [`sdk`] and prints what it got: as aligned tables for people, or as one JSON object a line
-//! (`--json`), the shapes of which are a promise ([`output`]). How it went is in the exit status ([`Stop`]).
+//! Each command sends requests through [`sdk`] and prints the results: as aligned tables for people, or as one JSON
+//! object per line (`--json`) with stable fields ([`output`]). The exit status reports the outcome ([`Stop`]).
 //!
-//! **Architecture invariant:** these commands know nodes only as clients do, through the network.
+//! **Architecture invariant:** these commands access nodes only as clients do, over the network.
 
 mod admin;
 mod columns;
@@ -26,9 +26,9 @@ use crate::runtime;
 
 pub(crate) use output::range_field;
 
-/// The first of the ports on which nodes serve gRPC: node I has this plus I.
+/// Base of the ports on which nodes serve gRPC: node I uses this plus I.
 const GRPC_PORT_BASE: u16 = 7200;
-/// Nodes that a universe has by default.
+/// Default number of nodes of a cluster.
 const NODES: u16 = 3;
 
 /// The commands of a client.
@@ -87,7 +87,7 @@ impl Universe {
         self.client_at(self.endpoints()?)
     }
 
-    /// A client for a command that has many requests under way.
+    /// A client for a command with many concurrent requests.
     fn streaming_client(&self) -> Result<sdk::Client, Stop> {
         let client = sdk::Client::streaming(self.endpoints()?)?;
         Ok(client.with_deadline(self.deadline()))
@@ -114,7 +114,7 @@ impl Universe {
     }
 }
 
-/// Runs a command to its exit status.
+/// Runs a command and returns its exit status.
 pub(crate) fn run(command: Command) -> ExitCode {
     match command {
         Command::Status { universe } => {
@@ -137,7 +137,7 @@ pub(crate) fn run(command: Command) -> ExitCode {
     }
 }
 
-/// Runs what a command does on a runtime of one thread: its work is to wait.
+/// Runs a command on a single-threaded runtime, since it mostly waits for the network.
 fn finish(output: Output, command: impl Future<Output = Result<(), Stop>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let done = match runtime {

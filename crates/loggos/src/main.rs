@@ -1,4 +1,4 @@
-//! `loggos`: nodes, a local universe, and the client commands, in one binary.
+//! The `loggos` binary: nodes, a local cluster, and the client commands.
 
 mod cli;
 mod runtime;
@@ -115,7 +115,7 @@ impl Local {
     }
 }
 
-/// Where the universe is that a command line starts, if it starts one with that offset.
+/// The data directory of the cluster that a command line starts, if it starts one with that port offset.
 fn started_with(offset: u16, arguments: &[OsString]) -> Option<PathBuf> {
     match Loggos::try_parse_from(arguments).ok()?.command {
         Command::Dev { universe: Local { data, port_offset, .. }, command: None } => {

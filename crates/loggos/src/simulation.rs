@@ -12,16 +12,16 @@ use sim::campaign::{Campaign, campaign_with, catch_bug};
 use sim::search::{Forces, Report, Scope, search};
 use sim::world::Options;
 
-/// Prints a line. Whoever reads may have gone: that is no error.
+/// Prints a line, ignoring a closed pipe.
 macro_rules! say {
     ($($part:tt)*) => {{
         let _ = writeln!(std::io::stdout(), $($part)*);
     }};
 }
 
-/// Wrong use, as everywhere in this binary.
+/// Exit status for wrong usage, as in all commands.
 const WRONG_USE: u8 = 2;
-/// A bug must be found within this time on one core.
+/// A planted bug must be found within this time on one core.
 const CATCH_LIMIT: Duration = Duration::from_secs(60);
 
 /// What to simulate.
@@ -141,7 +141,7 @@ pub(crate) fn run(what: &Simulate) -> ExitCode {
     }
 }
 
-/// What a seed's run is like.
+/// The options of the run of a seed.
 fn drawn(seed: u64, busy: bool) -> Options {
     if busy { Options::draw(seed).busy() } else { Options::draw(seed) }
 }
@@ -248,9 +248,9 @@ fn searched(report: &Report) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Plants bugs and looks for them. A bug that isn't found in time fails the command.
+/// Plants bugs and searches for them. A bug that is not found in time fails the command.
 fn catch_all(only: Option<Bug>) -> ExitCode {
-    // A bug that breaks an assertion is found as well: its message is part of what is printed.
+    // A failed assertion counts as finding the bug, and its message is printed with the result.
     std::panic::set_hook(Box::new(|_| {}));
     let mut escaped = 0;
     say!("{:<28} {:>9} {:>7} {:>10} {:>8}  found as", "bug", "guarantee", "seeds", "seed", "seconds");

@@ -1,7 +1,8 @@
-//! A universe as its nodes tell of it, put together: what `loggos status` prints and what the console shows.
+//! Combines the status responses of a cluster's nodes, for `loggos status` and the console.
 //!
-//! Every node is asked, because each knows best about itself: that it is alive, and what its replicas hold. Of a cohort
-//! its leader knows most; the leader of the newest epoch is believed, and the others fill in what it doesn't say.
+//! Every node is queried, because each knows its own state best: that it is alive, and the contents of its replicas.
+//! The leader of a cohort knows most about it; the leader of the newest epoch takes precedence, and the others
+//! supplement it.
 
 mod document;
 mod health;
@@ -15,8 +16,8 @@ use crate::cli::range_field;
 
 pub(crate) use document::document;
 
-/// Where the nodes are that those who answered know of, and that did not answer themselves. Whether they live, only
-/// they can tell: two nodes that share no leader hear nothing of each other.
+/// The addresses of nodes that the responses mention but that have not responded. Only a node itself can tell whether
+/// it is alive: two nodes without a common leader exchange no messages.
 pub(crate) fn not_asked(answers: &[StatusResponse]) -> Vec<String> {
     let known = answers.iter().flat_map(|answer| &answer.nodes).filter(|node| !node.grpc.is_empty());
     let known: BTreeMap<u32, &String> = known.map(|node| (node.node, &node.grpc)).collect();
@@ -24,14 +25,14 @@ pub(crate) fn not_asked(answers: &[StatusResponse]) -> Vec<String> {
     known.into_iter().filter(|(node, _)| !has_answered(node)).map(|(_, grpc)| grpc.clone()).collect()
 }
 
-/// What all answers together say.
+/// The combination of all responses.
 #[derive(Debug, Default)]
 pub(crate) struct View {
     pub(crate) nodes: BTreeMap<u32, Node>,
     pub(crate) cohorts: BTreeMap<u32, Cohort>,
-    /// What the universe lacks, in words, as whoever leads the catalogue says.
+    /// Cluster-wide problems, in words, according to the leader of the catalog.
     pub(crate) troubles: Vec<String>,
-    /// What can't be served, as the same says.
+    /// What cannot be served, according to the same.
     pub(crate) failures: Vec<String>,
 }
 
@@ -39,24 +40,24 @@ pub(crate) struct View {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Node {
     pub(crate) incarnation: u64,
-    /// It answered, or another heard of it within the last second.
+    /// It responded, or another node received a message from it within the last second.
     pub(crate) alive: bool,
-    /// Whether it is to leave, as far as those who answered know.
+    /// Whether it is leaving, as far as the responses show.
     pub(crate) leaving: bool,
-    /// Where clients reach it; empty while nobody knows.
+    /// Its address for clients; empty if unknown.
     pub(crate) grpc: String,
-    /// Known only of those that answered: the number of its start, ...
+    /// Known only for nodes that responded: the number of its boot, ...
     pub(crate) boot: Option<u64>,
-    /// ... where its console is, ...
+    /// ... the address of its console, ...
     pub(crate) http: String,
-    /// ... and what it does.
+    /// ... and its activity.
     pub(crate) activity: Option<Activity>,
-    /// What it says it can't do as it should.
+    /// Problems that it reports about itself.
     pub(crate) troubles: Vec<String>,
 }
 
 impl View {
-    /// Puts the answers together.
+    /// Combines the responses.
     pub(crate) fn of(answers: &[StatusResponse]) -> Self {
         let mut view = Self::default();
         for answer in answers {
@@ -66,7 +67,7 @@ impl View {
         view.failures.extend(answers.iter().flat_map(|answer| answer.universe_failures.clone()));
         let mut cohorts: Vec<(&Cohort, u32)> =
             answers.iter().flat_map(|answer| answer.cohorts.iter().map(move |cohort| (cohort, answer.node))).collect();
-        // The best informed first: the newest epoch, and in it the leader.
+        // The best source first: the newest epoch, and within it the leader.
         cohorts.sort_by_key(|(cohort, node)| std::cmp::Reverse((cohort.epoch, cohort.leader == Some(*node))));
         for (cohort, _) in cohorts {
             view.add_cohort(cohort);
@@ -96,7 +97,7 @@ impl View {
     fn add_cohort(&mut self, seen: &Cohort) {
         let blank = || Cohort { replicas: Vec::new(), writes_per_second: 0.0, reads_per_second: 0.0, ..seen.clone() };
         let known = self.cohorts.entry(seen.cohort).or_insert_with(blank);
-        // Each node tells what it decided itself.
+        // Each node reports its own rates.
         known.writes_per_second += seen.writes_per_second;
         known.reads_per_second += seen.reads_per_second;
         known.losses = known.losses.max(seen.losses);
@@ -108,7 +109,8 @@ impl View {
         known.replicas.sort_by_key(|replica| replica.node);
     }
 
-    /// As objects: the nodes, then the cohorts. Scripts lean on the shape: a field may be added, none changes.
+    /// The nodes and then the cohorts as JSON objects. Scripts depend on the fields: they may be added to, but not
+    /// changed.
     pub(crate) fn objects(&self) -> Vec<Value> {
         let nodes = self.nodes.iter().map(|(number, node)| node_object(*number, node));
         nodes.chain(self.cohorts.values().map(cohort_object)).collect()
@@ -154,7 +156,7 @@ fn cohort_object(cohort: &Cohort) -> Value {
     })
 }
 
-/// What a cohort keeps, as scripts know it.
+/// The kind of a cohort, as scripts know it.
 fn kind(cohort: &Cohort) -> &'static str {
     match (&cohort.log, &*cohort.table) {
         (Some(_), _) => "log unit",
@@ -163,7 +165,7 @@ fn kind(cohort: &Cohort) -> &'static str {
     }
 }
 
-/// What a cohort belongs to: its table, or in parentheses what is none.
+/// The owner of a cohort: its table, or a description in parentheses.
 pub(crate) fn owner(cohort: &Cohort) -> String {
     match (cohort.log.as_deref(), &*cohort.table) {
         (Some(""), _) => "(log unit)".to_owned(),
@@ -180,7 +182,7 @@ pub(crate) fn lag(cohort: &Cohort, replica: &Replica) -> u64 {
     longest - sequence(replica)
 }
 
-/// As people write it.
+/// The LSN in its textual form.
 pub(crate) fn lsn(lsn: Option<&Lsn>) -> String {
     lsn.map_or_else(|| "0.0".into(), |lsn| format!("{}.{}", lsn.epoch, lsn.sequence))
 }

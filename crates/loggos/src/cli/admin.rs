@@ -1,4 +1,4 @@
-//! `loggos admin ...`: what an operator has a universe do.
+//! `loggos admin ...`: cluster administration.
 
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ pub(crate) enum Command {
     },
 }
 
-/// Does it.
+/// Runs a command.
 pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -> Result<(), Stop> {
     match command {
         Command::Form => form(universe, output).await,
@@ -91,7 +91,7 @@ async fn split(universe: &Universe, output: Output, table: String, key: OsString
     output.print(&Value::from(object), people)
 }
 
-/// How often is asked whether a range's replicas are there.
+/// Polling interval while a range's replicas move.
 const ASKED_AGAIN: Duration = Duration::from_millis(100);
 
 async fn move_range(universe: &Universe, output: Output, table: &str, key: OsString, to: &[u32]) -> Result<(), Stop> {
@@ -121,7 +121,7 @@ async fn move_range(universe: &Universe, output: Output, table: &str, key: OsStr
     }
 }
 
-/// The range of a table that holds a key.
+/// The range of a table that contains a key.
 async fn range_of(client: &sdk::Client, table: &str, key: &[u8]) -> Result<sdk::Range, Stop> {
     let known = client.describe_table(table).await?;
     let holds = |range: &&sdk::Range| *range.start <= *key && range.end.as_ref().is_none_or(|end| *key < **end);

@@ -1,4 +1,4 @@
-//! `loggos columns ...`: tables, and the rows in them.
+//! `loggos columns ...`: tables and their rows.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -115,7 +115,7 @@ pub(crate) struct ScanArguments {
     reads: ReadArguments,
 }
 
-/// Does it.
+/// Runs a command.
 pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -> Result<(), Stop> {
     let client = universe.client()?;
     match command {
@@ -163,7 +163,7 @@ pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -
     }
 }
 
-/// How long old versions are kept. It is refused here as it was typed: a node is told it in milliseconds.
+/// Parses a retention time. The limit is checked here on the exact value, since nodes receive it in milliseconds.
 fn retention(text: &str) -> Result<Duration, String> {
     let time = time(text)?;
     if time.as_nanos() > RETENTION_MAX.0.into() {
@@ -172,7 +172,7 @@ fn retention(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// A time that is longer than nothing, with its unit.
+/// Parses a positive duration with its unit.
 fn time(text: &str) -> Result<Duration, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
@@ -222,7 +222,7 @@ async fn get(
     print_rows(output, table, &[Row { key, cells }], false)
 }
 
-/// Prints page by page, so that a table of any size needs the memory of one.
+/// Prints page by page, so that memory use does not depend on the size of the table.
 async fn scan(client: &Client, output: Output, arguments: ScanArguments) -> Result<(), Stop> {
     let ScanArguments { table, from, to, prefix, limit, reverse, reads } = arguments;
     let reads = reads.reads()?;

@@ -1,7 +1,7 @@
-//! `loggos columns export`: all rows of a table, in the order of their keys.
+//! `loggos columns export`: all rows of a table in key order.
 //!
-//! Rows are read page by page, so that a table of any size needs the memory of one. A page is read at one moment, the
-//! whole is not: what is written meanwhile may be in it or not.
+//! Rows are read page by page, so memory use does not depend on the size of the table. Each page is a consistent
+//! snapshot, but the export as a whole is not: concurrent writes may or may not be included.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -39,7 +39,7 @@ enum Format {
     Csv,
 }
 
-/// Exports.
+/// Runs the export.
 pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -> Result<(), Stop> {
     let Arguments { table, file, format } = arguments;
     let Some(path) = file.filter(|path| path != Path::new("-")) else {
@@ -52,12 +52,12 @@ pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -
     output.print(&object, || format!("{} exported to {}", counted(rows, "row"), path.display()))
 }
 
-/// Writes a file beside the one that is asked for, and gives it its name once it is whole and forced: a full disk, a
-/// signal or an end half-way leaves what was there before. What is there and is no file (a pipe, a device) is written
-/// to as it is.
+/// Writes a temporary file in the same directory, and renames it once it is complete and forced: a full disk, a signal
+/// or a crash leaves an existing file unchanged. If the path is not a regular file (a pipe, a device), writes to it
+/// directly.
 async fn into_file(client: &Client, table: &str, format: Format, path: &Path) -> Result<(u64, u64), Stop> {
     let writing = || Stop::io(format!("write {}", path.display()));
-    // A link stays, and what it leads to is written.
+    // A symbolic link is kept, and its target is written.
     let target = fs::canonicalize(path);
     let path = target.as_deref().unwrap_or(path);
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
@@ -74,7 +74,7 @@ async fn into_file(client: &Client, table: &str, format: Format, path: &Path) ->
     Ok(counts)
 }
 
-/// A name in the same directory that nobody else takes.
+/// A unique name in the same directory.
 fn beside(path: &Path) -> Option<PathBuf> {
     let mut name = OsString::from(".");
     name.push(path.file_name()?);
@@ -82,17 +82,17 @@ fn beside(path: &Path) -> Option<PathBuf> {
     Some(path.with_file_name(name))
 }
 
-/// A file that is removed unless it comes to its end.
+/// A temporary file that is removed unless the export completes.
 struct Remains<'a>(&'a Path);
 
 impl Drop for Remains<'_> {
     fn drop(&mut self) {
-        // If even this fails, the name says what it is.
+        // If this fails, the name identifies it as a partial file.
         let _ = fs::remove_file(self.0);
     }
 }
 
-/// Writes all rows, and says how many they were, and how many columns they had.
+/// Writes all rows; returns the number of rows and columns.
 async fn rows<W: Write, F: FnOnce(io::Error) -> Stop>(
     client: &Client,
     table: &str,
@@ -119,7 +119,7 @@ async fn rows<W: Write, F: FnOnce(io::Error) -> Stop>(
     }
 }
 
-/// What rows are written on.
+/// The output format.
 enum Sheet<W: Write> {
     Jsonl(W),
     Csv(Box<csv::Writer<W>>),

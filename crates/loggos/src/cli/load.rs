@@ -1,10 +1,10 @@
-//! `loggos columns load`: a file of rows into a table.
+//! `loggos columns load`: loads a file of rows into a table.
 //!
-//! Rows are written while the file is read, [`ROWS_IN_FLIGHT`] at a time, but never two of one key: so of several rows
-//! with one key the last in the file wins, and a load that was interrupted and is run again ends with the same values.
+//! Rows are written while the file is read, [`ROWS_IN_FLIGHT`] at a time, but never two with the same key. So of
+//! several rows with one key the last in the file wins, and repeating an interrupted load gives the same values.
 //!
-//! A bad row stops the load with its line; what came before it is kept. With `--skip-bad` such rows are set aside, as
-//! they are.
+//! A bad row stops the load and is reported with its line; earlier rows are kept. With `--skip-bad`, bad rows are
+//! copied to a separate file unchanged.
 
 mod cell_rows;
 mod csv_rows;
@@ -29,7 +29,7 @@ use progress::Progress;
 use row::{Bad, Item};
 use source::Source;
 
-/// Rows on their way to the universe at one time: enough to fill its group commits, and half of a session's window.
+/// Rows in flight: enough for group commit, and half of a session's window.
 const ROWS_IN_FLIGHT: usize = 512;
 
 /// Load a file of rows, creating the table if it is missing.
@@ -68,7 +68,7 @@ pub(crate) enum Format {
     Cells,
 }
 
-/// Loads.
+/// Runs the load.
 pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -> Result<(), Stop> {
     let source = Source::open(&arguments.file, arguments.format)?;
     let progress = Progress::of(&source);
@@ -78,7 +78,7 @@ pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -
     }
     let bad_rows = arguments.skip_bad.map(BadRows::create).transpose()?;
     let is_good = |first: &Result<Item, Stop>| first.as_ref().is_ok_and(|item| item.row.is_ok() || bad_rows.is_some());
-    // A load that ends with its first row makes nothing.
+    // A load that fails at its first row does not create the table.
     if rows.peek().is_none_or(is_good) {
         client.create_table(&arguments.table).await?;
         client.prefer_leader(&arguments.table).await;
@@ -102,7 +102,7 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
     real(one).is_some_and(|one| real(other) == Some(one))
 }
 
-/// A load under way.
+/// A load in progress.
 struct Load {
     table: String,
     flight: Flight,
@@ -110,7 +110,7 @@ struct Load {
     progress: Progress,
     loaded: u64,
     skipped: u64,
-    /// The first reason to stop, if there is one.
+    /// The first reason to stop.
     stop: Option<Reason>,
 }
 
@@ -122,8 +122,7 @@ enum Reason {
 }
 
 impl Load {
-    /// Reads and writes until the file is at its end or there is a reason to stop; either way nothing is left in
-    /// flight.
+    /// Reads and writes until the end of the file or a reason to stop. In either case no write is left in flight.
     async fn all(&mut self, rows: impl Iterator<Item = Result<Item, Stop>>) {
         for item in rows {
             match item {
@@ -175,7 +174,7 @@ impl Load {
         }
     }
 
-    /// The first reason counts, but that a table which is gone tells what became of writes that are said to be unknown.
+    /// Keeps the first reason, except that a missing table explains earlier writes of unknown outcome.
     fn stop_for(&mut self, reason: Reason) {
         let is_gone = matches!(reason, Reason::Universe(sdk::Error::NotFound(_)));
         if self.stop.is_none() || is_gone && matches!(self.stop, Some(Reason::Universe(_))) {
@@ -223,7 +222,7 @@ impl BadRows {
         Ok(Self { path, file: BufWriter::new(file) })
     }
 
-    /// The row as it was, after a line that says what is wrong with it.
+    /// Adds a row unchanged, after a comment line with the reason.
     fn add(&mut self, bad: &Bad) -> Result<(), Stop> {
         let Self { path, file } = self;
         let mut write = || {

@@ -1,4 +1,4 @@
-//! `loggos log ...`: shared logs, and what lies in them.
+//! `loggos log ...`: shared logs and their entries.
 
 mod append;
 mod entries;
@@ -77,7 +77,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// The log that it is about.
+    /// The name of the log that the command accesses.
     fn log(&self) -> Option<&str> {
         match self {
             Self::List => None,
@@ -91,8 +91,8 @@ impl Command {
     }
 }
 
-/// Does it. Where there is no such log, it says how there can be; where there is no answer, which of the log's nodes
-/// give none.
+/// Runs a command. If the log does not exist, the error says how to create it; if it is unavailable, the error says
+/// which of its nodes do not respond.
 pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -> Result<(), Stop> {
     let Some(name) = command.log().map(str::to_owned) else { return done(universe, output, command).await };
     match done(universe, output, command).await {
@@ -131,12 +131,12 @@ async fn done(universe: &Universe, output: Output, command: Command) -> Result<(
     }
 }
 
-/// What is told of a position where nothing lies, since the log ends before.
+/// The error for a position at or beyond the tail.
 fn beyond(log: &Log, tail: u64, position: u64) -> Stop {
     Stop::NotFound(format!("log {} ends at {tail}: nothing lies at position {position} yet", log.name()))
 }
 
-/// A place in a log, as it is typed.
+/// Parses a log position.
 fn position(text: &str) -> Result<u64, String> {
     let position = text.parse().ok().filter(|position| *position < LOG_POSITION_MAX);
     position.ok_or_else(|| format!("a position is a number, from 0 to {}", LOG_POSITION_MAX - 1))

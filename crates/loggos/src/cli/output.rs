@@ -1,7 +1,7 @@
-//! What the commands print of rows and keys. The JSON shapes are a promise to scripts: a field may be added, none changes.
+//! Prints rows and keys. The JSON fields are stable: fields may be added, but not changed.
 //!
-//! Keys, columns and values are bytes. In JSON those that aren't UTF-8 stand in base64 under a name of their own
-//! (`"value_base64"`); for people whatever isn't printable is escaped.
+//! Keys, columns and values are bytes. In JSON, those that are not UTF-8 are base64 in a separate field
+//! (`"value_base64"`); for people, unprintable bytes are escaped.
 
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use terminal::{Output, Stop, Table, to_json};
 
-/// Rows with all their columns, each column a line; for people below a heading, unless it stands there already.
+/// Prints rows, one line per column; for people below a heading, unless `has_heading`.
 pub(crate) fn print_rows(output: Output, table: &str, rows: &[Row], has_heading: bool) -> Result<(), Stop> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     let cells = rows.iter().flat_map(|row| row.cells.iter().map(|cell| (&row.key[..], cell)));
@@ -35,7 +35,7 @@ pub(crate) fn print_rows(output: Output, table: &str, rows: &[Row], has_heading:
     Ok(())
 }
 
-/// One column, as `put`, `get` and `scan` print it.
+/// A column, as printed by `put`, `get` and `scan`.
 #[derive(Debug, Serialize)]
 pub(crate) struct CellObject<'a> {
     table: &'a str,
@@ -58,7 +58,7 @@ pub(crate) struct CellObject<'a> {
 }
 
 impl<'a> CellObject<'a> {
-    /// A column that is there.
+    /// An existing column.
     pub(crate) fn of(table: &'a str, key: &'a [u8], cell: &'a Cell) -> Self {
         let (value, value_base64) = text_or_base64(&cell.value);
         Self {
@@ -70,12 +70,12 @@ impl<'a> CellObject<'a> {
         }
     }
 
-    /// A row that is there no more.
+    /// A deleted row.
     pub(crate) fn deleted_row(table: &'a str, key: &'a [u8]) -> Self {
         Self { column: None, column_base64: None, ..Self::deleted(table, key, b"") }
     }
 
-    /// A column that is there no more.
+    /// A deleted column.
     pub(crate) fn deleted(table: &'a str, key: &'a [u8], column: &'a [u8]) -> Self {
         let (key, key_base64) = text_or_base64(key);
         let (column, column_base64) = text_or_base64(column);
@@ -93,8 +93,7 @@ impl<'a> CellObject<'a> {
     }
 }
 
-/// A range's keys as a field of an object: the first, and the last with null for none; in base64 if one of them isn't
-/// UTF-8.
+/// A range as a field of an object: the first key, and the end key or null; in base64 if one of them is not UTF-8.
 pub(crate) fn range_field(start: &[u8], end: Option<&[u8]>) -> (&'static str, Value) {
     let as_text = |key| std::str::from_utf8(key).ok();
     match (as_text(start), end.map(as_text)) {
@@ -104,7 +103,7 @@ pub(crate) fn range_field(start: &[u8], end: Option<&[u8]>) -> (&'static str, Va
     }
 }
 
-/// A key as a field of an object; in base64 if it isn't UTF-8.
+/// A key as a field of an object; in base64 if it is not UTF-8.
 pub(super) fn key_field(key: &[u8]) -> (&'static str, Value) {
     match std::str::from_utf8(key) {
         Ok(key) => ("key", key.into()),

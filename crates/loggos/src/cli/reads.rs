@@ -1,4 +1,4 @@
-//! Which kind of read a command makes, and what it tells of the state that it showed.
+//! The kinds of read of the commands, and the state that a read reflects.
 
 use std::io::{self, Write};
 
@@ -25,7 +25,7 @@ pub(crate) struct ReadArguments {
 }
 
 impl ReadArguments {
-    /// The kind of read, if the arguments go together.
+    /// The kind of read, if the arguments are consistent.
     pub(crate) fn reads(&self) -> Result<Reads, Stop> {
         let is_timeline = self.timeline || self.reads == ReadKind::Timeline;
         if self.stale_ok && !is_timeline {
@@ -39,7 +39,7 @@ impl ReadArguments {
     }
 }
 
-/// Why such a read failed, and what may be asked for instead.
+/// The error of a failed read, with a suggestion if a weaker read may succeed.
 pub(crate) fn failed(reads: Reads, error: sdk::Error) -> Stop {
     match error {
         sdk::Error::Unavailable(reason) if reads == (Reads::Timeline { stale_ok: false }) => {
@@ -49,7 +49,7 @@ pub(crate) fn failed(reads: Reads, error: sdk::Error) -> Stop {
     }
 }
 
-/// Says on standard error which state was shown, if it was a replica's own.
+/// Prints on standard error which state the read reflects, if that is a replica's own.
 pub(crate) fn tell(output: Output, as_of: Option<&AsOf>) {
     let Some(as_of) = as_of else { return };
     let place = as_of.place.unwrap_or_default();
@@ -63,7 +63,7 @@ pub(crate) fn tell(output: Output, as_of: Option<&AsOf>) {
         let age = as_of.age_ms.map_or_else(|| "of unknown age".to_owned(), |age| format!("at most {age} ms old"));
         format!("as of {lsn} of cohort {}, timestamp {}, {age}", place.cohort, as_of.timestamp)
     };
-    // Where nobody listens, nobody needs to know.
+    // A closed standard error is ignored.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 

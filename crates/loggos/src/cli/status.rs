@@ -7,12 +7,12 @@ use super::Universe;
 use super::tables::MAY_BE_LOST;
 use crate::view::{Node, View, lag, lsn, not_asked, owner};
 
-/// Asks and prints.
+/// Queries the nodes and prints the result.
 pub(crate) async fn run(universe: &Universe, output: Output) -> Result<(), Stop> {
     print(&look(universe).await?, output)
 }
 
-/// What all nodes that answer say together.
+/// The combined view of all nodes that respond.
 pub(super) async fn look(universe: &Universe) -> Result<View, Stop> {
     let mut answers = Vec::new();
     let mut last_error = None;
@@ -83,7 +83,7 @@ fn cohort_table(view: &View) -> Table<8> {
     table
 }
 
-/// What nodes say they can't do as they should, and what the universe lacks.
+/// Problems of nodes and of the cluster.
 fn trouble_notes(view: &View) -> impl Iterator<Item = String> {
     let of_node = |(number, node): (&u32, &Node)| {
         let number = *number;
@@ -96,7 +96,7 @@ fn memory_notes(view: &View) -> impl Iterator<Item = String> {
     view.cohorts.values().filter_map(memory_note)
 }
 
-/// What is to be said of a cohort that is in main memory.
+/// The note for a cohort with a main-memory log.
 fn memory_note(cohort: &Cohort) -> Option<String> {
     let Cohort { cohort: number, table, losses, .. } = cohort;
     let lost = match losses {

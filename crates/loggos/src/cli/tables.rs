@@ -1,4 +1,4 @@
-//! `loggos columns create`, `list`, `describe` and `drop`: tables, and the ranges that they are made of.
+//! `loggos columns create`, `list`, `describe` and `drop`: tables and their ranges.
 
 use base::shown;
 use sdk::{Client, NewTable};
@@ -7,10 +7,10 @@ use terminal::{Output, Stop, Table};
 
 use super::output::range_field;
 
-/// What everybody is told who looks at a table in main memory.
+/// The warning shown for tables in main memory.
 pub(super) const MAY_BE_LOST: &str = "acknowledged writes can be lost if most replicas of a range fail together";
 
-/// Creates a table, unless it is there as it is asked for.
+/// Creates a table, unless it exists with the same options.
 pub(super) async fn create(client: &Client, output: Output, table: &str, wanted: NewTable) -> Result<(), Stop> {
     let is_in_memory = wanted.durability == sdk::Durability::Memory;
     let existed = client.create_table_of(table, wanted).await?;
@@ -27,13 +27,13 @@ pub(super) async fn list(client: &Client, output: Output) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Drops a table. Nobody is asked whether they mean it: scripts can't answer.
+/// Drops a table without confirmation, since scripts cannot answer.
 pub(super) async fn drop(client: &Client, output: Output, table: &str) -> Result<(), Stop> {
     client.drop_table(table).await?;
     output.print(&json!({ "table": table, "dropped": true }), || format!("table {table} dropped, with all its rows"))
 }
 
-/// Shows a table's ranges, and where each of them lies.
+/// Shows a table's ranges and their locations.
 pub(super) async fn describe(client: &Client, output: Output, table: &str) -> Result<(), Stop> {
     let known = client.describe_table(table).await?;
     let ranges: Vec<Value> = known.ranges.iter().map(range_object).collect();

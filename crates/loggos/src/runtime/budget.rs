@@ -1,30 +1,30 @@
-//! The disk's budget: what clients wait for comes first, then flushes, and compactions take what is left.
+//! The disk budget: client requests have priority, then flushes, then compactions.
 //!
-//! The log has a thread of its own at real-time priority and is bounded by nothing. A compaction stands back while a
-//! memtable is flushed, and reads no faster than it is allowed to. It is given way only when there are so many tables
-//! that writes would soon have to wait for it.
+//! The log has a thread of its own at real-time priority and no limit. A compaction yields while a memtable is flushed,
+//! and its read rate is limited. It runs unthrottled only when writes would otherwise soon stall because of the number
+//! of tables.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::clock;
 
-/// Bytes of tables that compactions read in a second, at most: several times what a busy node writes, and a small part
-/// of what its disk can do.
+/// Maximum read rate of compactions in bytes per second: several times the write rate of a busy node, and a small part
+/// of the disk's bandwidth.
 pub(crate) const COMPACTION_BYTES_PER_SECOND: u64 = 64 << 20;
-/// A compaction waits for a flush no longer than this between two steps: flushes may follow one another for ever.
+/// Maximum time that a compaction yields to flushes between two steps: flushes may be continuous.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What a node's jobs share.
+/// The budget shared by a node's background jobs.
 #[derive(Debug)]
 pub(crate) struct Budget {
     compaction_bytes_per_second: u64,
-    /// How many flushes are under way.
+    /// Flushes in progress.
     flushes: Mutex<usize>,
     flushed: Condvar,
 }
 
-/// A flush that is under way.
+/// A flush in progress.
 pub(crate) struct Flushing<'a>(&'a Budget);
 
 impl Budget {
@@ -36,18 +36,18 @@ impl Budget {
         })
     }
 
-    /// Nothing that holds this lock panics half-way.
+    /// No code panics while it holds this lock.
     fn flushes(&self) -> MutexGuard<'_, usize> {
         self.flushes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A flush begins; it ends when what this gives is dropped.
+    /// Registers a flush, until the result is dropped.
     pub(crate) fn flush(&self) -> Flushing<'_> {
         *self.flushes() += 1;
         Flushing(self)
     }
 
-    /// Does one step of a compaction, which reads about so many bytes, and takes as long as the budget says.
+    /// Runs one step of a compaction, which reads about `bytes`, and sleeps as the rate limit requires.
     pub(crate) fn compact<T>(&self, bytes: u64, is_urgent: bool, step: impl FnOnce() -> T) -> T {
         if is_urgent {
             return step();

@@ -1,21 +1,21 @@
-//! One process to a directory: the file `pid` in it is locked for as long as the process lives, whatever it dies of.
+//! Ensures that only one process uses a directory: its file `pid` is locked for the lifetime of the process, which the
+//! kernel releases however the process ends.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::Path;
 
-/// The file that names and locks out: it holds the pid of the process that has the directory,
-/// or of the last one if that ended at once.
+/// The lock file. It contains the pid of the process that has the directory, or of the last one if that crashed.
 const FILE: &str = "pid";
 
-/// A directory that is this process's own until it is dropped.
+/// Exclusive ownership of a directory, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    /// Held for its lock. The file stays when the process ends: removing it would let two processes lock two files.
+    /// Open to hold the lock. The file is never removed: otherwise two processes could lock two different files.
     file: File,
 }
 
-/// Why a directory could not be had.
+/// Why a directory could not be claimed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClaimError {
     #[error("{directory} is in use by process {pid}")]
@@ -25,7 +25,7 @@ pub(crate) enum ClaimError {
 }
 
 impl Claim {
-    /// Takes the directory, unless another process has it.
+    /// Claims the directory, unless another process has it.
     pub(crate) fn take(directory: &Path) -> Result<Self, ClaimError> {
         let mut file = lock(directory)?;
         let mut write = || {
@@ -39,14 +39,14 @@ impl Claim {
         }
     }
 
-    /// Whether the directory could be taken now.
+    /// Checks whether the directory could be claimed now.
     pub(crate) fn is_free(directory: &Path) -> Result<(), ClaimError> {
         lock(directory).map(|_| ())
     }
 }
 
 impl Drop for Claim {
-    /// A process that ends in its own time leaves no number behind that may be another's by then.
+    /// A process that ends cleanly removes its pid, which another process may reuse.
     fn drop(&mut self) {
         let _ = self.file.set_len(0);
     }
@@ -77,7 +77,7 @@ mod tests {
     fn a_second_process_is_told_who_has_it() {
         let scratch = TempDir::new().unwrap();
         let claim = Claim::take(scratch.path()).unwrap();
-        // A lock belongs to the open file, so that a second opening in one process is refused as well.
+        // The lock belongs to the open file, so a second open in the same process is refused too.
         let refusal = Claim::take(scratch.path()).unwrap_err().to_string();
         assert!(refusal.contains(&std::process::id().to_string()), "{refusal}");
         assert!(refusal.contains(&scratch.path().display().to_string()), "{refusal}");

@@ -1,10 +1,10 @@
-//! The clocks of this world. The machine reads none of them: each reading is handed in with an event.
+//! The system clocks. The machine reads no clock: each event carries a reading.
 
 use base::{Monotonic, Now, Timestamp};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The monotonic clock that goes on while the machine is suspended: leases and graces are measured on it, since one
-/// that stops would let an old leader sleep through the end of its lease (guarantee 14).
+/// The monotonic clock that also advances while the machine is suspended. Leases and grace periods are measured on it:
+/// on a clock that stops, an old leader could sleep through the end of its lease (guarantee 14).
 pub(crate) fn monotonic() -> Monotonic {
     Monotonic(nanoseconds(ClockId::Boottime).unsigned_abs())
 }
@@ -14,18 +14,18 @@ pub(crate) fn now() -> Now {
     Now { monotonic: monotonic(), wall: Timestamp(nanoseconds(ClockId::Realtime)) }
 }
 
-/// The standard library's form of a span.
+/// Converts to the standard library's type.
 pub(crate) fn span(duration: base::Duration) -> std::time::Duration {
     std::time::Duration::from_nanos(duration.0)
 }
 
-/// A span in the machine's form.
+/// Converts from the standard library's type.
 pub(crate) fn duration(span: std::time::Duration) -> base::Duration {
     base::Duration(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
 }
 
 fn nanoseconds(clock: ClockId) -> i64 {
     let time = clock_gettime(clock);
-    // A wall clock set beyond the year 2262 saturates; the machine takes such a reading for no clock at all.
+    // A wall clock beyond the year 2262 saturates; the machine ignores such a reading.
     time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
 }

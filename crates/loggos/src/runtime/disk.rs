@@ -1,11 +1,12 @@
-//! The store as the machine's thread uses it: state here, IO on other threads. Nothing here waits for a disk.
+//! The store as used by the machine's thread: state here, IO on other threads. Nothing here waits for a disk.
 //!
-//! The next batch goes to the log thread as soon as the last one is back. When nothing came for a while after the last
-//! batch, an echo names it, so that its loss to damage can be told from a torn write (guarantee 7).
+//! The next batch is sent to the log thread as soon as the previous one is forced. When the log has been idle for a
+//! while, an echo names the last batch, so that its loss to damage can be distinguished from a torn write (guarantee
+//! 7).
 //!
-//! A full disk stops checkpoints and new segments, not the node: their lanes wait for room and try again. The log
-//! itself writes only into segments prepared before, so that it meets a full disk as the lack of a segment: appends
-//! wait, reads go on.
+//! A full disk stops checkpoints and new segments, not the node: their lanes retry until there is space. The log itself
+//! writes only into segments prepared before, so a full disk appears to it as a lack of segments: appends wait, reads
+//! continue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -28,16 +29,16 @@ use super::lanes::Lane;
 use super::log_thread::LogThread;
 use super::tables::{TableFiles, Tables};
 
-/// The log is named by an echo when nothing came for so long after its last batch.
+/// Idle time after the last batch until an echo names it.
 const ECHO_AFTER: Duration = Duration::from_millis(10);
-/// What nobody waits for is forced after so long, if nothing that somebody waits for has come with it.
+/// Delay before records without an urgent force are forced, unless an urgent one forces them earlier.
 const SOON: Duration = Duration::from_millis(100);
-/// The pause before what a full disk stopped is tried again.
+/// Delay before a write that failed for lack of space is retried.
 const NO_SPACE_PAUSE: StdDuration = StdDuration::from_secs(5);
 
 type ManifestJob = (ManifestId, Box<ManifestWrite<OsFile>>);
 
-/// What the next manifest says.
+/// The contents of the next manifest.
 #[derive(Debug)]
 pub(crate) struct NextManifest {
     pub(crate) manifest: ManifestId,
@@ -46,29 +47,28 @@ pub(crate) struct NextManifest {
     pub(crate) gone: BTreeSet<CohortId>,
 }
 
-/// The store, and the threads that do its IO.
+/// The store, and the threads that perform its IO.
 #[derive(Debug)]
 pub(crate) struct Disk {
     store: Store<OsFiles>,
     log: LogThread,
     manifests: Lane<ManifestJob>,
-    /// Whether a manifest is being written, and the newest that is wanted after it. A manifest says all, so that one
-    /// that is overtaken before it is begun need not be written: hundreds of promises at once cost two forces each no
-    /// more.
+    /// Whether a manifest is being written, and the newest one requested after it. A manifest is complete, so
+    /// intermediate ones are skipped: hundreds of promises at once cost no more than two forces each.
     writes_manifest: bool,
     next_manifest: Option<NextManifest>,
     segments: Lane<SegmentJob>,
     reads: Lane<(ReadId, ReadPlan)>,
     tables: Tables,
-    /// When the log's last batch is to be named, unless another comes first.
+    /// When an echo must name the log's last batch, unless another batch does first.
     echo_at: Monotonic,
-    /// When what has time is to be forced.
+    /// When deferred records must be forced.
     hurry_at: Monotonic,
     metrics: DiskMetrics,
 }
 
 impl Disk {
-    /// Takes over an open store, and starts its threads.
+    /// Takes ownership of an open store and starts its threads.
     pub(crate) fn start(
         store: Store<OsFiles>,
         tables: &TableFiles,
@@ -85,13 +85,13 @@ impl Disk {
             segments: segment_lane(files.clone(), Arc::clone(inbox))?,
             reads: read_lane(files.clone(), Arc::clone(inbox))?,
             tables: Tables::start(tables, store.owner(), budget, inbox)?,
-            // What recovery found last may not be named yet.
+            // The last batch found by recovery may not be named yet.
             echo_at: Monotonic(0),
             hurry_at: Monotonic::NEVER,
             metrics,
             store,
         };
-        // A start on a full disk leaves segments to be prepared.
+        // After a start on a full disk, segments may still have to be prepared.
         disk.next_segment_job();
         Ok(disk)
     }
@@ -105,7 +105,7 @@ impl Disk {
         }
     }
 
-    /// Writes a manifest in both places, as soon as the one before is written.
+    /// Writes a manifest to both places, as soon as the previous one is written.
     pub(crate) fn write_manifest(&mut self, next: NextManifest) {
         self.next_manifest = Some(next);
         self.begin_manifest();
@@ -123,18 +123,18 @@ impl Disk {
         }
     }
 
-    /// The threads that work on tables and checkpoints.
+    /// The threads for tables and checkpoints.
     pub(crate) fn tables(&self) -> &Tables {
         &self.tables
     }
 
-    /// Reads from the log; false if it is known at once that it doesn't hold the first entry.
+    /// Reads from the log; false if the log is known not to hold the first entry.
     pub(crate) fn read_log(&self, id: ReadId, cohort: CohortId, from: Sequence, bytes: usize) -> bool {
         let plan = self.store.plan_read(cohort, from, bytes);
         plan.map(|plan| self.reads.put((id, plan))).is_some()
     }
 
-    /// The batch under way is forced. Says through which record the log is.
+    /// Handles a forced batch. Returns the last durable record.
     pub(crate) fn batch_forced(&mut self, batch: Batch, now: Monotonic) -> WriteId {
         let through = self.store.forced();
         self.store.recycle(batch);
@@ -142,7 +142,7 @@ impl Disk {
         WriteId(through)
     }
 
-    /// A manifest is forced in both places: what it leaves out may be recycled.
+    /// Handles a manifest forced in both places: segments that it no longer names may be recycled.
     pub(crate) fn manifest_forced(&mut self, write: &ManifestWrite<OsFile>) {
         self.store.finish_manifest(write);
         self.writes_manifest = false;
@@ -150,7 +150,7 @@ impl Disk {
         self.next_segment_job();
     }
 
-    /// A segment is ready, or gone.
+    /// Handles a segment that was prepared or removed.
     pub(crate) fn segment_done(&mut self, job: SegmentJob, now: Monotonic) {
         self.store.segment_done(job);
         // An echo may have waited for it.
@@ -158,12 +158,12 @@ impl Disk {
         self.next_segment_job();
     }
 
-    /// When [`Disk::pump`] has something to do by itself.
+    /// When [`Disk::pump`] next has work without another event.
     pub(crate) fn deadline(&self) -> Monotonic {
         if self.store.is_idle() { self.echo_at.min(self.hurry_at) } else { Monotonic::NEVER }
     }
 
-    /// Hands what gathered to the log thread, if that is idle.
+    /// Submits the gathered records to the log thread, if that is idle.
     pub(crate) fn pump(&mut self, now: Monotonic) {
         if !self.store.is_idle() {
             return;
@@ -185,7 +185,7 @@ impl Disk {
         self.next_segment_job();
     }
 
-    /// What has time gets it once, and is then to be forced.
+    /// Records with a deferred force wait once for [`SOON`], and are then forced.
     fn take_time(&mut self, now: Monotonic) {
         if !self.store.has_time() {
             self.hurry_at = Monotonic::NEVER;
@@ -206,12 +206,12 @@ impl Disk {
 
 fn manifest_lane(files: OsFiles, inbox: Arc<Inbox>, written: IntCounter) -> io::Result<Lane<ManifestJob>> {
     Lane::start("manifests", move |(id, write): ManifestJob| {
-        // A universe that has grown may need more room for it. Until there is some, the other copy is whole.
+        // A larger cluster may need more space for the manifest. Until there is space, the other copy is intact.
         for place in 0..store::manifest::PLACES.len() {
             once_there_is_room("the manifest", &inbox, || write.write_place(place));
         }
         written.inc();
-        // Promises wait for the force, and not for old files to be removed.
+        // Promises wait for the force, but not for the removal of old files.
         inbox.post(Input::ManifestForced(id, write.clone()));
         if let Err(error) = write.remove_superseded(&files) {
             super::die(&format!("an old checkpoint can't be removed: {error}"));
@@ -236,7 +236,7 @@ fn read_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<(ReadId, Read
     })
 }
 
-/// Does something that needs room on the disk, again and again until there is; any other error ends the process.
+/// Retries a write until there is space on the disk; any other error ends the process.
 pub(super) fn once_there_is_room<T>(what: &str, inbox: &Inbox, mut work: impl FnMut() -> Result<T, FileError>) -> T {
     let mut is_said = false;
     loop {

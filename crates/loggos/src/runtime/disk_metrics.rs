@@ -1,8 +1,8 @@
-//! What the disk's threads count, each with atomics of its own: to count costs them no lock and no wait.
+//! Metrics of the disk threads. They are atomics, so that counting takes no lock.
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, Registry};
 
-/// Upper ends of the forces' buckets, in seconds: from a disk with a protected cache to one that hangs.
+/// Upper bounds of the force buckets, in seconds: from a disk with a protected cache to one that hangs.
 const FORCE_SECONDS: [f64; 15] =
     [0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
@@ -17,7 +17,7 @@ pub(crate) struct DiskMetrics {
     pub(crate) batches: IntCounter,
     /// Bytes of batches: records, framing and padding.
     pub(crate) written_bytes: IntCounter,
-    /// How long each batch took to be written and forced.
+    /// Time to write and force each batch.
     pub(crate) force_seconds: Histogram,
     /// Manifests forced in both places.
     pub(crate) manifests: IntCounter,

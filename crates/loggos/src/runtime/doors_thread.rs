@@ -1,5 +1,5 @@
-//! The thread of the doors: one tokio runtime on one thread for all of them. It never touches the machine but through
-//! the gateway.
+//! The thread of the protocol servers: a single-threaded tokio runtime for all of them. It accesses the machine only
+//! through the gateway.
 
 use std::future::Future;
 use std::io;
@@ -17,25 +17,25 @@ use super::clock;
 use super::gateway::{Answers, MachineGateway};
 use super::onlooker::Onlooker;
 
-/// The running doors.
+/// The running servers.
 #[derive(Debug)]
 pub(crate) struct Doors {
     close: watch::Sender<()>,
     closed: Receiver<()>,
 }
 
-/// Where the doors listen.
+/// The listening sockets.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     pub(crate) grpc: TcpListener,
-    /// The console's, if there is one.
+    /// The console's, if enabled.
     pub(crate) http: Option<TcpListener>,
-    /// Bytes of memory for the requests and responses of gRPC's clients.
+    /// Bytes of memory for the requests and responses of gRPC clients.
     pub(crate) client_memory: usize,
 }
 
 impl Doors {
-    /// Serves the doors on their listeners.
+    /// Starts the servers.
     pub(crate) fn start(
         listeners: Listeners,
         gateway: MachineGateway,
@@ -60,7 +60,7 @@ impl Doors {
         Ok(Self { close, closed })
     }
 
-    /// Closes the doors; waits for the calls under way, but not for longer than `patience`.
+    /// Shuts the servers down; waits for calls in progress, for at most `patience`.
     pub(crate) fn close(self, patience: Duration) {
         let _ = self.close.send(());
         let _ = self.closed.recv_timeout(patience);
@@ -103,7 +103,7 @@ async fn serve(
 impl Gateway for MachineGateway {
     fn submit(&self, request: Request, deadline: Duration, held: Held) -> impl Future<Output = Outcome> + Send {
         let changes = request.changes();
-        // Most reads are answered from what the machine has published, here and now.
+        // Most reads are served immediately from the published views.
         let begun = match self.read(&request) {
             Some(outcome) => Ok(outcome),
             None => Err(self.hand_in(request, clock::monotonic() + clock::duration(deadline), held)),
@@ -113,7 +113,7 @@ impl Gateway for MachineGateway {
                 Ok(outcome) => return outcome,
                 Err(answer) => answer?,
             };
-            // Without an answer the process is ending: what it did of a write, only the log knows.
+            // No response means that the process is ending: whether a write took effect is unknown.
             answer.await.unwrap_or_else(|_| {
                 let ending = "the node is stopping".to_owned();
                 Err(if changes { Failure::Unknown(ending) } else { Failure::Unavailable(ending) })

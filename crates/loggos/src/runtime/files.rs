@@ -1,7 +1,7 @@
 //! The store's files on this operating system.
 //!
-//! A force is `fdatasync`: it makes the data and the file's length durable, and leaves times behind that nobody reads.
-//! Nothing here tries a force again (guarantee 25): its error goes to the caller, who ends the process.
+//! A force is `fdatasync`: it makes data and file length durable, but not timestamps, which are not used. A failed
+//! force is never retried (guarantee 25): the caller ends the process.
 
 use std::fs::{self, OpenOptions as StdOptions};
 use std::io;
@@ -16,17 +16,17 @@ use store::files::{File, FileError, FileErrorKind, Files, OpenOptions, ReadAt};
 
 use super::held::{self, Held, HeldFiles};
 
-/// Files are their owner's alone: they hold everybody's data.
+/// Files contain all users' data, so only their owner may access them.
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// The files under one directory.
+/// The files in one directory.
 #[derive(Clone, Debug)]
 pub(crate) struct OsFiles {
     root: Arc<Path>,
-    /// That the file system knows no IO past the page cache is said once.
+    /// Whether the lack of direct IO was reported already.
     buffered_said: Arc<AtomicBool>,
-    /// In a test, what is written is held back until it is forced.
+    /// In tests: writes held back until they are forced.
     held: Option<Arc<HeldFiles>>,
 }
 
@@ -39,26 +39,26 @@ pub(crate) struct OsFile {
 }
 
 impl OsFiles {
-    /// The files under `root`, which need not exist yet.
+    /// The files in `root`, which need not exist yet.
     pub(crate) fn new(root: &Path) -> Self {
         let held = std::env::var_os(held::VARIABLE).map(|_| Arc::default());
         Self { root: root.into(), buffered_said: Arc::new(AtomicBool::new(false)), held }
     }
 
-    /// The same, holding back what is not forced.
+    /// The same, holding back unforced writes.
     #[cfg(test)]
     fn holding(root: &Path) -> Self {
         Self { held: Some(Arc::default()), ..Self::new(root) }
     }
 
-    /// What is held of a file.
+    /// The writes held back of a file.
     fn held_of(&self, path: &str) -> Option<Arc<Held>> {
         let files = self.held.as_ref()?;
         let mut files = files.lock().unwrap_or_else(PoisonError::into_inner);
         Some(Arc::clone(files.entry(path.to_owned()).or_default()))
     }
 
-    /// A file is gone from one name, and may have another.
+    /// A file was removed or renamed.
     fn renamed(&self, from: &str, to: Option<&str>) {
         let Some(files) = &self.held else { return };
         let mut files = files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +69,7 @@ impl OsFiles {
     }
 
     fn path(&self, path: &str) -> PathBuf {
-        // Not `join` for the empty path: that adds a slash.
+        // Not `join` for the empty path, which would add a slash.
         if path.is_empty() { self.root.to_path_buf() } else { self.root.join(path) }
     }
 
@@ -77,7 +77,7 @@ impl OsFiles {
         let mut buffered = StdOptions::new();
         buffered.read(true).write(true).create_new(create).mode(FILE_MODE);
         let path = self.path(path);
-        // What is held need not be aligned.
+        // Writes held back need not be aligned.
         if !options.direct || self.held.is_some() {
             return buffered.open(path);
         }
@@ -85,7 +85,7 @@ impl OsFiles {
         match buffered.clone().custom_flags(flags).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 self.say_buffered(&path);
-                // A refused O_DIRECT may leave the new file behind.
+                // A failed open with O_DIRECT may have created the file.
                 buffered.create_new(false).create(create).open(path)
             }
             opened => opened,
@@ -121,7 +121,7 @@ impl Files for OsFiles {
         let names = || -> io::Result<Vec<String>> {
             let mut names = Vec::new();
             for entry in fs::read_dir(self.path(directory))? {
-                // The store's own names are plain ASCII; another is none of its files.
+                // The store's own names are ASCII; others are ignored.
                 names.extend(entry?.file_name().into_string().ok());
             }
             names.sort_unstable();
@@ -163,7 +163,7 @@ impl ReadAt for OsFile {
                 Ok(0) => break,
                 Ok(read) => done += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Past the page cache, what is left after an odd end can't be asked for.
+                // Direct IO cannot read the remainder after an unaligned end of file.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput && !done.is_multiple_of(BLOCK_BYTES) => break,
                 Err(error) => return Err(failed("read", &self.path, &error)),
             }
@@ -198,7 +198,7 @@ impl OsFile {
     }
 }
 
-/// Whatever a force failed of, it is final: none is taken for a mere want of room, and tried again (guarantee 25).
+/// Any error of a force is final: it is never classified as a lack of space and retried (guarantee 25).
 fn force_failed(op: &'static str, path: &str, error: &io::Error) -> FileError {
     FileError { kind: FileErrorKind::Other, ..failed(op, path, error) }
 }

@@ -1,6 +1,5 @@
-//! From a blank disk to a member of a universe. A node whose disk is blank serves its gRPC door for its formation
-//! alone, and goes on as every node does once it is formed. It never forms anything by itself: a blank disk may be a
-//! lost one (guarantee 6).
+//! From a blank disk to a member of a cluster. A node with a blank disk serves gRPC only to be formed, and continues as
+//! a regular node afterwards. It never forms a cluster by itself: a blank disk may be a lost one (guarantee 6).
 
 use std::fs::{self, File};
 use std::io;
@@ -25,13 +24,13 @@ use super::{descriptors, random};
 /// How the wait of a blank node ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// Its disk is a universe's.
+    /// Its disk belongs to a cluster.
     Formed,
     /// It was asked to stop.
     Stopped,
 }
 
-/// Serves the gRPC door of a node with a blank disk until it is formed or asked to stop.
+/// Serves the gRPC endpoint of a node with a blank disk until it is formed or stopped.
 pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
     let store = config.data.join(STORE);
     fs::create_dir_all(&store)?;
@@ -67,7 +66,7 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
             .await
             .map_err(io::Error::other)
     })?;
-    // A formation that is under way ends with the process, whole or to be carried on.
+    // A formation in progress ends with the process, either complete or to be continued.
     runtime.shutdown_timeout(Duration::from_secs(60));
     Ok(if *told.borrow() { Waited::Formed } else { Waited::Stopped })
 }
@@ -76,7 +75,7 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
 struct Newcomer {
     own: Own,
     config: Config,
-    /// Who forms it has this, one at a time.
+    /// Locked while the disk is formatted, so that there is one formation at a time.
     genesis: Mutex<Option<Genesis>>,
     formed: watch::Sender<bool>,
 }
@@ -102,7 +101,7 @@ impl Newcomer {
         store::blank::forget(&files).map_err(|error| failed(&error))
     }
 
-    /// Makes the disk the universe's, unless it is one's already: that one says what is to be said.
+    /// Formats the disk for the cluster. If it belongs to one already, `again` answers.
     fn found(
         &self,
         identity: &Identity,
@@ -127,7 +126,7 @@ impl Founding for Newcomer {
     }
 
     fn genesis(&self) -> Option<Genesis> {
-        // Whoever forms it holds this for as long as the disk takes: until then it is blank.
+        // The lock is held while the disk is formatted: until then it is blank.
         self.genesis.try_lock().ok()?.clone()
     }
 
@@ -146,7 +145,7 @@ impl Founding for Newcomer {
     }
 }
 
-/// What a node that was formed says of it.
+/// The description of a formed node.
 pub(crate) fn founded(config: &Config, identity: &Identity) -> Founded {
     let own = Member { node: identity.node, incarnation: identity.incarnation };
     Founded::new(of_itself(config, own), genesis_of(identity))
@@ -162,7 +161,7 @@ fn of_itself(config: &Config, member: Member) -> Own {
     Own { member, format, protocol, peer: peer.to_string(), grpc: grpc.to_string() }
 }
 
-/// What is behind the other services of a node with a blank disk.
+/// The backend of the other services of a node with a blank disk.
 struct NoUniverse;
 
 impl Gateway for NoUniverse {

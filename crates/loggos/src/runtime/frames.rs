@@ -1,15 +1,15 @@
-//! Frames between nodes: a length, a CRC-32C and a payload, whose first byte says what it is.
+//! Frames between nodes: a length, a CRC-32C and a payload that starts with its type.
 //!
 //! ```text
 //! length u32 | crc32c u32 of the payload | payload: kind u8, fields
 //! ```
 //!
-//! A connection opens with a [`Hello`] each way, or with a [`Refusal`] in its place; only then come messages. The
-//! first fields of both (magic, protocol version) keep their place in every version to come, so that two versions can
-//! tell each other what they are.
+//! A connection opens with a [`Hello`] in each direction, or a [`Refusal`] in its place, followed by messages. The
+//! first fields of both (magic, protocol version) keep their positions in all future versions, so that different
+//! versions can identify each other.
 //!
-//! Bytes from a socket are untrusted: nothing here panics on them, a frame longer than its connection's limit ends the
-//! connection before anything is allocated for it, and a buffer grows only as bytes arrive.
+//! Bytes from a socket are untrusted: nothing here panics on them, a frame longer than its connection's limit closes
+//! the connection before memory is allocated for it, and a buffer grows only as bytes arrive.
 
 use std::os::fd::AsFd;
 
@@ -18,43 +18,43 @@ use base::{Boot, Incarnation, NodeId, UniverseId};
 use bytes::Bytes;
 use node::message::Message;
 
-/// Opens every hello: whoever doesn't say it, isn't a node.
+/// Identifies a hello of a Loggos node.
 const MAGIC: u64 = u64::from_le_bytes(*b"loggos/p");
-/// The version of the protocol between nodes: nodes of different versions refuse each other.
+/// Version of the protocol between nodes: nodes of different versions refuse each other.
 pub(crate) const PROTOCOL_VERSION: u32 = 9;
 /// Length and checksum.
 const HEADER_BYTES: usize = 8;
-/// A frame of a stranger, at most: a hello takes less than 100 bytes, a refusal a line of text more.
+/// Maximum frame of an unverified peer: a hello takes less than 100 bytes, a refusal a line of text more.
 pub(crate) const STRANGER_FRAME_BYTES_MAX: usize = 64 << 10;
-/// Room made for one read from a member's socket.
+/// Buffer reserved for a read from a member's socket.
 const READ_BYTES: usize = 64 << 10;
-/// Room made for one read from a stranger's socket: a thousand of them stay cheap.
+/// The same for an unverified peer's socket; small, so that a thousand of them stay cheap.
 const STRANGER_READ_BYTES: usize = 1 << 10;
-/// A longer frame keeps the buffer it was received into; a shorter one is copied out, so that an entry kept in memory
-/// doesn't keep a whole read's buffer with it.
+/// A longer frame keeps its receive buffer; a shorter one is copied, so that an entry kept in memory does not retain
+/// the whole buffer.
 const COPIED_FRAME_BYTES_MAX: usize = 32 << 10;
 
-/// Why bytes are not frames of ours.
+/// Why bytes are not valid frames.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FrameError {
     /// Longer than this connection may send.
     #[error("a frame of {bytes} bytes; at most {limit} are taken here")]
     TooLong { bytes: usize, limit: usize },
-    /// Too short to say what it is.
+    /// Too short to contain its type.
     #[error("an empty frame")]
     Empty,
-    /// Damaged on its way, or not a frame at all.
+    /// Corrupted, or not a frame.
     #[error("a frame whose checksum is {found:08x}, not {stated:08x}")]
     Checksum { stated: u32, found: u32 },
-    /// It doesn't open as ours do.
+    /// The magic number is missing.
     #[error("not Loggos's protocol between nodes")]
     Magic,
-    /// Its fields make no sense.
+    /// Its fields cannot be decoded.
     #[error("malformed: {0}")]
     Malformed(#[from] DecodeError),
 }
 
-/// Who speaks, to whom, on whose disk and since which start.
+/// Identifies the sender: its node, disk and boot, and the intended receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) version: u32,
@@ -63,28 +63,28 @@ pub(crate) struct Hello {
     pub(crate) incarnation: Incarnation,
     pub(crate) boot: Boot,
     pub(crate) to: NodeId,
-    /// Where the speaker is dialled, as `address:port`: a node that it joined after may not know yet.
+    /// The sender's address for peers, as `address:port`: a node may not know it yet if the sender has just joined.
     pub(crate) address: String,
 }
 
-/// Why one node doesn't talk to another.
+/// Why a node refuses a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RefusalKind {
     /// Another protocol version.
     Version,
-    /// A node of another universe.
+    /// A node of another cluster.
     Universe,
-    /// Meant for another node: an address is wrong.
+    /// Intended for another node: an address is wrong.
     Recipient,
-    /// The node, or the disk under its name, is no member (guarantee 6).
+    /// The node, or the disk under its number, is not a member (guarantee 6).
     NotMember,
-    /// A later start of the sender is known.
+    /// A later boot of the sender is known.
     EarlierBoot,
-    /// The node has left the universe, for good.
+    /// The node has left the cluster for good.
     Left,
 }
 
-/// A refusal: who refuses, why, and the same for people.
+/// A refusal: the refusing node and the reason, for programs and for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) kind: RefusalKind,
@@ -94,12 +94,12 @@ pub(crate) struct Refusal {
     pub(crate) reason: String,
 }
 
-/// What a frame holds.
+/// The content of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
     Hello(Hello),
     Refusal(Refusal),
-    /// A message of the machine, not decoded yet.
+    /// A message for the machine, not decoded yet.
     Message(Bytes),
 }
 
@@ -108,7 +108,7 @@ const REFUSAL: u8 = 2;
 const MESSAGE: u8 = 3;
 
 impl Frame {
-    /// Reads a payload.
+    /// Decodes a payload.
     pub(crate) fn decode(payload: Bytes) -> Result<Self, FrameError> {
         let mut input = Reader::new(payload);
         match input.u8().map_err(|_| FrameError::Empty)? {
@@ -151,7 +151,7 @@ impl Hello {
             to: NodeId(input.u32()?),
             address: String::new(),
         };
-        // Another version may say something else after these.
+        // Another version may have other fields after these.
         if hello.version == PROTOCOL_VERSION {
             hello.address = String::from_utf8_lossy(&input.bytes()?).into_owned();
             input.end()?;
@@ -228,21 +228,21 @@ fn framed(out: &mut Writer, kind: u8, fields: impl FnOnce(&mut Writer)) {
     out.patch_u32(start + 4, checksum);
 }
 
-/// Bytes received and not yet given away as frames.
+/// Bytes received and not yet returned as frames.
 #[derive(Debug, Default)]
 pub(crate) struct FrameBuffer {
     buffer: Vec<u8>,
-    /// Whether the other side has shown who it is.
+    /// Whether the peer has been verified as a member.
     trusted: bool,
 }
 
 impl FrameBuffer {
-    /// The other side is a member: it may send messages, and room is made for them at once.
+    /// Marks the peer as a member: it may send messages, and gets large buffers.
     pub(crate) fn trust(&mut self) {
         self.trusted = true;
     }
 
-    /// Reads once from `source`, and gives the number of bytes read; 0 at its end.
+    /// Reads once from `source` and returns the number of bytes read; 0 at end of file.
     pub(crate) fn read_from(&mut self, source: impl AsFd) -> std::io::Result<usize> {
         let room = self.room();
         self.buffer.reserve(room);
@@ -264,7 +264,7 @@ impl FrameBuffer {
         header(&self.buffer)
     }
 
-    /// The frames that are whole by now, each checked against its checksum.
+    /// Takes the complete frames, after verifying their checksums.
     pub(crate) fn take_frames(&mut self, frames: &mut Vec<Bytes>) -> Result<(), FrameError> {
         let limit = if self.trusted { base::limits::PEER_MESSAGE_BYTES_MAX } else { STRANGER_FRAME_BYTES_MAX };
         let mut start = 0;
@@ -285,7 +285,7 @@ impl FrameBuffer {
             } else {
                 let rest = self.buffer.split_off(end);
                 let mut whole = std::mem::replace(&mut self.buffer, rest);
-                // It lives as long as anybody has a part of it, and was made for more than this frame.
+                // The frame may live long, and its buffer may have been larger than the frame.
                 whole.drain(..payload);
                 whole.shrink_to_fit();
                 frames.push(Bytes::from(whole));

@@ -1,8 +1,8 @@
-//! Between the doors' asynchronous world and the machine's thread: requests go in through the inbox, answers come back
-//! in batches. A turn of the machine's loop wakes the doors once, however many answers it has.
+//! The gateway between the asynchronous servers and the machine's thread: requests go in through the inbox, responses
+//! come back in batches. A turn of the machine's loop wakes the servers once, regardless of the number of responses.
 //!
-//! The number of unanswered requests is bounded here, and their bytes by the memory for clients (`Held::reserve`): what
-//! would be too much is refused at once and for certain, instead of growing a queue until the deadline.
+//! The number of unanswered requests is bounded here, and their bytes by the memory for clients (`Held::reserve`):
+//! excess requests are refused immediately, with a definite outcome, instead of queueing until their deadline.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use super::clock;
 use super::inbox::{Inbox, Input};
 use super::views::Published;
 
-/// A request on its way to the machine.
+/// A request for the machine.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) request: Request,
@@ -27,22 +27,22 @@ pub(crate) struct Incoming {
     pub(crate) ticket: Ticket,
 }
 
-/// Where an answer goes, and what is given back with it: the request's place among those under way, and its memory.
+/// The destination of a response, and the resources to release with it: the request's slot and its memory.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     way: Way,
-    /// Whether the machine was told that nobody waits for the answer any more.
+    /// Whether the machine was notified that the request is abandoned.
     is_told: bool,
     _share: Share,
     _held: Held,
 }
 
-/// The way of an answer back to whoever asked.
+/// How a response reaches the caller.
 #[derive(Debug)]
 enum Way {
-    /// To a call.
+    /// To a unary call.
     Call(oneshot::Sender<Outcome>),
-    /// To a stream, by the request's ticket there.
+    /// To a stream, with the request's ticket there.
     Stream(Arc<Replies>, u64),
 }
 
@@ -51,7 +51,7 @@ impl Ticket {
         Self { way, is_told: false, _share: share, _held: held }
     }
 
-    /// Whether whoever asked has gone. It is said once.
+    /// Whether the caller has abandoned the request. Returns true once.
     pub(crate) fn is_given_up(&mut self) -> bool {
         let is_gone = match &self.way {
             Way::Call(call) => call.is_closed(),
@@ -62,18 +62,18 @@ impl Ticket {
 
     fn answer(self, outcome: Outcome) {
         match self.way {
-            // Whoever asked may be gone.
+            // The caller may be gone.
             Way::Call(call) => drop(call.send(outcome)),
             Way::Stream(replies, ticket) => replies.give(ticket, outcome),
         }
     }
 }
 
-/// What is under way.
+/// Requests in progress.
 #[derive(Debug, Default)]
 struct UnderWay {
     requests: AtomicUsize,
-    /// Of reads of logs that wait for something to come.
+    /// Log reads that wait for an entry.
     waits: AtomicUsize,
 }
 
@@ -92,7 +92,7 @@ struct Share {
 impl Share {
     fn take(under_way: &Arc<UnderWay>, waits: bool) -> Result<Self, Failure> {
         let requests = under_way.of(waits).fetch_add(1, Ordering::Relaxed) + 1;
-        // Made first, so that a refusal gives back what it took.
+        // Created first, so that a refusal releases the slot.
         let share = Self { under_way: Arc::clone(under_way), waits };
         let (most, what) = match waits {
             false => (REQUESTS_IN_FLIGHT_MAX, "requests are under way on this node"),
@@ -111,7 +111,7 @@ impl Drop for Share {
     }
 }
 
-/// Answers on their way back.
+/// Responses on their way back.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     queue: Mutex<Vec<(Ticket, Outcome)>>,
@@ -119,7 +119,7 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Hands over a turn's answers; `batch` is empty afterwards.
+    /// Queues the responses of a turn; `batch` is empty afterwards.
     pub(crate) fn post(&self, batch: &mut Vec<(Ticket, Outcome)>) {
         if !batch.is_empty() {
             self.queue.lock().unwrap_or_else(PoisonError::into_inner).append(batch);
@@ -127,7 +127,7 @@ impl Answers {
         }
     }
 
-    /// Gives the answers to those who wait, for ever: a task of the doors' runtime.
+    /// Delivers responses forever: a task of the servers' runtime.
     pub(crate) async fn deliver(self: Arc<Self>) {
         loop {
             self.gathered.notified().await;
@@ -139,7 +139,7 @@ impl Answers {
     }
 }
 
-/// The doors' side.
+/// The servers' handle.
 #[derive(Clone, Debug)]
 pub(crate) struct MachineGateway {
     inbox: Arc<Inbox>,
@@ -152,12 +152,12 @@ impl MachineGateway {
         Self { inbox, under_way: Arc::default(), views }
     }
 
-    /// Answers a read at once, if that takes neither the machine nor the disk.
+    /// Serves a read immediately, if that requires neither the machine nor the disk.
     pub(crate) fn read(&self, request: &Request) -> Option<Outcome> {
         self.views.read(request)
     }
 
-    /// Hands a request in; its answer comes through the receiver, or never if the process ends first.
+    /// Submits a request. The response comes through the receiver, or never if the process ends first.
     pub(crate) fn hand_in(
         &self,
         request: Request,
@@ -172,8 +172,8 @@ impl MachineGateway {
         Ok(receiver)
     }
 
-    /// Hands in what a message of a stream brought, as one input, but for what can be answered at once; deadlines count
-    /// from `now`.
+    /// Submits the requests of a stream message as one input, except those that can be answered immediately; deadlines
+    /// count from `now`.
     pub(crate) fn hand_in_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>, now: Monotonic) {
         let mut incoming = Vec::with_capacity(batch.len());
         for Ticketed { ticket, request, deadline, mut held } in batch {
@@ -196,12 +196,12 @@ impl MachineGateway {
     }
 }
 
-/// Whether a request is a read of a log that waits for something to come.
+/// Whether a request is a log read that waits for an entry.
 fn waits(request: &Request) -> bool {
     matches!(request, Request::Log(LogRequest::Read { wait, .. }) if *wait > base::Duration::ZERO)
 }
 
-/// Bytes that a request holds, roughly.
+/// Approximate memory of a request in bytes.
 fn size(request: &Request) -> usize {
     const FIXED: usize = 256;
     FIXED + request.held_bytes()

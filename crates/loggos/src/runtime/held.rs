@@ -1,20 +1,19 @@
-//! What was written to a file and is not forced, in the process's own memory: it is gone when the process is killed, as
-//! it is gone from the operating system's memory when the power is. For tests that kill real processes, which otherwise
-//! lose nothing.
+//! Unforced writes held back in the process's memory: they are lost when the process is killed, as a power failure
+//! loses the page cache. For tests that kill real processes, which otherwise lose nothing.
 //!
-//! Names are not held: a file that was made, renamed or removed is so at once. What power loss does to names is the
-//! simulator's to try (`store::memory`).
+//! Names are not held back: creating, renaming or removing a file takes effect immediately. Loss of names is tested by
+//! the simulator (`store::memory`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Whoever sets this in a node's environment has it hold what is not forced.
+/// Environment variable that makes a node hold back unforced writes.
 pub(crate) const VARIABLE: &str = "LOGGOS_HOLD_UNFORCED";
 
-/// What is held of each file that was opened, by its path.
+/// Writes held back of each open file, by path.
 pub(crate) type HeldFiles = Mutex<BTreeMap<String, Arc<Held>>>;
 
-/// What is held of one file: writes in their order, each with its offset.
+/// Writes held back of one file, in order, with their offsets.
 #[derive(Debug, Default)]
 pub(crate) struct Held(Mutex<Vec<(u64, Vec<u8>)>>);
 
@@ -23,13 +22,13 @@ impl Held {
         self.writes().push((offset, bytes.to_vec()));
     }
 
-    /// Where the last of it ends.
+    /// The end of the last byte held back.
     pub(crate) fn end(&self) -> u64 {
         self.writes().iter().map(|(offset, bytes)| offset + bytes.len() as u64).max().unwrap_or(0)
     }
 
-    /// Puts it over what `buffer` holds from `offset` on: so many bytes of the file below. Tells how many there are
-    /// then.
+    /// Overlays the writes held back on `buffer`, which holds `below` bytes of the file from `offset` on. Returns the
+    /// number of valid bytes.
     pub(crate) fn lay_over(&self, offset: u64, buffer: &mut [u8], below: usize) -> usize {
         let held = self.end().saturating_sub(offset);
         let there = usize::try_from(held).unwrap_or(usize::MAX).min(buffer.len()).max(below);
@@ -44,7 +43,7 @@ impl Held {
         there
     }
 
-    /// Hands all of it on, write by write. Nothing more is written meanwhile.
+    /// Performs all writes held back, in order, and syncs. No other write happens meanwhile.
     pub(crate) fn force<E>(
         &self,
         mut write: impl FnMut(u64, &[u8]) -> Result<(), E>,

@@ -1,5 +1,5 @@
-//! The one way into the machine's thread: whatever other threads have for it goes into one queue, and it is woken only
-//! when the queue was empty, so that a burst costs one wake-up.
+//! The input queue of the machine's thread for all other threads. The machine is woken only when the queue was empty,
+//! so that a burst costs one wake-up.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,22 +11,22 @@ use store::manifest::ManifestWrite;
 use super::files::OsFile;
 use super::gateway::Incoming;
 
-/// What other threads have for the machine.
+/// An input from another thread.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// A door hands in a request.
+    /// A request from a server.
     Request(Incoming),
-    /// A door hands in what a message of a stream brought.
+    /// The requests of one stream message.
     Requests(Vec<Incoming>),
-    /// The log thread has forced a batch, and gives it back: freeing memory is not its work.
+    /// A forced batch, returned by the log thread, which should not spend time on freeing memory.
     BatchForced(Batch),
-    /// A manifest is forced in both places.
+    /// A manifest was forced in both places.
     ManifestForced(ManifestId, Box<ManifestWrite<OsFile>>),
-    /// Work on the disk that the machine had asked for has ended.
+    /// Disk work that the machine requested has completed.
     Done(Event),
-    /// What was to be done about a segment is done.
+    /// A segment was prepared or removed.
     SegmentDone(SegmentJob),
-    /// The process is to stop cleanly.
+    /// The process must stop cleanly.
     Stop,
 }
 
@@ -42,7 +42,7 @@ impl Inbox {
         Self { queue: Mutex::new(Vec::new()), waker }
     }
 
-    /// Hands `input` to the machine.
+    /// Queues an input for the machine.
     pub(crate) fn post(&self, input: Input) {
         let was_empty = {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,12 +50,12 @@ impl Inbox {
             queue.len() == 1
         };
         if was_empty && let Err(error) = self.waker.wake() {
-            // The machine would never hear of it: an answer owed would be silence.
+            // The machine would never see the input, and its requests would never be answered.
             super::die(&format!("can't wake the machine's thread: {error}"));
         }
     }
 
-    /// Takes all there is; `emptied` is where it goes, and is given in exchange for the queue's own memory.
+    /// Takes all inputs; `emptied` must be empty, and its allocation becomes the queue's.
     pub(crate) fn take(&self, emptied: &mut Vec<Input>) {
         debug_assert!(emptied.is_empty());
         std::mem::swap(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner), emptied);

@@ -1,14 +1,15 @@
-//! The thread that forces the log, and does nothing else: batches come encoded, summed and padded, and go back as they
-//! came. So it can be given real-time priority without keeping others from their work: it sleeps in the disk.
+//! The thread that forces the log and does nothing else: batches arrive encoded, with checksums and padding, and are
+//! returned unchanged. It sleeps while the disk works, so it can have real-time priority without starving other
+//! threads.
 //!
-//! Why real time: on busy processors a thread of normal priority waits for a scheduler tick (4 ms) after each force,
-//! and a force itself takes a tenth of a millisecond.
+//! Real-time priority is needed because on busy processors a thread of normal priority waits for a scheduler tick (4
+//! ms) after each force, and a force itself takes about 0.1 ms.
 //!
-//! One batch is under way at a time. What gathers meanwhile is the next one, so the disk's own speed sets the size of a
-//! group, and no timer does.
+//! One batch is in flight at a time. Records that arrive meanwhile form the next batch, so the disk's speed determines
+//! the size of a group commit, without a timer.
 //!
-//! After an error nothing is published and nothing is tried again: the process ends (guarantee 25). A page that could
-//! not be written may be gone from the cache while a second `fdatasync` reports success.
+//! After an error nothing is acknowledged and nothing is retried: the process ends (guarantee 25). A page that could
+//! not be written may have been dropped from the cache while a second `fdatasync` reports success.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use super::disk_metrics::DiskMetrics;
 use super::files::OsFile;
 use super::inbox::{Inbox, Input};
 
-/// The way to the thread.
+/// The handle of the thread.
 #[derive(Debug)]
 pub(crate) struct LogThread {
     slot: SyncSender<(Batch, OsFile)>,
@@ -44,7 +45,7 @@ impl LogThread {
                 }
                 let (took, bytes) = (began.elapsed(), batch.bytes.len());
                 inbox.post(Input::BatchForced(batch));
-                // Counted once the batch is handed on: a few atomics, and nobody waits for them.
+                // Counted after the batch is posted, so that no one waits for it.
                 metrics.force_seconds.observe(took.as_secs_f64());
                 metrics.batches.inc();
                 metrics.written_bytes.inc_by(bytes as u64);
@@ -53,7 +54,7 @@ impl LogThread {
         Ok(Self { slot })
     }
 
-    /// Hands the next batch over. The caller waits for the last one to come back first, so there is always room.
+    /// Submits the next batch. The caller waits for the previous one first, so the channel has space.
     pub(crate) fn force(&self, batch: Batch, segment: OsFile) {
         if self.slot.try_send((batch, segment)).is_err() {
             super::die("the log thread is gone, or was handed a second batch");
@@ -61,7 +62,8 @@ impl LogThread {
     }
 }
 
-/// Asks for the lowest real-time priority, for this thread: any is above all normal ones. Says so when it can't be had.
+/// Requests the lowest real-time priority for this thread, which is above all normal priorities. Logs whether it was
+/// granted.
 pub(crate) fn ask_for_real_time() -> bool {
     let fifo = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
     match set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, fifo) {

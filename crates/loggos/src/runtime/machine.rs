@@ -1,14 +1,13 @@
-//! The thread of the machine: gathers what happened, lets the machine decide, carries out what it asks, in order.
+//! The machine's thread: gathers events, lets the machine decide, and executes its actions in order.
 //!
 //! One turn of the loop:
-//! 1. wait until a socket, the inbox or a moment in time has something;
-//! 2. step the machine for all of it, then let it settle what the steps left open; answers that nothing comes before
-//!    leave meanwhile;
-//! 3. carry its actions out; what must be forced first is parked ([`super::parked`]);
-//! 4. hand what gathered for the log to its thread, if that is idle; write each peer's messages in one call; hand the
-//!    answers to the doors.
+//! 1. wait for a socket, the inbox or a timer;
+//! 2. step the machine with all events, then let it settle; responses are sent early if no other action precedes them;
+//! 3. execute the actions; messages that must wait for a force are parked ([`super::parked`]);
+//! 4. submit the gathered records to the log thread, if that is idle; write each peer's messages in one call; pass the
+//!    responses to the servers.
 //!
-//! A busy node so has large turns and an idle one short ones, and nothing waits for a timer in the hope of company.
+//! So a busy node has large turns and an idle one short ones, and no timer delays work to form batches.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -33,27 +32,27 @@ use super::views::Published;
 
 /// The token that wakes this thread for its inbox.
 pub(crate) const INBOX: Token = Token(0);
-/// How long a read may wait whose asker has gone.
+/// How often abandoned reads are looked for.
 const SWEEP: base::Duration = base::Duration::from_millis(250);
-/// So many answers don't wait for the end of their turn: with 64 reads of a log under way at one time, half as many
-/// again were answered in a second as in portions of 64, ...
+/// This many responses are sent before the end of their turn. With 64 log reads in flight this gave 50 % more responses
+/// per second than portions of 64, ...
 const ANSWERS_AHEAD_MIN: usize = 16;
-/// ... and in a turn of many events such a part of them: each portion wakes others, which with 512 under way costs a
-/// tenth where all portions are of 16.
+/// ... and in a turn with many events, this fraction of them (one in this many): each portion wakes other threads,
+/// which with 512 reads in flight costs a tenth of the throughput if all portions are of 16.
 const ANSWERS_AHEAD_PORTIONS: usize = 4;
-/// Sockets that one wait reports.
+/// Maximum number of sockets reported by one wait.
 const READY_MAX: usize = 256;
 
-/// How it ended.
+/// How the machine ended.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// Cleanly, as asked for.
+    /// Cleanly, as requested.
     Stopped,
-    /// It can't go on.
+    /// It cannot continue.
     Halted(String),
 }
 
-/// The machine and all that its thread owns.
+/// The machine and everything owned by its thread.
 pub(crate) struct Machine {
     node: Node,
     poll: Poll,
@@ -63,15 +62,15 @@ pub(crate) struct Machine {
     answers: Arc<Answers>,
     views: Arc<Published>,
     parked: Parked,
-    /// What was parked until now.
+    /// Parked messages that are ready to be sent.
     leaving: Vec<Parcel>,
     timer: Monotonic,
-    /// The doors' requests that wait for an answer.
+    /// The servers' unanswered requests.
     waiting: HashMap<RequestId, Ticket>,
     requests: u64,
-    /// When to look for those whose askers have gone.
+    /// When to look for abandoned requests.
     sweep_at: Monotonic,
-    // What one turn gathers; kept for their memory.
+    // Buffers of one turn, reused.
     inputs: Vec<Input>,
     events: Vec<Event>,
     actions: Vec<Action>,
@@ -80,7 +79,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Puts the parts together; `first` is what the machine wants done before anything happens.
+    /// Assembles the parts; `first` contains the machine's initial actions.
     pub(crate) fn new(
         node: Node,
         first: Vec<Action>,
@@ -100,7 +99,7 @@ impl Machine {
             views,
             parked: Parked::default(),
             leaving: Vec::new(),
-            // Due at once, so that the first turn carries out what came with the machine.
+            // Due immediately, so that the first turn executes the initial actions.
             timer: Monotonic(0),
             waiting: HashMap::new(),
             requests: 0,
@@ -144,7 +143,7 @@ impl Machine {
         let mut end = None;
         while end.is_none() && !self.events.is_empty() {
             self.decide();
-            // After the machine has heard of peers' new processes, which what was parked may go to.
+            // After the machine has been notified of peers' new processes, which may be the receivers.
             for parcel in std::mem::take(&mut self.leaving) {
                 self.deliver(&parcel);
             }
@@ -153,7 +152,7 @@ impl Machine {
             self.events.extend(expired.map(|answer| Event::AnswerExpired { answer }));
         }
         if matches!(end, Some(End::Halted(_))) {
-            // Nothing more leaves a machine that can't go on. Answers that left ahead were of steps before.
+            // A halted machine sends nothing more. Responses that were sent early belong to earlier steps.
             return end;
         }
         let now = clock::monotonic();
@@ -163,7 +162,7 @@ impl Machine {
         end
     }
 
-    /// Turns all that happened into events.
+    /// Converts all inputs into events.
     fn gather(&mut self, ready: &Events) {
         let now = clock::monotonic();
         for event in ready.iter().filter(|event| event.token() != INBOX) {
@@ -187,7 +186,7 @@ impl Machine {
         }
     }
 
-    /// Has the machine give up reads whose askers have gone: each takes a place from somebody else.
+    /// Makes the machine abandon reads with callers that are gone, to free their slots.
     fn sweep(&mut self) {
         let gone = self.waiting.iter_mut().filter_map(|(id, ticket)| ticket.is_given_up().then_some(*id));
         let requests: BTreeSet<RequestId> = gone.collect();
@@ -224,8 +223,8 @@ impl Machine {
         self.events.push(Event::Request { id, deadline, request });
     }
 
-    /// Lets the machine decide about all events, each at its own moment: read after the event has arrived, since the
-    /// grace of a vote counts from it (guarantee 2).
+    /// Steps the machine with each event, with the clock read after the event arrived, since the grace period of a vote
+    /// starts then (guarantee 2).
     fn decide(&mut self) {
         let mut events = std::mem::take(&mut self.events);
         let portion = ANSWERS_AHEAD_MIN.max(events.len() / ANSWERS_AHEAD_PORTIONS);
@@ -240,8 +239,8 @@ impl Machine {
         self.node.settle(clock::now(), &mut self.actions);
     }
 
-    /// Answers go to the doors at once, unless anything else is to be done before them: the doors have work while the
-    /// machine has, and their clients do.
+    /// Sends responses to the servers early, unless other actions precede them, so that the servers and their clients
+    /// work in parallel with the machine.
     fn answer_ahead(&mut self) -> bool {
         if !self.actions.iter().all(|action| matches!(action, Action::Reply { .. })) {
             return false;
@@ -337,13 +336,13 @@ impl Machine {
     }
 }
 
-/// Whether an answer's time is over. The clock is read here, after the machine answered: what it read was then still
-/// under its lease (guarantees 12 and 14).
+/// Whether a response is no longer valid. The clock is read after the machine has answered: the data that it read was
+/// then still under its lease (guarantees 12 and 14).
 fn is_past(valid_until: Option<Monotonic>) -> bool {
     valid_until.is_some_and(|until| clock::monotonic() > until)
 }
 
-/// The answer that a message carries to another node's door.
+/// The response that a message carries to another node's server.
 fn answer_in(parcel: &Parcel) -> Option<Answer> {
     match &parcel.message {
         Message::Answer { request, .. } => Some(Answer::Forwarded { node: parcel.to, request: *request }),

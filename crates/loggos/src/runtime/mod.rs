@@ -1,26 +1,26 @@
-//! The real world around the node machine: sockets, files, clocks, threads. The machine itself (`node`) decides
-//! everything and touches nothing; what is here carries out what it asks, in the order it asks, and hands back what
-//! happens (`node::contract`).
+//! The driver of the node machine: sockets, files, clocks and threads. The machine itself (`node`) makes all decisions
+//! and performs no IO. The runtime executes its actions in order, and passes events back (`node::contract`).
 //!
-//! Threads of a node, and what each waits for:
+//! Threads of a node:
 //!
-//! | thread | does | waits for |
+//! | thread | work | waits for |
 //! |---|---|---|
 //! | the main one ([`machine`]) | the machine, the peers' sockets ([`peers`]), framing, timers | sockets, timers, the inbox |
 //! | `log` ([`log_thread`]) | writes and forces batches, at real-time priority | the disk |
-//! | `manifests`, `segments`, `checkpoints`, `reads` ([`disk`]) | the rest of the disk's work, a lane each | the disk |
-//! | `doors` ([`doors_thread`]) | one tokio runtime for all doors | sockets |
+//! | `manifests`, `segments`, `checkpoints`, `reads` ([`disk`]) | other disk work, one lane each | the disk |
+//! | `doors` ([`doors_thread`]) | one tokio runtime for all protocol servers | sockets |
 //! | `signals` | SIGTERM and SIGINT | signals |
 //!
-//! A write's way has four hand-overs between threads: door to machine, machine to log, log to machine, machine to door.
+//! A write is handed over between threads four times: server to machine, machine to log, log to machine, machine to
+//! server.
 //!
 //! **Architecture invariants:**
-//! * The machine's thread never waits for a disk or a lock that is held during IO.
-//! * The log's thread does nothing but write and force; its first error ends the process with nothing published after
-//!   it (guarantee 25).
+//! * The machine's thread never waits for a disk, or for a lock that is held during IO.
+//! * The log's thread only writes and forces; its first error ends the process, with nothing acknowledged after it
+//!   (guarantee 25).
 //! * Only this module reads a clock ([`clock`]).
-//! * Whatever other threads have for the machine goes through [`inbox`]. It has no bound of its own: what fills it has,
-//!   requests by what may be under way ([`gateway`]), the rest by what the machine has under way at the disk.
+//! * All input from other threads to the machine goes through [`inbox`]. It is bounded by its sources: requests by the
+//!   limit of requests in progress ([`gateway`]), the rest by the machine's own disk work in progress.
 
 mod budget;
 mod claim;
@@ -56,10 +56,10 @@ use std::{io, process, thread};
 
 use store::files::{Files as _, OpenOptions};
 
-/// Exit status of a node that can't go on: the log or another part of the disk failed, or the machine halted.
+/// Exit status of a node that cannot continue: the log or another part of the disk failed, or the machine halted.
 pub(crate) const EXIT_HALTED: i32 = 70;
 
-/// What `loggos bench` measures as a node uses it.
+/// The platform for `loggos bench`, the same as a node's.
 pub(crate) const BENCH_PLATFORM: bench::Platform = bench::Platform {
     create_log: |directory, name| {
         let files = files::OsFiles::new(directory);
@@ -70,7 +70,7 @@ pub(crate) const BENCH_PLATFORM: bench::Platform = bench::Platform {
     ask_for_real_time: log_thread::ask_for_real_time,
 };
 
-/// Starts a thread that the node can't do without: if it panics, the process ends, and doesn't live on in part.
+/// Starts a thread that the node requires: if it panics, the process ends.
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<thread::JoinHandle<()>> {
     struct EndsTheProcess;
     impl Drop for EndsTheProcess {
@@ -86,15 +86,15 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<thread:
     })
 }
 
-/// Ends the process at once, from any thread: what is not forced by now was never promised, and nothing more must be.
+/// Ends the process at once, from any thread: unforced data was never acknowledged, and no more may be.
 pub(crate) fn die(reason: &str) -> ! {
     tracing::error!(reason, "this node ends");
-    // Not by the logger alone: it may be filtered, and this is the last word.
+    // Not only through the logger, which may filter it.
     say(&format!("this node ends: {reason}"));
     process::exit(EXIT_HALTED)
 }
 
-/// A line on standard error; where it can't be written there is nobody to tell, and `eprintln!` would panic.
+/// Prints a line to standard error, ignoring failures, on which `eprintln!` would panic.
 fn say(what: &str) {
     let _ = writeln!(io::stderr(), "loggos: {what}");
 }

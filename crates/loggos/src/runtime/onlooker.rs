@@ -1,8 +1,7 @@
-//! What a node's console knows of the whole universe: it asks every node through its gRPC door, this one too, as any
-//! client does (`sdk`), and puts the answers together (`view`). A node that is down or slow costs the others' answers
-//! only a short wait.
+//! The console's view of the whole cluster: it queries every node, including this one, over gRPC like any client
+//! (`sdk`), and combines the responses (`view`). A node that is down or slow delays the others' responses only briefly.
 //!
-//! One look serves all who ask within [`FRESH`], so that many browsers cost no more than one.
+//! The result is shared by all requests within [`FRESH`], so that many browsers cost no more than one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,24 +16,24 @@ use tokio::task::JoinSet;
 use super::config::Config;
 use crate::view::{View, document, not_asked};
 
-/// A look is good for so long.
+/// How long a result is reused.
 const FRESH: Duration = Duration::from_millis(500);
-/// A node that does not answer within this does not answer, and is connected to anew.
+/// A node that does not respond within this counts as down, and its connection is reestablished.
 const ANSWER_TIME_MAX: Duration = Duration::from_millis(400);
-/// With the time that a connection to it may take.
+/// The same, including the time to connect.
 const LOOK_TIME_MAX: Duration = Duration::from_millis(600);
 
-/// Looks at the universe.
+/// Queries the cluster.
 pub(crate) struct Onlooker {
     own: u32,
-    /// A client for each node of the configuration, by its address, so that each is asked by itself.
+    /// A client for each configured node, by address, so that each is queried separately.
     clients: BTreeMap<String, Client>,
-    /// Held while looking: those who ask meanwhile wait for that look.
+    /// Locked during a query: concurrent requests wait for its result.
     last: Mutex<Option<(Instant, Arc<str>)>>,
 }
 
 impl Onlooker {
-    /// For the node of this configuration. Nodes that it does not name, those tell of that it does.
+    /// For the node with this configuration. Other nodes are found through the responses of the configured ones.
     pub(crate) fn new(config: &Config) -> Result<Self, sdk::Error> {
         let others = config.peers.iter().map(|peer| (peer.node, peer.grpc));
         let addresses: BTreeMap<u32, _> = others.chain([(config.node, config.listen.grpc)]).collect();
@@ -56,7 +55,7 @@ fn client(address: &str) -> Result<Client, sdk::Error> {
     Ok(Client::connect([address])?.with_deadline(ANSWER_TIME_MAX))
 }
 
-/// Asks all of them at once.
+/// Queries all of them concurrently.
 async fn ask(clients: impl Iterator<Item = Client>) -> Vec<StatusResponse> {
     let mut asked = JoinSet::new();
     for client in clients {

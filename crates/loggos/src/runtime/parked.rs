@@ -1,5 +1,5 @@
-//! Messages that wait for the disk. A message names what must be forced before it may leave, and waits for that alone:
-//! one that needs the log overtakes an earlier one that needs a manifest.
+//! Messages that wait for the disk. Each message names what must be forced before it is sent, and waits for nothing
+//! else: a message that needs the log may overtake an earlier one that needs a manifest.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use base::{Monotonic, NodeId};
 use node::contract::{Durable, ManifestId, WriteId};
 use node::message::Message;
 
-/// A message on its way.
+/// A message to send.
 #[derive(Debug)]
 pub(crate) struct Parcel {
     pub(crate) to: NodeId,
@@ -15,19 +15,19 @@ pub(crate) struct Parcel {
     pub(crate) valid_until: Option<Monotonic>,
 }
 
-/// What waits, and what is forced by now.
+/// The parked messages, and the durable part of log and manifest.
 #[derive(Debug, Default)]
 pub(crate) struct Parked {
     forced: Durable,
-    /// Waits for the log only, by the record it waits for and its own number.
+    /// Messages that wait only for the log, by record and arrival number.
     by_record: BTreeMap<(WriteId, u64), Parcel>,
-    /// Waits for a manifest, whether for the log too or not: promises, which are few.
+    /// Messages that wait for a manifest, and possibly for the log too: promises, which are few.
     by_manifest: BTreeMap<(ManifestId, u64), (WriteId, Parcel)>,
     count: u64,
 }
 
 impl Parked {
-    /// Gives the parcel back if it need not wait, and keeps it otherwise.
+    /// Returns the parcel if it need not wait, and parks it otherwise.
     pub(crate) fn park(&mut self, parcel: Parcel, after: Durable) -> Option<Parcel> {
         self.count += 1;
         if after.manifest > self.forced.manifest {
@@ -40,14 +40,14 @@ impl Parked {
         None
     }
 
-    /// The log is forced through this record: what waited for that only, in order.
+    /// The log is forced through this record: returns the messages that waited only for that, in order.
     pub(crate) fn log_forced(&mut self, through: WriteId) -> impl Iterator<Item = Parcel> + use<> {
         self.forced.log = self.forced.log.max(through);
         let later = self.by_record.split_off(&(WriteId(self.forced.log.0 + 1), 0));
         std::mem::replace(&mut self.by_record, later).into_values()
     }
 
-    /// The manifest is forced through this one: what waited for that, and no longer waits for the log, in order.
+    /// The manifest is forced through this one: returns the messages that no longer wait, in order.
     pub(crate) fn manifest_forced(&mut self, through: ManifestId) -> Vec<Parcel> {
         self.forced.manifest = self.forced.manifest.max(through);
         let later = self.by_manifest.split_off(&(ManifestId(self.forced.manifest.0 + 1), 0));

@@ -1,9 +1,9 @@
-//! Numbers that nobody can guess and no other disk or universe has.
+//! Random numbers, unpredictable and unique.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 
-/// So many random bytes.
+/// Returns `count` random bytes.
 pub(crate) fn bytes(count: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; count];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

@@ -1,7 +1,7 @@
-//! `loggos start --config FILE`: one node, from its configuration to its end.
+//! `loggos start --config FILE`: runs one node.
 //!
-//! Whatever is wrong is found before anything is changed: the configuration, whose directory it is, who has it, whose
-//! data it holds. Only then the store is opened, which counts this start on the disk.
+//! All checks precede any change: the configuration, the owner of the directory, other processes, the identity of the
+//! data. Only then is the store opened, which counts this boot on the disk.
 
 use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpListener};
@@ -37,15 +37,15 @@ use super::peers::{PeerAddress, Peers};
 use super::tables::TableFiles;
 use super::views::Published;
 
-/// The part of a node's directory that is the store's.
+/// The store's subdirectory of a node's directory.
 pub(crate) const STORE: &str = "store";
-/// A node that was asked to stop and hasn't by then, ends all the same: a crash is safe, only slower for the others.
+/// A node that has not stopped this long after a request exits anyway: a crash is safe, but slower for the others.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
-/// Calls under way have so long to take their answers once the machine has stopped.
+/// How long calls in progress may take to send their responses after the machine has stopped.
 const DOORS_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Why a node can't start. The exit status is the one of wrong use for what the caller can mend in the configuration,
-/// and of "unavailable" for the rest.
+/// Why a node cannot start. The exit status is that of wrong usage for errors in the configuration, and "unavailable"
+/// for the rest.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     #[error("{0}")]
@@ -90,8 +90,8 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Runs one node until it is told to stop. With `parent_pipe` it also ends as soon as its standard input does: the
-/// process that started it is gone then.
+/// Runs one node until it is stopped. With `parent_pipe` it also ends when its standard input does, because the process
+/// that started it is gone.
 pub(crate) fn run(config: &Path, log_format: LogFormat, parent_pipe: bool) -> ExitCode {
     log_to_stderr(log_format);
     if parent_pipe {
@@ -116,14 +116,13 @@ pub(crate) fn run(config: &Path, log_format: LogFormat, parent_pipe: bool) -> Ex
 fn log_to_stderr(format: LogFormat) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("LOGGOS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    // Where a line can't be written (the disk is full that it goes to), no panic says so: a node outlives its log of
-    // words.
+    // A failure to log (its disk may be full) is ignored and does not panic: a node outlives its log output.
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(false)
         .log_internal_errors(false);
-    // A second call finds the first one's logger: nothing is lost.
+    // A second call finds the first one's logger.
     let _ = match format {
         LogFormat::Text => subscriber.try_init(),
         LogFormat::Json => subscriber.json().flatten_event(true).try_init(),
@@ -135,7 +134,7 @@ fn end_with_parent() {
         let mut stdin = io::stdin().lock();
         let mut ignored = [0; 64];
         while matches!(stdin.read(&mut ignored), Ok(1..)) {}
-        // As sudden as the parent's own end, and as safe.
+        // As abrupt as the parent's own end, and as safe.
         super::die("the process that started it is gone");
     });
 }
@@ -188,7 +187,7 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     let mut first = Vec::new();
     let node = Node::new(machine_config, &mut recovered, clock::now(), &mut first)
         .map_err(|error| StartError::Machine(error.to_string()))?;
-    // What the machine keeps of it is its own.
+    // The machine has its own copy of the parts that it needs.
     drop(recovered);
     let views = Arc::new(Published::default());
     let to_doors = (Arc::clone(&answers), Arc::clone(&views));
@@ -209,14 +208,14 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     Ok(end)
 }
 
-/// Whether the disk is nobody's and may become a new universe's: who names a universe has one.
+/// Whether the disk is blank and may join a new cluster: not if the configuration names a cluster.
 fn is_blank(config: &Config, files: &OsFiles) -> Result<bool, StartError> {
     let found = store::identity::read(files);
     let found = found.map_err(|error| StartError::Store { directory: config.data.clone(), error })?;
     Ok(found.is_none() && config.universe.is_none())
 }
 
-/// Whose data it is, before anything is changed.
+/// Checks the identity of the data before anything is changed.
 fn check_identity(config: &Config, files: &OsFiles) -> Result<Identity, StartError> {
     let directory = config.data.clone();
     let identity = match store::identity::read(files) {
@@ -235,8 +234,8 @@ fn check_identity(config: &Config, files: &OsFiles) -> Result<Identity, StartErr
     }
 }
 
-/// Where the nodes are that this one knew when its disk became the universe's. What the configuration says holds, so
-/// that a node can be found that has moved since.
+/// The addresses of the nodes known when the disk was formatted. Configured addresses take precedence, so that nodes
+/// that have moved can be found.
 fn addresses(config: &Config, identity: &Identity) -> Vec<PeerAddress> {
     let configured = |node: NodeId| config.peers.iter().find(|peer| peer.node == node.0).map(|peer| peer.address);
     let told = |node: NodeId| {
@@ -247,8 +246,8 @@ fn addresses(config: &Config, identity: &Identity) -> Vec<PeerAddress> {
     known.filter_map(|node| Some(PeerAddress { node, address: configured(node).or_else(|| told(node))? })).collect()
 }
 
-/// The nodes of its universe's formation that a node can't find by itself. They may have left since; those that are
-/// there are found by the catalogue, or make themselves known.
+/// Founding members for which a node has no address. They may have left since; current members are found through the
+/// catalog, or introduce themselves.
 pub(crate) fn without_address(config: &Config, identity: &Identity) -> Vec<NodeId> {
     let is_named = |node: &NodeId| node.0 == config.node || config.peers.iter().any(|peer| peer.node == node.0);
     identity.members.iter().map(|member| member.node).filter(|node| !is_named(node)).collect()
@@ -272,7 +271,7 @@ fn open_store(
         store_config.recent_bytes = bytes / 8;
         let tree = &mut store_config.tree;
         tree.memtable_bytes = (bytes / 16).min(tree.memtable_bytes);
-        // Filters of tables as large as this level are in memory, too.
+        // The filters of tables in this level are in memory, too.
         tree.level1_bytes = bytes.saturating_mul(2).min(tree.level1_bytes);
     }
     store::open_into(files, tables, store_config, Replays::default())
@@ -306,12 +305,12 @@ fn machine_config(config: &Config, recovered: &Recovered<Replays>) -> NodeConfig
     }
     let members = recovered.identity.members.iter();
     machine.addresses = members.filter_map(|member| addresses_of(config, *member)).collect();
-    // Spreads the timers of different nodes and starts; nothing secret hangs on it.
+    // Varies timers between nodes and boots; not security relevant.
     machine.seed = recovered.identity.incarnation.0 ^ recovered.boot.0;
     machine
 }
 
-/// A member's address for its peers and the one for clients.
+/// A member's addresses for peers and for clients.
 fn addresses_of(config: &Config, member: Member) -> Option<(Member, String, String)> {
     let (peers, grpc) = if member.node.0 == config.node {
         config.own_addresses()
@@ -322,7 +321,7 @@ fn addresses_of(config: &Config, member: Member) -> Option<(Member, String, Stri
     Some((member, peers.to_string(), grpc.to_string()))
 }
 
-/// The first signal asks the machine to stop, and starts the clock for its patience.
+/// The first signal asks the machine to stop, and starts the timeout.
 fn stop_on_signals(inbox: Arc<Inbox>) -> io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     super::spawn("signals", move || {

@@ -1,5 +1,5 @@
-//! The threads that work on tables and checkpoints: flushes, compactions, reads that wait for the disk, tables that
-//! come and go. Each kind has a lane of its own: a compaction of minutes must hold up neither a flush nor a read.
+//! The threads that work on tables and checkpoints: flushes, compactions, reads that wait for the disk, creation and
+//! removal of tables. Each kind has its own lane: a compaction that takes minutes must not delay a flush or a read.
 
 use std::io;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use super::files::OsFiles;
 use super::inbox::{Inbox, Input};
 use super::lanes::Lane;
 
-/// The files of tables, of which only so many are open at one time. (Those of checkpoints are written through it, too.)
+/// The files of tables, of which a limited number is open at a time. (Checkpoints are written through it, too.)
 pub(crate) type TableFiles = HandleCache<OsFiles>;
 
-/// A state on its way to the disk.
+/// A state to be written to the disk.
 #[derive(Debug)]
 pub(crate) struct CheckpointJob {
     pub(crate) checkpoint: CheckpointId,
@@ -34,7 +34,7 @@ pub(crate) struct CheckpointJob {
     pub(crate) flush: Option<Box<dyn Job>>,
 }
 
-/// What is to be done with the files of tables that come from elsewhere, or that go. In the order asked for.
+/// A change to table files received from elsewhere or no longer needed. Executed in order.
 #[derive(Debug)]
 pub(crate) enum Change {
     Write { file: FileId, offset: u64, bytes: Bytes },
@@ -42,7 +42,7 @@ pub(crate) enum Change {
     Remove { files: Vec<FileId> },
 }
 
-/// A part of a table that is to be read as it lies there.
+/// A raw read of a part of a table file.
 #[derive(Debug)]
 struct PartRead {
     id: ReadId,
@@ -51,7 +51,7 @@ struct PartRead {
     bytes: usize,
 }
 
-/// Background work on the files of a storage, and whose it is.
+/// Background work on the files of a storage, and its owner.
 type Compaction = (CohortId, Lineage, Box<dyn Job>);
 
 /// The lanes.
@@ -213,7 +213,7 @@ fn change_lane(files: TableFiles, inbox: Arc<Inbox>) -> io::Result<Lane<Change>>
     })
 }
 
-/// Whether an error says only that there was no room, or that the file was removed meanwhile.
+/// Whether an error only reports a lack of space, or that the file was removed meanwhile.
 fn is_harmless(error: &FileError) -> bool {
     matches!(error.kind, FileErrorKind::NoSpace | FileErrorKind::NotFound)
 }

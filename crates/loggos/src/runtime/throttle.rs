@@ -1,21 +1,21 @@
-//! Says a thing once, and then at most once in a while: what strangers do must not fill the log.
+//! Rate-limits log messages, so that untrusted clients cannot flood the log.
 
 use std::collections::BTreeMap;
 
 use base::{Duration, Monotonic};
 
-/// The same thing is said again after so long.
+/// Minimum time between two equal messages.
 const PERIOD: Duration = Duration::from_millis(10_000);
 
-/// When each thing was said last. Keys come from this program and from members' numbers, never from strangers, so the
-/// map stays small.
+/// When each message was last logged. Keys come from this program and from members' numbers, never from untrusted
+/// clients, so the map stays small.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
     said: BTreeMap<(u32, &'static str), (Monotonic, u64)>,
 }
 
 impl Throttle {
-    /// Whether to say it now, and how often it went unsaid since the last time.
+    /// Whether to log the message now, and how often it was suppressed since the last time.
     pub(crate) fn admit(&mut self, about: u32, what: &'static str, now: Monotonic) -> Option<u64> {
         match self.said.get_mut(&(about, what)) {
             Some((last, unsaid)) if now.since(*last) < PERIOD => {

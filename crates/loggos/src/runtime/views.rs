@@ -1,5 +1,5 @@
-//! What the machine shows the doors of its replicas: they answer most reads from it on their own thread, with no
-//! hand-over. The lock is held for as long as it takes to copy a pointer.
+//! The replica views that the machine publishes to the servers, which serve most reads from them on their own thread.
+//! The lock is held only to copy a pointer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,22 +10,22 @@ use node::{DoorRead, ReadView, Views};
 
 use super::clock;
 
-/// The newest view of each replica here.
+/// The newest view of each replica.
 #[derive(Debug, Default)]
 pub(crate) struct Published(Mutex<HashMap<CohortId, Arc<ReadView>>>);
 
 impl Published {
-    /// Shows a view in the place of the one before, or none.
+    /// Replaces or removes a view.
     pub(crate) fn publish(&self, cohort: CohortId, view: Option<Arc<ReadView>>) {
         let old = match view {
             Some(view) => self.views().insert(cohort, view),
             None => self.views().remove(&cohort),
         };
-        // What was in it and nowhere else is freed after the lock is given back.
+        // The old view may be freed here, after the lock is released.
         drop(old);
     }
 
-    /// Answers a read, if that takes neither the machine nor the disk. The clock is read after the rows are.
+    /// Serves a read, if that requires neither the machine nor the disk. The clock is read after the rows.
     pub(crate) fn read(&self, request: &Request) -> Option<Outcome> {
         let read = DoorRead::begin(self, request)?;
         let outcome = read.evaluate()?;
@@ -33,7 +33,7 @@ impl Published {
     }
 
     fn views(&self) -> MutexGuard<'_, HashMap<CohortId, Arc<ReadView>>> {
-        // A map is whole between any two of its calls, whoever panicked.
+        // The map is consistent between any two of its calls, even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,12 +1,12 @@
-//! The universe as one JSON document, for the console: the objects of `loggos status --json`, and with them where
-//! things are and what they do.
+//! The cluster as one JSON document, for the console: the objects of `loggos status --json`, with addresses and
+//! activity.
 
 use serde_json::{Value, json};
 
 use super::health::{Health, problems};
 use super::{View, cohort_object, node_object};
 
-/// What node `own` tells of the universe at this moment (milliseconds since 1970).
+/// The document as served by node `own` at this time (milliseconds since 1970).
 pub(crate) fn document(view: &View, own: u32, time_ms: u64) -> Value {
     let problems = problems(view);
     let health = problems.first().map_or(Health::Healthy, |(health, _)| *health);
@@ -47,7 +47,7 @@ fn cohort(cohort: &sdk::admin::Cohort) -> Value {
     object
 }
 
-/// Sums of samples that were taken at about the same times; the last ones are of now, and not all reach back as far.
+/// Sums samples taken at about the same times. They are aligned at the newest, since not all series are equally long.
 fn sum<'a>(nodes: impl Iterator<Item = &'a [f32]>) -> Vec<f32> {
     let mut sums = Vec::new();
     for samples in nodes {

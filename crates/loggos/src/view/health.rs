@@ -1,26 +1,26 @@
-//! Whether a universe is well, in one word and the sentences behind it.
+//! The health of a cluster, in one word and the reasons for it.
 
 use base::KeyRange;
 use sdk::admin::Cohort;
 
 use super::{View, lag};
 
-/// A replica may be so many entries behind before that is worth a word: a busy follower always lacks those under way.
+/// Entries that a replica may lag before that is reported: a busy follower always lacks those in flight.
 const LAG_MAX: u64 = 10_000;
 
-/// How a universe is.
+/// The health of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Health {
-    /// All is there.
+    /// No problems.
     Healthy,
-    /// Everything is served, but less can fail than should.
+    /// Everything is served, but with reduced fault tolerance.
     Degraded,
     /// Something is not served.
     Unavailable,
 }
 
 impl Health {
-    /// As the console says it.
+    /// The word that the console shows.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Healthy => "healthy",
@@ -30,7 +30,7 @@ impl Health {
     }
 }
 
-/// What is wrong, the worst first; nothing if all is well.
+/// All problems, the worst first.
 pub(crate) fn problems(view: &View) -> Vec<(Health, String)> {
     let mut problems: Vec<(Health, String)> =
         view.cohorts.values().flat_map(|cohort| of_cohort(view, cohort)).collect();

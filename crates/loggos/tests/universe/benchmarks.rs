@@ -1,5 +1,4 @@
-//! The benchmarks run to their end, say what they promise in JSON, and leave nothing behind. What they measure is no
-//! test's business.
+//! Tests that benchmarks complete, print their documented JSON, and clean up. Measured values are not checked.
 
 use std::fs;
 
@@ -48,7 +47,7 @@ fn columns_are_measured_in_an_open_loop_and_in_pairs() {
     assert_eq!(kinds, [(&columns_line, &a), (&columns_line, &b), (&pairs_line, &Value::Null)]);
     assert_eq!(lines[1]["conflicts"], 0, "each client knows the versions of its keys");
 
-    // Every operation fails: that is no run that went well.
+    // A run in which every operation fails is an error.
     let too_large = (base::limits::VALUE_BYTES_MAX + 1).to_string();
     let failed = bench(&[&["columns", "--target", &target, "--value-bytes", &too_large][..], &short].concat());
     failed.failed(3, &["no operation succeeded"]);

@@ -1,5 +1,5 @@
-//! The client commands as people and their scripts use them: what they print, the JSON that scripts lean on, and the
-//! exit status: 0 done, 1 refused or not found, 2 wrong use, 3 unavailable or outcome unknown.
+//! The client commands: their output, the JSON that scripts depend on, and the exit status: 0 success, 1 refused or not
+//! found, 2 wrong usage, 3 unavailable or outcome unknown.
 
 use std::time::Duration;
 
@@ -120,14 +120,14 @@ fn the_exit_status_tells_wrong_use_from_unavailability() {
     run(&["start", "--config", "/nonexistent.toml"]).failed(2, &["/nonexistent.toml"]);
     run(&["dev", "restart", "1", "--data", "/nonexistent"]).failed(3, &["/nonexistent"]);
 
-    // Port 1 is nobody's.
+    // Nothing listens on port 1.
     let refusal =
         run(&["columns", "--at", "127.0.0.1:1", "--timeout", "300", "--json", "get", "t", "k"]).failed(3, &[]);
     assert_eq!(object(&refusal)["kind"], "unavailable");
     run(&["status", "--at", "127.0.0.1:1", "--timeout", "300"]).failed(3, &["127.0.0.1:1"]);
 }
 
-/// What `status --json` says: the lines of nodes, and those of cohorts.
+/// The lines of nodes and of cohorts in `status --json`.
 fn status(universe: &Universe) -> (Vec<Value>, Vec<Value>) {
     objects(&universe.status(&["--json"]).ok()).into_iter().partition(|line| line.get("node").is_some())
 }

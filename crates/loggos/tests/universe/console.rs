@@ -1,5 +1,5 @@
-//! The console of real nodes: what it counts, and that it shows the whole universe from any node that lives. How it
-//! looks in a browser is tested under `compat/console`.
+//! The console of real nodes: its metrics, and that any live node shows the whole cluster. Its appearance in a browser
+//! is tested under `compat/console`.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use crate::harness::{Universe, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is there under a path: status and body.
+/// Requests a path; returns status and body.
 fn get(universe: &Universe, node: u32, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", universe.http_port(node))).expect("the port is open");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -30,13 +30,13 @@ fn status(universe: &Universe, node: u32) -> Value {
     serde_json::from_str(&body).expect("JSON")
 }
 
-/// Waits until a node's console says so of the universe.
+/// Waits until a node's console reports this health of the cluster.
 fn wait_for_health(universe: &Universe, node: u32, health: &str) -> Value {
     let what = format!("node {node} says {health}");
     wait_for(&what, PATIENCE, || Some(status(universe, node)).filter(|said| said["health"] == health))
 }
 
-/// A metric's value: that of the first series whose name and labels begin so.
+/// The value of a metric: of the first series with this prefix of name and labels.
 fn metric(text: &str, beginning: &str) -> f64 {
     let line = text.lines().find(|line| line.starts_with(beginning));
     let line = line.unwrap_or_else(|| panic!("no {beginning} in\n{text}"));
@@ -55,7 +55,7 @@ fn a_node_counts_what_it_does() {
 
     let (_, text) = get(&universe, 1, "/metrics");
     let of_table = |name: &str| metric(&text, &format!("loggos_cohort_{name}{{cohort=\"2\",table=\"t\"}}"));
-    // Each put opened a session of its own.
+    // Each put opened its own session.
     assert_eq!((of_table("writes_total"), of_table("reads_total")), (6.0, 1.0));
     assert_eq!((of_table("leader"), of_table("epoch")), (1.0, 1.0));
     let (last, committed, applied) =
@@ -98,7 +98,7 @@ fn any_node_that_lives_shows_the_whole_universe() {
     universe.restart(3).ok();
     wait_for_health(&universe, 1, "healthy");
 
-    // One that is stopped is worse than one that is gone: connections to it are made, and nothing comes back.
+    // A stopped process is harder to detect than a dead one: it accepts connections but never responds.
     universe.signal(2, Signal::STOP);
     let began = Instant::now();
     let said = wait_for_health(&universe, 1, "degraded");

@@ -1,5 +1,5 @@
-//! Nodes are killed and stopped while clients work and their table is split: nothing acknowledged is lost, and all that
-//! was answered, taken together, is linearizable.
+//! Kills and pauses nodes while clients work and their table is split. No acknowledged write is lost, and the complete
+//! history is linearizable.
 
 mod clients;
 mod ledger;
@@ -14,10 +14,10 @@ use sim::history::{self, Operation};
 
 use crate::harness::{Universe, runtime};
 
-/// How long nodes are killed and stopped.
+/// How long nodes are killed and paused.
 const TROUBLE: Duration = Duration::from_secs(25);
 const CLIENTS: u32 = 6;
-/// What makes the verdict worth something.
+/// Minimum counts that make the check meaningful.
 const OPERATIONS_MIN: usize = 1_500;
 const OVERLAPPING_MIN: usize = 1_000;
 const ACKNOWLEDGED_LEDGER_MIN: usize = 100;
@@ -33,7 +33,7 @@ fn crashes_lose_nothing_and_every_history_is_linearizable() {
         let nemesis = scope.spawn(|| nemesis::run(&universe, until));
         let (mut history, ledger) = runtime().block_on(work(&universe, began, until));
         let seen = nemesis.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // Every node runs again: what is read now is what is left.
+        // All nodes run again: these reads see the final state.
         history.extend(runtime().block_on(clients::read_all(&universe, began)));
         (history, ledger, seen)
     });
@@ -51,7 +51,7 @@ fn crashes_lose_nothing_and_every_history_is_linearizable() {
     stale::is_found_in(&history);
 }
 
-/// All clients at once, until the time has come.
+/// Runs all clients concurrently until `until`.
 async fn work(universe: &Universe, began: Instant, until: Instant) -> (Vec<Operation>, ledger::Ledger) {
     clients::create_table(universe).await;
     let mut tasks = tokio::task::JoinSet::new();

@@ -1,5 +1,4 @@
-//! A universe of nodes that were each started by themselves, on blank disks: how it is formed, what can come between,
-//! and what is never formed.
+//! Clusters of nodes started individually on blank disks: how a cluster is formed, interruptions, and refusals.
 
 use std::fs;
 
@@ -17,7 +16,7 @@ fn hosts_with_blank_disks_become_a_universe() {
     hosts.run(&["columns", "--at", &at, "--timeout", "500", "create", "t"]).failed(3, &["blank"]);
     hosts.run(&["admin", "form", "--at", &hosts.grpc(1), "--at", &hosts.grpc(2)]).failed(2, &["1, 3, 5 or 7"]);
 
-    // Cut short: one node is formed, another was started again meanwhile, and has the number that was told of it.
+    // An interrupted formation: one node is formed, and another was restarted and kept its announced incarnation.
     let other_disk = Disk { incarnation: 1, ..disks[1] };
     assert_eq!(hosts.form(2, &[disks[0], other_disk, disks[2]]), Err(Code::AlreadyExists));
     assert_eq!(hosts.form(1, &disks), Ok(()));
@@ -41,7 +40,7 @@ fn hosts_with_blank_disks_become_a_universe() {
         assert!(read.contains("\"value\":\"v\""), "{read}");
     }
 
-    // A disk that lost everything is not formed once more, and one that should be a universe's doesn't even wait.
+    // A disk that lost everything is not formed again, and a node configured for a cluster exits if its disk is blank.
     hosts.kill(3);
     fs::remove_dir_all(hosts.scratch.path().join("host-3")).expect("its data");
     hosts.start(3, "");

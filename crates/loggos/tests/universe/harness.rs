@@ -1,7 +1,7 @@
-//! Universes of real processes: each with a directory and ports of its own, and gone when its test is over, however
-//! that ends.
+//! Clusters of real processes, each with its own directory and ports, and removed at the end of its test, also on
+//! failure.
 //!
-//! Every wait is bounded, and says what it waited for. When a test fails, what `dev` and the nodes said is printed.
+//! Every wait is bounded and has a description. When a test fails, the output of `dev` and of the nodes is printed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 use base::SplitMix64;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Universes that run at one time: more would only wait for each other's processors.
+/// Clusters that run concurrently: more would only compete for processors.
 const UNIVERSES_MAX: u32 = 2;
-/// A universe is ready within this, on a machine that is busy with others.
+/// Timeout for a cluster to become ready, on a busy machine.
 const READY_PATIENCE: Duration = Duration::from_secs(40);
-/// A universe that was asked to stop has done so within this.
+/// Timeout for a cluster to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(15);
-/// A command is over within this.
+/// Timeout of a command.
 pub(crate) const COMMAND_PATIENCE: Duration = Duration::from_secs(70);
-/// What is printed of a log when a test fails.
+/// Bytes of each log printed when a test fails.
 const TAIL_BYTES: usize = 3_000;
 
 /// The binary under test.
@@ -38,7 +38,7 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// Looks again and again until there is an answer.
+/// Polls until there is a result.
 pub(crate) fn wait_for<T>(what: &str, patience: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + patience;
     loop {
@@ -50,7 +50,7 @@ pub(crate) fn wait_for<T>(what: &str, patience: Duration, mut look: impl FnMut()
     }
 }
 
-/// A directory of its own, removed at the end.
+/// A temporary directory, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 
@@ -67,7 +67,7 @@ impl Scratch {
         &self.0
     }
 
-    /// A file in it.
+    /// Creates a file in it and returns its path.
     pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
         let path = self.0.join(name);
         fs::write(&path, content).expect("a file can be written");
@@ -81,12 +81,12 @@ impl Drop for Scratch {
     }
 }
 
-/// A command that runs until it goes, or is dropped.
+/// A command that runs until it exits or is dropped.
 #[derive(Debug)]
 pub(crate) struct Running(Child);
 
 impl Running {
-    /// Starts it.
+    /// Starts the command.
     pub(crate) fn of(command: &mut Command) -> Self {
         let child = command.stdin(Stdio::null()).spawn();
         Self(child.unwrap_or_else(|error| panic!("{command:?}: {error}")))
@@ -99,7 +99,7 @@ impl Drop for Running {
     }
 }
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) status: i32,
@@ -108,7 +108,7 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    /// Runs a command to its end.
+    /// Runs a command until it exits.
     pub(crate) fn of(command: &mut Command, patience: Duration) -> Self {
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -127,14 +127,14 @@ impl Done {
         Self { status, out: text(&output.stdout), err: text(&output.stderr) }
     }
 
-    /// It went well; what it printed.
+    /// Asserts success and returns the output.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.status, 0, "{self:?}");
         self.out
     }
 
-    /// It ended with this status, and said all of this on standard error.
+    /// Asserts this exit status, and that standard error contains all of these strings.
     #[track_caller]
     pub(crate) fn failed(self, status: i32, says: &[&str]) -> String {
         assert_eq!(self.status, status, "{self:?}");
@@ -145,7 +145,7 @@ impl Done {
     }
 }
 
-/// A place among the universes that may run.
+/// A permit for a running cluster.
 #[derive(Debug)]
 pub(crate) struct Place;
 
@@ -169,32 +169,31 @@ impl Drop for Place {
     }
 }
 
-/// A universe, running or stopped.
+/// A cluster, running or stopped.
 #[derive(Debug)]
 pub(crate) struct Universe {
     scratch: Scratch,
     offset: u16,
     nodes: u32,
-    /// How many file descriptors each of its processes may have; as many as this one, if nothing is said.
+    /// Limit of file descriptors of each process; inherited if `None`.
     descriptors: Option<u32>,
-    /// Whether a process that is killed loses what it has written and not forced.
+    /// Whether a killed process loses its unforced writes.
     loses_unforced: bool,
     dev: Option<(Child, Place)>,
 }
 
 impl Universe {
-    /// Forms a universe of so many nodes, and waits until it is ready.
+    /// Forms a cluster of this size and waits until it is ready.
     pub(crate) fn of(nodes: u32) -> Self {
         Self::form(nodes, None, false)
     }
 
-    /// The same on a machine that allows a process so many file descriptors.
+    /// The same with a limit of file descriptors per process.
     pub(crate) fn with_descriptors(nodes: u32, descriptors: u32) -> Self {
         Self::form(nodes, Some(descriptors), false)
     }
 
-    /// The same where a killed process leaves on its disk what it has forced, and nothing else: as its machine would,
-    /// were its power gone.
+    /// The same, but a killed process loses its unforced writes, as in a power failure.
     pub(crate) fn losing_what_is_not_forced(nodes: u32) -> Self {
         Self::form(nodes, None, true)
     }
@@ -206,7 +205,7 @@ impl Universe {
         universe
     }
 
-    /// Starts `dev`, and waits until it says `ready`.
+    /// Starts `dev` and waits until it prints `ready`.
     pub(crate) fn start(&mut self) {
         assert!(self.dev.is_none(), "it runs already");
         let place = Place::take();
@@ -223,7 +222,7 @@ impl Universe {
         });
     }
 
-    /// `dev` on this universe, as yet without its standard streams.
+    /// The `dev` command for this cluster, without redirected standard streams.
     pub(crate) fn dev_command(&self) -> Command {
         let mut command = match self.descriptors {
             None => loggos(),
@@ -242,7 +241,7 @@ impl Universe {
         command
     }
 
-    /// Stops it as Ctrl-C does.
+    /// Stops it with SIGINT, like Ctrl-C.
     pub(crate) fn stop(&mut self) {
         let (mut dev, _place) = self.dev.take().expect("it runs");
         kill_process(Pid::from_child(&dev), Signal::INT).expect("dev runs");
@@ -250,7 +249,7 @@ impl Universe {
         assert!(status.success(), "dev stopped with {status}");
     }
 
-    /// Kills `dev`, which then can't stop its nodes.
+    /// Kills `dev`, which then cannot stop its nodes.
     pub(crate) fn kill_dev(&mut self) {
         let (mut dev, _place) = self.dev.take().expect("it runs");
         dev.kill().and_then(|()| dev.wait()).expect("dev runs");
@@ -272,7 +271,7 @@ impl Universe {
         self.node_directory(node).join("node.toml")
     }
 
-    /// What `dev` said since it was last started.
+    /// The output of `dev` since its last start.
     fn said(&self) -> PathBuf {
         self.scratch.path().join("dev.out")
     }
@@ -281,7 +280,7 @@ impl Universe {
         1..=self.nodes
     }
 
-    /// No node has ended a connection to another because too much waited for it.
+    /// Asserts that no node has closed a connection to another because of excessive pending output.
     pub(crate) fn check_no_peer_was_given_up(&self) {
         for node in self.nodes() {
             let said = fs::read_to_string(self.node_directory(node).join("log")).expect("it is there");
@@ -310,7 +309,7 @@ impl Universe {
         7_100 + self.offset + node as u16
     }
 
-    /// The doors, that of node `first` before the others.
+    /// The gRPC addresses, starting with that of node `first`.
     pub(crate) fn endpoints(&self, first: u32) -> Vec<String> {
         let others = self.nodes().cycle().skip(first as usize - 1).take(self.nodes as usize);
         others.map(|node| format!("127.0.0.1:{}", self.grpc_port(node))).collect()
@@ -327,14 +326,14 @@ impl Universe {
         Done::of(&mut command, COMMAND_PATIENCE)
     }
 
-    /// Runs `loggos columns ...`, asking one node and no other.
+    /// Runs `loggos columns ...` against one node only.
     pub(crate) fn columns_of(&self, node: u32, arguments: &[&str]) -> Done {
         let mut command = loggos();
         command.args(["columns", "--at", &format!("127.0.0.1:{}", self.grpc_port(node))]).args(arguments);
         Done::of(&mut command, COMMAND_PATIENCE)
     }
 
-    /// `loggos log ...`, as yet not run.
+    /// The command `loggos log ...`, not started.
     pub(crate) fn log_command(&self, arguments: &[&str]) -> Command {
         let mut command = loggos();
         command.args(["log", "--at", &self.endpoints(1).join(",")]).args(arguments);
@@ -367,29 +366,29 @@ impl Universe {
         Done::of(&mut command, COMMAND_PATIENCE)
     }
 
-    /// The same, of the universe that runs with that offset, wherever it is.
+    /// The same, with the cluster identified by its port offset only.
     pub(crate) fn restart_by_offset(&self, node: u32) -> Done {
         let mut command = loggos();
         command.args(["dev", "--port-offset", &self.offset.to_string(), "restart", &node.to_string()]);
         Done::of(&mut command, COMMAND_PATIENCE)
     }
 
-    /// The process of a node, if it runs.
+    /// The process of a node, if it is running.
     pub(crate) fn pid(&self, node: u32) -> Option<Pid> {
         let pid: i32 = fs::read_to_string(self.node_directory(node).join("pid")).ok()?.trim().parse().ok()?;
-        // The number may be another process's by now.
+        // The pid may have been reused.
         let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let of_ours = String::from_utf8_lossy(&command).contains(&*self.config(node).to_string_lossy());
         of_ours.then(|| Pid::from_raw(pid)).flatten()
     }
 
-    /// Sends a signal to a node that runs.
+    /// Sends a signal to a running node.
     pub(crate) fn signal(&self, node: u32, signal: Signal) {
         let pid = self.pid(node).unwrap_or_else(|| panic!("node {node} doesn't run"));
         kill_process(pid, signal).unwrap_or_else(|error| panic!("{signal:?} to node {node}: {error}"));
     }
 
-    /// A figure of `/proc/PID/status`, in KiB.
+    /// A value in `/proc/PID/status`, in KiB.
     pub(crate) fn memory_kib(&self, node: u32, figure: &str) -> u64 {
         let pid = self.pid(node).expect("the node runs").as_raw_pid();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process has a status");
@@ -424,18 +423,18 @@ impl Drop for Universe {
     }
 }
 
-/// An offset whose ports nobody listens on. Offsets are so far apart that the ports of two never meet.
+/// A port offset with free ports. Offsets are spaced so that port ranges do not overlap.
 pub(crate) fn free_offset() -> u16 {
     static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut random = SplitMix64::new(u64::from(std::process::id()) << 16 | taken.len() as u64);
     let is_free = |offset: u16| {
         let ports = (1..=5).flat_map(|node| [7_100 + node, 7_200 + node, 8_080 + node]);
-        // Not by listening there: a child that another test starts at that moment would have the port until it runs.
+        // Not by binding: a child process that another test starts concurrently would inherit the socket.
         ports.into_iter().all(|port: u16| TcpStream::connect(("127.0.0.1", port + offset)).is_err())
     };
     wait_for("free ports", Duration::from_secs(10), || {
-        // Below 32,768, where the ports of outgoing connections begin.
+        // Below 32,768, where ephemeral ports start.
         let offset = 1_000 + 200 * random.below(118) as u16;
         (is_free(offset) && taken.insert(offset)).then_some(offset)
     })

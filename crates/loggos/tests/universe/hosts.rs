@@ -1,4 +1,4 @@
-//! Hosts that run a node each, started by itself on a disk of its own.
+//! Hosts that run one node each, started individually on their own disks.
 
 use std::fs::{self, File};
 use std::process::{Child, Stdio};
@@ -33,7 +33,7 @@ impl Hosts {
         [1, 2, 3].map(|node| self.grpc(node)).join(",")
     }
 
-    /// Starts a node; `more` stands above all in its configuration.
+    /// Starts a node; `more` is put at the top of its configuration.
     pub(crate) fn start(&mut self, node: u32, more: &str) {
         let peers = |of: u32| format!("127.0.0.1:{}", 7_100 + self.offset + of as u16);
         let others: String = (1..=3)
@@ -49,7 +49,7 @@ impl Hosts {
         self.running.push((node, command.spawn().expect("a node can be started")));
     }
 
-    /// Waits until a node has ended by itself; gives its exit status and what it said.
+    /// Waits until a node exits; returns its exit status and output.
     pub(crate) fn ended(&mut self, node: u32) -> (Option<i32>, String) {
         let place = self.running.iter().position(|(running, _)| *running == node).expect("it was started");
         let (_, mut child) = self.running.swap_remove(place);
@@ -64,7 +64,7 @@ impl Hosts {
         child.kill().and_then(|()| child.wait()).expect("it runs");
     }
 
-    /// What a node says it is, once it serves.
+    /// A node's description of itself, once it serves.
     pub(crate) fn look(&self, node: u32) -> LookResponse {
         wait_for("a node that serves", PATIENCE, || {
             runtime().block_on(async {

@@ -1,5 +1,5 @@
-//! The rules of the workspace: which crate may depend on which, and what pure crates must not use. The rules are read
-//! from ARCHITECTURE.md, so that the document and the code can't differ.
+//! The rules of the workspace: permitted dependencies between crates, and APIs that pure crates must not use. The rules
+//! are read from ARCHITECTURE.md, so that document and code cannot diverge.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +26,7 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// The cells of the rows of the table whose header begins with these.
+/// The cells of the table with this header prefix.
 fn table<'a>(text: &'a str, header: &str) -> Vec<Vec<&'a str>> {
     let rows = text.lines().skip_while(|line| !line.starts_with(header)).skip(2);
     let rows: Vec<_> =
@@ -35,7 +35,7 @@ fn table<'a>(text: &'a str, header: &str) -> Vec<Vec<&'a str>> {
     rows
 }
 
-/// The crates in the order of the map, each with those that it depends on.
+/// The crates in the order of the map, each with its permitted dependencies.
 fn map(text: &str) -> Vec<(&str, BTreeSet<&str>)> {
     table(text, "| crate | what lives there |")
         .into_iter()
@@ -43,13 +43,13 @@ fn map(text: &str) -> Vec<(&str, BTreeSet<&str>)> {
         .collect()
 }
 
-/// The crates that have no clock, IO, thread or randomness.
+/// The crates without clock, IO, threads or randomness.
 fn pure(text: &str) -> Vec<&str> {
     let line = text.lines().find(|line| line.starts_with("*The pure crates* are"));
     quoted(line.expect("ARCHITECTURE.md names the pure crates")).collect()
 }
 
-/// The workspace as cargo sees it.
+/// The workspace according to cargo.
 fn packages() -> Vec<Value> {
     let mut cargo = Command::new(option_env!("CARGO").unwrap_or("cargo"));
     cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root());
@@ -59,7 +59,7 @@ fn packages() -> Vec<Value> {
     metadata["packages"].as_array().expect("an array").clone()
 }
 
-/// What a package depends on: names, by whether they are for its tests only.
+/// The names of a package's dependencies, for its tests only or otherwise.
 fn dependencies(package: &Value, for_tests: bool) -> BTreeSet<&str> {
     let all = package["dependencies"].as_array().expect("an array").iter();
     let some = all.filter(|dependency| (dependency["kind"] == "dev") == for_tests);
@@ -113,7 +113,7 @@ fn every_crate_keeps_the_workspaces_lints_and_unsafe_code_is_forbidden() {
     }
 }
 
-/// Every Rust source, relative to the workspace: as git lists them, or as they lie there where there is no git.
+/// All Rust sources, relative to the workspace: from git, or from the file system without git.
 fn sources() -> Vec<PathBuf> {
     let mut git = Command::new("git");
     git.args(["ls-files", "--cached", "--others", "--exclude-standard", "crates"]).current_dir(root());
@@ -139,13 +139,13 @@ fn is_test(path: &Path) -> bool {
     path.components().any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "tests.rs" | "testing.rs")))
 }
 
-/// The lines of code with their numbers: no comments, and nothing of a module of tests at the end of the file.
+/// The lines of code with their numbers, without comments and without a test module at the end of the file.
 fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let end = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
     (1..).zip(text[..end].lines()).filter(|(_, line)| !line.trim_start().starts_with("//"))
 }
 
-/// Where one of the words stands in the code of the sources chosen.
+/// Occurrences of the words in the code of the selected sources.
 fn found(words: &[&str], is_chosen: impl Fn(&Path) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     for path in sources().into_iter().filter(|path| is_chosen(path)) {

@@ -1,10 +1,10 @@
-//! Nodes that join a universe that is there, and nodes that leave it, the lost ones among them.
+//! Nodes that join a cluster, and nodes that leave it, including lost ones.
 
 use std::fs;
 
 use crate::hosts::Hosts;
 
-/// Asks all of these nodes.
+/// Runs a command against these nodes.
 fn columns(hosts: &Hosts, at: &str, arguments: &[&str]) -> crate::harness::Done {
     hosts.run(&[&["columns", "--at", at, "--timeout", "30000"], arguments].concat())
 }
@@ -33,7 +33,7 @@ fn a_node_joins_a_universe_and_a_lost_one_leaves_it() {
     let read = columns(&hosts, &fourth, &["--json", "get", "t", "a", "c"]).ok();
     assert!(read.contains("\"value\":\"1\""), "{read}");
 
-    // A node is lost for good. What it had goes to the new one.
+    // A node is lost for good. Its replicas move to the new one.
     hosts.kill(3);
     let leave = ["admin", "leave", "3", "--at", &all, "--timeout", "60000"];
     hosts.run(&leave).ok();
@@ -46,7 +46,7 @@ fn a_node_joins_a_universe_and_a_lost_one_leaves_it() {
     hosts.run(&["admin", "leave", "1", "--at", &at]).failed(2, &["3 are needed"]);
     hosts.run(&["admin", "leave", "9", "--at", &at]).failed(2, &["no node 9"]);
 
-    // It comes back, and is told; a blank disk does not take its number.
+    // It comes back and is refused; a blank disk cannot take its number.
     hosts.start(3, "");
     let (status, said) = hosts.ended(3);
     assert!(status != Some(0) && said.contains("node 3 has left universe"), "{status:?}: {said}");
@@ -57,7 +57,7 @@ fn a_node_joins_a_universe_and_a_lost_one_leaves_it() {
     hosts.run(&["admin", "join", &third, "--at", &at]).failed(1, &["number 3 is taken"]);
     hosts.kill(3);
 
-    // The first two were not told of the fourth by their configurations: it makes itself known.
+    // The first two nodes do not have the fourth in their configurations: it introduces itself.
     [1, 2, 4].into_iter().for_each(|node| hosts.kill(node));
     [1, 4].into_iter().for_each(|node| hosts.start(node, ""));
     for key in ["a", "z"] {

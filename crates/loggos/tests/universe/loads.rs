@@ -1,4 +1,4 @@
-//! `loggos columns load`: files of rows, good and bad, whole and interrupted.
+//! `loggos columns load`: files of rows, good and bad, complete and interrupted.
 
 use std::fs;
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use crate::harness::{Universe, loggos};
 
 const AIRPORTS: &str = "iata,name,city\nJFK,\"John F.\nKennedy \"\"International\"\"\",New York\nLAX,Los Angeles,\n";
 
-/// Every cell of a table but for its version, which another load changes.
+/// Every cell of a table except its version, which changes with each load.
 fn values(universe: &Universe, table: &str) -> Vec<(String, String, String)> {
     let text = |cell: &Value, field: &str| cell[field].as_str().unwrap_or_else(|| panic!("{cell}")).to_owned();
     let out = universe.columns(&["scan", table, "--json"]).ok();
@@ -52,7 +52,7 @@ fn a_bad_row_stops_a_load_at_its_line_or_is_set_aside() {
     let universe = Universe::of(1);
     let content = format!("{AIRPORTS}BAD,too,many,cells\n,no key,nowhere\nSFO,San Francisco,San Francisco\n");
     let file = universe.scratch().file("airports.csv", content);
-    // The quoted name holds a line end: the third row begins on line 5.
+    // The quoted name contains a line end: the third row begins on line 5.
     universe.columns(&["load", "a", &file, "--key", "iata"]).failed(2, &["line 5", "4 cells", "2 rows loaded"]);
     let keys = |table| values(&universe, table).into_iter().map(|(key, _, _)| key).collect::<Vec<_>>();
     assert_eq!(keys("a"), ["JFK", "JFK", "JFK", "LAX", "LAX"]);

@@ -23,10 +23,10 @@ use tokio::time::{sleep, timeout};
 
 use crate::harness::{Running, Universe, runtime, wait_for};
 
-/// Programs that append at one time, and how often each does.
+/// Concurrent writers, and appends of each.
 const WRITERS: u64 = 16;
 const APPENDS: u64 = 150;
-/// How long anything may take through the failure of a node.
+/// Timeout of any operation, across the failure of a node.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[track_caller]
@@ -166,7 +166,7 @@ fn who_follows_a_log_whose_only_node_is_down_is_told_so_and_goes_on_after_it() {
     assert_eq!(heard[0]["records"], json!(["before"]));
 }
 
-/// What each writer was told: where its records lie.
+/// The positions and records of a writer's acknowledged appends.
 async fn write(log: sdk::Log, writer: u64) -> BTreeMap<u64, String> {
     let mut told = BTreeMap::new();
     for number in 0..APPENDS {
@@ -178,7 +178,7 @@ async fn write(log: sdk::Log, writer: u64) -> BTreeMap<u64, String> {
     told
 }
 
-/// All entries up to so many records.
+/// All entries up to this number of records.
 async fn follow(log: sdk::Log, records: u64) -> Vec<Entry> {
     let mut subscription = log.subscribe(0);
     let (mut entries, mut heard) = (Vec::new(), 0);
@@ -203,7 +203,7 @@ fn appends_are_readers_once_and_followers_go_on_when_their_node_is_killed() {
             writers.spawn(write(log.clone(), writer));
         }
         let follower = tokio::spawn(follow(log.clone(), WRITERS * APPENDS));
-        // It tells the follower, has the writers' doors, and hands out positions.
+        // It serves the follower and the writers, and is the sequencer.
         sleep(Duration::from_millis(300)).await;
         universe.signal(1, Signal::KILL);
         let mut told = BTreeMap::new();
@@ -222,7 +222,7 @@ fn appends_are_readers_once_and_followers_go_on_when_their_node_is_killed() {
                     assert!(told.is_none_or(|told| told == records[0]), "{entry:?} is told to be {told:?}");
                     assert!(delivered.insert(records[0].clone()), "{entry:?} was told before");
                 }
-                // Its first attempt lies below.
+                // Its first attempt is at a lower position.
                 Content::Repeated => {}
                 Content::Junk => assert_eq!(told, None),
                 other => panic!("{other:?}"),

@@ -1,6 +1,6 @@
-//! Loggos as its users meet it: real processes, real sockets, real files, through the binary and the client library.
+//! End-to-end tests: real processes, sockets and files, through the binary and the client library.
 //!
-//! One test binary, so that one place bounds how many universes run at a time ([`harness`]).
+//! A single test binary, so that the number of concurrent clusters can be limited ([`harness`]).
 
 mod benchmarks;
 mod commands;

@@ -1,4 +1,4 @@
-//! A table in main memory: what its users see of crashes and of clean stops.
+//! A table in main memory: the effect of crashes and of clean stops.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::harness::{Universe, wait_for};
 
-/// How long a loss may take to be declared: replicas wait for each other before.
+/// Timeout for a loss to be declared: replicas wait for each other first.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The table's cohort in the status.
@@ -17,7 +17,7 @@ fn cohort(universe: &Universe) -> Option<Value> {
     objects.into_iter().find(|object| object["table"] == "t")
 }
 
-/// How many losses it has declared, if it has a leader that tells.
+/// The number of losses that it has declared, if it has a leader.
 fn losses(universe: &Universe) -> Option<u64> {
     let cohort = cohort(universe)?;
     cohort["leader"].as_u64().and_then(|_| cohort["losses"].as_u64())
@@ -43,14 +43,14 @@ fn main_memory_survives_a_minority_and_clean_stops_and_says_what_it_does_not_sur
     put(&universe, "before");
     assert_eq!(cohort(&universe).expect("the table")["durability"], "memory");
 
-    // One process ends at once: nothing is lost.
+    // One process crashes: nothing is lost.
     let (_, leader) = universe.leader("t").expect("a leader");
     universe.signal(leader, Signal::KILL);
     put(&universe, "without a leader");
     universe.restart(leader).ok();
     has(&universe, "before");
 
-    // All stop cleanly: nothing is lost, though the last write was in memory alone a moment ago.
+    // All stop cleanly: nothing is lost, although the last write was only in memory.
     put(&universe, "last");
     universe.stop();
     universe.start();
@@ -59,7 +59,7 @@ fn main_memory_survives_a_minority_and_clean_stops_and_says_what_it_does_not_sur
     }
     assert_eq!(losses(&universe), Some(0));
 
-    // The same after a while in which nothing was written.
+    // The same after a period without writes.
     std::thread::sleep(std::time::Duration::from_millis(1_500));
     universe.stop();
     universe.start();
@@ -68,7 +68,7 @@ fn main_memory_survives_a_minority_and_clean_stops_and_says_what_it_does_not_sur
     let people = universe.status(&[]).ok();
     assert!(people.contains("is IN MAIN MEMORY: acknowledged writes can be lost if"), "{people}");
 
-    // All end at once: what is left is served again, and the loss is declared.
+    // All crash together: the remaining data is served again, and the loss is declared.
     universe.nodes().for_each(|node| universe.signal(node, Signal::KILL));
     universe.nodes().for_each(|node| drop(universe.restart(node).ok()));
     wait_for("the loss is declared", PATIENCE, || (losses(&universe) == Some(1)).then_some(()));

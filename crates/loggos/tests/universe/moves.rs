@@ -1,5 +1,4 @@
-//! `loggos admin move`: as people do it, while rows are written, with what it refuses; and ranges brought away from a
-//! lost disk.
+//! `loggos admin move` during writes, and its refusals; and moving ranges away from a lost disk.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -41,7 +40,7 @@ fn ranges_move_and_leave_a_lost_disk_behind() {
     move_to(&universe, &["t", "k1", "--to", "1,3,5"]).ok();
     assert!(move_to(&universe, &["t", "k3", "--to", "1,2,3"]).ok().contains("1,2,3"));
     assert_eq!(members(&universe), json!([[1, 3, 5], [1, 2, 3]]));
-    // One more may fail now.
+    // One more node may fail now.
     universe.signal(3, Signal::KILL);
     assert_eq!(universe.columns(&["scan", "t", "--json"]).ok(), before);
     for key in ["k001", "k499"] {

@@ -1,4 +1,4 @@
-//! Tables of several ranges, each its own cohort: as people create, load, scan, look at and export them.
+//! Tables of several ranges, each its own cohort: create, load, scan, describe and export.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +30,7 @@ fn with_rows(universe: &Universe) -> Vec<String> {
     keys
 }
 
-/// The keys that a scan shows, in its order.
+/// The keys that a scan returns, in its order.
 fn scan(universe: &Universe, arguments: &[&str]) -> Vec<String> {
     let cells = objects(&universe.columns(&[&["scan", "t", "--json"], arguments].concat()).ok());
     let mut keys: Vec<String> = cells.iter().map(|cell| cell["key"].as_str().expect("text").to_owned()).collect();
@@ -70,7 +70,7 @@ fn five_ranges_over_five_nodes_are_one_table() {
     };
     wait_for("every cohort shows its range", Duration::from_secs(10), || (json!(shown()) == ends).then_some(()));
 
-    // Each node is in three of the five cohorts: with one of them gone, each still has a majority.
+    // Each node is in three of the five cohorts: without one of them, each cohort still has a majority.
     universe.signal(3, Signal::KILL);
     check_scans(&universe, &keys);
     for key in ["k0000", "k0700", "k1200", "k1700", "k2400"] {
@@ -106,7 +106,7 @@ fn a_table_that_is_there_is_not_split_anew() {
     run(&["put", "u", "key", "c", "v"]).ok();
 }
 
-/// What is exported comes back in by `load`, byte for byte; a file that can't be written whole is not there.
+/// An export can be loaded again, byte for byte; a file that cannot be written completely does not appear.
 #[test]
 fn an_export_can_be_loaded() {
     let universe = Universe::of(1);
@@ -133,7 +133,7 @@ fn an_export_can_be_loaded() {
     run(&["export", "nothing", &file]).failed(1, &["no table named"]);
     assert_eq!(fs::read_to_string(&file).expect("it was written before"), out, "what was there stays");
     run(&["export", "t", "/nonexistent/file"]).failed(2, &["/nonexistent/file"]);
-    // What a name leads to is written, be it a file or a device: the link itself is not replaced.
+    // The target of a link is written, whether a file or a device: the link itself is not replaced.
     for (target, says) in [(file.as_str(), None), ("/dev/full", Some("No space left"))] {
         let link = universe.scratch().path().join("link");
         let _ = fs::remove_file(&link);
@@ -176,8 +176,8 @@ fn an_export_that_is_interrupted_leaves_no_file() {
     universe.signal(1, Signal::CONT);
 }
 
-/// What is dropped is gone from every node, their disks included, also after a restart; a table of the same name shows
-/// nothing of it.
+/// Dropped data is gone from every node and its disk, also after a restart; a new table of the same name does not show
+/// it.
 #[test]
 fn a_dropped_table_leaves_nothing_behind() {
     let mut universe = Universe::of(3);
@@ -203,7 +203,7 @@ fn a_dropped_table_leaves_nothing_behind() {
     wait_for("the old cohorts are gone from every node", Duration::from_secs(10), || {
         (cohorts() == [1, 4, 5]).then_some(())
     });
-    // Nothing of them is started again, whatever the log still holds.
+    // The dropped cohorts are not started again, although the log may still contain them.
     universe.stop();
     universe.start();
     let status = objects(&universe.status(&["--json"]).ok());
@@ -213,7 +213,7 @@ fn a_dropped_table_leaves_nothing_behind() {
     assert_eq!(cells.iter().map(|cell| cell["value"].clone()).collect::<Vec<_>>(), ["new"]);
 }
 
-/// A node that is down while a table is dropped lets go of it when it comes back.
+/// A node that is down while a table is dropped deletes its replicas when it comes back.
 #[test]
 fn a_drop_needs_a_majority_and_no_more() {
     let universe = Universe::of(3);

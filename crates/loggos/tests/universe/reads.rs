@@ -1,4 +1,4 @@
-//! The kinds of read, as people make them: each replica answers, and one live node is enough for a client that says so.
+//! The kinds of read: each replica can answer, and one live node suffices for a client that permits stale data.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ fn one_live_node_is_enough_for_whoever_says_so() {
     });
     universe.signal(2, Signal::KILL);
     universe.signal(3, Signal::KILL);
-    // A leader without a majority leads no more after two leases.
+    // A leader without a majority steps down after two leases.
     wait_for("nobody leads", Duration::from_secs(10), || {
         let refused = run(&["get", "t", "k", "--timeline", "--timeout", "300"]);
         (refused.status == 3).then_some(())

@@ -1,5 +1,5 @@
-//! What is refused, and in which words: requests past a limit, directories that are another's, configurations that
-//! would open the door to strangers. Every refusal names what was wrong, and changes nothing.
+//! Refusals and their messages: requests over a limit, directories of other nodes, configurations that would expose the
+//! cluster to untrusted clients. Every refusal names the problem and changes nothing.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use sdk::{Client, Error, Scan};
 
 use crate::harness::{COMMAND_PATIENCE, Done, Universe, loggos, runtime, wait_for};
 
-/// Passes connections on to a door, and counts them.
+/// Forwards connections to an endpoint and counts them.
 fn counting_proxy(port: u16) -> (String, Arc<AtomicU32>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let address = listener.local_addr().expect("it listens").to_string();
@@ -70,7 +70,7 @@ async fn refused_requests(client: &Client) {
     invalid(client.put("t", "k", long, "v").await, &["column", "8193", "8192"]);
     let large = vec![0; VALUE_BYTES_MAX + 1];
     invalid(client.put("t", "k", "c", large.clone()).await, &["value", "8388609", "8388608"]);
-    // The good half of a write isn't applied either.
+    // The valid half of the write is not applied either.
     let put = |column: &'static str, value: Vec<u8>| sdk::Mutation {
         column: column.into(),
         value: Some(value.into()),
@@ -117,7 +117,7 @@ fn a_directory_in_use_is_refused_to_a_second_process() {
     universe.columns(&["create", "t"]).ok();
 }
 
-/// The universe's name, as its plan has it.
+/// The cluster's identifier in its plan.
 fn name(universe: &Universe) -> String {
     let plan = fs::read_to_string(universe.data().join("universe.toml")).expect("there is a plan");
     let plan: toml::Table = plan.parse().expect("it is TOML");
@@ -145,8 +145,8 @@ fn another_universes_data_is_refused_by_both_names() {
     universe.start();
 }
 
-/// Says another format in the seal of a file, and makes the checksum fit again: the file is whole, as if a later
-/// version had written it. The seal: magic (8 bytes), format (4), length (4), checksum (4) of all that and the content.
+/// Changes the format version in a file's header and fixes the checksum: the file is valid, as if written by a later
+/// version. The header: magic (8 bytes), format (4), length (4), checksum (4) of all that and the content.
 fn change_format(file: &Path, format: u32) {
     let mut bytes = fs::read(file).expect("the file is there");
     bytes[8..12].copy_from_slice(&format.to_le_bytes());
@@ -240,7 +240,7 @@ fn a_lost_disk_is_refused_and_the_others_go_on() {
     assert!(universe.columns(&["get", "t", "k"]).ok().contains('v'));
 }
 
-/// A binary that holds data has no planted bugs, and says so.
+/// A production binary contains no planted bugs, and says so.
 #[test]
 #[cfg(not(feature = "canary"))]
 fn planted_bugs_are_in_no_other_build() {

@@ -1,4 +1,4 @@
-//! `loggos admin split`: as people do it, with what it refuses.
+//! `loggos admin split` and its refusals.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ fn a_range_is_split_and_what_can_not_be_split_is_refused() {
     split(&universe, &["nothing", "k"]).failed(1, &["nothing"]);
     assert_eq!(ranges(&universe), json!([["", "k100"], ["k100", "k250"], ["k250", null]]), "nothing is half done");
 
-    // All that was written is there, in one order, and goes on to be written; each node finds its part again.
+    // All data is there, in order, and can be written; each node recovers its part.
     assert_eq!(universe.columns(&["scan", "t", "--json"]).ok(), before);
     for key in ["k099", "k100", "k249", "k250"] {
         universe.columns(&["put", "t", key, "note", "after"]).ok();

@@ -1,4 +1,4 @@
-//! Garbage on any port: that connection is closed, nobody else notices, and memory stays bounded.
+//! Garbage on any port closes that connection only, other clients are not affected, and memory stays bounded.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -12,19 +12,19 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use crate::harness::{Universe, runtime};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// An HTTP/2 frame of settings, empty.
+/// An empty HTTP/2 SETTINGS frame.
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
-/// Connections with garbage at one time, on each of two ports.
+/// Concurrent connections with garbage, on each of two ports.
 const STRANGERS: usize = 1_100;
 const RESIDENT_KIB_MAX: u64 = 256 << 10;
-/// A connection with garbage is closed within this.
+/// Timeout for a connection with garbage to be closed.
 const CLOSED_PATIENCE: Duration = Duration::from_secs(15);
-/// A connection that isn't let in within this, isn't: the system has tried again twice by then.
+/// A connection that is not accepted within this time is refused: the system has retried twice by then.
 const LET_IN_PATIENCE: Duration = Duration::from_secs(4);
-/// File descriptors that so many connections twice need, on both sides.
+/// File descriptors for both sides of twice that many connections.
 const DESCRIPTORS: u64 = 8_192;
 
-/// Sends bytes, and waits until the other side has closed.
+/// Sends bytes and waits until the server closes the connection.
 #[track_caller]
 fn is_closed(port: u16, what: &str, bytes: &[u8]) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the port is open");
@@ -88,11 +88,11 @@ fn send_garbage(universe: &Universe, node: u32) {
     is_closed(http, "endless headers", &[b"GET / HTTP/1.1\r\n".as_slice(), &[b'x'; 64 << 10]].concat());
 }
 
-/// Many connections at one time that begin something and never end it: as many as are let in, up to a limit.
+/// Many concurrent connections with an incomplete beginning: as many as are accepted, up to a limit.
 fn crowd(port: u16, bytes: &[u8]) -> Vec<TcpStream> {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let connect = |_| {
-        // Not faster than they can be let in: the system's queue for them is short, and a full one costs seconds.
+        // Paced, because the listen queue is short, and overflowing it costs seconds.
         thread::sleep(Duration::from_millis(1));
         let mut stream = TcpStream::connect_timeout(&address, LET_IN_PATIENCE).ok()?;
         let _ = stream.set_nonblocking(true);
@@ -102,7 +102,7 @@ fn crowd(port: u16, bytes: &[u8]) -> Vec<TcpStream> {
     (0..STRANGERS).map_while(connect).collect()
 }
 
-/// Writes until it is told to stop; no write may fail.
+/// Writes until `is_over`; no write may fail.
 fn write_on(universe: &Universe, is_over: &AtomicBool, written: &AtomicU32) {
     let client = universe.client(1);
     runtime().block_on(async {
@@ -114,7 +114,7 @@ fn write_on(universe: &Universe, is_over: &AtomicBool, written: &AtomicU32) {
     });
 }
 
-/// This process may have as many as it needs, and so may those it starts.
+/// Raises the descriptor limit of this process and its children.
 fn allow_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.map_or(DESCRIPTORS, |maximum| maximum.min(DESCRIPTORS));
@@ -148,7 +148,7 @@ fn garbage_on_any_port_ends_its_connection_and_nothing_else() {
             let during = written.load(Ordering::Relaxed);
             thread::sleep(Duration::from_millis(500));
             assert!(written.load(Ordering::Relaxed) > during, "no write is done while the crowd is there");
-            // A newcomer still gets in.
+            // A new client still gets in.
             universe.columns(&["get", "t", "000000"]).ok();
         });
         let outcome = garbage.join();
@@ -158,8 +158,8 @@ fn garbage_on_any_port_ends_its_connection_and_nothing_else() {
     assert_eq!(pids(), before, "a node ended");
 }
 
-/// Most machines allow a process 1,024 file descriptors. Those that a node needs for its own files and its peers are
-/// not for strangers to take: with a crowd at its door, it still takes part in an election.
+/// Most machines allow a process 1,024 file descriptors. Client connections cannot use those that a node needs for its
+/// files and peers: with many clients connected, it still takes part in an election.
 #[test]
 fn a_crowd_at_the_door_leaves_a_node_the_descriptors_it_needs() {
     allow_descriptors();

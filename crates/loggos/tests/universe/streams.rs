@@ -1,5 +1,5 @@
-//! Requests in streams against real nodes: what the client library promises through a leader's end, and strangers that
-//! begin streams and take nothing.
+//! Request streams against real nodes: the client library's guarantees across the failure of a leader, and clients that
+//! open streams and do not read.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use tonic::transport::Endpoint;
 
 use crate::harness::{Universe, runtime};
 
-/// Counters, each counted up by one task.
+/// Counters, each incremented by one task.
 const COUNTERS: usize = 48;
-/// How far each is counted.
+/// Final value of each.
 const COUNTED: u32 = 40;
-/// Streams of strangers, over four connections.
+/// Streams that are not read, over four connections.
 const STRANGERS: usize = 200;
-/// Half of the memory for clients (256), and the node itself (60).
+/// Half of the memory for clients (256 MiB), plus the node itself (60 MiB).
 const RESIDENT_KIB_MAX: u64 = 384 << 10;
 
-/// Each put names the version that the last one gave. One that applied twice, or was told to have failed and did not,
-/// would be refused the next time.
+/// Each put is conditional on the version returned by the last one. A put that was applied twice, or applied although
+/// it was reported as failed, would make the next one fail.
 async fn count(client: sdk::Client, number: usize) {
     let (key, mut version) = (format!("counter-{number:03}"), 0);
     for value in 0..COUNTED {
@@ -74,7 +74,7 @@ fn a_node_that_is_stopped_ends_its_streams_and_its_clients_go_elsewhere() {
     });
 }
 
-/// Messages of many reads, and then no end.
+/// Messages with many reads, without ending the stream.
 fn many_reads() -> impl tokio_stream::Stream<Item = StreamRequest> {
     let get = GetRequest { table: "t".into(), key: "large".into(), columns: vec![], options: None };
     let request = |number| StreamedRequest { number, deadline_ms: 5_000, request: Some(Request::Get(get.clone())) };
@@ -82,7 +82,7 @@ fn many_reads() -> impl tokio_stream::Stream<Item = StreamRequest> {
     tokio_stream::iter(vec![message; 8]).chain(tokio_stream::pending())
 }
 
-/// Streams that take nothing, at a node that leads the table or at one that has to ask it.
+/// Streams that are not read, at the leader of the table or at a node that forwards to it.
 fn strangers_at(leads: bool) {
     let universe = Universe::of(3);
     universe.columns(&["create", "t"]).ok();
@@ -98,7 +98,7 @@ fn strangers_at(leads: bool) {
                 Endpoint::from_shared(format!("http://127.0.0.1:{}", universe.grpc_port(node))).expect("an address");
             let channel = endpoint.connect().await.expect("the port is open");
             for _ in 0..STRANGERS / 4 {
-                // They are neither read from nor ended.
+                // The server neither reads from nor closes them.
                 let mut door = ColumnsClient::new(channel.clone());
                 strangers.push(timeout(Duration::from_secs(10), door.stream(many_reads())).await.expect("a stream"));
             }

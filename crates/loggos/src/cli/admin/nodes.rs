@@ -1,4 +1,4 @@
-//! Nodes that join a universe, and nodes that leave it.
+//! Nodes that join and leave a cluster.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use terminal::{Output, Stop};
 
 use crate::cli::Universe;
 
-/// How often is asked whether a node has left.
+/// Polling interval while a node leaves.
 const ASKED_AGAIN: Duration = Duration::from_millis(200);
 
 pub(super) async fn join(universe: &Universe, output: Output, newcomer: &str) -> Result<(), Stop> {

@@ -1,7 +1,7 @@
-//! Rows of a file of cells: an object a line for each column of each row, as `export` and `scan --json` print them.
+//! Rows of a file of cells: one object per line for each column of each row, as printed by `export` and `scan --json`.
 //!
-//! Lines of one key that follow each other are one row, as far as one write can hold it. The table's name and the
-//! versions are read over: a load writes anew, and what it writes has versions of its own.
+//! Consecutive lines with the same key form one row, up to the limit of one write. The table's name and the versions
+//! are ignored: loaded cells get new versions.
 
 use std::io::BufRead;
 
@@ -23,7 +23,7 @@ pub(crate) struct CellRows<R> {
     ended: bool,
 }
 
-/// A line, and the cell that it holds, or what is wrong with it.
+/// A line with its cell, or the reason why it is bad.
 struct Line {
     line: u64,
     text: Vec<u8>,

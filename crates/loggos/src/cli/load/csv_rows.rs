@@ -1,7 +1,7 @@
-//! Rows of a CSV file with a header (RFC 4180, read leniently by the crate `csv`).
+//! Rows of a CSV file with a header (RFC 4180, parsed leniently by the crate `csv`).
 //!
-//! A bad row is set aside as it is in the file, and named by its line; quoted cells may hold line ends, so both are
-//! taken from the bytes that the parser used up rather than from a count of rows. Cells needn't be UTF-8.
+//! A bad row is kept exactly as in the file, and identified by its line. Quoted cells may contain line ends, so both
+//! are derived from the bytes that the parser consumed rather than from a count of rows. Cells need not be UTF-8.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, Read};
@@ -17,14 +17,14 @@ pub(crate) struct CsvRows<R> {
     reader: Reader<Kept<R>>,
     header: Vec<Bytes>,
     key_column: String,
-    /// Line ends before what is read next.
+    /// Line ends before the next record.
     line_ends: u64,
     ended: bool,
 }
 
 const OPEN_QUOTE: &str = "the file ends within a quoted cell: is a quote missing?";
 
-/// A record as the file has it.
+/// A record as it appears in the file.
 struct Text {
     line: u64,
     bytes: Vec<u8>,
@@ -32,7 +32,7 @@ struct Text {
 
 impl<R: BufRead> CsvRows<R> {
     pub(crate) fn new(input: R, key_column: &str) -> Result<Self, Stop> {
-        // The header is read as a record like others, and so is a row with too few or too many cells.
+        // The header is read like any record, and so are rows with too few or too many cells.
         let reader = ReaderBuilder::new().has_headers(false).flexible(true).from_reader(Kept::new(input));
         let mut rows =
             Self { reader, header: Vec::new(), key_column: key_column.to_owned(), line_ends: 0, ended: false };
@@ -45,7 +45,7 @@ impl<R: BufRead> CsvRows<R> {
         Ok(rows)
     }
 
-    /// The next record with its text, or none at the end.
+    /// The next record and its text, or `None` at the end.
     fn record(&mut self) -> Result<Option<(ByteRecord, Text)>, Stop> {
         let mut record = ByteRecord::new();
         let more = self.reader.read_byte_record(&mut record).map_err(|error| self.unreadable(error))?;
@@ -54,7 +54,7 @@ impl<R: BufRead> CsvRows<R> {
         }
         let end = self.reader.position().byte();
         let bytes = self.reader.get_mut().take_until(end);
-        // Empty lines before a record belong to no record.
+        // Empty lines before a record are not part of it.
         let blank = bytes.iter().take_while(|byte| matches!(byte, b'\n' | b'\r')).count();
         let line = self.line_ends + line_ends(&bytes[..blank]) + 1;
         self.line_ends += line_ends(&bytes);
@@ -73,7 +73,7 @@ impl<R: BufRead> CsvRows<R> {
         }
     }
 
-    /// A row, of a record that ended with its line or with the file.
+    /// Converts a record that ended with its line or with the file.
     fn row(&self, record: &ByteRecord, text: &[u8]) -> Result<Row, String> {
         if self.reader.get_ref().has_ended && ends_in_quotes(record, text) {
             return Err(OPEN_QUOTE.to_owned());
@@ -106,7 +106,7 @@ impl<R: BufRead> Iterator for CsvRows<R> {
     }
 }
 
-/// Whether a quoted cell is still open where the text ends: then one more cell behind it would be part of it.
+/// Whether a quoted cell is still open at the end of the text: appending a cell would then extend it.
 fn ends_in_quotes(record: &ByteRecord, text: &[u8]) -> bool {
     let longer = io::Read::chain(text.trim_ascii_end(), &b",x"[..]);
     let mut reader = ReaderBuilder::new().has_headers(false).flexible(true).from_reader(longer);
@@ -130,7 +130,7 @@ fn check_header(header: &[Bytes], key_column: &str) -> Result<(), String> {
     }
 }
 
-/// The file is not what it should be, before any row of it could be told to be bad.
+/// The error for a file that is unusable before its first row.
 fn wrong(line: u64, reason: &str) -> Stop {
     let at = Some(LoadedUntil { line, rows: 0 });
     Stop::Invalid { message: format!("line {line}: {reason}"), at }
@@ -140,15 +140,15 @@ fn line_ends(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-/// A reader that keeps what it has read until it is taken: the parser reads ahead, and a bad row's text is wanted.
+/// A reader that keeps what it has read until it is taken: the parser reads ahead, and the text of bad rows is needed.
 struct Kept<R> {
     inner: R,
     kept: Vec<u8>,
-    /// Where in the file the kept bytes begin.
+    /// File offset of `kept`.
     from: u64,
-    /// Bytes of `kept` that were taken; they go when more is read.
+    /// Bytes of `kept` that were taken; they are dropped on the next read.
     taken: usize,
-    /// There is nothing more to read.
+    /// The end of the file was reached.
     has_ended: bool,
 }
 
@@ -157,7 +157,7 @@ impl<R: BufRead> Kept<R> {
         Self { inner, kept: Vec::new(), from: 0, taken: 0, has_ended: false }
     }
 
-    /// The bytes from where the last call ended to `end`, an offset in the file.
+    /// The bytes from the end of the last call to `end`, an offset in the file.
     fn take_until(&mut self, end: u64) -> Vec<u8> {
         let end = ((end - self.from) as usize).min(self.kept.len());
         let bytes = self.kept[self.taken..end].to_vec();

@@ -1,4 +1,4 @@
-//! Rows on their way to the universe: many at a time, but never two of one key.
+//! Writes in flight: many at a time, but never two with the same key.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::row::Row;
 
-/// A row whose write has ended.
+/// A row with a completed write.
 #[derive(Debug)]
 pub(crate) struct Landed {
     pub(crate) line: u64,
@@ -29,12 +29,12 @@ impl Flight {
         Self { client, most, keys: HashSet::new(), writes: JoinSet::new() }
     }
 
-    /// Whether a row of this key may start now.
+    /// Whether a row with this key may start now.
     pub(crate) fn has_room_for(&self, key: &Bytes) -> bool {
         self.keys.len() < self.most && !self.keys.contains(key)
     }
 
-    /// Starts a row that there is room for.
+    /// Starts the write of a row. Requires [`Flight::has_room_for`].
     pub(crate) fn launch(&mut self, table: &str, row: Row, line: u64, text: Vec<u8>) {
         assert!(self.has_room_for(&row.key), "two writes of one key may overtake each other");
         self.keys.insert(row.key.clone());
@@ -47,7 +47,7 @@ impl Flight {
         });
     }
 
-    /// The next row whose write ends; none if there is none in flight.
+    /// Waits for the next write to complete; `None` if none is in flight.
     pub(crate) async fn next(&mut self) -> Option<Landed> {
         let (key, landed) = self.writes.join_next().await?.expect("a write neither panics nor is aborted");
         self.keys.remove(&key);

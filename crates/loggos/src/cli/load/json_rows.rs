@@ -1,7 +1,7 @@
-//! Rows of a file of JSON lines: an object a line.
+//! Rows of a file of JSON lines: one object per line.
 //!
-//! A value becomes a column's bytes: a string as it is, anything else as its JSON text, exactly as the file has it but
-//! without the spaces between tokens. So no number loses digits on the way.
+//! A value becomes the bytes of a column: a string as is, anything else as its JSON text, exactly as in the file but
+//! without whitespace between tokens. So numbers lose no digits.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Read};
@@ -24,7 +24,7 @@ impl<R: BufRead> Lines<R> {
         Self { input, line: 0, bytes_read: 0 }
     }
 
-    /// The next line with its end; empty at the file's.
+    /// The next line, including its line end; empty at the end of the file.
     fn next(&mut self) -> Result<Vec<u8>, Stop> {
         let mut text = Vec::new();
         let most = TEXT_BYTES_MAX as u64;
@@ -39,7 +39,7 @@ impl<R: BufRead> Lines<R> {
         Ok(text)
     }
 
-    /// The next line that isn't blank, with its number, and the bytes of the file up to its end.
+    /// The next line that is not blank: its number, its text, and the file offset of its end.
     pub(super) fn next_full(&mut self) -> Result<Option<(u64, Vec<u8>, u64)>, Stop> {
         loop {
             let text = self.next()?;
@@ -53,7 +53,7 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// A line without the mark that some files begin with.
+/// A line without the byte order mark that some files begin with.
 fn without_mark(line: u64, text: &[u8]) -> &[u8] {
     if line == 1 { text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text) } else { text }
 }
@@ -109,29 +109,29 @@ fn parse_object(json: &[u8]) -> Result<BTreeMap<String, &RawValue>, String> {
     })
 }
 
-/// What is wrong with a line. Its own number is told anyway, and the parser counts from 1 in each.
+/// The reason why a line is not JSON. The parser counts lines from 1 within each line, so its line number is dropped.
 fn not_json(error: &serde_json::Error) -> String {
     format!("not JSON: {}", in_line(error))
 }
 
-/// What a parser says of one line, without a number of the line.
+/// A parser's message about one line, without its line number.
 pub(super) fn in_line(error: &serde_json::Error) -> String {
     let place = format!(" at line {} column {}", error.line(), error.column());
     let reason = error.to_string();
     format!("{} at column {}", reason.strip_suffix(&place).unwrap_or(&reason), error.column())
 }
 
-/// The bytes that stand for a value; none for null.
+/// The bytes of a value; `None` for null.
 fn column(json: &str) -> serde_json::Result<Option<Bytes>> {
     match json.as_bytes().first() {
         Some(b'n') => Ok(None),
-        // JSON can write half a surrogate pair, which is no character.
+        // JSON can encode a lone surrogate, which is not a character.
         Some(b'"') => serde_json::from_str::<String>(json).map(|text| Some(text.into())),
         _ => Ok(Some(compact(json).into())),
     }
 }
 
-/// JSON text without the spaces between its tokens.
+/// JSON text without whitespace between tokens.
 fn compact(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     let (mut in_string, mut escaped) = (false, false);

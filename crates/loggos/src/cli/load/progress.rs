@@ -1,4 +1,4 @@
-//! A progress bar with rate and time left, where standard error is a terminal.
+//! A progress bar with rate and remaining time, if standard error is a terminal.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::source::Source;
 
-/// How often the bar moves by itself.
+/// Refresh interval.
 const TICK: Duration = Duration::from_millis(200);
 
-/// The bar, by bytes of the file: nobody knows its rows before its end.
+/// Measures progress in bytes of the file: the number of rows is not known until its end.
 pub(crate) struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
     pub(crate) fn of(source: &Source) -> Self {
-        // On anything but a terminal indicatif draws nothing.
+        // indicatif draws nothing unless standard error is a terminal.
         let (bar, template) = match source.length {
             Some(bytes) => (ProgressBar::new(bytes), "{bar:32} {percent:>3}%  {msg}  {eta} left"),
             None => (ProgressBar::new_spinner(), "{spinner} {bytes}  {msg}  {elapsed}"),
@@ -26,12 +26,12 @@ impl Progress {
         Self { bar }
     }
 
-    /// So many bytes of the file were read.
+    /// Sets the number of bytes read.
     pub(crate) fn read(&self, bytes: u64) {
         self.bar.set_position(bytes);
     }
 
-    /// So many rows are done.
+    /// Sets the number of rows loaded.
     pub(crate) fn loaded(&self, rows: u64) {
         let seconds = self.bar.elapsed().as_secs_f64().max(0.001);
         self.bar.set_message(format!("{rows} rows, {:.0} rows/s", rows as f64 / seconds));

@@ -1,40 +1,39 @@
-//! A row as it comes from a file, good or bad, and what makes it bad: the limits that the door keeps, in the door's
-//! words.
+//! A row of a file, and its validation against the server's limits, with the server's messages.
 
 use bytes::Bytes;
 use node::request::{Ask, Request};
 use tablets::request;
 use tablets::request::TableRequest;
 
-/// Bytes of one row's text, at most: twice what a write may hold, for quotes and escapes. A file whose quotes don't
-/// match would otherwise be read into memory whole.
+/// Maximum size of the text of one row: twice the size of a write, to allow for quotes and escapes. Otherwise a file
+/// with an unclosed quote would be read into memory whole.
 pub(crate) const TEXT_BYTES_MAX: usize = 2 * base::limits::WRITE_BYTES_MAX;
 
-/// Characters of what is wrong with a row: a column's name may be thousands long.
+/// Maximum length of a reason, which may contain a long column name.
 const REASON_CHARACTERS_MAX: usize = 300;
 
 /// A row to be put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) key: Bytes,
-    /// The columns that are there, no name twice.
+    /// The columns that are present, without duplicates.
     pub(crate) columns: Vec<(Bytes, Bytes)>,
 }
 
-/// What the next lines of a file hold.
+/// One row of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Item {
-    /// The line it begins on, from 1.
+    /// The first line, from 1.
     pub(crate) line: u64,
-    /// The row, or what is wrong with it.
+    /// The row, or why it is bad.
     pub(crate) row: Result<Row, String>,
-    /// Its text, as it is in the file.
+    /// Its text exactly as in the file.
     pub(crate) text: Vec<u8>,
-    /// Bytes of the file up to its end.
+    /// File offset of its end.
     pub(crate) bytes_read: u64,
 }
 
-/// A row that can't be loaded.
+/// A row that cannot be loaded.
 #[derive(Clone, Debug)]
 pub(crate) struct Bad {
     pub(crate) line: u64,
@@ -43,14 +42,14 @@ pub(crate) struct Bad {
 }
 
 impl Row {
-    /// The row with these columns, if it has a key and keeps the limits.
+    /// A row with these columns; fails if it has no key or exceeds a limit.
     pub(crate) fn of(key_column: &str, columns: Vec<(Bytes, Bytes)>) -> Result<Self, String> {
         let key = columns.iter().find(|(column, _)| column == key_column.as_bytes()).map(|(_, value)| value.clone());
         let Some(key) = key else { return Err(format!("the row has no {key_column:?}, which is its key")) };
         Self::with_key(key, columns)
     }
 
-    /// The row of this key, if it keeps the limits.
+    /// A row with this key; fails if it exceeds a limit.
     pub(crate) fn with_key(key: Bytes, columns: Vec<(Bytes, Bytes)>) -> Result<Self, String> {
         let row = Self { key, columns };
         row.check().map(|()| row).map_err(|reason| reason.chars().take(REASON_CHARACTERS_MAX).collect())

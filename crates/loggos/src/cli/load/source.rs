@@ -1,4 +1,4 @@
-//! The file that a load reads: where it comes from, and which format it has.
+//! The input of a load, and its format.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -12,14 +12,14 @@ use super::csv_rows::CsvRows;
 use super::json_rows::JsonRows;
 use super::row::Item;
 
-/// Bytes that are read at a time.
+/// Buffer size of reads.
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// A file of rows.
 pub(crate) struct Source {
     input: Box<dyn BufRead>,
     format: Format,
-    /// Its bytes, if that is known.
+    /// Its size in bytes, if known.
     pub(crate) length: Option<u64>,
 }
 
@@ -61,7 +61,7 @@ fn by_name(path: &Path) -> Option<Format> {
     }
 }
 
-/// An object opens with a brace; few headers do.
+/// Guesses the format: an object starts with a brace, and headers rarely do.
 fn by_beginning(bytes: &[u8]) -> Format {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     if bytes.trim_ascii_start().starts_with(b"{") { Format::Jsonl } else { Format::Csv }

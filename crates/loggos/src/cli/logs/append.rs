@@ -1,7 +1,7 @@
-//! `loggos log append`: records from the command line, a file or a pipe.
+//! `loggos log append`: appends records from the command line, a file or a pipe.
 //!
-//! The next batch is appended when the one before it lies in the log: so the lines of a file lie there in their order.
-//! A batch is whatever has come by then, up to `--batch` lines, so that no line of a pipe waits for others.
+//! A batch is appended after the previous one is acknowledged, so the lines of a file keep their order. A batch
+//! contains the lines available by then, up to `--batch`, so that no line of a pipe waits for later ones.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,13 +20,13 @@ use tokio::sync::mpsc;
 
 use crate::cli::columns::bytes;
 
-/// Records of one append, if nothing else is said.
+/// Default number of records per append.
 const BATCH: u32 = 64;
-/// Bytes after which a batch is not filled further: an append may have 4 MiB.
+/// A batch is not extended beyond this size. The limit of an append is 4 MiB.
 const BATCH_BYTES: usize = 1 << 20;
-/// Bytes of a line that are read, at most, to tell how long it is.
+/// Maximum number of bytes read of a line, to report its length.
 const LINE_BYTES_MAX: u64 = 2 * LOG_RECORD_BYTES_MAX as u64;
-/// Bytes that are read at a time.
+/// Buffer size of reads.
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// Append records to a log: those that are given, in one append; or a record for each line of a file or of standard
@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
     batch: Option<u32>,
 }
 
-/// Appends.
+/// Runs the append.
 pub(super) async fn run(client: &Client, output: Output, arguments: Arguments) -> Result<(), Stop> {
     let Arguments { name, lines, file, batch } = arguments;
     let log = client.log(name);
@@ -74,7 +74,7 @@ pub(super) async fn run(client: &Client, output: Output, arguments: Arguments) -
     })
 }
 
-/// An append of lines that did not come to its end.
+/// The error of an append of lines that failed after some were appended.
 fn cut_short(stop: Stop, appended: Appended) -> Stop {
     match stop {
         Stop::Universe(error) if appended.records > 0 => Stop::AppendCutShort { error, appended },
@@ -109,7 +109,7 @@ impl Appending {
                         records.push(line);
                     }
                     Err(stop) => {
-                        // What came before it is kept.
+                        // Lines before the bad one are appended.
                         if !records.is_empty() {
                             self.append(records).await?;
                         }
@@ -130,7 +130,7 @@ impl Appending {
     }
 }
 
-/// The lines of a file, or of standard input for `-`, read ahead by a thread of their own: a pipe may keep it waiting.
+/// The lines of a file, or of standard input for `-`, read ahead by a separate thread, since a pipe may block.
 fn lines_of(path: &Path, ahead: usize) -> Result<mpsc::Receiver<Result<Bytes, Stop>>, Stop> {
     let reading = format!("read {}", path.display());
     let input: Box<dyn Read + Send> = if path == Path::new("-") {
@@ -150,7 +150,7 @@ fn lines_of(path: &Path, ahead: usize) -> Result<mpsc::Receiver<Result<Bytes, St
                 Err(LineFault::Io(error)) => Err(Stop::io(reading.clone())(error)),
             };
             let is_last = line.is_err();
-            // Whoever appends may have stopped.
+            // The receiver may have stopped.
             if send.blocking_send(line).is_err() || is_last {
                 return;
             }
@@ -167,14 +167,14 @@ fn too_long(line: u64, bytes: &str) -> Stop {
 
 #[derive(Debug)]
 enum LineFault {
-    /// It has so many bytes.
+    /// The line's length in bytes.
     TooLong(usize),
-    /// It has more than are read.
+    /// The line is longer than the read limit.
     Endless,
     Io(io::Error),
 }
 
-/// The next line, without its end; none at the end of all.
+/// The next line, without its line end; `None` at the end of the input.
 fn line(input: &mut impl BufRead) -> Result<Option<Bytes>, LineFault> {
     let mut line = Vec::new();
     input.take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut line).map_err(LineFault::Io)?;

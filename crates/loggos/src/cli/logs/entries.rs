@@ -1,4 +1,4 @@
-//! Entries of a log as they are printed: for people a line for each record, in JSON an object for each entry.
+//! Prints log entries: for people one line per record, in JSON one object per entry.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use sdk::{Content, Entry};
 use serde_json::{Map, Value};
 use terminal::{Output, Stop, Table, to_json};
 
-/// Prints entries; for people below a heading, unless it stands there already.
+/// Prints entries; for people below a heading, unless `has_heading`.
 pub(super) fn print(output: Output, log: &str, entries: &[Entry], has_heading: bool) -> Result<(), Stop> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     if output.is_json() {
@@ -47,8 +47,8 @@ fn lines_of(entry: &Entry) -> Vec<String> {
     }
 }
 
-/// An entry as an object: its records, all in base64 if one of them isn't UTF-8, how much of a snapshot it is, or why there
-/// are none.
+/// An entry as an object: its records, all in base64 if one of them is not UTF-8, or its part of a snapshot, or the
+/// reason why it has none.
 fn object(log: &str, entry: &Entry) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("log".into(), log.into());

@@ -1,7 +1,6 @@
-//! `loggos log tail --follow`: what comes, for ever.
+//! `loggos log tail --follow`: prints new entries indefinitely.
 //!
-//! A log that gives no answer is asked on: whoever follows it wants what comes after that, too. What no time mends ends
-//! it.
+//! If the log is unavailable, the command keeps retrying, since later entries are wanted too. Permanent errors end it.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -13,10 +12,10 @@ use terminal::{Output, Stop, to_json};
 use super::{beyond, entries, silence};
 use crate::cli::Universe;
 
-/// Between two questions to a log that gives no answer. Each lasts as long as a request may.
+/// Delay between retries. Each attempt lasts up to the request timeout.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Prints what comes.
+/// Prints new entries.
 pub(super) async fn run(universe: &Universe, log: &Log, output: Output, from: Option<u64>) -> Result<(), Stop> {
     let mut follower = Follower { universe, log, output, is_silent: false };
     let tail = follower.answer(async || log.tail().await).await?;
@@ -41,22 +40,22 @@ pub(super) async fn run(universe: &Universe, log: &Log, output: Output, from: Op
         };
         at = subscription.cursor().clone();
         follower.failed(error).await?;
-        // It may be long until anything comes: that there is an answer again is known before.
+        // The next entry may take long: check first whether the log responds again.
         follower.answer(async || log.read(at.position(), 1).await).await?;
     }
 }
 
-/// Who follows a log, and what was said of it.
+/// A follower of a log, and its reported state.
 struct Follower<'a> {
     universe: &'a Universe,
     log: &'a Log,
     output: Output,
-    /// It has been told that there is no answer.
+    /// The outage has been reported.
     is_silent: bool,
 }
 
 impl Follower<'_> {
-    /// The answer to a question that is asked until there is one.
+    /// Retries a request until it succeeds or fails permanently.
     async fn answer<T>(&mut self, ask: impl AsyncFn() -> Result<T, Error>) -> Result<T, Stop> {
         loop {
             match ask().await {
@@ -69,16 +68,16 @@ impl Follower<'_> {
         }
     }
 
-    /// There was no answer: that is told, once. It pauses.
+    /// Reports an outage once, and pauses.
     ///
     /// # Errors
-    /// With what ends it, if there is no use in asking on.
+    /// A permanent error, which ends the command.
     async fn failed(&mut self, error: Error) -> Result<(), Stop> {
         let Error::Unavailable(_) = error else { return Err(error.into()) };
         if !self.is_silent {
             self.is_silent = true;
             let name = self.log.name();
-            // What an error names is where a connection failed last, which need not be why there was no answer.
+            // The error names the last connection that failed, which need not be the cause.
             let why = silence::silent_nodes(self.universe, name).await.unwrap_or_else(|| error.to_string());
             let object = json!({ "log": name, "answers": false, "message": why });
             self.tell(&object, &format!("log {name} gives no answer, and is asked on until Ctrl-C: {why}"));
@@ -87,7 +86,7 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// There was an answer: that is told, if it was told that there was none.
+    /// Reports the end of an outage, if one was reported.
     fn heard(&mut self) {
         if std::mem::take(&mut self.is_silent) {
             let name = self.log.name();
@@ -97,7 +96,7 @@ impl Follower<'_> {
 
     fn tell(&self, object: &serde_json::Value, people: &str) {
         let line = if self.output.is_json() { to_json(object) } else { format!("loggos: {people}") };
-        // Where standard error is closed there is nobody to tell.
+        // A closed standard error is ignored.
         let _ = writeln!(io::stderr().lock(), "{line}");
     }
 }

@@ -1,4 +1,4 @@
-//! `loggos log info`: where a log's positions lie.
+//! `loggos log info`: the location of a log's positions.
 
 use sdk::{Log, LogChain, LogUnit};
 use serde_json::{Value, json};
@@ -7,11 +7,11 @@ use terminal::{Output, Stop, Table};
 use super::trim::trimmed_before;
 use crate::cli::Universe;
 
-/// The part of --timeout for which a log's units are waited for.
+/// The fraction of --timeout spent waiting for a log's units (one in this many).
 const UNITS_TIME: u32 = 5;
 
-/// Prints what is known of a log. Where it ends, and from where on it is kept, its units tell: without their answer the
-/// rest is worth telling, and soon.
+/// Prints the description of a log. Its tail and trim mark come from its units; if those do not respond, the rest is
+/// printed without delay.
 pub(super) async fn run(universe: &Universe, log: &Log, output: Output) -> Result<(), Stop> {
     let client = universe.client()?;
     let of_units = client.with_deadline(universe.deadline() / UNITS_TIME).log(log.name());
@@ -55,7 +55,7 @@ pub(super) async fn run(universe: &Universe, log: &Log, output: Output) -> Resul
         let handed_out = format!("epoch {}; positions are handed out by node {}", known.epoch, known.sequencer);
         format!("{lines}{handed_out}\n{tail}\n{trimmed}")
     })?;
-    // What could not be learned is told once more, as an error.
+    // A failed query is reported as an error as well.
     tail?;
     trimmed?;
     Ok(())

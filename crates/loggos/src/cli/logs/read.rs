@@ -1,4 +1,4 @@
-//! `loggos log read`: what lies at a position, or at positions in a row.
+//! `loggos log read`: reads one or more consecutive positions.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use terminal::{Output, Stop};
 
 use super::{beyond, entries};
 
-/// How long a read waits where nothing lies yet below the log's end. Then it makes a hole there.
+/// How long a read waits at an unwritten position below the tail. After that the position is filled with junk.
 const HOLE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Prints answer by answer, so that any number of entries needs the memory of one.
+/// Prints response by response, so that memory use does not depend on the number of entries.
 pub(super) async fn run(log: &Log, output: Output, from: u64, to: Option<u64>) -> Result<(), Stop> {
     if let Some(to) = to.filter(|to| *to <= from) {
         return Err(Stop::invalid(format!("--to {to} is not above position {from}")));
@@ -26,7 +26,7 @@ pub(super) async fn run(log: &Log, output: Output, from: u64, to: Option<u64>) -
         let count = (end.min(tail) - next).min(LOG_READ_MAX.into()) as u32;
         let entries = log.read_waiting(next, count, HOLE_PATIENCE).await?;
         let Some(last) = entries.last() else {
-            // Whoever was given it may have had no time to write there, and nobody had to make a hole.
+            // The client that was assigned the position may still write it, and it has not been filled yet.
             return Err(Stop::NotFound(format!("nothing lies at position {next} of log {} yet", log.name())));
         };
         next = last.after();
@@ -39,7 +39,7 @@ pub(super) async fn run(log: &Log, output: Output, from: u64, to: Option<u64>) -
     Ok(())
 }
 
-/// Who asks for one entry wants what was appended.
+/// Fails if a read of a single position did not return an appended entry.
 fn is_there(log: &Log, entry: &Entry) -> Result<(), Stop> {
     let (name, position) = (log.name(), entry.position);
     let why = match entry.content {

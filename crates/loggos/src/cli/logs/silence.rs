@@ -1,5 +1,5 @@
-//! Why a log gives no answer, as far as that shows from without: which of its nodes give none either, and which have lost
-//! something of it.
+//! Explains why a log is unavailable, as far as clients can tell: which of its nodes do not respond, and which have
+//! lost some of its data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use sdk::{Error, LogDescription, LogUnit};
 use crate::cli::{Universe, status};
 use crate::view::View;
 
-/// How long the look takes, at most: whoever wants to know has waited long enough.
+/// Maximum time for the diagnosis, since the user has already waited for the failed request.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// The error, and which of the log's nodes don't answer, if it is that there was no answer.
+/// Adds the log's unresponsive nodes to an error about unavailability.
 pub(super) async fn explained(universe: &Universe, log: &str, error: Error) -> Error {
     match error {
         Error::Unavailable(why) => Error::Unavailable(with_nodes(universe, log, why).await),
@@ -29,7 +29,7 @@ async fn with_nodes(universe: &Universe, log: &str, why: String) -> String {
     }
 }
 
-/// Which of a log's nodes don't answer, in words, if there are any.
+/// The log's unresponsive nodes in words, if there are any.
 pub(super) async fn silent_nodes(universe: &Universe, log: &str) -> Option<String> {
     let log = universe.client().ok()?.with_deadline(LOOK_TIME_MAX / 2).log(log);
     let look = async { tokio::join!(log.describe(), status::look(universe)) };
@@ -40,8 +40,8 @@ pub(super) async fn silent_nodes(universe: &Universe, log: &str) -> Option<Strin
     }
 }
 
-/// The nodes that don't answer, of those that the log is on if that is known, and those that doubt what they have of it;
-/// nothing if there are none.
+/// Describes the nodes that do not respond, limited to those of the log if they are known, and those with doubtful
+/// units; `None` if there are none.
 fn silent(known: Option<&LogDescription>, view: &View) -> Option<String> {
     let (mut units, mut doubted) = (BTreeMap::<u32, Vec<String>>::new(), BTreeMap::<u32, BTreeSet<u64>>::new());
     let is_doubted = |unit: &LogUnit| {

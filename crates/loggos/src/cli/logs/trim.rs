@@ -1,4 +1,4 @@
-//! `loggos log trim`: what is given up for good; and what was.
+//! `loggos log trim`: discards entries permanently, and determines the trim mark.
 
 use sdk::{Content, Entry, Log};
 use serde_json::json;
@@ -6,14 +6,15 @@ use terminal::{Output, Stop};
 
 use super::beyond;
 
-/// Gives up what lies below a position.
+/// Trims all positions below the given one.
 pub(super) async fn below(log: &Log, output: Output, position: u64) -> Result<(), Stop> {
     let tail = log.tail().await?;
     if position > tail {
         return Err(beyond(log, tail, position));
     }
     log.trim(position).await?;
-    // It may have been trimmed further before. That all below `position` is given up is true without this answer.
+    // The log may have been trimmed further before. That all positions below `position` are trimmed holds without this
+    // query.
     let mark = trimmed_before(log).await.unwrap_or(position).max(position);
     let name = log.name();
     output.print(&json!({ "log": name, "trimmed_before": mark }), || match mark {
@@ -22,7 +23,7 @@ pub(super) async fn below(log: &Log, output: Output, position: u64) -> Result<()
     })
 }
 
-/// Gives up what lies at one position.
+/// Trims one position.
 pub(super) async fn one(log: &Log, output: Output, position: u64) -> Result<(), Stop> {
     let tail = log.tail().await?;
     if position >= tail {
@@ -33,11 +34,11 @@ pub(super) async fn one(log: &Log, output: Output, position: u64) -> Result<(), 
     output.print(&json!({ "log": name, "trimmed": position }), || format!("log {name} trimmed at {position}"))
 }
 
-/// Below which position all was given up.
+/// The position below which the log is trimmed.
 pub(super) async fn trimmed_before(log: &Log) -> Result<u64, sdk::Error> {
     let mut mark = 0;
     loop {
-        // A mark is that of the units which are asked: those that hold what follows may know of a higher one.
+        // A mark comes from the units of one chain: those of the next position may know a higher one.
         match log.read(mark, 1).await?.first() {
             Some(Entry { content: Content::Trimmed { before }, .. }) if *before > mark => mark = *before,
             _ => return Ok(mark),

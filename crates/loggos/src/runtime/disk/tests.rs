@@ -17,7 +17,7 @@ use crate::runtime::budget::Budget;
 use crate::runtime::clock;
 use crate::runtime::tables::{CheckpointJob, TableFiles};
 
-/// A store with its threads, and what they say.
+/// A store with its threads and their output.
 struct Bench {
     disk: Disk,
     inbox: Arc<Inbox>,
@@ -61,14 +61,14 @@ fn record(sequence: u64) -> Record {
 }
 
 impl Bench {
-    /// A cohort's state before its first entry.
+    /// The state of a cohort before its first entry.
     fn state(&self, cohort: CohortId) -> AnyMachine {
         let tablespace = Tablespace::new(identity().owner(), small().tree, small().cache_bytes, small().recent_bytes);
         let tree = Tree::new(tablespace.site(cohort));
         AnyMachine::new(Kind::TABLET, cohort, identity().incarnation, Box::new(tree)).expect("a kind that is known")
     }
 
-    /// Turns like the machine's until `is_done` has seen what it waits for.
+    /// Runs the machine's loop until `is_done`.
     fn until(&mut self, mut is_done: impl FnMut(&Input, &Disk) -> bool) {
         let began = Instant::now();
         let (mut ready, mut inputs) = (Events::with_capacity(8), Vec::new());
@@ -102,12 +102,12 @@ fn what_was_forced_is_found_by_the_next_process() {
     let (mut bench, recovered) = open(&files);
     assert_eq!((recovered.boot, recovered.records.len()), (Boot(1), 0));
 
-    // More than two segments' worth, so that they are prepared while the log goes on.
+    // More than two segments, so that segments are prepared while the log is written.
     for sequence in 1..=60 {
         bench.disk.append(WriteId(sequence), record(sequence), Force::Now);
     }
     bench.until(|_, disk| disk.store.log().forced_through() == 60);
-    // What isn't forced for its own sake waits for the next that is.
+    // A record without a force of its own waits for the next force.
     bench.disk.append(WriteId(61), record(61), Force::WithNext);
     bench.disk.append(WriteId(62), record(62), Force::Now);
     bench.until(|_, disk| disk.store.log().forced_through() == 62);

@@ -70,7 +70,8 @@ fn large_and_small_frames_keep_their_order() {
     }
 }
 
-/// What an answer is charged for is what it takes: rows of 64 KiB once took two and three times that.
+/// A response is charged for its size, so it must not retain more memory: 64 KiB rows once took two to three times
+/// that.
 #[test]
 fn a_long_frame_keeps_no_more_than_its_own_bytes() {
     let mut out = Writer::new();
@@ -81,7 +82,7 @@ fn a_long_frame_keeps_no_more_than_its_own_bytes() {
     }
     for piece in [5_000, 40_000, 60_000] {
         for frame in feed(out.as_slice(), piece, true).unwrap() {
-            // Where nobody else has a part of it, this is all of its memory.
+            // The buffer is not shared, so this is all of its memory.
             let (frame, kept) = (frame.len(), Vec::from(frame).capacity());
             assert_eq!(kept, frame);
         }
@@ -113,7 +114,7 @@ fn random_bytes_never_panic() {
         let length = usize::try_from(random.below(200)).unwrap();
         let mut bytes: Vec<u8> = (0..length).map(|_| random.draw().to_le_bytes()[0]).collect();
         let _ = feed(&bytes, 64, random.chance(500_000));
-        // And so that decoding is reached: what passes for a whole payload of each kind.
+        // To reach decoding: a plausible payload of each type.
         if let Some(kind) = bytes.first_mut() {
             *kind %= 5;
         }

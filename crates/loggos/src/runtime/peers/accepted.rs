@@ -1,5 +1,5 @@
-//! A connection that another node dialled, and on which this node only receives. Until its hello is judged it is a
-//! stranger's: short frames, small buffers, little time.
+//! A connection that another node dialed, on which this node only receives. Until its hello is accepted the peer is
+//! untrusted: short frames, small buffers, a short timeout.
 
 use base::{Boot, Monotonic, NodeId};
 use bytes::Bytes;
@@ -9,16 +9,16 @@ use super::dial::HANDSHAKE_TIMEOUT;
 use super::handshake::Handshake;
 use crate::runtime::frames::{Frame, FrameError, Refusal};
 
-/// What a frame on an accepted connection comes to.
+/// The result of a frame on an accepted connection.
 #[derive(Debug)]
 pub(super) enum Heard {
     /// A member has introduced itself.
     Joined(NodeId),
-    /// A message of a member.
+    /// A message from a member.
     Message { from: NodeId, boot: Boot, body: Bytes },
-    /// It was refused, and told so.
+    /// The connection was refused, and the peer notified.
     Refused { node: NodeId, refusal: Refusal },
-    /// It refuses us.
+    /// The peer refuses this node.
     RefusedBy(Refusal),
 }
 
@@ -38,7 +38,7 @@ enum State {
         node: NodeId,
         boot: Boot,
     },
-    /// Closed as soon as the refusal is out.
+    /// Closed as soon as the refusal is sent.
     Refused {
         until: Monotonic,
     },
@@ -61,7 +61,7 @@ impl Accepted {
         }
     }
 
-    /// When it is given up.
+    /// When it times out.
     pub(super) fn deadline(&self) -> Monotonic {
         match self.state {
             State::Stranger { until } | State::Refused { until } => until,
@@ -69,28 +69,28 @@ impl Accepted {
         }
     }
 
-    /// The socket takes bytes again; true once a refused connection has nothing more to say.
+    /// The socket is writable again; true once a refused connection has sent everything.
     pub(super) fn writable(&mut self) -> Result<bool, Closed> {
         self.connection.unblock();
         self.flush()
     }
 
-    /// Writes what waits; true once a refused connection has nothing more to say.
+    /// Writes pending data; true once a refused connection has sent everything.
     pub(super) fn flush(&mut self) -> Result<bool, Closed> {
         self.connection.flush()?;
         Ok(matches!(self.state, State::Refused { .. }) && self.connection.is_flushed())
     }
 
-    /// Reads what has arrived.
+    /// Reads available data.
     pub(super) fn read(&mut self, frames: &mut Vec<Bytes>) -> Result<Reading, Closed> {
         self.connection.read(frames)
     }
 
-    /// Takes one frame.
+    /// Handles one frame.
     pub(super) fn frame(&mut self, frame: Bytes, handshake: &mut Handshake) -> Result<Option<Heard>, Closed> {
         match (Frame::decode(frame)?, self.state) {
             (Frame::Message(body), State::Member { node, boot }) => {
-                // What an earlier process of the sender left under way is dropped.
+                // A message of an earlier process of the sender is dropped.
                 Ok(handshake.is_newest(node, boot).then_some(Heard::Message { from: node, boot, body }))
             }
             (Frame::Hello(hello), State::Stranger { until }) => match handshake.judge(&hello) {
@@ -110,7 +110,7 @@ impl Accepted {
                 Ok(Some(Heard::RefusedBy(refusal)))
             }
             (_, State::Refused { .. }) => Ok(None),
-            // Not for the word of somebody who hasn't shown who they are.
+            // A refusal from an unverified peer is ignored.
             (Frame::Refusal(_), State::Stranger { .. } | State::Member { .. })
             | (Frame::Message(_), State::Stranger { .. })
             | (Frame::Hello(_), State::Member { .. }) => Err(FrameError::Magic.into()),

@@ -1,4 +1,4 @@
-//! One socket with its buffers: frames in, frames out, never blocking.
+//! A socket with its buffers: frames in, frames out, without blocking.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write as _};
@@ -17,21 +17,21 @@ use crate::runtime::frames::{FrameBuffer, FrameError, encode_message};
 /// those of other reads (24 MiB), and a reserve. The connection of a peer that lets more accumulate is closed; the
 /// protocol retransmits what is still needed.
 const OUTPUT_BYTES_MAX: usize = 96 << 20;
-/// With so many, what it asked to read is refused, but for logs: whoever reads much through another node ends no
-/// connection between the two, on which cohorts live. A last answer may be as long as any message.
+/// Above this, answers to reads other than log reads are refused, so that heavy reading through another node does not
+/// close the connection between the two, which cohorts need. The last answer may be as long as any message.
 const ANSWERS_WAIT_BYTES_MAX: usize = 24 << 20;
-/// Answers that are no longer than this are not refused: of those that may be under way they are a few MiB.
+/// Answers up to this size are not refused: with the limit on requests in flight they take a few MiB.
 const SHORT_ANSWER_BYTES: usize = 1 << 10;
 /// Bytes read from one connection before the others have their turn.
 const READ_TURN_BYTES: usize = 4 << 20;
-/// A turn's frames are encoded where an earlier turn's were, unless those were more than this.
+/// The buffer for a turn's frames is reused, unless it was larger than this.
 const KEPT_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a turn's frames that gather before they are written.
+/// A turn's frames are written early when they exceed this.
 const GATHERED_BYTES_MAX: usize = 16 << 20;
-/// Pieces handed to one write call.
+/// Buffers passed to one write call.
 const WRITE_PIECES: usize = 16;
 
-/// Why a connection is over.
+/// Why a connection was closed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Closed {
     #[error("closed by the other side")]
@@ -46,33 +46,33 @@ pub(crate) enum Closed {
     TimedOut,
 }
 
-/// Whether a read left something behind.
+/// Whether a read left data in the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// Nothing is left; readiness will be announced.
+    /// No data is left; the poll will report readiness.
     Drained,
-    /// There is more, and no event will say so.
+    /// There is more data, which the poll will not report.
     More,
 }
 
-/// A connection of either direction.
+/// A connection in either direction.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
     token: Token,
     input: FrameBuffer,
-    /// Frames of this turn of the loop: one write takes them all.
+    /// Frames of this turn, written together.
     gathering: Writer,
     waiting: VecDeque<Bytes>,
     waiting_bytes: usize,
-    /// The socket takes nothing until it says so.
+    /// The socket is not writable until the poll reports it.
     blocked: bool,
-    /// More was to be sent than may wait: it was left out, and the connection is over.
+    /// The output exceeded its limit: messages were dropped, and the connection will be closed.
     is_congested: bool,
 }
 
 impl Connection {
-    /// Puts `stream` under the poll's eyes.
+    /// Registers `stream` with the poll.
     pub(crate) fn register(mut stream: TcpStream, token: Token, registry: &Registry) -> io::Result<Self> {
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         Ok(Self {
@@ -95,17 +95,17 @@ impl Connection {
         &self.stream
     }
 
-    /// The other side is a member.
+    /// Marks the peer as a member.
     pub(crate) fn trust(&mut self) {
         self.input.trust();
     }
 
-    /// The socket takes bytes again.
+    /// The socket is writable again.
     pub(crate) fn unblock(&mut self) {
         self.blocked = false;
     }
 
-    /// Reads what has arrived and appends the frames that are whole.
+    /// Reads available data and appends the complete frames.
     pub(crate) fn read(&mut self, frames: &mut Vec<Bytes>) -> Result<Reading, Closed> {
         let mut read = 0;
         while read < READ_TURN_BYTES {
@@ -121,10 +121,10 @@ impl Connection {
         Ok(Reading::More)
     }
 
-    /// Encodes a message for the next write. One that no peer would take is left out, and its bytes are given: sent, it
-    /// would end the connection with all that waits there.
+    /// Encodes a message for the next write. A message that exceeds the frame limit is dropped, and its size returned:
+    /// the peer would close the connection with all its pending messages.
     pub(crate) fn send(&mut self, message: &Message) -> Result<(), usize> {
-        // A turn may have any number of messages: they must not gather in memory before the first is written.
+        // A turn may have any number of messages: they must not all accumulate before the first is written.
         if self.gathering.len() > GATHERED_BYTES_MAX && !self.is_congested {
             self.is_congested = !matches!(self.flush(), Ok(()));
         }
@@ -148,12 +148,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Where to encode the next frame.
+    /// The buffer for the next frame.
     pub(crate) fn output(&mut self) -> &mut Writer {
         &mut self.gathering
     }
 
-    /// Writes what was gathered, as far as the socket takes it.
+    /// Writes pending frames, as far as the socket accepts them.
     pub(crate) fn flush(&mut self) -> Result<(), Closed> {
         if !self.gathering.is_empty() {
             let gathered = self.gathering.take();
@@ -172,13 +172,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Bytes that wait to be written.
+    /// Bytes pending to be written.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.waiting_bytes + self.gathering.len()
     }
 
-    /// Whether nothing waits to be written.
+    /// Whether no bytes are pending.
     pub(crate) fn is_flushed(&self) -> bool {
         self.waiting.is_empty() && self.gathering.is_empty()
     }
@@ -213,8 +213,8 @@ impl Connection {
     }
 }
 
-/// What is said in place of an answer to a read, which did nothing, and may be asked again. Of anything else that would
-/// not be true (guarantee 12), and reads of logs have bounds of their own.
+/// The refusal in place of an answer to a read, which had no effect and may be retried. For any other request a refusal
+/// would be false (guarantee 12), and log reads have limits of their own.
 fn refusal_of(message: &Message) -> Option<Message> {
     let Message::Answer { request, outcome: Ok(response) } = message else { return None };
     let failure = || Failure::Overloaded("too many bytes of answers wait for the node that was asked".to_owned());

@@ -1,4 +1,4 @@
-//! The connection that this node dials to another, and sends on; it only ever receives a hello or a refusal there.
+//! The connection that this node dials to another and sends on; it only ever receives a hello or a refusal there.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,30 +13,30 @@ use super::connection::{Closed, Connection};
 use super::handshake::Handshake;
 use crate::runtime::frames::{Frame, FrameError, Refusal};
 
-/// The pause after a first failure; it doubles with each that follows.
+/// Delay after a first failure; it doubles with each further one.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
-/// The longest pause: a node that comes back is found within half a second.
+/// Maximum delay: a node that comes back is found within half a second.
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
-/// A connection that isn't open by then is given up.
+/// A connection that is not open after this time is closed.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(5_000);
-/// Bytes that the other side doesn't acknowledge for so long end the connection: a new one after a partition is up
-/// sooner than the old one would send again.
+/// A connection with data unacknowledged for this long is closed: after a partition, a new connection is established
+/// sooner than the old one would retransmit.
 const UNACKNOWLEDGED_MS: u32 = 3_000;
 
-/// What came of a dialled connection's input.
+/// The result of input on a dialed connection.
 #[derive(Debug)]
 pub(super) enum Dialled {
-    /// Nothing of note.
+    /// Nothing to report.
     Quiet,
-    /// The other side has said who it is, and is who it should be.
+    /// The peer has introduced itself and is the expected one.
     Opened,
-    /// It refuses us.
+    /// The peer refuses this node.
     RefusedBy(Refusal),
-    /// It is not who it should be.
+    /// The peer is not the expected one.
     Refused(Refusal),
 }
 
-/// One peer, from this node's side.
+/// A peer, from this node's side.
 #[derive(Debug)]
 pub(super) struct Dial {
     to: NodeId,
@@ -54,7 +54,7 @@ enum State {
         connection: Connection,
         until: Monotonic,
     },
-    /// Our hello is out; theirs is awaited.
+    /// Our hello is sent; theirs is awaited.
     Greeting {
         connection: Connection,
         until: Monotonic,
@@ -94,7 +94,7 @@ impl Dial {
         self.connection().is_some_and(|connection| connection.token() == token)
     }
 
-    /// When [`Dial::tick`] has something to do.
+    /// When [`Dial::tick`] next has work.
     pub(super) fn deadline(&self) -> Monotonic {
         match &self.state {
             State::Waiting { until } | State::Connecting { until, .. } | State::Greeting { until, .. } => *until,
@@ -102,7 +102,7 @@ impl Dial {
         }
     }
 
-    /// Whether it is time to dial; a connection that took too long is an error.
+    /// Whether it is time to dial; an error if the connection attempt timed out.
     pub(super) fn tick(&self, now: Monotonic) -> Result<bool, Closed> {
         match &self.state {
             State::Waiting { until } => Ok(*until <= now),
@@ -111,7 +111,7 @@ impl Dial {
         }
     }
 
-    /// Begins to connect.
+    /// Starts to connect.
     pub(super) fn start(&mut self, token: Token, registry: &Registry, now: Monotonic) -> io::Result<()> {
         let stream = TcpStream::connect(self.address)?;
         let connection = Connection::register(stream, token, registry)?;
@@ -119,7 +119,7 @@ impl Dial {
         Ok(())
     }
 
-    /// The socket is writable: the connection stands, or failed, or takes bytes again.
+    /// The socket is writable: the connection is established, or failed, or accepts more data.
     pub(super) fn writable(&mut self, handshake: &Handshake) -> Result<(), Closed> {
         if let Some(connection) = self.connection() {
             connection.unblock();
@@ -156,11 +156,11 @@ impl Dial {
     pub(super) fn readable(&mut self, handshake: &mut Handshake) -> Result<Dialled, Closed> {
         let mut frames = Vec::new();
         let read = match &mut self.state {
-            // Its failure shows when it is writable.
+            // A failure is reported when the socket is writable.
             State::Waiting { .. } | State::Connecting { .. } => return Ok(Dialled::Quiet),
             State::Greeting { connection, .. } | State::Open { connection } => connection.read(&mut frames),
         };
-        // A refusal comes right before the end: what was said counts first.
+        // A refusal precedes the end of the connection, so frames are handled before the read error.
         match frames.into_iter().next() {
             Some(frame) => self.frame(frame, handshake),
             None => read.map(|_| Dialled::Quiet),
@@ -194,7 +194,7 @@ impl Dial {
         Dialled::Opened
     }
 
-    /// Says why, as well as it can: the connection is closed next.
+    /// Sends a refusal on a best-effort basis; the connection is closed next.
     fn refuse(&mut self, refusal: Refusal) -> Dialled {
         if let Some(connection) = self.connection() {
             refusal.encode(connection.output());
@@ -203,7 +203,7 @@ impl Dial {
         Dialled::Refused(refusal)
     }
 
-    /// Drops the connection, to dial again after a pause.
+    /// Closes the connection, to dial again after a delay.
     pub(super) fn fail(&mut self, now: Monotonic) {
         self.state = State::Waiting { until: now + self.backoff };
         self.backoff = Duration((self.backoff.0 * 2).min(BACKOFF_MAX.0));

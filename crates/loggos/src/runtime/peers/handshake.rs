@@ -1,7 +1,8 @@
-//! Who may talk to this node: the judgement of a hello, apart from any socket.
+//! The acceptance check of a hello, independent of sockets.
 //!
-//! A node is one disk of one universe (guarantee 6): a stranger under a member's name is refused, and is told so,
-//! since the cause is nearly always a data directory that was lost and formatted anew, which a person must know about.
+//! A node is one disk of one cluster (guarantee 6). A different disk under a member's number is refused and notified,
+//! since the cause is nearly always a data directory that was lost and formatted again, which an operator must know
+//! about.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,32 +10,32 @@ use base::{Boot, Member, NodeId, UniverseId};
 
 use crate::runtime::frames::{Hello, PROTOCOL_VERSION, Refusal, RefusalKind};
 
-/// What this node is, and whom it knows.
+/// This node's identity, and the members that it knows.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) universe: UniverseId,
     pub(crate) member: Member,
     pub(crate) boot: Boot,
-    /// Where others dial this node.
+    /// This node's address for peers.
     pub(crate) address: String,
-    /// Every node of the universe with its disk, this one among them, as far as is known here.
+    /// The known members of the cluster with their disks, including this one.
     pub(crate) members: Vec<Member>,
 }
 
-/// Nodes that made themselves known and that the roster here does not hold yet, at most: as many as a universe may
+/// Maximum number of nodes that introduced themselves and are not in the roster here yet: as many as a cluster may
 /// have.
 const UNANNOUNCED_MAX: usize = catalog::catalog::NODES_MAX;
 
-/// Judges hellos, and remembers the newest start of each member.
+/// Checks hellos, and remembers the newest boot of each member.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     identity: Identity,
     newest: BTreeMap<NodeId, Boot>,
-    /// Starts that became known and that the machine was not told of yet.
+    /// New boots that the machine was not notified of yet.
     started: Vec<(Member, Boot)>,
     /// Nodes that have left.
     left: BTreeSet<NodeId>,
-    /// Nodes that made themselves known, each by its own word, with where they are dialled.
+    /// Nodes that introduced themselves, with their stated identity and address.
     unannounced: BTreeMap<NodeId, (Member, String)>,
 }
 
@@ -49,7 +50,7 @@ impl Handshake {
         }
     }
 
-    /// What this node says of itself to `to`.
+    /// This node's hello to `to`.
     pub(crate) fn hello(&self, to: NodeId) -> Hello {
         Hello {
             version: PROTOCOL_VERSION,
@@ -62,7 +63,7 @@ impl Handshake {
         }
     }
 
-    /// Takes over what the machine says of the roster: who is there, and who has left.
+    /// Updates the roster from the machine: current members, and nodes that have left.
     pub(crate) fn know(&mut self, there: impl IntoIterator<Item = Member>, left: impl IntoIterator<Item = NodeId>) {
         self.left = left.into_iter().collect();
         let members = &mut self.identity.members;
@@ -74,18 +75,17 @@ impl Handshake {
             .retain(|node, _| !self.left.contains(node) && members.iter().all(|member| member.node != *node));
     }
 
-    /// Where a node is dialled that made itself known before it was on the roster here.
+    /// The address of a node that introduced itself before it was in the roster here.
     pub(crate) fn address_of(&self, node: NodeId) -> Option<&str> {
         self.unannounced.get(&node).map(|(_, address)| address.as_str())
     }
 
-    /// Whether this is the newest start of the node that we know of: what an earlier one still has under way is
-    /// dropped.
+    /// Whether this is the newest known boot of the node: messages in flight from an earlier one are dropped.
     pub(crate) fn is_newest(&self, node: NodeId, boot: Boot) -> bool {
         self.newest.get(&node).is_none_or(|newest| *newest <= boot)
     }
 
-    /// Accepts the node that says `hello`, or says why not.
+    /// Accepts the node that sent `hello`, or returns the refusal.
     pub(crate) fn judge(&mut self, hello: &Hello) -> Result<(), Refusal> {
         self.check(hello).map_err(|(kind, reason)| Refusal {
             kind,
@@ -104,8 +104,8 @@ impl Handshake {
         Ok(())
     }
 
-    /// The starts that became known since the last call. The machine is told of them before any message of theirs, and
-    /// before it sends them any.
+    /// New boots since the last call. The machine is notified of them before it receives messages from them, and before
+    /// it sends them any.
     pub(crate) fn take_started(&mut self) -> Vec<(Member, Boot)> {
         std::mem::take(&mut self.started)
     }
@@ -139,8 +139,8 @@ impl Handshake {
         Ok(())
     }
 
-    /// A node whose number is not known here has joined since: nobody is given the universe's name before the roster
-    /// holds them, and no number is used twice.
+    /// A node with an unknown number has joined since: no node receives the cluster's identity before it is in the
+    /// roster, and no number is reused.
     fn check_membership(&self, hello: &Hello) -> Result<(), (RefusalKind, String)> {
         let members = &self.identity.members;
         if self.left.contains(&hello.node) {
@@ -173,8 +173,8 @@ impl Handshake {
         }
     }
 
-    /// What a refusal means for this node: the reason to halt, if a member says that this disk is not the one the
-    /// universe knows, or that this node has left it.
+    /// The consequence of a refusal for this node: the reason to halt, if a member reports that this disk is not the
+    /// one that the cluster knows, or that this node has left.
     pub(crate) fn verdict(&self, refusal: &Refusal) -> Option<String> {
         let own = &self.identity;
         let by_member = refusal.universe == own.universe
@@ -252,7 +252,7 @@ mod tests {
         assert!(refusal.reason.contains("bad") && refusal.reason.contains("14"), "{}", refusal.reason);
         assert!(blank.verdict(&refusal).is_some());
 
-        // Not for the word of a stranger, nor for another kind of refusal.
+        // Not for a refusal from an unverified peer, nor for another kind of refusal.
         let stranger = Refusal { incarnation: Incarnation(99), ..refusal.clone() };
         assert_eq!(blank.verdict(&stranger), None);
         assert_eq!(blank.verdict(&Refusal { kind: RefusalKind::Version, ..refusal }), None);

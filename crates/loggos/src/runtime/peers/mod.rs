@@ -1,13 +1,12 @@
-//! The nodes' sockets, on the machine's own thread.
+//! Connections between nodes, on the machine's own thread.
 //!
-//! Every node dials every other and sends on the connection it dialled; what it accepts, it only reads. So the two
-//! directions between a pair are two connections, and no rule is needed for two that cross. A message for a peer that
-//! isn't connected is dropped: the protocol sends anew what is still wanted, and knows better than a queue what that
-//! is.
+//! Every node dials every other and sends on the connection that it dialed; on accepted connections it only reads. So
+//! the two directions between a pair are two connections, and simultaneous dials need no rule. A message for a peer
+//! that is not connected is dropped: the protocol decides better than a queue which messages to retransmit.
 //!
-//! What a stranger can do here: open [`STRANGERS_MAX`] connections, each with a buffer of what it has sent and at most
-//! [`crate::runtime::frames::STRANGER_FRAME_BYTES_MAX`], for five seconds. One more takes the place of the oldest, so
-//! that a flood of them doesn't keep a member out, whose hello follows its connection at once.
+//! An untrusted client can open [`STRANGERS_MAX`] connections, each with a buffer for at most
+//! [`crate::runtime::frames::STRANGER_FRAME_BYTES_MAX`], for five seconds. A further one replaces the oldest, so that a
+//! flood does not keep out a member, which sends its hello immediately.
 
 pub(crate) mod accepted;
 pub(crate) mod connection;
@@ -33,19 +32,19 @@ use self::handshake::{Handshake, Identity};
 use super::frames::Refusal;
 use super::throttle::Throttle;
 
-/// The listening socket's token; connections have those from [`FIRST_CONNECTION`] on, each used once.
+/// The token of the listening socket; connections use tokens from [`FIRST_CONNECTION`] on, each once.
 const LISTENER: Token = Token(1);
 const FIRST_CONNECTION: usize = 16;
-/// Connections that haven't shown who they are, at most.
+/// Maximum number of unverified connections.
 const STRANGERS_MAX: usize = 128;
 /// Connections accepted before the members have their turn.
 const ACCEPT_TURN: usize = 64;
-/// The pause after the system had no room for one more connection.
+/// Delay after `accept` failed for lack of resources.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Characters of a stranger's words that are logged.
+/// Characters logged of a refusal from a peer.
 const LOGGED_CHARACTERS: usize = 400;
 
-/// Where the others are.
+/// The address of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerAddress {
     pub(crate) node: NodeId,
@@ -57,14 +56,14 @@ pub(crate) struct PeerAddress {
 pub(crate) struct Peers {
     registry: Registry,
     listener: TcpListener,
-    /// The listener has connections that no event will announce again.
+    /// There may be pending connections that the poll will not report again.
     accepting: bool,
     accept_after: Monotonic,
     own: NodeId,
     handshake: Handshake,
     dials: Vec<Dial>,
     accepted: BTreeMap<Token, Accepted>,
-    /// Accepted connections with bytes that no event will announce again.
+    /// Accepted connections with data that the poll will not report again.
     unread: BTreeSet<Token>,
     next_token: usize,
     verdict: Option<String>,
@@ -73,7 +72,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Takes over a listening socket.
+    /// Takes ownership of a listening socket.
     pub(crate) fn new(
         registry: Registry,
         listener: std::net::TcpListener,
@@ -102,12 +101,12 @@ impl Peers {
         })
     }
 
-    /// Why this node must end, if a member says that its disk is not the one the universe knows.
+    /// Why this node must end, if a member reports that its disk is not the one that the cluster knows.
     pub(crate) fn verdict(&mut self) -> Option<String> {
         self.verdict.take()
     }
 
-    /// When [`Peers::tick`] has something to do; at once if there is input that no event will announce.
+    /// When [`Peers::tick`] next has work; immediately if there is input that the poll will not report.
     pub(crate) fn deadline(&self) -> Monotonic {
         if !self.unread.is_empty() {
             return Monotonic(0);
@@ -118,7 +117,7 @@ impl Peers {
         dials.chain(strangers).min().unwrap_or(Monotonic::NEVER).min(listener)
     }
 
-    /// Takes what the poll says of a socket.
+    /// Handles a poll event of a socket.
     pub(crate) fn ready(&mut self, event: &mio::event::Event, now: Monotonic) {
         let token = event.token();
         if token == LISTENER {
@@ -136,7 +135,7 @@ impl Peers {
         }
     }
 
-    /// Accepts, reads and decodes what there is, and appends the messages to `events`.
+    /// Accepts connections, reads and decodes available data, and appends the messages to `events`.
     pub(crate) fn receive(&mut self, now: Monotonic, events: &mut Vec<Event>) {
         if self.accepting && self.accept_after <= now {
             self.accept(now);
@@ -147,7 +146,7 @@ impl Peers {
         }
     }
 
-    /// A peer's new process: what the one before had acknowledged counts no more (guarantee 7).
+    /// A peer's new process: acknowledgements of its earlier process are void (guarantee 7).
     fn tell_started(&mut self, events: &mut Vec<Event>) {
         let started = self.handshake.take_started();
         for (from, boot) in started {
@@ -159,7 +158,7 @@ impl Peers {
         }
     }
 
-    /// Takes over what the machine says of the universe's nodes.
+    /// Updates the roster from the machine.
     pub(crate) fn know(&mut self, roster: &[NodeRecord], now: Monotonic) {
         let (left, there): (Vec<&NodeRecord>, Vec<&NodeRecord>) =
             roster.iter().partition(|node| node.standing == Standing::Left);
@@ -178,14 +177,14 @@ impl Peers {
         }
     }
 
-    /// Dials a node from now on, unless it is dialled already: what the configuration says of an address holds.
+    /// Dials a node from now on, unless it is dialed already: a configured address takes precedence.
     fn dial(&mut self, peer: PeerAddress) {
         if peer.node != self.own && self.dials.iter().all(|dial| dial.to() != peer.node) {
             self.dials.push(Dial::new(peer.node, peer.address));
         }
     }
 
-    /// Dials whom it is time to dial, and closes what took too long.
+    /// Dials peers that are due, and closes connections that timed out.
     pub(crate) fn tick(&mut self, now: Monotonic) {
         for place in 0..self.dials.len() {
             match self.dials[place].tick(now) {
@@ -205,7 +204,7 @@ impl Peers {
         }
     }
 
-    /// Queues a message for the write at the end of this turn; drops it if the node isn't connected.
+    /// Queues a message for the write at the end of this turn; drops it if the node is not connected.
     pub(crate) fn send(&mut self, to: NodeId, message: &Message) {
         let dial = self.dials.iter_mut().find(|dial| dial.to() == to);
         if let Some(connection) = dial.and_then(Dial::open)
@@ -215,7 +214,7 @@ impl Peers {
         }
     }
 
-    /// Writes what was queued in this turn: one call for each peer.
+    /// Writes the messages queued in this turn, in one call per peer.
     pub(crate) fn flush(&mut self, now: Monotonic) {
         for place in 0..self.dials.len() {
             let flushed = self.dials[place].open().map_or(Ok(()), Connection::flush);
@@ -277,7 +276,7 @@ impl Peers {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    // Too many open files, or a connection gone before it was accepted: look again soon.
+                    // Too many open files, or a connection closed before it was accepted: retry soon.
                     self.accept_after = now + ACCEPT_PAUSE;
                     if let Some(unsaid) = self.throttle.admit(0, "accept", now) {
                         tracing::warn!(%error, unsaid, "can't accept a connection");
@@ -291,7 +290,7 @@ impl Peers {
     fn admit(&mut self, stream: mio::net::TcpStream, now: Monotonic) {
         let strangers = self.accepted.iter().filter(|(_, accepted)| accepted.is_stranger());
         if strangers.count() >= STRANGERS_MAX {
-            // Tokens grow, so the first stranger is the oldest.
+            // Tokens increase, so the first unverified connection is the oldest.
             let oldest = self.accepted.iter().find(|(_, accepted)| accepted.is_stranger()).map(|(token, _)| *token);
             if let Some(token) = oldest {
                 self.close(token, &Closed::TimedOut, now);
@@ -353,7 +352,7 @@ impl Peers {
         }
     }
 
-    /// A member that connects anew has given up what it sent on before.
+    /// A member that reconnects has abandoned its earlier connection.
     fn close_others_of(&mut self, node: NodeId, but: Token, now: Monotonic) {
         let others = self.accepted.iter().filter(|(token, accepted)| **token != but && accepted.member() == Some(node));
         for token in others.map(|(token, _)| *token).collect::<Vec<_>>() {

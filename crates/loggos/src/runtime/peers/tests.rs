@@ -13,7 +13,7 @@ use tablets::request::Cell;
 use super::*;
 use crate::runtime::clock;
 
-/// One node's sockets with their poll, driven by hand.
+/// One node's sockets with their poll, driven manually.
 struct End {
     poll: Poll,
     peers: Peers,
@@ -48,7 +48,7 @@ impl End {
     }
 }
 
-/// Two nodes that know each other's addresses; the second says of itself what `second` says.
+/// Two nodes that know each other's addresses; the second identifies itself as `second`.
 fn pair(second: Identity) -> (End, End) {
     let listeners = [(); 2].map(|()| std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
     let addresses: Vec<PeerAddress> = (1..)
@@ -88,7 +88,7 @@ fn messages_arrive_in_order_once_both_know_each_other() {
         one.peers.send(NodeId(2), &message(request));
     }
     until("all arrive", &mut [&mut one, &mut two], |ends| ends[1].heard.len() == 101);
-    // The other's start comes first, before any message of it, and once.
+    // The other's boot is reported first, before any of its messages, and once.
     let started = |event: &Event| matches!(event, Event::PeerStarted { boot: Boot(1), .. });
     assert!(started(&two.heard[0]));
     for (request, event) in (1..).zip(&two.heard[1..]) {
@@ -98,7 +98,7 @@ fn messages_arrive_in_order_once_both_know_each_other() {
     assert!(one.heard.len() == 1 && started(&one.heard[0]));
 }
 
-/// A message of so many bytes, and some more.
+/// A message of `length` bytes plus overhead.
 fn chunk(length: usize) -> Message {
     Message::StateChunk {
         cohort: CohortId::CATALOGUE,
@@ -111,7 +111,7 @@ fn chunk(length: usize) -> Message {
     }
 }
 
-/// Whoever takes so little is as good as gone: what waits for it doesn't fill the memory meanwhile.
+/// A peer that reads too slowly is disconnected; its pending output is bounded meanwhile.
 #[test]
 fn what_a_turn_sends_is_bounded() {
     let (mut one, mut two) = pair(identity(2));
@@ -126,8 +126,8 @@ fn what_a_turn_sends_is_bounded() {
     until("they connect again", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
 }
 
-/// However much is read through a node, its connection to the one that leads lives on. Short answers, and all that is no
-/// read, are said as they are.
+/// Heavy reading through a node does not close its connection to the leader. Short answers, and answers to requests
+/// other than reads, are sent unchanged.
 #[test]
 fn long_answers_to_reads_past_what_may_wait_are_refused() {
     const ROWS: u64 = 3_000;
@@ -231,7 +231,7 @@ fn a_flood_of_strangers_is_bounded_and_keeps_no_member_out() {
     }
     until("the member gets in", &mut [&mut one, &mut two], |ends| ends[1].peers.dials[0].open().is_some());
     assert!(one.peers.accepted.len() <= STRANGERS_MAX + 1);
-    // Garbage was closed at its first frame.
+    // Garbage closes the connection at its first frame.
     let garbage = &mut silent[298];
     garbage.set_read_timeout(Some(StdDuration::from_millis(50))).unwrap();
     until("garbage is closed", &mut [&mut one], |_| match garbage.read(&mut [0; 8]) {

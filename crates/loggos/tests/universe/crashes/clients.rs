@@ -1,4 +1,4 @@
-//! Clients that write and read a few rows at random and write down what they asked, what they were told, and when.
+//! Clients that write and read a few rows at random, and record requests, responses and times.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ use crate::harness::Universe;
 pub(super) const TABLE: &str = "rows";
 const ROWS: u64 = 4;
 const COLUMNS: [&str; 2] = ["left", "right"];
-/// Longer than an election takes: most calls of patient clients have a definite answer.
+/// Longer than an election: most calls of patient clients have a definite outcome.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// Shorter than an election takes: some writes of hasty clients are of unknown outcome.
+/// Shorter than an election: some writes of hasty clients have an unknown outcome.
 const HASTY_DEADLINE: Duration = Duration::from_millis(300);
-/// A call is answered by its deadline, never by silence; the rest is for a busy machine.
+/// Calls must return by their deadline; this allows for a busy machine.
 const SLACK: Duration = Duration::from_secs(2);
 const PAUSE_MAX_MS: u64 = 10;
 
@@ -42,9 +42,9 @@ pub(super) struct Customer {
     client: Client,
     deadline: Duration,
     random: SplitMix64,
-    /// One clock for the whole history begins here.
+    /// The start of the common clock of the history.
     began: Instant,
-    /// The version that each column was last seen with; 0: absent.
+    /// The last version seen of each column; 0: absent.
     versions: BTreeMap<(Bytes, Bytes), i64>,
     history: Vec<Operation>,
 }
@@ -91,7 +91,7 @@ impl Customer {
         Bytes::from_static(COLUMNS[self.random.below(COLUMNS.len() as u64) as usize].as_bytes())
     }
 
-    /// A put, a delete, either with a condition, or a put of all columns.
+    /// A put or delete, possibly conditional, or a put of all columns.
     fn mutations(&mut self, key: &Bytes) -> Vec<Mutation> {
         let put_of_all = self.random.below(8) == 0;
         let columns = if put_of_all {
@@ -102,7 +102,7 @@ impl Customer {
         let is_put = put_of_all || self.random.below(4) > 0;
         let is_conditional = self.random.below(3) == 0;
         let mutation = |(place, column): (usize, Bytes)| {
-            // No two values are alike.
+            // Values are unique.
             let value = format!("{}/{}/{place}", self.number, self.history.len());
             let seen = self.versions.get(&(key.clone(), column.clone())).copied().unwrap_or(0);
             let condition = (is_conditional && place == 0).then_some(Timestamp(seen));
@@ -111,7 +111,7 @@ impl Customer {
         columns.into_iter().enumerate().map(mutation).collect()
     }
 
-    /// Whether there was an answer; a read without one says nothing.
+    /// Whether there was a response; a read without one is not recorded.
     async fn read(&mut self, key: Bytes, columns: Option<Vec<Bytes>>) -> bool {
         let called = self.now();
         let answer = self.client.row(TABLE, key.clone(), columns.clone().unwrap_or_default()).await;

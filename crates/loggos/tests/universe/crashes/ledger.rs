@@ -1,5 +1,5 @@
-//! A client that writes every key once and never deletes: whatever was acknowledged must be there at the end, as it was
-//! acknowledged. This needs no checker to be believed.
+//! A client that writes every key once and never deletes: every acknowledged write must be present at the end, with its
+//! version. This check is independent of the linearizability checker.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const TABLE: &str = "ledger";
 const DEADLINE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What was written, and with which version if it was acknowledged.
+/// The writes, with their versions if acknowledged.
 pub(super) struct Ledger {
     written: BTreeMap<Bytes, Outcome>,
 }
@@ -29,7 +29,7 @@ enum Outcome {
 impl Ledger {
     pub(super) async fn fill(universe: &Universe, until: Instant) -> Self {
         let client = universe.client(2).with_deadline(DEADLINE);
-        // The nemesis may be at work already.
+        // Nodes may already be failing.
         while let Err(error) = client.create_table(TABLE).await {
             assert!(Instant::now() < until, "no table could be created: {error}");
         }

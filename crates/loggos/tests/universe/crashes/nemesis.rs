@@ -1,5 +1,4 @@
-//! Kills and stops nodes, the leader more often than the others, one at a time; and once all of them at the same
-//! moment.
+//! Kills and pauses nodes, one at a time and the leader more often; and once kills all of them at the same time.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -11,12 +10,12 @@ use rustix::process::Signal;
 use super::clients::TABLE;
 use crate::harness::Universe;
 
-/// What was done and seen.
+/// Statistics.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     kills: u32,
     stops: u32,
-    /// Of the clients' table: the leader of each epoch.
+    /// The leader of each epoch of the clients' table.
     leaders: BTreeMap<u64, u32>,
 }
 
@@ -26,7 +25,7 @@ impl Seen {
     }
 }
 
-/// Works until the time has come. At the end every node runs.
+/// Runs until `until`. At the end every node runs.
 pub(super) fn run(universe: &Universe, until: Instant) -> Seen {
     let mut random = SplitMix64::new(u64::from(std::process::id()));
     let mut seen = Seen::default();
@@ -54,14 +53,14 @@ pub(super) fn run(universe: &Universe, until: Instant) -> Seen {
     seen
 }
 
-/// What was done to a node.
+/// A fault of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blow {
     Killed,
     Stopped,
 }
 
-/// Kills a node, or stops it, for a while; then it runs again.
+/// Kills or pauses a node for a while; then it runs again.
 pub(crate) fn strike(universe: &Universe, victim: u32, random: &mut SplitMix64) -> Blow {
     let pause = Duration::from_millis(300 + random.below(1_200));
     if random.below(2) == 0 {
@@ -77,13 +76,13 @@ pub(crate) fn strike(universe: &Universe, victim: u32, random: &mut SplitMix64) 
     }
 }
 
-/// At one moment, before any of them is started again.
+/// Kills all nodes before restarting any.
 pub(crate) fn kill_all(universe: &Universe) {
     universe.nodes().for_each(|node| universe.signal(node, Signal::KILL));
     universe.nodes().for_each(|node| drop(universe.restart(node).ok()));
 }
 
-/// The leader of the clients' table, as the newest status has it.
+/// The leader of the clients' table, according to the newest status.
 fn look(universe: &Universe, seen: &mut Seen) -> Option<u32> {
     let (epoch, leader) = universe.leader(TABLE)?;
     let known = *seen.leaders.entry(epoch).or_insert(leader);

@@ -1,4 +1,4 @@
-//! The clients' table is split at their rows, one after the other, while they work and nodes are killed.
+//! Splits the clients' table at their rows, one after the other, while they work and nodes are killed.
 
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,12 @@ use tokio::time::{sleep, timeout};
 use super::clients::{TABLE, key};
 use crate::harness::Universe;
 
-/// Rows that begin a range in the end.
+/// Rows at which a range begins in the end.
 const AT: [u64; 3] = [2, 1, 3];
-/// How long a split may take beyond the end of all trouble.
+/// Timeout of a split after all faults have ended.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Splits at even times while there is trouble; each is asked for until it is done.
+/// Splits at regular intervals during the faults; each is retried until it succeeds.
 pub(super) async fn run(client: Client, began: Instant, until: Instant) {
     let pause = until.duration_since(began) / (AT.len() as u32 + 1);
     for row in AT {
@@ -33,7 +33,7 @@ pub(super) async fn run(client: Client, began: Instant, until: Instant) {
     }
 }
 
-/// The table has the ranges, each on three nodes.
+/// Checks that the table has the ranges, each on three nodes.
 pub(super) async fn check(universe: &Universe) {
     let known = universe.client(1).describe_table(TABLE).await.expect("every node runs");
     let starts: Vec<_> = known.ranges.iter().map(|range| range.start.clone()).collect();

@@ -1,13 +1,13 @@
-//! A checker that finds nothing proves nothing: one stale read is planted in a history that passed, and must be found.
+//! Verifies the checker: a stale read is planted in a history that passed, and must be found.
 
 use bytes::Bytes;
 use sim::history::{Kind, Operation, What, WriteOutcome, check};
 use tablets::request::Cell;
 
-/// Stale reads that are planted, each in a copy of its own: the last ones that can be.
+/// Number of stale reads planted, each in its own copy of the history, near the end.
 const PLANTED: usize = 3;
 
-/// Plants stale reads in a good history, one at a time, and demands that each is found.
+/// Plants stale reads in a good history, one at a time, and asserts that each is found.
 pub(super) fn is_found_in(history: &[Operation]) {
     let stale = (0..history.len()).rev().filter_map(|index| Some((index, stale_cells(history, index)?)));
     let stale: Vec<_> = stale.take(PLANTED).collect();
@@ -23,8 +23,8 @@ pub(super) fn is_found_in(history: &[Operation]) {
     }
 }
 
-/// What the read at `index` would have told had it missed the last of two or more puts of a column, all answered before
-/// it was called.
+/// The result of the read at `index` had it missed the last of several puts of a column that completed before the read
+/// was called.
 fn stale_cells(history: &[Operation], index: usize) -> Option<Vec<Cell>> {
     let What::Read { columns, cells } = &history[index].what else { return None };
     let columns: Vec<Bytes> = columns.clone().unwrap_or_else(|| cells.iter().map(|cell| cell.column.clone()).collect());
@@ -42,7 +42,7 @@ fn stale_cells(history: &[Operation], index: usize) -> Option<Vec<Cell>> {
     })
 }
 
-/// The acknowledged puts of a column that were over when `read` began.
+/// The acknowledged puts of a column that completed before `read` was called.
 fn puts_before(history: &[Operation], read: &Operation, column: &Bytes) -> Vec<Cell> {
     let of_row = history.iter().filter(|other| other.key == read.key);
     let over = of_row.filter(|other| other.returned.is_some_and(|returned| returned < read.called));

@@ -1,4 +1,4 @@
-//! Appends that are retried under their stamps.
+//! Appends retried with the same stamp.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::harness::{Universe, runtime};
 const APPENDS: u64 = 40;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Until it is answered definitely: a node may still find out who leads.
+/// Retries until there is a definite outcome, since an election may be in progress.
 async fn append(door: &mut LogClient<Channel>, sequence: u64) -> Result<u64, Status> {
     let began = Instant::now();
     loop {
@@ -32,7 +32,7 @@ async fn append(door: &mut LogClient<Channel>, sequence: u64) -> Result<u64, Sta
     }
 }
 
-/// The node that took them, and told the follower, is killed in between.
+/// The node that accepted them and served the follower is killed in between.
 #[test]
 fn retried_appends_are_delivered_once() {
     let universe = Universe::of(3);
@@ -58,7 +58,7 @@ fn retried_appends_are_delivered_once() {
             }
         };
         assert_eq!(told.position, last, "what was retried is told to be repeated");
-        // Reads tell what lies at each position.
+        // Reads return the content of each position, including repetitions.
         for (sequence, position) in (1..).zip(again) {
             let entry = log.read(position, 1).await.expect("it is read").remove(0);
             assert_eq!(entry.records(), [Bytes::from(format!("{sequence}"))]);

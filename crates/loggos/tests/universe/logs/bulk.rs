@@ -1,4 +1,4 @@
-//! Reads of many entries by many clients, who take them all.
+//! Reads of many entries by many clients that read all results.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use super::idle::append_and_read;
 use super::input::door;
 use crate::harness::{Universe, runtime};
 
-/// Connections, each with so many reads at one time of so many positions in a row, of small entries.
+/// Connections, concurrent reads on each, and positions per read, of small entries.
 const CONNECTIONS: usize = 24;
 const READS: u64 = 100;
 const COUNT: u32 = 1_000;
-/// All of them have all of it within this.
+/// Timeout for all of them to complete.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What is small waits no longer beside them: it waited for all of it once, twice as long and more.
+/// Maximum latency of small operations meanwhile. They once waited for all bulk reads, more than twice as long.
 const SMALL_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// What units answer is more than may wait for a node.
+/// The results of the units exceed the output limit of a connection between nodes.
 #[test]
 fn bulk_reads_hold_up_nobody_and_end_no_connection_between_nodes() {
     let universe = Universe::of(3);
@@ -37,7 +37,7 @@ fn bulk_reads_hold_up_nobody_and_end_no_connection_between_nodes() {
         }
         let other = universe.client(1).with_deadline(PATIENCE).log("other");
         other.create().await.expect("a log");
-        // The first takes the log's sequencer into service.
+        // The first append activates the log's sequencer.
         let _ = other.append([Bytes::new()]).await.expect("an append");
         let is_over = Arc::new(AtomicBool::new(false));
         let small = tokio::spawn(append_and_read(other, Arc::clone(&is_over)));
@@ -58,8 +58,8 @@ fn bulk_reads_hold_up_nobody_and_end_no_connection_between_nodes() {
 
 type Door = api::log::log_client::LogClient<tonic::transport::Channel>;
 
-/// Makes the reads in one stream, and takes what they bring; how many entries. All clients are one thread here: where one
-/// of them isn't its turn for long, its stream may be ended for the sake of others, and it makes the rest anew.
+/// Makes the reads in one stream and returns the number of entries. All clients share one thread: a stream that is not
+/// polled for long may be reset to free memory, and the remaining reads are then retried.
 async fn read_all(mut door: Door) -> usize {
     let (mut told, mut entries) = (BTreeSet::new(), 0);
     while told.len() < READS as usize {

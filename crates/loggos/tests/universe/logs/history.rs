@@ -1,10 +1,10 @@
-//! What users of a log asked and were told, and whether all of it together is as guarantee 20 has it.
+//! The history of a log's users, and a checker for guarantee 20.
 //!
-//! * A position never has two values, whoever reads it, and however often.
-//! * An append that ended lies where it was said to, and, if it was retried, at other positions too; one that was said not
-//!   to be done lies at none. A follower is told the first of them: at each other one, that it is repeated.
-//! * An append that ended before another began lies before it.
-//! * A tail lies above every append that had ended before it was asked for.
+//! * A position never has two values, for any reader at any time.
+//! * A completed append is at the position that was returned, and, if it was retried, possibly at others too; an append
+//!   reported as not done is at none. A follower receives its first entry, and a marker for each repetition.
+//! * If an append completed before another began, its position is lower.
+//! * A tail is above every append that completed before the tail was requested.
 
 use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,14 +13,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use sdk::{Content, Entry};
 
-/// Which append: the appender's number, and how many it had begun before.
+/// Identifies an append: the appender's number, and the number of its earlier appends.
 pub(super) type Name = (u32, u32);
 
 /// An append.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Append {
     pub(super) name: Name,
-    /// Monotonic nanoseconds, as all times here.
+    /// Monotonic nanoseconds, like all times here.
     pub(super) called: u64,
     pub(super) returned: u64,
     pub(super) outcome: Outcome,
@@ -28,55 +28,54 @@ pub(super) struct Append {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It lies there.
+    /// Appended at this position.
     At(u64),
     Unknown,
     NotDone,
 }
 
-/// A question where the log ends.
+/// A request for the tail.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tail {
     pub(super) called: u64,
     pub(super) position: u64,
 }
 
-/// What was seen at a position.
+/// The content of a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     Append(Name),
     Junk,
 }
 
-/// All that users were told.
+/// All observations of users.
 #[derive(Debug, Default)]
 pub(super) struct History {
     pub(super) appends: Vec<Append>,
     pub(super) tails: Vec<Tail>,
     seen: BTreeMap<u64, Seen>,
-    /// Where followers were told that an append is repeated.
+    /// Positions that followers were told are repetitions.
     repeated: BTreeSet<u64>,
-    /// Of followers: which appends each was told.
+    /// The appends delivered to each follower.
     delivered: BTreeMap<u32, BTreeSet<Name>>,
 }
 
-/// What makes the verdict worth something.
+/// Statistics that make the check meaningful.
 #[derive(Debug, Default)]
 #[expect(dead_code, reason = "not all of it is asserted: it is printed")]
 pub(super) struct Summary {
     pub(super) ended: usize,
     pub(super) unknown: usize,
     pub(super) not_done: usize,
-    /// Of unknown outcome, and in the log.
+    /// Of unknown outcome, but found in the log.
     pub(super) found: usize,
     pub(super) tails: usize,
     pub(super) junk: usize,
-    /// Entries beside the first of an append.
+    /// Entries in addition to the first of an append.
     pub(super) repeated: usize,
 }
 
-/// What an append holds: no two appends the same, and some of them more than a message between nodes or a block of the
-/// disk.
+/// The records of an append: unique, and some larger than a message between nodes or a block on disk.
 pub(super) fn batch((appender, number): Name) -> Vec<Bytes> {
     let filler = match number % 16 {
         0 => 40_000,
@@ -85,7 +84,7 @@ pub(super) fn batch((appender, number): Name) -> Vec<Bytes> {
     vec![Bytes::from(format!("{appender}:{number}")), Bytes::new(), Bytes::from(vec![number as u8; filler])]
 }
 
-/// Which append an entry's records are of, if they are one's, whole.
+/// The append with these records, if they are complete.
 fn name(records: &[Bytes]) -> Option<Name> {
     let (appender, number) = std::str::from_utf8(records.first()?).ok()?.split_once(':')?;
     let name = (appender.parse().ok()?, number.parse().ok()?);
@@ -93,7 +92,7 @@ fn name(records: &[Bytes]) -> Option<Name> {
 }
 
 impl History {
-    /// Someone was told of an entry.
+    /// Records an entry that was read.
     pub(super) fn saw(&mut self, entry: &Entry) -> Result<(), String> {
         let position = entry.position;
         let now = match &entry.content {
@@ -106,7 +105,7 @@ impl History {
         self.saw_at(position, now)
     }
 
-    /// A follower was told of what comes next.
+    /// Records an entry delivered to a follower.
     pub(super) fn heard(&mut self, follower: u32, entry: &Entry) -> Result<(), String> {
         match &entry.content {
             Content::Repeated => {
@@ -137,7 +136,7 @@ impl History {
         Ok(())
     }
 
-    /// Whether all of it together is as promised. The whole log must have been seen.
+    /// Checks the complete history. The whole log must have been read.
     pub(super) fn check(&self) -> Result<Summary, String> {
         let lies = self.lies()?;
         let mut summary = Summary { tails: self.tails.len(), ..Summary::default() };
@@ -169,7 +168,7 @@ impl History {
         Ok(summary)
     }
 
-    /// Where each append lies.
+    /// The positions of each append.
     fn lies(&self) -> Result<BTreeMap<Name, Vec<u64>>, String> {
         let asked: BTreeSet<Name> = self.appends.iter().map(|append| append.name).collect();
         let mut lies: BTreeMap<Name, Vec<u64>> = BTreeMap::new();
@@ -183,13 +182,13 @@ impl History {
         Ok(lies)
     }
 
-    /// In the order of time: what begins lies above all that has ended.
+    /// Checks real-time order: an append is above all appends that completed before it began.
     fn check_order(&self, lies: &BTreeMap<Name, Vec<u64>>) -> Result<(), String> {
         let at =
             |append: &Append| if let Outcome::At(told) = append.outcome { Some((append.returned, told)) } else { None };
         let mut ended: Vec<(u64, u64)> = self.appends.iter().filter_map(at).collect();
         ended.sort_unstable();
-        // From then on the log reaches so far at least.
+        // From this time on, the log extends at least to this position.
         let reaches = ended.iter().scan(0, |most, (returned, told)| {
             *most = told.saturating_add(1).max(*most);
             Some((*returned, *most))
@@ -218,7 +217,7 @@ impl History {
         Ok(())
     }
 
-    /// The longest time in which no append ended, leaving out what touches a time in which all nodes were down.
+    /// The longest time without a completed append, excluding gaps that overlap the time in which all nodes were down.
     pub(super) fn gap(&self, down: (u64, u64)) -> Duration {
         let ended = self.appends.iter().filter(|append| matches!(append.outcome, Outcome::At(_)));
         let mut ends: Vec<u64> = ended.map(|append| append.returned).collect();
@@ -228,12 +227,12 @@ impl History {
     }
 }
 
-/// A checker that finds nothing proves nothing.
+/// The checker must detect violations.
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Three appends, one after the other, at 0, 2 and 3, with junk at 1, and a tail.
+    /// Three sequential appends at 0, 2 and 3, with junk at 1, and a tail.
     fn good() -> History {
         let append = |number: u32, outcome| {
             let called = u64::from(number) * 10;

@@ -1,7 +1,7 @@
-//! Subscribers and readers that take nothing, and malformed calls of the log service: nobody else is held up, and memory
-//! stays bounded.
+//! Slow consumers and malformed calls of the log service: subscribers and readers that do not read must not delay
+//! others, and memory stays bounded.
 //!
-//! `LOGGOS_LOGS_MIB` says how much is appended.
+//! `LOGGOS_LOGS_MIB` sets the amount of data appended.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -21,34 +21,32 @@ use super::input::door;
 use super::trouble::asked;
 use crate::harness::{Universe, runtime};
 
-/// MiB that are appended.
+/// MiB appended by default.
 const USUAL_MIB: u64 = 96;
-/// Followers that take nothing, on each of a few connections.
+/// Followers that do not read, on each of a few connections.
 const FOLLOWERS: usize = 50;
 const CONNECTIONS: usize = 4;
-/// Reads of four entries whose answers nobody takes, on each of a few connections.
+/// Reads of four entries with unread results, on each of a few connections.
 const READS: u32 = 300;
 const READERS: u32 = 3;
-/// Connections that follow a log of so many of the largest entries, and take nothing: a node has room for what some
-/// thirty of them ask for.
+/// Connections that follow a log of the largest entries without reading: a node has memory for about thirty of them.
 const STRANGERS: usize = 120;
 const HUGE: u64 = 12;
-/// Who takes is told all of them within this.
+/// Timeout for a follower that reads to receive everything.
 const FOLLOWER_TIME_MAX: Duration = Duration::from_secs(10);
-/// Connections whose reads all wait: more than may wait at a node.
+/// Connections with waiting reads only: together more than a node permits.
 const WAITERS: usize = 9;
 const WAITS: u32 = 1_000;
-/// Reads of a stream whose answers come to far more than may be read ahead.
+/// Reads in a stream with results that far exceed the prefetch limit.
 const TAKEN: u64 = 200;
-/// Calls that are given up together.
+/// Calls canceled together.
 const GIVEN_UP: usize = 400;
 const RESIDENT_KIB_MAX: u64 = 512 << 10;
-/// So much more than with one follower, however large the entries: what waits for clients to take it, and what is under
-/// way.
+/// Maximum increase in memory over one follower, for entries of any size: unsent responses and reads in flight.
 const RESIDENT_KIB_OF_MANY: u64 = 256 << 10;
-/// No append takes longer beside them.
+/// Maximum latency of an append meanwhile.
 const APPEND_TIME_MAX: Duration = Duration::from_secs(5);
-/// Nor does an append to another log, or a read of it.
+/// Maximum latency of an append to, or a read of, another log.
 const SMALL_TIME_MAX: Duration = Duration::from_secs(1);
 
 fn peaks(universe: &Universe) -> Vec<u64> {
@@ -65,7 +63,7 @@ async fn append_mib(log: &sdk::Log, mib: u64) -> Duration {
     longest
 }
 
-/// Appends to a log and reads that, until it is told to stop; how long the longest took.
+/// Appends to a log and reads it back, until `is_over`; returns the longest latency.
 pub(super) async fn append_and_read(log: sdk::Log, is_over: Arc<AtomicBool>) -> Duration {
     let mut longest = Duration::ZERO;
     while !is_over.load(Ordering::Relaxed) {
@@ -87,7 +85,7 @@ fn followers_that_take_nothing_hold_up_nobody_and_take_little_memory() {
         let log = client.log("l");
         log.create().await.expect("a log");
         let mut alone = door(&universe, 1).await;
-        // It is never asked for a message.
+        // The client never polls it for messages.
         let subscribe = || SubscribeRequest { log: "l".into(), from: 0 };
         let _one = alone.subscribe(subscribe()).await.expect("a subscription").into_inner();
         let longest = append_mib(&log, mib).await;
@@ -116,7 +114,7 @@ fn followers_that_take_nothing_hold_up_nobody_and_take_little_memory() {
         println!("an append to another log, and a read of it: {of_small:?} at most");
         assert!(idle.iter().all(Result::is_ok), "a subscription is refused");
 
-        // One who takes is told all.
+        // A follower that reads receives everything.
         let mut takes = universe.client(1).with_deadline(Duration::from_secs(20)).log("l").subscribe(0);
         let mut heard = 0;
         while heard < mib + mib / 8 {
@@ -131,7 +129,7 @@ fn followers_that_take_nothing_hold_up_nobody_and_take_little_memory() {
     });
 }
 
-/// A connection to node 1, begun with these settings.
+/// A connection to node 1, opened with these settings.
 fn begun(universe: &Universe, settings: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", universe.grpc_port(1))).expect("the port is open");
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -139,7 +137,7 @@ fn begun(universe: &Universe, settings: &[u8]) -> TcpStream {
     stream
 }
 
-/// One whose client would take anything at once, or so it says.
+/// A connection with maximum flow control windows.
 fn takes_anything(universe: &Universe) -> TcpStream {
     let windows = [&[0, 4], &i32::MAX.to_be_bytes()[..]].concat();
     let window = (i32::MAX - 65_535).to_be_bytes();
@@ -148,7 +146,7 @@ fn takes_anything(universe: &Universe) -> TcpStream {
     stream
 }
 
-/// How reads are made that nobody takes.
+/// How the unread reads are requested.
 #[derive(Clone, Copy)]
 enum How {
     Calls,
@@ -190,14 +188,14 @@ fn reads_whose_answers_nobody_takes_hold_up_nobody_and_take_little_memory() {
         println!("and a read of four large entries {of_large:?}");
         assert!(of_small.max(of_large) < SMALL_TIME_MAX, "{of_small:?}, {of_large:?}");
         assert!(peaks.iter().all(|peak| *peak < RESIDENT_KIB_MAX), "{peaks:?}");
-        // They were heard, and have something to take.
+        // The server received the requests and has sent results.
         for mut reader in readers {
             assert!(is_answered(&mut reader) > 1 << 20);
         }
     });
 }
 
-/// Each would have some MiB wait for it, and all together far more than there is memory for. They are reset.
+/// Each has a few MiB of responses pending, together far more than the available memory. They are reset.
 #[test]
 fn strangers_that_would_take_anything_leave_room_for_who_takes() {
     let universe = Universe::of(3);
@@ -234,7 +232,7 @@ fn strangers_that_would_take_anything_leave_room_for_who_takes() {
     });
 }
 
-/// A connection that follows the log twice, and takes nothing.
+/// A connection that follows the log twice without reading.
 fn follows_twice(universe: &Universe) -> TcpStream {
     let mut stream = takes_anything(universe);
     for number in [1, 3] {
@@ -244,8 +242,7 @@ fn follows_twice(universe: &Universe) -> TcpStream {
     stream
 }
 
-/// A connection with reads under way of which it takes nothing. A small answer comes first, which tells nothing of the
-/// others.
+/// A connection with reads that it does not consume. A small result comes first, independent of the others.
 fn reads_of_nobody(universe: &Universe, how: How) -> TcpStream {
     let mut stream = takes_anything(universe);
     let wait_ms = if matches!(how, How::WaitingCalls) { 1 } else { 0 };
@@ -283,10 +280,10 @@ fn readers_that_wait_and_are_gone_take_nobodys_place() {
         let mut waiters = Vec::new();
         for _ in 0..WAITERS {
             waiters.push(waits_of_nobody(&universe));
-            // It is not their burst that is tried here, but that they wait.
+            // This tests waiting reads, not bursts.
             sleep(Duration::from_millis(100)).await;
         }
-        // So many wait that one more is refused, and nothing else is.
+        // At the limit, a further waiting read is refused, and nothing else.
         let began = Instant::now();
         while !wait(60_000).await.is_err_and(|status| status.code() == Code::ResourceExhausted) {
             assert!(began.elapsed() < Duration::from_secs(5), "so many may wait");
@@ -307,7 +304,8 @@ fn readers_that_wait_and_are_gone_take_nobodys_place() {
     });
 }
 
-/// What has no room at once has its turn: a client that takes all is told all, however much it asks for at one time.
+/// Requests without immediate memory are queued: a client that reads all results receives them, however many it
+/// requests at once.
 #[test]
 fn a_stream_of_large_reads_is_answered_whole() {
     let universe = Universe::of(3);
@@ -319,7 +317,7 @@ fn a_stream_of_large_reads_is_answered_whole() {
     });
 }
 
-/// Makes so many reads of a log's first entries in one message: none is refused.
+/// Reads a log's first entries with `count` reads in one message: none is refused.
 async fn read_in_a_stream(universe: &Universe, count: u64, of: u64) {
     let mut door = door(universe, 1).await;
     let read = |number: u64| {
@@ -340,7 +338,7 @@ async fn read_in_a_stream(universe: &Universe, count: u64, of: u64) {
     assert!(told.iter().all(|is_told| *is_told));
 }
 
-/// Calls that are given up, one burst after the other, end nothing but themselves.
+/// Bursts of canceled calls do not close their connection.
 #[test]
 fn calls_that_are_given_up_leave_their_connection() {
     let universe = Universe::of(1);
@@ -363,7 +361,7 @@ fn calls_that_are_given_up_leave_their_connection() {
     });
 }
 
-/// A connection with reads under way that wait for what won't come, for a minute.
+/// A connection with reads that wait a minute for an entry that never comes.
 fn waits_of_nobody(universe: &Universe) -> TcpStream {
     let mut stream = takes_anything(universe);
     let read = ReadRequest { log: "other".into(), from: 1 << 40, count: 1, wait_ms: 60_000 };
@@ -374,7 +372,7 @@ fn waits_of_nobody(universe: &Universe) -> TcpStream {
     stream
 }
 
-/// A message as gRPC sends it.
+/// A message in gRPC framing.
 fn framed(message: &impl Message) -> Vec<u8> {
     let message = message.encode_to_vec();
     [&[0], &(message.len() as u32).to_be_bytes()[..], &message].concat()
@@ -386,7 +384,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A call of the log door, as its bytes.
+/// The bytes of a call of the log service.
 fn call(path: &str, stream: u32, body: &[u8], is_whole: bool) -> Vec<u8> {
     let mut block = Vec::new();
     let headers = [
@@ -406,7 +404,7 @@ fn call(path: &str, stream: u32, body: &[u8], is_whole: bool) -> Vec<u8> {
     [frame(1, 4, stream, &block), frame(0, u8::from(is_whole), stream, body)].concat()
 }
 
-/// Reads for a while; whether anything came.
+/// Reads for a while; returns the number of bytes received.
 fn is_answered(stream: &mut TcpStream) -> usize {
     stream.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
     let (mut answer, mut bytes) = ([0; 4_096], 0);
@@ -440,7 +438,7 @@ fn calls_that_are_no_messages_are_answered_and_harm_nobody() {
             let mut stranger = begun(&universe, &[]);
             let _ = stranger.write_all(&call(&path, 1, body, true));
             let length = is_answered(&mut stranger);
-            // Settings alone, and their acknowledgement, are 60 bytes at most.
+            // SETTINGS and their acknowledgement alone take at most 60 bytes.
             assert!(length > 60, "{call_name} with {what} is answered with {length} bytes");
         }
     }

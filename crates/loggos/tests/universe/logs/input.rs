@@ -1,4 +1,4 @@
-//! What may be asked of the log door and what may not, in so many words, by requests that no client library would make.
+//! Validation of log service requests, including requests that no client library would make.
 
 use std::time::{Duration, Instant};
 
@@ -14,15 +14,15 @@ use tonic::{Code, Status};
 
 use crate::harness::{Universe, runtime};
 
-/// Bytes of a batch, and records of a batch: as the door's definition has them.
+/// Limits of a batch, as in the service definition.
 const BATCH_BYTES_MAX: usize = 4 << 20;
 const RECORDS_MAX: usize = 65_536;
-/// Bytes that a batch of one record has beside its own.
+/// Framing of a batch with one record.
 const RECORD_FRAMING: usize = 8;
-/// An answer of a node that works is there within this.
+/// Timeout of a response from a working node.
 const SOON: Duration = Duration::from_secs(5);
 
-/// The log door of a node.
+/// A client of a node's log service.
 pub(super) async fn door(universe: &Universe, node: u32) -> LogClient<Channel> {
     let address = format!("http://127.0.0.1:{}", universe.grpc_port(node));
     let channel = Channel::from_shared(address).expect("an address").connect().await.expect("the port is open");
@@ -134,7 +134,7 @@ async fn appends(door: &mut LogClient<Channel>) {
     let says = ["a record of 4194297 bytes", "the largest has 4194296 bytes"];
     refused(door.append(append("l", zeros(largest + 1))).await, Code::InvalidArgument, &says);
     refused(door.append(append("l", zeros(BATCH_BYTES_MAX + 1))).await, Code::InvalidArgument, &says[1..]);
-    // What is past all that a message may have is not even read.
+    // A message over the size limit is rejected before it is read completely.
     let answer = door.append(append("l", zeros(32 << 20))).await;
     assert!(matches!(answer.expect_err("too large").code(), Code::OutOfRange | Code::ResourceExhausted));
 
@@ -222,7 +222,7 @@ async fn reads(door: &mut LogClient<Channel>) {
 async fn subscriptions(door: &mut LogClient<Channel>) {
     let subscribe = |from| message::SubscribeRequest { log: "l".into(), from };
     refused(door.subscribe(subscribe(u64::MAX)).await, Code::InvalidArgument, &["positions of a log lie below"]);
-    // Beyond the tail it waits, and says that it does.
+    // Beyond the tail it waits, and sends heartbeats.
     let mut waits = door.subscribe(subscribe(1_000_000)).await.expect("it begins").into_inner();
     let told = tokio::time::timeout(SOON, waits.message()).await.expect("in time").expect("no end").expect("no end");
     assert!(told.entries.is_empty() && told.next == 1_000_000, "{told:?}");

@@ -1,4 +1,4 @@
-//! Programs keep what they have made of a log in the log itself, and trim what is before.
+//! Programs store snapshots of their state in the log itself, and trim the log before them.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn begun_with(log: &Log) -> Option<Snapshot> {
     log.snapshot().await.expect("it is known whether there is one")
 }
 
-/// While others append, and nodes are killed.
+/// While others append and nodes are killed.
 #[test]
 fn what_was_kept_is_begun_with_once_the_log_is_trimmed() {
     let universe = Universe::of(3);
@@ -63,7 +63,7 @@ fn what_was_kept_is_begun_with_once_the_log_is_trimmed() {
         while let Some(ended) = others.join_next().await {
             ended.expect("all was appended");
         }
-        // What comes after it is there, and what belongs to snapshots is told from records.
+        // Later entries are present, and parts of snapshots are distinguished from records.
         let log = log_at(3);
         let tail = log.tail().await.expect("a tail");
         let mut parts = 0;
@@ -77,7 +77,7 @@ fn what_was_kept_is_begun_with_once_the_log_is_trimmed() {
         }
         assert!(parts >= STATE_BYTES >> 20, "{parts} parts");
 
-        // Who trims by hand further than any snapshot reaches is told what that means.
+        // Trimming beyond every snapshot leads to a specific error.
         log.trim(tail).await.expect("a trim");
         let lost = log.snapshot().await.expect_err("there is none any more");
         assert!(matches!(&lost, Error::NotFound(why) if why.contains("no snapshot that is as new")), "{lost:?}");

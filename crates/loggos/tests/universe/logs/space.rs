@@ -1,4 +1,4 @@
-//! What a trim gives back.
+//! Disk space reclaimed by a trim.
 
 use std::fs;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use bytes::Bytes;
 
 use crate::harness::{Universe, runtime, wait_for};
 
-/// Entries that no block can be compressed of, and far more than what is in no table yet.
+/// Incompressible entries, far more than a memtable.
 const ENTRIES: u64 = 128;
 const ENTRY_BYTES: usize = 1 << 20;
-/// Tables of all nodes together, once all is trimmed.
+/// Size of all nodes' tables together after everything is trimmed.
 const LEFT_BYTES_MAX: u64 = 8 << 20;
 const SOON: Duration = Duration::from_secs(20);
 
-/// Nothing is appended after it.
+/// No append triggers the cleanup.
 #[test]
 fn tables_of_what_was_trimmed_go_soon() {
     let universe = Universe::of(3);

@@ -1,8 +1,8 @@
-//! Nodes are killed and stopped while many append to a log, read it and follow it: what they are told, taken together,
-//! is as guarantee 20 has it ([`history`](super::history)).
+//! Kills and pauses nodes while many clients append to a log, read it and follow it. The complete history must satisfy
+//! guarantee 20 ([`history`](super::history)).
 //!
-//! `LOGGOS_LOGS_SECONDS` says how long there is trouble, `LOGGOS_LOGS_SEED` which; a run is not repeated by its seed,
-//! but its blows are.
+//! `LOGGOS_LOGS_SECONDS` sets the duration of the faults, `LOGGOS_LOGS_SEED` their sequence. The seed reproduces the
+//! faults, but not the timing of a run.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,17 +22,17 @@ const LOG: &str = "l";
 const APPENDERS: u32 = 9;
 const READERS: u32 = 3;
 const FOLLOWERS: u32 = 4;
-/// Longer than any failure of a node keeps a log from going on.
+/// Longer than any unavailability caused by the failure of a node.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Shorter than that: some appends are of unknown outcome.
+/// Shorter than that: some appends have an unknown outcome.
 const HASTY_DEADLINE: Duration = Duration::from_millis(300);
-/// How long no append may end after one node was killed or stopped, on a machine that is busy with others.
+/// Maximum time without a completed append after one node was killed or paused, on a busy machine.
 const GAP_MAX: Duration = Duration::from_secs(6);
-/// The same after all of them were, once they are started again.
+/// The same after all of them were killed and restarted.
 const AFTER_ALL: Duration = Duration::from_secs(3);
-/// What is left is read within this.
+/// Timeout for the final read.
 const READ_PATIENCE: Duration = Duration::from_secs(60);
-/// What makes the verdict worth something, in each second.
+/// Minimum completed appends per second that make the check meaningful.
 const ENDED_MIN: usize = 20;
 
 pub(super) fn asked(name: &str) -> Option<u64> {
@@ -43,11 +43,11 @@ pub(super) fn asked(name: &str) -> Option<u64> {
 struct Blows {
     kills: u32,
     stops: u32,
-    /// From when to when not all nodes ran, once all were killed.
+    /// The time in which not all nodes ran, after all were killed.
     down: (u64, u64),
 }
 
-/// Works until the time has come, on whoever hands out positions more often than on others. At the end every node runs.
+/// Runs until `until`, preferring the sequencer's node as the victim. At the end every node runs.
 fn nemesis(universe: &Universe, book: &Book, seed: u64) -> Blows {
     let mut random = SplitMix64::new(seed);
     let mut blows = Blows::default();
@@ -75,7 +75,7 @@ fn nemesis(universe: &Universe, book: &Book, seed: u64) -> Blows {
     blows
 }
 
-/// All users at once, until the trouble is over and the followers have been told all. Gives what ends below.
+/// Runs all users until the faults are over and the followers have received everything. Returns the tail.
 async fn work(universe: &Universe, book: &Book, seed: u64) -> u64 {
     let nodes = universe.nodes().count() as u32;
     let clients = |deadline| -> Vec<_> {
@@ -99,7 +99,7 @@ async fn work(universe: &Universe, book: &Book, seed: u64) -> u64 {
     for number in 0..FOLLOWERS {
         followers.spawn(user(200 + number, false).follow(end.clone()));
     }
-    // One that begins when there is a lot to be told.
+    // A follower that starts when there is much to deliver.
     tokio::time::sleep(book.until.saturating_duration_since(Instant::now()) / 2).await;
     followers.spawn(user(300, false).follow(end));
     while let Some(done) = users.join_next().await {
@@ -113,7 +113,7 @@ async fn work(universe: &Universe, book: &Book, seed: u64) -> u64 {
     last + 1
 }
 
-/// Every node tells the same of the whole log.
+/// Checks that every node returns the same log.
 async fn read_all(universe: &Universe, book: &Book, end: u64) {
     for node in universe.nodes() {
         let log = universe.client(node).with_deadline(DEADLINE).log(LOG);
@@ -136,7 +136,7 @@ fn run(universe: &Universe, wanted: NewLog, usual: Duration) -> Summary {
         (end, nemesis.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     runtime().block_on(read_all(universe, &book, end));
-    // What is left after all have ended at once was never in their memories alone.
+    // Data that survives the crash of all nodes was not only in memory.
     kill_all(universe);
     runtime().block_on(read_all(universe, &book, end));
     let summary = book.with(|history| history.check()).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));

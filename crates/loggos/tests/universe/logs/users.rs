@@ -1,5 +1,5 @@
-//! Users of a log: some append, some read single positions or ask for the tail, some follow it from its beginning. All
-//! write down what they asked, what they were told, and when.
+//! Users of a log: some append, some read single positions or request the tail, some follow it from the beginning. All
+//! record requests, responses and times.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,19 +11,19 @@ use tokio::time::{sleep, timeout};
 
 use super::history::{Append, History, Name, Outcome, Tail, batch};
 
-/// A call is answered by its deadline, never by silence; the rest is for a busy machine.
+/// Calls must return by their deadline; this allows for a busy machine.
 const SLACK: Duration = Duration::from_secs(2);
-/// A follower is told something within this, whatever happens to nodes.
+/// Maximum time between two deliveries to a follower, under any fault.
 pub(super) const FOLLOWER_PATIENCE: Duration = Duration::from_secs(40);
-/// Positions of one read.
+/// Positions per read.
 const READ: u64 = 24;
 const PAUSE_MAX_MS: u64 = 12;
 
-/// What all of them share.
+/// The state shared by all users.
 #[derive(Clone)]
 pub(super) struct Book {
     history: Arc<Mutex<History>>,
-    /// One clock for the whole history begins here.
+    /// The start of the common clock of the history.
     began: Instant,
     pub(super) until: Instant,
 }
@@ -43,7 +43,7 @@ impl Book {
         look(&mut self.history.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What someone was told of positions in a row.
+    /// Records entries returned to a user.
     #[track_caller]
     pub(super) fn saw(&self, whom: &str, entries: &[sdk::Entry]) {
         let violation = self.with(|history| entries.iter().find_map(|entry| history.saw(entry).err()));
@@ -61,7 +61,7 @@ impl Book {
     }
 }
 
-/// A user, with a log as some client of some node has it.
+/// A user with a client of some node.
 pub(super) struct User {
     pub(super) number: u32,
     pub(super) log: Log,
@@ -75,7 +75,7 @@ impl User {
         sleep(Duration::from_millis(1 + self.random.below(PAUSE_MAX_MS))).await;
     }
 
-    /// Appends until the trouble is over.
+    /// Appends until the faults are over.
     pub(super) async fn append_on(mut self) {
         for number in 0.. {
             if self.book.is_over() {
@@ -102,7 +102,7 @@ impl User {
         outcome
     }
 
-    /// Asks for the tail, and reads somewhere below or a little above, until the trouble is over.
+    /// Requests the tail, and reads positions below or slightly above it, until the faults are over.
     pub(super) async fn look_on(mut self) {
         let mut known = 0;
         while !self.book.is_over() {
@@ -117,7 +117,7 @@ impl User {
         }
     }
 
-    /// Where the log ends, if that can be had.
+    /// The tail, if available.
     pub(super) async fn tail(&self) -> Option<u64> {
         let called = self.book.now();
         let answer = self.log.tail().await;
@@ -161,7 +161,7 @@ impl User {
         }
     }
 
-    /// Follows the log from its beginning up to a position that is told later.
+    /// Follows the log from the beginning up to a position that is set later.
     pub(super) async fn follow(self, mut end: watch::Receiver<Option<u64>>) {
         let mut subscription = self.log.subscribe(0);
         let whom = format!("follower {}", self.number);
@@ -171,7 +171,7 @@ impl User {
                 return;
             }
             let entries = tokio::select! {
-                // Whoever tells it is gone: the test has failed.
+                // The sender is gone: the test has failed.
                 changed = end.changed(), if end.borrow().is_none() => match changed {
                     Ok(()) => continue,
                     Err(_) => return,
