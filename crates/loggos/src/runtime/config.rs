@@ -32,9 +32,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Config {
     /// This node's number: 1 to 65535. It must be the one that the data directory was formatted for.
     pub(crate) node: u32,
-    /// The node's directory; relative to where the process is started.
+    /// The node's directory, relative to the working directory of the process.
     pub(crate) data: PathBuf,
-    /// The universe that the data must be of: 32 hexadecimal digits. Any, if absent.
+    /// The cluster that the data must belong to: 32 hexadecimal digits. Not checked if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) universe: Option<String>,
     /// Allows addresses beyond this machine, without encryption or authentication. Default: false.
@@ -42,7 +42,7 @@ pub(crate) struct Config {
     pub(crate) insecure_plaintext: bool,
     /// Where this node listens.
     pub(crate) listen: Listen,
-    /// Where the other nodes listen for their peers: every member of the universe, this node among them or not.
+    /// The addresses of the other nodes: every member of the cluster, optionally including this node.
     #[serde(default)]
     pub(crate) peers: Vec<Peer>,
     /// What may be tuned.
@@ -50,7 +50,7 @@ pub(crate) struct Config {
     pub(crate) tuning: Tuning,
 }
 
-/// The addresses of the doors: an IP address and a port each.
+/// The listen addresses: an IP address and a port each.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Listen {
@@ -69,52 +69,49 @@ pub(crate) struct Listen {
 pub(crate) struct Peer {
     /// Its number.
     pub(crate) node: u32,
-    /// Where it listens for its peers: an IP address and a port.
+    /// Its address for other nodes: an IP address and a port.
     pub(crate) address: SocketAddr,
-    /// Where it listens for clients: an IP address and a port.
+    /// Its address for clients: an IP address and a port.
     pub(crate) grpc: SocketAddr,
 }
 
-/// What may be tuned; the defaults are right for most. An absent key means the machine's own default.
+/// Tuning parameters; the defaults are right for most clusters. An absent key means the machine's default.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tuning {
-    /// Whether leaders read by leases, which trust the rates of monotonic clocks. If not, they ask a majority each
-    /// time.
+    /// Whether leaders read by leases, which rely on the rates of monotonic clocks. Otherwise each read asks a
+    /// majority.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) leases: Option<bool>,
-    /// The pause between heartbeats in milliseconds, 5 to a quarter of the lease.
+    /// Heartbeat interval in milliseconds, 5 to a quarter of the lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) heartbeat_ms: Option<u64>,
-    /// How long a leader waits in milliseconds, at most, before it tells its followers what is committed: 1 to 15,000;
-    /// 100 by default. What has been told decides how old a follower's state is, and how long the next leader takes to
-    /// take over.
+    /// Maximum delay in milliseconds until a leader sends its commit point to its followers: 1 to 15,000; default 100.
+    /// It determines the age of a follower's state, and the time that the next leader takes to take over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) commit_period_ms: Option<u64>,
-    /// Whether proposals and heartbeats tell it as well, so that a leader that sends anything never waits for the
-    /// period. Default: true.
+    /// Whether proposals and heartbeats carry the commit point, so that a leader that sends anything never waits for
+    /// the period. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) piggyback_commits: Option<bool>,
-    /// Bytes past which a proposal travels from follower to follower instead of from the leader to each: 4 KiB to 16
-    /// MiB, or 0 for none. Default: none.
+    /// Size in bytes above which a proposal is relayed from follower to follower instead of sent to each by the leader:
+    /// 4 KiB to 16 MiB, or 0 for never. Default: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) chain_bytes: Option<u64>,
     /// Bytes of log that a cohort writes between two checkpoints: 1 MiB to 64 GiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) checkpoint_log_bytes: Option<u64>,
-    /// Bytes of memory for rows: half of it keeps what was read or written lately, a quarter is for what is not in
-    /// tables yet; 32 MiB to 1 TiB.
+    /// Bytes of memory for rows: half caches recent reads and writes, a quarter is for memtables; 32 MiB to 1 TiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory_bytes: Option<u64>,
-    /// Bytes of memory for the requests and responses of gRPC clients, half for each: 64 MiB to 64 GiB; 512 MiB by
-    /// default. What finds no room is refused.
+    /// Bytes of memory for the requests and responses of gRPC clients, half for each: 64 MiB to 64 GiB; default 512
+    /// MiB. Requests and responses that do not fit are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) client_memory_bytes: Option<u64>,
-    /// Bytes of tables that compactions read in a second, at most, as long as writes need not wait for them: 1 MiB to
-    /// 64 GiB.
+    /// Maximum read rate of compactions in bytes per second, as long as writes need not wait for them: 1 MiB to 64 GiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) compaction_bytes_per_second: Option<u64>,
-    /// Bytes of log that are kept for replicas that lag, though checkpoints cover them: up to 1 TiB.
+    /// Bytes of log retained for lagging replicas although checkpoints cover them: up to 1 TiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log_keep_bytes: Option<u64>,
 }
@@ -126,7 +123,7 @@ const MEMORY_BYTES_MAX: u64 = 1 << 40;
 /// The longest commit period that Spinnaker was measured with (D.1).
 const COMMIT_PERIOD_MS_MAX: u64 = 15_000;
 
-/// Why a file can't be used.
+/// Why a configuration is unusable.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     #[error("can't read {path}: {error}")]
@@ -138,7 +135,7 @@ pub(crate) enum ConfigError {
 }
 
 impl Config {
-    /// Reads and checks a file.
+    /// Reads and validates a file.
     pub(crate) fn read(path: &Path) -> Result<Self, ConfigError> {
         let name = || path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Unreadable { path: name(), error })?;
@@ -147,7 +144,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Where others reach this node, peers and clients: as it lists itself among its peers, or else where it listens.
+    /// This node's addresses for peers and clients: those that it lists for itself among its peers, or else those that
+    /// it listens on.
     pub(crate) fn own_addresses(&self) -> (SocketAddr, SocketAddr) {
         let listed = self.peers.iter().find(|peer| peer.node == self.node);
         listed.map_or((self.listen.peers, self.listen.grpc), |own| (own.address, own.grpc))
@@ -195,7 +193,7 @@ impl Tuning {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        // The lease itself is no setting: every replica must have the same, also across restarts (guarantee 2).
+        // The lease is not configurable: all replicas must have the same, across restarts (guarantee 2).
         let lease_ms = NodeConfig::default().timing.lease.as_millis();
         if let Some(heartbeat_ms) = self.heartbeat_ms {
             range("tuning.heartbeat_ms", heartbeat_ms, 5, lease_ms / 4)?;
@@ -225,7 +223,7 @@ impl Tuning {
     }
 }
 
-/// Reads a node's memory for rows as people write it: a number and `KiB`, `MiB`, `GiB` or nothing.
+/// Parses a memory size: a number and `KiB`, `MiB`, `GiB` or nothing.
 pub(crate) fn memory_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|other: char| !other.is_ascii_digit());
     let shift = match &text[digits.len()..] {
@@ -244,7 +242,7 @@ pub(crate) fn memory_size(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// Bytes as people write them: a number of the largest unit that leaves no rest.
+/// Formats a size with the largest unit that divides it.
 fn as_size(bytes: u64) -> String {
     match bytes.trailing_zeros() {
         30.. => format!("{}GiB", bytes >> 30),

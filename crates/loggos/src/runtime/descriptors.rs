@@ -31,7 +31,7 @@ pub(crate) struct Places {
     pub(crate) http: usize,
 }
 
-/// The connection limits: at least half of all descriptors, and of that a small part for the console.
+/// What the doors share: half of what there is if there is little, and of that a small part for the console.
 pub(crate) fn for_doors() -> Places {
     let all = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let others = RESERVED + for_tables() as u64;

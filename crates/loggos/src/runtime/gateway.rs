@@ -69,7 +69,7 @@ impl Ticket {
     }
 }
 
-/// Requests in progress.
+/// What is under way.
 #[derive(Debug, Default)]
 struct UnderWay {
     requests: AtomicUsize,
@@ -172,8 +172,8 @@ impl MachineGateway {
         Ok(receiver)
     }
 
-    /// Submits the requests of a stream message as one input, except those that can be answered immediately; deadlines
-    /// count from `now`.
+    /// Hands in what a message of a stream brought, as one input, but for what can be answered at once; deadlines count
+    /// from `now`.
     pub(crate) fn hand_in_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>, now: Monotonic) {
         let mut incoming = Vec::with_capacity(batch.len());
         for Ticketed { ticket, request, deadline, mut held } in batch {

@@ -8,7 +8,7 @@
 //! | the main one ([`machine`]) | the machine, the peers' sockets ([`peers`]), framing, timers | sockets, timers, the inbox |
 //! | `log` ([`log_thread`]) | writes and forces batches, at real-time priority | the disk |
 //! | `manifests`, `segments`, `checkpoints`, `reads` ([`disk`]) | other disk work, one lane each | the disk |
-//! | `doors` ([`doors_thread`]) | one tokio runtime for all protocol servers | sockets |
+//! | `doors` ([`doors_thread`]) | one tokio runtime for all doors | sockets |
 //! | `signals` | SIGTERM and SIGINT | signals |
 //!
 //! A write is handed over between threads four times: server to machine, machine to log, log to machine, machine to

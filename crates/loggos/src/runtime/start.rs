@@ -41,7 +41,7 @@ use super::views::Published;
 pub(crate) const STORE: &str = "store";
 /// A node that has not stopped this long after a request exits anyway: a crash is safe, but slower for the others.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
-/// How long calls in progress may take to send their responses after the machine has stopped.
+/// Calls under way have so long to take their answers once the machine has stopped.
 const DOORS_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Why a node cannot start. The exit status is that of wrong usage for errors in the configuration, and "unavailable"

@@ -430,7 +430,7 @@ pub(crate) fn free_offset() -> u16 {
     let mut random = SplitMix64::new(u64::from(std::process::id()) << 16 | taken.len() as u64);
     let is_free = |offset: u16| {
         let ports = (1..=5).flat_map(|node| [7_100 + node, 7_200 + node, 8_080 + node]);
-        // Not by binding: a child process that another test starts concurrently would inherit the socket.
+        // Not by listening there: a child that another test starts at that moment would have the port until it runs.
         ports.into_iter().all(|port: u16| TcpStream::connect(("127.0.0.1", port + offset)).is_err())
     };
     wait_for("free ports", Duration::from_secs(10), || {

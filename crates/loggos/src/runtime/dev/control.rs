@@ -1,5 +1,5 @@
-//! How `loggos dev restart` talks to the running `dev`: a socket in the universe's directory that only its owner may
-//! open, a line each way.
+//! How `loggos dev restart` communicates with the running `dev`: a Unix socket in the cluster's directory that only its
+//! owner may open, with one line in each direction.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -17,19 +17,19 @@ use super::nodes::Doors;
 use super::{Heard, probe};
 
 pub(super) const SOCKET: &str = "dev.sock";
-/// Bytes of a line.
+/// Maximum bytes of a line.
 const LINE_BYTES_MAX: u64 = 256;
-/// Whoever connects says something within this.
+/// Timeout for a caller to send its line.
 const LINE_PATIENCE: Duration = Duration::from_secs(5);
-/// A node that was just killed is seen to be down within this.
+/// Time within which a node that was just killed is detected as down.
 const DOWN_PATIENCE: Duration = Duration::from_secs(2);
-/// A node that was started serves within this.
+/// Timeout for a started node to serve.
 const SERVE_PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
-/// A node hears of a leader within this, if there is one.
+/// Time within which a node learns of an existing leader.
 const LEADER_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A question to the supervisor.
+/// A request to the supervisor.
 #[derive(Debug)]
 pub(crate) struct Ask {
     pub(crate) node: u32,
@@ -38,24 +38,24 @@ pub(crate) struct Ask {
     pub(crate) answer: Sender<Answer>,
 }
 
-/// What the supervisor says.
+/// The supervisor's response.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
-    /// It was started just now.
+    /// It was just started.
     Started { pid: u32, doors: Doors },
-    /// It runs.
+    /// It is already running.
     Running { pid: u32 },
-    /// It doesn't run.
+    /// It is not running.
     Down,
-    /// It can't be started, and why.
+    /// It cannot be started, with the reason.
     Refused(String),
 }
 
-/// Answers on the socket from a thread of its own, one caller after the other.
+/// Serves the socket on a separate thread, one caller at a time.
 pub(crate) fn listen(data: &Path, tell: Sender<Heard>) -> io::Result<()> {
     forget(data);
     let listener = through_directory(data, |path| {
-        // The socket is its owner's alone from its first moment on.
+        // The socket is private to its owner from its creation on.
         let before = umask(Mode::from_raw_mode(0o177));
         let listener = UnixListener::bind(path);
         umask(before);
@@ -76,7 +76,8 @@ pub(crate) fn forget(data: &Path) {
     let _ = fs::remove_file(data.join(SOCKET));
 }
 
-/// A socket's path has 107 bytes at most; that of its directory's handle is always short.
+/// Opens the socket through a handle of its directory: a socket's path is limited to 107 bytes, and this one is always
+/// short.
 fn through_directory<T>(data: &Path, open: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let directory = fs::File::open(data)?;
     open(Path::new(&format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd())))
@@ -144,7 +145,7 @@ fn ask(node: u32, start: bool, tell: &Sender<Heard>) -> Result<Answer, String> {
     answered.recv().map_err(stopping)
 }
 
-/// `loggos dev restart NODE`: asks the `dev` that runs on `data`, and waits until the node serves.
+/// `loggos dev restart NODE`: sends the request to the `dev` that runs on `data`, and waits until the node serves.
 pub(crate) fn restart(data: &Path, node: u32) -> ExitCode {
     let said = match through_directory(data, |path| UnixStream::connect(path)) {
         Ok(stream) => ask_running_dev(stream, node),

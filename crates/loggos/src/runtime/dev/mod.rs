@@ -1,11 +1,11 @@
-//! `loggos dev`: a universe of real node processes on this machine, formed once and started again ever after.
+//! `loggos dev`: a cluster of real node processes on this machine, formed on the first run.
 //!
-//! `dev` owns its nodes: it starts them, prints where their doors are, says `ready` once the universe takes writes,
-//! tells when one ends, starts it again when `loggos dev restart` asks, and stops them when it is stopped itself. It
-//! brings no node back by itself: people kill nodes here to see what happens. A node whose disk is gone is not
-//! formatted anew (guarantee 6): it is refused, in so many words, and the others run.
+//! `dev` supervises its nodes: it starts them, prints their addresses, prints `ready` once the cluster accepts writes,
+//! reports when a node ends, restarts it on `loggos dev restart`, and stops all of them when it is stopped. It does not
+//! restart nodes automatically: users kill nodes to see what happens. A node with a missing disk is not formatted again
+//! (guarantee 6): it is refused with an explanation, and the others run.
 //!
-//! If `dev` dies without a chance to stop its nodes, they end by themselves: each watches a pipe that `dev` holds.
+//! If `dev` is killed, its nodes end by themselves: each watches a pipe that `dev` holds open.
 
 mod control;
 mod nodes;
@@ -30,19 +30,19 @@ use super::claim::{Claim, ClaimError};
 pub(crate) use self::control::restart;
 pub(crate) use self::running::running;
 
-/// A stopped node that still runs after this is killed.
+/// A node still running this long after a request to stop is killed.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
-/// The pause between two looks at whether the universe is ready.
+/// Polling interval until the cluster is ready.
 const READY_PAUSE: Duration = Duration::from_millis(50);
-/// When it takes longer than this, people are told what is missing.
+/// After this time, the reason why the cluster is not ready is printed.
 const READY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The command's options.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// How many nodes: 1, 3 or 5. None: as many as there are, three at first.
+    /// Number of nodes: 1, 3 or 5. `None`: the existing number, or three for a new cluster.
     pub(crate) nodes: Option<u32>,
-    /// The universe's directory.
+    /// The cluster's directory.
     pub(crate) data: PathBuf,
     /// Added to every port.
     pub(crate) port_offset: u16,
@@ -50,7 +50,7 @@ pub(crate) struct Options {
     pub(crate) memory: Option<u64>,
 }
 
-/// Why the universe can't be started.
+/// Why the cluster cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DevError {
     #[error("{0}")]
@@ -79,18 +79,18 @@ impl DevError {
     }
 }
 
-/// What the supervisor hears of.
+/// An event for the supervisor.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// A signal asks for the end.
+    /// A signal requests a stop.
     Stop,
-    /// A node's process is over.
+    /// A node's process has ended.
     Exited(Exit),
-    /// `loggos dev restart` asks for something.
+    /// A request from `loggos dev restart`.
     Asked(Ask),
 }
 
-/// Runs the universe until SIGINT or SIGTERM.
+/// Runs the cluster until SIGINT or SIGTERM.
 pub(crate) fn run(options: &Options) -> ExitCode {
     match supervise(options) {
         Ok(()) => ExitCode::SUCCESS,
@@ -106,7 +106,7 @@ fn supervise(options: &Options) -> Result<(), DevError> {
         return Err(DevError::PortOffset(options.port_offset));
     }
     plan::check_count(options.nodes)?;
-    // Of a universe that is there the nodes of an earlier `dev` may be about to end.
+    // Not for an existing cluster: the nodes of an earlier `dev` may be about to end.
     if let Some(count) = plan::to_be_formed(&options.data, options.nodes) {
         nodes::look_at_ports(count, options.port_offset)?;
     }
@@ -147,7 +147,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// False if it was stopped first.
+    /// Returns false if it was stopped first.
     fn wait_until_ready(&mut self) -> Result<bool, DevError> {
         let began = Instant::now();
         let mut is_said = false;
@@ -185,7 +185,7 @@ impl Supervisor {
         std::ops::ControlFlow::Continue(())
     }
 
-    /// Asks all nodes to stop, and kills those that don't.
+    /// Asks all nodes to stop, and kills those that do not.
     fn stop(&mut self) {
         self.nodes.ask_to_stop();
         let until = Instant::now() + STOP_PATIENCE;

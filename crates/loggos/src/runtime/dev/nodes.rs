@@ -1,4 +1,4 @@
-//! The processes of a local universe.
+//! The processes of a local cluster.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -24,11 +24,11 @@ const GRPC_PORT: u16 = 7_200;
 const HTTP_PORT: u16 = 8_080;
 /// Added to any door's port it leaves that below 65,536.
 pub(crate) const PORT_OFFSET_MAX: u16 = 50_000;
-/// How long a node of a `dev` that was killed may take to end before its directory is free.
+/// How long a node of a killed `dev` may take to end and release its directory.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(5);
 const CLAIM_PAUSE: Duration = Duration::from_millis(20);
 
-/// A process that is over.
+/// A process that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exit {
     pub(crate) node: u32,
@@ -36,20 +36,20 @@ pub(crate) struct Exit {
     pub(crate) status: ExitStatus,
 }
 
-/// Where a node's doors are.
+/// The addresses of a node's servers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Doors {
     pub(crate) grpc: SocketAddr,
     pub(crate) http: SocketAddr,
 }
 
-/// A process under way.
+/// A running process.
 #[derive(Debug)]
 struct Running {
     pid: u32,
-    /// Stands for this very process, even after its number was given to another.
+    /// Identifies this process even after its pid is reused.
     handle: OwnedFd,
-    /// The node ends when this does.
+    /// The node ends when this is closed.
     _alive: ChildStdin,
 }
 
@@ -71,7 +71,7 @@ impl Nodes {
         Self { data: data.to_owned(), plan, port_offset, tuning, running: BTreeMap::new(), tell }
     }
 
-    /// Starts every node that has its disk, and says which have not.
+    /// Starts every node that has its disk, and reports the others.
     pub(crate) fn start_all(&mut self) -> Result<(), DevError> {
         for node in self.plan.nodes().collect::<Vec<_>>() {
             match self.start(node) {
@@ -104,11 +104,11 @@ impl Nodes {
             .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
             .stderr(log)
-            // Ctrl-C is for `dev` alone, which then stops the nodes in its own way.
+            // Ctrl-C must reach only `dev`, which then stops the nodes.
             .process_group(0)
             .spawn()?;
         let pid = child.id();
-        // `wait` would close it, and with it the node.
+        // `wait` would close it, and so end the node.
         let alive = child.stdin.take().ok_or_else(|| io::Error::other("no pipe"))?;
         let handle = pid_handle(pid)?;
         let tell = self.tell.clone();
@@ -159,7 +159,7 @@ impl Nodes {
         address(port, node, self.port_offset)
     }
 
-    /// Where the running nodes have their doors.
+    /// The addresses of the running nodes.
     pub(crate) fn doors(&self) -> BTreeMap<u32, Doors> {
         self.running.keys().map(|node| (*node, self.doors_of(*node))).collect()
     }
@@ -177,7 +177,7 @@ impl Nodes {
         }
     }
 
-    /// A process is over; false if it is not the one that runs as this node now.
+    /// Handles the end of a process; false if it is not the node's current process.
     pub(crate) fn exited(&mut self, exit: &Exit) -> bool {
         let is_current = self.running.get(&exit.node).is_some_and(|running| running.pid == exit.pid);
         if is_current {
@@ -200,12 +200,12 @@ impl Nodes {
 
     fn signal(&self, signal: Signal) {
         for running in self.running.values() {
-            // It may be over already.
+            // It may have ended already.
             let _ = pidfd_send_signal(&running.handle, signal);
         }
     }
 
-    /// Answers `loggos dev restart`.
+    /// Handles `loggos dev restart`.
     pub(crate) fn answer(&mut self, ask: Ask) {
         let Ask { node, start, answer } = ask;
         let found = match self.running.get(&node) {
@@ -223,7 +223,7 @@ impl Nodes {
                 Err(StartRefused::Failed(error)) => Answer::Refused(format!("can't start node {node}: {error}")),
             },
         };
-        // Whoever asked may be gone.
+        // The caller may be gone.
         let _ = answer.send(found);
     }
 }
@@ -231,9 +231,9 @@ impl Nodes {
 /// Why a node was not started.
 #[derive(Debug)]
 enum StartRefused {
-    /// Its disk is not what it should be.
+    /// Its disk is missing or belongs to another node.
     Refused(String),
-    /// The system would not.
+    /// A system call failed.
     Failed(io::Error),
 }
 
@@ -243,7 +243,7 @@ impl From<io::Error> for StartRefused {
     }
 }
 
-/// On a full disk what is there already can stay.
+/// Writes a file only if its content changes, which also works on a full disk if it does not.
 fn write_if_new(path: &Path, text: &str) -> io::Result<()> {
     if fs::read(path).is_ok_and(|known| known == text.as_bytes()) { Ok(()) } else { fs::write(path, text) }
 }
@@ -259,7 +259,7 @@ fn address(port: u16, node: u32, port_offset: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-/// Refuses ports that are taken, before anything is made for the nodes that would have them.
+/// Checks that the ports of new nodes are free, before anything is created for them.
 pub(crate) fn look_at_ports(count: u32, port_offset: u16) -> Result<(), DevError> {
     (1..=count).try_for_each(|node| {
         let addresses = [PEERS_PORT, GRPC_PORT, HTTP_PORT].map(|port| address(port, node, port_offset));
@@ -267,7 +267,7 @@ pub(crate) fn look_at_ports(count: u32, port_offset: u16) -> Result<(), DevError
     })
 }
 
-/// Whether nobody listens there: another universe that does would answer in this one's stead.
+/// Checks that nothing listens there: another cluster would answer in place of this one.
 fn are_free(addresses: &[SocketAddr]) -> io::Result<()> {
     for address in addresses {
         TcpListener::bind(address).map_err(|error| {
@@ -277,7 +277,7 @@ fn are_free(addresses: &[SocketAddr]) -> io::Result<()> {
     Ok(())
 }
 
-/// The nodes of a `dev` that was killed end by themselves, a moment later.
+/// Waits until the node of a killed `dev` has ended.
 fn wait_until_free(directory: &Path) -> Result<(), StartRefused> {
     let until = Instant::now() + CLAIM_PATIENCE;
     loop {

@@ -1,8 +1,8 @@
-//! What a local universe consists of, written down before anything is formatted, so that a formation that was cut short
-//! is carried on with the same numbers, and nothing is ever formatted twice.
+//! The plan of a local cluster, stored before any disk is formatted, so that an interrupted formation continues with
+//! the same numbers, and nothing is formatted twice.
 //!
-//! `universe.toml` says `formed = false` until every node's directory is formatted and forced. From then on a directory
-//! that is missing or blank is a lost disk (guarantee 6), whatever the reason.
+//! `universe.toml` has `formed = false` until every node's directory is formatted and forced. From then on, a directory
+//! that is missing or blank is a lost disk (guarantee 6), whatever the cause.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -18,7 +18,7 @@ use crate::runtime::random;
 use crate::runtime::start::STORE;
 
 const FILE: &str = "universe.toml";
-/// How many nodes a local universe may have: groups that a vote can be decided in.
+/// Valid numbers of nodes of a local cluster.
 const NODE_COUNTS: [u32; 3] = [1, 3, 5];
 const NODE_COUNT_DEFAULT: u32 = 3;
 
@@ -41,7 +41,7 @@ struct PlannedNode {
     incarnation: String,
 }
 
-/// Why there is no plan to go by.
+/// Why there is no usable plan.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PlanError {
     #[error("--nodes {0}: a local universe has 1, 3 or 5 nodes")]
@@ -74,18 +74,18 @@ pub(crate) fn node_directory(data: &Path, node: u32) -> PathBuf {
     data.join(format!("node-{node}"))
 }
 
-/// Makes the universe's directory unless it is there, and gives its absolute path: nodes keep it whatever happens to
-/// the working directory.
+/// Creates the cluster's directory if necessary, and returns its absolute path, which does not depend on the working
+/// directory.
 pub(crate) fn make_directory(data: &Path) -> Result<PathBuf, PlanError> {
     fs::create_dir_all(data).and_then(|()| fs::canonicalize(data)).map_err(PlanError::io(data))
 }
 
-/// How many nodes a universe is formed of that is not there yet; none if it is.
+/// The number of nodes of a cluster that is not formed yet; `None` if it is.
 pub(crate) fn to_be_formed(data: &Path, nodes: Option<u32>) -> Option<u32> {
     (!data.join(FILE).exists()).then(|| nodes.unwrap_or(NODE_COUNT_DEFAULT))
 }
 
-/// Refuses a number of nodes that no universe can have, before anything is made.
+/// Checks the number of nodes before anything is created.
 pub(crate) fn check_count(nodes: Option<u32>) -> Result<(), PlanError> {
     match nodes {
         Some(count) if !NODE_COUNTS.contains(&count) => Err(PlanError::NodeCount(count)),
@@ -94,7 +94,7 @@ pub(crate) fn check_count(nodes: Option<u32>) -> Result<(), PlanError> {
 }
 
 impl Plan {
-    /// Reads the plan of a universe, or makes one, and carries it out as far as it isn't.
+    /// Reads the plan of a cluster or creates one, and completes its formation.
     pub(crate) fn form(data: &Path, nodes: Option<u32>) -> Result<Self, PlanError> {
         check_count(nodes)?;
         let mut plan = match Self::read(data)? {
@@ -115,7 +115,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The universe's name, as a configuration has it.
+    /// The cluster's identifier, as in a configuration.
     pub(crate) fn universe(&self) -> &str {
         &self.universe
     }
@@ -125,7 +125,7 @@ impl Plan {
         self.nodes.iter().map(|planned| planned.node)
     }
 
-    /// What keeps a node from being started: its disk is gone, or another's.
+    /// The reason why a node cannot be started: its disk is missing, or is another one.
     pub(crate) fn refusal(&self, data: &Path, node: u32) -> Option<String> {
         let wanted = self.identity(data, node).ok()?;
         let directory = node_directory(data, node);
@@ -153,7 +153,7 @@ impl Plan {
             Err(error) => return Err(damaged(error.to_string())),
         };
         let plan: Self = toml::from_str(&text).map_err(|error| damaged(error.to_string()))?;
-        // Whatever is asked of it later, it can answer.
+        // Validates all fields, so that later uses cannot fail.
         for planned in &plan.nodes {
             plan.identity(data, planned.node)?;
         }
@@ -177,7 +177,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Puts the plan in place whole, forced with its directory.
+    /// Stores the plan atomically, and forces it and its directory.
     fn write(&self, data: &Path) -> Result<(), PlanError> {
         let path = data.join(FILE);
         let beside = data.join(format!("{FILE}.new"));

@@ -1,9 +1,9 @@
-//! Whether the universe is ready, asked through the same doors that clients use.
+//! Checks whether the cluster is ready, through the same endpoints as clients.
 //!
-//! Ready means that a strong write succeeded. `dev` needs none of its own for that, which would leave something behind
-//! for users to wonder about: a cohort's leader serves nobody before its barrier, an entry of its own epoch, is
-//! committed by a quorum (guarantee 1), and that barrier *is* a strong write. So a leader of the catalogue whose commit
-//! point lies in its own epoch is the proof.
+//! Ready means that a strong write succeeded. `dev` does not write anything itself, which would leave data behind: a
+//! cohort's leader serves no requests before its barrier, an entry of its own epoch, is committed by a quorum
+//! (guarantee 1), and that barrier *is* a strong write. So it suffices that a leader of the catalog has a commit point
+//! in its own epoch.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
@@ -17,17 +17,17 @@ use tonic::transport::Endpoint;
 
 use super::nodes::Doors;
 
-/// A node that serves answers within this.
+/// Timeout of a response from a node.
 const PATIENCE: Duration = Duration::from_millis(1_000);
-/// How a console's answer begins that all is well.
+/// The start of a console's response when its node is healthy.
 const HEALTHY: &[u8; 12] = b"HTTP/1.1 200";
 
-/// Whether a node answers at each of its doors.
+/// Whether a node responds on all its endpoints.
 pub(crate) fn serves(doors: Doors) -> bool {
     status_of(&[doors.grpc]).pop().flatten().is_some() && console_answers(doors.http)
 }
 
-/// Whether a console says that its node is well.
+/// Whether a console reports that its node is healthy.
 fn console_answers(address: SocketAddr) -> bool {
     let ask = || {
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
@@ -40,13 +40,13 @@ fn console_answers(address: SocketAddr) -> bool {
     ask().unwrap_or(false)
 }
 
-/// Whether the node at this address knows who leads the catalogue.
+/// Whether the node at this address knows the leader of the catalog.
 pub(crate) fn knows_a_leader(address: SocketAddr) -> bool {
     let led = |cohort: &Cohort| cohort.cohort == CohortId::CATALOGUE.0 && cohort.leader.is_some();
     status_of(&[address]).iter().flatten().any(|status| status.cohorts.iter().any(led))
 }
 
-/// What keeps the universe from being ready: a node that doesn't serve, or the lack of a leader.
+/// Why the cluster is not ready: a node that does not serve, or the lack of a leader.
 pub(crate) fn what_is_missing(nodes: &BTreeMap<u32, Doors>) -> Option<String> {
     let asked: Vec<SocketAddr> = nodes.values().map(|doors| doors.grpc).collect();
     let statuses = status_of(&asked);
@@ -62,7 +62,7 @@ pub(crate) fn what_is_missing(nodes: &BTreeMap<u32, Doors>) -> Option<String> {
     (!has_written).then(|| "no leader has committed a write: is a majority of the nodes running?".to_owned())
 }
 
-/// Whether this node leads the catalogue and has committed an entry of its own epoch.
+/// Whether this node leads the catalog and has committed an entry of its own epoch.
 fn leads_and_has_written(status: &StatusResponse) -> bool {
     let leads = |cohort: &&Cohort| cohort.cohort == CohortId::CATALOGUE.0 && cohort.leader == Some(status.node);
     status.cohorts.iter().find(leads).is_some_and(|cohort| {
@@ -71,7 +71,7 @@ fn leads_and_has_written(status: &StatusResponse) -> bool {
     })
 }
 
-/// Asks several nodes one after the other; nothing for one that doesn't answer.
+/// Queries nodes sequentially; `None` for one that does not respond.
 fn status_of(addresses: &[SocketAddr]) -> Vec<Option<StatusResponse>> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return vec![None; addresses.len()];

@@ -1,5 +1,5 @@
-//! Where a universe is that runs on this machine, as the command line of its `dev` says. Clients find it by its ports;
-//! its directory no port tells.
+//! Finds the directory of a cluster that runs on this machine from the command line of its `dev`. Clients find it by
+//! its ports, which do not reveal the directory.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use super::control::SOCKET;
 
-/// The directory of the first `dev` that runs here. `started` says which directory arguments name, if they are those of
-/// the `dev` that is looked for.
+/// The directory of the first matching `dev` that runs here. `started` returns the directory in the arguments, if they
+/// are those of the wanted `dev`.
 pub(crate) fn running(started: impl Fn(&[OsString]) -> Option<PathBuf>) -> Option<PathBuf> {
     let processes = fs::read_dir("/proc").ok()?.filter_map(Result::ok).map(|entry| entry.path());
     let data = processes.filter_map(|process| {
@@ -18,7 +18,7 @@ pub(crate) fn running(started: impl Fn(&[OsString]) -> Option<PathBuf>) -> Optio
         let arguments: Vec<OsString> =
             line.split(|byte| *byte == 0).map(|part| OsStr::from_bytes(part).into()).collect();
         let data = started(&arguments)?;
-        // The directory's name counts from there. Of other users' processes it can't be read.
+        // The directory is relative to this. Unreadable for other users' processes.
         Some(fs::read_link(process.join("cwd")).ok()?.join(data))
     });
     data.into_iter().find(|data| data.join(SOCKET).exists())

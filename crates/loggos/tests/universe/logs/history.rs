@@ -54,7 +54,7 @@ pub(super) struct History {
     pub(super) appends: Vec<Append>,
     pub(super) tails: Vec<Tail>,
     seen: BTreeMap<u64, Seen>,
-    /// Positions that followers were told are repetitions.
+    /// Positions reported to followers as repetitions.
     repeated: BTreeSet<u64>,
     /// The appends delivered to each follower.
     delivered: BTreeMap<u32, BTreeSet<Name>>,
