@@ -1,5 +1,5 @@
-//! `loggos bench columns`: latency and throughput of one-column operations, in a closed or an open loop, of one target
-//! or of two in turn.
+//! `loggos bench columns`: latency and throughput of single-column operations, in a closed or open loop, against one
+//! target or two alternating ones.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use super::servers::Servers;
 use super::target::Target;
 use super::workload::{Operation, Workload};
 
-/// Clients at one time of a closed loop, if nothing is said.
+/// Default numbers of concurrent clients in a closed loop.
 const CLOSED_CLIENTS: [usize; 4] = [1, 4, 16, 64];
-/// Operations under way at most in an open loop, if nothing is said: more than a closed loop that is busy has.
+/// Default limit of concurrent operations in an open loop: more than a busy closed loop has.
 const OPEN_CLIENTS: usize = 256;
 
 /// Operations of one column: latency and throughput.
@@ -100,7 +100,7 @@ impl Arguments {
         Ok(offers.map(|offer| Point { clients, offer: Some(offer) }).collect())
     }
 
-    /// What is measured, and if two are paired what it is paired with.
+    /// The workload, and the other one if two are compared.
     fn workloads(&self) -> Result<(Workload, Option<Workload>), Stop> {
         let is_paired = self.against.is_some() || self.against_operation.is_some();
         if self.pairs.is_some() != is_paired {
@@ -124,7 +124,7 @@ impl Arguments {
         Servers::of(&self.server_pids, self.server_data.as_deref())
     }
 
-    /// Of two operations on one target, both have that target's.
+    /// If both sides use one target, they share its servers.
     fn servers_against(&self) -> Result<Servers, Stop> {
         match self.against {
             None => self.servers(),
@@ -133,7 +133,7 @@ impl Arguments {
     }
 }
 
-/// Measures each point in turn.
+/// Measures all points sequentially.
 pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
     let points = arguments.points()?;
     let (workload, workload_against) = arguments.workloads()?;
@@ -165,13 +165,13 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
     run.finish(&arguments)
 }
 
-/// A run under way.
+/// A run in progress.
 struct Run {
     times: Times,
     report: Report,
     progress: Progress,
     measured: Vec<plot::Measured>,
-    /// The first turn in which nothing was done.
+    /// The error of the first turn without a successful operation.
     nothing_done: Option<Stop>,
 }
 
@@ -212,11 +212,11 @@ impl Run {
         self.report.add_text(&summary.to_string(), &self.progress)
     }
 
-    /// Draws what was measured. A run in which nothing was done is none that went well.
+    /// Writes the plot. Fails if some turn had no successful operation.
     fn finish(self, arguments: &Arguments) -> Result<(), Stop> {
         drop(self.progress);
         if let Some(file) = &arguments.plot {
-            // What this run measured is in the file, too, unless that is standard output.
+            // The JSON file also contains this run, unless it is standard output.
             let measured = match &arguments.json {
                 Some(json) if json.as_os_str() != "-" => plot::read(json)?,
                 _ => self.measured,

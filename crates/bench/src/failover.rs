@@ -1,23 +1,23 @@
-//! `loggos bench failover`: for how long nobody can write when a leader dies or falls silent, and where that time goes.
+//! `loggos bench failover`: how long writes are unavailable when a leader dies or pauses, and where that time goes.
 //!
-//! Clients write, the leader of their table is struck, and the longest time in which no client had a write acknowledged
-//! is the figure: one that is still open at the end counts. It is what users see, so it holds whatever the clients do
-//! themselves: a killed leader's connections end at once, but one that is stopped says nothing, and the client library
-//! asks another node only after a second.
+//! Clients write, the leader of their table is killed or paused, and the result is the longest time in which no client
+//! had a write acknowledged; a gap that is still open at the end counts. This is what users see, so it includes the
+//! client library's behavior: connections to a killed leader close at once, but a paused one stays silent, and the
+//! library tries another node only after a second.
 //!
-//! The surviving nodes are asked for their status all the while ([`watch`]). What they say splits the gap:
+//! The surviving nodes are polled for their status meanwhile ([`watch`]), which splits the gap:
 //!
 //! | part | from | until |
 //! |---|---|---|
-//! | detect | the last acknowledged write | a survivor shows a newer epoch: it has promised it, to itself or another |
-//! | elect | that | a survivor says that it leads: a majority has promised, in its manifests |
-//! | take over | that | the first acknowledged write |
-//! | of which barrier | that | the new leader's commit point lies in its own epoch: from then on it answers |
+//! | detect | the last acknowledged write | a survivor reports that it has promised a newer epoch |
+//! | elect | then | a survivor reports that it leads: a majority has promised, in its manifests |
+//! | take over | then | the first acknowledged write |
+//! | barrier (in take over) | then | the new leader's commit point is in its own epoch: it serves requests |
 //!
-//! Detecting so includes the grace that the old leader's lease is given, the random wait before a candidate stands, and
-//! the round of pre-votes. What of the take-over is not the barrier's is the clients' own way to the new leader. Each
-//! moment is seen one question and [`watch::PAUSE`] late at most, some two milliseconds on an idle machine. (The
-//! paper's Table 1 leaves detection out and measures the rest.)
+//! So detection includes the grace period of the old leader's lease, the random delay before a candidacy, and the
+//! pre-vote round. The part of the takeover after the barrier is the clients' way to the new leader. Each time is
+//! observed with a delay of at most one query and [`watch::PAUSE`], about two milliseconds on an idle machine. (The
+//! paper's Table 1 excludes detection.)
 
 mod run;
 mod watch;
@@ -43,9 +43,9 @@ use super::universe::{Strike, Universe, Which};
 use super::workload::Workload;
 use super::{SEED, parse, plot};
 
-/// The leader is struck at a random moment of this time, so that runs don't all meet the same part of a heartbeat.
+/// The leader is killed or paused at a random time within this, so that runs meet different phases of the heartbeat.
 const SPREAD_MS: u64 = 200;
-/// Writes count from so long before it.
+/// Measurement starts this long before it.
 const LEAD: Duration = Duration::from_millis(50);
 
 /// The time without writes when the leader of the table is killed or stopped.
@@ -90,7 +90,7 @@ pub(crate) struct Arguments {
     plot: Option<PathBuf>,
 }
 
-/// Measures. However it ends, nodes that are stopped go on, and a universe of its own is stopped and removed.
+/// Measures. On any exit, paused nodes resume, and a cluster started for the benchmark is stopped and removed.
 pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
     let clients = LocalSet::new();
     unless_interrupted(clients.run_until(measure(&arguments))).await
@@ -135,7 +135,7 @@ async fn measure(arguments: &Arguments) -> Result<(), Stop> {
     }
 }
 
-/// One run: write, strike, write on, bring the node back.
+/// One run: write, inject the fault, keep writing, bring the node back.
 async fn one(
     arguments: &Arguments,
     number: usize,
@@ -151,7 +151,7 @@ async fn one(
     let reign = universe.reign(Which::Table(TABLE)).await?;
     let watch = Watch::begin(&universe.others(reign.leader), reign).await?;
     writing.start();
-    // A few writes, so that the gap has a beginning.
+    // Let some writes complete, so that the gap has a beginning.
     sleep(LEAD).await;
     let struck = universe.strike(reign.leader, arguments.signal)?;
     sleep(Duration::from_secs_f64(arguments.seconds)).await;

@@ -1,15 +1,15 @@
-//! `loggos bench floor`: what this machine charges for the two things that no design avoids: forcing a block to the
-//! log, and a round trip between two processes. Every other figure is to be read beside these.
+//! `loggos bench floor`: the machine's cost of two things that no design can avoid: forcing a block to the log, and a
+//! round trip between two processes. All other results should be compared with these.
 //!
-//! The force is the log's own: a file filled with zeros before, O_DIRECT where the file system has it, one thread of
-//! real-time priority where it may be had. Three at once stand for a universe of three nodes on one disk.
+//! The force is that of the log: a file filled with zeros in advance, O_DIRECT if the file system supports it, and one
+//! thread of real-time priority if permitted. Three concurrent ones represent a cluster of three nodes on one disk.
 //!
 //! A round trip is measured twice, with both ends bound to one processor and with each on its own: waking an idle
-//! processor can cost many times the rest, most of all in a virtual machine, and where the scheduler puts two ends that
-//! aren't bound is its own affair. One figure alone would be either of the two, by luck.
+//! processor can cost many times the rest, particularly in a virtual machine, and without binding the scheduler places
+//! the ends arbitrarily. A single measurement would be one of the two by chance.
 //!
-//! [`ChainFloor`] is both together, for `loggos bench log`: what an append to a chain of so many copies has to wait
-//! for.
+//! [`ChainFloor`] combines both for `loggos bench log`: the minimum that an append to a chain with a given number of
+//! copies waits for.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -28,16 +28,16 @@ use terminal::{Stop, to_json};
 
 use crate::{LogFile, Platform, scratch};
 
-/// Each measurement takes so long, after a tenth of it to warm up.
+/// Duration of each measurement and its warm-up.
 const MEASURE: Duration = Duration::from_secs(3);
 const WARM_UP: Duration = Duration::from_millis(300);
-/// The longest latency that is told from a longer one: more than any measurement lasts.
+/// Maximum distinguishable latency: longer than any measurement.
 const SAMPLE_NS_MAX: u64 = 60_000_000_000;
-/// Bytes of the file that is forced, as long as a log segment: written around and around.
+/// Size of the file that is forced, as long as a log segment, and overwritten cyclically.
 const FILE_BYTES: u64 = 64 << 20;
-/// Bytes of the answer that a chain's unit gives, or a sequencer: a position, and what frames it.
+/// Size of a response from a unit of a chain or a sequencer: a position and its framing.
 const CHAIN_ANSWER_BYTES: usize = 64;
-/// Bytes written at once when the file is filled.
+/// Bytes per write when the file is filled.
 const FILL_BYTES: usize = 1 << 20;
 
 /// One line of the table.
@@ -55,18 +55,18 @@ struct Line {
     real_time: Option<bool>,
 }
 
-/// Why nothing could be measured.
+/// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FloorError {
-    /// A file failed.
+    /// A file operation failed.
     #[error("{0}")]
     File(#[from] FileError),
-    /// A directory, a socket or the binding to a processor failed.
+    /// A directory, a socket or binding to a processor failed.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// Measures in a directory of its own under `data`, which is removed afterwards.
+/// Measures in a temporary directory under `data`, which is removed afterwards.
 pub(crate) fn run(platform: Platform, data: &Path, json: bool) -> Result<(), Stop> {
     measure(platform, data, json).map_err(|error| sdk::Error::Unavailable(error.to_string()).into())
 }
@@ -143,12 +143,12 @@ impl Samples {
         Self { nanoseconds, per_second: 0.0 }
     }
 
-    /// Does `operation` again and again for [`MEASURE`].
+    /// Repeats `operation` for [`MEASURE`].
     fn take<E>(operation: impl FnMut() -> Result<(), E>) -> Result<Self, E> {
         Self::take_for(WARM_UP, MEASURE, operation)
     }
 
-    /// Does `operation` again and again.
+    /// Repeats `operation` for a warm-up and the measurement.
     fn take_for<E>(
         warm_up: Duration,
         measure: Duration,
@@ -172,7 +172,7 @@ impl Samples {
         Ok(samples)
     }
 
-    /// As if both had run as one: side by side.
+    /// Adds the samples of a concurrent measurement.
     fn add(&mut self, other: &Self) {
         self.nanoseconds.add(&other.nanoseconds).expect("all have the same bounds");
         self.per_second += other.per_second;
@@ -183,7 +183,7 @@ impl Samples {
     }
 }
 
-/// As a number for people: digits past the 53rd bit don't matter.
+/// Converts to a float for display: bits beyond the 53rd do not matter.
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
 fn count(number: u64) -> f64 {
     number as f64
@@ -226,7 +226,7 @@ fn force_again_and_again(platform: Platform, log: &dyn LogFile, start: &Barrier)
     Ok((real_time, samples))
 }
 
-/// A file that is written around and around, each time forced.
+/// A file that is overwritten cyclically, with a force after each write.
 struct Forcing<'a> {
     log: &'a dyn LogFile,
     blocks: AlignedBuffer,
@@ -234,7 +234,7 @@ struct Forcing<'a> {
 }
 
 impl<'a> Forcing<'a> {
-    /// So many bytes at a time, in whole blocks.
+    /// With writes of `bytes`, rounded up to whole blocks.
     fn of(log: &'a dyn LogFile, bytes: usize) -> Self {
         let mut blocks = AlignedBuffer::zeroed(bytes.next_multiple_of(BLOCK_BYTES));
         blocks.fill(0x5a);
@@ -252,8 +252,8 @@ impl<'a> Forcing<'a> {
     }
 }
 
-/// What an append to a chain has to wait for, one after the other: for each copy a round trip between two processes,
-/// which takes the entry there and an answer back, and a force of the entry.
+/// The minimum that an append to a chain waits for, in sequence: for each copy a round trip between two processes,
+/// which carries the entry and a response, and a force of the entry.
 pub(crate) struct ChainFloor {
     platform: Platform,
     _scratch: TempDir,
@@ -261,15 +261,15 @@ pub(crate) struct ChainFloor {
 }
 
 impl ChainFloor {
-    /// In a directory of its own under `data`, which goes with this.
+    /// In a temporary directory under `data`, removed when this is dropped.
     pub(crate) fn prepare(platform: Platform, data: &Path) -> Result<Self, FloorError> {
         let scratch = scratch(data)?;
         let log = zero_filled(platform, scratch.path(), "log")?;
         Ok(Self { platform, _scratch: scratch, log })
     }
 
-    /// Measures for so long, with the ends of the round trips on one processor; on two if this process may use so many,
-    /// and that is asked for.
+    /// Measures for `time`, with the ends of the round trips on one processor; on two if `on_two` and this process may
+    /// use two.
     pub(crate) fn measure(
         &self,
         on_two: bool,
@@ -295,7 +295,7 @@ impl ChainFloor {
     }
 }
 
-/// Where the two ends may be: on one processor, and on two if this process may use so many.
+/// Processors of the two ends: one processor, and two if this process may use that many.
 fn pairs_of_processors() -> io::Result<Vec<(&'static str, [usize; 2])>> {
     let allowed = sched_getaffinity(None)?;
     let mut allowed = (0..CpuSet::MAX_CPU).filter(|processor| allowed.is_set(*processor));
@@ -320,8 +320,8 @@ fn round_trips(operation: &'static str, processors: [usize; 2], bytes: usize) ->
     Ok(Line::of(operation, 1, bytes, &samples?))
 }
 
-/// Runs what has an end of a connection whose other end answers each of so many bytes with so many, each end bound to
-/// its processor.
+/// Runs `measure` with one end of a connection. The other end answers each `request_bytes` with `answer_bytes`. Each
+/// end is bound to its processor.
 fn against_echo<T: Send>(
     processors: [usize; 2],
     request_bytes: usize,
@@ -336,7 +336,7 @@ fn against_echo<T: Send>(
     thread::scope(|scope| {
         scope.spawn(move || {
             let (mut request, answer) = (vec![0; request_bytes], vec![7; answer_bytes]);
-            // Without it the near end finds the connection closed, and says so.
+            // If binding fails, the near end finds the connection closed and reports it.
             if bind(processors[1]).is_ok() {
                 while far.read_exact(&mut request).and_then(|()| far.write_all(&answer)).is_ok() {}
             }

@@ -1,7 +1,7 @@
-//! `loggos bench`: what it costs and how long it takes, on this machine, now.
+//! `loggos bench`: benchmarks of cost and latency on the current machine.
 //!
-//! A benchmark is a program and never a test. The same loops drive Loggos and the peer that it is measured against,
-//! each through its leader, over as many connections, with the same keys and values.
+//! Benchmarks are programs, not tests. The same loops drive Loggos and the system that it is compared with, each
+//! through its leader, over the same number of connections, with the same keys and values.
 
 mod columns;
 mod failover;
@@ -30,7 +30,7 @@ use clap::{Args, Subcommand};
 use store::files::{File, FileError};
 use terminal::Stop;
 
-/// The seed of values, keys and schedules: every run has the same ones.
+/// The seed of values, keys and schedules, which are the same in every run.
 const SEED: u64 = 1;
 
 /// What to measure, and how.
@@ -60,19 +60,19 @@ enum Command {
     },
 }
 
-/// What the floor is measured with: a node's own log file and the priority of its log thread.
+/// A node's log file and the priority of its log thread, for measuring the floor.
 #[derive(Clone, Copy, Debug)]
 pub struct Platform {
-    /// Opens it as a node opens a segment of its log.
+    /// Opens a file as a node opens a segment of its log.
     pub create_log: CreateLog,
-    /// Gives the calling thread real-time priority; false where that is refused.
+    /// Requests real-time priority for the calling thread; false if refused.
     pub ask_for_real_time: fn() -> bool,
 }
 
 /// Creates an empty log file in a directory, under a name.
 pub type CreateLog = fn(&Path, &str) -> Result<Box<dyn LogFile>, FileError>;
 
-/// A log file as an object: see [`File`].
+/// A log file as a trait object: see [`File`].
 pub trait LogFile: Send + Sync {
     /// Writes all of `bytes` at `offset`.
     ///
@@ -80,10 +80,10 @@ pub trait LogFile: Send + Sync {
     /// When the disk is full or fails.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError>;
 
-    /// Forces what was written.
+    /// Forces all writes.
     ///
     /// # Errors
-    /// When that can't be promised.
+    /// When durability is uncertain.
     fn sync(&self) -> Result<(), FileError>;
 }
 
@@ -97,7 +97,7 @@ impl<F: File> LogFile for F {
     }
 }
 
-/// Measures, and prints the figures.
+/// Runs a benchmark and prints the results.
 ///
 /// # Errors
 /// When nothing could be measured.
@@ -111,7 +111,7 @@ pub async fn run(arguments: Arguments, platform: Platform) -> Result<(), Stop> {
     }
 }
 
-/// A directory of its own under `parent`; dropping it removes it.
+/// A temporary directory under `parent`; removed when dropped.
 fn scratch(parent: &Path) -> io::Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("loggos-bench-").tempdir_in(parent)
 }

@@ -1,8 +1,8 @@
-//! `loggos bench load`: many rows through the client library, as fast as they can be written: rows a second, and the
-//! memory that they take on each node.
+//! `loggos bench load`: loads many rows through the client library as fast as possible; reports rows per second and the
+//! memory used on each node.
 //!
-//! Unlike `bench columns` it writes each key once, with many writes under way in few streams, as a program does that
-//! fills a table. It shows what a universe holds, since rows live in memory, and how it does while it grows.
+//! Unlike `bench columns` it writes each key once, with many concurrent writes on few streams, like a program that
+//! fills a table. It shows the capacity of a cluster, and its behavior while tables grow.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,9 +26,9 @@ use super::workload::value;
 
 /// The column of each row.
 const COLUMN: Bytes = Bytes::from_static(b"value");
-/// How long a row may take, its retries included.
+/// Timeout of a row, including retries.
 const ROW_TIME_MAX: Duration = Duration::from_secs(60);
-/// Rows between two moves of the progress bar.
+/// Rows between updates of the progress bar.
 const PROGRESS_ROWS: u64 = 1_000;
 
 /// Writes many rows, as fast as it can.
@@ -64,7 +64,7 @@ pub(crate) struct Arguments {
     json: Option<PathBuf>,
 }
 
-/// What a load came to, as JSON has it. The fields are a promise to scripts.
+/// The results of a load as JSON. Scripts depend on the fields.
 #[derive(Debug, Serialize)]
 struct Figures {
     bench: &'static str,
@@ -81,7 +81,7 @@ struct Figures {
     resident_kib: BTreeMap<String, u64>,
 }
 
-/// Writes, and tells.
+/// Runs the load and reports the results.
 pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
     if arguments.concurrency as u64 > SESSION_WINDOW * arguments.connections as u64 {
         let message = format!("{SESSION_WINDOW} rows may be under way on a connection: more want more --connections");
@@ -118,7 +118,7 @@ async fn connect(arguments: &Arguments) -> Result<Vec<sdk::Client>, Stop> {
     let mut clients = Vec::with_capacity(arguments.connections);
     for _ in 0..arguments.connections {
         let client = sdk::Client::streaming(&arguments.at)?;
-        // Where nobody is, this says so earlier than a row would.
+        // Fails earlier than a row would if no node responds.
         client.create_table(&arguments.table).await?;
         client.prefer_leader(&arguments.table).await;
         clients.push(client.with_deadline(ROW_TIME_MAX));
@@ -126,19 +126,19 @@ async fn connect(arguments: &Arguments) -> Result<Vec<sdk::Client>, Stop> {
     Ok(clients)
 }
 
-/// What all writers share.
+/// The state shared by all writers.
 struct Load {
     table: String,
     rows: u64,
     value: Bytes,
-    /// The next row that nobody writes yet.
+    /// The next row to be written.
     next: Cell<u64>,
     done: Cell<u64>,
-    /// Why no further row is begun.
+    /// The error that stopped the load.
     error: RefCell<Option<sdk::Error>>,
 }
 
-/// Every row is done when this is, or nothing is under way any more.
+/// Returns when every row is written, or after an error when no write is in flight.
 async fn write_all(arguments: &Arguments, clients: &[sdk::Client], progress: &Progress) -> Result<(), Stop> {
     let load = Rc::new(Load {
         table: arguments.table.clone(),
@@ -161,7 +161,7 @@ async fn write_all(arguments: &Arguments, clients: &[sdk::Client], progress: &Pr
     }
 }
 
-/// One row after the other, as long as there are rows and no writer has failed.
+/// Writes one row at a time, until there are no more rows or a writer has failed.
 async fn write(load: Rc<Load>, client: sdk::Client, progress: Progress) {
     while load.next.get() < load.rows && load.error.borrow().is_none() {
         let row = load.next.replace(load.next.get() + 1);

@@ -1,11 +1,11 @@
-//! `loggos bench log`: shared logs: appends, reads, a follower that catches up, and how long appends stand still when a
-//! node is killed.
+//! `loggos bench log`: shared logs: appends, reads, a follower that catches up, and the unavailability of appends when
+//! a node is killed.
 //!
-//! What people append is called an entry here, as in CORFU's own figures: a record of a batch. An operation is what is
-//! asked of the log: an append of a batch, or the read of a position, which holds one.
+//! A record of a batch is called an entry here, as in CORFU's measurements. An operation is a request to the log: an
+//! append of a batch, or the read of a position, which holds one batch.
 //!
-//! Appenders share a few connections, the first of which asks the node that hands out the log's positions, the next one
-//! the next node, and around: a single appender is measured where no request is forwarded, and many at all doors.
+//! Appenders share a few connections. The first connection goes to the sequencer's node, the next one to the next node,
+//! and so on cyclically: a single appender is measured without forwarding, and many use all nodes.
 
 mod clients;
 mod figures;
@@ -33,19 +33,19 @@ use super::{parse, plot};
 use crate::Platform;
 use crate::floor::ChainFloor;
 
-/// Bytes that one append may have: the door's own limit, less what frames the entries.
+/// Maximum bytes of an append: the server's limit, less the framing of entries.
 const APPEND_BYTES_MAX: usize = 4 << 20;
 const ENTRY_FRAME_BYTES: usize = 4;
-/// Measured seconds, if nothing is said; and those after a node is killed.
+/// Default duration of a measurement in seconds; and of one after a node is killed.
 const SECONDS: f64 = 10.0;
 const SECONDS_KILLED: f64 = 5.0;
-/// Appenders of a sweep, and those that go on while a node is killed, if nothing is said.
+/// Default numbers of appenders of a sweep, and of those that continue while a node is killed.
 const APPENDERS: [usize; 4] = [1, 4, 16, 64];
 const APPENDERS_KILLED: usize = 8;
-/// Entries that a log is filled with before it is read, if nothing is said: at random, and in a row.
+/// Default number of entries appended before reads: random, and sequential.
 const ENTRIES_RANDOM: u64 = 100_000;
 const ENTRIES_FOLLOWED: u64 = 1_000_000;
-/// Pairs with the floor, and nodes killed of each kind, if nothing is said.
+/// Default number of pairs with the floor, and of kills of each kind.
 const PAIRS_WITH_FLOOR: u16 = 5;
 const RUNS_KILLED: usize = 20;
 
@@ -127,7 +127,7 @@ pub(crate) enum Read {
     Follow,
 }
 
-/// What one line of the table is measured of.
+/// The kind of measurement in one line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Append,
@@ -163,7 +163,7 @@ impl Arguments {
         self.pairs.or_else(|| self.floor.then_some(PAIRS_WITH_FLOOR))
     }
 
-    /// What is measured in turn: for each combination of the other numbers all stripes.
+    /// The shapes measured alternately: for each combination of the other parameters, all stripe counts.
     fn groups(&self) -> Vec<Vec<Shape>> {
         let copies = self.copies;
         let mut groups = Vec::new();
@@ -179,7 +179,7 @@ impl Arguments {
         groups
     }
 
-    /// Refuses what can't be done, before anything is measured.
+    /// Validates the arguments before anything is measured.
     fn check(&self) -> Result<(), Stop> {
         let largest = |numbers: &[usize]| numbers.iter().max().copied().unwrap_or_default();
         let entry = largest(&self.entry_size).saturating_add(ENTRY_FRAME_BYTES);
@@ -205,13 +205,13 @@ impl Arguments {
         Ok(())
     }
 
-    /// Whether a file has what this run has measured, too.
+    /// The JSON file, if results are also stored in one.
     fn json_file(&self) -> Option<&PathBuf> {
         self.json.as_ref().filter(|json| json.as_os_str() != "-")
     }
 }
 
-/// Measures. However it ends, a universe of its own is stopped and removed.
+/// Measures. On any exit, a cluster started for the benchmark is stopped and removed.
 pub(crate) async fn run(arguments: Arguments, platform: Platform) -> Result<(), Stop> {
     arguments.check()?;
     let clients = LocalSet::new();
@@ -239,7 +239,7 @@ fn turns(arguments: &Arguments) -> u64 {
     (lines * arguments.runs() * usize::from(arguments.rounds().unwrap_or(1))) as u64
 }
 
-/// A run under way.
+/// A run in progress.
 struct Run<'a> {
     arguments: &'a Arguments,
     bed: Bed,
@@ -289,7 +289,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The log of that shape; one that is to be read is filled.
+    /// The log of this shape; filled if it is to be read.
     async fn place(&self, shape: Shape) -> Result<Placed, Stop> {
         let usual = match self.arguments.read {
             None => return self.bed.place(shape).await,
@@ -300,7 +300,7 @@ impl<'a> Run<'a> {
         self.bed.place_filled(shape, self.arguments.entries.unwrap_or(usual)).await
     }
 
-    /// All stripes in turn, and the floor where there is one appender; compares within each round.
+    /// Measures all stripe counts alternately, and the floor if there is one appender; compares within each round.
     async fn rounds(&mut self, rounds: u16, shapes: &[Shape]) -> Result<(), Stop> {
         let mut placed = Vec::with_capacity(shapes.len());
         for shape in shapes {
@@ -320,7 +320,7 @@ impl<'a> Run<'a> {
             for placed in &placed {
                 round.push((self.turn(What::Append, placed).await?, What::Append.title(&placed.shape)));
             }
-            // The first number of stripes to each floor, and the others to it.
+            // Compares the first stripe count with each floor, and the other stripe counts with the first.
             let base = &round[floors.len()];
             let compared = round[..floors.len()].iter().map(|floor| (base, floor));
             let compared: Vec<_> =
@@ -368,7 +368,7 @@ impl<'a> Run<'a> {
         Ok(figures)
     }
 
-    /// Draws what was measured. A run in which nothing was done is none that went well.
+    /// Writes the plot. Fails if some turn had no successful operation.
     fn finish(self) -> Result<(), Stop> {
         drop(self.progress);
         if let Some(file) = &self.arguments.plot {
@@ -382,7 +382,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Latency against load; of followers, which have none, what they were told in a second.
+/// Latency against load; for followers, which have no latency, entries per second.
 fn drawn(measured: &[Measured], read: Option<Read>) -> String {
     if read == Some(Read::Follow) {
         return plot::strip("A follower that catches up", "entries per second", &Measured::strips(measured));
@@ -402,7 +402,7 @@ impl What {
         }
     }
 
-    /// What tells it from the others of its group.
+    /// A title that distinguishes it within its group.
     fn title(self, shape: &Shape) -> String {
         match self {
             Self::Floor { .. } => self.name().to_owned(),

@@ -1,8 +1,8 @@
-//! The loops in which clients work, whatever it is that they do.
+//! The loops that drive clients, for any kind of operation.
 //!
-//! In a *closed loop* each client begins its next operation when the last is answered, as in the papers' own
-//! measurements. In an *open loop* operations come by a [`schedule`](super::schedule), and a client is what carries one
-//! out: there are as many operations under way as clients at most, and those that find no client idle wait for one.
+//! In a *closed loop* each client starts its next operation when the last one completes, as in the papers'
+//! measurements. In an *open loop* operations arrive by a [`schedule`](super::schedule), and clients execute them: the
+//! number of clients limits the operations in flight, and an operation that finds no idle client waits for one.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,40 +15,39 @@ use tokio::time::{sleep, timeout};
 use super::recorder::Recorder;
 use super::schedule::{Arrivals, Schedule};
 
-/// A client of a closed loop whose operation failed waits so long before the next: a refused one fails at once, and
-/// would fail a million times.
+/// Delay of a closed-loop client after an error: a refused operation fails immediately, and would fail a million times.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(5);
-/// Operations that are under way at the end of a run are given up after this.
+/// Operations still in flight this long after the end of a run are abandoned.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// One client: it does one operation at a time.
+/// A client that executes one operation at a time.
 pub(crate) trait Operate: 'static {
-    /// Does the next operation.
+    /// Executes the next operation.
     async fn operate(&mut self) -> Result<(), sdk::Error>;
 }
 
-/// Clients at work, on one thread: this wants a [`LocalSet`](tokio::task::LocalSet). They end when it is dropped.
+/// Running clients, on one thread: requires a [`LocalSet`](tokio::task::LocalSet). They are aborted when it is dropped.
 #[derive(Default)]
 pub(crate) struct Crew {
     over: Rc<Over>,
     clients: JoinSet<()>,
 }
 
-/// Whether clients should end.
+/// Whether clients should stop.
 #[derive(Default)]
 struct Over {
     is_over: Cell<bool>,
-    /// For those that wait for an operation.
+    /// Wakes clients that wait for an operation.
     told: Notify,
 }
 
 impl Crew {
-    /// Sets a client to work in a closed loop.
+    /// Starts a client in a closed loop.
     pub(crate) fn closed_loop(&mut self, client: impl Operate, recorder: &Rc<Recorder>) {
         self.clients.spawn_local(closed_loop(client, Rc::clone(recorder), Rc::clone(&self.over)));
     }
 
-    /// Sets the client of this number to work in an open loop.
+    /// Starts client `number` in an open loop.
     pub(crate) fn open_loop(
         &mut self,
         client: impl Operate,
@@ -65,8 +64,8 @@ impl Crew {
         ));
     }
 
-    /// Lets what is under way come to its end, within limits: a put whose answer nobody waited for is a version that no
-    /// client knows, and would be a conflict in the next run.
+    /// Waits for operations in flight, within limits: an abandoned put would leave a version that no client knows,
+    /// which causes a conflict in the next run.
     pub(crate) async fn settle(mut self) {
         self.over.is_over.set(true);
         self.over.told.notify_waiters();
@@ -79,25 +78,25 @@ impl Crew {
     }
 }
 
-/// What the clients of an open loop share.
+/// The state shared by the clients of an open loop.
 pub(crate) struct OpenLoop {
     arrivals: Arrivals,
-    /// Of each client, when the operation that it carries out was to begin.
+    /// The intended start of each client's current operation.
     under_way: RefCell<Vec<Option<Instant>>>,
 }
 
 impl OpenLoop {
-    /// Begins the schedule, for so many clients.
+    /// Starts the schedule for this number of clients.
     pub(crate) fn begin(schedule: Schedule, clients: usize) -> Self {
         Self { arrivals: Arrivals::begin(schedule), under_way: RefCell::new(vec![None; clients]) }
     }
 
-    /// How many operations were to begin so far.
+    /// Operations with an intended start so far.
     pub(crate) fn offered(&self) -> u64 {
         self.arrivals.offered()
     }
 
-    /// When those that have not ended were to begin.
+    /// The intended starts of operations that have not completed.
     pub(crate) fn unfinished(&self) -> Vec<Instant> {
         let mut unfinished = self.arrivals.left();
         unfinished.extend(self.under_way.borrow().iter().flatten());
@@ -105,12 +104,12 @@ impl OpenLoop {
     }
 }
 
-/// One client: the next operation begins when the last is answered.
+/// Runs a client whose next operation starts when the last one completes.
 async fn closed_loop(mut client: impl Operate, recorder: Rc<Recorder>, over: Rc<Over>) {
     while !over.is_over.get() {
         let began = Instant::now();
         let done = client.operate().await;
-        // A refusal is an answer.
+        // A refusal is a valid response.
         let has_failed = !matches!(done, Ok(()) | Err(sdk::Error::Refused { .. }));
         recorder.ended(began, done);
         if has_failed {
@@ -119,7 +118,7 @@ async fn closed_loop(mut client: impl Operate, recorder: Rc<Recorder>, over: Rc<
     }
 }
 
-/// One client: the next operation begins when it is due and the client idle.
+/// Runs a client whose next operation starts when it is due and the client is idle.
 async fn open_loop(
     mut client: impl Operate,
     recorder: Rc<Recorder>,

@@ -1,4 +1,4 @@
-//! One measurement: so many clients on a few connections, a warm-up that does not count, and the time that does.
+//! One measurement: a number of clients on a few connections, a warm-up that does not count, and the measured time.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use super::servers::Servers;
 use super::target::Target;
 use super::workload::{Client, Versions, Workload, value};
 
-/// Connections of an open loop: its clients are a bound that is seldom reached, and idle for the most part.
+/// Maximum number of connections of an open loop: its clients are a limit that is rarely reached, and mostly idle.
 const OPEN_CONNECTIONS_MAX: usize = 8;
 
-/// Who is measured, doing what: one side of a comparison.
+/// A target and its workload: one side of a comparison.
 pub(crate) struct Side {
-    /// What tells it from the other side; none if there is no other.
+    /// Distinguishes it from the other side; `None` without a comparison.
     pub(crate) name: Option<&'static str>,
     pub(crate) target: Target,
     pub(crate) workload: Rc<Workload>,
@@ -33,7 +33,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// Puts in place what the workload wants to find.
+    /// Creates the data that the workload requires.
     pub(crate) async fn prepare(
         name: Option<&'static str>,
         target: Target,
@@ -45,26 +45,26 @@ impl Side {
         Ok(Self { name, target, workload: Rc::new(workload), servers, versions, value })
     }
 
-    /// For people: `A loggos write`.
+    /// For display, such as `A loggos write`.
     pub(crate) fn title(&self) -> String {
         let (target, operation) = (self.target.name(), self.workload.operation.name());
         self.name.map_or_else(|| format!("{target} {operation}"), |name| format!("{name} {target} {operation}"))
     }
 }
 
-/// How much is asked for.
+/// The load to apply.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Point {
     pub(crate) clients: usize,
-    /// None: a closed loop.
+    /// `None` for a closed loop.
     #[serde(rename = "rate", serialize_with = "rate_of")]
     pub(crate) offer: Option<Offer>,
 }
 
-/// What an open loop offers.
+/// The load offered by an open loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Offer {
-    /// Operations a second.
+    /// Operations per second.
     pub(crate) rate: f64,
     pub(crate) pacing: Pacing,
 }
@@ -82,7 +82,7 @@ impl std::fmt::Display for Point {
     }
 }
 
-/// How long a measurement takes.
+/// The duration of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     pub(crate) warmup: Duration,
@@ -107,7 +107,7 @@ async fn measure_here(side: &Side, point: Point, times: Times) -> Result<Figures
     Ok(Figures::of(side, point, counted, offered, server_cpu))
 }
 
-/// Clients at work. They share what they count, on one thread: this wants a [`LocalSet`].
+/// Running clients with shared counters, on one thread: requires a [`LocalSet`].
 pub(crate) struct Running {
     recorder: Rc<Recorder>,
     crew: Crew,
@@ -116,7 +116,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Connects all clients, and sets them to work.
+    /// Connects all clients and starts them.
     pub(crate) async fn begin(side: &Side, point: Point) -> Result<Self, Stop> {
         let connections = point.clients.div_ceil(side.target.clients_per_connection());
         let connections = connections.min(point.offer.map_or(usize::MAX, |_| OPEN_CONNECTIONS_MAX));
@@ -139,20 +139,21 @@ impl Running {
         Ok(Self { recorder, crew, open, offered_before: 0 })
     }
 
-    /// From now on everything counts.
+    /// Starts the measurement.
     pub(crate) fn start(&mut self) {
         self.offered_before = self.open.as_ref().map_or(0, |open| open.offered());
         self.recorder.start();
     }
 
-    /// Ends the run; gives how many operations an open loop offered in it. What is under way counts no more.
+    /// Ends the measurement; returns the number of operations offered by an open loop. Operations in flight no longer
+    /// count.
     pub(crate) fn stop(&self) -> (Counted, Option<u64>) {
         let offered = self.open.as_ref().map(|open| open.offered() - self.offered_before);
         let unfinished = self.open.as_ref().map_or_else(Vec::new, |open| open.unfinished());
         (self.recorder.stop(&unfinished), offered)
     }
 
-    /// Lets what is under way come to its end, within limits.
+    /// Waits for operations in flight, within limits.
     pub(crate) async fn settle(self) {
         self.crew.settle().await;
     }

@@ -1,5 +1,5 @@
-//! Two sides measured in turn, A B A B ..., so that whatever else the machine does strikes both alike; and what the
-//! pairs came to.
+//! Measures two sides alternately, A B A B ..., so that other activity on the machine affects both equally; and
+//! compares them.
 
 use std::fmt;
 
@@ -8,20 +8,20 @@ use terminal::Table;
 
 use super::statistics::{Spread, lower_bound_of_median, upper_bound_of_median};
 
-/// What a turn came to, of which two are compared.
+/// The results of a turn that can be compared.
 pub(crate) trait Compared: Sized + 'static {
-    /// What both sides were asked for.
+    /// The load applied to both sides.
     type Point: fmt::Display + Serialize;
-    /// The figures that are compared, with their digits for people.
+    /// The figures to compare, with the digits to display.
     const FIGURES: &'static [(&'static str, Figure<Self>, usize)];
 
-    /// A side in which nothing was done has figures that mean nothing.
+    /// Whether no operation succeeded, which makes the figures meaningless.
     fn has_done_nothing(&self) -> bool;
-    /// The machine's load meanwhile.
+    /// The machine's load average during the turn.
     fn load_average(&self) -> Option<f64>;
 }
 
-/// What is taken from a turn.
+/// Extracts a figure from a turn.
 pub(crate) type Figure<T> = fn(&T) -> Option<f64>;
 
 /// The pairs of one point.
@@ -29,7 +29,7 @@ pub(crate) struct Pairs<T: Compared> {
     titles: [String; 2],
     point: T::Point,
     count: usize,
-    /// Of each compared figure the pairs in which both sides have it.
+    /// For each figure, the pairs in which both sides have it.
     measured: Vec<Vec<[f64; 2]>>,
     load_averages: Vec<f64>,
 }
@@ -66,7 +66,7 @@ impl<T: Compared> Pairs<T> {
     }
 }
 
-/// What the pairs of a point came to, as JSON has it.
+/// The comparison at one point as JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct Summary<P> {
     bench: &'static str,
@@ -85,10 +85,9 @@ struct Comparison {
     figure: &'static str,
     a: Spread,
     b: Spread,
-    /// Of A to B, within each pair.
+    /// A divided by B, within each pair.
     ratio: Spread,
-    /// What the median ratio is not below, and not above, each wrong one time in twenty at most; none with fewer than
-    /// five pairs.
+    /// Bounds of the median ratio, each with a confidence of 95 %; `None` with fewer than five pairs.
     ratio_lower_95: Option<f64>,
     ratio_upper_95: Option<f64>,
     #[serde(skip)]
@@ -96,7 +95,7 @@ struct Comparison {
 }
 
 impl Comparison {
-    /// None if no pair has the figure on both sides.
+    /// `None` if no pair has the figure on both sides.
     fn of(figure: &'static str, digits: usize, pairs: &[[f64; 2]]) -> Option<Self> {
         let side = |side: usize| Spread::of(&pairs.iter().map(|pair| pair[side]).collect::<Vec<_>>());
         let ratios: Vec<f64> = pairs.iter().map(|[a, b]| a / b).filter(|ratio| ratio.is_finite()).collect();

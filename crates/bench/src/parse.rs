@@ -1,17 +1,17 @@
-//! Numbers of the command line that have a range.
+//! Parsers for command line numbers with a range.
 
-/// A number of things of which there is at least one.
+/// A count of at least one.
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "a number from 1 on is wanted".to_owned())
 }
 
-/// Seconds, with a fraction if need be.
+/// Seconds, possibly with a fraction.
 pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     let wanted = || "a number of seconds is wanted, 86400 at most".to_owned();
     text.parse().ok().filter(|seconds| (0.0..=86_400.0).contains(seconds)).ok_or_else(wanted)
 }
 
-/// Operations a second.
+/// Operations per second.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     let wanted = || "operations a second are wanted, 0.1 to 1000000".to_owned();
     text.parse().ok().filter(|rate| (0.1..=1_000_000.0).contains(rate)).ok_or_else(wanted)

@@ -1,6 +1,6 @@
-//! Figures as SVG, drawn without any font or library of the system's.
+//! Plots as SVG, without system fonts or libraries.
 //!
-//! The same measurements give the same bytes, so that a figure in a repository changes only when its measurements do.
+//! Equal measurements give equal bytes, so that a plot in a repository changes only when its measurements do.
 
 mod latency;
 mod strip;
@@ -17,10 +17,10 @@ use terminal::Stop;
 pub(crate) use latency::{Measured, Place, latency};
 pub(crate) use strip::{Strip, strip};
 
-/// Pixels of a figure.
+/// Size in pixels.
 const SIZE: (u32, u32) = (960, 600);
 const FONT: &str = "sans-serif";
-/// Colours that people tell from each other who see few (Okabe and Ito); a ninth curve has the first again.
+/// Colors that are distinguishable with color vision deficiency (Okabe and Ito); a ninth curve reuses the first.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -49,7 +49,7 @@ fn svg(draw: impl for<'a> FnOnce(&Canvas<'a>) -> Drawn<'a>) -> String {
     svg
 }
 
-/// A number with the digits that an axis needs.
+/// Formats a number for an axis.
 fn on_axis(number: f64) -> String {
     let text = if number.abs() >= 10.0 { format!("{number:.0}") } else { format!("{number:.3}") };
     match text.contains('.') {
@@ -58,7 +58,7 @@ fn on_axis(number: f64) -> String {
     }
 }
 
-/// The objects of one kind in a file of figures, an object a line. A file may have figures of several kinds.
+/// Reads the objects of one benchmark from a JSON lines file, which may contain several.
 pub(crate) fn read<T: DeserializeOwned + OfBench>(path: &Path) -> Result<Vec<T>, Stop> {
     let text = fs::read_to_string(path).map_err(Stop::io(format!("read {}", path.display())))?;
     let mut measured = Vec::new();
@@ -72,13 +72,13 @@ pub(crate) fn read<T: DeserializeOwned + OfBench>(path: &Path) -> Result<Vec<T>,
     Ok(measured)
 }
 
-/// Figures of one of the benchmarks.
+/// Results of one benchmark.
 pub(crate) trait OfBench {
-    /// What their field `bench` says.
+    /// The value of their field `bench`.
     const BENCH: &'static str;
 }
 
-/// Writes a figure.
+/// Writes a plot.
 pub(crate) fn write(path: &Path, svg: &str) -> Result<(), Stop> {
     fs::write(path, svg).map_err(Stop::io(format!("write {}", path.display())))
 }

@@ -1,20 +1,21 @@
-//! A progress bar over the points of a benchmark, where standard error is a terminal.
+//! A progress bar for a benchmark, if standard error is a terminal.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
-/// How often the bar moves by itself: seldom, since what moves it runs beside what is measured.
+/// Refresh interval, long so that drawing does not disturb measurements.
 const TICK: Duration = Duration::from_millis(500);
 
-/// The bar. On anything but a terminal indicatif draws nothing. Clones are the same bar; it goes with the last.
+/// The bar. indicatif draws nothing unless standard error is a terminal. Clones share the bar, which is removed with
+/// the last.
 #[derive(Clone)]
 pub(crate) struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// So many steps are ahead. The bar is gone when this is.
+    /// A bar for this number of steps. It is removed when dropped.
     pub(crate) fn of(steps: u64, what: &str) -> Self {
         let bar = ProgressBar::new(steps).with_finish(ProgressFinish::AndClear);
         let template = format!("{{bar:32}} {{pos}}/{{len}} {what}  {{msg}}  {{elapsed}}, {{eta}} left");
@@ -23,17 +24,17 @@ impl Progress {
         Self { bar }
     }
 
-    /// What is done now.
+    /// Sets the current activity.
     pub(crate) fn now(&self, what: String) {
         self.bar.set_message(what);
     }
 
-    /// So many steps are done.
+    /// Adds completed steps.
     pub(crate) fn done(&self, steps: u64) {
         self.bar.inc(steps);
     }
 
-    /// Prints something while the bar is out of the way.
+    /// Prints something while the bar is hidden.
     pub(crate) fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
         self.bar.suspend(print)
     }

@@ -1,16 +1,16 @@
-//! Counts what the clients of a run do: latencies, errors, and the longest time in which none of them had success.
+//! Records the operations of a run: latencies, errors, and the longest time without success of any client.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-/// The longest latency that is told from longer ones: an operation's own limit.
+/// Maximum distinguishable latency, in microseconds: the timeout of an operation.
 const LATENCY_MAX_US: u64 = 60_000_000;
-/// Digits that a latency keeps.
+/// Significant digits of a latency.
 const LATENCY_DIGITS: u8 = 3;
 
-/// Counts for clients that share a thread.
+/// Counters for clients that share a thread.
 #[derive(Default)]
 pub(crate) struct Recorder(RefCell<Option<Counting>>);
 
@@ -30,7 +30,7 @@ struct Counting {
 pub(crate) struct Gap {
     pub(crate) began: Instant,
     pub(crate) ended: Instant,
-    /// No success ended it: the run did.
+    /// The gap was ended by the end of the run, not by a success.
     pub(crate) is_open: bool,
 }
 
@@ -40,16 +40,16 @@ impl Gap {
     }
 }
 
-/// What was counted.
+/// The recorded results.
 pub(crate) struct Counted {
     pub(crate) elapsed: Duration,
-    /// Of the operations that succeeded, and of those that were unfinished what they had waited until the end.
+    /// Of successful operations, and the elapsed time of unfinished ones.
     pub(crate) latencies_us: Histogram<u64>,
-    /// Operations of an open loop that were to begin before the end and had no answer by then.
+    /// Operations of an open loop with an intended start before the end and without a response.
     pub(crate) unfinished: u64,
-    /// The longest time between two successes of any clients, or between one and an end of the run.
+    /// The longest time between two successes of any clients, or between one and the start or end of the run.
     pub(crate) longest_gap: Gap,
-    /// Conditional puts that were refused: answered, but nothing was written.
+    /// Conditional puts that were refused: responses without a write.
     pub(crate) conflicts: u64,
     /// Operations of an open loop that waited for a client.
     pub(crate) held_back: u64,
@@ -58,14 +58,14 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// Operations that succeeded.
+    /// Successful operations.
     pub(crate) fn operations(&self) -> u64 {
         self.latencies_us.len() - self.unfinished
     }
 }
 
 impl Recorder {
-    /// From now on everything counts.
+    /// Starts recording.
     pub(crate) fn start(&self) {
         let now = Instant::now();
         let latencies_us =
@@ -108,8 +108,8 @@ impl Recorder {
         }
     }
 
-    /// Ends the run. The operations of an open loop that have no answer yet count with the time that they have waited:
-    /// without them a server that stands still at the end would have no latency at all.
+    /// Ends the run. Unfinished operations of an open loop count with their elapsed time: without them, a server that
+    /// hangs at the end would have no latency at all.
     ///
     /// # Panics
     /// When it was never started.

@@ -1,4 +1,4 @@
-//! The figures of a run: a line of a table for people, an object a line for programs.
+//! Reports results: as lines of a table for people, and as JSON lines for programs.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -15,11 +15,11 @@ use super::progress::Progress;
 use super::recorder::Counted;
 use super::servers::load_average;
 
-/// An open loop that achieves less than this part of what is offered is past what it can do: its latencies say how long
-/// the run was, and little else.
+/// An open loop that achieves less than this fraction of the offered load is saturated: its latencies depend mainly on
+/// the duration of the run.
 const SATURATED_BELOW: f64 = 0.95;
 
-/// What a run came to, as JSON has it. The fields are a promise to scripts.
+/// The results of a run as JSON. Scripts depend on the fields.
 #[derive(Debug, Serialize)]
 pub(crate) struct Figures {
     pub(crate) bench: &'static str,
@@ -38,21 +38,21 @@ pub(crate) struct Figures {
     pub(crate) longest_gap_us: u64,
     pub(crate) server_cpu_us_per_operation: Option<f64>,
     pub(crate) load_average: Option<f64>,
-    /// Which side of a comparison it is.
+    /// The side of a comparison.
     pub(crate) side: Option<&'static str>,
     pub(crate) mode: &'static str,
     pub(crate) write_percent: u8,
     pub(crate) keys: usize,
     pub(crate) key_order: &'static str,
-    /// What reads may show.
+    /// The consistency of reads.
     pub(crate) reads: &'static str,
-    /// What a write is on before it is acknowledged.
+    /// The durability of an acknowledged write.
     pub(crate) durability: &'static str,
     pub(crate) conflicts: u64,
     pub(crate) p90_us: u64,
     pub(crate) p95_us: u64,
     pub(crate) p999_us: u64,
-    /// What an open loop was told to offer; what arrived in the measured time is `offered_per_second`.
+    /// The configured rate of an open loop; the actual arrivals during the measurement are in `offered_per_second`.
     pub(crate) rate: Option<f64>,
     pub(crate) pacing: Option<&'static str>,
     pub(crate) offered_per_second: Option<f64>,
@@ -93,7 +93,7 @@ impl Figures {
         }
     }
 
-    /// What was counted, without what was asked for.
+    /// The recorded results, without the parameters.
     fn counted(counted: Counted, offered: Option<u64>, server_cpu: Option<Duration>) -> Self {
         let (operations, seconds) = (counted.operations(), counted.elapsed.as_secs_f64());
         let Counted { latencies_us: latencies, unfinished, longest_gap, conflicts, held_back, errors, .. } = counted;
@@ -136,7 +136,7 @@ impl Figures {
         }
     }
 
-    /// What people should know beside the figures.
+    /// Remarks for people beside the figures.
     fn remarks(&self) -> String {
         let mut remarks = Vec::new();
         if self.saturated {
@@ -155,7 +155,7 @@ pub(crate) fn tenths(number: f64) -> f64 {
     (number * 10.0).round() / 10.0
 }
 
-/// Where figures go, one run after the other.
+/// The destination of results.
 pub(crate) struct Report {
     json: Option<Box<dyn Write>>,
     table: bool,
@@ -163,7 +163,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Adds to the JSON file if there is one already: runs of peers, turn by turn, belong together.
+    /// Appends to an existing JSON file: results of alternating runs belong together.
     pub(crate) fn open(json: Option<&Path>) -> Result<Self, Stop> {
         let (json, table): (Option<Box<dyn Write>>, bool) = match json {
             None => (None, true),
@@ -176,7 +176,7 @@ impl Report {
         Ok(Self { json, table, headed: false })
     }
 
-    /// One object of JSON, if that is wanted.
+    /// Writes a JSON object, if JSON is enabled.
     pub(crate) fn add_json(&mut self, object: &impl Serialize) -> Result<(), Stop> {
         if let Some(json) = &mut self.json {
             writeln!(json, "{}", serde_json::to_string(object).expect("numbers and names"))?;
@@ -185,7 +185,7 @@ impl Report {
         Ok(())
     }
 
-    /// One text for people, if they read along. The progress bar makes room for it.
+    /// Prints a text, if the table is enabled. Hides the progress bar meanwhile.
     pub(crate) fn add_text(&self, text: &str, progress: &Progress) -> Result<(), Stop> {
         if self.table {
             progress.aside(|| writeln!(io::stdout().lock(), "{text}"))?;
@@ -193,7 +193,7 @@ impl Report {
         Ok(())
     }
 
-    /// A run: a line of the table, and what makes it doubtful on standard error.
+    /// Reports a run: a line of the table, and doubts about it on standard error.
     pub(crate) fn add<L: Line>(&mut self, line: &L, progress: &Progress) -> Result<(), Stop> {
         self.add_json(line)?;
         if !self.headed {
@@ -209,14 +209,14 @@ impl Report {
     }
 }
 
-/// What a run came to, as a line of a table.
+/// The results of a run as a line of a table.
 pub(crate) trait Line: Serialize {
     const HEADING: &'static str;
 
-    /// The line, below the heading.
+    /// The line, without the heading.
     fn line(&self) -> String;
 
-    /// What makes the figures doubtful.
+    /// Reasons to doubt the figures.
     fn doubts(&self) -> Vec<String>;
 }
 

@@ -1,13 +1,12 @@
-//! When the operations of an open loop are to begin, whatever became of those before.
+//! The intended starts of an open loop's operations, independent of earlier ones.
 //!
-//! A closed loop hides what it should show: while a server stands still its clients stand still too, and the requests
-//! that would have come in that time are never sent and never counted (*coordinated omission*). Here arrivals come from
-//! outside, and an operation's latency counts from the moment at which it was to begin, even if all clients were busy
-//! then.
+//! A closed loop hides delays: while a server hangs, its clients wait too, and the requests that would have arrived
+//! meanwhile are never sent and never counted (*coordinated omission*). Here arrivals are independent of the server,
+//! and an operation's latency counts from its intended start, even if all clients were busy then.
 //!
-//! Arrivals are gathered into ticks of one millisecond: all of one tick are to begin at its end. A thread of its own
-//! sleeps from tick to tick; nothing spins, since the servers may be on the same few processors. What the pacing itself
-//! adds is in every latency; `--operation nothing` shows how much that is.
+//! Arrivals are grouped into ticks of one millisecond: all operations of a tick are intended to start at its end. A
+//! separate thread sleeps from tick to tick; nothing spins, since the servers may share the few processors. The
+//! overhead of this pacing is included in every latency; `--operation nothing` measures it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +22,7 @@ use tokio::sync::{Mutex, MutexGuard};
 const TICKS_PER_SECOND: f64 = 1_000.0;
 const TICK: Duration = Duration::from_millis(1);
 
-/// How arrivals are spread in time.
+/// The distribution of arrivals in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Pacing {
     /// Independent of each other, as those of many users: exponential gaps, with clusters and pauses.
@@ -41,27 +40,27 @@ impl Pacing {
     }
 }
 
-/// Operations that are to begin at one moment.
+/// Operations with the same intended start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tick {
-    /// Since the schedule's beginning.
+    /// Since the start of the schedule.
     at: Duration,
     operations: u32,
 }
 
-/// The arrivals, without an end: the same for the same seed.
+/// An endless sequence of arrivals, determined by the seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     rate: f64,
     pacing: Pacing,
     draw: SplitMix64,
-    /// The arrival that no tick has yet, in ticks since the beginning, and its number.
+    /// The time in ticks, and the number, of the next arrival.
     next: f64,
     number: u64,
 }
 
 impl Schedule {
-    /// So many operations a second.
+    /// A schedule with `rate` operations per second.
     pub(crate) fn new(rate: f64, pacing: Pacing, seed: u64) -> Self {
         let mut schedule = Self { rate, pacing, draw: SplitMix64::new(seed), next: 0.0, number: 0 };
         schedule.advance();
@@ -71,7 +70,7 @@ impl Schedule {
     fn advance(&mut self) {
         self.number += 1;
         match self.pacing {
-            // From the beginning each time, so that no error adds up.
+            // Computed from the start each time, so that errors do not accumulate.
             Pacing::Fixed => self.next = self.number as f64 * TICKS_PER_SECOND / self.rate,
             Pacing::Poisson => self.next -= (1.0 - unit(&mut self.draw)).ln() * TICKS_PER_SECOND / self.rate,
         }
@@ -82,7 +81,7 @@ impl Schedule {
     }
 }
 
-/// A number from 0, included, to 1, excluded, with all digits that it can have.
+/// A uniformly distributed number in [0, 1), with full precision.
 fn unit(draw: &mut SplitMix64) -> f64 {
     (draw.draw() >> 11) as f64 / (1_u64 << 53) as f64
 }
@@ -101,37 +100,37 @@ impl Iterator for Schedule {
     }
 }
 
-/// Operations whose moment has come and that no client has taken.
+/// Operations that are due and were not taken by a client.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     intended: Instant,
     operations: u32,
 }
 
-/// The arrivals of a schedule that runs, for the clients to take in turn.
+/// The arrivals of a running schedule, taken by clients in turn.
 pub(crate) struct Arrivals {
     queue: Mutex<Queue>,
     offered: Arc<AtomicU64>,
 }
 
 struct Queue {
-    /// An entry a tick at most: bounded by the run's length.
+    /// At most one entry per tick: bounded by the duration of the run.
     ticks: UnboundedReceiver<Due>,
-    /// What is left of the tick that was received last.
+    /// The remainder of the last tick received.
     due: Option<Due>,
 }
 
-/// An operation that is to be done now.
+/// An operation that is due.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
-    /// When it was to begin.
+    /// Its intended start.
     pub(crate) intended: Instant,
-    /// No client was idle then: the bound of operations under way was reached.
+    /// No client was idle then: the limit of operations in flight was reached.
     pub(crate) was_held_back: bool,
 }
 
 impl Arrivals {
-    /// Begins a schedule now. Its thread ends after this is dropped.
+    /// Starts a schedule now. Its thread ends after this is dropped.
     pub(crate) fn begin(schedule: Schedule) -> Self {
         let (tell, ticks) = unbounded_channel();
         let offered = Arc::new(AtomicU64::new(0));
@@ -140,15 +139,15 @@ impl Arrivals {
         Self { queue: Mutex::new(Queue { ticks, due: None }), offered }
     }
 
-    /// How many operations were to begin so far.
+    /// Operations with an intended start so far.
     pub(crate) fn offered(&self) -> u64 {
         self.offered.load(Ordering::Relaxed)
     }
 
-    /// The next operation, once there is one. Idle clients wait in a fair queue, so that all of them, and all of their
-    /// connections, get their share at any rate. None: the schedule's thread is gone.
+    /// Waits for the next operation. Idle clients wait in a fair queue, so that all clients and connections are used
+    /// equally at any rate. `None`: the schedule's thread has ended.
     pub(crate) async fn next(&self) -> Option<Arrival> {
-        // Nobody waits here, and there is something to do: it came while everybody was busy.
+        // No client waits and an operation is due: it arrived while all clients were busy.
         if let Ok(mut queue) = self.queue.try_lock()
             && let Some(intended) = queue.take_due()
         {
@@ -158,9 +157,9 @@ impl Arrivals {
         Some(Arrival { intended, was_held_back: false })
     }
 
-    /// When those that nobody has taken were to begin.
+    /// The intended starts of due operations not taken by a client.
     pub(crate) fn left(&self) -> Vec<Instant> {
-        // An idle client holds the queue: then nothing is left.
+        // An idle client holds the lock: then no operation is due.
         let Ok(mut queue) = self.queue.try_lock() else { return Vec::new() };
         std::iter::from_fn(|| queue.take_due()).collect()
     }
@@ -188,7 +187,7 @@ impl Queue {
     }
 }
 
-/// Says of each tick that its moment has come, until nobody listens.
+/// Sends each tick when it is due, until the receiver is dropped.
 fn pace(schedule: Schedule, tell: &UnboundedSender<Due>, offered: &AtomicU64) {
     let began = Instant::now();
     for Tick { at, operations } in schedule {
@@ -205,7 +204,7 @@ fn pace(schedule: Schedule, tell: &UnboundedSender<Due>, offered: &AtomicU64) {
 mod tests {
     use super::*;
 
-    /// How many operations each of the first milliseconds has.
+    /// Operations in each of the first milliseconds.
     fn by_millisecond(schedule: Schedule, milliseconds: usize) -> Vec<u32> {
         let mut counts = vec![0; milliseconds + 1];
         let in_time = |tick: &Tick| tick.at.as_millis() as usize <= milliseconds;
@@ -241,7 +240,7 @@ mod tests {
         let samples: Vec<f64> = counts[1..].chunks(100).map(|chunk| f64::from(chunk.iter().sum::<u32>())).collect();
         let mean = samples.iter().sum::<f64>() / samples.len() as f64;
         let variance = samples.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / samples.len() as f64;
-        // 200 a tenth of a second, and as much variance: within five standard errors of either.
+        // 200 per tenth of a second with equal variance: within five standard errors of either.
         assert!((mean - 200.0).abs() < 5.0 * (200.0_f64 / 1_000.0).sqrt(), "{mean}");
         assert!((variance / 200.0 - 1.0).abs() < 5.0 * (2.0_f64 / 1_000.0).sqrt(), "{variance}");
     }
@@ -257,7 +256,7 @@ mod tests {
     async fn what_comes_while_all_clients_are_busy_is_held_back_and_keeps_its_moment() {
         let began = Instant::now();
         let arrivals = Arrivals::begin(Schedule::new(1_000.0, Pacing::Fixed, 1));
-        // The only client is busy until so many have come.
+        // The only client is busy until that many have arrived.
         let is_busy_until = |offered| {
             while arrivals.offered() < offered {
                 thread::sleep(TICK);

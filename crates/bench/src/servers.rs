@@ -1,4 +1,4 @@
-//! What the servers' processes use: CPU time of all their threads together, memory; and the machine's load.
+//! Resource usage of the servers' processes: CPU time of all threads, and memory; and the machine's load.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use terminal::Stop;
 
-/// The processes that serve.
+/// The server processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Servers(Vec<Server>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Server {
-    /// The node's directory, or the process's number where only that is known.
+    /// The node's directory, or the pid if only that is known.
     name: String,
     pid: u32,
 }
 
 impl Servers {
-    /// The processes named, or those whose `pid` files lie in a data directory of `loggos dev`.
+    /// The processes with these pids, or those with `pid` files in a data directory of `loggos dev`.
     pub(crate) fn of(pids: &[u32], data: Option<&Path>) -> Result<Self, Stop> {
         match data {
             None => Ok(Self(pids.iter().map(|pid| Server { name: pid.to_string(), pid: *pid }).collect())),
@@ -27,7 +27,7 @@ impl Servers {
         }
     }
 
-    /// CPU time of all of them since they started; none if no process is named.
+    /// CPU time of all of them since they started; `None` if there are none.
     pub(crate) fn cpu_time(&self) -> Result<Option<Duration>, Stop> {
         if self.0.is_empty() {
             return Ok(None);
@@ -39,14 +39,14 @@ impl Servers {
         Ok(Some(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)))
     }
 
-    /// Memory of each that is resident, in KiB, by its name.
+    /// Resident memory of each in KiB, by name.
     pub(crate) fn resident_kib(&self) -> Result<BTreeMap<String, u64>, Stop> {
         let resident = |server: &Server| Ok((server.name.clone(), read(server.pid, "status", resident_kib_of)?));
         self.0.iter().map(resident).collect()
     }
 }
 
-/// Reads a file of a process, and in it a number.
+/// Reads a number from a file of a process in `/proc`.
 fn read(pid: u32, file: &str, number_of: impl FnOnce(&str) -> Option<u64>) -> Result<u64, Stop> {
     let path = format!("/proc/{pid}/{file}");
     let text = fs::read_to_string(&path).map_err(Stop::io(format!("read {path}")))?;
@@ -63,7 +63,7 @@ fn in_directory(data: &Path) -> Result<Vec<Server>, Stop> {
             continue;
         }
         let path = node.path().join("pid");
-        // A node that is down has none, or an empty one.
+        // A node that is down has no pid file, or an empty one.
         let text = fs::read_to_string(&path).unwrap_or_default();
         if text.trim().is_empty() {
             continue;
@@ -77,8 +77,8 @@ fn in_directory(data: &Path) -> Result<Vec<Server>, Stop> {
     Ok(servers)
 }
 
-/// User and system time from `/proc/PID/stat`: its 14th and 15th fields. The second is the command in brackets, and may
-/// hold anything.
+/// User and system time from `/proc/PID/stat`: fields 14 and 15. Field 2 is the command in parentheses, which may
+/// contain any characters.
 fn ticks_of(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ').skip(11);

@@ -1,11 +1,11 @@
-//! Medians, ranges, and how sure a median is.
+//! Medians, ranges, and confidence bounds of medians.
 
 use serde::Serialize;
 
-/// What a bound may be wrong with: one time in twenty.
+/// Error probability of a bound.
 const RISK: f64 = 0.05;
 
-/// The middle and the ends of several measurements.
+/// Median and range of several measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -14,7 +14,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Of measurements in any order; none without a measurement.
+    /// Of measurements in any order; `None` without measurements.
     pub(crate) fn of(measurements: &[f64]) -> Option<Self> {
         let sorted = sorted(measurements);
         let (lowest, highest) = (*sorted.first()?, *sorted.last()?);
@@ -25,29 +25,29 @@ impl Spread {
     }
 }
 
-/// What the median of the whole population, of which the measurements are a sample, is not above: wrong at most one
-/// time in twenty, whatever the distribution. None if there are too few measurements to say so: fewer than five.
+/// An upper bound of the median of the population that the measurements are a sample of, with a confidence of 95 % for
+/// any distribution. `None` with fewer than five measurements, which are too few.
 ///
-/// It is the sign test turned around. Each measurement lies below the true median with a probability of one half, so
-/// that the number of those below is binomial. The k-th smallest is below the median only if k of them are, at least;
-/// the bound is the smallest k-th for which that has a probability of one in twenty or less. (Of five measurements it
-/// is the largest: all five lie below the median one time in 32.) The measurements must be independent of each other
-/// and of one distribution, which turns that alternate within minutes come close to.
+/// It inverts the sign test. Each measurement is below the true median with a probability of one half, so the number
+/// below it is binomial. The k-th smallest is below the median only if at least k measurements are; the bound is the
+/// smallest k-th for which that has a probability of at most 5 %. (For five measurements it is the largest: all five
+/// are below the median with a probability of 1/32.) The measurements must be independent and identically distributed,
+/// which is approximately true for turns that alternate within minutes.
 pub(crate) fn upper_bound_of_median(measurements: &[f64]) -> Option<f64> {
     let sorted = sorted(measurements);
     Some(sorted[rank(sorted.len())? - 1])
 }
 
-/// The same from below: what the median is not below.
+/// The corresponding lower bound.
 pub(crate) fn lower_bound_of_median(measurements: &[f64]) -> Option<f64> {
     let sorted = sorted(measurements);
     Some(sorted[sorted.len() - rank(sorted.len())?])
 }
 
-/// The smallest k such that of so many fair coins k or more fall on one side with a probability of [`RISK`] at most.
+/// The smallest k such that k or more of `count` fair coins fall on one side with a probability of at most [`RISK`].
 fn rank(count: usize) -> Option<usize> {
     let (mut probability, mut tail, mut found) = (0.5_f64.powi(i32::try_from(count).ok()?), 0.0, None);
-    // From k = count, where one outcome of all is enough, downwards.
+    // Downwards from k = count, which has a single outcome.
     for k in (1..=count).rev() {
         tail += probability;
         if tail > RISK {
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 3.0]), Some(Spread { median: 2.5, lowest: 1.0, highest: 4.0 }));
     }
 
-    /// The ranks of one-sided sign tests, as tables have them.
+    /// The ranks of one-sided sign tests, as in published tables.
     #[test]
     fn bounds_are_the_order_statistics_of_the_sign_test() {
         let ranks = [(4, None), (5, Some(5)), (6, Some(6)), (7, Some(7)), (8, Some(7)), (10, Some(9)), (20, Some(15))];
@@ -96,11 +96,11 @@ mod tests {
     fn a_bound_is_wrong_one_time_in_twenty_at_most() {
         let (mut draw, mut wrong) = (SplitMix64::new(1), 0);
         for _ in 0..10_000 {
-            // As skewed as latencies are; the median of all is one half cubed.
+            // Skewed like latencies; the median of the population is one half cubed.
             let sample: Vec<f64> = (0..9).map(|_| (draw.below(1 << 30) as f64 / f64::from(1 << 30)).powi(3)).collect();
             wrong += u32::from(upper_bound_of_median(&sample).expect("nine are enough") < 0.125);
         }
-        // Of nine coins eight or more: 10 in 512.
+        // Eight or more of nine coins: 10 in 512.
         assert!((150..250).contains(&wrong), "{wrong}");
     }
 }

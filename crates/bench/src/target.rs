@@ -1,8 +1,7 @@
-//! Who is measured: Loggos through its own client library, etcd through the little of its API that is needed, or
+//! The system under test: Loggos through its own client library, etcd through the part of its API that is needed, or
 //! Cassandra through its driver (a build with the feature `cassandra`).
 //!
-//! Each is asked at its leader, or at a replica where there is none, so that no forwarding is measured in one and not
-//! in the other.
+//! Each is accessed at its leader, or at a replica where there is none, so that forwarding is measured in none of them.
 
 #[cfg(feature = "cassandra")]
 mod cassandra;
@@ -19,18 +18,18 @@ use terminal::{Durability, ReadKind, Stop};
 use self::cassandra::{Cassandra, Level};
 use self::etcd::Etcd;
 
-/// The table that is written and read.
+/// The table used.
 pub(crate) const TABLE: &str = "bench";
 /// The column of each row.
 const COLUMN: Bytes = Bytes::from_static(b"value");
-/// Clients that share a connection ...
+/// Clients per connection ...
 pub(crate) const CLIENTS_PER_CONNECTION: usize = 8;
-/// ... or a stream.
+/// ... or stream.
 const CLIENTS_PER_STREAM: usize = 64;
-/// How long an operation may take, its retries included, before it counts as an error.
+/// Timeout of an operation, including retries, after which it counts as an error.
 pub(crate) const OPERATION_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// A universe or a cluster, by its endpoints.
+/// A system under test, by its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Loggos(Vec<String>),
@@ -87,7 +86,7 @@ impl Target {
         }
     }
 
-    /// Clients that share one connection: few, so that HTTP/2 is never what is measured. Streams are for many.
+    /// Clients per connection: few, so that HTTP/2 is not the bottleneck. Streams support many.
     pub(crate) fn clients_per_connection(&self) -> usize {
         match self {
             Self::Loggos(_) | Self::Etcd(_) => CLIENTS_PER_CONNECTION,
@@ -98,7 +97,7 @@ impl Target {
         }
     }
 
-    /// Creates what is needed, and fails early if nobody is there.
+    /// Creates the required tables, and fails early if the target is unavailable.
     pub(crate) async fn prepare(&self, durability: Durability) -> Result<(), Stop> {
         match self {
             Self::Loggos(endpoints) | Self::LoggosStream(endpoints) => {
@@ -119,7 +118,7 @@ impl Target {
         Ok(())
     }
 
-    /// One more connection, to the leader.
+    /// Opens a new connection to the leader.
     pub(crate) async fn connect(&self) -> Result<Connection, Stop> {
         match self {
             Self::Loggos(endpoints) => loggos(sdk::Client::connect(endpoints)?).await,
@@ -149,7 +148,7 @@ pub(crate) enum Connection {
 }
 
 impl Connection {
-    /// Puts a key; gives its new version.
+    /// Puts a key; returns its new version.
     pub(crate) async fn write(&mut self, key: Bytes, value: Bytes) -> Result<i64, sdk::Error> {
         match self {
             Self::Loggos(client) => client.put(TABLE, key, COLUMN, value).await,
@@ -159,11 +158,11 @@ impl Connection {
         }
     }
 
-    /// Puts a key if it has this version (0: if it is absent); gives its new one. What etcd calls `mod_revision` is its
-    /// version.
+    /// Puts a key if it has this version (0: if it is absent); returns the new one. For etcd the version is the
+    /// `mod_revision`.
     ///
     /// # Errors
-    /// [`sdk::Error::Refused`] when it has another.
+    /// [`sdk::Error::Refused`] when it has another version.
     pub(crate) async fn conditional_put(&mut self, key: Bytes, value: Bytes, version: i64) -> Result<i64, sdk::Error> {
         match self {
             Self::Loggos(client) => client.conditional_put(TABLE, key, COLUMN, value, version).await,
@@ -173,7 +172,7 @@ impl Connection {
         }
     }
 
-    /// Reads a key that is there.
+    /// Reads an existing key.
     pub(crate) async fn read(&mut self, key: Bytes, reads: ReadKind) -> Result<(), sdk::Error> {
         let found = match self {
             Self::Loggos(client) => !client.read_row(TABLE, key, vec![COLUMN], reads.reads()).await?.0.is_empty(),

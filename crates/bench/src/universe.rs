@@ -1,7 +1,6 @@
-//! A universe whose processes are known, and can be struck: one that runs, or one of the benchmark's own.
+//! A cluster with known processes that can be killed or paused: an existing one, or one started for the benchmark.
 //!
-//! It is known as `loggos dev` leaves it: a directory a node, in each the node's configuration and the number of its
-//! process.
+//! Its state is read from the layout of `loggos dev`: a directory per node, with the node's configuration and pid.
 
 use std::io::{self, BufRead as _, BufReader};
 use std::net::TcpListener;
@@ -24,21 +23,20 @@ use tokio::time::sleep;
 use super::servers::Servers;
 use crate::scratch;
 
-/// A leader can be missed only if two others are left.
+/// The cluster can lose its leader only if two other nodes remain.
 const NODES_MIN: usize = 3;
-/// A universe that was started is ready within this.
+/// Timeout for a started cluster to become ready.
 const READY_PATIENCE: Duration = Duration::from_secs(60);
-/// A node that was brought back has caught up within this.
+/// Timeout for a restarted node to catch up.
 const CAUGHT_UP_PATIENCE: Duration = Duration::from_secs(60);
-/// `dev restart` is over within this.
+/// Timeout of `dev restart`.
 const RESTART_PATIENCE: Duration = Duration::from_secs(70);
-/// A universe of its own that was asked to stop has done so within this.
+/// Timeout for a cluster started by the benchmark to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long a node may take to say how it is.
+/// Timeout of a status request.
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
-/// Ports of a universe of its own: so many places for it, so far from each other. Below 32,768, where the ports of
-/// outgoing connections begin.
+/// Port offsets for a cluster started by the benchmark. Below 32,768, where ephemeral ports start.
 const PORT_PLACES: u64 = 120;
 const PORT_OFFSET_FIRST: u16 = 1_000;
 const PORT_OFFSET_STEP: u16 = 200;
@@ -63,10 +61,10 @@ impl Strike {
     }
 }
 
-/// One of a universe's cohorts.
+/// A cohort of the cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Which<'a> {
-    /// The cohort of a table that has one range.
+    /// The cohort of a table with one range.
     Table(&'a str),
     Catalog,
 }
@@ -89,19 +87,19 @@ impl fmt::Display for Which<'_> {
     }
 }
 
-/// Who leads a cohort, in which epoch.
+/// The leader of a cohort and its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Reign {
     pub(crate) epoch: u64,
     pub(crate) leader: u32,
 }
 
-/// A universe whose processes can be signalled.
+/// A cluster with processes that can be signalled.
 pub(crate) struct Universe {
     data: PathBuf,
     nodes: Vec<Node>,
     client: sdk::Client,
-    /// Stopped and removed at the end.
+    /// Stopped and removed when dropped.
     _own: Option<Own>,
 }
 
@@ -112,19 +110,19 @@ struct Node {
 }
 
 impl Universe {
-    /// The one that runs in this directory.
+    /// The cluster that runs in this directory.
     pub(crate) fn running(data: &Path) -> Result<Self, Stop> {
         Self::open(data, None)
     }
 
-    /// Forms one in the temporary directory, and waits until it is ready.
+    /// Forms a cluster in the temporary directory, and waits until it is ready.
     pub(crate) async fn start() -> Result<Self, Stop> {
         let own = Own::start().await?;
         Self::open(&own.data(), Some(own))
     }
 
     fn open(data: &Path, own: Option<Own>) -> Result<Self, Stop> {
-        // As nodes have it on their command line.
+        // As in the command lines of the nodes.
         let data = fs::canonicalize(data).map_err(Stop::io(format!("read {}", data.display())))?;
         let mut nodes = Vec::new();
         let reading = format!("read {}", data.display());
@@ -145,22 +143,22 @@ impl Universe {
         Ok(Self { data, nodes, client, _own: own })
     }
 
-    /// Its directory.
+    /// The data directory.
     pub(crate) fn data(&self) -> &Path {
         &self.data
     }
 
-    /// The processes of its nodes as they are now.
+    /// The current processes of the nodes.
     pub(crate) fn servers(&self) -> Result<Servers, Stop> {
         Servers::of(&[], Some(&self.data))
     }
 
-    /// The numbers of its nodes.
+    /// The node numbers.
     pub(crate) fn nodes(&self) -> Vec<u32> {
         self.nodes.iter().map(|node| node.number).collect()
     }
 
-    /// Where its nodes serve, this one first and then around.
+    /// The endpoints of all nodes, starting with `first` and continuing cyclically.
     pub(crate) fn endpoints_from(&self, first: u32) -> Vec<String> {
         let mut endpoints = self.endpoints();
         let place = self.nodes.iter().position(|node| node.number == first);
@@ -168,17 +166,17 @@ impl Universe {
         endpoints
     }
 
-    /// Where its nodes serve.
+    /// The endpoints of all nodes.
     pub(crate) fn endpoints(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.endpoint.clone()).collect()
     }
 
-    /// Where all others do.
+    /// The endpoints of all nodes but one.
     pub(crate) fn others(&self, but: u32) -> Vec<String> {
         self.nodes.iter().filter(|node| node.number != but).map(|node| node.endpoint.clone()).collect()
     }
 
-    /// Who leads a cohort now.
+    /// The current leader of a cohort.
     pub(crate) async fn reign(&self, which: Which<'_>) -> Result<Reign, Stop> {
         let statuses = self.client.status_of_each().await;
         let cohorts = statuses.iter().flatten().flat_map(|status| &status.cohorts);
@@ -189,7 +187,7 @@ impl Universe {
         Ok(reigns.max().ok_or_else(none)?)
     }
 
-    /// Waits until every node serves, and every replica of a cohort has all of its log.
+    /// Waits until every node serves, and every replica of a cohort has caught up.
     pub(crate) async fn caught_up(&self, which: Which<'_>) -> Result<(), Stop> {
         wait_until(&format!("the replicas of {which} have caught up"), async || {
             let statuses: Result<Vec<StatusResponse>, _> = self.client.status_of_each().await.into_iter().collect();
@@ -198,7 +196,7 @@ impl Universe {
         .await
     }
 
-    /// Kills or stops a node's process.
+    /// Kills or pauses a node's process.
     pub(crate) fn strike(&self, node: u32, strike: Strike) -> Result<Struck, Stop> {
         let process = self.process(node).map_err(Stop::io(format!("find the process of node {node}")))?;
         let signal = match strike {
@@ -210,7 +208,7 @@ impl Universe {
         Ok(Struck { node, strike, process })
     }
 
-    /// A handle of a node's very process: the number in its directory may be another's by now.
+    /// A handle of a node's process. The pid in its directory may have been reused, so the command line is checked.
     fn process(&self, node: u32) -> io::Result<OwnedFd> {
         let directory = self.data.join(format!("node-{node}"));
         let text = fs::read_to_string(directory.join("pid"))?;
@@ -222,11 +220,11 @@ impl Universe {
         if String::from_utf8_lossy(&command).contains(&config) { Ok(process) } else { Err(none()) }
     }
 
-    /// Starts a killed node again, or lets a stopped one go on.
+    /// Restarts a killed node, or resumes a paused one.
     pub(crate) async fn bring_back(&self, struck: Struck) -> Result<(), Stop> {
         let node = struck.node;
         let strike = struck.strike;
-        // This is what lets it go on.
+        // Dropping it resumes the process.
         drop(struck);
         if strike == Strike::Stop {
             return Ok(());
@@ -244,7 +242,7 @@ impl Universe {
     }
 }
 
-/// A node that was struck. A stopped one goes on when this is dropped, however the benchmark ends.
+/// A node that was killed or paused. A paused one resumes when this is dropped, however the benchmark ends.
 pub(crate) struct Struck {
     node: u32,
     strike: Strike,
@@ -259,7 +257,7 @@ impl Drop for Struck {
     }
 }
 
-/// Looks again and again until there is what is waited for.
+/// Polls until there is a result.
 pub(crate) async fn wait_until<T>(
     what: &str,
     look: impl AsyncFn() -> Result<Option<T>, sdk::Error>,
@@ -277,7 +275,7 @@ pub(crate) async fn wait_until<T>(
     }
 }
 
-/// Every replica that the leader has says of itself that its log is as long as the leader's, and that it trusts it.
+/// Whether every replica known to the leader reports a log as long as the leader's, and is not in doubt.
 fn has_caught_up(statuses: &[StatusResponse], which: Which<'_>) -> bool {
     let own = |status: &StatusResponse| {
         let cohort = status.cohorts.iter().find(|cohort| which.is(cohort))?;
@@ -294,13 +292,13 @@ fn has_caught_up(statuses: &[StatusResponse], which: Which<'_>) -> bool {
     };
     let wanted = cohorts.iter().find(|(node, _)| node == leader).and_then(last);
     let has_all = |node: u32| cohorts.iter().any(|own| own.0 == node && last(own) == wanted);
-    // One that has not voted for the leader yet is not among those that the leader knows.
+    // A replica that has not voted for the leader yet is not known to the leader.
     let is_known = |node: u32| cohort.replicas.iter().any(|replica| replica.node == node);
     let all_are_known = cohorts.iter().all(|(node, _)| is_known(*node));
     wanted.is_some() && all_are_known && cohort.replicas.iter().all(|replica| has_all(replica.node))
 }
 
-/// Where a node serves, as its configuration says.
+/// The gRPC address in a node's configuration.
 fn endpoint(data: &Path, node: u32) -> Result<String, Stop> {
     let path = data.join(format!("node-{node}")).join("node.toml");
     let text = fs::read_to_string(&path).map_err(Stop::io(format!("read {}", path.display())))?;
@@ -309,12 +307,12 @@ fn endpoint(data: &Path, node: u32) -> Result<String, Stop> {
     endpoint.map(str::to_owned).ok_or_else(|| Stop::invalid(format!("{} names no address for gRPC", path.display())))
 }
 
-/// This program.
+/// A command that runs this program.
 fn loggos() -> Result<Command, Stop> {
     Ok(Command::new(std::env::current_exe().map_err(Stop::io("find this program"))?))
 }
 
-/// Runs a command to its end, without standing in the way of whatever else happens.
+/// Runs a command until it exits, without blocking the executor.
 async fn output_of(mut command: Command, patience: Duration) -> io::Result<Output> {
     let mut child = command.spawn()?;
     let until = Instant::now() + patience;
@@ -329,10 +327,10 @@ async fn output_of(mut command: Command, patience: Duration) -> io::Result<Outpu
     child.wait_with_output()
 }
 
-/// A universe of its own: `loggos dev` as a child, in a directory that goes with it.
+/// A cluster started by the benchmark: `loggos dev` as a child process, in a temporary directory.
 struct Own {
     dev: Child,
-    /// Removed after the child has ended: fields go after `drop`.
+    /// Removed after the child has ended: fields are dropped after `drop` runs.
     scratch: TempDir,
 }
 
@@ -351,7 +349,7 @@ impl Own {
         self.scratch.path().join("data")
     }
 
-    /// Waits until `dev` says `ready`.
+    /// Waits until `dev` prints `ready`.
     async fn ready(&mut self) -> Result<(), Stop> {
         let lines = self.lines();
         let until = Instant::now() + READY_PATIENCE;
@@ -371,13 +369,13 @@ impl Own {
         }
     }
 
-    /// What `dev` says, a line each. It is read until its end, so that `dev` never waits for a reader.
+    /// The lines that `dev` prints. They are read until the end, so that `dev` never blocks on its output.
     fn lines(&mut self) -> Receiver<String> {
         let (tell, lines) = mpsc::channel();
         let out = self.dev.stdout.take().expect("it was asked for, and is taken once");
         thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                // Nobody listens any more once it is ready.
+                // The receiver is dropped once `dev` is ready.
                 let _ = tell.send(line);
             }
         });
@@ -386,7 +384,7 @@ impl Own {
 }
 
 impl Drop for Own {
-    /// As Ctrl-C does; `dev` then stops its nodes.
+    /// Sends SIGINT, like Ctrl-C; `dev` then stops its nodes.
     fn drop(&mut self) {
         let _ = kill_process(Pid::from_child(&self.dev), Signal::INT);
         let until = Instant::now() + STOP_PATIENCE;
@@ -400,7 +398,7 @@ impl Drop for Own {
     }
 }
 
-/// An offset whose ports nobody listens on now.
+/// A port offset with currently free ports.
 fn free_offset() -> Result<u16, Stop> {
     let mut draw = SplitMix64::new(u64::from(std::process::id()));
     let is_free = |offset: &u16| {
@@ -425,7 +423,7 @@ mod tests {
             committed_lsn: None,
             doubtful,
         };
-        // What a leader says of the others may be old.
+        // The leader's information about the others may be stale.
         let mut replicas = vec![replica(node, sequence, doubtful)];
         if node == leader {
             replicas.extend((1..=3).filter(|other| *other != node).map(|other| replica(other, 1, false)));

@@ -1,4 +1,4 @@
-//! What each client does: operations of one column, on keys and with values that are the same in every run.
+//! The operations of each client: on single columns, with the same keys and values in every run.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use super::loops::Operate;
 use super::target::{Connection, Target};
 use super::{SEED, parse};
 
-/// Writes under way while the keys are put that are to be read or replaced.
+/// Concurrent writes while the initial keys are put.
 const PREPARING_CLIENTS: usize = 32;
 
 /// Which operations, on which keys.
@@ -76,7 +76,7 @@ impl Operation {
 }
 
 impl Workload {
-    /// Puts, as `bench failover` wants them.
+    /// Puts, for `bench failover`.
     pub(crate) fn writes(keys: usize, value_bytes: usize) -> Self {
         let (reads, durability) = (ReadKind::Strong, Durability::Forced);
         Self {
@@ -90,7 +90,7 @@ impl Workload {
         }
     }
 
-    /// The same with this operation.
+    /// The same workload with another operation.
     pub(crate) fn of(&self, operation: Operation) -> Self {
         let write_percent = self.write_percent.filter(|_| operation == Operation::Mixed);
         Self { operation, write_percent, ..self.clone() }
@@ -104,7 +104,7 @@ impl Workload {
         self.write_percent.is_some()
     }
 
-    /// Refuses what can't be done, before anything is measured.
+    /// Validates the arguments before anything is measured.
     pub(crate) fn check(&self, clients: usize) -> Result<(), Stop> {
         if self.is_mixed() && self.write_percent.is_none() {
             return Err(Stop::invalid("mixed operations want --write-percent"));
@@ -118,7 +118,7 @@ impl Workload {
         Ok(())
     }
 
-    /// How many of a hundred operations change something.
+    /// Percentage of operations that write.
     pub(crate) fn write_percent(&self) -> u8 {
         match self.operation {
             Operation::Write | Operation::ConditionalPut => 100,
@@ -127,12 +127,12 @@ impl Workload {
         }
     }
 
-    /// Whether no two clients touch the same key: a version that a client knows then is the one that the key has.
+    /// Whether no two clients use the same key, so that the version known to a client is current.
     fn has_own_keys(&self) -> bool {
         self.consecutive || self.operation == Operation::ConditionalPut
     }
 
-    /// Puts every key once if the operation wants something to be there; gives the versions.
+    /// Puts every key once if the operation requires existing rows; returns the versions.
     pub(crate) async fn prepare(&self, target: &Target) -> Result<Versions, Stop> {
         target.prepare(self.durability).await?;
         let mut versions = vec![0; self.keys];
@@ -159,14 +159,14 @@ impl Workload {
         Ok(())
     }
 
-    /// Conditional puts have keys that no other operation changes: paired with plain writes on one target, they would
-    /// find another's version at each.
+    /// Conditional puts use keys of their own: if compared with plain writes on one target, they would find unexpected
+    /// versions.
     fn key(&self, number: usize) -> Bytes {
         let kind = if self.operation == Operation::ConditionalPut { "conditional-key" } else { "key" };
         format!("{kind}-{number:08}").into()
     }
 
-    /// The keys of one of several clients.
+    /// The keys of one of `clients` clients.
     fn keys_of(&self, client: usize, clients: usize) -> Keys {
         if !self.has_own_keys() {
             return Keys { first: 0, count: self.keys, next: None };
@@ -177,21 +177,21 @@ impl Workload {
     }
 }
 
-/// Takes the version of one write that ends.
+/// Waits for a write and records its version.
 async fn settle(writes: &mut JoinSet<(usize, Result<i64, sdk::Error>)>, versions: &mut [i64]) -> Result<(), Stop> {
     let (number, written) = writes.join_next().await.expect("some are under way").expect("no write panics");
     versions[number] = written?;
     Ok(())
 }
 
-/// The version of each key, as far as its client knows.
+/// The version of each key, as known to its client.
 pub(crate) type Versions = Rc<RefCell<Vec<i64>>>;
 
-/// The keys of one client, and how it goes through them.
+/// The keys of one client, and their order.
 struct Keys {
     first: usize,
     count: usize,
-    /// Where it is, if it takes them in order.
+    /// The next one, if they are used in order.
     next: Option<usize>,
 }
 
@@ -205,7 +205,7 @@ impl Keys {
     }
 }
 
-/// One client: it does one operation at a time.
+/// A client that executes one operation at a time.
 pub(crate) struct Client {
     workload: Rc<Workload>,
     connection: Connection,
@@ -216,7 +216,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// The client of this number among so many.
+    /// Client number `client` of `clients`.
     pub(crate) fn new(
         workload: &Rc<Workload>,
         connection: Connection,
@@ -259,11 +259,11 @@ impl Client {
 }
 
 impl Operate for Client {
-    /// Does the next operation.
+    /// Executes the next operation.
     ///
     /// # Errors
-    /// [`sdk::Error::Refused`] when a conditional put named a version that the key has not: the outcome of the put
-    /// before was unknown, or another program writes the same keys. The next one names the version found.
+    /// [`sdk::Error::Refused`] when a conditional put expected a version that the key does not have: the outcome of the
+    /// previous put was unknown, or another program writes the same keys. The next put uses the version found.
     async fn operate(&mut self) -> Result<(), sdk::Error> {
         match self.workload.operation {
             Operation::Write => self.write().await,
@@ -279,7 +279,7 @@ impl Operate for Client {
     }
 }
 
-/// Bytes that no compression makes smaller.
+/// Incompressible bytes.
 pub(crate) fn value(bytes: usize) -> Bytes {
     let mut draw = SplitMix64::new(SEED);
     let mut value = Vec::with_capacity(bytes + 8);

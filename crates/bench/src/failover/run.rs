@@ -1,4 +1,4 @@
-//! What a run came to, and all of them together.
+//! The results of each run, and their summary.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ use super::watch::Marks;
 pub(crate) const HEADING: &str =
     "RUN  SIGNAL  LEADER   GAP MS  DETECT MS  ELECT MS  TAKE OVER MS  BARRIER MS  WRITES  ERRORS  LOAD";
 
-/// One run, as JSON has it. The fields are a promise to scripts. The parts are absent if the longest gap is not that of
-/// the election, or the election was not seen to its end.
+/// One run as JSON. Scripts depend on the fields. The parts are absent if the longest gap is not that of the election,
+/// or the election was not observed to its end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "bench", rename = "failover")]
 pub(crate) struct Run {
@@ -25,11 +25,11 @@ pub(crate) struct Run {
     pub(crate) clients: usize,
     pub(crate) rate: Option<f64>,
     pub(crate) value_bytes: usize,
-    /// The node that was struck, and the one that leads in its place.
+    /// The node that was killed or paused, and its successor as leader.
     pub(crate) leader_before: u32,
     pub(crate) leader: Option<u32>,
     pub(crate) longest_gap_us: u64,
-    /// No write ended the gap: the run did.
+    /// The gap was ended by the end of the run, not by a write.
     pub(crate) gap_is_open: bool,
     pub(crate) detect_us: Option<u64>,
     pub(crate) elect_us: Option<u64>,
@@ -70,8 +70,9 @@ impl Run {
     }
 }
 
-/// Detect, elect, take over, and of that the barrier. What is seen only after the gap has ended came before its end: a
-/// leader that acknowledged a write was elected and open.
+/// Detect, elect, take over, and barrier, which is part of take over. Polling may observe an event only after the gap
+/// has ended; it then counts as having happened at the end, since a leader that acknowledged a write was elected and
+/// serving.
 fn parts(gap: &Gap, marks: &Marks) -> Option<[Duration; 4]> {
     let in_gap = |seen: Instant| seen.min(gap.ended);
     let stood = marks.stood.filter(|stood| *stood >= gap.began).map(in_gap)?;
@@ -110,7 +111,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// What is taken from each run, by its name for programs and for people.
+/// The figures of a run, with names for programs and for people.
 const FIGURES: [(&str, &str, Figure); 5] = [
     ("longest_gap_us", "gap", |run| Some(run.longest_gap_us)),
     ("detect_us", "detect", |run| run.detect_us),
@@ -121,7 +122,7 @@ const FIGURES: [(&str, &str, Figure); 5] = [
 
 type Figure = fn(&Run) -> Option<u64>;
 
-/// Medians and ranges of all runs, in microseconds.
+/// Medians and ranges over all runs, in microseconds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Summary {
     bench: &'static str,
@@ -217,7 +218,7 @@ mod tests {
         let parts = (run.detect_us, run.elect_us, run.take_over_us, run.barrier_us);
         assert_eq!(parts, (Some(430_000), Some(10_000), Some(30_000), Some(10_000)));
         assert_eq!((run.leader_before, run.leader), (1, Some(3)));
-        // The poll came late: the first write had been acknowledged before.
+        // The poll was late: the first write had been acknowledged before.
         let late = Run::of(&gap, &clock.marks(470, 482, 482));
         assert_eq!((late.elect_us, late.take_over_us, late.barrier_us), (Some(10_000), Some(0), Some(0)));
     }

@@ -1,5 +1,4 @@
-//! Asks the survivors for their status again and again, and notes when each first says that an election has come
-//! further.
+//! Polls the survivors for their status, and records when each stage of an election is first reported.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,22 +12,22 @@ use tokio::time::sleep;
 use super::super::target::TABLE;
 use super::super::universe::Reign;
 
-/// Between an answer and the next question to the same node.
+/// Delay between a response and the next query to the same node.
 pub(crate) const PAUSE: Duration = Duration::from_millis(1);
-/// How long an answer may take.
+/// Timeout of a query.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The moments of an election, as far as they were seen.
+/// The observed times of an election's stages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Marks {
     pub(crate) before: Reign,
     /// A survivor had promised a newer epoch.
     pub(crate) stood: Option<Instant>,
-    /// A survivor led.
+    /// A survivor was leader.
     pub(crate) elected: Option<Instant>,
-    /// Who that was.
+    /// The new leader.
     pub(crate) leader: Option<u32>,
-    /// It had committed an entry of its own epoch.
+    /// The new leader had committed an entry of its own epoch.
     pub(crate) open: Option<Instant>,
 }
 
@@ -37,8 +36,7 @@ impl Marks {
         Self { before, stood: None, elected: None, leader: None, open: None }
     }
 
-    /// A node answered this at this moment. Who leads, only a leader itself is believed: it knows that it has its
-    /// majority.
+    /// Records a response. Only a leader's own report of its leadership counts: it knows that it has a majority.
     fn see(&mut self, now: Instant, status: &StatusResponse) {
         let cohort = status.cohorts.iter().find(|cohort| cohort.table == TABLE);
         let Some(cohort) = cohort.filter(|cohort| cohort.epoch > self.before.epoch) else { return };
@@ -59,14 +57,14 @@ fn has_committed_its_own(cohort: &Cohort, node: u32) -> bool {
     own.and_then(|replica| replica.committed_lsn).is_some_and(|lsn| lsn.epoch == cohort.epoch)
 }
 
-/// The questions under way.
+/// The polling tasks.
 pub(crate) struct Watch {
     marks: Rc<RefCell<Marks>>,
     _questions: JoinSet<()>,
 }
 
 impl Watch {
-    /// Connects to the nodes behind these endpoints, and begins to ask them.
+    /// Connects to the nodes at these endpoints and starts to poll them.
     pub(crate) async fn begin(endpoints: &[String], before: Reign) -> Result<Self, Stop> {
         let marks = Rc::new(RefCell::new(Marks::new(before)));
         let mut questions = JoinSet::new();
@@ -78,13 +76,13 @@ impl Watch {
         Ok(Self { marks, _questions: questions })
     }
 
-    /// What was seen.
+    /// The observed times.
     pub(crate) fn stop(self) -> Marks {
         *self.marks.borrow()
     }
 }
 
-/// Asks one node, until there is nothing more to learn: what it costs to ask should not be part of what comes after.
+/// Polls one node until the election is complete: polling must not add load to the rest of the run.
 async fn ask(client: sdk::Client, marks: Rc<RefCell<Marks>>) {
     while marks.borrow().open.is_none() {
         if let Ok(status) = client.status().await {

@@ -1,4 +1,4 @@
-//! Who appends and who reads, and where: logs of the benchmark's own, and connections to a universe's doors.
+//! Appenders and readers, the logs that they use, and their connections to the cluster.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -19,26 +19,27 @@ use crate::target::{CLIENTS_PER_CONNECTION, OPERATION_TIME_MAX};
 use crate::universe::Universe;
 use crate::workload::value;
 
-/// Bytes of which entries are pieces: as many as an append may have, and one more of its entries.
+/// Pool of random bytes that entries are slices of: larger than an append plus one of its entries.
 const POOL_BYTES: usize = 8 << 20;
-/// How far the pieces of two entries in turn begin from each other: no block of a table has the same bytes twice.
+/// Distance between the starts of two consecutive entries, chosen so that no block of a table contains the same bytes
+/// twice.
 const POOL_STEP: usize = 4_099;
-/// Appends under way while a log is filled.
+/// Concurrent appends while a log is filled.
 const FILLING_APPENDERS: usize = 256;
 
-/// Where logs are measured.
+/// The cluster under test.
 pub(crate) struct Bed {
     pub(crate) universe: Universe,
 }
 
-/// A log that is measured.
+/// A log under test.
 #[derive(Clone, Debug)]
 pub(crate) struct Placed {
     pub(crate) name: String,
     pub(crate) shape: Shape,
-    /// The positions that are read.
+    /// The positions to read.
     pub(crate) filled: Range<u64>,
-    /// The nodes that have the chains of new positions; and the one that hands them out.
+    /// The nodes of the chains of new positions, and the sequencer's node.
     pub(crate) chains: Vec<Vec<u32>>,
     pub(crate) sequencer: u32,
 }
@@ -48,12 +49,12 @@ impl Placed {
         Self { name: name.into(), shape, filled: 0..0, chains: Vec::new(), sequencer: 0 }
     }
 
-    /// Whether the node that hands out positions has a unit of the chains that they lie on.
+    /// Whether the sequencer's node has a unit of the chains of new positions.
     pub(crate) fn sequencer_has_unit(&self) -> bool {
         self.chains.iter().flatten().any(|node| *node == self.sequencer)
     }
 
-    /// Notes where it lies.
+    /// Sets the location from a log's description.
     pub(crate) fn described(self, known: &LogDescription) -> Self {
         let nodes = |chain: &sdk::LogChain| chain.units.iter().map(|unit| unit.node).collect();
         let chains = known.extents.last().map(|extent| extent.chains.iter().map(nodes).collect());
@@ -62,7 +63,7 @@ impl Placed {
 }
 
 impl Bed {
-    /// The log of that shape, which is created unless it is there.
+    /// The log of this shape, created if necessary.
     pub(crate) async fn place(&self, shape: Shape) -> Result<Placed, Stop> {
         self.place_as(format!("bench-{}x{}", shape.stripes, shape.copies), shape).await
     }
@@ -74,7 +75,7 @@ impl Bed {
         Ok(Placed::named(name, shape).described(&log.describe().await?))
     }
 
-    /// A log of that shape with so many entries more than it had.
+    /// A log of this shape with `entries` additional entries.
     pub(crate) async fn place_filled(&self, shape: Shape, entries: u64) -> Result<Placed, Stop> {
         let Shape { stripes, copies, entry_bytes, batch, .. } = shape;
         let placed = self.place_as(format!("bench-{stripes}x{copies}-{batch}x{entry_bytes}"), shape).await?;
@@ -84,8 +85,8 @@ impl Bed {
         Ok(Placed { filled: begin..log.tail().await?, ..placed })
     }
 
-    /// The log through a connection of its own, of those that are counted from 0: the first one asks the node that
-    /// hands out positions, and the next one the next.
+    /// The log through a new connection. Connection 0 goes to the sequencer's node, and each further one to the next
+    /// node.
     pub(crate) fn door(&self, placed: &Placed, connection: usize) -> Result<Log, Stop> {
         let mut endpoints = self.universe.endpoints_from(placed.sequencer);
         let nodes = endpoints.len();
@@ -93,7 +94,7 @@ impl Bed {
         Ok(Client::connect(endpoints)?.with_deadline(OPERATION_TIME_MAX).log(&placed.name))
     }
 
-    /// One appender for each client.
+    /// One appender per client.
     pub(crate) fn appenders(&self, placed: &Placed) -> Result<Vec<Appender>, Stop> {
         let connections = placed.shape.clients.div_ceil(CLIENTS_PER_CONNECTION);
         let doors = (0..connections).map(|connection| self.door(placed, connection));
@@ -103,7 +104,7 @@ impl Bed {
         Ok((0..placed.shape.clients).zip(doors.iter().cycle()).map(appender).collect())
     }
 
-    /// One reader for each client, all on one stream.
+    /// One reader per client, all on one stream.
     pub(crate) async fn readers(&self, placed: &Placed) -> Result<Vec<Reader>, Stop> {
         let (clients, endpoints) = (placed.shape.clients, self.universe.endpoints_from(placed.sequencer));
         let stream = Rc::new(ReadStream::open(&endpoints[0], &placed.name, clients).await?);
@@ -115,11 +116,11 @@ impl Bed {
     }
 }
 
-/// What is appended: entries that no compression makes smaller, each with other bytes than the ones before it.
+/// The source of entries: incompressible, each with different bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Supply {
     pool: Bytes,
-    /// Where the next entry's bytes begin.
+    /// The start of the next entry in the pool.
     at: Rc<Cell<usize>>,
     entry_bytes: usize,
     batch: usize,
@@ -143,7 +144,7 @@ impl Supply {
     }
 }
 
-/// Appends, one batch after the other.
+/// Appends one batch at a time.
 pub(crate) struct Appender {
     pub(crate) log: Log,
     pub(crate) supply: Supply,
@@ -155,7 +156,7 @@ impl Operate for Appender {
     }
 }
 
-/// Reads single positions of those that were filled.
+/// Reads random single positions of the filled range.
 pub(crate) struct Reader {
     stream: Rc<ReadStream>,
     number: usize,
@@ -175,7 +176,7 @@ impl Operate for Reader {
     }
 }
 
-/// Appends so many entries; what is left over at the end is a batch of its own.
+/// Appends this number of entries; the remainder is a smaller batch.
 async fn fill(log: &Log, shape: Shape, entries: u64) -> Result<(), Stop> {
     let (left, failed) = (Rc::new(Cell::new(entries)), Rc::new(RefCell::new(None)));
     let supply = Supply::new(shape);

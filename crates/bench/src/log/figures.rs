@@ -1,4 +1,4 @@
-//! What a turn came to: a line of the table, an object of JSON, a side of a comparison, a place in a figure.
+//! The results of a turn: as a line of the table, as JSON, for comparisons, and for plots.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,19 +14,19 @@ use super::super::report::{Line, or_dash, tenths};
 use super::What;
 use super::clients::Placed;
 
-/// What is measured of a log.
+/// The parameters of a measurement of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Shape {
     pub(crate) stripes: u32,
     pub(crate) copies: u32,
-    /// Appenders, or reads under way at one time.
+    /// Appenders, or concurrent reads.
     pub(crate) clients: usize,
     pub(crate) entry_bytes: usize,
     pub(crate) batch: usize,
 }
 
 impl Shape {
-    /// All but the stripes: what the sides of a comparison have in common.
+    /// All but the stripes: the parameters that the sides of a comparison share.
     pub(crate) fn asked(self) -> Asked {
         let Self { copies, clients, entry_bytes, batch, .. } = self;
         Asked { copies, clients, entry_bytes, batch }
@@ -39,7 +39,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// What the sides of a comparison have in common.
+/// The parameters that the sides of a comparison share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Asked {
     copies: u32,
@@ -56,15 +56,14 @@ impl fmt::Display for Asked {
     }
 }
 
-/// What a turn came to, as JSON has it. The fields are a promise to scripts.
+/// The results of a turn as JSON. Scripts depend on the fields.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figures {
     pub(crate) bench: &'static str,
     pub(crate) operation: &'static str,
     #[serde(flatten)]
     pub(crate) shape: Shape,
-    /// The nodes that have the chains of new positions, each from its head to its tail; and the one that hands them
-    /// out.
+    /// The nodes of the chains of new positions, each from head to tail; and the sequencer's node.
     pub(crate) chains: Vec<Vec<u32>>,
     pub(crate) sequencer: u32,
     pub(crate) seconds: f64,
@@ -72,11 +71,11 @@ pub(crate) struct Figures {
     pub(crate) operations_per_second: f64,
     pub(crate) entries: u64,
     pub(crate) entries_per_second: f64,
-    /// A follower has none.
+    /// `None` for a follower.
     #[serde(flatten)]
     pub(crate) latencies: Option<Latencies>,
     pub(crate) errors: u64,
-    /// The longest time in which no client had an answer.
+    /// The longest time in which no client got a response.
     pub(crate) longest_gap_us: Option<u64>,
     /// Of all servers together.
     pub(crate) server_cpu_us_per_operation: Option<f64>,
@@ -120,7 +119,7 @@ pub(crate) struct Cpu {
 }
 
 impl Figures {
-    /// So many operations, and entries in them, in that time.
+    /// The figures of this number of operations and entries within `time`.
     pub(crate) fn of(what: What, placed: &Placed, time: Duration, operations: u64, entries: u64, cpu: Cpu) -> Self {
         let seconds = time.as_secs_f64();
         let per = |cpu: Option<Duration>, count: u64| {
@@ -204,7 +203,7 @@ impl Compared for Figures {
     }
 }
 
-/// One measurement: what a figure needs of it.
+/// The fields of a measurement that plots need.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(crate) struct Measured {
     operation: String,
@@ -236,7 +235,7 @@ impl Measured {
         format!("{operation}, {batch} x {entry_bytes} B, {stripes} of {copies}")
     }
 
-    /// Its place on a curve of latency against load.
+    /// Its point on a curve of latency against load.
     pub(crate) fn place(&self) -> Place {
         Place {
             curve: self.curve(),
@@ -248,7 +247,7 @@ impl Measured {
         }
     }
 
-    /// What followers were told in a second, a column for each kind.
+    /// The entries per second of followers, a column for each kind.
     pub(crate) fn strips(measured: &[Self]) -> Vec<Strip> {
         let mut by_name: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for measured in measured.iter().filter(|measured| measured.operation == What::Follow.name()) {

@@ -1,16 +1,15 @@
-//! For how long each appender stands still when the node is killed that hands out a log's positions and has a unit of
-//! it.
+//! Measures how long each appender is blocked when the node is killed that is a log's sequencer and has a unit of it.
 //!
-//! The log goes on when whoever leads the catalogue has named another sequencer, and chains without the dead unit; if
-//! the catalogue was led from that very node, after its election. The two are measured apart ([`Leader`]).
+//! The log continues once the leader of the catalog has chosen another sequencer, and chains without the dead unit; if
+//! that very node led the catalog, after its election. The two cases are measured separately ([`Leader`]).
 //!
-//! Appenders have a connection each, spread over all nodes: some lose their own door, others don't. A gap is the
-//! longest time between two successes of one appender; it counts from shortly before the blow, and one that is still
-//! open at the end counts.
+//! Each appender has its own connection, and they are spread over all nodes: some lose their node, others do not. A gap
+//! is the longest time between two successes of one appender; it counts from shortly before the kill, and a gap that is
+//! still open at the end counts.
 //!
-//! There is one log of each kind. Between two runs the universe is made whole: the node is started again, the
-//! catalogue's replicas have all of its log, the log is trimmed, and each of its chains has all its copies. If then the
-//! sequencer, or the catalogue's leader, is not where it is wanted, nodes are killed beside the runs until it is.
+//! Each case has its own log. Between two runs the cluster is restored: the node is restarted, the catalog's replicas
+//! catch up, the log is trimmed, and each of its chains gets all its copies. If the sequencer or the catalog's leader
+//! is then not where the case requires it, nodes are killed outside the runs until it is.
 
 use std::fmt;
 use std::rc::Rc;
@@ -37,17 +36,16 @@ use crate::statistics::Spread;
 use crate::target::OPERATION_TIME_MAX;
 use crate::universe::{Strike, Universe, Which, wait_until};
 
-/// The node is killed at a random moment of this time, so that runs don't all meet the same part of a heartbeat.
+/// The node is killed at a random time within this, so that runs meet different phases of the heartbeat.
 const SPREAD_MS: u64 = 200;
-/// Appends count from so long before it.
+/// Measurement starts this long before the kill.
 const LEAD: Duration = Duration::from_millis(50);
-/// A log that was whole for so long is not being changed any more: its projection is replaced each second at most.
+/// A log that has been complete for this long is stable: its projection is replaced at most once a second.
 const UNCHANGED: Duration = Duration::from_millis(1_500);
-/// Nodes that are killed before a run at most, so that all are where they are wanted: each try succeeds half of the
-/// time.
+/// Maximum number of kills to prepare a run: each succeeds with a probability of about one half.
 const TRIES: usize = 30;
 
-/// Where the catalogue is led from when the node is killed.
+/// The location of the catalog's leader when the node is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Leader {
@@ -58,7 +56,7 @@ pub(crate) enum Leader {
 }
 
 impl Leader {
-    /// The one that is asked for, or both.
+    /// The given case, or both.
     pub(crate) fn wanted(one: Option<Self>) -> Vec<Self> {
         one.map_or_else(|| vec![Self::Elsewhere, Self::Same], |one| vec![one])
     }
@@ -71,7 +69,7 @@ impl Leader {
     }
 }
 
-/// One run, as JSON has it. The fields are a promise to scripts.
+/// One run as JSON. Scripts depend on the fields.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "bench", rename = "log kill")]
 pub(crate) struct Blow {
@@ -83,11 +81,11 @@ pub(crate) struct Blow {
     copies: u32,
     entry_bytes: usize,
     batch: usize,
-    /// Of each appender the node that it asks first, and its longest gap.
+    /// The first node of each appender, and its longest gap.
     doors: Vec<u32>,
     gaps_us: Vec<u64>,
     longest_gap_us: u64,
-    /// No append ended these: the run did.
+    /// Gaps ended by the end of the run, not by an append.
     open_gaps: usize,
     operations: u64,
     errors: u64,
@@ -102,7 +100,7 @@ const HEADING: &str =
     "RUN  LEADER     NODE  LONGEST MS  MEDIAN MS  AT ITS DOOR MS  ELSEWHERE MS  APPENDS  ERRORS  LOAD";
 
 impl Blow {
-    /// The gaps of those appenders whose door was that node's, or of all others.
+    /// The gaps of appenders connected to the killed node, or of all others.
     fn gaps(&self, is_at_node: bool) -> Vec<f64> {
         let gaps = self.doors.iter().zip(&self.gaps_us).filter(|(door, _)| (**door == self.node) == is_at_node);
         gaps.map(|(_, gap)| *gap as f64).collect()
@@ -134,16 +132,16 @@ impl fmt::Display for Blow {
     }
 }
 
-/// What the runs of one kind came to, in microseconds.
+/// The summary of all runs of one case, in microseconds.
 #[derive(Debug, Serialize)]
 struct Summary {
     bench: &'static str,
     leader: Leader,
     runs: usize,
     open_gaps: usize,
-    /// Of every appender in every run.
+    /// Over all appenders of all runs.
     gap_us: Option<Spread>,
-    /// Of each run that of the appender which stood still for longest.
+    /// Over the longest gap of each run.
     longest_gap_us: Option<Spread>,
 }
 
@@ -173,7 +171,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// A column for all appenders of each kind of run, and one for each run's longest gap.
+/// A column with all gaps of each case, and one with the longest gap of each run.
 fn strips(runs: &[Blow]) -> Vec<Strip> {
     let mut strips = Vec::new();
     for leader in Leader::wanted(None) {
@@ -227,7 +225,7 @@ pub(super) async fn run(
     }
 }
 
-/// The log of one kind of run.
+/// The log of one case.
 struct Bench<'a> {
     arguments: &'a Arguments,
     universe: &'a Universe,
@@ -237,8 +235,8 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Creates the log where it is wanted: the node that is asked hands out its positions. That it has a unit as well
-    /// may take some logs more.
+    /// Creates the log in the right place: the node that receives the request becomes its sequencer. It may take
+    /// several logs until that node also has a unit.
     async fn create(
         arguments: &'a Arguments,
         universe: &'a Universe,
@@ -263,7 +261,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// One run: append, kill, append on, bring the node back.
+    /// One run: append, kill, keep appending, bring the node back.
     async fn run(&self, number: usize, wait: Duration) -> Result<Blow, Stop> {
         let placed = self.arrange().await?;
         let (mut crew, mut recorders, mut doors) = (Crew::default(), Vec::new(), Vec::new());
@@ -277,7 +275,7 @@ impl<'a> Bench<'a> {
         }
         sleep(Duration::from_secs_f64(self.arguments.warmup) + wait).await;
         recorders.iter().for_each(|recorder| recorder.start());
-        // A few appends, so that the gaps have a beginning.
+        // Let some appends complete, so that the gaps have a beginning.
         sleep(LEAD).await;
         let struck = self.universe.strike(placed.sequencer, Strike::Kill)?;
         sleep(self.arguments.seconds()).await;
@@ -304,7 +302,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Waits until the universe is whole, and has the sequencer and the catalogue's leader where they are wanted.
+    /// Waits until the cluster is restored, with the sequencer and the catalog's leader on the required nodes.
     async fn arrange(&self) -> Result<Placed, Stop> {
         for _ in 0..TRIES {
             let placed = self.whole().await?;
@@ -313,7 +311,7 @@ impl<'a> Bench<'a> {
             if placed.sequencer_has_unit() && is_same == (self.leader == Leader::Same) {
                 return Ok(placed);
             }
-            // Another one hands out positions then, which has a unit; or another one leads.
+            // Afterwards another node, which has a unit, is the sequencer, or another node leads.
             let unwanted = if placed.sequencer_has_unit() { leads } else { placed.sequencer };
             let struck = self.universe.strike(unwanted, Strike::Kill)?;
             self.caught_up_without(unwanted).await?;
@@ -323,12 +321,12 @@ impl<'a> Bench<'a> {
         Err(sdk::Error::Unavailable(wanted).into())
     }
 
-    /// Waits until the log has another sequencer than a node that was killed, and the catalogue another leader.
+    /// Waits until the log has a sequencer, and the catalog a leader, other than the killed node.
     async fn caught_up_without(&self, dead: u32) -> Result<(), Stop> {
         let client = Client::connect(self.universe.others(dead))?;
         let log = client.log(self.log.name());
         wait_until("the log and the catalogue go on without a node", async || {
-            // Nobody looks whether a sequencer lives but who appends.
+            // Only appends detect that a sequencer has failed.
             log.append([""]).await?;
             let statuses = client.status_of_each().await;
             let cohorts = statuses.iter().flatten().flat_map(|status| &status.cohorts);
@@ -339,11 +337,10 @@ impl<'a> Bench<'a> {
         .await
     }
 
-    /// Waits until all nodes serve, the catalogue's replicas have caught up, and the log's chains have all their
-    /// copies.
+    /// Waits until all nodes serve, the catalog's replicas have caught up, and the log's chains have all their copies.
     async fn whole(&self) -> Result<Placed, Stop> {
         self.universe.caught_up(Which::Catalog).await?;
-        // What was appended in earlier runs would have to be copied, and says nothing of this one.
+        // Entries of earlier runs are irrelevant here, but would have to be copied.
         let tail = self.log.tail().await?;
         self.log.trim(tail).await?;
         wait_until("the log's chains have all their copies", async || {

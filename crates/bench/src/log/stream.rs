@@ -1,5 +1,5 @@
-//! One stream of reads, with many under way: as the door has it, since the client library gives each read a call of its
-//! own.
+//! One stream with many concurrent reads, through the server's streaming API, since the client library makes a separate
+//! call for each read.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -19,27 +19,27 @@ use tonic::transport::Endpoint;
 
 use crate::target::OPERATION_TIME_MAX;
 
-/// Reads of one message: as many as a door takes.
+/// Reads per message: the server's limit.
 const MESSAGE_READS_MAX: usize = STREAM_BATCH_MAX;
-/// Reads under way on one stream: a door refuses more.
+/// Concurrent reads on one stream: the server's limit.
 pub(crate) const READS_MAX: usize = 2 * MESSAGE_READS_MAX;
-/// HTTP/2's windows, as the client library has them.
+/// HTTP/2 flow control windows, as in the client library.
 const WINDOW_BYTES: u32 = 16 << 20;
 
-/// A stream of reads. Each reader has one of them under way.
+/// A stream of reads, with at most one in flight per reader.
 pub(crate) struct ReadStream {
     log: String,
     ask: UnboundedSender<StreamedRead>,
     waiting: Rc<RefCell<Waiting>>,
-    /// Ends with this.
+    /// Aborted when this is dropped.
     _answers: JoinSet<()>,
 }
 
-/// By the reader's number; empty once the stream has ended.
+/// By reader number; empty once the stream has ended.
 type Waiting = Vec<Option<oneshot::Sender<Option<read_answer::Answer>>>>;
 
 impl ReadStream {
-    /// Opens one at a node's door, for so many readers.
+    /// Opens a stream to a node, for this number of readers.
     pub(crate) async fn open(endpoint: &str, log: &str, readers: usize) -> Result<Self, Stop> {
         let unavailable =
             |error: &dyn std::fmt::Display| Stop::from(sdk::Error::Unavailable(format!("{endpoint}: {error}")));
@@ -68,12 +68,12 @@ impl ReadStream {
     }
 }
 
-/// Gives each answer to the reader that waits for it.
+/// Passes each answer to the reader that waits for it.
 async fn hand_out(mut answers: Streaming<ReadStreamResponse>, waiting: Rc<RefCell<Waiting>>) {
     while let Ok(Some(message)) = answers.message().await {
         for ReadAnswer { number, answer } in message.answers {
             if let Some(tell) = waiting.borrow_mut().get_mut(number as usize).and_then(Option::take) {
-                // Who was given up at the end of a run waits no more.
+                // The reader may have been canceled at the end of a run.
                 let _ = tell.send(answer);
             }
         }
@@ -81,7 +81,7 @@ async fn hand_out(mut answers: Streaming<ReadStreamResponse>, waiting: Rc<RefCel
     waiting.borrow_mut().clear();
 }
 
-/// What gRPC takes the messages from: whatever is asked by the time that it can send.
+/// The request messages: each contains all reads queued when gRPC can send.
 struct Feed(UnboundedReceiver<StreamedRead>);
 
 impl Stream for Feed {

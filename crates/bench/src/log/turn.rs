@@ -1,4 +1,4 @@
-//! One turn: a log is appended to or read for a while, and what that took of the machine's time is measured beside.
+//! One turn: appends to or reads of a log for a while, with the CPU time used.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use crate::measure::Times;
 use crate::recorder::Recorder;
 use crate::servers::Servers;
 
-/// Appenders at work.
+/// Measures appenders.
 pub(super) async fn appends(bed: &Bed, placed: &Placed, times: Times) -> Result<Figures, Stop> {
     let appenders = bed.appenders(placed)?;
     closed_loops(What::Append, bed, placed, times, appenders).await
 }
 
-/// Readers at work.
+/// Measures readers.
 pub(super) async fn random_reads(bed: &Bed, placed: &Placed, times: Times) -> Result<Figures, Stop> {
     let readers = bed.readers(placed).await?;
     closed_loops(What::Random, bed, placed, times, readers).await
@@ -55,10 +55,10 @@ async fn closed_loops(
     })
 }
 
-/// A follower that begins at the log's first entry, until it was told the last.
+/// Measures a follower from the log's first entry to its last.
 pub(super) async fn follow(bed: &Bed, placed: &Placed) -> Result<Figures, Stop> {
     let log = bed.door(placed, 0)?;
-    // The connection is there.
+    // Establishes the connection.
     log.tail().await?;
     let meter = Meter::begin(bed)?;
     let began = Instant::now();
@@ -74,11 +74,11 @@ pub(super) async fn follow(bed: &Bed, placed: &Placed) -> Result<Figures, Stop> 
     Ok(Figures::of(What::Follow, placed, time, operations, entries, meter.used()?))
 }
 
-/// What one append would cost without us.
+/// Measures the minimum cost of an append.
 pub(super) fn floor(floor: &ChainFloor, on_two: bool, placed: &Placed, times: Times) -> Result<Figures, Stop> {
     let shape = placed.shape;
     let (copies, bytes) = (shape.copies as usize, shape.batch * shape.entry_bytes);
-    // Nothing else of this process is under way.
+    // No other task of this process is running.
     let samples = floor.measure(on_two, copies, bytes, times.measured);
     let samples = samples.map_err(|error| Stop::invalid(format!("the floor can't be measured: {error}")))?;
     let operations = samples.nanoseconds.len();

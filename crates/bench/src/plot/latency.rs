@@ -1,8 +1,8 @@
-//! Latency against load, as the paper's figures have it: a point for each number of clients or rate, a curve for each
-//! target and operation, once for the mean and once for the 99th percentile.
+//! Latency against load, as in the paper's figures: a point for each number of clients or rate, and for each target and
+//! operation a curve for the mean and one for the 99th percentile.
 //!
-//! What was measured several times is one point: the medians. Latencies are on a logarithmic axis, since a mean and a
-//! 99th percentile would not fit on another.
+//! Repeated measurements form one point with their medians. Latencies are on a logarithmic axis, since a mean and a
+//! 99th percentile would not fit on a linear one.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use super::super::report::Figures;
 use super::super::statistics::Spread;
 use super::{Canvas, Drawn, FONT, OfBench, colour, on_axis, svg};
 
-/// One measurement: what a figure needs of it.
+/// The fields of a measurement that a plot needs.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(crate) struct Measured {
     target: String,
     operation: String,
     #[serde(default)]
     side: Option<String>,
-    /// Files of before there were open loops have none.
+    /// Absent in files written before open loops existed.
     #[serde(default = "closed")]
     mode: String,
     #[serde(default)]
@@ -51,7 +51,7 @@ impl Measured {
         serde_json::from_value(object).expect("what a figure needs is part of it")
     }
 
-    /// Its place in a figure.
+    /// Its point in a plot.
     pub(crate) fn place(&self) -> Place {
         Place {
             curve: self.curve(),
@@ -63,7 +63,7 @@ impl Measured {
         }
     }
 
-    /// The curve that it is of: its name.
+    /// The name of its curve.
     fn curve(&self) -> String {
         let side = self.side.as_ref().map_or_else(String::new, |side| format!("{side}: "));
         let percent = match self.write_percent {
@@ -74,30 +74,29 @@ impl Measured {
         format!("{side}{target} {operation}{percent}, {value_bytes} B, {mode} loop")
     }
 
-    /// What was asked for, so that repetitions are known as such, and points have their order: thousandths of a rate,
-    /// or clients.
+    /// The requested load, which identifies repetitions and orders points: clients, or thousandths of a rate.
     fn asked(&self) -> u64 {
         self.rate.map_or(self.clients as u64, |rate| (rate * 1_000.0).round() as u64)
     }
 }
 
-/// A measurement's place in a figure.
+/// A measurement's point in a plot.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Place {
     /// The curve's name.
     pub(crate) curve: String,
-    /// What was asked for: repetitions have the same, and points have its order.
+    /// The requested load: identifies repetitions and orders points.
     pub(crate) asked: u64,
-    /// So much a second.
+    /// Operations or entries per second.
     pub(crate) load: f64,
-    /// 0 where nothing was done.
+    /// 0 if no operation succeeded.
     pub(crate) mean_ms: f64,
     pub(crate) p99_ms: f64,
-    /// Past what can be done.
+    /// The offered load exceeded the capacity.
     pub(crate) is_saturated: bool,
 }
 
-/// A point of a curve: what is done in a second, and milliseconds.
+/// A point of a curve: load per second, and latencies in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Dot {
     load: f64,
@@ -124,7 +123,7 @@ impl Dot {
 /// The curves by name, each with its points in order.
 fn curves(places: &[Place]) -> BTreeMap<String, Vec<Dot>> {
     let mut by_curve: BTreeMap<String, BTreeMap<u64, Vec<&Place>>> = BTreeMap::new();
-    // Where nothing was done there is no latency.
+    // Without a successful operation there is no latency.
     for place in places.iter().filter(|place| place.mean_ms > 0.0) {
         by_curve.entry(place.curve.clone()).or_default().entry(place.asked).or_default().push(place);
     }
@@ -132,7 +131,7 @@ fn curves(places: &[Place]) -> BTreeMap<String, Vec<Dot>> {
     by_curve.into_iter().map(|(name, points)| (name, dots(points))).collect()
 }
 
-/// The figure; the load is of these.
+/// The plot; `load` is the label of the load axis.
 pub(crate) fn latency(places: &[Place], load: &str) -> String {
     let curves = curves(places);
     svg(|canvas| draw(canvas, load, &curves))
@@ -143,7 +142,7 @@ fn draw<'a>(canvas: &Canvas<'a>, load: &str, curves: &BTreeMap<String, Vec<Dot>>
     let most = dots().map(|dot| dot.load).fold(1.0, f64::max) * 1.05;
     let lowest = dots().map(|dot| dot.mean_ms.min(dot.p99_ms)).fold(f64::INFINITY, f64::min);
     let highest = dots().map(|dot| dot.mean_ms.max(dot.p99_ms)).fold(0.0, f64::max);
-    // Room above for the names of the curves.
+    // Space for the names of the curves.
     let room = 1.6_f64.powi(1 + curves.len() as i32);
     let range = if highest > 0.0 { lowest / 1.5..highest * room } else { 0.1..10.0 };
     let mut chart = ChartBuilder::on(canvas)
@@ -169,7 +168,7 @@ fn draw<'a>(canvas: &Canvas<'a>, load: &str, curves: &BTreeMap<String, Vec<Dot>>
             .label(format!("{name}: mean (line), p99 (dashes)"))
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
         chart.draw_series(DashedLineSeries::new(line(|dot| dot.p99_ms), 6, 4, colour.stroke_width(1)))?;
-        // A point past what can be done is hollow.
+        // A saturated point is hollow.
         for figure in [|dot: &Dot| dot.mean_ms, |dot: &Dot| dot.p99_ms] {
             chart.draw_series(dots.iter().map(|dot| {
                 let style = if dot.is_saturated { colour.stroke_width(1) } else { colour.filled() };

@@ -1,15 +1,15 @@
-//! Measurements side by side, each a dot, a column for each kind: how they spread is seen without a model of it. A bar
-//! marks the median.
+//! Strip plots: each measurement is a dot, in a column for each kind, which shows the distribution without a model. A
+//! bar marks the median.
 
 use plotters::prelude::*;
 
 use super::super::statistics::Spread;
 use super::{Canvas, Drawn, FONT, SIZE, colour, on_axis, svg};
 
-/// The part of a column's width that its dots keep to; its bar has a little more.
+/// Width of the dots and of the bar, as fractions of a column.
 const DOTS_WIDTH: f64 = 0.5;
 const BAR_WIDTH: f64 = 0.7;
-/// Dots beside each other before the next are above the first again.
+/// Horizontal positions of dots before they repeat.
 const DOTS_BESIDE: usize = 8;
 /// Pixels to the left and right of all columns.
 const MARGINS: u32 = 112;
@@ -21,7 +21,7 @@ pub(crate) struct Strip {
     pub(crate) measurements: Vec<f64>,
 }
 
-/// The figure.
+/// The plot.
 pub(crate) fn strip(title: &str, unit: &str, strips: &[Strip]) -> String {
     svg(|canvas| draw(canvas, title, unit, strips))
 }

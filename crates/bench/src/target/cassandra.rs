@@ -1,5 +1,4 @@
-//! Cassandra as a peer, through its usual driver: each operation at one level of consistency, by a coordinator that is
-//! a replica.
+//! Cassandra through its usual driver: each operation at a fixed consistency level, with a replica as coordinator.
 
 use std::sync::Arc;
 
@@ -15,19 +14,19 @@ use terminal::Stop;
 
 use super::{COLUMN, OPERATION_TIME_MAX};
 
-/// What is needed once: three replicas of each row.
+/// The schema, with three replicas of each row.
 const SCHEMA: [&str; 2] = [
     "CREATE KEYSPACE IF NOT EXISTS loggos_bench \
      WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 3}",
     "CREATE TABLE IF NOT EXISTS loggos_bench.cells (key blob PRIMARY KEY, value blob, version bigint)",
 ];
 
-/// How many replicas answer before a client is answered.
+/// The number of replicas that must respond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// A majority: what is comparable to a universe's reads and writes, though it is not linearizable.
+    /// A majority: comparable to Loggos's reads and writes, though not linearizable.
     Quorum,
-    /// One: what Spinnaker's paper calls weak (appendix D.6.1).
+    /// One: weak consistency in Spinnaker's paper (appendix D.6.1).
     One,
 }
 
@@ -40,7 +39,7 @@ impl From<Level> for Consistency {
     }
 }
 
-/// A session with its statements.
+/// A session with its prepared statements.
 #[derive(Clone)]
 pub(crate) struct Cassandra {
     session: Arc<Session>,
@@ -50,7 +49,7 @@ pub(crate) struct Cassandra {
 }
 
 impl Cassandra {
-    /// Creates the table that is written and read.
+    /// Creates the table.
     pub(crate) async fn prepare(endpoints: &[String]) -> Result<(), Stop> {
         let session = session(endpoints).await?;
         for statement in SCHEMA {
@@ -76,13 +75,13 @@ impl Cassandra {
         Ok(Self { session, write, conditional_put, read })
     }
 
-    /// Puts a key. Its version says nothing here.
+    /// Puts a key. The returned version has no meaning.
     pub(crate) async fn write(&self, key: Bytes, value: Bytes) -> Result<i64, sdk::Error> {
         self.execute(&self.write, (&key[..], &value[..])).await?;
         Ok(1)
     }
 
-    /// Puts a key if its column `version` has this number (0: if it is absent), and counts that: a round of Paxos.
+    /// Puts a key if its column `version` has this number (0: if it is absent), and increments it: a round of Paxos.
     pub(crate) async fn conditional_put(&self, key: Bytes, value: Bytes, expected: i64) -> Result<i64, sdk::Error> {
         let condition = (expected != 0).then_some(expected);
         let values = (&value[..], expected + 1, &key[..], condition);
@@ -96,12 +95,12 @@ impl Cassandra {
         Err(sdk::Error::Refused { column: COLUMN, expected, actual: actual.unwrap_or(0) })
     }
 
-    /// Whether a key is there.
+    /// Whether a key exists.
     pub(crate) async fn read(&self, key: Bytes) -> Result<bool, sdk::Error> {
         Ok(self.execute(&self.read, (&key[..],)).await?.is_some())
     }
 
-    /// The first row of the answer, if it has any.
+    /// The first row of the response, if any.
     async fn execute(
         &self,
         statement: &PreparedStatement,

@@ -1,4 +1,4 @@
-//! etcd as a peer: the calls that the benchmark makes, over connections to all members.
+//! etcd: the calls that the benchmark needs, over connections to all members.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::{COLUMN, OPERATION_TIME_MAX};
 
-/// How long a connection may take to be made.
+/// Timeout of establishing a connection.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// The members, the leader first, and the one that is asked.
+/// The members, the leader first, and the one in use.
 #[derive(Clone)]
 pub(crate) struct Etcd {
     channels: Vec<Channel>,
@@ -31,15 +31,15 @@ impl Etcd {
         Ok(Self { channels: leader_first(endpoints).await?, current: 0 })
     }
 
-    /// Puts a key; gives its new `mod_revision`, which is the answer's own revision.
+    /// Puts a key; returns its new `mod_revision`, which is the revision of the response.
     pub(crate) async fn write(&mut self, key: Bytes, value: Bytes) -> Result<i64, sdk::Error> {
         let request = timed(PutRequest { key, value, ..PutRequest::default() });
         let answer = self.member().put(request).await.map_err(|status| self.pass_over(&status))?;
         Ok(revision(answer.into_inner().header))
     }
 
-    /// Puts a key if it has this `mod_revision`; gives its new one. A refusal comes with the one it has, in one round
-    /// trip, as Loggos' does.
+    /// Puts a key if it has this `mod_revision`; returns the new one. A refusal includes the current one, in one round
+    /// trip, as with Loggos.
     pub(crate) async fn conditional_put(&mut self, key: Bytes, value: Bytes, expected: i64) -> Result<i64, sdk::Error> {
         let compare = Compare {
             result: CompareResult::Equal.into(),
@@ -61,7 +61,7 @@ impl Etcd {
         Err(sdk::Error::Refused { column: COLUMN, expected, actual: revision_found(&answer) })
     }
 
-    /// Whether a key is there.
+    /// Whether a key exists.
     pub(crate) async fn read(&mut self, key: Bytes) -> Result<bool, sdk::Error> {
         let request = timed(RangeRequest { key, ..RangeRequest::default() });
         let answer = self.member().range(request).await.map_err(|status| self.pass_over(&status))?;
@@ -72,7 +72,7 @@ impl Etcd {
         KvClient::new(self.channels[self.current].clone()).max_decoding_message_size(usize::MAX)
     }
 
-    /// Goes on with the next member.
+    /// Switches to the next member.
     fn pass_over(&mut self, status: &Status) -> sdk::Error {
         self.current = (self.current + 1) % self.channels.len();
         sdk::Error::Unavailable(status.to_string())
@@ -89,7 +89,7 @@ fn revision(header: Option<ResponseHeader>) -> i64 {
     header.map_or(0, |header| header.revision)
 }
 
-/// The `mod_revision` that a refused transaction found; 0 if the key is absent.
+/// The `mod_revision` found by a refused transaction; 0 if the key is absent.
 fn revision_found(answer: &TxnResponse) -> i64 {
     let found = answer.responses.first().and_then(|response| response.response.as_ref());
     match found {
@@ -98,7 +98,7 @@ fn revision_found(answer: &TxnResponse) -> i64 {
     }
 }
 
-/// New connections to all members, that to the leader first.
+/// New connections to all members, the leader first.
 async fn leader_first(endpoints: &[String]) -> Result<Vec<Channel>, Stop> {
     let mut channels = Vec::with_capacity(endpoints.len());
     let mut leader = None;
