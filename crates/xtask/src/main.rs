@@ -1,11 +1,12 @@
-//! `cargo xtask check`: what to run before a commit. `.ci/run` runs the same, and beside it planted bugs, real nodes and
-//! foreign clients.
+//! `cargo xtask check`: the checks to run before a commit. `.ci/run` runs the same, and also planted bugs, real nodes
+//! and third-party clients.
 
 use std::env;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// Names of steps, and cargo's arguments. The other tests run sockets and real nodes: minutes, on a quiet machine only.
+/// Names of the steps, and cargo's arguments. All other tests run sockets and real nodes: they take minutes, and need
+/// an idle machine.
 const STEPS: [(&str, &str); 4] = [
     ("format", "fmt --all -- --check"),
     ("lints", "clippy --locked --workspace --all-targets -- -D warnings"),
