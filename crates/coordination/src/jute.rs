@@ -50,17 +50,25 @@ pub enum DecodeError {
     /// Null where a value is required.
     #[error("a required string is null")]
     Null,
-    /// A field has a value that it can't have.
+    /// The value of a field is out of range.
     #[error("invalid {what} {value}")]
     Invalid {
         /// The field.
         what: &'static str,
-        /// Its value.
+        /// The value that was read.
         value: i32,
     },
     /// An operation that the server does not know.
     #[error("unknown operation {0}")]
     UnknownOperation(i32),
+}
+
+/// A frame would have been longer than its limit; nothing of it was kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a frame of more than {limit} bytes")]
+pub struct FrameTooLong {
+    /// The limit in bytes.
+    pub limit: usize,
 }
 
 /// A value that can be read from a frame and written to one.
@@ -145,10 +153,21 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Writes values, and frames around them.
-#[derive(Debug, Default)]
+/// Maximum length of a frame in bytes, as far as its prefix can hold it.
+const FRAME_BYTES_LIMIT: usize = i32::MAX as usize;
+
+/// Writes values, and frames around them. What exceeds the limit of a frame is not written.
+#[derive(Debug)]
 pub struct Writer {
     buffer: BytesMut,
+    limit: usize,
+    is_over_limit: bool,
+}
+
+impl Default for Writer {
+    fn default() -> Self {
+        Self::with_chunks(0)
+    }
 }
 
 impl Writer {
@@ -161,7 +180,7 @@ impl Writer {
     /// An empty writer that allocates memory in chunks of this size, for many small frames.
     #[must_use]
     pub fn with_chunks(bytes: usize) -> Self {
-        Self { buffer: BytesMut::with_capacity(bytes) }
+        Self { buffer: BytesMut::with_capacity(bytes), limit: FRAME_BYTES_LIMIT, is_over_limit: false }
     }
 
     /// Returns the written bytes. Their memory is reused once they are dropped.
@@ -169,31 +188,66 @@ impl Writer {
         self.buffer.split().freeze()
     }
 
-    /// Writes one frame: its length, then what `body` writes.
+    /// Writes one frame: its length, then what `body` writes. The body is known to be short, because its variable parts
+    /// have arrived in one frame.
     pub fn frame(&mut self, body: impl FnOnce(&mut Self)) -> Bytes {
+        let frame = self.frame_within(FRAME_BYTES_LIMIT, body);
+        debug_assert!(frame.is_ok(), "what has arrived in one frame fits into another one");
+        frame.unwrap_or_default()
+    }
+
+    /// Writes one frame of at most `limit` bytes, including its length.
+    ///
+    /// # Errors
+    /// When `body` writes more. At most `limit` bytes of it were buffered.
+    pub fn frame_within(&mut self, limit: usize, body: impl FnOnce(&mut Self)) -> Result<Bytes, FrameTooLong> {
         self.buffer.clear();
-        self.buffer.put_i32(0);
+        (self.limit, self.is_over_limit) = (limit.min(FRAME_BYTES_LIMIT), false);
+        self.raw(&[0; 4]);
         body(self);
-        let length = to_length(self.buffer.len() - 4);
-        self.buffer[..4].copy_from_slice(&length.to_be_bytes());
-        self.take()
+        let is_over_limit = std::mem::take(&mut self.is_over_limit);
+        self.limit = FRAME_BYTES_LIMIT;
+        match i32::try_from(self.buffer.len().wrapping_sub(4)) {
+            Ok(length) if !is_over_limit => {
+                self.buffer[..4].copy_from_slice(&length.to_be_bytes());
+                Ok(self.take())
+            }
+            _ => {
+                // Frees the memory.
+                self.buffer = BytesMut::new();
+                Err(FrameTooLong { limit })
+            }
+        }
+    }
+
+    /// Whether the frame is longer than its limit: what is written from now on is lost.
+    #[must_use]
+    pub const fn is_over_limit(&self) -> bool {
+        self.is_over_limit
     }
 
     /// Writes bytes that are encoded already.
     pub fn raw(&mut self, bytes: &[u8]) {
-        self.buffer.put_slice(bytes);
+        if bytes.len() > self.limit - self.buffer.len() {
+            self.is_over_limit = true;
+        }
+        if !self.is_over_limit {
+            self.buffer.put_slice(bytes);
+        }
+    }
+
+    fn length(&mut self, length: usize) {
+        match i32::try_from(length) {
+            Ok(length) => length.encode(self),
+            Err(_) => self.is_over_limit = true,
+        }
     }
 
     /// Writes a vector.
     pub fn sequence<'a, T: Record<'a>>(&mut self, items: impl ExactSizeIterator<Item = T>) {
-        self.buffer.put_i32(to_length(items.len()));
+        self.length(items.len());
         items.for_each(|item| item.encode(self));
     }
-}
-
-/// Lengths are far below 2 GiB: a node's data came in one frame, and a listing of that size does not fit in memory.
-fn to_length(length: usize) -> i32 {
-    i32::try_from(length).expect("frames are shorter than 2 GiB")
 }
 
 macro_rules! number {
@@ -229,8 +283,13 @@ impl<'a> Record<'a> for Option<&'a [u8]> {
     }
 
     fn encode(&self, writer: &mut Writer) {
-        (self.map_or(-1, |bytes| to_length(bytes.len()))).encode(writer);
-        writer.raw(self.unwrap_or_default());
+        match self {
+            Some(bytes) => {
+                writer.length(bytes.len());
+                writer.raw(bytes);
+            }
+            None => (-1).encode(writer),
+        }
     }
 }
 
@@ -271,7 +330,7 @@ impl<'a, T> Sequence<'a, T> {
         Self(Items::Given(items))
     }
 
-    /// How many there are.
+    /// Number of values.
     #[must_use]
     pub const fn len(&self) -> usize {
         match self.0 {
@@ -323,7 +382,7 @@ impl<'a, T: Record<'a> + Copy> Record<'a> for Sequence<'a, T> {
     }
 
     fn encode(&self, writer: &mut Writer) {
-        to_length(self.len()).encode(writer);
+        writer.length(self.len());
         self.iter().for_each(|item| item.encode(writer));
     }
 }

@@ -26,6 +26,11 @@ pub const QUEUE_BYTES_MAX: usize = 4 << 20;
 pub const GATHERED_BYTES_MAX: usize = 64 << 20;
 /// Maximum bytes of replies and events held back for one connection; it is closed above that.
 pub const HELD_BYTES_MAX: usize = 16 << 20;
+/// Maximum bytes of a reply. A listing of more children than fit fails.
+pub const REPLY_BYTES_MAX: usize = 64 << 20;
+/// Maximum bytes of a reply to multiRead, whose short operations may ask for one large node many times. Clients refuse
+/// larger frames by default.
+pub const MULTI_READ_REPLY_BYTES_MAX: usize = 4 << 20;
 /// Small replies share chunks of this size: large enough to save allocations, small enough that one unsent reply does not
 /// keep much memory.
 pub const OUTPUT_CHUNK_BYTES: usize = 4 << 10;

@@ -353,3 +353,23 @@ fn absurd_lengths_end_the_connection() {
         assert_eq!(frames.next(), Err(FrameError::Length(length)));
     }
 }
+
+#[test]
+fn frames_have_a_limit() {
+    let mut writer = Writer::new();
+    let value: Option<&[u8]> = Some(b"12345678");
+    assert_eq!(writer.frame_within(16, |writer| value.encode(writer)).unwrap().len(), 16);
+    for limit in [0, 3, 4, 15] {
+        assert_eq!(writer.frame_within(limit, |writer| value.encode(writer)), Err(FrameTooLong { limit }));
+    }
+    let mut lost = 0;
+    let result = writer.frame_within(100, |writer| {
+        for _ in 0..1_000 {
+            value.encode(writer);
+            lost += usize::from(writer.is_over_limit());
+        }
+    });
+    assert_eq!((result, lost), (Err(FrameTooLong { limit: 100 }), 992));
+    // The writer goes on.
+    assert_eq!(writer.frame(|writer| 1.encode(writer))[..], [0, 0, 0, 4, 0, 0, 0, 1]);
+}

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use super::{ConnectionId, Server};
 use crate::acl::{self, Acl, Id, perms};
 use crate::jute::{
-    ClientInfo, DataReply, ErrorReply, EventType, MultiResult, NumberReply, PathAndWatch, PathReply, ReadOperation,
-    Record, ReplyHeader, Request, Sequence, SetWatches2, Stat, Writer,
+    ClientInfo, DataReply, ErrorReply, EventType, FrameTooLong, MultiResult, NumberReply, PathAndWatch, PathReply,
+    ReadOperation, Record, ReplyHeader, Request, Sequence, SetWatches2, Stat, Writer,
 };
-use crate::limits::WATCHES_MAX;
+use crate::limits::{MULTI_READ_REPLY_BYTES_MAX, REPLY_BYTES_MAX, WATCHES_MAX};
 use crate::state::State;
 use crate::tree::NodeRef;
 use crate::watches::{Table, WatcherType, Watches};
@@ -55,7 +55,11 @@ impl Server {
             Err(_) => Err(ErrorCode::Marshalling),
         };
         let zxid = self.state.zxid();
-        let frame = self.writer.frame(|writer| {
+        let limit = match &request {
+            Ok(Request::MultiRead(_)) => MULTI_READ_REPLY_BYTES_MAX,
+            _ => REPLY_BYTES_MAX,
+        };
+        let frame = self.writer.frame_within(limit, |writer| {
             let err = answer.as_ref().map_or_else(|error| error.code(), |_| 0);
             ReplyHeader { xid, zxid, err }.encode(writer);
             if let Ok(answer) = &answer {
@@ -70,7 +74,7 @@ impl Server {
         if self.watches.count() > WATCHES_MAX {
             self.close(connection);
         }
-        frame
+        frame.unwrap_or_else(|FrameTooLong { .. }| self.header(xid, Some(ErrorCode::Marshalling)))
     }
 }
 
@@ -265,7 +269,12 @@ impl Answer<'_> {
             Answer::Path(path) => PathReply { path }.encode(writer),
             Answer::Error(error) => error.encode(writer),
             Answer::Each(each) => {
-                each.iter().for_each(|read| encode_each(read, writer));
+                for read in each {
+                    encode_each(read, writer);
+                    if writer.is_over_limit() {
+                        return;
+                    }
+                }
                 MultiResult::encode_end(writer);
             }
         }
