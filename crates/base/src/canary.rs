@@ -167,6 +167,8 @@ bugs! {
     ReadOvertakesWrite(22, "a read does not wait for the session's writes before it"),
     DuplicateBatchApplied(28, "a batch that lies in the log twice is applied twice"),
     OwnBatchEarly(28, "a server applies its own batch before the positions in front of it"),
+    OwnDuplicateSkipped(28, "a server does not apply the position of its own batch that it has applied at another one"),
+    LateSnapshotEventCounts(28, "an event about a cancelled snapshot counts for the one in progress"),
     WatchAfterReply(28, "a client is told of a change after a reply that shows it"),
     SyncAnsweredAtOnce(28, "a sync is answered without asking for the log's tail"),
     MultiKeepsFirst(28, "a multi that fails leaves what its first operations did"),

@@ -6,7 +6,7 @@
 //!
 //! *Writes* are appended to the log and answered when they are applied: at that point their batch is durable, and all
 //! earlier positions were applied (guarantee 28). The server applies its own batches from memory once their positions
-//! are known.
+//! are known and all earlier positions were applied.
 //!
 //! *Reads* are answered from the local tree, in the order of the session's requests, so that a session reads its own
 //! writes. They never go back behind a state that the client has seen: a connection starts with an entry in the log,
@@ -93,48 +93,52 @@ pub struct Config {
 pub enum Event {
     /// A client has connected.
     Connected {
-        /// Its connection.
+        /// A number that was not used before.
         connection: ConnectionId,
-        /// Where from.
+        /// The client's address: its first identity.
         address: IpAddr,
-        /// Random, the password of the session if one is opened.
+        /// Random: the password of the session, if the client opens a new one.
         password: Password,
     },
-    /// A frame has come.
+    /// A client has sent a frame.
     Frame {
-        /// From whom.
+        /// The client's connection.
         connection: ConnectionId,
-        /// It.
+        /// The frame, without its length.
         frame: Frame,
     },
     /// The connection is closed by the client, or broken.
     Disconnected {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
     },
     /// The connection's output buffer is full (slow consumer). Further replies are held back and reading pauses.
     OutputFull {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
     },
     /// The output buffer has room again.
     OutputDrained {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
     },
-    /// An append has completed: the entry is durable at the tail of its chain.
+    /// An append has completed: the entry is durable at the tail of its chain. The server may apply the entry from memory
+    /// once all earlier positions were applied.
     Appended {
-        /// Which.
+        /// The append's number in [`Action::Append`].
         append: AppendId,
         /// The entry's position.
         position: Position,
     },
     /// An append has failed; the entry may or may not be in the log. The server retries it.
     AppendFailed {
-        /// Which.
+        /// The append's number in [`Action::Append`].
         append: AppendId,
     },
-    /// The content of a position. Positions arrive in order; those of the server's own appends may be omitted.
+    /// The content of a position. The driver plays every position from [`State::next`] on, in order and without gaps,
+    /// including those of the server's own appends: a failed append that is in the log nevertheless, its successful
+    /// retry, and the appends of a server before it rejoined are at positions that the server does not know. A position
+    /// that was applied already is ignored, so that a driver may skip to [`State::next`] whenever it reads on.
     Played {
         /// The position.
         position: Position,
@@ -143,22 +147,33 @@ pub enum Event {
     },
     /// The tail of the log at some time after the request.
     Tail {
-        /// Which request is answered.
+        /// The request's number in [`Action::RequestTail`].
         request: TailId,
         /// All completed appends are below this position.
         tail: Position,
     },
     /// The tail request has failed. The server retries it.
     TailFailed {
-        /// Which.
+        /// The request's number in [`Action::RequestTail`].
         request: TailId,
     },
-    /// A snapshot piece is durable.
-    PieceKept,
+    /// The driver has accepted a snapshot piece and has room for the next one.
+    PieceKept {
+        /// The snapshot, as in [`Action::KeepPiece`].
+        next: Position,
+        /// The piece, as in [`Action::KeepPiece`].
+        index: u32,
+    },
     /// The whole snapshot and its pointer are durable.
-    SnapshotKept,
-    /// The snapshot could not be written.
-    SnapshotFailed,
+    SnapshotKept {
+        /// The snapshot, as in [`Action::KeepPiece`].
+        next: Position,
+    },
+    /// The snapshot could not be written. The server writes another one later.
+    SnapshotFailed {
+        /// The snapshot, as in [`Action::KeepPiece`].
+        next: Position,
+    },
     /// The timer of [`Action::SetTimer`] has fired.
     Timer,
 }
@@ -168,45 +183,48 @@ pub enum Event {
 pub enum Action {
     /// Send a frame.
     Send {
-        /// To whom.
+        /// The receiver's connection.
         connection: ConnectionId,
         /// The frame, including its length.
         frame: Bytes,
     },
     /// Close a connection after all pending output was sent. No further event is expected for it.
     Close {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
     },
     /// Read nothing more from a connection.
     Pause {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
     },
     /// Read on.
     Resume {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
     },
-    /// Append an entry. [`Event::Appended`] follows, or [`Event::AppendFailed`].
+    /// Append an entry. [`Event::Appended`] follows, or [`Event::AppendFailed`]. A retry has the number of the first
+    /// attempt.
     Append {
-        /// Which.
+        /// The append's number, unique to this server.
         append: AppendId,
-        /// It.
+        /// The entry, of at most [`crate::limits::ENTRY_BYTES_MAX`] bytes.
         entry: Bytes,
     },
     /// Ask for the tail. [`Event::Tail`] follows, or [`Event::TailFailed`].
     RequestTail {
-        /// Which.
+        /// The request's number, unique to this server.
         request: TailId,
     },
     /// Set the timer, replacing the previous one.
     SetTimer(Monotonic),
-    /// Write a snapshot piece to the log. [`Event::PieceKept`] follows, or [`Event::SnapshotKept`] after the last one.
+    /// Write a snapshot piece to the log. [`Event::PieceKept`] follows, or [`Event::SnapshotKept`] after the last one, or
+    /// [`Event::SnapshotFailed`]. A piece with index 0 begins a snapshot; an unfinished earlier one is cancelled, and
+    /// events about it are ignored.
     KeepPiece {
         /// The snapshot contains all positions below this one.
         next: Position,
-        /// From 0.
+        /// The piece's number, from 0.
         index: u32,
         /// The piece.
         piece: Bytes,
@@ -244,14 +262,8 @@ enum Membership {
     Member(ServerId),
 }
 
-/// The content of a position that was not applied yet.
-#[derive(Debug)]
-enum Source {
-    /// Received from the log.
-    Log(Option<Bytes>),
-    /// The server's own batch and its encoded length.
-    Own(Arc<Batch>, usize),
-}
+/// A batch of this server, and the size of its entry in bytes.
+type OwnBatch = (Arc<Batch>, usize);
 
 /// A translation server.
 ///
@@ -266,8 +278,9 @@ pub struct Server {
     by_session: BTreeMap<SessionId, ConnectionId>,
     watches: Watches<ConnectionId>,
     batcher: Batcher,
-    /// Positions received out of order.
-    ahead: BTreeMap<Position, Source>,
+    /// Completed appends of this server at positions that were not applied yet. They are applied from memory, without
+    /// waiting for the log to return them.
+    own: BTreeMap<Position, OwnBatch>,
     tails: Tails,
     expirer: Expirer,
     collector: Collector,
@@ -293,7 +306,7 @@ impl Server {
             by_session: BTreeMap::new(),
             watches: Watches::default(),
             batcher: Batcher::default(),
-            ahead: BTreeMap::new(),
+            own: BTreeMap::new(),
             tails: Tails::default(),
             expirer: Expirer::new(now.monotonic),
             collector: Collector::new(now.monotonic),
@@ -378,23 +391,18 @@ impl Server {
                 }
             }
             Event::Appended { append, position } => {
-                if let Some(source) = self.batcher.appended(append)
+                if let Some(batch) = self.batcher.appended(append)
                     && position >= self.state.next()
                 {
-                    self.ahead.insert(position, source);
-                    self.play();
+                    self.own.insert(position, batch);
+                    self.play_own();
                 }
             }
             Event::AppendFailed { append } => {
                 self.batcher.failed(append);
                 self.retry_at = self.retry_at.min(now.monotonic + RETRY);
             }
-            Event::Played { position, entry } => {
-                if position >= self.state.next() {
-                    self.ahead.entry(position).or_insert(Source::Log(entry));
-                    self.play();
-                }
-            }
+            Event::Played { position, entry } => self.played(position, entry),
             Event::Tail { request, tail } => {
                 self.tails.answered(request, tail);
                 self.tail_reached();
@@ -403,9 +411,9 @@ impl Server {
                 self.tails.failed(request);
                 self.retry_at = self.retry_at.min(now.monotonic + RETRY);
             }
-            Event::PieceKept => self.next_piece(),
-            Event::SnapshotKept => self.snapshot_kept(),
-            Event::SnapshotFailed => self.give_up_snapshot(),
+            Event::PieceKept { next, index } => self.piece_kept(next, index),
+            Event::SnapshotKept { next } => self.snapshot_kept(next),
+            Event::SnapshotFailed { next } => self.snapshot_failed(next),
             Event::Timer => self.timer(),
         }
     }
@@ -464,23 +472,42 @@ impl Server {
         }
     }
 
-    /// Applies consecutive positions as far as they are available.
-    fn play(&mut self) {
+    /// Applies a position that was read from the log, then the server's own batches that follow.
+    fn played(&mut self, position: Position, entry: Option<Bytes>) {
+        let next = self.state.next();
+        debug_assert!(position <= next, "the driver plays all positions, in order");
+        if position != next {
+            return;
+        }
+        if let Some((batch, bytes)) = self.own.remove(&position) {
+            self.apply(Some(&Entry::Batch(batch)), bytes);
+        } else {
+            let bytes = entry.as_ref().map_or(0, Bytes::len);
+            // All servers skip an undecodable entry alike.
+            let entry = entry.and_then(|entry| Entry::decode(entry).ok());
+            if planted(Bug::OwnDuplicateSkipped)
+                && let Some(Entry::Batch(batch)) = &entry
+                && self.id() == Some(batch.server)
+                && !self.batcher.is_in_flight(batch.number)
+            {
+                return;
+            }
+            self.apply(entry.as_ref(), bytes);
+        }
+        self.play_own();
+    }
+
+    /// Applies the server's own batches at the next positions.
+    fn play_own(&mut self) {
         loop {
             let mut next = self.state.next();
             if planted(Bug::OwnBatchEarly)
-                && let Some((own, _)) = self.ahead.iter().find(|(_, source)| matches!(source, Source::Own(..)))
+                && let Some(own) = self.own.keys().next()
             {
                 next = *own;
             }
-            let Some(source) = self.ahead.remove(&next) else { break };
-            let (entry, bytes) = match source {
-                Source::Own(batch, bytes) => (Some(Entry::Batch(batch)), bytes),
-                Source::Log(None) => (None, 0),
-                // All servers skip an undecodable entry alike.
-                Source::Log(Some(bytes)) => (Entry::decode(bytes.clone()).ok(), bytes.len()),
-            };
-            self.apply(entry.as_ref(), bytes);
+            let Some((batch, bytes)) = self.own.remove(&next) else { break };
+            self.apply(Some(&Entry::Batch(batch)), bytes);
         }
         self.tail_reached();
         self.begin_snapshot_if_due();

@@ -60,6 +60,12 @@ enum Happening {
     },
     /// A position becomes an entry or a hole.
     Resolve(u64),
+    /// A snapshot is durable.
+    Snapshot {
+        server: usize,
+        boot: u64,
+        written: Writing,
+    },
     /// A server receives further positions.
     Feed {
         server: usize,
@@ -88,8 +94,17 @@ struct Process {
     cut_until: Time,
     fed: u64,
     is_feed_due: bool,
-    pieces: Vec<Bytes>,
+    /// Whether it reads the log from the server's next position on, or every position that was not read yet.
+    skips_applied: bool,
+    snapshot: Option<Writing>,
     looked_at: Position,
+}
+
+/// A snapshot that is being written.
+#[derive(Debug)]
+struct Writing {
+    next: Position,
+    pieces: Vec<Bytes>,
 }
 
 /// A connection; each direction is FIFO.
@@ -210,6 +225,7 @@ impl World {
                 self.append(server, boot, append, &entry, made);
             }
             Happening::Resolve(position) => self.resolve(position),
+            Happening::Snapshot { server, boot, written } => self.snapshot_written(server, boot, written),
             Happening::Feed { server, boot } => self.feed(server, boot),
             Happening::Client { client, connection, frame } => self.client_hears(client, connection, frame),
             Happening::Step(client) => {
@@ -243,7 +259,8 @@ impl World {
         let nonce = u128::from(self.random.draw());
         let rate = rate(&mut self.random);
         let (boot, fed) = (self.servers[server].boot + 1, state.next().0);
-        self.servers[server] = Process { boot, rate, fed, ..Process::default() };
+        let skips_applied = self.random.chance(500_000);
+        self.servers[server] = Process { boot, rate, fed, skips_applied, ..Process::default() };
         let config = Config {
             nonce,
             session_timeout_min: TIMEOUT,
@@ -319,23 +336,7 @@ impl World {
                 self.after(delay, Happening::Server { server, boot, event: Event::Timer });
             }
             Action::KeepPiece { next, index, piece, is_last } => {
-                let pieces = &mut self.servers[server].pieces;
-                pieces.truncate(index as usize);
-                pieces.push(piece);
-                let event = if self.random.chance(20_000) {
-                    Event::SnapshotFailed
-                } else if is_last {
-                    let pieces = std::mem::take(pieces);
-                    self.checks.count("snapshots");
-                    if self.snapshots.last().is_none_or(|(newest, _)| *newest < next) {
-                        self.snapshots.push((next, pieces));
-                    }
-                    Event::SnapshotKept
-                } else {
-                    Event::PieceKept
-                };
-                let delay = self.log_latency(server);
-                self.after(delay, Happening::Server { server, boot, event });
+                self.keep_piece(server, next, index, piece, is_last);
             }
             Action::Trim { below } => {
                 if self.snapshots.last().is_none_or(|(next, _)| *next < below) {
@@ -346,6 +347,43 @@ impl World {
             }
             Action::Pause { .. } | Action::Resume { .. } => {}
         }
+    }
+
+    /// Writes a snapshot. Its parts are appended aside from the log's other entries, so that a server may have applied
+    /// much of the log by the time that it hears of them.
+    fn keep_piece(&mut self, server: usize, next: Position, index: u32, piece: Bytes, is_last: bool) {
+        let boot = self.servers[server].boot;
+        let slow = if self.random.chance(100_000) { self.random.below(1_500 * MS) } else { 0 };
+        let delay = self.log_latency(server) + slow;
+        let snapshot = &mut self.servers[server].snapshot;
+        if index == 0 {
+            *snapshot = Some(Writing { next, pieces: Vec::new() });
+        }
+        let Some(writing) = snapshot.as_mut().filter(|writing| writing.next == next) else {
+            return self.checks.violated(format!("piece {index} of a snapshot at {next:?} that was not begun"));
+        };
+        if writing.pieces.len() != index as usize {
+            return self.checks.violated(format!("piece {index} of a snapshot at {next:?} is out of order"));
+        }
+        writing.pieces.push(piece);
+        if self.random.chance(20_000) {
+            self.servers[server].snapshot = None;
+            self.after(delay, Happening::Server { server, boot, event: Event::SnapshotFailed { next } });
+        } else if is_last && let Some(written) = self.servers[server].snapshot.take() {
+            self.after(delay, Happening::Snapshot { server, boot, written });
+        } else {
+            self.after(delay, Happening::Server { server, boot, event: Event::PieceKept { next, index } });
+        }
+    }
+
+    fn snapshot_written(&mut self, server: usize, boot: u64, written: Writing) {
+        self.checks.count("snapshots");
+        let next = written.next;
+        if self.snapshots.last().is_none_or(|(newest, _)| *newest < next) {
+            self.snapshots.push((next, written.pieces));
+        }
+        let delay = self.log_latency(server);
+        self.after(delay, Happening::Server { server, boot, event: Event::SnapshotKept { next } });
     }
 
     /// Latency between a server and the log.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base::{Monotonic, Now};
 use bytes::Bytes;
 
-use super::{AppendId, ConnectionId, Source};
+use super::{AppendId, ConnectionId, OwnBatch};
 use crate::acl::Id;
 use crate::entry::{Batch, Item, ServerId};
 use crate::limits::{BATCH_BYTES, BATCH_ITEMS_MAX};
@@ -121,13 +121,15 @@ impl Batcher {
         entry
     }
 
-    /// The content of a completed append; none if it was applied already.
-    pub(super) fn appended(&self, append: AppendId) -> Option<Source> {
-        if let Some(joining) = self.joining.as_ref().filter(|joining| joining.append == append) {
-            return Some(Source::Log(Some(joining.entry.clone())));
-        }
+    /// The batch of a completed append; none if it was applied already. A join entry is applied when it is played.
+    pub(super) fn appended(&self, append: AppendId) -> Option<OwnBatch> {
         let batch = self.under_way.values().find(|under_way| under_way.append == append)?;
-        Some(Source::Own(batch.batch.clone(), batch.entry.len()))
+        Some((batch.batch.clone(), batch.entry.len()))
+    }
+
+    /// Whether this batch was not applied yet.
+    pub(super) fn is_in_flight(&self, number: u64) -> bool {
+        self.under_way.contains_key(&number)
     }
 
     pub(super) fn failed(&mut self, append: AppendId) {

@@ -2,6 +2,7 @@
 //!
 //! Every server runs both. Duplicate work has no effect, and jitter makes it rare.
 
+use base::canary::{Bug, planted};
 use base::{Duration, Monotonic, SplitMix64};
 
 use super::{Action, Membership, Origin, Server};
@@ -33,8 +34,12 @@ pub(super) struct Snapshotter {
 
 #[derive(Debug)]
 struct UnderWay {
+    /// It contains all positions below this one.
     next: Position,
-    index: u32,
+    /// Number of pieces handed to the driver.
+    pieces: u32,
+    /// Whether the last of them ends the snapshot.
+    is_complete: bool,
 }
 
 impl Server {
@@ -73,33 +78,57 @@ impl Server {
         let limit = limit + SplitMix64::new(self.jitter_seed()).below(limit);
         let is_due = self.state.log_bytes() >= limit && self.now.monotonic >= self.snapshotter.not_before;
         if is_due && self.snapshotter.under_way.is_none() && self.id().is_some() {
-            self.snapshotter.under_way = Some(UnderWay { next: self.state.next(), index: 0 });
+            self.snapshotter.under_way = Some(UnderWay { next: self.state.next(), pieces: 0, is_complete: false });
             self.state.begin_snapshot();
             self.next_piece();
         }
     }
 
-    pub(super) fn next_piece(&mut self) {
-        let Some(under_way) = &mut self.snapshotter.under_way else { return };
-        let Some(piece) = self.state.next_piece() else { return };
-        let is_last = !self.state.has_piece();
-        let (next, index) = (under_way.next, under_way.index);
-        under_way.index += 1;
+    fn next_piece(&mut self) {
+        let Some(under_way) = &mut self.snapshotter.under_way else {
+            return debug_assert!(false, "the callers have checked that a snapshot is in progress");
+        };
+        let Some(piece) = self.state.next_piece() else {
+            return debug_assert!(false, "no piece is accepted twice, and none follows the last one");
+        };
+        let (next, index, is_last) = (under_way.next, under_way.pieces, !self.state.has_piece());
+        under_way.pieces += 1;
+        under_way.is_complete = is_last;
         self.actions.push(Action::KeepPiece { next, index, piece, is_last });
     }
 
-    /// The snapshot and its pointer are durable: the log before it can be trimmed.
-    pub(super) fn snapshot_kept(&mut self) {
-        let Some(UnderWay { next, .. }) = self.snapshotter.under_way.take() else { return };
-        self.state.end_snapshot();
-        self.batcher.gather(Item::SnapshotKept { next }, None, Origin::None);
-        self.actions.push(Action::Trim { below: next });
+    /// Whether an event is about the snapshot in progress. A late event of a cancelled snapshot is not.
+    fn is_in_progress(&self, next: Position) -> bool {
+        let is_of = |snapshot: &UnderWay| snapshot.next == next || planted(Bug::LateSnapshotEventCounts);
+        self.snapshotter.under_way.as_ref().is_some_and(is_of)
     }
 
-    pub(super) fn give_up_snapshot(&mut self) {
-        self.snapshotter.under_way = None;
-        self.snapshotter.not_before = self.now.monotonic + Duration(10 * self.config.tick.0);
-        self.state.end_snapshot();
+    /// The driver asks for the piece after this one.
+    pub(super) fn piece_kept(&mut self, next: Position, index: u32) {
+        let is_newest = |snapshot: &UnderWay| !snapshot.is_complete && snapshot.pieces == index + 1;
+        if self.is_in_progress(next) && self.snapshotter.under_way.as_ref().is_some_and(is_newest) {
+            self.next_piece();
+        }
+    }
+
+    /// The snapshot and its pointer are durable: the log before it can be trimmed.
+    pub(super) fn snapshot_kept(&mut self, next: Position) {
+        if !self.is_in_progress(next) {
+            return;
+        }
+        if let Some(UnderWay { next, .. }) = self.snapshotter.under_way.take() {
+            self.state.end_snapshot();
+            self.batcher.gather(Item::SnapshotKept { next }, None, Origin::None);
+            self.actions.push(Action::Trim { below: next });
+        }
+    }
+
+    pub(super) fn snapshot_failed(&mut self, next: Position) {
+        if self.is_in_progress(next) {
+            self.snapshotter.under_way = None;
+            self.snapshotter.not_before = self.now.monotonic + Duration(10 * self.config.tick.0);
+            self.state.end_snapshot();
+        }
     }
 
     /// A newer snapshot of another server makes this one superfluous.

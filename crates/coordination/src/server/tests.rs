@@ -48,6 +48,8 @@ struct Bench {
     appends: usize,
     tails: usize,
     kept: Vec<Bytes>,
+    /// Snapshot pieces that the driver was given and says nothing about.
+    withheld: Option<Vec<(Position, u32)>>,
     trimmed: Option<Position>,
 }
 
@@ -70,6 +72,7 @@ impl Bench {
             appends: 0,
             tails: 0,
             kept: Vec::new(),
+            withheld: None,
             trimmed: None,
         };
         bench.settle();
@@ -116,9 +119,12 @@ impl Bench {
                 let tail = Position(self.log.len() as u64);
                 self.servers[server].handle(Event::Tail { request, tail }, now);
             }
-            Action::KeepPiece { piece, is_last, .. } => {
+            Action::KeepPiece { next, index, .. } if self.withheld.is_some() => {
+                self.withheld.as_mut().unwrap().push((next, index));
+            }
+            Action::KeepPiece { next, index, piece, is_last } => {
                 self.kept.push(piece);
-                let event = if is_last { Event::SnapshotKept } else { Event::PieceKept };
+                let event = if is_last { Event::SnapshotKept { next } } else { Event::PieceKept { next, index } };
                 self.servers[server].handle(event, now);
             }
             Action::Trim { below } => self.trimmed = Some(below),
@@ -130,10 +136,20 @@ impl Bench {
         self.appends += 1;
         let (now, position) = (self.now(), Position(self.log.len() as u64));
         self.log.push(entry.clone());
-        for other in (0..self.servers.len()).filter(|other| *other != server) {
-            self.servers[other].handle(Event::Played { position, entry: Some(entry.clone()) }, now);
-        }
         self.servers[server].handle(Event::Appended { append, position }, now);
+        for server in &mut self.servers {
+            server.handle(Event::Played { position, entry: Some(entry.clone()) }, now);
+        }
+    }
+
+    /// The next position is a hole.
+    fn skip(&mut self) {
+        let (now, position) = (self.now(), Position(self.log.len() as u64));
+        self.log.push(Bytes::new());
+        for server in &mut self.servers {
+            server.handle(Event::Played { position, entry: None }, now);
+        }
+        self.settle();
     }
 
     fn go_on(&mut self) {
@@ -408,6 +424,22 @@ fn multis_and_their_results() {
     assert_eq!(results, [MultiResult::GetChildren(children), error(-101)]);
 }
 
+/// One short request may ask for a large node many times.
+#[test]
+fn replies_to_multi_read_are_bounded() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    let data = vec![7; 1_000_000];
+    let Request::Create(make) = create("/big", 0) else { panic!() };
+    bench.ask(1, Request::Create(Create { data: Some(&data), ..make })).unwrap();
+    let read = ReadOperation::GetData(PathAndWatch { path: "/big", watch: false });
+    let mut multi_read = |count| bench.ask(1, Request::MultiRead(Operations::of(&vec![read; count])));
+    assert!(multi_read(4).unwrap().len() > 4_000_000);
+    assert_eq!(multi_read(5), code(ErrorCode::Marshalling));
+    assert_eq!(multi_read(2_200), code(ErrorCode::Marshalling));
+    assert!(bench.ask(1, get("/big", false)).is_ok());
+}
+
 #[test]
 fn clients_authenticate() {
     let mut bench = Bench::new(1);
@@ -595,10 +627,7 @@ fn sync_waits_for_the_tail_and_writes_behind_it_for_the_sync() {
     bench.servers[0].handle(Event::Tail { request, tail: tail.next() }, now);
     bench.settle();
     assert_eq!(bench.received(1), []);
-    bench.log.push(Bytes::new());
-    for server in 0..2 {
-        bench.event(server, Event::Played { position: tail, entry: None });
-    }
+    bench.skip();
     assert_eq!(bench.received(1).iter().map(|reply| (reply.0, reply.2)).collect::<Vec<_>>(), [(2, 0), (3, 0), (4, 0)]);
 }
 
@@ -715,15 +744,106 @@ fn failed_appends_are_tried_again() {
     );
 }
 
+/// A failed append is in the log at a position that the server was not told of, in front of its retry.
+#[test]
+fn duplicates_of_own_appends_are_played() {
+    let mut bench = Bench::new(2);
+    bench.open(0, 1);
+    bench.stalled = Some(VecDeque::new());
+    bench.send(0, 1, 1, create("/a", 0));
+    let (_, append, entry) = bench.stalled.take().unwrap().pop_front().unwrap();
+    let (now, first) = (bench.now(), Position(bench.log.len() as u64));
+    bench.log.extend([entry.clone(), entry.clone()]);
+    bench.event(0, Event::AppendFailed { append });
+    bench.event(0, Event::Appended { append, position: first.next() });
+    assert_eq!(bench.received(1), []);
+    for position in [first, first.next()] {
+        for server in &mut bench.servers {
+            server.handle(Event::Played { position, entry: Some(entry.clone()) }, now);
+        }
+    }
+    bench.settle();
+    assert_eq!(bench.received(1).len(), 1);
+    bench.ask(1, set("/a")).unwrap();
+    assert!(bench.servers.iter().all(|server| server.state().next() == Position(bench.log.len() as u64)));
+}
+
+#[test]
+fn a_join_that_is_twice_in_the_log_counts_once() {
+    let now = Now { monotonic: Monotonic(0), wall: Timestamp(0) };
+    let mut server = Server::new(config(1), State::default(), now);
+    let actions = server.end_turn(now);
+    let [Action::Append { append, entry }, ..] = &actions[..] else { panic!("{actions:?}") };
+    server.handle(Event::Appended { append: *append, position: Position(1) }, now);
+    for position in [0, 1].map(Position) {
+        server.handle(Event::Played { position, entry: Some(entry.clone()) }, now);
+    }
+    assert_eq!((server.id(), server.state().next()), (Some(ServerId(0)), Position(2)));
+}
+
+#[test]
+fn appends_in_flight_at_a_rejoin_are_played() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    bench.stalled = Some(VecDeque::new());
+    bench.send(0, 1, 1, create("/a", 0));
+    for _ in 0..=crate::limits::INACTIVE_POSITIONS_MAX {
+        bench.skip();
+    }
+    assert!(bench.is_closed(1));
+    // The batch of the removed server, then the join entry.
+    bench.go_on();
+    bench.open(0, 2);
+    assert_eq!(bench.ask(2, get("/a", false)), code(ErrorCode::NoNode));
+    assert_eq!(bench.servers[0].state().next(), Position(bench.log.len() as u64));
+}
+
+#[test]
+fn late_events_of_a_cancelled_snapshot_are_ignored() {
+    let mut bench = Bench::with(vec![Config { snapshot_after_bytes: Some(2_000), ..config(1) }]);
+    bench.open(0, 1);
+    bench.withheld = Some(Vec::new());
+    let mut begun = Vec::new();
+    for _ in 0..2 {
+        while bench.withheld.as_ref().unwrap().is_empty() {
+            bench.ask(1, create("/s-", 2)).unwrap();
+        }
+        let pieces = bench.withheld.as_mut().unwrap();
+        begun.push(pieces.remove(0));
+        // Another server's snapshot is newer: this one is cancelled.
+        if begun.len() == 1 {
+            let (now, position) = (bench.now(), Position(bench.log.len() as u64));
+            let items = vec![Item::SnapshotKept { next: position.next() }];
+            let join = Entry::Join { nonce: 9 }.encode();
+            let server = ServerId(position.0);
+            let batch = Batch { server, number: 1, time_ms: 0, identities: Vec::new(), items };
+            for (position, entry) in [(position, join), (position.next(), batch.encode())] {
+                bench.log.push(entry.clone());
+                bench.servers[0].handle(Event::Played { position, entry: Some(entry) }, now);
+            }
+        }
+    }
+    let [(first, 0), (second, 0)] = begun[..] else { panic!("{begun:?}") };
+    assert!(first < second);
+    bench.event(0, Event::PieceKept { next: first, index: 0 });
+    bench.event(0, Event::SnapshotKept { next: first });
+    bench.event(0, Event::SnapshotFailed { next: first });
+    assert_eq!((bench.trimmed, bench.withheld.as_ref().unwrap().len()), (None, 0));
+    bench.event(0, Event::PieceKept { next: second, index: 0 });
+    // A piece that was accepted twice counts once.
+    bench.event(0, Event::PieceKept { next: second, index: 0 });
+    assert_eq!(bench.withheld.as_ref().unwrap()[..], [(second, 1)]);
+    bench.event(0, Event::SnapshotKept { next: second });
+    assert_eq!(bench.trimmed, Some(second));
+}
+
 #[test]
 fn a_removed_server_rejoins() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     let before = bench.servers[0].id();
     for _ in 0..=crate::limits::INACTIVE_POSITIONS_MAX {
-        let position = Position(bench.log.len() as u64);
-        bench.log.push(Bytes::new());
-        bench.event(0, Event::Played { position, entry: None });
+        bench.skip();
     }
     assert!(bench.is_closed(1));
     assert_ne!(bench.servers[0].id(), before);

@@ -100,13 +100,18 @@ impl World {
         let process = &mut self.servers[server];
         if !process.is_feed_due && process.fed < self.log.settled && process.server.is_some() {
             process.is_feed_due = true;
+            if process.skips_applied
+                && let Some(machine) = &process.server
+            {
+                process.fed = process.fed.max(machine.state().next().0);
+            }
             let boot = process.boot;
             let delay = self.log_latency(server);
             self.after(delay, Happening::Feed { server, boot });
         }
     }
 
-    /// Delivers some or all of the next positions in one turn.
+    /// Delivers some or all of the next positions in one turn, also those that the server has applied from memory.
     pub(super) fn feed(&mut self, server: usize, boot: u64) {
         if self.servers[server].boot != boot {
             return;

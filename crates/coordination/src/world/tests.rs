@@ -66,7 +66,7 @@ fn bugs_of_coordination_are_found() {
 
     use base::canary::{Bug, plant};
 
-    const BUGS: [Bug; 14] = [
+    const BUGS: [Bug; 16] = [
         Bug::ExpiryIgnoresTouch,
         Bug::ExpirerCountsStalls,
         Bug::StaleServerAnswers,
@@ -78,6 +78,8 @@ fn bugs_of_coordination_are_found() {
         Bug::ReadOvertakesWrite,
         Bug::DuplicateBatchApplied,
         Bug::OwnBatchEarly,
+        Bug::OwnDuplicateSkipped,
+        Bug::LateSnapshotEventCounts,
         Bug::WatchAfterReply,
         Bug::SyncAnsweredAtOnce,
         Bug::MultiKeepsFirst,
