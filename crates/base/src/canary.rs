@@ -168,6 +168,7 @@ bugs! {
     DuplicateBatchApplied(28, "a batch that lies in the log twice is applied twice"),
     OwnBatchEarly(28, "a server applies its own batch before the positions in front of it"),
     OwnDuplicateSkipped(28, "a server does not apply the position of its own batch that it has applied at another one"),
+    IdentitiesUnbounded(28, "the identities of a client may make a batch larger than an entry of the log"),
     LateSnapshotEventCounts(28, "an event about a cancelled snapshot counts for the one in progress"),
     WatchAfterReply(28, "a client is told of a change after a reply that shows it"),
     SyncAnsweredAtOnce(28, "a sync is answered without asking for the log's tail"),

@@ -5,6 +5,7 @@
 //! business.
 
 use core::net::IpAddr;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base64::Engine;
@@ -12,6 +13,7 @@ use base64::prelude::BASE64_STANDARD;
 
 use crate::ErrorCode;
 use crate::jute::{AclRecord, IdRecord, Sequence};
+use crate::limits::ACL_BYTES_MAX;
 
 mod ip;
 mod sha1;
@@ -101,6 +103,11 @@ impl Acl {
         Self { perms, id: Id::new("world", "anyone") }
     }
 
+    /// Approximate size in memory, in bytes.
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.id.scheme.len() + self.id.id.len()
+    }
+
     /// The wire format.
     #[must_use]
     pub fn record(&self) -> AclRecord<'_> {
@@ -127,30 +134,29 @@ pub(crate) fn check(acl: &[Acl], perm: i32, ids: &[Id]) -> Result<(), ErrorCode>
 /// Resolves the ACL of a request: removes duplicates and replaces `auth` by the client's authenticated identities.
 ///
 /// # Errors
-/// When it is empty, or an identity is not one of its scheme.
+/// When it is empty or exceeds [`ACL_BYTES_MAX`], or an identity is not one of its scheme.
 pub fn resolve(requested: Sequence<'_, AclRecord<'_>>, ids: &[Id]) -> Result<Vec<Acl>, ErrorCode> {
-    let mut unique: Vec<Acl> = Vec::new();
+    let mut seen = BTreeSet::new();
+    let (mut resolved, mut bytes) = (Vec::new(), 0);
     for record in requested.iter() {
         let (Some(scheme), id) = (record.id.scheme, record.id.id.unwrap_or_default()) else {
             return Err(ErrorCode::InvalidAcl);
         };
-        let acl = Acl { perms: record.perms, id: Id::new(scheme, id) };
-        if !unique.contains(&acl) {
-            unique.push(acl);
+        if !seen.insert((record.perms, scheme, id)) {
+            continue;
         }
-    }
-    let mut resolved = Vec::with_capacity(unique.len());
-    for acl in unique {
-        if &*acl.id.scheme == "auth" {
-            let proven = ids.iter().filter(|id| is_proven(id));
-            let before = resolved.len();
-            resolved.extend(proven.map(|id| Acl { perms: acl.perms, id: id.clone() }));
-            if resolved.len() == before {
-                return Err(ErrorCode::InvalidAcl);
-            }
-        } else if is_valid(&acl.id) {
-            resolved.push(acl);
+        let before = resolved.len();
+        let mut grant = |id| resolved.push(Acl { perms: record.perms, id });
+        if scheme == "auth" {
+            ids.iter().filter(|id| is_proven(id)).cloned().for_each(grant);
         } else {
+            let id = Id::new(scheme, id);
+            if is_valid(&id) {
+                grant(id);
+            }
+        }
+        bytes += resolved[before..].iter().map(Acl::size).sum::<usize>();
+        if resolved.len() == before || bytes > ACL_BYTES_MAX {
             return Err(ErrorCode::InvalidAcl);
         }
     }

@@ -208,7 +208,9 @@ impl Batch {
     /// The bytes in the log.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut out = Writer::with_capacity(64 + self.items.iter().map(Item::encoded_len).sum::<usize>());
+        let identities: usize = self.identities.iter().map(|ids| identities_len(ids)).sum();
+        let items: usize = self.items.iter().map(Item::encoded_len).sum();
+        let mut out = Writer::with_capacity(64 + identities + items);
         out.u8(FORMAT);
         out.u8(tag::BATCH);
         self.write(&mut out);
@@ -261,7 +263,7 @@ impl Item {
     /// Upper bound of the encoded size, without identities.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
-        32 + match self {
+        40 + match self {
             Self::Request { body, .. } => body.len(),
             Self::Collect { path, .. } => path.len(),
             _ => 0,
@@ -336,6 +338,11 @@ impl Item {
             unknown => return Err(DecodeError::UnknownTag { what: "item", tag: unknown.into() }),
         })
     }
+}
+
+/// Encoded size of a connection's identities.
+pub(crate) fn identities_len(ids: &[Id]) -> usize {
+    4 + ids.iter().map(|id| 8 + id.scheme.len() + id.id.len()).sum::<usize>()
 }
 
 pub(crate) fn write_count(count: usize, out: &mut Writer) {

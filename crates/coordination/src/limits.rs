@@ -2,15 +2,26 @@
 
 use base::Duration;
 
-/// Target size of a batch: large enough to amortize one force of the log, small enough not to delay others. A single
-/// request may be larger.
+/// Maximum length of a client's frame: ZooKeeper's default of `jute.maxbuffer`. Longer requests fail.
+pub const FRAME_BYTES_MAX: usize = 0xf_ffff;
+/// Target size of a batch: large enough to amortize one force of the log, small enough not to delay others. A batch is
+/// closed when it reaches this size, so that its last request may exceed it.
 pub const BATCH_BYTES: usize = 256 << 10;
+/// Maximum size of an entry: a batch just below [`BATCH_BYTES`], to which the longest request of a connection with the
+/// most identities is added, and its header. The log must accept entries of this size, because a refused append is
+/// retried unchanged.
+pub const ENTRY_BYTES_MAX: usize = BATCH_BYTES + FRAME_BYTES_MAX + IDENTITY_BYTES_MAX + 256;
+const _: () = assert!(ENTRY_BYTES_MAX <= 2 << 20, "half of what a log takes");
 /// Items of one batch, at most.
 pub const BATCH_ITEMS_MAX: usize = 16_384;
 /// Maximum number of concurrent appends per server: with a slower log, batches get larger instead.
 pub const BATCHES_IN_FLIGHT_MAX: usize = 4;
 /// Maximum number of identities per connection: they are part of every batch with a request of the connection.
 pub const IDENTITIES_MAX: usize = 64;
+/// Maximum size of a connection's identities in a batch: enough for 64 digests with names of ordinary length.
+pub const IDENTITY_BYTES_MAX: usize = 4 << 10;
+/// Maximum size of a node's ACL. In a request, an entry with scheme `auth` stands for all identities of the client.
+pub const ACL_BYTES_MAX: usize = 64 << 10;
 /// A server without an applied batch in this many positions is removed, together with its batches that wait for a lost
 /// predecessor. A live server rejoins under a new id. Small in this crate's own tests.
 pub const INACTIVE_POSITIONS_MAX: u64 = if cfg!(test) { 400 } else { 1 << 16 };

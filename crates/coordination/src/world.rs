@@ -16,11 +16,13 @@ use crate::state::{Restorer, State};
 
 mod checks;
 mod client;
+mod flood;
 mod log;
 mod tests;
 
 use checks::Checks;
 use client::Client;
+use flood::{FLOOD, Flood};
 use log::Log;
 
 /// Nanoseconds of true time.
@@ -79,6 +81,7 @@ enum Happening {
     },
     /// A client checks its timers.
     Step(usize),
+    Flood,
     Start(usize),
     Fault,
 }
@@ -90,6 +93,8 @@ struct Process {
     boot: u64,
     /// Clock rate in millionths.
     rate: u64,
+    /// Delay between the log and the server.
+    lag: Time,
     paused_until: Time,
     cut_until: Time,
     fed: u64,
@@ -124,6 +129,7 @@ struct World {
     sequence: u64,
     servers: Vec<Process>,
     clients: Vec<Client>,
+    flood: Flood,
     links: BTreeMap<ConnectionId, Link>,
     connections: u64,
     log: Log,
@@ -144,6 +150,7 @@ fn run(seed: u64) -> Outcome {
         sequence: 0,
         servers: (0..servers).map(|_| Process::default()).collect(),
         clients: (0..clients).map(|id| Client::new(id, rate(&mut random))).collect(),
+        flood: Flood::default(),
         links: BTreeMap::new(),
         connections: 0,
         log: Log::default(),
@@ -158,6 +165,9 @@ fn run(seed: u64) -> Outcome {
     }
     for client in 0..clients {
         world.after(MS, Happening::Step(client));
+    }
+    if world.random.chance(500_000) {
+        world.after(MS, Happening::Flood);
     }
     world.after(50 * MS, Happening::Fault);
     world.play_until(SAFETY);
@@ -227,11 +237,17 @@ impl World {
             Happening::Resolve(position) => self.resolve(position),
             Happening::Snapshot { server, boot, written } => self.snapshot_written(server, boot, written),
             Happening::Feed { server, boot } => self.feed(server, boot),
+            Happening::Client { client: FLOOD, connection, frame } => self.flood_hears(connection, frame),
             Happening::Client { client, connection, frame } => self.client_hears(client, connection, frame),
             Happening::Step(client) => {
                 self.client_step(client);
                 let pause = MS + self.random.below(10 * MS);
                 self.after(pause, Happening::Step(client));
+            }
+            Happening::Flood => {
+                self.flood_step();
+                let pause = MS + self.random.below(2 * MS);
+                self.after(pause, Happening::Flood);
             }
             Happening::Start(server) => self.start(server),
             Happening::Fault => self.fault(),
@@ -260,7 +276,8 @@ impl World {
         let rate = rate(&mut self.random);
         let (boot, fed) = (self.servers[server].boot + 1, state.next().0);
         let skips_applied = self.random.chance(500_000);
-        self.servers[server] = Process { boot, rate, fed, skips_applied, ..Process::default() };
+        let lag = if self.random.chance(200_000) { self.random.below(40 * MS) } else { 0 };
+        self.servers[server] = Process { boot, rate, lag, fed, skips_applied, ..Process::default() };
         let config = Config {
             nonce,
             session_timeout_min: TIMEOUT,

@@ -221,6 +221,7 @@ pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
     (Bug::DuplicateBatchApplied, "bugs_of_coordination_are_found"),
     (Bug::OwnBatchEarly, "bugs_of_coordination_are_found"),
     (Bug::OwnDuplicateSkipped, "bugs_of_coordination_are_found"),
+    (Bug::IdentitiesUnbounded, "bugs_of_coordination_are_found"),
     (Bug::LateSnapshotEventCounts, "bugs_of_coordination_are_found"),
     (Bug::WatchAfterReply, "bugs_of_coordination_are_found"),
     (Bug::SyncAnsweredAtOnce, "bugs_of_coordination_are_found"),

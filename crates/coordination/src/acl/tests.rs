@@ -118,3 +118,18 @@ fn digests_are_masked() {
     assert_eq!(masked(&of("digest", "joe:abc=")), of("digest", "joe:x"));
     assert_eq!(masked(&of("ip", "::1")), of("ip", "::1"));
 }
+
+/// Each entry with scheme `auth` stands for all identities of the client.
+#[test]
+fn long_lists_are_refused() {
+    let ids: Vec<Id> = (0..60).map(|number| Id::new("digest", &format!("user{number}:{:028}", 0))).collect();
+    let auth = |perms| Acl { perms, id: Id::new("auth", "") };
+    assert_eq!(list(&[auth(1)], &ids).unwrap().len(), 60);
+    let many: Vec<Acl> = (0..40_000).map(auth).collect();
+    assert_eq!(list(&many, &ids), Err(ErrorCode::InvalidAcl));
+    let same: Vec<Acl> = (0..40_000).map(|_| auth(1)).collect();
+    assert_eq!(list(&same, &ids).unwrap().len(), 60);
+    let plain: Vec<Acl> = (0..40_000).map(Acl::world).collect();
+    assert_eq!(list(&plain, &ids), Err(ErrorCode::InvalidAcl));
+    assert_eq!(list(&plain[..500], &ids).unwrap().len(), 500);
+}

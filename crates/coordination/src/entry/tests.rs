@@ -47,6 +47,19 @@ fn entries_have_these_bytes() {
 }
 
 #[test]
+fn sizes_are_upper_bounds() {
+    let whole = batch();
+    for item in &whole.items {
+        let mut out = Writer::new();
+        item.write(&mut out);
+        assert!(out.finish().len() <= item.encoded_len(), "{item:?}");
+    }
+    let empty = Batch { identities: Vec::new(), items: Vec::new(), ..whole.clone() };
+    let identities = Batch { items: Vec::new(), ..whole.clone() };
+    assert_eq!(identities.encode().len(), empty.encode().len() + identities_len(&whole.identities[0]));
+}
+
+#[test]
 fn damaged_entries_are_refused_or_read() {
     let whole = batch().encode();
     for length in 0..whole.len() {

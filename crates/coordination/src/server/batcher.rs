@@ -8,8 +8,8 @@ use bytes::Bytes;
 
 use super::{AppendId, ConnectionId, OwnBatch};
 use crate::acl::Id;
-use crate::entry::{Batch, Item, ServerId};
-use crate::limits::{BATCH_BYTES, BATCH_ITEMS_MAX};
+use crate::entry::{Batch, Item, ServerId, identities_len};
+use crate::limits::{BATCH_BYTES, BATCH_ITEMS_MAX, ENTRY_BYTES_MAX};
 
 /// The source of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,9 +95,9 @@ impl Batcher {
             identities: Vec::new(),
             items: Vec::new(),
         };
-        let (mut origins, mut bytes) = (Vec::new(), 0);
+        let (mut origins, mut bytes, mut identity_bytes) = (Vec::new(), 0, 0);
         let mut known: BTreeMap<Arc<[Id]>, u32> = BTreeMap::new();
-        while bytes < BATCH_BYTES
+        while bytes + identity_bytes < BATCH_BYTES
             && origins.len() < BATCH_ITEMS_MAX
             && let Some(Gathered { mut item, ids, origin }) = self.gathered.pop_front()
         {
@@ -106,6 +106,7 @@ impl Batcher {
                 let next = u32::try_from(batch.identities.len()).unwrap_or(u32::MAX);
                 *identities = *known.entry(ids.clone()).or_insert(next);
                 if *identities == next {
+                    identity_bytes += identities_len(&ids);
                     batch.identities.push(ids.to_vec());
                 }
             }
@@ -114,6 +115,7 @@ impl Batcher {
         }
         self.gathered_bytes -= bytes;
         let entry = batch.encode();
+        debug_assert!(entry.len() <= ENTRY_BYTES_MAX, "requests and identities are limited on arrival");
         let batch = Arc::new(batch);
         let made = now.monotonic;
         self.under_way

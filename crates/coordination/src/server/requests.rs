@@ -8,12 +8,12 @@ use super::connection::{Connecting, Established, Phase, Work};
 use super::{Action, ConnectionId, Origin, Server};
 use crate::ErrorCode;
 use crate::acl;
-use crate::entry::{Item, MoveEpoch, SessionId, Stamp};
+use crate::entry::{Item, MoveEpoch, SessionId, Stamp, identities_len};
 use crate::jute::{
     AuthPacket, ConnectRequest, ConnectResponse, DecodeError, Frame, Password, Reader, Record, ReplyHeader, Request,
     RequestHeader, xid,
 };
-use crate::limits::{GATHERED_BYTES_MAX, HELD_BYTES_MAX, IDENTITIES_MAX};
+use crate::limits::{FRAME_BYTES_MAX, GATHERED_BYTES_MAX, HELD_BYTES_MAX, IDENTITIES_MAX, IDENTITY_BYTES_MAX};
 
 /// Bytes of a request's header.
 const HEADER_BYTES: usize = 8;
@@ -166,7 +166,7 @@ impl Server {
         let bytes = frame.bytes();
         let Ok(header) = RequestHeader::decode(&mut Reader::new(bytes)) else { return self.close(connection) };
         let body = bytes.slice(HEADER_BYTES..);
-        let is_whole = matches!(frame, Frame::Whole(_));
+        let is_whole = matches!(frame, Frame::Whole(frame) if frame.len() <= FRAME_BYTES_MAX);
         let request = if is_whole { Request::decode(header.op, &body) } else { Err(DecodeError::Null) };
         let xid = header.xid;
         match request {
@@ -221,7 +221,8 @@ impl Server {
                 ids.push(id.clone());
             }
         }
-        let is_accepted = proven.is_some() && ids.len() <= IDENTITIES_MAX;
+        let is_small = identities_len(&ids) <= IDENTITY_BYTES_MAX || planted(Bug::IdentitiesUnbounded);
+        let is_accepted = proven.is_some() && ids.len() <= IDENTITIES_MAX && is_small;
         if is_accepted {
             client.ids = ids.into();
         }

@@ -242,6 +242,10 @@ fn set(path: &str) -> Request<'_> {
     Request::SetData(SetData { path, data: Some(b"new"), version: -1 })
 }
 
+fn digest(auth: &[u8]) -> Request<'_> {
+    Request::Auth(AuthPacket { kind: 0, scheme: Some("digest"), auth: Some(auth) })
+}
+
 fn code(error: ErrorCode) -> Result<Vec<u8>, i32> {
     Err(error.code())
 }
@@ -444,8 +448,7 @@ fn replies_to_multi_read_are_bounded() {
 fn clients_authenticate() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
-    let auth = |auth| Request::Auth(AuthPacket { kind: 0, scheme: Some("digest"), auth: Some(auth) });
-    bench.send(0, 1, -4, auth(b"joe:secret"));
+    bench.send(0, 1, -4, digest(b"joe:secret"));
     assert_eq!(bench.received(1), [(-4, 0, 0, Vec::new())]);
     let ids =
         [jute::ClientInfo { scheme: "ip", user: "127.0.0.1" }, jute::ClientInfo { scheme: "digest", user: "joe" }];
@@ -457,13 +460,70 @@ fn clients_authenticate() {
     bench.open(0, 2);
     assert_eq!(bench.ask(2, set("/joe")), code(ErrorCode::NoAuth));
     assert_eq!(bench.ask(2, Request::GetAcl(GetAcl { path: "/joe" })), code(ErrorCode::NoAuth));
-    bench.send(0, 2, -4, auth(b"super:secret"));
+    bench.send(0, 2, -4, digest(b"super:secret"));
     bench.received(2);
     bench.ask(2, set("/joe")).unwrap();
     let unknown = Request::Auth(AuthPacket { kind: 0, scheme: Some("nonsense"), auth: None });
     bench.send(0, 2, -4, unknown);
     assert_eq!(bench.received(2), [(-4, 0, ErrorCode::AuthFailed.code(), Vec::new())]);
     assert!(bench.is_closed(2));
+}
+
+/// Identities are part of each batch with a request of the connection.
+#[test]
+fn identities_are_bounded() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    // Each byte becomes three.
+    bench.send(0, 1, -4, digest(&[0xff; 1_000_000]));
+    assert_eq!(bench.received(1), [(-4, 0, ErrorCode::AuthFailed.code(), Vec::new())]);
+    assert!(bench.is_closed(1));
+    bench.open(0, 2);
+    for number in 0..64 {
+        bench.send(0, 2, -4, digest(format!("user{number}:secret").as_bytes()));
+    }
+    let results: Vec<i32> = bench.received(2).into_iter().map(|(.., err, _)| err).collect();
+    assert_eq!(results, [&[0; 63][..], &[ErrorCode::AuthFailed.code()]].concat());
+    assert!(bench.is_closed(2));
+}
+
+/// Many connections with large identities and large requests: no entry is larger than the log takes.
+#[test]
+fn batches_have_a_limit_whatever_clients_send() {
+    let mut bench = Bench::new(1);
+    let name = "n".repeat(500);
+    for connection in 1..=100 {
+        bench.open(0, connection);
+        for number in 0..7 {
+            let auth = format!("{name}{connection}-{number}:secret");
+            bench.send(0, connection, -4, digest(auth.as_bytes()));
+        }
+        assert!(!bench.is_closed(connection));
+    }
+    bench.ask(1, create("/a", 0)).unwrap();
+    bench.stalled = Some(VecDeque::new());
+    let data = vec![7; crate::limits::FRAME_BYTES_MAX - 100];
+    for connection in 1..=100 {
+        let data = if connection % 10 == 0 { &data[..] } else { b"small" };
+        bench.send(0, connection, 1, Request::SetData(SetData { path: "/a", data: Some(data), version: -1 }));
+    }
+    bench.go_on();
+    let largest = bench.log.iter().map(Bytes::len).max().unwrap();
+    assert!((1 << 20..=crate::limits::ENTRY_BYTES_MAX).contains(&largest), "{largest}");
+    for connection in 1..=100 {
+        let received = bench.received(connection);
+        assert_eq!(received.last().map(|reply| (reply.0, reply.2)), Some((1, 0)));
+    }
+}
+
+#[test]
+fn oversized_requests_fail_alone() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    let data = vec![7; crate::limits::FRAME_BYTES_MAX];
+    let oversized = SetData { path: "/a", data: Some(&data), version: -1 };
+    assert_eq!(bench.ask(1, Request::SetData(oversized)), code(ErrorCode::Marshalling));
+    bench.ask(1, create("/a", 0)).unwrap();
 }
 
 #[test]

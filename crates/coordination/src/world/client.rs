@@ -13,7 +13,7 @@ use crate::jute::{
 };
 use crate::server::ConnectionId;
 
-const OPEN: &[AclRecord<'static>] =
+pub(super) const OPEN: &[AclRecord<'static>] =
     &[AclRecord { perms: 31, id: IdRecord { scheme: Some("world"), id: Some("anyone") } }];
 /// Nodes shared by all clients.
 const REGISTERS: [&str; 3] = ["/a", "/b", "/c"];

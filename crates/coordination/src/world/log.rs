@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 
-use super::{Happening, MS, Time, World};
+use super::{Happening, MS, Process, Time, World};
 use crate::entry::Position;
+use crate::limits::ENTRY_BYTES_MAX;
 use crate::server::{AppendId, Event};
 
 #[derive(Debug, Default)]
@@ -42,6 +43,9 @@ impl World {
     /// An append arrives. Most succeed. Some positions become holes and the append is retried at another one; some acks
     /// are lost, so that the entry appears twice.
     pub(super) fn append(&mut self, server: usize, boot: u64, append: AppendId, entry: &Bytes, made: Time) {
+        if entry.len() > ENTRY_BYTES_MAX {
+            return self.checks.violated(format!("an entry of {} bytes", entry.len()));
+        }
         let told = Some((server, boot, append));
         let quick = self.latency();
         let slow = 5 * MS + self.random.below(80 * MS);
@@ -98,15 +102,14 @@ impl World {
 
     pub(super) fn feed_soon(&mut self, server: usize) {
         let process = &mut self.servers[server];
-        if !process.is_feed_due && process.fed < self.log.settled && process.server.is_some() {
+        let Some(machine) = process.server.as_ref().filter(|_| !process.is_feed_due) else { return };
+        if process.skips_applied {
+            process.fed = process.fed.max(machine.state().next().0);
+        }
+        if process.fed < self.log.settled {
             process.is_feed_due = true;
-            if process.skips_applied
-                && let Some(machine) = &process.server
-            {
-                process.fed = process.fed.max(machine.state().next().0);
-            }
-            let boot = process.boot;
-            let delay = self.log_latency(server);
+            let (boot, due) = (process.boot, self.log.slot(process.fed).settled.unwrap_or(0) + process.lag);
+            let delay = self.log_latency(server).max(due.saturating_sub(self.time));
             self.after(delay, Happening::Feed { server, boot });
         }
     }
@@ -128,8 +131,12 @@ impl World {
             return self.after(MS, Happening::Start(server));
         }
         let now = self.now(server);
-        let end = self.log.settled.min(self.servers[server].fed + 1 + self.random.below(20));
-        for position in self.servers[server].fed..end {
+        let Process { fed, lag, .. } = self.servers[server];
+        let mut end = self.log.settled.min(fed + 1 + self.random.below(20));
+        while end > fed && self.log.slot(end - 1).settled.is_some_and(|settled| settled + lag > self.time) {
+            end -= 1;
+        }
+        for position in fed..end {
             let entry = self.log.slot(position).entry.clone();
             if let Some(machine) = &mut self.servers[server].server {
                 machine.handle(Event::Played { position: Position(position), entry }, now);

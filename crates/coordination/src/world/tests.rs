@@ -34,6 +34,7 @@ fn seeds_break_no_promise() {
         "locks",
         "moves",
         "multis undone",
+        "oversized credentials",
         "pauses",
         "reads behind a sync",
         "requests of sessions that have moved",
@@ -45,6 +46,7 @@ fn seeds_break_no_promise() {
         "slow consumers",
         "snapshots",
         "stalls",
+        "syncs of the flood",
         "trims",
     ];
     let missing: Vec<_> = must_happen.iter().filter(|what| !counters.contains_key(**what)).collect();
@@ -66,7 +68,7 @@ fn bugs_of_coordination_are_found() {
 
     use base::canary::{Bug, plant};
 
-    const BUGS: [Bug; 16] = [
+    const BUGS: [Bug; 17] = [
         Bug::ExpiryIgnoresTouch,
         Bug::ExpirerCountsStalls,
         Bug::StaleServerAnswers,
@@ -79,6 +81,7 @@ fn bugs_of_coordination_are_found() {
         Bug::DuplicateBatchApplied,
         Bug::OwnBatchEarly,
         Bug::OwnDuplicateSkipped,
+        Bug::IdentitiesUnbounded,
         Bug::LateSnapshotEventCounts,
         Bug::WatchAfterReply,
         Bug::SyncAnsweredAtOnce,
