@@ -172,6 +172,7 @@ bugs! {
     LateSnapshotEventCounts(28, "an event about a cancelled snapshot counts for the one in progress"),
     WatchAfterReply(28, "a client is told of a change after a reply that shows it"),
     SyncAnsweredAtOnce(28, "a sync is answered without asking for the log's tail"),
+    UnreachedTailReplaced(28, "the tail that syncs wait for is replaced by later ones before it is reached"),
     MultiKeepsFirst(28, "a multi that fails leaves what its first operations did"),
     ForceRetried(25, "a failed force is tried again and believed"),
     CompletionAfterError(25, "the log publishes a completion after a failed force"),

@@ -17,8 +17,11 @@ pub(super) struct Tails {
     /// Whether another one is needed.
     is_wanted: bool,
     has_failed: bool,
-    /// The last answer that is ahead of the applied position.
+    /// The first answer that is ahead of the applied position. Later ones do not replace it: under load the server
+    /// would never reach one.
     answered: Option<(TailId, Position)>,
+    /// The last answer after that one.
+    answered_later: Option<(TailId, Position)>,
     /// The last request with an applied tail.
     reached: TailId,
 }
@@ -44,8 +47,11 @@ impl Tails {
     pub(super) fn answered(&mut self, request: TailId, tail: Position) {
         if self.is_under_way && request == self.last {
             self.is_under_way = false;
-            // A later tail also serves earlier requests.
-            self.answered = Some((request, tail));
+            if self.answered.is_none() || planted(Bug::UnreachedTailReplaced) {
+                self.answered = Some((request, tail));
+            } else {
+                self.answered_later = Some((request, tail));
+            }
         }
     }
 
@@ -64,16 +70,40 @@ impl Tails {
 
     /// Called when all positions below `next` were applied. Returns whether a tail was reached.
     pub(super) fn note_applied(&mut self, next: Position) -> bool {
-        let Some((request, tail)) = self.answered else { return false };
-        if next < tail {
-            return false;
+        let before = self.reached;
+        while let Some((request, tail)) = self.answered
+            && tail <= next
+        {
+            self.reached = request;
+            self.answered = self.answered_later.take();
         }
-        self.answered = None;
-        self.reached = request;
-        true
+        self.reached != before
     }
 
     pub(super) fn is_reached(&self, request: TailId) -> bool {
         request <= self.reached || planted(Bug::SyncAnsweredAtOnce)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tail_is_reached_though_later_ones_keep_coming() {
+        let mut tails = Tails::default();
+        let waiting = tails.want();
+        for tail in 0..10 {
+            let request = tails.request().unwrap();
+            tails.answered(request, Position(100 + tail));
+            tails.want();
+            assert!(!tails.note_applied(Position(99)));
+        }
+        assert!(tails.note_applied(Position(100)));
+        assert!(tails.is_reached(waiting) && !tails.is_reached(TailId(2)));
+        // The last of the others serves them all.
+        assert!(!tails.note_applied(Position(108)));
+        assert!(tails.note_applied(Position(109)) && tails.is_reached(TailId(10)));
+        assert!(!tails.note_applied(Position(110)));
     }
 }

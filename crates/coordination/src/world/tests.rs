@@ -68,7 +68,7 @@ fn bugs_of_coordination_are_found() {
 
     use base::canary::{Bug, plant};
 
-    const BUGS: [Bug; 17] = [
+    const BUGS: [Bug; 18] = [
         Bug::ExpiryIgnoresTouch,
         Bug::ExpirerCountsStalls,
         Bug::StaleServerAnswers,
@@ -85,6 +85,7 @@ fn bugs_of_coordination_are_found() {
         Bug::LateSnapshotEventCounts,
         Bug::WatchAfterReply,
         Bug::SyncAnsweredAtOnce,
+        Bug::UnreachedTailReplaced,
         Bug::MultiKeepsFirst,
     ];
     std::panic::set_hook(Box::new(|_| {}));
