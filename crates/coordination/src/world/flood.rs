@@ -16,7 +16,7 @@ use crate::server::ConnectionId;
 /// Its number among the clients.
 pub(super) const FLOOD: usize = usize::MAX;
 /// Each byte of invalid UTF-8 becomes three bytes of an identity.
-const GARBAGE: [u8; 600_000] = [0xff; 600_000];
+static GARBAGE: [u8; 600_000] = [0xff; 600_000];
 /// Faults that began in the first phase are over at this time.
 const CALM: Time = SAFETY + 1_800 * MS;
 const SYNC_MAX: Time = 800 * MS;
