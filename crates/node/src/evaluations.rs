@@ -1,8 +1,7 @@
-//! Questions to a tablet's rows that the disk has to be waited for: they are answered elsewhere, and come back.
+//! Reads of a machine's data that have to wait for the disk: other threads evaluate them.
 //!
-//! A read that comes back is answered only under a lease of the same reign (guarantee 12). A write whose conditions
-//! were decided is proposed only in the same reign; its row's latch was held meanwhile, so that what was decided still
-//! holds.
+//! A read is answered only under a lease of the same epoch (guarantee 12). A write whose conditions were evaluated is
+//! proposed only in the same epoch; its row's latch is held meanwhile, so the conditions still hold.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +19,7 @@ use crate::replica::Replica;
 use crate::request::{Outcome, Response};
 use crate::views::dated;
 
-/// The evaluations that are under way elsewhere.
+/// The evaluations in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Evaluations {
     last: u64,
@@ -30,14 +29,14 @@ pub(crate) struct Evaluations {
 #[derive(Debug)]
 struct UnderWay {
     cohort: CohortId,
-    /// The reign in which it was asked.
+    /// The epoch in which it started.
     epoch: Epoch,
     pending: PendingId,
     grounds: Grounds,
 }
 
 impl Evaluations {
-    /// A new number.
+    /// Returns an unused number.
     pub(crate) fn number(&mut self) -> EvaluationId {
         self.last += 1;
         EvaluationId(self.last)
@@ -45,7 +44,7 @@ impl Evaluations {
 }
 
 impl Node {
-    /// Answers a request from rows: at once if they are in memory, otherwise when the disk has been read.
+    /// Answers a request from rows: at once if they are in memory, otherwise after a read of the disk.
     pub(crate) fn evaluate(&mut self, id: PendingId, cohort: CohortId, read: Read, grounds: Grounds, now: Now) {
         match read.answer(Io::CacheOnly) {
             Err(ReadError::NotCached) => {}
@@ -105,7 +104,7 @@ impl Node {
         }
     }
 
-    /// What was read is true of that state, whatever has happened since.
+    /// Completes a read of this replica's own state, which later changes don't invalidate.
     fn own_read_done(&mut self, id: PendingId, cohort: CohortId, outcome: Outcome, as_of: AsOf) {
         if let Some(replica) = self.replicas.get_mut(&cohort) {
             replica.reads += 1;
@@ -113,13 +112,13 @@ impl Node {
         self.complete(id, dated(outcome, as_of), None);
     }
 
-    /// What this replica has of the rows can't be read: another is to lead.
+    /// This replica can't read its data: another replica must lead.
     pub(crate) fn file_damaged(&mut self, cohort: CohortId, now: Now) {
         self.counters.tables_damaged += 1;
         self.with_cohort(cohort, now, |cohort, out| cohort.stand_aside(now, out));
     }
 
-    /// The lead is lost: what comes back is of an earlier reign.
+    /// The lead is lost: results of running evaluations are of an earlier epoch.
     pub(crate) fn forget_evaluations(&mut self, cohort: CohortId) {
         let is_of_reign =
             |evaluation: &UnderWay| evaluation.cohort == cohort && matches!(evaluation.grounds, Grounds::Lead { .. });

@@ -1,10 +1,9 @@
-//! Shared logs on a node (guarantee 20): the machines of the crate `sharedlog`, and what carries their words.
+//! Shared logs on a node (guarantee 20): hosts the machines of the crate `sharedlog` and carries their messages.
 //!
-//! For each log that is used here there is a client machine, which appends and reads for whoever asks at this node's
-//! doors; and where the log's newest projection names this very process, a sequencer. Log units are replicas as tablets
-//! are, of cohorts that have one member, and have messages of their own ([`units`]). Projections
-//! come from the catalogue, as this node's copy of it shows them. Where the catalogue is led, the controller of the logs
-//! replaces them ([`reconfiguration`]).
+//! For each log in use on this node there is a client machine, which serves appends and reads from this node's endpoints.
+//! If the newest projection of the log names this process, there is also a sequencer. Log units are replicas, as tablets
+//! are, of cohorts with a single member, and have messages of their own ([`units`]). Projections come from this node's
+//! copy of the catalogue. The controller replaces them, where the catalogue is led ([`reconfiguration`]).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -33,13 +32,13 @@ use calls::Call;
 pub(crate) use units::ReplyTo;
 use units::Units;
 
-/// How long a request to a sequencer is kept that isn't known to be one yet. The client machine asks again before.
+/// How long a request to a sequencer is kept until the catalogue names this process. The client retransmits it earlier.
 const ASK_PATIENCE: Duration = Duration::from_millis(2_000);
-/// Requests that a sequencer gets before this node's copy of the catalogue names it, at most.
+/// Maximum number of such requests.
 const EARLY_MAX: usize = 1_024;
 
-/// Who waits for a sequencer's answer: a process, since the next one on its node counts what it asks from the beginning
-/// again.
+/// Where the answer of a sequencer goes: to one process, since the next process on its node reuses the numbers of
+/// requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Inquirer {
     pub(crate) node: NodeId,
@@ -47,7 +46,7 @@ pub(crate) struct Inquirer {
     pub(crate) ask: AskId,
 }
 
-/// What a sequencer was asked before this node's copy of the catalogue named it.
+/// A request to a sequencer that this node's copy of the catalogue does not name yet.
 #[derive(Debug)]
 struct Early {
     at: Monotonic,
@@ -57,28 +56,28 @@ struct Early {
     request: sequencer::Request,
 }
 
-/// What this node has to do with shared logs.
+/// The shared logs of this node.
 #[derive(Debug)]
 pub(crate) struct Logs {
     by_id: BTreeMap<LogId, Log>,
-    /// Logs whose machines may want something.
+    /// Logs whose machines may have actions.
     touched: BTreeSet<LogId>,
     timers: Timers<LogId>,
     /// Replies of units to machines of this node.
     replies: VecDeque<(LogId, Asker, unit::Reply)>,
     /// The catalogue's answers to proposals of the controller.
     verdicts: VecDeque<(LogId, ProjectionEpoch, Outcome)>,
-    /// The catalogue has other projections.
+    /// The catalogue has changed projections.
     pub(crate) changed: bool,
-    /// What a sequencer was asked that isn't known yet to be one.
+    /// Requests to a sequencer that the catalogue does not name yet.
     early: VecDeque<Early>,
     pub(crate) units: Units,
     pub(crate) controller: Controller,
-    /// When it is looked whether logs lack something.
+    /// Next check whether logs lack copies.
     check_at: Monotonic,
 }
 
-/// A log that is used here.
+/// A log in use on this node.
 #[derive(Debug)]
 struct Log {
     client: Client,
@@ -89,12 +88,11 @@ struct Log {
     sequencer_at: Monotonic,
     hole_fill: Option<HoleFill>,
     hole_fill_at: Monotonic,
-    /// The newest epoch of which this process began a sequencer: it begins one of each epoch once only.
+    /// The newest epoch for which this process started a sequencer: it starts at most one for each epoch.
     begun: ProjectionEpoch,
 }
 
 impl Logs {
-    /// Those of a process.
     pub(crate) fn new(me: SequencerId) -> Self {
         Self {
             by_id: BTreeMap::new(),
@@ -110,7 +108,7 @@ impl Logs {
         }
     }
 
-    /// The next moment of any machine.
+    /// The earliest timer of any machine.
     pub(crate) fn next_timer(&self) -> Option<Monotonic> {
         let of_others = [self.controller.next_timer(), Some(self.check_at), self.units.next_timer()];
         self.timers.next_due().into_iter().chain(of_others.into_iter().flatten()).min()
@@ -123,7 +121,7 @@ impl Logs {
 }
 
 impl Node {
-    /// Carries out what the logs' machines want, until they want nothing more.
+    /// Carries out the actions of the logs' machines until there are none.
     pub(crate) fn run_logs(&mut self, now: Now) {
         self.retry_unit_calls(now);
         loop {
@@ -241,7 +239,7 @@ impl Node {
         self.logs.by_id.get_mut(&id)
     }
 
-    /// A sequencer is asked that should be this process.
+    /// A request to the sequencer, which should be this process.
     pub(crate) fn sequencer_asked(
         &mut self,
         id: LogId,
@@ -254,9 +252,8 @@ impl Node {
         let (sequencer::Request::Positions { epoch, .. } | sequencer::Request::Tail { epoch }) = request;
         let begun = self.logs.by_id.get(&id).map(|log| log.begun).unwrap_or_default();
         if sequencer == me && epoch > begun {
-            // Our copy of the catalogue will come to say so.
+            // This node's copy of the catalogue is behind.
             let at = now.monotonic;
-            // Whoever asked has asked again since then.
             self.logs.early.retain(|early| at.since(early.at) < ASK_PATIENCE);
             if self.logs.early.len() < EARLY_MAX {
                 self.logs.early.push_back(Early { at, log: id, sequencer, inquirer, request });
@@ -285,7 +282,7 @@ impl Node {
         }
     }
 
-    /// The machines whose moments have come.
+    /// Runs the machines whose timers are due.
     pub(crate) fn log_timers(&mut self, now: Now) {
         while let Some(id) = self.logs.timers.take_due(now.monotonic) {
             let Some(log) = self.touch_log(id) else { continue };
@@ -310,7 +307,7 @@ impl Node {
         self.controller_timers(now);
     }
 
-    /// What our copy of the catalogue says of logs has changed.
+    /// Applies changed projections of this node's copy of the catalogue.
     fn learn_projections(&mut self, now: Now) {
         let me = self.cluster.sequencer();
         let Some(catalogue) = self.catalogue() else { return };
@@ -339,7 +336,7 @@ impl Node {
         self.check_logs(now);
     }
 
-    /// The log's machines on this node, from now on.
+    /// Starts the machines of a log on this node.
     fn use_log(&mut self, id: LogId) {
         let client = ClientId::of_process(self.cluster.me.node, self.cluster.boot);
         let seed = self.config.seed ^ id.0.rotate_left(32) ^ self.cluster.boot.0;
@@ -356,7 +353,7 @@ impl Node {
         });
     }
 
-    /// Begins the sequencer that a projection names, if it is this process; the one before it is none any more.
+    /// Starts the sequencer that a projection names, if it is this process, and ends the previous one.
     fn begin_sequencer(&mut self, projection: &Projection, now: Now) {
         let me = self.cluster.sequencer();
         let id = projection.log;
@@ -364,7 +361,7 @@ impl Node {
         if let Some(old) = &mut log.sequencer {
             old.superseded(projection.epoch);
         }
-        // What it says last.
+        // Its last answers.
         self.run_log(id, now);
         let Some(log) = self.logs.by_id.get_mut(&id) else { return };
         (log.sequencer, log.sequencer_at) = (None, Monotonic::NEVER);
@@ -384,7 +381,7 @@ impl Node {
         }
     }
 
-    /// Shows a client machine the newest projection that is known here.
+    /// Gives a client machine the newest known projection.
     fn show_projection(&mut self, id: LogId, now: Now) {
         let newest = self.catalogue().and_then(|catalogue| catalogue.log_of(id)).map(|(_, log)| log.projection.clone());
         if let (Some(newest), Some(log)) = (newest, self.touch_log(id)) {
@@ -392,7 +389,7 @@ impl Node {
         }
     }
 
-    /// A log is created here: this process is its first sequencer.
+    /// The command that creates a log with this process as its first sequencer.
     pub(crate) fn create_log(&self, name: String, stripes: u32, copies: u32) -> Query {
         let sequencer = self.cluster.sequencer();
         let create = CatalogCommand::CreateLog { name, stripes, copies, sequencer };

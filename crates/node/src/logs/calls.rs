@@ -1,4 +1,4 @@
-//! What a node's doors ask of shared logs: calls of the log's client machine, and what comes of them.
+//! Requests of clients to shared logs: calls of a log's client machine, and their results.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::pending::{Origin, Pending, PendingId, Place, Target};
 use crate::registry::Response;
 use crate::request::Outcome;
 
-/// What a call of a client machine is for.
+/// The purpose of a call of a client machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Append(PendingId),
@@ -88,8 +88,8 @@ impl Node {
         begin(&mut log.client, log.last_token);
     }
 
-    /// The clients of these requests have gone. Reads of logs that wait for something to come end: they would do so for
-    /// long. All else goes on: what changes something may be in a log already, and what is being read is on its way.
+    /// The clients of these requests have disconnected. Reads that wait for an entry end, since they could wait for long.
+    /// Everything else continues: a change may be in a log already, and other reads end soon.
     pub(crate) fn reads_given_up(&mut self, requests: &BTreeSet<RequestId>, now: Now) {
         let is_idle = |(_, pending): &(PendingId, &Pending)| pending.query.waits();
         let idle: BTreeSet<PendingId> = self.pendings.at_logs(requests).filter(is_idle).map(|(id, _)| id).collect();
@@ -107,7 +107,7 @@ impl Node {
         }
     }
 
-    /// A call of a log's client machine has come to its end.
+    /// A call of a log's client machine has ended.
     pub(super) fn log_call_done(&mut self, id: LogId, token: Token, outcome: Result<Answer, Error>, now: Now) {
         let Some(call) = self.logs.by_id.get_mut(&id).and_then(|log| log.calls.remove(&token)) else { return };
         match call {
@@ -122,12 +122,12 @@ impl Node {
     }
 }
 
-/// What lies at the first positions from one on.
+/// The entries at the first positions from `from` on.
 fn entries(from: Position, outcome: Result<Answer, Error>) -> Outcome {
     let answers = match outcome {
         Ok(Answer::Row(answers)) => answers,
         Ok(Answer::Larger) => return Ok(Response::Log(LogResponse::Larger)),
-        // Whoever waited, waited in vain.
+        // The wait ended without an entry.
         Ok(_) | Err(Error::BeyondTail { .. }) => Vec::new(),
         Err(error) => return Err(failure(error)),
     };

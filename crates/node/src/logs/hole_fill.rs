@@ -15,7 +15,7 @@ pub(super) const CONFIG: Config =
 const TIMEOUT: Duration = Duration::from_millis(2_000);
 
 impl Node {
-    /// Tells it what the sequencer has given out, and carries out what it wants.
+    /// Passes on the sequencer's next position and carries out the actions.
     pub(super) fn run_hole_fill(&mut self, id: LogId, now: Now) {
         let Some(Log { hole_fill: Some(fill), sequencer: Some(sequencer), .. }) = self.logs.by_id.get_mut(&id) else {
             return;
@@ -42,7 +42,7 @@ impl Node {
         }
     }
 
-    /// That of an epoch, if it goes on.
+    /// The hole filling of an epoch, if it is running.
     pub(super) fn hole_fill(&mut self, id: LogId, epoch: ProjectionEpoch) -> Option<&mut HoleFill> {
         self.touch_log(id)?.hole_fill.as_mut().filter(|fill| fill.epoch() == epoch)
     }

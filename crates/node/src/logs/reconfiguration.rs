@@ -26,7 +26,7 @@ use crate::registry::Response;
 use crate::replica::Replica;
 use crate::request::Outcome;
 
-/// Between two checks whether logs lack something.
+/// Interval of the check whether logs lack copies.
 const CHECK: Duration = Duration::from_millis(500);
 /// How long the catalogue may take for a command.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(2_000);
@@ -44,7 +44,7 @@ impl Node {
         self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.cohort.leader())
     }
 
-    /// A client machine here reports who keeps it from going on. Without a leader it will do so again.
+    /// A client machine of this node reports what blocks it. Without a leader, it reports again later.
     pub(super) fn suspect(&mut self, log: LogId, epoch: ProjectionEpoch, suspect: Suspect, now: Now) {
         match self.leader_of_catalogue() {
             Some(leader) if leader == self.cluster.me.node => self.suspected(log, epoch, suspect, now),
@@ -53,7 +53,7 @@ impl Node {
         }
     }
 
-    /// A client machine of some node reports who keeps it from going on.
+    /// A client machine of a node reports what blocks it.
     pub(crate) fn suspected(&mut self, log: LogId, epoch: ProjectionEpoch, suspect: Suspect, now: Now) {
         if self.leads_logs(now) {
             self.logs.controller.suspected(log, epoch, suspect, now.monotonic);
@@ -70,7 +70,7 @@ impl Node {
         }
     }
 
-    /// Whether the controller here leads. The catalogue may have come to be led here just now.
+    /// Whether the controller of this node leads. The catalogue's lead may have just moved here.
     fn leads_logs(&mut self, now: Now) -> bool {
         if self.leads_catalogue() != self.logs.controller.leads() {
             self.check_logs(now);
@@ -78,7 +78,7 @@ impl Node {
         self.logs.controller.leads()
     }
 
-    /// Now and then, and where the catalogue has changed.
+    /// Checks the logs at intervals, and when the catalogue has changed.
     pub(super) fn check_logs(&mut self, now: Now) {
         self.logs.check_at = now.monotonic + CHECK;
         match self.catalogue().filter(|_| self.leads_catalogue()) {
@@ -104,7 +104,7 @@ impl Node {
         }
     }
 
-    /// Carries out what the controller wants; whether there was anything.
+    /// Carries out the controller's actions. Returns whether there were any.
     pub(super) fn run_controller(&mut self, now: Now) -> bool {
         let actions = self.logs.controller.take_actions();
         let is_any = !actions.is_empty();
@@ -152,7 +152,7 @@ impl Node {
             Ok(Response::Log(LogResponse::Projected(newest))) => Verdict::Newest(*newest),
             Ok(Response::Log(LogResponse::UnitsGone(units))) => Verdict::UnitsGone(units),
             Err(Failure::Invalid(_)) => Verdict::Unfit,
-            // It is proposed again.
+            // The controller proposes it again.
             _ => return,
         };
         self.logs.controller.verdict(id, epoch, verdict, now.monotonic);
@@ -175,7 +175,7 @@ impl Node {
         dead.filter_map(move |(cohort, _)| Some(catalogue?.unit_of(*cohort)?.0))
     }
 
-    /// What the catalogue's leader reports of logs that lack copies, as far as there are nodes for them.
+    /// Reports logs that lack copies although there are nodes for them.
     pub(crate) fn under_replicated_logs(&self) -> Vec<String> {
         let lacking = self.logs.controller.under_replicated().into_iter().map(|lacking| {
             let copies = counted(lacking.copies as u64, "copy");
@@ -184,7 +184,7 @@ impl Node {
         self.name_logs(lacking.collect(), "with fewer copies than they should have")
     }
 
-    /// What it reports of logs that nobody can read or write as a whole.
+    /// Reports logs that can't be read or written as a whole.
     pub(crate) fn logs_out_of_reach(&self) -> Vec<String> {
         let missing = self.logs.controller.out_of_reach().into_iter();
         let missing = missing.map(|log| (log, "has no copy of some positions within reach".to_owned()));

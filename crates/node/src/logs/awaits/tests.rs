@@ -9,15 +9,15 @@ use crate::contract::{Event, RequestId};
 use crate::logs::tests::{alone, append, ask, records, said};
 use crate::request::Request;
 
-/// What a follower asks that waits for 250 ms.
+/// A read that waits for 250 ms.
 fn follow(from: u64) -> LogRequest {
     let wait = Duration::from_millis(250);
     LogRequest::Read { log: "l".into(), from: Position(from), count: 1, wait, bytes: BATCH_BYTES_MAX }
 }
 
-/// A follower at the log's end asks its unit once, and hears as soon as something has come, or nothing for so long.
+/// A follower at the log's end asks its unit once, and is answered when an entry comes or its wait is over.
 #[test]
-fn who_waits_at_the_end_is_told_what_comes() {
+fn read_at_the_end_waits_for_an_entry() {
     let mut bench = alone();
     bench.ask(2, Request::Log(follow(0)));
     bench.pass(Duration::from_millis(50));
@@ -30,9 +30,9 @@ fn who_waits_at_the_end_is_told_what_comes() {
     assert_eq!(bench.node.logs.units.awaits.len(), 0);
 }
 
-/// Whoever is gone waits no longer: neither here, nor soon at the unit.
+/// A read of a disconnected client stops waiting: here at once, at the unit soon.
 #[test]
-fn who_is_gone_waits_for_nothing() {
+fn read_of_disconnected_client_stops_waiting() {
     let mut bench = alone();
     let wait = Duration::from_millis(5_000);
     let read =
@@ -53,9 +53,9 @@ fn who_is_gone_waits_for_nothing() {
     assert_eq!(bench.node.pendings.of_doors(), 0);
 }
 
-/// An append that nobody waits for any more may be in a log already, and goes on.
+/// An append of a disconnected client may be in the log already, and continues.
 #[test]
-fn who_is_gone_may_have_appended() {
+fn append_of_disconnected_client_continues() {
     let mut bench = alone();
     bench.ask(2, Request::Log(append("a")));
     bench.step(Event::GivenUp { requests: [RequestId(2)].into() });
@@ -63,9 +63,9 @@ fn who_is_gone_may_have_appended() {
     assert_eq!(said(&bench.answers[&RequestId(2)]), Ok(LogResponse::Appended(Position(0))));
 }
 
-/// Whose deadline comes first is told in time that nothing is there, and fills nothing: others may wait for longer.
+/// A read whose deadline comes before the end of its wait is answered in time, and fills no hole: others may wait longer.
 #[test]
-fn who_has_less_time_than_it_would_wait_is_told_in_time() {
+fn wait_ends_before_the_deadline() {
     let mut bench = alone();
     let wait = Duration::from_millis(200_000);
     let read = LogRequest::Read { log: "l".into(), from: Position(0), count: 1, wait, bytes: BATCH_BYTES_MAX };
@@ -78,9 +78,9 @@ fn who_has_less_time_than_it_would_wait_is_told_in_time() {
     assert_eq!(ask(&mut bench, 3, append("a")), Ok(LogResponse::Appended(Position(0))));
 }
 
-/// The log may go on elsewhere: nobody waits at a unit that takes nothing any more.
+/// The log may continue on other units: no read waits at a sealed unit.
 #[test]
-fn who_waits_at_a_unit_that_is_sealed_is_not_left_there() {
+fn no_read_waits_at_a_sealed_unit() {
     let mut bench = alone();
     for number in [2, 3] {
         bench.ask(number, Request::Log(follow(number)));
