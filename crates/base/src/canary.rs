@@ -173,6 +173,7 @@ bugs! {
     WatchAfterReply(28, "a client is told of a change after a reply that shows it"),
     SyncAnsweredAtOnce(28, "a sync is answered without asking for the log's tail"),
     UnreachedTailReplaced(28, "the tail that syncs wait for is replaced by later ones before it is reached"),
+    TurnOutputUnbounded(28, "all queued replies are sent in one turn, however large they are"),
     MultiKeepsFirst(28, "a multi that fails leaves what its first operations did"),
     ForceRetried(25, "a failed force is tried again and believed"),
     CompletionAfterError(25, "the log publishes a completion after a failed force"),

@@ -37,6 +37,11 @@ pub const QUEUE_BYTES_MAX: usize = 4 << 20;
 pub const GATHERED_BYTES_MAX: usize = 64 << 20;
 /// Maximum bytes of replies and events held back for one connection; it is closed above that.
 pub const HELD_BYTES_MAX: usize = 16 << 20;
+/// Replies are sent on one connection until they have this many bytes in a turn; the others follow in later turns. So
+/// the driver can report a full output buffer in between. Small in this crate's own tests.
+pub const CONNECTION_TURN_BYTES: usize = if cfg!(test) { 1 << 10 } else { 1 << 20 };
+/// The same for all connections together.
+pub const TURN_BYTES: usize = if cfg!(test) { 4 << 10 } else { 16 << 20 };
 /// Maximum bytes of a reply. A listing of more children than fit fails.
 pub const REPLY_BYTES_MAX: usize = 64 << 20;
 /// Maximum bytes of a reply to multiRead, whose short operations may ask for one large node many times. Clients refuse

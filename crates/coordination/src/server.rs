@@ -16,7 +16,7 @@
 //!
 //! *Sessions* are described in `liveness.rs`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use base::canary::{Bug, planted};
@@ -294,6 +294,14 @@ pub struct Server {
     now: Now,
     writer: jute::Writer,
     actions: Vec<Action>,
+    /// Number of turns that have ended.
+    turn: u64,
+    /// Bytes of frames in `actions`.
+    output_bytes: usize,
+    /// Connections with replies that wait for the next turn.
+    deferred: VecDeque<ConnectionId>,
+    /// When the next turn is due for them.
+    resume_at: Monotonic,
 }
 
 impl Server {
@@ -319,6 +327,10 @@ impl Server {
             now,
             writer: jute::Writer::with_chunks(OUTPUT_CHUNK_BYTES),
             actions: Vec::new(),
+            turn: 1,
+            output_bytes: 0,
+            deferred: VecDeque::new(),
+            resume_at: Monotonic::NEVER,
             config,
             state,
         };
@@ -366,6 +378,12 @@ impl Server {
             timeout: client.established().map(|established| established.timeout),
             outstanding: client.queue.len(),
         })
+    }
+
+    /// Bytes of frames that this turn has produced so far. A driver may end the turn early when they are many.
+    #[must_use]
+    pub const fn output_bytes(&self) -> usize {
+        self.output_bytes
     }
 
     /// Processes an event.
@@ -425,11 +443,13 @@ impl Server {
         if let Some(request) = self.tails.request() {
             self.actions.push(Action::RequestTail { request });
         }
-        let timer = self.next_tick.min(self.retry_at);
+        let timer = self.next_tick.min(self.retry_at).min(self.resume_at);
         if timer != self.timer {
             self.timer = timer;
             self.actions.push(Action::SetTimer(timer));
         }
+        self.turn += 1;
+        self.output_bytes = 0;
         std::mem::take(&mut self.actions)
     }
 
@@ -441,6 +461,9 @@ impl Server {
                 self.actions.push(Action::Append { append, entry });
             }
             self.tails.retry();
+        }
+        if self.now.monotonic >= self.resume_at {
+            self.send_deferred();
         }
         if self.now.monotonic >= self.next_tick {
             self.next_tick = self.now.monotonic + self.config.tick;
@@ -654,6 +677,8 @@ impl Server {
     fn send(&mut self, connection: ConnectionId, frame: Bytes) {
         let Some(client) = self.connections.get_mut(&connection) else { return };
         if !client.is_held_back(self.now.monotonic) {
+            client.note_sent(self.turn, frame.len());
+            self.output_bytes += frame.len();
             self.actions.push(Action::Send { connection, frame });
             return;
         }

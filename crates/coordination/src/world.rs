@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use crate::entry::Position;
 use crate::jute::Frame;
+use crate::limits::{CONNECTION_TURN_BYTES, TURN_BYTES};
 use crate::server::{Action, AppendId, Config, ConnectionId, Event, Server};
 use crate::state::{Restorer, State};
 
@@ -276,7 +277,7 @@ impl World {
         let rate = rate(&mut self.random);
         let (boot, fed) = (self.servers[server].boot + 1, state.next().0);
         let skips_applied = self.random.chance(500_000);
-        let lag = if self.random.chance(200_000) { self.random.below(40 * MS) } else { 0 };
+        let lag = if self.random.chance(300_000) { 10 * MS + self.random.below(40 * MS) } else { 0 };
         self.servers[server] = Process { boot, rate, lag, fed, skips_applied, ..Process::default() };
         let config = Config {
             nonce,
@@ -324,8 +325,32 @@ impl World {
         {
             self.checks.state(machine.state());
         }
+        self.check_output(&actions);
         for action in actions {
             self.act(server, action);
+        }
+    }
+
+    /// A turn sends a bounded number of bytes, however many requests are queued: up to the limit, and one more reply.
+    fn check_output(&mut self, actions: &[Action]) {
+        let mut sent: BTreeMap<ConnectionId, usize> = BTreeMap::new();
+        let mut all = 0;
+        for action in actions {
+            let Action::Send { connection, frame } = action else { continue };
+            // Others than replies to requests are sent at once.
+            if i32::from_be_bytes(frame[4..8].try_into().unwrap_or_default()) <= 0 {
+                continue;
+            }
+            let sent = sent.entry(*connection).or_default();
+            if *sent >= CONNECTION_TURN_BYTES || all >= TURN_BYTES {
+                self.checks
+                    .violated(format!("after {sent} bytes, and {all} of all clients, a turn sends another reply"));
+            }
+            *sent += frame.len();
+            all += frame.len();
+        }
+        if all >= CONNECTION_TURN_BYTES {
+            self.checks.count("turns with much output");
         }
     }
 

@@ -226,6 +226,7 @@ pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
     (Bug::WatchAfterReply, "bugs_of_coordination_are_found"),
     (Bug::SyncAnsweredAtOnce, "bugs_of_coordination_are_found"),
     (Bug::UnreachedTailReplaced, "bugs_of_coordination_are_found"),
+    (Bug::TurnOutputUnbounded, "bugs_of_coordination_are_found"),
     (Bug::MultiKeepsFirst, "bugs_of_coordination_are_found"),
 ];
 

@@ -13,7 +13,7 @@ use crate::ErrorCode;
 use crate::acl::Id;
 use crate::entry::{MoveEpoch, SessionId};
 use crate::jute::{Frame, Password, xid};
-use crate::limits::{QUEUE_BYTES_MAX, QUEUE_REQUESTS_MAX, STALE_PERCENT};
+use crate::limits::{CONNECTION_TURN_BYTES, QUEUE_BYTES_MAX, QUEUE_REQUESTS_MAX, STALE_PERCENT};
 
 /// Connection state.
 #[derive(Debug)]
@@ -93,6 +93,11 @@ pub(super) struct Connection {
     pub(super) held_bytes: usize,
     pub(super) is_output_full: bool,
     pub(super) is_paused: bool,
+    /// The last turn in which frames were sent, and their bytes.
+    turn: u64,
+    turn_bytes: usize,
+    /// Whether replies wait for the next turn.
+    pub(super) is_deferred: bool,
     /// Whether the session has ended and the connection closes after the last reply.
     pub(super) is_closing: bool,
     /// When the last frame was received.
@@ -117,6 +122,9 @@ impl Connection {
             held_bytes: 0,
             is_output_full: false,
             is_paused: false,
+            turn: 0,
+            turn_bytes: 0,
+            is_deferred: false,
             is_closing: false,
             heard: now,
             touching: now,
@@ -155,6 +163,19 @@ impl Connection {
     /// Whether output is held back, because the client is slow or its session stale.
     pub(super) fn is_held_back(&self, now: Monotonic) -> bool {
         self.is_output_full || self.is_stale(now)
+    }
+
+    /// Counts bytes that are sent in a turn.
+    pub(super) const fn note_sent(&mut self, turn: u64, bytes: usize) {
+        if self.turn != turn {
+            (self.turn, self.turn_bytes) = (turn, 0);
+        }
+        self.turn_bytes += bytes;
+    }
+
+    /// Whether this turn has sent enough on this connection.
+    pub(super) const fn has_had_its_turn(&self, turn: u64) -> bool {
+        self.turn == turn && self.turn_bytes >= CONNECTION_TURN_BYTES
     }
 
     pub(super) fn push(&mut self, xid: i32, bytes: usize, work: Work) {

@@ -183,7 +183,8 @@ impl Server {
     /// Sends held frames.
     pub(super) fn send_held(&mut self, connection: ConnectionId) {
         let Some(client) = self.connections.get_mut(&connection) else { return };
-        client.held_bytes = 0;
+        client.note_sent(self.turn, client.held_bytes);
+        self.output_bytes += std::mem::take(&mut client.held_bytes);
         let held = std::mem::take(&mut client.held);
         self.actions.extend(held.into_iter().map(|frame| Action::Send { connection, frame }));
     }

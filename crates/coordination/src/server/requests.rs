@@ -1,7 +1,7 @@
 //! Received frames, and replies in the same order.
 
-use base::Duration;
 use base::canary::{Bug, planted};
+use base::{Duration, Monotonic};
 use bytes::Bytes;
 
 use super::connection::{Connecting, Established, Phase, Work};
@@ -13,7 +13,9 @@ use crate::jute::{
     AuthPacket, ConnectRequest, ConnectResponse, DecodeError, Frame, Password, Reader, Record, ReplyHeader, Request,
     RequestHeader, xid,
 };
-use crate::limits::{FRAME_BYTES_MAX, GATHERED_BYTES_MAX, HELD_BYTES_MAX, IDENTITIES_MAX, IDENTITY_BYTES_MAX};
+use crate::limits::{
+    FRAME_BYTES_MAX, GATHERED_BYTES_MAX, HELD_BYTES_MAX, IDENTITIES_MAX, IDENTITY_BYTES_MAX, TURN_BYTES,
+};
 
 /// Bytes of a request's header.
 const HEADER_BYTES: usize = 8;
@@ -83,7 +85,7 @@ impl Server {
         connection: ConnectionId,
         session: SessionId,
         epoch: MoveEpoch,
-        made: base::Monotonic,
+        made: Monotonic,
     ) {
         let Some(client) = self.connections.get_mut(&connection) else { return };
         let Phase::Connecting(connecting) = &mut client.phase else { return };
@@ -236,10 +238,10 @@ impl Server {
         }
     }
 
-    /// Submits a write, unless a read ahead of it waits for the tail: that read must not see the write.
+    /// Submits a write, unless a read ahead of it waits for the tail or the next turn: that read must not see the write.
     fn submit_in_order(&mut self, connection: ConnectionId, xid: i32, op: i32, body: Bytes) {
         let Some(client) = self.connections.get_mut(&connection) else { return };
-        if client.waits_for_tail() {
+        if client.waits_for_tail() || client.is_deferred {
             return self.enqueue(connection, xid, Work::Held { op, body });
         }
         client.push(xid, HEADER_BYTES + body.len(), Work::Submitted { reply: None });
@@ -325,11 +327,27 @@ impl Server {
                 break;
             }
             let Some(front) = client.queue.front() else { break };
+            let is_ready = match &front.work {
+                Work::Submitted { reply: None } | Work::Held { .. } => false,
+                Work::Read { tail: Some(tail), .. } => self.tails.is_reached(*tail),
+                _ => true,
+            };
+            if !is_ready {
+                break;
+            }
+            if (client.has_had_its_turn(self.turn) || self.output_bytes >= TURN_BYTES)
+                && !planted(Bug::TurnOutputUnbounded)
+            {
+                self.defer(connection);
+                break;
+            }
             let xid = front.xid;
             let reply = match &front.work {
-                Work::Submitted { reply: None } | Work::Held { .. } => break,
+                Work::Submitted { reply: None } | Work::Held { .. } => {
+                    debug_assert!(false, "it is not ready");
+                    break;
+                }
                 Work::Submitted { reply: Some(reply) } | Work::Answered(reply) => reply.clone(),
-                Work::Read { tail: Some(tail), .. } if !self.tails.is_reached(*tail) => break,
                 Work::Read { op, body, .. } => {
                     let (op, body) = (*op, body.clone());
                     self.answer(connection, xid, op, &body)
@@ -345,6 +363,30 @@ impl Server {
             }
         }
         self.update_reading(connection);
+    }
+
+    /// Leaves the connection's replies to the next turn, which begins at once.
+    fn defer(&mut self, connection: ConnectionId) {
+        if let Some(client) = self.connections.get_mut(&connection)
+            && !std::mem::replace(&mut client.is_deferred, true)
+        {
+            self.deferred.push_back(connection);
+            self.resume_at = self.now.monotonic;
+        }
+    }
+
+    /// Continues connections whose replies were left to this turn, in the order in which they were.
+    pub(super) fn send_deferred(&mut self) {
+        for _ in 0..self.deferred.len() {
+            if self.output_bytes < TURN_BYTES
+                && let Some(connection) = self.deferred.pop_front()
+                && let Some(client) = self.connections.get_mut(&connection)
+            {
+                client.is_deferred = false;
+                self.pump(connection);
+            }
+        }
+        self.resume_at = if self.deferred.is_empty() { Monotonic::NEVER } else { self.now.monotonic };
     }
 
     /// Submits further held writes, up to the next read that waits for the tail.

@@ -128,6 +128,7 @@ impl Bench {
                 self.servers[server].handle(event, now);
             }
             Action::Trim { below } => self.trimmed = Some(below),
+            Action::SetTimer(at) if at <= now.monotonic => self.servers[server].handle(Event::Timer, now),
             Action::SetTimer(_) => {}
         }
     }
@@ -764,6 +765,50 @@ fn slow_consumers_are_not_read_from() {
     // The read came before the write.
     assert_eq!(DataReply::decode(&mut Reader::new(&received[0].3)).unwrap().stat.num_children, 1);
     assert!(bench.paused.is_empty());
+}
+
+/// Many requests for a large node are queued at once: each turn sends some, and the driver can say that its buffer is full.
+#[test]
+fn a_turn_sends_a_bounded_number_of_bytes() {
+    let mut bench = Bench::new(1);
+    let data = vec![7; 2_000];
+    for connection in 1..=3 {
+        bench.open(0, connection);
+    }
+    let Request::Create(make) = create("/big", 0) else { panic!() };
+    bench.ask(1, Request::Create(Create { data: Some(&data), ..make })).unwrap();
+    let now = bench.now();
+    for connection in 1..=3 {
+        for xid in 1..=10 {
+            let request = if xid == 8 { set("/big") } else { get("/big", false) };
+            let frame = Frame::Whole(request.to_frame(xid).slice(4..));
+            bench.servers[0].handle(Event::Frame { connection: ConnectionId(connection), frame }, now);
+        }
+    }
+    for turn in 0.. {
+        if turn == 4 {
+            bench.servers[0].handle(Event::OutputFull { connection: ConnectionId(2) }, now);
+        }
+        let actions = bench.servers[0].end_turn(now);
+        if actions.is_empty() {
+            break;
+        }
+        let sent = actions.iter().map(|action| if let Action::Send { frame, .. } = action { frame.len() } else { 0 });
+        assert!(sent.sum::<usize>() < crate::limits::TURN_BYTES + 2_200);
+        for action in actions {
+            bench.act(0, action);
+        }
+    }
+    let xids = |received: Vec<Received>| received.iter().map(|reply| reply.0).collect::<Vec<_>>();
+    let all: Vec<i32> = (1..=10).collect();
+    let first = bench.received(1);
+    // The reads see the write behind which they are, and no other client has written before.
+    assert_eq!((first[6].3.len() > 2_000, first[9].3.len() < 200), (true, true));
+    assert_eq!((xids(first), xids(bench.received(3))), (all.clone(), all.clone()));
+    let some = xids(bench.received(2));
+    assert!((2..7).contains(&some.len()), "{some:?}");
+    bench.event(0, Event::OutputDrained { connection: ConnectionId(2) });
+    assert_eq!([some, xids(bench.received(2))].concat(), all);
 }
 
 #[test]

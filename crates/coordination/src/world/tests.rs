@@ -48,6 +48,7 @@ fn seeds_break_no_promise() {
         "stalls",
         "syncs of the flood",
         "trims",
+        "turns with much output",
     ];
     let missing: Vec<_> = must_happen.iter().filter(|what| !counters.contains_key(**what)).collect();
     assert!(missing.is_empty(), "it did not happen: {missing:?}");
@@ -68,7 +69,7 @@ fn bugs_of_coordination_are_found() {
 
     use base::canary::{Bug, plant};
 
-    const BUGS: [Bug; 18] = [
+    const BUGS: [Bug; 19] = [
         Bug::ExpiryIgnoresTouch,
         Bug::ExpirerCountsStalls,
         Bug::StaleServerAnswers,
@@ -86,6 +87,7 @@ fn bugs_of_coordination_are_found() {
         Bug::WatchAfterReply,
         Bug::SyncAnsweredAtOnce,
         Bug::UnreachedTailReplaced,
+        Bug::TurnOutputUnbounded,
         Bug::MultiKeepsFirst,
     ];
     std::panic::set_hook(Box::new(|_| {}));
