@@ -52,6 +52,8 @@ pub const MULTI_READ_REPLY_BYTES_MAX: usize = 4 << 20;
 pub const OUTPUT_CHUNK_BYTES: usize = 4 << 10;
 /// Maximum number of watches per server, at about 200 bytes each. A client that exceeds it is disconnected.
 pub const WATCHES_MAX: usize = 4 << 20;
+/// Maximum bytes of the paths that connections watch, which are kept up to three times. Small in this crate's own tests.
+pub const WATCHED_PATH_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
 /// A client considers itself connected until two thirds of its session timeout T after it last received a frame (all
 /// client libraries do). A server sends nothing on a connection if the last session touch that is known to be in the

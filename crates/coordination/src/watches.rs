@@ -108,11 +108,10 @@ struct Watchers<C> {
 impl<C: Copy + Ord> Watchers<C> {
     /// Returns whether the connection had no watch of this path.
     fn add(&mut self, path: &str, connection: C, mode: Mode) -> bool {
-        if !self.by_path.contains_key(path) {
-            self.by_path.insert(path.into(), BTreeMap::new());
-        }
-        let Some(watchers) = self.by_path.get_mut(path) else { return false };
-        let modes = watchers.entry(connection).or_default();
+        let modes = match self.by_path.get_mut(path) {
+            Some(watchers) => watchers.entry(connection).or_default(),
+            None => self.by_path.entry(path.into()).or_default().entry(connection).or_default(),
+        };
         let is_new = modes.0 == 0;
         if mode == Mode::Recursive && !modes.has(Some(mode)) {
             self.recursive += 1;
@@ -185,12 +184,14 @@ pub struct Watches<C> {
     child: Watchers<C>,
     /// The paths that each connection watches, for when it is closed.
     by_connection: BTreeMap<C, BTreeSet<Box<str>>>,
+    /// Bytes of these paths.
+    path_bytes: usize,
 }
 
 impl<C: Copy + Ord> Default for Watches<C> {
     fn default() -> Self {
         let none = || Watchers { by_path: BTreeMap::new(), count: 0, recursive: 0 };
-        Self { data: none(), child: none(), by_connection: BTreeMap::new() }
+        Self { data: none(), child: none(), by_connection: BTreeMap::new(), path_bytes: 0 }
     }
 }
 
@@ -218,8 +219,10 @@ impl<C: Copy + Ord> Watches<C> {
     }
 
     fn add_mode(&mut self, table: Table, path: &str, connection: C, mode: Mode) {
-        if self.table(table).add(path, connection, mode) {
-            self.by_connection.entry(connection).or_default().insert(path.into());
+        if self.table(table).add(path, connection, mode)
+            && self.by_connection.entry(connection).or_default().insert(path.into())
+        {
+            self.path_bytes += path.len();
         }
     }
 
@@ -245,6 +248,7 @@ impl<C: Copy + Ord> Watches<C> {
     /// Removes all watches of a connection.
     pub fn remove_connection(&mut self, connection: C) {
         for path in self.by_connection.remove(&connection).unwrap_or_default() {
+            self.path_bytes -= path.len();
             self.data.remove(&path, connection, None);
             self.child.remove(&path, connection, None);
         }
@@ -272,7 +276,9 @@ impl<C: Copy + Ord> Watches<C> {
             return;
         }
         if let Entry::Occupied(mut paths) = self.by_connection.entry(connection) {
-            paths.get_mut().remove(path);
+            if paths.get_mut().remove(path) {
+                self.path_bytes -= path.len();
+            }
             if paths.get().is_empty() {
                 paths.remove();
             }
@@ -283,6 +289,12 @@ impl<C: Copy + Ord> Watches<C> {
     #[must_use]
     pub const fn count(&self) -> usize {
         self.data.count + self.child.count
+    }
+
+    /// Bytes of the paths that connections watch.
+    #[must_use]
+    pub const fn path_bytes(&self) -> usize {
+        self.path_bytes
     }
 
     /// Each connection that has watches, and the paths that it watches.

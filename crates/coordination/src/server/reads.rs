@@ -10,7 +10,7 @@ use crate::jute::{
     ClientInfo, DataReply, ErrorReply, EventType, FrameTooLong, MultiResult, NumberReply, PathAndWatch, PathReply,
     ReadOperation, Record, ReplyHeader, Request, Sequence, SetWatches2, Stat, Writer,
 };
-use crate::limits::{MULTI_READ_REPLY_BYTES_MAX, REPLY_BYTES_MAX, WATCHES_MAX};
+use crate::limits::{MULTI_READ_REPLY_BYTES_MAX, REPLY_BYTES_MAX, WATCHED_PATH_BYTES_MAX, WATCHES_MAX};
 use crate::state::State;
 use crate::tree::NodeRef;
 use crate::watches::{Table, WatcherType, Watches};
@@ -71,7 +71,7 @@ impl Server {
             let event = self.notification(kind, path, -1);
             self.send_event(connection, event);
         }
-        if self.watches.count() > WATCHES_MAX {
+        if self.watches.count() > WATCHES_MAX || self.watches.path_bytes() > WATCHED_PATH_BYTES_MAX {
             self.close(connection);
         }
         frame.unwrap_or_else(|FrameTooLong { .. }| self.header(xid, Some(ErrorCode::Marshalling)))

@@ -1022,3 +1022,18 @@ fn many_watches_are_removed_with_their_connection() {
     bench.event(0, Event::Disconnected { connection: ConnectionId(1) });
     assert_eq!(bench.servers[0].watches().count(), 0);
 }
+
+#[test]
+fn bytes_of_watched_paths_are_bounded() {
+    let mut bench = Bench::new(1);
+    for connection in 1..=2 {
+        bench.open(0, connection);
+    }
+    let paths: Vec<String> = (0..12).map(|number| format!("/{number}{}", "x".repeat(99_000))).collect();
+    for (connection, path) in [1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 1].into_iter().zip(&paths) {
+        bench.send(0, connection, 1, Request::Exists(PathAndWatch { path, watch: true }));
+    }
+    // The second client's second watch was too much; its first one is free again.
+    assert_eq!((bench.is_closed(1), bench.is_closed(2)), (false, true));
+    assert_eq!(bench.servers[0].watches().count(), 10);
+}

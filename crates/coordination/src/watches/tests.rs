@@ -95,3 +95,24 @@ fn a_connection_takes_its_watches_along() {
         watches.by_connection().map(|(watcher, paths)| (watcher, paths.collect())).collect();
     assert_eq!(left, [(2, vec!["/a", "/b", "/c"])]);
 }
+
+#[test]
+fn bytes_of_paths_are_counted_once_a_connection() {
+    let mut watches = Watches::default();
+    for connection in [1, 2] {
+        watches.add(Table::Data, "/1234567", connection);
+        watches.add(Table::Child, "/1234567", connection);
+        watches.add_persistent("/1234567", connection, true);
+    }
+    watches.add(Table::Data, "/2", 1);
+    assert_eq!(watches.path_bytes(), 18);
+    watches.trigger(EventType::Deleted, "/2");
+    assert!(!watches.remove("/none", WatcherType::Any, 1));
+    assert_eq!(watches.path_bytes(), 16);
+    assert!(watches.remove("/1234567", WatcherType::Any, 1));
+    assert_eq!(watches.path_bytes(), 8);
+    watches.trigger(EventType::Deleted, "/1234567");
+    assert_eq!(watches.path_bytes(), 8);
+    watches.remove_connection(2);
+    assert_eq!((watches.path_bytes(), watches.count()), (0, 0));
+}

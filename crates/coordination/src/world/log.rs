@@ -71,7 +71,13 @@ impl World {
         }
     }
 
-    pub(super) fn place(&mut self, entry: Option<&Bytes>, made: Time, told: Option<(usize, u64, AppendId)>, delay: Time) {
+    pub(super) fn place(
+        &mut self,
+        entry: Option<&Bytes>,
+        made: Time,
+        told: Option<(usize, u64, AppendId)>,
+        delay: Time,
+    ) {
         let position = self.log.len();
         self.log.slots.push(Slot { entry: entry.cloned(), made, settled: None, told });
         let stall = self.log.stalled_until.saturating_sub(self.time);
