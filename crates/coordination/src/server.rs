@@ -241,13 +241,13 @@ pub enum Action {
 /// A client of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientStatus {
-    /// Its connection.
+    /// The number that the driver gave to the connection.
     pub connection: ConnectionId,
-    /// Its address.
+    /// The remote address.
     pub address: IpAddr,
-    /// Its session, once it has one.
+    /// The session; none before the connect request is answered.
     pub session: Option<SessionId>,
-    /// The session's timeout.
+    /// The negotiated session timeout.
     pub timeout: Option<Duration>,
     /// Requests without a reply.
     pub outstanding: usize,
@@ -354,7 +354,7 @@ impl Server {
         &self.watches
     }
 
-    /// Its id, once it has joined.
+    /// The server's id; none until its join entry is applied.
     #[must_use]
     pub const fn id(&self) -> Option<ServerId> {
         match self.membership {
@@ -473,7 +473,9 @@ impl Server {
 
     /// Appends the join entry.
     fn join(&mut self) {
-        let Membership::Joining { nonce } = self.membership else { return };
+        let Membership::Joining { nonce } = self.membership else {
+            return debug_assert!(false, "the caller has set the membership");
+        };
         let append = self.new_append();
         let entry = Entry::Join { nonce }.encode();
         self.batcher.join(append, entry.clone(), self.now.monotonic);

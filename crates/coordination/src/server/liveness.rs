@@ -155,9 +155,13 @@ impl Server {
     }
 
     fn touch(&mut self, connection: ConnectionId) {
-        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let Some(client) = self.connections.get_mut(&connection) else {
+            return debug_assert!(false, "the caller has found the connection");
+        };
         client.touching = self.now.monotonic;
-        let Some(established) = client.established() else { return };
+        let Some(established) = client.established() else {
+            return debug_assert!(false, "the caller has found its session");
+        };
         let item = Item::Touch { session: established.session, epoch: established.epoch };
         self.batcher.gather(item, None, Origin::Touch(connection));
     }
@@ -206,7 +210,9 @@ impl Server {
 
     /// One of the server's own batches was applied: the log accepts appends and the server is up to date.
     pub(super) fn log_is_alive(&mut self) {
-        let Membership::Member(id) = self.membership else { return };
+        let Membership::Member(id) = self.membership else {
+            return debug_assert!(false, "batches are made by members");
+        };
         for session in self.expirer.credit(self.now.monotonic, self.config.tick, id.0) {
             if let Some(known) = self.state.session(session) {
                 let item = Item::Expire { session, last_touch: known.last_touch };

@@ -44,7 +44,10 @@ type Missed<'a> = Vec<(EventType, &'a str)>;
 impl Server {
     /// Evaluates a read on the current tree and returns the reply. Events caused by the request are sent first.
     pub(super) fn answer(&mut self, connection: ConnectionId, xid: i32, op: i32, body: &[u8]) -> Bytes {
-        let Some(client) = self.connections.get(&connection) else { return Bytes::new() };
+        let Some(client) = self.connections.get(&connection) else {
+            debug_assert!(false, "the caller has found the connection");
+            return Bytes::new();
+        };
         let ids = client.ids.clone();
         let session = client.established().map_or(0, |established| established.session.0);
         let mut missed = Missed::new();

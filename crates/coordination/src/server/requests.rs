@@ -17,7 +17,7 @@ use crate::limits::{
     FRAME_BYTES_MAX, GATHERED_BYTES_MAX, HELD_BYTES_MAX, IDENTITIES_MAX, IDENTITY_BYTES_MAX, TURN_BYTES,
 };
 
-/// Bytes of a request's header.
+/// Length of a request's header.
 const HEADER_BYTES: usize = 8;
 
 impl Server {
@@ -58,7 +58,9 @@ impl Server {
             (session, Some(password)) => Some((SessionId(session), password)),
             (_, None) => return self.reply_expired(connection, request.read_only),
         };
-        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let Some(client) = self.connections.get_mut(&connection) else {
+            return debug_assert!(false, "the connection has sent this frame");
+        };
         let password = client.password;
         client.phase = Phase::Connecting(Connecting {
             session,
@@ -87,6 +89,7 @@ impl Server {
         epoch: MoveEpoch,
         made: Monotonic,
     ) {
+        // It may be closed meanwhile, or admitted in read-only mode.
         let Some(client) = self.connections.get_mut(&connection) else { return };
         let Phase::Connecting(connecting) = &mut client.phase else { return };
         if connecting.last_zxid_seen > self.state.zxid() {
@@ -141,8 +144,12 @@ impl Server {
     pub(super) fn admit_read_only(&mut self, connection: ConnectionId) {
         /// Ids of local sessions, disjoint from those of [`SessionId::nth`].
         const LOCAL: i64 = 2 << 56;
-        let Some(client) = self.connections.get_mut(&connection) else { return };
-        let Phase::Connecting(connecting) = &mut client.phase else { return };
+        let Some(client) = self.connections.get_mut(&connection) else {
+            return debug_assert!(false, "the caller has found the connection");
+        };
+        let Phase::Connecting(connecting) = &mut client.phase else {
+            return debug_assert!(false, "the caller has found that it waits");
+        };
         let known = |(id, password)| self.state.session(id).is_some_and(|session| session.password == password);
         let is_acceptable = connecting.read_only == Some(true)
             && connecting.last_zxid_seen <= self.state.zxid()
@@ -161,8 +168,8 @@ impl Server {
         }
     }
 
-    /// A request.
     fn request(&mut self, connection: ConnectionId, frame: &Frame) {
+        // Of several early frames, one may have closed it.
         let Some(client) = self.connections.get(&connection) else { return };
         let is_read_only = client.established().is_some_and(|established| established.is_read_only);
         let bytes = frame.bytes();
@@ -204,7 +211,9 @@ impl Server {
     }
 
     fn enqueue(&mut self, connection: ConnectionId, xid: i32, work: Work) {
-        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let Some(client) = self.connections.get_mut(&connection) else {
+            return debug_assert!(false, "the connection has sent this request");
+        };
         let bytes =
             HEADER_BYTES + if let Work::Held { body, .. } | Work::Read { body, .. } = &work { body.len() } else { 0 };
         client.push(xid, bytes, work);
@@ -214,7 +223,9 @@ impl Server {
 
     /// Adds identities to a connection. The reply is sent immediately, as in ZooKeeper.
     fn authenticate(&mut self, connection: ConnectionId, xid: i32, packet: &AuthPacket<'_>) {
-        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let Some(client) = self.connections.get_mut(&connection) else {
+            return debug_assert!(false, "the connection has sent this request");
+        };
         let (scheme, auth) = (packet.scheme.unwrap_or_default(), packet.auth.unwrap_or_default());
         let proven = acl::authenticate(scheme, auth, client.address, self.config.super_digest.as_deref());
         let mut ids = client.ids.to_vec();
@@ -240,7 +251,9 @@ impl Server {
 
     /// Submits a write, unless a read ahead of it waits for the tail or the next turn: that read must not see the write.
     fn submit_in_order(&mut self, connection: ConnectionId, xid: i32, op: i32, body: Bytes) {
-        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let Some(client) = self.connections.get_mut(&connection) else {
+            return debug_assert!(false, "the connection has sent this request");
+        };
         if client.waits_for_tail() || client.is_deferred {
             return self.enqueue(connection, xid, Work::Held { op, body });
         }
@@ -249,10 +262,14 @@ impl Server {
     }
 
     fn submit(&mut self, connection: ConnectionId, op: i32, body: Bytes) {
-        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let Some(client) = self.connections.get_mut(&connection) else {
+            return debug_assert!(false, "the caller has found the connection");
+        };
         let ids = client.ids.clone();
         client.touching = self.now.monotonic;
-        let Some(established) = client.established_mut() else { return };
+        let Some(established) = client.established_mut() else {
+            return debug_assert!(false, "requests are accepted once there is a session");
+        };
         established.sequence += 1;
         let stamp = Stamp { session: established.session, epoch: established.epoch, sequence: established.sequence };
         let item = Item::Request { stamp, identities: 0, op, body };
@@ -261,6 +278,7 @@ impl Server {
 
     /// A write of this connection was applied: queues the reply.
     pub(super) fn written(&mut self, connection: ConnectionId, result: &Result<crate::tree::WriteResult, ErrorCode>) {
+        // It may be closed meanwhile.
         let Some(client) = self.connections.get(&connection) else { return };
         let first = client.queue.iter().position(|pending| matches!(pending.work, Work::Submitted { reply: None }));
         let Some(first) = first else {
@@ -300,6 +318,7 @@ impl Server {
         {
             let (xid, op, body) = (pending.xid, *op, body.clone());
             let reply = self.answer(connection, xid, op, &body);
+            // The answer may have closed it.
             let Some(client) = self.connections.get_mut(&connection) else { return };
             // Events caused by the read were inserted ahead of it.
             let index = client.replies_made();
