@@ -124,7 +124,7 @@ impl Node {
     }
 
     /// Sends each other node its beat, if it is time.
-    pub(crate) fn beat(&mut self, now: Now) {
+    pub(crate) fn on_beat_timer(&mut self, now: Now) {
         if self.beats.next_at > now.monotonic {
             return;
         }
@@ -143,7 +143,8 @@ impl Node {
             return self.rouse(peer, all, now);
         }
         let known = told.known;
-        let Some((list, cohorts)) = self.beats.present_list(peer) else { return };
+        let (list, cohorts) =
+            expected!(self.beats.present_list(peer), "what rests with a peer was noted, so there is a list");
         let heard = self.beats.told.get(&peer).and_then(|told| told.heard.as_ref());
         let heard = heard.filter(|(of, _)| *of == list).map(|(_, heard)| heard.clone());
         let cohorts = (list != known).then_some(cohorts);
@@ -176,6 +177,7 @@ impl Node {
         let Some(cohorts) = known else {
             return self.send(from, Message::BeatAnswer { list, sent, at, beaten: Beaten::UnknownList }, AT_ONCE, None);
         };
+        // It may have left.
         let Some(sender) = self.cluster.member(from) else { return };
         let mut refused = Vec::new();
         let mut manifest = ManifestId(0);
@@ -206,11 +208,13 @@ impl Node {
         beaten: Beaten,
         now: Now,
     ) {
+        // It may have left.
         let Some(told) = self.beats.told.get_mut(&from) else { return };
         let Beaten::Vouched { refused } = beaten else {
             told.known = ListId(0);
             return;
         };
+        // Of a list so old no answer counts any more.
         let Some(cohorts) = told.list(list) else { return };
         let heeded = |_: &CohortId| !planted(Bug::BeatRefusalsIgnored);
         let refused: BTreeSet<CohortId> = refused.into_iter().filter(heeded).collect();

@@ -15,7 +15,7 @@ const AHEAD_MAX: Duration = Duration::from_millis(400);
 const GRAIN: u64 = Duration::from_millis(1).0;
 
 /// How far the turns of one tablet's writes are given out.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Brake {
     free_at: Monotonic,
 }
@@ -27,12 +27,6 @@ enum Turn {
     At(Monotonic),
     /// Too far ahead.
     Never,
-}
-
-impl Default for Brake {
-    fn default() -> Self {
-        Self { free_at: Monotonic(0) }
-    }
 }
 
 impl Brake {

@@ -16,7 +16,6 @@ use crate::contract::{Action, CheckpointId, Lineage, ManifestId};
 use crate::node::{Node, newer};
 use crate::registry::AnyMachine;
 use crate::replica::{Replica, Written};
-use crate::room::Room;
 use crate::roster;
 use crate::transfer::Arrived;
 
@@ -34,8 +33,8 @@ const TRIMMED_PART: u64 = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoints {
     last: CheckpointId,
-    /// Whether the disk has room for them.
-    pub(crate) room: Room,
+    /// Until then the disk is said to be full.
+    pub(crate) full_until: Monotonic,
     /// How much the node must have appended before all cohorts are asked how far they have fallen back.
     all_at: u64,
     /// Bytes of memtables, of every cohort that has any, ...
@@ -121,7 +120,7 @@ impl Node {
 
     fn begin_checkpoint(&mut self, id: CohortId) {
         let checkpoint = self.number_checkpoint();
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let replica = expected!(self.replicas.get_mut(&id), "only replicas that are here are due");
         let (lsn, timestamp) = (replica.state.last_applied(), replica.state.last_timestamp());
         let state = replica.state.snapshot();
         let flush = replica.state.storage_mut().flush(&state.keep());
@@ -172,12 +171,12 @@ impl Node {
     /// There was no room for a checkpoint: another is begun after a while.
     pub(crate) fn checkpoint_failed(&mut self, id: CohortId, failed: CheckpointId, now: Now) {
         self.disk_full(now);
+        // It may have left since the checkpoint was begun.
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         replica.on_disk.not_before = now.monotonic + NO_SPACE_PAUSE;
         if let Some(arrived) = replica.arrived.take_if(|arrived| arrived.being_written == Some(failed)) {
             return self.abandon(&arrived.files());
         }
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
         if replica.on_disk.writing.take_if(|(writing, ..)| *writing == failed).is_some() {
             replica.on_disk.is_wanted = true;
             replica.state.storage_mut().flush_failed();
@@ -188,6 +187,7 @@ impl Node {
     /// committed, and we applied, what our own disk doesn't hold yet (guarantee 3).
     pub(crate) fn name_checkpoints(&mut self, settled: &BTreeSet<CohortId>) {
         for id in settled {
+            // It may have left in this very step.
             let Some(replica) = self.replicas.quietly(*id) else { continue };
             let forced = replica.cohort.forced();
             let on_disk = &mut replica.on_disk;
@@ -267,7 +267,7 @@ impl Node {
     /// A tablet's table is dropped, and nothing is left in its tree. The manifest goes on to name the tables that were
     /// in it, beside the checkpoint of which they are the rows, until it names a checkpoint of what is left.
     pub(crate) fn rows_dropped(&mut self, id: CohortId) {
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let replica = expected!(self.replicas.get_mut(&id), "an entry was applied by it");
         replica.on_disk.is_wanted = true;
         let unused = replica.begin_lineage();
         self.discard(unused);
@@ -301,10 +301,13 @@ impl Node {
     /// Has the whole state that arrived take the place of ours, once it is on disk. What was split off here rests on
     /// ours until the manifest names it: then this waits.
     pub(crate) fn install(&mut self, id: CohortId, now: Now) {
-        let is_held = self.has_unnamed_children(id);
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let Some(arrived) = replica.arrived.as_mut().filter(|_| !is_held) else { return };
-        let Some(at) = arrived.written.take() else { return };
+        let is_written = |replica: &Replica| replica.arrived.as_ref().is_some_and(|arrived| arrived.written.is_some());
+        if !self.replicas.get(&id).is_some_and(is_written) || self.has_unnamed_children(id) {
+            return;
+        }
+        let replica = expected!(self.replicas.get_mut(&id), "it was looked at just now");
+        let arrived = expected!(replica.arrived.as_mut(), "it was looked at just now");
+        let at = expected!(arrived.written.take(), "it was looked at just now");
         let (state, files) = (arrived.state.clone(), arrived.files());
         let membership = SharedMembership::clone(&arrived.membership);
         let shared = SharedMembership::clone(&membership);
@@ -326,8 +329,9 @@ impl Node {
 
     /// The manifest names the whole state that arrived: it is this replica's own now.
     pub(crate) fn installed(&mut self, id: CohortId, lsn: Lsn) {
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let Some(arrived) = replica.arrived.take_if(|arrived| arrived.id.lsn == lsn) else { return };
+        let replica = expected!(self.replicas.get_mut(&id), "a replica says so of itself");
+        let arrived =
+            expected!(replica.arrived.take_if(|arrived| arrived.id.lsn == lsn), "what is installed has arrived");
         let Arrived { from, id: whole, state, storage: arrived, .. } = *arrived;
         replica.last_change = state.last_timestamp();
         let placeholder = AnyMachine::Catalog(Box::new(Catalog::empty()));
@@ -339,11 +343,9 @@ impl Node {
         replica.on_disk.may_compact = true;
         self.reply_installed(id, from, whole);
         self.pendings.wake();
-        self.let_go();
-        self.let_leavers_go();
-        self.learn_roster();
+        self.cluster.has_work = true;
         self.hosting.has_work = true;
-        self.logs.changed = true;
+        self.logs.has_work = true;
     }
 
     /// What a leader proposes now and then, if it is time: the nodes, once; sessions and old versions that may go. All
@@ -354,17 +356,16 @@ impl Node {
             return;
         }
         let commands = self.chores(id, now);
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let replica = expected!(self.replicas.get_mut(&id), "it was looked at just now");
         let interval = self.config.housekeeping.0.max(1);
         replica.housekeeping_at = Monotonic((now.monotonic.0 / interval + 1) * interval);
         for payload in commands {
-            replica.cohort.propose(payload, now, &mut self.outgoing.outbox);
+            self.propose(id, payload, now);
         }
-        self.drain(id, now);
     }
 
     fn chores(&mut self, id: CohortId, now: Now) -> Vec<Bytes> {
-        let Some(replica) = self.replicas.get_mut(&id) else { return Vec::new() };
+        let replica = expected!(self.replicas.get_mut(&id), "it was looked at just now", Vec::new());
         if let Some(catalog) = replica.state.as_catalog() {
             if catalog.nodes().next().is_none() {
                 let nodes = self.config.addresses.iter().map(node_record).collect();

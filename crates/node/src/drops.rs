@@ -10,8 +10,7 @@ use std::sync::Arc;
 
 use base::canary::{Bug, planted};
 use base::{CohortId, Duration, Lsn, Now};
-use catalog::{CatalogCommand, CatalogResponse};
-use machine::Failure;
+use catalog::{Catalog, CatalogCommand, Change};
 use machine::state_machine::Kind;
 use machine::storage::{FileId, Storage, StoredFile};
 
@@ -19,8 +18,8 @@ use crate::contract::ManifestId;
 use crate::hosting::Dormant;
 use crate::message::Query;
 use crate::node::Node;
-use crate::pending::{Origin, PendingId, Target};
-use crate::registry::{Response, drop_request};
+use crate::pending::{Origin, Target};
+use crate::registry::drop_request;
 use crate::request::Outcome;
 
 /// How long a cohort has to take a drop into its log before it is asked again.
@@ -35,8 +34,6 @@ pub(crate) struct Drops {
     asked: BTreeSet<CohortId>,
     /// Cohorts whose logs hold it.
     dropped: BTreeSet<CohortId>,
-    /// Who waits for the end of which table, by the table's identity.
-    waiting: BTreeMap<CohortId, Vec<PendingId>>,
     /// Cohorts that are gone and whose promises the manifest still holds: as of which entry of the catalogue they are.
     kept: BTreeMap<CohortId, Lsn>,
     /// Cohorts that are gone and whose promises it holds no more. It grows with the drops of one process.
@@ -59,6 +56,15 @@ struct Leaving {
 }
 
 impl Drops {
+    pub(crate) fn on_apply(&mut self, change: &Change) {
+        self.has_work |= matches!(change, Change::DropBegun { .. });
+    }
+
+    /// We lead the catalogue no more, and whoever does drives the drops.
+    pub(crate) fn lead_lost(&mut self) {
+        self.dropped.clear();
+    }
+
     pub(crate) fn leave(&mut self, cohort: CohortId, storage: Box<dyn Storage>, is_elsewhere: bool) {
         self.leaving.push(Leaving { cohort, storage, left_out_by: None, is_left_out: false, is_elsewhere });
     }
@@ -92,41 +98,29 @@ impl Drops {
 }
 
 impl Node {
-    /// The drop is begun; who asked for it waits for its end.
-    pub(crate) fn wait_for_drop(&mut self, table: CohortId, id: PendingId) {
-        self.drops.waiting.entry(table).or_default().push(id);
-    }
-
     /// Brings every drop that has begun one step on, if we lead the catalogue.
-    pub(crate) fn push_drops(&mut self, now: Now) {
-        let leads = self.replicas.get(&CohortId::CATALOGUE).is_some_and(|replica| replica.cohort.is_open());
-        let Some(catalogue) = self.catalogue().filter(|_| leads) else { return };
+    pub(crate) fn run_drops(&mut self, now: Now) -> bool {
+        if !std::mem::take(&mut self.drops.has_work) {
+            return false;
+        }
         let mut tables = Vec::new();
-        for (name, table) in catalogue.dropping() {
+        for (name, table) in self.led_catalogue().into_iter().flat_map(Catalog::dropping) {
             let cohorts: Vec<CohortId> = table.ranges.iter().map(|range| range.cohort).collect();
             tables.push((name.to_owned(), table.id(), table.kind, cohorts));
         }
         for (name, table, kind, mut cohorts) in tables {
             cohorts.retain(|cohort| !self.drops.dropped.contains(cohort));
             if cohorts.is_empty() || planted(Bug::DropInMapOnly) {
-                self.end_drop(&CatalogCommand::EndDrop { name, table }, now);
+                self.propose(CohortId::CATALOGUE, CatalogCommand::EndDrop { name, table }.encode(), now);
             } else {
                 cohorts.into_iter().for_each(|cohort| self.ask_to_drop(cohort, kind, now));
             }
         }
-    }
-
-    fn end_drop(&mut self, command: &CatalogCommand, now: Now) {
-        let Some(catalogue) = self.replicas.get_mut(&CohortId::CATALOGUE) else { return };
-        catalogue.cohort.propose(command.encode(), now, &mut self.outgoing.outbox);
-        self.drain(CohortId::CATALOGUE, now);
+        true
     }
 
     pub(super) fn ask_to_drop(&mut self, cohort: CohortId, kind: Kind, now: Now) {
-        let Some(ask) = drop_request(kind) else {
-            debug_assert!(false, "the catalog has tables only of machines that can be dropped");
-            return;
-        };
+        let ask = expected!(drop_request(kind), "the catalog has tables only of machines that can be dropped");
         if self.drops.asked.insert(cohort) {
             let deadline = now.monotonic + DROP_PATIENCE;
             self.begin(Origin::Drop(cohort), deadline, Target::Cohort(cohort), Query::Machine(ask), now);
@@ -142,23 +136,6 @@ impl Node {
         }
     }
 
-    /// We lead the catalogue no more: whoever does drives the drops, and knows nothing of who waits here.
-    pub(crate) fn forget_drops(&mut self) {
-        self.drops.dropped.clear();
-        for id in std::mem::take(&mut self.drops.waiting).into_values().flatten() {
-            let unknown = Failure::Unknown("the leader changed before the drop was known to have ended".to_owned());
-            self.complete(id, Err(unknown), None);
-        }
-    }
-
-    /// A table is gone.
-    pub(crate) fn drop_ended(&mut self, table: CohortId) {
-        self.let_go();
-        for id in self.drops.waiting.remove(&table).unwrap_or_default() {
-            self.complete(id, Ok(Response::Catalog(CatalogResponse::TableDropped)), None);
-        }
-    }
-
     /// Stops the replicas of cohorts that the catalogue gave out once and names no more.
     ///
     /// Their promises stay in the manifest for now. What this node has applied of the catalogue's log may be more than
@@ -166,7 +143,7 @@ impl Node {
     /// With its promises and its log that does no harm. A blank one would promise anew what it had promised to others,
     /// and a majority of such replicas would serve a table that is dropped as if it were new.
     pub(crate) fn let_go(&mut self) {
-        let Some(catalogue) = self.catalogue() else { return };
+        let catalogue = self.catalogue();
         let as_of = catalogue.last_applied();
         let known = self.replicas.keys().chain(self.hosting.dormant.keys()).copied().collect();
         let mut is_news = false;
@@ -191,8 +168,11 @@ impl Node {
 
     /// Stops a replica, if it runs. What the manifest says of it stays, and so do the tables that it names.
     pub(crate) fn end_replica(&mut self, id: CohortId, is_elsewhere: bool) {
+        if !self.replicas.contains_key(&id) {
+            return;
+        }
         self.lead_lost(id);
-        let Some(mut replica) = self.replicas.remove(id) else { return };
+        let mut replica = expected!(self.replicas.remove(id), "it was there just now");
         let (unused, arriving) = (replica.begin_lineage(), replica.end_arrival());
         self.discard(unused);
         self.abandon(&arriving);
@@ -208,6 +188,7 @@ impl Node {
     /// to be committed. The manifest that leaves the cohorts out names that checkpoint, or comes after one that did.
     pub(crate) fn forget_gone(&mut self) {
         let checkpoint = self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.on_disk.lsn());
+        // Until then all is kept.
         let Some(checkpoint) = checkpoint.map(|lsn| lsn.sequence) else { return };
         let drops = &mut self.drops;
         let ripe = drops.kept.extract_if(.., |_, as_of| as_of.sequence <= checkpoint);

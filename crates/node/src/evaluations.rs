@@ -50,7 +50,7 @@ impl Node {
             Err(ReadError::NotCached) => {}
             answer => return self.evaluated_in(cohort, id, grounds, answer, now),
         }
-        let Some(replica) = self.replicas.get(&cohort) else { return };
+        let replica = expected!(self.replicas.get(&cohort), "rows are read of a replica that is here");
         let number = self.evaluations.number();
         let epoch = replica.cohort.promised().epoch;
         self.evaluations.under_way.insert(number, UnderWay { cohort, epoch, pending: id, grounds });
@@ -63,6 +63,7 @@ impl Node {
         if let Some(call) = self.logs.units.lookups.remove(&id) {
             return self.values_found(&call, answer, now);
         }
+        // None if it was forgotten with its reign.
         let Some(UnderWay { cohort, epoch, pending, grounds }) = self.evaluations.under_way.remove(&id) else { return };
         let still_holds = |replica: &Replica| match &grounds {
             Grounds::Lead { .. } => replica.cohort.leads() && replica.cohort.promised().epoch == epoch,

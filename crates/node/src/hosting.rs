@@ -54,29 +54,51 @@ impl Hosting {
     pub(crate) fn new(tablespace: Tablespace, dormant: BTreeMap<CohortId, Dormant>, doubt_unknown: bool) -> Self {
         Self { tablespace, dormant, doubt_unknown, lives: Lives::default(), has_work: false }
     }
+
+    /// Whatever the catalogue says that is new, the map may give this node other replicas.
+    pub(crate) fn on_apply(&mut self) {
+        self.has_work = true;
+    }
 }
 
 impl Node {
+    /// Brings the replicas here in line with the map, if either has changed.
+    pub(crate) fn run_hosting(&mut self, now: Now) -> bool {
+        let had_work = std::mem::take(&mut self.hosting.has_work);
+        if had_work && let Err(error) = self.host(now) {
+            self.halt(error.to_string());
+        }
+        had_work
+    }
+
+    /// Ends the replicas that the map names no more, starts those that it gives this node, and lets go of those that
+    /// have left.
+    pub(crate) fn host(&mut self, now: Now) -> Result<(), StartError> {
+        self.let_go();
+        self.start_tables(now)?;
+        // After that: one that was started only for what was split off it goes, if the split is lost to it.
+        self.let_leavers_go();
+        Ok(())
+    }
+
     /// Starts a replica of every range that the catalogue gives this node a part in, unless it runs already.
     ///
     /// While the catalogue's own replica is in doubt, it may come to speak once more of tables that were dropped and
     /// forgotten: of what the disk holds nothing of, nothing is started until that has ended. (Where the disk may have
     /// lost all that it held of a cohort, it is started at once, and in doubt.) What was split off another range has
     /// its own rules ([`Node::may_begin`]).
-    pub(crate) fn start_tables(&mut self, now: Now) -> Result<(), StartError> {
-        let Some(catalogue) = self.catalogue() else { return Ok(()) };
+    fn start_tables(&mut self, now: Now) -> Result<(), StartError> {
+        let catalogue = self.catalogue();
         let is_in_doubt = self.replicas[&CohortId::CATALOGUE].cohort.doubtful() && !self.hosting.doubt_unknown;
         let may_start = |cohort| match self.hosting.dormant.get(&cohort) {
             Some(dormant) => dormant.retiring.is_none(),
             None => !is_in_doubt,
         };
         let mut parts = BTreeMap::new();
-        let mut is_any_elsewhere = false;
         for (name, record) in catalogue.tables() {
             for part in record.parts() {
                 let (cohort, parent) = (part.cohort, part.parent);
                 if self.is_ours(&part) && !self.replicas.contains_key(&cohort) && may_start(cohort) {
-                    is_any_elsewhere |= !part.is_on(self.cluster.me);
                     let genesis = Membership::of(part.genesis.to_vec());
                     let (table, is_split_off) = (name.to_owned(), parent.is_some());
                     let (range, retention, durability) = (part.range, record.retention, record.durability);
@@ -100,11 +122,6 @@ impl Node {
             if parent.is_none_or(|parent| self.may_begin(cohort, parent, part.genesis.voters())) {
                 self.start_replica(cohort, part, None, now)?;
             }
-        }
-        // One that is here only for what was split off it goes, if the split is lost to it: its cohort tells it nothing
-        // more.
-        if is_any_elsewhere {
-            self.splits.look_for_leavers();
         }
         Ok(())
     }

@@ -44,6 +44,7 @@ impl Latches {
     /// The conditional write that entered is decided, and its entry comes next in the log. Gives those that may try
     /// again.
     pub(crate) fn decided(&mut self, row: &Bytes) -> VecDeque<PendingId> {
+        // It has left, if what was decided could not be proposed.
         let Some(latch) = self.rows.get_mut(row) else { return VecDeque::new() };
         latch.is_deciding = false;
         std::mem::take(&mut latch.waiting)
@@ -51,7 +52,7 @@ impl Latches {
 
     /// A write that entered is applied, or will never be proposed. Gives those that may try again, in their order.
     pub(crate) fn leave(&mut self, row: &Bytes) -> VecDeque<PendingId> {
-        let Some(latch) = self.rows.get_mut(row) else { return VecDeque::new() };
+        let latch = expected!(self.rows.get_mut(row), "who leaves has entered", VecDeque::new());
         latch.under_way -= 1;
         latch.is_deciding = false;
         if latch.under_way > 0 {

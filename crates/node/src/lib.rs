@@ -8,6 +8,23 @@
 //! **Architecture invariant:** no clock, no randomness, no file, no socket, no thread: the same events give the same
 //! actions, byte for byte.
 
+/// What an option holds that is never none here. Should it be none after all, tests and simulations stop, and a release
+/// goes on without it.
+macro_rules! expected {
+    ($option:expr, $why:literal) => {
+        expected!($option, $why, ())
+    };
+    ($option:expr, $why:literal, $otherwise:expr) => {
+        match $option {
+            Some(value) => value,
+            None => {
+                debug_assert!(false, $why);
+                return $otherwise;
+            }
+        }
+    };
+}
+
 mod beats;
 mod brake;
 mod checkpoints;

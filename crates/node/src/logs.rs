@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base::canary::{Bug, planted};
 use base::{Boot, Duration, Monotonic, NodeId, Now};
-use catalog::{CatalogCommand, CatalogRequest};
+use catalog::{CatalogCommand, CatalogRequest, Change};
 use sharedlog::client::{self, Client, Timing, Token};
 use sharedlog::controller::{self, Controller};
 use sharedlog::hole_fill::HoleFill;
@@ -68,7 +68,7 @@ pub(crate) struct Logs {
     /// The catalogue's answers to proposals of the controller.
     verdicts: VecDeque<(LogId, ProjectionEpoch, Outcome)>,
     /// The catalogue has changed projections.
-    pub(crate) changed: bool,
+    pub(crate) has_work: bool,
     /// Requests to a sequencer that the catalogue does not name yet.
     early: VecDeque<Early>,
     pub(crate) units: Units,
@@ -100,12 +100,16 @@ impl Logs {
             timers: Timers::default(),
             replies: VecDeque::new(),
             verdicts: VecDeque::new(),
-            changed: false,
+            has_work: false,
             early: VecDeque::new(),
             units: Units::default(),
             controller: Controller::new(me, controller::Config::default()),
             check_at: Monotonic(0),
         }
+    }
+
+    pub(crate) fn on_apply(&mut self, change: &Change) {
+        self.has_work |= matches!(change, Change::LogProjected { .. });
     }
 
     /// The earliest timer of any machine.
@@ -121,28 +125,23 @@ impl Logs {
 }
 
 impl Node {
-    /// Carries out the actions of the logs' machines until there are none.
-    pub(crate) fn run_logs(&mut self, now: Now) {
+    /// Carries out the actions of the logs' machines until there are none; whether there was any.
+    pub(crate) fn run_logs(&mut self, now: Now) -> bool {
         self.retry_unit_calls(now);
+        let mut had_work = false;
         loop {
-            if std::mem::take(&mut self.logs.changed) {
+            if std::mem::take(&mut self.logs.has_work) {
                 self.learn_projections(now);
-            }
-            if let Some((log, asker, reply)) = self.logs.replies.pop_front() {
+            } else if let Some((log, asker, reply)) = self.logs.replies.pop_front() {
                 self.unit_answered(log, asker, reply, now);
-                continue;
-            }
-            if let Some((log, epoch, outcome)) = self.logs.verdicts.pop_front() {
+            } else if let Some((log, epoch, outcome)) = self.logs.verdicts.pop_front() {
                 self.proposal_answered(log, epoch, outcome, now);
-                continue;
-            }
-            if let Some(id) = self.logs.touched.pop_first() {
+            } else if let Some(id) = self.logs.touched.pop_first() {
                 self.run_log(id, now);
-                continue;
+            } else if !self.run_controller(now) {
+                return had_work;
             }
-            if !self.run_controller(now) {
-                return;
-            }
+            had_work = true;
         }
     }
 
@@ -267,7 +266,7 @@ impl Node {
             let Some(sequencer) = &mut log.sequencer else { return };
             return sequencer.asked(inquirer, request, now.monotonic);
         }
-        let newest = self.catalogue().and_then(|catalogue| catalogue.log_of(id)).map(|(_, log)| log.projection.epoch);
+        let newest = self.catalogue().log_of(id).map(|(_, log)| log.projection.epoch);
         let reply = sequencer::Reply::Refused { newest: newest.unwrap_or_default() };
         self.tell_inquirer(id, inquirer, reply, now);
     }
@@ -283,7 +282,7 @@ impl Node {
     }
 
     /// Runs the machines whose timers are due.
-    pub(crate) fn log_timers(&mut self, now: Now) {
+    pub(crate) fn on_log_timer(&mut self, now: Now) {
         while let Some(id) = self.logs.timers.take_due(now.monotonic) {
             let Some(log) = self.touch_log(id) else { continue };
             if log.client_at <= now.monotonic {
@@ -310,7 +309,7 @@ impl Node {
     /// Applies changed projections of this node's copy of the catalogue.
     fn learn_projections(&mut self, now: Now) {
         let me = self.cluster.sequencer();
-        let Some(catalogue) = self.catalogue() else { return };
+        let catalogue = self.catalogue();
         let mut newest: Vec<Projection> = Vec::new();
         for (_, log) in catalogue.logs() {
             let known = self.logs.by_id.get(&log.id);
@@ -383,7 +382,7 @@ impl Node {
 
     /// Gives a client machine the newest known projection.
     fn show_projection(&mut self, id: LogId, now: Now) {
-        let newest = self.catalogue().and_then(|catalogue| catalogue.log_of(id)).map(|(_, log)| log.projection.clone());
+        let newest = self.catalogue().log_of(id).map(|(_, log)| log.projection.clone());
         if let (Some(newest), Some(log)) = (newest, self.touch_log(id)) {
             log.client.projected(newest, now.monotonic);
         }

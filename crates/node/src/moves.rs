@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use base::{CohortId, Duration, Member, Membership, MembershipChange, Now, SharedMembership};
-use catalog::{CatalogCommand, Move};
+use catalog::{CatalogCommand, Change, Move};
 use machine::Failure;
 use store::manifest::CohortManifest;
 
@@ -40,15 +40,33 @@ pub(crate) struct Moves {
     last: CohortId,
     /// Plans that were carried out, and that the map is to say so of.
     done: Vec<(CohortId, u64)>,
-    /// A plan was made or carried out: a cohort may have to be asked.
+    /// A plan may have been made: a cohort is to be asked.
     pub(crate) has_work: bool,
 }
 
+impl Moves {
+    pub(crate) fn on_apply(&mut self, change: &Change) {
+        self.has_work |= matches!(change, Change::MoveBegun | Change::MoveEnded | Change::NodesChanged);
+    }
+}
+
 impl Node {
+    /// Has the map say which plans are carried out, and brings the others one step on, if we lead the catalogue.
+    pub(crate) fn run_moves(&mut self, now: Now) -> bool {
+        let (done, had_work) = (std::mem::take(&mut self.moves.done), std::mem::take(&mut self.moves.has_work));
+        for &(cohort, plan) in &done {
+            self.propose(CohortId::CATALOGUE, CatalogCommand::EndMove { cohort, plan }.encode(), now);
+        }
+        if had_work {
+            self.push_moves(now);
+            self.push_roster(now);
+        }
+        had_work || !done.is_empty()
+    }
+
     /// Asks the cohorts whose plans are not known to be carried out, if we lead the catalogue.
-    pub(crate) fn push_moves(&mut self, now: Now) {
-        let leads = self.replicas.get(&CohortId::CATALOGUE).is_some_and(|replica| replica.cohort.is_open());
-        let Some(catalogue) = self.catalogue().filter(|_| leads) else { return };
+    fn push_moves(&mut self, now: Now) {
+        let Some(catalogue) = self.led_catalogue() else { return };
         let (asked, last) = (&self.moves.asked, self.moves.last);
         let is_asked = |planned: &Move| asked.get(&planned.cohort) == Some(&planned.plan);
         let mut moves: Vec<Move> = catalogue.moves().filter(|planned| !is_asked(planned)).collect();
@@ -77,19 +95,9 @@ impl Node {
         }
     }
 
-    /// Has the map say which plans are carried out.
-    pub(crate) fn end_moves(&mut self, now: Now) {
-        for (cohort, plan) in std::mem::take(&mut self.moves.done) {
-            let Some(catalogue) = self.replicas.get_mut(&CohortId::CATALOGUE) else { return };
-            let command = CatalogCommand::EndMove { cohort, plan };
-            catalogue.cohort.propose(command.encode(), now, &mut self.outgoing.outbox);
-            self.drain(CohortId::CATALOGUE, now);
-        }
-    }
-
     /// We lead the cohort: takes the next step of a plan, or says that none is left.
     pub(crate) fn carry_plan_on(&mut self, id: PendingId, cohort: CohortId, plan: &Membership, now: Now) {
-        let Some(replica) = self.replicas.get(&cohort) else { return };
+        let replica = expected!(self.replicas.get(&cohort), "it leads the cohort");
         let held = SharedMembership::clone(replica.cohort.membership());
         if held.plan() > plan.plan() {
             return self.complete(id, Err(Failure::Invalid("a newer plan has been begun".to_owned())), None);
@@ -131,8 +139,7 @@ impl Node {
 
     /// Lets go of the replicas that have left this node.
     pub(crate) fn let_leavers_go(&mut self) {
-        let Some(catalogue) = self.catalogue() else { return };
-        let elsewhere = catalogue.parts().filter(|part| !part.is_on(self.cluster.me));
+        let elsewhere = self.catalogue().parts().filter(|part| !part.is_on(self.cluster.me));
         let leavers: Vec<CohortId> = elsewhere
             .filter(|part| self.known_plan(part.cohort).is_some_and(|plan| plan <= part.plan))
             .filter(|part| !self.is_rested_on(part.cohort))
@@ -154,7 +161,7 @@ impl Node {
     fn retire(&mut self, id: CohortId) {
         let lineage = self.replicas.get(&id).map(|replica| replica.lineage);
         self.end_replica(id, true);
-        let Some(mut dormant) = self.hosting.dormant.remove(&id) else { return };
+        let mut dormant = expected!(self.hosting.dormant.remove(&id), "something is here that retires");
         if let Some(tree) = dormant.tree.take() {
             self.drops.leave(id, Box::new(tree), true);
         }

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use base::canary::{Bug, planted};
 use base::{Boot, CohortId, Entry, Lsn, Member, Monotonic, NodeId, Now, Record};
-use catalog::Change;
+use bytes::Bytes;
+use catalog::{Catalog, CatalogResponse, Change};
 use machine::{Failure, Ownership};
 use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply};
 
@@ -23,7 +24,7 @@ use crate::pending::{Pendings, Place};
 use crate::registry::{self, AnyMachine, Effect, KindEvent};
 use crate::replica::{Proposal, Replica};
 use crate::replicas::Replicas;
-use crate::request::Counters;
+use crate::request::{Counters, Response};
 use crate::roster::Cluster;
 use crate::splits::Splits;
 use crate::stop::Stop;
@@ -88,7 +89,7 @@ impl Node {
             return self.flush(now, actions);
         }
         match event {
-            Event::Timer => self.timer(now),
+            Event::Timer => self.on_timer(now),
             Event::Message { from, boot, message } => self.message(from, boot, message, now),
             Event::PeerStarted { from, boot } => self.peer_started(from, boot, now),
             Event::Request { id, deadline, request } => self.request(id, deadline, request, now),
@@ -114,27 +115,14 @@ impl Node {
         self.flush(now, actions);
     }
 
-    /// Ends a group of events: proposals that gathered leave, requests that waited are tried again, checkpoints that
-    /// are due begin, and the next timer is set.
+    /// Ends a group of events: every component does what it has noted, until none has work, and the next timer is set.
     pub fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
         if !self.has_ended() && !self.is_leaving() {
-            self.routes_changed(now);
-            if std::mem::take(&mut self.drops.has_work) {
-                self.push_drops(now);
+            let mut rounds = 0;
+            while self.run(now) && !self.has_ended() {
+                rounds += 1;
+                debug_assert!(rounds < ROUNDS_MAX, "components give each other work without end");
             }
-            self.push_splits(now);
-            self.end_moves(now);
-            if std::mem::take(&mut self.moves.has_work) {
-                self.push_moves(now);
-                self.push_roster(now);
-            }
-            self.tell_roster();
-            while !self.pendings.unlatched.is_empty() {
-                self.run_requests(now);
-            }
-            self.run_requests(now);
-            self.run_logs(now);
-            self.settle_replicas(now);
             self.remove_tables();
             self.finish_stop(now);
             self.set_timer();
@@ -142,12 +130,28 @@ impl Node {
         self.flush(now, actions);
     }
 
+    /// Has every component do what it has noted; whether any had work. In which order is of no matter, for what one does
+    /// may give work to any other.
+    fn run(&mut self, now: Now) -> bool {
+        self.run_roster()
+            | self.run_hosting(now)
+            | self.run_drops(now)
+            | self.run_splits(now)
+            | self.run_moves(now)
+            | self.run_requests(now)
+            | self.run_logs(now)
+            | self.run_replicas(now)
+    }
+
     /// Ends the step for every replica to which something has happened.
-    fn settle_replicas(&mut self, now: Now) {
-        let mut settled = self.settle_touched(now);
+    fn run_replicas(&mut self, now: Now) -> bool {
+        self.routes_changed(now);
+        let settled = self.settle_touched(now);
+        if settled.is_empty() {
+            return false;
+        }
         self.name_checkpoints(&settled);
         self.settle_splits(now);
-        settled.append(&mut self.settle_touched(now));
         self.begin_checkpoints(&settled, now);
         self.begin_compactions(&settled, now);
         for id in settled {
@@ -155,6 +159,7 @@ impl Node {
             let next = self.replicas.get(&id).map_or(Monotonic::NEVER, |replica| replica.next_moment(now.monotonic));
             self.replicas.wake_at(id, next);
         }
+        true
     }
 
     fn settle_touched(&mut self, now: Now) -> BTreeSet<CohortId> {
@@ -188,6 +193,7 @@ impl Node {
 
     /// Runs something on a cohort, and takes what comes of it.
     pub(crate) fn with_cohort(&mut self, id: CohortId, now: Now, run: impl FnOnce(&mut Cohort, &mut Outbox)) {
+        // Messages and completions come for replicas that have left, too.
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let (led, doubted) = (replica.cohort.leads(), replica.cohort.is_in_doubt());
         let stood_apart = replica.cohort.stands_apart();
@@ -202,7 +208,6 @@ impl Node {
         if doubt_ended && id == CohortId::CATALOGUE {
             self.hosting.doubt_unknown = false;
             self.hosting.has_work = true;
-            self.start_new_replicas(now);
         }
     }
 
@@ -214,7 +219,6 @@ impl Node {
             }
         }
         self.begin_split_off(now);
-        self.start_new_replicas(now);
         self.note_awaited(id);
     }
 
@@ -250,7 +254,7 @@ impl Node {
     }
 
     fn apply(&mut self, id: CohortId, entry: &Entry, now: Now) {
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let replica = expected!(self.replicas.get_mut(&id), "a replica applies its own entries");
         let applied = match replica.state.apply(entry) {
             Ok(applied) => applied,
             Err(error) => return self.halt(format!("entry {} of cohort {id} can't be applied: {error}", entry.lsn)),
@@ -271,12 +275,12 @@ impl Node {
                 (Some(outcome), _) => self.complete(pending, outcome, None),
                 // It was not executed: it is put to the other range.
                 (None, Some(Effect::Elsewhere)) => self.pendings.place(pending, Place::Waiting),
-                (None, Some(Effect::Own(KindEvent::Catalog(Change::DropBegun { table })))) => {
-                    self.wait_for_drop(*table, pending);
-                }
-                (None, Some(Effect::Own(KindEvent::Catalog(Change::SplitBegun { child })))) => {
-                    self.wait_for_split(*child, pending);
-                }
+                (
+                    None,
+                    Some(Effect::Own(KindEvent::Catalog(
+                        Change::DropBegun { table: of } | Change::SplitBegun { child: of },
+                    ))),
+                ) => self.pendings.await_change(*of, pending),
                 (None, _) => {}
             }
         }
@@ -304,44 +308,19 @@ impl Node {
     }
 
     fn catalog_changed(&mut self, change: &Change) {
-        match change {
-            Change::TableCreated { .. } => self.hosting.has_work = true,
-            Change::LogProjected { .. } => {
-                self.hosting.has_work = true;
-                self.logs.changed = true;
-                self.let_go();
-            }
-            Change::DropBegun { .. } => self.drops.has_work = true,
-            Change::MoveBegun => {
-                self.moves.has_work = true;
-                self.hosting.has_work = true;
-            }
-            Change::NodesChanged => {
-                self.moves.has_work = true;
-                self.hosting.has_work = true;
-                self.learn_roster();
-            }
-            Change::MoveEnded => {
-                self.moves.has_work = true;
-                self.let_leavers_go();
-            }
-            Change::TableDropped { table } => self.drop_ended(*table),
-            Change::SplitBegun { .. } => {
-                self.splits.has_work = true;
-                self.hosting.has_work = true;
-            }
-            Change::SplitEnded { child } => self.split_ended(*child),
-        }
-    }
-
-    /// Starts replicas of what the map gives this node a part in. Not while a cohort's outputs are being taken: what a
-    /// start has to be logged is numbered after what is among them.
-    pub(crate) fn start_new_replicas(&mut self, now: Now) {
-        if !std::mem::take(&mut self.hosting.has_work) {
-            return;
-        }
-        if let Err(error) = self.start_tables(now) {
-            self.halt(error.to_string());
+        self.cluster.on_apply(change);
+        self.hosting.on_apply();
+        self.drops.on_apply(change);
+        self.splits.on_apply(change);
+        self.moves.on_apply(change);
+        self.logs.on_apply(change);
+        let (ended, response) = match change {
+            Change::TableDropped { table } => (table, CatalogResponse::TableDropped),
+            Change::SplitEnded { child } => (child, CatalogResponse::RangeSplit { cohort: child.0 }),
+            _ => return,
+        };
+        for id in self.pendings.change_ended(*ended) {
+            self.complete(id, Ok(Response::Catalog(response.clone())), None);
         }
     }
 
@@ -362,7 +341,7 @@ impl Node {
     /// A tablet that owns nothing yet is told its range by whoever leads it, once the reign's barrier is applied: by
     /// then the state holds every earlier leader's word, too (guarantee 19).
     fn found(&mut self, id: CohortId, now: Now) {
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let replica = expected!(self.replicas.get_mut(&id), "a replica has applied its barrier");
         let is_unfounded = replica.state.ownership() == Some(&Ownership::Unfounded);
         if is_unfounded
             && replica.cohort.is_open()
@@ -372,8 +351,23 @@ impl Node {
         }
     }
 
+    /// Our copy of the catalogue: every node has a replica of it.
+    pub(crate) fn catalogue(&self) -> &Catalog {
+        self.replicas[&CohortId::CATALOGUE].state.as_catalog().expect("cohort 1 is the catalogue's")
+    }
+
+    /// The catalogue, if we lead it and have applied all that earlier leaders committed.
+    pub(crate) fn led_catalogue(&self) -> Option<&Catalog> {
+        self.replicas[&CohortId::CATALOGUE].cohort.is_open().then(|| self.catalogue())
+    }
+
+    /// Proposes a command to a cohort that we lead; to one that we lead no more, nothing.
+    pub(crate) fn propose(&mut self, id: CohortId, command: Bytes, now: Now) {
+        self.with_cohort(id, now, |cohort, out| _ = cohort.propose(command, now, out));
+    }
+
     pub(crate) fn lead_lost(&mut self, id: CohortId) {
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        let replica = expected!(self.replicas.get_mut(&id), "a replica has lost its lead");
         self.pendings.wake();
         replica.moments.clear();
         for Proposal { pending, .. } in std::mem::take(&mut replica.proposed).into_values() {
@@ -388,8 +382,12 @@ impl Node {
         self.forget_evaluations(id);
         self.logs.units.forget(id);
         if id == CohortId::CATALOGUE {
-            self.forget_drops();
-            self.forget_splits();
+            self.drops.lead_lost();
+            // Who leads it now sees to the end of changes, and doesn't know who waits here.
+            for id in self.pendings.take_changes() {
+                let unknown = "the leader changed before the change was known to have ended";
+                self.complete(id, Err(Failure::Unknown(unknown.to_owned())), None);
+            }
         }
         self.transfers.forget_cohort(id);
     }
@@ -400,6 +398,7 @@ impl Node {
         match message {
             Message::Cohort { cohort, message } => {
                 let lacks = matches!(&message, replication::Message::ProposeReply { reply: Reply::Missing(_), .. });
+                // It may have left.
                 let Some(sender) = self.cluster.member(from) else { return };
                 self.with_cohort(cohort, now, |cohort, out| cohort.message(sender, message, now, out));
                 if lacks && self.is_probed(cohort, from) {
@@ -446,6 +445,7 @@ impl Node {
 
     /// Notes that a peer lives. Its new process has forgotten what was under way with the old one.
     pub(crate) fn heard(&mut self, from: NodeId, boot: Boot, now: Now) {
+        // It may have left.
         let Some(peer) = self.cluster.peers.get_mut(&from) else { return };
         peer.heard_at = Some(now.monotonic);
         peer.silent = false;
@@ -463,10 +463,18 @@ impl Node {
         }
     }
 
-    fn timer(&mut self, now: Now) {
+    fn on_timer(&mut self, now: Now) {
         self.timer_at = Monotonic::NEVER;
         self.on_request_timer(now);
+        self.on_replica_timer(now);
+        self.on_beat_timer(now);
+        self.on_log_timer(now);
+        self.on_transfer_timer(now);
+    }
+
+    fn on_replica_timer(&mut self, now: Now) {
         while let Some(id) = self.replicas.take_due(now.monotonic) {
+            // A replica that is gone leaves its moment behind.
             let Some(replica) = self.replicas.quietly(id) else { continue };
             let (next, pause_ended) = (replica.next_moment(now.monotonic), replica.on_disk.end_pause(now.monotonic));
             if next > now.monotonic && !pause_ended {
@@ -477,9 +485,6 @@ impl Node {
             self.with_cohort(id, now, |cohort, out| cohort.timer(now, out));
             self.housekeeping(id, now);
         }
-        self.beat(now);
-        self.log_timers(now);
-        self.resend_transfers(now);
     }
 
     fn set_timer(&mut self) {
@@ -556,6 +561,9 @@ pub(crate) fn newer(lsn: Lsn, than: Option<Lsn>) -> bool {
 pub(crate) fn is_under_way(place: Place) -> bool {
     matches!(place, Place::Forwarded(..) | Place::Proposed)
 }
+
+/// Rounds in which components give each other work, at most.
+const ROUNDS_MAX: u32 = 1_000;
 
 /// What nothing waits for.
 pub(crate) const AT_ONCE: Durable = Durable { log: replication::WriteId(0), manifest: ManifestId(0) };

@@ -30,7 +30,7 @@ pub(crate) struct Outgoing {
 impl Node {
     /// Notes what a cohort waits for.
     pub(crate) fn note_awaited(&mut self, id: CohortId) {
-        let Some(replica) = self.replicas.get(&id) else { return };
+        let replica = expected!(self.replicas.get(&id), "something was run on it");
         if replica.cohort.awaits_log() {
             self.outgoing.awaiting_log.insert(id);
         }
@@ -50,7 +50,6 @@ impl Node {
         self.tables_forced(through);
         self.doubts_forced(through);
         self.leavers_forced(through);
-        self.start_new_replicas(now);
         for id in std::mem::take(&mut self.outgoing.awaiting_manifest) {
             self.with_cohort(id, now, |cohort, out| cohort.manifest_forced(through, now, out));
         }

@@ -168,7 +168,9 @@ pub(crate) struct Pendings {
     /// When they are tried again in any case.
     retry_at: Monotonic,
     /// Writes that waited for their row and may try again.
-    pub(crate) unlatched: VecDeque<PendingId>,
+    unlatched: VecDeque<PendingId>,
+    /// Those whose changes of the map have begun and are to end: the drop of a table, or a split, by its new cohort.
+    changes: BTreeMap<CohortId, Vec<PendingId>>,
     /// Those that are paced, by the moment of their turn.
     turns: BTreeSet<(Monotonic, PendingId)>,
     /// How many are of doors.
@@ -278,6 +280,21 @@ impl Pendings {
         let first = |of: &BTreeSet<(Monotonic, PendingId)>| of.first().map(|(at, _)| *at);
         let retry = (!self.waiting.is_empty()).then_some(self.retry_at);
         [first(&self.deadlines), first(&self.forwarded), first(&self.turns), retry].into_iter().flatten().min()
+    }
+
+    /// The change that it asks for has begun: it waits for its end.
+    pub(crate) fn await_change(&mut self, of: CohortId, id: PendingId) {
+        self.changes.entry(of).or_default().push(id);
+    }
+
+    /// Those that waited for the end of a change.
+    pub(crate) fn change_ended(&mut self, of: CohortId) -> Vec<PendingId> {
+        self.changes.remove(&of).unwrap_or_default()
+    }
+
+    /// All that wait for the end of a change.
+    pub(crate) fn take_changes(&mut self) -> Vec<PendingId> {
+        std::mem::take(&mut self.changes).into_values().flatten().collect()
     }
 
     /// Something changed that requests may wait for.

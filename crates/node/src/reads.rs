@@ -47,7 +47,7 @@ pub(crate) enum Grounds {
 impl Node {
     /// Answers a read from this node's own replica, or has it wait here. Says false if it is another's to answer.
     pub(crate) fn read_here(&mut self, id: PendingId, cohort: CohortId, now: Now) -> bool {
-        let Some(pending) = self.pendings.get(id) else { return true };
+        let pending = expected!(self.pendings.get(id), "requests are routed that have no answer", true);
         let consistency = pending.query.consistency();
         let Some(replica) = self.replicas.get(&cohort) else { return false };
         let Some(ask) = pending.query.ask().filter(|_| consistency.is_for_any_replica()) else { return false };
@@ -102,7 +102,7 @@ impl Node {
     pub(crate) fn is_view_checked(&mut self, id: PendingId, cohort: CohortId, now: Now) -> bool {
         let rests_on = self.pendings.get(id).and_then(|pending| pending.view_check);
         let rests_on = rests_on.filter(|(of, _)| *of == cohort).map(|(_, check)| check);
-        let Some(replica) = self.replicas.get(&cohort) else { return false };
+        let replica = expected!(self.replicas.get(&cohort), "the read was put to it", false);
         let checked = rests_on.and_then(|check| replica.cohort.checked(check));
         let holds = checked.is_none_or(|checked| replica.cohort.still_holds(checked));
         if let Some(checked) = checked.filter(|_| holds)
@@ -124,9 +124,9 @@ impl Node {
 
     /// Answers a read from the state through the stamp of its view check, or further.
     pub(crate) fn read_checked(&mut self, id: PendingId, cohort: CohortId, now: Now) {
-        let Some(pending) = self.pendings.get(id) else { return };
-        let Some(replica) = self.replicas.get(&cohort) else { return };
-        let Some(ask) = pending.query.ask() else { return };
+        let pending = expected!(self.pendings.get(id), "a read waits for its view check");
+        let replica = expected!(self.replicas.get(&cohort), "the read was put to it");
+        let ask = expected!(pending.query.ask(), "what is read is asked of a machine");
         match replica.state.read(ask) {
             Reading::Answer(outcome) => self.checked_read_done(id, cohort, outcome),
             Reading::Evaluate(read) => self.evaluate(id, cohort, read, Grounds::Checked, now),
@@ -146,7 +146,7 @@ impl Node {
     /// waits tries again, until the deadline.
     fn advance_log(&mut self, id: PendingId, cohort: CohortId, moment: Timestamp, now: Now) {
         self.pendings.place(id, Place::Waiting);
-        let Some(replica) = self.replicas.get_mut(&cohort) else { return };
+        let replica = expected!(self.replicas.get_mut(&cohort), "the read was put to it");
         // A clock that is not believed takes the log nowhere, whatever it shows.
         let next = replica.cohort.next_timestamp(now.wall);
         if let Some(failure) = in_the_future(moment, next, now.wall) {

@@ -104,10 +104,7 @@ impl Node {
         let voters = catalogue_voters(genesis.len());
         let catalogue = Part { genesis: Membership::with_voters(genesis, voters), ..Part::of_no_table(Kind::CATALOG) };
         node.start_replica(CohortId::CATALOGUE, catalogue, None, now)?;
-        node.learn_roster();
-        node.let_go();
-        node.let_leavers_go();
-        node.start_tables(now)?;
+        node.host(now)?;
         node.settle(now, actions);
         Ok(node)
     }

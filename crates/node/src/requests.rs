@@ -77,7 +77,7 @@ impl Node {
 
     /// Whether a log may have that name. One that is there keeps it: whoever creates it again is told that it is.
     fn may_be_named(&self, log: &str) -> Result<(), Failure> {
-        let is_there = self.catalogue().is_some_and(|catalogue| catalogue.log(log).is_some());
+        let is_there = self.catalogue().log(log).is_some();
         if is_there { Ok(()) } else { sharedlog::validate::new_log_name(log) }
     }
 
@@ -97,6 +97,7 @@ impl Node {
 
     /// Brings a request one step on, or has it wait.
     pub(crate) fn route(&mut self, id: PendingId, now: Now) {
+        // It may have been answered while another was tried.
         let Some(pending) = self.pendings.get(id) else { return };
         let cohort = match &pending.target {
             Target::Cohort(cohort) => *cohort,
@@ -129,14 +130,10 @@ impl Node {
         }
     }
 
-    pub(crate) fn catalogue(&self) -> Option<&catalog::Catalog> {
-        self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.state.as_catalog())
-    }
-
     /// The cohort whose range holds the place where the query begins, as far as our copy of the map says. If that one
     /// has said that it doesn't, and its range is being split, the new range's cohort.
     fn cohort_in_map(&self, table: &str, pending: &Pending) -> Option<CohortId> {
-        let table: &TableRecord = self.catalogue()?.table(table)?;
+        let table: &TableRecord = self.catalogue().table(table)?;
         let position = pending.query.position()?;
         let cohort = table.at(&position).cohort;
         let is_refused = pending.refused_by == Some(cohort);
@@ -169,7 +166,7 @@ impl Node {
 
     /// One that has a replica by the map, or is to have one.
     fn member_in_turn(&self, cohort: CohortId, id: PendingId) -> Option<NodeId> {
-        let catalogue = self.catalogue()?;
+        let catalogue = self.catalogue();
         let part = catalogue.part_of(cohort)?;
         let everyone = part.members.iter().chain(part.leaving).map(|member| member.node);
         let others: Vec<NodeId> = everyone.filter(|node| *node != self.cluster.me.node).collect();
@@ -186,7 +183,7 @@ impl Node {
     }
 
     fn forward(&mut self, id: PendingId, cohort: CohortId, leader: NodeId, now: Now) {
-        let Some(pending) = self.pendings.get(id) else { return };
+        let pending = expected!(self.pendings.get(id), "requests are routed that have no answer");
         let patience = pending.deadline.since(now.monotonic);
         let query = pending.query.clone();
         let overdue = Duration(ANSWER_OVERDUE.0 << pending.unanswered().min(DOUBLINGS_MAX));
@@ -198,7 +195,7 @@ impl Node {
     /// The table isn't in our copy of the catalogue, which may be behind, or a tablet says that the copy is: the
     /// catalogue's leader knows whether there is such a table. If there is, our copy will come to show where.
     fn look_up(&mut self, id: PendingId, now: Now) {
-        let Some(pending) = self.pendings.get(id) else { return };
+        let pending = expected!(self.pendings.get(id), "requests are routed that have no answer");
         let Target::Table(table) = &pending.target else { return };
         let (deadline, query) = (pending.deadline, Query::Machine(CatalogRequest::FindTable(table.clone()).into()));
         self.pendings.place(id, Place::LookingUp);
@@ -217,8 +214,8 @@ impl Node {
     /// We lead the cohort: the log decides, or the applied state answers, if the place where the query begins is the
     /// tablet's own by its own log (guarantee 19).
     fn execute(&mut self, id: PendingId, cohort: CohortId, now: Now) {
-        let Some(pending) = self.pendings.get(id) else { return };
-        let Some(replica) = self.replicas.get(&cohort) else { return };
+        let pending = expected!(self.pendings.get(id), "requests are routed that have no answer");
+        let replica = expected!(self.replicas.get(&cohort), "it leads the cohort");
         match replica.state.standing(pending.query.position().as_ref()) {
             Standing::Owned => {}
             Standing::NotYet => return self.pendings.place(id, Place::Waiting),
@@ -236,6 +233,7 @@ impl Node {
 
     /// The tablet that we lead does not own the place: whoever holds the map is to look again.
     pub(crate) fn elsewhere(&mut self, id: PendingId, now: Now) {
+        // Its deadline may have passed while the disk was read.
         let Some(pending) = self.pendings.get(id) else { return };
         match pending.origin {
             Origin::Peer { node, request } => {
@@ -250,7 +248,8 @@ impl Node {
     /// part of it is being split off, that part is asked; or else the copy is behind.
     fn look_again(&mut self, id: PendingId, now: Now) {
         self.pendings.refused(id);
-        let Some(pending) = self.pendings.get(id) else { return };
+        let pending = expected!(self.pendings.get(id), "a request was refused that has no answer");
+        // A cohort that was asked by its number is asked again.
         let Target::Table(table) = &pending.target else { return };
         let is_split_off = |cohort: CohortId| pending.cohort.is_some_and(|refused_by| refused_by < cohort);
         match self.cohort_in_map(table, pending).filter(|cohort| is_split_off(*cohort)) {
@@ -274,12 +273,12 @@ impl Node {
             }
             return;
         }
-        let Some(pending) = self.pendings.get(id) else { return };
-        let Some(replica) = self.replicas.get(&cohort) else { return };
+        let pending = expected!(self.pendings.get(id), "requests are routed that have no answer");
+        let replica = expected!(self.replicas.get(&cohort), "it leads the cohort");
         if replica.cohort.lease_end(now.monotonic).is_none() {
             return self.wait_for_lease(id);
         }
-        let Some(ask) = pending.query.ask() else { return };
+        let ask = expected!(pending.query.ask(), "what is read is asked of a machine");
         match replica.state.read(ask) {
             Reading::Answer(outcome) => self.read_done(id, cohort, outcome, now),
             Reading::Evaluate(read) => self.evaluate(id, cohort, read, Grounds::Lead { locked: None }, now),
@@ -288,7 +287,7 @@ impl Node {
 
     /// What was read may be said while the lease lasts, of which the reign is that in which it was read.
     pub(crate) fn read_done(&mut self, id: PendingId, cohort: CohortId, outcome: Outcome, now: Now) {
-        let Some(replica) = self.replicas.get_mut(&cohort) else { return };
+        let replica = expected!(self.replicas.get_mut(&cohort), "it leads the cohort");
         replica.reads += 1;
         match replica.cohort.lease_end(now.monotonic) {
             None if planted(Bug::LeaseCheckedBefore) => self.complete(id, outcome, None),
@@ -307,6 +306,7 @@ impl Node {
 
     /// Gives a request its answer.
     pub(crate) fn complete(&mut self, id: PendingId, outcome: Outcome, valid_until: Option<Monotonic>) {
+        // Its deadline may have passed, and it has its answer.
         let Some(pending) = self.pendings.remove(id) else { return };
         let outcome = if pending.is_in_doubt() { in_doubt(outcome) } else { outcome };
         match pending.origin {
@@ -324,6 +324,7 @@ impl Node {
 
     /// Ends a request that has got no answer: what may have reached a log is unknown, all else was not done.
     pub(crate) fn give_up(&mut self, id: PendingId, why: &str) {
+        // It may have been answered with one that it looked something up by.
         let Some(pending) = self.pendings.get(id) else { return };
         let may_be_there = is_under_way(pending.place) || pending.place == Place::AtLog;
         let unknown = may_be_there && !pending.query.reads();
@@ -381,6 +382,7 @@ impl Node {
     }
 
     pub(crate) fn not_leader(&mut self, from: NodeId, request: u64, cohort: CohortId, leader: Option<NodeId>) {
+        // An answer to an earlier asking, or one that comes too late.
         let Some(id) = self.pendings.asked(from, request) else { return };
         match leader.filter(|leader| *leader != self.cluster.me.node) {
             Some(leader) => self.cluster.routes.insert(cohort, leader),
@@ -417,7 +419,7 @@ impl Node {
     /// A node that was asked did not answer in time. Others may know of another leader, and it may never have got the
     /// request.
     pub(crate) fn forward_unanswered(&mut self, id: PendingId) {
-        let Some(pending) = self.pendings.get(id) else { return };
+        let pending = expected!(self.pendings.get(id), "an answer is overdue that was not given");
         let Place::Forwarded(node, _) = pending.place else { return };
         if let Some(peer) = self.cluster.peers.get_mut(&node) {
             peer.silent = true;

@@ -11,46 +11,32 @@ use crate::node::Node;
 /// again.
 const FULL_FOR: Duration = Duration::from_millis(8_000);
 
-/// Whether there is room on this node's disk.
-#[derive(Debug)]
-pub(crate) struct Room {
-    full_until: Monotonic,
-}
-
-impl Default for Room {
-    fn default() -> Self {
-        Self { full_until: Monotonic(0) }
-    }
-}
-
-impl Room {
-    pub(crate) fn is_full(&self, now: Now) -> bool {
-        now.monotonic < self.full_until
-    }
-}
-
 impl Node {
     /// Something found no room on the disk.
     pub(crate) fn disk_full(&mut self, now: Now) {
-        self.checkpoints.room.full_until = now.monotonic + FULL_FOR;
+        self.checkpoints.full_until = now.monotonic + FULL_FOR;
     }
 
     /// A memtable found room.
     pub(crate) fn disk_has_room(&mut self) {
-        self.checkpoints.room = Room::default();
+        self.checkpoints.full_until = Monotonic(0);
+    }
+
+    fn is_disk_full(&self, now: Now) -> bool {
+        now.monotonic < self.checkpoints.full_until
     }
 
     /// Why a row can't be written here just now.
     pub(crate) fn no_room(&self, now: Now) -> Option<Failure> {
         let what = format!("the disk of node {} is full, and its rows are read only", self.cluster.me.node);
-        self.checkpoints.room.is_full(now).then_some(Failure::Unavailable(what))
+        self.is_disk_full(now).then_some(Failure::Unavailable(what))
     }
 
     /// What this node can't do as it should, in words for people.
     pub(crate) fn troubles(&self, now: Now) -> Vec<String> {
         let full = "its disk is full: what it leads is read only until there is room";
         let damaged = "a table on its disk was found damaged: others serve what it can't, and its log says where";
-        let troubles = [(self.checkpoints.room.is_full(now), full), (self.counters.tables_damaged > 0, damaged)];
+        let troubles = [(self.is_disk_full(now), full), (self.counters.tables_damaged > 0, damaged)];
         troubles.into_iter().filter(|(is_so, _)| *is_so).map(|(_, words)| words.to_owned()).collect()
     }
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use base::canary::{Bug, planted};
 use base::{Boot, CohortId, Member, Membership, MembershipChange, Monotonic, NodeId, Now, SharedMembership};
 use bytes::Bytes;
-use catalog::{Catalog, CatalogCommand, Standing};
+use catalog::{Catalog, CatalogCommand, Change, Standing};
 use replication::Cohort;
 use sharedlog::SequencerId;
 
@@ -41,7 +41,7 @@ pub(crate) struct Cluster {
     /// Who leads cohorts that this node has no replica of, as far as it was told.
     pub(crate) routes: BTreeMap<CohortId, NodeId>,
     /// The driver is to be told of the roster.
-    has_work: bool,
+    pub(crate) has_work: bool,
 }
 
 /// A peer as last heard of.
@@ -56,7 +56,7 @@ pub(crate) struct Peer {
 impl Cluster {
     pub(crate) fn new(me: Member, boot: Boot, members: Vec<Member>) -> Self {
         let peers = members.iter().filter(|member| **member != me).map(|member| (member.node, Peer::default()));
-        Self { me, boot, peers: peers.collect(), members, routes: BTreeMap::new(), has_work: false }
+        Self { me, boot, peers: peers.collect(), members, routes: BTreeMap::new(), has_work: true }
     }
 
     /// This process, as a sequencer of shared logs.
@@ -67,6 +67,10 @@ impl Cluster {
     /// The replica that a node's disk is.
     pub(crate) fn member(&self, node: NodeId) -> Option<Member> {
         self.members.iter().copied().find(|member| member.node == node)
+    }
+
+    pub(crate) fn on_apply(&mut self, change: &Change) {
+        self.has_work |= matches!(change, Change::NodesChanged);
     }
 
     fn know(&mut self, member: Member) {
@@ -95,7 +99,7 @@ impl Node {
         let is_over = |catalogue: &Catalog| {
             catalogue.roster().any(|node| node.member.node == from.node && node.standing == Standing::Left)
         };
-        if !self.catalogue().is_some_and(is_over) {
+        if !is_over(self.catalogue()) {
             self.cluster.know(from);
         }
         if self.cluster.member(from.node) == Some(from) {
@@ -103,10 +107,15 @@ impl Node {
         }
     }
 
-    /// Takes over the roster of our copy of the catalogue.
-    pub(crate) fn learn_roster(&mut self) {
-        let Some(catalogue) = self.catalogue() else { return };
-        let (left, there): (Vec<_>, Vec<_>) = catalogue
+    /// Takes over the roster of our copy of the catalogue, and tells the driver, if it has changed.
+    pub(crate) fn run_roster(&mut self) -> bool {
+        if !std::mem::take(&mut self.cluster.has_work) {
+            return false;
+        }
+        let roster = self.catalogue().roster().cloned().collect();
+        self.actions.push(Action::Know { roster });
+        let (left, there): (Vec<_>, Vec<_>) = self
+            .catalogue()
             .roster()
             .map(|node| (node.member, node.standing))
             .partition(|(_, standing)| *standing == Standing::Left);
@@ -117,25 +126,13 @@ impl Node {
             self.beats.forget_peer(member.node);
         }
         there.into_iter().for_each(|(member, _)| self.cluster.know(member));
-        self.cluster.has_work = true;
-    }
-
-    /// Tells the driver of a roster that has changed.
-    pub(crate) fn tell_roster(&mut self) {
-        if std::mem::take(&mut self.cluster.has_work)
-            && let Some(catalogue) = self.catalogue()
-        {
-            let roster = catalogue.roster().cloned().collect();
-            self.actions.push(Action::Know { roster });
-        }
+        true
     }
 
     /// Takes the next step toward the members that the catalogue's own cohort is to have, if we lead it.
     pub(crate) fn push_roster(&mut self, now: Now) {
-        let Some(replica) = self.replicas.get(&CohortId::CATALOGUE).filter(|replica| replica.cohort.is_open()) else {
-            return;
-        };
-        let Some(catalogue) = replica.state.as_catalog() else { return };
+        let Some(catalogue) = self.led_catalogue() else { return };
+        let replica = &self.replicas[&CohortId::CATALOGUE];
         let held = SharedMembership::clone(replica.cohort.membership());
         let is_ready = |change| replica.cohort.is_ready_for(change, now).is_ok();
         if let Some(step) = next_step(&held, catalogue, is_ready) {

@@ -10,12 +10,11 @@
 //! * nor does a checkpoint pass it before the new cohort has committed an entry of its own: until then a majority has what
 //!   was split off in the old cohort's log alone, and a laggard must be given it by that.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use base::canary::{Bug, planted};
 use base::{CohortId, Duration, KeyRange, Member, Membership, Now};
-use catalog::{CatalogCommand, CatalogResponse, SplitUnderWay};
-use machine::Failure;
+use catalog::{Catalog, CatalogCommand, Change, SplitUnderWay};
 use machine::progress::SPLIT_OFF;
 use replication::SplitOff;
 
@@ -24,9 +23,9 @@ use crate::hosting::Dormant;
 use crate::hosting::{Born, Part};
 use crate::message::Query;
 use crate::node::Node;
-use crate::pending::{Origin, PendingId, Target};
+use crate::pending::{Origin, Target};
 use crate::recovery::StartError;
-use crate::registry::{AnyMachine, Response, split_request};
+use crate::registry::{AnyMachine, split_request};
 use crate::replica::Replica;
 use crate::request::Outcome;
 
@@ -42,16 +41,12 @@ pub(crate) struct Splits {
     asked: BTreeSet<CohortId>,
     /// New cohorts whose parents have the splits in their logs.
     taken: BTreeSet<CohortId>,
-    /// Who waits for the end of which split, by the new cohort.
-    waiting: BTreeMap<CohortId, Vec<PendingId>>,
     /// Replicas that are to begin.
     births: VecDeque<Birth>,
     /// Cohorts that others were split off, while those rest on them.
     parents: BTreeSet<CohortId>,
     /// The manifest that says of a replica that it is in doubt, while it is on its way.
     doubted: Option<ManifestId>,
-    /// Replicas that have left may be let go of now.
-    may_let_go: bool,
 }
 
 /// A replica that was split off another and is to begin.
@@ -65,31 +60,23 @@ struct Birth {
 }
 
 impl Splits {
-    /// Some replica may be here that is to go.
-    pub(crate) fn look_for_leavers(&mut self) {
-        self.may_let_go = true;
+    pub(crate) fn on_apply(&mut self, change: &Change) {
+        self.has_work |= matches!(change, Change::SplitBegun { .. });
     }
 }
 
 impl Node {
-    /// The split is begun; who asked for it waits for its end.
-    pub(crate) fn wait_for_split(&mut self, child: CohortId, id: PendingId) {
-        self.splits.waiting.entry(child).or_default().push(id);
-    }
-
     /// Brings every split that has begun one step on, if we lead the catalogue.
-    pub(crate) fn push_splits(&mut self, now: Now) {
-        let taken = std::mem::take(&mut self.splits.taken);
-        if !std::mem::take(&mut self.splits.has_work) && taken.is_empty() {
-            return;
+    pub(crate) fn run_splits(&mut self, now: Now) -> bool {
+        let (taken, had_work) = (std::mem::take(&mut self.splits.taken), std::mem::take(&mut self.splits.has_work));
+        if !had_work && taken.is_empty() {
+            return false;
         }
-        let leads = self.replicas.get(&CohortId::CATALOGUE).is_some_and(|replica| replica.cohort.is_open());
-        let Some(catalogue) = self.catalogue().filter(|_| leads) else { return };
-        let splits: Vec<SplitUnderWay> = catalogue.splits().collect();
+        let splits: Vec<SplitUnderWay> = self.led_catalogue().into_iter().flat_map(Catalog::splits).collect();
         for SplitUnderWay { name, kind, parent, key, child, members } in splits {
             if taken.contains(&child) {
-                self.end_split(&CatalogCommand::EndSplit { name, child }, now);
-            } else if self.splits.asked.insert(child) {
+                self.propose(CohortId::CATALOGUE, CatalogCommand::EndSplit { name, child }.encode(), now);
+            } else if had_work && self.splits.asked.insert(child) {
                 let deadline = now.monotonic + SPLIT_PATIENCE;
                 let Some(ask) = split_request(kind, key, child, Membership::of(members)) else {
                     debug_assert!(false, "the catalog begins no split of a machine that has none");
@@ -98,12 +85,7 @@ impl Node {
                 self.begin(Origin::Split(child), deadline, Target::Cohort(parent), Query::Machine(ask), now);
             }
         }
-    }
-
-    fn end_split(&mut self, command: &CatalogCommand, now: Now) {
-        let Some(catalogue) = self.replicas.get_mut(&CohortId::CATALOGUE) else { return };
-        catalogue.cohort.propose(command.encode(), now, &mut self.outgoing.outbox);
-        self.drain(CohortId::CATALOGUE, now);
+        true
     }
 
     /// What a cohort said that was asked to take the split into its log. If it failed, housekeeping asks again.
@@ -114,22 +96,6 @@ impl Node {
         }
     }
 
-    /// We lead the catalogue no more: whoever does drives the splits, and knows nothing of who waits here.
-    pub(crate) fn forget_splits(&mut self) {
-        for id in std::mem::take(&mut self.splits.waiting).into_values().flatten() {
-            let unknown = Failure::Unknown("the leader changed before the split was known to have ended".to_owned());
-            self.complete(id, Err(unknown), None);
-        }
-    }
-
-    /// The map has the new range.
-    pub(crate) fn split_ended(&mut self, child: CohortId) {
-        for id in self.splits.waiting.remove(&child).unwrap_or_default() {
-            self.complete(id, Ok(Response::Catalog(CatalogResponse::RangeSplit { cohort: child.0 })), None);
-        }
-        self.hosting.has_work = true;
-    }
-
     /// A part of a tablet's range was split off with the entry applied last: what it begins with is taken now, before
     /// another entry is applied.
     pub(crate) fn split_off(&mut self, parent: CohortId, child: CohortId, members: &Membership, range: KeyRange) {
@@ -137,7 +103,7 @@ impl Node {
         let has_part = members.is_voter(self.cluster.me) && !has_left;
         let there = self.replicas.get(&child);
         let (is_there, has_nothing) = (there.is_some(), there.is_some_and(Replica::has_nothing));
-        let Some(replica) = self.replicas.get_mut(&parent) else { return };
+        let replica = expected!(self.replicas.get_mut(&parent), "a replica has applied the split");
         // Where the old range had left before, the new one was begun without it.
         if has_part && has_nothing && !replica.has_returned {
             return self.halt(format!("cohort {child} was begun with nothing before cohort {parent} split it off"));
@@ -163,13 +129,13 @@ impl Node {
                 self.halt(error.to_string());
             }
             // By the map, whoever was late to apply the split may have no part in it any more.
-            self.splits.may_let_go = true;
+            self.hosting.has_work = true;
         }
     }
 
     fn give_birth(&mut self, birth: Birth, now: Now) -> Result<(), StartError> {
         let Birth { parent: id, child, genesis, range, state } = birth;
-        let Some(parent) = self.replicas.get_mut(&id) else { return Ok(()) };
+        let parent = expected!(self.replicas.get_mut(&id), "a replica has applied the split", Ok(()));
         // No record of the new cohort may be found after a restart, and this not.
         parent.cohort.note_committed(&mut self.outgoing.outbox);
         // Whoever leads the one stands for the other, after it has told the rest that they have it too.
@@ -194,22 +160,17 @@ impl Node {
     pub(crate) fn settle_splits(&mut self, now: Now) {
         for id in self.splits.parents.iter().copied().collect::<Vec<_>>() {
             self.install(id, now);
-            let Some(replica) = self.replicas.get_mut(&id) else {
-                self.splits.parents.remove(&id);
-                continue;
-            };
-            let mut unsettled = std::mem::take(&mut replica.unsettled);
-            unsettled.retain(|child| !self.is_settled(*child));
+            let before = self.replicas.get(&id).map_or(&[][..], |replica| &replica.unsettled);
+            let unsettled: Vec<CohortId> = before.iter().copied().filter(|child| !self.is_settled(*child)).collect();
             if unsettled.is_empty() {
                 self.splits.parents.remove(&id);
-                self.splits.may_let_go = true;
+                self.hosting.has_work = true;
             }
-            if let Some(replica) = self.replicas.get_mut(&id) {
+            if unsettled.len() < before.len()
+                && let Some(replica) = self.replicas.get_mut(&id)
+            {
                 replica.unsettled = unsettled;
             }
-        }
-        if std::mem::take(&mut self.splits.may_let_go) {
-            self.let_leavers_go();
         }
     }
 
@@ -227,7 +188,7 @@ impl Node {
             let dormant = self.hosting.dormant.get(&child);
             dormant.is_some_and(|dormant| dormant.manifest.checkpoint.is_none() && !dormant.replay.is_empty())
         };
-        let mut parts = self.catalogue().into_iter().flat_map(|catalogue| catalogue.parts());
+        let mut parts = self.catalogue().parts();
         parts.any(|part| part.parent == Some(id) && part.is_on(self.cluster.me) && rests(part.cohort))
     }
 
@@ -239,7 +200,7 @@ impl Node {
 
     /// Whether a replica that doesn't run is to be started yet.
     fn is_to_come(&self, id: CohortId) -> bool {
-        self.catalogue().and_then(|catalogue| catalogue.part_of(id)).is_some_and(|part| self.is_ours(&part))
+        self.catalogue().part_of(id).is_some_and(|part| self.is_ours(&part))
     }
 
     /// Whether what was split off has a checkpoint of its own, and a majority has it too, in its own log or checkpoint.

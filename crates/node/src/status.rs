@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use base::{CohortId, KeyRange, NodeId, Now};
-use catalog::{Catalog, NodeRecord, Standing};
+use catalog::{NodeRecord, Standing};
 use machine::Ownership;
 use replication::ReplicaView;
 
@@ -20,7 +20,7 @@ impl Node {
             node == self.cluster.me.node || heard.is_some_and(|heard| now.monotonic.since(heard) < ALIVE)
         };
         let known: BTreeMap<NodeId, &NodeRecord> =
-            self.catalogue().into_iter().flat_map(Catalog::nodes).map(|node| (node.member.node, node)).collect();
+            self.catalogue().nodes().map(|node| (node.member.node, node)).collect();
         let nodes = self.cluster.members.iter().map(|member| NodeStatus {
             node: member.node.0,
             incarnation: member.incarnation.0,
@@ -42,8 +42,8 @@ impl Node {
     }
 
     fn cohorts(&self) -> Vec<CohortStatus> {
-        let logs = self.catalogue().into_iter().flat_map(Catalog::logs);
-        let units = logs.flat_map(|(name, log)| log.units.iter().map(move |(unit, _)| (unit.0, name)));
+        let units =
+            self.catalogue().logs().flat_map(|(name, log)| log.units.iter().map(move |(unit, _)| (unit.0, name)));
         let logs: BTreeMap<u64, &str> = units.collect();
         let status = |(id, replica): (&CohortId, &Replica)| {
             let log = || logs.get(&u64::from(id.0)).copied().unwrap_or_default().to_owned();

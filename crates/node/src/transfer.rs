@@ -204,7 +204,7 @@ impl Node {
     }
 
     pub(crate) fn begin_transfer(&mut self, cohort: CohortId, peer: NodeId, now: Now) {
-        let Some(replica) = self.replicas.get_mut(&cohort) else { return };
+        let replica = expected!(self.replicas.get_mut(&cohort), "a replica has a follower far behind");
         // The newer the better: the next transfer, if one is needed, sends a newer checkpoint.
         replica.on_disk.is_wanted = true;
         let Some(whole) = replica.whole_state() else {
@@ -219,7 +219,7 @@ impl Node {
 
     /// Sends the next part, or has it read first.
     fn take_step(&mut self, cohort: CohortId, peer: NodeId, step: Step, now: Now) {
-        let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, peer)) else { return };
+        let transfer = expected!(self.transfers.under_way.get_mut(&(cohort, peer)), "its next step was made just now");
         match step {
             Step::Here(part) => {
                 transfer.part = Some(part);
@@ -238,7 +238,8 @@ impl Node {
 
     /// A part of a file was read for a transfer.
     pub(crate) fn file_read(&mut self, id: ReadId, bytes: Option<Bytes>, now: Now) {
-        let Some((cohort, peer, index)) = self.transfers.file_reads.remove(&id) else { return };
+        let (cohort, peer, index) = expected!(self.transfers.file_reads.remove(&id), "a part is read once");
+        // The lead may have been lost meanwhile.
         let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, peer)) else { return };
         if transfer.index != index || transfer.part.is_some() {
             return;
@@ -254,16 +255,16 @@ impl Node {
 
     /// Sends a part when the rate allows it: at once, or when the timer strikes.
     fn pace_part(&mut self, cohort: CohortId, peer: NodeId, now: Now) {
-        let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, peer)) else { return };
+        let transfer = expected!(self.transfers.under_way.get_mut(&(cohort, peer)), "it has a part to send");
         if transfer.resend_at <= now.monotonic || transfer.sendings > 0 {
             self.send_part(cohort, peer, now);
         }
     }
 
     fn send_part(&mut self, cohort: CohortId, peer: NodeId, now: Now) {
-        let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, peer)) else { return };
-        let Some(replica) = self.replicas.get(&cohort) else { return };
-        let Some(part) = transfer.part.clone() else { return };
+        let transfer = expected!(self.transfers.under_way.get_mut(&(cohort, peer)), "it has a part to send");
+        let replica = expected!(self.replicas.get(&cohort), "transfers end with the lead of their replica");
+        let part = expected!(transfer.part.clone(), "it has a part to send");
         transfer.resend_at = now.monotonic + RESEND;
         transfer.sendings += 1;
         let epoch = replica.cohort.promised().epoch;
@@ -272,7 +273,7 @@ impl Node {
         self.send(peer, Message::StateChunk { cohort, epoch, state, timestamp, index, last, part }, AT_ONCE, None);
     }
 
-    pub(crate) fn resend_transfers(&mut self, now: Now) {
+    pub(crate) fn on_transfer_timer(&mut self, now: Now) {
         let due = |transfer: &Transfer| transfer.part.is_some() && transfer.resend_at <= now.monotonic;
         let keys: Vec<(CohortId, NodeId)> =
             self.transfers.under_way.iter().filter(|(_, transfer)| due(transfer)).map(|(key, _)| *key).collect();
@@ -305,6 +306,7 @@ impl Node {
             return self.end_transfer(cohort, from, Some(state.lsn), now);
         }
         let rate = self.config.transfer_bytes_per_second.max(1);
+        // An acknowledgement may come after the end.
         let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, from)) else { return };
         if transfer.id != state {
             return;

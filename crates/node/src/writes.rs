@@ -16,8 +16,8 @@ use crate::replica::{Proposal, Replica};
 impl Node {
     /// We lead the cohort, the row is the tablet's own, and its log is to decide.
     pub(crate) fn write(&mut self, id: PendingId, cohort: CohortId, now: Now) {
-        let Some(pending) = self.pendings.get(id) else { return };
-        let Some(replica) = self.replicas.get_mut(&cohort) else { return };
+        let pending = expected!(self.pendings.get(id), "requests are routed that have no answer");
+        let replica = expected!(self.replicas.get_mut(&cohort), "it leads the cohort");
         if replica.cohort.overloaded() {
             let failure = Failure::Overloaded("too many bytes wait to be committed".to_owned());
             return self.complete(id, Err(failure), None);
@@ -38,7 +38,7 @@ impl Node {
             return;
         }
         let (Some(pending), Some(replica)) = (self.pendings.get(id), self.replicas.get_mut(&cohort)) else { return };
-        let Some(ask) = pending.query.ask() else { return };
+        let ask = expected!(pending.query.ask(), "what is written is asked of a machine");
         if let Some(key) = &locked
             && !replica.latches.enter(key, id, is_exclusive && !planted(Bug::ConditionIgnoresUnderWay))
         {
@@ -82,7 +82,7 @@ impl Node {
         row: Option<Bytes>,
         now: Now,
     ) {
-        let Some(replica) = self.replicas.get_mut(&cohort) else { return };
+        let replica = expected!(self.replicas.get_mut(&cohort), "it leads the cohort");
         if self.pendings.get(id).is_none() {
             // Its deadline has passed while the disk was read: nothing was done.
             return self.leave_row(cohort, row.as_ref());
@@ -105,7 +105,7 @@ impl Node {
 
     /// The lead is lost, and with it the right to decide.
     pub(crate) fn leave_all_rows(&mut self, cohort: CohortId) {
-        let Some(replica) = self.replicas.get_mut(&cohort) else { return };
+        let replica = expected!(self.replicas.get_mut(&cohort), "a replica has lost its lead");
         for id in replica.latches.clear() {
             self.pendings.place(id, Place::Waiting);
         }

@@ -1,13 +1,13 @@
 use base::Duration;
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
-use machine::{Consistency, Kind};
+use machine::{Consistency, Failure, Kind};
 use store::manifest::CheckpointRef;
 use tablets::TableResponse;
 use tablets::request::{Mutation, TableRequest, Write};
 
 use super::*;
 use crate::contract::RequestId;
-use crate::request::{Ask, Request};
+use crate::request::{Ask, Request, Response};
 use crate::testing::{Bench, empty, split_at};
 
 const FIRST: CohortId = CohortId(2);
@@ -94,7 +94,7 @@ fn promises_are_forgotten_after_the_catalogues_checkpoint_and_not_before() {
     assert!(cohorts.contains_key(&FIRST) && cohorts.contains_key(&SECOND) && gone.is_empty());
 
     bench.manifests.clear();
-    let dropped_at = bench.node.catalogue().expect("every node has one").last_applied();
+    let dropped_at = bench.node.catalogue().last_applied();
     // The checkpoint that was asked for when the table went comes to be written.
     let (cohort, flushed) = (CohortId::CATALOGUE, None);
     let (checkpoint, ..) = bench.node.replicas[&cohort].on_disk.writing.clone().expect("it is wanted at once");

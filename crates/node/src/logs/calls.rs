@@ -50,7 +50,7 @@ impl Node {
         let Some(pending) = self.pendings.get(id) else { return };
         let (Target::Log(name), Query::Log(request)) = (&pending.target, &pending.query) else { return };
         let (deadline, request) = (pending.log_deadline(), request.clone());
-        let Some(log) = self.catalogue().and_then(|catalogue| catalogue.log(name)) else {
+        let Some(log) = self.catalogue().log(name) else {
             let (deadline, query) =
                 (pending.deadline, Query::Machine(CatalogRequest::DescribeLog(name.clone()).into()));
             self.pendings.place(id, Place::LookingUp);

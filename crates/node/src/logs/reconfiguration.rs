@@ -36,12 +36,8 @@ const READ_TIMEOUT: Duration = Duration::from_millis(2_000);
 const NAMED_MAX: usize = 8;
 
 impl Node {
-    pub(super) fn leads_catalogue(&self) -> bool {
-        self.replicas.get(&CohortId::CATALOGUE).is_some_and(|replica| replica.cohort.is_open())
-    }
-
     fn leader_of_catalogue(&self) -> Option<NodeId> {
-        self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.cohort.leader())
+        self.replicas[&CohortId::CATALOGUE].cohort.leader()
     }
 
     /// A client machine of this node reports what blocks it. Without a leader, it reports again later.
@@ -72,7 +68,7 @@ impl Node {
 
     /// Whether the controller of this node leads. The catalogue's lead may have just moved here.
     fn leads_logs(&mut self, now: Now) -> bool {
-        if self.leads_catalogue() != self.logs.controller.leads() {
+        if self.led_catalogue().is_some() != self.logs.controller.leads() {
             self.check_logs(now);
         }
         self.logs.controller.leads()
@@ -81,7 +77,7 @@ impl Node {
     /// Checks the logs at intervals, and when the catalogue has changed.
     pub(super) fn check_logs(&mut self, now: Now) {
         self.logs.check_at = now.monotonic + CHECK;
-        match self.catalogue().filter(|_| self.leads_catalogue()) {
+        match self.led_catalogue() {
             Some(catalogue) => {
                 let cluster = ClusterState {
                     staying: catalogue.staying().collect(),
@@ -172,7 +168,7 @@ impl Node {
         let catalogue = self.catalogue();
         let is_dead = |replica: &Replica| replica.state.as_unit().is_some() && replica.cohort.is_in_doubt();
         let dead = self.replicas.iter().filter(move |(_, replica)| is_dead(replica));
-        dead.filter_map(move |(cohort, _)| Some(catalogue?.unit_of(*cohort)?.0))
+        dead.filter_map(move |(cohort, _)| Some(catalogue.unit_of(*cohort)?.0))
     }
 
     /// Reports logs that lack copies although there are nodes for them.
@@ -193,7 +189,7 @@ impl Node {
 
     fn name_logs(&self, logs: Vec<(LogId, String)>, what: &str) -> Vec<String> {
         let more = logs.len().saturating_sub(NAMED_MAX);
-        let name = |log| self.catalogue().and_then(|catalogue| catalogue.log_of(log)).map(|(name, _)| name);
+        let name = |log| self.catalogue().log_of(log).map(|(name, _)| name);
         let named = logs.into_iter().take(NAMED_MAX);
         let named = named.filter_map(|(log, what)| Some(format!("log {} {what}", name(log)?)));
         named.chain((more > 0).then(|| format!("{} more {what}", counted(more as u64, "log")))).collect()

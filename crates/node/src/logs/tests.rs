@@ -115,7 +115,7 @@ fn a_node_tells_its_units_of_their_stripes() {
         ask(&mut bench, number, append("a")).expect("it is appended");
     }
     let before = bench.appended.len();
-    let old = bench.node.catalogue().and_then(|catalogue| catalogue.log("l")).expect("it is there").clone();
+    let old = bench.node.catalogue().log("l").expect("it is there").clone();
     let mut projection = old.projection.clone();
     (projection.epoch, projection.start) = (projection.epoch.next(), Position(9));
     projection.extents.push(sharedlog::Extent { from: Position(9), ..projection.extents[0].clone() });
@@ -169,7 +169,7 @@ fn with_log_elsewhere() -> (Universe, LogId, usize) {
     let create = LogRequest::Create { name: "l".into(), stripes: 0, copies: 0 };
     ask(&mut universe, 0, 1, create).expect("it is created");
     assert_eq!(ask(&mut universe, 0, 2, append("a")), Ok(LogResponse::Appended(Position(0))));
-    let log = universe.nodes[0].node.catalogue().and_then(|catalogue| catalogue.log("l")).expect("it is there");
+    let log = universe.nodes[0].node.catalogue().log("l").expect("it is there");
     let (id, asker) = (log.id, usize::from(log.projection.sequencer.node == base::NodeId(1)));
     let tail = LogRequest::Tail { log: "l".into() };
     assert_eq!(ask(&mut universe, asker, 3, tail), Ok(LogResponse::Tail(Position(1))));

@@ -94,7 +94,7 @@ impl Node {
     /// Sends a request to a unit, which may be here. If its node is not known, the machine's retransmission finds it.
     pub(super) fn ask_unit(&mut self, log: LogId, asker: Asker, unit: UnitId, request: Request, now: Now) {
         let Some(cohort) = cohort_of(unit) else { return };
-        let Some((_, member)) = self.catalogue().and_then(|catalogue| catalogue.unit_of(cohort)) else { return };
+        let Some((_, member)) = self.catalogue().unit_of(cohort) else { return };
         if member == self.cluster.me {
             let reply_to = ReplyTo { node: self.cluster.me.node, boot: self.cluster.boot, log, asker };
             self.begin_unit_call(cohort, reply_to, request, now);
@@ -272,7 +272,7 @@ impl Node {
         self.logs.units.retry_at = now.monotonic;
         if !unit.is_blank() {
             // It may have been given stripes before it was open.
-            self.logs.changed = true;
+            self.logs.has_work = true;
             return;
         }
         let Some(payload) = self.beginning_of(UnitId(u64::from(id.0))) else { return };
@@ -284,9 +284,8 @@ impl Node {
     /// Tells the units of this node the stripes that the newest projections give them: a unit represents positions of
     /// known stripes compactly.
     pub(super) fn tell_own_units(&mut self, now: Now) {
-        let Some(catalogue) = self.catalogue() else { return };
         let mut news: Vec<(CohortId, Bytes)> = Vec::new();
-        for (_, log) in catalogue.logs() {
+        for (_, log) in self.catalogue().logs() {
             for (unit, _) in log.units.iter().filter(|(_, member)| *member == self.cluster.me) {
                 let replica = cohort_of(*unit).and_then(|cohort| Some((cohort, self.replicas.get(&cohort)?)));
                 let Some((cohort, replica)) = replica.filter(|(_, replica)| replica.cohort.is_open()) else { continue };
@@ -299,16 +298,13 @@ impl Node {
             }
         }
         for (cohort, payload) in news {
-            if let Some(replica) = self.replicas.get_mut(&cohort) {
-                replica.cohort.propose(payload, now, &mut self.outgoing.outbox);
-            }
-            self.drain(cohort, now);
+            self.propose(cohort, payload, now);
         }
     }
 
     /// The command that begins a unit of a log's first projection; none if it is one that recoveries begin.
     fn beginning_of(&self, unit: UnitId) -> Option<Bytes> {
-        let mut logs = self.catalogue()?.logs().map(|(_, log)| &log.projection);
+        let mut logs = self.catalogue().logs().map(|(_, log)| &log.projection);
         let is_its = |projection: &&Projection| projection.units().contains(&unit);
         let projection = logs.find(is_its).filter(|projection| projection.epoch == ProjectionEpoch(1))?;
         let extent = projection.last();

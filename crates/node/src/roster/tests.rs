@@ -99,7 +99,8 @@ fn nodes_are_known_by_the_roster_and_by_their_word() {
         previous = next.lsn;
         replica.state.apply(&next).expect("the next entry");
     }
-    bench.node.learn_roster();
+    bench.node.cluster.has_work = true;
+    bench.node.run_roster();
     assert_eq!(known(&bench), [1, 2, 3]);
     bench.node.peer_started(from(5, 50), Boot(4), bench.now);
     assert_eq!(known(&bench), [1, 2, 3]);

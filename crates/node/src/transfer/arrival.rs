@@ -172,6 +172,7 @@ impl Replica {
 
 impl Node {
     pub(crate) fn part_received(&mut self, from: NodeId, id: CohortId, part: Part) {
+        // It may have left.
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let follows = replica.cohort.leader() == Some(from) && replica.cohort.promised().epoch == part.epoch;
         let state = part.state;
@@ -199,8 +200,8 @@ impl Node {
             Taken::Refused => self.reply_received(id, from, state, 0),
             Taken::Write(file, offset, bytes) => self.actions.push(Action::WriteFile { file, offset, bytes }),
             Taken::Adopt => {
-                let Some(replica) = self.replicas.get(&id) else { return };
-                let Some(incoming) = &replica.incoming else { return };
+                let replica = expected!(self.replicas.get(&id), "a part was taken by it");
+                let incoming = expected!(&replica.incoming, "a part was taken of it");
                 let adoption = replica.state.storage().adoption(incoming.files.clone());
                 self.actions.push(Action::AdoptFiles { cohort: id, arrival: incoming.number, adoption });
             }
@@ -210,6 +211,7 @@ impl Node {
     /// A piece of a file is on the disk, though not forced; or there was no room for it, and the leader will send it
     /// again.
     pub(crate) fn file_written(&mut self, file: FileId, bytes: Option<u64>) {
+        // It may have left, or what arrived was given up.
         let Some(replica) = self.replicas.get_mut(&file.cohort) else { return };
         let Some(incoming) = &mut replica.incoming else { return };
         let is_awaited = incoming.files.get(incoming.file).is_some_and(|at| at.id == file);
@@ -228,6 +230,7 @@ impl Node {
 
     /// The files are looked through: the state is here.
     pub(crate) fn files_adopted(&mut self, id: CohortId, arrival: ArrivalId, storage: Option<Box<dyn Storage>>) {
+        // It may have left, or what arrived was given up.
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let Some(incoming) = replica.incoming.take_if(|incoming| incoming.number == arrival) else { return };
         let Incoming { from, epoch, state: whole, timestamp, parts, loader, files, membership, .. } = incoming;
@@ -265,8 +268,8 @@ impl Node {
     /// Has the state that is here in whole written as a checkpoint.
     fn write_arrived(&mut self, id: CohortId) {
         let checkpoint = self.number_checkpoint();
-        let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let Some(arrived) = replica.arrived.as_mut().filter(|arrived| arrived.being_written.is_none()) else { return };
+        let replica = expected!(self.replicas.get_mut(&id), "a state has arrived at it");
+        let arrived = expected!(replica.arrived.as_mut(), "a state has arrived at it");
         arrived.being_written = Some(checkpoint);
         let (lsn, timestamp, state) = (arrived.id.lsn, arrived.timestamp, Box::new(arrived.state.clone()));
         self.actions.push(Action::WriteCheckpoint { cohort: id, checkpoint, lsn, timestamp, state, flush: None });
@@ -285,7 +288,7 @@ impl Node {
     }
 
     pub(crate) fn reply_installed(&mut self, id: CohortId, to: NodeId, state: StateId) {
-        let Some(replica) = self.replicas.get(&id) else { return };
+        let replica = expected!(self.replicas.get(&id), "a state has arrived at it");
         // Not before the manifest that names it is forced, which it is: the log's cut comes after it.
         let received = u32::MAX;
         let installed = !replica.cohort.wants_state(state.lsn);

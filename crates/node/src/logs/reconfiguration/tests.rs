@@ -58,7 +58,7 @@ impl Universe {
     }
 
     fn log(&self) -> LogRecord {
-        let log = self.nodes[0].node.catalogue().and_then(|catalogue| catalogue.log("l"));
+        let log = self.nodes[0].node.catalogue().log("l");
         log.expect("it was created").clone()
     }
 
@@ -91,7 +91,7 @@ impl Universe {
     }
 
     fn leader_of_catalogue(&self) -> NodeId {
-        let leader = self.nodes.iter().find(|bench| bench.node.leads_catalogue());
+        let leader = self.nodes.iter().find(|bench| bench.node.led_catalogue().is_some());
         leader.expect("somebody leads it").node.me().node
     }
 }
