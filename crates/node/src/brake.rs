@@ -58,7 +58,7 @@ impl Node {
             return true;
         }
         let pace = replica.state.pressure().pace;
-        let Some(pace) = pace.filter(|_| !pending.had_turn()) else { return false };
+        let Some(pace) = pace.filter(|_| !pending.had_turn) else { return false };
         match replica.brake.turn(pending.query.bytes(), pace, now.monotonic) {
             Turn::Now => return false,
             Turn::At(turn) => {

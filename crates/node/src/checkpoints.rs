@@ -154,7 +154,7 @@ impl Node {
         now: Now,
     ) {
         if flushed.is_some() {
-            self.disk_has_room();
+            self.checkpoints.full_until = Monotonic(0);
         }
         let Some(replica) = self.replicas.get_mut(&id) else { return self.discard(flushed) };
         if let Some(arrived) = replica.arrived.as_mut().filter(|arrived| arrived.being_written == Some(written)) {

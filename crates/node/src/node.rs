@@ -50,33 +50,10 @@ pub struct Node {
     pub(crate) counters: Counters,
     pub(crate) stop: Stop,
     pub(crate) actions: Vec<Action>,
-    timer_at: Monotonic,
+    pub(crate) timer_at: Monotonic,
 }
 
 impl Node {
-    pub(crate) fn empty(config: NodeConfig, cluster: Cluster, hosting: Hosting) -> Self {
-        Self {
-            config,
-            replicas: Replicas::default(),
-            hosting,
-            outgoing: Outgoing::default(),
-            checkpoints: Checkpoints::default(),
-            transfers: Transfers::default(),
-            beats: Beats::default(),
-            pendings: Pendings::new(cluster.boot),
-            evaluations: Evaluations::default(),
-            drops: Drops::default(),
-            splits: Splits::default(),
-            moves: Moves::default(),
-            logs: Logs::new(cluster.sequencer()),
-            counters: Counters::default(),
-            stop: Stop::default(),
-            actions: Vec::new(),
-            timer_at: Monotonic::NEVER,
-            cluster,
-        }
-    }
-
     /// Takes an event; what is to be done about it is appended to `actions`. [`Node::settle`] must follow before the
     /// machine waits for the next.
     pub fn step(&mut self, now: Now, event: Event, actions: &mut Vec<Action>) {
@@ -555,11 +532,6 @@ impl Node {
 /// The last entry that a checkpoint or a whole state holds.
 pub(crate) fn newer(lsn: Lsn, than: Option<Lsn>) -> bool {
     than.is_none_or(|than| lsn.sequence > than.sequence)
-}
-
-/// Whether a request is still on its way somewhere.
-pub(crate) fn is_under_way(place: Place) -> bool {
-    matches!(place, Place::Forwarded(..) | Place::Proposed)
 }
 
 /// Rounds in which components give each other work, at most.

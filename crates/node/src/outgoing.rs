@@ -10,6 +10,7 @@ use store::manifest::CohortManifest;
 use crate::contract::Action;
 use crate::hosting::Dormant;
 use crate::node::Node;
+use crate::stop::Stop;
 
 /// The outbox of all cohorts, and what is known of the node's appends.
 #[derive(Debug, Default)]
@@ -20,9 +21,9 @@ pub(crate) struct Outgoing {
     /// The log is forced through here.
     pub(crate) log_forced_through: WriteId,
     /// Cohorts with entries that are not known to be forced.
-    awaiting_log: BTreeSet<CohortId>,
+    pub(crate) awaiting_log: BTreeSet<CohortId>,
     /// Cohorts that wait for a manifest.
-    awaiting_manifest: BTreeSet<CohortId>,
+    pub(crate) awaiting_manifest: BTreeSet<CohortId>,
     /// The cohort whose checkpoint the manifest in the making is for (a planted bug asks).
     pub(crate) manifest_for: Option<CohortId>,
 }
@@ -67,7 +68,8 @@ impl Node {
     }
 
     fn manifest(&self) -> BTreeMap<CohortId, CohortManifest> {
-        let is_last = self.is_marking();
+        // Of a clean stop: it leaves the mark.
+        let is_last = matches!(self.stop, Stop::Marking(..));
         let running = self.replicas.iter().map(|(id, replica)| (*id, replica.manifest(is_last)));
         let dormant = self.hosting.dormant.iter().map(|(id, Dormant { manifest, .. })| {
             (*id, CohortManifest { whole: manifest.whole && is_last, ..manifest.clone() })

@@ -85,13 +85,13 @@ pub(crate) struct Pending {
     /// The view check of a cohort that it rests on.
     pub(crate) view_check: Option<(CohortId, CheckId)>,
     /// How many nodes were asked so far.
-    asked: u32,
+    pub(crate) asked: u32,
     /// How many of them may have taken it and never answered.
-    unanswered: u32,
+    pub(crate) unanswered: u32,
     /// When an answer that it waits for is overdue.
     overdue_at: Option<Monotonic>,
     /// Its turn came, where writes are slowed down. It has one.
-    had_turn: bool,
+    pub(crate) had_turn: bool,
 }
 
 impl Pending {
@@ -111,21 +111,6 @@ impl Pending {
             overdue_at: None,
             had_turn: false,
         }
-    }
-
-    /// Whether its turn came, where writes are slowed down.
-    pub(crate) fn had_turn(&self) -> bool {
-        self.had_turn
-    }
-
-    /// How many nodes were asked so far.
-    pub(crate) fn asked(&self) -> u32 {
-        self.asked
-    }
-
-    /// How many of them may have taken it and never answered.
-    pub(crate) fn unanswered(&self) -> u32 {
-        self.unanswered
     }
 
     /// Whether another node may be asked though one that was asked before may have taken it: a read does no harm, and a
@@ -198,6 +183,11 @@ impl Pendings {
 
     pub(crate) fn get(&self, id: PendingId) -> Option<&Pending> {
         self.by_id.get(&id)
+    }
+
+    /// To note something of it; where it is changes by [`Self::place`] alone.
+    pub(crate) fn get_mut(&mut self, id: PendingId) -> Option<&mut Pending> {
+        self.by_id.get_mut(&id)
     }
 
     pub(crate) fn remove(&mut self, id: PendingId) -> Option<Pending> {
@@ -337,27 +327,6 @@ impl Pendings {
     pub(crate) fn asked(&self, node: NodeId, number: u64) -> Option<PendingId> {
         let id = *self.asked.get(&number)?;
         (self.by_id.get(&id)?.place == Place::Forwarded(node, number)).then_some(id)
-    }
-
-    /// The cohort that it was put to says that the place where it begins is another's.
-    pub(crate) fn refused(&mut self, id: PendingId) {
-        if let Some(pending) = self.by_id.get_mut(&id) {
-            pending.refused_by = pending.cohort;
-        }
-    }
-
-    /// It rests on that view check.
-    pub(crate) fn rest_on(&mut self, id: PendingId, cohort: CohortId, check: CheckId) {
-        if let Some(pending) = self.by_id.get_mut(&id) {
-            pending.view_check = Some((cohort, check));
-        }
-    }
-
-    /// It is put to that cohort.
-    pub(crate) fn put_to(&mut self, id: PendingId, cohort: CohortId) {
-        if let Some(pending) = self.by_id.get_mut(&id) {
-            pending.cohort = Some(cohort);
-        }
     }
 
     /// Those that were forwarded to a node for a cohort.

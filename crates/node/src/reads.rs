@@ -116,8 +116,8 @@ impl Node {
             rests_on.get_or_insert_with(|| cohort.want_view(now, out));
             cohort.push_view(now, out);
         });
-        if let Some(check) = rests_on {
-            self.pendings.rest_on(id, cohort, check);
+        if let Some(pending) = self.pendings.get_mut(id) {
+            pending.view_check = rests_on.map(|check| (cohort, check));
         }
         false
     }

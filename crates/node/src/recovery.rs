@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{CohortId, LogRecord, Lsn, Member, Membership, Now, Record};
+use base::{CohortId, LogRecord, Lsn, Member, Membership, Monotonic, Now, Record};
 use bytes::Bytes;
 use machine::state_machine::Kind;
 use replication::Replay;
@@ -12,7 +12,10 @@ use store::{LogSink, Recovered};
 use crate::config::NodeConfig;
 use crate::contract::Action;
 use crate::hosting::{Dormant, Hosting, Part};
+use crate::logs::Logs;
 use crate::node::Node;
+use crate::outgoing::Outgoing;
+use crate::pending::Pendings;
 use crate::registry::UnknownKind;
 use crate::roster::{Cluster, catalogue_voters};
 
@@ -99,8 +102,26 @@ impl Node {
         members.dedup();
         let cluster = Cluster::new(me, recovered.boot, members);
         let hosting = Hosting::new(recovered.tablespace.clone(), dormant, recovered.doubt_unknown);
-        let mut node = Self::empty(config, cluster, hosting);
-        node.outgoing.appended_bytes = recovered.records.bytes;
+        let mut node = Self {
+            config,
+            replicas: Default::default(),
+            hosting,
+            outgoing: Outgoing { appended_bytes: recovered.records.bytes, ..Outgoing::default() },
+            checkpoints: Default::default(),
+            transfers: Default::default(),
+            beats: Default::default(),
+            pendings: Pendings::new(cluster.boot),
+            evaluations: Default::default(),
+            drops: Default::default(),
+            splits: Default::default(),
+            moves: Default::default(),
+            logs: Logs::new(cluster.sequencer()),
+            counters: Default::default(),
+            stop: Default::default(),
+            actions: Vec::new(),
+            timer_at: Monotonic::NEVER,
+            cluster,
+        };
         let voters = catalogue_voters(genesis.len());
         let catalogue = Part { genesis: Membership::with_voters(genesis, voters), ..Part::of_no_table(Kind::CATALOG) };
         node.start_replica(CohortId::CATALOGUE, catalogue, None, now)?;

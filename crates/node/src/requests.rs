@@ -13,7 +13,7 @@ use sharedlog::request::LogRequest;
 
 use crate::contract::{Action, Answer, RequestId};
 use crate::message::{Message, Query};
-use crate::node::{AT_ONCE, Node, is_under_way};
+use crate::node::{AT_ONCE, Node};
 use crate::pending::{Origin, Pending, PendingId, Place, Target};
 use crate::reads::Grounds;
 use crate::request::{Outcome, Request, Response, validate};
@@ -107,7 +107,8 @@ impl Node {
             },
             Target::Log(_) => return self.put_to_log(id, now),
         };
-        self.pendings.put_to(id, cohort);
+        let pending = expected!(self.pendings.get_mut(id), "it was looked at just now");
+        pending.cohort = Some(cohort);
         if self.read_here(id, cohort, now) {
             return;
         }
@@ -146,7 +147,7 @@ impl Node {
     /// was removed is not told so by the log. So every few times somebody else is asked, if that does no harm.
     fn leader_of(&self, cohort: CohortId, id: PendingId, now: Now) -> Option<NodeId> {
         let pending = self.pendings.get(id)?;
-        let is_in_turn = pending.is_repeatable() && pending.asked() % ASKED_IN_TURN == ASKED_IN_TURN - 1;
+        let is_in_turn = pending.is_repeatable() && pending.asked % ASKED_IN_TURN == ASKED_IN_TURN - 1;
         if let Some(member) = self.member_in_turn(cohort, id).filter(|_| is_in_turn) {
             return Some(member);
         }
@@ -175,7 +176,7 @@ impl Node {
 
     /// Another one each time, and one that left a request without an answer only if all have.
     fn member_to_ask(&self, members: &[NodeId], id: PendingId) -> Option<NodeId> {
-        let asked = self.pendings.get(id).map_or(0, Pending::asked);
+        let asked = self.pendings.get(id).map_or(0, |pending| pending.asked);
         let turn = usize::try_from(id.0.wrapping_add(u64::from(asked))).unwrap_or(0);
         let in_turn = || members.iter().cycle().skip(turn % members.len().max(1)).take(members.len());
         let is_silent = |node: &NodeId| self.cluster.peers.get(node).is_some_and(|peer| peer.silent);
@@ -186,7 +187,7 @@ impl Node {
         let pending = expected!(self.pendings.get(id), "requests are routed that have no answer");
         let patience = pending.deadline.since(now.monotonic);
         let query = pending.query.clone();
-        let overdue = Duration(ANSWER_OVERDUE.0 << pending.unanswered().min(DOUBLINGS_MAX));
+        let overdue = Duration(ANSWER_OVERDUE.0 << pending.unanswered.min(DOUBLINGS_MAX));
         let request = self.pendings.number();
         self.pendings.forward(id, leader, request, now.monotonic + overdue);
         self.send(leader, Message::Forward { cohort, request, patience, query }, AT_ONCE, None);
@@ -247,7 +248,8 @@ impl Node {
     /// The range that the request was put to doesn't hold the place where it begins. If our copy of the map says that a
     /// part of it is being split off, that part is asked; or else the copy is behind.
     fn look_again(&mut self, id: PendingId, now: Now) {
-        self.pendings.refused(id);
+        let pending = expected!(self.pendings.get_mut(id), "a request was refused that has no answer");
+        pending.refused_by = pending.cohort;
         let pending = expected!(self.pendings.get(id), "a request was refused that has no answer");
         // A cohort that was asked by its number is asked again.
         let Target::Table(table) = &pending.target else { return };
@@ -326,7 +328,7 @@ impl Node {
     pub(crate) fn give_up(&mut self, id: PendingId, why: &str) {
         // It may have been answered with one that it looked something up by.
         let Some(pending) = self.pendings.get(id) else { return };
-        let may_be_there = is_under_way(pending.place) || pending.place == Place::AtLog;
+        let may_be_there = matches!(pending.place, Place::Forwarded(..) | Place::Proposed | Place::AtLog);
         let unknown = may_be_there && !pending.query.reads();
         let failure = if unknown { Failure::Unknown(why.to_owned()) } else { Failure::Unavailable(why.to_owned()) };
         self.complete(id, Err(failure), None);

@@ -2,7 +2,7 @@
 //! that what is left in the log's segments is left for what makes room: a table that is dropped, a range that moves
 //! away.
 
-use base::{Duration, Monotonic, Now};
+use base::{Duration, Now};
 use machine::Failure;
 
 use crate::node::Node;
@@ -15,11 +15,6 @@ impl Node {
     /// Something found no room on the disk.
     pub(crate) fn disk_full(&mut self, now: Now) {
         self.checkpoints.full_until = now.monotonic + FULL_FOR;
-    }
-
-    /// A memtable found room.
-    pub(crate) fn disk_has_room(&mut self) {
-        self.checkpoints.full_until = Monotonic(0);
     }
 
     fn is_disk_full(&self, now: Now) -> bool {

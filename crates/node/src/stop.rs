@@ -51,11 +51,6 @@ impl Node {
         matches!(self.stop, Stop::Forcing(..) | Stop::Marking(..))
     }
 
-    /// Whether the manifest in the making leaves the mark.
-    pub(crate) fn is_marking(&self) -> bool {
-        matches!(self.stop, Stop::Marking(..))
-    }
-
     pub(crate) fn has_ended(&self) -> bool {
         self.stop == Stop::Ended
     }
