@@ -15,9 +15,9 @@
 //! A part with an unknown outcome is appended again. Its first copy is never referenced.
 
 use base::canary::{Bug, planted};
-use base::checksum;
 use base::codec::{DecodeError, Reader, Writer};
-use bytes::Bytes;
+use base::{checksum, checksum_append};
+use bytes::{Bytes, BytesMut};
 
 use crate::client::{Answer, Error};
 use crate::duplicates::Duplicates;
@@ -95,19 +95,11 @@ impl Pointer {
 }
 
 impl Snapshot {
-    fn encode(&self) -> Bytes {
-        let none = Duplicates::default();
-        let duplicates = if planted(Bug::TableNotInSnapshot) { &none } else { &self.duplicates };
-        let mut writer = Writer::with_capacity(self.state.len());
-        writer.bytes(&duplicates.encode());
-        writer.bytes(&self.state);
-        writer.finish()
-    }
-
+    /// Reads what [`Keeper::begin`] and [`Keeper::push`] wrote.
     fn decode(next: Position, bytes: Bytes) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
-        let (duplicates, state) = (Duplicates::decode(reader.bytes()?)?, reader.bytes()?);
-        reader.end()?;
+        let duplicates = Duplicates::decode(reader.bytes()?)?;
+        let state = reader.raw(reader.left())?;
         Ok(Self { next, duplicates, state })
     }
 }
@@ -142,49 +134,111 @@ impl From<&Result<Answer, Error>> for Appended {
 }
 
 /// Keeps a snapshot in its log.
+///
+/// The state may be passed in as it is produced ([`Keeper::begin`], [`Keeper::push`], [`Keeper::end`]): the memory of a
+/// part is freed once the part is in the log.
 #[derive(Debug)]
 pub struct Keeper {
     next: Position,
-    bytes: Bytes,
-    parts: Vec<Piece>,
+    /// Bytes that do not fill a part yet.
+    gathered: BytesMut,
+    /// The size and checksum of everything passed in so far.
+    bytes: u64,
+    checksum: u32,
+    /// Each part with its bytes, which are dropped once it is in the log.
+    parts: Vec<(Piece, Bytes)>,
+    is_ended: bool,
     pointer: Piece,
 }
 
 impl Keeper {
-    /// What is to be kept. Its player has passed the position before the snapshot's.
+    /// Starts a snapshot of all positions below `next`, with the appends that were seen there. Its player has passed the
+    /// position before `next`.
+    #[must_use]
+    pub fn begin(next: Position, duplicates: &Duplicates) -> Self {
+        let none = Duplicates::default();
+        let duplicates = if planted(Bug::TableNotInSnapshot) { &none } else { duplicates };
+        let mut writer = Writer::new();
+        writer.bytes(&duplicates.encode());
+        let mut keeper = Self {
+            next,
+            gathered: BytesMut::new(),
+            bytes: 0,
+            checksum: 0,
+            parts: Vec::new(),
+            is_ended: false,
+            pointer: Piece::Wanting,
+        };
+        keeper.take(writer.as_slice());
+        keeper
+    }
+
+    /// Adds the next bytes of the state.
+    ///
+    /// # Errors
+    /// When the snapshot is too large.
+    pub fn push(&mut self, state: &[u8]) -> Result<(), SnapshotTooLarge> {
+        let bytes = (self.bytes as usize).saturating_add(state.len());
+        if bytes > SNAPSHOT_PARTS_MAX * SNAPSHOT_PART_BYTES {
+            return Err(SnapshotTooLarge { bytes });
+        }
+        self.take(state);
+        Ok(())
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        debug_assert!(!self.is_ended, "bytes after the end of a snapshot");
+        self.bytes += bytes.len() as u64;
+        self.checksum = checksum_append(self.checksum, bytes);
+        self.gathered.extend_from_slice(bytes);
+        while self.gathered.len() >= SNAPSHOT_PART_BYTES {
+            let part = self.gathered.split_to(SNAPSHOT_PART_BYTES).freeze();
+            self.parts.push((Piece::Wanting, part));
+        }
+    }
+
+    /// The state is complete.
+    pub fn end(&mut self) {
+        self.is_ended = true;
+        if !self.gathered.is_empty() {
+            let part = std::mem::take(&mut self.gathered).freeze();
+            self.parts.push((Piece::Wanting, part));
+        }
+    }
+
+    /// A keeper of a whole snapshot.
     ///
     /// # Errors
     /// When it is too large.
     pub fn new(snapshot: &Snapshot) -> Result<Self, SnapshotTooLarge> {
-        if snapshot.state.len() >= SNAPSHOT_PARTS_MAX * SNAPSHOT_PART_BYTES {
-            return Err(SnapshotTooLarge { bytes: snapshot.state.len() });
-        }
-        let bytes = snapshot.encode();
-        let parts = bytes.len().div_ceil(SNAPSHOT_PART_BYTES);
-        if parts > SNAPSHOT_PARTS_MAX {
-            return Err(SnapshotTooLarge { bytes: bytes.len() });
-        }
-        Ok(Self { next: snapshot.next, bytes, parts: vec![Piece::Wanting; parts], pointer: Piece::Wanting })
+        let mut keeper = Self::begin(snapshot.next, &snapshot.duplicates);
+        keeper.push(&snapshot.state)?;
+        keeper.end();
+        Ok(keeper)
+    }
+
+    /// Whether to wait before passing in more: enough parts are in memory.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.parts.iter().filter(|(piece, _)| !matches!(piece, Piece::At(_))).count() >= SNAPSHOT_PARTS_AT_ONCE
     }
 
     /// The next append, with a number for [`Keeper::appended`]. `None` while the maximum is in flight, or after the
     /// last one.
     pub fn next_append(&mut self) -> Option<(usize, Batch)> {
-        let under_way = self.parts.iter().filter(|piece| **piece == Piece::UnderWay).count();
-        let wanting = self.parts.iter().position(|piece| *piece == Piece::Wanting);
+        let under_way = self.parts.iter().filter(|(piece, _)| *piece == Piece::UnderWay).count();
+        let wanting = self.parts.iter().position(|(piece, _)| *piece == Piece::Wanting);
         let (number, records) = match wanting {
             Some(number) if under_way < SNAPSHOT_PARTS_AT_ONCE => {
-                self.parts[number] = Piece::UnderWay;
-                let from = number * SNAPSHOT_PART_BYTES;
-                let part = self.bytes.slice(from..self.bytes.len().min(from + SNAPSHOT_PART_BYTES));
-                (number, [Bytes::from_static(PART), part])
+                let (piece, part) = &mut self.parts[number];
+                *piece = Piece::UnderWay;
+                (number, [Bytes::from_static(PART), part.clone()])
             }
-            None if self.pointer == Piece::Wanting => {
-                let positions = self.parts.iter().map(|piece| if let Piece::At(at) = piece { Some(*at) } else { None });
-                let parts = positions.collect::<Option<Vec<_>>>()?;
+            None if self.is_ended && self.pointer == Piece::Wanting => {
+                let at = |(piece, _): &(Piece, Bytes)| if let Piece::At(at) = piece { Some(*at) } else { None };
+                let parts = self.parts.iter().map(at).collect::<Option<Vec<_>>>()?;
                 self.pointer = Piece::UnderWay;
-                let (bytes, checksum) = (self.bytes.len() as u64, checksum(&self.bytes));
-                let pointer = Pointer { next: self.next, bytes, checksum, parts };
+                let pointer = Pointer { next: self.next, bytes: self.bytes, checksum: self.checksum, parts };
                 (self.parts.len(), [Bytes::from_static(POINTER), pointer.encode()])
             }
             _ => return None,
@@ -200,7 +254,12 @@ impl Keeper {
             Appended::InDoubt(_) | Appended::Failed => Piece::Wanting,
         };
         match self.parts.get_mut(number) {
-            Some(part) => *part = piece,
+            Some((part, bytes)) => {
+                *part = piece;
+                if let Piece::At(_) = piece {
+                    *bytes = Bytes::new();
+                }
+            }
             None => self.pointer = piece,
         }
     }
