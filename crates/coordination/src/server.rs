@@ -386,6 +386,13 @@ impl Server {
         self.output_bytes
     }
 
+    /// Whether a frame may be sent at this time (see [`crate::limits::STALE_PERCENT`]). A driver that was paused between
+    /// [`Self::end_turn`] and the write checks again.
+    #[must_use]
+    pub fn may_send(&self, connection: ConnectionId, now: Monotonic) -> bool {
+        self.connections.get(&connection).is_none_or(|client| !client.is_stale(now))
+    }
+
     /// Processes an event.
     pub fn handle(&mut self, event: Event, now: Now) {
         self.now = now;
