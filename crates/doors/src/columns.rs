@@ -57,7 +57,7 @@ pub(crate) async fn ask<T, G: Gateway>(
     asked: Request,
 ) -> Result<Response, Status> {
     let refusal = |failure| refusal::status(&failure);
-    node::request::validate(&asked).map_err(refusal)?;
+    node::request::validate_client(&asked).map_err(refusal)?;
     let call = Call::of(request)?;
     // The node accounts for the decoded request from here on.
     call.message_taken();

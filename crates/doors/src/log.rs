@@ -13,6 +13,7 @@ use api::servers::log_server::Log;
 use node::request::{Request, Response};
 use sharedlog::Position;
 use sharedlog::request::{LogRequest, LogResponse};
+use sharedlog::validate::COORDINATION_LOG;
 use tonic::Status;
 
 use self::streamed::{Appends, Reads};
@@ -52,7 +53,10 @@ impl<G: Gateway> Log for Door<G> {
 
     async fn list_logs(&self, call: tonic::Request<message::ListLogsRequest>) -> Answer<message::ListLogsResponse> {
         match self.ask(&call, LogRequest::List).await? {
-            Response::Log(LogResponse::Logs(logs)) => answer(message::ListLogsResponse { logs }),
+            Response::Log(LogResponse::Logs(mut logs)) => {
+                logs.retain(|name| name != COORDINATION_LOG);
+                answer(message::ListLogsResponse { logs })
+            }
             other => Err(unexpected(&other)),
         }
     }

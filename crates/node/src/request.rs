@@ -69,7 +69,19 @@ impl<R: Into<CatalogRequest>> From<R> for Request {
     }
 }
 
-/// Checks a request's form and limits, as every endpoint does before it hands the request in.
+/// Checks a client's request, as every endpoint does before it hands the request in: form, limits, and what clients may
+/// not change.
+///
+/// # Errors
+/// [`Failure::Invalid`], saying what is wrong.
+pub fn validate_client(request: &Request) -> Result<(), Failure> {
+    if let Request::Log(request) = request {
+        sharedlog::validate::check_not_reserved(request)?;
+    }
+    validate(request)
+}
+
+/// Checks a request's form and limits.
 ///
 /// # Errors
 /// [`Failure::Invalid`], saying what is wrong.

@@ -8,6 +8,20 @@ use crate::limits::POSITION_MAX;
 use crate::request::LogRequest;
 use crate::{ClientId, Position, Stamp};
 
+/// The log of the coordination service. Clients may read it; only the service changes it.
+pub const COORDINATION_LOG: &str = "zookeeper";
+
+/// Refuses a client's request to change the log of the coordination service.
+///
+/// # Errors
+/// [`Failure::Invalid`].
+pub fn check_not_reserved(request: &LogRequest) -> Result<(), Failure> {
+    if request.changes() && request.log() == Some(COORDINATION_LOG) {
+        return refuse(format!("log {COORDINATION_LOG} is reserved for the coordination service"));
+    }
+    Ok(())
+}
+
 /// Checks the form and the limits of a request about a log.
 ///
 /// # Errors

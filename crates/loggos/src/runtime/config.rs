@@ -10,11 +10,14 @@
 //! peers = "127.0.0.1:7101"              # for the other nodes
 //! grpc = "127.0.0.1:7201"               # for clients
 //! http = "127.0.0.1:8081"               # optional: the console, for browsers and Prometheus
+//! zookeeper = "127.0.0.1:2181"          # optional: for ZooKeeper clients
 //!
 //! [[peers]]                             # every other node; this one may be among them
 //! node = 2
 //! address = "127.0.0.1:7102"
 //! grpc = "127.0.0.1:7202"
+//!
+//! [zookeeper]                           # all optional
 //!
 //! [tuning]                              # all optional
 //! ```
@@ -45,6 +48,9 @@ pub(crate) struct Config {
     /// The addresses of the other nodes: every member of the cluster, optionally including this node.
     #[serde(default)]
     pub(crate) peers: Vec<Peer>,
+    /// Settings of the ZooKeeper endpoint.
+    #[serde(default)]
+    pub(crate) zookeeper: ZooKeeper,
     /// What may be tuned.
     #[serde(default)]
     pub(crate) tuning: Tuning,
@@ -61,6 +67,25 @@ pub(crate) struct Listen {
     /// For browsers and Prometheus: the console. None, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) http: Option<SocketAddr>,
+    /// For ZooKeeper clients. None, if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) zookeeper: Option<SocketAddr>,
+}
+
+/// Settings of the ZooKeeper endpoint. All nodes should have the same.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ZooKeeper {
+    /// ZooKeeper's unit of time in milliseconds, 200 to 60,000; 2,000 by default. A session times out after 2 to 20 ticks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tick_ms: Option<u64>,
+    /// The administrator, as `name:digest` with the digest of scheme `digest`. None, if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) super_digest: Option<String>,
+    /// Whether reads are linearizable: each waits until the server has applied all writes that completed before it.
+    /// Default: false, as in ZooKeeper.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) linearizable_reads: Option<bool>,
 }
 
 /// Another node.
@@ -157,6 +182,12 @@ impl Config {
         self.check_listen("listen.grpc", self.listen.grpc)?;
         if let Some(http) = self.listen.http {
             self.check_listen("listen.http", http)?;
+        }
+        if let Some(zookeeper) = self.listen.zookeeper {
+            self.check_listen("listen.zookeeper", zookeeper)?;
+        }
+        if let Some(tick_ms) = self.zookeeper.tick_ms {
+            range("zookeeper.tick_ms", tick_ms, 200, 60_000)?;
         }
         if let Some(universe) = &self.universe
             && (universe.len() != 32 || !universe.bytes().all(|digit| digit.is_ascii_hexdigit()))
@@ -299,6 +330,7 @@ mod tests {
         assert!(refusal("[::1]:7201", "10.0.0.1:7201").contains("listen.grpc"));
         assert!(read(&format!("{GOOD}http = \"0.0.0.0:8081\"\n")).unwrap_err().contains("listen.http"));
         assert!(read(&format!("{GOOD}http = \"127.0.0.1:8081\"\n")).is_ok());
+        assert!(read(&format!("{GOOD}zookeeper = \"0.0.0.0:2181\"\n")).unwrap_err().contains("listen.zookeeper"));
         let said = GOOD.replace("node = 1", "node = 1\ninsecure_plaintext = true").replace("127.0.0.1", "0.0.0.0");
         assert!(read(&said).is_ok());
     }

@@ -29,13 +29,16 @@ pub(crate) fn for_tables() -> usize {
 pub(crate) struct Places {
     pub(crate) grpc: usize,
     pub(crate) http: usize,
+    pub(crate) zookeeper: usize,
 }
 
-/// What the doors share: half of what there is if there is little, and of that a small part for the console.
+/// What the doors share: half of what there is if there is little, and of that a quarter for ZooKeeper clients and a small
+/// part for the console.
 pub(crate) fn for_doors() -> Places {
     let all = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let others = RESERVED + for_tables() as u64;
     let all = usize::try_from(all.saturating_sub(others).max(all / 2)).unwrap_or(usize::MAX);
     let http = (all / 8).min(doors::CONSOLE_CONNECTIONS_MAX);
-    Places { grpc: all - http, http }
+    let zookeeper = all / 4;
+    Places { grpc: all - http - zookeeper, http, zookeeper }
 }

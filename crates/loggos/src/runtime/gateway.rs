@@ -11,6 +11,7 @@ use base::Monotonic;
 use base::limits::{REQUESTS_IN_FLIGHT_MAX, WAITS_IN_FLIGHT_MAX};
 use doors::{Held, Replies, Ticketed};
 use machine::Failure;
+use mio::Waker;
 use node::request::{Outcome, Request};
 use sharedlog::request::LogRequest;
 use tokio::sync::{Notify, oneshot};
@@ -33,7 +34,7 @@ pub(crate) struct Ticket {
     way: Way,
     /// Whether the machine was notified that the request is abandoned.
     is_told: bool,
-    _share: Share,
+    _share: Option<Share>,
     _held: Held,
 }
 
@@ -44,10 +45,12 @@ enum Way {
     Call(oneshot::Sender<Outcome>),
     /// To a stream, with the request's ticket there.
     Stream(Arc<Replies>, u64),
+    /// To another thread of this node, by the number that it gave the request.
+    Thread(Arc<Completions>, u64),
 }
 
 impl Ticket {
-    fn new(way: Way, share: Share, held: Held) -> Self {
+    fn new(way: Way, share: Option<Share>, held: Held) -> Self {
         Self { way, is_told: false, _share: share, _held: held }
     }
 
@@ -56,6 +59,7 @@ impl Ticket {
         let is_gone = match &self.way {
             Way::Call(call) => call.is_closed(),
             Way::Stream(replies, _) => replies.are_given_up(),
+            Way::Thread(..) => false,
         };
         is_gone && !std::mem::replace(&mut self.is_told, true)
     }
@@ -65,7 +69,38 @@ impl Ticket {
             // The caller may be gone.
             Way::Call(call) => drop(call.send(outcome)),
             Way::Stream(replies, ticket) => replies.give(ticket, outcome),
+            Way::Thread(completions, number) => completions.post(number, outcome),
         }
+    }
+}
+
+/// Answers to the requests of another thread of this node. They do not pass through the doors' runtime.
+#[derive(Debug)]
+pub(crate) struct Completions {
+    queue: Mutex<Vec<(u64, Outcome)>>,
+    waker: Waker,
+}
+
+impl Completions {
+    /// A queue; `waker` wakes the thread when it becomes non-empty.
+    pub(crate) fn new(waker: Waker) -> Self {
+        Self { queue: Mutex::default(), waker }
+    }
+
+    fn post(&self, number: u64, outcome: Outcome) {
+        let was_empty = {
+            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            queue.push((number, outcome));
+            queue.len() == 1
+        };
+        if was_empty && let Err(error) = self.waker.wake() {
+            super::die(&format!("can't wake a thread for its answers: {error}"));
+        }
+    }
+
+    /// Takes all answers, each with the number of its request.
+    pub(crate) fn take(&self) -> Vec<(u64, Outcome)> {
+        std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -121,6 +156,8 @@ pub(crate) struct Answers {
 impl Answers {
     /// Queues the responses of a turn; `batch` is empty afterwards.
     pub(crate) fn post(&self, batch: &mut Vec<(Ticket, Outcome)>) {
+        let is_of_thread = |(ticket, _): &mut (Ticket, Outcome)| matches!(ticket.way, Way::Thread(..));
+        batch.extract_if(.., is_of_thread).for_each(|(ticket, outcome)| ticket.answer(outcome));
         if !batch.is_empty() {
             self.queue.lock().unwrap_or_else(PoisonError::into_inner).append(batch);
             self.gathered.notify_one();
@@ -167,9 +204,22 @@ impl MachineGateway {
         let share = Share::take(&self.under_way, waits(&request))?;
         held.reserve(size(&request))?;
         let (answer, receiver) = oneshot::channel();
-        let ticket = Ticket::new(Way::Call(answer), share, held);
+        let ticket = Ticket::new(Way::Call(answer), Some(share), held);
         self.inbox.post(Input::Request(Incoming { request, deadline, ticket }));
         Ok(receiver)
+    }
+
+    /// Hands in a request of another thread of this node, which bounds what it has under way itself. The answer goes to
+    /// `completions` with that number, or never if the process ends first.
+    pub(crate) fn hand_in_from_thread(
+        &self,
+        request: Request,
+        deadline: Monotonic,
+        completions: &Arc<Completions>,
+        number: u64,
+    ) {
+        let ticket = Ticket::new(Way::Thread(Arc::clone(completions), number), None, Held::default());
+        self.inbox.post(Input::Request(Incoming { request, deadline, ticket }));
     }
 
     /// Hands in what a message of a stream brought, as one input, but for what can be answered at once; deadlines count
@@ -185,7 +235,7 @@ impl MachineGateway {
             match share.and_then(|share| held.reserve(size(&request)).map(|()| share)) {
                 Err(failure) => replies.give(ticket, Err(failure)),
                 Ok(share) => {
-                    let ticket = Ticket::new(Way::Stream(Arc::clone(replies), ticket), share, held);
+                    let ticket = Ticket::new(Way::Stream(Arc::clone(replies), ticket), Some(share), held);
                     incoming.push(Incoming { request, deadline: now + clock::duration(deadline), ticket });
                 }
             }

@@ -9,6 +9,7 @@
 //! | `log` ([`log_thread`]) | writes and forces batches, at real-time priority | the disk |
 //! | `manifests`, `segments`, `checkpoints`, `reads` ([`disk`]) | other disk work, one lane each | the disk |
 //! | `doors` ([`doors_thread`]) | one tokio runtime for all doors | sockets |
+//! | `zookeeper` ([`zookeeper`]) | ZooKeeper's clients and their translation server | sockets, timers, the machine's answers |
 //! | `signals` | SIGTERM and SIGINT | signals |
 //!
 //! A write is handed over between threads four times: server to machine, machine to log, log to machine, machine to
@@ -48,6 +49,7 @@ pub(crate) mod start;
 mod tables;
 mod throttle;
 mod views;
+mod zookeeper;
 
 pub(crate) use config::memory_size;
 

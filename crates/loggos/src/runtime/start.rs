@@ -5,6 +5,7 @@
 
 use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -36,11 +37,14 @@ use super::peers::handshake;
 use super::peers::{PeerAddress, Peers};
 use super::tables::TableFiles;
 use super::views::Published;
+use super::{config, zookeeper};
 
 /// The store's subdirectory of a node's directory.
 pub(crate) const STORE: &str = "store";
 /// A node that has not stopped this long after a request exits anyway: a crash is safe, but slower for the others.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
+/// ZooKeeper's default.
+const ZOOKEEPER_TICK_MS: u64 = 2_000;
 /// Calls under way have so long to take their answers once the machine has stopped.
 const DOORS_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -151,6 +155,7 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     let peers_listener = listen("peers", config.listen.peers)?;
     let grpc_listener = listen("gRPC", config.listen.grpc)?;
     let http_listener = config.listen.http.map(|address| listen("HTTP", address)).transpose()?;
+    let zookeeper_socket = config.listen.zookeeper.map(bind_zookeeper).transpose()?;
 
     let tables = TableFiles::new(files.clone(), descriptors::for_tables());
     let (store, mut recovered) = open_store(&config, files, &tables)?;
@@ -198,6 +203,9 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     let listeners = doors_thread::Listeners { grpc: grpc_listener, http: http_listener, client_memory };
     let gateway = MachineGateway::new(Arc::clone(&inbox), views);
     let founded = founding::founded(&config, &identity);
+    if let (Some(socket), Some(address)) = (zookeeper_socket, config.listen.zookeeper) {
+        zookeeper::start(socket, zookeeper_settings(&config, &identity, address), gateway.clone())?;
+    }
     let doors = Doors::start(listeners, gateway, answers, founded, observer, onlooker)?;
     stop_on_signals(inbox)?;
 
@@ -255,6 +263,23 @@ pub(crate) fn without_address(config: &Config, identity: &Identity) -> Vec<NodeI
 
 pub(crate) fn listen(what: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(address).map_err(|error| StartError::Listen { what, address, error })
+}
+
+fn bind_zookeeper(address: SocketAddr) -> Result<OwnedFd, StartError> {
+    zookeeper::bind(address).map_err(|error| StartError::Listen { what: "ZooKeeper clients", address, error })
+}
+
+fn zookeeper_settings(config: &Config, identity: &Identity, address: SocketAddr) -> zookeeper::Settings {
+    let config::ZooKeeper { tick_ms, super_digest, linearizable_reads } = &config.zookeeper;
+    zookeeper::Settings {
+        node: config.node,
+        nodes: u32::try_from(identity.members.len()).unwrap_or(u32::MAX),
+        address,
+        tick: base::Duration::from_millis(tick_ms.unwrap_or(ZOOKEEPER_TICK_MS)),
+        super_digest: super_digest.clone(),
+        linearizable_reads: linearizable_reads.unwrap_or(false),
+        connections_max: descriptors::for_doors().zookeeper,
+    }
 }
 
 fn open_store(

@@ -17,11 +17,13 @@ use super::control::{Answer, Ask};
 use super::plan::{Plan, node_directory};
 use super::{DevError, Heard, Options};
 use crate::runtime::claim::Claim;
-use crate::runtime::config::{Config, Listen, Peer, Tuning};
+use crate::runtime::config::{Config, Listen, Peer, Tuning, ZooKeeper};
 
 const PEERS_PORT: u16 = 7_100;
 const GRPC_PORT: u16 = 7_200;
 const HTTP_PORT: u16 = 8_080;
+const ZOOKEEPER_PORT: u16 = 2_180;
+const PORTS: [u16; 4] = [PEERS_PORT, GRPC_PORT, HTTP_PORT, ZOOKEEPER_PORT];
 /// Added to any door's port it leaves that below 65,536.
 pub(crate) const PORT_OFFSET_MAX: u16 = 50_000;
 /// How long a node of a killed `dev` may take to end and release its directory.
@@ -41,6 +43,7 @@ pub(crate) struct Exit {
 pub(crate) struct Doors {
     pub(crate) grpc: SocketAddr,
     pub(crate) http: SocketAddr,
+    pub(crate) zookeeper: SocketAddr,
 }
 
 /// A running process.
@@ -92,7 +95,7 @@ impl Nodes {
         }
         let directory = node_directory(&self.data, node);
         wait_until_free(&directory)?;
-        are_free(&[self.peers_address(node), self.grpc_address(node), self.http_address(node)])?;
+        are_free(&PORTS.map(|port| self.address(port, node)))?;
         let config = directory.join("node.toml");
         write_if_new(&config, &self.config(node)?)?;
         let log = OpenOptions::new().create(true).append(true).open(directory.join("log"))?;
@@ -131,7 +134,9 @@ impl Nodes {
                 peers: self.peers_address(node),
                 grpc: self.grpc_address(node),
                 http: Some(self.http_address(node)),
+                zookeeper: Some(self.zookeeper_address(node)),
             },
+            zookeeper: ZooKeeper::default(),
             peers: self.plan.nodes().map(|node| self.peer(node)).collect(),
             tuning: self.tuning,
         };
@@ -155,6 +160,10 @@ impl Nodes {
         self.address(HTTP_PORT, node)
     }
 
+    fn zookeeper_address(&self, node: u32) -> SocketAddr {
+        self.address(ZOOKEEPER_PORT, node)
+    }
+
     fn address(&self, port: u16, node: u32) -> SocketAddr {
         address(port, node, self.port_offset)
     }
@@ -165,15 +174,16 @@ impl Nodes {
     }
 
     fn doors_of(&self, node: u32) -> Doors {
-        Doors { grpc: self.grpc_address(node), http: self.http_address(node) }
+        Doors { grpc: self.grpc_address(node), http: self.http_address(node), zookeeper: self.zookeeper_address(node) }
     }
 
     pub(crate) fn print_table(&self) {
-        println!("{:<6} {:>8}  {:<18} {:<18} console", "node", "pid", "gRPC", "peers");
+        println!("{:<6} {:>8}  {:<18} {:<18} {:<18} console", "node", "pid", "gRPC", "peers", "ZooKeeper");
         for node in self.plan.nodes() {
             let pid = self.running.get(&node).map_or_else(|| "refused".to_owned(), |running| running.pid.to_string());
             let (grpc, peers) = (self.grpc_address(node).to_string(), self.peers_address(node).to_string());
-            println!("{node:<6} {pid:>8}  {grpc:<18} {peers:<18} http://{}/", self.http_address(node));
+            let (zookeeper, http) = (self.zookeeper_address(node).to_string(), self.http_address(node));
+            println!("{node:<6} {pid:>8}  {grpc:<18} {peers:<18} {zookeeper:<18} http://{http}/");
         }
     }
 
@@ -262,7 +272,7 @@ fn address(port: u16, node: u32, port_offset: u16) -> SocketAddr {
 /// Checks that the ports of new nodes are free, before anything is created for them.
 pub(crate) fn look_at_ports(count: u32, port_offset: u16) -> Result<(), DevError> {
     (1..=count).try_for_each(|node| {
-        let addresses = [PEERS_PORT, GRPC_PORT, HTTP_PORT].map(|port| address(port, node, port_offset));
+        let addresses = PORTS.map(|port| address(port, node, port_offset));
         are_free(&addresses).map_err(DevError::io(format!("start node {node}")))
     })
 }

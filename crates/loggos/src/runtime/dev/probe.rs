@@ -24,7 +24,12 @@ const HEALTHY: &[u8; 12] = b"HTTP/1.1 200";
 
 /// Whether a node responds on all its endpoints.
 pub(crate) fn serves(doors: Doors) -> bool {
-    status_of(&[doors.grpc]).pop().flatten().is_some() && console_answers(doors.http)
+    status_of(&[doors.grpc]).pop().flatten().is_some() && console_answers(doors.http) && accepts(doors.zookeeper)
+}
+
+/// Whether ZooKeeper clients are served: before that their connections are refused.
+fn accepts(address: SocketAddr) -> bool {
+    TcpStream::connect_timeout(&address, PATIENCE).is_ok()
 }
 
 /// Whether a console reports that its node is healthy.
@@ -56,6 +61,9 @@ pub(crate) fn what_is_missing(nodes: &BTreeMap<u32, Doors>) -> Option<String> {
         }
         if !console_answers(doors.http) {
             return Some(format!("node {node}'s console doesn't serve"));
+        }
+        if !accepts(doors.zookeeper) {
+            return Some(format!("node {node} doesn't serve ZooKeeper clients"));
         }
     }
     let has_written = statuses.iter().flatten().any(leads_and_has_written);

@@ -1,0 +1,419 @@
+//! The clients' sockets: accepting, framing, buffers with limits.
+//!
+//! Sockets are edge-triggered: a connection with unread bytes stays in [`Clients::ready`] until a read would block. What a
+//! client does not receive waits in its output queue; above [`OUTPUT_HIGH_BYTES`] the server is told to hold further
+//! frames back, until the queue has drained to [`OUTPUT_LOW_BYTES`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{self, ErrorKind, IoSlice, Read as _, Write as _};
+use std::net::SocketAddr;
+
+use base::{Duration, Monotonic};
+use bytes::{Buf as _, Bytes, BytesMut};
+use coordination::jute::{Frame, Frames};
+use coordination::server::{ConnectionId, Server};
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Registry, Token};
+
+/// The tokens of connections begin here. None is used twice.
+const FIRST: usize = 16;
+/// ZooKeeper's default of `jute.maxbuffer`.
+pub(super) const FRAME_BYTES_MAX: usize = 0xf_ffff;
+/// Output queue sizes at which the server is told to hold frames back, and to go on.
+const OUTPUT_HIGH_BYTES: usize = 1 << 20;
+const OUTPUT_LOW_BYTES: usize = 256 << 10;
+/// Bytes in the output queues of all connections together. Above it, slow consumers are disconnected.
+const ALL_OUTPUT_BYTES_MAX: usize = 512 << 20;
+/// Bytes of incomplete frames of all connections together. Above it, connections that add to them are closed.
+const ALL_INPUT_BYTES_MAX: usize = 256 << 20;
+/// Bytes read at once.
+const READ_BYTES: usize = 64 << 10;
+/// Frames taken from one connection before the others have their turn.
+const FRAMES_AT_ONCE: usize = 512;
+/// Bytes of replies after which a turn ends, so that full output queues are noticed.
+const TURN_OUTPUT_BYTES: usize = 4 << 20;
+/// Connections accepted before others are served.
+const ACCEPTS_AT_ONCE: usize = 64;
+/// Delay after the system had no resources for another connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// A client that has sent no whole frame by then is disconnected.
+const GREETING_TIMEOUT: Duration = Duration::from_millis(10_000);
+/// A closed connection may take this long to receive what was sent before.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(5_000);
+/// Buffers written in one call.
+const SLICES: usize = 64;
+
+/// What a read of a client brought.
+#[derive(Debug)]
+pub(super) enum Input {
+    Frame(Frame),
+    /// An administrative command: the first four bytes of the connection.
+    Command([u8; 4]),
+    /// The connection is gone.
+    Closed,
+}
+
+/// A change of an output queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Output {
+    Full,
+    Drained,
+    /// The connection is gone.
+    Closed,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Client {
+    stream: TcpStream,
+    pub(super) address: SocketAddr,
+    /// The first bytes, until there are four: a command or the length of a frame.
+    first: BytesMut,
+    frames: Frames,
+    /// Whether a whole frame has arrived.
+    has_greeted: bool,
+    output: VecDeque<Bytes>,
+    output_bytes: usize,
+    is_readable: bool,
+    /// Whether it is in [`Clients::ready`].
+    is_queued: bool,
+    is_paused: bool,
+    is_full: bool,
+    /// It is closed once its output is written, or at this time.
+    closes_at: Option<Monotonic>,
+    pub(super) since: Monotonic,
+    pub(super) received: u64,
+    pub(super) sent: u64,
+}
+
+/// All connections.
+pub(super) struct Clients {
+    registry: Registry,
+    listener: TcpListener,
+    listener_token: Token,
+    /// The listener may have connections that no event will announce.
+    is_accepting: bool,
+    accept_at: Monotonic,
+    max: usize,
+    next: usize,
+    by_id: BTreeMap<ConnectionId, Client>,
+    /// Connections with unread bytes.
+    ready: VecDeque<ConnectionId>,
+    /// Connections with output to write.
+    dirty: BTreeSet<ConnectionId>,
+    input_bytes: usize,
+    output_bytes: usize,
+    buffer: Box<[u8]>,
+    pub(super) received: u64,
+    pub(super) sent: u64,
+}
+
+impl Clients {
+    /// Serves a listening socket, with at most `max` connections at a time.
+    pub(super) fn new(registry: Registry, mut listener: TcpListener, token: Token, max: usize) -> io::Result<Self> {
+        registry.register(&mut listener, token, Interest::READABLE)?;
+        Ok(Self {
+            registry,
+            listener,
+            listener_token: token,
+            is_accepting: true,
+            accept_at: Monotonic(0),
+            max,
+            next: FIRST,
+            by_id: BTreeMap::new(),
+            ready: VecDeque::new(),
+            dirty: BTreeSet::new(),
+            input_bytes: 0,
+            output_bytes: 0,
+            buffer: vec![0; READ_BYTES].into(),
+            received: 0,
+            sent: 0,
+        })
+    }
+
+    pub(super) fn get(&self, connection: ConnectionId) -> Option<&Client> {
+        self.by_id.get(&connection)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// When [`Self::accept`] or [`Self::read`] has something to do that no event will announce.
+    pub(super) fn next_timer(&self) -> Monotonic {
+        match () {
+            () if !self.ready.is_empty() => Monotonic(0),
+            () if self.is_accepting => self.accept_at,
+            () => Monotonic::NEVER,
+        }
+    }
+
+    /// Notes an event of the poll.
+    pub(super) fn note(&mut self, event: &mio::event::Event) {
+        if event.token() == self.listener_token {
+            self.is_accepting = true;
+            return;
+        }
+        let id = ConnectionId(event.token().0 as u64);
+        let Some(client) = self.by_id.get_mut(&id) else { return };
+        if event.is_writable() && !client.output.is_empty() {
+            self.dirty.insert(id);
+        }
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            client.is_readable = true;
+            self.queue(id);
+        }
+    }
+
+    /// Has a connection read in its turn.
+    fn queue(&mut self, id: ConnectionId) {
+        if let Some(client) = self.by_id.get_mut(&id)
+            && !client.is_paused
+            && !std::mem::replace(&mut client.is_queued, true)
+        {
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Accepts connections; returns the new ones.
+    pub(super) fn accept(&mut self, now: Monotonic) -> Vec<(ConnectionId, SocketAddr)> {
+        let mut accepted = Vec::new();
+        while self.is_accepting && now >= self.accept_at && accepted.len() < ACCEPTS_AT_ONCE {
+            match self.listener.accept() {
+                // The connection is closed: there are too many.
+                Ok(_) if self.by_id.len() >= self.max => {}
+                Ok((stream, address)) => accepted.extend(self.add(stream, address, now)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_accepting = false,
+                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "can't accept a ZooKeeper client");
+                    self.accept_at = now + ACCEPT_PAUSE;
+                }
+            }
+        }
+        accepted
+    }
+
+    fn add(
+        &mut self,
+        mut stream: TcpStream,
+        address: SocketAddr,
+        now: Monotonic,
+    ) -> Option<(ConnectionId, SocketAddr)> {
+        let token = Token(self.next);
+        self.next += 1;
+        let _ = stream.set_nodelay(true);
+        self.registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE).ok()?;
+        let client = Client {
+            stream,
+            address,
+            first: BytesMut::new(),
+            frames: Frames::new(FRAME_BYTES_MAX),
+            has_greeted: false,
+            output: VecDeque::new(),
+            output_bytes: 0,
+            is_readable: false,
+            is_queued: false,
+            is_paused: false,
+            is_full: false,
+            closes_at: None,
+            since: now,
+            received: 0,
+            sent: 0,
+        };
+        let id = ConnectionId(token.0 as u64);
+        self.by_id.insert(id, client);
+        Some((id, address))
+    }
+
+    /// Reads from all ready connections in turn and hands what arrived to `take`, which returns how many bytes of output
+    /// the turn has made.
+    pub(super) fn read(&mut self, mut take: impl FnMut(ConnectionId, Input) -> usize) {
+        let mut made = 0;
+        for _ in 0..self.ready.len() {
+            if made >= TURN_OUTPUT_BYTES {
+                break;
+            }
+            let Some(id) = self.ready.pop_front() else { break };
+            if let Some(client) = self.by_id.get_mut(&id) {
+                client.is_queued = false;
+            }
+            self.read_one(id, &mut made, &mut take);
+        }
+    }
+
+    fn read_one(&mut self, id: ConnectionId, made: &mut usize, take: &mut impl FnMut(ConnectionId, Input) -> usize) {
+        let mut taken = 0;
+        loop {
+            let Some(client) = self.by_id.get_mut(&id) else { return };
+            if client.is_paused || client.closes_at.is_some() {
+                return;
+            }
+            if taken >= FRAMES_AT_ONCE || *made >= TURN_OUTPUT_BYTES {
+                return self.queue(id);
+            }
+            let held = client.frames.held();
+            match client.frames.next() {
+                Ok(Some(frame)) => {
+                    self.input_bytes -= held - client.frames.held();
+                    client.has_greeted = true;
+                    client.received += 1;
+                    self.received += 1;
+                    taken += 1;
+                    *made = take(id, Input::Frame(frame));
+                    continue;
+                }
+                Ok(None) if client.is_readable => {}
+                Ok(None) => return,
+                Err(_) => return self.closed(id, made, take),
+            }
+            match client.stream.read(&mut self.buffer) {
+                Ok(0) => return self.closed(id, made, take),
+                Ok(count) => {
+                    let mut bytes = &self.buffer[..count];
+                    if client.first.len() < 4 {
+                        let missing = (4 - client.first.len()).min(count);
+                        client.first.extend_from_slice(&bytes[..missing]);
+                        bytes = &bytes[missing..];
+                        let Some(first) = client.first.first_chunk::<4>().copied() else { continue };
+                        if first.iter().all(u8::is_ascii_lowercase) {
+                            *made = take(id, Input::Command(first));
+                            return;
+                        }
+                        client.frames.push(&first);
+                        self.input_bytes += 4;
+                    }
+                    let held = client.frames.held();
+                    client.frames.push(bytes);
+                    self.input_bytes += client.frames.held() - held;
+                    if self.input_bytes > ALL_INPUT_BYTES_MAX {
+                        return self.closed(id, made, take);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => client.is_readable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return self.closed(id, made, take),
+            }
+        }
+    }
+
+    fn closed(&mut self, id: ConnectionId, made: &mut usize, take: &mut impl FnMut(ConnectionId, Input) -> usize) {
+        self.remove(id);
+        *made = take(id, Input::Closed);
+    }
+
+    /// Queues a frame.
+    pub(super) fn send(&mut self, id: ConnectionId, frame: Bytes) {
+        let Some(client) = self.by_id.get_mut(&id) else { return };
+        client.output_bytes += frame.len();
+        self.output_bytes += frame.len();
+        client.sent += 1;
+        self.sent += 1;
+        client.output.push_back(frame);
+        self.dirty.insert(id);
+    }
+
+    /// Closes a connection after its pending output.
+    pub(super) fn close(&mut self, id: ConnectionId, now: Monotonic) {
+        if let Some(client) = self.by_id.get_mut(&id) {
+            client.closes_at = Some(now + CLOSE_TIMEOUT);
+            self.dirty.insert(id);
+        }
+    }
+
+    /// Closes all connections at once.
+    pub(super) fn close_all(&mut self) {
+        for id in self.by_id.keys().copied().collect::<Vec<_>>() {
+            self.remove(id);
+        }
+        self.ready.clear();
+        self.dirty.clear();
+        // Events of the listener may have been missed.
+        self.is_accepting = true;
+    }
+
+    /// Stops reading from a connection.
+    pub(super) fn pause(&mut self, id: ConnectionId) {
+        if let Some(client) = self.by_id.get_mut(&id) {
+            client.is_paused = true;
+        }
+    }
+
+    /// Reads on.
+    pub(super) fn resume(&mut self, id: ConnectionId) {
+        if let Some(client) = self.by_id.get_mut(&id) {
+            client.is_paused = false;
+            self.queue(id);
+        }
+    }
+
+    /// Writes queued output. What the server may not send now stays queued.
+    pub(super) fn flush(&mut self, server: &Server, now: Monotonic, changes: &mut Vec<(ConnectionId, Output)>) {
+        for id in std::mem::take(&mut self.dirty) {
+            let Some(client) = self.by_id.get_mut(&id) else { continue };
+            if !server.may_send(id, now) {
+                self.dirty.insert(id);
+                continue;
+            }
+            let before = client.output_bytes;
+            let written = client.write();
+            self.output_bytes -= before - client.output_bytes;
+            let is_done = client.closes_at.is_some() && client.output.is_empty();
+            let is_too_slow = self.output_bytes > ALL_OUTPUT_BYTES_MAX && client.output_bytes > OUTPUT_LOW_BYTES;
+            if written.is_err() || is_done || is_too_slow {
+                self.remove(id);
+                changes.push((id, Output::Closed));
+            } else if client.output_bytes > OUTPUT_HIGH_BYTES && !client.is_full {
+                client.is_full = true;
+                changes.push((id, Output::Full));
+            } else if client.output_bytes <= OUTPUT_LOW_BYTES && client.is_full {
+                client.is_full = false;
+                changes.push((id, Output::Drained));
+            }
+        }
+    }
+
+    /// Closes connections whose time is over; returns them.
+    pub(super) fn sweep(&mut self, now: Monotonic) -> Vec<ConnectionId> {
+        let is_over = |client: &Client| {
+            client.closes_at.is_some_and(|at| now >= at)
+                || !client.has_greeted && now.since(client.since) >= GREETING_TIMEOUT
+        };
+        let over: Vec<_> = self.by_id.iter().filter(|(_, client)| is_over(client)).map(|(id, _)| *id).collect();
+        over.iter().for_each(|id| self.remove(*id));
+        over
+    }
+
+    fn remove(&mut self, id: ConnectionId) {
+        let Some(mut client) = self.by_id.remove(&id) else { return };
+        self.input_bytes -= client.frames.held();
+        self.output_bytes -= client.output_bytes;
+        let _ = self.registry.deregister(&mut client.stream);
+    }
+}
+
+impl Client {
+    /// Writes as much as the socket takes.
+    fn write(&mut self) -> io::Result<()> {
+        while !self.output.is_empty() {
+            let slices: Vec<IoSlice<'_>> = self.output.iter().take(SLICES).map(|bytes| IoSlice::new(bytes)).collect();
+            let mut written = match self.stream.write_vectored(&slices) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(written) => written,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            self.output_bytes -= written;
+            while let Some(first) = self.output.front_mut() {
+                if first.len() > written {
+                    first.advance(written);
+                    break;
+                }
+                written -= first.len();
+                self.output.pop_front();
+            }
+        }
+        Ok(())
+    }
+}
