@@ -14,6 +14,7 @@ mod output;
 mod reads;
 mod status;
 mod tables;
+mod zk;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -59,6 +60,13 @@ pub(crate) enum Command {
         universe: Universe,
         #[command(subcommand)]
         command: logs::Command,
+    },
+    /// Znodes: what ZooKeeper clients see.
+    Zk {
+        #[command(flatten)]
+        servers: zk::Servers,
+        #[command(subcommand)]
+        command: zk::Command,
     },
     /// Measure.
     Bench(bench::Arguments),
@@ -132,6 +140,10 @@ pub(crate) fn run(command: Command) -> ExitCode {
         Command::Log { universe, command } => {
             let output = Output::new(universe.json);
             finish(output, logs::run(&universe, output, command))
+        }
+        Command::Zk { servers, command } => {
+            let output = Output::new(servers.json);
+            finish(output, async { zk::run(&servers, output, &command) })
         }
         Command::Bench(arguments) => finish(Output::new(false), bench::run(arguments, runtime::BENCH_PLATFORM)),
     }

@@ -10,6 +10,9 @@ pub enum Stop {
     /// A table, row or column does not exist.
     #[error("{0}")]
     NotFound(String),
+    /// A server refused the request.
+    #[error("{0}")]
+    Refused(String),
     /// The command line or its input is invalid.
     #[error("{message}")]
     Invalid {
@@ -116,6 +119,7 @@ impl Stop {
     pub fn exit_status(&self) -> u8 {
         match self {
             Self::NotFound(_)
+            | Self::Refused(_)
             | Self::LoadCutShort { error: sdk::Error::NotFound(_), .. }
             | Self::AppendCutShort { error: sdk::Error::NotFound(_), .. }
             | Self::Universe(sdk::Error::Refused { .. } | sdk::Error::NotFound(_) | sdk::Error::Exists(_)) => 1,
@@ -137,6 +141,7 @@ impl Stop {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::NotFound(_) => "not found",
+            Self::Refused(_) => "refused",
             Self::Invalid { .. } => "invalid",
             Self::NothingDone { error: None, .. } => "unavailable",
             Self::Interrupted => "interrupted",

@@ -292,6 +292,10 @@ impl Universe {
         7_200 + self.offset + node as u16
     }
 
+    pub(crate) fn zookeeper_port(&self, node: u32) -> u16 {
+        2_180 + self.offset + node as u16
+    }
+
     pub(crate) fn http_port(&self, node: u32) -> u16 {
         8_080 + self.offset + node as u16
     }
@@ -429,7 +433,7 @@ pub(crate) fn free_offset() -> u16 {
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut random = SplitMix64::new(u64::from(std::process::id()) << 16 | taken.len() as u64);
     let is_free = |offset: u16| {
-        let ports = (1..=5).flat_map(|node| [7_100 + node, 7_200 + node, 8_080 + node]);
+        let ports = (1..=5).flat_map(|node| [2_180 + node, 7_100 + node, 7_200 + node, 8_080 + node]);
         // Not by listening there: a child that another test starts at that moment would have the port until it runs.
         ports.into_iter().all(|port: u16| TcpStream::connect(("127.0.0.1", port + offset)).is_err())
     };

@@ -3,6 +3,8 @@
 //! A single test binary, so that the number of concurrent clusters can be limited ([`harness`]).
 
 mod benchmarks;
+#[path = "../../src/cli/zk/client.rs"]
+mod client;
 mod commands;
 mod console;
 mod crashes;
@@ -21,3 +23,4 @@ mod refusals;
 mod splits;
 mod strangers;
 mod streams;
+mod zookeeper;

@@ -1,0 +1,312 @@
+//! `loggos zk ...`: znodes, from the shell. Any ZooKeeper server will do.
+
+mod client;
+
+use std::time::Duration;
+
+use base::shown;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use clap::{Args, Subcommand};
+use coordination::ErrorCode;
+use coordination::jute::{
+    AclRecord, AddWatch, ChildrenReply, Create, CreateKind, DataReply, Delete, EventType, IdRecord, PathAndWatch,
+    PathReply, Reader, Record, Request, Sequence, SetData, Stat, StatReply, Sync,
+};
+use serde_json::{Map, Value, json};
+use terminal::{Output, Stop};
+
+use self::client::{Client, Fault};
+use super::NODES;
+
+/// Node I serves ZooKeeper clients on this port plus I.
+const PORT_BASE: u16 = 2180;
+/// How long one wait for changes lasts.
+const WATCH_PATIENCE: Duration = Duration::from_secs(3_600);
+/// All permissions.
+const ALL: i32 = 31;
+
+/// Where the servers are.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Servers {
+    /// The servers to ask, one or more [default: 127.0.0.1:2181,127.0.0.1:2182,127.0.0.1:2183].
+    #[arg(long, global = true, value_name = "HOST:PORT,...", value_delimiter = ',')]
+    at: Vec<String>,
+    /// Shifts the default ports, as in `loggos dev --port-offset`.
+    #[arg(long, global = true, value_name = "K", default_value_t = 0, conflicts_with = "at")]
+    port_offset: u16,
+    /// Authenticate with scheme `digest`.
+    #[arg(long, global = true, value_name = "USER:PASSWORD")]
+    auth: Option<String>,
+    /// Print one JSON object a line; refusals too, on standard error.
+    #[arg(long, global = true)]
+    pub(super) json: bool,
+    /// How long one request may take, its retries included, in milliseconds.
+    #[arg(long, global = true, value_name = "MS", default_value_t = 10_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+}
+
+/// What may be done with znodes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List a node's children.
+    Ls {
+        /// The node's path.
+        path: String,
+    },
+    /// Print a node's data.
+    Get {
+        /// The node's path.
+        path: String,
+    },
+    /// Create a node, with all permissions for everybody.
+    Create {
+        /// The node's path.
+        path: String,
+        /// Its data [default: none].
+        data: Option<String>,
+        /// Append a number that no other child of the same parent has.
+        #[arg(long, short)]
+        sequential: bool,
+    },
+    /// Set a node's data.
+    Set {
+        /// The node's path.
+        path: String,
+        /// The data.
+        data: String,
+        /// Only if the node has this version.
+        #[arg(long, value_name = "V", value_parser = clap::value_parser!(i32).range(0..))]
+        version: Option<i32>,
+    },
+    /// Delete a node without children.
+    Delete {
+        /// The node's path.
+        path: String,
+        /// Only if the node has this version.
+        #[arg(long, value_name = "V", value_parser = clap::value_parser!(i32).range(0..))]
+        version: Option<i32>,
+    },
+    /// Print a node's metadata.
+    Stat {
+        /// The node's path.
+        path: String,
+    },
+    /// Print changes of a node and its children as they happen, until Ctrl-C. The node need not exist.
+    Watch {
+        /// The node's path.
+        path: String,
+        /// Watch all nodes below it, too.
+        #[arg(long, short)]
+        recursive: bool,
+    },
+}
+
+impl Command {
+    fn path(&self) -> &str {
+        match self {
+            Self::Ls { path }
+            | Self::Get { path }
+            | Self::Create { path, .. }
+            | Self::Set { path, .. }
+            | Self::Delete { path, .. }
+            | Self::Stat { path }
+            | Self::Watch { path, .. } => path,
+        }
+    }
+}
+
+impl Servers {
+    fn endpoints(&self) -> Result<Vec<String>, Stop> {
+        if !self.at.is_empty() {
+            return Ok(self.at.clone());
+        }
+        let port = |node| PORT_BASE.checked_add(node)?.checked_add(self.port_offset);
+        (1..=NODES)
+            .map(|node| port(node).map(|port| format!("127.0.0.1:{port}")))
+            .collect::<Option<_>>()
+            .ok_or_else(|| Stop::invalid(format!("--port-offset {} leaves no port", self.port_offset)))
+    }
+}
+
+/// Runs a command.
+pub(super) fn run(servers: &Servers, output: Output, command: &Command) -> Result<(), Stop> {
+    let timeout = Duration::from_millis(servers.timeout);
+    let stop = |fault| stop(fault, command.path());
+    coordination::path::validate(command.path()).map_err(|code| stop(Fault::Refused(code)))?;
+    let mut client = Client::connect(servers.endpoints()?, timeout, servers.auth.clone()).map_err(stop)?;
+    let done = match command {
+        Command::Watch { path, recursive } => watch(&mut client, output, path, *recursive),
+        _ => once(&mut client, output, command),
+    };
+    client.close();
+    match done {
+        Ok(()) => Ok(()),
+        Err(Failed::Fault(fault)) => Err(stop(fault)),
+        Err(Failed::Stop(stopped)) => Err(stopped),
+    }
+}
+
+/// Why a command failed.
+enum Failed {
+    Fault(Fault),
+    Stop(Stop),
+}
+
+impl From<Fault> for Failed {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<Stop> for Failed {
+    fn from(stop: Stop) -> Self {
+        Self::Stop(stop)
+    }
+}
+
+fn stop(fault: Fault, path: &str) -> Stop {
+    match fault {
+        Fault::Refused(ErrorCode::NoNode) => Stop::NotFound(format!("{path}: {}", ErrorCode::NoNode)),
+        Fault::Refused(ErrorCode::NodeExists) => sdk::Error::Exists(format!("{path}: the node exists")).into(),
+        Fault::Refused(ErrorCode::BadArguments) => Stop::invalid(format!("{path:?}: not a valid path")),
+        Fault::Refused(code) => Stop::Refused(format!("{path}: {code}")),
+        Fault::Address(why) => Stop::invalid(why),
+        Fault::Unavailable(why) => sdk::Error::Unavailable(why).into(),
+        Fault::Unknown(why) => sdk::Error::OutcomeUnknown(why).into(),
+        Fault::Expired => sdk::Error::Unavailable("the session has expired".into()).into(),
+    }
+}
+
+/// Sends a request and decodes the reply with `decode`.
+fn ask<T>(
+    client: &mut Client,
+    request: &Request<'_>,
+    decode: impl FnOnce(&Bytes) -> Result<T, coordination::jute::DecodeError>,
+) -> Result<T, Fault> {
+    let reply = client.call(request)?;
+    decode(&reply).map_err(|error| Fault::Unavailable(format!("a reply can't be decoded: {error}")))
+}
+
+fn of<'a, T: Record<'a>>(reply: &'a Bytes) -> Result<T, coordination::jute::DecodeError> {
+    T::decode(&mut Reader::new(reply))
+}
+
+fn once(client: &mut Client, output: Output, command: &Command) -> Result<(), Failed> {
+    match command {
+        Command::Ls { path } => {
+            // A read sees all writes that completed before it.
+            client.call(&Request::Sync(Sync { path }))?;
+            let request = Request::GetChildren(PathAndWatch { path, watch: false });
+            let mut children: Vec<String> = ask(client, &request, |reply| {
+                of::<ChildrenReply<'_>>(reply).map(|reply| reply.children.iter().map(str::to_owned).collect())
+            })?;
+            children.sort_unstable();
+            for name in children {
+                let below = if path == "/" { "" } else { path };
+                output.print(&json!({ "path": format!("{below}/{name}") }), || name.clone())?;
+            }
+        }
+        Command::Get { path } => {
+            client.call(&Request::Sync(Sync { path }))?;
+            let request = Request::GetData(PathAndWatch { path, watch: false });
+            let (data, stat) = ask(client, &request, |reply| {
+                of::<DataReply<'_>>(reply).map(|reply| (reply.data.map(<[u8]>::to_vec), reply.stat))
+            })?;
+            let mut object = Map::new();
+            object.insert("path".into(), path.as_str().into());
+            match data.as_deref().map(std::str::from_utf8) {
+                None => object.insert("data".into(), Value::Null),
+                Some(Ok(text)) => object.insert("data".into(), text.into()),
+                Some(Err(_)) => {
+                    let encoded = data.as_deref().map(|data| BASE64_STANDARD.encode(data));
+                    object.insert("data_base64".into(), encoded.into())
+                }
+            };
+            object.insert("version".into(), stat.version.into());
+            output.print(&object, || shown(data.as_deref().unwrap_or_default()))?;
+        }
+        Command::Create { path, data, sequential } => {
+            let everybody = [AclRecord { perms: ALL, id: IdRecord { scheme: Some("world"), id: Some("anyone") } }];
+            let request = Request::Create(Create {
+                kind: CreateKind::Create,
+                path,
+                data: data.as_ref().map(String::as_bytes),
+                acl: Sequence::of(&everybody),
+                flags: if *sequential { 2 } else { 0 },
+                ttl_ms: None,
+            });
+            let created = ask(client, &request, |reply| of::<PathReply<'_>>(reply).map(|reply| reply.path.to_owned()))?;
+            output.print(&json!({ "path": created }), || created.clone())?;
+        }
+        Command::Set { path, data, version } => {
+            let data = Some(data.as_bytes());
+            let request = Request::SetData(SetData { path, data, version: version.unwrap_or(-1) });
+            let stat = ask(client, &request, |reply| of::<StatReply>(reply).map(|reply| reply.stat))?;
+            let object = json!({ "path": path, "version": stat.version });
+            output.print(&object, || format!("version {}", stat.version))?;
+        }
+        Command::Delete { path, version } => {
+            client.call(&Request::Delete(Delete { path, version: version.unwrap_or(-1) }))?;
+            output.print(&json!({ "path": path, "deleted": true }), || format!("{path} deleted"))?;
+        }
+        Command::Stat { path } => {
+            client.call(&Request::Sync(Sync { path }))?;
+            let request = Request::Exists(PathAndWatch { path, watch: false });
+            let stat = ask(client, &request, |reply| of::<StatReply>(reply).map(|reply| reply.stat))?;
+            let fields = stat_fields(&stat);
+            let mut object = Map::new();
+            object.insert("path".into(), path.as_str().into());
+            object.extend(fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())));
+            output.print(&object, || {
+                fields.iter().map(|(name, value)| format!("{name} = {value}")).collect::<Vec<_>>().join("\n")
+            })?;
+        }
+        Command::Watch { .. } => {}
+    }
+    Ok(())
+}
+
+fn stat_fields(stat: &Stat) -> [(&'static str, i64); 11] {
+    [
+        ("czxid", stat.czxid),
+        ("mzxid", stat.mzxid),
+        ("pzxid", stat.pzxid),
+        ("ctime", stat.ctime),
+        ("mtime", stat.mtime),
+        ("version", stat.version.into()),
+        ("cversion", stat.cversion.into()),
+        ("aversion", stat.aversion.into()),
+        ("ephemeral_owner", stat.ephemeral_owner),
+        ("data_length", stat.data_length.into()),
+        ("num_children", stat.num_children.into()),
+    ]
+}
+
+/// Prints changes, for ever. Changes while no server is connected are missed, which is reported.
+fn watch(client: &mut Client, output: Output, path: &str, is_recursive: bool) -> Result<(), Failed> {
+    let request = Request::AddWatch(AddWatch { path, mode: i32::from(is_recursive) });
+    client.call(&request)?;
+    loop {
+        match client.change(WATCH_PATIENCE) {
+            Ok(None) => {}
+            Ok(Some(change)) => {
+                let what = match change.kind {
+                    EventType::Created => "created",
+                    EventType::Deleted => "deleted",
+                    EventType::DataChanged => "changed",
+                    EventType::ChildrenChanged => "children",
+                };
+                let object = json!({ "path": change.path, "event": what });
+                output.print(&object, || format!("{what} {}", change.path))?;
+            }
+            Err(Fault::Unavailable(why)) => {
+                eprintln!("loggos: the connection broke, changes may be missed: {why}");
+                client.call(&request)?;
+            }
+            Err(fault) => return Err(fault.into()),
+        }
+    }
+}

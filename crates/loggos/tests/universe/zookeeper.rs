@@ -1,0 +1,181 @@
+//! ZooKeeper clients, with the client of `loggos zk`.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use bytes::Bytes;
+use coordination::ErrorCode;
+use coordination::jute::{
+    AclRecord, Create, CreateKind, DataReply, EventType, IdRecord, PathAndWatch, Reader, Record as _, Request,
+    Sequence, SetData, Sync,
+};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::client::{Change, Client, Fault};
+use crate::harness::{COMMAND_PATIENCE, Done, Universe, loggos, wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn servers(universe: &Universe, first: u32) -> Vec<String> {
+    let others = universe.nodes().cycle().skip(first as usize - 1).take(universe.nodes().count());
+    others.map(|node| format!("127.0.0.1:{}", universe.zookeeper_port(node))).collect()
+}
+
+fn client(universe: &Universe, first: u32) -> Client {
+    Client::connect(servers(universe, first), PATIENCE, None).expect("a session")
+}
+
+fn create(client: &mut Client, path: &str, data: &[u8], flags: i32) -> Result<Bytes, Fault> {
+    let everybody = [AclRecord { perms: 31, id: IdRecord { scheme: Some("world"), id: Some("anyone") } }];
+    let acl = Sequence::of(&everybody);
+    client.call(&Request::Create(Create { kind: CreateKind::Create, path, data: Some(data), acl, flags, ttl_ms: None }))
+}
+
+fn set(client: &mut Client, path: &str, data: &[u8]) -> Result<Bytes, Fault> {
+    client.call(&Request::SetData(SetData { path, data: Some(data), version: -1 }))
+}
+
+fn get(client: &mut Client, path: &str, watch: bool) -> Result<Vec<u8>, Fault> {
+    let reply = client.call(&Request::GetData(PathAndWatch { path, watch }))?;
+    let reply = DataReply::decode(&mut Reader::new(&reply)).expect("a reply");
+    Ok(reply.data.unwrap_or_default().to_vec())
+}
+
+fn exists(client: &mut Client, path: &str) -> bool {
+    client.call(&Request::Sync(Sync { path })).expect("a tail");
+    match client.call(&Request::Exists(PathAndWatch { path, watch: false })) {
+        Ok(_) => true,
+        Err(Fault::Refused(ErrorCode::NoNode)) => false,
+        Err(fault) => panic!("{fault}"),
+    }
+}
+
+/// A write on one node is read on another after a sync; watches fire; the death of the node that a client is connected
+/// to moves its session, with its ephemeral nodes; a restart of all nodes loses nothing.
+#[test]
+fn session_outlives_its_server() {
+    let mut universe = Universe::of(3);
+    let (mut first, mut second) = (client(&universe, 1), client(&universe, 2));
+    create(&mut first, "/a", b"1", 0).expect("created");
+    second.call(&Request::Sync(Sync { path: "/" })).expect("a tail");
+    assert_eq!(get(&mut second, "/a", true).expect("it exists"), b"1");
+    set(&mut first, "/a", b"2").expect("set");
+    let changed = Change { kind: EventType::DataChanged, path: "/a".into() };
+    assert_eq!(second.change(PATIENCE).expect("connected"), Some(changed));
+    assert_eq!(get(&mut second, "/a", false).expect("it exists"), b"2", "the event precedes the state");
+
+    create(&mut first, "/e", b"", 1).expect("created");
+    let session = first.session;
+    universe.signal(1, Signal::KILL);
+    wait_for("a write after the crash", PATIENCE, || match set(&mut first, "/a", b"3") {
+        Ok(_) => Some(()),
+        Err(Fault::Unknown(_)) => None,
+        Err(fault) => panic!("{fault}"),
+    });
+    assert_eq!(first.session, session, "the session has moved");
+    assert!(exists(&mut second, "/e"));
+    assert_eq!(get(&mut second, "/a", false).expect("it exists"), b"3");
+    universe.restart(1).ok();
+    let mut third = client(&universe, 1);
+    assert!(exists(&mut third, "/e") && exists(&mut third, "/a"));
+    first.close();
+    assert!(!exists(&mut third, "/e"), "ephemeral nodes end with their session");
+
+    universe.stop();
+    universe.start();
+    let mut again = client(&universe, 3);
+    again.call(&Request::Sync(Sync { path: "/" })).expect("a tail");
+    assert_eq!(get(&mut again, "/a", false).expect("it exists"), b"3");
+}
+
+/// After enough writes a snapshot is in the log and the prefix is trimmed; a node starts from there.
+#[test]
+fn log_is_trimmed_to_a_snapshot() {
+    const SETS: usize = 140;
+    let universe = Universe::of(1);
+    let mut writer = client(&universe, 1);
+    create(&mut writer, "/large", b"", 0).expect("created");
+    create(&mut writer, "/small", b"kept", 0).expect("created");
+    let data = vec![7; 1_000_000];
+    for _ in 0..SETS {
+        set(&mut writer, "/large", &data).expect("set");
+    }
+    wait_for("the log is trimmed", PATIENCE, || {
+        let read = universe.log(&["read", "zookeeper", "0"]);
+        read.err.contains("is trimmed below").then_some(())
+    });
+    universe.signal(1, Signal::KILL);
+    universe.restart(1).ok();
+    assert_eq!(get(&mut writer, "/small", false).expect("it exists"), b"kept");
+    assert_eq!(get(&mut writer, "/large", false).expect("it exists").len(), data.len());
+    universe.log(&["append", "zookeeper", "x"]).failed(2, &["reserved"]);
+    universe.log(&["trim", "zookeeper", "--before", "1"]).failed(2, &["reserved"]);
+}
+
+#[test]
+fn bad_input_ends_only_its_own_connection() {
+    let universe = Universe::of(1);
+    let mut good = client(&universe, 1);
+    create(&mut good, "/a", b"1", 0).expect("created");
+    let connect = || {
+        let stream = TcpStream::connect(("127.0.0.1", universe.zookeeper_port(1))).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        stream
+    };
+    let talk = |bytes: &[u8]| {
+        let mut stream = connect();
+        stream.write_all(bytes).expect("it is read");
+        let mut answer = Vec::new();
+        // Either way of closing will do.
+        let _ = stream.read_to_end(&mut answer);
+        answer
+    };
+    let none: &[u8] = b"";
+    for frame in [&[0xff; 8][..], &[0x7f, 0xff, 0xff, 0xff], &[0, 0, 0, 0], &[0, 0, 0, 3, 1, 2, 3]] {
+        assert_eq!(talk(frame), none, "{frame:?}");
+    }
+    let mut wrong_version = vec![0; 4 + 44];
+    (wrong_version[3], wrong_version[7]) = (44, 9);
+    assert_eq!(talk(&wrong_version), none);
+    assert_eq!(talk(b"ruok"), b"imok");
+    assert!(talk(b"srvr\n").starts_with(b"Zookeeper version: 3.9"));
+    assert!(talk(b"mntr").windows(14).any(|window| window == b"zk_znode_count"));
+    assert!(String::from_utf8_lossy(&talk(b"what")).contains("not executed"));
+
+    // Many connections at once, and one that never reads its replies.
+    let idle: Vec<TcpStream> = (0..300).map(|_| connect()).collect();
+    let too_large = vec![0; 0x10_0000];
+    assert!(matches!(set(&mut good, "/a", &too_large), Err(Fault::Refused(ErrorCode::Marshalling))));
+    assert!(matches!(create(&mut good, "/..", b"", 0), Err(Fault::Refused(ErrorCode::BadArguments))));
+    assert_eq!(get(&mut good, "/a", false).expect("it exists"), b"1");
+    drop(idle);
+}
+
+#[test]
+fn shell_commands() {
+    let universe = Universe::of(1);
+    let at = servers(&universe, 1).join(",");
+    let run = |arguments: &[&str]| {
+        let mut command = loggos();
+        command.args(["zk", "--at", &at]).args(arguments);
+        Done::of(&mut command, COMMAND_PATIENCE)
+    };
+    let object = |done: Done| serde_json::from_str::<Value>(&done.ok()).expect("JSON");
+    assert_eq!(run(&["create", "/a", "one"]).ok(), "/a\n");
+    run(&["create", "/a"]).failed(1, &["/a: the node exists"]);
+    assert_eq!(object(run(&["create", "/a/n-", "--sequential", "--json"])), json!({"path": "/a/n-0000000000"}));
+    assert_eq!(run(&["ls", "/a"]).ok(), "n-0000000000\n");
+    assert_eq!(object(run(&["ls", "/a", "--json"])), json!({"path": "/a/n-0000000000"}));
+    assert_eq!(run(&["get", "/a"]).ok(), "one\n");
+    assert_eq!(object(run(&["set", "/a", "two", "--version", "0", "--json"])), json!({"path": "/a", "version": 1}));
+    run(&["set", "/a", "three", "--version", "0"]).failed(1, &["version does not match"]);
+    assert_eq!(object(run(&["get", "/a", "--json"])), json!({"path": "/a", "data": "two", "version": 1}));
+    assert_eq!(object(run(&["stat", "/a", "--json"]))["num_children"], 1);
+    run(&["delete", "/a"]).failed(1, &["has children"]);
+    run(&["delete", "/a/n-0000000000"]).ok();
+    run(&["delete", "/a", "--version", "1"]).ok();
+    run(&["get", "/a"]).failed(1, &["/a: no such node"]);
+    run(&["ls", "a"]).failed(2, &["not a valid path"]);
+}
