@@ -111,7 +111,7 @@ fn log_is_trimmed_to_a_snapshot() {
     assert_eq!(get(&mut writer, "/small", false).expect("it exists"), b"kept");
     assert_eq!(get(&mut writer, "/large", false).expect("it exists").len(), data.len());
     universe.log(&["append", "zookeeper", "x"]).failed(2, &["reserved"]);
-    universe.log(&["trim", "zookeeper", "--before", "1"]).failed(2, &["reserved"]);
+    universe.log(&["trim", "zookeeper", "1"]).failed(2, &["reserved"]);
 }
 
 #[test]

@@ -22,9 +22,10 @@ const PATIENCE: Duration = Duration::from_millis(1_000);
 /// The start of a console's response when its node is healthy.
 const HEALTHY: &[u8; 12] = b"HTTP/1.1 200";
 
-/// Whether a node responds on all its endpoints.
+/// Whether a node answers gRPC and HTTP requests. ZooKeeper clients are served later, once the log can be read, which may
+/// take other nodes.
 pub(crate) fn serves(doors: Doors) -> bool {
-    status_of(&[doors.grpc]).pop().flatten().is_some() && console_answers(doors.http) && accepts(doors.zookeeper)
+    status_of(&[doors.grpc]).pop().flatten().is_some() && console_answers(doors.http)
 }
 
 /// Whether ZooKeeper clients are served: before that their connections are refused.

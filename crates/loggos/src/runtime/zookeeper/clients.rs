@@ -11,14 +11,13 @@ use std::net::SocketAddr;
 use base::{Duration, Monotonic};
 use bytes::{Buf as _, Bytes, BytesMut};
 use coordination::jute::{Frame, Frames};
+use coordination::limits::FRAME_BYTES_MAX;
 use coordination::server::{ConnectionId, Server};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 
 /// The tokens of connections begin here. None is used twice.
 const FIRST: usize = 16;
-/// ZooKeeper's default of `jute.maxbuffer`.
-pub(super) const FRAME_BYTES_MAX: usize = 0xf_ffff;
 /// Output queue sizes at which the server is told to hold frames back, and to go on.
 const OUTPUT_HIGH_BYTES: usize = 1 << 20;
 const OUTPUT_LOW_BYTES: usize = 256 << 10;

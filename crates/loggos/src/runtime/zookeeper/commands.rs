@@ -5,10 +5,10 @@
 
 use std::fmt::Write as _;
 
+use coordination::limits::FRAME_BYTES_MAX;
 use coordination::server::{ClientStatus, ConnectionId};
 
 use super::super::clock;
-use super::clients::FRAME_BYTES_MAX;
 use super::{Service, TIMEOUT_TICKS_MAX, TIMEOUT_TICKS_MIN};
 
 /// The release whose protocol is served. Clients parse the version, and the date in this form.

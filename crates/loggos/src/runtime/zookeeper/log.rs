@@ -47,7 +47,7 @@ enum Purpose {
     Follow(Position),
     /// A part of the snapshot with that number.
     Part {
-        snapshot: u64,
+        attempt: u64,
         part: usize,
     },
     Trim,
@@ -58,10 +58,11 @@ enum Purpose {
 /// The snapshot that is being written.
 #[derive(Debug)]
 struct Snapshot {
-    number: u64,
+    attempt: u64,
+    next: Position,
     keeper: Keeper,
-    /// The server waits to pass in its next piece.
-    owes_piece: bool,
+    /// The piece after which the server waits to pass in the next one.
+    wants_after: Option<u32>,
 }
 
 /// What the answers to requests amount to.
@@ -83,7 +84,8 @@ pub(super) struct Log {
     follow_bytes: usize,
     /// When the log is read again after a failure.
     follow_at: Monotonic,
-    snapshots: u64,
+    /// Snapshots begun.
+    attempts: u64,
     snapshot: Option<Snapshot>,
 }
 
@@ -97,7 +99,7 @@ impl Log {
             is_following: false,
             follow_bytes: FOLLOW_BYTES,
             follow_at: Monotonic(0),
-            snapshots: 0,
+            attempts: 0,
             snapshot: None,
         }
     }
@@ -238,17 +240,19 @@ impl Log {
     /// Writes the next piece of a snapshot.
     pub(super) fn keep(&mut self, next: Position, index: u32, piece: &[u8], is_last: bool) -> Option<Event> {
         if index == 0 {
-            self.snapshots += 1;
+            self.attempts += 1;
             let keeper = Keeper::begin(sharedlog::Position(next.0), &Duplicates::default());
-            self.snapshot = Some(Snapshot { number: self.snapshots, keeper, owes_piece: false });
+            self.snapshot = Some(Snapshot { attempt: self.attempts, next, keeper, wants_after: None });
         }
-        let Some(snapshot) = &mut self.snapshot else { return Some(Event::SnapshotFailed) };
+        let Some(snapshot) = self.snapshot.as_mut().filter(|snapshot| snapshot.next == next) else {
+            return Some(Event::SnapshotFailed { next });
+        };
         if let Err(error) = snapshot.keeper.push(piece) {
             tracing::warn!(%error, "the coordination log keeps growing");
             self.snapshot = None;
-            return Some(Event::SnapshotFailed);
+            return Some(Event::SnapshotFailed { next });
         }
-        snapshot.owes_piece = !is_last;
+        snapshot.wants_after = (!is_last).then_some(index);
         if is_last {
             snapshot.keeper.end();
         }
@@ -258,19 +262,17 @@ impl Log {
     fn go_on_with_snapshot(&mut self) -> Option<Event> {
         let mut appends = Vec::new();
         let snapshot = self.snapshot.as_mut()?;
+        let (attempt, next) = (snapshot.attempt, snapshot.next);
         while let Some((part, batch)) = snapshot.keeper.next_append() {
-            appends.push((Purpose::Part { snapshot: snapshot.number, part }, batch));
+            appends.push((Purpose::Part { attempt, part }, batch));
         }
-        let event = match () {
-            () if snapshot.keeper.kept_at().is_some() => {
-                self.snapshot = None;
-                Some(Event::SnapshotKept)
-            }
-            () if snapshot.owes_piece && !snapshot.keeper.is_busy() => {
-                snapshot.owes_piece = false;
-                Some(Event::PieceKept)
-            }
-            () => None,
+        let event = if snapshot.keeper.kept_at().is_some() {
+            self.snapshot = None;
+            Some(Event::SnapshotKept { next })
+        } else if snapshot.keeper.is_busy() {
+            None
+        } else {
+            snapshot.wants_after.take().map(|index| Event::PieceKept { next, index })
         };
         for (purpose, batch) in appends {
             self.ask(purpose, append_request(batch));
@@ -294,8 +296,8 @@ impl Log {
                     _ => Event::TailFailed { request },
                 }),
                 Some(Purpose::Follow(from)) => self.followed(from, outcome, now, &mut heard),
-                Some(Purpose::Part { snapshot, part }) => {
-                    heard.events.extend(self.part_appended(snapshot, part, appended(&outcome)));
+                Some(Purpose::Part { attempt, part }) => {
+                    heard.events.extend(self.part_appended(attempt, part, appended(&outcome)));
                 }
                 // The next snapshot trims again.
                 Some(Purpose::Trim) => {}
@@ -304,12 +306,13 @@ impl Log {
         heard
     }
 
-    fn part_appended(&mut self, number: u64, part: usize, outcome: Appended) -> Option<Event> {
-        let snapshot = self.snapshot.as_mut().filter(|snapshot| snapshot.number == number)?;
+    fn part_appended(&mut self, attempt: u64, part: usize, outcome: Appended) -> Option<Event> {
+        let snapshot = self.snapshot.as_mut().filter(|snapshot| snapshot.attempt == attempt)?;
+        let next = snapshot.next;
         if !matches!(outcome, Appended::At(_)) {
             // The server writes another one later.
             self.snapshot = None;
-            return Some(Event::SnapshotFailed);
+            return Some(Event::SnapshotFailed { next });
         }
         snapshot.keeper.appended(part, outcome);
         self.go_on_with_snapshot()
