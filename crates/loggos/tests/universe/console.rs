@@ -55,7 +55,8 @@ fn a_node_counts_what_it_does() {
 
     let (_, text) = get(&universe, 1, "/metrics");
     let of_table = |name: &str| {
-        let is_of_table = |line: &&str| line.starts_with(&format!("loggos_cohort_{name}{{")) && line.contains("table=\"t\"");
+        let is_of_table =
+            |line: &&str| line.starts_with(&format!("loggos_cohort_{name}{{")) && line.contains("table=\"t\"");
         metric(text.lines().find(is_of_table).expect("the table's series"), "loggos_cohort")
     };
     // Each put opened its own session.
@@ -87,8 +88,13 @@ fn any_node_that_lives_shows_the_whole_universe() {
         let said = wait_for_health(&universe, node, "healthy");
         assert_eq!(said["node"], node);
         assert_eq!(said["nodes"].as_array().map(Vec::len), Some(3));
-        let tables: Vec<&str> =
-            said["cohorts"].as_array().into_iter().flatten().filter(|c| c["log"].is_null()).filter_map(|c| c["table"].as_str()).collect();
+        let tables: Vec<&str> = said["cohorts"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|c| c["log"].is_null())
+            .filter_map(|c| c["table"].as_str())
+            .collect();
         assert_eq!(tables, ["", "t"]);
     }
 
