@@ -1,7 +1,7 @@
 //! The clients' sockets: accepting, framing, buffers with limits.
 //!
-//! Sockets are edge-triggered: a connection with unread bytes stays in [`Clients::ready`] until a read would block. What a
-//! client does not receive waits in its output queue; above [`OUTPUT_HIGH_BYTES`] the server is told to hold further
+//! Sockets are edge-triggered: a connection with unread bytes stays in [`Clients::ready`] until a read would block. Frames
+//! that a client does not receive wait in its output queue; above [`OUTPUT_HIGH_BYTES`] the server is told to hold further
 //! frames back, until the queue has drained to [`OUTPUT_LOW_BYTES`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -42,7 +42,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(5_000);
 /// Buffers written in one call.
 const SLICES: usize = 64;
 
-/// What a read of a client brought.
+/// Input of a client.
 #[derive(Debug)]
 pub(super) enum Input {
     Frame(Frame),
@@ -225,8 +225,8 @@ impl Clients {
         Some((id, address))
     }
 
-    /// Reads from all ready connections in turn and hands what arrived to `take`, which returns how many bytes of output
-    /// the turn has made.
+    /// Reads from all ready connections in turn and passes their input to `take`, which returns the bytes of output that
+    /// the turn has produced.
     pub(super) fn read(&mut self, mut take: impl FnMut(ConnectionId, Input) -> usize) {
         let mut made = 0;
         for _ in 0..self.ready.len() {
@@ -346,7 +346,7 @@ impl Clients {
         }
     }
 
-    /// Writes queued output. What the server may not send now stays queued.
+    /// Writes queued output, except to clients that the server may not send to now.
     pub(super) fn flush(&mut self, server: &Server, now: Monotonic, changes: &mut Vec<(ConnectionId, Output)>) {
         for id in std::mem::take(&mut self.dirty) {
             let Some(client) = self.by_id.get_mut(&id) else { continue };
@@ -372,7 +372,7 @@ impl Clients {
         }
     }
 
-    /// Closes connections whose time is over; returns them.
+    /// Closes connections after a timeout; returns them.
     pub(super) fn sweep(&mut self, now: Monotonic) -> Vec<ConnectionId> {
         let is_over = |client: &Client| {
             client.closes_at.is_some_and(|at| now >= at)

@@ -27,6 +27,8 @@ use super::super::gateway::{Completions, MachineGateway};
 
 /// Deadline of a request to the log: long enough for a reconfiguration of the log, so that an append is seldom repeated.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// Deadline of the log's creation, which nodes do not retransmit: it is idempotent, and repeated here.
+const CREATE_DEADLINE: Duration = Duration::from_secs(2);
 /// Maximum time that a read waits at the tail. A position whose writer has died is filled after this time.
 const FOLLOW_WAIT: base::Duration = base::Duration::from_millis(500);
 /// Bytes that one read returns, unless a single entry is larger.
@@ -38,7 +40,7 @@ const REPORT: Duration = Duration::from_secs(10);
 /// A restored snapshot is decoded in steps of this many bytes.
 const RESTORE_BYTES: usize = 256 << 10;
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Debug)]
 enum Purpose {
     Append(AppendId),
@@ -65,11 +67,11 @@ struct Snapshot {
     wants_after: Option<u32>,
 }
 
-/// What the answers to requests amount to.
+/// The result of the answers that have arrived.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     pub(super) events: Vec<Event>,
-    /// The log is trimmed beyond what the server has applied: it must start again from a snapshot.
+    /// The log is trimmed beyond the server's applied position: it must start again from a snapshot.
     pub(super) is_left_behind: bool,
 }
 
@@ -80,6 +82,9 @@ pub(super) struct Log {
     last_number: u64,
     purposes: HashMap<u64, Purpose>,
     is_following: bool,
+    /// Positions of the next read: as many as are likely to be written once the first is. At the tail, a read of one
+    /// position takes one request to its unit.
+    follow_count: u32,
     /// Size of the next read: larger after one entry did not fit.
     follow_bytes: usize,
     /// When the log is read again after a failure.
@@ -97,6 +102,7 @@ impl Log {
             last_number: 0,
             purposes: HashMap::new(),
             is_following: false,
+            follow_count: 1,
             follow_bytes: FOLLOW_BYTES,
             follow_at: Monotonic(0),
             attempts: 0,
@@ -104,10 +110,14 @@ impl Log {
         }
     }
 
-    fn ask(&mut self, purpose: Purpose, request: LogRequest) -> u64 {
+    fn ask(&mut self, purpose: Purpose, request: LogRequest) {
+        self.ask_within(DEADLINE, purpose, request);
+    }
+
+    fn ask_within(&mut self, deadline: Duration, purpose: Purpose, request: LogRequest) -> u64 {
         self.last_number += 1;
         self.purposes.insert(self.last_number, purpose);
-        let deadline = clock::monotonic() + clock::duration(DEADLINE);
+        let deadline = clock::monotonic() + clock::duration(deadline);
         self.gateway.hand_in_from_thread(Request::Log(request), deadline, &self.completions, self.last_number);
         self.last_number
     }
@@ -118,11 +128,13 @@ impl Log {
         self.purposes.clear();
         (self.is_following, self.follow_at, self.snapshot) = (false, Monotonic(0), None);
         let create = LogRequest::Create { name: COORDINATION_LOG.into(), stripes: 1, copies };
-        self.until_done(poll, |log, poll| match log.call(poll, create.clone())? {
-            Ok(_) | Err(Failure::Exists(_)) => Ok(Ok(())),
-            Err(failure) => Ok(Err(failure)),
-        })?;
-        self.until_done(poll, Self::restore)
+        self.until_done(poll, |log, poll| match log.restore(poll)? {
+            Err(Failure::UnknownLog(_)) => match log.call(poll, create.clone(), CREATE_DEADLINE)? {
+                Ok(_) | Err(Failure::Exists(_)) => log.restore(poll),
+                Err(failure) => Ok(Err(failure)),
+            },
+            restored => Ok(restored),
+        })
     }
 
     /// Repeats a call until it succeeds.
@@ -146,8 +158,8 @@ impl Log {
     }
 
     /// Sends a request and waits for its answer.
-    fn call(&mut self, poll: &mut Poll, request: LogRequest) -> io::Result<Outcome> {
-        let number = self.ask(Purpose::Call, request);
+    fn call(&mut self, poll: &mut Poll, request: LogRequest, deadline: Duration) -> io::Result<Outcome> {
+        let number = self.ask_within(deadline, Purpose::Call, request);
         let mut events = Events::with_capacity(16);
         loop {
             for (answered, outcome) in self.completions.take() {
@@ -164,7 +176,7 @@ impl Log {
     }
 
     fn restore(&mut self, poll: &mut Poll) -> io::Result<Result<State, Failure>> {
-        let first = match self.call(poll, read(sharedlog::Position(0), 1, base::Duration::ZERO))? {
+        let first = match self.call(poll, read(sharedlog::Position(0), 1, base::Duration::ZERO), DEADLINE)? {
             Ok(Response::Log(LogResponse::Entries(entries))) => entries,
             Ok(_) => Vec::new(),
             Err(failure) => return Ok(Err(failure)),
@@ -179,7 +191,7 @@ impl Log {
                 Wanted::Tail => LogRequest::Tail { log: COORDINATION_LOG.into() },
                 Wanted::Read(Run { from, count, .. }) => read(from, count as u32, FOLLOW_WAIT),
             };
-            match self.call(poll, request)? {
+            match self.call(poll, request, DEADLINE)? {
                 Ok(Response::Log(LogResponse::Tail(tail))) => finder.tail(tail),
                 Ok(Response::Log(LogResponse::Entries(entries))) => finder.read(entries.into_iter().map(there)),
                 Ok(_) => {}
@@ -213,7 +225,7 @@ impl Log {
         self.ask(Purpose::Tail(request), LogRequest::Tail { log: COORDINATION_LOG.into() });
     }
 
-    /// Reads what follows, unless a read is in flight.
+    /// Reads from a position on, unless a read is in flight.
     pub(super) fn follow(&mut self, next: Position, now: Monotonic) {
         if self.is_following || now < self.follow_at {
             return;
@@ -222,7 +234,7 @@ impl Log {
         self.follow_at = Monotonic(0);
         let from = sharedlog::Position(next.0);
         let log = COORDINATION_LOG.to_owned();
-        let (count, wait, bytes) = (LOG_READ_MAX, FOLLOW_WAIT, self.follow_bytes);
+        let (count, wait, bytes) = (self.follow_count, FOLLOW_WAIT, self.follow_bytes);
         self.ask(Purpose::Follow(next), LogRequest::Read { log, from, count, wait, bytes });
     }
 
@@ -332,6 +344,9 @@ impl Log {
             }
         };
         self.follow_bytes = FOLLOW_BYTES;
+        let count = entries.len() as u32;
+        let next_count = if count >= self.follow_count { 2 * count } else { count };
+        self.follow_count = next_count.clamp(1, LOG_READ_MAX);
         for (LogEntry { position, content }, next) in entries.into_iter().zip(from.0..) {
             if let Content::Trimmed { mark } = content
                 && mark > position

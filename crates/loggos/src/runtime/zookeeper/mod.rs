@@ -51,7 +51,7 @@ const READ_ONLY_AFTER: Duration = Duration::from_millis(5_000);
 const COLLECT_EVERY: Duration = Duration::from_millis(10_000);
 /// Log size at which a snapshot is written.
 const SNAPSHOT_AFTER_BYTES: u64 = 64 << 20;
-/// How often clients that missed a timeout are looked for.
+/// Interval of the search for clients that missed a timeout.
 const SWEEP: Duration = Duration::from_millis(1_000);
 /// Random bytes fetched at once.
 const RANDOM_BYTES: usize = 4_096;
@@ -158,7 +158,7 @@ struct Service {
     random: Random,
     timer: Monotonic,
     sweep_at: Monotonic,
-    /// What the last writes changed.
+    /// Changes of output queues that the server has not been notified of.
     changes: Vec<(ConnectionId, Output)>,
     is_left_behind: bool,
 }
@@ -226,7 +226,7 @@ impl Service {
         commands
     }
 
-    /// Carries out what the server wants. An action may fail at once, which the server hears of in the same turn.
+    /// Ends the server's turn and carries out its actions. If one fails at once, the server handles that in the same turn.
     fn end_turn(&mut self) -> io::Result<()> {
         let now = clock::now();
         let mut actions = VecDeque::from(self.server.end_turn(now));
@@ -280,9 +280,9 @@ impl Service {
         self.changes.extend(closed.into_iter().map(|connection| (connection, Output::Closed)));
     }
 
-    /// The log was trimmed beyond what was played here: starts from the newest snapshot. Clients reconnect.
+    /// The log was trimmed beyond the applied position: starts from the newest snapshot. Clients reconnect.
     fn restart(&mut self, poll: &mut Poll, copies: u32) -> io::Result<()> {
-        tracing::warn!("the log was trimmed beyond what was played here: ZooKeeper clients have to reconnect");
+        tracing::warn!("the log was trimmed beyond the applied position: ZooKeeper clients have to reconnect");
         self.clients.close_all();
         self.changes.clear();
         // Frees the old tree before the new one is built.
