@@ -10,6 +10,7 @@ mod load;
 mod log;
 mod loops;
 mod measure;
+mod meter;
 mod pairs;
 mod parse;
 mod plot;
@@ -22,6 +23,7 @@ mod statistics;
 mod target;
 mod universe;
 mod workload;
+mod zookeeper;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -49,6 +51,7 @@ enum Command {
     /// Many rows, as fast as they can be written: rows a second, and the memory that they take.
     Load(load::Arguments),
     Log(Box<log::Arguments>),
+    Zookeeper(zookeeper::Arguments),
     /// One force of the log, three at once, and one round trip: what this machine charges for what no design avoids.
     Floor {
         /// The directory on whose disk the log is measured; what is written there is removed again.
@@ -107,6 +110,7 @@ pub async fn run(arguments: Arguments, platform: Platform) -> Result<(), Stop> {
         Command::Failover(arguments) => failover::run(arguments).await,
         Command::Load(arguments) => load::run(arguments).await,
         Command::Log(arguments) => log::run(*arguments, platform).await,
+        Command::Zookeeper(arguments) => zookeeper::run(arguments).await,
         Command::Floor { data, json } => floor::run(platform, &data, json),
     }
 }

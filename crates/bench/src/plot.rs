@@ -3,6 +3,7 @@
 //! Equal measurements give equal bytes, so that a plot in a repository changes only when its measurements do.
 
 mod latency;
+mod lines;
 mod strip;
 
 use std::fs;
@@ -15,6 +16,7 @@ use serde_json::Value;
 use terminal::Stop;
 
 pub(crate) use latency::{Measured, Place, latency};
+pub(crate) use lines::lines;
 pub(crate) use strip::{Strip, strip};
 
 /// Size in pixels.

@@ -85,7 +85,11 @@ impl Recorder {
     /// An operation that began then, or was to begin then, has just come to this. One that began before the run is not
     /// the run's, but its success ends a gap.
     pub(crate) fn ended(&self, began: Instant, done: Result<(), sdk::Error>) {
-        let now = Instant::now();
+        self.ended_at(began, Instant::now(), done);
+    }
+
+    /// The same, of one of many operations that ended together.
+    pub(crate) fn ended_at(&self, began: Instant, now: Instant, done: Result<(), sdk::Error>) {
         let Some(counting) = &mut *self.0.borrow_mut() else { return };
         match done {
             Ok(()) => {

@@ -5,9 +5,9 @@ use std::fmt;
 use std::time::Duration;
 
 use base::counted;
-use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use super::super::meter::{Cpu, Latencies, per_operation};
 use super::super::pairs::{Compared, Figure};
 use super::super::plot::{OfBench, Place, Strip};
 use super::super::report::{Line, or_dash, tenths};
@@ -87,44 +87,10 @@ pub(crate) struct Figures {
     pub(crate) last_error: Option<sdk::Error>,
 }
 
-/// Of operations, in microseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Latencies {
-    pub(crate) mean_us: f64,
-    pub(crate) p50_us: f64,
-    pub(crate) p99_us: f64,
-    pub(crate) p999_us: f64,
-    pub(crate) max_us: f64,
-}
-
-impl Latencies {
-    /// Of a histogram, so many of whose units are a microsecond.
-    pub(crate) fn of(histogram: &Histogram<u64>, a_microsecond: f64) -> Self {
-        let quantile = |quantile| tenths(histogram.value_at_quantile(quantile) as f64 / a_microsecond);
-        Self {
-            mean_us: tenths(histogram.mean() / a_microsecond),
-            p50_us: quantile(0.5),
-            p99_us: quantile(0.99),
-            p999_us: quantile(0.999),
-            max_us: tenths(histogram.max() as f64 / a_microsecond),
-        }
-    }
-}
-
-/// CPU time that was used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cpu {
-    pub(crate) servers: Option<Duration>,
-    pub(crate) client: Option<Duration>,
-}
-
 impl Figures {
     /// The figures of this number of operations and entries within `time`.
     pub(crate) fn of(what: What, placed: &Placed, time: Duration, operations: u64, entries: u64, cpu: Cpu) -> Self {
         let seconds = time.as_secs_f64();
-        let per = |cpu: Option<Duration>, count: u64| {
-            cpu.filter(|_| count > 0).map(|cpu| tenths(cpu.as_secs_f64() * 1e6 / count as f64))
-        };
         Self {
             bench: "log",
             operation: what.name(),
@@ -139,9 +105,9 @@ impl Figures {
             latencies: None,
             errors: 0,
             longest_gap_us: None,
-            server_cpu_us_per_operation: per(cpu.servers, operations),
-            server_cpu_us_per_entry: per(cpu.servers, entries),
-            client_cpu_us_per_operation: per(cpu.client, operations),
+            server_cpu_us_per_operation: per_operation(cpu.servers, operations),
+            server_cpu_us_per_entry: per_operation(cpu.servers, entries),
+            client_cpu_us_per_operation: per_operation(cpu.client, operations),
             load_average: super::super::servers::load_average(),
             last_error: None,
         }
@@ -262,6 +228,7 @@ impl Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hdrhistogram::Histogram;
 
     fn figures(what: What) -> Figures {
         let shape = Shape { stripes: 2, copies: 2, clients: 64, entry_bytes: 512, batch: 64 };

@@ -8,12 +8,12 @@ use tokio::time::sleep;
 
 use super::What;
 use super::clients::{Bed, Placed};
-use super::figures::{Cpu, Figures, Latencies};
+use super::figures::Figures;
 use crate::floor::ChainFloor;
 use crate::loops::{Crew, Operate};
 use crate::measure::Times;
+use crate::meter::{Cpu, Latencies, Meter};
 use crate::recorder::Recorder;
-use crate::servers::Servers;
 
 /// Measures appenders.
 pub(super) async fn appends(bed: &Bed, placed: &Placed, times: Times) -> Result<Figures, Stop> {
@@ -39,7 +39,7 @@ async fn closed_loops(
         crew.closed_loop(client, &recorder);
     }
     sleep(times.warmup).await;
-    let meter = Meter::begin(bed)?;
+    let meter = Meter::begin(bed.universe.servers()?)?;
     recorder.start();
     sleep(times.measured).await;
     let counted = recorder.stop(&[]);
@@ -60,7 +60,7 @@ pub(super) async fn follow(bed: &Bed, placed: &Placed) -> Result<Figures, Stop> 
     let log = bed.door(placed, 0)?;
     // Establishes the connection.
     log.tail().await?;
-    let meter = Meter::begin(bed)?;
+    let meter = Meter::begin(bed.universe.servers()?)?;
     let began = Instant::now();
     let mut subscription = log.subscribe(placed.filled.start);
     let (mut operations, mut entries) = (0, 0);
@@ -86,27 +86,4 @@ pub(super) fn floor(floor: &ChainFloor, on_two: bool, placed: &Placed, times: Ti
     let entries = operations * shape.batch as u64;
     let figures = Figures::of(What::Floor { on_two }, placed, time, operations, entries, Cpu::default());
     Ok(Figures { latencies: Some(Latencies::of(&samples.nanoseconds, 1_000.0)), ..figures })
-}
-
-/// CPU time of the servers, and of this process.
-struct Meter {
-    servers: Servers,
-    client: Servers,
-    before: Cpu,
-}
-
-impl Meter {
-    fn begin(bed: &Bed) -> Result<Self, Stop> {
-        let (servers, client) = (bed.universe.servers()?, Servers::of(&[std::process::id()], None)?);
-        let before = Cpu { servers: servers.cpu_time()?, client: client.cpu_time()? };
-        Ok(Self { servers, client, before })
-    }
-
-    fn used(&self) -> Result<Cpu, Stop> {
-        let since = |before: Option<Duration>, now: Option<Duration>| Some(now?.saturating_sub(before?));
-        Ok(Cpu {
-            servers: since(self.before.servers, self.servers.cpu_time()?),
-            client: since(self.before.client, self.client.cpu_time()?),
-        })
-    }
 }

@@ -1,0 +1,176 @@
+//! One session of the ZooKeeper protocol, with many requests under way.
+
+use std::collections::VecDeque;
+use std::io;
+
+use bytes::{Buf, BytesMut};
+use coordination::ErrorCode;
+use coordination::jute::{
+    ConnectRequest, ConnectResponse, Frame, Frames, Reader, Record, ReplyHeader, Request, RequestHeader, Writer, xid,
+};
+use tokio::net::TcpStream;
+
+/// Replies above this size are no benchmark's.
+const FRAME_BYTES_MAX: usize = 64 << 20;
+/// Bytes that are read at once.
+const READ_BYTES: usize = 64 << 10;
+/// The session timeout that is asked for: no run is so slow that the session expires in it.
+const SESSION_TIMEOUT_MS: i32 = 30_000;
+const LAST_XID: i32 = i32::MAX - 1;
+
+/// A session and its connection.
+pub(super) struct Session {
+    stream: TcpStream,
+    frames: Frames,
+    writer: Writer,
+    /// What is still to be sent.
+    output: BytesMut,
+    input: Vec<u8>,
+    next_xid: i32,
+    /// The xids of the requests under way, in order.
+    under_way: VecDeque<i32>,
+}
+
+impl Session {
+    /// Opens a session at a server.
+    pub(super) async fn open(endpoint: &str) -> Result<Self, sdk::Error> {
+        let lost = |error: io::Error| sdk::Error::Unavailable(format!("{endpoint}: {error}"));
+        let stream = TcpStream::connect(endpoint).await.map_err(lost)?;
+        stream.set_nodelay(true).map_err(lost)?;
+        let mut session = Self {
+            stream,
+            frames: Frames::new(FRAME_BYTES_MAX),
+            writer: Writer::with_chunks(READ_BYTES),
+            output: BytesMut::new(),
+            input: vec![0; READ_BYTES],
+            next_xid: 1,
+            under_way: VecDeque::new(),
+        };
+        let request = ConnectRequest {
+            protocol_version: 0,
+            last_zxid_seen: 0,
+            timeout_ms: SESSION_TIMEOUT_MS,
+            session: 0,
+            password: Some(&[0; 16]),
+            read_only: Some(false),
+        };
+        let frame = session.writer.frame(|writer| request.encode(writer));
+        session.output.extend_from_slice(&frame);
+        let frame = session.frame().await?;
+        let response = ConnectResponse::decode(&mut Reader::new(&frame)).map_err(|error| malformed(&error))?;
+        if response.session == 0 {
+            return Err(sdk::Error::Unavailable(format!("{endpoint} opens no session")));
+        }
+        Ok(session)
+    }
+
+    /// Queues a request.
+    pub(super) fn push(&mut self, request: &Request<'_>) {
+        let xid = self.next_xid;
+        self.next_xid = if xid == LAST_XID { 1 } else { xid + 1 };
+        self.under_way.push_back(xid);
+        let frame = self.writer.frame(|writer| {
+            RequestHeader { xid, op: request.op() }.encode(writer);
+            request.encode(writer);
+        });
+        self.output.extend_from_slice(&frame);
+    }
+
+    /// Requests without a reply.
+    pub(super) fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// The next reply that was received: the outcome of the oldest request under way.
+    pub(super) fn next_reply(&mut self) -> Result<Option<Result<(), sdk::Error>>, sdk::Error> {
+        while let Some(frame) = self.next_frame()? {
+            let header = ReplyHeader::decode(&mut Reader::new(&frame)).map_err(|error| malformed(&error))?;
+            if header.xid == xid::NOTIFICATION || header.xid == xid::PING {
+                continue;
+            }
+            if self.under_way.pop_front() != Some(header.xid) {
+                return Err(sdk::Error::Unavailable(format!("a reply to request {} is out of order", header.xid)));
+            }
+            return Ok(Some(outcome(header.err)));
+        }
+        Ok(None)
+    }
+
+    /// Sends one request, and waits for its reply; no other may be under way.
+    pub(super) async fn call(&mut self, request: &Request<'_>) -> Result<(), sdk::Error> {
+        self.push(request);
+        loop {
+            if let Some(outcome) = self.next_reply()? {
+                return outcome;
+            }
+            self.transfer().await?;
+        }
+    }
+
+    /// Waits until bytes can be sent or received, and sends and receives what can be.
+    pub(super) async fn transfer(&mut self) -> Result<(), sdk::Error> {
+        let lost = |error: io::Error| sdk::Error::Unavailable(format!("the connection is lost: {error}"));
+        let has_sent = !self.output.is_empty() && self.send().map_err(lost)?;
+        let mut interest = tokio::io::Interest::READABLE;
+        if !self.output.is_empty() && !has_sent {
+            interest |= tokio::io::Interest::WRITABLE;
+        }
+        let ready = self.stream.ready(interest).await.map_err(lost)?;
+        if ready.is_readable() {
+            match self.stream.try_read(&mut self.input) {
+                Ok(0) => return Err(lost(io::ErrorKind::UnexpectedEof.into())),
+                Ok(count) => self.frames.push(&self.input[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(lost(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what the socket takes; true if that is all.
+    fn send(&mut self) -> io::Result<bool> {
+        match self.stream.try_write(&self.output) {
+            Ok(count) => self.output.advance(count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        Ok(self.output.is_empty())
+    }
+
+    async fn frame(&mut self) -> Result<bytes::Bytes, sdk::Error> {
+        loop {
+            if let Some(frame) = self.next_frame()? {
+                return Ok(frame);
+            }
+            self.transfer().await?;
+        }
+    }
+
+    fn next_frame(&mut self) -> Result<Option<bytes::Bytes>, sdk::Error> {
+        match self.frames.next() {
+            Ok(None) => Ok(None),
+            Ok(Some(Frame::Whole(frame))) => Ok(Some(frame)),
+            Ok(Some(Frame::Oversized(_))) => Err(sdk::Error::Unavailable("a reply is too large".into())),
+            Err(error) => Err(sdk::Error::Unavailable(error.to_string())),
+        }
+    }
+}
+
+fn malformed(error: &coordination::jute::DecodeError) -> sdk::Error {
+    sdk::Error::Unavailable(format!("a reply can't be read: {error}"))
+}
+
+/// What an error code in a reply means for a benchmark.
+fn outcome(code: i32) -> Result<(), sdk::Error> {
+    if code == 0 {
+        return Ok(());
+    }
+    let Some(known) = ErrorCode::from_code(code) else {
+        return Err(sdk::Error::Unavailable(format!("error {code}")));
+    };
+    Err(match known {
+        ErrorCode::NodeExists => sdk::Error::Exists(known.to_string()),
+        ErrorCode::NoNode => sdk::Error::NotFound(known.to_string()),
+        other => sdk::Error::Unavailable(format!("error {code}: {other}")),
+    })
+}
