@@ -34,7 +34,7 @@ pub mod perms {
 /// An identity within an authentication scheme.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id {
-    /// `world`, `digest`, `ip`, `super`, `sasl` or `x509`.
+    /// `world`, `digest`, `ip` or `super`.
     pub scheme: Box<str>,
     /// The identity; its format depends on the scheme.
     pub id: Box<str>,
@@ -89,7 +89,7 @@ impl Id {
     fn is_meant_by(&self, granted: &Self) -> bool {
         self.scheme == granted.scheme
             && match &*self.scheme {
-                "digest" | "sasl" | "x509" => self.id == granted.id,
+                "digest" => self.id == granted.id,
                 "ip" => ip::matches(&self.id, &granted.id),
                 _ => false,
             }
@@ -166,15 +166,15 @@ pub fn resolve(requested: Sequence<'_, AclRecord<'_>>, ids: &[Id]) -> Result<Vec
 /// Whether this identity was authenticated, so that `auth` expands to it. An address is not; `super` comes with a
 /// digest.
 fn is_proven(id: &Id) -> bool {
-    matches!(&*id.scheme, "digest" | "sasl" | "x509")
+    &*id.scheme == "digest"
 }
 
+/// Like ZooKeeper without providers of `sasl` and `x509`: nobody could have such an identity.
 fn is_valid(id: &Id) -> bool {
     match &*id.scheme {
         "world" => &*id.id == "anyone",
         "digest" => has_two_parts(&id.id),
         "ip" => ip::is_valid(&id.id),
-        "sasl" | "x509" => !id.id.is_empty(),
         _ => false,
     }
 }

@@ -101,7 +101,7 @@ fn requested_acls_are_resolved() {
         ("digest", "joe:x:y", false),
         ("ip", "10.0.0.0/8", true),
         ("ip", "localhost", false),
-        ("sasl", "joe", true),
+        ("sasl", "joe", false),
         ("super", "", false),
         ("nonsense", "joe", false),
     ] {
