@@ -66,10 +66,20 @@ pub(crate) enum Command {
         #[command(flatten)]
         servers: zk::Servers,
         #[command(subcommand)]
-        command: zk::Command,
+        command: ZooKeeper,
     },
     /// Measure.
     Bench(bench::Arguments),
+}
+
+/// What `loggos zk` does.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ZooKeeper {
+    /// Run a node in the place of a ZooKeeper server, with its configuration file. Servers with blank disks form a
+    /// cluster by themselves.
+    Serve(runtime::zoo_serve::Options),
+    #[command(flatten)]
+    Client(zk::Command),
 }
 
 /// Where the universe is, and how to speak with it.
@@ -141,7 +151,8 @@ pub(crate) fn run(command: Command) -> ExitCode {
             let output = Output::new(universe.json);
             finish(output, logs::run(&universe, output, command))
         }
-        Command::Zk { servers, command } => {
+        Command::Zk { command: ZooKeeper::Serve(options), .. } => runtime::zoo_serve::run(&options),
+        Command::Zk { servers, command: ZooKeeper::Client(command) } => {
             let output = Output::new(servers.json);
             finish(output, async { zk::run(&servers, output, &command) })
         }

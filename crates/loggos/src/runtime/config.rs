@@ -76,9 +76,18 @@ pub(crate) struct Listen {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ZooKeeper {
-    /// ZooKeeper's unit of time in milliseconds, 200 to 60,000; 2,000 by default. A session times out after 2 to 20 ticks.
+    /// The shortest session timeout in milliseconds, 400 to 120,000; 4,000 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tick_ms: Option<u64>,
+    pub(crate) session_timeout_min_ms: Option<u64>,
+    /// The longest one, up to 86,400,000; 40,000 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) session_timeout_max_ms: Option<u64>,
+    /// Connections of one client address, at most. Default: 0, any number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) connections_per_address: Option<usize>,
+    /// The four-letter commands that are answered. All, if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) commands: Option<Vec<String>>,
     /// The administrator, as `name:digest` with the digest of scheme `digest`. None, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) super_digest: Option<String>,
@@ -141,6 +150,8 @@ pub(crate) struct Tuning {
     pub(crate) log_keep_bytes: Option<u64>,
 }
 
+/// ZooKeeper's limits of session timeouts with the tick that its sample configuration has.
+const SESSION_TIMEOUT_MS: [u64; 2] = [4_000, 40_000];
 /// Memory for the rows of a node.
 const MEMORY_BYTES_MIN: u64 = 32 << 20;
 const MEMORY_BYTES_MAX: u64 = 1 << 40;
@@ -186,9 +197,7 @@ impl Config {
         if let Some(zookeeper) = self.listen.zookeeper {
             self.check_listen("listen.zookeeper", zookeeper)?;
         }
-        if let Some(tick_ms) = self.zookeeper.tick_ms {
-            range("zookeeper.tick_ms", tick_ms, 200, 60_000)?;
-        }
+        self.zookeeper.check()?;
         if let Some(universe) = &self.universe
             && (universe.len() != 32 || !universe.bytes().all(|digit| digit.is_ascii_hexdigit()))
         {
@@ -214,6 +223,21 @@ impl Config {
                  anyone there could read and change all data. If that is what you want, say `insecure_plaintext = true`"
             ),
         )
+    }
+}
+
+impl ZooKeeper {
+    /// The limits of session timeouts, in milliseconds.
+    pub(crate) fn session_timeout_ms(&self) -> [u64; 2] {
+        let [least, most] = SESSION_TIMEOUT_MS;
+        let least = self.session_timeout_min_ms.unwrap_or(least);
+        [least, self.session_timeout_max_ms.unwrap_or_else(|| most.max(least))]
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let [least, most] = self.session_timeout_ms();
+        range("zookeeper.session_timeout_min_ms", least, 400, 120_000)?;
+        range("zookeeper.session_timeout_max_ms", most, least, 86_400_000)
     }
 }
 

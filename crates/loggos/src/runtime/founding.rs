@@ -71,6 +71,15 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
     Ok(if *told.borrow() { Waited::Formed } else { Waited::Stopped })
 }
 
+/// Forms a cluster of this node alone, whose disk is blank.
+pub(crate) fn form_alone(config: &Config) -> Result<(), StartError> {
+    let _claim = Claim::take(&config.data)?;
+    let newcomer = Newcomer::new(config, watch::channel(false).0)?;
+    let own = newcomer.own.member;
+    newcomer.form(vec![own]).map_err(|failure| StartError::Machine(failure.to_string()))?;
+    Ok(())
+}
+
 /// A node with a blank disk.
 struct Newcomer {
     own: Own,

@@ -49,6 +49,8 @@ pub(crate) mod start;
 mod tables;
 mod throttle;
 mod views;
+mod zoo_cfg;
+pub(crate) mod zoo_serve;
 mod zookeeper;
 
 pub(crate) use config::memory_size;

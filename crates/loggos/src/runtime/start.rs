@@ -37,14 +37,12 @@ use super::peers::handshake;
 use super::peers::{PeerAddress, Peers};
 use super::tables::TableFiles;
 use super::views::Published;
-use super::{config, zookeeper};
+use super::zookeeper;
 
 /// The store's subdirectory of a node's directory.
 pub(crate) const STORE: &str = "store";
 /// A node that has not stopped this long after a request exits anyway: a crash is safe, but slower for the others.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
-/// ZooKeeper's default.
-const ZOOKEEPER_TICK_MS: u64 = 2_000;
 /// Calls under way have so long to take their answers once the machine has stopped.
 const DOORS_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -101,9 +99,16 @@ pub(crate) fn run(config: &Path, log_format: LogFormat, parent_pipe: bool) -> Ex
     if parent_pipe {
         end_with_parent();
     }
-    let descriptors = descriptors::raise();
-    tracing::debug!(descriptors, "file descriptors that this process may have");
-    match run_node(config) {
+    exit(Config::read(config).map_err(StartError::Config).and_then(|config| run_node(&config)))
+}
+
+/// Runs one node with a configuration that was checked, until it is told to stop.
+pub(crate) fn run_configured(config: &Config) -> ExitCode {
+    exit(run_node(config))
+}
+
+fn exit(end: Result<End, StartError>) -> ExitCode {
+    match end {
         Ok(End::Stopped) => {
             tracing::info!("stopped");
             ExitCode::SUCCESS
@@ -117,7 +122,7 @@ pub(crate) fn run(config: &Path, log_format: LogFormat, parent_pipe: bool) -> Ex
 }
 
 /// What `LOGGOS_LOG` asks for (in the form of `tracing`'s filters; `info` by default) goes to standard error.
-fn log_to_stderr(format: LogFormat) {
+pub(crate) fn log_to_stderr(format: LogFormat) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("LOGGOS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     // A failure to log (its disk may be full) is ignored and does not panic: a node outlives its log output.
@@ -143,14 +148,15 @@ fn end_with_parent() {
     });
 }
 
-fn run_node(path: &Path) -> Result<End, StartError> {
-    let config = Config::read(path)?;
+fn run_node(config: &Config) -> Result<End, StartError> {
+    let descriptors = descriptors::raise();
+    tracing::debug!(descriptors, "file descriptors that this process may have");
     let files = OsFiles::new(&config.data.join(STORE));
-    if is_blank(&config, &files)? && founding::wait(&config)? == Waited::Stopped {
+    if is_blank(config, &files)? && founding::wait(config)? == Waited::Stopped {
         return Ok(End::Stopped);
     }
-    let identity = check_identity(&config, &files)?;
-    let addresses = addresses(&config, &identity);
+    let identity = check_identity(config, &files)?;
+    let addresses = addresses(config, &identity);
     let _claim = Claim::take(&config.data)?;
     let peers_listener = listen("peers", config.listen.peers)?;
     let grpc_listener = listen("gRPC", config.listen.grpc)?;
@@ -158,7 +164,7 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     let zookeeper_socket = config.listen.zookeeper.map(bind_zookeeper).transpose()?;
 
     let tables = TableFiles::new(files.clone(), descriptors::for_tables());
-    let (store, mut recovered) = open_store(&config, files, &tables)?;
+    let (store, mut recovered) = open_store(config, files, &tables)?;
     for note in &recovered.notes {
         tracing::warn!(note, "recovery");
     }
@@ -170,7 +176,7 @@ fn run_node(path: &Path) -> Result<End, StartError> {
         "starting"
     );
 
-    for node in without_address(&config, &identity) {
+    for node in without_address(config, &identity) {
         tracing::warn!(%node, "the configuration names no address of a node that the universe was formed with");
     }
     let poll = Poll::new()?;
@@ -188,7 +194,7 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     let budget = Budget::new(config.tuning.compaction_bytes_per_second.unwrap_or(COMPACTION_BYTES_PER_SECOND));
     let metrics = DiskMetrics::register(&registry).map_err(io::Error::other)?;
     let disk = Disk::start(store, &tables, &budget, &inbox, metrics)?;
-    let machine_config = machine_config(&config, &recovered);
+    let machine_config = machine_config(config, &recovered);
     let mut first = Vec::new();
     let node = Node::new(machine_config, &mut recovered, clock::now(), &mut first)
         .map_err(|error| StartError::Machine(error.to_string()))?;
@@ -198,13 +204,13 @@ fn run_node(path: &Path) -> Result<End, StartError> {
     let to_doors = (Arc::clone(&answers), Arc::clone(&views));
     let machine = Machine::new(node, first, poll, peers, disk, Arc::clone(&inbox), to_doors);
     let observer = doors::Observer::new(registry, config.listen.http).map_err(io::Error::other)?;
-    let onlooker = Onlooker::new(&config).map_err(io::Error::other)?;
+    let onlooker = Onlooker::new(config).map_err(io::Error::other)?;
     let client_memory = config.tuning.client_memory();
     let listeners = doors_thread::Listeners { grpc: grpc_listener, http: http_listener, client_memory };
     let gateway = MachineGateway::new(Arc::clone(&inbox), views);
-    let founded = founding::founded(&config, &identity);
+    let founded = founding::founded(config, &identity);
     if let (Some(socket), Some(address)) = (zookeeper_socket, config.listen.zookeeper) {
-        zookeeper::start(socket, zookeeper_settings(&config, &identity, address), gateway.clone())?;
+        zookeeper::start(socket, zookeeper_settings(config, &identity, address), gateway.clone())?;
     }
     let doors = Doors::start(listeners, gateway, answers, founded, observer, onlooker)?;
     stop_on_signals(inbox)?;
@@ -270,15 +276,17 @@ fn bind_zookeeper(address: SocketAddr) -> Result<OwnedFd, StartError> {
 }
 
 fn zookeeper_settings(config: &Config, identity: &Identity, address: SocketAddr) -> zookeeper::Settings {
-    let config::ZooKeeper { tick_ms, super_digest, linearizable_reads } = &config.zookeeper;
+    let zookeeper = &config.zookeeper;
     zookeeper::Settings {
         node: config.node,
         nodes: u32::try_from(identity.members.len()).unwrap_or(u32::MAX),
         address,
-        tick: base::Duration::from_millis(tick_ms.unwrap_or(ZOOKEEPER_TICK_MS)),
-        super_digest: super_digest.clone(),
-        linearizable_reads: linearizable_reads.unwrap_or(false),
+        session_timeout: zookeeper.session_timeout_ms().map(base::Duration::from_millis),
+        super_digest: zookeeper.super_digest.clone(),
+        linearizable_reads: zookeeper.linearizable_reads.unwrap_or(false),
+        commands: zookeeper.commands.clone(),
         connections_max: descriptors::for_doors().zookeeper,
+        connections_per_address: zookeeper.connections_per_address.filter(|max| *max > 0).unwrap_or(usize::MAX),
     }
 }
 

@@ -23,4 +23,5 @@ mod refusals;
 mod splits;
 mod strangers;
 mod streams;
+mod zoo_cfg;
 mod zookeeper;

@@ -4,9 +4,10 @@
 //! that a client does not receive wait in its output queue; above [`OUTPUT_HIGH_BYTES`] the server is told to hold further
 //! frames back, until the queue has drained to [`OUTPUT_LOW_BYTES`].
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, ErrorKind, IoSlice, Read as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use base::{Duration, Monotonic};
 use bytes::{Buf as _, Bytes, BytesMut};
@@ -85,6 +86,14 @@ pub(super) struct Client {
     pub(super) sent: u64,
 }
 
+/// Connections at a time, at most.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ConnectionLimits {
+    pub(super) all: usize,
+    /// Of one client address (`maxClientCnxns`).
+    pub(super) per_address: usize,
+}
+
 /// All connections.
 pub(super) struct Clients {
     registry: Registry,
@@ -93,7 +102,8 @@ pub(super) struct Clients {
     /// The listener may have connections that no event will announce.
     is_accepting: bool,
     accept_at: Monotonic,
-    max: usize,
+    limits: ConnectionLimits,
+    by_address: BTreeMap<IpAddr, usize>,
     next: usize,
     by_id: BTreeMap<ConnectionId, Client>,
     /// Connections with unread bytes.
@@ -108,8 +118,13 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Serves a listening socket, with at most `max` connections at a time.
-    pub(super) fn new(registry: Registry, mut listener: TcpListener, token: Token, max: usize) -> io::Result<Self> {
+    /// Serves a listening socket.
+    pub(super) fn new(
+        registry: Registry,
+        mut listener: TcpListener,
+        token: Token,
+        limits: ConnectionLimits,
+    ) -> io::Result<Self> {
         registry.register(&mut listener, token, Interest::READABLE)?;
         Ok(Self {
             registry,
@@ -117,7 +132,8 @@ impl Clients {
             listener_token: token,
             is_accepting: true,
             accept_at: Monotonic(0),
-            max,
+            limits,
+            by_address: BTreeMap::new(),
             next: FIRST,
             by_id: BTreeMap::new(),
             ready: VecDeque::new(),
@@ -180,7 +196,7 @@ impl Clients {
         while self.is_accepting && now >= self.accept_at && accepted.len() < ACCEPTS_AT_ONCE {
             match self.listener.accept() {
                 // The connection is closed: there are too many.
-                Ok(_) if self.by_id.len() >= self.max => {}
+                Ok((_, address)) if self.is_above_limit(address.ip()) => {}
                 Ok((stream, address)) => accepted.extend(self.add(stream, address, now)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_accepting = false,
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
@@ -222,7 +238,13 @@ impl Clients {
         };
         let id = ConnectionId(token.0 as u64);
         self.by_id.insert(id, client);
+        *self.by_address.entry(address.ip()).or_default() += 1;
         Some((id, address))
+    }
+
+    fn is_above_limit(&self, address: IpAddr) -> bool {
+        let of_address = self.by_address.get(&address).copied().unwrap_or_default();
+        self.by_id.len() >= self.limits.all || of_address >= self.limits.per_address
     }
 
     /// Reads from all ready connections in turn and passes their input to `take`, which returns the bytes of output that
@@ -388,6 +410,12 @@ impl Clients {
         self.input_bytes -= client.frames.held();
         self.output_bytes -= client.output_bytes;
         let _ = self.registry.deregister(&mut client.stream);
+        if let Entry::Occupied(mut count) = self.by_address.entry(client.address.ip()) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use coordination::limits::FRAME_BYTES_MAX;
 use coordination::server::{ClientStatus, ConnectionId};
 
 use super::super::clock;
-use super::{Service, TIMEOUT_TICKS_MAX, TIMEOUT_TICKS_MIN};
+use super::Service;
 
 /// The release whose protocol is served. Clients parse the version, and the date in this form.
 const VERSION: &str = concat!("3.9.3-loggos-", env!("CARGO_PKG_VERSION"), ", built on 11/01/2026 00:00 UTC");
@@ -17,7 +17,11 @@ const VERSION: &str = concat!("3.9.3-loggos-", env!("CARGO_PKG_VERSION"), ", bui
 /// The answer to a command.
 pub(super) fn answer(word: [u8; 4], service: &Service) -> String {
     let mut out = String::new();
+    let name = String::from_utf8_lossy(&word);
+    let is_answered =
+        service.settings.commands.as_ref().is_none_or(|commands| commands.iter().any(|other| *other == name));
     let written = match &word {
+        _ if !is_answered => writeln!(out, "{name} is not executed because it is not in the whitelist."),
         b"ruok" => write!(out, "imok"),
         b"isro" => write!(out, "{}", if service.server.is_read_only() { "ro" } else { "rw" }),
         b"srvr" => server(&mut out, service),
@@ -30,7 +34,7 @@ pub(super) fn answer(word: [u8; 4], service: &Service) -> String {
         b"wchp" => watches_by_path(&mut out, service),
         b"dump" => dump(&mut out, service),
         b"envi" => environment(&mut out),
-        _ => writeln!(out, "{} is not executed because it is not supported.", String::from_utf8_lossy(&word)),
+        _ => writeln!(out, "{name} is not executed because it is not supported."),
     };
     debug_assert!(written.is_ok(), "a string takes any text");
     out
@@ -115,11 +119,12 @@ fn monitor(out: &mut String, service: &Service) -> Written {
 
 fn configuration(out: &mut String, service: &Service) -> Written {
     let settings = &service.settings;
-    let timeout = |ticks| settings.timeout(ticks).as_millis();
+    // ZooKeeper's shortest timeout is two ticks.
+    let [least, most] = settings.session_timeout.map(|timeout| timeout.as_millis());
+    let per_address = if settings.connections_per_address == usize::MAX { 0 } else { settings.connections_per_address };
     writeln!(out, "clientPort={}\nclientPortAddress={}", settings.address.port(), settings.address.ip())?;
-    writeln!(out, "tickTime={}\nmaxClientCnxns=0", settings.tick.as_millis())?;
-    writeln!(out, "minSessionTimeout={}", timeout(TIMEOUT_TICKS_MIN))?;
-    writeln!(out, "maxSessionTimeout={}", timeout(TIMEOUT_TICKS_MAX))?;
+    writeln!(out, "tickTime={}\nmaxClientCnxns={per_address}", least / 2)?;
+    writeln!(out, "minSessionTimeout={least}\nmaxSessionTimeout={most}")?;
     writeln!(out, "jute.maxbuffer={FRAME_BYTES_MAX}\nserverId={}", settings.node)
 }
 

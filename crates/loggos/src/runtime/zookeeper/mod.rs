@@ -40,9 +40,6 @@ const READY_MAX: usize = 1_024;
 const BACKLOG: i32 = 1_024;
 /// Copies of the log, unless the cluster has fewer nodes.
 const COPIES: u32 = 3;
-/// ZooKeeper's limits of the session timeout, in ticks.
-const TIMEOUT_TICKS_MIN: u64 = 2;
-const TIMEOUT_TICKS_MAX: u64 = 20;
 /// Batches in flight: a further one costs a hole in the log if its server dies.
 const BATCHES_IN_FLIGHT: usize = 3;
 /// Read-only mode begins when an append takes longer, which a reconfiguration of the log does not.
@@ -63,25 +60,25 @@ pub(crate) struct Settings {
     /// Nodes that the cluster was formed of.
     pub(crate) nodes: u32,
     pub(crate) address: SocketAddr,
-    /// ZooKeeper's unit of time: sessions time out after 2 to 20 ticks.
-    pub(crate) tick: Duration,
+    /// The shortest session timeout and the longest.
+    pub(crate) session_timeout: [Duration; 2],
     /// The administrator's `name:digest`.
     pub(crate) super_digest: Option<String>,
     pub(crate) linearizable_reads: bool,
+    /// The four-letter commands that are answered; all, if none are named.
+    pub(crate) commands: Option<Vec<String>>,
     pub(crate) connections_max: usize,
+    /// Of one client address.
+    pub(crate) connections_per_address: usize,
 }
 
 impl Settings {
-    fn timeout(&self, ticks: u64) -> Duration {
-        Duration(self.tick.0.saturating_mul(ticks))
-    }
-
     fn server(&self, nonce: u128) -> Config {
-        let session_timeout_min = self.timeout(TIMEOUT_TICKS_MIN);
+        let [session_timeout_min, session_timeout_max] = self.session_timeout;
         Config {
             nonce,
             session_timeout_min,
-            session_timeout_max: self.timeout(TIMEOUT_TICKS_MAX),
+            session_timeout_max,
             tick: session_timeout_min.percent(10),
             batches_in_flight: BATCHES_IN_FLIGHT,
             linearizable_reads: self.linearizable_reads,
@@ -124,7 +121,9 @@ fn serve(socket: OwnedFd, settings: Settings, gateway: MachineGateway) -> io::Re
     let server = Server::new(settings.server(random.nonce()?), state, clock::now());
     rustix::net::listen(&socket, BACKLOG)?;
     let listener = mio::net::TcpListener::from_std(TcpListener::from(socket));
-    let clients = Clients::new(poll.registry().try_clone()?, listener, LISTENER, settings.connections_max)?;
+    let limits =
+        clients::ConnectionLimits { all: settings.connections_max, per_address: settings.connections_per_address };
+    let clients = Clients::new(poll.registry().try_clone()?, listener, LISTENER, limits)?;
     tracing::info!(address = %settings.address, znodes = server.state().tree().node_count(), "ZooKeeper clients are served");
     let mut service = Service {
         started: clock::monotonic(),
