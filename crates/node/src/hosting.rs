@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Durability, Duration, Epoch, KeyRange, Lsn, Member, Membership, Now, Sequence};
+use base::{CohortId, Durability, Duration, Epoch, KeyRange, Lsn, Member, Membership, Monotonic, Now, Sequence};
 use bytes::Bytes;
 use machine::progress::SPLIT_OFF;
 use machine::state_machine::Kind;
@@ -176,8 +176,31 @@ impl Node {
         let CohortManifest { promised, membership, doubtful, .. } = manifest;
         let start = Start { promised, checkpoint, membership, log, doubtful, forgetful, split_off };
         let cohort = Cohort::start(config, start, now, &mut self.outgoing.outbox);
-        let mut replica = Replica::new(cohort, state, table, range, retention, on_disk);
-        (replica.lineage, replica.has_returned) = (lineage, manifest.is_retired);
+        let replica = Replica {
+            cohort,
+            lineage,
+            has_returned: manifest.is_retired,
+            table,
+            range,
+            retention,
+            proposed: BTreeMap::new(),
+            latches: Default::default(),
+            brake: Default::default(),
+            on_disk,
+            incoming: None,
+            arrived: None,
+            unsettled: Vec::new(),
+            leader_seen: None,
+            alone_since: None,
+            housekeeping_at: Monotonic(0),
+            last_change: state.last_timestamp(),
+            moments: Default::default(),
+            writes: 0,
+            reads: 0,
+            reads_elsewhere: Default::default(),
+            published: None,
+            state,
+        };
         self.replicas.insert(id, replica);
         self.drain(id, now);
         Ok(())

@@ -95,10 +95,9 @@ impl Node {
     /// Ends a group of events: every component does what it has noted, until none has work, and the next timer is set.
     pub fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
         if !self.has_ended() && !self.is_leaving() {
-            let mut rounds = 0;
+            let mut rounds = 0..ROUNDS_MAX;
             while self.run(now) && !self.has_ended() {
-                rounds += 1;
-                debug_assert!(rounds < ROUNDS_MAX, "components give each other work without end");
+                debug_assert!(rounds.next().is_some(), "components give each other work without end");
             }
             self.remove_tables();
             self.finish_stop(now);

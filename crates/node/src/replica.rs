@@ -196,42 +196,6 @@ impl OnDisk {
 }
 
 impl Replica {
-    pub(crate) fn new(
-        cohort: Cohort,
-        state: AnyMachine,
-        table: String,
-        range: KeyRange,
-        retention: Duration,
-        on_disk: OnDisk,
-    ) -> Self {
-        let last_change = state.last_timestamp();
-        Self {
-            cohort,
-            state,
-            lineage: Lineage(0),
-            has_returned: false,
-            table,
-            range,
-            retention,
-            proposed: BTreeMap::new(),
-            latches: Latches::default(),
-            brake: Brake::default(),
-            on_disk,
-            incoming: None,
-            arrived: None,
-            unsettled: Vec::new(),
-            leader_seen: None,
-            alone_since: None,
-            housekeeping_at: Monotonic(0),
-            last_change,
-            moments: Moments::default(),
-            writes: 0,
-            reads: 0,
-            reads_elsewhere: Arc::default(),
-            published: None,
-        }
-    }
-
     /// When something is to be done about it next, unless something happens to it before.
     pub(crate) fn next_moment(&self, now: Monotonic) -> Monotonic {
         let housekeeping = if self.cohort.leads() { self.housekeeping_at } else { Monotonic::NEVER };
