@@ -533,6 +533,7 @@ impl World {
 
     /// Ends all faults.
     fn heal(&mut self) {
+        self.flood_hangs_up();
         self.log.stalled_until = self.time;
         self.checks.stalls.iter_mut().for_each(|(_, to)| *to = self.time.min(*to));
         for server in 0..self.servers.len() {
