@@ -154,7 +154,7 @@ def body(op, reader):
         case Op.GET_DATA:
             return {"data": reader.buffer(), "stat": reader.stat()}
         case Op.GET_ACL:
-            return {"acl": reader.vector(Reader.acl), "stat": reader.stat()}
+            return {"acl": sorted(reader.vector(Reader.acl)), "stat": reader.stat()}
         case Op.GET_CHILDREN | Op.GET_EPHEMERALS:
             return {"children": sorted(reader.vector())}
         case Op.GET_CHILDREN2:
