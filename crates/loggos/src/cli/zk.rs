@@ -304,7 +304,14 @@ fn watch(client: &mut Client, output: Output, path: &str, is_recursive: bool) ->
             }
             Err(Fault::Unavailable(why)) => {
                 eprintln!("loggos: the connection broke, changes may be missed: {why}");
-                client.call(&request)?;
+                while let Err(fault) = client.call(&request) {
+                    match fault {
+                        Fault::Unavailable(_) => {}
+                        // A new session is opened.
+                        Fault::Expired => client.session = 0,
+                        fault => return Err(fault.into()),
+                    }
+                }
             }
             Err(fault) => return Err(fault.into()),
         }

@@ -150,6 +150,8 @@ pub(crate) struct Tuning {
     pub(crate) log_keep_bytes: Option<u64>,
 }
 
+/// Minimum of the limit for session timeouts, in milliseconds: a server touches its sessions ten times in that time.
+pub(crate) const SESSION_TIMEOUT_MIN_MS: u64 = 400;
 /// ZooKeeper's limits of session timeouts with the tick that its sample configuration has.
 const SESSION_TIMEOUT_MS: [u64; 2] = [4_000, 40_000];
 /// Memory for the rows of a node.
@@ -236,7 +238,7 @@ impl ZooKeeper {
 
     fn check(&self) -> Result<(), ConfigError> {
         let [least, most] = self.session_timeout_ms();
-        range("zookeeper.session_timeout_min_ms", least, 400, 120_000)?;
+        range("zookeeper.session_timeout_min_ms", least, SESSION_TIMEOUT_MIN_MS, 120_000)?;
         range("zookeeper.session_timeout_max_ms", most, least, 86_400_000)
     }
 }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use std::{fs, io};
 
-use super::config::{Config, Listen, Peer, Tuning, ZooKeeper};
+use super::config::{Config, Listen, Peer, SESSION_TIMEOUT_MIN_MS, Tuning, ZooKeeper};
 use super::files::OsFiles;
 use super::start::{self, LogFormat, STORE};
 use super::zoo_cfg::{DIRECTORY, Ensemble, ZooCfg, ZooCfgError};
@@ -105,6 +105,7 @@ fn config(zoo_cfg: ZooCfg, ensemble: &Ensemble, options: &Options) -> Config {
         address: addresses.peers,
         grpc: addresses.grpc,
     };
+    let [least_ms, most_ms] = zoo_cfg.session_timeout_ms;
     Config {
         node: ensemble.node,
         data: zoo_cfg.data_dir.join(DIRECTORY),
@@ -113,8 +114,8 @@ fn config(zoo_cfg: ZooCfg, ensemble: &Ensemble, options: &Options) -> Config {
         listen: Listen { peers: own.peers, grpc: own.grpc, http: ensemble.http, zookeeper: Some(ensemble.clients) },
         peers: ensemble.members.iter().map(peer).collect(),
         zookeeper: ZooKeeper {
-            session_timeout_min_ms: Some(zoo_cfg.session_timeout_ms[0].into()),
-            session_timeout_max_ms: Some(zoo_cfg.session_timeout_ms[1].into()),
+            session_timeout_min_ms: Some(u64::from(least_ms).max(SESSION_TIMEOUT_MIN_MS)),
+            session_timeout_max_ms: Some(u64::from(most_ms).max(SESSION_TIMEOUT_MIN_MS)),
             connections_per_address: Some(zoo_cfg.connections_per_client as usize),
             commands: (!zoo_cfg.four_letter_words.iter().any(|word| word == "*")).then_some(zoo_cfg.four_letter_words),
             super_digest: options.super_digest.clone().or(zoo_cfg.super_digest),

@@ -214,10 +214,11 @@ mod tests {
 
     #[test]
     fn refusals_name_both_sides() {
-        let refusal = refused(|hello| hello.version = 9);
+        let other = PROTOCOL_VERSION + 1;
+        let refusal = refused(|hello| hello.version = other);
         assert_eq!(refusal.kind, RefusalKind::Version);
-        let ours = format!("version {PROTOCOL_VERSION}");
-        assert!(refusal.reason.contains(&ours) && refusal.reason.contains("version 9"), "{}", refusal.reason);
+        let [ours, theirs] = [PROTOCOL_VERSION, other].map(|version| format!("version {version}"));
+        assert!(refusal.reason.contains(&ours) && refusal.reason.contains(&theirs), "{}", refusal.reason);
 
         let refusal = refused(|hello| hello.universe = UniverseId(8));
         assert_eq!(refusal.kind, RefusalKind::Universe);

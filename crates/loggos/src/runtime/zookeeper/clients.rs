@@ -30,6 +30,10 @@ const ALL_INPUT_BYTES_MAX: usize = 256 << 20;
 const READ_BYTES: usize = 64 << 10;
 /// Frames taken from one connection before the others have their turn.
 const FRAMES_AT_ONCE: usize = 512;
+/// The same in bytes.
+const FRAME_BYTES_AT_ONCE: usize = 1 << 20;
+/// Bytes of frames after which a turn ends, so that the server can pause connections.
+const TURN_INPUT_BYTES: usize = 8 << 20;
 /// Bytes of replies after which a turn ends, so that full output queues are noticed.
 const TURN_OUTPUT_BYTES: usize = 4 << 20;
 /// Connections accepted before others are served.
@@ -79,6 +83,8 @@ pub(super) struct Client {
     is_queued: bool,
     is_paused: bool,
     is_full: bool,
+    /// Whether the server did not allow the last write, because the session may have expired elsewhere.
+    is_withheld: bool,
     /// It is closed once its output is written, or at this time.
     closes_at: Option<Monotonic>,
     pub(super) since: Monotonic,
@@ -193,7 +199,10 @@ impl Clients {
     /// Accepts connections; returns the new ones.
     pub(super) fn accept(&mut self, now: Monotonic) -> Vec<(ConnectionId, SocketAddr)> {
         let mut accepted = Vec::new();
-        while self.is_accepting && now >= self.accept_at && accepted.len() < ACCEPTS_AT_ONCE {
+        for _ in 0..ACCEPTS_AT_ONCE {
+            if !self.is_accepting || now < self.accept_at {
+                break;
+            }
             match self.listener.accept() {
                 // The connection is closed: there are too many.
                 Ok((_, address)) if self.is_above_limit(address.ip()) => {}
@@ -231,6 +240,7 @@ impl Clients {
             is_queued: false,
             is_paused: false,
             is_full: false,
+            is_withheld: false,
             closes_at: None,
             since: now,
             received: 0,
@@ -250,33 +260,42 @@ impl Clients {
     /// Reads from all ready connections in turn and passes their input to `take`, which returns the bytes of output that
     /// the turn has produced.
     pub(super) fn read(&mut self, mut take: impl FnMut(ConnectionId, Input) -> usize) {
-        let mut made = 0;
+        let (mut made, mut input) = (0, 0);
         for _ in 0..self.ready.len() {
-            if made >= TURN_OUTPUT_BYTES {
+            if made >= TURN_OUTPUT_BYTES || input >= TURN_INPUT_BYTES {
                 break;
             }
             let Some(id) = self.ready.pop_front() else { break };
             if let Some(client) = self.by_id.get_mut(&id) {
                 client.is_queued = false;
             }
-            self.read_one(id, &mut made, &mut take);
+            input += self.read_one(id, &mut made, &mut take);
         }
     }
 
-    fn read_one(&mut self, id: ConnectionId, made: &mut usize, take: &mut impl FnMut(ConnectionId, Input) -> usize) {
-        let mut taken = 0;
+    /// Takes frames of one connection; returns their bytes.
+    fn read_one(
+        &mut self,
+        id: ConnectionId,
+        made: &mut usize,
+        take: &mut impl FnMut(ConnectionId, Input) -> usize,
+    ) -> usize {
+        let (mut taken, mut bytes_taken) = (0, 0);
         loop {
-            let Some(client) = self.by_id.get_mut(&id) else { return };
+            let Some(client) = self.by_id.get_mut(&id) else { return bytes_taken };
             if client.is_paused || client.closes_at.is_some() {
-                return;
+                return bytes_taken;
             }
-            if taken >= FRAMES_AT_ONCE || *made >= TURN_OUTPUT_BYTES {
-                return self.queue(id);
+            if taken >= FRAMES_AT_ONCE || bytes_taken >= FRAME_BYTES_AT_ONCE || *made >= TURN_OUTPUT_BYTES {
+                self.queue(id);
+                return bytes_taken;
             }
             let held = client.frames.held();
             match client.frames.next() {
                 Ok(Some(frame)) => {
-                    self.input_bytes -= held - client.frames.held();
+                    let bytes = held - client.frames.held();
+                    self.input_bytes -= bytes;
+                    bytes_taken += bytes;
                     client.has_greeted = true;
                     client.received += 1;
                     self.received += 1;
@@ -285,11 +304,14 @@ impl Clients {
                     continue;
                 }
                 Ok(None) if client.is_readable => {}
-                Ok(None) => return,
-                Err(_) => return self.closed(id, made, take),
+                Ok(None) => return bytes_taken,
+                Err(_) => {
+                    self.closed(id, made, take);
+                    return bytes_taken;
+                }
             }
             match client.stream.read(&mut self.buffer) {
-                Ok(0) => return self.closed(id, made, take),
+                Ok(0) => break,
                 Ok(count) => {
                     let mut bytes = &self.buffer[..count];
                     if client.first.len() < 4 {
@@ -298,8 +320,10 @@ impl Clients {
                         bytes = &bytes[missing..];
                         let Some(first) = client.first.first_chunk::<4>().copied() else { continue };
                         if first.iter().all(u8::is_ascii_lowercase) {
-                            *made = take(id, Input::Command(first));
-                            return;
+                            take(id, Input::Command(first));
+                            // Its answer may be long: one command ends a turn.
+                            *made = TURN_OUTPUT_BYTES;
+                            return bytes_taken;
                         }
                         client.frames.push(&first);
                         self.input_bytes += 4;
@@ -308,14 +332,16 @@ impl Clients {
                     client.frames.push(bytes);
                     self.input_bytes += client.frames.held() - held;
                     if self.input_bytes > ALL_INPUT_BYTES_MAX {
-                        return self.closed(id, made, take);
+                        break;
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => client.is_readable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return self.closed(id, made, take),
+                Err(_) => break,
             }
         }
+        self.closed(id, made, take);
+        bytes_taken
     }
 
     fn closed(&mut self, id: ConnectionId, made: &mut usize, take: &mut impl FnMut(ConnectionId, Input) -> usize) {
@@ -372,7 +398,15 @@ impl Clients {
     pub(super) fn flush(&mut self, server: &Server, now: Monotonic, changes: &mut Vec<(ConnectionId, Output)>) {
         for id in std::mem::take(&mut self.dirty) {
             let Some(client) = self.by_id.get_mut(&id) else { continue };
-            if !server.may_send(id, now) {
+            // Output of a session that may have expired elsewhere is not written later either: once the server has closed
+            // the connection, it no longer says so.
+            if client.is_withheld && client.closes_at.is_some() {
+                self.remove(id);
+                changes.push((id, Output::Closed));
+                continue;
+            }
+            client.is_withheld = !server.may_send(id, now);
+            if client.is_withheld {
                 self.dirty.insert(id);
                 continue;
             }

@@ -71,8 +71,8 @@ struct Snapshot {
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     pub(super) events: Vec<Event>,
-    /// The log is trimmed beyond the server's applied position: it must start again from a snapshot.
-    pub(super) is_left_behind: bool,
+    /// The log was found trimmed up to here. If the server has not applied that much, it must start again from a snapshot.
+    pub(super) trimmed: Option<Position>,
 }
 
 /// The log's driver.
@@ -351,7 +351,7 @@ impl Log {
             if let Content::Trimmed { mark } = content
                 && mark > position
             {
-                heard.is_left_behind = true;
+                heard.trimmed = Some(Position(mark.0));
                 return;
             }
             if position.0 != next {

@@ -181,9 +181,10 @@ impl Service {
         for (connection, change) in std::mem::take(&mut self.changes) {
             self.server.handle(change_event(connection, change), now);
         }
-        let Heard { events, is_left_behind } = self.log.take(now.monotonic);
-        self.is_left_behind = is_left_behind;
+        let Heard { events, trimmed } = self.log.take(now.monotonic);
         events.into_iter().for_each(|event| self.server.handle(event, now));
+        // The server may have passed the mark meanwhile, with its own batches.
+        self.is_left_behind = trimmed.is_some_and(|mark| mark.0 > self.server.state().next().0);
         if self.timer <= now.monotonic {
             self.timer = Monotonic::NEVER;
             self.server.handle(Event::Timer, now);
