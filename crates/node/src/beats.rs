@@ -1,20 +1,24 @@
-//! One heartbeat for all cohorts of a pair of nodes that are at rest (Spinnaker 4 and 7; guarantees 2, 3 and 14).
+//! One batched heartbeat per pair of nodes for all idle cohorts (Spinnaker 4 and 7; guarantees 2, 3 and 14).
 //!
-//! What a leader would say to a follower at rest is a function of the epoch and the last LSN (`replication`, `rest`).
-//! So a node keeps, for each other node, the list of the cohorts that it leads and that are at rest there. Every
-//! heartbeat interval it sends one [`Message::Beat`], which names that list. The list itself is sent along until the
-//! other node answers that it has it. The answer names the cohorts that it does *not* vouch for, which are none as a
-//! rule.
+//! The heartbeat of a leader to an idle follower is a function of the epoch and the last LSN (`replication`, `rest`).
+//! Each node therefore keeps, for each peer, the list of cohorts that it leads and that are idle on that peer. Every
+//! heartbeat interval it sends one [`Message::Beat`] that names the list by its number. The beat includes the list
+//! itself
+//! until the peer confirms that it has it. The reply names the cohorts that the peer does *not* vouch for, usually
+//! none.
 //!
-//! A beat stands for the heartbeats of the cohorts in its list, and its answer for theirs:
-//! * a list has a number, which it keeps for the life of the process; a list that changed is another;
-//! * an answer counts for the cohorts of the list that it names, in the epochs that the list names, from the moment at
-//!   which the beat was sent;
-//! * who is in a list and not vouched for, or gets no answer for a lease, is sent heartbeats of its own again.
+//! A beat replaces the heartbeats of the cohorts in its list, and its reply replaces their replies:
+//! * A list has a number, unique within the process. A changed list gets a new number.
+//! * A reply counts for the cohorts of the list that it names, in the epochs of that list, as of the moment the beat
+//!   was
+//! sent.
+//! * A listed cohort that the peer refuses, or that gets no reply for the duration of a lease, returns to individual
+//! heartbeats.
 //!
-//! How old a follower's state may be it learns from beats, too (guarantee 15; `replication`, `staleness`): an answer
-//! shows the follower's clock, and when it comes in, the leader sees of which cohorts of the list it holds the lease,
-//! with nothing committed that the list doesn't name. The next beat of that list says so.
+//! Beats also bound the staleness of followers (guarantee 15; `replication`, `staleness`). A reply carries the
+//! follower's
+//! clock. When it arrives, the leader determines for which listed cohorts it holds the lease and has committed nothing
+//! beyond the list. The next beat of that list reports the result.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -27,16 +31,16 @@ use crate::message::{Beaten, Heard, List, ListId, Message};
 use crate::node::{AT_ONCE, Node};
 use crate::replica::Replica;
 
-/// Lists that an answer may still be under way for. One more is made by each beat at most, so that they go back further
-/// than a lease with the default times.
+/// Maximum number of lists for which a reply is still accepted. Each beat creates at most one list, so with the
+/// default intervals these lists reach back further than a lease.
 const LISTS_MAX: usize = 8;
 
-/// The beats to and from every other node.
+/// Batched heartbeats to and from every peer.
 #[derive(Debug, Default)]
 pub(crate) struct Beats {
-    /// What this node tells each other one.
+    /// State of the beats that this node sends to each peer.
     told: BTreeMap<NodeId, Told>,
-    /// The newest list that each other node's present process has told this one.
+    /// The newest list received from the current process of each peer.
     heard: BTreeMap<NodeId, (ListId, List)>,
     last: ListId,
     next_at: Monotonic,
@@ -44,21 +48,21 @@ pub(crate) struct Beats {
 
 #[derive(Debug, Default)]
 struct Told {
-    /// The cohorts that we lead and that are at rest there.
+    /// The cohorts that this node leads and that are idle on the peer.
     resting: BTreeMap<CohortId, Rest>,
     has_changed: bool,
-    /// The newest last.
+    /// Ordered by age, newest last.
     lists: VecDeque<(ListId, List)>,
-    /// The newest that it has answered to have.
+    /// The newest list that the peer has confirmed.
     known: ListId,
-    /// When the newest beat that was answered was sent; before the first, when the beats began.
+    /// When the newest answered beat was sent. Before the first reply: when the beats started.
     answered: Monotonic,
-    /// What that answer tells of a list.
+    /// The result of that reply, for the next beat of the same list.
     heard: Option<(ListId, Heard)>,
 }
 
 impl Told {
-    /// Notes whether a cohort is at rest there.
+    /// Records whether a cohort is idle on the peer.
     fn note(&mut self, cohort: CohortId, rest: Option<Rest>, now: Monotonic) {
         if self.resting.is_empty() {
             self.answered = now;
@@ -76,28 +80,28 @@ impl Told {
 }
 
 impl Beats {
-    /// The peer's process is a new one: it has been told nothing, and what its earlier one told is void.
+    /// The peer has a new process: it has no list of ours, and the lists of its previous process are void.
     pub(crate) fn peer_restarted(&mut self, peer: NodeId) {
         self.heard.remove(&peer);
         if let Some(told) = self.told.get_mut(&peer) {
             told.known = ListId(0);
-            // Its clock may begin anew with its machine.
+            // A reboot of its machine may reset its clock.
             told.heard = None;
         }
     }
 
-    /// The node has left.
+    /// The node has been removed from the cluster.
     pub(crate) fn forget_peer(&mut self, peer: NodeId) {
         self.told.remove(&peer);
         self.heard.remove(&peer);
     }
 
-    /// When the next beat is due, if there is one.
+    /// When the next beat is due; `None` if no peer has an idle cohort.
     pub(crate) fn next_timer(&self) -> Option<Monotonic> {
         self.told.values().any(|told| !told.resting.is_empty()).then_some(self.next_at)
     }
 
-    /// The newest list for a peer, under a number of its own.
+    /// Returns the newest list for a peer, and numbers it if it has changed.
     fn present_list(&mut self, peer: NodeId) -> Option<(ListId, List)> {
         let told = self.told.get_mut(&peer)?;
         if std::mem::take(&mut told.has_changed) {
@@ -112,7 +116,7 @@ impl Beats {
 }
 
 impl Node {
-    /// Notes with whom a cohort is at rest.
+    /// Records on which peers a cohort is idle.
     pub(crate) fn note_rest(&mut self, id: CohortId, now: Now) {
         let cohort = self.replicas.get(&id).map(|replica| &replica.cohort);
         for peer in self.cluster.peers.keys() {
@@ -123,7 +127,7 @@ impl Node {
         }
     }
 
-    /// Sends each other node its beat, if it is time.
+    /// Sends the beats to all peers if they are due.
     pub(crate) fn on_beat_timer(&mut self, now: Now) {
         if self.beats.next_at > now.monotonic {
             return;
@@ -138,7 +142,7 @@ impl Node {
     fn beat_to(&mut self, peer: NodeId, now: Now) {
         let Some(told) = self.beats.told.get(&peer).filter(|told| !told.resting.is_empty()) else { return };
         if told.answered + self.config.timing.lease <= now.monotonic {
-            // Each is to find out for itself whether it has a majority still.
+            // Each cohort must determine for itself whether it still has a majority.
             let all: Vec<CohortId> = told.resting.keys().copied().collect();
             return self.rouse(peer, all, now);
         }
@@ -152,7 +156,7 @@ impl Node {
         self.send(peer, Message::Beat { list, cohorts, sent: now.monotonic, heard }, AT_ONCE, None);
     }
 
-    /// Has cohorts ask that peer for votes by themselves.
+    /// Returns cohorts to individual heartbeats with that peer.
     fn rouse(&mut self, peer: NodeId, cohorts: impl IntoIterator<Item = CohortId>, now: Now) {
         for id in cohorts {
             self.with_cohort(id, now, |cohort, _| cohort.rouse(peer, now));
@@ -160,7 +164,7 @@ impl Node {
         }
     }
 
-    /// A beat: vouches for every cohort of its list that is as the list says.
+    /// Handles a beat: vouches for every listed cohort whose state matches the list.
     pub(crate) fn beat_received(
         &mut self,
         from: NodeId,
@@ -177,7 +181,7 @@ impl Node {
         let Some(cohorts) = known else {
             return self.send(from, Message::BeatAnswer { list, sent, at, beaten: Beaten::UnknownList }, AT_ONCE, None);
         };
-        // It may have left.
+        // The sender may have been removed.
         let Some(sender) = self.cluster.member(from) else { return };
         let mut refused = Vec::new();
         let mut manifest = ManifestId(0);
@@ -187,7 +191,7 @@ impl Node {
                 Some((replica.cohort.vouch(sender, *rest, heard, now)?, replica.cohort.next_timer(now.monotonic)))
             };
             match self.replicas.quietly(*id).and_then(vouch) {
-                // Nothing else waits for a vote renewed, or a younger age.
+                // No other work waits for a renewed vote or a lower staleness bound.
                 Some((promised, next)) => {
                     manifest = manifest.max(promised);
                     self.replicas.wake_at(*id, next);
@@ -199,7 +203,7 @@ impl Node {
         self.send(from, Message::BeatAnswer { list, sent, at, beaten: Beaten::Vouched { refused } }, after, None);
     }
 
-    /// The answer to a beat: a vote for every cohort of the list that it names, but for those refused.
+    /// Handles the reply to a beat: a lease vote for every cohort of the named list, except those refused.
     pub(crate) fn beat_answered(
         &mut self,
         from: NodeId,
@@ -208,13 +212,13 @@ impl Node {
         beaten: Beaten,
         now: Now,
     ) {
-        // It may have left.
+        // The sender may have been removed.
         let Some(told) = self.beats.told.get_mut(&from) else { return };
         let Beaten::Vouched { refused } = beaten else {
             told.known = ListId(0);
             return;
         };
-        // Of a list so old no answer counts any more.
+        // Replies to lists older than those kept are ignored.
         let Some(cohorts) = told.list(list) else { return };
         let heeded = |_: &CohortId| !planted(Bug::BeatRefusalsIgnored);
         let refused: BTreeSet<CohortId> = refused.into_iter().filter(heeded).collect();
@@ -223,7 +227,7 @@ impl Node {
         let sent = if planted(Bug::BeatFromReceipt) { now.monotonic } else { sent };
         let mut except = Vec::new();
         for (id, rest) in cohorts.iter() {
-            // A lease grows by it, and nothing waits for that.
+            // This extends a lease, and no other work waits for that.
             let mut vouched = |replica: &mut Replica| replica.cohort.vouched(from, *rest, (sent, at), now.monotonic);
             let is_refused = refused.contains(id);
             if is_refused || !self.replicas.quietly(*id).is_some_and(&mut vouched) {
@@ -231,7 +235,7 @@ impl Node {
             }
         }
         if let Some(told) = self.beats.told.get_mut(&from) {
-            // Where nobody has a lease, as without leases at all, there is nothing to tell.
+            // If no cohort of the list has a lease (leases may be disabled), there is nothing to report.
             told.heard = (except.len() < cohorts.len()).then_some((list, Heard { at, except }));
         }
         let is_listed = |id: &CohortId| self.beats.told.get(&from).is_some_and(|told| told.resting.contains_key(id));

@@ -1,6 +1,6 @@
-//! Writes into a tablet whose compactions fall behind are slowed down little by little, so that they never have to
-//! stand still until one has ended. Each gets a turn of its own, in the order in which they came, at the pace that the
-//! tablet's tree allows ([`store::tree::Tree::pace`]).
+//! Write throttle: slows down writes to a tablet whose compactions fall behind, so that writes never stall until a
+//! compaction ends. Each write gets a time slot in arrival order, at the rate that the tablet's tree allows
+//! ([`store::tree::Tree::pace`]).
 
 use base::{CohortId, Duration, Monotonic, Now};
 use machine::Failure;
@@ -8,13 +8,13 @@ use machine::Failure;
 use crate::node::Node;
 use crate::pending::{PendingId, Place};
 
-/// Turns are given out no further ahead: who would have to wait longer is refused, and may come again. Shorter than the
-/// time after which a node that forwarded a write asks somebody else.
+/// How far ahead slots are assigned. A write that would wait longer is refused and may be retried. This is shorter
+/// than the time after which a node that forwarded a write tries another node.
 const AHEAD_MAX: Duration = Duration::from_millis(400);
-/// Turns are rounded up to whole ones of these, so that a timer wakes the machine for many at a time.
+/// Slots are rounded up to a multiple of this, so that one timer wakes the machine for many writes.
 const GRAIN: u64 = Duration::from_millis(1).0;
 
-/// How far the turns of one tablet's writes are given out.
+/// The time through which slots for writes to one tablet are assigned.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Brake {
     free_at: Monotonic,
@@ -25,12 +25,12 @@ pub(crate) struct Brake {
 enum Turn {
     Now,
     At(Monotonic),
-    /// Too far ahead.
+    /// The next slot is too far ahead: the write is refused.
     Never,
 }
 
 impl Brake {
-    /// The turn of a write of so many bytes, where so many bytes a second may be written.
+    /// Assigns a slot to a write of `bytes` bytes, at a rate of `pace` bytes per second.
     fn turn(&mut self, bytes: u64, pace: u64, now: Monotonic) -> Turn {
         let turn = self.free_at.max(now);
         if turn.since(now) > AHEAD_MAX {
@@ -43,7 +43,7 @@ impl Brake {
 }
 
 impl Node {
-    /// Whether the disk has no room, or doesn't keep up with what is written, so that a write is refused, or waits.
+    /// Refuses or delays a write if the disk is full or can't keep up. Returns whether it did.
     pub(crate) fn held_up(&mut self, id: PendingId, cohort: CohortId, now: Now) -> bool {
         if let Some(failure) = self.no_room(now) {
             self.complete(id, Err(failure), None);
@@ -90,7 +90,7 @@ mod tests {
 
     const MILLI: u64 = GRAIN;
 
-    /// Asks that a row be written of which a few fill a memtable.
+    /// Submits a row write. A few such rows fill a memtable.
     fn write(bench: &mut Bench, number: u64) -> RequestId {
         let mutations = vec![Mutation { column: "c".into(), value: Some(Bytes::from(vec![7; 20])), condition: None }];
         let write = Write { stamp: None, key: "k".into(), mutations };
@@ -98,7 +98,7 @@ mod tests {
         RequestId(number)
     }
 
-    /// No compaction ever ends. Writers don't come to a standstill, and who comes in crowds is told to come again.
+    /// No compaction ever ends: writes continue at a reduced rate, and a burst is refused with a retriable error.
     #[test]
     fn where_compactions_fall_behind_writers_are_slowed_down_and_not_stopped() {
         let tiny = Config {
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn turns_follow_each_other_at_the_pace_and_no_further_ahead_than_they_may() {
         let (mut brake, start) = (Brake::default(), Monotonic(1_000 * MILLI));
-        // 1,000 bytes take 2.5 ms.
+        // 1,000 bytes take 2.5 ms at this rate.
         let mut turn = |after: u64| brake.turn(1_000, 400_000, start + Duration(after * MILLI));
         let at = |after: u64| Turn::At(start + Duration(after * MILLI));
         assert_eq!([turn(0), turn(0), turn(0), turn(4)], [Turn::Now, at(3), at(5), at(8)]);

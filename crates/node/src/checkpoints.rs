@@ -1,5 +1,5 @@
-//! When states are written as checkpoints and memtables as tables, so that the log may go; when tables are compacted
-//! and when they are removed; and what a leader does now and then (guarantees 3, 10 and 16).
+//! Schedules checkpoints, memtable flushes, compactions and the removal of files, and the periodic housekeeping of
+//! leaders (guarantees 3, 10 and 16). Checkpoints and flushes let the log be truncated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,33 +19,33 @@ use crate::replica::{Replica, Written};
 use crate::roster;
 use crate::transfer::Arrived;
 
-/// How long nothing is written of a cohort after there was no room for it.
+/// How long a cohort's checkpoints pause after the disk was full.
 const NO_SPACE_PAUSE: Duration = Duration::from_millis(5_000);
 
-/// Every cohort is looked at so many times while the log grows by as much as one may fall back.
+/// All cohorts are checked this many times while the log grows by the lag that one cohort may have.
 const LOOKS_AT_LAG: u64 = 16;
 
 /// A unit of a log that has trimmed tables of such a part of as much log as a checkpoint may be behind gets a new one:
 /// their space is given back soon after the trim, whether or not more is appended.
 const TRIMMED_PART: u64 = 16;
 
-/// When checkpoints are due: what is looked for at no more cohorts than need be.
+/// Decides when checkpoints are due, while examining as few cohorts as possible.
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoints {
     last: CheckpointId,
-    /// Until then the disk is said to be full.
+    /// The node reports the disk as full until this time.
     pub(crate) full_until: Monotonic,
-    /// How much the node must have appended before all cohorts are asked how far they have fallen back.
+    /// The number of appended bytes at which all cohorts are checked for lag next.
     all_at: u64,
-    /// Bytes of memtables, of every cohort that has any, ...
+    /// Memtable bytes per cohort, for cohorts that have any.
     memtables: BTreeMap<CohortId, u64>,
-    /// ... in the order of their sizes, ...
+    /// The same, ordered by size.
     by_size: BTreeSet<(u64, CohortId)>,
-    /// ... and of all.
+    /// Sum of all memtable bytes.
     memtables_bytes: u64,
-    /// Cohorts with tables whose place others took, but which a manifest may still name.
+    /// Cohorts with replaced tables that a manifest may still name.
     leftovers: BTreeSet<CohortId>,
-    /// Tables that no storage has any more.
+    /// Tables that no storage uses any more.
     removed: Leftovers,
 }
 
@@ -63,22 +63,22 @@ impl Checkpoints {
         }
     }
 
-    /// Whether all memtables together have so much that writes wait for the disk: twice that from which on they are
-    /// flushed, whatever each of them has.
+    /// Whether the total size of memtables requires writes to wait for the disk. The limit is twice the size at which
+    /// flushes start, regardless of the size of any one memtable.
     pub(crate) fn are_memtables_full(&self, config: &NodeConfig) -> bool {
         self.memtables_bytes >= 2 * config.memtables_bytes
     }
 
-    /// The cohort whose memtables are the largest.
+    /// The cohort with the largest memtable.
     fn largest(&self) -> Option<CohortId> {
         self.by_size.last().map(|(_, id)| *id)
     }
 }
 
 impl Node {
-    /// Begins the checkpoints that are due: of cohorts whose newest is so far back that it keeps much of the log, and
-    /// of those whose memtables take much memory. Looks at those to which something has happened, and now and then at
-    /// all: the others only fall back as the whole log grows.
+    /// Starts the checkpoints that are due: for cohorts whose newest checkpoint is so old that it retains much of the
+    /// log, and for those whose memtables use much memory. Examines cohorts with recent activity, and all cohorts
+    /// periodically, because an idle cohort falls behind only as the node's whole log grows.
     pub(crate) fn begin_checkpoints(&mut self, settled: &BTreeSet<CohortId>, now: Now) {
         for id in settled {
             let replica = self.replicas.get(id);
@@ -168,10 +168,10 @@ impl Node {
         replica.on_disk.written = Some(Written { checkpoint, state, membership, flushed });
     }
 
-    /// There was no room for a checkpoint: another is begun after a while.
+    /// A checkpoint failed because the disk was full. Another is started after a pause.
     pub(crate) fn checkpoint_failed(&mut self, id: CohortId, failed: CheckpointId, now: Now) {
         self.disk_full(now);
-        // It may have left since the checkpoint was begun.
+        // The replica may have been removed since the checkpoint started.
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         replica.on_disk.not_before = now.monotonic + NO_SPACE_PAUSE;
         if let Some(arrived) = replica.arrived.take_if(|arrived| arrived.being_written == Some(failed)) {
@@ -183,11 +183,11 @@ impl Node {
         }
     }
 
-    /// Has the manifest name the checkpoints that our own log is forced through, and no other: a majority may have
-    /// committed, and we applied, what our own disk doesn't hold yet (guarantee 3).
+    /// Names in the manifest only those checkpoints through which this node's own log is forced. A majority may have
+    /// committed entries, and this node applied them, that its own disk does not hold yet (guarantee 3).
     pub(crate) fn name_checkpoints(&mut self, settled: &BTreeSet<CohortId>) {
         for id in settled {
-            // It may have left in this very step.
+            // The replica may have been removed in this step.
             let Some(replica) = self.replicas.quietly(*id) else { continue };
             let forced = replica.cohort.forced();
             let on_disk = &mut replica.on_disk;
@@ -202,9 +202,9 @@ impl Node {
                 if let Some(flushed) = flushed {
                     storage.flushed(&flushed);
                 }
-                // There may be more that compactions may let go, too: old versions, and what was split off.
+                // Compactions may now drop more: old versions, and rows outside the range after a split.
                 on_disk.may_compact = true;
-                // Of a machine whose table was dropped none are left, though there was nothing to flush.
+                // After a drop of its table the storage has no files, although there was nothing to flush.
                 on_disk.tables = storage.files().into();
                 self.outgoing.manifest_for = Some(*id);
                 self.outgoing.outbox.change_manifest();
@@ -213,7 +213,7 @@ impl Node {
         self.forget_gone();
     }
 
-    /// Begins compactions where tables have changed and want one.
+    /// Starts compactions where tables have changed and a compaction is due.
     pub(crate) fn begin_compactions(&mut self, settled: &BTreeSet<CohortId>, now: Now) {
         for id in settled {
             let Some(replica) = self.replicas.quietly(*id) else { continue };
@@ -256,7 +256,7 @@ impl Node {
         }
     }
 
-    /// Another tree took the place of the one that these tables were made of, or it is gone: they are of no use.
+    /// Discards compaction outputs whose input tree was replaced or removed.
     pub(crate) fn discard(&mut self, outputs: Option<Outputs>) {
         let files: Vec<FileId> = outputs.map(|outputs| outputs.made).unwrap_or_default();
         if !files.is_empty() {
@@ -264,8 +264,9 @@ impl Node {
         }
     }
 
-    /// A tablet's table is dropped, and nothing is left in its tree. The manifest goes on to name the tables that were
-    /// in it, beside the checkpoint of which they are the rows, until it names a checkpoint of what is left.
+    /// A tablet's table was dropped and its tree is empty. The manifest continues to name the tree's files together
+    /// with
+    /// the checkpoint whose rows they hold, until it names a checkpoint of the new state.
     pub(crate) fn rows_dropped(&mut self, id: CohortId) {
         let replica = expected!(self.replicas.get_mut(&id), "an entry was applied by it");
         replica.on_disk.is_wanted = true;
@@ -273,7 +274,7 @@ impl Node {
         self.discard(unused);
     }
 
-    /// A manifest is forced: tables that it names no more may go, once nobody reads them.
+    /// A manifest is forced: tables that it no longer names may be removed once no read uses them.
     pub(crate) fn tables_forced(&mut self, through: ManifestId) {
         self.drops.tables_forced(through);
         for (_, replica) in self.replicas.all_quietly() {
@@ -283,7 +284,7 @@ impl Node {
         }
     }
 
-    /// Removes the tables that nobody names or reads.
+    /// Removes the tables that no manifest names and no read uses.
     pub(crate) fn remove_tables(&mut self) {
         self.checkpoints.leftovers.retain(|id| {
             let Some(replica) = self.replicas.quietly(*id) else { return false };
@@ -298,8 +299,8 @@ impl Node {
         }
     }
 
-    /// Has the whole state that arrived take the place of ours, once it is on disk. What was split off here rests on
-    /// ours until the manifest names it: then this waits.
+    /// Installs a received state snapshot once it is on disk. If replicas split off here still depend on the current
+    /// state, the installation waits until the manifest names them.
     pub(crate) fn install(&mut self, id: CohortId, now: Now) {
         let is_written = |replica: &Replica| replica.arrived.as_ref().is_some_and(|arrived| arrived.written.is_some());
         if !self.replicas.get(&id).is_some_and(is_written) || self.has_unnamed_children(id) {
@@ -311,8 +312,8 @@ impl Node {
         let (state, files) = (arrived.state.clone(), arrived.files());
         let membership = SharedMembership::clone(&arrived.membership);
         let shared = SharedMembership::clone(&membership);
-        // Where logs are in main memory, a later leader may have declared some of it lost, and we may have acknowledged
-        // what came in its place (guarantee 11).
+        // With in-memory logs a later leader may have declared part of this state lost, and this replica may have
+        // acknowledged entries that replaced that part (guarantee 11).
         let is_in_memory = replica.cohort.config().durability == Durability::Memory;
         let may_be_lost = is_in_memory && arrived.epoch != replica.cohort.promised().epoch;
         if !may_be_lost && replica.cohort.install(at.lsn, at.timestamp, shared, now, &mut self.outgoing.outbox) {
@@ -327,7 +328,7 @@ impl Node {
         self.drain(id, now);
     }
 
-    /// The manifest names the whole state that arrived: it is this replica's own now.
+    /// The manifest names the received snapshot, so it is now the state of this replica.
     pub(crate) fn installed(&mut self, id: CohortId, lsn: Lsn) {
         let replica = expected!(self.replicas.get_mut(&id), "a replica says so of itself");
         let arrived =
@@ -348,8 +349,8 @@ impl Node {
         self.logs.has_work = true;
     }
 
-    /// What a leader proposes now and then, if it is time: the nodes, once; sessions and old versions that may go. All
-    /// cohorts have it at the same moments, so that a thousand of them wake a node as often as one.
+    /// Periodic proposals of a leader: the list of nodes (once), and the expiry of sessions and old versions. All
+    /// cohorts are due at the same times, so that a thousand of them wake the node no more often than one.
     pub(crate) fn housekeeping(&mut self, id: CohortId, now: Now) {
         let is_due = |replica: &Replica| replica.housekeeping_at <= now.monotonic && replica.cohort.leads();
         if !self.replicas.get(&id).is_some_and(is_due) {

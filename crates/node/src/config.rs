@@ -1,30 +1,32 @@
-//! What a node is told when it starts.
+//! Configuration of a node at start.
 
 use base::{Duration, Member};
 use replication::{Limits, Timing};
 
-/// A node's place in the universe, and how it is tuned.
+/// A node's identity in the cluster, and its tuning parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeConfig {
-    /// The nodes' addresses for the catalogue, in the order of the universe's members: peers', then clients'.
+    /// Addresses of the nodes for the catalog, in the order of the cluster's members: peer address, then client
+    /// address.
     pub addresses: Vec<(Member, String, String)>,
-    /// Times of every cohort.
+    /// Timing parameters of every cohort.
     pub timing: Timing,
-    /// Sizes of every cohort.
+    /// Size limits of every cohort.
     pub limits: Limits,
-    /// What spreads the timers of different nodes.
+    /// Seed that spreads the timers of different nodes.
     pub seed: u64,
-    /// Bytes of log, at least, after which a cohort's state is written as a checkpoint so that the log may go.
+    /// Minimum bytes of log after which a cohort's state is checkpointed, so that the log can be truncated.
     pub checkpoint_log_bytes: u64,
-    /// Bytes that one tablet's memtables may have before its writes wait for the disk.
+    /// Maximum bytes in the memtables of one tablet before its writes wait for the disk.
     pub memtable_bytes_max: u64,
-    /// Bytes of all memtables of the node from which on the largest is flushed. With twice as many all writes wait.
+    /// Total memtable bytes of the node above which the largest memtable is flushed. At twice this size all writes
+    /// wait.
     pub memtables_bytes: u64,
-    /// Bytes in a second, at most, of a whole state that is sent to a replica far behind.
+    /// Maximum rate at which a state snapshot is sent to a replica that is far behind, in bytes per second.
     pub transfer_bytes_per_second: u64,
-    /// How long after its last use a session may be forgotten, by the cohort's timestamps.
+    /// Time since its last use after which a session may expire, measured by the cohort's timestamps.
     pub session_lifetime: Duration,
-    /// How often a leader looks for sessions and versions that may go.
+    /// Interval at which a leader checks for sessions and versions that may expire.
     pub housekeeping: Duration,
 }
 

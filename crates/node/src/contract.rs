@@ -1,14 +1,16 @@
-//! The contract between the node machine and whoever drives it: events with a time go in, ONE ordered list of actions
-//! comes out. The runtime drives it with real sockets, files and clocks; the simulator with its own.
+//! The interface between the node machine and its driver: timed events go in, one ordered list of actions comes out.
+//! The runtime drives it with real sockets, files and clocks; the simulator drives it with simulated ones.
 //!
-//! What a driver owes the machine:
-//! * It carries actions out in order; an action that names a [`Durable`] waits until that much is forced, and no other
-//!   action waits for it.
-//! * A reply or message that names a `valid_until` leaves only if the monotonic clock, read *after* the machine
-//!   answered, is not past it; otherwise the driver hands [`Event::AnswerExpired`] back (guarantees 12 and 14).
-//! * [`Action::Append`] records reach the log in order; a completion is published only for what one successful force
-//!   covered; after a failed force the process ends (guarantee 25).
-//! * Between two events no time passes for the machine: it never reads a clock.
+//! Obligations of a driver:
+//! * It carries out actions in order. An action that names a [`Durable`] waits until that much is forced, and does not
+//! delay other actions.
+//! * It sends a reply or message that has a `valid_until` only if the monotonic clock, read *after* the machine
+//!   produced
+//! it, is not past that time. Otherwise it returns [`Event::AnswerExpired`] (guarantees 12 and 14).
+//! * Records of [`Action::Append`] reach the log in order. The driver reports completion only for records covered by
+//!   one
+//! successful force. After a failed force the process ends (guarantee 25).
+//! * The machine never reads a clock. Time passes only with events.
 
 use base::{Boot, CohortId, Entry, Force, Lsn, Member, Monotonic, NodeId, Record, Sequence, Timestamp};
 use bytes::Bytes;
@@ -26,72 +28,73 @@ use crate::views::ReadView;
 
 pub use replication::{Durable, ManifestId, WriteId};
 
-/// A request that a door handed in: the door's own number for it.
+/// Identifies a request submitted by a server endpoint of this node. The endpoint assigns the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// Numbers the reads of the log that the machine asked for.
+/// Identifies a log or file read that the machine requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadId(pub u64);
 
-/// Numbers the evaluations that the machine asked for.
+/// Identifies an evaluation that the machine requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EvaluationId(pub u64);
 
-/// Numbers the checkpoints that were begun in this process. Two of one cohort may be of the same entry: a replica that
-/// left, and came back, may be given the state that it had, while the one before it is still being written.
+/// Identifies a checkpoint started in this process. Two checkpoints of one cohort may cover the same entry: a replica
+/// that was removed and came back may receive its former state while the earlier checkpoint is still being written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CheckpointId(pub u64);
 
-/// Numbers the whole states that began to arrive in this process.
+/// Identifies an incoming state snapshot in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ArrivalId(pub u64);
 
-/// Numbers the storages that a cohort had in this process: what was begun for an earlier one is of no use any more.
+/// Identifies a storage of a cohort in this process. Work started for an earlier storage is discarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lineage(pub u64);
 
-/// What happens to the machine.
+/// An input of the machine.
 #[derive(Debug)]
 pub enum Event {
-    /// The moment asked for with [`Action::SetTimer`] has come (or passed, or was never asked for: harmless).
+    /// The timer of [`Action::SetTimer`] fired. A spurious or late timer is harmless.
     Timer,
-    /// A message arrived. The driver has dropped what an earlier process of the sender sent, and what was meant for an
-    /// earlier process of this node.
+    /// A message arrived. The driver has dropped messages from earlier processes of the sender, and messages addressed
+    /// to earlier processes of this node.
     Message {
         /// The sender.
         from: NodeId,
-        /// The sender's start.
+        /// The boot of the sender's process.
         boot: Boot,
-        /// What it says.
+        /// The message.
         message: Message,
     },
-    /// A peer has made its process known. The driver says so before it hands in that process's first message, and
-    /// before it addresses any message to it: what an earlier process of the peer had acknowledged counts no more.
+    /// A peer's process has identified itself. The driver reports this before it delivers the first message of that
+    /// process and before it sends any message to it: acknowledgements of an earlier process no longer count.
     PeerStarted {
-        /// The peer. Of a number that the catalogue here says nothing of yet, it is who it says it is: nobody is given
-        /// the universe's name before the roster holds them.
+        /// The peer. If the local catalog does not know its number yet, its own claim is trusted: a node gets the
+        /// cluster's
+        /// name only after it is in the roster.
         from: Member,
-        /// Its start.
+        /// The boot of its process.
         boot: Boot,
     },
-    /// A door hands in a request.
+    /// A server endpoint submits a request.
     Request {
-        /// The door's number for it.
+        /// The endpoint's number for the request.
         id: RequestId,
-        /// By then it must have an answer.
+        /// The reply is due by this time.
         deadline: Monotonic,
-        /// What is asked.
+        /// The request.
         request: Request,
     },
-    /// Nobody waits for the answers to these requests any more. Those that read are answered at once, in vain.
+    /// The clients of these requests have gone. Reads end at once, and their replies are discarded.
     GivenUp {
-        /// The door's numbers for them.
+        /// The endpoint's numbers for the requests.
         requests: BTreeSet<RequestId>,
     },
-    /// An answer was not sent, because its `valid_until` had passed.
+    /// A reply was not sent because its `valid_until` had passed.
     AnswerExpired {
-        /// Whose answer.
+        /// The destination of the reply.
         answer: Answer,
     },
     /// The log is forced through this record.
@@ -99,227 +102,231 @@ pub enum Event {
         /// The last record covered.
         through: WriteId,
     },
-    /// The manifest is forced in both places.
+    /// Both copies of the manifest are forced.
     ManifestForced {
         /// The manifest.
         through: ManifestId,
     },
-    /// The checkpoint asked for is on disk, forced, with its directory, and before it what its flush has made.
+    /// The requested checkpoint and its directory are forced, as are the files that its flush made.
     CheckpointWritten {
-        /// Whose state it holds.
+        /// The cohort of the state.
         cohort: CohortId,
-        /// Which it is.
+        /// The checkpoint.
         checkpoint: CheckpointId,
-        /// The bytes of its file.
+        /// Size of the checkpoint file in bytes.
         bytes: u64,
-        /// What the flush has made, if there was one.
+        /// The output of the flush, if there was one.
         flushed: Option<Outputs>,
     },
-    /// There was no room for the checkpoint asked for, and nothing is left of it.
+    /// The requested checkpoint failed because the disk was full. Its partial files are removed.
     CheckpointFailed {
-        /// Whose.
+        /// The cohort of the state.
         cohort: CohortId,
-        /// Which.
+        /// The checkpoint.
         checkpoint: CheckpointId,
     },
-    /// Something found no room on the disk just now: a checkpoint, a segment of the log or the manifest. It is tried
-    /// again every few seconds, and each time without success is told. A compaction that finds none is none of these:
-    /// it needs room for all it reads once more, where a row needs little.
+    /// The disk was full for a checkpoint, a log segment or the manifest. The driver retries every few seconds and
+    /// reports each failure. A failed compaction is not reported here: it needs space for a copy of all its input,
+    /// whereas
+    /// a row needs little.
     DiskFull,
     /// A compaction has ended.
     Compacted {
-        /// Whose.
+        /// The cohort.
         cohort: CohortId,
-        /// Of which storage.
+        /// The storage that it compacted.
         lineage: Lineage,
-        /// The new files, forced; none if there was no room for them or one of the old can't be read.
+        /// The new files, forced. `None` if the disk was full or an input file can't be read.
         outputs: Option<Outputs>,
     },
-    /// A file of a cohort can't be read, or not be believed.
+    /// A file of a cohort can't be read or is corrupt.
     FileDamaged {
-        /// Whose.
+        /// The cohort.
         cohort: CohortId,
     },
     /// An evaluation has ended.
     Evaluated {
-        /// Which.
+        /// The evaluation.
         id: EvaluationId,
-        /// What it came to.
+        /// The result.
         answer: Result<Evaluated<Response>, ReadError>,
     },
-    /// The part of a file asked for.
+    /// The requested part of a file.
     FileRead {
         /// The read.
         id: ReadId,
-        /// The bytes; none if they can't be read.
+        /// The bytes; `None` if they can't be read.
         bytes: Option<Bytes>,
     },
-    /// A part of an arriving file is written.
+    /// A part of an incoming file is written.
     FileWritten {
-        /// Which.
+        /// The file.
         file: FileId,
-        /// Its bytes; none if there was no room for it.
+        /// Number of bytes written; `None` if the disk was full.
         bytes: Option<u64>,
     },
-    /// The files that arrived are forced and were looked through.
+    /// The files of a snapshot are forced and verified.
     FilesAdopted {
-        /// Whose they are.
+        /// The cohort.
         cohort: CohortId,
-        /// With which whole state they came.
+        /// The incoming snapshot that the files belong to.
         arrival: ArrivalId,
-        /// The storage that they are; none if they are not what they should be.
+        /// The storage made of the files; `None` if they are invalid.
         storage: Option<Box<dyn Storage>>,
     },
-    /// The part of the log asked for.
+    /// The requested part of the log.
     LogRead {
         /// The read.
         id: ReadId,
-        /// The entries in order, from the one asked for; none if the log doesn't hold that one any more, or can't be
+        /// The entries in order, starting with the requested one. `None` if the log no longer holds that entry or can't
+        /// be
         /// read there.
         entries: Option<Vec<Entry>>,
     },
-    /// The process is to stop cleanly: leaders hand over, then [`Action::Stopped`].
+    /// Shut down cleanly: leaders transfer leadership, then the machine emits [`Action::Stopped`].
     Stop,
 }
 
-/// An answer that was on its way: to a door here, or to another node's.
+/// The destination of a reply: a server endpoint of this node, or another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Answer {
-    /// To a door of this node.
+    /// A server endpoint of this node.
     Door(RequestId),
-    /// To a node that had forwarded the request under its own number.
+    /// A node that forwarded the request under its own number.
     Forwarded {
-        /// The node that asked.
+        /// The node that forwarded the request.
         node: NodeId,
         /// Its number for the request.
         request: u64,
     },
 }
 
-/// What the machine wants done. What is large and rare is boxed: actions are moved a few times each.
+/// An output of the machine. Large and rare fields are boxed because actions are moved several times.
 #[derive(Debug)]
 pub enum Action {
-    /// Show other threads what a replica can answer from now, in the place of what it showed before. It comes before
-    /// every answer that rests on what is new in it, and before what makes it wrong is said to anybody.
+    /// Publish the state that other threads may read for a replica, replacing the previous view. This action precedes
+    /// every reply that depends on the new view, and every message that makes the old view invalid.
     Publish {
-        /// Whose replica.
+        /// The cohort of the replica.
         cohort: CohortId,
-        /// The view; none: there is no replica any more.
+        /// The view; `None` if the replica no longer exists.
         view: Option<Arc<ReadView>>,
     },
     /// Append a record to the log.
     Append {
-        /// Its number, one more than the last.
+        /// The record's number, one more than the last.
         write: WriteId,
         /// The record.
         record: Record,
-        /// How soon it is to be forced.
+        /// How soon the record must be forced.
         force: Force,
     },
-    /// Write the manifest in both places, one forced after the other. The driver adds what is the log's own (the oldest
-    /// segment, the boot) and lets go of segments that the checkpoints named in it make dispensable, once it is forced.
+    /// Write both copies of the manifest, one forced after the other. The driver adds the log's own state (the oldest
+    /// segment and the boot). Once the manifest is forced, it deletes the segments that the named checkpoints make
+    /// obsolete.
     WriteManifest {
-        /// Its number, one more than the last.
+        /// The manifest's number, one more than the last.
         manifest: ManifestId,
-        /// What it says of every cohort.
+        /// The durable state of every cohort.
         cohorts: BTreeMap<CohortId, CohortManifest>,
-        /// Whether a cohort that is not named is to be doubted: damage may have taken all that the log held of it.
+        /// Whether a cohort absent from the manifest is in doubt, because damage may have destroyed all of its log.
         doubt_unknown: bool,
-        /// Cohorts that are gone for good: none of their records or checkpoints is needed.
+        /// Cohorts that were permanently removed: their records and checkpoints are obsolete.
         gone: BTreeSet<CohortId>,
     },
     /// Send a message.
     Send {
-        /// To whom.
+        /// The destination.
         to: NodeId,
-        /// What.
+        /// The message.
         message: Message,
-        /// Not before this is forced.
+        /// Wait until this is forced.
         after: Durable,
-        /// Not after this moment: then it's [`Event::AnswerExpired`].
+        /// Do not send after this time; return [`Event::AnswerExpired`] instead.
         valid_until: Option<Monotonic>,
     },
-    /// Answer a door.
+    /// Reply to a server endpoint.
     Reply {
-        /// The door's number for the request.
+        /// The endpoint's number for the request.
         to: RequestId,
-        /// The answer.
+        /// The result.
         outcome: Outcome,
-        /// Not after this moment: then it's [`Event::AnswerExpired`].
+        /// Do not send after this time; return [`Event::AnswerExpired`] instead.
         valid_until: Option<Monotonic>,
     },
-    /// Call with [`Event::Timer`] at this moment. A later one takes the place of this.
+    /// Deliver [`Event::Timer`] at this time. A later `SetTimer` replaces this one.
     SetTimer {
-        /// When.
+        /// When the timer fires.
         at: Monotonic,
     },
-    /// Carry out the flush, if there is one; then write a checkpoint of the state as a file named for cohort and LSN,
-    /// force it and its directory.
+    /// Run the flush, if there is one. Then write a checkpoint of the state to a file named after the cohort and LSN,
+    /// and
+    /// force the file and its directory.
     WriteCheckpoint {
-        /// Whose state.
+        /// The cohort of the state.
         cohort: CohortId,
-        /// Its number.
+        /// The checkpoint's number.
         checkpoint: CheckpointId,
-        /// Through which entry.
+        /// The last entry applied to the state.
         lsn: Lsn,
         /// The timestamp of that entry.
         timestamp: Timestamp,
-        /// The state, frozen; the driver asks it for its chunks wherever it likes.
+        /// A frozen snapshot of the state. The driver may read its chunks on any thread.
         state: Box<Snapshot>,
-        /// The flush of what no file holds yet.
+        /// The flush of rows that no file holds yet.
         flush: Option<Box<dyn Job>>,
     },
-    /// Carry out background work on a storage.
+    /// Run background work on a storage.
     Compact {
-        /// Whose files.
+        /// The cohort.
         cohort: CohortId,
-        /// Of which storage.
+        /// The storage to compact.
         lineage: Lineage,
         /// The work.
         job: Box<dyn Job>,
     },
-    /// Remove files of storages that no manifest names and nobody reads.
+    /// Remove files that no manifest names and no read uses.
     RemoveFiles {
-        /// Which.
+        /// The files.
         files: Vec<FileId>,
     },
-    /// Answer a question that needs the disk.
+    /// Evaluate a read that needs the disk.
     Evaluate {
         /// The evaluation's number.
         id: EvaluationId,
-        /// The question.
+        /// The read.
         read: Box<Read>,
     },
-    /// Read a part of a file, as it lies on the disk.
+    /// Read a part of a file as stored, without decoding.
     ReadFile {
         /// The read's number.
         id: ReadId,
         /// The file.
         file: Arc<dyn StoredFile>,
-        /// Where the part begins.
+        /// Offset of the part in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Length of the part in bytes.
         bytes: usize,
     },
-    /// Write a part of a file that is arriving; the file is created with the first.
+    /// Write a part of an incoming file. The first part creates the file.
     WriteFile {
-        /// The file, on this disk.
+        /// The file's identifier on this disk.
         file: FileId,
-        /// Where the part begins.
+        /// Offset of the part in bytes.
         offset: u64,
         /// The part.
         bytes: Bytes,
     },
-    /// Force the files that arrived and their directory, look through them, and make a storage of them.
+    /// Force the received files and their directory, verify them, and open them as a storage.
     AdoptFiles {
-        /// Whose they are.
+        /// The cohort.
         cohort: CohortId,
-        /// With which whole state they came.
+        /// The incoming snapshot that the files belong to.
         arrival: ArrivalId,
         /// The work.
         adoption: Box<dyn Adoption>,
     },
-    /// Read entries of a cohort's log from disk, from `from` on, about `bytes` of them, one at least.
+    /// Read at least one and about `bytes` bytes of entries from a cohort's log on disk, starting at `from`.
     ReadLog {
         /// The read's number.
         id: ReadId,
@@ -327,24 +334,25 @@ pub enum Action {
         cohort: CohortId,
         /// The first entry wanted.
         from: Sequence,
-        /// About how many bytes.
+        /// Approximate number of bytes to read.
         bytes: usize,
     },
-    /// Tell the operator of something that is not as it should be.
+    /// Report an abnormal condition to the operator.
     Warn {
-        /// What.
+        /// The condition.
         what: String,
     },
-    /// The roster has changed as far as this node knows: whom to dial, whom to accept, and who has left.
+    /// The roster known to this node has changed: it determines which nodes to dial, which to accept, and which are
+    /// removed.
     Know {
-        /// All nodes that there ever were.
+        /// All nodes that ever belonged to the cluster.
         roster: Vec<NodeRecord>,
     },
-    /// The machine has stopped cleanly: the process may end.
+    /// The machine has shut down cleanly: the process may end.
     Stopped,
-    /// The machine can't go on; the process must end now.
+    /// The machine can't continue: the process must end now.
     Halt {
-        /// Why, for the operator.
+        /// The reason, for the operator.
         reason: String,
     },
 }
