@@ -25,8 +25,8 @@ const NO_SPACE_PAUSE: Duration = Duration::from_millis(5_000);
 /// All cohorts are checked this many times while the log grows by the lag that one cohort may have.
 const LOOKS_AT_LAG: u64 = 16;
 
-/// A unit of a log that has trimmed tables of such a part of as much log as a checkpoint may be behind gets a new one:
-/// their space is given back soon after the trim, whether or not more is appended.
+/// A log unit gets a new checkpoint once the tables it has trimmed reach this fraction of the permitted checkpoint lag.
+/// This frees their space soon after a trim, even without further appends.
 const TRIMMED_PART: u64 = 16;
 
 /// Decides when checkpoints are due, while examining as few cohorts as possible.

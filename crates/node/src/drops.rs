@@ -1,8 +1,9 @@
-//! Dropping a table: whoever leads the catalogue has each of its cohorts take the drop into its own log, and every node
-//! lets go of its replicas once the table is gone (guarantee 19; `catalog/src/catalog/drops.rs` has the two steps).
+//! Drops tables. The catalog leader has each cohort of the table append the drop to its own log, and every node removes
+//! its replicas once the table is gone (guarantee 19). The two steps are described in `catalog/src/catalog/drops.rs`.
 //!
-//! Whoever asked for the drop is answered when it has ended. By then no replica can answer for the table any more,
-//! whatever copy of the map it is asked by: a leader that reads under its lease has applied the drop.
+//! The client gets its reply when the drop has completed. By then no replica can answer for the table, not even to a
+//! client
+//! with a stale copy of the map, because a leader that reads under its lease has applied the drop.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,36 +23,36 @@ use crate::pending::{Origin, Target};
 use crate::registry::drop_request;
 use crate::request::Outcome;
 
-/// How long a cohort has to take a drop into its log before it is asked again.
+/// How long a cohort may take to append a drop to its log before the request is repeated.
 const DROP_PATIENCE: Duration = Duration::from_millis(5_000);
 
-/// The drops that this node drives or waits for, and what it lets go of.
+/// The drops that this node coordinates or waits for, and the replicas that it removes.
 #[derive(Debug, Default)]
 pub(crate) struct Drops {
-    /// A drop may be brought one step on.
+    /// A drop may be able to advance.
     pub(crate) has_work: bool,
-    /// Cohorts that are being asked to take the drop into their logs.
+    /// Cohorts with an outstanding request to append the drop to their logs.
     asked: BTreeSet<CohortId>,
-    /// Cohorts whose logs hold it.
+    /// Cohorts whose logs hold the drop.
     dropped: BTreeSet<CohortId>,
-    /// Cohorts that are gone and whose promises the manifest still holds: as of which entry of the catalogue they are.
+    /// Removed cohorts whose promises are still in the manifest, with the catalog entry as of which they were removed.
     kept: BTreeMap<CohortId, Lsn>,
-    /// Cohorts that are gone and whose promises it holds no more. It grows with the drops of one process.
+    /// Removed cohorts whose promises have left the manifest. Grows with the number of drops in this process.
     pub(crate) forgotten: BTreeSet<CohortId>,
-    /// The storages of cohorts that are gone, until their files are.
+    /// Storages of removed cohorts, until their files are removed.
     leaving: Vec<Leaving>,
 }
 
-/// The storage of a cohort that is gone. Its files are needed while a manifest names them: a start that finds one missing
-/// doubts the cohort. And some of them may still be read, by a compaction or for a request of another node.
+/// The storage of a removed cohort. Its files are needed while a manifest names them, because a start that finds a
+/// named file missing puts the cohort in doubt. A compaction or a request of another node may also still read them.
 #[derive(Debug)]
 struct Leaving {
     cohort: CohortId,
     storage: Box<dyn Storage>,
-    /// The first manifest that doesn't name it, while that is on its way.
+    /// The first manifest that does not name it, until that manifest is forced.
     left_out_by: Option<ManifestId>,
     is_left_out: bool,
-    /// The cohort goes on without a replica here.
+    /// The cohort continues on other nodes.
     is_elsewhere: bool,
 }
 
@@ -60,7 +61,7 @@ impl Drops {
         self.has_work |= matches!(change, Change::DropBegun { .. });
     }
 
-    /// We lead the catalogue no more, and whoever does drives the drops.
+    /// This node no longer leads the catalog; the new leader coordinates the drops.
     pub(crate) fn lead_lost(&mut self) {
         self.dropped.clear();
     }
@@ -69,7 +70,7 @@ impl Drops {
         self.leaving.push(Leaving { cohort, storage, left_out_by: None, is_left_out: false, is_elsewhere });
     }
 
-    /// The manifest in the making leaves out what is forgotten.
+    /// The next manifest omits the forgotten cohorts.
     pub(crate) fn name_tables(&mut self, manifest: ManifestId) {
         let is_left_out = |leaving: &Leaving| leaving.is_elsewhere || self.forgotten.contains(&leaving.cohort);
         for leaving in self.leaving.iter_mut().filter(|leaving| is_left_out(leaving)) {
@@ -89,7 +90,7 @@ impl Drops {
         }
     }
 
-    /// The files of what is gone that no manifest names for its sake.
+    /// The files of removed cohorts that no manifest names.
     pub(crate) fn give_up(&mut self) -> Vec<(FileId, Arc<dyn StoredFile>)> {
         let files = self.leaving.iter_mut().flat_map(|leaving| leaving.storage.give_up()).collect();
         self.leaving.retain(|leaving| !leaving.is_left_out || leaving.storage.has_leftovers());
@@ -98,7 +99,7 @@ impl Drops {
 }
 
 impl Node {
-    /// Brings every drop that has begun one step on, if we lead the catalogue.
+    /// Advances every drop in progress, if this node leads the catalog.
     pub(crate) fn run_drops(&mut self, now: Now) -> bool {
         if !std::mem::take(&mut self.drops.has_work) {
             return false;
@@ -127,7 +128,7 @@ impl Node {
         }
     }
 
-    /// What a cohort said that was asked to take the drop into its log. If it failed, housekeeping asks again.
+    /// Handles a cohort's reply to the request to append a drop. After a failure, housekeeping repeats the request.
     pub(crate) fn drop_answered(&mut self, cohort: CohortId, outcome: &Outcome) {
         self.drops.asked.remove(&cohort);
         if outcome.is_ok() {
@@ -136,12 +137,15 @@ impl Node {
         }
     }
 
-    /// Stops the replicas of cohorts that the catalogue gave out once and names no more.
+    /// Stops the replicas of cohorts that the catalog once allocated and no longer names.
     ///
-    /// Their promises stay in the manifest for now. What this node has applied of the catalogue's log may be more than
-    /// it knows to be committed after a restart: then it finds the table named once more and starts the replica again.
-    /// With its promises and its log that does no harm. A blank one would promise anew what it had promised to others,
-    /// and a majority of such replicas would serve a table that is dropped as if it were new.
+    /// Their promises stay in the manifest for now. This node may have applied catalog entries that it does not know to
+    /// be
+    /// committed after a restart. It then finds the table in the catalog again and restarts the replica. With its
+    /// promises and
+    /// log the replica is harmless. A blank replica could repeat votes that the former one gave to others, and a
+    /// majority of
+    /// blank replicas would serve the dropped table as if it were new.
     pub(crate) fn let_go(&mut self) {
         let catalogue = self.catalogue();
         let as_of = catalogue.last_applied();
@@ -166,7 +170,7 @@ impl Node {
         self.forget_gone();
     }
 
-    /// Stops a replica, if it runs. What the manifest says of it stays, and so do the tables that it names.
+    /// Stops a replica, if it runs. Its manifest entry and the tables named there remain.
     pub(crate) fn end_replica(&mut self, id: CohortId, is_elsewhere: bool) {
         if !self.replicas.contains_key(&id) {
             return;
@@ -177,15 +181,15 @@ impl Node {
         self.discard(unused);
         self.abandon(&arriving);
         self.hosting.dormant.insert(id, Dormant { manifest: replica.manifest(false), ..Dormant::default() });
-        // The manifest may name the files of a whole state that was about to take the storage's place.
+        // The manifest may name the files of a received snapshot that was about to replace the storage.
         if let Some(arrived) = replica.arrived.take() {
             self.drops.leave(id, arrived.storage, is_elsewhere);
         }
         self.drops.leave(id, replica.state.into_storage(), is_elsewhere);
     }
 
-    /// Forgets what is gone as of the catalogue's own checkpoint: no start finds it named any more, whatever it knows
-    /// to be committed. The manifest that leaves the cohorts out names that checkpoint, or comes after one that did.
+    /// Forgets cohorts that are absent as of the catalog's own checkpoint: no restart finds them in the catalog again,
+    /// regardless of the commit point it knows. The manifest that omits them names that checkpoint or a later one.
     pub(crate) fn forget_gone(&mut self) {
         let checkpoint = self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.on_disk.lsn());
         // Until then all is kept.

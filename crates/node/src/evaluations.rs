@@ -1,7 +1,7 @@
-//! Reads of a machine's data that have to wait for the disk: other threads evaluate them.
+//! Reads of a machine's data that have to wait for the disk. Other threads evaluate them.
 //!
 //! A read is answered only under a lease of the same epoch (guarantee 12). A write whose conditions were evaluated is
-//! proposed only in the same epoch; its row's latch is held meanwhile, so the conditions still hold.
+//! proposed only in the same epoch. It holds its row's latch meanwhile, so the conditions remain valid.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ impl Node {
         if let Some(call) = self.logs.units.lookups.remove(&id) {
             return self.values_found(&call, answer, now);
         }
-        // None if it was forgotten with its reign.
+        // `None` if the evaluation was cancelled when its epoch ended.
         let Some(UnderWay { cohort, epoch, pending, grounds }) = self.evaluations.under_way.remove(&id) else { return };
         let still_holds = |replica: &Replica| match &grounds {
             Grounds::Lead { .. } => replica.cohort.leads() && replica.cohort.promised().epoch == epoch,

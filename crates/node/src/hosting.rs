@@ -1,4 +1,4 @@
-//! The replicas that this node has, had or may get: brought in line with the map of its copy of the catalogue.
+//! Starts and stops the replicas of this node, so that they match the map in its copy of the catalog.
 
 use std::collections::BTreeMap;
 
@@ -18,35 +18,35 @@ use crate::recovery::StartError;
 use crate::registry::{AnyMachine, Loader, Snapshot, storage_of};
 use crate::replica::{OnDisk, Replica, cohort_config};
 
-/// What replicas begin with, and what is left of those that ended.
+/// The resources of new replicas, and the durable state of replicas that do not run.
 #[derive(Debug)]
 pub(crate) struct Hosting {
-    /// Where the tablets' trees are.
+    /// Creates the tablets' trees.
     pub(crate) tablespace: Tablespace,
-    /// What the disk held of cohorts that the catalogue hasn't named yet. Their promises stay in the manifest.
+    /// State on disk of cohorts that have no running replica. Their promises stay in the manifest.
     pub(crate) dormant: BTreeMap<CohortId, Dormant>,
-    /// The disk may have lost all that it held of cohorts that it says nothing of.
+    /// The disk may have lost all records of cohorts absent from the manifest.
     pub(crate) doubt_unknown: bool,
     pub(crate) lives: Lives,
-    /// The map may give this node a part in more ranges than it has replicas of.
+    /// The map may assign replicas to this node that do not run yet.
     pub(crate) has_work: bool,
 }
 
-/// What the disk held of a cohort that the catalogue hasn't named yet.
+/// State on disk of a cohort that has no running replica.
 #[derive(Debug, Default)]
 pub(crate) struct Dormant {
     /// Whether the manifest names it.
     pub(crate) is_known: bool,
-    /// What trees it had here in this process.
+    /// The newest storage of the cohort in this process.
     pub(crate) lineage: Lineage,
-    /// The replica has left: the manifest that says so, while that is on its way.
+    /// The replica was removed: the manifest that records this, until it is forced.
     pub(crate) retiring: Option<ManifestId>,
     pub(crate) manifest: CohortManifest,
-    /// What the log holds of it.
+    /// The cohort's records in the log.
     pub(crate) replay: Replay,
     pub(crate) chunks: Vec<Bytes>,
     pub(crate) tree: Option<Tree>,
-    /// How much the log held before the first record that is not in the checkpoint.
+    /// Log bytes before the first record that is not in the checkpoint.
     pub(crate) checkpoint_mark: u64,
 }
 
@@ -55,14 +55,14 @@ impl Hosting {
         Self { tablespace, dormant, doubt_unknown, lives: Lives::default(), has_work: false }
     }
 
-    /// Whatever the catalogue says that is new, the map may give this node other replicas.
+    /// The catalog applied an entry: the map may assign other replicas to this node.
     pub(crate) fn on_apply(&mut self) {
         self.has_work = true;
     }
 }
 
 impl Node {
-    /// Brings the replicas here in line with the map, if either has changed.
+    /// Brings the local replicas in line with the map, if either has changed.
     pub(crate) fn run_hosting(&mut self, now: Now) -> bool {
         let had_work = std::mem::take(&mut self.hosting.has_work);
         if had_work && let Err(error) = self.host(now) {
@@ -71,22 +71,25 @@ impl Node {
         had_work
     }
 
-    /// Ends the replicas that the map names no more, starts those that it gives this node, and lets go of those that
-    /// have left.
+    /// Stops the replicas that the map no longer names, starts those that it assigns to this node, and removes those
+    /// that
+    /// were moved away.
     pub(crate) fn host(&mut self, now: Now) -> Result<(), StartError> {
         self.let_go();
         self.start_tables(now)?;
-        // After that: one that was started only for what was split off it goes, if the split is lost to it.
+        // This must come last: a replica started only as the parent of a split is removed if this node has lost the
+        // split.
         self.let_leavers_go();
         Ok(())
     }
 
-    /// Starts a replica of every range that the catalogue gives this node a part in, unless it runs already.
+    /// Starts a replica of every range that the catalog assigns to this node, unless it runs already.
     ///
-    /// While the catalogue's own replica is in doubt, it may come to speak once more of tables that were dropped and
-    /// forgotten: of what the disk holds nothing of, nothing is started until that has ended. (Where the disk may have
-    /// lost all that it held of a cohort, it is started at once, and in doubt.) What was split off another range has
-    /// its own rules ([`Node::may_begin`]).
+    /// While the catalog's own replica is in doubt, it may again name tables that were dropped and forgotten. Until the
+    /// doubt
+    /// ends, cohorts without state on disk are not started. If the disk may have lost all state of a cohort, its
+    /// replica starts
+    /// at once, in doubt. Ranges created by a split have their own rules ([`Node::may_begin`]).
     fn start_tables(&mut self, now: Now) -> Result<(), StartError> {
         let catalogue = self.catalogue();
         let is_in_doubt = self.replicas[&CohortId::CATALOGUE].cohort.doubtful() && !self.hosting.doubt_unknown;
@@ -114,7 +117,7 @@ impl Node {
                 parts.insert(cohort, (Part { genesis, ..Part::of_no_table(Kind::LOG_UNIT) }, None));
             }
         }
-        // A range that others were split off has a lower number than theirs: it may begin them.
+        // A parent range has a lower cohort number than its children, and starting it may start them.
         for (cohort, (part, parent)) in parts {
             if self.replicas.contains_key(&cohort) {
                 continue;
@@ -126,8 +129,9 @@ impl Node {
         Ok(())
     }
 
-    /// Starts a replica from what the disk holds of it; without a checkpoint, from the state that was split off, if it
-    /// was.
+    /// Starts a replica from its state on disk. Without a checkpoint, a replica created by a split starts from the
+    /// state
+    /// split off its parent.
     pub(crate) fn start_replica(
         &mut self,
         id: CohortId,
@@ -145,7 +149,7 @@ impl Node {
             dormant.begin(genesis, self.cluster.me);
         }
         let Dormant { manifest, replay, chunks, tree, lineage, checkpoint_mark, .. } = dormant;
-        // Who has followed nobody yet has acknowledged nothing.
+        // A replica that has never followed a leader has acknowledged nothing.
         let has_acknowledged = manifest.promised.epoch > Epoch(0) && born.is_none();
         let forgetful = durability == Durability::Memory && has_acknowledged && !manifest.whole;
         let snapshot = manifest.checkpoint.map(|_| load(id, kind, &chunks)).transpose()?;
@@ -162,7 +166,7 @@ impl Node {
             (None, None) => AnyMachine::new(kind, id, self.cluster.me.incarnation, storage()?).map_err(unknown)?,
         };
         let mut checkpoint = (state.last_applied(), state.last_timestamp());
-        // What the log may hold of an earlier life of a replica that had left is no part of what is sent to it now.
+        // Records of an earlier generation of a removed replica do not belong to the log that it receives now.
         let log = if manifest.is_retired {
             Replayed { cut: Some(Sequence(1)), ..Replayed::default() }
         } else {
@@ -208,16 +212,17 @@ impl Node {
 }
 
 impl Dormant {
-    /// Whether nobody else is a member of the cohort, as far as the disk says.
+    /// Whether this node is the only member of the cohort, according to the state on disk.
     pub(crate) fn is_alone(&self, me: Member) -> bool {
         let membership = self.replay.members().unwrap_or(&self.manifest.membership);
         !membership.is_empty() && membership.everyone().all(|member| member == me)
     }
 
-    /// A replica of which the manifest says nothing has promised nothing. Where it was there when the cohort was
-    /// created, it starts as the member that it then was. Everybody else joins, and learns from the log who the members
-    /// are; in doubt until it has caught up, since it may have been one before, and may have acknowledged what it holds
-    /// no more (guarantee 8).
+    /// Initializes a replica without a manifest entry, which has promised nothing. A founding member of the cohort
+    /// starts
+    /// as that member. Any other replica joins and learns the membership from the log. It is in doubt until it has
+    /// caught up,
+    /// because an earlier replica may have acknowledged entries that are now lost (guarantee 8).
     fn begin(&mut self, genesis: Membership, me: Member) {
         if genesis.on(me.node) == Some(me) {
             self.manifest.membership = genesis.into();
@@ -227,20 +232,20 @@ impl Dormant {
     }
 }
 
-/// What a cohort is there for, and who has a part in it.
+/// The role of a cohort and its members.
 pub(crate) struct Part {
-    /// The table; empty for what is none's.
+    /// The table's name; empty if the cohort belongs to no table.
     pub(crate) table: String,
     /// The kind of its state machine.
     pub(crate) kind: Kind,
     pub(crate) range: KeyRange,
     /// How long old versions are kept.
     pub(crate) retention: Duration,
-    /// What its log must be on before an entry counts.
+    /// The log storage that an entry must reach before it counts as acknowledged.
     pub(crate) durability: Durability,
     /// Its members when it was created.
     pub(crate) genesis: Membership,
-    /// Whether its range was split off another's.
+    /// Whether its range was created by a split.
     pub(crate) is_split_off: bool,
 }
 
@@ -258,7 +263,7 @@ impl Part {
     }
 }
 
-/// What a replica begins with that was split off another.
+/// The initial state of a replica that was created by a split.
 pub(crate) struct Born {
     pub(crate) state: AnyMachine,
     pub(crate) at: SplitOff,

@@ -1,9 +1,11 @@
-//! Which rows have writes under way at a leader.
+//! Row latches: tracks which rows have writes in progress at a leader.
 //!
-//! A condition is decided from the applied state before its write is proposed ([`tablets::Tablet::decide`]), so the log
-//! may not hold a write of that row which is not applied yet: the conditional write waits for it, and whatever comes
-//! for the row after it waits behind it, until it is decided: the disk may have to be read for that. Writes without a
-//! condition pass each other freely; most rows never have anybody wait.
+//! A condition is decided against the applied state before its write is proposed ([`tablets::Tablet::decide`]). The log
+//! must therefore hold no unapplied write of that row: the conditional write waits for them. Later writes of the row
+//! queue
+//! behind it until it is decided, which may need a read of the disk. Unconditional writes do not block each other, and
+//! most
+//! rows never have waiters.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,7 +13,7 @@ use bytes::Bytes;
 
 use crate::pending::PendingId;
 
-/// The rows of one tablet that have writes under way.
+/// The rows of one tablet with writes in progress.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Latches {
     rows: BTreeMap<Bytes, Latch>,
@@ -19,7 +21,7 @@ pub(crate) struct Latches {
 
 #[derive(Clone, Debug, Default)]
 struct Latch {
-    /// Writes that are in the log and not applied, and the one that is being decided.
+    /// Writes in the log that are not applied, and the one being decided.
     under_way: usize,
     /// A conditional write is being decided.
     is_deciding: bool,
@@ -27,7 +29,7 @@ struct Latch {
 }
 
 impl Latches {
-    /// Has a write enter its row, and says whether it may go on; if not, it waits.
+    /// Admits a write to its row and returns true, or queues it and returns false.
     pub(crate) fn enter(&mut self, row: &Bytes, id: PendingId, is_conditional: bool) -> bool {
         let latch = self.rows.entry(row.clone()).or_default();
         let is_free = latch.under_way == 0 || !is_conditional && !latch.is_deciding;
@@ -41,16 +43,17 @@ impl Latches {
         may
     }
 
-    /// The conditional write that entered is decided, and its entry comes next in the log. Gives those that may try
-    /// again.
+    /// The conditional write that entered is decided, and its entry is the next in the log. Returns the writes that may
+    /// be
+    /// retried.
     pub(crate) fn decided(&mut self, row: &Bytes) -> VecDeque<PendingId> {
-        // It has left, if what was decided could not be proposed.
+        // The write has already left if its decision could not be proposed.
         let Some(latch) = self.rows.get_mut(row) else { return VecDeque::new() };
         latch.is_deciding = false;
         std::mem::take(&mut latch.waiting)
     }
 
-    /// A write that entered is applied, or will never be proposed. Gives those that may try again, in their order.
+    /// A write that entered is applied, or will never be proposed. Returns the writes that may be retried, in order.
     pub(crate) fn leave(&mut self, row: &Bytes) -> VecDeque<PendingId> {
         let latch = expected!(self.rows.get_mut(row), "who leaves has entered", VecDeque::new());
         latch.under_way -= 1;
@@ -61,7 +64,7 @@ impl Latches {
         self.rows.remove(row).unwrap_or_default().waiting
     }
 
-    /// Lets go of everything: all that waited, in no order that matters.
+    /// Releases all latches. Returns all waiting writes; their order does not matter.
     pub(crate) fn clear(&mut self) -> impl Iterator<Item = PendingId> {
         std::mem::take(&mut self.rows).into_values().flat_map(|latch| latch.waiting)
     }
@@ -75,7 +78,7 @@ impl Latches {
 mod tests {
     use super::*;
 
-    /// A conditional write waits for what is under way in its row, and what comes later waits for it.
+    /// A conditional write waits for the writes in progress on its row, and later writes wait for it.
     #[test]
     fn first_come_first_served() {
         let row = Bytes::from_static(b"k");

@@ -1,15 +1,16 @@
-//! The node: every cohort it has a replica of, the requests under way, and the routes between, composed into one
+//! A node: composes all its cohort replicas, the requests in progress and the routes between nodes into one
 //! deterministic machine.
 //!
-//! The [`contract`] says what goes in and what comes out. Inside, each [`replica`](self) pairs a cohort's protocol
-//! (`replication`) with its state machine (`tablets`); [`Node`] hands messages, completions and moments to them,
-//! applies what they commit, answers and forwards requests, and decides when checkpoints are due.
+//! The [`contract`] defines its inputs and outputs. Inside, each [`replica`](self) pairs a cohort's protocol
+//! (`replication`) with its state machine (`tablets`). [`Node`] passes messages, completions and timers to them,
+//! applies
+//! committed entries, answers and forwards requests, and decides when checkpoints are due.
 //!
-//! **Architecture invariant:** no clock, no randomness, no file, no socket, no thread: the same events give the same
+//! **Architecture invariant:** no clock, no randomness, no file, no socket, no thread: the same events produce the same
 //! actions, byte for byte.
 
-/// What an option holds that is never none here. Should it be none after all, tests and simulations stop, and a release
-/// goes on without it.
+/// Unwraps an option that must be `Some`. If it is `None`, debug builds and simulations panic, and a release build
+/// returns early.
 macro_rules! expected {
     ($option:expr, $why:literal) => {
         expected!($option, $why, ())

@@ -1,10 +1,13 @@
-//! Replicas that left a node and came back to it while its process went on (guarantee 8).
+//! Generation numbers for replicas that are removed from a node and return to it within one process (guarantee 8).
 //!
-//! Such a replica has forgotten what the one before it acknowledged. What is still on its way between that one and
-//! others must count for nobody: an acknowledgement is of what is held no more, and a commit point that was told to the
-//! one before would end the doubt of the one that came back too early (guarantee 7). A process that is restarted has a
-//! number for that, its boot; the lives of a replica within a process have theirs. Messages between replicas say which
-//! lives they are between; those between first lives, which are nearly all, do so by saying nothing.
+//! A returning replica has forgotten the acknowledgements of its predecessor. Messages still in transit to or from the
+//! predecessor must be ignored: its acknowledgements cover entries that are no longer held, and a commit point
+//! addressed to
+//! it would end the successor's doubt too early (guarantee 7). Boot numbers protect against this across process
+//! restarts,
+//! and generations within a process. Messages between replicas carry both generations. First generations, by far the
+//! most
+//! common, are implicit.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +17,7 @@ use base::{CohortId, NodeId, Now};
 use crate::message::{Life, Message};
 use crate::node::{AT_ONCE, Node};
 
-/// Which lives replicas are in; the first, if nothing is said of one.
+/// The current generations of replicas. A missing entry means the first generation.
 #[derive(Debug, Default)]
 pub(crate) struct Lives {
     ours: BTreeMap<CohortId, Life>,
@@ -22,12 +25,12 @@ pub(crate) struct Lives {
 }
 
 impl Lives {
-    /// The replica here has left.
+    /// The replica on this node was removed.
     pub(crate) fn end(&mut self, cohort: CohortId) {
         self.ours.entry(cohort).or_default().0 += 1;
     }
 
-    /// Nobody asks for the cohort any more.
+    /// The cohort no longer exists.
     pub(crate) fn forget_cohort(&mut self, id: CohortId) {
         self.ours.remove(&id);
         self.theirs.retain(|(_, cohort), _| *cohort != id);
@@ -46,7 +49,7 @@ impl Lives {
         self.theirs.get(&(peer, cohort)).copied().unwrap_or_default()
     }
 
-    /// The message as it is sent: with the lives that it is between, unless both are the first.
+    /// Adds the generations to an outgoing message, unless both are the first.
     pub(crate) fn named(&self, to: NodeId, message: Message) -> Message {
         let Some(cohort) = message.is_between_replicas() else { return message };
         let (from, to) = (self.ours(cohort), self.theirs(to, cohort));
@@ -58,8 +61,8 @@ impl Lives {
 }
 
 impl Node {
-    /// The message, if it is between the replicas of today. If it is for one that has left, its sender is told of the
-    /// one that came back.
+    /// Returns the message if it is between current generations. If it is for a removed replica, this node informs the
+    /// sender of the current generation.
     pub(crate) fn of_the_living(&mut self, peer: NodeId, message: Message, now: Now) -> Option<Message> {
         let (from, to, message) = match message {
             Message::OfLives { from, to, message } => (from, to, *message),

@@ -3,7 +3,7 @@
 //! For each log in use on this node there is a client machine, which serves appends and reads from this node's endpoints.
 //! If the newest projection of the log names this process, there is also a sequencer. Log units are replicas, as tablets
 //! are, of cohorts with a single member, and have messages of their own ([`units`]). Projections come from this node's
-//! copy of the catalogue. The controller replaces them, where the catalogue is led ([`reconfiguration`]).
+//! copy of the catalog. The controller replaces them, where the catalog is led ([`reconfiguration`]).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -32,13 +32,13 @@ use calls::Call;
 pub(crate) use units::ReplyTo;
 use units::Units;
 
-/// How long a request to a sequencer is kept until the catalogue names this process. The client retransmits it earlier.
+/// How long a request to a sequencer is kept until the catalog names this process. The client retransmits it earlier.
 const ASK_PATIENCE: Duration = Duration::from_millis(2_000);
 /// Maximum number of such requests.
 const EARLY_MAX: usize = 1_024;
 
-/// Where the answer of a sequencer goes: to one process, since the next process on its node reuses the numbers of
-/// requests.
+/// The destination of a sequencer's reply. It includes the boot, because the next process on that node reuses request
+/// numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Inquirer {
     pub(crate) node: NodeId,
@@ -46,7 +46,7 @@ pub(crate) struct Inquirer {
     pub(crate) ask: AskId,
 }
 
-/// A request to a sequencer that this node's copy of the catalogue does not name yet.
+/// A request to a sequencer that this node's copy of the catalog does not name yet.
 #[derive(Debug)]
 struct Early {
     at: Monotonic,
@@ -67,9 +67,9 @@ pub(crate) struct Logs {
     replies: VecDeque<(LogId, Asker, unit::Reply)>,
     /// The catalogue's answers to proposals of the controller.
     verdicts: VecDeque<(LogId, ProjectionEpoch, Outcome)>,
-    /// The catalogue has changed projections.
+    /// The catalog has changed projections.
     pub(crate) has_work: bool,
-    /// Requests to a sequencer that the catalogue does not name yet.
+    /// Requests to a sequencer that the catalog does not name yet.
     early: VecDeque<Early>,
     pub(crate) units: Units,
     pub(crate) controller: Controller,
@@ -118,7 +118,7 @@ impl Logs {
         self.timers.next_due().into_iter().chain(of_others.into_iter().flatten()).min()
     }
 
-    /// The catalogue has answered a command of the controller.
+    /// The catalog has answered a command of the controller.
     pub(crate) fn command_answered(&mut self, log: LogId, epoch: Option<ProjectionEpoch>, outcome: Outcome) {
         self.verdicts.extend(epoch.map(|epoch| (log, epoch, outcome)));
     }
@@ -251,7 +251,7 @@ impl Node {
         let (sequencer::Request::Positions { epoch, .. } | sequencer::Request::Tail { epoch }) = request;
         let begun = self.logs.by_id.get(&id).map(|log| log.begun).unwrap_or_default();
         if sequencer == me && epoch > begun {
-            // This node's copy of the catalogue is behind.
+            // This node's copy of the catalog is behind.
             let at = now.monotonic;
             self.logs.early.retain(|early| at.since(early.at) < ASK_PATIENCE);
             if self.logs.early.len() < EARLY_MAX {
@@ -306,7 +306,7 @@ impl Node {
         self.controller_timers(now);
     }
 
-    /// Applies changed projections of this node's copy of the catalogue.
+    /// Applies changed projections of this node's copy of the catalog.
     fn learn_projections(&mut self, now: Now) {
         let me = self.cluster.sequencer();
         let catalogue = self.catalogue();

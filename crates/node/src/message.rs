@@ -1,4 +1,4 @@
-//! What nodes say to each other, and its codec.
+//! Messages between nodes, and their codec.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Boot, CohortId, Duration, Epoch, Lsn, Membership, Monotonic, NodeId, SharedMembership, Timestamp};
@@ -31,24 +31,24 @@ pub enum Message {
         /// The message.
         message: replication::Message,
     },
-    /// The heartbeats of all cohorts that the sender leads and that are at rest with the receiver.
+    /// The heartbeats of all cohorts that the sender leads and that are idle at the receiver.
     Beat {
         /// The number of the list of these cohorts.
         list: ListId,
-        /// The list, unless the receiver has said that it has it.
+        /// The list; `None` once the receiver has confirmed that it has it.
         cohorts: Option<List>,
-        /// When this was sent, by the sender's clock: the leases count from here.
+        /// Send time by the sender's clock: leases count from here.
         sent: Monotonic,
-        /// The receiver's clock, as an answer of it has shown it; none if nothing has come since the list is this one.
+        /// The receiver's clock as shown by its last reply for this list; `None` before the first reply.
         heard: Option<Heard>,
     },
-    /// The answer to a beat.
+    /// The reply to a beat.
     BeatAnswer {
-        /// The list that it named.
+        /// The list that the beat named.
         list: ListId,
-        /// Its `sent`.
+        /// The `sent` of the beat.
         sent: Monotonic,
-        /// When this was sent, by the clock of whoever answers.
+        /// Send time of the reply, by the clock of its sender.
         at: Monotonic,
         /// The votes.
         beaten: Beaten,
@@ -57,42 +57,42 @@ pub enum Message {
     Forward {
         /// The cohort.
         cohort: CohortId,
-        /// The sender's number for it.
+        /// The sender's number for the request.
         request: u64,
         /// How long the sender will wait.
         patience: Duration,
-        /// What is asked.
+        /// The request.
         query: Query,
     },
-    /// The answer to a forwarded request.
+    /// The reply to a forwarded request.
     Answer {
-        /// The number it was forwarded under.
+        /// The number of the forwarded request.
         request: u64,
-        /// The answer.
+        /// The result.
         outcome: Outcome,
     },
-    /// The forwarded request was not taken: the sender doesn't lead that cohort.
+    /// The forwarded request was refused: the sender does not lead the cohort.
     NotLeader {
-        /// The number it was forwarded under.
+        /// The number of the forwarded request.
         request: u64,
         /// The cohort.
         cohort: CohortId,
-        /// Who leads, as far as the sender knows.
+        /// The leader, if the sender knows it.
         leader: Option<NodeId>,
     },
-    /// The forwarded request was not taken: the sender leads that cohort, and its tablet does not own the place where
-    /// the request begins. Where that lies is to be looked up anew (guarantee 19).
+    /// The forwarded request was refused: the sender leads the cohort, but its tablet does not own the request's first
+    /// key position. The receiver must look up the range again (guarantee 19).
     ElsewhereNow {
-        /// The number it was forwarded under.
+        /// The number of the forwarded request.
         request: u64,
     },
-    /// A part of a whole state, for a replica too far behind for the log.
+    /// A part of a state snapshot, for a replica too far behind for the log.
     StateChunk {
         /// The cohort.
         cohort: CohortId,
         /// The sender's epoch.
         epoch: Epoch,
-        /// Which state.
+        /// The snapshot.
         state: StateId,
         /// The timestamp of the last entry applied in it.
         timestamp: Timestamp,
@@ -103,46 +103,46 @@ pub enum Message {
         /// The part.
         part: StatePart,
     },
-    /// How much of a whole state has arrived.
+    /// Acknowledges the received parts of a snapshot.
     StateReply {
         /// The cohort.
         cohort: CohortId,
-        /// Which state.
+        /// The snapshot.
         state: StateId,
-        /// Parts received, in order.
+        /// Number of parts received, in order.
         received: u32,
-        /// Whether it is this replica's own now.
+        /// Whether the snapshot is installed.
         installed: bool,
     },
-    /// A message between two replicas of which one had left its node and has come back.
+    /// A message between two replicas of which at least one was removed from its node and has returned.
     OfLives {
-        /// Which life of the sender's replica it is from.
+        /// The generation of the sender's replica.
         from: Life,
-        /// Which life of the receiver's it is for, as far as the sender knows.
+        /// The generation of the receiver's replica that is meant, as far as the sender knows.
         to: Life,
         /// The message.
         message: Box<Self>,
     },
-    /// A client of a shared log asks a sequencer.
+    /// A request of a shared log's client to a sequencer.
     ToSequencer {
         /// The log.
         log: LogId,
         /// The process that is meant.
         sequencer: SequencerId,
-        /// The sender's number for it.
+        /// The sender's number for the request.
         ask: AskId,
-        /// What is asked.
+        /// The request.
         request: sequencer::Request,
     },
-    /// The sequencer's answer.
+    /// The sequencer's reply.
     FromSequencer {
         /// The log.
         log: LogId,
-        /// The process that asked.
+        /// The process that sent the request.
         to: Boot,
-        /// The number that it asked under.
+        /// The number of the request.
         ask: AskId,
-        /// The answer.
+        /// The reply.
         reply: sequencer::Reply,
     },
     /// A request to a log unit. It is answered at most once: the sender retransmits it.
@@ -151,57 +151,58 @@ pub enum Message {
         log: LogId,
         /// The unit.
         unit: UnitId,
-        /// The machine that asks, which the reply names.
+        /// The machine that sent the request. The reply names it.
         asker: Asker,
-        /// What is asked.
+        /// The request.
         request: unit::Request,
     },
     /// The unit's reply.
     FromUnit {
         /// The log.
         log: LogId,
-        /// The process that asked.
+        /// The process that sent the request.
         to: Boot,
-        /// The machine that asked.
+        /// The machine that sent the request.
         asker: Asker,
         /// The reply.
         reply: unit::Reply,
     },
-    /// Somebody keeps a log from going on: whoever leads the catalogue is to see to it.
+    /// Reports a process or unit that blocks a log to the catalog leader, which replaces it.
     Suspected {
         /// The log.
         log: LogId,
-        /// In the projection of this epoch.
+        /// The epoch of the projection.
         epoch: ProjectionEpoch,
-        /// Who.
+        /// The suspect.
         suspect: Suspect,
     },
-    /// Log units of the sender are in doubt for good: whoever leads the catalogue is to have their logs go on without
+    /// Reports log units of the sender that are permanently in doubt. The catalog leader reconfigures their logs
+    /// without
     /// them.
     UnitsInDoubt {
         /// The units.
         units: Vec<UnitId>,
     },
-    /// What was said to this node's replica was for another life of it.
+    /// The receiver's message was for another generation of the sender's replica.
     Life {
         /// The cohort.
         cohort: CohortId,
-        /// The life that it is in.
+        /// The current generation of the sender's replica.
         life: Life,
     },
 }
 
-/// Counts how often a replica left a node while its process went on.
+/// Generation of a replica: counts how often the cohort's replica was removed from a node within one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Life(pub u32);
 
 impl Life {
-    /// It never left.
+    /// The replica was never removed.
     pub const FIRST: Self = Self(0);
 }
 
-/// Which whole state: two of the same entry are different ones if their rows lie in different tables, as they do after
-/// a compaction, and parts of one are of no use in the other.
+/// Identifies a state snapshot. Two snapshots of the same entry differ if their rows are in different tables, as they
+/// are after a compaction. Parts of one can't be used for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateId {
     /// The last entry applied in it.
@@ -211,7 +212,7 @@ pub struct StateId {
 }
 
 impl StateId {
-    /// The state that is applied through that entry, with the rows in those tables.
+    /// The snapshot through that entry, with its rows in those tables.
     #[must_use]
     pub fn new<'a>(lsn: Lsn, tables: impl Iterator<Item = &'a FileRef>) -> Self {
         let mut names = Writer::new();
@@ -229,16 +230,16 @@ impl StateId {
     }
 }
 
-/// A part of a whole state. The chunks come first, then the list of tables, then the tables, one after the other.
+/// A part of a state snapshot. The chunks come first, then the list of tables, then the tables one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StatePart {
-    /// Of the state but for the rows.
+    /// A chunk of the state without the rows.
     Chunk(Bytes),
-    /// What the tables will be, and the cohort's members as of the state.
+    /// The tables that follow, and the cohort's membership as of the snapshot.
     Files {
-        /// The tables with the rows, as the sender names them.
+        /// The tables with the rows, by the sender's names.
         files: Vec<FileRef>,
-        /// Who has a part in the cohort.
+        /// The members of the cohort.
         membership: SharedMembership,
     },
     /// The next bytes of the tables.
@@ -246,7 +247,7 @@ pub enum StatePart {
 }
 
 impl StatePart {
-    /// Bytes of it, about.
+    /// Approximate size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
@@ -402,7 +403,7 @@ impl Message {
         }
     }
 
-    /// The cohort of a message that one replica has for another.
+    /// The cohort, if this is a message between two replicas.
     #[must_use]
     pub fn is_between_replicas(&self) -> Option<CohortId> {
         match self {
@@ -485,7 +486,7 @@ impl Message {
     }
 }
 
-/// Nothing is within what comes of this: a message of lives is two messages deep, and no more.
+/// Outcomes contain no messages, so a message with generations is at most two levels deep.
 fn encode_outcome(outcome: &Outcome, out: &mut Writer) {
     out.bool(outcome.is_ok());
     match outcome {

@@ -1,24 +1,26 @@
-//! Which timestamp a cohort's log had come to how long ago, by its leader's monotonic clock.
+//! Records the timestamps that a cohort's log has reached over time, by its leader's monotonic clock.
 //!
-//! Timestamps grow under any clock and need not keep pace with time (guarantee 17): after a wall clock that was ahead
-//! for a moment they grow by one nanosecond each, for as long as it was ahead. So what is to be so and so *old* is told
-//! by a leader that has watched the timestamps itself. A new leader has watched none: what may go, goes later.
+//! Timestamps always grow but need not keep pace with time (guarantee 17). After a wall clock was temporarily ahead,
+//! they
+//! grow by one nanosecond per entry until the clock catches up. The age of a version is therefore measured by a leader
+//! that
+//! has observed the timestamps itself. A new leader has no observations, so expiry is delayed.
 
 use std::collections::VecDeque;
 
 use base::{Duration, Monotonic, Timestamp};
 
-/// Moments remembered, about, at most: they lie so far apart that they reach back as far as is asked for.
+/// Approximate maximum number of samples. Their spacing is chosen so that they cover the longest span in use.
 const MOMENTS_MAX: u64 = 1_000;
 
-/// Timestamps and when they were seen, both growing.
+/// Observed timestamps with the times of observation, both increasing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Moments {
     seen: VecDeque<(Monotonic, Timestamp)>,
 }
 
 impl Moments {
-    /// The log has come to `timestamp` by now. What no span up to `longest` asks for is forgotten.
+    /// Records that the log has reached `timestamp`. Drops samples that no span up to `longest` needs.
     pub(crate) fn note(&mut self, timestamp: Timestamp, now: Monotonic, longest: Duration) {
         let apart = Duration(longest.0 / MOMENTS_MAX);
         if self.seen.back().is_some_and(|(at, last)| *last >= timestamp || now.since(*at) < apart) {
@@ -30,7 +32,7 @@ impl Moments {
         }
     }
 
-    /// The greatest timestamp known to have been reached that long ago.
+    /// The greatest timestamp known to have been reached at least `span` ago.
     pub(crate) fn before(&self, span: Duration, now: Monotonic) -> Option<Timestamp> {
         let past = self.seen.partition_point(|(at, _)| *at + span <= now);
         past.checked_sub(1).map(|last| self.seen[last].1)
@@ -51,7 +53,7 @@ mod tests {
         Monotonic(seconds * SECOND.0)
     }
 
-    /// A wall clock that leaps ahead and back changes nothing: age is told by the other clock.
+    /// A jump of the wall clock does not affect ages, which use the monotonic clock.
     #[test]
     fn age_does_not_depend_on_timestamps() {
         let mut moments = Moments::default();
@@ -64,7 +66,7 @@ mod tests {
         assert_eq!(moments.before(SECOND, at(99)), Some(Timestamp(1_000_002)));
     }
 
-    /// An idle log has one moment, and a busy one's reach back as far as is asked for.
+    /// An idle log keeps one sample. The samples of a busy log cover the longest span.
     #[test]
     fn moments_are_bounded() {
         let mut moments = Moments::default();

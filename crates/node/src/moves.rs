@@ -1,15 +1,21 @@
-//! Where replicas go: whoever leads the catalogue has each cohort carry out the plan that the map holds for it, and
-//! nodes let go of replicas that have left them (guarantee 8; `catalog/src/catalog/moves.rs` has the two entries
-//! about it).
+//! Moves replicas: the catalog leader has each cohort carry out its plan from the map, and nodes remove replicas that
+//! were moved away (guarantee 8). The two catalog entries are described in `catalog/src/catalog/moves.rs`.
 //!
-//! A plan is carried out by the cohort's own leader, one step of the membership at a time: newcomers come as learners
-//! and are brought up to date, then vote; then those go who are to have no replica, the leader itself last, after it
-//! has handed over. Each step is an entry, and the membership that it makes names the plan: so an old plan that is
-//! asked for late changes nothing, and a plan counts as carried out only once the cohort's log says so.
+//! The cohort's own leader carries out a plan, one membership change at a time. New members join as learners, catch up,
+//! and
+//! then become voters. Members absent from the plan are then removed, the leader last, after it has transferred
+//! leadership.
+//! Each step is a log entry, and the resulting membership carries the plan's number. A stale plan therefore has no
+//! effect,
+//! and a plan counts as complete only once the cohort's log says so.
 //!
-//! A node lets go of a replica once the plan is carried out that leaves it without one. What it held it has forgotten
-//! then, so its promise stays in the manifest, marked: should the replica come back, it comes as a stranger, in doubt.
-//! It does not let go of one whose log knows of a newer plan than the map: the map that a start finds may be older than
+//! A node removes a replica once the plan that excludes it is complete. The replica's data is then deleted, so its
+//! promise
+//! stays in the manifest with a mark: if the replica returns, it joins as a new member, in doubt. The node keeps a
+//! replica
+//! whose log has a newer plan than the map, because the map found at a start may be older than the map before the
+//! restart.
+//! It also keeps a replica on which the product of a split still depends (`splits.rs`).
 //! what it had before; nor of one that what was split off it rests on here (`splits.rs`).
 
 use std::collections::BTreeMap;
@@ -27,20 +33,20 @@ use crate::pending::{Origin, PendingId, Place, Target};
 use crate::registry::Response;
 use crate::request::Outcome;
 
-/// How long a cohort is asked to carry out a plan before it is asked anew.
+/// How long a cohort may work on a plan before the request is repeated.
 const PLAN_PATIENCE: Duration = Duration::from_millis(10_000);
-/// Cohorts whose members change at once, at most: each may have a whole state on its way.
+/// Maximum number of concurrent membership changes. Each may transfer a state snapshot.
 const MOVES_AT_ONCE: usize = 8;
 
-/// The cohorts that are being asked to carry out a plan, and which.
+/// The cohorts with an outstanding request to carry out a plan, and the plans' numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
     asked: BTreeMap<CohortId, u64>,
-    /// The one that was asked last: those after it come next, so that moves which hang keep no other waiting for ever.
+    /// The cohort asked last. Later cohorts go first, so that stuck moves do not starve the others.
     last: CohortId,
-    /// Plans that were carried out, and that the map is to say so of.
+    /// Completed plans that are to be recorded in the map.
     done: Vec<(CohortId, u64)>,
-    /// A plan may have been made: a cohort is to be asked.
+    /// There may be a new plan to carry out.
     pub(crate) has_work: bool,
 }
 
@@ -51,7 +57,7 @@ impl Moves {
 }
 
 impl Node {
-    /// Has the map say which plans are carried out, and brings the others one step on, if we lead the catalogue.
+    /// Records completed plans in the map, and advances the others, if this node leads the catalog.
     pub(crate) fn run_moves(&mut self, now: Now) -> bool {
         let (done, had_work) = (std::mem::take(&mut self.moves.done), std::mem::take(&mut self.moves.has_work));
         for &(cohort, plan) in &done {
@@ -64,13 +70,13 @@ impl Node {
         had_work || !done.is_empty()
     }
 
-    /// Asks the cohorts whose plans are not known to be carried out, if we lead the catalogue.
+    /// Sends requests to the cohorts with unfinished plans, if this node leads the catalog.
     fn push_moves(&mut self, now: Now) {
         let Some(catalogue) = self.led_catalogue() else { return };
         let (asked, last) = (&self.moves.asked, self.moves.last);
         let is_asked = |planned: &Move| asked.get(&planned.cohort) == Some(&planned.plan);
         let mut moves: Vec<Move> = catalogue.moves().filter(|planned| !is_asked(planned)).collect();
-        // A newer plan takes the place of the one that was asked for, and waits for nobody.
+        // A newer plan replaces the outstanding one of its cohort, and takes precedence.
         let is_replaced = |planned: &Move| asked.contains_key(&planned.cohort);
         moves.sort_unstable_by_key(|planned| (!is_replaced(planned), planned.cohort <= last, planned.cohort));
         for Move { cohort, plan, members } in moves {
@@ -85,7 +91,7 @@ impl Node {
         }
     }
 
-    /// What a cohort said that was asked to carry out a plan. If it has not, housekeeping asks again.
+    /// Handles a cohort's reply to the request to carry out a plan. If the plan is incomplete, housekeeping repeats it.
     pub(crate) fn plan_answered(&mut self, cohort: CohortId, plan: u64, outcome: &Outcome) {
         if self.moves.asked.get(&cohort) == Some(&plan) {
             self.moves.asked.remove(&cohort);
@@ -95,7 +101,7 @@ impl Node {
         }
     }
 
-    /// We lead the cohort: takes the next step of a plan, or says that none is left.
+    /// Takes the next step of a plan at the cohort's leader, or reports that the plan is complete.
     pub(crate) fn carry_plan_on(&mut self, id: PendingId, cohort: CohortId, plan: &Membership, now: Now) {
         let replica = expected!(self.replicas.get(&cohort), "it leads the cohort");
         let held = SharedMembership::clone(replica.cohort.membership());
@@ -103,7 +109,8 @@ impl Node {
             return self.complete(id, Err(Failure::Invalid("a newer plan has been begun".to_owned())), None);
         }
         if !replica.unsettled.is_empty() {
-            // What was split off has a majority in this cohort's log alone: nobody goes who holds that.
+            // Until the split is settled, a majority holds its product only in this cohort's log, so no member may be
+            // removed.
             return self.pendings.place(id, Place::Waiting);
         }
         let step = next_step(&held, plan, self.cluster.me);
@@ -118,7 +125,7 @@ impl Node {
         self.pendings.place(id, Place::Waiting);
     }
 
-    /// Takes a step, if it is time: what is in the way now may be out of it when it is tried again.
+    /// Takes a membership step if possible. A step that is blocked now is retried later.
     pub(crate) fn take_step_of(&mut self, cohort: CohortId, step: MembershipChange, plan: u64, now: Now) {
         let me = self.cluster.me;
         let mut changed = false;
@@ -137,7 +144,7 @@ impl Node {
         self.counters.members_changed += u64::from(changed);
     }
 
-    /// Lets go of the replicas that have left this node.
+    /// Removes the replicas that were moved away from this node.
     pub(crate) fn let_leavers_go(&mut self) {
         let elsewhere = self.catalogue().parts().filter(|part| !part.is_on(self.cluster.me));
         let leavers: Vec<CohortId> = elsewhere
@@ -148,7 +155,7 @@ impl Node {
         leavers.into_iter().for_each(|cohort| self.retire(cohort));
     }
 
-    /// The newest plan that the log of a replica of ours knows of, unless nothing is left of that replica.
+    /// The newest plan in the log of a local replica; `None` if nothing remains of that replica.
     fn known_plan(&self, id: CohortId) -> Option<u64> {
         if let Some(replica) = self.replicas.get(&id) {
             return Some(replica.cohort.membership().plan());
@@ -157,7 +164,7 @@ impl Node {
         Some(dormant.replay.members().unwrap_or(&dormant.manifest.membership).plan())
     }
 
-    /// Forgets all that a replica held but its promise.
+    /// Deletes all state of a replica except its promise.
     fn retire(&mut self, id: CohortId) {
         let lineage = self.replicas.get(&id).map(|replica| replica.lineage);
         self.end_replica(id, true);
@@ -177,7 +184,7 @@ impl Node {
         self.counters.replicas_left += 1;
     }
 
-    /// A manifest is forced: what it says of replicas that have left is safe, and they may come back.
+    /// A manifest is forced: it records the removed replicas, so they may return.
     pub(crate) fn leavers_forced(&mut self, through: ManifestId) {
         let retiring = self.hosting.dormant.values_mut().map(|dormant| &mut dormant.retiring);
         let forced = retiring.filter_map(|retiring| retiring.take_if(|manifest| *manifest <= through)).count();
@@ -187,10 +194,10 @@ impl Node {
     }
 }
 
-/// What is to be done next on the way from a membership to the one that is planned.
+/// The next step from a membership to the planned one.
 fn next_step(held: &Membership, plan: &Membership, me: Member) -> Option<MembershipChange> {
     let is_planned = |member: &Member| plan.on(member.node) == Some(*member);
-    // A lost disk goes before the one that takes its place comes.
+    // A lost disk is removed before its replacement is added.
     let replaced = held.everyone().find(|member| !is_planned(member) && plan.on(member.node).is_some());
     if let Some(member) = replaced {
         return Some(MembershipChange::Remove(member));
@@ -207,7 +214,7 @@ fn next_step(held: &Membership, plan: &Membership, me: Member) -> Option<Members
         return Some(MembershipChange::AddLearner(*learner));
     }
     let mut leavers: Vec<Member> = held.everyone().filter(|member| !is_planned(member)).collect();
-    // Whoever leads goes last.
+    // The leader is removed last.
     leavers.sort_unstable_by_key(|member| (*member == me, *member));
     leavers.first().map(|member| MembershipChange::Remove(*member))
 }

@@ -1,4 +1,4 @@
-//! The node: hands events to its replicas, and turns what they want into actions.
+//! The node machine: passes events to its replicas and turns their output into actions.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ use crate::splits::Splits;
 use crate::stop::Stop;
 use crate::transfer::Transfers;
 
-/// One node of a universe, as a deterministic machine. See [`crate::contract`].
+/// One node of a cluster, as a deterministic machine. See [`crate::contract`].
 #[derive(Debug)]
 pub struct Node {
     pub(crate) config: NodeConfig,
@@ -54,8 +54,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Takes an event; what is to be done about it is appended to `actions`. [`Node::settle`] must follow before the
-    /// machine waits for the next.
+    /// Handles an event and appends the resulting actions to `actions`. The driver must call [`Node::settle`] before it
+    /// waits for the next event.
     pub fn step(&mut self, now: Now, event: Event, actions: &mut Vec<Action>) {
         if self.has_ended() {
             return;
@@ -92,7 +92,7 @@ impl Node {
         self.flush(now, actions);
     }
 
-    /// Ends a group of events: every component does what it has noted, until none has work, and the next timer is set.
+    /// Ends a batch of events: runs all components until none has work, and sets the next timer.
     pub fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
         if !self.has_ended() && !self.is_leaving() {
             let mut rounds = 0..ROUNDS_MAX;
@@ -106,8 +106,8 @@ impl Node {
         self.flush(now, actions);
     }
 
-    /// Has every component do what it has noted; whether any had work. In which order is of no matter, for what one does
-    /// may give work to any other.
+    /// Runs every component once. Returns whether any had work. The order does not matter, because each component may
+    /// create work for any other.
     fn run(&mut self, now: Now) -> bool {
         self.run_roster()
             | self.run_hosting(now)
@@ -119,7 +119,7 @@ impl Node {
             | self.run_replicas(now)
     }
 
-    /// Ends the step for every replica to which something has happened.
+    /// Ends the step for every replica with activity.
     fn run_replicas(&mut self, now: Now) -> bool {
         self.routes_changed(now);
         let settled = self.settle_touched(now);
@@ -148,8 +148,7 @@ impl Node {
         settled
     }
 
-    /// Hands over what has gathered: first what other threads are to see, then the manifest. Whatever waits for these
-    /// comes after.
+    /// Emits the collected actions: first the published views, then the manifest, then the actions that depend on them.
     fn flush(&mut self, now: Now, actions: &mut Vec<Action>) {
         if planted(Bug::ReadViewAfterReply) {
             actions.append(&mut self.actions);
@@ -159,7 +158,7 @@ impl Node {
         actions.append(&mut self.actions);
     }
 
-    /// Runs something on every cohort, and takes what comes of it.
+    /// Runs a function on every cohort and handles its output.
     pub(crate) fn each_cohort(&mut self, now: Now, mut run: impl FnMut(&mut Cohort, &mut Outbox)) {
         let ids: Vec<CohortId> = self.replicas.keys().copied().collect();
         for id in ids {
@@ -167,9 +166,9 @@ impl Node {
         }
     }
 
-    /// Runs something on a cohort, and takes what comes of it.
+    /// Runs a function on a cohort and handles its output.
     pub(crate) fn with_cohort(&mut self, id: CohortId, now: Now, run: impl FnOnce(&mut Cohort, &mut Outbox)) {
-        // Messages and completions come for replicas that have left, too.
+        // Messages and completions may arrive for replicas that were removed.
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let (led, doubted) = (replica.cohort.leads(), replica.cohort.is_in_doubt());
         let stood_apart = replica.cohort.stands_apart();
@@ -179,15 +178,15 @@ impl Node {
         self.counters.doubts_ended += u64::from(doubt_ended);
         self.counters.states_left += u64::from(!stood_apart && replica.cohort.stands_apart());
         self.drain(id, now);
-        // The catalogue is whole again: every cohort that this node can have had a part in before the damage is named
-        // in the manifest now, and what is created from here on is new.
+        // The catalog is complete again: the manifest now names every cohort that this node may have joined before the
+        // damage, and cohorts created from here on are new.
         if doubt_ended && id == CohortId::CATALOGUE {
             self.hosting.doubt_unknown = false;
             self.hosting.has_work = true;
         }
     }
 
-    /// Turns what a cohort wants into actions, until it wants nothing more.
+    /// Turns a cohort's output into actions until there is no more.
     pub(crate) fn drain(&mut self, id: CohortId, now: Now) {
         while !self.outgoing.outbox.is_empty() {
             for output in self.outgoing.outbox.take() {
@@ -223,7 +222,7 @@ impl Node {
         self.actions.push(Action::Send { to, message, after, valid_until });
     }
 
-    /// The process can't go on: better none than one that drifts apart from the others.
+    /// Halts the process, because a replica must never diverge from the others.
     pub(crate) fn halt(&mut self, reason: String) {
         self.stop = Stop::Ended;
         self.actions.push(Action::Halt { reason });
@@ -249,7 +248,7 @@ impl Node {
             self.leave_row(id, row.as_ref());
             match (applied.outcome, &applied.effect) {
                 (Some(outcome), _) => self.complete(pending, outcome, None),
-                // It was not executed: it is put to the other range.
+                // The request was not executed: route it to the other range.
                 (None, Some(Effect::Elsewhere)) => self.pendings.place(pending, Place::Waiting),
                 (
                     None,
@@ -278,7 +277,7 @@ impl Node {
             Effect::RangeSplit { child, members, range } => self.split_off(id, child, &members, range),
             Effect::RangeDropped => self.rows_dropped(id),
             Effect::LossDeclared => self.loss_declared(id),
-            // A unit's was handled before.
+            // A log unit's effects were handled above.
             Effect::RangeFounded | Effect::Elsewhere | Effect::Own(_) => {}
         }
     }
@@ -300,7 +299,7 @@ impl Node {
         }
     }
 
-    /// A log that is in main memory says that it may have lost acknowledged entries.
+    /// An in-memory log declares that it may have lost acknowledged entries.
     fn loss_declared(&mut self, id: CohortId) {
         let Some(replica) = self.replicas.get(&id).filter(|replica| replica.cohort.leads()) else { return };
         self.counters.losses += 1;
@@ -314,8 +313,8 @@ impl Node {
         });
     }
 
-    /// A tablet that owns nothing yet is told its range by whoever leads it, once the reign's barrier is applied: by
-    /// then the state holds every earlier leader's word, too (guarantee 19).
+    /// The leader of a tablet without a range assigns its range once the epoch's barrier is applied. By then the state
+    /// includes the commands of all earlier leaders (guarantee 19).
     fn found(&mut self, id: CohortId, now: Now) {
         let replica = expected!(self.replicas.get_mut(&id), "a replica has applied its barrier");
         let is_unfounded = replica.state.ownership() == Some(&Ownership::Unfounded);
@@ -327,17 +326,17 @@ impl Node {
         }
     }
 
-    /// Our copy of the catalogue: every node has a replica of it.
+    /// The local copy of the catalog. Every node has a replica of it.
     pub(crate) fn catalogue(&self) -> &Catalog {
         self.replicas[&CohortId::CATALOGUE].state.as_catalog().expect("cohort 1 is the catalogue's")
     }
 
-    /// The catalogue, if we lead it and have applied all that earlier leaders committed.
+    /// The catalog, if this node leads it and has applied all entries that earlier leaders committed.
     pub(crate) fn led_catalogue(&self) -> Option<&Catalog> {
         self.replicas[&CohortId::CATALOGUE].cohort.is_open().then(|| self.catalogue())
     }
 
-    /// Proposes a command to a cohort that we lead; to one that we lead no more, nothing.
+    /// Proposes a command to a cohort if this node leads it, and otherwise drops it.
     pub(crate) fn propose(&mut self, id: CohortId, command: Bytes, now: Now) {
         self.with_cohort(id, now, |cohort, out| _ = cohort.propose(command, now, out));
     }
@@ -359,7 +358,7 @@ impl Node {
         self.logs.units.forget(id);
         if id == CohortId::CATALOGUE {
             self.drops.lead_lost();
-            // Who leads it now sees to the end of changes, and doesn't know who waits here.
+            // The new leader completes the changes but does not know the clients that wait here.
             for id in self.pendings.take_changes() {
                 let unknown = "the leader changed before the change was known to have ended";
                 self.complete(id, Err(Failure::Unknown(unknown.to_owned())), None);
@@ -374,7 +373,7 @@ impl Node {
         match message {
             Message::Cohort { cohort, message } => {
                 let lacks = matches!(&message, replication::Message::ProposeReply { reply: Reply::Missing(_), .. });
-                // It may have left.
+                // The sender may have been removed.
                 let Some(sender) = self.cluster.member(from) else { return };
                 self.with_cohort(cohort, now, |cohort, out| cohort.message(sender, message, now, out));
                 if lacks && self.is_probed(cohort, from) {
@@ -419,9 +418,9 @@ impl Node {
         replica.cohort.catch_ups().any(|(node, how)| node == peer && matches!(how, CatchUp::Probe { .. }))
     }
 
-    /// Notes that a peer lives. Its new process has forgotten what was under way with the old one.
+    /// Records contact with a peer. A new process of the peer has forgotten the requests sent to the old one.
     pub(crate) fn heard(&mut self, from: NodeId, boot: Boot, now: Now) {
-        // It may have left.
+        // The peer may have been removed.
         let Some(peer) = self.cluster.peers.get_mut(&from) else { return };
         peer.heard_at = Some(now.monotonic);
         peer.silent = false;
@@ -450,11 +449,11 @@ impl Node {
 
     fn on_replica_timer(&mut self, now: Now) {
         while let Some(id) = self.replicas.take_due(now.monotonic) {
-            // A replica that is gone leaves its moment behind.
+            // The timer may belong to a replica that was removed.
             let Some(replica) = self.replicas.quietly(id) else { continue };
             let (next, pause_ended) = (replica.next_moment(now.monotonic), replica.on_disk.end_pause(now.monotonic));
             if next > now.monotonic && !pause_ended {
-                // It was put off since it was noted.
+                // The timer was postponed after it was queued.
                 self.replicas.wake_at(id, next);
                 continue;
             }
@@ -485,30 +484,30 @@ impl Node {
         self.cluster.me
     }
 
-    /// Every node of the universe, as far as is known here.
+    /// Every known node of the cluster.
     #[must_use]
     pub fn members(&self) -> &[Member] {
         &self.cluster.members
     }
 
-    /// What has happened since the start.
+    /// Event counts since the start.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// The protocol and the state of every cohort here, for checkers.
+    /// The protocol and the state of every cohort on this node, for checkers.
     pub fn replicas(&self) -> impl Iterator<Item = (CohortId, &Cohort, &AnyMachine)> {
         self.replicas.iter().map(|(id, replica)| (*id, &replica.cohort, &replica.state))
     }
 
-    /// The table that a cohort here keeps a range of; empty if it keeps none.
+    /// The table that a local cohort stores a range of; empty if it stores none.
     #[must_use]
     pub fn table_of(&self, cohort: CohortId) -> &str {
         self.replicas.get(&cohort).map_or("", |replica| &replica.table)
     }
 
-    /// Checks what must hold between any two steps.
+    /// Checks the invariants that hold between any two steps.
     ///
     /// # Panics
     /// When an invariant is broken.
@@ -528,13 +527,13 @@ impl Node {
     }
 }
 
-/// The last entry that a checkpoint or a whole state holds.
+/// Whether `lsn` is newer than the last entry of a checkpoint or snapshot.
 pub(crate) fn newer(lsn: Lsn, than: Option<Lsn>) -> bool {
     than.is_none_or(|than| lsn.sequence > than.sequence)
 }
 
-/// Rounds in which components give each other work, at most.
+/// Maximum number of rounds in which components create work for each other.
 const ROUNDS_MAX: u32 = 1_000;
 
-/// What nothing waits for.
+/// Durability requirement of messages that wait for nothing.
 pub(crate) const AT_ONCE: Durable = Durable { log: replication::WriteId(0), manifest: ManifestId(0) };

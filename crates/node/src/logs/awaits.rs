@@ -1,8 +1,9 @@
 //! Reads that wait at a log unit for an entry.
 //!
-//! A follower at its log's end asks once, and is answered as soon as the entry has come: it does not poll. When the unit is
-//! sealed or trimmed, all reads that wait there are answered anew: the log may go on elsewhere. A read is answered that
-//! there is no entry when its wait is over, or at once if too many wait.
+//! A follower at its log's end asks once, and is answered as soon as the entry arrives: it does not poll. When the unit
+//! is sealed or trimmed, all waiting reads are answered at once, because the log may continue on other units. A read
+//! whose
+//! wait ends is answered with "no entry". If too many reads wait, further ones get that answer at once.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +14,10 @@ use sharedlog::unit::Request;
 
 use super::units::UnitCall;
 
-/// Reads that wait at the units of one node, at most: all that may wait at the endpoints of four.
+/// Maximum number of reads that wait at the units of one node: as many as may wait at the endpoints of four nodes.
 const AWAITS_MAX: usize = 4 * WAITS_IN_FLIGHT_MAX;
 
-/// The reads that wait, by position and by the end of their wait.
+/// The waiting reads, ordered by position and by the end of their wait.
 #[derive(Debug, Default)]
 pub(crate) struct Awaits {
     last: u64,
@@ -45,7 +46,7 @@ impl Awaits {
         self.by_position.insert((call.cohort, position, self.last), call);
     }
 
-    /// The reads that wait at a unit for these positions, or for any.
+    /// Removes and returns the reads that wait at a unit for these positions, or all of them.
     pub(super) fn take(&mut self, cohort: CohortId, stored: &[Position], all: bool) -> Vec<UnitCall> {
         if self.by_end.is_empty() {
             return Vec::new();

@@ -33,19 +33,19 @@ pub(super) enum Call {
     Fill(ProjectionEpoch, Position),
 }
 
-/// An answer of the machine comes before the request's own deadline does.
+/// Client machines answer this long before the deadline of the request.
 const MARGIN: Duration = Duration::from_millis(20);
 
 impl Pending {
-    /// By when a log's client machine is to have answered.
+    /// The deadline for the log's client machine.
     pub(super) fn log_deadline(&self) -> Monotonic {
         Monotonic(self.deadline.0.saturating_sub(MARGIN.0))
     }
 }
 
 impl Node {
-    /// Puts a request to the client machine of its log; if our copy of the catalogue has no such log, whoever leads
-    /// that is asked.
+    /// Passes a request to the client machine of its log. If the local copy of the catalog has no such log, asks the
+    /// catalog's leader.
     pub(crate) fn put_to_log(&mut self, id: PendingId, now: Now) {
         let Some(pending) = self.pendings.get(id) else { return };
         let (Target::Log(name), Query::Log(request)) = (&pending.target, &pending.query) else { return };

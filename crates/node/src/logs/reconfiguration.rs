@@ -1,10 +1,13 @@
-//! Drives the shared logs' reconfiguration controller ([`sharedlog::controller`]), which leads where the catalogue is
+//! Drives the shared logs' reconfiguration controller ([`sharedlog::controller`]), which leads where the catalog is
 //! led, and reports the units of this node that are in doubt.
 //!
-//! A replica whose disk lost something that it may have acknowledged is in doubt until it has caught up with others of
-//! its cohort. A unit's cohort has no others: its doubt never ends, and it does not open. Only its own node knows. So the
-//! node reports it to the catalogue's leader as long as the catalogue names the unit. Once that is replaced, and named no
-//! more, its node drops the replica.
+//! A replica whose disk lost something that it may have acknowledged is in doubt until it has caught up with other
+//! members
+//! of its cohort. A unit's cohort has a single member, so its doubt never ends and it does not open. Only its own node
+//! knows
+//! this. The node reports it to the catalog's leader as long as the catalog names the unit. Once the unit is replaced
+//! and
+//! no longer named, its node drops the replica.
 
 use std::sync::Arc;
 
@@ -28,11 +31,11 @@ use crate::request::Outcome;
 
 /// Interval of the check whether logs lack copies.
 const CHECK: Duration = Duration::from_millis(500);
-/// How long the catalogue may take for a command.
+/// How long the catalog may take for a command.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(2_000);
 /// How long one read of a copier may take.
 const READ_TIMEOUT: Duration = Duration::from_millis(2_000);
-/// Logs that the status names one by one, at most.
+/// Maximum number of logs that the status lists by name.
 const NAMED_MAX: usize = 8;
 
 impl Node {
@@ -66,7 +69,7 @@ impl Node {
         }
     }
 
-    /// Whether the controller of this node leads. The catalogue's lead may have just moved here.
+    /// Whether the controller of this node leads. Leadership of the catalog may have just moved here.
     fn leads_logs(&mut self, now: Now) -> bool {
         if self.led_catalogue().is_some() != self.logs.controller.leads() {
             self.check_logs(now);
@@ -74,7 +77,7 @@ impl Node {
         self.logs.controller.leads()
     }
 
-    /// Checks the logs at intervals, and when the catalogue has changed.
+    /// Checks the logs at intervals, and when the catalog has changed.
     pub(super) fn check_logs(&mut self, now: Now) {
         self.logs.check_at = now.monotonic + CHECK;
         match self.led_catalogue() {
@@ -163,7 +166,7 @@ impl Node {
         }
     }
 
-    /// The units of this node that are in doubt, and that the catalogue names.
+    /// The units of this node that are in doubt, and that the catalog names.
     fn own_units_in_doubt(&self) -> impl Iterator<Item = UnitId> {
         let catalogue = self.catalogue();
         let is_dead = |replica: &Replica| replica.state.as_unit().is_some() && replica.cohort.is_in_doubt();

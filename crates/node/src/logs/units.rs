@@ -125,7 +125,7 @@ impl Node {
             return self.logs.units.park(call, now);
         };
         match &call.request {
-            // Only the unit's own node may say that.
+            // Only the unit's own node may report damage.
             Request::Command(command) if matches!(command.command(), Command::Damaged { .. }) => {
                 self.reply(call.reply_to, Reply::Unknown);
             }

@@ -1,4 +1,4 @@
-//! Beats and their answers, as bytes.
+//! Codec of beats and their replies.
 
 use std::sync::Arc;
 
@@ -6,34 +6,35 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Epoch, Monotonic};
 use replication::Rest;
 
-/// The least that an encoded cohort at rest takes: its number, an epoch and an LSN.
+/// Minimum size of an encoded idle cohort in bytes: its number, an epoch and an LSN.
 const REST_BYTES: usize = 28;
 
-/// The number of a list: those of one process grow from 1.
+/// The number of a list. Numbers grow from 1 within a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListId(pub u64);
 
-/// Cohorts at rest, in the order of their numbers.
+/// Idle cohorts, in the order of their numbers.
 pub type List = Arc<[(CohortId, Rest)]>;
 
-/// What the sender of a beat knew when it was answered the last time, of the same list (guarantee 15).
+/// The sender's knowledge at the time of the last reply for the same list (guarantee 15).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
-    /// The receiver's clock, as that answer showed it: all that was committed anywhere before is within the list's last
-    /// LSNs.
+    /// The receiver's clock as shown by that reply. Everything committed anywhere before that time is within the LSNs
+    /// of
+    /// the list.
     pub at: Monotonic,
-    /// The cohorts of which that is not so, in order: the sender held no lease, or had committed more.
+    /// The cohorts for which this does not hold, in order: the sender held no lease, or had committed more.
     pub except: Vec<CohortId>,
 }
 
-/// What became of a beat.
+/// The result of a beat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Beaten {
-    /// The receiver doesn't hold the list that it names.
+    /// The receiver does not have the named list.
     UnknownList,
-    /// A lease vote for every cohort of the list, but for these.
+    /// A lease vote for every cohort of the list except these.
     Vouched {
-        /// The cohorts that are not as the list says.
+        /// The cohorts whose state differs from the list.
         refused: Vec<CohortId>,
     },
 }

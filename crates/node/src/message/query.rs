@@ -1,4 +1,4 @@
-//! A request as it is put to the cohort that answers it.
+//! A request in the form that its cohort receives.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Duration, Membership};
@@ -8,22 +8,22 @@ use sharedlog::request::LogRequest;
 
 use crate::registry::Ask;
 
-/// What a cohort is asked.
+/// A request to a cohort.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
-    /// Asks its state machine.
+    /// A request to its state machine.
     Machine(Ask),
-    /// Brings the cohort's membership one step on toward a plan, and says whether it is there.
+    /// Takes the next step of the cohort's membership toward a plan, and reports whether the plan is complete.
     Plan(Membership),
-    /// Asks a shared log, which is many cohorts: it is never put to one, nor to another node.
+    /// A request to a shared log, which spans many cohorts. It is never sent to a cohort or another node.
     Log(LogRequest),
 }
 
-/// The tag of what is for the cohort and not for its machine; machines' kinds are above.
+/// The tag of requests to the cohort itself. State machine kinds have higher tags.
 const PLAN: u8 = 0;
 
 impl Query {
-    /// Whether it only reads: it may be asked again at will. Otherwise a log decides.
+    /// Whether the request is read-only. Reads may be repeated freely; any other request is decided by a log.
     #[must_use]
     pub fn reads(&self) -> bool {
         match self {
@@ -43,31 +43,31 @@ impl Query {
         }
     }
 
-    /// Whether it is a read of a log that waits for something to come.
+    /// Whether it is a log read that waits for an entry.
     #[must_use]
     pub fn waits(&self) -> bool {
         matches!(self, Self::Log(LogRequest::Read { wait, .. }) if *wait > Duration::ZERO)
     }
 
-    /// The request to a machine, if it is one.
+    /// The request to the state machine, if it is one.
     #[must_use]
     pub fn ask(&self) -> Option<&Ask> {
         if let Self::Machine(ask) = self { Some(ask) } else { None }
     }
 
-    /// What it may show, if it reads; what reads no rows reads strongly.
+    /// The consistency of a read. Requests that read no rows are strong.
     #[must_use]
     pub fn consistency(&self) -> Consistency {
         self.ask().map_or(Consistency::Strong, Ask::consistency)
     }
 
-    /// Where in a table's keys it begins, if it is put to the range that holds that position.
+    /// The first key position, if the request goes to the range that holds this position.
     #[must_use]
     pub fn position(&self) -> Option<KeyPosition> {
         self.ask().and_then(Ask::position)
     }
 
-    /// The key that it changes, if it changes one.
+    /// The key that it changes, if any.
     #[must_use]
     pub fn lock(&self) -> Option<Lock<'_>> {
         self.ask().and_then(Ask::lock)
