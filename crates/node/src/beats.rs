@@ -3,22 +3,19 @@
 //! The heartbeat of a leader to an idle follower is a function of the epoch and the last LSN (`replication`, `rest`).
 //! Each node therefore keeps, for each peer, the list of cohorts that it leads and that are idle on that peer. Every
 //! heartbeat interval it sends one [`Message::Beat`] that names the list by its number. The beat includes the list
-//! itself
-//! until the peer confirms that it has it. The reply names the cohorts that the peer does *not* vouch for, usually
-//! none.
+//! itself until the peer confirms that it has it. The reply names the cohorts that the peer does *not* vouch for,
+//! usually none.
 //!
 //! A beat replaces the heartbeats of the cohorts in its list, and its reply replaces their replies:
 //! * A list has a number, unique within the process. A changed list gets a new number.
 //! * A reply counts for the cohorts of the list that it names, in the epochs of that list, as of the moment the beat
-//!   was
-//! sent.
+//!   was sent.
 //! * A listed cohort that the peer refuses, or that gets no reply for the duration of a lease, returns to individual
-//! heartbeats.
+//!   heartbeats.
 //!
 //! Beats also bound the staleness of followers (guarantee 15; `replication`, `staleness`). A reply carries the
-//! follower's
-//! clock. When it arrives, the leader determines for which listed cohorts it holds the lease and has committed nothing
-//! beyond the list. The next beat of that list reports the result.
+//! follower's clock. When it arrives, the leader determines for which listed cohorts it holds the lease and has
+//! committed nothing beyond the list. The next beat of that list reports the result.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -31,8 +28,8 @@ use crate::message::{Beaten, Heard, List, ListId, Message};
 use crate::node::{AT_ONCE, Node};
 use crate::replica::Replica;
 
-/// Maximum number of lists for which a reply is still accepted. Each beat creates at most one list, so with the
-/// default intervals these lists reach back further than a lease.
+/// Maximum number of lists for which a reply is still accepted. Each beat creates at most one list, so with the default
+/// intervals these lists reach back further than a lease.
 const LISTS_MAX: usize = 8;
 
 /// Batched heartbeats to and from every peer.

@@ -8,8 +8,8 @@ use machine::Failure;
 use crate::node::Node;
 use crate::pending::{PendingId, Place};
 
-/// How far ahead slots are assigned. A write that would wait longer is refused and may be retried. This is shorter
-/// than the time after which a node that forwarded a write tries another node.
+/// How far ahead slots are assigned. A write that would wait longer is refused and may be retried. This is shorter than
+/// the time after which a node that forwarded a write tries another node.
 const AHEAD_MAX: Duration = Duration::from_millis(400);
 /// Slots are rounded up to a multiple of this, so that one timer wakes the machine for many writes.
 const GRAIN: u64 = Duration::from_millis(1).0;

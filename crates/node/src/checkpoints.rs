@@ -265,8 +265,7 @@ impl Node {
     }
 
     /// A tablet's table was dropped and its tree is empty. The manifest continues to name the tree's files together
-    /// with
-    /// the checkpoint whose rows they hold, until it names a checkpoint of the new state.
+    /// with the checkpoint whose rows they hold, until it names a checkpoint of the new state.
     pub(crate) fn rows_dropped(&mut self, id: CohortId) {
         let replica = expected!(self.replicas.get_mut(&id), "an entry was applied by it");
         replica.on_disk.is_wanted = true;

@@ -3,13 +3,11 @@
 //!
 //! Obligations of a driver:
 //! * It carries out actions in order. An action that names a [`Durable`] waits until that much is forced, and does not
-//! delay other actions.
+//!   delay other actions.
 //! * It sends a reply or message that has a `valid_until` only if the monotonic clock, read *after* the machine
-//!   produced
-//! it, is not past that time. Otherwise it returns [`Event::AnswerExpired`] (guarantees 12 and 14).
+//!   produced it, is not past that time. Otherwise it returns [`Event::AnswerExpired`] (guarantees 12 and 14).
 //! * Records of [`Action::Append`] reach the log in order. The driver reports completion only for records covered by
-//!   one
-//! successful force. After a failed force the process ends (guarantee 25).
+//!   one successful force. After a failed force the process ends (guarantee 25).
 //! * The machine never reads a clock. Time passes only with events.
 
 use base::{Boot, CohortId, Entry, Force, Lsn, Member, Monotonic, NodeId, Record, Sequence, Timestamp};
@@ -72,8 +70,7 @@ pub enum Event {
     /// process and before it sends any message to it: acknowledgements of an earlier process no longer count.
     PeerStarted {
         /// The peer. If the local catalog does not know its number yet, its own claim is trusted: a node gets the
-        /// cluster's
-        /// name only after it is in the roster.
+        /// cluster's name only after it is in the roster.
         from: Member,
         /// The boot of its process.
         boot: Boot,
@@ -127,8 +124,7 @@ pub enum Event {
     },
     /// The disk was full for a checkpoint, a log segment or the manifest. The driver retries every few seconds and
     /// reports each failure. A failed compaction is not reported here: it needs space for a copy of all its input,
-    /// whereas
-    /// a row needs little.
+    /// whereas a row needs little.
     DiskFull,
     /// A compaction has ended.
     Compacted {
@@ -179,8 +175,7 @@ pub enum Event {
         /// The read.
         id: ReadId,
         /// The entries in order, starting with the requested one. `None` if the log no longer holds that entry or can't
-        /// be
-        /// read there.
+        /// be read there.
         entries: Option<Vec<Entry>>,
     },
     /// Shut down cleanly: leaders transfer leadership, then the machine emits [`Action::Stopped`].
@@ -260,8 +255,7 @@ pub enum Action {
         at: Monotonic,
     },
     /// Run the flush, if there is one. Then write a checkpoint of the state to a file named after the cohort and LSN,
-    /// and
-    /// force the file and its directory.
+    /// and force the file and its directory.
     WriteCheckpoint {
         /// The cohort of the state.
         cohort: CohortId,

@@ -2,8 +2,7 @@
 //! its replicas once the table is gone (guarantee 19). The two steps are described in `catalog/src/catalog/drops.rs`.
 //!
 //! The client gets its reply when the drop has completed. By then no replica can answer for the table, not even to a
-//! client
-//! with a stale copy of the map, because a leader that reads under its lease has applied the drop.
+//! client with a stale copy of the map, because a leader that reads under its lease has applied the drop.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,12 +139,9 @@ impl Node {
     /// Stops the replicas of cohorts that the catalog once allocated and no longer names.
     ///
     /// Their promises stay in the manifest for now. This node may have applied catalog entries that it does not know to
-    /// be
-    /// committed after a restart. It then finds the table in the catalog again and restarts the replica. With its
-    /// promises and
-    /// log the replica is harmless. A blank replica could repeat votes that the former one gave to others, and a
-    /// majority of
-    /// blank replicas would serve the dropped table as if it were new.
+    /// be committed after a restart. It then finds the table in the catalog again and restarts the replica. With its
+    /// promises and log the replica is harmless. A blank replica could repeat votes that the former one gave to others,
+    /// and a majority of blank replicas would serve the dropped table as if it were new.
     pub(crate) fn let_go(&mut self) {
         let catalogue = self.catalogue();
         let as_of = catalogue.last_applied();
@@ -192,7 +188,7 @@ impl Node {
     /// regardless of the commit point it knows. The manifest that omits them names that checkpoint or a later one.
     pub(crate) fn forget_gone(&mut self) {
         let checkpoint = self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.on_disk.lsn());
-        // Until then all is kept.
+        // All promises are kept until the catalog has a checkpoint.
         let Some(checkpoint) = checkpoint.map(|lsn| lsn.sequence) else { return };
         let drops = &mut self.drops;
         let ripe = drops.kept.extract_if(.., |_, as_of| as_of.sequence <= checkpoint);

@@ -72,8 +72,7 @@ impl Node {
     }
 
     /// Stops the replicas that the map no longer names, starts those that it assigns to this node, and removes those
-    /// that
-    /// were moved away.
+    /// that were moved away.
     pub(crate) fn host(&mut self, now: Now) -> Result<(), StartError> {
         self.let_go();
         self.start_tables(now)?;
@@ -86,10 +85,8 @@ impl Node {
     /// Starts a replica of every range that the catalog assigns to this node, unless it runs already.
     ///
     /// While the catalog's own replica is in doubt, it may again name tables that were dropped and forgotten. Until the
-    /// doubt
-    /// ends, cohorts without state on disk are not started. If the disk may have lost all state of a cohort, its
-    /// replica starts
-    /// at once, in doubt. Ranges created by a split have their own rules ([`Node::may_begin`]).
+    /// doubt ends, cohorts without state on disk are not started. If the disk may have lost all state of a cohort, its
+    /// replica starts at once, in doubt. Ranges created by a split have their own rules ([`Node::may_begin`]).
     fn start_tables(&mut self, now: Now) -> Result<(), StartError> {
         let catalogue = self.catalogue();
         let is_in_doubt = self.replicas[&CohortId::CATALOGUE].cohort.doubtful() && !self.hosting.doubt_unknown;
@@ -130,8 +127,7 @@ impl Node {
     }
 
     /// Starts a replica from its state on disk. Without a checkpoint, a replica created by a split starts from the
-    /// state
-    /// split off its parent.
+    /// state split off its parent.
     pub(crate) fn start_replica(
         &mut self,
         id: CohortId,
@@ -219,10 +215,8 @@ impl Dormant {
     }
 
     /// Initializes a replica without a manifest entry, which has promised nothing. A founding member of the cohort
-    /// starts
-    /// as that member. Any other replica joins and learns the membership from the log. It is in doubt until it has
-    /// caught up,
-    /// because an earlier replica may have acknowledged entries that are now lost (guarantee 8).
+    /// starts as that member. Any other replica joins and learns the membership from the log. It is in doubt until it
+    /// has caught up, because an earlier replica may have acknowledged entries that are now lost (guarantee 8).
     fn begin(&mut self, genesis: Membership, me: Member) {
         if genesis.on(me.node) == Some(me) {
             self.manifest.membership = genesis.into();

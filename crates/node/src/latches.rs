@@ -2,10 +2,8 @@
 //!
 //! A condition is decided against the applied state before its write is proposed ([`tablets::Tablet::decide`]). The log
 //! must therefore hold no unapplied write of that row: the conditional write waits for them. Later writes of the row
-//! queue
-//! behind it until it is decided, which may need a read of the disk. Unconditional writes do not block each other, and
-//! most
-//! rows never have waiters.
+//! queue behind it until it is decided, which may need a read of the disk. Unconditional writes do not block each
+//! other, and most rows never have waiters.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -44,8 +42,7 @@ impl Latches {
     }
 
     /// The conditional write that entered is decided, and its entry is the next in the log. Returns the writes that may
-    /// be
-    /// retried.
+    /// be retried.
     pub(crate) fn decided(&mut self, row: &Bytes) -> VecDeque<PendingId> {
         // The write has already left if its decision could not be proposed.
         let Some(latch) = self.rows.get_mut(row) else { return VecDeque::new() };

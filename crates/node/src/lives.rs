@@ -2,12 +2,9 @@
 //!
 //! A returning replica has forgotten the acknowledgements of its predecessor. Messages still in transit to or from the
 //! predecessor must be ignored: its acknowledgements cover entries that are no longer held, and a commit point
-//! addressed to
-//! it would end the successor's doubt too early (guarantee 7). Boot numbers protect against this across process
-//! restarts,
-//! and generations within a process. Messages between replicas carry both generations. First generations, by far the
-//! most
-//! common, are implicit.
+//! addressed to it would end the successor's doubt too early (guarantee 7). Boot numbers protect against this across
+//! process restarts, and generations within a process. Messages between replicas carry both generations. First
+//! generations, by far the most common, are implicit.
 
 use std::collections::BTreeMap;
 

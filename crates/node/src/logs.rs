@@ -1,9 +1,10 @@
 //! Shared logs on a node (guarantee 20): hosts the machines of the crate `sharedlog` and carries their messages.
 //!
-//! For each log in use on this node there is a client machine, which serves appends and reads from this node's endpoints.
-//! If the newest projection of the log names this process, there is also a sequencer. Log units are replicas, as tablets
-//! are, of cohorts with a single member, and have messages of their own ([`units`]). Projections come from this node's
-//! copy of the catalog. The controller replaces them, where the catalog is led ([`reconfiguration`]).
+//! For each log in use on this node there is a client machine, which serves appends and reads from this node's
+//! endpoints. If the newest projection of the log names this process, there is also a sequencer. Log units are
+//! replicas, as tablets are, of cohorts with a single member, and have messages of their own ([`units`]). Projections
+//! come from this node's copy of the catalog. The controller replaces them, where the catalog is led
+//! ([`reconfiguration`]).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -65,7 +66,7 @@ pub(crate) struct Logs {
     timers: Timers<LogId>,
     /// Replies of units to machines of this node.
     replies: VecDeque<(LogId, Asker, unit::Reply)>,
-    /// The catalogue's answers to proposals of the controller.
+    /// The catalog's answers to proposals of the controller.
     verdicts: VecDeque<(LogId, ProjectionEpoch, Outcome)>,
     /// The catalog has changed projections.
     pub(crate) has_work: bool,

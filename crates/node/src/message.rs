@@ -177,8 +177,7 @@ pub enum Message {
         suspect: Suspect,
     },
     /// Reports log units of the sender that are permanently in doubt. The catalog leader reconfigures their logs
-    /// without
-    /// them.
+    /// without them.
     UnitsInDoubt {
         /// The units.
         units: Vec<UnitId>,

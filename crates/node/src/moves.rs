@@ -2,21 +2,14 @@
 //! were moved away (guarantee 8). The two catalog entries are described in `catalog/src/catalog/moves.rs`.
 //!
 //! The cohort's own leader carries out a plan, one membership change at a time. New members join as learners, catch up,
-//! and
-//! then become voters. Members absent from the plan are then removed, the leader last, after it has transferred
-//! leadership.
-//! Each step is a log entry, and the resulting membership carries the plan's number. A stale plan therefore has no
-//! effect,
-//! and a plan counts as complete only once the cohort's log says so.
+//! and then become voters. Members absent from the plan are then removed, the leader last, after it has transferred
+//! leadership. Each step is a log entry, and the resulting membership carries the plan's number. A stale plan therefore
+//! has no effect, and a plan counts as complete only once the cohort's log says so.
 //!
 //! A node removes a replica once the plan that excludes it is complete. The replica's data is then deleted, so its
-//! promise
-//! stays in the manifest with a mark: if the replica returns, it joins as a new member, in doubt. The node keeps a
-//! replica
-//! whose log has a newer plan than the map, because the map found at a start may be older than the map before the
-//! restart.
-//! It also keeps a replica on which the product of a split still depends (`splits.rs`).
-//! what it had before; nor of one that what was split off it rests on here (`splits.rs`).
+//! promise stays in the manifest with a mark: if the replica returns, it joins as a new member, in doubt. The node
+//! keeps a replica whose log has a newer plan than the map, because the map found at a start may be older than the map
+//! before the restart. It also keeps a replica on which the product of a split still depends (`splits.rs`).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What goes to the disk, and what waits for it to be forced: the log's records and the manifest.
+//! Durable output: log records and the manifest, and the actions that wait for them to be forced.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,24 +12,24 @@ use crate::hosting::Dormant;
 use crate::node::Node;
 use crate::stop::Stop;
 
-/// The outbox of all cohorts, and what is known of the node's appends.
+/// The shared outbox of all cohorts, and the state of this node's appends.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     pub(crate) outbox: Outbox,
-    /// Bytes of the log: those that this process found and those it appended.
+    /// Size of the log in bytes: found at the start plus appended since.
     pub(crate) appended_bytes: u64,
-    /// The log is forced through here.
+    /// The log is forced through this record.
     pub(crate) log_forced_through: WriteId,
-    /// Cohorts with entries that are not known to be forced.
+    /// Cohorts with entries that may not be forced yet.
     pub(crate) awaiting_log: BTreeSet<CohortId>,
     /// Cohorts that wait for a manifest.
     pub(crate) awaiting_manifest: BTreeSet<CohortId>,
-    /// The cohort whose checkpoint the manifest in the making is for (a planted bug asks).
+    /// The cohort whose checkpoint the next manifest is for (used by a planted bug).
     pub(crate) manifest_for: Option<CohortId>,
 }
 
 impl Node {
-    /// Notes what a cohort waits for.
+    /// Records the forces that a cohort waits for.
     pub(crate) fn note_awaited(&mut self, id: CohortId) {
         let replica = expected!(self.replicas.get(&id), "something was run on it");
         if replica.cohort.awaits_log() {
@@ -56,7 +56,7 @@ impl Node {
         }
     }
 
-    /// Writes the manifest, if what it says has changed.
+    /// Writes the manifest if its contents have changed.
     pub(crate) fn write_manifest(&mut self, actions: &mut Vec<Action>) {
         let Some(manifest) = self.outgoing.outbox.take_manifest() else { return };
         let doubt_unknown = self.hosting.doubt_unknown;
@@ -68,7 +68,7 @@ impl Node {
     }
 
     fn manifest(&self) -> BTreeMap<CohortId, CohortManifest> {
-        // Of a clean stop: it leaves the mark.
+        // The last manifest of a clean stop carries the mark.
         let is_last = matches!(self.stop, Stop::Marking(..));
         let running = self.replicas.iter().map(|(id, replica)| (*id, replica.manifest(is_last)));
         let dormant = self.hosting.dormant.iter().map(|(id, Dormant { manifest, .. })| {

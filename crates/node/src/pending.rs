@@ -1,4 +1,4 @@
-//! Requests that have no answer yet.
+//! The table of requests in progress.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,14 +11,14 @@ use sharedlog::{LogId, ProjectionEpoch};
 use crate::contract::RequestId;
 use crate::message::Query;
 
-/// How long requests that wait for a leader, a lease or the catalogue wait before they are tried again.
+/// Retry interval of requests that wait for a leader, a lease or the catalog.
 pub(crate) const RETRY: Duration = Duration::from_millis(20);
 
 /// The node's own number for a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PendingId(pub(crate) u64);
 
-/// Who waits for the answer.
+/// The origin of a request, which gets the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Door(RequestId),
@@ -26,48 +26,49 @@ pub(crate) enum Origin {
         node: NodeId,
         request: u64,
     },
-    /// A request of this node whose table isn't in the local catalogue.
+    /// A request of this node whose table is not in the local catalog.
     Lookup(PendingId),
-    /// This node itself, which leads the catalogue: the cohort is to take a drop into its log.
+    /// This node as the catalog leader: the cohort is to append a drop to its log.
     Drop(CohortId),
-    /// This node itself, which leads the catalogue: a cohort is to take a split into its log, which gives that one a
-    /// range.
+    /// This node as the catalog leader: the parent of this cohort is to append a split to its log, which gives this
+    /// cohort its range.
     Split(CohortId),
-    /// The controller of the shared logs; the epoch that it proposes a projection of, if it proposes one.
+    /// The controller of the shared logs, with the epoch of the projection that it proposes, if any.
     Controller(LogId, Option<ProjectionEpoch>),
-    /// This node itself, which leads the catalogue: the cohort is to carry out a plan of that number.
+    /// This node as the catalog leader: the cohort is to carry out the plan of that number.
     Move(CohortId, u64),
 }
 
-/// Whom it is put to.
+/// The destination of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Cohort(CohortId),
-    /// The range of a table that holds the place where the query begins: to be found in the map each time, for the map
-    /// may have changed.
+    /// The range of a table that holds the query's first key position. It is looked up for each attempt, because the
+    /// map may change.
     Table(String),
     /// The client machine of a shared log.
     Log(String),
 }
 
-/// How far it has come.
+/// The state of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// It waits for a leader, a lease or the catalogue.
+    /// Waits for a leader, a lease or the catalog.
     Waiting,
-    /// Its tablet slows writes down: its turn comes at that moment.
+    /// Delayed by the write throttle until this time.
     Paced(Monotonic),
-    /// The catalogue's leader is being asked for its table.
+    /// Waits for a reply of the catalog leader about its table.
     LookingUp,
-    /// A node was asked that may lead, under a number of this very asking: an answer to an earlier one is no answer.
+    /// Forwarded to a possible leader under this number. Each attempt has its own number, so late replies are
+    /// recognized.
     Forwarded(NodeId, u64),
-    /// A log's client machine has it.
+    /// Passed to a log's client machine.
     AtLog,
-    /// Writes of its row come first.
+    /// Waits for earlier writes of its row.
     Latched,
-    /// The disk is read for it.
+    /// Waits for a read of the disk.
     Evaluated,
-    /// It is in our log.
+    /// Appended to the log of this node as a proposal.
     Proposed,
 }
 
@@ -78,19 +79,19 @@ pub(crate) struct Pending {
     pub(crate) target: Target,
     pub(crate) query: Query,
     pub(crate) place: Place,
-    /// The cohort that it was last put to.
+    /// The cohort that it was last routed to.
     pub(crate) cohort: Option<CohortId>,
-    /// The cohort that last said that the place where it begins is another's.
+    /// The cohort that last replied that it does not own the request's first key position.
     pub(crate) refused_by: Option<CohortId>,
-    /// The view check of a cohort that it rests on.
+    /// The cohort and read-index check that the read depends on.
     pub(crate) view_check: Option<(CohortId, CheckId)>,
-    /// How many nodes were asked so far.
+    /// Number of nodes asked so far.
     pub(crate) asked: u32,
-    /// How many of them may have taken it and never answered.
+    /// Number of those that may have accepted it and never replied.
     pub(crate) unanswered: u32,
-    /// When an answer that it waits for is overdue.
+    /// When the awaited reply is overdue.
     overdue_at: Option<Monotonic>,
-    /// Its turn came, where writes are slowed down. It has one.
+    /// The write throttle has already delayed it; it is not delayed twice.
     pub(crate) had_turn: bool,
 }
 
@@ -113,8 +114,8 @@ impl Pending {
         }
     }
 
-    /// Whether another node may be asked though one that was asked before may have taken it: a read does no harm, and a
-    /// write with a session's stamp is executed once at most (guarantee 10).
+    /// Whether it may be sent to another node although an earlier one may have accepted it. A read is harmless, and a
+    /// write with a session's stamp is executed at most once (guarantee 10).
     pub(crate) fn is_repeatable(&self) -> bool {
         self.query.is_idempotent()
     }
@@ -127,46 +128,46 @@ impl Pending {
         matches!(self.origin, Origin::Peer { .. })
     }
 
-    /// Whether it is for any replica, not for the leader's.
+    /// Whether any replica may answer it, not only the leader.
     pub(crate) fn is_for_any_member(&self) -> bool {
         matches!(self.query.consistency(), Consistency::Timeline { .. } | Consistency::Anywhere)
     }
 
-    /// Whether a node that never answered may have written it, or may yet.
+    /// Whether a node that never replied may have executed it, or may still do so.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.unanswered > 0 && !self.query.reads()
     }
 }
 
-/// All of them, by number and by deadline.
+/// All requests in progress, indexed by number and by deadline.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pendings {
     next: u64,
     by_id: BTreeMap<PendingId, Pending>,
     deadlines: BTreeSet<(Monotonic, PendingId)>,
     asked: BTreeMap<u64, PendingId>,
-    /// Those that were forwarded, by the moment at which the answer is overdue.
+    /// Forwarded requests, by the time at which the reply is overdue.
     forwarded: BTreeSet<(Monotonic, PendingId)>,
     waiting: BTreeSet<PendingId>,
-    /// Something changed that these may have waited for.
+    /// An event occurred that waiting requests may depend on.
     is_woken: bool,
-    /// When they are tried again in any case.
+    /// When waiting requests are retried in any case.
     retry_at: Monotonic,
-    /// Writes that waited for their row and may try again.
+    /// Writes that waited for their row and may be retried.
     unlatched: VecDeque<PendingId>,
-    /// Those whose changes of the map have begun and are to end: the drop of a table, or a split, by its new cohort.
+    /// Requests that wait for a map change to complete: the drop of a table, or a split, by its new cohort.
     changes: BTreeMap<CohortId, Vec<PendingId>>,
-    /// Those that are paced, by the moment of their turn.
+    /// Throttled writes, by the time of their slot.
     turns: BTreeSet<(Monotonic, PendingId)>,
-    /// How many are of doors.
+    /// Number of requests from endpoints of this node.
     of_doors: usize,
-    /// How many are of peers.
+    /// Number of requests from peers.
     of_peers: usize,
 }
 
 impl Pendings {
-    /// No request yet, in this start of the node: numbers never come again in a later one, so that an answer to an
-    /// earlier process's request can't be taken for an answer to this one's.
+    /// Creates an empty table. The boot is part of each request number, so numbers are not reused after a restart and a
+    /// reply to an earlier process can't be mistaken for a reply to this one.
     pub(crate) fn new(boot: Boot) -> Self {
         Self { next: boot.0 << 40, ..Self::default() }
     }
@@ -185,7 +186,7 @@ impl Pendings {
         self.by_id.get(&id)
     }
 
-    /// To note something of it; where it is changes by [`Self::place`] alone.
+    /// Mutable access to a request. Its state changes only through [`Self::place`].
     pub(crate) fn get_mut(&mut self, id: PendingId) -> Option<&mut Pending> {
         self.by_id.get_mut(&id)
     }
@@ -234,7 +235,7 @@ impl Pendings {
         }
     }
 
-    /// A node is being asked; its answer is overdue at that moment.
+    /// Records that the request was forwarded to a node, and when the reply is overdue.
     pub(crate) fn forward(&mut self, id: PendingId, node: NodeId, number: u64, overdue_at: Monotonic) {
         self.place(id, Place::Forwarded(node, number));
         if let Some(pending) = self.by_id.get_mut(&id) {
@@ -244,7 +245,7 @@ impl Pendings {
         }
     }
 
-    /// Takes one whose answer is overdue. It is told once of each asking.
+    /// Removes one request whose reply is overdue. Each attempt is reported once.
     pub(crate) fn take_unanswered(&mut self, now: Monotonic) -> Option<PendingId> {
         let first = *self.forwarded.first().filter(|(at, _)| *at <= now)?;
         self.forwarded.remove(&first);
@@ -255,7 +256,7 @@ impl Pendings {
         Some(id)
     }
 
-    /// Takes one whose turn has come.
+    /// Removes one throttled write whose slot has come.
     pub(crate) fn take_turn(&mut self, now: Monotonic) -> Option<PendingId> {
         let (_, id) = *self.turns.first().filter(|(turn, _)| *turn <= now)?;
         self.place(id, Place::Waiting);
@@ -265,39 +266,39 @@ impl Pendings {
         Some(id)
     }
 
-    /// When the next request is overdue, unanswered, or to be tried.
+    /// When the next deadline, overdue reply, slot or retry is due.
     pub(crate) fn next_timer(&self) -> Option<Monotonic> {
         let first = |of: &BTreeSet<(Monotonic, PendingId)>| of.first().map(|(at, _)| *at);
         let retry = (!self.waiting.is_empty()).then_some(self.retry_at);
         [first(&self.deadlines), first(&self.forwarded), first(&self.turns), retry].into_iter().flatten().min()
     }
 
-    /// The change that it asks for has begun: it waits for its end.
+    /// The change that the request asks for has begun: the request waits until the change completes.
     pub(crate) fn await_change(&mut self, of: CohortId, id: PendingId) {
         self.changes.entry(of).or_default().push(id);
     }
 
-    /// Those that waited for the end of a change.
+    /// Removes and returns the requests that waited for a change.
     pub(crate) fn change_ended(&mut self, of: CohortId) -> Vec<PendingId> {
         self.changes.remove(&of).unwrap_or_default()
     }
 
-    /// All that wait for the end of a change.
+    /// Removes and returns all requests that wait for changes.
     pub(crate) fn take_changes(&mut self) -> Vec<PendingId> {
         std::mem::take(&mut self.changes).into_values().flatten().collect()
     }
 
-    /// Something changed that requests may wait for.
+    /// An event occurred that requests may wait for.
     pub(crate) fn wake(&mut self) {
         self.is_woken = true;
     }
 
-    /// Writes that waited for their row may try again, in that order.
+    /// Queues writes that waited for their row, in that order, for a retry.
     pub(crate) fn unlatch(&mut self, writes: VecDeque<PendingId>) {
         self.unlatched.extend(writes);
     }
 
-    /// Those that are to be tried now: such as waited for their row come first.
+    /// Returns the requests to try now. Writes that waited for their row come first.
     pub(crate) fn take_ready(&mut self, now: Monotonic) -> Vec<PendingId> {
         if !self.unlatched.is_empty() {
             return std::mem::take(&mut self.unlatched).into();
@@ -309,7 +310,7 @@ impl Pendings {
         self.waiting.iter().copied().collect()
     }
 
-    /// It is to be asked again, though the node that was asked last may have taken it.
+    /// Retries the request, although the last node may have accepted it.
     pub(crate) fn ask_again(&mut self, id: PendingId) {
         self.place(id, Place::Waiting);
         if let Some(pending) = self.by_id.get_mut(&id) {
@@ -317,19 +318,19 @@ impl Pendings {
         }
     }
 
-    /// A number for asking another node.
+    /// A new number for forwarding a request.
     pub(crate) fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// The request that a node was asked under that number, if it still waits for that answer.
+    /// The request forwarded to a node under that number, if it still waits for that reply.
     pub(crate) fn asked(&self, node: NodeId, number: u64) -> Option<PendingId> {
         let id = *self.asked.get(&number)?;
         (self.by_id.get(&id)?.place == Place::Forwarded(node, number)).then_some(id)
     }
 
-    /// Those that were forwarded to a node for a cohort.
+    /// The requests forwarded to a node for a cohort.
     pub(crate) fn forwarded_to(&self, chosen: impl Fn(CohortId, NodeId) -> bool) -> Vec<PendingId> {
         let is_chosen = |pending: &Pending| match (pending.cohort, pending.place) {
             (Some(cohort), Place::Forwarded(node, _)) => chosen(cohort, node),
@@ -338,7 +339,7 @@ impl Pendings {
         self.by_id.iter().filter(|(_, pending)| is_chosen(pending)).map(|(id, _)| *id).collect()
     }
 
-    /// One whose deadline has passed.
+    /// One request whose deadline has passed.
     pub(crate) fn overdue(&self, now: Monotonic) -> Option<PendingId> {
         self.deadlines.first().filter(|(deadline, _)| *deadline <= now).map(|(_, id)| *id)
     }
@@ -351,17 +352,17 @@ impl Pendings {
         self.by_id.keys().copied().collect()
     }
 
-    /// How many are of doors.
+    /// Number of requests from endpoints of this node.
     pub(crate) fn of_doors(&self) -> usize {
         self.of_doors
     }
 
-    /// How many are of peers.
+    /// Number of requests from peers.
     pub(crate) fn of_peers(&self) -> usize {
         self.of_peers
     }
 
-    /// Those of a door's requests that logs' client machines have.
+    /// Requests of an endpoint that are at logs' client machines.
     pub(crate) fn at_logs(&self, requests: &BTreeSet<RequestId>) -> impl Iterator<Item = (PendingId, &Pending)> {
         let is_among = |origin| matches!(origin, Origin::Door(request) if requests.contains(&request));
         let at_logs =
@@ -369,7 +370,7 @@ impl Pendings {
         at_logs.map(|(id, pending)| (*id, pending))
     }
 
-    /// Checks what must hold between any two steps.
+    /// Checks the invariants that hold between any two steps.
     pub(crate) fn invariants(&self) {
         let all = || self.by_id.values();
         assert_eq!(self.of_doors, all().filter(|pending| pending.is_of_door()).count(), "requests of doors");

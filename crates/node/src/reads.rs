@@ -1,18 +1,17 @@
-//! Reads that a replica answers from its own state, whoever leads (Spinnaker, sections 3 and 5; guarantees 13, 15 and
-//! 16).
+//! Reads that a replica answers from its own state, as leader or follower (Spinnaker, sections 3 and 5; guarantees 13,
+//! 15 and 16).
 //!
-//! A *timeline* read shows the rows as this replica has applied them, and says how old that may be. It waits while the
-//! replica may show less than the client has seen: after a restart until it has come as far as the leader, and always
-//! until it has come as far as the client says. It also waits while no leader is known, unless the client will do with
-//! what there is.
+//! A *timeline* read returns the rows as applied by this replica, with a bound on their staleness. It waits while the
+//! replica may be behind what the client has seen: after a restart until the replica has caught up with the leader, and
+//! always until it has applied the LSN that the client names. It also waits while no leader is known, unless the client
+//! accepts stale data.
 //!
-//! A strong read *anywhere* is answered once a view check has told through which entry, and that is applied
-//! (`replication`'s `view`; Gaios, 3.3.2). Where leases are off the leader answers all strong reads so.
+//! A strong read *anywhere* is answered once a read-index check has returned an entry and the replica has applied it
+//! (`replication`'s `view`; Gaios, 3.3.2). If leases are disabled, the leader answers all strong reads this way.
 //!
-//! A read *at a moment* shows the rows as of a timestamp of the log. Timestamps grow along the log, so that whoever has
-//! applied an entry with that timestamp or a later one has all that counts. If the log has not come so far, the leader
-//! has it do so: an entry without a command has the timestamp of its proposal. A moment that is far ahead of its clock
-//! it refuses.
+//! A *snapshot* read returns the rows as of a timestamp of the log. Timestamps grow along the log, so a replica that
+//! has applied an entry with that timestamp or a later one has all relevant entries. If the log is behind the
+//! timestamp, the leader proposes an empty entry to advance it. The leader rejects timestamps far ahead of its clock.
 
 use base::canary::{Bug, planted};
 use base::{CohortId, Duration, Lsn, Monotonic, Now, Timestamp};
@@ -26,26 +25,26 @@ use crate::registry::View;
 use crate::replica::Replica;
 use crate::request::Outcome;
 
-/// By so much clocks may differ that a time service keeps, and far more: a moment further ahead of the leader's is in
-/// the future, and nobody waits for it.
+/// Maximum tolerated clock skew, far above the skew under a time service. A timestamp further ahead of the leader's
+/// clock is in the future, and a read of it is rejected.
 const CLOCKS_DIFFER: Duration = Duration::from_millis(10_000);
 
-/// What an answer from rows rests on.
+/// The basis on which a result is valid.
 #[derive(Clone, Debug)]
 pub(crate) enum Grounds {
-    /// On our leading the cohort, in the reign in which it was asked.
+    /// This node led the cohort in the epoch in which the read started.
     Lead {
-        /// The key that is locked for it, if a change is to be decided.
+        /// The key locked for it, if it decides a write.
         locked: Option<Bytes>,
     },
-    /// On a view check.
+    /// A read-index check.
     Checked,
-    /// On the state that the replica had, and on nothing else.
+    /// The replica's own state at the time of the read, without further conditions.
     Own(Box<AsOf>),
 }
 
 impl Node {
-    /// Answers a read from this node's own replica, or has it wait here. Says false if it is another's to answer.
+    /// Answers a read from the local replica, or makes it wait here. Returns false if another node must answer it.
     pub(crate) fn read_here(&mut self, id: PendingId, cohort: CohortId, now: Now) -> bool {
         let pending = expected!(self.pendings.get(id), "requests are routed that have no answer", true);
         let consistency = pending.query.consistency();
@@ -97,8 +96,8 @@ impl Node {
         true
     }
 
-    /// Whether a view check that began after the read had come has ended, and all through its stamp is applied. If not,
-    /// the read waits, for a newer check if the old one holds no more.
+    /// Whether a read-index check that started after the read arrived has completed, and everything through its entry
+    /// is applied. If not, the read waits, for a new check if the old one is no longer valid.
     pub(crate) fn is_view_checked(&mut self, id: PendingId, cohort: CohortId, now: Now) -> bool {
         let rests_on = self.pendings.get(id).and_then(|pending| pending.view_check);
         let rests_on = rests_on.filter(|(of, _)| *of == cohort).map(|(_, check)| check);
@@ -122,7 +121,7 @@ impl Node {
         false
     }
 
-    /// Answers a read from the state through the stamp of its view check, or further.
+    /// Answers a read from a state at or past the entry of its read-index check.
     pub(crate) fn read_checked(&mut self, id: PendingId, cohort: CohortId, now: Now) {
         let pending = expected!(self.pendings.get(id), "a read waits for its view check");
         let replica = expected!(self.replicas.get(&cohort), "the read was put to it");
@@ -133,7 +132,7 @@ impl Node {
         }
     }
 
-    /// What was read shows all that was acknowledged before the check began, whatever has happened since.
+    /// Completes a checked read. The result reflects every write acknowledged before the check began.
     pub(crate) fn checked_read_done(&mut self, id: PendingId, cohort: CohortId, outcome: Outcome) {
         self.counters.checked_reads += 1;
         if let Some(replica) = self.replicas.get_mut(&cohort) {
@@ -142,12 +141,12 @@ impl Node {
         self.complete(id, outcome, None);
     }
 
-    /// We lead, and the log has not come to that moment: an entry takes it there, if our clock has come so far. Whoever
-    /// waits tries again, until the deadline.
+    /// At the leader, proposes an entry to advance the log to the timestamp, if its clock has reached it. Waiting reads
+    /// are retried until their deadlines.
     fn advance_log(&mut self, id: PendingId, cohort: CohortId, moment: Timestamp, now: Now) {
         self.pendings.place(id, Place::Waiting);
         let replica = expected!(self.replicas.get_mut(&cohort), "the read was put to it");
-        // A clock that is not believed takes the log nowhere, whatever it shows.
+        // A wall clock that failed validation does not advance the log.
         let next = replica.cohort.next_timestamp(now.wall);
         if let Some(failure) = in_the_future(moment, next, now.wall) {
             return self.complete(id, Err(failure), None);
@@ -161,20 +160,20 @@ impl Node {
     }
 }
 
-/// Why a replica does not answer at once.
+/// Why a replica does not answer immediately.
 enum NotNow {
-    /// It may come to.
+    /// It may be able to answer later.
     Wait,
-    /// The log is to come to that moment first.
+    /// The log must first reach this timestamp.
     Advance(Timestamp),
-    /// Nobody will.
+    /// No replica can answer.
     Refuse(Failure),
-    /// Others may.
+    /// Another replica may answer.
     Elsewhere,
 }
 
-/// Why nobody waits for a moment, if that is so. Only a clock by which the log would go on now can tell: one that the
-/// log is ahead of, or that is not believed, does not know what is to come.
+/// The error for a timestamp in the future. Only a clock that would provide the next log timestamp can decide this: one
+/// behind the log, or one that failed validation, can't.
 fn in_the_future(moment: Timestamp, next: Timestamp, wall: Timestamp) -> Option<Failure> {
     let ahead = Duration(u64::try_from(moment.0.saturating_sub(wall.0)).unwrap_or(0));
     (next == wall && ahead > CLOCKS_DIFFER).then(|| {
@@ -184,10 +183,10 @@ fn in_the_future(moment: Timestamp, next: Timestamp, wall: Timestamp) -> Option<
     })
 }
 
-/// How far a client has seen a range, and whether it insists on a leader.
+/// The log position that a client has seen, and whether it requires a known leader.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
-    /// The cohort that is asked.
+    /// The cohort that is read.
     pub(crate) cohort: CohortId,
     pub(crate) at_least: Option<LogPlace>,
     pub(crate) stale_ok: bool,

@@ -1,4 +1,4 @@
-//! From what the disk held to a running node: replicas are started in the order in which the catalogue names them.
+//! Starts a node from its disk contents: replicas start in the order in which the catalog names them.
 
 use std::collections::BTreeMap;
 
@@ -19,43 +19,43 @@ use crate::pending::Pendings;
 use crate::registry::UnknownKind;
 use crate::roster::{Cluster, catalogue_voters};
 
-/// Why a node can't start from what its disk holds.
+/// Why a node can't start from its disk contents.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
-    /// Something was lost, and there is nobody to fetch it from.
+    /// Data was lost, and no other node has a copy.
     #[error("part of this node's log is damaged, and a universe of one node has no other copy")]
     NothingToMendFrom,
     /// The catalog gives this node a replica of a kind that this version doesn't know.
     #[error("cohort {cohort}: {reason}")]
     UnknownKind {
-        /// Whose.
+        /// The cohort.
         cohort: CohortId,
-        /// Which.
+        /// The unknown kind.
         reason: UnknownKind,
     },
-    /// A checkpoint holds another state than the manifest says.
+    /// The checkpoint does not match the manifest.
     #[error("the checkpoint of cohort {cohort} can't be read: {reason}")]
     Checkpoint {
-        /// Whose.
+        /// The cohort.
         cohort: CohortId,
-        /// Why.
+        /// The cause.
         reason: String,
     },
 }
 
-/// What the log holds for each cohort, gathered as it is read: no more of it is kept than a replica starts from.
+/// The log's records per cohort, collected during replay. Only the records that a replica starts from are kept.
 #[derive(Debug, Default)]
 pub struct Replays {
     of: BTreeMap<CohortId, Replay>,
-    /// How much the log held before the first record of a cohort that is not in its checkpoint.
+    /// Log bytes before the first record of a cohort that is not in its checkpoint.
     marks: BTreeMap<CohortId, u64>,
-    /// Bytes of all records, about.
+    /// Approximate size of all records in bytes.
     bytes: u64,
     records: u64,
 }
 
 impl Replays {
-    /// How many records were read.
+    /// Number of records read.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.records
@@ -69,7 +69,7 @@ impl LogSink for Replays {
         if is_past {
             self.marks.entry(cohort).or_insert(self.bytes);
             if let LogRecord::Entry(entry) = &mut body {
-                // Its own, lest it keep the batch in memory that it was read with.
+                // Copied so that the entry does not retain the whole read batch in memory.
                 entry.payload = Bytes::copy_from_slice(&entry.payload);
             }
         }
@@ -80,10 +80,10 @@ impl LogSink for Replays {
 }
 
 impl Node {
-    /// Starts a node from what its disk held. The first actions are put into `actions`.
+    /// Starts a node from its disk contents, and appends its first actions to `actions`.
     ///
     /// # Errors
-    /// When it can't go on from there.
+    /// A [`StartError`] if the disk contents do not permit a start.
     pub fn new(
         config: NodeConfig,
         recovered: &mut Recovered<Replays>,
@@ -131,7 +131,7 @@ impl Node {
     }
 }
 
-/// Gives every cohort what the disk held of it.
+/// Assigns each cohort its state from disk.
 fn sort_out(recovered: &mut Recovered<Replays>) -> BTreeMap<CohortId, Dormant> {
     let mut replays = std::mem::take(&mut recovered.records.of);
     for (cohort, known) in &recovered.cohorts {

@@ -25,7 +25,7 @@ use tablets::{TableRequest, Tablet};
 
 use crate::request::Status;
 
-/// Runs something on whatever one of the enums holds.
+/// Runs an expression on the value in any variant of an enum.
 macro_rules! dispatch {
     ($of:ident, $value:expr, $held:pat => $body:expr) => {
         match $value {
@@ -38,7 +38,7 @@ macro_rules! dispatch {
     };
 }
 
-/// Runs something for the type of a machine by its kind.
+/// Runs an expression for the machine type of a kind.
 macro_rules! by_kind {
     ($kind:expr, $machine:ident => $body:expr, $unknown:pat => $otherwise:expr) => {
         match $kind {
@@ -71,56 +71,56 @@ pub use loader::Loader;
 /// Defines the enums, each with a variant for every kind.
 macro_rules! kinds {
     ($($(#[$attribute:meta])* $name:ident($machine:ty) asked $request:ty, $storage:ident;)*) => {
-        /// The state machine of a cohort, whichever it is.
+        /// The state machine of a cohort.
         #[derive(Debug)]
         pub enum AnyMachine {
             $($(#[$attribute])* $name(Box<$machine>),)*
         }
 
-        /// A request to the cohort of a machine.
+        /// A request to a cohort's state machine.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Ask {
             $($(#[$attribute])* $name(<$machine as StateMachine>::Request),)*
         }
 
-        /// A definite good answer: of a machine, or of one of the parts of a node that are none.
+        /// A successful and definite result, from a state machine or another component of the node.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Response {
             $($(#[$attribute])* $name(<$machine as StateMachine>::Response),)*
-            /// What a shared log answers, and what the catalog answers about one.
+            /// The reply of a shared log, or of the catalog about one.
             Log(LogResponse),
-            /// How the node is.
+            /// The node's status.
             Status(Box<Status>),
-            /// A cohort's members are those of the plan that was asked for.
+            /// The cohort's membership matches the requested plan.
             PlanDone,
-            /// What a replica's own state shows, and which state that is.
+            /// A result from a replica's own state, with the identity of that state.
             Dated {
-                /// The answer.
+                /// The result.
                 response: Box<Self>,
                 /// The state.
                 as_of: Box<AsOf>,
             },
         }
 
-        /// What only one kind has a node act on.
+        /// An event of one kind of state machine that the node handles.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum KindEvent {
             $($(#[$attribute])* $name(<$machine as StateMachine>::Event),)*
         }
 
-        /// A question to a machine that may have to wait for the disk.
+        /// A query of a machine's data that may have to wait for the disk.
         #[derive(Clone, Debug)]
         pub enum Read {
             $($(#[$attribute])* $name(<$machine as StateMachine>::Read),)*
         }
 
-        /// What other threads may read of a replica.
+        /// The part of a replica's state that other threads may read.
         #[derive(Clone, Debug)]
         pub enum View {
             $($(#[$attribute])* $name(<$machine as StateMachine>::View),)*
         }
 
-        /// A machine's state, frozen, without its bulk data.
+        /// A frozen snapshot of a machine's state without its bulk data.
         #[derive(Clone, Debug)]
         pub enum Snapshot {
             $($(#[$attribute])* $name(<$machine as StateMachine>::Snapshot),)*
@@ -194,7 +194,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The tables, logs and nodes that there are: cohort 1.
+    /// The directory of tables, logs and nodes: cohort 1.
     Catalog(Catalog) asked CatalogRequest, in_checkpoint;
     /// The rows of a range of a table.
     Tablet(Tablet) asked TableRequest, in_tree;
@@ -205,7 +205,7 @@ kinds! {
     Counter(counter::Counter) asked counter::CounterRequest, in_checkpoint;
 }
 
-/// How one kind goes into the enums of all, and comes out of them.
+/// Conversions between one kind's types and the enums.
 trait Hosted: StateMachine {
     fn machine(machine: Self) -> AnyMachine;
     fn ask(request: Self::Request) -> Ask;
@@ -221,60 +221,60 @@ trait Hosted: StateMachine {
     fn open_storage(tree: impl FnOnce() -> Tree) -> Box<dyn Storage>;
 }
 
-/// Its bulk data lies in a log-structured merge tree.
+/// Storage for kinds whose bulk data is in a log-structured merge tree.
 fn in_tree(tree: impl FnOnce() -> Tree) -> Box<dyn Storage> {
     Box::new(tree())
 }
 
-/// All of it is in its checkpoint.
+/// Storage for kinds whose checkpoints contain all data.
 fn in_checkpoint(_: impl FnOnce() -> Tree) -> Box<dyn Storage> {
     Box::new(NoStorage)
 }
 
-/// A cohort is of a kind of state machine that this version doesn't know.
+/// The cohort's state machine kind is unknown to this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this version knows no state machine of kind {}", .0.0)]
 pub struct UnknownKind(pub Kind);
 
-/// What applying an entry came to.
+/// The result of applying an entry.
 pub type Applied = state_machine::Applied<Response, KindEvent>;
 
-/// What an applied entry makes the node do.
+/// A side effect of an applied entry that the node carries out.
 pub type Effect = state_machine::Effect<KindEvent>;
 
-/// The storage of a machine of that kind. One that lies in a tree gets it from `tree`.
+/// The storage of a machine of that kind. `tree` provides the tree for kinds that use one.
 pub(crate) fn storage_of(kind: Kind, tree: impl FnOnce() -> Tree) -> Result<Box<dyn Storage>, UnknownKind> {
     by_kind!(kind, M => Ok(M::open_storage(tree)), other => Err(UnknownKind(other)))
 }
 
-/// The command that gives a range to a machine of that kind.
+/// The command that assigns a range to a machine of that kind.
 pub(crate) fn found(kind: Kind, range: &KeyRange) -> Option<Bytes> {
     by_kind!(kind, M => M::found(range), _ => None)
 }
 
-/// The request that has a machine of that kind give up everything.
+/// The request that makes a machine of that kind drop all its data.
 pub(crate) fn drop_request(kind: Kind) -> Option<Ask> {
     by_kind!(kind, M => M::drop_request().map(<M as Hosted>::ask), _ => None)
 }
 
-/// The request that has a machine of that kind give up the keys from `key` on.
+/// The request that makes a machine of that kind split off the keys from `key` on.
 pub(crate) fn split_request(kind: Kind, key: Bytes, child: CohortId, members: Membership) -> Option<Ask> {
     by_kind!(kind, M => M::split_request(key, child, members).map(<M as Hosted>::ask), _ => None)
 }
 
-/// The command with which a leader of a machine of that kind declares a loss (guarantee 11).
+/// The command with which a leader of a machine of that kind declares data loss (guarantee 11).
 pub(crate) fn declare_loss(kind: Kind) -> Bytes {
     by_kind!(kind, M => M::declare_loss(), _ => Bytes::new())
 }
 
 impl AnyMachine {
-    /// The machine of a cohort before its first entry, on that disk, with an empty storage.
+    /// The machine of a cohort before its first entry, on the given disk, with an empty storage.
     ///
     /// # Errors
-    /// When this version knows no such kind.
+    /// If this version does not know the kind.
     ///
     /// # Panics
-    /// When the storage is of another kind.
+    /// If the storage is of another kind.
     pub fn new(
         kind: Kind,
         cohort: CohortId,
@@ -288,13 +288,13 @@ impl AnyMachine {
         )
     }
 
-    /// Its kind.
+    /// The kind of the machine.
     #[must_use]
     pub fn kind(&self) -> Kind {
         dispatch!(Self, self, machine => kind_of(&**machine))
     }
 
-    /// The catalog, if it is the first cohort.
+    /// The catalog, if this is the machine of the first cohort.
     #[must_use]
     pub fn as_catalog(&self) -> Option<&Catalog> {
         if let Self::Catalog(catalog) = self { Some(catalog) } else { None }
@@ -317,13 +317,13 @@ impl AnyMachine {
         if let Self::Unit(unit) = self { Some(unit) } else { None }
     }
 
-    /// How far it has come.
+    /// The last entry applied, its timestamp, and the cohort.
     #[must_use]
     pub fn progress(&self) -> &Progress {
         dispatch!(Self, self, machine => machine.progress())
     }
 
-    /// Its cohort.
+    /// The machine's cohort.
     #[must_use]
     pub fn cohort(&self) -> CohortId {
         self.progress().cohort
@@ -342,11 +342,11 @@ impl AnyMachine {
         self.progress().last_timestamp
     }
 
-    /// Applies an entry: the direct successor of the last one applied.
+    /// Applies an entry, which must be the direct successor of the last one applied.
     ///
     /// # Errors
-    /// When it isn't that, its timestamp doesn't grow, or its command can't be read. The state is unchanged; the node
-    /// must halt, lest its replica drift apart from the others.
+    /// If the entry is not the direct successor, its timestamp does not grow, or its command can't be decoded. The
+    /// state is then unchanged, and the node must halt because its replica would otherwise diverge from the others.
     pub fn apply(&mut self, entry: &Entry) -> Result<Applied, ApplyError> {
         fn of<M: Hosted>(machine: &mut M, entry: &Entry) -> Result<Applied, ApplyError> {
             Ok(StateMachine::apply(machine, entry)?.map(M::response, M::event))
@@ -354,7 +354,7 @@ impl AnyMachine {
         dispatch!(Self, self, machine => of(&mut **machine, entry))
     }
 
-    /// Begins a read, at a replica that may answer it.
+    /// Starts a read at a replica that may answer it.
     pub(crate) fn read(&self, ask: &Ask) -> Reading<Response, Read> {
         fn of<M: Hosted>(machine: &M, ask: &Ask) -> Reading<Response, Read> {
             match M::request(ask) {
@@ -365,7 +365,7 @@ impl AnyMachine {
         dispatch!(Self, self, machine => of(&**machine, ask))
     }
 
-    /// Begins a change, at the leader.
+    /// Starts a change at the leader.
     pub(crate) fn propose(&self, ask: &Ask) -> Payload<Read> {
         fn of<M: Hosted>(machine: &M, ask: &Ask) -> Payload<Read> {
             match M::request(ask) {
@@ -376,7 +376,7 @@ impl AnyMachine {
         dispatch!(Self, self, machine => of(&**machine, ask))
     }
 
-    /// Whether it answers for the position where a request begins (guarantee 19).
+    /// Whether the machine owns the first key position of a request (guarantee 19).
     pub(crate) fn standing(&self, position: Option<&KeyPosition>) -> Standing {
         match (self.ownership(), position) {
             (Some(ownership), Some(position)) => ownership.standing(position),
@@ -384,7 +384,7 @@ impl AnyMachine {
         }
     }
 
-    /// What other threads may read now; none if this kind is not read so.
+    /// The state that other threads may read now; `None` for kinds without such reads.
     pub(crate) fn view(&self) -> Option<View> {
         fn of<M: Hosted>(machine: &M) -> Option<View> {
             StateMachine::view(machine).map(M::shown)
@@ -392,7 +392,7 @@ impl AnyMachine {
         dispatch!(Self, self, machine => of(&**machine))
     }
 
-    /// The state as it is now, frozen, without its bulk data. It costs next to nothing to take.
+    /// A frozen snapshot of the current state without its bulk data. Taking it is cheap.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         fn of<M: Hosted>(machine: &M) -> Snapshot {
@@ -401,39 +401,39 @@ impl AnyMachine {
         dispatch!(Self, self, machine => of(&**machine))
     }
 
-    /// Bytes that a checkpoint would take, about.
+    /// Approximate size of a checkpoint in bytes.
     #[must_use]
     pub fn snapshot_bytes(&self) -> usize {
         dispatch!(Self, self, machine => machine.snapshot_bytes())
     }
 
-    /// Where its bulk data lies.
+    /// The storage of its bulk data.
     #[must_use]
     pub fn storage(&self) -> &dyn Storage {
         dispatch!(Self, self, machine => StateMachine::storage(&**machine))
     }
 
-    /// Where its bulk data lies, to be flushed, compacted or replaced.
+    /// The storage of its bulk data, for flushes, compactions and replacement.
     pub(crate) fn storage_mut(&mut self) -> &mut dyn Storage {
         dispatch!(Self, self, machine => machine.storage_mut())
     }
 
-    /// Where its bulk data lay.
+    /// Consumes the machine and returns the storage of its bulk data.
     pub(crate) fn into_storage(self) -> Box<dyn Storage> {
         dispatch!(Self, self, machine => Box::new(machine.into_storage()))
     }
 
-    /// How much its storage presses its writers.
+    /// The backpressure that its storage exerts on writers.
     pub(crate) fn pressure(&self) -> Pressure {
         dispatch!(Self, self, machine => StateMachine::storage(&**machine).pressure())
     }
 
-    /// What its leader proposes now and then.
+    /// The periodic proposals of its leader.
     pub(crate) fn housekeeping(&self, past: Past) -> Housekeeping {
         dispatch!(Self, self, machine => machine.housekeeping(past))
     }
 
-    /// Bytes on the disk that a newer checkpoint than that one would free at once.
+    /// Bytes on disk that a checkpoint newer than the given one would free immediately.
     pub(crate) fn reclaimable_bytes(&self, checkpoint: Option<&Snapshot>) -> u64 {
         fn of<M: Hosted>(machine: &M, checkpoint: Option<&Snapshot>) -> u64 {
             machine.reclaimable_bytes(checkpoint.and_then(M::frozen))
@@ -441,19 +441,19 @@ impl AnyMachine {
         dispatch!(Self, self, machine => of(&**machine, checkpoint))
     }
 
-    /// Which part of a table's keys it owns; none for a machine that is no range of a table.
+    /// The keys of the table that it owns; `None` for a machine that is not a range of a table.
     #[must_use]
     pub fn ownership(&self) -> Option<&Ownership> {
         dispatch!(Self, self, machine => StateMachine::ownership(&**machine))
     }
 
-    /// The cohorts that parts of its range were split off to.
+    /// The cohorts that received parts of its range in splits.
     #[must_use]
     pub fn children(&self) -> &[CohortId] {
         dispatch!(Self, self, machine => StateMachine::children(&**machine))
     }
 
-    /// The machine that was split off with the entry applied last, if this kind splits.
+    /// The machine split off by the entry applied last, if this kind supports splits.
     pub(crate) fn split_off(&mut self, child: CohortId, range: KeyRange, space: &Tablespace) -> Option<Self> {
         fn of<M: Hosted>(machine: &mut M, child: CohortId, range: KeyRange, space: &Tablespace) -> Option<AnyMachine> {
             machine.split_off(range, space.site(child)).map(M::machine)
@@ -461,21 +461,21 @@ impl AnyMachine {
         dispatch!(Self, self, machine => of(&mut **machine, child, range, space))
     }
 
-    /// A hash of what the state and its data say: equal for states that no read at or above the watermark, no retry and no
-    /// later entry can tell apart (guarantee 16). It reads everything, from the disk too.
+    /// A hash of the logical state and its data. Two states have equal hashes if no read at or above the watermark, no
+    /// retry and no later entry can distinguish them (guarantee 16). Reads all data, including data on disk.
     ///
     /// # Errors
-    /// When the data can't be read.
+    /// If the data can't be read.
     pub fn logical_hash(&self) -> Result<u64, ReadError> {
         let mut hash = LogicalHash::new();
         dispatch!(Self, self, machine => StateMachine::hash(&**machine, &mut hash)?);
         Ok(hash.finish())
     }
 
-    /// Checks what must always hold; simulation calls it after every step. It reads the whole state.
+    /// Checks the machine's invariants. The simulator calls it after every step. Reads the whole state.
     ///
     /// # Panics
-    /// When an invariant is broken.
+    /// If an invariant is violated.
     pub fn invariants(&self) {
         dispatch!(Self, self, machine => StateMachine::invariants(&**machine));
     }
@@ -490,7 +490,7 @@ fn unanswerable() -> Failure {
 }
 
 impl Ask {
-    /// The kind of machine that it is for.
+    /// The kind of machine that the request is for.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -502,7 +502,7 @@ impl Ask {
         }
     }
 
-    /// Whether it only reads.
+    /// Whether it is read-only.
     #[must_use]
     pub fn reads(&self) -> bool {
         dispatch!(Self, self, request => request.reads())
@@ -514,13 +514,13 @@ impl Ask {
         dispatch!(Self, self, request => request.is_idempotent())
     }
 
-    /// What it may show, if it reads.
+    /// The consistency of a read.
     #[must_use]
     pub fn consistency(&self) -> Consistency {
         dispatch!(Self, self, request => request.consistency())
     }
 
-    /// Where in the keys of a table it begins.
+    /// The first key position in the table.
     #[must_use]
     pub fn position(&self) -> Option<KeyPosition> {
         dispatch!(Self, self, request => request.position())
@@ -532,13 +532,13 @@ impl Ask {
         dispatch!(Self, self, request => request.lock())
     }
 
-    /// Bytes that it adds to the storage's memory.
+    /// Bytes that it adds to the memory of the storage.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         dispatch!(Self, self, request => request.bytes())
     }
 
-    /// Bytes of keys, values and names that it holds, roughly.
+    /// Approximate size of its keys, values and names in bytes.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         dispatch!(Self, self, request => request.held_bytes())
@@ -549,7 +549,7 @@ impl Ask {
         dispatch!(Self, self, request => request.encode(out));
     }
 
-    /// Reads the body of a request of that kind.
+    /// Decodes the body of a request of that kind.
     pub(crate) fn decode_body(kind: Kind, input: &mut Reader) -> Result<Self, DecodeError> {
         by_kind!(
             kind,
@@ -559,13 +559,13 @@ impl Ask {
     }
 }
 
-/// Tags of answers that are no machine's. Those of machines have their kinds.
+/// Tags of responses that come from no state machine. Others use the machine's kind.
 const PLAN_DONE: u8 = 0;
 const LOG: u8 = u8::MAX;
 const DATED: u8 = u8::MAX - 1;
 
 impl Response {
-    /// What the catalog says about logs is an answer about a log.
+    /// Converts a catalog response about a log to a log response.
     fn flat(self) -> Self {
         match self {
             Self::Catalog(CatalogResponse::Log(response)) => Self::Log(response),
@@ -573,7 +573,7 @@ impl Response {
         }
     }
 
-    /// Whether it answers a read: then a refusal may take its place, and the read may be asked again.
+    /// Whether it answers a read. A refusal may then replace it, and the read may be repeated.
     #[must_use]
     pub fn is_of_read(&self) -> bool {
         match self {
@@ -587,7 +587,7 @@ impl Response {
         }
     }
 
-    /// Appends the answer to `out`. A node answers for itself only: no status is forwarded.
+    /// Appends the response to `out`. A status is never forwarded, because each node reports only its own.
     pub(crate) fn encode(&self, out: &mut Writer) {
         fn body<M: Hosted>(response: &M::Response, out: &mut Writer) {
             out.u8(M::KIND.0);
@@ -616,7 +616,7 @@ impl Response {
         }
     }
 
-    /// Reads what [`Response::encode`] wrote.
+    /// Decodes the output of [`Response::encode`].
     pub(crate) fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         match input.u8()? {
             DATED => {
@@ -642,11 +642,10 @@ impl Response {
 }
 
 impl Read {
-    /// The answer.
+    /// Evaluates the read.
     ///
     /// # Errors
-    /// When the data can't be read; [`ReadError::NotCached`] when the disk would have to be waited for, and `io` doesn't
-    /// allow that.
+    /// If the data can't be read. [`ReadError::NotCached`] if the read needs the disk and `io` does not allow that.
     pub fn answer(&self, io: Io) -> Result<Evaluated<Response>, ReadError> {
         match self {
             Self::Catalog(read) => Ok(read.answer(io)?.map(<Catalog as Hosted>::response)),
@@ -659,7 +658,7 @@ impl Read {
 }
 
 impl View {
-    /// How a read is answered from here; none if it can't be.
+    /// The read of this view for a request; `None` if the view can't answer it.
     #[must_use]
     pub fn read(&self, ask: &Ask) -> Option<Read> {
         fn of<M: Hosted>(view: &View, ask: &Ask) -> Option<Read> {
@@ -668,10 +667,11 @@ impl View {
         by_kind!(ask.kind(), M => of::<M>(self, ask), _ => None)
     }
 
-    /// The data as of an earlier moment.
+    /// The data as of an earlier timestamp.
     ///
     /// # Errors
-    /// [`Failure::Invalid`] for a moment that is no longer kept, [`Failure::Unavailable`] for one that has not come yet.
+    /// [`Failure::Invalid`] for a timestamp that is no longer retained, [`Failure::Unavailable`] for one not reached
+    /// yet.
     pub fn at(self, moment: Timestamp) -> Result<Self, Failure> {
         Ok(match self {
             Self::Catalog(view) => Self::Catalog(view.at(moment)?),
@@ -682,7 +682,7 @@ impl View {
         })
     }
 
-    /// The moment that it shows.
+    /// The timestamp of the state that it shows.
     #[must_use]
     pub fn timestamp(&self) -> Timestamp {
         dispatch!(Self, self, view => view.timestamp())
@@ -694,7 +694,7 @@ impl View {
         dispatch!(Self, self, view => view.range())
     }
 
-    /// Whether another view of the same replica shows the same.
+    /// Whether another view of the same replica has the same content.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
@@ -707,7 +707,7 @@ impl View {
         }
     }
 
-    /// The catalog, if it is one of the first cohort.
+    /// The catalog, if it is a view of the first cohort.
     #[must_use]
     pub fn as_catalog(&self) -> Option<&Catalog> {
         if let Self::Catalog(catalog) = self { Some(catalog) } else { None }
@@ -751,22 +751,22 @@ impl Snapshot {
         Chunks::of(self.clone())
     }
 
-    /// What must be kept in the storage for whoever starts from this.
+    /// The versions and keys that the storage must retain for a replica that starts from this snapshot.
     #[must_use]
     pub fn keep(&self) -> Keep {
         dispatch!(Self, self, snapshot => snapshot.keep())
     }
 
-    /// Whether the machine's table is dropped in it.
+    /// Whether the table is dropped in this snapshot.
     #[must_use]
     pub fn is_dropped(&self) -> bool {
         dispatch!(Self, self, snapshot => snapshot.is_dropped())
     }
 
-    /// The machine, with the data that it had.
+    /// The machine of this snapshot, with its bulk data in `storage`.
     ///
     /// # Panics
-    /// When the storage is of another kind.
+    /// If the storage is of another kind.
     #[must_use]
     pub fn into_machine(self, storage: Box<dyn Storage>) -> AnyMachine {
         dispatch!(Self, self, snapshot => Hosted::machine(snapshot.into_machine(storage::downcast(storage))))

@@ -31,94 +31,94 @@ use crate::views::ReadView;
 pub(crate) struct Replica {
     pub(crate) cohort: Cohort,
     pub(crate) state: AnyMachine,
-    /// Counts the storages that the state had.
+    /// Identifies the current storage of the state.
     pub(crate) lineage: Lineage,
-    /// It had left, and has come back with this process.
+    /// The replica was removed and has returned within this process.
     pub(crate) has_returned: bool,
-    /// The table's name; empty for the catalogue.
+    /// The table's name; empty for the catalog.
     pub(crate) table: String,
-    /// The range that the catalogue's map gives it: what its first leader tells it.
+    /// The range in the catalog's map, which the first leader assigns to the tablet.
     pub(crate) range: KeyRange,
-    /// How long old versions of its table are kept, as the catalogue says.
+    /// How long old versions of its table are kept, according to the catalog.
     pub(crate) retention: Duration,
-    /// Our own proposals that aren't committed yet, and who waits for them.
+    /// Uncommitted proposals of this leader, and the requests that wait for them.
     pub(crate) proposed: BTreeMap<Sequence, Proposal>,
-    /// The rows that they write.
+    /// Latches of the rows that these proposals write.
     pub(crate) latches: Latches,
-    /// How fast rows are written, where compactions don't keep up.
+    /// Throttles writes while compactions fall behind.
     pub(crate) brake: Brake,
     pub(crate) on_disk: OnDisk,
-    /// A whole state that is arriving.
+    /// A state snapshot that is being received.
     pub(crate) incoming: Option<Incoming>,
-    /// A whole state on its way into the manifest.
+    /// A received state snapshot that the manifest does not name yet.
     pub(crate) arrived: Option<Box<Arrived>>,
-    /// Cohorts that were split off it here, and that our checkpoint may not pass yet.
+    /// Cohorts that split off from this replica and that its checkpoints must not pass yet.
     pub(crate) unsettled: Vec<CohortId>,
-    /// The leader that requests were last routed by.
+    /// The leader that requests were last routed to.
     pub(crate) leader_seen: Option<NodeId>,
-    /// Since when it knows of none.
+    /// Since when no leader is known.
     pub(crate) alone_since: Option<Monotonic>,
     pub(crate) housekeeping_at: Monotonic,
-    /// The timestamp of the last entry applied that a client asked for.
+    /// The timestamp of the last applied entry that a client requested.
     pub(crate) last_change: Timestamp,
-    /// While we lead: when `last_change` was what.
+    /// The history of `last_change` while this node leads.
     pub(crate) moments: Moments,
-    /// Requests to change something that the log decided while we led, ...
+    /// Number of writes that the log decided while this node led, since the start.
     pub(crate) writes: u64,
-    /// ... and reads answered, since the start, ...
+    /// Number of reads answered by the node machine since the start.
     pub(crate) reads: u64,
-    /// ... those that other threads answered not among them.
+    /// Number of reads answered by other threads.
     pub(crate) reads_elsewhere: Arc<AtomicU64>,
-    /// What other threads see of it.
+    /// The view that other threads read.
     pub(crate) published: Option<Arc<ReadView>>,
 }
 
-/// All that another replica needs to go on from.
+/// A state snapshot from which another replica can continue.
 #[derive(Debug)]
 pub(crate) struct WholeState {
-    /// The state but for the rows.
+    /// The state without the rows.
     pub(crate) state: Snapshot,
-    /// The files that hold its bulk data.
+    /// The files of its bulk data.
     pub(crate) files: ShippedFiles,
     pub(crate) membership: SharedMembership,
 }
 
-/// Files, each with the name that a manifest has for it.
+/// Files, each with the reference that a manifest has for it.
 pub(crate) type ShippedFiles = Vec<(FileRef, Arc<dyn StoredFile>)>;
 
-/// What the disk has of a replica's state, and what is on its way there.
+/// The durable state of a replica, and the writes in progress.
 #[derive(Debug, Default)]
 pub(crate) struct OnDisk {
-    /// The checkpoint that the manifest names, and the state that it holds but for the rows.
+    /// The checkpoint that the manifest names, and its state without the rows.
     pub(crate) checkpoint: Option<(CheckpointRef, Snapshot)>,
-    /// The tables that the manifest names beside it.
+    /// The tables that the manifest names together with the checkpoint.
     pub(crate) tables: Arc<[FileRef]>,
     /// The membership as of the checkpoint, or of the cohort's creation.
     pub(crate) membership: SharedMembership,
-    /// The tables that the manifests on their way name, where they are others than the manifest before names.
+    /// The tables named by manifests in progress, where they differ from those of the preceding manifest.
     named: VecDeque<(ManifestId, Arc<[FileRef]>)>,
     named_last: Arc<[FileRef]>,
-    /// The checkpoint that is being written.
+    /// The checkpoint being written.
     pub(crate) writing: Option<(CheckpointId, Snapshot, SharedMembership)>,
-    /// A checkpoint that is on disk, for the manifest to name once our own log is forced through it.
+    /// A checkpoint on disk. The manifest names it once this node's own log is forced through it.
     pub(crate) written: Option<Written>,
-    /// Somebody waits for a newer checkpoint.
+    /// A newer checkpoint is requested.
     pub(crate) is_wanted: bool,
-    /// How much the whole node had appended when the last checkpoint was taken.
+    /// Bytes appended by the whole node when the last checkpoint was taken.
     pub(crate) mark: u64,
-    /// The tables have changed since it was last asked whether they want a compaction.
+    /// The tables have changed since the last check whether a compaction is due.
     pub(crate) may_compact: bool,
-    /// Nothing is begun before: there was no room. 0: there was.
+    /// The disk was full: no checkpoint starts before this time. 0: there is no pause.
     pub(crate) not_before: Monotonic,
 }
 
-/// A checkpoint that is on disk and that no manifest names.
+/// A checkpoint on disk that no manifest names.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub(crate) checkpoint: CheckpointRef,
     pub(crate) state: Snapshot,
     pub(crate) membership: SharedMembership,
-    /// The table of what was in the memtable.
+    /// The table made from the memtable.
     pub(crate) flushed: Option<Outputs>,
 }
 
@@ -127,12 +127,12 @@ pub(crate) struct Written {
 pub(crate) struct Proposal {
     pub(crate) lsn: Lsn,
     pub(crate) pending: PendingId,
-    /// The row that it writes, if it writes one.
+    /// The row that it writes, if any.
     pub(crate) row: Option<Bytes>,
 }
 
 impl OnDisk {
-    /// What a manifest that was found on the disk names.
+    /// The state named by a manifest found on disk.
     pub(crate) fn found(manifest: &CohortManifest, state: Option<Snapshot>, mark: u64) -> Self {
         Self {
             named_last: Arc::clone(&manifest.tables),
@@ -145,24 +145,23 @@ impl OnDisk {
         }
     }
 
-    /// Through which entry the checkpoint goes that the manifest names.
+    /// The last entry in the checkpoint that the manifest names.
     pub(crate) fn lsn(&self) -> Option<Lsn> {
         self.checkpoint.as_ref().map(|(at, _)| at.lsn)
     }
 
-    /// What compactions may not let go of. A replica that starts from the checkpoint has its watermark and its range, not
-    /// newer ones, so the files beside it must hold all that a read at or above that watermark can tell (guarantees 16
-    /// and 19).
+    /// The data that compactions must retain. A replica that starts from the checkpoint has its watermark and range,
+    /// not newer ones. The files must therefore answer every read at or above that watermark (guarantees 16 and 19).
     pub(crate) fn keep(&self) -> Keep {
         self.checkpoint.as_ref().map_or_else(Keep::all, |(_, state)| state.keep())
     }
 
-    /// The state in the checkpoint that the manifest names.
+    /// The state of the checkpoint that the manifest names.
     pub(crate) fn snapshot(&self) -> Option<&Snapshot> {
         self.checkpoint.as_ref().map(|(_, state)| state)
     }
 
-    /// Says, once, that there may be room again.
+    /// Returns true once, when the pause after a full disk ends.
     pub(crate) fn end_pause(&mut self, now: Monotonic) -> bool {
         let has_ended = self.not_before != Monotonic(0) && self.not_before <= now;
         if has_ended {
@@ -171,7 +170,7 @@ impl OnDisk {
         has_ended
     }
 
-    /// The manifest in the making names these tables.
+    /// Records that the next manifest names these tables.
     pub(crate) fn name_tables(&mut self, manifest: ManifestId) {
         if !Arc::ptr_eq(&self.named_last, &self.tables) {
             self.named_last = Arc::clone(&self.tables);
@@ -179,8 +178,8 @@ impl OnDisk {
         }
     }
 
-    /// A manifest is forced. If the tables that it names are others than before, gives those that a start may find
-    /// named from now on: by it, by the manifests that are on their way, and by the next one.
+    /// A manifest is forced. If its tables differ from those before, returns all tables that a restart may find named:
+    /// by this manifest, by those in progress, and by the next one.
     pub(crate) fn forced(&mut self, through: ManifestId) -> Option<Vec<FileRef>> {
         let mut newest = None;
         while let Some((_, tables)) = self.named.pop_front_if(|(manifest, _)| *manifest <= through) {
@@ -196,7 +195,7 @@ impl OnDisk {
 }
 
 impl Replica {
-    /// When something is to be done about it next, unless something happens to it before.
+    /// When the replica needs attention next, if no event occurs before.
     pub(crate) fn next_moment(&self, now: Monotonic) -> Monotonic {
         let housekeeping = if self.cohort.leads() { self.housekeeping_at } else { Monotonic::NEVER };
         let pause = self.on_disk.not_before;
@@ -204,33 +203,33 @@ impl Replica {
         self.cohort.next_timer(now).min(housekeeping).min(pause)
     }
 
-    /// Whether it has begun with nothing, as a member from the beginning, and has been given nothing since.
+    /// Whether it started empty as a founding member and has received nothing since.
     pub(crate) fn has_nothing(&self) -> bool {
         let is_empty = self.on_disk.lsn().is_none() && self.state.last_applied() == Lsn::ZERO;
         is_empty && !self.cohort.doubtful()
     }
 
-    /// Bytes of its memtables.
+    /// Size of its memtables in bytes.
     pub(crate) fn memtable_bytes(&self) -> u64 {
         self.state.pressure().memory_bytes
     }
 
-    /// Whether the disk doesn't keep up with what is written: then writes wait.
+    /// Whether writes must wait because the disk does not keep up.
     pub(crate) fn is_stalled(&self, config: &NodeConfig) -> bool {
         let pressure = self.state.pressure();
         pressure.is_stalled || pressure.memory_bytes >= config.memtable_bytes_max
     }
 
-    /// Another tree takes the place of the one it has: a flush or a compaction that is under way comes to nothing.
-    /// Gives the tables of one that had come to its end.
+    /// Starts a new storage: a running flush or compaction of the old one is discarded. Returns the tables of a flush
+    /// that had completed.
     pub(crate) fn begin_lineage(&mut self) -> Option<Outputs> {
         self.lineage.0 += 1;
         self.on_disk.writing = None;
         self.on_disk.written.take().and_then(|written| written.flushed)
     }
 
-    /// The state that the manifest names. None also while its rows are on their way out, since a drop was applied that
-    /// the checkpoint doesn't know of; and if it was written before this replica knew who the members are.
+    /// The snapshot that the manifest names. `None` after an applied drop that the checkpoint does not include, because
+    /// the rows are being deleted, and `None` if the checkpoint predates this replica's knowledge of the membership.
     pub(crate) fn whole_state(&self) -> Option<WholeState> {
         let (_, state) = self.on_disk.checkpoint.as_ref().filter(|_| !self.on_disk.membership.is_empty())?;
         let is_dropped = self.state.ownership() == Some(&Ownership::Dropped);
@@ -242,8 +241,8 @@ impl Replica {
         })
     }
 
-    /// What the manifest must hold of it. Only the last one of a clean stop says that it leaves all it acknowledged
-    /// behind.
+    /// The manifest entry of this replica. Only the last manifest of a clean stop states that everything acknowledged
+    /// is durable.
     pub(crate) fn manifest(&self, is_last: bool) -> CohortManifest {
         CohortManifest {
             promised: self.cohort.promised(),
@@ -269,7 +268,8 @@ pub(crate) fn cohort_config(
     let seed = node.seed ^ (u64::from(cohort.0) << 32) ^ u64::from(me.node.0);
     let mut timing = node.timing;
     if cohort == CohortId::CATALOGUE {
-        // Every node finds tables and their ranges by what it has applied of the catalogue.
+        // Every node locates tables and ranges through its applied copy of the catalog, so commits must propagate
+        // quickly.
         (timing.commit_period, timing.piggyback_commits) = (timing.heartbeat, true);
     }
     let (limits, declaration) = (node.limits, registry::declare_loss(kind));

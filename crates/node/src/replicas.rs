@@ -1,5 +1,5 @@
-//! The replicas of a node, and to which of them something has happened: whatever a step leaves open is looked for at
-//! these alone, so that what rests costs nothing. What other threads are shown is made anew for these alone, too.
+//! The replicas of a node, and the set of those with recent activity. Each step examines only these, so idle replicas
+//! cost nothing. Published views are also rebuilt only for these.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
@@ -11,13 +11,13 @@ use crate::timers::Timers;
 
 /// The replicas by cohort.
 ///
-/// **Invariant:** whoever changes a replica in a way that may leave something to be done gets it by
-/// [`Replicas::get_mut`], which notes it for [`Replicas::next_touched`] and [`Replicas::take_changed`].
+/// **Invariant:** code that changes a replica in a way that may require further work obtains it through
+/// [`Replicas::get_mut`], which records it for [`Replicas::next_touched`] and [`Replicas::take_changed`].
 #[derive(Debug, Default)]
 pub(crate) struct Replicas {
     by_id: BTreeMap<CohortId, Replica>,
     touched: BTreeSet<CohortId>,
-    /// What other threads see of these may be out of date.
+    /// Replicas whose published views may be out of date.
     changed: BTreeSet<CohortId>,
     timers: Timers<CohortId>,
 }
@@ -27,7 +27,7 @@ impl Replicas {
         self.by_id.get(id)
     }
 
-    /// The replica, to be looked at when the step is settled.
+    /// The replica, marked for examination at the end of the step.
     pub(crate) fn get_mut(&mut self, id: &CohortId) -> Option<&mut Replica> {
         let replica = self.by_id.get_mut(id)?;
         self.touched.insert(*id);
@@ -35,12 +35,12 @@ impl Replicas {
         Some(replica)
     }
 
-    /// The replica, for a change that leaves nothing to be done.
+    /// The replica, for a change that requires no further work.
     pub(crate) fn quietly(&mut self, id: CohortId) -> Option<&mut Replica> {
         self.by_id.get_mut(&id)
     }
 
-    /// All of them, for a change that leaves nothing to be done.
+    /// All replicas, for a change that requires no further work.
     pub(crate) fn all_quietly(&mut self) -> impl Iterator<Item = (CohortId, &mut Replica)> {
         self.by_id.iter_mut().map(|(id, replica)| (*id, replica))
     }
@@ -69,37 +69,37 @@ impl Replicas {
         self.by_id.iter()
     }
 
-    /// Those to which something has happened.
+    /// The replicas with activity in this step.
     pub(crate) fn touched(&self) -> impl Iterator<Item = CohortId> + '_ {
         self.touched.iter().copied()
     }
 
-    /// One to which something has happened.
+    /// One replica with activity in this step.
     pub(crate) fn next_touched(&self) -> Option<CohortId> {
         self.touched.first().copied()
     }
 
-    /// Nothing of it is left to be done.
+    /// The replica needs no further work.
     pub(crate) fn settled(&mut self, id: CohortId) {
         self.touched.remove(&id);
     }
 
-    /// Those to which something has happened since this was last asked, also if they are no more.
+    /// Returns the cohorts with activity since the last call, including removed ones.
     pub(crate) fn take_changed(&mut self) -> BTreeSet<CohortId> {
         std::mem::take(&mut self.changed)
     }
 
-    /// Something is to be done about the replica at that moment, or never.
+    /// Sets the replica's timer. [`Monotonic::NEVER`] sets none.
     pub(crate) fn wake_at(&mut self, id: CohortId, at: Monotonic) {
         self.timers.set(id, at);
     }
 
-    /// A replica whose moment has come.
+    /// Returns one replica whose timer is due.
     pub(crate) fn take_due(&mut self, now: Monotonic) -> Option<CohortId> {
         self.timers.take_due(now)
     }
 
-    /// No moment of a replica is missed to which nothing has happened since it was set.
+    /// Checks that every replica without activity has its timer set early enough.
     pub(crate) fn invariants(&self) {
         for (id, replica) in self.by_id.iter().filter(|(id, _)| !self.touched.contains(id)) {
             let (wanted, queued) = (replica.cohort.next_timer(Monotonic::NEVER), self.timers.of(*id));
@@ -108,7 +108,7 @@ impl Replicas {
         }
     }
 
-    /// The next moment of any.
+    /// The earliest timer of any replica.
     pub(crate) fn next_timer(&self) -> Option<Monotonic> {
         self.timers.next_due()
     }

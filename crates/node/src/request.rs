@@ -1,5 +1,4 @@
-//! What a node is asked by its endpoints, and what it answers. These types stand between the endpoints, the node and the
-//! simulator.
+//! Requests to a node from its endpoints, and the replies. The endpoints, the node and the simulator share these types.
 
 use base::{Durability, KeyRange, Lsn};
 use catalog::CatalogRequest;
@@ -8,24 +7,24 @@ use sharedlog::request::LogRequest;
 
 pub use crate::registry::{Ask, Response};
 
-/// What a request came to.
+/// The result of a request.
 pub type Outcome = machine::Outcome<Response>;
 
 /// A request to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Asks the catalog.
+    /// A request to the catalog.
     Catalog(CatalogRequest),
-    /// Asks the range of a table that holds the position where the request begins.
+    /// A request to the range of a table that holds the request's first key position.
     Table {
         /// The table's name.
         table: String,
         /// The request.
         request: Ask,
     },
-    /// Asks about shared logs.
+    /// A request about shared logs.
     Log(LogRequest),
-    /// Asks this very node how it and its cohorts are.
+    /// The status of this node and its cohorts.
     Status,
 }
 
@@ -35,7 +34,7 @@ impl Request {
         Self::Table { table: table.into(), request: request.into() }
     }
 
-    /// Whether it may change something, so that its outcome can be in doubt.
+    /// Whether it may change state, so that its outcome can be unknown.
     #[must_use]
     pub fn changes(&self) -> bool {
         match self {
@@ -48,7 +47,7 @@ impl Request {
 }
 
 impl Request {
-    /// Bytes of keys, values and names that it holds, roughly.
+    /// Approximate size of its keys, values and names in bytes.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         match self {
@@ -69,11 +68,11 @@ impl<R: Into<CatalogRequest>> From<R> for Request {
     }
 }
 
-/// Checks a client's request, as every endpoint does before it hands the request in: form, limits, and what clients may
-/// not change.
+/// Validates a client's request. Every endpoint does so before it submits the request. Checks the form, the limits, and
+/// that the request changes nothing reserved.
 ///
 /// # Errors
-/// [`Failure::Invalid`], saying what is wrong.
+/// [`Failure::Invalid`] with a description of the problem.
 pub fn validate_client(request: &Request) -> Result<(), Failure> {
     if let Request::Log(request) = request {
         sharedlog::validate::check_not_reserved(request)?;
@@ -84,7 +83,7 @@ pub fn validate_client(request: &Request) -> Result<(), Failure> {
 /// Checks a request's form and limits.
 ///
 /// # Errors
-/// [`Failure::Invalid`], saying what is wrong.
+/// [`Failure::Invalid`] with a description of the problem.
 pub fn validate(request: &Request) -> Result<(), Failure> {
     match request {
         Request::Catalog(request) => catalog::validate(request),
@@ -97,109 +96,109 @@ pub fn validate(request: &Request) -> Result<(), Failure> {
     }
 }
 
-/// How a node and its cohorts are, as that node sees them.
+/// The status of a node and its cohorts, as known to that node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Status {
-    /// The node that answers.
+    /// The node that reports.
     pub node: u32,
-    /// Its disk.
+    /// The incarnation of its disk.
     pub incarnation: u64,
-    /// Its start.
+    /// Its boot number.
     pub boot: u64,
-    /// Every node of the universe.
+    /// Every node of the cluster.
     pub nodes: Vec<NodeStatus>,
-    /// Every cohort this node has a replica of.
+    /// Every cohort with a replica on this node.
     pub cohorts: Vec<CohortStatus>,
-    /// What has happened on it.
+    /// Event counts since the start.
     pub counters: Counters,
-    /// What it can't do as it should, in words for people.
+    /// Problems of this node, as messages for operators.
     pub troubles: Vec<String>,
-    /// What the universe lacks, in words for people, if this node leads the catalogue.
+    /// Degraded conditions of the cluster, as messages for operators. Set if this node leads the catalog.
     pub universe_troubles: Vec<String>,
-    /// What can't be served, in words for people, if this node leads the catalogue.
+    /// Unavailable parts of the cluster, as messages for operators. Set if this node leads the catalog.
     pub universe_failures: Vec<String>,
 }
 
-/// What has happened on a node since its start. The simulator demands that each of them happens.
+/// Event counts of a node since its start. The simulator requires that each event occurs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Counters {
-    /// Members of cohorts that came, went or were given a vote by leaders here.
+    /// Members added, removed or promoted by leaders on this node.
     pub members_changed: u64,
-    /// Replicas that left this node.
+    /// Replicas that were moved away from this node.
     pub replicas_left: u64,
-    /// Reigns begun here.
+    /// Epochs that began with a leader on this node.
     pub takeovers: u64,
-    /// Entries of ours that gave way to a new leader's.
+    /// Local entries that were replaced by a new leader's entries.
     pub truncations: u64,
-    /// Answers of followers that had fallen behind, and were served from memory.
+    /// Followers that lagged and were served from memory.
     pub memory_catch_ups: u64,
-    /// Reads of the log for followers that lag.
+    /// Log reads for lagging followers.
     pub log_catch_ups: u64,
-    /// Whole states sent.
+    /// State snapshots sent.
     pub state_catch_ups: u64,
-    /// Checkpoints of our own state.
+    /// Checkpoints of local state.
     pub checkpoints: u64,
-    /// Memtables that were written as tables.
+    /// Memtables flushed to tables.
     pub flushes: u64,
-    /// Compactions begun.
+    /// Compactions started.
     pub compactions: u64,
-    /// Writes that were slowed down, since compactions don't keep up, ...
+    /// Writes delayed by the write throttle.
     pub writes_paced: u64,
-    /// ... and those that had to wait for a flush or a compaction, each time that they were tried.
+    /// Attempts of writes that had to wait for a flush or a compaction.
     pub writes_stalled: u64,
-    /// Projections of shared logs that this node began to replace.
+    /// Projections of shared logs that this node started to replace.
     pub log_repairs: u64,
-    /// Times that this node began to have log units filled with what older chains hold.
+    /// Times that this node started to copy entries of older chains to log units.
     pub log_healings: u64,
-    /// Units of shared logs that are lost though their disks are not, as this node was told while it led the catalogue.
+    /// Log units reported as lost, although their disks are not, while this node led the catalog.
     pub log_units_lost: u64,
-    /// Positions of logs that this node filled, since nobody had written what was given out.
+    /// Log positions that this node filled because their writer never wrote them.
     pub log_fills: u64,
-    /// Tables that were found damaged.
+    /// Tables found corrupt.
     pub tables_damaged: u64,
     /// Reads, and decisions about writes, that waited for the disk.
     pub disk_reads: u64,
-    /// Heartbeats sent that stood for those of every cohort at rest with a node.
+    /// Batched heartbeats sent for all cohorts that were idle on a peer.
     pub beats: u64,
-    /// Strong reads that rested on a view check.
+    /// Strong reads that used a read-index check.
     pub checked_reads: u64,
-    /// Reads that found the lease lapsed.
+    /// Reads that failed because the lease had expired.
     pub lease_expiries: u64,
-    /// Losses declared by replicas that led here (guarantee 11).
+    /// Losses declared by leaders on this node (guarantee 11).
     pub losses: u64,
-    /// Replicas whose states gave way to those of logs that had lost some of what they held.
+    /// Replicas whose state was replaced because the log had lost a part of it.
     pub states_left: u64,
-    /// Replicas that doubted their logs, or had forgotten some of them, and have caught up.
+    /// Replicas that were in doubt about their logs, or had lost part of them, and have caught up.
     pub doubts_ended: u64,
-    /// Sessions that were proposed to be forgotten.
+    /// Sessions whose expiry was proposed.
     pub sessions_expired: u64,
-    /// Replicas of ranges that were split off, begun with the split.
+    /// Replicas created by splits.
     pub splits: u64,
 }
 
-/// A node as another sees it.
+/// A node as seen by another node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeStatus {
     /// The node.
     pub node: u32,
-    /// Its disk, as the universe knows it.
+    /// The incarnation of its disk, as known to the cluster.
     pub incarnation: u64,
-    /// Whether it was heard of within the last second.
+    /// Whether a message arrived from it within the last second.
     pub alive: bool,
-    /// Whether it is to leave.
+    /// Whether it is being removed.
     pub leaving: bool,
-    /// Where clients reach it, as `host:port`; empty while the catalogue hasn't told.
+    /// The address for clients, as `host:port`; empty until the catalog has it.
     pub grpc: String,
 }
 
-/// A cohort as one of its replicas sees it: the leader knows all replicas, others only themselves.
+/// A cohort as seen by one of its replicas. The leader knows all replicas, others only themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CohortStatus {
     /// The cohort.
     pub cohort: u32,
-    /// Its table; empty for the catalogue, and for a log unit.
+    /// Its table; empty for the catalog, and for a log unit.
     pub table: String,
-    /// The log that it is a unit of; empty while the catalogue here doesn't say. None: it is no log unit.
+    /// The log of a log unit; empty if the local catalog does not name it yet. `None` if the cohort is no log unit.
     pub log: Option<String>,
     /// The keys that it owns.
     pub range: KeyRange,
@@ -207,17 +206,17 @@ pub struct CohortStatus {
     pub leader: Option<u32>,
     /// The newest epoch.
     pub epoch: u64,
-    /// Its replicas, as far as known here.
+    /// Its replicas, as far as they are known on this node.
     pub replicas: Vec<ReplicaStatus>,
     /// The last entry that this node has applied.
     pub applied: Lsn,
-    /// What its log must be on before an entry counts.
+    /// The log storage that an entry must reach before it counts as acknowledged.
     pub durability: Durability,
-    /// Losses that were declared in its log, as far as this node has applied it.
+    /// Losses declared in its log, through the last applied entry.
     pub losses: u32,
-    /// Requests to change something that the log decided while this node led, since its start ...
+    /// Writes that the log decided while this node led, since the start.
     pub writes: u64,
-    /// ... and reads that it answered.
+    /// Reads answered by this node since the start.
     pub reads: u64,
 }
 
@@ -226,11 +225,11 @@ pub struct CohortStatus {
 pub struct ReplicaStatus {
     /// The node it is on.
     pub node: u32,
-    /// The last entry of its log that counts.
+    /// The last valid entry of its log.
     pub last_lsn: Lsn,
-    /// The last entry it is known to have committed.
+    /// The last entry that it is known to have committed.
     pub committed_lsn: Lsn,
-    /// Whether it doubts its log, or may have forgotten some of it, and has no vote until it has caught up.
+    /// Whether it is in doubt about its log and does not vote until it has caught up.
     pub doubtful: bool,
 }
 

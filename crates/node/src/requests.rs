@@ -1,7 +1,5 @@
-//! Requests: from a door or another node to the leader that decides, and back (guarantees 10 and 12).
-//!
-//! Every request ends with one answer: what the log decided, what a leader read under its lease, "nothing was done", or
-//! "unknown". What may have reached a log is never called undone.
+//! Routes requests from an endpoint or another node to the leader that decides them, and returns the replies
+//! (guarantees
 
 use base::canary::{Bug, planted};
 use base::limits::{DEADLINE_MAX, REQUESTS_IN_FLIGHT_MAX, WAITS_IN_FLIGHT_MAX};
@@ -18,17 +16,16 @@ use crate::pending::{Origin, Pending, PendingId, Place, Target};
 use crate::reads::Grounds;
 use crate::request::{Outcome, Request, Response, validate};
 
-/// An answer that a forwarded request has waited for so long is overdue: the node that was asked may be gone, or the
-/// request was lost with a connection. Twice as long each time for one request, lest a slow leader be asked ever more.
+/// Time after which the reply to a forwarded request is overdue: the node may have failed, or the request was lost with
+/// a connection. Doubles with each attempt of a request, so that retries do not overload a slow leader.
 const ANSWER_OVERDUE: Duration = Duration::from_millis(500);
-/// How often that is doubled.
+/// Maximum number of doublings.
 const DOUBLINGS_MAX: u32 = 4;
 
-/// Of so many times that a request is forwarded, one goes to whoever's turn it is, whatever we believe to know of a
-/// leader.
+/// One of this many attempts goes to the next member in rotation, regardless of the presumed leader.
 const ASKED_IN_TURN: u32 = 4;
-/// A replica that knows of no leader for so long may have been removed, and is told nothing any more. A leader that was
-/// lost is replaced sooner.
+/// A replica without a known leader for this long may have been removed without receiving that entry. A failed leader
+/// is replaced sooner.
 const ALONE: Duration = Duration::from_millis(1_500);
 
 impl Node {
@@ -75,7 +72,8 @@ impl Node {
         full.then(|| Failure::Overloaded("too many requests are under way".to_owned()))
     }
 
-    /// Whether a log may have that name. One that is there keeps it: whoever creates it again is told that it is.
+    /// Whether a log may be created under that name. An existing log keeps its name, so creating it again reports that
+    /// it exists.
     fn may_be_named(&self, log: &str) -> Result<(), Failure> {
         let is_there = self.catalogue().log(log).is_some();
         if is_there { Ok(()) } else { sharedlog::validate::new_log_name(log) }
@@ -95,9 +93,9 @@ impl Node {
         id
     }
 
-    /// Brings a request one step on, or has it wait.
+    /// Advances a request, or makes it wait.
     pub(crate) fn route(&mut self, id: PendingId, now: Now) {
-        // It may have been answered while another was tried.
+        // It may have been answered while another request was handled.
         let Some(pending) = self.pendings.get(id) else { return };
         let cohort = match &pending.target {
             Target::Cohort(cohort) => *cohort,
@@ -120,7 +118,8 @@ impl Node {
             _ => None,
         });
         if let Some((node, request)) = from_peer {
-            // What our replica knows, and no guess of ours: two that know nothing would send each other round.
+            // This is the replica's own knowledge, not a guess: two nodes without knowledge would redirect to each
+            // other forever.
             let leader = self.replicas.get(&cohort).and_then(|replica| replica.cohort.leader());
             self.pendings.remove(id);
             return self.send(node, Message::NotLeader { request, cohort, leader }, AT_ONCE, None);
@@ -131,8 +130,8 @@ impl Node {
         }
     }
 
-    /// The cohort whose range holds the place where the query begins, as far as our copy of the map says. If that one
-    /// has said that it doesn't, and its range is being split, the new range's cohort.
+    /// The cohort that owns the query's first key position, according to the local map. If that cohort replied that it
+    /// does not own it and its range is being split, returns the new cohort.
     fn cohort_in_map(&self, table: &str, pending: &Pending) -> Option<CohortId> {
         let table: &TableRecord = self.catalogue().table(table)?;
         let position = pending.query.position()?;
@@ -142,9 +141,9 @@ impl Node {
         Some(split_off.unwrap_or(cohort))
     }
 
-    /// Whom to ask: the leader that our replica follows, or that we were told of; or else one that may have a replica.
-    /// What we know may be old for good: a newcomer may not have been heard of yet by those who are members, and who
-    /// was removed is not told so by the log. So every few times somebody else is asked, if that does no harm.
+    /// The node to ask: the leader known to the local replica or from a redirect, otherwise a possible member. This
+    /// knowledge may stay stale: members may not know a new node yet, and a removed replica does not receive its own
+    /// removal through the log. Repeatable requests therefore go to another member every few attempts.
     fn leader_of(&self, cohort: CohortId, id: PendingId, now: Now) -> Option<NodeId> {
         let pending = self.pendings.get(id)?;
         let is_in_turn = pending.is_repeatable() && pending.asked % ASKED_IN_TURN == ASKED_IN_TURN - 1;
@@ -165,7 +164,7 @@ impl Node {
         told.copied().or_else(|| self.member_in_turn(cohort, id))
     }
 
-    /// One that has a replica by the map, or is to have one.
+    /// A member of the cohort, current or planned, according to the map.
     fn member_in_turn(&self, cohort: CohortId, id: PendingId) -> Option<NodeId> {
         let catalogue = self.catalogue();
         let part = catalogue.part_of(cohort)?;
@@ -174,7 +173,7 @@ impl Node {
         self.member_to_ask(&others, id)
     }
 
-    /// Another one each time, and one that left a request without an answer only if all have.
+    /// A different member for each attempt. Members that left a request unanswered are asked only if all did.
     fn member_to_ask(&self, members: &[NodeId], id: PendingId) -> Option<NodeId> {
         let asked = self.pendings.get(id).map_or(0, |pending| pending.asked);
         let turn = usize::try_from(id.0.wrapping_add(u64::from(asked))).unwrap_or(0);
@@ -193,8 +192,8 @@ impl Node {
         self.send(leader, Message::Forward { cohort, request, patience, query }, AT_ONCE, None);
     }
 
-    /// The table isn't in our copy of the catalogue, which may be behind, or a tablet says that the copy is: the
-    /// catalogue's leader knows whether there is such a table. If there is, our copy will come to show where.
+    /// Asks the catalog leader whether a table exists, because the local copy lacks it or a tablet reported the copy to
+    /// be stale. If the table exists, the local copy will eventually include it.
     fn look_up(&mut self, id: PendingId, now: Now) {
         let pending = expected!(self.pendings.get(id), "requests are routed that have no answer");
         let Target::Table(table) = &pending.target else { return };
@@ -212,8 +211,8 @@ impl Node {
         }
     }
 
-    /// We lead the cohort: the log decides, or the applied state answers, if the place where the query begins is the
-    /// tablet's own by its own log (guarantee 19).
+    /// Executes a request at the cohort's leader: the log decides it, or the applied state answers it. According to its
+    /// own log, the tablet must own the request's first key position (guarantee 19).
     fn execute(&mut self, id: PendingId, cohort: CohortId, now: Now) {
         let pending = expected!(self.pendings.get(id), "requests are routed that have no answer");
         let replica = expected!(self.replicas.get(&cohort), "it leads the cohort");
@@ -232,9 +231,9 @@ impl Node {
         }
     }
 
-    /// The tablet that we lead does not own the place: whoever holds the map is to look again.
+    /// The tablet led by this node does not own the key position: the origin must consult the map again.
     pub(crate) fn elsewhere(&mut self, id: PendingId, now: Now) {
-        // Its deadline may have passed while the disk was read.
+        // The deadline may have passed during the read of the disk.
         let Some(pending) = self.pendings.get(id) else { return };
         match pending.origin {
             Origin::Peer { node, request } => {
@@ -245,13 +244,13 @@ impl Node {
         }
     }
 
-    /// The range that the request was put to doesn't hold the place where it begins. If our copy of the map says that a
-    /// part of it is being split off, that part is asked; or else the copy is behind.
+    /// Reroutes a request whose cohort does not own its first key position. If the local map shows a split in progress,
+    /// the new cohort is asked. Otherwise the local copy is stale.
     fn look_again(&mut self, id: PendingId, now: Now) {
         let pending = expected!(self.pendings.get_mut(id), "a request was refused that has no answer");
         pending.refused_by = pending.cohort;
         let pending = expected!(self.pendings.get(id), "a request was refused that has no answer");
-        // A cohort that was asked by its number is asked again.
+        // A request addressed to a cohort by number is sent to it again.
         let Target::Table(table) = &pending.target else { return };
         let is_split_off = |cohort: CohortId| pending.cohort.is_some_and(|refused_by| refused_by < cohort);
         match self.cohort_in_map(table, pending).filter(|cohort| is_split_off(*cohort)) {
@@ -260,14 +259,14 @@ impl Node {
         }
     }
 
-    /// The leader that was asked says that its tablet does not own the place.
+    /// The leader replied that its tablet does not own the key position.
     pub(crate) fn told_elsewhere(&mut self, from: NodeId, request: u64, now: Now) {
         if let Some(id) = self.pendings.asked(from, request) {
             self.look_again(id, now);
         }
     }
 
-    /// A read of the applied state. Its answer may leave only while the lease lasts, by a clock read after this.
+    /// Reads the applied state. The reply may be sent only while the lease is valid, by a clock read after this.
     fn read(&mut self, id: PendingId, cohort: CohortId, now: Now) {
         if !self.config.timing.leases {
             if self.is_view_checked(id, cohort, now) {
@@ -287,7 +286,7 @@ impl Node {
         }
     }
 
-    /// What was read may be said while the lease lasts, of which the reign is that in which it was read.
+    /// Completes a lease read. The reply may be sent while the lease of the same epoch is valid.
     pub(crate) fn read_done(&mut self, id: PendingId, cohort: CohortId, outcome: Outcome, now: Now) {
         let replica = expected!(self.replicas.get_mut(&cohort), "it leads the cohort");
         replica.reads += 1;
@@ -306,9 +305,9 @@ impl Node {
         self.pendings.place(id, Place::Waiting);
     }
 
-    /// Gives a request its answer.
+    /// Replies to a request.
     pub(crate) fn complete(&mut self, id: PendingId, outcome: Outcome, valid_until: Option<Monotonic>) {
-        // Its deadline may have passed, and it has its answer.
+        // Its deadline may have passed, so that it already has a reply.
         let Some(pending) = self.pendings.remove(id) else { return };
         let outcome = if pending.is_in_doubt() { in_doubt(outcome) } else { outcome };
         match pending.origin {
@@ -324,9 +323,10 @@ impl Node {
         }
     }
 
-    /// Ends a request that has got no answer: what may have reached a log is unknown, all else was not done.
+    /// Fails a request without a result: the outcome is unknown if it may have reached a log, otherwise nothing was
+    /// done.
     pub(crate) fn give_up(&mut self, id: PendingId, why: &str) {
-        // It may have been answered with one that it looked something up by.
+        // It may have been completed together with its table lookup.
         let Some(pending) = self.pendings.get(id) else { return };
         let may_be_there = matches!(pending.place, Place::Forwarded(..) | Place::Proposed | Place::AtLog);
         let unknown = may_be_there && !pending.query.reads();
@@ -348,7 +348,7 @@ impl Node {
         self.give_up(id, why);
     }
 
-    /// The driver found the lease over when it was about to send: the read is as good as never evaluated.
+    /// The driver found that the lease had expired before it sent the reply, so the result is discarded.
     pub(crate) fn answer_expired(&mut self, answer: Answer) {
         self.counters.lease_expiries += 1;
         let outcome = Err(Failure::Unavailable("the leader's lease ended while it answered".to_owned()));
@@ -384,7 +384,7 @@ impl Node {
     }
 
     pub(crate) fn not_leader(&mut self, from: NodeId, request: u64, cohort: CohortId, leader: Option<NodeId>) {
-        // An answer to an earlier asking, or one that comes too late.
+        // The reply to an earlier attempt, or a late one.
         let Some(id) = self.pendings.asked(from, request) else { return };
         match leader.filter(|leader| *leader != self.cluster.me.node) {
             Some(leader) => self.cluster.routes.insert(cohort, leader),
@@ -396,7 +396,7 @@ impl Node {
         self.pendings.place(id, Place::Waiting);
     }
 
-    /// Tries what may go on again.
+    /// Retries the requests that may be able to advance.
     pub(crate) fn run_requests(&mut self, now: Now) -> bool {
         let ready = self.pendings.take_ready(now.monotonic);
         let has_work = !ready.is_empty();
@@ -418,8 +418,7 @@ impl Node {
         }
     }
 
-    /// A node that was asked did not answer in time. Others may know of another leader, and it may never have got the
-    /// request.
+    /// A node did not reply in time. Others may know another leader, and the request may never have arrived.
     pub(crate) fn forward_unanswered(&mut self, id: PendingId) {
         let pending = expected!(self.pendings.get(id), "an answer is overdue that was not given");
         let Place::Forwarded(node, _) = pending.place else { return };
@@ -437,7 +436,8 @@ impl Node {
         }
     }
 
-    /// A new leader is followed: what was forwarded to the old one has an unknown outcome, or may be asked again.
+    /// A cohort has a new leader: requests forwarded to the old one are repeated if possible, otherwise their outcome
+    /// is unknown.
     pub(crate) fn routes_changed(&mut self, now: Now) {
         let mut changed = Vec::new();
         let touched: Vec<CohortId> = self.replicas.touched().collect();
@@ -461,7 +461,7 @@ impl Node {
         }
     }
 
-    /// A peer has a new process, which knows nothing of what was forwarded to the old one.
+    /// A peer has a new process, which does not know the requests forwarded to the old one.
     pub(crate) fn peer_forgot(&mut self, peer: NodeId) {
         for pending in self.pendings.forwarded_to(|_, node| node == peer) {
             self.ask_elsewhere(pending);
@@ -479,8 +479,8 @@ impl Node {
     }
 }
 
-/// What may be said of a write that was forwarded twice, the first time without an answer. Only what its session's
-/// table holds is the outcome of both; "nothing was done" is true of the second alone.
+/// The outcome to report for a write that was forwarded twice, the first time without a reply. Only a result from the
+/// session table covers both attempts. "Nothing was done" is valid for the second attempt alone.
 fn in_doubt(outcome: Outcome) -> Outcome {
     match outcome {
         Ok(_) | Err(Failure::VersionMismatch { .. } | Failure::Unknown(_)) => outcome,

@@ -1,18 +1,17 @@
-//! A disk without room. Nothing is lost by it: what finds no room is tried again. But rows are not taken meanwhile, so
-//! that what is left in the log's segments is left for what makes room: a table that is dropped, a range that moves
-//! away.
+//! Behavior on a full disk. Nothing is lost, because failed writes to the disk are retried. Row writes are rejected in
+//! the meantime, which reserves the remaining space in log segments for operations that free space, such as dropping a
+//! table or moving a range.
 
 use base::{Duration, Now};
 use machine::Failure;
 
 use crate::node::Node;
 
-/// Until so long after something found no room, the disk is said to be full: longer than the pause before it is tried
-/// again.
+/// How long the disk counts as full after a write failed for lack of space. Longer than the pause before the retry.
 const FULL_FOR: Duration = Duration::from_millis(8_000);
 
 impl Node {
-    /// Something found no room on the disk.
+    /// A write to the disk failed for lack of space.
     pub(crate) fn disk_full(&mut self, now: Now) {
         self.checkpoints.full_until = now.monotonic + FULL_FOR;
     }
@@ -21,13 +20,13 @@ impl Node {
         now.monotonic < self.checkpoints.full_until
     }
 
-    /// Why a row can't be written here just now.
+    /// The error for row writes while the disk is full; `None` if writes are accepted.
     pub(crate) fn no_room(&self, now: Now) -> Option<Failure> {
         let what = format!("the disk of node {} is full, and its rows are read only", self.cluster.me.node);
         self.is_disk_full(now).then_some(Failure::Unavailable(what))
     }
 
-    /// What this node can't do as it should, in words for people.
+    /// Problems of this node, as messages for operators.
     pub(crate) fn troubles(&self, now: Now) -> Vec<String> {
         let full = "its disk is full: what it leads is read only until there is room";
         let damaged = "a table on its disk was found damaged: others serve what it can't, and its log says where";

@@ -1,13 +1,13 @@
-//! The nodes of the universe as this one knows them, and what whoever leads the catalogue does about those that come
-//! and go (guarantees 6 and 8; `catalog/src/catalog/nodes.rs` has the entries about it).
+//! The known nodes of the cluster, and the catalog leader's handling of nodes that join and leave (guarantees 6 and 8).
+//! The catalog entries are described in `catalog/src/catalog/nodes.rs`.
 //!
-//! A node knows those that it was formed with or joined, those on the roster that its copy of the catalogue holds, and
-//! those that have made themselves known to it. The last are needed after a restart, while that copy is behind what it
-//! was: of any two nodes, the one that came later was told of the other when it joined, and makes itself known to it.
-//! To know a node makes it count in nothing: who counts is decided in each cohort's log.
+//! A node knows its founding or join configuration, the roster in its copy of the catalog, and the nodes that have
+//! identified themselves to it. The last are needed after a restart, while that copy is behind its earlier state: of
+//! any two nodes, the later one learned of the other when it joined, and identifies itself to it. Knowing a node gives
+//! it no vote: each cohort's log decides its membership.
 //!
-//! Every node is a member of the catalogue, since it finds tables by its own copy. Those that stay come as learners,
-//! and become voters where one is missing; those that leave go once no range is on them.
+//! Every node is a member of the catalog's cohort, because it locates tables by its own copy. Nodes that stay join as
+//! learners and are promoted when voters are missing. Nodes that leave are removed once they host no range.
 
 use std::collections::BTreeMap;
 
@@ -21,35 +21,35 @@ use sharedlog::SequencerId;
 use crate::contract::Action;
 use crate::node::Node;
 
-/// Who decides what the catalogue says: three nodes, at first those with the lowest numbers; ...
+/// Number of catalog voters in a small cluster; initially the nodes with the lowest numbers.
 const CATALOGUE_VOTERS: usize = 3;
-/// ... and five in a universe of so many nodes.
+/// Number of catalog voters in a cluster of at least [`MANY_NODES`].
 const CATALOGUE_VOTERS_OF_MANY: usize = 5;
 const MANY_NODES: usize = 7;
 
-/// A peer that wasn't heard of for so long counts as not alive.
+/// A peer that was silent for this long counts as not alive.
 pub(crate) const ALIVE: base::Duration = base::Duration::from_millis(1_000);
 
-/// The nodes as this one knows them, and whom to ask.
+/// The known nodes, and the known leaders.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) me: Member,
     pub(crate) boot: Boot,
-    /// Every node, this one included, in the order of their numbers.
+    /// Every node, including this one, ordered by number.
     pub(crate) members: Vec<Member>,
     pub(crate) peers: BTreeMap<NodeId, Peer>,
-    /// Who leads cohorts that this node has no replica of, as far as it was told.
+    /// Leaders of cohorts without a local replica, from redirects.
     pub(crate) routes: BTreeMap<CohortId, NodeId>,
-    /// The driver is to be told of the roster.
+    /// The driver must receive the new roster.
     pub(crate) has_work: bool,
 }
 
-/// A peer as last heard of.
+/// The state of a peer at the last contact.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Peer {
     pub(crate) boot: Boot,
     pub(crate) heard_at: Option<Monotonic>,
-    /// It left a forwarded request without an answer in time, and was not heard of since.
+    /// A forwarded request to it timed out, and no message has arrived from it since.
     pub(crate) silent: bool,
 }
 
@@ -59,12 +59,12 @@ impl Cluster {
         Self { me, boot, peers: peers.collect(), members, routes: BTreeMap::new(), has_work: true }
     }
 
-    /// This process, as a sequencer of shared logs.
+    /// The identity of this process as a sequencer of shared logs.
     pub(crate) fn sequencer(&self) -> SequencerId {
         SequencerId { node: self.me.node, boot: self.boot }
     }
 
-    /// The replica that a node's disk is.
+    /// The member identity of a node, which includes its disk's incarnation.
     pub(crate) fn member(&self, node: NodeId) -> Option<Member> {
         self.members.iter().copied().find(|member| member.node == node)
     }
@@ -84,7 +84,7 @@ impl Cluster {
     }
 }
 
-/// How many vote about the catalogue in a universe of so many nodes, at least.
+/// Minimum number of catalog voters in a cluster of `nodes` nodes.
 pub(crate) fn catalogue_voters(nodes: usize) -> usize {
     match nodes {
         0..CATALOGUE_VOTERS => 1,
@@ -94,7 +94,7 @@ pub(crate) fn catalogue_voters(nodes: usize) -> usize {
 }
 
 impl Node {
-    /// A peer has made its process known.
+    /// A peer has identified its process.
     pub(crate) fn peer_started(&mut self, from: Member, boot: Boot, now: Now) {
         let is_over = |catalogue: &Catalog| {
             catalogue.roster().any(|node| node.member.node == from.node && node.standing == Standing::Left)
@@ -107,7 +107,7 @@ impl Node {
         }
     }
 
-    /// Takes over the roster of our copy of the catalogue, and tells the driver, if it has changed.
+    /// Adopts the roster of the local catalog, and reports it to the driver if it has changed.
     pub(crate) fn run_roster(&mut self) -> bool {
         if !std::mem::take(&mut self.cluster.has_work) {
             return false;
@@ -129,7 +129,7 @@ impl Node {
         true
     }
 
-    /// Takes the next step toward the members that the catalogue's own cohort is to have, if we lead it.
+    /// Takes the next step toward the planned membership of the catalog's cohort, if this node leads it.
     pub(crate) fn push_roster(&mut self, now: Now) {
         let Some(catalogue) = self.led_catalogue() else { return };
         let replica = &self.replicas[&CohortId::CATALOGUE];
@@ -142,7 +142,7 @@ impl Node {
     }
 }
 
-/// What is next on the way to a catalogue whose members are the nodes that stay, as many of them voters as are needed.
+/// The next step toward a catalog cohort whose members are the remaining nodes, with the required number of voters.
 fn next_step(
     held: &Membership,
     catalogue: &Catalog,
@@ -154,7 +154,7 @@ fn next_step(
     }
     let voters = stays.iter().filter(|member| held.is_voter(**member)).count();
     let is_short = voters < catalogue_voters(stays.len());
-    // An even number of voters survives no more failures than the odd one below, and needs one more to agree.
+    // An even number of voters tolerates no more failures than the next lower odd number, but needs a larger quorum.
     if is_short || voters % 2 == 0 {
         let learners = stays.iter().filter(|member| held.is_learner(**member));
         let promotion = learners.map(|learner| MembershipChange::Promote(*learner)).find(|change| is_ready(*change));
@@ -170,8 +170,8 @@ fn next_step(
     leavers.next().map(MembershipChange::Remove)
 }
 
-/// What whoever leads the catalogue proposes now and then of nodes that are to leave: that the ranges on them are to
-/// go; and that one is gone, on which nothing counts any more.
+/// Periodic proposals of the catalog leader about leaving nodes: to move their ranges away, and to remove a node once
+/// it is in no cohort.
 pub(crate) fn proposals(
     catalogue: &Catalog,
     cohort: &Cohort,

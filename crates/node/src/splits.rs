@@ -1,14 +1,14 @@
-//! Splitting a range: whoever leads the catalogue has the range's cohort take the split into its own log, and each
-//! replica of it begins one of the new cohort when it applies that entry (guarantee 19;
-//! `catalog/src/catalog/splits.rs` has the two steps in the map, `tablets/src/tablet/split.rs` what the new one
-//! begins with).
+//! Splits ranges. The catalog leader has the range's cohort append the split to its own log, and each replica creates
+//! one of the new cohort when it applies that entry (guarantee 19). The two map entries are described in
+//! `catalog/src/catalog/splits.rs`, the initial state of the new range in `tablets/src/tablet/split.rs`.
 //!
-//! The new replica's state rests on the old one's, until a checkpoint of its own is named: a restart replays the old
-//! log through the split and comes to the same again. So
-//! * the log holds, before any record of the new cohort, the split and that it is committed;
-//! * no checkpoint of the old cohort passes the split, and no whole state takes its place, before the new one's is named;
-//! * nor does a checkpoint pass it before the new cohort has committed an entry of its own: until then a majority has what
-//!   was split off in the old cohort's log alone, and a laggard must be given it by that.
+//! The new replica's state depends on the parent's until the manifest names a checkpoint of its own: a restart replays
+//! the parent's log through the split and reaches the same state. Therefore:
+//! * The log contains the split entry and its commit before any record of the new cohort.
+//! * Until the manifest names the new replica's checkpoint, no checkpoint of the parent passes the split, and no
+//!   snapshot replaces the parent's state.
+//! * No checkpoint of the parent passes the split before the new cohort has committed an entry of its own. Until then a
+//!   majority holds the split-off state only in the parent's log, which a lagging replica must receive.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -29,27 +29,27 @@ use crate::registry::{AnyMachine, split_request};
 use crate::replica::Replica;
 use crate::request::Outcome;
 
-/// How long a cohort has to take a split into its log before it is asked again.
+/// How long a cohort may take to append a split to its log before the request is repeated.
 const SPLIT_PATIENCE: Duration = Duration::from_millis(5_000);
 
-/// The splits that this node drives or waits for, and the replicas that they begin here.
+/// The splits that this node coordinates or waits for, and the replicas that they create here.
 #[derive(Debug, Default)]
 pub(crate) struct Splits {
-    /// A split may be brought one step on.
+    /// A split may be able to advance.
     pub(crate) has_work: bool,
-    /// New cohorts whose parents are being asked to take the split into their logs.
+    /// New cohorts whose parents have an outstanding request to append the split.
     asked: BTreeSet<CohortId>,
-    /// New cohorts whose parents have the splits in their logs.
+    /// New cohorts whose parents' logs hold the split.
     taken: BTreeSet<CohortId>,
-    /// Replicas that are to begin.
+    /// Replicas to be created.
     births: VecDeque<Birth>,
-    /// Cohorts that others were split off, while those rest on them.
+    /// Parents whose children still depend on them.
     parents: BTreeSet<CohortId>,
-    /// The manifest that says of a replica that it is in doubt, while it is on its way.
+    /// The manifest that records a replica as in doubt, until it is forced.
     doubted: Option<ManifestId>,
 }
 
-/// A replica that was split off another and is to begin.
+/// A replica to be created by a split.
 #[derive(Debug)]
 struct Birth {
     parent: CohortId,
@@ -66,7 +66,7 @@ impl Splits {
 }
 
 impl Node {
-    /// Brings every split that has begun one step on, if we lead the catalogue.
+    /// Advances every split in progress, if this node leads the catalog.
     pub(crate) fn run_splits(&mut self, now: Now) -> bool {
         let (taken, had_work) = (std::mem::take(&mut self.splits.taken), std::mem::take(&mut self.splits.has_work));
         if !had_work && taken.is_empty() {
@@ -88,7 +88,7 @@ impl Node {
         true
     }
 
-    /// What a cohort said that was asked to take the split into its log. If it failed, housekeeping asks again.
+    /// Handles a cohort's reply to the request to append a split. After a failure, housekeeping repeats the request.
     pub(crate) fn split_answered(&mut self, child: CohortId, outcome: &Outcome) {
         self.splits.asked.remove(&child);
         if outcome.is_ok() {
@@ -96,23 +96,23 @@ impl Node {
         }
     }
 
-    /// A part of a tablet's range was split off with the entry applied last: what it begins with is taken now, before
-    /// another entry is applied.
+    /// The entry applied last split off a part of a tablet's range. The initial state of the new replica is captured
+    /// now, before another entry is applied.
     pub(crate) fn split_off(&mut self, parent: CohortId, child: CohortId, members: &Membership, range: KeyRange) {
         let has_left = self.hosting.dormant.get(&child).is_some_and(|dormant| dormant.manifest.is_retired);
         let has_part = members.is_voter(self.cluster.me) && !has_left;
         let there = self.replicas.get(&child);
         let (is_there, has_nothing) = (there.is_some(), there.is_some_and(Replica::has_nothing));
         let replica = expected!(self.replicas.get_mut(&parent), "a replica has applied the split");
-        // Where the old range had left before, the new one was begun without it.
+        // If the parent was removed from this node before, the new replica was started without it.
         if has_part && has_nothing && !replica.has_returned {
             return self.halt(format!("cohort {child} was begun with nothing before cohort {parent} split it off"));
         }
         replica.unsettled.push(child);
         replica.on_disk.may_compact |= planted(Bug::CompactionAheadOfSplit);
         self.splits.parents.insert(parent);
-        // One that a checkpoint of its own was there of runs already. Who was no member then, or has left since, has no
-        // part.
+        // A replica with its own checkpoint already runs. A node that was not a member then, or was removed since, gets
+        // no replica.
         if has_part && !is_there {
             let Some(state) = replica.state.split_off(child, range.clone(), &self.hosting.tablespace) else {
                 return self.halt(format!("cohort {parent} has a split in its log, and its state machine has none"));
@@ -122,13 +122,13 @@ impl Node {
         }
     }
 
-    /// Begins the replicas that were split off.
+    /// Creates the replicas that were split off.
     pub(crate) fn begin_split_off(&mut self, now: Now) {
         while let Some(birth) = self.splits.births.pop_front() {
             if let Err(error) = self.give_birth(birth, now) {
                 self.halt(error.to_string());
             }
-            // By the map, whoever was late to apply the split may have no part in it any more.
+            // The map may no longer assign the new range to a replica that applied the split late.
             self.hosting.has_work = true;
         }
     }
@@ -136,9 +136,9 @@ impl Node {
     fn give_birth(&mut self, birth: Birth, now: Now) -> Result<(), StartError> {
         let Birth { parent: id, child, genesis, range, state } = birth;
         let parent = expected!(self.replicas.get_mut(&id), "a replica has applied the split", Ok(()));
-        // No record of the new cohort may be found after a restart, and this not.
+        // A restart must not find a record of the new cohort without the commit of the split.
         parent.cohort.note_committed(&mut self.outgoing.outbox);
-        // Whoever leads the one stands for the other, after it has told the rest that they have it too.
+        // The parent's leader also campaigns for the new cohort, after it has informed the followers of the commit.
         parent.cohort.heartbeat(now, &mut self.outgoing.outbox);
         let patience = if parent.cohort.leads() { Duration::ZERO } else { self.config.timing.lease };
         let voteless_until = parent.cohort.voteless_until();
@@ -155,8 +155,7 @@ impl Node {
         Ok(())
     }
 
-    /// Lets checkpoints and whole states that waited for what was split off go on, where nothing rests on the old any
-    /// more.
+    /// Resumes checkpoints and snapshot installations of parents whose children no longer depend on them.
     pub(crate) fn settle_splits(&mut self, now: Now) {
         for id in self.splits.parents.iter().copied().collect::<Vec<_>>() {
             self.install(id, now);
@@ -174,13 +173,13 @@ impl Node {
         }
     }
 
-    /// Whether something that was split off a replica here has nothing but that, so that it must not go.
+    /// Whether a child depends on this replica's state, so that the replica must not be removed.
     pub(crate) fn is_rested_on(&self, id: CohortId) -> bool {
         if let Some(replica) = self.replicas.get(&id) {
             return !replica.unsettled.is_empty();
         }
-        // One that has left holds nothing that could be rested on, and to start it would only keep what was split off
-        // it waiting: whatever that has lost of its own, it isn't found here.
+        // A removed replica holds no state for a child to depend on. Starting it would only keep the child waiting, and
+        // would not recover the child's lost state.
         if self.hosting.dormant.get(&id).is_some_and(|dormant| dormant.manifest.is_retired) {
             return false;
         }
@@ -192,26 +191,26 @@ impl Node {
         parts.any(|part| part.parent == Some(id) && part.is_on(self.cluster.me) && rests(part.cohort))
     }
 
-    /// Whether the map gives this node a replica of it, to stay, or to go when nothing rests on it any more.
+    /// Whether the map assigns a replica to this node, or one must stay while a child depends on it.
     pub(crate) fn is_ours(&self, part: &catalog::Part<'_>) -> bool {
         part.is_on(self.cluster.me)
             || (self.hosting.dormant.contains_key(&part.cohort) && self.is_rested_on(part.cohort))
     }
 
-    /// Whether a replica that doesn't run is to be started yet.
+    /// Whether a replica that does not run is still to be started.
     fn is_to_come(&self, id: CohortId) -> bool {
         self.catalogue().part_of(id).is_some_and(|part| self.is_ours(&part))
     }
 
-    /// Whether what was split off has a checkpoint of its own, and a majority has it too, in its own log or checkpoint.
-    /// One that doesn't run here any more belongs to a table that is gone.
+    /// Whether the child has its own checkpoint, and a majority has its state in its own log or checkpoint. A child
+    /// that no longer runs here belongs to a dropped table.
     fn is_settled(&self, child: CohortId) -> bool {
         self.replicas
             .get(&child)
             .is_none_or(|replica| replica.on_disk.lsn().is_some() && replica.cohort.applied() > SPLIT_OFF.sequence)
     }
 
-    /// Whether the manifest doesn't name yet what was split off a replica here.
+    /// Whether a child of a local replica is not named by the manifest yet.
     pub(crate) fn has_unnamed_children(&self, id: CohortId) -> bool {
         let is_unnamed =
             |child: &CohortId| self.replicas.get(child).is_some_and(|replica| replica.on_disk.lsn().is_none());
@@ -219,14 +218,15 @@ impl Node {
         children.iter().any(is_unnamed) && !planted(Bug::SplitUnnamed)
     }
 
-    /// Whether a replica of a range that was split off may be started from what the disk holds of it. Without a
-    /// checkpoint of its own it begins with the split, when the old range's replica applies that; unless that one has
-    /// been given a state of after the split, or has left, and never will. Then it begins with nothing and is sent all,
-    /// as who joins later does. It may have forgotten what it had acknowledged, if the log holds anything of it: then
-    /// it is in doubt (guarantee 7), from before its log is cut.
+    /// Whether a replica of a split-off range may start from its state on disk.
     ///
-    /// An old range's replica that isn't there has not left for that: it may be waiting for a split itself, when the
-    /// map is ahead of the logs.
+    /// Without its own checkpoint it is created when the parent's replica applies the split. If the parent has
+    /// installed a snapshot past the split, or was removed, that will never happen. The replica then starts empty and
+    /// receives a snapshot, like a new member. If the log holds any of its records, it may have lost acknowledged
+    /// entries. It is then put in doubt (guarantee 7) before its log is truncated.
+    ///
+    /// A missing parent replica does not imply that it was removed: it may itself wait for a split, while the map is
+    /// ahead of the logs.
     pub(crate) fn may_begin(&mut self, id: CohortId, parent: CohortId, genesis: &[Member]) -> bool {
         let manifest = self.hosting.dormant.get(&id).map(|dormant| &dormant.manifest);
         let joins = !genesis.contains(&self.cluster.me) || manifest.is_some_and(|manifest| manifest.is_retired);
@@ -251,7 +251,7 @@ impl Node {
         true
     }
 
-    /// A manifest is forced: a replica whose doubt it holds may be started.
+    /// A manifest is forced: a replica that it records as in doubt may start.
     pub(crate) fn doubts_forced(&mut self, through: ManifestId) {
         if self.splits.doubted.take_if(|manifest| *manifest <= through).is_some() {
             self.hosting.has_work = true;

@@ -1,4 +1,4 @@
-//! How the node and its cohorts are, for people and scripts.
+//! The status of the node and its cohorts, for operators and scripts.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -70,7 +70,7 @@ fn cohort_status(cohort: u32, log: Option<String>, replica: &Replica) -> CohortS
     }
 }
 
-/// What the tablet owns by its own log; until it is told, what it is going to be told.
+/// The range that the tablet owns according to its log, or its assigned range before the log has one.
 fn owned(replica: &Replica) -> KeyRange {
     let owned = replica.state.ownership().and_then(Ownership::range);
     owned.unwrap_or(&replica.range).clone()

@@ -1,9 +1,8 @@
-//! A clean stop: what is proposed is waited for, leaders hand over, and every request gets an answer. A node with
-//! replicas whose logs are in main memory then leaves a mark: all that they acknowledged is in the log on the disk
-//! (guarantee 11).
+//! Clean shutdown: waits for proposals, transfers leadership, and replies to every request. A node with in-memory logs
+//! then writes a mark: everything that these replicas acknowledged is in the log on disk (guarantee 11).
 //!
-//! From the moment at which the log's last record is known, nothing is taken in any more, so that nothing is
-//! acknowledged which isn't forced when the mark is.
+//! Once the last log record is known, the node accepts no more input, so that everything acknowledged is forced before
+//! the mark.
 
 use base::canary::{Bug, planted};
 use base::{Durability, Duration, Monotonic, Now};
@@ -13,21 +12,21 @@ use crate::contract::{Action, Event};
 use crate::node::Node;
 use crate::replica::Replica;
 
-/// How long a clean stop waits for what is under way, and again for the disk.
+/// How long a clean stop waits for proposals, and then again for the disk.
 const PATIENCE: Duration = Duration::from_millis(1_000);
 
-/// How far a stop has come.
+/// The phase of a clean stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stop {
     #[default]
     Running,
-    /// Until then it waits for what was proposed.
+    /// Waits for proposals until this time.
     Waiting(Monotonic),
-    /// Nothing is taken in any more; until then it waits for the log to be forced through there, ...
+    /// Accepts no input. Waits until this time for the log to be forced through this record.
     Forcing(Monotonic, WriteId),
-    /// ... and for the manifest with the mark.
+    /// Waits until this time for the manifest with the mark.
     Marking(Monotonic, ManifestId),
-    /// Stopped or halted: nothing happens any more.
+    /// Stopped or halted: events are ignored.
     Ended,
 }
 
@@ -41,12 +40,12 @@ impl Stop {
 }
 
 impl Node {
-    /// Whether a clean stop is under way: new requests are refused.
+    /// Whether a clean stop is in progress: new requests are refused.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stop != Stop::Running
     }
 
-    /// Whether nothing is taken in any more.
+    /// Whether the node no longer accepts input.
     pub(crate) fn is_leaving(&self) -> bool {
         matches!(self.stop, Stop::Forcing(..) | Stop::Marking(..))
     }
@@ -61,7 +60,7 @@ impl Node {
         }
     }
 
-    /// Once what was proposed is committed, or patience ends: leaders hand over, and every request gets an answer.
+    /// Once all proposals are committed, or the wait times out: leaders hand over, and every request gets a reply.
     pub(crate) fn finish_stop(&mut self, now: Now) {
         let Stop::Waiting(until) = self.stop else { return };
         if (self.pendings.any_proposed() || self.logs.units.any_proposed()) && now.monotonic < until {
@@ -79,14 +78,14 @@ impl Node {
         self.leave(now, &Event::LogForced { through: self.outgoing.log_forced_through });
     }
 
-    /// Whether there are replicas whose logs are in main memory, or such as left a mark and were not started since.
+    /// Whether there are replicas with in-memory logs, or replicas that left a mark and were not started since.
     fn has_marks_to_leave(&self) -> bool {
         let is_in_memory = |replica: &Replica| replica.cohort.config().durability == Durability::Memory;
         self.replicas.iter().any(|(_, replica)| is_in_memory(replica))
             || self.hosting.dormant.values().any(|dormant| dormant.manifest.whole)
     }
 
-    /// What happens to a node that takes nothing in any more.
+    /// Handles an event during the final phases of a stop.
     pub(crate) fn leave(&mut self, now: Now, event: &Event) {
         match (self.stop, event) {
             (Stop::Forcing(_, wanted), Event::LogForced { through })
@@ -96,7 +95,7 @@ impl Node {
                 self.stop = Stop::Marking(now.monotonic + PATIENCE, manifest);
             }
             (Stop::Marking(_, wanted), Event::ManifestForced { through }) if *through >= wanted => self.end(),
-            // A disk that is stuck or full gets no mark.
+            // If the disk is stuck or full, no mark is written.
             (stop, _) if stop.next_timer().is_some_and(|until| until <= now.monotonic) => self.end(),
             _ => {}
         }

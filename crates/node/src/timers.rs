@@ -1,11 +1,11 @@
-//! Who is to be woken, and when.
+//! A queue of timers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::Monotonic;
 
-/// The next moment of each of many, or an earlier one: most moments are put off again and again, and one that is
-/// asked too early costs less than to note each time that it was.
+/// The next timer of each key, or an earlier time. Most timers are postponed repeatedly, and an early wakeup costs less
+/// than updating the queue on each postponement.
 #[derive(Debug)]
 pub(crate) struct Timers<K> {
     queue: BTreeSet<(Monotonic, K)>,
@@ -19,7 +19,7 @@ impl<K> Default for Timers<K> {
 }
 
 impl<K: Copy + Ord> Timers<K> {
-    /// Something is to be done about it at that moment, or never.
+    /// Sets a timer. [`Monotonic::NEVER`] sets none.
     pub(crate) fn set(&mut self, id: K, at: Monotonic) {
         let queued = self.of.get(&id).copied();
         if at == Monotonic::NEVER || queued.is_some_and(|queued| queued <= at) {
@@ -32,7 +32,7 @@ impl<K: Copy + Ord> Timers<K> {
         self.of.insert(id, at);
     }
 
-    /// One whose moment has come.
+    /// Removes and returns one key whose timer is due.
     pub(crate) fn take_due(&mut self, now: Monotonic) -> Option<K> {
         let first = *self.queue.first().filter(|(at, _)| *at <= now)?;
         self.queue.remove(&first);
@@ -40,12 +40,12 @@ impl<K: Copy + Ord> Timers<K> {
         Some(first.1)
     }
 
-    /// What it is noted for.
+    /// The queued time of a key.
     pub(crate) fn of(&self, id: K) -> Option<Monotonic> {
         self.of.get(&id).copied()
     }
 
-    /// The next moment of any.
+    /// The earliest queued time.
     pub(crate) fn next_due(&self) -> Option<Monotonic> {
         self.queue.first().map(|(at, _)| *at)
     }
@@ -57,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    /// A moment that is put off strikes when it was, and is set anew; one that is brought forward strikes once.
+    /// A postponed timer fires at its original time and is set again. An advanced timer fires once.
     #[test]
     fn no_moment_is_missed() {
         let mut timers = Timers::default();

@@ -1,14 +1,15 @@
-//! Catch-up from the log on the disk, and by whole state: for a replica that lacks what the log holds no more (guarantee 9).
+//! Catch-up of lagging replicas from the log on disk, or by a state snapshot if the log has been truncated (guarantee
+//! 9).
 //!
-//! The leader sends the checkpoint that its manifest names: first its state in chunks, then the files of its storage,
-//! as they lie on its disk (Spinnaker, section 6.1), all of them: compactions may have dropped what the follower would
-//! have to be told. Its log goes on where the checkpoint ends. Each part is made, or read, when the one before is
-//! acknowledged, and no more leave in a second than the configuration allows.
+//! The leader sends the checkpoint that its manifest names: first the state in chunks, then all files of its storage as
+//! stored on disk (Spinnaker, section 6.1). A subset of the files is not enough, because compactions may have dropped
+//! data that the follower needs to see deleted. Log replication continues where the checkpoint ends. Each part is
+//! produced or read when the previous one is acknowledged, subject to a rate limit from the configuration.
 //!
-//! The follower writes the files as they come, looks through them when all are here, and writes a checkpoint; the
-//! manifest names it with the files, in one go; only then is the log cut and the state its own. A connection that
-//! breaks, or a leader that starts again with the same state, goes on where it was; the same entry in other files is
-//! another state.
+//! The follower writes the files as they arrive, verifies them when complete, and writes a checkpoint. One manifest
+//! names the checkpoint and the files. Only then is the log truncated and the state installed. After a broken
+//! connection, or if the leader restarts with the same snapshot, the transfer resumes. The same entry in different
+//! files is a different snapshot.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,13 +30,13 @@ mod arrival;
 
 pub(crate) use arrival::{Arrived, Incoming};
 
-/// After so long without an acknowledgement a part is sent again.
+/// A part without an acknowledgement is retransmitted after this time.
 const RESEND: Duration = Duration::from_millis(500);
-/// After so many sendings of one part without any answer the transfer is given up; the follower's answers to proposals
-/// start another.
+/// A transfer is aborted after this many transmissions of one part without a reply. The follower's replies to proposals
+/// start another transfer.
 const SENDINGS_MAX: u32 = 60;
 
-/// A part of a whole state.
+/// A part of a state snapshot.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) epoch: Epoch,
@@ -46,16 +47,16 @@ pub(crate) struct Part {
     pub(crate) content: StatePart,
 }
 
-/// What this node's leaders have under way to bring followers up to date, and what has arrived.
+/// Outgoing transfers of the leaders on this node, and counters of incoming ones.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     under_way: BTreeMap<(CohortId, NodeId), Transfer>,
     last_read: u64,
-    /// The reads of the log that are under way.
+    /// Log reads in progress.
     log_reads: BTreeMap<ReadId, LogRead>,
-    /// The parts of files that are being read, and for whom.
+    /// Reads of file parts in progress, with their destinations.
     file_reads: BTreeMap<ReadId, (CohortId, NodeId, u32)>,
-    /// How many whole states have begun to arrive.
+    /// Number of incoming snapshots so far.
     arrivals: u64,
 }
 
@@ -74,15 +75,15 @@ struct Transfer {
     files: ShippedFiles,
     membership: SharedMembership,
     next: Next,
-    /// The part under way; none while it is read from the disk. The last one stays until the state is installed.
+    /// The part in transit; `None` while it is read from disk. The last part stays until the snapshot is installed.
     part: Option<StatePart>,
-    /// Its number.
+    /// The number of that part.
     index: u32,
     resend_at: Monotonic,
     sendings: u32,
 }
 
-/// What follows the part under way.
+/// The part after the one in transit.
 #[derive(Debug)]
 enum Next {
     Chunks(Box<Chunks<Snapshot>>),
@@ -91,7 +92,7 @@ enum Next {
     Nothing,
 }
 
-/// What the next part is, or where it is to be read.
+/// The next part, or where to read it.
 enum Step {
     Here(StatePart),
     OnDisk(Arc<dyn StoredFile>, u64, usize),
@@ -106,7 +107,7 @@ impl Transfer {
         Self { id, state, files, membership, next, part: None, index: 0, resend_at: Monotonic(0), sendings: 0 }
     }
 
-    /// Steps to the next part.
+    /// Moves to the next part.
     fn step(&mut self) -> Step {
         match &mut self.next {
             Next::Chunks(chunks) => match chunks.next() {
@@ -134,7 +135,7 @@ impl Transfer {
         }
     }
 
-    /// What comes at that place: in that table, or in the next one that has anything.
+    /// The data at that position of the file, or the start of the next non-empty file.
     fn piece(&self, mut file: usize, mut offset: u64) -> Next {
         while let Some((named, _)) = self.files.get(file) {
             if offset < named.bytes {
@@ -149,8 +150,9 @@ impl Transfer {
         matches!(self.next, Next::Nothing)
     }
 
-    /// The follower has so many parts. Gives the next one for it, if that is news. A follower that restarted has
-    /// nothing, and gets it all again; one that knows this state from before may be further than we are.
+    /// Handles an acknowledgement of `received` parts. Returns the next part if this is news. A restarted follower has
+    /// nothing and receives everything again. A follower that knows the snapshot from before may be ahead of this
+    /// leader.
     fn acknowledged(&mut self, received: u32) -> Option<Step> {
         self.sendings = 0;
         if received == 0 && self.index > 0 {
@@ -177,7 +179,7 @@ impl Transfers {
         ReadId(self.last_read)
     }
 
-    /// The lead is lost. What is read of the log now was planned from one that may be cut before the next reign.
+    /// The lead is lost. The log may be truncated before the next epoch, so pending log reads are invalid.
     pub(crate) fn forget_cohort(&mut self, cohort: CohortId) {
         self.log_reads.retain(|_, read| read.cohort != cohort);
         self.under_way.retain(|(of, _), _| *of != cohort);
@@ -205,7 +207,7 @@ impl Node {
 
     pub(crate) fn begin_transfer(&mut self, cohort: CohortId, peer: NodeId, now: Now) {
         let replica = expected!(self.replicas.get_mut(&cohort), "a replica has a follower far behind");
-        // The newer the better: the next transfer, if one is needed, sends a newer checkpoint.
+        // Request a newer checkpoint, which the next transfer will use.
         replica.on_disk.is_wanted = true;
         let Some(whole) = replica.whole_state() else {
             return self.end_transfer(cohort, peer, None, now);
@@ -217,7 +219,7 @@ impl Node {
         self.take_step(cohort, peer, step, now);
     }
 
-    /// Sends the next part, or has it read first.
+    /// Sends the next part, or starts its read.
     fn take_step(&mut self, cohort: CohortId, peer: NodeId, step: Step, now: Now) {
         let transfer = expected!(self.transfers.under_way.get_mut(&(cohort, peer)), "its next step was made just now");
         match step {
@@ -253,7 +255,7 @@ impl Node {
         }
     }
 
-    /// Sends a part when the rate allows it: at once, or when the timer strikes.
+    /// Sends a part when the rate limit allows it: immediately or by timer.
     fn pace_part(&mut self, cohort: CohortId, peer: NodeId, now: Now) {
         let transfer = expected!(self.transfers.under_way.get_mut(&(cohort, peer)), "it has a part to send");
         if transfer.resend_at <= now.monotonic || transfer.sendings > 0 {
@@ -302,11 +304,11 @@ impl Node {
         now: Now,
     ) {
         if installed {
-            // Perhaps another state than the one being sent: an earlier leader's. What it lacks now is to be seen.
+            // Possibly an earlier leader's snapshot. The follower's next reply shows what it lacks.
             return self.end_transfer(cohort, from, Some(state.lsn), now);
         }
         let rate = self.config.transfer_bytes_per_second.max(1);
-        // An acknowledgement may come after the end.
+        // An acknowledgement may arrive after the end of the transfer.
         let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, from)) else { return };
         if transfer.id != state {
             return;
@@ -314,7 +316,7 @@ impl Node {
         let sent = transfer.part.as_ref().map_or(0, StatePart::bytes) as u64;
         let sent_at = transfer.resend_at;
         let Some(step) = transfer.acknowledged(received) else { return };
-        // The part before was sent half a second before it would have been sent again.
+        // The previous part was sent one retransmission interval before `sent_at`.
         let span = Duration(sent.saturating_mul(1_000_000_000) / rate);
         let free_at = Monotonic((sent_at.0 + span.0).saturating_sub(RESEND.0));
         transfer.resend_at = free_at;

@@ -1,14 +1,14 @@
-//! What the replicas publish for other threads to read, and a read of it: most reads need no turn of the machine.
+//! Published read views: other threads answer most reads from these without the node machine.
 //!
-//! A [`ReadView`] is what one replica could answer from at one moment: the rows, and what makes an answer from them
-//! right. It takes the place of the one before ahead of every answer that rests on what is new in it, and ahead of what
-//! a leader says when it gives up its lead ([`crate::contract::Action::Publish`]). Nothing of it changes.
+//! A [`ReadView`] is an immutable snapshot of the state from which a replica can answer, together with the validity
+//! conditions of an answer. A new view replaces the previous one before any reply that depends on the new state, and
+//! before any message by which a leader gives up its lead ([`crate::contract::Action::Publish`]).
 //!
-//! A [`DoorRead`] has three steps, and whatever happens between them does no harm. It takes the views; it reads the
-//! rows, without waiting for a disk; and it looks whether it may say what it read: the view that is published *now*
-//! must be one of the same reign, and the clock, read after all that, not past its lease (guarantees 3, 12 and 14).
-//! Then nobody else led when the first view was taken, and it held all that was acknowledged. What can't be answered so
-//! is left to the machine.
+//! A [`DoorRead`] has three steps, and is safe against any event between them. It takes the view. It reads the rows
+//! without waiting for a disk. Then it validates the result: the view published *now* must be of the same epoch, and
+//! the clock, read after these steps, must not be past the lease of that view (guarantees 3, 12 and 14). No other
+//! leader then existed when the first view was taken, and the view contained all acknowledged writes. Reads that can't
+//! be answered this way go to the machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,27 +27,27 @@ use crate::registry::{Read, View};
 use crate::replica::Replica;
 use crate::request::{Outcome, Request, Response};
 
-/// What a replica could answer from at one moment.
+/// The state from which a replica could answer at one time.
 #[derive(Clone, Debug)]
 pub struct ReadView {
     content: View,
     place: LogPlace,
     epoch: Epoch,
-    /// Until when it leads alone, if it may read by a lease.
+    /// End of the exclusive lease, if the replica may serve lease reads.
     lease_end: Option<Monotonic>,
-    /// Until when it counts on its leader.
+    /// Until when the replica considers its leader alive.
     leader_until: Option<Monotonic>,
     is_current: bool,
     freshness: Freshness,
-    /// When it was made.
+    /// When the view was made.
     at: Monotonic,
-    /// Reads that were answered from any view of this replica.
+    /// Number of reads answered from views of this replica.
     reads: Arc<AtomicU64>,
 }
 
-/// Where views are published.
+/// The published views.
 pub trait Views {
-    /// The view of a cohort's replica here, if there is one.
+    /// The view of a cohort's local replica, if there is one.
     fn view(&self, cohort: CohortId) -> Option<Arc<ReadView>>;
 }
 
@@ -56,14 +56,14 @@ pub trait Views {
 pub struct DoorRead {
     cohort: CohortId,
     view: Arc<ReadView>,
-    /// What the replica showed, at the moment asked for.
+    /// The content of the view, as of the requested timestamp.
     shown: View,
     read: Read,
     consistency: Consistency,
 }
 
 impl DoorRead {
-    /// Takes the views that a request is to be answered from; none if the machine is to answer it.
+    /// Takes the view for a request; `None` if the machine must answer it.
     #[must_use]
     pub fn begin(views: &impl Views, request: &Request) -> Option<Self> {
         let Request::Table { table, request: ask } = request else { return None };
@@ -84,7 +84,7 @@ impl DoorRead {
         Some(Self { cohort, view, shown, read, consistency })
     }
 
-    /// Reads what lies in memory; none if the disk would have to be waited for, or the rows are another's.
+    /// Reads data in memory; `None` if the read needs the disk, or the range does not own the rows.
     #[must_use]
     pub fn evaluate(&self) -> Option<Outcome> {
         match self.read.answer(Io::CacheOnly) {
@@ -93,8 +93,8 @@ impl DoorRead {
         }
     }
 
-    /// What may be said of what was read, at a moment that was read from the clock after it; none if it may not be
-    /// said.
+    /// Validates the result at `now`, which must be read from the clock after the evaluation. `None` if the result must
+    /// not be returned.
     #[must_use]
     pub fn finish(self, outcome: Outcome, views: &impl Views, now: Monotonic) -> Option<Outcome> {
         let Self { cohort, view, shown, consistency, .. } = self;
@@ -115,10 +115,10 @@ impl DoorRead {
 }
 
 impl ReadView {
-    /// Whether this reign goes on, by the newest view and the clock.
+    /// Whether the same epoch continues, according to the newest view and the clock.
     fn still_leads(&self, newest: &Self, now: Monotonic) -> bool {
         if planted(Bug::ViewCheckBeforeRead) {
-            // It was within its lease when it was published.
+            // The lease was valid when the view was published.
             return newest.epoch == self.epoch && newest.lease_end.is_some();
         }
         newest.epoch == self.epoch && newest.lease_end.is_some_and(|end| now <= end)
@@ -129,7 +129,8 @@ impl ReadView {
         AsOf { place: self.place, timestamp, age: self.freshness.age(now), range }
     }
 
-    /// Whether a view of this would say the same, but for a lease or an age that is a little newer.
+    /// Whether a view of this replica would be equivalent to the newer one, apart from small changes of lease or
+    /// staleness.
     fn is_as_good_as(&self, newer: &Self) -> bool {
         self.content.is_same(&newer.content)
             && self.place == newer.place
@@ -142,13 +143,13 @@ impl ReadView {
     }
 }
 
-/// What a view says of ages and of the leader is as it was when it was made. Of a cohort at rest, whose votes and ages
-/// are renewed by the beats (`beats`), nothing is published. A timeline read of a view that was made before this is
-/// left to the machine, which knows better, and publishes what it knows.
+/// Maximum age of a view for timeline reads, because staleness and leader information are fixed when it is made. Idle
+/// cohorts are renewed by batched heartbeats (`beats`), which publish no views. A timeline read of an older view goes
+/// to the machine, which has newer information and publishes it.
 const STALE: base::Duration = base::Duration::from_millis(250);
-/// A view is made anew after this, if something has happened to its replica: well before it is stale.
+/// A view is renewed after this time if its replica has activity: well before it is stale.
 const RENEWED: base::Duration = base::Duration::from_millis(100);
-/// A lease that is longer by less is not published anew.
+/// A lease extension shorter than this is not published.
 const A_LITTLE: base::Duration = base::Duration::from_millis(20);
 
 fn is_near(old: Option<Monotonic>, new: Option<Monotonic>) -> bool {
@@ -158,13 +159,13 @@ fn is_near(old: Option<Monotonic>, new: Option<Monotonic>) -> bool {
     }
 }
 
-/// An answer, and the state that it is of.
+/// A result together with the state that it is based on.
 pub(crate) fn dated(outcome: Outcome, as_of: AsOf) -> Outcome {
     outcome.map(|response| Response::Dated { response: Box::new(response), as_of: Box::new(as_of) })
 }
 
 impl Node {
-    /// Shows other threads what has changed, before anything else of this step is done.
+    /// Publishes changed views before any other action of this step.
     pub(crate) fn publish(&mut self, now: Monotonic, actions: &mut Vec<Action>) {
         for cohort in self.replicas.take_changed() {
             let Some(replica) = self.replicas.quietly(cohort) else {
@@ -186,14 +187,14 @@ impl Node {
     }
 }
 
-/// What other threads may answer from: nothing of a log unit, which is asked by other nodes.
+/// The view of a replica for other threads; `None` for a log unit, which serves requests of other nodes.
 fn view_of(cohort: CohortId, replica: &Replica, now: Monotonic) -> Option<ReadView> {
     let is_alone = replica.cohort.membership().voters() == [replica.cohort.config().me];
     Some(ReadView {
         content: replica.state.view()?,
         place: LogPlace { cohort, lsn: replica.state.last_applied() },
         epoch: replica.cohort.promised().epoch,
-        // Nobody else can be elected where there is nobody else.
+        // With a single voter nobody else can be elected, so the lease never expires.
         lease_end: replica.cohort.lease_end(now).map(|end| if is_alone { Monotonic::NEVER } else { end }),
         leader_until: replica.cohort.leader_until(),
         is_current: replica.cohort.is_current(),

@@ -1,4 +1,4 @@
-//! From a client's write to the entry that its leader proposes for it (guarantees 1, 10 and 12).
+//! Turns a client's write into an entry proposed by the leader (guarantees 1, 10 and 12).
 
 use base::canary::{Bug, planted};
 use base::{CohortId, Now};
@@ -14,7 +14,7 @@ use crate::reads::Grounds;
 use crate::replica::{Proposal, Replica};
 
 impl Node {
-    /// We lead the cohort, the row is the tablet's own, and its log is to decide.
+    /// Proposes a write at the cohort's leader, whose tablet owns the row.
     pub(crate) fn write(&mut self, id: PendingId, cohort: CohortId, now: Now) {
         let pending = expected!(self.pendings.get(id), "requests are routed that have no answer");
         let replica = expected!(self.replicas.get_mut(&cohort), "it leads the cohort");
@@ -30,10 +30,10 @@ impl Node {
         let lock = pending.query.lock();
         let (locked, is_exclusive) = (lock.map(|lock| lock.key.clone()), lock.is_some_and(|lock| lock.is_exclusive));
         if is_exclusive && !replica.cohort.is_open() {
-            // What this leader re-proposed is not applied yet: the state does not decide anything.
+            // Entries re-proposed by this leader are not applied yet, so the state can't decide a condition.
             return self.pendings.place(id, Place::Waiting);
         }
-        // What changes no key, such as a drop, needs no room.
+        // A change without a key, such as a drop, needs no space.
         if locked.is_some() && self.held_up(id, cohort, now) {
             return;
         }
@@ -54,7 +54,7 @@ impl Node {
         }
     }
 
-    /// Proposes what was decided about a conditional write.
+    /// Proposes the decision on a conditional write.
     pub(crate) fn propose_decided(
         &mut self,
         id: PendingId,
@@ -69,7 +69,7 @@ impl Node {
             self.pendings.unlatch(replica.latches.decided(row));
         }
         if refusal.is_some() {
-            // It changes nothing that whoever waits would look at.
+            // It changes nothing that the waiting writes depend on.
             self.leave_row(cohort, row);
         }
     }
@@ -84,7 +84,7 @@ impl Node {
     ) {
         let replica = expected!(self.replicas.get_mut(&cohort), "it leads the cohort");
         if self.pendings.get(id).is_none() {
-            // Its deadline has passed while the disk was read: nothing was done.
+            // The deadline passed during the read of the disk: nothing was done.
             return self.leave_row(cohort, row.as_ref());
         }
         let Some(lsn) = replica.cohort.propose(payload, now, &mut self.outgoing.outbox) else {
@@ -96,14 +96,14 @@ impl Node {
         self.drain(cohort, now);
     }
 
-    /// The entry that was proposed for a write of the row is applied: those who wait for the row may try again.
+    /// The entry of a write to the row is applied: writes that wait for the row may be retried.
     pub(crate) fn leave_row(&mut self, cohort: CohortId, row: Option<&Bytes>) {
         if let (Some(replica), Some(row)) = (self.replicas.get_mut(&cohort), row) {
             self.pendings.unlatch(replica.latches.leave(row));
         }
     }
 
-    /// The lead is lost, and with it the right to decide.
+    /// The lead is lost, and with it the authority to decide.
     pub(crate) fn leave_all_rows(&mut self, cohort: CohortId) {
         let replica = expected!(self.replicas.get_mut(&cohort), "a replica has lost its lead");
         for id in replica.latches.clear() {
@@ -112,7 +112,7 @@ impl Node {
     }
 }
 
-/// What a leader must not do: refuse a conditional write from its state alone, whether it still leads or not.
+/// For a planted bug: refuses a conditional write from the local state without checking that this node still leads.
 fn hasty_refusal(replica: &Replica, query: &Query) -> Option<Failure> {
     let Payload::Decide(read) = replica.state.propose(query.ask()?) else { return None };
     match read.answer(Io::Allowed) {

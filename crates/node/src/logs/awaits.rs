@@ -2,8 +2,7 @@
 //!
 //! A follower at its log's end asks once, and is answered as soon as the entry arrives: it does not poll. When the unit
 //! is sealed or trimmed, all waiting reads are answered at once, because the log may continue on other units. A read
-//! whose
-//! wait ends is answered with "no entry". If too many reads wait, further ones get that answer at once.
+//! whose wait ends is answered with "no entry". If too many reads wait, further ones get that answer at once.
 
 use std::collections::BTreeMap;
 

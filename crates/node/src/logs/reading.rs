@@ -11,8 +11,8 @@ use crate::message::Query;
 use crate::node::Node;
 use crate::pending::PendingId;
 
-/// Typical time to fill a hole. A read whose deadline leaves less time than this after its wait does not fill the
-/// hole, because other readers may be willing to wait longer.
+/// Typical time to fill a hole. A read whose deadline leaves less time than this after its wait does not fill the hole,
+/// because other readers may be willing to wait longer.
 const FILLING: Duration = Duration::from_millis(50);
 /// Such a read is answered this long before its deadline.
 const SAYING: Duration = Duration::from_millis(100);

@@ -20,8 +20,7 @@ pub type List = Arc<[(CohortId, Rest)]>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
     /// The receiver's clock as shown by that reply. Everything committed anywhere before that time is within the LSNs
-    /// of
-    /// the list.
+    /// of the list.
     pub at: Monotonic,
     /// The cohorts for which this does not hold, in order: the sender held no lease, or had committed more.
     pub except: Vec<CohortId>,

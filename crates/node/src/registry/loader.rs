@@ -1,4 +1,4 @@
-//! Chunks into a snapshot of whichever kind.
+//! Assembles chunks into a snapshot of any kind.
 
 use base::CohortId;
 use base::codec::Reader;
@@ -12,7 +12,7 @@ use tablets::Tablet;
 
 use super::{Hosted, Parts, Snapshot};
 
-/// Chunks into a snapshot, as they come from disk or from a peer.
+/// Assembles chunks from disk or from a peer into a snapshot.
 #[derive(Clone, Debug)]
 pub struct Loader {
     kind: Kind,
@@ -29,16 +29,17 @@ enum Stage {
 }
 
 impl Loader {
-    /// Before the first chunk of a snapshot of this cohort, which has a machine of this kind.
+    /// Creates a loader for a snapshot of this cohort and kind.
     #[must_use]
     pub fn new(cohort: CohortId, kind: Kind) -> Self {
         Self { kind, frames: Frames::new(cohort), stage: Stage::Begins }
     }
 
-    /// Takes the next chunk.
+    /// Adds the next chunk.
     ///
     /// # Errors
-    /// When it can't follow those before it: the loader is of no use any more. Whatever the bytes are, this doesn't panic.
+    /// If the chunk can't follow those before it. The loader is then unusable. Arbitrary input bytes never cause a
+    /// panic.
     pub fn push(&mut self, chunk: &Bytes) -> Result<(), LoadError> {
         let stage = std::mem::replace(&mut self.stage, Stage::Refused);
         self.stage = match (stage, self.frames.next(chunk)?) {
@@ -60,10 +61,10 @@ impl Loader {
         Ok(())
     }
 
-    /// The snapshot, if the chunks have come to their end.
+    /// Returns the snapshot once all chunks were added.
     ///
     /// # Errors
-    /// When they haven't.
+    /// If chunks are missing.
     pub fn finish(self) -> Result<Snapshot, LoadError> {
         match self.stage {
             Stage::Whole(snapshot) => Ok(*snapshot),
@@ -71,10 +72,10 @@ impl Loader {
         }
     }
 
-    /// The snapshot that all of these chunks hold.
+    /// Assembles the snapshot from all its chunks.
     ///
     /// # Errors
-    /// When they are not all the chunks of one snapshot of this cohort and kind, whole and in order.
+    /// If they are not all the chunks of one snapshot of this cohort and kind, complete and in order.
     pub fn load(cohort: CohortId, kind: Kind, chunks: &[Bytes]) -> Result<Snapshot, LoadError> {
         let mut loader = Self::new(cohort, kind);
         chunks.iter().try_for_each(|chunk| loader.push(chunk))?;

@@ -1,4 +1,4 @@
-//! The follower's side: parts come in order, files are written as they come.
+//! The follower's side: receives the parts in order and writes the files.
 
 use std::sync::Arc;
 
@@ -14,32 +14,32 @@ use crate::node::{AT_ONCE, Node};
 use crate::registry::{Loader, Snapshot};
 use crate::replica::Replica;
 
-/// A whole state of which some parts are here.
+/// A partially received state snapshot.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     number: ArrivalId,
     from: NodeId,
-    /// In which epoch the sender led when the last part came.
+    /// The sender's epoch when the last part arrived.
     epoch: Epoch,
     state: StateId,
     timestamp: Timestamp,
-    /// Parts received, in order.
+    /// Number of parts received, in order.
     parts: u32,
-    /// What the chunks have come to.
+    /// The state assembled from the chunks.
     loader: Loader,
-    /// The files, as they are named on this disk.
+    /// The files, by their names on this disk.
     files: Vec<FileRef>,
     membership: SharedMembership,
-    /// Which of them the next piece belongs to, and where.
+    /// The file and offset of the next piece.
     file: usize,
     offset: u64,
-    /// A piece is being written: it counts once it is.
+    /// A piece is being written. It is acknowledged afterwards.
     is_writing: bool,
-    /// All is here, and is looked through.
+    /// All parts have arrived and are being verified.
     is_adopting: bool,
 }
 
-/// A whole state that is here.
+/// A completely received state snapshot.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) from: NodeId,
@@ -50,9 +50,9 @@ pub(crate) struct Arrived {
     pub(crate) state: Snapshot,
     pub(crate) storage: Box<dyn Storage>,
     pub(crate) membership: SharedMembership,
-    /// The checkpoint that is to hold it, once that is begun.
+    /// The checkpoint of the snapshot that is being written.
     pub(crate) being_written: Option<CheckpointId>,
-    /// The checkpoint that holds it, once it is on disk.
+    /// The checkpoint of the snapshot, once it is on disk.
     pub(crate) written: Option<CheckpointRef>,
 }
 
@@ -62,15 +62,15 @@ impl Arrived {
     }
 }
 
-/// What a part that was taken leads to.
+/// The result of accepting a part.
 enum Taken {
-    /// So many parts are here.
+    /// The number of parts received.
     Parts(u32),
     /// A piece is to be written.
     Write(FileId, u64, Bytes),
-    /// The files are all here.
+    /// All files have arrived.
     Adopt,
-    /// It can't be what the leader meant to send: it is to start over.
+    /// The data is invalid, so the leader must start over.
     Refused,
 }
 
@@ -93,7 +93,7 @@ impl Incoming {
         }
     }
 
-    /// Takes a part, if it is the next.
+    /// Accepts a part if it is the next one.
     fn take(&mut self, part: Part, storage: &dyn Storage) -> Taken {
         if part.index != self.parts || self.is_writing || self.is_adopting {
             return Taken::Parts(self.parts);
@@ -164,7 +164,7 @@ impl Replica {
         (taken, unused)
     }
 
-    /// What has arrived of a whole state is not gone on with. Gives the files that are here of it.
+    /// Aborts the incoming snapshot. Returns the files received so far.
     pub(crate) fn end_arrival(&mut self) -> Vec<FileRef> {
         self.incoming.take().map(|incoming| incoming.files).unwrap_or_default()
     }
@@ -172,7 +172,7 @@ impl Replica {
 
 impl Node {
     pub(crate) fn part_received(&mut self, from: NodeId, id: CohortId, part: Part) {
-        // It may have left.
+        // The replica may have been removed.
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let follows = replica.cohort.leader() == Some(from) && replica.cohort.promised().epoch == part.epoch;
         let state = part.state;
@@ -180,7 +180,7 @@ impl Node {
             return self.reply_installed(id, from, state);
         }
         match &replica.arrived {
-            // It is being installed, or another is and this one's turn comes after: the leader is to be patient.
+            // This snapshot is being installed, or another one is and this one follows: the leader must wait.
             Some(arrived) => {
                 let received = if arrived.id == state { arrived.parts } else { 0 };
                 self.reply_received(id, from, state, received);
@@ -208,10 +208,9 @@ impl Node {
         }
     }
 
-    /// A piece of a file is on the disk, though not forced; or there was no room for it, and the leader will send it
-    /// again.
+    /// A piece of a file is written, though not forced, or the disk was full and the leader will retransmit it.
     pub(crate) fn file_written(&mut self, file: FileId, bytes: Option<u64>) {
-        // It may have left, or what arrived was given up.
+        // The replica may have been removed, or the transfer aborted.
         let Some(replica) = self.replicas.get_mut(&file.cohort) else { return };
         let Some(incoming) = &mut replica.incoming else { return };
         let is_awaited = incoming.files.get(incoming.file).is_some_and(|at| at.id == file);
@@ -228,14 +227,14 @@ impl Node {
         }
     }
 
-    /// The files are looked through: the state is here.
+    /// The files are verified: the snapshot is complete.
     pub(crate) fn files_adopted(&mut self, id: CohortId, arrival: ArrivalId, storage: Option<Box<dyn Storage>>) {
-        // It may have left, or what arrived was given up.
+        // The replica may have been removed, or the transfer aborted.
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let Some(incoming) = replica.incoming.take_if(|incoming| incoming.number == arrival) else { return };
         let Incoming { from, epoch, state: whole, timestamp, parts, loader, files, membership, .. } = incoming;
         if !replica.cohort.wants_state(whole.lsn) {
-            // Meanwhile another leader told it through its log.
+            // Meanwhile another leader replicated the same entries through its log.
             self.abandon(&files);
             return self.reply_installed(id, from, whole);
         }
@@ -257,7 +256,7 @@ impl Node {
                 self.reply_received(id, from, whole, parts);
                 self.write_arrived(id);
             }
-            // What came is another state than the leader said, or not whole: it will start over.
+            // The data is incomplete or differs from the announced snapshot: the leader will start over.
             _ => {
                 self.abandon(&files);
                 self.reply_received(id, from, whole, 0);
@@ -265,7 +264,7 @@ impl Node {
         }
     }
 
-    /// Has the state that is here in whole written as a checkpoint.
+    /// Writes a checkpoint of the received snapshot.
     fn write_arrived(&mut self, id: CohortId) {
         let checkpoint = self.number_checkpoint();
         let replica = expected!(self.replicas.get_mut(&id), "a state has arrived at it");
@@ -275,7 +274,7 @@ impl Node {
         self.actions.push(Action::WriteCheckpoint { cohort: id, checkpoint, lsn, timestamp, state, flush: None });
     }
 
-    /// Removes files that have arrived and are of no use.
+    /// Removes received files that are no longer needed.
     pub(crate) fn abandon(&mut self, files: &[FileRef]) {
         if !files.is_empty() {
             let files = files.iter().map(|file| file.id).collect();
@@ -289,7 +288,7 @@ impl Node {
 
     pub(crate) fn reply_installed(&mut self, id: CohortId, to: NodeId, state: StateId) {
         let replica = expected!(self.replicas.get(&id), "a state has arrived at it");
-        // Not before the manifest that names it is forced, which it is: the log's cut comes after it.
+        // The log is truncated only after the manifest that names the snapshot is forced.
         let received = u32::MAX;
         let installed = !replica.cohort.wants_state(state.lsn);
         self.send(to, Message::StateReply { cohort: id, state, received, installed }, AT_ONCE, None);
