@@ -193,11 +193,11 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Whether a replica may show it its own state.
+    /// Whether a replica may show the client its own state.
     ///
-    /// A place may be of another cohort's log. Cohorts are numbered as they come to be, and one that comes to be later
-    /// goes on from what was there. So a client that has seen the range of a later cohort has seen more than is kept
-    /// here, though our map says that the row is here; and what it has seen of an earlier one is kept here.
+    /// The position may be in another cohort's log. Cohort numbers grow with creation, and a later cohort continues
+    /// from the state of an earlier one. A client that has seen a later cohort has thus seen more than this replica
+    /// holds, even if the local map assigns the row to this replica. State seen in an earlier cohort is included here.
     pub(crate) fn may_be_shown(&self, applied: Lsn, has_leader: bool, is_current: bool) -> bool {
         let is_here = self.at_least.is_none_or(|place| match place.cohort {
             other if other == self.cohort => place.lsn <= applied,

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a node whose disk obeys at once, and a clock to turn.
+//! Test harness of this crate: a node with an immediate disk and a virtual clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,21 +20,21 @@ use crate::message::Message;
 use crate::request::{Outcome, Request};
 use crate::{Node, NodeConfig, Replays};
 
-/// A wall clock's reading that is believed.
+/// A wall clock reading that passes validation, in nanoseconds since the epoch.
 const WALL: i64 = 1_700_000_000_000_000_000;
 
-/// A node, and what it did.
+/// A node, and its recorded actions.
 pub(crate) struct Bench {
     pub(crate) node: Node,
     pub(crate) now: Now,
     pub(crate) sent: Vec<(NodeId, Message)>,
     pub(crate) answers: BTreeMap<RequestId, Outcome>,
     pub(crate) appended: Vec<Record>,
-    /// What each manifest says of the cohorts, and which of them it lets go.
+    /// The cohorts in each manifest, and those that it removes.
     pub(crate) manifests: Vec<(BTreeMap<CohortId, CohortManifest>, BTreeSet<CohortId>)>,
-    /// Whether checkpoints come to be written.
+    /// Whether checkpoints complete.
     pub(crate) writes_checkpoints: bool,
-    /// Where its tables are.
+    /// The disk of its tables.
     pub(crate) disk: MemoryDisk,
     timer: Monotonic,
 }
@@ -43,7 +43,7 @@ pub(crate) fn members(nodes: u32) -> Vec<Member> {
     (1..=nodes).map(|node| Member { node: NodeId(node), incarnation: Incarnation(7) }).collect()
 }
 
-/// What an empty disk of that node holds.
+/// The contents of that node's empty disk.
 pub(crate) fn empty(node: u32, nodes: u32) -> Recovered {
     let members = members(nodes);
     let owner = Owner { universe: UniverseId(1), node: NodeId(node), incarnation: Incarnation(7) };
@@ -68,7 +68,7 @@ pub(crate) fn empty(node: u32, nodes: u32) -> Recovered {
     }
 }
 
-/// The log's records as a start reads them.
+/// Converts the log's records to the form that a start reads.
 fn replayed(recovered: Recovered) -> Recovered<Replays> {
     recovered.map_records(|records, cohorts| {
         let mut replays = Replays::default();
@@ -127,13 +127,13 @@ impl Bench {
                 Action::Reply { to, outcome, .. } => drop(self.answers.insert(to, outcome)),
                 Action::SetTimer { at } => self.timer = at,
                 Action::Halt { reason } => panic!("it halts: {reason}"),
-                // Nothing else is done: no test here waits for it.
+                // Tests of this crate need no other actions.
                 _ => {}
             }
         }
     }
 
-    /// Lets time go by, and the timer strike whenever it is due.
+    /// Advances the clock by `span` and fires the timer whenever it is due.
     pub(crate) fn pass(&mut self, span: Duration) {
         let end = self.now.monotonic + span;
         while self.timer <= end {
@@ -143,7 +143,7 @@ impl Bench {
             self.step(Event::Timer);
         }
         self.turn(end.since(self.now.monotonic));
-        // What was changed from outside is seen with the next event, whatever it is.
+        // Changes made by the test take effect with the next event, of any kind.
         self.step(Event::Timer);
     }
 
@@ -157,8 +157,8 @@ impl Bench {
         self.step(Event::Request { id: RequestId(number), deadline, request });
     }
 
-    /// Has the node's copy of the catalogue know these nodes and a table that is split at these keys, its first range
-    /// on the first three nodes.
+    /// Fills the node's copy of the catalog with these nodes and a table split at these keys. The first range is on the
+    /// first three nodes.
     pub(crate) fn with_table(mut self, nodes: u32, name: &str, keys: &[&str]) -> Self {
         let record =
             |member| NodeRecord { member, peer: String::new(), grpc: String::new(), standing: Standing::Stays };
@@ -186,15 +186,15 @@ impl Bench {
     }
 }
 
-/// Three nodes, and what is under way between them.
+/// Three nodes, and the messages in transit between them.
 pub(crate) struct Universe {
     pub(crate) nodes: Vec<Bench>,
-    /// Messages from and to this node are lost.
+    /// Messages to and from this node are lost.
     pub(crate) cut_off: Option<NodeId>,
     pub(crate) seen: Vec<(NodeId, NodeId, Message)>,
 }
 
-/// Between two looks at what is under way.
+/// Interval at which messages are delivered.
 const STEP: Duration = Duration::from_millis(5);
 
 impl Universe {

@@ -200,7 +200,7 @@ impl Node {
     }
 
     pub(crate) fn log_read(&mut self, id: ReadId, entries: Option<Vec<Entry>>, now: Now) {
-        // None if the lead was lost meanwhile.
+        // `None` if the lead was lost meanwhile.
         let Some(LogRead { cohort, peer, from }) = self.transfers.log_reads.remove(&id) else { return };
         self.with_cohort(cohort, now, |cohort, out| cohort.log_read(peer, from, entries, now, out));
     }

@@ -9,7 +9,7 @@ use crate::request::Request;
 use crate::testing::{Bench, Universe, split_at};
 
 impl Universe {
-    /// With a table of six ranges, after a while in which nobody asked for anything.
+    /// A cluster with a table of six ranges, after an idle period.
     fn at_rest() -> Self {
         let mut universe = Self::start();
         universe.pass(Duration::from_millis(2_000));
@@ -28,7 +28,7 @@ impl Universe {
         universe
     }
 
-    /// How many cohorts have a leader that may read.
+    /// Number of cohorts with a leader that may read.
     fn readable(&self) -> usize {
         let can_read = |bench: &Bench| {
             let now = bench.now.monotonic;
@@ -78,7 +78,7 @@ fn a_list_that_is_lost_is_told_again() {
     assert_eq!((universe.readable(), universe.messages_of_cohorts()), (7, 0));
 }
 
-/// A follower's own word, to one who asks with what is not so.
+/// A follower does not vouch for a cohort whose listed state differs from its own.
 #[test]
 fn nothing_is_vouched_for_that_is_not_as_the_list_says() {
     let mut universe = Universe::at_rest();
@@ -104,7 +104,7 @@ fn nothing_is_vouched_for_that_is_not_as_the_list_says() {
     }
 }
 
-/// The answer to a beat counts from when the beat was sent, and for no reign but that which was listed.
+/// A lease from a beat starts at the send time of the beat, and only in the listed epoch.
 #[test]
 fn a_lease_counts_from_the_beat() {
     let mut universe = Universe::at_rest();
@@ -128,7 +128,7 @@ fn a_lease_counts_from_the_beat() {
     }
 }
 
-/// While a cohort rests, beats tell its followers how old their states may be, and nothing else tells them.
+/// Followers of idle cohorts learn their staleness only from beats.
 #[test]
 fn ages_at_rest_come_with_the_beats() {
     let ages = |bench: &Bench| -> Vec<Option<Duration>> {
@@ -147,7 +147,7 @@ fn ages_at_rest_come_with_the_beats() {
     assert!(grown.iter().all(|age| *age > Some(Duration::from_millis(500))), "{grown:?}");
 }
 
-/// What a leader says of ages it knows of the cohorts of just that list, and only of those whose lease it holds.
+/// A leader reports staleness only for cohorts of the same list, and only if it holds their lease.
 #[test]
 fn no_age_is_told_of_what_is_not_leased() {
     let mut universe = Universe::at_rest();

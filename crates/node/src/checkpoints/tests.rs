@@ -12,12 +12,12 @@ use crate::testing::{Bench, empty};
 
 const TABLE: CohortId = CohortId(2);
 
-/// The only node of a universe, with a table.
+/// A cluster of one node, with a table.
 fn alone() -> Bench {
     with_retention(Duration::ZERO)
 }
 
-/// The same, with a table that keeps old versions for so long.
+/// The same, with a table that retains old versions for this time.
 fn with_retention(retention: Duration) -> Bench {
     let mut bench = Bench::start(empty(1, 1));
     bench.pass(Duration::from_millis(5_000));
@@ -47,7 +47,7 @@ fn put() -> TableRequest {
     TableRequest::Write(Write { stamp: None, key: "k".into(), mutations })
 }
 
-/// The commands of the table's log, and those since then only from now on.
+/// Returns the commands appended to the table's log since the last call.
 fn commands(bench: &mut Bench) -> Vec<Command> {
     let appended = std::mem::take(&mut bench.appended);
     let payload = |record: base::Record| match record.body {
@@ -90,8 +90,8 @@ fn old_versions_are_kept_for_as_long_as_their_table_says() {
     }
 }
 
-/// A wall clock that was believed while it was a year ahead leaves timestamps there; sessions and old versions go as
-/// they did before.
+/// A wall clock that was accepted while it was a year ahead leaves large timestamps. Sessions and old versions still
+/// expire on time.
 #[test]
 fn a_leap_of_the_wall_clock_stops_nothing() {
     let mut bench = alone();
@@ -110,7 +110,8 @@ fn a_leap_of_the_wall_clock_stops_nothing() {
     assert_eq!(tablet(&bench).sessions_open(), 0);
 }
 
-/// A checkpoint may hold what other disks have forced and ours has not yet: it is named only then.
+/// A checkpoint may contain entries that other disks have forced and the local one has not. It is named only
+/// afterwards.
 #[test]
 fn a_checkpoint_is_named_once_our_own_log_is_forced_through_it() {
     let mut bench = alone();
@@ -137,7 +138,7 @@ fn a_checkpoint_is_named_once_our_own_log_is_forced_through_it() {
     assert_eq!(named_now(&bench), (Some(ready), None));
 }
 
-/// Memtables don't grow without a bound while the disk is slow, whichever tablet they are of.
+/// Memtables stay bounded while the disk is slow, regardless of which tablet owns them.
 #[test]
 fn writes_wait_while_all_memtables_have_too_much() {
     let mut bench = alone();
@@ -172,7 +173,7 @@ fn a_full_disk_is_read_only() {
     assert_eq!(bench.node.status(bench.now).troubles, [""; 0]);
 }
 
-/// A start may find any manifest that was on its way, so a table stays that one of them names.
+/// A restart may find any manifest in progress, so tables named by one of them must stay.
 #[test]
 fn a_table_that_a_manifest_on_its_way_names_stays() {
     let table = |number| FileRef { id: FileId { cohort: TABLE, number }, level: 0, bytes: 1, checksum: 0 };

@@ -13,7 +13,7 @@ use crate::testing::{Bench, empty, split_at};
 const FIRST: CohortId = CohortId(2);
 const SECOND: CohortId = CohortId(3);
 
-/// The only node of a universe, with a table of two ranges and a row.
+/// A cluster of one node, with a table of two ranges and one row.
 fn alone() -> Bench {
     let mut bench = Bench::start(empty(1, 1));
     bench.pass(Duration::from_millis(5_000));
@@ -82,8 +82,8 @@ fn a_dropped_table_is_unknown_and_its_name_is_free() {
     assert!(bench.node.replicas.keys().eq(&[CohortId::CATALOGUE, CohortId(4)]));
 }
 
-/// A manifest that left out the promises of a dropped cohort before the catalogue's own checkpoint lacks the table
-/// would let a restart begin that cohort anew.
+/// If a manifest omitted the promises of a dropped cohort before the catalog's own checkpoint reflects the drop, a
+/// restart would create that cohort anew.
 #[test]
 fn promises_are_forgotten_after_the_catalogues_checkpoint_and_not_before() {
     let mut bench = alone();
@@ -95,7 +95,7 @@ fn promises_are_forgotten_after_the_catalogues_checkpoint_and_not_before() {
 
     bench.manifests.clear();
     let dropped_at = bench.node.catalogue().last_applied();
-    // The checkpoint that was asked for when the table went comes to be written.
+    // The checkpoint requested by the drop is written.
     let (cohort, flushed) = (CohortId::CATALOGUE, None);
     let (checkpoint, ..) = bench.node.replicas[&cohort].on_disk.writing.clone().expect("it is wanted at once");
     bench.step(crate::contract::Event::CheckpointWritten { cohort, checkpoint, bytes: 1, flushed });
@@ -106,7 +106,7 @@ fn promises_are_forgotten_after_the_catalogues_checkpoint_and_not_before() {
     assert_eq!(gone, BTreeSet::from([FIRST, SECOND]));
 }
 
-/// What the log still holds of a cohort that was dropped and forgotten is let go after the next start, too.
+/// Log records of a dropped and forgotten cohort are discarded after a restart, too.
 #[test]
 fn a_restart_begins_nothing_of_a_dropped_table() {
     let mut bench = alone();
@@ -126,7 +126,7 @@ fn a_restart_begins_nothing_of_a_dropped_table() {
     assert_eq!(again.manifests.last().expect("it is said").1, BTreeSet::from([FIRST, SECOND]));
 }
 
-/// Has the rows of the first range flushed: a table on the disk, and a checkpoint beside it.
+/// Flushes the rows of the first range, which creates a table and a checkpoint on disk.
 fn flush(bench: &mut Bench) {
     bench.writes_checkpoints = true;
     bench.node.replicas.get_mut(&FIRST).expect("it runs").on_disk.is_wanted = true;
@@ -139,7 +139,7 @@ fn tables(bench: &Bench) -> usize {
     store::files::Files::list(&bench.disk, store::sstable::DIRECTORY).expect("it is there").len()
 }
 
-/// A manifest goes on to name the tables that lie beside the checkpoint it names, and the next checkpoint lets them go.
+/// The manifest names the tables of its checkpoint until the next checkpoint releases them.
 #[test]
 fn the_tables_of_a_dropped_tablet_go_with_its_next_checkpoint() {
     let mut bench = alone();
@@ -161,7 +161,7 @@ fn the_tables_of_a_dropped_tablet_go_with_its_next_checkpoint() {
     assert!(bench.node.replicas[&FIRST].whole_state().is_some_and(|whole| whole.files.is_empty()));
 }
 
-/// The tables of a cohort that is gone stay as long as a manifest names them, or somebody reads them.
+/// The tables of a removed cohort stay while a manifest names them or a read uses them.
 #[test]
 fn the_tables_of_a_dropped_table_go_with_its_promises() {
     let mut bench = alone();

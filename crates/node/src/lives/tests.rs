@@ -7,7 +7,7 @@ use crate::testing::{Bench, empty};
 const COHORT: CohortId = CohortId::CATALOGUE;
 const PEER: NodeId = NodeId(2);
 
-/// What a candidate asks, and any replica answers.
+/// A vote request of a candidate, which any replica answers.
 fn question() -> Message {
     Message::Cohort {
         cohort: COHORT,
@@ -25,7 +25,7 @@ fn between(from: u32, to: u32) -> Message {
     Message::OfLives { from: Life(from), to: Life(to), message: Box::new(question()) }
 }
 
-/// Whether one answer was given, to the peer, from and for these lives; the first say nothing of themselves.
+/// Whether exactly one reply was sent to the peer, with these generations. First generations are implicit.
 fn is_answered(sent: &[(NodeId, Message)], lives: (u32, u32)) -> bool {
     match sent {
         [(PEER, Message::Cohort { .. })] => lives == (0, 0),
@@ -51,7 +51,7 @@ fn what_one_said_that_left_counts_for_nothing_once_another_was_heard_of() {
     assert!(is_answered(&say(&mut bench, between(2, 0)), (0, 2)));
     assert_eq!(say(&mut bench, question()), []);
     assert_eq!(say(&mut bench, between(1, 0)), []);
-    // A new process of the peer begins with a first life.
+    // A new process of the peer starts with the first generation.
     bench.sent.clear();
     bench.step(Event::Message { from: PEER, boot: Boot(2), message: question() });
     assert!(is_answered(&bench.sent, (0, 0)));

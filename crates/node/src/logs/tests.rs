@@ -10,7 +10,7 @@ use crate::contract::RequestId;
 use crate::request::{Outcome, Request, Response};
 use crate::testing::{Bench, Universe, empty};
 
-/// The only node of a universe, with a log.
+/// A cluster of one node, with a log.
 pub(super) fn alone() -> Bench {
     let mut bench = Bench::start(empty(1, 1));
     bench.pass(Duration::from_millis(5_000));
@@ -51,7 +51,7 @@ pub(super) fn records(response: Result<LogResponse, Failure>) -> Vec<Bytes> {
     entries.into_iter().map(record).collect()
 }
 
-/// What the next process finds.
+/// The disk contents after a restart.
 fn restarted(bench: &Bench) -> Recovered {
     let mut recovered = empty(1, 1);
     recovered.boot = base::Boot(2);
@@ -77,7 +77,7 @@ fn what_is_appended_is_read_in_its_order() {
     assert_eq!(bench.node.logs.by_id.values().map(|log| log.calls.len()).sum::<usize>(), 0);
 }
 
-/// A read brings no more than it asks for, and says so where the first entry is larger.
+/// A read returns no more bytes than requested, and reports when the first entry is larger.
 #[test]
 fn reads_keep_to_their_bytes() {
     let mut bench = alone();
@@ -107,7 +107,7 @@ fn a_log_that_is_unknown_or_there_already_is_said_to_be_so() {
     assert_eq!(ask(&mut bench, 6, LogRequest::List), Ok(LogResponse::Logs(vec!["l".into()])));
 }
 
-/// Nobody else tells them: what a recovery might say is lost with it.
+/// The node itself sends stripes to its units, because a recovery's message may be lost.
 #[test]
 fn a_node_tells_its_units_of_their_stripes() {
     let mut bench = alone();
@@ -132,7 +132,7 @@ fn a_node_tells_its_units_of_their_stripes() {
         unit.told().collect::<Vec<_>>()
     };
     assert_eq!((told(&bench), stripes.len()), (stripes.clone(), 2));
-    // It ends before that is in the unit's log: told when it opens.
+    // The process ends before the stripes are in the unit's log: they are sent when the unit opens.
     let mut recovered = restarted(&bench);
     let last = recovered.records.iter().rposition(|record| {
         record.cohort == cohort && matches!(&record.body, base::LogRecord::Entry(entry) if !entry.payload.is_empty())
@@ -146,7 +146,7 @@ fn a_node_tells_its_units_of_their_stripes() {
     assert_eq!(told(&again), stripes);
 }
 
-/// The sequencer forgets what it gave out; the units don't.
+/// The sequencer loses its state in a restart. The units do not.
 #[test]
 fn a_restart_goes_on_where_the_log_ends() {
     let mut bench = alone();
@@ -157,7 +157,7 @@ fn a_restart_goes_on_where_the_log_ends() {
     assert_eq!(records(ask(&mut again, 2, read(0, 9))), ["a", "b"]);
 }
 
-/// Three nodes with a log that has an entry, and one of them that has used it and isn't its sequencer.
+/// Three nodes with a log that has an entry, and the index of a node that uses it and is not its sequencer.
 fn with_log_elsewhere() -> (Universe, LogId, usize) {
     let mut universe = Universe::start();
     universe.pass(Duration::from_millis(5_000));
@@ -176,8 +176,8 @@ fn with_log_elsewhere() -> (Universe, LogId, usize) {
     (universe, id, asker)
 }
 
-/// The process before this one had asked the sequencer for the tail, and the answer was on its way for long: it says
-/// nothing of what ended since, and may bear the number of a question that is open now.
+/// A reply to the tail request of a former process arrives late. It does not cover appends that have completed since,
+/// and its number may match an open request.
 #[test]
 fn an_answer_to_the_former_process_is_none() {
     let (mut universe, id, asker) = with_log_elsewhere();
@@ -202,7 +202,7 @@ fn an_answer_to_the_former_process_is_found() {
     assert!(outcome.is_err());
 }
 
-/// The node's machine stood still past all deadlines: what the client machine of a log had under way may be done.
+/// The node was paused past all deadlines: an append in progress at the log's client machine may have been executed.
 #[test]
 fn an_append_that_was_given_to_the_log_is_in_doubt_at_its_deadline() {
     let (mut universe, _, asker) = with_log_elsewhere();

@@ -1,4 +1,4 @@
-//! Messages come back as they were sent, and no bytes make the decoder panic.
+//! Messages survive a round trip through the codec, and arbitrary bytes never make the decoder panic.
 
 use base::codec::Writer;
 use base::{Boot, CohortId, Duration, Entry, Epoch, KeyRange, Lsn, Monotonic, NodeId, Sequence, SplitMix64, Timestamp};

@@ -15,7 +15,7 @@ fn of(nodes: &[u32]) -> Membership {
     Membership::of(nodes.iter().map(|node| member(*node, 1)).collect())
 }
 
-/// The steps that lead from one membership to another, taken by the lowest of its voters.
+/// The steps from one membership to another, taken by the voter with the lowest number.
 fn steps(mut held: Membership, plan: &Membership) -> Vec<MembershipChange> {
     let mut steps = Vec::new();
     while let Some(step) = next_step(&held, plan, held.voters()[0]) {
@@ -45,8 +45,8 @@ fn a_lost_disk_goes_before_the_one_that_takes_its_place_comes() {
     assert_eq!(steps(of(&[1, 2, 3]), &plan), [Remove(lost), AddLearner(new), Promote(new)]);
 }
 
-/// What a replica held that has left is forgotten: its promise stays, marked, and if the map gives it a part here once
-/// more it knows nobody, is in doubt, and has cut what the log holds of its earlier life.
+/// The data of a removed replica is deleted, and its promise stays with a mark. If the map assigns it to this node
+/// again, it knows no members, is in doubt, and has truncated the log records of its earlier generation.
 #[test]
 fn a_replica_that_left_comes_back_as_a_stranger() {
     const COHORT: CohortId = CohortId(2);

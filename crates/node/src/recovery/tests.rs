@@ -9,8 +9,8 @@ use crate::testing::{Bench, empty, entry};
 
 const OTHER: CohortId = CohortId(9);
 
-/// A node that is restarted ever again before it has appended much still comes to write a checkpoint: what it found in
-/// the log past its checkpoint counts.
+/// A node that restarts repeatedly before it appends much must still write a checkpoint: log records past the last
+/// checkpoint count from the start.
 #[test]
 fn what_the_log_holds_past_a_checkpoint_counts_towards_the_next() {
     let record = |sequence: u64| {

@@ -1,4 +1,4 @@
-//! Where requests go, and what is said of them when nobody answers.
+//! Routing of requests, and their outcomes when nodes do not reply.
 
 use base::{Boot, NodeId, Timestamp};
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
@@ -14,7 +14,7 @@ use crate::testing::{Bench, empty};
 const TABLE: CohortId = CohortId(2);
 const HALF_A_SECOND: Duration = Duration::from_millis(500);
 
-/// A node that has no replica of the table, on nodes 1, 2 and 3.
+/// A node without a replica of the table, which is on nodes 1, 2 and 3.
 fn outsider() -> Bench {
     Bench::start(empty(5, 5)).with_table(5, "t", &[])
 }
@@ -36,7 +36,7 @@ fn stamp() -> SessionStamp {
     SessionStamp { session: SessionId(3), sequence: 1, first_incomplete: 1 }
 }
 
-/// The nodes that were asked since this was last asked, and under which numbers.
+/// Returns the nodes asked since the last call, with the request numbers.
 fn asked(bench: &mut Bench) -> Vec<(NodeId, u64)> {
     let sent = std::mem::take(&mut bench.sent);
     let number = |message| if let Message::Forward { request, .. } = message { Some(request) } else { None };
@@ -76,7 +76,7 @@ fn a_request_goes_where_a_member_says_the_leader_is() {
     assert_eq!(asked(&mut bench)[0].0, leader);
 }
 
-/// It may have been taken by the node that was silent: it is not asked for again, and unknown in the end.
+/// The silent node may have executed the write. It is not repeated, and its outcome is unknown.
 #[test]
 fn a_write_without_a_stamp_is_forwarded_once() {
     let mut bench = outsider();
@@ -88,7 +88,7 @@ fn a_write_without_a_stamp_is_forwarded_once() {
     assert!(matches!(bench.answers[&RequestId(1)], Err(Failure::Unknown(_))));
 }
 
-/// A second try of a stamped write tells what the first came to. What it can't tell is not called undone.
+/// The retry of a stamped write returns the first attempt's outcome. Without one, the write is not reported as undone.
 #[test]
 fn a_write_with_a_stamp_is_forwarded_again_and_stays_in_doubt() {
     let (expected, actual) = (Timestamp(1), Timestamp(2));
@@ -124,7 +124,7 @@ fn a_write_in_doubt_is_unknown_also_when_the_next_node_did_not_take_it() {
     assert!(matches!(bench.answers[&RequestId(1)], Err(Failure::Unknown(_))));
 }
 
-/// Each request goes to the range that holds its key, or the place where its scan begins.
+/// Each request goes to the range of its key, or of the start of its scan.
 #[test]
 fn requests_go_to_the_range_of_their_keys() {
     let mut bench = Bench::start(empty(5, 5)).with_table(5, "t", &["m"]);
@@ -154,7 +154,7 @@ fn requests_go_to_the_range_of_their_keys() {
     );
 }
 
-/// A tablet that does not own the key says so, and the request goes on: it is never "not found", nor refused.
+/// A tablet that does not own the key reports so and the request is rerouted: it is never "not found" or refused.
 #[test]
 fn a_request_that_was_put_to_the_wrong_range_is_put_anew() {
     let mut bench = outsider();
@@ -162,12 +162,12 @@ fn a_request_that_was_put_to_the_wrong_range_is_put_anew() {
     let (node, request) = asked(&mut bench)[0];
     say(&mut bench, node, Message::ElsewhereNow { request });
     assert!(bench.answers.is_empty());
-    // Nobody leads the catalogue in this test, so that nobody can say where the range lies by now.
+    // The catalog has no leader in this test, so the current range can't be determined.
     bench.pass(Duration::from_millis(11_000));
     assert!(matches!(bench.answers[&RequestId(1)], Err(Failure::Unavailable(_))));
 }
 
-/// The only node of a universe leads every range, each of which was told what it owns.
+/// In a cluster of one node, its node leads every range, and each range has received its key range.
 #[test]
 fn each_range_keeps_its_own_rows() {
     let mut bench = Bench::start(empty(1, 1));
@@ -218,7 +218,7 @@ fn only_a_new_log_has_to_keep_to_the_rule_of_names() {
     bench.ask(1, create());
     assert!(matches!(bench.answers[&RequestId(1)], Err(Failure::Invalid(_))));
 
-    // As it was created before there was the rule.
+    // Created as before the naming rule existed.
     let (query, deadline) = (bench.node.create_log("-l".into(), 0, 0), Monotonic::NEVER);
     bench.node.begin(Origin::Door(RequestId(2)), deadline, Target::Cohort(CohortId::CATALOGUE), query, bench.now);
     bench.pass(Duration::from_millis(1_000));

@@ -8,7 +8,7 @@ fn member(node: u32) -> Member {
     Member { node: NodeId(node), incarnation: Incarnation(u64::from(node)) }
 }
 
-/// A catalogue after these commands.
+/// A catalog after these commands.
 fn catalogue(commands: &[CatalogCommand]) -> Catalog {
     let mut catalogue = Catalog::empty();
     let mut previous = Lsn::ZERO;
@@ -29,7 +29,7 @@ fn registered(nodes: u32) -> CatalogCommand {
     CatalogCommand::RegisterNodes { nodes: (1..=nodes).map(record).collect() }
 }
 
-/// The steps that lead from a membership to that of the roster, if everybody lives.
+/// The steps from a membership to that of the roster, if all nodes are alive.
 fn steps(mut held: Membership, catalogue: &Catalog) -> Vec<MembershipChange> {
     let mut steps = Vec::new();
     while let Some(step) = next_step(&held, catalogue, |_| true) {
@@ -55,7 +55,7 @@ fn who_joins_learns_and_votes_where_a_voter_is_missing() {
     assert_eq!(steps(founders(1, 1), &catalogue(&one_grows)), grown);
     let left = [registered(4), leave(2)];
     assert_eq!(steps(founders(4, 3), &catalogue(&left)), [Promote(member(4)), Remove(member(2))]);
-    // Five vote of seven; of six that are left, five do still.
+    // A cluster of seven nodes has five voters. After one leaves, the remaining six still have five.
     let of_many = [registered(7), leave(2)];
     assert_eq!(steps(founders(7, 5), &catalogue(&of_many)), [Promote(member(6)), Remove(member(2))]);
 }
@@ -66,8 +66,8 @@ fn nobody_goes_before_another_votes() {
     assert_eq!(next_step(&founders(4, 3), &left, |_| false), None);
 }
 
-/// A node is known as the catalogue says, or by its own word as long as that says nothing of it, and one that has left
-/// by nobody's.
+/// The roster decides whether a node is known. A node absent from the roster is known by its own claim, and a removed
+/// node is never known.
 #[test]
 fn nodes_are_known_by_the_roster_and_by_their_word() {
     let mut bench = Bench::start(empty(1, 3));

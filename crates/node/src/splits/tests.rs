@@ -13,7 +13,7 @@ use crate::testing::{Bench, empty};
 const PARENT: CohortId = CohortId(2);
 const CHILD: CohortId = CohortId(3);
 
-/// The only node of a universe, with a table and two rows.
+/// A cluster of one node, with a table and two rows.
 fn alone() -> Bench {
     let mut bench = Bench::start(empty(1, 1));
     bench.pass(Duration::from_millis(5_000));
@@ -49,7 +49,7 @@ fn split(key: &'static str) -> Request {
     Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginSplit { name: "t".into(), key: key.into() }))
 }
 
-/// Asks for both rows, and says how many columns they have together.
+/// Reads both rows and returns their total number of columns.
 fn rows(bench: &mut Bench, number: u64) -> usize {
     let mut cells = 0;
     for (number, key) in [(number, "a"), (number + 1, "z")] {
@@ -66,7 +66,7 @@ fn rows(bench: &mut Bench, number: u64) -> usize {
     cells
 }
 
-/// The state that a timeline read of a row is of.
+/// The state that a timeline read of a row is based on.
 fn timeline(bench: &mut Bench, number: u64, key: &'static str) -> AsOf {
     let consistency = Consistency::Timeline { at_least: None, stale_ok: false };
     bench.ask(number, of_table(TableRequest::Get { key: key.into(), columns: None, consistency }));
@@ -78,7 +78,7 @@ fn timeline(bench: &mut Bench, number: u64, key: &'static str) -> AsOf {
     (**as_of).clone()
 }
 
-/// A tablet shows nothing of what it does not own any more by its own log, not even what it had applied before.
+/// By its own log, a tablet returns nothing outside its range, not even rows that it applied before the split.
 #[test]
 fn what_was_split_off_is_shown_by_its_own_tablet() {
     let mut bench = alone();
@@ -129,7 +129,7 @@ fn a_range_is_split_and_both_parts_answer() {
     assert!(bench.node.replicas.keys().eq(&[CohortId::CATALOGUE]));
 }
 
-/// Nothing names what was split off, and the log is all there is: a restart comes to the same.
+/// Before a manifest names the new range, a restart recreates it from the parent's log.
 #[test]
 fn a_restart_finds_what_was_split_off_in_the_log_of_the_other() {
     let mut bench = alone();
@@ -144,8 +144,8 @@ fn a_restart_finds_what_was_split_off_in_the_log_of_the_other() {
     assert_eq!(rows(&mut again, 1), 2);
 }
 
-/// The map is ahead of the logs: it has a range that was split off one that was split off another, which has applied
-/// neither split.
+/// The map is ahead of the logs: it contains a range that was split off the child of another range, while neither split
+/// is applied.
 #[test]
 fn nothing_begins_before_the_range_that_it_is_split_off_from() {
     let mut bench = alone();
@@ -167,8 +167,8 @@ fn nothing_begins_before_the_range_that_it_is_split_off_from() {
     assert!(again.node.replicas.keys().eq(&[CohortId::CATALOGUE, PARENT]));
 }
 
-/// What was split off has lost its checkpoint to a damaged disk, after the old range had left this node: that one holds
-/// nothing to begin it with, and isn't started for its sake.
+/// A damaged disk lost the checkpoint of a child after the parent was removed from this node. The parent has no state
+/// for the child, so it is not started.
 #[test]
 fn nothing_rests_on_a_range_that_has_left() {
     let mut bench = alone();
@@ -189,7 +189,7 @@ fn nothing_rests_on_a_range_that_has_left() {
     assert!(!again.node.is_rested_on(PARENT));
 }
 
-/// A checkpoint of the old range waits for one of the new.
+/// A checkpoint of the parent waits for one of the child.
 #[test]
 fn no_checkpoint_passes_a_split_before_what_was_split_off_is_named() {
     let mut bench = alone();

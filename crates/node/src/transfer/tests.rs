@@ -68,7 +68,7 @@ fn a_follower_that_has_nothing_gets_it_all_again() {
     assert!(transfer.acknowledged(0).is_none(), "it is on its way");
 }
 
-/// A leader that starts again with the same checkpoint goes on where the follower is.
+/// A leader that restarts with the same checkpoint resumes at the follower's position.
 #[test]
 fn a_follower_that_is_further_gets_what_it_lacks() {
     let mut transfer = transfer();
@@ -76,7 +76,7 @@ fn a_follower_that_is_further_gets_what_it_lacks() {
     assert!(transfer.is_last());
 }
 
-/// Writing a large state takes its time. As long as the follower says so, the transfer is not given up.
+/// Writing a large snapshot takes time. While the follower reports progress, the transfer is not aborted.
 #[test]
 fn a_follower_that_installs_has_the_leader_wait() {
     let mut bench = Bench::start(empty(2, 3));

@@ -15,7 +15,7 @@ fn follow(from: u64) -> LogRequest {
     LogRequest::Read { log: "l".into(), from: Position(from), count: 1, wait, bytes: BATCH_BYTES_MAX }
 }
 
-/// A follower at the log's end asks its unit once, and is answered when an entry comes or its wait is over.
+/// A follower at the log's end asks its unit once. The reply arrives with an entry or at the end of the wait.
 #[test]
 fn read_at_the_end_waits_for_an_entry() {
     let mut bench = alone();
@@ -63,7 +63,7 @@ fn append_of_disconnected_client_continues() {
     assert_eq!(said(&bench.answers[&RequestId(2)]), Ok(LogResponse::Appended(Position(0))));
 }
 
-/// A read whose deadline comes before the end of its wait is answered in time, and fills no hole: others may wait longer.
+/// A read whose deadline precedes the end of its wait is answered in time and fills no hole, because others may wait.
 #[test]
 fn wait_ends_before_the_deadline() {
     let mut bench = alone();

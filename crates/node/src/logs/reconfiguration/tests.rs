@@ -16,7 +16,7 @@ use crate::testing::{Bench, Universe, empty};
 const SECOND: Duration = Duration::from_millis(1_000);
 
 impl Universe {
-    /// With a log of so many stripes, each of two copies, and an append in each.
+    /// A cluster with a log of `stripes` stripes of two copies each, and one append in each stripe.
     fn with_log(stripes: u32) -> Self {
         let mut universe = Self::start();
         universe.pass(SECOND);
@@ -26,7 +26,7 @@ impl Universe {
         universe
     }
 
-    /// Asks the first node.
+    /// Sends a request to the first node and returns the reply.
     fn asked(&mut self, number: u64, request: LogRequest) -> LogResponse {
         self.nodes[0].ask(number, Request::Log(request));
         self.pass(SECOND);
@@ -62,13 +62,13 @@ impl Universe {
         log.expect("it was created").clone()
     }
 
-    /// The process of a node ends, its log is damaged behind what it holds, and it starts again.
+    /// Restarts a node with a damaged log tail.
     fn damage(&mut self, node: u32) {
         self.restart(node, |_| true);
         self.nodes[node as usize - 1].node.hosting.doubt_unknown = true;
     }
 
-    /// The process of a node ends, and it starts again with some cohorts in doubt.
+    /// Restarts a node with some cohorts in doubt.
     fn restart(&mut self, node: u32, doubts: impl Fn(CohortId) -> bool) {
         let bench = &self.nodes[node as usize - 1];
         let mut recovered = empty(node, 3);
@@ -79,7 +79,7 @@ impl Universe {
         self.nodes[node as usize - 1] = Bench::start(recovered);
     }
 
-    /// The catalogue names a unit for the log there.
+    /// Adds a unit on that node to the log in the catalog.
     fn name_on(&mut self, node: u32) {
         let command = catalog::CatalogCommand::AddUnits { log: self.log().id, nodes: vec![NodeId(node)] };
         let leader = self.leader_of_catalogue();
@@ -101,12 +101,12 @@ fn on(log: &LogRecord, node: u32) -> Vec<UnitId> {
     own.map(|(unit, _)| *unit).collect()
 }
 
-/// Nobody uses the log meanwhile.
+/// The log is idle in the meantime.
 #[test]
 fn units_in_doubt_are_replaced_and_given_up() {
     let mut universe = Universe::with_log(3);
     let before = universe.log();
-    // Whoever leads the catalogue says it to itself.
+    // The catalog leader reports its own units to itself.
     let leader = universe.leader_of_catalogue();
     for node in [leader.0, 1 + leader.0 % 3] {
         let lost = on(&universe.log(), node);
@@ -134,7 +134,7 @@ fn units_in_doubt_are_replaced_and_given_up() {
     assert!(universe.append(40) >= 3);
 }
 
-/// It was named for a log that came to need it no more, and then its node's log was damaged.
+/// A spare unit that the log no longer needs is removed after its node's log was damaged.
 #[test]
 fn a_spare_in_doubt_is_forgotten() {
     let mut universe = Universe::with_log(1);
@@ -153,7 +153,7 @@ fn a_spare_in_doubt_is_forgotten() {
     assert_eq!(damaged.own_units_in_doubt().count(), 0);
 }
 
-/// There may be somebody who can mend its disk.
+/// The last copy stays, because an operator may repair its disk.
 #[test]
 fn the_last_copy_is_not_given_up() {
     let mut universe = Universe::with_log(1);
@@ -166,8 +166,8 @@ fn the_last_copy_is_not_given_up() {
     assert_eq!(universe.log().projection.units(), chain);
 }
 
-/// Nothing can follow a projection while one of its chains has no unit that answers. So its other chains are not
-/// sealed, and can be read, though one of them has a unit that should be replaced.
+/// No projection can replace one that has a chain without a responsive unit. The other chains are then not sealed and
+/// stay readable, even if one of their units should be replaced.
 #[test]
 fn a_sound_chain_is_read_while_another_has_no_unit() {
     let mut universe = Universe::with_log(2);
@@ -185,7 +185,7 @@ fn a_sound_chain_is_read_while_another_has_no_unit() {
     assert_eq!(universe.read(30, 1), Bytes::from("11"));
 }
 
-/// Its own pause says nothing of the others.
+/// A leader that was paused can't conclude anything about other nodes.
 #[test]
 fn leader_that_stood_still_suspects_nobody() {
     let mut universe = Universe::with_log(1);
@@ -194,7 +194,7 @@ fn leader_that_stood_still_suspects_nobody() {
     let other = before.units.iter().find(|(_, member)| member.node != leader).expect("two nodes have a unit");
     let (unit, epoch) = (other.0, before.projection.epoch);
     let bench = &mut universe.nodes[leader.0 as usize - 1];
-    // What had come meanwhile is taken only afterwards.
+    // Messages that arrived in the meantime are handled only afterwards.
     bench.now.monotonic = bench.now.monotonic + Duration::from_millis(400);
     bench.step(crate::contract::Event::Timer);
     let (now, node) = (bench.now, &mut bench.node);
