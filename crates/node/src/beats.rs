@@ -161,7 +161,7 @@ impl Node {
         }
     }
 
-    /// Handles a beat: vouches for every listed cohort whose state matches the list.
+    /// Handles a beat: vouches for every listed cohort with a state that matches the list.
     pub(crate) fn beat_received(
         &mut self,
         from: NodeId,

@@ -1,4 +1,4 @@
-//! Write throttle: slows down writes to a tablet whose compactions fall behind, so that writes never stall until a
+//! Write throttle: slows down writes to a tablet while its compactions fall behind, so that writes never stall until a
 //! compaction ends. Each write gets a time slot in arrival order, at the rate that the tablet's tree allows
 //! ([`store::tree::Tree::pace`]).
 

@@ -32,11 +32,11 @@ pub(crate) struct Drops {
     pub(crate) has_work: bool,
     /// Cohorts with an outstanding request to append the drop to their logs.
     asked: BTreeSet<CohortId>,
-    /// Cohorts whose logs hold the drop.
+    /// Cohorts with the drop in their logs.
     dropped: BTreeSet<CohortId>,
-    /// Removed cohorts whose promises are still in the manifest, with the catalog entry as of which they were removed.
+    /// Removed cohorts with promises still in the manifest, with the catalog entry as of which they were removed.
     kept: BTreeMap<CohortId, Lsn>,
-    /// Removed cohorts whose promises have left the manifest. Grows with the number of drops in this process.
+    /// Removed cohorts without promises in the manifest. Grows with the number of drops in this process.
     pub(crate) forgotten: BTreeSet<CohortId>,
     /// Storages of removed cohorts, until their files are removed.
     leaving: Vec<Leaving>,

@@ -61,7 +61,7 @@ struct Early {
 #[derive(Debug)]
 pub(crate) struct Logs {
     by_id: BTreeMap<LogId, Log>,
-    /// Logs whose machines may have actions.
+    /// Logs with machines that may have actions.
     touched: BTreeSet<LogId>,
     timers: Timers<LogId>,
     /// Replies of units to machines of this node.
@@ -282,7 +282,7 @@ impl Node {
         }
     }
 
-    /// Runs the machines whose timers are due.
+    /// Runs the machines with expired timers.
     pub(crate) fn on_log_timer(&mut self, now: Now) {
         while let Some(id) = self.logs.timers.take_due(now.monotonic) {
             let Some(log) = self.touch_log(id) else { continue };

@@ -24,7 +24,7 @@ pub(crate) struct Outgoing {
     pub(crate) awaiting_log: BTreeSet<CohortId>,
     /// Cohorts that wait for a manifest.
     pub(crate) awaiting_manifest: BTreeSet<CohortId>,
-    /// The cohort whose checkpoint the next manifest is for (used by a planted bug).
+    /// The cohort that the next manifest names a new checkpoint of (used by a planted bug).
     pub(crate) manifest_for: Option<CohortId>,
 }
 

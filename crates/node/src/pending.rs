@@ -26,7 +26,7 @@ pub(crate) enum Origin {
         node: NodeId,
         request: u64,
     },
-    /// A request of this node whose table is not in the local catalog.
+    /// A request of this node for a table that is not in the local catalog.
     Lookup(PendingId),
     /// This node as the catalog leader: the cohort is to append a drop to its log.
     Drop(CohortId),
@@ -245,7 +245,7 @@ impl Pendings {
         }
     }
 
-    /// Removes one request whose reply is overdue. Each attempt is reported once.
+    /// Removes one request with an overdue reply. Each attempt is reported once.
     pub(crate) fn take_unanswered(&mut self, now: Monotonic) -> Option<PendingId> {
         let first = *self.forwarded.first().filter(|(at, _)| *at <= now)?;
         self.forwarded.remove(&first);
@@ -256,7 +256,7 @@ impl Pendings {
         Some(id)
     }
 
-    /// Removes one throttled write whose slot has come.
+    /// Removes one throttled write that has reached its slot.
     pub(crate) fn take_turn(&mut self, now: Monotonic) -> Option<PendingId> {
         let (_, id) = *self.turns.first().filter(|(turn, _)| *turn <= now)?;
         self.place(id, Place::Waiting);
@@ -339,7 +339,7 @@ impl Pendings {
         self.by_id.iter().filter(|(_, pending)| is_chosen(pending)).map(|(id, _)| *id).collect()
     }
 
-    /// One request whose deadline has passed.
+    /// One request past its deadline.
     pub(crate) fn overdue(&self, now: Monotonic) -> Option<PendingId> {
         self.deadlines.first().filter(|(deadline, _)| *deadline <= now).map(|(_, id)| *id)
     }

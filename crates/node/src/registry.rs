@@ -221,12 +221,12 @@ trait Hosted: StateMachine {
     fn open_storage(tree: impl FnOnce() -> Tree) -> Box<dyn Storage>;
 }
 
-/// Storage for kinds whose bulk data is in a log-structured merge tree.
+/// Storage for kinds with bulk data in a log-structured merge tree.
 fn in_tree(tree: impl FnOnce() -> Tree) -> Box<dyn Storage> {
     Box::new(tree())
 }
 
-/// Storage for kinds whose checkpoints contain all data.
+/// Storage for kinds that keep all data in their checkpoints.
 fn in_checkpoint(_: impl FnOnce() -> Tree) -> Box<dyn Storage> {
     Box::new(NoStorage)
 }

@@ -17,7 +17,7 @@ use crate::timers::Timers;
 pub(crate) struct Replicas {
     by_id: BTreeMap<CohortId, Replica>,
     touched: BTreeSet<CohortId>,
-    /// Replicas whose published views may be out of date.
+    /// Replicas with published views that may be out of date.
     changed: BTreeSet<CohortId>,
     timers: Timers<CohortId>,
 }
@@ -94,7 +94,7 @@ impl Replicas {
         self.timers.set(id, at);
     }
 
-    /// Returns one replica whose timer is due.
+    /// Returns one replica with an expired timer.
     pub(crate) fn take_due(&mut self, now: Monotonic) -> Option<CohortId> {
         self.timers.take_due(now)
     }

@@ -166,11 +166,11 @@ pub struct Counters {
     pub lease_expiries: u64,
     /// Losses declared by leaders on this node (guarantee 11).
     pub losses: u64,
-    /// Replicas whose state was replaced because the log had lost a part of it.
+    /// Replica states replaced because the log had lost a part of it.
     pub states_left: u64,
     /// Replicas that were in doubt about their logs, or had lost part of them, and have caught up.
     pub doubts_ended: u64,
-    /// Sessions whose expiry was proposed.
+    /// Session expiries proposed.
     pub sessions_expired: u64,
     /// Replicas created by splits.
     pub splits: u64,

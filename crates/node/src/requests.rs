@@ -1,5 +1,8 @@
 //! Routes requests from an endpoint or another node to the leader that decides them, and returns the replies
-//! (guarantees
+//! (guarantees 10 and 12).
+//!
+//! Every request gets exactly one reply: the decision of the log, a leader's read under its lease, "nothing was done",
+//! or "unknown". A request that may have reached a log is never reported as not done.
 
 use base::canary::{Bug, planted};
 use base::limits::{DEADLINE_MAX, REQUESTS_IN_FLIGHT_MAX, WAITS_IN_FLIGHT_MAX};
@@ -173,7 +176,7 @@ impl Node {
         self.member_to_ask(&others, id)
     }
 
-    /// A different member for each attempt. Members that left a request unanswered are asked only if all did.
+    /// A different member for each attempt. Members that left a request unanswered are tried again only if all did.
     fn member_to_ask(&self, members: &[NodeId], id: PendingId) -> Option<NodeId> {
         let asked = self.pendings.get(id).map_or(0, |pending| pending.asked);
         let turn = usize::try_from(id.0.wrapping_add(u64::from(asked))).unwrap_or(0);
@@ -244,8 +247,8 @@ impl Node {
         }
     }
 
-    /// Reroutes a request whose cohort does not own its first key position. If the local map shows a split in progress,
-    /// the new cohort is asked. Otherwise the local copy is stale.
+    /// Reroutes a request that was sent to a cohort without its first key position. If the local map shows a split in
+    /// progress, the request goes to the new cohort. Otherwise the local copy is stale.
     fn look_again(&mut self, id: PendingId, now: Now) {
         let pending = expected!(self.pendings.get_mut(id), "a request was refused that has no answer");
         pending.refused_by = pending.cohort;

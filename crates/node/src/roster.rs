@@ -142,7 +142,7 @@ impl Node {
     }
 }
 
-/// The next step toward a catalog cohort whose members are the remaining nodes, with the required number of voters.
+/// The next step toward a catalog cohort of the remaining nodes, with the required number of voters.
 fn next_step(
     held: &Membership,
     catalogue: &Catalog,

@@ -37,13 +37,13 @@ const SPLIT_PATIENCE: Duration = Duration::from_millis(5_000);
 pub(crate) struct Splits {
     /// A split may be able to advance.
     pub(crate) has_work: bool,
-    /// New cohorts whose parents have an outstanding request to append the split.
+    /// New cohorts with an outstanding request to their parents to append the split.
     asked: BTreeSet<CohortId>,
-    /// New cohorts whose parents' logs hold the split.
+    /// New cohorts with a split that is in the parent's log.
     taken: BTreeSet<CohortId>,
     /// Replicas to be created.
     births: VecDeque<Birth>,
-    /// Parents whose children still depend on them.
+    /// Parents with children that still depend on them.
     parents: BTreeSet<CohortId>,
     /// The manifest that records a replica as in doubt, until it is forced.
     doubted: Option<ManifestId>,
@@ -155,7 +155,7 @@ impl Node {
         Ok(())
     }
 
-    /// Resumes checkpoints and snapshot installations of parents whose children no longer depend on them.
+    /// Resumes checkpoints and snapshot installations of parents without dependent children.
     pub(crate) fn settle_splits(&mut self, now: Now) {
         for id in self.splits.parents.iter().copied().collect::<Vec<_>>() {
             self.install(id, now);

@@ -32,7 +32,7 @@ impl<K: Copy + Ord> Timers<K> {
         self.of.insert(id, at);
     }
 
-    /// Removes and returns one key whose timer is due.
+    /// Removes and returns one key with an expired timer.
     pub(crate) fn take_due(&mut self, now: Monotonic) -> Option<K> {
         let first = *self.queue.first().filter(|(at, _)| *at <= now)?;
         self.queue.remove(&first);

@@ -304,7 +304,7 @@ impl Node {
         now: Now,
     ) {
         if installed {
-            // Possibly an earlier leader's snapshot. The follower's next reply shows what it lacks.
+            // Possibly an earlier leader's snapshot. The follower's next reply shows its missing entries.
             return self.end_transfer(cohort, from, Some(state.lsn), now);
         }
         let rate = self.config.transfer_bytes_per_second.max(1);

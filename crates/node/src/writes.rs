@@ -14,7 +14,7 @@ use crate::reads::Grounds;
 use crate::replica::{Proposal, Replica};
 
 impl Node {
-    /// Proposes a write at the cohort's leader, whose tablet owns the row.
+    /// Proposes a write. This node leads the cohort, and its tablet owns the row.
     pub(crate) fn write(&mut self, id: PendingId, cohort: CohortId, now: Now) {
         let pending = expected!(self.pendings.get(id), "requests are routed that have no answer");
         let replica = expected!(self.replicas.get_mut(&cohort), "it leads the cohort");

@@ -63,7 +63,7 @@ impl Awaits {
         taken
     }
 
-    /// A read whose wait is over.
+    /// Removes one read that has waited long enough.
     pub(super) fn take_due(&mut self, now: Monotonic) -> Option<UnitCall> {
         let first = self.by_end.first_entry().filter(|first| first.key().0 <= now)?;
         let ((_, number), (cohort, position)) = first.remove_entry();

@@ -1,7 +1,7 @@
 //! Drives the shared logs' reconfiguration controller ([`sharedlog::controller`]), which leads where the catalog is
 //! led, and reports the units of this node that are in doubt.
 //!
-//! A replica whose disk lost something that it may have acknowledged is in doubt until it has caught up with other
+//! A replica that may have lost acknowledged entries with its disk is in doubt until it has caught up with other
 //! members of its cohort. A unit's cohort has a single member, so its doubt never ends and it does not open. Only its
 //! own node knows this. The node reports it to the catalog's leader as long as the catalog names the unit. Once the
 //! unit is replaced and no longer named, its node drops the replica.

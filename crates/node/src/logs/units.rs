@@ -281,8 +281,8 @@ impl Node {
         }
     }
 
-    /// Tells the units of this node the stripes that the newest projections give them: a unit represents positions of
-    /// known stripes compactly.
+    /// Sends the units of this node their stripes in the newest projections. A unit represents positions of known
+    /// stripes compactly.
     pub(super) fn tell_own_units(&mut self, now: Now) {
         let mut news: Vec<(CohortId, Bytes)> = Vec::new();
         for (_, log) in self.catalogue().logs() {

@@ -33,7 +33,7 @@ pub enum Beaten {
     UnknownList,
     /// A lease vote for every cohort of the list except these.
     Vouched {
-        /// The cohorts whose state differs from the list.
+        /// The cohorts with a state that differs from the list.
         refused: Vec<CohortId>,
     },
 }
