@@ -74,7 +74,7 @@ pub(crate) struct Logs {
     early: VecDeque<Early>,
     pub(crate) units: Units,
     pub(crate) controller: Controller,
-    /// Next check whether logs lack copies.
+    /// When to check next whether logs lack copies.
     check_at: Monotonic,
 }
 
@@ -126,7 +126,7 @@ impl Logs {
 }
 
 impl Node {
-    /// Carries out the actions of the logs' machines until there are none; whether there was any.
+    /// Carries out the actions of the logs' machines until there are none; returns whether there were any.
     pub(crate) fn run_logs(&mut self, now: Now) -> bool {
         self.retry_unit_calls(now);
         let mut had_work = false;
@@ -361,7 +361,7 @@ impl Node {
         if let Some(old) = &mut log.sequencer {
             old.superseded(projection.epoch);
         }
-        // Its last answers.
+        // Send its last replies.
         self.run_log(id, now);
         let Some(log) = self.logs.by_id.get_mut(&id) else { return };
         (log.sequencer, log.sequencer_at) = (None, Monotonic::NEVER);

@@ -413,10 +413,10 @@ impl Message {
         }
     }
 
-    /// Reads what [`Message::encode`] wrote.
+    /// Decodes the output of [`Message::encode`].
     ///
     /// # Errors
-    /// When the bytes are not exactly one message.
+    /// If the bytes are not exactly one message.
     pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
         let mut input = Reader::new(bytes);
         let message = match input.u8()? {

@@ -510,7 +510,7 @@ impl Node {
     /// Checks the invariants that hold between any two steps.
     ///
     /// # Panics
-    /// When an invariant is broken.
+    /// If an invariant is violated.
     pub fn invariants(&self) {
         self.pendings.invariants();
         for (id, replica) in self.replicas.iter() {

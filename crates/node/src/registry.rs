@@ -1,8 +1,8 @@
 //! The kinds of state machine that a node hosts: the one place that lists them.
 //!
-//! Each kind is a crate of its own behind [`StateMachine`]. The three lists below make closed enums of them, so that
-//! requests, answers and reads are dispatched by a `match` that the compiler sees through, and never through a pointer. A
-//! new kind is a line in each list, and nothing else in this crate.
+//! Each kind is a separate crate behind [`StateMachine`]. The three lists below define closed enums, so that requests,
+//! responses and reads are dispatched statically by `match` instead of through trait objects. A new kind needs one line
+//! in each list and no other change in this crate.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, KeyRange, Lsn, Membership, Timestamp};
@@ -200,7 +200,7 @@ kinds! {
     Tablet(Tablet) asked TableRequest, in_tree;
     /// Positions of a shared log.
     Unit(LogUnit) asked NoRequest, in_tree;
-    /// A counter: the smallest machine there is, for tests of this interface.
+    /// A counter: a minimal machine for tests of this interface.
     #[cfg(feature = "counter")]
     Counter(counter::Counter) asked counter::CounterRequest, in_checkpoint;
 }

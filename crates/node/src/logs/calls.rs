@@ -88,8 +88,8 @@ impl Node {
         begin(&mut log.client, log.last_token);
     }
 
-    /// The clients of these requests have disconnected. Reads that wait for an entry end, since they could wait for long.
-    /// Everything else continues: a change may be in a log already, and other reads end soon.
+    /// The clients of these requests have disconnected. Reads that wait for an entry end, because they could wait for a
+    /// long time. Other requests continue: a change may be in a log already, and other reads end soon.
     pub(crate) fn reads_given_up(&mut self, requests: &BTreeSet<RequestId>, now: Now) {
         let is_idle = |(_, pending): &(PendingId, &Pending)| pending.query.waits();
         let idle: BTreeSet<PendingId> = self.pendings.at_logs(requests).filter(is_idle).map(|(id, _)| id).collect();

@@ -11,7 +11,7 @@ use crate::node::Node;
 
 pub(super) const CONFIG: Config =
     Config { age: Duration::from_millis(2_000), again: Duration::from_millis(1_000), window: 32 };
-/// How long a request for the tail, or a fill, may take.
+/// Timeout of a request for the tail, and of a fill.
 const TIMEOUT: Duration = Duration::from_millis(2_000);
 
 impl Node {

@@ -30,7 +30,7 @@ use crate::request::Outcome;
 const CHECK: Duration = Duration::from_millis(500);
 /// How long the catalog may take for a command.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(2_000);
-/// How long one read of a copier may take.
+/// Timeout of one read of a copier.
 const READ_TIMEOUT: Duration = Duration::from_millis(2_000);
 /// Maximum number of logs that the status lists by name.
 const NAMED_MAX: usize = 8;

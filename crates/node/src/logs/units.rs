@@ -1,9 +1,9 @@
-//! Log units: the requests to them, and how they begin.
+//! Log units: the requests to them, and their initialization.
 //!
-//! A request to a unit is a message of its own, sent once. The machine that sent it retransmits it if no reply comes, and
-//! ignores a reply that comes twice, so neither side keeps a table of requests. The node of a unit keeps only the requests
-//! that it works on: a command that was proposed to the unit's log, a read of the disk, a read that waits for an entry
-//! ([`awaits`](super::awaits)), and, for a moment, a request that can't be carried out yet.
+//! A request to a unit is a separate message, sent once. The requesting machine retransmits it if no reply arrives and
+//! ignores duplicate replies, so neither side keeps a request table. A unit's node keeps only the requests in progress:
+//! commands proposed to the unit's log, reads of the disk, reads that wait for an entry ([`awaits`](super::awaits)),
+//! and, for a short time, requests that can't be executed yet.
 
 use std::collections::BTreeMap;
 
@@ -27,12 +27,12 @@ use crate::pending::RETRY;
 use crate::registry::Read;
 use crate::request::Response;
 
-/// How long a request that can't be carried out yet is retried here: until a client machine retransmits it.
+/// How long a request that can't be executed yet is retried here. Client machines retransmit after this time.
 const PARKED: Duration = Duration::from_millis(100);
-/// Requests that can't be carried out yet, at most.
+/// Maximum number of requests that can't be executed yet.
 const PARKED_MAX: usize = 1_024;
 
-/// Where the reply to a request goes.
+/// The destination of the reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReplyTo {
     pub(crate) node: NodeId,
@@ -47,11 +47,11 @@ pub(crate) struct UnitCall {
     pub(super) cohort: CohortId,
     pub(super) reply_to: ReplyTo,
     pub(super) request: Request,
-    /// How long it may be held back: a read while there is no entry, any request while it can't be carried out.
+    /// Until when it may be delayed: a read while there is no entry, any request while it can't be executed.
     pub(super) until: Monotonic,
 }
 
-/// The requests that this node's units work on.
+/// The requests in progress at this node's units.
 #[derive(Debug, Default)]
 pub(crate) struct Units {
     /// Commands that were proposed to units' logs.
@@ -59,7 +59,7 @@ pub(crate) struct Units {
     /// Requests that wait for a read of the disk.
     pub(crate) lookups: BTreeMap<EvaluationId, UnitCall>,
     pub(super) awaits: Awaits,
-    /// Requests that can't be carried out yet.
+    /// Requests that can't be executed yet.
     parked: Vec<UnitCall>,
     retry_at: Monotonic,
 }
@@ -91,7 +91,8 @@ impl Units {
 }
 
 impl Node {
-    /// Sends a request to a unit, which may be here. If its node is not known, the machine's retransmission finds it.
+    /// Sends a request to a unit, which may be on this node. If the unit's node is not known yet, the request is
+    /// dropped and retransmitted later.
     pub(super) fn ask_unit(&mut self, log: LogId, asker: Asker, unit: UnitId, request: Request, now: Now) {
         let Some(cohort) = cohort_of(unit) else { return };
         let Some((_, member)) = self.catalogue().unit_of(cohort) else { return };
@@ -103,7 +104,7 @@ impl Node {
         }
     }
 
-    /// A request of another node to a unit that should be here.
+    /// Handles a request of another node to a unit that should be on this node.
     pub(crate) fn unit_asked(&mut self, unit: UnitId, reply_to: ReplyTo, request: Request, now: Now) {
         let Units { proposed, lookups, parked, .. } = &self.logs.units;
         let is_full = proposed.len() + lookups.len() + parked.len() >= REQUESTS_IN_FLIGHT_MAX;
@@ -117,8 +118,8 @@ impl Node {
         self.run_unit_call(UnitCall { cohort, reply_to, request, until: now.monotonic + held_back }, now);
     }
 
-    /// Answers a request from the applied state, which must be past all that the log held when this process started, or
-    /// proposes it.
+    /// Answers a request from the applied state, or proposes it. The unit must have applied everything that its log
+    /// held when this process started.
     fn run_unit_call(&mut self, call: UnitCall, now: Now) {
         let replica = self.replicas.get(&call.cohort).filter(|replica| replica.cohort.is_open());
         let Some(unit) = replica.and_then(|replica| replica.state.as_unit()) else {
@@ -150,7 +151,7 @@ impl Node {
         }
     }
 
-    /// Proposes a command to the unit's log, as its writer encoded it.
+    /// Proposes a command to the unit's log in the encoding of its writer.
     fn log_command(&mut self, call: UnitCall, now: Now) {
         let UnitCall { cohort, request: Request::Command(command), .. } = &call else { return };
         let (cohort, adds_values) =
@@ -188,7 +189,7 @@ impl Node {
         }
     }
 
-    /// Looks values up: at once if they are in memory, otherwise when the disk has been read.
+    /// Looks up values: immediately if they are in memory, otherwise by a read of the disk.
     fn look_up_values(&mut self, call: UnitCall, lookup: Lookup, now: Now) {
         let read = Read::Unit(lookup);
         match read.answer(Io::CacheOnly) {
@@ -202,8 +203,8 @@ impl Node {
         }
     }
 
-    /// Values were looked up. A value that can't be read is recorded in the unit's own log: another unit of the chain has
-    /// it, and the reader that finds it there puts it back.
+    /// Completes a lookup of values. A value that can't be read is recorded as damaged in the unit's own log. Another
+    /// unit of the chain has a copy, and a reader that finds the copy restores the value.
     pub(crate) fn values_found(&mut self, call: &UnitCall, answer: Result<Evaluated<Response>, ReadError>, now: Now) {
         let cohort = call.cohort;
         let reply = match answer {
@@ -248,14 +249,14 @@ impl Node {
         }
     }
 
-    /// Reads that have waited long enough are answered that there is no entry.
+    /// Replies "no entry" to reads that have waited long enough.
     pub(super) fn await_timers(&mut self, now: Now) {
         while let Some(call) = self.logs.units.awaits.take_due(now.monotonic) {
             self.reply(call.reply_to, Reply::Unwritten);
         }
     }
 
-    /// Retries requests that could not be carried out, if it is time.
+    /// Retries requests that could not be executed, if the retry is due.
     pub(super) fn retry_unit_calls(&mut self, now: Now) {
         if self.logs.units.retry_at <= now.monotonic {
             for call in std::mem::take(&mut self.logs.units.parked) {
@@ -264,14 +265,14 @@ impl Node {
         }
     }
 
-    /// A unit is open. The first units of a log begin here, in the epoch before its first projection; a recovery begins
-    /// the others.
+    /// Initializes an open unit if it belongs to its log's first projection, in the epoch before that projection. A
+    /// recovery initializes all other units.
     pub(crate) fn found_unit(&mut self, id: CohortId, now: Now) {
         let Some(replica) = self.replicas.get(&id).filter(|replica| replica.cohort.is_open()) else { return };
         let Some(unit) = replica.state.as_unit() else { return };
         self.logs.units.retry_at = now.monotonic;
         if !unit.is_blank() {
-            // It may have been given stripes before it was open.
+            // It may have received stripes before it was open.
             self.logs.has_work = true;
             return;
         }
@@ -302,7 +303,7 @@ impl Node {
         }
     }
 
-    /// The command that begins a unit of a log's first projection; none if it is one that recoveries begin.
+    /// The command that initializes a unit of a log's first projection; `None` for a unit that a recovery initializes.
     fn beginning_of(&self, unit: UnitId) -> Option<Bytes> {
         let mut logs = self.catalogue().logs().map(|(_, log)| &log.projection);
         let is_its = |projection: &&Projection| projection.units().contains(&unit);
