@@ -1,4 +1,4 @@
-//! CPU time that servers and the benchmark itself use meanwhile, and latencies as figures have them.
+//! CPU time of the servers and of the benchmark during a measurement, and latency percentiles.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use terminal::Stop;
 use super::report::tenths;
 use super::servers::Servers;
 
-/// CPU time that was used.
+/// Used CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cpu {
     pub(crate) servers: Option<Duration>,
@@ -30,7 +30,7 @@ impl Meter {
         Ok(Self { servers, client, before })
     }
 
-    /// Since the beginning.
+    /// CPU time since the start of the measurement.
     pub(crate) fn used(&self) -> Result<Cpu, Stop> {
         let since = |before: Option<Duration>, now: Option<Duration>| Some(now?.saturating_sub(before?));
         Ok(Cpu {
@@ -40,7 +40,7 @@ impl Meter {
     }
 }
 
-/// Of operations, in microseconds.
+/// Latency percentiles of operations, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Latencies {
     pub(crate) mean_us: f64,
@@ -51,7 +51,7 @@ pub(crate) struct Latencies {
 }
 
 impl Latencies {
-    /// Of a histogram, so many of whose units are a microsecond.
+    /// Percentiles of a histogram with this number of units per microsecond.
     pub(crate) fn of(histogram: &Histogram<u64>, a_microsecond: f64) -> Self {
         let quantile = |quantile| tenths(histogram.value_at_quantile(quantile) as f64 / a_microsecond);
         Self {
@@ -64,7 +64,7 @@ impl Latencies {
     }
 }
 
-/// CPU time of one of so many operations, in microseconds.
+/// CPU time per operation, in microseconds.
 pub(crate) fn per_operation(cpu: Option<Duration>, count: u64) -> Option<f64> {
     cpu.filter(|_| count > 0).map(|cpu| tenths(cpu.as_secs_f64() * 1e6 / count as f64))
 }

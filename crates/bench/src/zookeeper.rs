@@ -1,4 +1,4 @@
-//! `loggos bench zookeeper`: the ZooKeeper protocol, spoken by one program with whatever serves it.
+//! `loggos bench zookeeper`: measures any server of the ZooKeeper protocol with the same client.
 
 mod figures;
 mod load;
@@ -27,25 +27,25 @@ use super::{parse, plot};
 
 /// Requests of ZooKeeper clients: throughput, latency, CPU time of the servers.
 ///
-/// Every session has a connection, on which many requests are under way at one time. Reads and writes are spread over
-/// nodes below /loggos-bench, sessions over the servers. Each combination of the numbers given is a line of the table.
+/// Every session has a connection with several outstanding requests. Reads and writes are spread over the nodes below
+/// /loggos-bench, sessions over the servers. Each combination of the given numbers is one line of the table.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
-    /// The servers, of Loggos or of anything else that speaks the protocol.
+    /// Addresses of the servers: Loggos, or any other server of the protocol.
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     #[arg(default_value = "127.0.0.1:2181,127.0.0.1:2182,127.0.0.1:2183")]
     at: Vec<String>,
-    /// Sessions, with a connection each.
+    /// Number of sessions, with one connection each.
     #[arg(long, value_name = "C,...", value_delimiter = ',', default_value = "12", value_parser = parse::positive)]
     connections: Vec<usize>,
-    /// Requests under way in each session.
+    /// Outstanding requests per session.
     #[arg(long, value_name = "W,...", value_delimiter = ',', default_value = "256", value_parser = parse::positive)]
     outstanding: Vec<usize>,
-    /// How many of a hundred requests are reads (getData), at random.
+    /// Percentage of reads (getData), chosen at random.
     #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = "0")]
     #[arg(value_parser = clap::value_parser!(u8).range(..=100))]
     read_percent: Vec<u8>,
-    /// What the others are.
+    /// The kind of the other requests.
     #[arg(long, value_enum, value_name = "KIND", default_value = "set")]
     write: Write,
     /// Bytes of a node's data.
@@ -54,50 +54,50 @@ pub(crate) struct Arguments {
     /// Nodes that are read and set.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = parse::positive)]
     nodes: usize,
-    /// Leaves the nodes that were created: to see what many cost.
+    /// Keep the created nodes, to measure servers that hold many.
     #[arg(long)]
     keep: bool,
-    /// Measured seconds of each line.
+    /// Duration of each measurement, in seconds.
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = parse::seconds)]
     seconds: f64,
-    /// Seconds before, which don't count.
+    /// Warm-up before each measurement, in seconds.
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = parse::seconds)]
     warmup: f64,
-    /// The servers' processes, whose CPU time is measured.
+    /// Process ids of the servers, to measure their CPU time.
     #[arg(long, value_name = "PID,...", value_delimiter = ',', conflicts_with = "server_data")]
     server_pids: Vec<u32>,
-    /// The data directory of `loggos dev`, where the servers' processes are named.
+    /// Data directory of `loggos dev`, which holds the process ids of the servers.
     #[arg(long, value_name = "DIR")]
     server_data: Option<PathBuf>,
-    /// Measures so many pairs of each combination, A B A B ...: A is --at, B is --against. Ends each with medians,
-    /// ranges and the ratio of A to B.
+    /// Number of interleaved pairs (A B A B ...) per combination: A is --at, B is --against. Prints medians, ranges
+    /// and the ratio of A to B.
     #[arg(long, value_name = "N", requires = "against", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     pairs: Option<u16>,
-    /// The other servers.
+    /// Addresses of the servers to compare with.
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', requires = "pairs")]
     against: Vec<String>,
-    /// The processes of the other servers.
+    /// Process ids of the servers to compare with.
     #[arg(long, value_name = "PID,...", value_delimiter = ',', requires = "against", conflicts_with = "against_data")]
     against_pids: Vec<u32>,
-    /// The data directory of the other servers, if they are a `loggos dev`.
+    /// Data directory of the servers to compare with, if `loggos dev` runs them.
     #[arg(long, value_name = "DIR", requires = "against")]
     against_data: Option<PathBuf>,
-    /// Where the figures go as JSON, an object a line; `-` is standard output, and then there is no table.
+    /// Append the figures to this file as JSON, one object per line; `-` prints them instead of the table.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draws this run as SVG, and what is in the --json file already: throughput against the percentage of reads if
-    /// several are given, and latency against load otherwise.
+    /// Plot this run and the contents of the --json file as SVG: throughput by read percentage if several are given,
+    /// latency by load otherwise.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
-/// The requests that are no reads.
+/// The kinds of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Write {
-    /// setData of a node, at random.
+    /// setData of a random node.
     Set,
-    /// create of new nodes, below one for each session; they are deleted after the turn.
+    /// create of new nodes, below one node per session; they are deleted after the measurement.
     Create,
 }
 
@@ -131,7 +131,7 @@ impl Arguments {
     }
 }
 
-/// Who is measured.
+/// One side of a comparison.
 struct Side {
     name: Option<&'static str>,
     endpoints: Vec<String>,
@@ -145,7 +145,7 @@ impl Side {
     }
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
     let sessions = LocalSet::new();
     unless_interrupted(sessions.run_until(async {
@@ -167,7 +167,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
     .await
 }
 
-/// A run under way.
+/// A running benchmark.
 struct Run<'a> {
     arguments: &'a Arguments,
     report: Report,
@@ -222,7 +222,7 @@ impl Run<'_> {
         Ok(figures)
     }
 
-    /// Draws what was measured. A run in which nothing was done is none that went well.
+    /// Writes the plot. A run without completed operations is an error.
     fn finish(self) -> Result<(), Stop> {
         drop(self.progress);
         if let Some(file) = &self.arguments.plot {

@@ -1,4 +1,4 @@
-//! What a turn came to: a line of the table, an object of JSON, a side of a comparison, a place in a figure.
+//! The result of a measurement: a table row, a JSON object, a side of a comparison, a point of a plot.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,11 +14,11 @@ use crate::report::{Line, or_dash, tenths};
 use crate::servers::load_average;
 use crate::statistics::Spread;
 
-/// What the sessions do.
+/// The load that the sessions generate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Shape {
     pub(super) connections: usize,
-    /// Requests under way in each.
+    /// Outstanding requests per session.
     pub(super) outstanding: usize,
     pub(super) read_percent: u8,
     pub(super) write: Write,
@@ -46,11 +46,11 @@ impl fmt::Display for Shape {
     }
 }
 
-/// What a turn came to, as JSON has it. The fields are a promise to scripts.
+/// The result of a measurement as JSON. Scripts rely on the field names.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Figures {
     bench: &'static str,
-    /// Which side of a comparison it is.
+    /// The side of a comparison.
     side: Option<&'static str>,
     operation: &'static str,
     #[serde(flatten)]
@@ -61,11 +61,11 @@ pub(super) struct Figures {
     #[serde(flatten)]
     latencies: Option<Latencies>,
     errors: u64,
-    /// The longest time in which no session had a reply.
+    /// The longest time without a reply to any session.
     longest_gap_us: u64,
-    /// Of all servers together.
+    /// CPU time per operation of all servers together.
     server_cpu_us_per_operation: Option<f64>,
-    /// Of the benchmark itself.
+    /// CPU time per operation of the benchmark itself.
     client_cpu_us_per_operation: Option<f64>,
     load_average: Option<f64>,
     #[serde(skip)]
@@ -148,7 +148,7 @@ impl Compared for Figures {
     }
 }
 
-/// One measurement: what a figure needs of it.
+/// The fields of a measurement that a plot uses.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct Measured {
     side: Option<String>,
@@ -178,7 +178,7 @@ impl Measured {
         self.side.as_ref().map_or_else(String::new, |side| format!("{side}: "))
     }
 
-    /// Its place on a curve of latency against load.
+    /// Its point in a plot of latency by load.
     pub(super) fn place(&self) -> Place {
         Place {
             curve: format!("{}{}, {}% reads, {} B", self.side(), self.operation, self.read_percent, self.value_bytes),
@@ -190,7 +190,7 @@ impl Measured {
         }
     }
 
-    /// Curves of throughput against the percentage of reads: medians of what was measured several times.
+    /// Curves of throughput by read percentage, with the medians of repeated measurements.
     pub(super) fn by_reads(measured: &[Self]) -> BTreeMap<String, Vec<(f64, f64)>> {
         let mut curves: BTreeMap<String, BTreeMap<u8, Vec<f64>>> = BTreeMap::new();
         for measured in measured {

@@ -1,4 +1,4 @@
-//! What the sessions of a turn do: requests one after the other, so many under way at one time in each session.
+//! The load of a measurement: each session keeps a fixed number of requests outstanding.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -21,26 +21,26 @@ use crate::SEED;
 use crate::recorder::Recorder;
 use crate::workload::value;
 
-/// The node below which a benchmark has its own.
+/// The parent of all nodes of benchmarks.
 const ROOT: &str = "/loggos-bench";
-/// Requests under way while nodes are prepared or removed.
+/// Outstanding requests while nodes are created or deleted.
 const PREPARING: usize = 256;
-/// A session whose connection was lost waits so long before it is replaced by one at the next server.
+/// Delay before a session that lost its connection is replaced by one at the next server.
 const PAUSE_AFTER_LOSS: Duration = Duration::from_millis(20);
-/// Requests under way at the end of a turn are given up after this.
+/// Timeout of outstanding requests at the end of a measurement.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(10);
 
 const EVERYONE: AclRecord<'static> =
     AclRecord { perms: 31, id: IdRecord { scheme: Some("world"), id: Some("anyone") } };
 
-/// The sessions of a turn, on one thread: this wants a [`LocalSet`](tokio::task::LocalSet).
+/// The sessions of a measurement, on one thread: requires a [`LocalSet`](tokio::task::LocalSet).
 pub(super) struct Sessions {
     is_over: Rc<Cell<bool>>,
     sessions: JoinSet<Worker>,
 }
 
 impl Sessions {
-    /// Opens all sessions, spread over the servers, and sets them to work.
+    /// Opens all sessions, spread over the servers, and starts them.
     pub(super) async fn begin(endpoints: &[String], shape: Shape, recorder: &Rc<Recorder>) -> Result<Self, Stop> {
         let (is_over, data) = (Rc::new(Cell::new(false)), value(shape.value_bytes));
         let mut workers = Vec::with_capacity(shape.connections);
@@ -49,7 +49,7 @@ impl Sessions {
             let first = number % endpoints.len();
             endpoints.rotate_left(first);
             let mut session = Session::open(&endpoints[0]).await?;
-            // The nodes that others created are there from now on.
+            // A sync: the nodes that other sessions created are visible after it.
             session.call(&Request::Sync(Sync { path: ROOT })).await?;
             let parent = format!("{ROOT}/created-{number}");
             if shape.write == Write::Create {
@@ -73,7 +73,7 @@ impl Sessions {
         Ok(Self { is_over, sessions })
     }
 
-    /// Waits for the requests under way, and removes what was created unless it is to stay.
+    /// Waits for the outstanding requests, and deletes the created nodes unless they are kept.
     pub(super) async fn end(mut self, keep: bool) -> Result<(), Stop> {
         self.is_over.set(true);
         let mut workers = Vec::new();
@@ -99,7 +99,7 @@ impl Sessions {
     }
 }
 
-/// Creates the nodes that are read and set, with values of the size wanted.
+/// Creates the nodes that are read and set, with values of the configured size.
 pub(super) async fn prepare(endpoint: &str, nodes: usize, value_bytes: usize) -> Result<(), Stop> {
     let mut session = Session::open(endpoint).await?;
     exists(session.call(&create(ROOT, b"")).await)?;
@@ -111,7 +111,7 @@ pub(super) async fn prepare(endpoint: &str, nodes: usize, value_bytes: usize) ->
     Ok(())
 }
 
-/// Pushes a request for each path, and checks each outcome.
+/// Sends a request for each path, and checks each result.
 async fn pipeline(
     session: &mut Session,
     paths: impl Iterator<Item = String>,
@@ -161,10 +161,10 @@ const fn remove(path: &str) -> Request<'_> {
 
 /// One session.
 struct Worker {
-    /// Its server first, then those that it goes to when it loses that one.
+    /// Its server, then those to fail over to.
     endpoints: Vec<String>,
     session: Option<Session>,
-    /// The node below which it creates others.
+    /// The parent of the nodes that it creates.
     parent: String,
     created: u64,
     shape: Shape,
@@ -173,7 +173,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Works until it is over; a session that was lost is replaced by another.
+    /// Runs until the end of the measurement; a lost session is replaced.
     async fn work(mut self, recorder: Rc<Recorder>, is_over: Rc<Cell<bool>>) -> Self {
         let mut began = VecDeque::with_capacity(self.shape.outstanding);
         while !is_over.get() {
@@ -204,7 +204,7 @@ impl Worker {
         self
     }
 
-    /// Keeps requests under way until it is over and all are answered.
+    /// Keeps requests outstanding until the measurement ends, then waits for all replies.
     async fn requests(
         &mut self,
         session: &mut Session,

@@ -1,4 +1,4 @@
-//! One session of the ZooKeeper protocol, with many requests under way.
+//! One session of the ZooKeeper protocol, with many outstanding requests.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,11 +10,11 @@ use coordination::jute::{
 };
 use tokio::net::TcpStream;
 
-/// Replies above this size are no benchmark's.
+/// Maximum size of a reply.
 const FRAME_BYTES_MAX: usize = 64 << 20;
-/// Bytes that are read at once.
+/// Size of the receive buffer.
 const READ_BYTES: usize = 64 << 10;
-/// The session timeout that is asked for: no run is so slow that the session expires in it.
+/// Requested session timeout: long enough that no session expires during a run.
 const SESSION_TIMEOUT_MS: i32 = 30_000;
 const LAST_XID: i32 = i32::MAX - 1;
 
@@ -23,11 +23,11 @@ pub(super) struct Session {
     stream: TcpStream,
     frames: Frames,
     writer: Writer,
-    /// What is still to be sent.
+    /// Bytes to send.
     output: BytesMut,
     input: Vec<u8>,
     next_xid: i32,
-    /// The xids of the requests under way, in order.
+    /// The xids of the outstanding requests, in order.
     under_way: VecDeque<i32>,
 }
 
@@ -81,7 +81,7 @@ impl Session {
         self.under_way.len()
     }
 
-    /// The next reply that was received: the outcome of the oldest request under way.
+    /// The next received reply: the result of the oldest outstanding request.
     pub(super) fn next_reply(&mut self) -> Result<Option<Result<(), sdk::Error>>, sdk::Error> {
         while let Some(frame) = self.next_frame()? {
             let header = ReplyHeader::decode(&mut Reader::new(&frame)).map_err(|error| malformed(&error))?;
@@ -96,7 +96,7 @@ impl Session {
         Ok(None)
     }
 
-    /// Sends one request, and waits for its reply; no other may be under way.
+    /// Sends one request and waits for its reply; no other may be outstanding.
     pub(super) async fn call(&mut self, request: &Request<'_>) -> Result<(), sdk::Error> {
         self.push(request);
         loop {
@@ -107,7 +107,7 @@ impl Session {
         }
     }
 
-    /// Waits until bytes can be sent or received, and sends and receives what can be.
+    /// Waits until the socket is ready, then sends and receives without blocking.
     pub(super) async fn transfer(&mut self) -> Result<(), sdk::Error> {
         let lost = |error: io::Error| sdk::Error::Unavailable(format!("the connection is lost: {error}"));
         let has_sent = !self.output.is_empty() && self.send().map_err(lost)?;
@@ -127,7 +127,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends what the socket takes; true if that is all.
+    /// Sends until the socket is full; true if everything was sent.
     fn send(&mut self) -> io::Result<bool> {
         match self.stream.try_write(&self.output) {
             Ok(count) => self.output.advance(count),
@@ -160,7 +160,7 @@ fn malformed(error: &coordination::jute::DecodeError) -> sdk::Error {
     sdk::Error::Unavailable(format!("a reply can't be read: {error}"))
 }
 
-/// What an error code in a reply means for a benchmark.
+/// Describes an error code of a reply.
 fn outcome(code: i32) -> Result<(), sdk::Error> {
     if code == 0 {
         return Ok(());
