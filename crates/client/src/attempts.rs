@@ -122,6 +122,9 @@ impl Attempts {
             self.doubt();
         }
         self.note(&fault);
+        if self.in_doubt && self.effect == Effect::AppendsOnce {
+            return Next::GiveUp(Error::OutcomeUnknown(fault.reason()));
+        }
         match fault {
             Fault::Definite(error) => Next::GiveUp(self.definite(error)),
             Fault::UnknownSession => self.after_unknown_session(left),
@@ -332,6 +335,16 @@ mod tests {
         let mut attempts = attempts(Effect::Writes, 1);
         assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
         assert!(matches!(after(&mut attempts, Fault::UnknownSession, PLENTY), Next::GiveUp(Error::OutcomeUnknown(_))));
+    }
+
+    #[test]
+    fn an_append_once_is_repeated_only_if_it_was_not_executed() {
+        for doubt in [lost(), Fault::Silent, Fault::Unknown("the leader changed".into())] {
+            let mut attempts = attempts(Effect::AppendsOnce, 3);
+            assert!(matches!(after(&mut attempts, not_sent(), PLENTY), Next::Retry { .. }));
+            assert!(matches!(after(&mut attempts, Fault::Overloaded("full".into()), PLENTY), Next::Retry { .. }));
+            assert!(matches!(after(&mut attempts, doubt, PLENTY), Next::GiveUp(Error::OutcomeUnknown(_))));
+        }
     }
 
     #[test]

@@ -45,6 +45,9 @@ pub enum Effect {
     /// Appends to a shared log. A retry may append a second time, and readers deliver the entry once because of the
     /// caller's stamp.
     Appends,
+    /// Appends to a shared log, and is never repeated after an attempt that may have been executed: then the call ends
+    /// with [`Error::OutcomeUnknown`].
+    AppendsOnce,
 }
 
 /// The expected response time.

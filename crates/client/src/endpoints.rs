@@ -141,6 +141,12 @@ impl Endpoints {
         self.all[endpoint].heard_at <= moment
     }
 
+    /// Whether new calls are sent over this connection.
+    pub(crate) fn is_in_use(&self, link: Link) -> bool {
+        let is_open = matches!(self.all[link.endpoint].connection, Connection::There(this) if this == link);
+        is_open && self.preferred == link.endpoint
+    }
+
     /// Records the response time of a prompt request.
     pub(crate) fn took(&mut self, latency: Duration) {
         let Duration(average) = self.latency;

@@ -390,6 +390,11 @@ impl<Q: Clone, A> Client<Q, A> {
             let time = call.attempts.attempt_time(self.endpoints.long_patience(bytes(&call.task)));
             return self.calls.set_alarm(id, (sent_at + time).max(now + Duration(1)));
         }
+        // Such a call can't be repeated elsewhere. It waits as long as its endpoint is used for other calls.
+        if !is_silent && is_once(&call.task) && self.endpoints.is_in_use(link) {
+            let time = self.endpoints.long_patience(0);
+            return self.calls.set_alarm(id, now + time);
+        }
         if is_silent {
             self.endpoints.pass_over(link.endpoint, now);
             self.leave_if_silent(id, link, now);
@@ -470,6 +475,10 @@ fn newer<Q>(known: &Seen, call: &Call<Q>, asked: Option<SeenPlace>, shown: &Show
     // between cohorts.
     let is_insisted = call.insists.is_some_and(|place| place.cohort > newer.cohort);
     (!was_asked_for && !is_insisted).then_some(newer)
+}
+
+fn is_once<Q>(task: &Task<Q>) -> bool {
+    matches!(task, Task::Ask(Ask { effect: Effect::AppendsOnce, .. }))
 }
 
 fn pace<Q>(task: &Task<Q>) -> Pace {

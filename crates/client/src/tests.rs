@@ -374,7 +374,8 @@ fn whatever_happens_each_call_ends_once() {
         for step in 0..400_u32 {
             match random.below(10) {
                 0..3 => {
-                    let effect = [Effect::Reads, Effect::Repeatable, Effect::Writes][random.below(3) as usize];
+                    let effect = [Effect::Reads, Effect::Repeatable, Effect::Writes, Effect::AppendsOnce]
+                        [random.below(4) as usize];
                     bed.ask(effect, ["a", "m", "z"][random.below(3) as usize], step);
                     begun += 1;
                 }
@@ -533,4 +534,36 @@ fn an_append_that_is_tried_again_knows_whether_it_is_in_doubt() {
     assert_eq!(bed.in_doubt, [false, false, true]);
     bed.answer(third.attempt, Err(Fault::Definite(Error::NotFound("no such log".into()))));
     assert_eq!(bed.ended(), [(id, Err(Error::OutcomeUnknown("no such log".into())), true)]);
+}
+
+/// It waits for an endpoint that answers other calls, and ends in doubt when the others go elsewhere.
+#[test]
+fn append_once_waits_while_its_endpoint_is_used() {
+    let mut bed = Bed::new(3);
+    let id = bed.ask(Effect::AppendsOnce, "", 7);
+    let once = bed.one_sent();
+    for _ in 0..30 {
+        bed.pass(100);
+        bed.ask(Effect::Reads, "k", 1);
+        let read = bed.one_sent();
+        bed.answer(read.attempt, Ok(Answer::Of(1)));
+        bed.ended();
+    }
+    bed.ask(Effect::Reads, "k", 1);
+    assert_eq!(bed.one_sent().link, once.link);
+    bed.pass(1_500);
+    assert!(bed.sent().iter().all(|left| left.request == Some(1)), "only the read is repeated");
+    assert!(matches!(&bed.ended()[..], [(ended, Err(Error::OutcomeUnknown(_)), true)] if *ended == id));
+}
+
+#[test]
+fn append_once_gives_up_at_a_silent_endpoint() {
+    let mut bed = Bed::new(3);
+    bed.ask(Effect::AppendsOnce, "", 7);
+    let first = bed.one_sent();
+    bed.answer(first.attempt, Err(Fault::Unavailable("no projection".into())));
+    assert_ne!(bed.one_sent().link.endpoint, first.link.endpoint, "nothing was done");
+    bed.pass(1_000);
+    assert_eq!(bed.sent(), []);
+    assert!(matches!(&bed.ended()[..], [(_, Err(Error::OutcomeUnknown(_)), true)]));
 }

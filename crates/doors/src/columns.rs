@@ -11,7 +11,8 @@ use api::servers::columns_server::Columns;
 use base::Durability;
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, RangeDescription, TableDescription};
 use machine::Kind;
-use node::request::{Ask, Request, Response};
+use node::request::{Ask, Request, Response, validate_client, validate_translation_server};
+use sharedlog::validate::TRANSLATION_SERVER_KEY;
 use tablets::TableResponse;
 use tablets::request::{Scan, TableRequest};
 use tonic::Status;
@@ -57,7 +58,9 @@ pub(crate) async fn ask<T, G: Gateway>(
     asked: Request,
 ) -> Result<Response, Status> {
     let refusal = |failure| refusal::status(&failure);
-    node::request::validate_client(&asked).map_err(refusal)?;
+    let is_translation_server = request.metadata().contains_key(TRANSLATION_SERVER_KEY);
+    let validate = if is_translation_server { validate_translation_server } else { validate_client };
+    validate(&asked).map_err(refusal)?;
     let call = Call::of(request)?;
     // The node accounts for the decoded request from here on.
     call.message_taken();

@@ -10,6 +10,7 @@ use api::log::log_entry::Content;
 use api::log::{self as message, AppendStreamRequest, StreamedAppend, append_answer};
 use bytes::Bytes;
 use served::Served;
+use sharedlog::validate::{COORDINATION_LOG, TRANSLATION_SERVER_KEY};
 use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Streaming};
@@ -87,6 +88,25 @@ async fn what_was_appended_is_read() {
     let marks: Vec<_> = entries.iter().map(|entry| (entry.position, entry.content.clone())).collect();
     let trimmed = |before| Some(Content::Trimmed(message::Trimmed { before }));
     assert_eq!(marks, [(0, trimmed(1)), (1, trimmed(0))]);
+}
+
+/// The node of this test has no coordination log, so a request that passes the check fails as one of an unknown log.
+#[tokio::test]
+async fn only_translation_servers_change_the_coordination_log() {
+    let served = Served::start().await;
+    let mut log = served.log().await;
+    let mut code = async |name: &str, key: Option<&'static str>| {
+        let mut request = tonic::Request::new(message::AppendRequest { log: name.into(), ..append(&["r"]) });
+        if let Some(key) = key {
+            request.metadata_mut().insert(key, "1".parse().expect("a value"));
+        }
+        log.append(request).await.map_or_else(|status| status.code(), |_| Code::Ok)
+    };
+    let key = Some(TRANSLATION_SERVER_KEY);
+    assert_eq!(code(COORDINATION_LOG, None).await, Code::InvalidArgument);
+    assert_eq!(code(COORDINATION_LOG, key).await, Code::NotFound);
+    assert_eq!(code("l", None).await, Code::Ok);
+    assert_eq!(code("l", key).await, Code::InvalidArgument);
 }
 
 #[tokio::test]

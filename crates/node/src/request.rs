@@ -80,6 +80,17 @@ pub fn validate_client(request: &Request) -> Result<(), Failure> {
     validate(request)
 }
 
+/// Validates a request of a translation server, which may change the log of the coordination service, and no other.
+///
+/// # Errors
+/// [`Failure::Invalid`] with a description of the problem.
+pub fn validate_translation_server(request: &Request) -> Result<(), Failure> {
+    if let Request::Log(request) = request {
+        sharedlog::validate::check_translation_server(request)?;
+    }
+    validate(request)
+}
+
 /// Checks a request's form and limits.
 ///
 /// # Errors

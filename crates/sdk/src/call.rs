@@ -8,9 +8,11 @@ use api::columns::columns_client::ColumnsClient;
 use api::log::ListLogsRequest;
 use api::log::log_client::LogClient;
 use client::{Answer, Fault, Sent};
+use sharedlog::validate::TRANSLATION_SERVER_KEY;
 use tokio::time::timeout;
-use tonic::Request;
+use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::Channel;
+use tonic::{Extensions, Request};
 
 use crate::request::{
     Asked, LogAsked, LogTold, Told, get_after, row_told, rows_told, session_opened, session_stamp, stamped,
@@ -81,7 +83,8 @@ async fn begin(channel: Channel, sent: Sent<Asked>, time: Duration) -> Result<An
         Asked::ListNodes(request) => {
             Told::Nodes(AdminClient::new(channel).list_nodes(timed(request, time)).await?.into_inner())
         }
-        Asked::Log(asked) => Told::Log(ask_log(channel, asked, time).await?),
+        Asked::Log(asked) => Told::Log(ask_log(channel, asked, time, &MetadataMap::new()).await?),
+        Asked::CoordinationLog(asked) => Told::Log(ask_log(channel, asked, time, &translation_server()).await?),
         Asked::Status(request) => {
             Told::Status(Box::new(AdminClient::new(channel).status(timed(request, time)).await?.into_inner()))
         }
@@ -93,24 +96,45 @@ pub(crate) fn logs(channel: Channel) -> LogClient<Channel> {
     LogClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX)
 }
 
-async fn ask_log(channel: Channel, asked: LogAsked, time: Duration) -> Result<LogTold, tonic::Status> {
+async fn ask_log(
+    channel: Channel,
+    asked: LogAsked,
+    time: Duration,
+    metadata: &MetadataMap,
+) -> Result<LogTold, tonic::Status> {
+    fn with<Q>(request: Q, time: Duration, metadata: &MetadataMap) -> Request<Q> {
+        let mut request = Request::from_parts(metadata.clone(), Extensions::new(), request);
+        request.set_timeout(time);
+        request
+    }
     let mut door = logs(channel);
     Ok(match asked {
-        LogAsked::Create(request) => LogTold::Created(door.create_log(timed(request, time)).await?.into_inner()),
-        LogAsked::List => LogTold::Logs(door.list_logs(timed(ListLogsRequest {}, time)).await?.into_inner()),
-        LogAsked::Describe(request) => LogTold::Log(door.describe_log(timed(request, time)).await?.into_inner()),
-        LogAsked::Append(request) => LogTold::Appended(door.append(timed(request, time)).await?.into_inner()),
-        LogAsked::Read(request) => LogTold::Entries(door.read(timed(request, time)).await?.into_inner()),
-        LogAsked::Tail(request) => LogTold::Tail(door.tail(timed(request, time)).await?.into_inner()),
+        LogAsked::Create(request) => {
+            LogTold::Created(door.create_log(with(request, time, metadata)).await?.into_inner())
+        }
+        LogAsked::List => LogTold::Logs(door.list_logs(with(ListLogsRequest {}, time, metadata)).await?.into_inner()),
+        LogAsked::Describe(request) => {
+            LogTold::Log(door.describe_log(with(request, time, metadata)).await?.into_inner())
+        }
+        LogAsked::Append(request) => LogTold::Appended(door.append(with(request, time, metadata)).await?.into_inner()),
+        LogAsked::Read(request) => LogTold::Entries(door.read(with(request, time, metadata)).await?.into_inner()),
+        LogAsked::Tail(request) => LogTold::Tail(door.tail(with(request, time, metadata)).await?.into_inner()),
         LogAsked::Trim(request) => {
-            door.trim(timed(request, time)).await?;
+            door.trim(with(request, time, metadata)).await?;
             LogTold::Trimmed
         }
         LogAsked::TrimPosition(request) => {
-            door.trim_position(timed(request, time)).await?;
+            door.trim_position(with(request, time, metadata)).await?;
             LogTold::Trimmed
         }
     })
+}
+
+/// Marks a request as one of a translation server.
+fn translation_server() -> MetadataMap {
+    let mut metadata = MetadataMap::new();
+    metadata.insert(TRANSLATION_SERVER_KEY, MetadataValue::from_static("1"));
+    metadata
 }
 
 fn timed<Q>(request: Q, time: Duration) -> Request<Q> {

@@ -10,6 +10,7 @@ use api::log as message;
 use bytes::Bytes;
 use client::Error;
 use sharedlog::snapshot::is_of_snapshot;
+use sharedlog::validate::COORDINATION_LOG;
 
 use crate::Client;
 use crate::client_api::unexpected;
@@ -102,13 +103,21 @@ impl Entry {
 pub struct Log {
     client: Client,
     name: String,
+    /// Whether requests are marked as those of a translation server.
+    is_coordination: bool,
 }
 
 impl Client {
     /// A handle for the log with this name, which may not exist yet.
     #[must_use]
     pub fn log(&self, name: impl Into<String>) -> Log {
-        Log { client: self.clone(), name: name.into() }
+        Log { client: self.clone(), name: name.into(), is_coordination: false }
+    }
+
+    /// A handle for the log of the coordination service, for its translation servers: they may append to it and trim it.
+    #[must_use]
+    pub fn coordination_log(&self) -> Log {
+        Log { client: self.clone(), name: COORDINATION_LOG.into(), is_coordination: true }
     }
 
     /// Lists the names of the logs, sorted.
@@ -177,6 +186,19 @@ impl Log {
 
     async fn append_batch(&self, records: Vec<Bytes>) -> Result<u64, Error> {
         let stamp = Some(self.client.stamps.next(&self.name));
+        self.append_stamped(records, stamp).await
+    }
+
+    /// Appends records as one batch at one position, and returns the position. Unlike [`Log::append`] it is not retried
+    /// once the batch may be in the log, and the batch has no stamp: for applications that detect duplicates themselves.
+    ///
+    /// # Errors
+    /// [`Error`]. After [`Error::OutcomeUnknown`] the batch may be in the log, or may yet be appended.
+    pub async fn append_once(&self, records: Vec<Bytes>) -> Result<u64, Error> {
+        self.append_stamped(records, None).await
+    }
+
+    async fn append_stamped(&self, records: Vec<Bytes>, stamp: Option<message::Stamp>) -> Result<u64, Error> {
         let append = message::AppendRequest { log: self.name.clone(), records, stamp };
         match self.ask(LogAsked::Append(append)).await? {
             LogTold::Appended(answer) => Ok(answer.position),
@@ -249,7 +271,8 @@ impl Log {
     }
 
     async fn ask(&self, asked: LogAsked) -> Result<LogTold, Error> {
-        match self.client.ask(Asked::Log(asked)).await? {
+        let asked = if self.is_coordination { Asked::CoordinationLog(asked) } else { Asked::Log(asked) };
+        match self.client.ask(asked).await? {
             Told::Log(told) => Ok(told),
             other => Err(unexpected(&other)),
         }

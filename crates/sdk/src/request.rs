@@ -39,6 +39,8 @@ pub(crate) enum Asked {
     RemoveNode(RemoveNodeRequest),
     ListNodes(ListNodesRequest),
     Log(LogAsked),
+    /// A request of a translation server.
+    CoordinationLog(LogAsked),
 }
 
 /// A request about a shared log.
@@ -47,7 +49,7 @@ pub(crate) enum LogAsked {
     Create(log::CreateLogRequest),
     List,
     Describe(log::DescribeLogRequest),
-    /// The caller sets the stamp, for retries.
+    /// The caller sets the stamp, for retries. Without one it is never repeated.
     Append(log::AppendRequest),
     Read(log::ReadRequest),
     Tail(log::TailRequest),
@@ -90,6 +92,7 @@ impl LogAsked {
         match self {
             Self::Create(_) | Self::Trim(_) | Self::TrimPosition(_) => Effect::Repeatable,
             Self::List | Self::Describe(_) | Self::Read(_) | Self::Tail(_) => Effect::Reads,
+            Self::Append(append) if append.stamp.is_none() => Effect::AppendsOnce,
             Self::Append(_) => Effect::Appends,
         }
     }
@@ -122,7 +125,7 @@ impl Asked {
             Self::ListTables | Self::DescribeTable(_) | Self::Scan(_) | Self::Status(_) => (Effect::Reads, Pace::Slow),
             Self::Get(_) => (Effect::Reads, Pace::Prompt),
             Self::Write(_) | Self::DeleteRow(_) => (Effect::Writes, Pace::Prompt),
-            Self::Log(request) => (request.effect(), request.pace()),
+            Self::Log(request) | Self::CoordinationLog(request) => (request.effect(), request.pace()),
         };
         let (table, key, bytes) = match &self {
             Self::Get(request) => (request.table.clone(), request.key.clone(), 0),
@@ -135,7 +138,7 @@ impl Asked {
                 let begin = request.continuation.clone().unwrap_or_else(|| request.from.clone());
                 (request.table.clone(), begin, 0)
             }
-            Self::Log(request) => (String::new(), Bytes::new(), request.bytes()),
+            Self::Log(request) | Self::CoordinationLog(request) => (String::new(), Bytes::new(), request.bytes()),
             _ => (String::new(), Bytes::new(), 0),
         };
         let anywhere = match &self {

@@ -11,6 +11,11 @@ use crate::{ClientId, Position, Stamp};
 /// The log of the coordination service. Clients may read it; only the service changes it.
 pub const COORDINATION_LOG: &str = "zookeeper";
 
+/// The gRPC metadata key of requests of translation servers, which may change the log of the coordination service. The
+/// value does not matter. The key protects against accidents only: clients are not authenticated, so that any of them can
+/// send it.
+pub const TRANSLATION_SERVER_KEY: &str = "loggos-translation-server";
+
 /// Refuses a client's request to change the log of the coordination service.
 ///
 /// # Errors
@@ -20,6 +25,19 @@ pub fn check_not_reserved(request: &LogRequest) -> Result<(), Failure> {
         return refuse(format!("log {COORDINATION_LOG} is reserved for the coordination service"));
     }
     Ok(())
+}
+
+/// Refuses a translation server's request to change a log, unless it appends to the log of the coordination service or
+/// trims it.
+///
+/// # Errors
+/// [`Failure::Invalid`].
+pub fn check_translation_server(request: &LogRequest) -> Result<(), Failure> {
+    match request {
+        LogRequest::Append { log, .. } | LogRequest::Trim { log, .. } if log == COORDINATION_LOG => Ok(()),
+        request if !request.changes() => Ok(()),
+        _ => refuse(format!("a translation server can only append to log {COORDINATION_LOG} and trim it")),
+    }
 }
 
 /// Checks the form and the limits of a request about a log.
