@@ -14,6 +14,7 @@
 //! | [`state`] | the replicated state machine: tree, sessions, deduplication; snapshots |
 //! | [`watches`] | which connections are notified of which changes |
 //! | [`server`] | the server between its clients and the log |
+//! | [`log_port`] | the log as a server uses it: requests, following, snapshots |
 //!
 //! The order of checks, the error codes and the fields of a stat match Apache ZooKeeper 3.9, because clients rely on
 //! them.
@@ -26,6 +27,7 @@ pub mod entry;
 mod error;
 pub mod jute;
 pub mod limits;
+pub mod log_port;
 pub mod path;
 pub mod server;
 pub mod session;

@@ -9,6 +9,10 @@ use super::{Action, Membership, Origin, Server};
 use crate::entry::{Batch, Item, Position};
 use crate::tree::{Kind, NodeRef};
 
+/// Delay before a failed snapshot is repeated, in ticks. It doubles with each failure: a state that is too large for a
+/// snapshot appends many parts each time.
+const SNAPSHOT_RETRY_TICKS: u64 = 10;
+const SNAPSHOT_RETRY_MAX: Duration = Duration::from_millis(600_000);
 /// Maximum number of nodes collected at once, to leave room for client writes.
 const COLLECTED_AT_ONCE_MAX: usize = 1_000;
 
@@ -28,6 +32,8 @@ impl Collector {
 #[derive(Debug, Default)]
 pub(super) struct Snapshotter {
     under_way: Option<UnderWay>,
+    /// Failures since the last snapshot that succeeded.
+    failures: u32,
     /// Back-off after a failed snapshot.
     not_before: Monotonic,
 }
@@ -117,6 +123,7 @@ impl Server {
             return;
         }
         if let Some(UnderWay { next, .. }) = self.snapshotter.under_way.take() {
+            self.snapshotter.failures = 0;
             self.state.end_snapshot();
             self.batcher.gather(Item::SnapshotKept { next }, None, Origin::None);
             self.actions.push(Action::Trim { below: next });
@@ -125,8 +132,11 @@ impl Server {
 
     pub(super) fn snapshot_failed(&mut self, next: Position) {
         if self.is_in_progress(next) {
-            self.snapshotter.under_way = None;
-            self.snapshotter.not_before = self.now.monotonic + Duration(10 * self.config.tick.0);
+            let snapshotter = &mut self.snapshotter;
+            let delay = (SNAPSHOT_RETRY_TICKS * self.config.tick.0).saturating_mul(1 << snapshotter.failures.min(20));
+            snapshotter.under_way = None;
+            snapshotter.failures += 1;
+            snapshotter.not_before = self.now.monotonic + Duration(delay).min(SNAPSHOT_RETRY_MAX);
             self.state.end_snapshot();
         }
     }

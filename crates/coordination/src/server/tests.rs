@@ -942,6 +942,26 @@ fn late_events_of_a_cancelled_snapshot_are_ignored() {
     assert_eq!(bench.trimmed, Some(second));
 }
 
+/// A state that is too large for a snapshot must not fill the log with parts.
+#[test]
+fn failed_snapshots_back_off() {
+    let mut bench = Bench::with(vec![Config { snapshot_after_bytes: Some(2_000), ..config(1) }]);
+    bench.open(0, 1);
+    bench.withheld = Some(Vec::new());
+    let mut begun = Vec::new();
+    while begun.len() < 12 {
+        bench.ask(1, create("/s-", 2)).unwrap();
+        bench.pass(1_000);
+        if let Some((next, 0)) = bench.withheld.as_mut().unwrap().pop() {
+            begun.push(bench.now);
+            bench.event(0, Event::SnapshotFailed { next });
+        }
+    }
+    let delays: Vec<u64> = begun.windows(2).map(|pair| (pair[1] - pair[0]) / 1_000 / MS).collect();
+    assert!(delays[0] <= 10 && delays.is_sorted(), "{delays:?}");
+    assert!((595..=605).contains(&delays[10]), "{delays:?}");
+}
+
 #[test]
 fn a_removed_server_rejoins() {
     let mut bench = Bench::new(1);

@@ -210,7 +210,10 @@ fn run_node(config: &Config) -> Result<End, StartError> {
     let gateway = MachineGateway::new(Arc::clone(&inbox), views);
     let founded = founding::founded(config, &identity);
     if let (Some(socket), Some(address)) = (zookeeper_socket, config.listen.zookeeper) {
-        zookeeper::start(socket, zookeeper_settings(config, &identity, address), gateway.clone())?;
+        let gateway = gateway.clone();
+        zookeeper::start(socket, zookeeper_settings(config, &identity, address), |completions| {
+            zookeeper::NodeTransport::new(gateway, completions)
+        })?;
     }
     let doors = Doors::start(listeners, gateway, answers, founded, observer, onlooker)?;
     stop_on_signals(inbox)?;

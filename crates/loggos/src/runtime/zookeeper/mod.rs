@@ -8,29 +8,32 @@
 //! | file | contents |
 //! |---|---|
 //! | [`clients`] | sockets, framing, limits |
-//! | [`log`] | the coordination log: appends, following, snapshots |
+//! | [`transport`] | how requests reach the coordination log |
 //! | [`commands`] | the four-letter commands |
 
 mod clients;
 mod commands;
-mod log;
+mod transport;
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use base::{Duration, Monotonic};
+use base::{Duration, Monotonic, Now};
+use coordination::log_port::{LogPort, Output as LogOutput};
 use coordination::server::{Action, Config, ConnectionId, Event, Server};
 use coordination::state::State;
+use machine::Failure;
 use mio::{Events, Poll, Token, Waker};
+use node::request::Response;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use super::gateway::{Completions, MachineGateway};
+use super::gateway::Completions;
 use super::{clock, random};
 use clients::{Clients, Input, Output};
-use log::{Heard, Log};
+
+pub(crate) use transport::{LogTransport, NodeTransport};
 
 const COMPLETIONS: Token = Token(0);
 const LISTENER: Token = Token(1);
@@ -101,23 +104,32 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Starts the thread.
-pub(crate) fn start(socket: OwnedFd, settings: Settings, gateway: MachineGateway) -> io::Result<()> {
+/// Starts the thread. `connect` makes the transport to the log, whose answers go to the given queue.
+pub(crate) fn start<T: LogTransport + 'static>(
+    socket: OwnedFd,
+    settings: Settings,
+    connect: impl FnOnce(Arc<Completions>) -> T + Send + 'static,
+) -> io::Result<()> {
     super::spawn("zookeeper", move || {
-        if let Err(error) = serve(socket, settings, gateway) {
+        if let Err(error) = serve(socket, settings, connect) {
             super::die(&format!("the ZooKeeper endpoint: {error}"));
         }
     })?;
     Ok(())
 }
 
-fn serve(socket: OwnedFd, settings: Settings, gateway: MachineGateway) -> io::Result<()> {
+fn serve<T: LogTransport + 'static>(
+    socket: OwnedFd,
+    settings: Settings,
+    connect: impl FnOnce(Arc<Completions>) -> T,
+) -> io::Result<()> {
     let mut poll = Poll::new()?;
     let completions = Arc::new(Completions::new(Waker::new(poll.registry(), COMPLETIONS)?));
-    let mut log = Log::new(gateway, completions);
+    let transport = Box::new(connect(Arc::clone(&completions)));
+    let port = LogPort::new(settings.nodes.min(COPIES), clock::monotonic());
+    let mut log = Log { port, transport, completions };
     let mut random = Random::default();
-    let copies = settings.nodes.min(COPIES);
-    let state = log.open(&mut poll, copies)?;
+    let state = log.open(&mut poll)?;
     let server = Server::new(settings.server(random.nonce()?), state, clock::now());
     rustix::net::listen(&socket, BACKLOG)?;
     let listener = mio::net::TcpListener::from_std(TcpListener::from(socket));
@@ -142,8 +154,71 @@ fn serve(socket: OwnedFd, settings: Settings, gateway: MachineGateway) -> io::Re
         service.wait(&mut poll, &mut ready)?;
         service.turn(&ready)?;
         if service.is_left_behind {
-            service.restart(&mut poll, copies)?;
+            service.restart(&mut poll)?;
         }
+    }
+}
+
+/// The port to the log, and the way to the log and back.
+struct Log {
+    port: LogPort,
+    transport: Box<dyn LogTransport>,
+    completions: Arc<Completions>,
+}
+
+impl Log {
+    /// Passes in the answers that have arrived.
+    fn take_answers(&mut self, now: Monotonic) {
+        for (number, outcome) in self.completions.take() {
+            let answer = outcome.and_then(|response| match response {
+                Response::Log(response) => Ok(response),
+                other => Err(Failure::Unavailable(format!("no response of a log: {other:?}"))),
+            });
+            self.port.answered(number, answer, now);
+        }
+    }
+
+    /// Sends the port's requests, logs its warnings and returns its other outputs.
+    fn send(&mut self) -> Vec<LogOutput> {
+        let mut others = Vec::new();
+        for output in self.port.take_outputs() {
+            match output {
+                LogOutput::Request { number, deadline, request } => self.transport.submit(number, deadline, request),
+                LogOutput::NotOpened(failure) => {
+                    tracing::warn!(%failure, "ZooKeeper clients are not served yet: the log is not available");
+                }
+                LogOutput::SnapshotFailed(reason) => {
+                    tracing::warn!(reason, "can't write a snapshot of the znodes: the coordination log keeps growing");
+                }
+                LogOutput::Opened(_) | LogOutput::Event(_) | LogOutput::Trimmed(_) => others.push(output),
+            }
+        }
+        others
+    }
+
+    /// Waits until the log is open. Returns the state from which the server starts.
+    fn open(&mut self, poll: &mut Poll) -> io::Result<State> {
+        let mut events = Events::with_capacity(16);
+        loop {
+            for output in self.send() {
+                if let LogOutput::Opened(state) = output {
+                    return Ok(*state);
+                }
+            }
+            wait(poll, &mut events, self.port.next_timer())?;
+            let now = clock::monotonic();
+            self.take_answers(now);
+            self.port.timer(now);
+        }
+    }
+}
+
+/// Waits for sockets and answers, until a deadline.
+fn wait(poll: &mut Poll, ready: &mut Events, deadline: Monotonic) -> io::Result<()> {
+    let timeout = (deadline != Monotonic::NEVER).then(|| clock::span(deadline.since(clock::monotonic())));
+    match poll.poll(ready, timeout) {
+        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -165,14 +240,10 @@ struct Service {
 impl Service {
     fn wait(&self, poll: &mut Poll, ready: &mut Events) -> io::Result<()> {
         let sweep = if self.clients.len() > 0 { self.sweep_at } else { Monotonic::NEVER };
-        let timers = [self.timer, self.log.next_timer(), self.clients.next_timer(), sweep];
+        let timers = [self.timer, self.log.port.next_timer(), self.clients.next_timer(), sweep];
         let has_changes = !self.changes.is_empty();
         let deadline = if has_changes { Monotonic(0) } else { timers.into_iter().min().unwrap_or(Monotonic::NEVER) };
-        let timeout = (deadline != Monotonic::NEVER).then(|| clock::span(deadline.since(clock::monotonic())));
-        match poll.poll(ready, timeout) {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
-            _ => Ok(()),
-        }
+        wait(poll, ready, deadline)
     }
 
     fn turn(&mut self, ready: &Events) -> io::Result<()> {
@@ -181,10 +252,9 @@ impl Service {
         for (connection, change) in std::mem::take(&mut self.changes) {
             self.server.handle(change_event(connection, change), now);
         }
-        let Heard { events, trimmed } = self.log.take(now.monotonic);
-        events.into_iter().for_each(|event| self.server.handle(event, now));
-        // The server may have passed the mark meanwhile, with its own batches.
-        self.is_left_behind = trimmed.is_some_and(|mark| mark.0 > self.server.state().next().0);
+        self.log.take_answers(now.monotonic);
+        self.log.port.timer(now.monotonic);
+        self.hear_of_log(now);
         if self.timer <= now.monotonic {
             self.timer = Monotonic::NEVER;
             self.server.handle(Event::Timer, now);
@@ -195,15 +265,13 @@ impl Service {
             self.server.handle(Event::Connected { connection, address: address.ip(), password }, now);
         }
         let commands = self.read();
-        self.end_turn()?;
+        self.end_turn();
         for (connection, word) in commands {
             let answer = commands::answer(word, self);
             self.clients.send(connection, answer.into());
             self.clients.close(connection, now.monotonic);
         }
-        let now = clock::monotonic();
-        self.log.follow(self.server.state().next(), now);
-        self.clients.flush(&self.server, now, &mut self.changes);
+        self.clients.flush(&self.server, clock::monotonic(), &mut self.changes);
         Ok(())
     }
 
@@ -226,49 +294,41 @@ impl Service {
         commands
     }
 
-    /// Ends the server's turn and carries out its actions. If one fails at once, the server handles that in the same turn.
-    fn end_turn(&mut self) -> io::Result<()> {
-        let now = clock::now();
-        let mut actions = VecDeque::from(self.server.end_turn(now));
-        while let Some(action) = actions.pop_front() {
-            let failed = match action {
-                Action::Send { connection, frame } => {
-                    self.clients.send(connection, frame);
-                    None
-                }
-                Action::Close { connection } => {
-                    self.clients.close(connection, now.monotonic);
-                    None
-                }
-                Action::Pause { connection } => {
-                    self.clients.pause(connection);
-                    None
-                }
-                Action::Resume { connection } => {
-                    self.clients.resume(connection);
-                    None
-                }
-                Action::SetTimer(at) => {
-                    self.timer = at;
-                    None
-                }
-                Action::Append { append, entry } => self.log.append(append, entry),
-                Action::RequestTail { request } => {
-                    self.log.request_tail(request);
-                    None
-                }
-                Action::KeepPiece { next, index, piece, is_last } => self.log.keep(next, index, &piece, is_last),
-                Action::Trim { below } => {
-                    self.log.trim(below);
-                    None
-                }
-            };
-            if let Some(event) = failed {
-                self.server.handle(event, now);
-                actions.extend(self.server.end_turn(now));
+    /// Sends requests to the log, and passes what the port reports to the server. Returns whether it reported anything.
+    fn hear_of_log(&mut self, now: Now) -> bool {
+        let outputs = self.log.send();
+        let has_heard = !outputs.is_empty();
+        for output in outputs {
+            match output {
+                LogOutput::Event(event) => self.server.handle(event, now),
+                // The server may have passed the mark meanwhile, with its own batches.
+                LogOutput::Trimmed(mark) => self.is_left_behind |= mark > self.server.state().next(),
+                _ => debug_assert!(false, "the log is open"),
             }
         }
-        Ok(())
+        has_heard
+    }
+
+    /// Ends the server's turn and carries out its actions. The server handles in the same turn what the port reports at
+    /// once.
+    fn end_turn(&mut self) {
+        let now = clock::now();
+        loop {
+            for action in self.server.end_turn(now) {
+                match action {
+                    Action::Send { connection, frame } => self.clients.send(connection, frame),
+                    Action::Close { connection } => self.clients.close(connection, now.monotonic),
+                    Action::Pause { connection } => self.clients.pause(connection),
+                    Action::Resume { connection } => self.clients.resume(connection),
+                    Action::SetTimer(at) => self.timer = at,
+                    action => self.log.port.act(action, now.monotonic),
+                }
+            }
+            self.log.port.follow(self.server.state().next(), now.monotonic);
+            if !self.hear_of_log(now) {
+                return;
+            }
+        }
     }
 
     fn sweep(&mut self, now: Monotonic) {
@@ -281,13 +341,14 @@ impl Service {
     }
 
     /// The log was trimmed beyond the applied position: starts from the newest snapshot. Clients reconnect.
-    fn restart(&mut self, poll: &mut Poll, copies: u32) -> io::Result<()> {
+    fn restart(&mut self, poll: &mut Poll) -> io::Result<()> {
         tracing::warn!("the log was trimmed beyond the applied position: ZooKeeper clients have to reconnect");
         self.clients.close_all();
         self.changes.clear();
         // Frees the old tree before the new one is built.
         self.server = Server::new(self.settings.server(0), State::default(), clock::now());
-        let state = self.log.open(poll, copies)?;
+        self.log.port.open(clock::monotonic());
+        let state = self.log.open(poll)?;
         self.server = Server::new(self.settings.server(self.random.nonce()?), state, clock::now());
         (self.timer, self.is_left_behind) = (Monotonic(0), false);
         Ok(())
