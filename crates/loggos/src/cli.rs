@@ -75,8 +75,8 @@ pub(crate) enum Command {
 /// What `loggos zk` does.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ZooKeeper {
-    /// Run a node in the place of a ZooKeeper server, with its configuration file. Servers with blank disks form a
-    /// cluster by themselves.
+    /// Run a node in the place of a ZooKeeper server, with its configuration file: servers with blank disks form a
+    /// cluster by themselves. Or, with --at, serve ZooKeeper clients of a running cluster without a disk.
     Serve(runtime::zoo_serve::Options),
     #[command(flatten)]
     Client(zk::Command),

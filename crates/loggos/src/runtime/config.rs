@@ -189,15 +189,17 @@ impl Config {
         listed.map_or((self.listen.peers, self.listen.grpc), |own| (own.address, own.grpc))
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
+    /// Checks what the type does not.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let insecure = self.insecure_plaintext;
         range("node", u64::from(self.node), 1, 65_535)?;
-        self.check_listen("listen.peers", self.listen.peers)?;
-        self.check_listen("listen.grpc", self.listen.grpc)?;
+        Self::check_listen("listen.peers", self.listen.peers, insecure)?;
+        Self::check_listen("listen.grpc", self.listen.grpc, insecure)?;
         if let Some(http) = self.listen.http {
-            self.check_listen("listen.http", http)?;
+            Self::check_listen("listen.http", http, insecure)?;
         }
         if let Some(zookeeper) = self.listen.zookeeper {
-            self.check_listen("listen.zookeeper", zookeeper)?;
+            Self::check_listen("listen.zookeeper", zookeeper, insecure)?;
         }
         self.zookeeper.check()?;
         if let Some(universe) = &self.universe
@@ -214,15 +216,21 @@ impl Config {
         self.tuning.check()
     }
 
-    fn check_listen(&self, key: &'static str, address: SocketAddr) -> Result<(), ConfigError> {
-        if address.ip().is_loopback() || self.insecure_plaintext {
+    /// Refuses an address that other machines reach, unless that was allowed.
+    pub(crate) fn check_listen(
+        key: &'static str,
+        address: SocketAddr,
+        insecure_plaintext: bool,
+    ) -> Result<(), ConfigError> {
+        if address.ip().is_loopback() || insecure_plaintext {
             return Ok(());
         }
         refuse(
             key,
             format!(
                 "{address} can be reached from other machines, and this version neither encrypts nor authenticates: \
-                 anyone there could read and change all data. If that is what you want, say `insecure_plaintext = true`"
+                 anyone there could read and change all data. If that is what you want, say `insecure_plaintext = true`, \
+                 or --insecure-plaintext on a command line"
             ),
         )
     }
@@ -236,7 +244,8 @@ impl ZooKeeper {
         [least, self.session_timeout_max_ms.unwrap_or_else(|| most.max(least))]
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
+    /// Checks what the type does not.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let [least, most] = self.session_timeout_ms();
         range("zookeeper.session_timeout_min_ms", least, SESSION_TIMEOUT_MIN_MS, 120_000)?;
         range("zookeeper.session_timeout_max_ms", most, least, 86_400_000)

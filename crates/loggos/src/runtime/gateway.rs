@@ -87,7 +87,8 @@ impl Completions {
         Self { queue: Mutex::default(), waker }
     }
 
-    fn post(&self, number: u64, outcome: Outcome) {
+    /// Adds the answer to a request, from any thread.
+    pub(crate) fn post(&self, number: u64, outcome: Outcome) {
         let was_empty = {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
             queue.push((number, outcome));

@@ -48,6 +48,7 @@ mod random;
 pub(crate) mod start;
 mod tables;
 mod throttle;
+mod translation_server;
 mod views;
 mod zoo_cfg;
 pub(crate) mod zoo_serve;

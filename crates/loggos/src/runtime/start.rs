@@ -75,7 +75,7 @@ pub(crate) enum StartError {
 }
 
 impl StartError {
-    fn exit_status(&self) -> u8 {
+    pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Self::Config(_) | Self::OtherNode { .. } => 2,
             _ => 3,
@@ -211,9 +211,8 @@ fn run_node(config: &Config) -> Result<End, StartError> {
     let founded = founding::founded(config, &identity);
     if let (Some(socket), Some(address)) = (zookeeper_socket, config.listen.zookeeper) {
         let gateway = gateway.clone();
-        zookeeper::start(socket, zookeeper_settings(config, &identity, address), |completions| {
-            zookeeper::NodeTransport::new(gateway, completions)
-        })?;
+        let connect = |completions| Ok(zookeeper::NodeTransport::new(gateway, completions));
+        zookeeper::start(socket, zookeeper_settings(config, &identity, address), connect, || ())?;
     }
     let doors = Doors::start(listeners, gateway, answers, founded, observer, onlooker)?;
     stop_on_signals(inbox)?;
@@ -279,18 +278,8 @@ fn bind_zookeeper(address: SocketAddr) -> Result<OwnedFd, StartError> {
 }
 
 fn zookeeper_settings(config: &Config, identity: &Identity, address: SocketAddr) -> zookeeper::Settings {
-    let zookeeper = &config.zookeeper;
-    zookeeper::Settings {
-        node: config.node,
-        nodes: u32::try_from(identity.members.len()).unwrap_or(u32::MAX),
-        address,
-        session_timeout: zookeeper.session_timeout_ms().map(base::Duration::from_millis),
-        super_digest: zookeeper.super_digest.clone(),
-        linearizable_reads: zookeeper.linearizable_reads.unwrap_or(false),
-        commands: zookeeper.commands.clone(),
-        connections_max: descriptors::for_doors().zookeeper,
-        connections_per_address: zookeeper.connections_per_address.filter(|max| *max > 0).unwrap_or(usize::MAX),
-    }
+    let nodes = u32::try_from(identity.members.len()).unwrap_or(u32::MAX);
+    zookeeper::Settings::new(&config.zookeeper, Some((config.node, nodes)), address)
 }
 
 fn open_store(

@@ -53,8 +53,8 @@ const WITHOUT_MEANING: &[&str] = &[
 /// What a file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ZooCfg {
-    /// The directory with `myid`.
-    pub(crate) data_dir: PathBuf,
+    /// The directory with `myid`. A server without a disk needs none.
+    pub(crate) data_dir: Option<PathBuf>,
     /// Where clients connect: the address is missing if the file names none.
     pub(crate) client_address: Option<String>,
     pub(crate) client_port: Option<u16>,
@@ -149,7 +149,7 @@ impl ZooCfg {
         let metrics_port = take_port(&mut take, "metricsProvider.httpPort")?;
         let words = take("4lw.commands.whitelist").unwrap_or_else(|| FOUR_LETTER_WORDS_DEFAULT.to_owned());
         let mut config = Self {
-            data_dir: take("dataDir").ok_or(ZooCfgError::Missing("dataDir"))?.into(),
+            data_dir: take("dataDir").map(PathBuf::from),
             client_address: take("clientPortAddress"),
             client_port: take_port(&mut take, "clientPort")?,
             session_timeout_ms,
@@ -228,16 +228,26 @@ impl ZooCfg {
         if !SERVER_COUNTS.contains(&members.len()) {
             return Err(ZooCfgError::ServerCount(members.len()));
         }
-        let own = self.servers.get(&node);
+        let clients = self.clients(self.servers.get(&node), insecure_plaintext, &resolve)?;
+        let clients = checked(clients)?;
+        let http = self.http_port.map(|port| SocketAddr::from((clients.ip(), port)));
+        Ok(Ensemble { node, clients, http, members })
+    }
+
+    /// The address for clients, of a server that may have a line of its own.
+    pub(crate) fn clients(
+        &self,
+        own: Option<&Server>,
+        insecure_plaintext: bool,
+        resolve: impl Fn(&str) -> Option<IpAddr>,
+    ) -> Result<SocketAddr, ZooCfgError> {
         let port = self.client_port.or_else(|| own?.client_port).ok_or(ZooCfgError::Missing("clientPort"))?;
         // Without an address ZooKeeper listens on all.
         let default: IpAddr =
             if insecure_plaintext { Ipv4Addr::UNSPECIFIED.into() } else { Ipv4Addr::LOCALHOST.into() };
         let named = self.client_address.as_ref().or_else(|| own?.client_address.as_ref());
-        let host = named.map_or(Ok(default), |host| resolved(host))?;
-        let clients = checked((host, port).into())?;
-        let http = self.http_port.map(|port| SocketAddr::from((host, port)));
-        Ok(Ensemble { node, clients, http, members })
+        let resolved = |host: &String| resolve(host).ok_or_else(|| ZooCfgError::Unresolved(host.clone()));
+        Ok((named.map_or(Ok(default), resolved)?, port).into())
     }
 }
 
@@ -445,7 +455,6 @@ mod tests {
 
     #[test]
     fn refused_files() {
-        assert!(refused("clientPort=1\n").contains("dataDir"));
         assert!(refused("dataDir=/d\n").contains("clientPort"));
         assert!(refused("dataDir=/d\nclientPort=70000\n").contains("70000"));
         let two = THREE.lines().take(5).collect::<Vec<_>>().join("\n");

@@ -1,21 +1,22 @@
-//! `loggos zk serve --zoo-cfg FILE`: a node in the place of a ZooKeeper server, from its configuration file.
+//! `loggos zk serve`: a node in the place of a ZooKeeper server, from its configuration file (`--zoo-cfg FILE`), or a
+//! translation server of a running cluster (`--at HOST:PORT,...`; see `translation_server`).
 //!
 //! Servers with blank disks form a cluster by themselves, because ZooKeeper has no such step: the one with the lowest
-//! number asks the others, and itself last, so that it goes on asking until all are formed, whatever is restarted in
+//! number asks the others, and itself last, so that it repeats that until all are formed, whatever is restarted in
 //! between. A disk that was lost is never formed into the same cluster again: the others' disks name another (see
 //! `founding`).
 
-use std::net::{IpAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use std::{fs, io};
 
-use super::config::{Config, Listen, Peer, SESSION_TIMEOUT_MIN_MS, Tuning, ZooKeeper};
+use super::config::{Config, ConfigError, Listen, Peer, SESSION_TIMEOUT_MIN_MS, Tuning, ZooKeeper};
 use super::files::OsFiles;
 use super::start::{self, LogFormat, STORE};
 use super::zoo_cfg::{DIRECTORY, Ensemble, ZooCfg, ZooCfgError};
-use super::{founding, say};
+use super::{founding, say, translation_server};
 
 /// How long the others are waited for before their absence is reported, and they are asked again.
 const FORMING: Duration = Duration::from_secs(10);
@@ -23,20 +24,37 @@ const FORMING: Duration = Duration::from_secs(10);
 /// What the command line says beside the file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// ZooKeeper's configuration file.
-    #[arg(long, value_name = "FILE")]
-    zoo_cfg: PathBuf,
+    /// Nodes of a running cluster, one or more: serve its znodes without a disk, from memory. Any number of such servers
+    /// may be started and stopped at any time.
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
+    at: Vec<String>,
+    /// With --at: where to serve ZooKeeper clients [default: the client port of --zoo-cfg, or any free port of this
+    /// machine]. The address is printed once clients can connect.
+    #[arg(long, value_name = "HOST:PORT", requires = "at", value_parser = address)]
+    listen: Option<SocketAddr>,
+    /// ZooKeeper's configuration file. With --at only its client port, session timeouts, limit of connections, commands
+    /// and super digest are used.
+    #[arg(long, value_name = "FILE", required_unless_present = "at")]
+    zoo_cfg: Option<PathBuf>,
     /// The administrator, as `super:DIGEST`; the system property `zookeeper.DigestAuthenticationProvider.superDigest`.
     #[arg(long, value_name = "NAME:DIGEST")]
     super_digest: Option<String>,
-    /// Allow addresses beyond this machine, without encryption or authentication between nodes.
+    /// Allow addresses beyond this machine, without encryption or authentication.
     #[arg(long)]
     insecure_plaintext: bool,
+}
+
+/// Parses an address, with a name or a number.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let mut found = text.to_socket_addrs().map_err(|error| error.to_string())?;
+    found.next().ok_or_else(|| "the name has no address".to_owned())
 }
 
 /// Why a server can't be started.
 #[derive(Debug, thiserror::Error)]
 enum ServeError {
+    #[error("--zoo-cfg or --at is missing")]
+    NoFile,
     #[error("{path}: {error}")]
     File { path: PathBuf, error: io::Error },
     #[error("{path}: {error}")]
@@ -44,26 +62,58 @@ enum ServeError {
     #[error("{0}: a number from 1 to 65535 is wanted")]
     MyId(PathBuf),
     #[error("{0}")]
+    Check(#[from] ConfigError),
+    #[error("{0}")]
     Start(#[from] start::StartError),
 }
 
 /// Serves until it is told to stop.
 pub(crate) fn run(options: &Options) -> ExitCode {
     start::log_to_stderr(LogFormat::Text);
-    match configure(options).and_then(|config| prepare(&config).map(|()| config)) {
-        Ok(config) => start::run_configured(&config),
-        Err(error) => {
-            say(&error.to_string());
-            ExitCode::from(2)
+    let run = if options.at.is_empty() { run_node } else { run_without_disk };
+    run(options).unwrap_or_else(|error| {
+        say(&error.to_string());
+        ExitCode::from(2)
+    })
+}
+
+fn run_node(options: &Options) -> Result<ExitCode, ServeError> {
+    let path = options.zoo_cfg.as_deref().ok_or(ServeError::NoFile)?;
+    let config = configure(options, path)?;
+    prepare(&config)?;
+    Ok(start::run_configured(&config))
+}
+
+fn run_without_disk(options: &Options) -> Result<ExitCode, ServeError> {
+    let Options { at, insecure_plaintext, super_digest, .. } = options;
+    let (mut listen, mut zookeeper) = (options.listen, ZooKeeper::default());
+    if let Some(path) = &options.zoo_cfg {
+        let zoo_cfg = parse(path)?;
+        if listen.is_none() {
+            let clients = zoo_cfg.clients(None, *insecure_plaintext, resolve);
+            listen = Some(clients.map_err(|error| ServeError::Config { path: path.clone(), error })?);
         }
+        zookeeper = settings(&zoo_cfg);
     }
+    zookeeper.super_digest = super_digest.clone().or(zookeeper.super_digest);
+    Ok(translation_server::run(at, listen, *insecure_plaintext, &zookeeper))
 }
 
 /// The node's configuration.
-fn configure(options: &Options) -> Result<Config, ServeError> {
-    let path = &options.zoo_cfg;
-    let wrong = |error| ServeError::Config { path: path.clone(), error };
-    let mut zoo_cfg = ZooCfg::parse(&read(path)?).map_err(wrong)?;
+fn configure(options: &Options, path: &Path) -> Result<Config, ServeError> {
+    let wrong = |error| ServeError::Config { path: path.to_owned(), error };
+    let zoo_cfg = parse(path)?;
+    let data_dir = zoo_cfg.data_dir.as_ref().ok_or_else(|| wrong(ZooCfgError::Missing("dataDir")))?;
+    let ensemble = zoo_cfg.ensemble(my_id(data_dir)?, options.insecure_plaintext, resolve).map_err(wrong)?;
+    let config = config(&zoo_cfg, data_dir, &ensemble, options);
+    config.check()?;
+    Ok(config)
+}
+
+/// Reads a file, and the file of the servers that it names. Keys without effect are reported.
+fn parse(path: &Path) -> Result<ZooCfg, ServeError> {
+    let mut zoo_cfg =
+        ZooCfg::parse(&read(path)?).map_err(|error| ServeError::Config { path: path.to_owned(), error })?;
     if let Some(dynamic) = zoo_cfg.dynamic_file.clone() {
         let text = read(&dynamic)?;
         zoo_cfg.add_dynamic(&text).map_err(|error| ServeError::Config { path: dynamic, error })?;
@@ -71,8 +121,7 @@ fn configure(options: &Options) -> Result<Config, ServeError> {
     for key in &zoo_cfg.unsupported {
         tracing::warn!(key, "not supported, and ignored");
     }
-    let ensemble = zoo_cfg.ensemble(my_id(&zoo_cfg.data_dir)?, options.insecure_plaintext, resolve).map_err(wrong)?;
-    Ok(config(zoo_cfg, &ensemble, options))
+    Ok(zoo_cfg)
 }
 
 fn read(path: &Path) -> Result<String, ServeError> {
@@ -98,30 +147,38 @@ fn resolve(host: &str) -> Option<IpAddr> {
     found.iter().find(|address| address.is_ipv4()).or_else(|| found.first()).copied()
 }
 
-fn config(zoo_cfg: ZooCfg, ensemble: &Ensemble, options: &Options) -> Config {
+fn config(zoo_cfg: &ZooCfg, data_dir: &Path, ensemble: &Ensemble, options: &Options) -> Config {
     let own = ensemble.members[&ensemble.node];
     let peer = |(&node, addresses): (&u32, &super::zoo_cfg::MemberAddresses)| Peer {
         node,
         address: addresses.peers,
         grpc: addresses.grpc,
     };
-    let [least_ms, most_ms] = zoo_cfg.session_timeout_ms;
+    let mut zookeeper = settings(zoo_cfg);
+    zookeeper.super_digest = options.super_digest.clone().or(zookeeper.super_digest);
     Config {
         node: ensemble.node,
-        data: zoo_cfg.data_dir.join(DIRECTORY),
+        data: data_dir.join(DIRECTORY),
         universe: None,
         insecure_plaintext: options.insecure_plaintext,
         listen: Listen { peers: own.peers, grpc: own.grpc, http: ensemble.http, zookeeper: Some(ensemble.clients) },
         peers: ensemble.members.iter().map(peer).collect(),
-        zookeeper: ZooKeeper {
-            session_timeout_min_ms: Some(u64::from(least_ms).max(SESSION_TIMEOUT_MIN_MS)),
-            session_timeout_max_ms: Some(u64::from(most_ms).max(SESSION_TIMEOUT_MIN_MS)),
-            connections_per_address: Some(zoo_cfg.connections_per_client as usize),
-            commands: (!zoo_cfg.four_letter_words.iter().any(|word| word == "*")).then_some(zoo_cfg.four_letter_words),
-            super_digest: options.super_digest.clone().or(zoo_cfg.super_digest),
-            linearizable_reads: None,
-        },
+        zookeeper,
         tuning: Tuning::default(),
+    }
+}
+
+/// The settings of the endpoint.
+fn settings(zoo_cfg: &ZooCfg) -> ZooKeeper {
+    let [least_ms, most_ms] = zoo_cfg.session_timeout_ms.map(|ms| u64::from(ms).max(SESSION_TIMEOUT_MIN_MS));
+    let words = &zoo_cfg.four_letter_words;
+    ZooKeeper {
+        session_timeout_min_ms: Some(least_ms),
+        session_timeout_max_ms: Some(most_ms),
+        connections_per_address: Some(zoo_cfg.connections_per_client as usize),
+        commands: (!words.iter().any(|word| word == "*")).then(|| words.clone()),
+        super_digest: zoo_cfg.super_digest.clone(),
+        linearizable_reads: None,
     }
 }
 

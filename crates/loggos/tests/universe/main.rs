@@ -23,5 +23,6 @@ mod refusals;
 mod splits;
 mod strangers;
 mod streams;
+mod translation_server;
 mod zoo_cfg;
 mod zookeeper;

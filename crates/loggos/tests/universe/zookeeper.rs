@@ -18,7 +18,7 @@ use crate::harness::{COMMAND_PATIENCE, Done, Universe, loggos, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn servers(universe: &Universe, first: u32) -> Vec<String> {
+pub(crate) fn servers(universe: &Universe, first: u32) -> Vec<String> {
     let others = universe.nodes().cycle().skip(first as usize - 1).take(universe.nodes().count());
     others.map(|node| format!("127.0.0.1:{}", universe.zookeeper_port(node))).collect()
 }
@@ -27,23 +27,23 @@ fn client(universe: &Universe, first: u32) -> Client {
     Client::connect(servers(universe, first), PATIENCE, None).expect("a session")
 }
 
-fn create(client: &mut Client, path: &str, data: &[u8], flags: i32) -> Result<Bytes, Fault> {
+pub(crate) fn create(client: &mut Client, path: &str, data: &[u8], flags: i32) -> Result<Bytes, Fault> {
     let everybody = [AclRecord { perms: 31, id: IdRecord { scheme: Some("world"), id: Some("anyone") } }];
     let acl = Sequence::of(&everybody);
     client.call(&Request::Create(Create { kind: CreateKind::Create, path, data: Some(data), acl, flags, ttl_ms: None }))
 }
 
-fn set(client: &mut Client, path: &str, data: &[u8]) -> Result<Bytes, Fault> {
+pub(crate) fn set(client: &mut Client, path: &str, data: &[u8]) -> Result<Bytes, Fault> {
     client.call(&Request::SetData(SetData { path, data: Some(data), version: -1 }))
 }
 
-fn get(client: &mut Client, path: &str, watch: bool) -> Result<Vec<u8>, Fault> {
+pub(crate) fn get(client: &mut Client, path: &str, watch: bool) -> Result<Vec<u8>, Fault> {
     let reply = client.call(&Request::GetData(PathAndWatch { path, watch }))?;
     let reply = DataReply::decode(&mut Reader::new(&reply)).expect("a reply");
     Ok(reply.data.unwrap_or_default().to_vec())
 }
 
-fn exists(client: &mut Client, path: &str) -> bool {
+pub(crate) fn exists(client: &mut Client, path: &str) -> bool {
     client.call(&Request::Sync(Sync { path })).expect("a tail");
     match client.call(&Request::Exists(PathAndWatch { path, watch: false })) {
         Ok(_) => true,

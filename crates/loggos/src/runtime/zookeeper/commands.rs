@@ -45,6 +45,7 @@ type Written = std::fmt::Result;
 fn mode(service: &Service) -> &'static str {
     match () {
         () if service.server.is_read_only() => "read-only",
+        () if service.settings.node.is_none() => "observer",
         () if service.settings.nodes == 1 => "standalone",
         () => "follower",
     }
@@ -125,7 +126,7 @@ fn configuration(out: &mut String, service: &Service) -> Written {
     writeln!(out, "clientPort={}\nclientPortAddress={}", settings.address.port(), settings.address.ip())?;
     writeln!(out, "tickTime={}\nmaxClientCnxns={per_address}", least / 2)?;
     writeln!(out, "minSessionTimeout={least}\nmaxSessionTimeout={most}")?;
-    writeln!(out, "jute.maxbuffer={FRAME_BYTES_MAX}\nserverId={}", settings.node)
+    writeln!(out, "jute.maxbuffer={FRAME_BYTES_MAX}\nserverId={}", settings.node.unwrap_or_default())
 }
 
 fn watch_summary(out: &mut String, service: &Service) -> Written {

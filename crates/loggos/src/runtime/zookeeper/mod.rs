@@ -9,10 +9,12 @@
 //! |---|---|
 //! | [`clients`] | sockets, framing, limits |
 //! | [`transport`] | how requests reach the coordination log |
+//! | [`remote`] | the same over the network, without a node |
 //! | [`commands`] | the four-letter commands |
 
 mod clients;
 mod commands;
+mod remote;
 mod transport;
 
 use std::io;
@@ -29,10 +31,12 @@ use mio::{Events, Poll, Token, Waker};
 use node::request::Response;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use super::config::ZooKeeper;
 use super::gateway::Completions;
-use super::{clock, random};
+use super::{clock, descriptors, random};
 use clients::{Clients, Input, Output};
 
+pub(crate) use remote::RemoteTransport;
 pub(crate) use transport::{LogTransport, NodeTransport};
 
 const COMPLETIONS: Token = Token(0);
@@ -59,8 +63,9 @@ const RANDOM_BYTES: usize = 4_096;
 /// The endpoint's settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) node: u32,
-    /// Nodes that the cluster was formed of.
+    /// The node that serves; none for a translation server without one.
+    pub(crate) node: Option<u32>,
+    /// Nodes that the cluster was formed of; 0 if there is no node to know that.
     pub(crate) nodes: u32,
     pub(crate) address: SocketAddr,
     /// The shortest session timeout and the longest.
@@ -76,6 +81,22 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// Settings of a node, if there is one, or of a server without a node. `node`: its number, and how many nodes the
+    /// cluster was formed of.
+    pub(crate) fn new(zookeeper: &ZooKeeper, node: Option<(u32, u32)>, address: SocketAddr) -> Self {
+        Self {
+            node: node.map(|(node, _)| node),
+            nodes: node.map_or(0, |(_, nodes)| nodes),
+            address,
+            session_timeout: zookeeper.session_timeout_ms().map(Duration::from_millis),
+            super_digest: zookeeper.super_digest.clone(),
+            linearizable_reads: zookeeper.linearizable_reads.unwrap_or(false),
+            commands: zookeeper.commands.clone(),
+            connections_max: descriptors::for_doors().zookeeper,
+            connections_per_address: zookeeper.connections_per_address.filter(|max| *max > 0).unwrap_or(usize::MAX),
+        }
+    }
+
     fn server(&self, nonce: u128) -> Config {
         let [session_timeout_min, session_timeout_max] = self.session_timeout;
         Config {
@@ -104,14 +125,22 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Starts the thread. `connect` makes the transport to the log, whose answers go to the given queue.
+/// The address of a bound socket, with the port that was chosen if none was given.
+pub(crate) fn address(socket: &OwnedFd) -> io::Result<SocketAddr> {
+    let address = rustix::net::getsockname(socket)?;
+    SocketAddr::try_from(address).map_err(io::Error::from)
+}
+
+/// Starts the thread. `connect` makes the transport to the log, whose answers go to the given queue. `listening` is called
+/// once clients can connect.
 pub(crate) fn start<T: LogTransport + 'static>(
     socket: OwnedFd,
     settings: Settings,
-    connect: impl FnOnce(Arc<Completions>) -> T + Send + 'static,
+    connect: impl FnOnce(Arc<Completions>) -> io::Result<T> + Send + 'static,
+    listening: impl FnOnce() + Send + 'static,
 ) -> io::Result<()> {
     super::spawn("zookeeper", move || {
-        if let Err(error) = serve(socket, settings, connect) {
+        if let Err(error) = serve(socket, settings, connect, listening) {
             super::die(&format!("the ZooKeeper endpoint: {error}"));
         }
     })?;
@@ -121,11 +150,12 @@ pub(crate) fn start<T: LogTransport + 'static>(
 fn serve<T: LogTransport + 'static>(
     socket: OwnedFd,
     settings: Settings,
-    connect: impl FnOnce(Arc<Completions>) -> T,
+    connect: impl FnOnce(Arc<Completions>) -> io::Result<T>,
+    listening: impl FnOnce(),
 ) -> io::Result<()> {
     let mut poll = Poll::new()?;
     let completions = Arc::new(Completions::new(Waker::new(poll.registry(), COMPLETIONS)?));
-    let transport = Box::new(connect(Arc::clone(&completions)));
+    let transport = Box::new(connect(Arc::clone(&completions))?);
     let port = LogPort::new(settings.nodes.min(COPIES), clock::monotonic());
     let mut log = Log { port, transport, completions };
     let mut random = Random::default();
@@ -137,6 +167,7 @@ fn serve<T: LogTransport + 'static>(
         clients::ConnectionLimits { all: settings.connections_max, per_address: settings.connections_per_address };
     let clients = Clients::new(poll.registry().try_clone()?, listener, LISTENER, limits)?;
     tracing::info!(address = %settings.address, znodes = server.state().tree().node_count(), "ZooKeeper clients are served");
+    listening();
     let mut service = Service {
         started: clock::monotonic(),
         settings,
