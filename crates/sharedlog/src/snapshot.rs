@@ -15,8 +15,8 @@
 //! A part with an unknown outcome is appended again. Its first copy is never referenced.
 
 use base::canary::{Bug, planted};
+use base::checksum_append;
 use base::codec::{DecodeError, Reader, Writer};
-use base::{checksum, checksum_append};
 use bytes::{Bytes, BytesMut};
 
 use crate::client::{Answer, Error};
@@ -91,16 +91,6 @@ impl Pointer {
         let parts = (0..count).map(|_| Position::decode(&mut reader)).collect::<Result<_, _>>()?;
         reader.end()?;
         Ok(Self { next, bytes, checksum, parts })
-    }
-}
-
-impl Snapshot {
-    /// Reads what [`Keeper::begin`] and [`Keeper::push`] wrote.
-    fn decode(next: Position, bytes: Bytes) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        let duplicates = Duplicates::decode(reader.bytes()?)?;
-        let state = reader.raw(reader.left())?;
-        Ok(Self { next, duplicates, state })
     }
 }
 
@@ -325,32 +315,125 @@ pub enum Found {
     },
 }
 
+/// Receives the application's state of a snapshot, in order, as its parts are read. So a large state can be decoded
+/// without being held in memory as bytes. Dropped if the snapshot turns out to be incomplete.
+pub trait Collect: Default {
+    /// Takes the next bytes.
+    ///
+    /// # Errors
+    /// When they do not continue a state; the finder then searches for a later snapshot.
+    fn push(&mut self, bytes: &[u8]) -> Result<(), DecodeError>;
+}
+
+impl Collect for BytesMut {
+    fn push(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
+        self.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// A snapshot found by a finder.
+#[derive(Debug)]
+pub struct Collected<C> {
+    /// The state includes all entries below this position.
+    pub next: Position,
+    /// The appends delivered below this position.
+    pub duplicates: Duplicates,
+    /// The collector of the application's state.
+    pub state: C,
+}
+
 /// Searches a log for a snapshot.
 #[derive(Debug)]
-pub struct Finder {
+pub struct Finder<C = BytesMut> {
     mark: Position,
     /// Next position to read.
     next: Position,
     /// The tail, queried after the mark was learned.
     tail: Option<Position>,
-    fetching: Option<Fetching>,
-    found: Option<Snapshot>,
+    fetching: Option<Fetching<C>>,
+    found: Option<Collected<C>>,
 }
 
 #[derive(Debug)]
-struct Fetching {
+struct Fetching<C> {
     pointer: Pointer,
     /// Number of parts read.
     count: usize,
-    /// Content of the parts read.
-    bytes: Vec<u8>,
+    /// The size and checksum of the parts read.
+    bytes: u64,
+    checksum: u32,
+    /// The start of the first parts, until it has the table of duplicates, which precedes the state.
+    head: BytesMut,
+    duplicates: Option<Duplicates>,
+    state: C,
+}
+
+impl<C: Collect> Fetching<C> {
+    fn new(pointer: Pointer) -> Self {
+        Self { pointer, count: 0, bytes: 0, checksum: 0, head: BytesMut::new(), duplicates: None, state: C::default() }
+    }
+
+    fn push(&mut self, part: &[u8]) -> Result<(), DecodeError> {
+        self.count += 1;
+        self.bytes += part.len() as u64;
+        self.checksum = checksum_append(self.checksum, part);
+        if self.bytes > self.pointer.bytes {
+            return Err(DecodeError::Invalid { what: "size of a snapshot" });
+        }
+        if self.duplicates.is_some() {
+            return self.state.push(part);
+        }
+        self.head.extend_from_slice(part);
+        let Some(length) = self.head.first_chunk::<4>() else { return Ok(()) };
+        let end = 4 + u32::from_le_bytes(*length) as usize;
+        if self.head.len() >= end {
+            let head = std::mem::take(&mut self.head).freeze();
+            self.duplicates = Some(Duplicates::decode(head.slice(4..end))?);
+            self.state.push(&head[end..])?;
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Option<Collected<C>> {
+        let is_whole = self.bytes == self.pointer.bytes && self.checksum == self.pointer.checksum;
+        let duplicates = self.duplicates.filter(|_| is_whole)?;
+        Some(Collected { next: self.pointer.next, duplicates, state: self.state })
+    }
 }
 
 impl Finder {
-    /// Creates a finder. Positions below `mark` are known to be trimmed.
+    /// Creates a finder of a whole snapshot. Positions below `mark` are known to be trimmed.
     #[must_use]
     pub fn new(mark: Position) -> Self {
+        Self::collecting(mark)
+    }
+
+    /// The result of the search.
+    #[must_use]
+    pub fn found(self) -> Found {
+        match self.collected() {
+            Ok(Collected { next, duplicates, state }) => {
+                Found::Snapshot(Snapshot { next, duplicates, state: state.freeze() })
+            }
+            Err(mark) => Found::Nothing { mark },
+        }
+    }
+}
+
+impl<C: Collect> Finder<C> {
+    /// Creates a finder that passes the state to a collector. Positions below `mark` are known to be trimmed.
+    #[must_use]
+    pub fn collecting(mark: Position) -> Self {
         Self { mark, next: mark, tail: None, fetching: None, found: None }
+    }
+
+    /// The result of the search.
+    ///
+    /// # Errors
+    /// No complete snapshot; positions below this one are trimmed.
+    pub fn collected(self) -> Result<Collected<C>, Position> {
+        self.found.ok_or(self.mark)
     }
 
     /// The next input needed. Unchanged until an input arrives.
@@ -367,12 +450,6 @@ impl Finder {
         }
     }
 
-    /// The result of the search.
-    #[must_use]
-    pub fn found(self) -> Found {
-        self.found.map_or(Found::Nothing { mark: self.mark }, Found::Snapshot)
-    }
-
     /// Supplies the tail of the log.
     pub fn tail(&mut self, tail: Position) {
         self.tail = Some(tail);
@@ -384,7 +461,7 @@ impl Finder {
             let goes_on = match there {
                 There::TrimmedBelow(mark) => {
                     // A newer snapshot exists, and the log may have grown.
-                    *self = Self::new(mark.max(self.mark));
+                    *self = Self::collecting(mark.max(self.mark));
                     false
                 }
                 there if self.fetching.is_some() => {
@@ -415,7 +492,7 @@ impl Finder {
         };
         match Pointer::decode(body.clone()) {
             Ok(pointer) if pointer.next >= self.mark && is_sound(&pointer) => {
-                self.fetching = Some(Fetching { pointer, count: 0, bytes: Vec::new() });
+                self.fetching = Some(Fetching::new(pointer));
                 false
             }
             // The snapshot is older than the mark, or the entry is not a pointer.
@@ -427,17 +504,14 @@ impl Finder {
         let Some(mut fetching) = self.fetching.take() else { return };
         let There::Records(records) = there else { return };
         let [first, part] = &records[..] else { return };
-        let Fetching { pointer, count, bytes } = &mut fetching;
         // A part is missing, so this snapshot is incomplete. A later one may be complete.
-        if first != PART || bytes.len() as u64 + part.len() as u64 > pointer.bytes {
+        if first != PART || fetching.push(part).is_err() {
             return;
         }
-        bytes.extend_from_slice(part);
-        *count += 1;
-        if *count < pointer.parts.len() {
+        if fetching.count < fetching.pointer.parts.len() {
             self.fetching = Some(fetching);
-        } else if bytes.len() as u64 == pointer.bytes && checksum(bytes) == pointer.checksum {
-            self.found = Snapshot::decode(pointer.next, std::mem::take(bytes).into()).ok();
+        } else {
+            self.found = fetching.finish();
         }
     }
 
@@ -447,7 +521,7 @@ impl Finder {
     /// When an invariant is violated.
     pub fn invariants(&self) {
         assert!(self.mark <= self.next && self.next.0 <= POSITION_MAX, "it looks at what is kept");
-        let is_short = |fetching: &Fetching| fetching.count < fetching.pointer.parts.len();
+        let is_short = |fetching: &Fetching<C>| fetching.count < fetching.pointer.parts.len();
         assert!(self.fetching.as_ref().is_none_or(is_short), "what is whole is taken");
     }
 }

@@ -1,25 +1,25 @@
 //! Opening the log: creates it if it does not exist, and restores its newest snapshot.
 //!
 //! One request at a time: a read of position 0 shows whether the log exists and whether it was trimmed. If it was, the
-//! snapshot is searched for from the trim mark on, and decoded.
+//! snapshot is searched for from the trim mark on, and decoded part by part.
 
+use base::codec::DecodeError;
 use base::{Duration, Monotonic};
 use machine::Failure;
 use sharedlog::Run;
 use sharedlog::limits::BATCH_BYTES_MAX;
 use sharedlog::request::{Content, LogEntry, LogRequest, LogResponse};
-use sharedlog::snapshot::{Finder, Found, There, Wanted};
+use sharedlog::snapshot::{Collect, Finder, There, Wanted};
 use sharedlog::validate::COORDINATION_LOG;
 
-use super::{Answer, FOLLOW_WAIT, LogPort, Output, PAUSE, Purpose, read};
+use super::following::FOLLOW_WAIT;
+use super::{Answer, LogPort, Output, PAUSE, Purpose, read};
 use crate::state::{Restorer, State};
 
 /// Deadline of the log's creation, which nodes do not retransmit: it is idempotent, and repeated here.
 const CREATE_DEADLINE: Duration = Duration::from_millis(2_000);
 /// Failures are reported this often.
 const REPORT: Duration = Duration::from_millis(10_000);
-/// A restored snapshot is decoded in steps of this many bytes.
-const RESTORE_BYTES: usize = 256 << 10;
 
 /// The log is not open yet.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ enum Step {
     /// Creates the log.
     Create,
     /// Searches for a snapshot.
-    Search(Box<Finder>),
+    Search(Box<Finder<Restorer>>),
 }
 
 impl LogPort {
@@ -67,7 +67,7 @@ impl LogPort {
         let failure = match (std::mem::replace(&mut opening.step, Step::Probe), answer) {
             (Step::Probe, Ok(LogResponse::Entries(entries))) => match entries.first().map(|entry| &entry.content) {
                 Some(Content::Trimmed { mark }) if mark.0 > 0 => {
-                    return self.search(opening, Box::new(Finder::new(*mark)), now);
+                    return self.search(opening, Box::new(Finder::collecting(*mark)), now);
                 }
                 _ => return self.outputs.push(Output::Opened(Box::default())),
             },
@@ -105,13 +105,13 @@ impl LogPort {
     }
 
     /// The next step of the search for a snapshot.
-    fn search(&mut self, mut opening: Opening, finder: Box<Finder>, now: Monotonic) {
+    fn search(&mut self, mut opening: Opening, finder: Box<Finder<Restorer>>, now: Monotonic) {
         let request = match finder.wants() {
             Wanted::Tail => LogRequest::Tail { log: COORDINATION_LOG.into() },
             // Positions below the tail that are not written yet are filled after a while.
             Wanted::Read(Run { from, count, .. }) => read(from, count as u32, FOLLOW_WAIT, BATCH_BYTES_MAX),
             Wanted::Nothing => {
-                return match restored(finder.found()) {
+                return match restored(*finder) {
                     Ok(state) => self.outputs.push(Output::Opened(Box::new(state))),
                     Err(failure) => self.not_opened(opening, Some(failure), now),
                 };
@@ -123,17 +123,20 @@ impl LogPort {
     }
 }
 
-fn restored(found: Found) -> Result<State, Failure> {
-    let snapshot = match found {
-        Found::Snapshot(snapshot) => snapshot,
-        Found::Nothing { mark } => {
-            return Err(Failure::Unavailable(format!("no snapshot found, and the log is trimmed below {mark}")));
-        }
-    };
-    let mut restorer = Restorer::default();
-    let pushed = snapshot.state.chunks(RESTORE_BYTES).try_for_each(|piece| restorer.push(piece));
-    let state = pushed.and_then(|()| restorer.finish());
-    state.map_err(|error| Failure::Unavailable(format!("the snapshot can't be decoded: {error}")))
+impl Collect for Restorer {
+    fn push(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
+        Self::push(self, bytes)
+    }
+}
+
+fn restored(finder: Finder<Restorer>) -> Result<State, Failure> {
+    match finder.collected() {
+        Ok(snapshot) => snapshot
+            .state
+            .finish()
+            .map_err(|error| Failure::Unavailable(format!("the snapshot can't be decoded: {error}"))),
+        Err(mark) => Err(Failure::Unavailable(format!("no snapshot found, and the log is trimmed below {mark}"))),
+    }
 }
 
 fn there(LogEntry { position, content }: LogEntry) -> There {
