@@ -9,20 +9,18 @@
 //! *Opening* creates the log if there is none, and finds and decodes the newest snapshot. [`Output::Opened`] then has the
 //! state from which the server starts. It is repeated until it succeeds.
 //!
-//! *Following* reads the log from the server's next position on: one read at a time, which waits at the tail. Positions
-//! are passed on in order and without gaps. A read that fails is repeated from the server's next position.
+//! *Following* reads the log from the server's next position on, one read at a time. Positions are passed on in order and
+//! without gaps. A read that fails is repeated from the server's next position. `following.rs` says when the log is read.
 //!
 //! *An append in doubt* is reported as failed. The server repeats it, and the state ignores the second copy of a batch.
 
 use std::collections::BTreeMap;
 
-use base::limits::LOG_READ_MAX;
 use base::{Duration, Monotonic};
 use bytes::Bytes;
 use machine::Failure;
 use sharedlog::Batch;
-use sharedlog::limits::BATCH_BYTES_MAX;
-use sharedlog::request::{Content, LogEntry, LogRequest, LogResponse};
+use sharedlog::request::{Content, LogRequest, LogResponse};
 use sharedlog::snapshot::{Appended, is_of_snapshot};
 use sharedlog::validate::COORDINATION_LOG;
 
@@ -30,20 +28,20 @@ use crate::entry::Position;
 use crate::server::{Action, AppendId, Event, TailId};
 use crate::state::State;
 
+mod following;
 mod opening;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 
+pub use following::{ParsePlaybackError, Playback};
+
+use following::Follower;
 use opening::Opening;
 use snapshot::Snapshots;
 
 /// Deadline of a request to the log: long enough for a reconfiguration of the log, so that an append is seldom repeated.
 const DEADLINE: Duration = Duration::from_millis(10_000);
-/// Maximum time that a read waits at the tail. A position whose writer has died is filled after this time.
-const FOLLOW_WAIT: Duration = Duration::from_millis(500);
-/// Bytes that one read returns, unless a single entry is larger.
-const FOLLOW_BYTES: usize = 2 << 20;
 /// Delay before a failed request is repeated.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -92,25 +90,6 @@ enum Purpose {
     Trim,
 }
 
-/// The reads that follow the log.
-#[derive(Debug)]
-struct Follower {
-    is_reading: bool,
-    /// Positions of the next read: as many as are likely to be written once the first is. At the tail, a read of one
-    /// position takes one request to its unit.
-    count: u32,
-    /// Size of the next read: larger after one entry did not fit.
-    bytes: usize,
-    /// When the log is read again after a failure.
-    not_before: Monotonic,
-}
-
-impl Default for Follower {
-    fn default() -> Self {
-        Self { is_reading: false, count: 1, bytes: FOLLOW_BYTES, not_before: Monotonic(0) }
-    }
-}
-
 /// The port of one translation server, or of one after the other.
 #[derive(Debug)]
 pub struct LogPort {
@@ -127,13 +106,13 @@ pub struct LogPort {
 impl LogPort {
     /// A port that begins to open the log. `copies`: of the log, if it does not exist yet.
     #[must_use]
-    pub fn new(copies: u32, now: Monotonic) -> Self {
+    pub fn new(copies: u32, playback: Playback, now: Monotonic) -> Self {
         let mut port = Self {
             copies,
             last_number: 0,
             purposes: BTreeMap::new(),
             opening: None,
-            follower: Follower::default(),
+            follower: Follower::new(playback),
             snapshots: Snapshots::default(),
             outputs: Vec::new(),
         };
@@ -145,7 +124,7 @@ impl LogPort {
     pub fn open(&mut self, now: Monotonic) {
         self.purposes.clear();
         self.outputs.clear();
-        self.follower = Follower::default();
+        self.follower.restart();
         self.snapshots.cancel();
         self.begin_opening(now);
     }
@@ -158,11 +137,7 @@ impl LogPort {
     /// When [`Self::timer`] and [`Self::follow`] have something to do though no answer has arrived.
     #[must_use]
     pub fn next_timer(&self) -> Monotonic {
-        match &self.opening {
-            Some(opening) => opening.retry_at,
-            None if self.follower.is_reading || self.follower.not_before == Monotonic(0) => Monotonic::NEVER,
-            None => self.follower.not_before,
-        }
+        self.opening.as_ref().map_or_else(|| self.follower.next_timer(), |opening| opening.retry_at)
     }
 
     /// Repeats what has failed, once it is due.
@@ -195,17 +170,6 @@ impl LogPort {
             | Action::Resume { .. }
             | Action::SetTimer(_) => debug_assert!(false, "the driver carries out actions about clients and timers"),
         }
-    }
-
-    /// Reads on from the server's next position, unless a read is in flight. Called at the end of each turn.
-    pub fn follow(&mut self, next: Position, now: Monotonic) {
-        if self.follower.is_reading || now < self.follower.not_before || self.opening.is_some() {
-            return;
-        }
-        self.follower.is_reading = true;
-        self.follower.not_before = Monotonic(0);
-        let (count, bytes) = (self.follower.count, self.follower.bytes);
-        self.ask(Purpose::Follow(next), read(sharedlog::Position(next.0), count, FOLLOW_WAIT, bytes), now);
     }
 
     /// Takes the answer to a request.
@@ -241,36 +205,6 @@ impl LogPort {
         let number = self.last_number;
         self.purposes.insert(number, purpose);
         self.outputs.push(Output::Request { number, deadline: now + deadline, request });
-    }
-
-    fn followed(&mut self, from: Position, answer: Answer, now: Monotonic) {
-        self.follower.is_reading = false;
-        let entries = match answer {
-            Ok(LogResponse::Entries(entries)) => entries,
-            Ok(LogResponse::Larger) => {
-                self.follower.bytes = BATCH_BYTES_MAX;
-                return;
-            }
-            _ => {
-                self.follower.not_before = now + PAUSE;
-                return;
-            }
-        };
-        self.follower.bytes = FOLLOW_BYTES;
-        let count = entries.len() as u32;
-        let next_count = if count >= self.follower.count { 2 * count } else { count };
-        self.follower.count = next_count.clamp(1, LOG_READ_MAX);
-        for (LogEntry { position, content }, next) in entries.into_iter().zip(from.0..) {
-            if let Content::Trimmed { mark } = content
-                && mark > position
-            {
-                return self.outputs.push(Output::Trimmed(Position(mark.0)));
-            }
-            if position.0 != next {
-                return debug_assert!(false, "a read returns consecutive positions");
-            }
-            self.outputs.push(Output::Event(Event::Played { position: Position(next), entry: entry(content) }));
-        }
     }
 }
 

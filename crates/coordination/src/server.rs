@@ -369,6 +369,13 @@ impl Server {
         self.is_read_only
     }
 
+    /// Whether clients wait for positions that were not applied: for a tail, for a write of this server behind a gap, or
+    /// for it to join.
+    #[must_use]
+    pub fn waits_for_log(&self) -> bool {
+        !self.own.is_empty() || self.tails.is_behind() || self.id().is_none()
+    }
+
     /// The clients in the order in which they connected.
     pub fn clients(&self) -> impl ExactSizeIterator<Item = ClientStatus> {
         self.connections.iter().map(|(connection, client)| ClientStatus {

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use coordination::log_port::Playback;
 use terminal::DATA_DEFAULT;
 
 /// A replicated data platform: rows of versioned columns, and shared logs, that survive their machines.
@@ -64,6 +65,9 @@ struct Local {
     /// yet [default: 128MiB each].
     #[arg(long, value_name = "SIZE", value_parser = runtime::memory_size)]
     memory: Option<u64>,
+    /// When the ZooKeeper endpoints read the log: `push`, an interval from 1ms to 1s, or `adaptive` [default: push].
+    #[arg(long, value_name = "WHEN")]
+    zookeeper_playback: Option<Playback>,
 }
 
 /// What may be asked of a universe that runs: the one in `--data`, or with `--port-offset` alone the one that runs with
@@ -80,9 +84,9 @@ enum DevCommand {
 fn main() -> ExitCode {
     match Loggos::parse().command {
         Command::Dev { universe, command: Some(DevCommand::Restart { node }) } => universe.restart(node),
-        Command::Dev { universe: Local { nodes, data, port_offset, memory }, command: None } => {
+        Command::Dev { universe: Local { nodes, data, port_offset, memory, zookeeper_playback }, command: None } => {
             let (data, port_offset) = (data.unwrap_or_else(default_data), port_offset.unwrap_or(0));
-            runtime::dev::run(&runtime::dev::Options { nodes, data, port_offset, memory })
+            runtime::dev::run(&runtime::dev::Options { nodes, data, port_offset, memory, playback: zookeeper_playback })
         }
         Command::Start { config, log_format, parent_pipe } => runtime::start::run(&config, log_format, parent_pipe),
         Command::Sim(what) => simulation::run(&what),
@@ -96,8 +100,9 @@ fn default_data() -> PathBuf {
 
 impl Local {
     fn restart(self, node: u32) -> ExitCode {
-        if self.nodes.is_some() || self.memory.is_some() {
-            let why = "--nodes and --memory are for a universe that is started, not for one node of it";
+        if self.nodes.is_some() || self.memory.is_some() || self.zookeeper_playback.is_some() {
+            let why =
+                "--nodes, --memory and --zookeeper-playback are for a universe that is started, not for one node of it";
             Loggos::command().error(ErrorKind::ArgumentConflict, why).exit();
         }
         let data = match (self.data, self.port_offset) {

@@ -1,5 +1,8 @@
+use sharedlog::limits::BATCH_BYTES_MAX;
+use sharedlog::request::LogEntry;
 use sharedlog::{ClientId, Data, Stamp};
 
+use super::following::{FOLLOW_BYTES, FOLLOW_WAIT};
 use super::*;
 
 const NEVER: Monotonic = Monotonic::NEVER;
@@ -20,8 +23,12 @@ struct Bench {
 
 impl Bench {
     fn new(exists: bool) -> Self {
+        Self::with(exists, Playback::Push)
+    }
+
+    fn with(exists: bool, playback: Playback) -> Self {
         let mut bench = Self {
-            port: LogPort::new(3, Monotonic(0)),
+            port: LogPort::new(3, playback, Monotonic(0)),
             now: Monotonic(0),
             exists,
             mark: 0,
@@ -38,7 +45,11 @@ impl Bench {
 
     /// A port with an open log.
     fn open() -> Self {
-        let mut bench = Self::new(true);
+        Self::open_with(Playback::Push)
+    }
+
+    fn open_with(playback: Playback) -> Self {
+        let mut bench = Self::with(true, playback);
         bench.answer_all();
         assert!(bench.opened.take().is_some());
         bench
@@ -114,8 +125,20 @@ impl Bench {
     }
 
     fn follow(&mut self, next: u64) {
-        self.port.follow(Position(next), self.now);
+        self.follow_awaited(next, false);
+    }
+
+    fn follow_awaited(&mut self, next: u64, is_awaited: bool) {
+        self.port.follow(Position(next), is_awaited, self.now);
         self.hear();
+    }
+
+    /// How long the read in flight waits at the tail.
+    fn wait_of_read(&self) -> Duration {
+        match self.asked[..] {
+            [(_, LogRequest::Read { wait, .. })] => wait,
+            ref other => panic!("{other:?}"),
+        }
     }
 
     /// The positions and entries played since the last call.
@@ -299,4 +322,91 @@ fn failed_part_ends_the_snapshot() {
         assert!(matches!(bench.events.pop(), Some(Event::SnapshotFailed { .. })));
     }
     assert_eq!(bench.warnings, 2);
+}
+
+#[test]
+fn playback_is_parsed() {
+    for text in ["push", "adaptive", "1ms", "10ms", "100ms", "1s"] {
+        assert_eq!(text.parse::<Playback>().unwrap().to_string(), text);
+    }
+    assert_eq!("1000ms".parse::<Playback>().unwrap(), "1s".parse().unwrap());
+    for text in ["", "0ms", "1001ms", "2s", "1", "-1ms", "10us", "Push", "5000000000ms"] {
+        assert_eq!(text.parse::<Playback>(), Err(ParsePlaybackError), "{text}");
+    }
+}
+
+#[test]
+fn interval_playback_reads_all_that_is_there() {
+    let mut bench = Bench::open_with(Playback::Interval(Duration::from_millis(10)));
+    (0..50).for_each(|_| bench.push_text("x"));
+    let mut next = 0;
+    // Reads that end at their limit follow each other at once.
+    while next < 50 {
+        bench.follow_awaited(next, true);
+        assert_eq!((bench.wait_of_read(), bench.now), (Duration::ZERO, Monotonic(0)));
+        bench.answer_all();
+        next += bench.played().len() as u64;
+    }
+    bench.follow_awaited(next, true);
+    bench.answer_all();
+    bench.follow_awaited(next, true);
+    assert!(bench.asked.is_empty());
+    bench.wait();
+    assert_eq!(bench.now, Monotonic(10_000_000));
+}
+
+/// Only a read that waits fills a position whose writer has died.
+#[test]
+fn long_empty_position_is_awaited() {
+    for playback in [Playback::Interval(Duration::from_millis(10)), Playback::Adaptive] {
+        let mut bench = Bench::open_with(playback);
+        let mut reads = 0;
+        bench.follow(0);
+        while bench.wait_of_read() == Duration::ZERO {
+            bench.answer_all();
+            bench.wait();
+            bench.follow(0);
+            reads += 1;
+        }
+        assert_eq!(bench.wait_of_read(), FOLLOW_WAIT);
+        assert!(bench.now >= Monotonic(0) + FOLLOW_WAIT && bench.now < Monotonic(0) + Duration::from_millis(650));
+        assert!(if playback == Playback::Adaptive { (8..20).contains(&reads) } else { reads == 50 }, "{reads}");
+        bench.push_text("x");
+        bench.answer_all();
+        assert_eq!(bench.played().len(), 1);
+        bench.follow(1);
+        assert_eq!(bench.wait_of_read(), Duration::ZERO);
+    }
+}
+
+/// Clients that wait for the log do not wait for the end of the interval.
+#[test]
+fn adaptive_playback_reads_at_once_for_clients() {
+    let mut bench = Bench::open_with(Playback::Adaptive);
+    for _ in 0..10 {
+        bench.follow(0);
+        bench.answer_all();
+        bench.wait();
+    }
+    bench.follow(0);
+    bench.answer_all();
+    assert_eq!(bench.port.next_timer(), bench.now + Duration::from_millis(100));
+    bench.follow_awaited(0, true);
+    assert_eq!(bench.wait_of_read(), FOLLOW_WAIT);
+    // A failure is waited out, all the same.
+    bench.answer(Err(Failure::Unavailable(String::new())));
+    bench.follow_awaited(0, true);
+    assert!(bench.asked.is_empty());
+    // Many entries shorten the interval.
+    let mut next = 0;
+    for _ in 0..10 {
+        (0..5).for_each(|_| bench.push_text("x"));
+        bench.wait();
+        while bench.port.next_timer() == NEVER || bench.port.next_timer() <= bench.now {
+            bench.follow(next);
+            bench.answer_all();
+            next += bench.played().len() as u64;
+        }
+    }
+    assert_eq!(bench.port.next_timer(), bench.now + Duration::from_millis(1));
 }

@@ -55,6 +55,11 @@ impl Tails {
         }
     }
 
+    /// Whether a tail is known that was not reached yet.
+    pub(super) const fn is_behind(&self) -> bool {
+        self.answered.is_some()
+    }
+
     /// The next request, sent after a delay, also serves this one.
     pub(super) fn failed(&mut self, request: TailId) {
         if self.is_under_way && request == self.last {

@@ -26,6 +26,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use base::limits::{CLIENT_MEMORY_BYTES_DEFAULT, CLIENT_MEMORY_BYTES_MIN};
+use coordination::log_port::{ParsePlaybackError, Playback};
 use node::NodeConfig;
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +96,11 @@ pub(crate) struct ZooKeeper {
     /// Default: false, as in ZooKeeper.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) linearizable_reads: Option<bool>,
+    /// When the server reads the log: `push` (as soon as entries are written), an interval from `1ms` to `1s`, or
+    /// `adaptive` (at once while clients wait for entries, otherwise every 1 to 100 ms). A longer interval costs less,
+    /// but others' changes are seen later. Default: push.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) playback: Option<String>,
 }
 
 /// Another node.
@@ -244,8 +250,16 @@ impl ZooKeeper {
         [least, self.session_timeout_max_ms.unwrap_or_else(|| most.max(least))]
     }
 
+    /// When the server reads the log.
+    pub(crate) fn playback(&self) -> Result<Playback, ParsePlaybackError> {
+        self.playback.as_deref().map_or(Ok(Playback::Push), str::parse)
+    }
+
     /// Checks what the type does not.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let refused =
+            |error: ParsePlaybackError| ConfigError::Refused { key: "zookeeper.playback", problem: error.to_string() };
+        self.playback().map_err(refused)?;
         let [least, most] = self.session_timeout_ms();
         range("zookeeper.session_timeout_min_ms", least, SESSION_TIMEOUT_MIN_MS, 120_000)?;
         range("zookeeper.session_timeout_max_ms", most, least, 86_400_000)

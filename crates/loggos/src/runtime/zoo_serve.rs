@@ -12,6 +12,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use std::{fs, io};
 
+use coordination::log_port::Playback;
+
 use super::config::{Config, ConfigError, Listen, Peer, SESSION_TIMEOUT_MIN_MS, Tuning, ZooKeeper};
 use super::files::OsFiles;
 use super::start::{self, LogFormat, STORE};
@@ -39,6 +41,10 @@ pub(crate) struct Options {
     /// The administrator, as `super:DIGEST`; the system property `zookeeper.DigestAuthenticationProvider.superDigest`.
     #[arg(long, value_name = "NAME:DIGEST")]
     super_digest: Option<String>,
+    /// When the server reads the log: `push` (as soon as entries are written), an interval from 1ms to 1s, or `adaptive`
+    /// (at once while clients wait for entries) [default: push].
+    #[arg(long, value_name = "WHEN")]
+    playback: Option<Playback>,
     /// Allow addresses beyond this machine, without encryption or authentication.
     #[arg(long)]
     insecure_plaintext: bool,
@@ -96,6 +102,7 @@ fn run_without_disk(options: &Options) -> Result<ExitCode, ServeError> {
         zookeeper = settings(&zoo_cfg);
     }
     zookeeper.super_digest = super_digest.clone().or(zookeeper.super_digest);
+    zookeeper.playback = options.playback.map(|playback| playback.to_string());
     Ok(translation_server::run(at, listen, *insecure_plaintext, &zookeeper))
 }
 
@@ -156,6 +163,7 @@ fn config(zoo_cfg: &ZooCfg, data_dir: &Path, ensemble: &Ensemble, options: &Opti
     };
     let mut zookeeper = settings(zoo_cfg);
     zookeeper.super_digest = options.super_digest.clone().or(zookeeper.super_digest);
+    zookeeper.playback = options.playback.map(|playback| playback.to_string());
     Config {
         node: ensemble.node,
         data: data_dir.join(DIRECTORY),
@@ -179,6 +187,7 @@ fn settings(zoo_cfg: &ZooCfg) -> ZooKeeper {
         commands: (!words.iter().any(|word| word == "*")).then(|| words.clone()),
         super_digest: zoo_cfg.super_digest.clone(),
         linearizable_reads: None,
+        playback: None,
     }
 }
 

@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
+use coordination::log_port::Playback;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -48,6 +49,8 @@ pub(crate) struct Options {
     pub(crate) port_offset: u16,
     /// Bytes of memory for the rows of each node.
     pub(crate) memory: Option<u64>,
+    /// When the ZooKeeper endpoints read the log. `None`: the default.
+    pub(crate) playback: Option<Playback>,
 }
 
 /// Why the cluster cannot be started.

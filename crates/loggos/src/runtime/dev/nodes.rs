@@ -63,6 +63,7 @@ pub(crate) struct Nodes {
     plan: Plan,
     port_offset: u16,
     tuning: Tuning,
+    zookeeper: ZooKeeper,
     running: BTreeMap<u32, Running>,
     tell: Sender<Heard>,
 }
@@ -70,8 +71,10 @@ pub(crate) struct Nodes {
 impl Nodes {
     pub(crate) fn new(data: &Path, plan: Plan, options: &Options, tell: Sender<Heard>) -> Self {
         let tuning = Tuning { memory_bytes: options.memory, ..Tuning::default() };
-        let port_offset = options.port_offset;
-        Self { data: data.to_owned(), plan, port_offset, tuning, running: BTreeMap::new(), tell }
+        let playback = options.playback.map(|playback| playback.to_string());
+        let zookeeper = ZooKeeper { playback, ..ZooKeeper::default() };
+        let (port_offset, running) = (options.port_offset, BTreeMap::new());
+        Self { data: data.to_owned(), plan, port_offset, tuning, zookeeper, running, tell }
     }
 
     /// Starts every node that has its disk, and reports the others.
@@ -136,7 +139,7 @@ impl Nodes {
                 http: Some(self.http_address(node)),
                 zookeeper: Some(self.zookeeper_address(node)),
             },
-            zookeeper: ZooKeeper::default(),
+            zookeeper: self.zookeeper.clone(),
             peers: self.plan.nodes().map(|node| self.peer(node)).collect(),
             tuning: self.tuning,
         };

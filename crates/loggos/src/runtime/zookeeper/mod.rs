@@ -23,7 +23,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use base::{Duration, Monotonic, Now};
-use coordination::log_port::{LogPort, Output as LogOutput};
+use coordination::log_port::{LogPort, Output as LogOutput, Playback};
 use coordination::server::{Action, Config, ConnectionId, Event, Server};
 use coordination::state::State;
 use machine::Failure;
@@ -73,6 +73,7 @@ pub(crate) struct Settings {
     /// The administrator's `name:digest`.
     pub(crate) super_digest: Option<String>,
     pub(crate) linearizable_reads: bool,
+    pub(crate) playback: Playback,
     /// The four-letter commands that are answered; all, if none are named.
     pub(crate) commands: Option<Vec<String>>,
     pub(crate) connections_max: usize,
@@ -91,6 +92,8 @@ impl Settings {
             session_timeout: zookeeper.session_timeout_ms().map(Duration::from_millis),
             super_digest: zookeeper.super_digest.clone(),
             linearizable_reads: zookeeper.linearizable_reads.unwrap_or(false),
+            // The configuration was checked.
+            playback: zookeeper.playback().unwrap_or_default(),
             commands: zookeeper.commands.clone(),
             connections_max: descriptors::for_doors().zookeeper,
             connections_per_address: zookeeper.connections_per_address.filter(|max| *max > 0).unwrap_or(usize::MAX),
@@ -156,7 +159,7 @@ fn serve<T: LogTransport + 'static>(
     let mut poll = Poll::new()?;
     let completions = Arc::new(Completions::new(Waker::new(poll.registry(), COMPLETIONS)?));
     let transport = Box::new(connect(Arc::clone(&completions))?);
-    let port = LogPort::new(settings.nodes.min(COPIES), clock::monotonic());
+    let port = LogPort::new(settings.nodes.min(COPIES), settings.playback, clock::monotonic());
     let mut log = Log { port, transport, completions };
     let mut random = Random::default();
     let state = log.open(&mut poll)?;
@@ -355,7 +358,7 @@ impl Service {
                     action => self.log.port.act(action, now.monotonic),
                 }
             }
-            self.log.port.follow(self.server.state().next(), now.monotonic);
+            self.log.port.follow(self.server.state().next(), self.server.waits_for_log(), now.monotonic);
             if !self.hear_of_log(now) {
                 return;
             }
