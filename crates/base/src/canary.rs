@@ -132,6 +132,8 @@ bugs! {
     CompactionAheadOfSplit(19, "a compaction drops what was split off though the checkpoint beside it is of before"),
     FillFromTail(20, "a fill begins at the tail of a chain"),
     FillOverwrites(20, "a fill puts junk over what the head of a chain holds"),
+    FeedLossIgnored(20, "a follower ignores that a part of its feed was lost"),
+    FeedFromHead(20, "a follower is fed by the head of a chain"),
     ReadAtHead(20, "a read is answered by the head of a chain"),
     SealNotForced(20, "a unit answers a seal before it is forced"),
     SealForgotten(20, "a unit forgets at a restart how far it is sealed"),

@@ -13,6 +13,7 @@ use base::{Boot, Duration, Monotonic, NodeId, Now};
 use catalog::{CatalogCommand, CatalogRequest, Change};
 use sharedlog::client::{self, Client, Timing, Token};
 use sharedlog::controller::{self, Controller};
+use sharedlog::follower::{self, Follower};
 use sharedlog::hole_fill::HoleFill;
 use sharedlog::sequencer::{self, Sequencer};
 use sharedlog::{AskId, Asker, ClientId, LogId, Projection, ProjectionEpoch, SequencerId, unit};
@@ -24,6 +25,7 @@ use crate::timers::Timers;
 
 mod awaits;
 mod calls;
+mod feeds;
 mod hole_fill;
 mod reading;
 mod reconfiguration;
@@ -83,6 +85,8 @@ pub(crate) struct Logs {
 struct Log {
     client: Client,
     client_at: Monotonic,
+    follower: Follower,
+    follower_at: Monotonic,
     calls: BTreeMap<Token, Call>,
     last_token: Token,
     sequencer: Option<Sequencer<Inquirer>>,
@@ -139,7 +143,7 @@ impl Node {
                 self.proposal_answered(log, epoch, outcome, now);
             } else if let Some(id) = self.logs.touched.pop_first() {
                 self.run_log(id, now);
-            } else if !self.run_controller(now) {
+            } else if !self.run_controller(now) && !self.run_feeds(now) {
                 return had_work;
             }
             had_work = true;
@@ -148,9 +152,13 @@ impl Node {
 
     fn run_log(&mut self, id: LogId, now: Now) {
         let Some(log) = self.logs.by_id.get_mut(&id) else { return };
+        let followed = log.follower.take_actions();
         let asked = log.client.take_actions();
         let given = log.sequencer.as_mut().map(Sequencer::take_actions).unwrap_or_default();
         let epoch = log.begun;
+        for action in followed {
+            self.follower_wants(id, action, now);
+        }
         for action in asked {
             self.client_wants(id, action, now);
         }
@@ -159,7 +167,7 @@ impl Node {
         }
         self.run_hole_fill(id, now);
         if let Some(log) = self.logs.by_id.get(&id) {
-            self.logs.timers.set(id, log.client_at.min(log.sequencer_at).min(log.hole_fill_at));
+            self.logs.timers.set(id, log.client_at.min(log.follower_at).min(log.sequencer_at).min(log.hole_fill_at));
         }
     }
 
@@ -184,6 +192,29 @@ impl Node {
                 }
             }
             client::Action::Done { token, outcome } => self.log_call_done(id, token, outcome, now),
+        }
+    }
+
+    fn follower_wants(&mut self, id: LogId, action: follower::Action, now: Now) {
+        match action {
+            follower::Action::Ask { ask, unit, request } => {
+                self.ask_unit(id, Asker::Follower(ask), unit, request, now);
+            }
+            follower::Action::Done { token, answer } => self.log_call_done(id, token, Ok(answer), now),
+            follower::Action::Read { token, wanted, deadline } => {
+                if let Some(log) = self.touch_log(id) {
+                    log.client.read_many(token, wanted, deadline, now.monotonic);
+                }
+            }
+            follower::Action::Fill(position) => {
+                let deadline = now.monotonic + hole_fill::TIMEOUT;
+                self.call(id, Call::FillGap, |client, token| client.fill(token, position, deadline, now.monotonic));
+            }
+            follower::Action::SetTimer(at) => {
+                if let Some(log) = self.logs.by_id.get_mut(&id) {
+                    log.follower_at = at;
+                }
+            }
         }
     }
 
@@ -216,6 +247,10 @@ impl Node {
             Asker::Client(ask) => {
                 let Some(log) = self.touch_log(id) else { return };
                 log.client.unit_answered(ask, reply, now.monotonic);
+            }
+            Asker::Follower(ask) => {
+                let Some(log) = self.touch_log(id) else { return };
+                log.follower.answered(ask, reply, now.monotonic);
             }
             Asker::Sequencer(epoch, ask) => {
                 let Some(log) = self.touch_log(id) else { return };
@@ -290,6 +325,10 @@ impl Node {
                 log.client_at = Monotonic::NEVER;
                 log.client.timer(now.monotonic);
             }
+            if log.follower_at <= now.monotonic {
+                log.follower_at = Monotonic::NEVER;
+                log.follower.timer(now.monotonic);
+            }
             if log.sequencer_at <= now.monotonic {
                 log.sequencer_at = Monotonic::NEVER;
                 if let Some(sequencer) = &mut log.sequencer {
@@ -328,6 +367,7 @@ impl Node {
             let id = projection.log;
             self.use_log(id);
             let Some(log) = self.touch_log(id) else { continue };
+            log.follower.projected(&projection, now.monotonic);
             log.client.projected(projection.clone(), now.monotonic);
             self.begin_sequencer(&projection, now);
         }
@@ -343,6 +383,8 @@ impl Node {
         self.logs.by_id.entry(id).or_insert_with(|| Log {
             client: Client::new(client, Timing::default(), seed),
             client_at: Monotonic::NEVER,
+            follower: Follower::default(),
+            follower_at: Monotonic::NEVER,
             calls: BTreeMap::new(),
             last_token: Token(0),
             sequencer: None,
@@ -385,6 +427,7 @@ impl Node {
     fn show_projection(&mut self, id: LogId, now: Now) {
         let newest = self.catalogue().log_of(id).map(|(_, log)| log.projection.clone());
         if let (Some(newest), Some(log)) = (newest, self.touch_log(id)) {
+            log.follower.projected(&newest, now.monotonic);
             log.client.projected(newest, now.monotonic);
         }
     }

@@ -17,6 +17,8 @@ pub enum Asker {
     Controller(Requester, AskId),
     /// The hole filling that goes with the sequencer of an epoch.
     HoleFill(ProjectionEpoch, AskId),
+    /// The follower.
+    Follower(AskId),
 }
 
 impl Wire for Asker {
@@ -27,6 +29,7 @@ impl Wire for Asker {
             Self::Controller(Requester::Recovery(epoch), ask) => (3, epoch.0, ask),
             Self::Controller(Requester::Copier(copier), ask) => (4, copier.0, ask),
             Self::HoleFill(epoch, ask) => (5, epoch.0, ask),
+            Self::Follower(ask) => (6, 0, ask),
         };
         out.u8(tag);
         out.u64(number);
@@ -41,6 +44,7 @@ impl Wire for Asker {
             3 => Self::Controller(Requester::Recovery(ProjectionEpoch(number)), ask),
             4 => Self::Controller(Requester::Copier(CopierId(number)), ask),
             5 => Self::HoleFill(ProjectionEpoch(number), ask),
+            6 => Self::Follower(ask),
             tag => return Err(DecodeError::UnknownTag { what: "asker of a log unit", tag: tag.into() }),
         })
     }

@@ -112,6 +112,12 @@ pub enum Kept {
 }
 
 impl Entry {
+    /// Bytes of its records.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        if let Self::Data(data) = self { data.batch.len() } else { 0 }
+    }
+
     /// The kind of the entry.
     #[must_use]
     pub fn kind(&self) -> Kind {

@@ -10,6 +10,7 @@
 //! * [`mod@unit`]: the replicated state of one unit: write once, seal, trim, copy.
 //! * [`sequencer`]: positions from memory, and the checked tail.
 //! * [`client`]: the client side of appends, reads, fills and trims: writes go to the head first, reads go to the tail.
+//! * [`follower`]: receives the entries that a chain's tail pushes, and serves readers at the end of the log.
 //! * [`recovery`]: replaces a projection: seals units, finds the tail, proposes the successor. [`copier`] copies
 //!   entries to new units.
 //! * [`hole_fill`]: fills positions that were handed out and never written.
@@ -32,6 +33,7 @@ pub mod controller;
 pub mod copier;
 pub mod duplicates;
 mod entry;
+pub mod follower;
 pub mod hole_fill;
 mod ids;
 pub mod limits;

@@ -41,6 +41,13 @@ pub const MANY_MAX: usize = if cfg!(test) { 3 } else { 256 };
 pub const MANY_BYTES_MAX: usize = if cfg!(test) { 32 } else { 1 << 20 };
 /// Longest time for which a unit parks a read of an unwritten position.
 pub const AWAIT_MAX: Duration = Duration::from_millis(300);
+/// Longest time for which a unit sends entries to a follower that does not renew its subscription.
+pub const FOLLOW_LEASE_MAX: Duration = Duration::from_millis(2_000);
+/// Maximum bytes that a unit sends to a follower that does not renew its subscription: the memory that a stalled
+/// connection can take, for each node and log. A follower renews when half of it is used.
+pub const FOLLOW_CREDIT_MAX: usize = 4 << 20;
+/// Maximum bytes of entries that a follower keeps for readers.
+pub const FOLLOW_BUFFER_BYTES: usize = if cfg!(test) { 64 } else { 4 << 20 };
 /// Maximum positions in one range read of a client machine.
 pub const ROW_MAX: usize = 4_096;
 /// Maximum calls that a range read has in flight. Calls for many positions share [`ROW_BYTES_MAX`]. Small in this

@@ -135,6 +135,12 @@ impl LogUnit {
         self.unit.sealed()
     }
 
+    /// One more than the highest position ever written.
+    #[must_use]
+    pub fn tail(&self) -> Position {
+        self.unit.tail()
+    }
+
     /// The stripes that it was told of.
     pub fn told(&self) -> impl Iterator<Item = Stripe> {
         self.unit.told()

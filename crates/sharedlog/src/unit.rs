@@ -212,6 +212,10 @@ impl Unit {
                 let refusal = self.refusal(epoch).map(Outcome::Reply);
                 Met::Answer(refusal.unwrap_or_else(|| Outcome::Many { each: vec![self.look(position)], bytes }))
             }
+            Request::Follow { epoch, from, .. } => {
+                let feed = || Reply::Feed { from, entries: Vec::new(), tail: self.tail };
+                Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or_else(feed)))
+            }
             Request::Confirm { epoch } => Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or(Reply::Confirmed))),
             Request::Holes { epoch, stripe, from, to } => {
                 let holes = || Reply::Holes(self.holes(stripe, from, to));

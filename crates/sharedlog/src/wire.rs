@@ -49,6 +49,13 @@ fn encode_request(request: &Request, out: &mut Writer) {
             run.encode(out);
             out.u32(u32::try_from(*bytes).unwrap_or(u32::MAX));
         }
+        Request::Follow { epoch, from, lease, credit } => {
+            out.u8(7);
+            out.u64(epoch.0);
+            out.u64(from.0);
+            out.u64(lease.0);
+            out.u32(u32::try_from(*credit).unwrap_or(u32::MAX));
+        }
         Request::Confirm { epoch } => {
             out.u8(2);
             out.u64(epoch.0);
@@ -85,6 +92,12 @@ fn decode_request(input: &mut Reader) -> Result<Request, DecodeError> {
             bytes: input.u32()? as usize,
         },
         5 => Request::ReadMany { epoch: decode_epoch(input)?, run: Run::decode(input)?, bytes: input.u32()? as usize },
+        7 => Request::Follow {
+            epoch: decode_epoch(input)?,
+            from: decode_position(input)?,
+            lease: Duration(input.u64()?),
+            credit: input.u32()? as usize,
+        },
         tag => return Err(DecodeError::UnknownTag { what: "request to a log unit", tag: u64::from(tag) }),
     })
 }
@@ -122,6 +135,13 @@ fn encode_reply(reply: &Reply, out: &mut Writer) {
             out.u8(15);
             out.u32(u32::try_from(holes.len()).unwrap_or(u32::MAX));
             holes.iter().for_each(|hole| out.u64(hole.0));
+        }
+        Reply::Feed { from, entries, tail } => {
+            out.u8(18);
+            out.u64(from.0);
+            out.u64(tail.0);
+            out.u32(u32::try_from(entries.len()).unwrap_or(u32::MAX));
+            entries.iter().for_each(|entry| entry.encode(out));
         }
         Reply::Many(replies) => {
             out.u8(MANY);
@@ -165,6 +185,14 @@ fn decode_one(tag: u8, input: &mut Reader) -> Result<Reply, DecodeError> {
         13 => Reply::Unknown,
         14 => Reply::Damaged,
         16 => Reply::Elsewhere,
+        18 => {
+            let (from, tail) = (decode_position(input)?, decode_position(input)?);
+            let count = input.count(1)?;
+            if count > MANY_MAX {
+                return Err(DecodeError::Invalid { what: "number of entries" });
+            }
+            Reply::Feed { from, entries: (0..count).map(|_| Entry::decode(input)).collect::<Result<_, _>>()?, tail }
+        }
         15 => Reply::Holes((0..input.count(8)?).map(|_| decode_position(input)).collect::<Result<_, _>>()?),
         tag => return Err(DecodeError::UnknownTag { what: "reply of a log unit", tag: u64::from(tag) }),
     })

@@ -208,6 +208,8 @@ pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
     (Bug::TrimmedPlaceLeft, "bugs_of_the_shared_log_are_found"),
     (Bug::LeaseNotWaited, "bugs_of_the_shared_log_are_found"),
     (Bug::AnswerToFormerProcess, "an_answer_to_the_former_process_is_found"),
+    (Bug::FeedLossIgnored, "bugs_of_followers_are_found"),
+    (Bug::FeedFromHead, "bugs_of_followers_are_found"),
     (Bug::DamageCountsAsWhole, "bugs_of_the_shared_log_are_found"),
     (Bug::ExpiryIgnoresTouch, "bugs_of_coordination_are_found"),
     (Bug::ExpirerCountsStalls, "bugs_of_coordination_are_found"),

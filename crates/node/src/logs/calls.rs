@@ -31,6 +31,8 @@ pub(super) enum Call {
     TailForFill(ProjectionEpoch),
     /// A position that it fills.
     Fill(ProjectionEpoch, Position),
+    /// A position that the follower fills. It sees the result at the tail.
+    FillGap,
 }
 
 /// Client machines answer this long before the deadline of the request.
@@ -61,6 +63,7 @@ impl Node {
         self.pendings.place(id, Place::AtLog);
         self.use_log(log);
         if let Some(known) = self.touch_log(log) {
+            known.follower.projected(&projection, now.monotonic);
             known.client.projected(projection, now.monotonic);
         }
         match request {
@@ -99,6 +102,7 @@ impl Node {
                 log.calls.iter().filter(|(_, call)| is_idle(call)).map(|(token, _)| *token).collect();
             if !tokens.is_empty() {
                 self.logs.touched.insert(*id);
+                log.follower.give_up(&tokens);
                 log.client.give_up(&tokens, now.monotonic);
             }
         }
@@ -111,12 +115,17 @@ impl Node {
     pub(super) fn log_call_done(&mut self, id: LogId, token: Token, outcome: Result<Answer, Error>, now: Now) {
         let Some(call) = self.logs.by_id.get_mut(&id).and_then(|log| log.calls.remove(&token)) else { return };
         match call {
-            Call::Read(pending, from) => self.complete(pending, entries(from, outcome), None),
+            Call::Read(pending, from) => {
+                let outcome = entries(from, outcome);
+                self.follow_if_at_end(id, pending, &outcome, now);
+                self.complete(pending, outcome, None);
+            }
             Call::Append(pending) | Call::Tail(pending) | Call::Trim(pending) => {
                 self.complete(pending, said(outcome), None);
             }
             Call::Copied(copier, run) => self.logs.controller.read(id, copier, run, outcome, now.monotonic),
             Call::TailForFill(epoch) => self.tail_for_fill(id, epoch, outcome, now),
+            Call::FillGap => self.counters.log_fills += u64::from(outcome == Ok(Answer::Junk)),
             Call::Fill(epoch, position) => self.filled(id, epoch, position, &outcome, now),
         }
     }

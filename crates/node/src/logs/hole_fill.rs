@@ -12,7 +12,7 @@ use crate::node::Node;
 pub(super) const CONFIG: Config =
     Config { age: Duration::from_millis(2_000), again: Duration::from_millis(1_000), window: 32 };
 /// Timeout of a request for the tail, and of a fill.
-const TIMEOUT: Duration = Duration::from_millis(2_000);
+pub(super) const TIMEOUT: Duration = Duration::from_millis(2_000);
 
 impl Node {
     /// Passes on the sequencer's next position and carries out the actions.

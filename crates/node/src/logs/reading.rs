@@ -3,13 +3,15 @@
 
 use base::{Duration, Now};
 use sharedlog::client::{ReadMany, Wait};
-use sharedlog::request::LogRequest;
-use sharedlog::{LogId, Run};
+use sharedlog::request::{Content, LogRequest, LogResponse};
+use sharedlog::{LogId, Position, Run};
 
 use crate::logs::calls::Call;
 use crate::message::Query;
 use crate::node::Node;
 use crate::pending::PendingId;
+use crate::registry::Response;
+use crate::request::Outcome;
 
 /// Typical time to fill a hole. A read whose deadline leaves less time than this after its wait does not fill the hole,
 /// because other readers may be willing to wait longer.
@@ -32,8 +34,28 @@ impl Node {
             () => Wait::Watch(Duration(left.0 - of_left(SAYING))),
         };
         let wanted = ReadMany { run: Run::of(from, count), wait, bytes };
-        self.call(log, Call::Read(id, from), |client, token| {
-            client.read_many(token, wanted, deadline, now.monotonic);
-        });
+        let Some(known) = self.touch_log(log) else { return };
+        known.last_token.0 += 1;
+        let token = known.last_token;
+        known.calls.insert(token, Call::Read(id, from));
+        if !known.follower.read(token, wanted, deadline, now.monotonic) {
+            known.client.read_many(token, wanted, deadline, now.monotonic);
+        }
+    }
+
+    /// Follows the log if a read that waits has come to its end: the next read probably continues there.
+    pub(super) fn follow_if_at_end(&mut self, log: LogId, id: PendingId, outcome: &Outcome, now: Now) {
+        let Some(Query::Log(request)) = self.pendings.get(id).map(|pending| &pending.query) else { return };
+        let LogRequest::Read { from, count, wait, .. } = request else { return };
+        let Ok(Response::Log(LogResponse::Entries(entries))) = outcome else { return };
+        let next = Position(from.0 + entries.len() as u64);
+        let is_end = *wait > Duration::ZERO && entries.len() < *count as usize;
+        let is_trimmed = entries.iter().any(|entry| matches!(entry.content, Content::Trimmed { .. }));
+        if is_end
+            && !is_trimmed
+            && let Some(known) = self.touch_log(log)
+        {
+            known.follower.caught_up(next, now.monotonic);
+        }
     }
 }

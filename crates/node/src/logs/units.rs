@@ -20,6 +20,7 @@ use sharedlog::{Asker, LogId, Position, Projection, ProjectionEpoch, UnitId};
 use store::sstable::Io;
 
 use super::awaits::Awaits;
+use super::feeds::Feeds;
 use crate::contract::{Action, EvaluationId};
 use crate::message::Message;
 use crate::node::{AT_ONCE, Node};
@@ -59,6 +60,7 @@ pub(crate) struct Units {
     /// Requests that wait for a read of the disk.
     pub(crate) lookups: BTreeMap<EvaluationId, UnitCall>,
     pub(super) awaits: Awaits,
+    pub(super) feeds: Feeds,
     /// Requests that can't be executed yet.
     parked: Vec<UnitCall>,
     retry_at: Monotonic,
@@ -78,6 +80,7 @@ impl Units {
     /// The replica of a unit no longer leads, or is removed.
     pub(crate) fn forget(&mut self, cohort: CohortId) {
         self.proposed.retain(|(of, _), _| *of != cohort);
+        self.feeds.forget(cohort);
     }
 
     fn park(&mut self, call: UnitCall, now: Now) {
@@ -130,6 +133,13 @@ impl Node {
             Request::Command(command) if matches!(command.command(), Command::Damaged { .. }) => {
                 self.reply(call.reply_to, Reply::Unknown);
             }
+            request @ Request::Follow { .. } => match unit.meet(request) {
+                Some(Answer::Reply(Reply::Feed { .. })) => {
+                    self.logs.units.feeds.follow(call.cohort, call.reply_to, request, now.monotonic);
+                }
+                Some(Answer::Reply(refusal)) => self.reply(call.reply_to, refusal),
+                _ => {}
+            },
             request => match unit.meet(request) {
                 Some(answer) => self.answer_unit_call(call, answer, now),
                 None => self.log_command(call, now),
@@ -184,6 +194,9 @@ impl Node {
             replica.writes += 1;
             self.answer_unit_call(call, answer, now);
         }
+        if is_other || !stored.is_empty() {
+            self.logs.units.feeds.touch(cohort);
+        }
         for call in self.logs.units.awaits.take(cohort, &stored, is_other) {
             self.run_unit_call(call, now);
         }
@@ -233,7 +246,7 @@ impl Node {
         self.reply(call.reply_to, reply);
     }
 
-    fn reply(&mut self, to: ReplyTo, reply: Reply) {
+    pub(super) fn reply(&mut self, to: ReplyTo, reply: Reply) {
         let ReplyTo { node, boot, log, asker } = to;
         if node == self.cluster.me.node {
             self.logs.replies.push_back((log, asker, reply));

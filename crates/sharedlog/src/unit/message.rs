@@ -38,6 +38,20 @@ pub enum Request {
         /// there is only one value.
         bytes: usize,
     },
+    /// Subscribes to the entries from a position on: the unit sends a [`Reply::Feed`] whenever it stores the next ones,
+    /// for as long as the lease lasts. Readers ask the tail of a chain. The same request with the same return address
+    /// renews the lease and the credit.
+    Follow {
+        /// The epoch of the sender's projection.
+        epoch: ProjectionEpoch,
+        /// The first position to send. Ignored by a renewal.
+        from: Position,
+        /// How long the subscription lasts; limited to [`FOLLOW_LEASE_MAX`](crate::limits::FOLLOW_LEASE_MAX).
+        lease: Duration,
+        /// Maximum bytes of entries that are sent before the subscription is renewed, not counting the last entry;
+        /// limited to [`FOLLOW_CREDIT_MAX`](crate::limits::FOLLOW_CREDIT_MAX).
+        credit: usize,
+    },
     /// Asks to confirm that an epoch is not sealed.
     Confirm {
         /// The epoch to confirm.
@@ -193,6 +207,17 @@ pub enum Reply {
     /// Replies for the first requested positions, in order, each as for a single request. The sender asks again for the
     /// others. Empty only if the first value exceeds the requested size.
     Many(Vec<Self>),
+    /// The next entries of a subscription, and the answer to [`Request::Follow`]. A subscription ends with another
+    /// reply: [`Reply::Refused`], or [`Reply::Done`] if the reader has to read the next position by itself.
+    Feed {
+        /// The position of the first entry.
+        from: Position,
+        /// Entries at consecutive positions, at most [`MANY_MAX`].
+        entries: Vec<Entry>,
+        /// One more than the highest position that the unit holds. If it is higher than the end of the entries, the
+        /// position there is a hole so far, or the credit is used up.
+        tail: Position,
+    },
     /// The position is not written at this unit.
     Unwritten,
     /// The first positions that the unit does not hold. If there are fewer than
@@ -246,7 +271,7 @@ impl Request {
                 Command::CopyMany { copies } => copies.iter().map(|(position, _)| *position).collect(),
                 _ => Vec::new(),
             },
-            Self::Confirm { .. } | Self::Holes { .. } => Vec::new(),
+            Self::Confirm { .. } | Self::Holes { .. } | Self::Follow { .. } => Vec::new(),
         }
     }
 }

@@ -44,6 +44,7 @@ pub(crate) struct LogUsers {
     users: Vec<User>,
     asked: BTreeMap<RequestId, usize>,
     is_created: bool,
+    stripes: u32,
     /// The content seen at each position.
     seen: BTreeMap<u64, Seen>,
     /// The positions at which each append was seen.
@@ -78,6 +79,8 @@ struct User {
     asked: Option<(RequestId, NodeId)>,
     /// Counts scheduled wakeups; older ones are ignored.
     calls: u64,
+    /// The end of the last read, and its node: a reader that follows the log continues there.
+    read_to: Option<(u64, NodeId)>,
 }
 
 #[derive(Clone, Debug)]
@@ -122,12 +125,15 @@ enum Haste {
 impl LogUsers {
     pub(crate) fn new(users: u32, seed: u64) -> Self {
         let users = (0..users).map(|_| User::default()).collect();
-        let random = SplitMix64::new(seed ^ 0x10_6000);
+        let mut random = SplitMix64::new(seed ^ 0x10_6000);
+        // Only logs with one chain are followed.
+        let stripes = 1 + random.below(2) as u32;
         Self {
             random,
             users,
             asked: BTreeMap::new(),
             is_created: false,
+            stripes,
             seen: BTreeMap::new(),
             places: BTreeMap::new(),
             attempts: BTreeMap::new(),
@@ -164,6 +170,10 @@ impl LogUsers {
                 self.users[user].sequence += 1;
                 Doing::Append { floor }
             }
+            11..14 if let Some((from, _)) = self.users[user].read_to => {
+                let (wait, is_there) = (Duration::from_millis(30), self.seen.contains_key(&from));
+                Doing::Read { from, wait, floor, is_there, how: Haste::None }
+            }
             11..17 => {
                 let from = self.trimmed + self.random.below(self.ended.saturating_sub(self.trimmed) + 4);
                 let wait = Duration::from_millis([0, 0, 30][self.random.below(3) as usize]);
@@ -182,7 +192,7 @@ impl LogUsers {
     fn request(&self, user: usize, doing: &Doing) -> LogRequest {
         let log = || LOG.to_owned();
         match doing {
-            Doing::Create => LogRequest::Create { name: log(), stripes: 2, copies: 0 },
+            Doing::Create => LogRequest::Create { name: log(), stripes: self.stripes, copies: 0 },
             Doing::Append { .. } => {
                 let stamp = self.stamp(user);
                 let record = Bytes::from(format!("{} of {user}", stamp.sequence));
@@ -289,6 +299,9 @@ impl LogUsers {
             }
             (Doing::Read { from, wait, floor, is_there, how }, LogResponse::Entries(entries)) => {
                 self.see_entries(*from, entries)?;
+                let read_to = &mut self.users[user].read_to;
+                let is_trimmed = entries.iter().any(|entry| matches!(entry.content, Content::Trimmed { .. }));
+                *read_to = read_to.filter(|_| !is_trimmed).map(|(_, node)| (*from + entries.len() as u64, node));
                 let is_filled = *wait > Duration::ZERO && *how != Haste::Deadline;
                 if entries.is_empty() && (*is_there || is_filled && *from < *floor) {
                     return Err(format!("nothing was read at {from}, though appends below {floor} had ended"));
@@ -369,6 +382,15 @@ impl World {
         users.users[user].doing = Some(doing);
         let count = self.machines.len() as u64;
         let node = NodeId(1 + self.log_users.random.below(count) as u32);
+        let user_here = &mut self.log_users.users[user];
+        let node = match (&user_here.doing, user_here.read_to) {
+            (Some(Doing::Read { from, .. }), Some((next, at))) if *from == next => at,
+            (Some(Doing::Read { from, .. }), _) => {
+                user_here.read_to = Some((*from, node));
+                node
+            }
+            _ => node,
+        };
         let is_up = self.machines.get(&node).is_some_and(|machine| machine.process.is_some() && !machine.paused);
         if !is_up {
             return self.wake_log_user(user, 50 * MILLISECOND);

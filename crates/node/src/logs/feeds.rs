@@ -1,0 +1,153 @@
+//! Subscriptions at this node's log units: a unit pushes the entries that it stores to the followers of its log, once
+//! per turn ([`sharedlog::follower`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::{CohortId, Monotonic, NodeId, Now};
+use machine::state_machine::Evaluated;
+use sharedlog::limits::{BATCH_BYTES_MAX, FOLLOW_CREDIT_MAX, FOLLOW_LEASE_MAX, MANY_MAX};
+use sharedlog::log_unit::Answer;
+use sharedlog::unit::{Reply, Request};
+use sharedlog::{Entry, Position, ProjectionEpoch, Run};
+use store::sstable::Io;
+
+use super::units::ReplyTo;
+use crate::node::Node;
+use crate::registry::Read;
+use crate::request::Response;
+
+/// A follower's subscription at a unit.
+#[derive(Debug)]
+struct Feed {
+    reply_to: ReplyTo,
+    epoch: ProjectionEpoch,
+    /// The next position to send.
+    next: Position,
+    /// Bytes that may be sent before the subscription is renewed.
+    credit: usize,
+    until: Monotonic,
+    /// The tail that the follower was sent last.
+    tail: Position,
+}
+
+/// The subscriptions, at most one of each node for each unit.
+#[derive(Debug, Default)]
+pub(super) struct Feeds {
+    by_unit: BTreeMap<CohortId, BTreeMap<NodeId, Feed>>,
+    /// Units with followers that have stored something.
+    touched: BTreeSet<CohortId>,
+}
+
+/// The next part of a feed.
+enum Part {
+    Entries(Vec<Entry>),
+    /// The subscription ends with this reply.
+    End(Reply),
+}
+
+impl Feeds {
+    /// A unit has stored something, or was sealed or trimmed.
+    pub(super) fn touch(&mut self, cohort: CohortId) {
+        if self.by_unit.contains_key(&cohort) {
+            self.touched.insert(cohort);
+        }
+    }
+
+    /// The unit is gone. Its followers renew in vain.
+    pub(super) fn forget(&mut self, cohort: CohortId) {
+        self.by_unit.remove(&cohort);
+    }
+
+    /// Begins or renews a subscription.
+    pub(super) fn follow(&mut self, cohort: CohortId, reply_to: ReplyTo, request: &Request, now: Monotonic) {
+        let Request::Follow { epoch, from, lease, credit } = *request else { return };
+        let feeds = self.by_unit.entry(cohort).or_default();
+        let renewed = feeds.remove(&reply_to.node).filter(|feed| feed.reply_to == reply_to);
+        let mut feed =
+            renewed.unwrap_or(Feed { reply_to, epoch, next: from, credit: 0, until: now, tail: Position(0) });
+        feed.credit = credit.min(FOLLOW_CREDIT_MAX);
+        feed.until = now + lease.min(FOLLOW_LEASE_MAX);
+        // It is answered in any case.
+        feed.tail = Position(0);
+        feeds.insert(reply_to.node, feed);
+        self.touched.insert(cohort);
+    }
+}
+
+impl Node {
+    /// Sends followers what the units have stored. Returns whether anything was sent.
+    pub(super) fn run_feeds(&mut self, now: Now) -> bool {
+        let mut has_sent = false;
+        while let Some(cohort) = self.logs.units.feeds.touched.pop_first() {
+            let Some(feeds) = self.logs.units.feeds.by_unit.remove(&cohort) else { continue };
+            let mut kept = BTreeMap::new();
+            for (node, mut feed) in feeds {
+                if feed.until >= now.monotonic && self.feed(cohort, &mut feed, &mut has_sent) {
+                    kept.insert(node, feed);
+                }
+            }
+            if !kept.is_empty() {
+                self.logs.units.feeds.by_unit.insert(cohort, kept);
+            }
+        }
+        has_sent
+    }
+
+    /// Sends one follower what it lacks. Returns whether its subscription continues.
+    fn feed(&mut self, cohort: CohortId, feed: &mut Feed, has_sent: &mut bool) -> bool {
+        loop {
+            let unit = self.replicas.get(&cohort).and_then(|replica| replica.state.as_unit());
+            let Some(tail) = unit.map(|unit| unit.tail()) else { return false };
+            let part = if feed.credit > 0 { self.next_part(cohort, feed) } else { Part::Entries(Vec::new()) };
+            let entries = match part {
+                Part::Entries(entries) if entries.is_empty() && tail == feed.tail => return true,
+                Part::Entries(entries) => entries,
+                Part::End(reply) => {
+                    self.reply(feed.reply_to, reply);
+                    *has_sent = true;
+                    return false;
+                }
+            };
+            let bytes: usize = entries.iter().map(Entry::bytes).sum();
+            let (from, count) = (feed.next, entries.len());
+            feed.credit = feed.credit.saturating_sub(bytes);
+            feed.next = Position(from.0 + count as u64);
+            feed.tail = tail;
+            self.reply(feed.reply_to, Reply::Feed { from, entries, tail });
+            *has_sent = true;
+            if count == 0 {
+                return true;
+            }
+        }
+    }
+
+    /// The entries at the next positions, as a reader would find them, from memory only.
+    fn next_part(&self, cohort: CohortId, feed: &Feed) -> Part {
+        let Some(unit) = self.replicas.get(&cohort).and_then(|replica| replica.state.as_unit()) else {
+            return Part::End(Reply::Unknown);
+        };
+        let count = (unit.tail().0.saturating_sub(feed.next.0)).clamp(1, MANY_MAX as u64) as usize;
+        // The last entries may exceed the credit, so that one of any size fits.
+        let request = Request::ReadMany { epoch: feed.epoch, run: Run::of(feed.next, count), bytes: BATCH_BYTES_MAX };
+        let reply = match unit.meet(&request) {
+            Some(Answer::Reply(reply)) => reply,
+            Some(Answer::Lookup(lookup)) => match Read::Unit(lookup).answer(Io::CacheOnly) {
+                Ok(Evaluated::Outcome(Ok(Response::Unit(reply)))) => *reply,
+                // The follower reads from the disk like any other reader, which also reports damage.
+                _ => return Part::End(Reply::Done),
+            },
+            None => return Part::End(Reply::Unknown),
+        };
+        let Reply::Many(replies) = reply else { return Part::End(reply) };
+        let mut entries = Vec::with_capacity(replies.len());
+        for reply in replies {
+            match reply {
+                Reply::Value(entry) => entries.push(entry),
+                Reply::Unwritten => break,
+                _ if entries.is_empty() => return Part::End(Reply::Done),
+                _ => break,
+            }
+        }
+        Part::Entries(entries)
+    }
+}
