@@ -393,6 +393,7 @@ impl World {
         };
         let is_up = self.machines.get(&node).is_some_and(|machine| machine.process.is_some() && !machine.paused);
         if !is_up {
+            self.log_users.users[user].read_to = None;
             return self.wake_log_user(user, 50 * MILLISECOND);
         }
         let deadline = self.machines[&node].clocks.monotonic(self.now) + deadline;
