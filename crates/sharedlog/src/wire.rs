@@ -356,6 +356,22 @@ mod tests {
     }
 
     #[test]
+    fn feeds_are_decoded_and_bounded() {
+        let (epoch, from, lease) = (ProjectionEpoch(3), Position(9), Duration(5));
+        let request = Request::Follow { epoch, from, lease, credit: 70_000 };
+        let mut out = Writer::new();
+        encode_request(&request, &mut out);
+        assert_eq!(decode_request(&mut Reader::new(out.finish())), Ok(request));
+        let feed = |count| Reply::Feed { from, entries: vec![Entry::Junk; count], tail: Position(20) };
+        let bytes = encoded(&feed(2));
+        assert_eq!(decode_reply(&mut Reader::new(bytes.clone())), Ok(feed(2)));
+        for at in 0..bytes.len() {
+            assert!(decode_reply(&mut Reader::new(bytes.slice(..at))).is_err());
+        }
+        assert!(decode_reply(&mut Reader::new(encoded(&feed(MANY_MAX + 1)))).is_err());
+    }
+
+    #[test]
     fn many_come_back_as_they_were_sent_and_are_bounded() {
         let run = Run { from: Position(9), step: 4, count: 200 };
         let request = Request::ReadMany { epoch: ProjectionEpoch(3), run, bytes: 70_000 };

@@ -146,6 +146,7 @@ fn samples() -> Vec<Message> {
         Asker::Controller(Requester::Recovery(ProjectionEpoch(2)), AskId(3)),
         Asker::Controller(Requester::Copier(CopierId(9)), AskId(3)),
         Asker::HoleFill(ProjectionEpoch(2), AskId(3)),
+        Asker::Follower(AskId(3)),
     ];
     let command = unit::Command::Seal { epoch: ProjectionEpoch(5) };
     samples.extend(askers.map(|asker| {

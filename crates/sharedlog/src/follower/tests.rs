@@ -206,10 +206,8 @@ fn reads_continue_in_the_next_projection() {
 fn bugs_of_followers_are_found() {
     use base::canary::{Bug, plant};
 
-    let found_by: [(Bug, fn()); 2] = [
-        (Bug::FeedLossIgnored, feed_that_lost_a_part_is_repeated),
-        (Bug::FeedFromHead, pushed_entries_answer_reads),
-    ];
+    let found_by: [(Bug, fn()); 2] =
+        [(Bug::FeedLossIgnored, feed_that_lost_a_part_is_repeated), (Bug::FeedFromHead, pushed_entries_answer_reads)];
     for (bug, test) in found_by {
         plant(Some(bug));
         let outcome = std::panic::catch_unwind(test);

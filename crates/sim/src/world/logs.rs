@@ -356,6 +356,7 @@ impl World {
         }
         if let Some((request, node)) = users.users[user].asked.take() {
             users.asked.remove(&request);
+            users.users[user].read_to = None;
             users.users[user].doing.take_if(|doing| matches!(doing, Doing::Read { how: Haste::Leaves, .. }));
             let is_up = self.machines.get(&node).is_some_and(|machine| machine.process.is_some() && !machine.paused);
             if is_up {
@@ -490,6 +491,7 @@ impl World {
                     });
                 } else {
                     self.log_users.users[user].doing = Some(doing);
+                    self.log_users.users[user].read_to = None;
                 }
                 self.wake_log_user(user, after);
             }
