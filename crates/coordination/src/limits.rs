@@ -63,6 +63,9 @@ pub const STALE_PERCENT: u64 = 45;
 /// greater than [`STALE_PERCENT`] plus two thirds, so that a client that considers itself connected has a live session.
 /// ZooKeeper rounds expiry up to its next tick.
 pub const EXPIRE_PERCENT: u64 = 115;
+/// A connection whose session is not opened or moved within this share of T is closed, so that the client tries another
+/// server: one without a majority accepts connections too, and some clients wait for the reply longer than T.
+pub const CONNECT_PERCENT: u64 = 50;
 /// Minimum time between two touches of an active session, as a share of T.
 pub const TOUCH_PERCENT: u64 = 10;
 /// Delay before a failed append or tail request is retried.

@@ -20,7 +20,7 @@ use base::{Duration, Monotonic, SplitMix64};
 use super::connection::{Connection, Phase};
 use super::{Action, ConnectionId, Membership, Origin, Server};
 use crate::entry::{Item, SessionId};
-use crate::limits::{EXPIRE_PERCENT, STALE_PERCENT, TOUCH_PERCENT};
+use crate::limits::{CONNECT_PERCENT, EXPIRE_PERCENT, STALE_PERCENT, TOUCH_PERCENT};
 use crate::state::Outcome;
 
 /// Tracks when sessions were last touched, on a clock that stops when the log stalls.
@@ -129,6 +129,14 @@ impl Server {
     fn tick_connection(&mut self, connection: ConnectionId) {
         let now = self.now.monotonic;
         let Some(client) = self.connections.get(&connection) else { return };
+        if let Phase::Connecting(connecting) = &client.phase {
+            // A client that accepts read-only mode waits for it.
+            let is_late = now.since(client.touching) >= connecting.timeout.percent(CONNECT_PERCENT);
+            if is_late && connecting.read_only != Some(true) {
+                self.close(connection);
+            }
+            return;
+        }
         let Some(established) = client.established().filter(|established| !established.is_read_only) else { return };
         if now.since(client.touched) >= established.timeout && client.is_stale(now) {
             // The client has timed out by now.

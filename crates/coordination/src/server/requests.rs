@@ -62,6 +62,7 @@ impl Server {
             return debug_assert!(false, "the connection has sent this frame");
         };
         let password = client.password;
+        client.touching = self.now.monotonic;
         client.phase = Phase::Connecting(Connecting {
             session,
             timeout,

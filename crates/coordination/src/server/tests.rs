@@ -665,6 +665,23 @@ fn read_only_mode_while_the_log_is_stalled() {
 }
 
 #[test]
+fn stalled_connect_is_closed_after_half_the_timeout() {
+    let mut bench = Bench::new(1);
+    let session = bench.open(0, 1);
+    bench.stalled = Some(VecDeque::new());
+    assert_eq!(bench.greet(0, 2, &request(0, None)), None);
+    assert_eq!(bench.greet(0, 3, &request(session.session, Some(&session.password))), None);
+    bench.pass(1_500);
+    assert!(!bench.is_closed(2) && !bench.is_closed(3));
+    bench.pass(1_000);
+    assert!(bench.is_closed(2) && bench.is_closed(3));
+    // The entry may be in the log: the session is where the client left it, and can move again.
+    bench.go_on();
+    let moved = bench.greet(0, 4, &request(session.session, Some(&session.password))).unwrap();
+    assert_eq!(moved.session, session.session);
+}
+
+#[test]
 fn sync_waits_for_the_tail_and_writes_behind_it_for_the_sync() {
     let mut bench = Bench::new(2);
     bench.open(0, 1);
