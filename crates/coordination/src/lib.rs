@@ -14,6 +14,7 @@
 //! | [`state`] | the replicated state machine: tree, sessions, deduplication; snapshots |
 //! | [`watches`] | which connections are notified of which changes |
 //! | [`server`] | the server between its clients and the log |
+//! | `model` | clients and checks for simulations |
 //! | [`log_port`] | the log as a server uses it: requests, following, snapshots |
 //!
 //! The order of checks, the error codes and the fields of a stat match Apache ZooKeeper 3.9, because clients rely on
@@ -28,6 +29,8 @@ mod error;
 pub mod jute;
 pub mod limits;
 pub mod log_port;
+#[cfg(any(test, feature = "sim"))]
+pub mod model;
 pub mod path;
 pub mod server;
 pub mod session;

@@ -2,7 +2,7 @@
 //!
 //! A run has two phases. *Safety*: servers crash, pause and are disconnected from the log; appends stall, fail, and
 //! appear in the log twice or out of order; connections break and clients move. *Liveness*: faults end, and every
-//! client must make progress. Invariants are checked in `checks.rs`, client-visible behaviour in `client.rs`.
+//! client must make progress. Clients and invariants are those of [`crate::model`].
 
 use std::collections::BTreeMap;
 
@@ -12,24 +12,17 @@ use bytes::Bytes;
 use crate::entry::Position;
 use crate::jute::Frame;
 use crate::limits::{CONNECTION_TURN_BYTES, TURN_BYTES};
+use crate::model::{Clients, MS, Network, Time};
 use crate::server::{Action, AppendId, Config, ConnectionId, Event, Server};
 use crate::state::{Restorer, State};
 
-mod checks;
-mod client;
 mod flood;
 mod log;
 mod tests;
 
-use checks::Checks;
-use client::Client;
 use flood::{FLOOD, Flood};
 use log::Log;
 
-/// Nanoseconds of true time.
-type Time = u64;
-
-const MS: Time = 1_000_000;
 /// Session timeout: short, like all faults.
 const TIMEOUT: Duration = Duration::from_millis(400);
 const TICK: Duration = Duration::from_millis(40);
@@ -125,11 +118,11 @@ struct Link {
 
 struct World {
     time: Time,
+    clients: Clients,
     random: SplitMix64,
     queue: BTreeMap<(Time, u64), Happening>,
     sequence: u64,
     servers: Vec<Process>,
-    clients: Vec<Client>,
     flood: Flood,
     links: BTreeMap<ConnectionId, Link>,
     connections: u64,
@@ -137,7 +130,6 @@ struct World {
     snapshots: Vec<(Position, Vec<Bytes>)>,
     /// Whether the servers offer linearizable reads.
     has_linearizable_reads: bool,
-    checks: Checks,
     trace: u64,
 }
 
@@ -150,17 +142,18 @@ fn run(seed: u64) -> Outcome {
         queue: BTreeMap::new(),
         sequence: 0,
         servers: (0..servers).map(|_| Process::default()).collect(),
-        clients: (0..clients).map(|id| Client::new(id, rate(&mut random))).collect(),
+        clients: no_clients(),
         flood: Flood::default(),
         links: BTreeMap::new(),
         connections: 0,
         log: Log::default(),
         snapshots: Vec::new(),
         has_linearizable_reads: random.chance(200_000),
-        checks: Checks::default(),
         trace: seed,
         random,
     };
+    let seed = world.random.draw();
+    world.clients = Clients::new(clients, TIMEOUT, TICK, world.has_linearizable_reads, seed);
     for server in 0..servers {
         world.after(0, Happening::Start(server));
     }
@@ -173,15 +166,22 @@ fn run(seed: u64) -> Outcome {
     world.after(50 * MS, Happening::Fault);
     world.play_until(SAFETY);
     world.heal();
-    let before: Vec<u64> = world.clients.iter().map(|client| client.done).collect();
+    let before = world.clients.done();
     world.play_until(SAFETY + LIVENESS);
-    for (client, before) in world.clients.iter().zip(before) {
-        if client.done < before + 20 && world.checks.violation.is_none() {
-            world.checks.violation = Some(format!("client {} does not get on: {client:?}", client.id));
+    let done = world.clients.done();
+    for (client, (done, before)) in done.into_iter().zip(before).enumerate() {
+        if done < before + 20 && world.clients.checks.violation.is_none() {
+            let described = world.clients.describe(client);
+            world.clients.checks.violated(format!("client {client} does not get on: {described}"));
         }
     }
-    world.checks.finish();
-    Outcome { violation: world.checks.violation, counters: world.checks.counters, trace: world.trace }
+    world.clients.checks.finish();
+    let checks = world.clients.checks;
+    Outcome { violation: checks.violation, counters: checks.counters, trace: world.trace }
+}
+
+fn no_clients() -> Clients {
+    Clients::new(0, TIMEOUT, TICK, false, 0)
 }
 
 /// A clock's rate, within 1% of true.
@@ -189,7 +189,33 @@ fn rate(random: &mut SplitMix64) -> u64 {
     990_000 + random.below(20_001)
 }
 
+impl Network for World {
+    fn time(&self) -> Time {
+        self.time
+    }
+
+    fn dial(&mut self, client: usize) -> ConnectionId {
+        self.connect(client)
+    }
+
+    fn send_frame(&mut self, connection: ConnectionId, frame: &Bytes) {
+        self.send_to_server(connection, Event::Frame { connection, frame: Frame::Whole(frame.slice(4..)) });
+    }
+
+    fn hang_up(&mut self, connection: ConnectionId) {
+        self.send_to_server(connection, Event::Disconnected { connection });
+        self.links.remove(&connection);
+    }
+}
+
 impl World {
+    /// Lets the clients act.
+    fn with_clients(&mut self, act: impl FnOnce(&mut Clients, &mut Self)) {
+        let mut clients = std::mem::replace(&mut self.clients, no_clients());
+        act(&mut clients, self);
+        self.clients = clients;
+    }
+
     fn after(&mut self, delay: Time, happening: Happening) {
         self.sequence += 1;
         self.queue.insert((self.time + delay, self.sequence), happening);
@@ -202,13 +228,13 @@ impl World {
     }
 
     fn play_until(&mut self, end: Time) {
-        while self.checks.violation.is_none()
+        while self.clients.checks.violation.is_none()
             && let Some(entry) = self.queue.first_entry()
             && entry.key().0 <= end
         {
             let ((time, _), happening) = entry.remove_entry();
             self.time = time;
-            self.checks.time = time;
+            self.clients.checks.time = time;
             self.happen(happening);
         }
         self.time = end;
@@ -239,9 +265,11 @@ impl World {
             Happening::Snapshot { server, boot, written } => self.snapshot_written(server, boot, written),
             Happening::Feed { server, boot } => self.feed(server, boot),
             Happening::Client { client: FLOOD, connection, frame } => self.flood_hears(connection, frame),
-            Happening::Client { client, connection, frame } => self.client_hears(client, connection, frame),
+            Happening::Client { client, connection, frame } => {
+                self.with_clients(|clients, world| clients.hears(client, connection, frame.as_ref(), world));
+            }
             Happening::Step(client) => {
-                self.client_step(client);
+                self.with_clients(|clients, world| clients.step(client, world));
                 let pause = MS + self.random.below(10 * MS);
                 self.after(pause, Happening::Step(client));
             }
@@ -294,7 +322,7 @@ impl World {
         };
         let now = self.now(server);
         self.servers[server].server = Some(Server::new(config, state, now));
-        self.checks.count("servers started");
+        self.clients.checks.count("servers started");
         self.end_turn(server);
         self.feed_soon(server);
     }
@@ -323,7 +351,7 @@ impl World {
         if std::mem::replace(&mut self.servers[server].looked_at, next) != next
             && let Some(machine) = &self.servers[server].server
         {
-            self.checks.state(machine.state());
+            self.clients.checks.state(machine.state());
         }
         self.check_output(&actions);
         for action in actions {
@@ -343,14 +371,15 @@ impl World {
             }
             let sent = sent.entry(*connection).or_default();
             if *sent >= CONNECTION_TURN_BYTES || all >= TURN_BYTES {
-                self.checks
+                self.clients
+                    .checks
                     .violated(format!("after {sent} bytes, and {all} of all clients, a turn sends another reply"));
             }
             *sent += frame.len();
             all += frame.len();
         }
         if all >= CONNECTION_TURN_BYTES {
-            self.checks.count("turns with much output");
+            self.clients.checks.count("turns with much output");
         }
     }
 
@@ -382,10 +411,10 @@ impl World {
             }
             Action::Trim { below } => {
                 if self.snapshots.last().is_none_or(|(next, _)| *next < below) {
-                    self.checks.violated(format!("trimmed below {below:?} without a snapshot"));
+                    self.clients.checks.violated(format!("trimmed below {below:?} without a snapshot"));
                 }
                 self.log.trimmed = self.log.trimmed.max(below.0);
-                self.checks.count("trims");
+                self.clients.checks.count("trims");
             }
             Action::Pause { .. } | Action::Resume { .. } => {}
         }
@@ -402,10 +431,10 @@ impl World {
             *snapshot = Some(Writing { next, pieces: Vec::new() });
         }
         let Some(writing) = snapshot.as_mut().filter(|writing| writing.next == next) else {
-            return self.checks.violated(format!("piece {index} of a snapshot at {next:?} that was not begun"));
+            return self.clients.checks.violated(format!("piece {index} of a snapshot at {next:?} that was not begun"));
         };
         if writing.pieces.len() != index as usize {
-            return self.checks.violated(format!("piece {index} of a snapshot at {next:?} is out of order"));
+            return self.clients.checks.violated(format!("piece {index} of a snapshot at {next:?} is out of order"));
         }
         writing.pieces.push(piece);
         if self.random.chance(20_000) {
@@ -419,7 +448,7 @@ impl World {
     }
 
     fn snapshot_written(&mut self, server: usize, boot: u64, written: Writing) {
-        self.checks.count("snapshots");
+        self.clients.checks.count("snapshots");
         let next = written.next;
         if self.snapshots.last().is_none_or(|(newest, _)| *newest < next) {
             self.snapshots.push((next, written.pieces));
@@ -452,12 +481,8 @@ impl World {
         self.after(delay, Happening::Server { server, boot, event });
     }
 
-    fn send_frame(&mut self, connection: ConnectionId, frame: &Bytes) {
-        self.send_to_server(connection, Event::Frame { connection, frame: Frame::Whole(frame.slice(4..)) });
-    }
-
     /// Connects a client to a random server, which may be down.
-    fn dial(&mut self, client: usize) -> ConnectionId {
+    fn connect(&mut self, client: usize) -> ConnectionId {
         self.connections += 1;
         let connection = ConnectionId(self.connections);
         let server = self.random.below(self.servers.len() as u64) as usize;
@@ -472,11 +497,6 @@ impl World {
         connection
     }
 
-    fn hang_up(&mut self, connection: ConnectionId) {
-        self.send_to_server(connection, Event::Disconnected { connection });
-        self.links.remove(&connection);
-    }
-
     fn fault(&mut self) {
         if self.time > SAFETY {
             return;
@@ -486,26 +506,26 @@ impl World {
         let long = (20 + self.random.below(longest)) * MS;
         match self.random.below(7) {
             0 if self.servers[server].server.is_some() => {
-                self.checks.count("crashes");
+                self.clients.checks.count("crashes");
                 self.stop(server);
                 self.after(long / 4, Happening::Start(server));
             }
             1 => {
-                self.checks.count("pauses");
+                self.clients.checks.count("pauses");
                 // Never earlier than before: events that were postponed stay in order.
                 let until = &mut self.servers[server].paused_until;
                 *until = (self.time + long).max(*until);
             }
             2 => {
-                self.checks.count("servers cut off");
+                self.clients.checks.count("servers cut off");
                 let until = &mut self.servers[server].cut_until;
                 *until = (self.time + long).max(*until);
             }
             3 => {
-                self.checks.count("stalls");
+                self.clients.checks.count("stalls");
                 let from = self.time.max(self.log.stalled_until);
                 self.log.stalled_until = from + long;
-                self.checks.stalls.push((from, from + long));
+                self.clients.checks.stalls.push((from, from + long));
             }
             kind => {
                 let links: Vec<_> = self.links.iter().map(|(id, link)| (*id, link.client)).collect();
@@ -514,14 +534,14 @@ impl World {
                     return self.after(MS, Happening::Fault);
                 };
                 if kind == 4 {
-                    self.checks.count("slow consumers");
+                    self.clients.checks.count("slow consumers");
                     self.send_to_server(connection, Event::OutputFull { connection });
                     let link = &self.links[&connection];
                     let (server, boot) = (link.server, link.boot);
                     let event = Event::OutputDrained { connection };
                     self.after(100 * MS, Happening::Server { server, boot, event });
                 } else {
-                    self.checks.count("connections broken");
+                    self.clients.checks.count("connections broken");
                     self.hang_up(connection);
                     self.after(0, Happening::Client { client, connection, frame: None });
                 }
@@ -535,7 +555,7 @@ impl World {
     fn heal(&mut self) {
         self.flood_hangs_up();
         self.log.stalled_until = self.time;
-        self.checks.stalls.iter_mut().for_each(|(_, to)| *to = self.time.min(*to));
+        self.clients.checks.stalls.iter_mut().for_each(|(_, to)| *to = self.time.min(*to));
         for server in 0..self.servers.len() {
             self.servers[server].cut_until = self.time;
             self.after(MS, Happening::Start(server));

@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::client::OPEN;
 use super::{MS, SAFETY, TIMEOUT, Time, World};
 use crate::jute::{
     AclRecord, AuthPacket, ConnectRequest, Create, CreateKind, IdRecord, Operations, PathAndWatch, ReadOperation,
     Reader, Record, ReplyHeader, Request, Sequence, Sync, Writer, xid,
 };
+use crate::model::{Network as _, OPEN};
 use crate::server::ConnectionId;
 
 /// Its number among the clients.
@@ -53,14 +53,14 @@ impl World {
             && let Some((_, sent)) = self.flood.syncs.front()
             && self.time.saturating_sub(*sent.max(&CALM)) > SYNC_MAX
         {
-            self.checks.violated(format!("a sync of {sent} is not answered"));
+            self.clients.checks.violated(format!("a sync of {sent} is not answered"));
         }
         match self.random.below(1_000) {
             // This ends the connection.
             0..2 if self.time < SAFETY => {
                 let auth = AuthPacket { kind: 0, scheme: Some("digest"), auth: Some(&GARBAGE) };
                 self.send_frame(connection, &Request::Auth(auth).to_frame(-4));
-                self.checks.count("oversized credentials");
+                self.clients.checks.count("oversized credentials");
             }
             // A write behind a sync is submitted once that is answered, so that many would take their time.
             2..30 if self.time < SAFETY => {
@@ -124,7 +124,7 @@ impl World {
         }
         let header = ReplyHeader::decode(&mut Reader::new(&frame[4..])).expect("a header");
         if self.flood.syncs.pop_front_if(|(asked, _)| *asked == header.xid).is_some() {
-            self.checks.count("syncs of the flood");
+            self.clients.checks.count("syncs of the flood");
         }
     }
 }

@@ -44,7 +44,7 @@ impl World {
     /// are lost, so that the entry appears twice.
     pub(super) fn append(&mut self, server: usize, boot: u64, append: AppendId, entry: &Bytes, made: Time) {
         if entry.len() > ENTRY_BYTES_MAX {
-            return self.checks.violated(format!("an entry of {} bytes", entry.len()));
+            return self.clients.checks.violated(format!("an entry of {} bytes", entry.len()));
         }
         let told = Some((server, boot, append));
         let quick = self.latency();
@@ -58,12 +58,12 @@ impl World {
                 self.after(slow, again);
             }
             96..98 => {
-                self.checks.count("appends twice in the log");
+                self.clients.checks.count("appends twice in the log");
                 self.place(Some(entry), made, None, slow);
                 self.after(quick, again);
             }
             _ => {
-                self.checks.count("appends failed");
+                self.clients.checks.count("appends failed");
                 let is_there = self.random.chance(500_000);
                 self.place(is_there.then_some(entry), made, None, slow);
                 self.after(quick, Happening::Server { server, boot, event: Event::AppendFailed { append } });
@@ -98,7 +98,9 @@ impl World {
             self.after(delay, Happening::Server { server, boot, event });
         }
         while self.log.settled < self.log.len() && self.log.slot(self.log.settled).settled.is_some() {
-            self.checks.settle(self.log.settled, &self.log, &self.clients);
+            let slot = self.log.slot(self.log.settled);
+            let (entry, made) = (slot.entry.clone(), slot.made);
+            self.clients.settle(entry.as_ref(), Some(made));
             self.log.settled += 1;
         }
         for server in 0..self.servers.len() {
@@ -132,7 +134,7 @@ impl World {
         self.servers[server].is_feed_due = false;
         if self.servers[server].fed < self.log.trimmed {
             // The server fell behind a trim and restarts from a snapshot.
-            self.checks.count("servers left behind by a trim");
+            self.clients.checks.count("servers left behind by a trim");
             self.stop(server);
             return self.after(MS, Happening::Start(server));
         }

@@ -4,20 +4,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::client::Client;
-use super::log::Log;
-use super::{TICK, TIMEOUT, Time};
-use crate::entry::{Entry, Item, Position};
+use base::Duration;
+use bytes::Bytes;
+
+use super::Time;
+use crate::entry::{Batch, Entry, Item, Position, SessionId};
 use crate::path;
 use crate::state::{Outcome, State};
 
+/// What must hold.
 #[derive(Debug, Default)]
-pub(super) struct Checks {
-    pub(super) violation: Option<String>,
-    pub(super) counters: BTreeMap<&'static str, u64>,
-    pub(super) time: Time,
-    pub(super) stalls: Vec<(Time, Time)>,
+pub struct Checks {
+    /// The first violation.
+    pub violation: Option<String>,
+    /// What has happened, and how often.
+    pub counters: BTreeMap<&'static str, u64>,
+    /// The time.
+    pub time: Time,
+    /// When the log was known to be stalled.
+    pub stalls: Vec<(Time, Time)>,
+    timeout: Duration,
+    tick: Duration,
     spectator: State,
+    /// When each position was settled.
+    settled: Vec<Time>,
     /// The fingerprint of the state at each position.
     states: BTreeMap<Position, u64>,
     /// Acknowledged writes by path and zxid.
@@ -37,18 +47,30 @@ struct Acknowledged {
 }
 
 impl Checks {
-    pub(super) fn count(&mut self, what: &'static str) {
+    pub(super) fn new(timeout: Duration, tick: Duration) -> Self {
+        Self { timeout, tick, ..Self::default() }
+    }
+
+    /// The state at the last settled position.
+    #[must_use]
+    pub const fn spectator(&self) -> &State {
+        &self.spectator
+    }
+
+    /// Something has happened.
+    pub fn count(&mut self, what: &'static str) {
         *self.counters.entry(what).or_default() += 1;
     }
 
-    pub(super) fn violated(&mut self, what: impl AsRef<str>) {
+    /// Something must not have happened.
+    pub fn violated(&mut self, what: impl AsRef<str>) {
         if self.violation.is_none() {
             self.violation = Some(format!("at {} us: {}", self.time / 1_000, what.as_ref()));
         }
     }
 
     /// Equal states at equal positions.
-    pub(super) fn state(&mut self, state: &State) {
+    pub fn state(&mut self, state: &State) {
         let fingerprint = fingerprint(state);
         let known = *self.states.entry(state.next()).or_insert(fingerprint);
         if known != fingerprint {
@@ -57,10 +79,15 @@ impl Checks {
     }
 
     /// Applies the next position.
-    pub(super) fn settle(&mut self, position: u64, log: &Log, clients: &[Client]) {
-        let slot = log.slot(position);
-        let bytes = slot.entry.as_ref().map_or(0, bytes::Bytes::len);
-        let entry = slot.entry.clone().and_then(|bytes| Entry::decode(bytes).ok());
+    pub(super) fn settle(
+        &mut self,
+        entry: Option<&Bytes>,
+        made: Option<Time>,
+        believer: impl Fn(i64) -> Option<usize>,
+    ) {
+        self.settled.push(self.time);
+        let bytes = entry.map_or(0, Bytes::len);
+        let entry = entry.and_then(|bytes| Entry::decode(bytes.clone()).ok());
         let admitted = self.spectator.admit(entry.as_ref(), bytes);
         if !admitted.removed.is_empty() {
             self.count("servers removed");
@@ -70,7 +97,7 @@ impl Checks {
         }
         for batch in &admitted.batches {
             for item in &batch.items {
-                self.item(item, batch, log, position, clients);
+                self.item(item, batch, made, &believer);
             }
         }
         self.invariants();
@@ -79,7 +106,7 @@ impl Checks {
         self.spectator = spectator;
     }
 
-    fn item(&mut self, item: &Item, batch: &crate::entry::Batch, log: &Log, position: u64, clients: &[Client]) {
+    fn item(&mut self, item: &Item, batch: &Batch, made: Option<Time>, believer: impl Fn(i64) -> Option<usize>) {
         let session = match item {
             Item::Request { stamp, .. } => Some(stamp.session),
             Item::Expire { session, .. } => Some(*session),
@@ -96,26 +123,33 @@ impl Checks {
             (Item::Expire { .. }, Outcome::Nothing, Some(_)) => self.count("expiries without effect"),
             (Item::Expire { session, .. }, Outcome::Ended { .. }, Some(before)) => {
                 self.count("expiries");
-                let touched = log.slot(before.last_touch.0).settled.unwrap_or(0);
-                let made = log.slot(position).made;
-                // No touch can be logged during a stall, of which at most two ticks count.
-                let stalls = self.stalls.iter().map(|(from, to)| made.min(*to).saturating_sub(touched.max(*from)));
-                let not_counted: Time = stalls.map(|stall| stall.saturating_sub(2 * TICK.0)).sum();
-                let silent = made.saturating_sub(touched + not_counted);
-                if silent < TIMEOUT.0 {
-                    self.violated(format!("{session:?} expires {} us after a touch", silent / 1_000));
+                if let Some(made) = made {
+                    self.check_silence(*session, before.last_touch, made);
                 }
-                if let Some(client) = clients.iter().find(|client| client.believes_in(session.0, self.time)) {
-                    self.violated(format!("{session:?} expires while client {} is connected", client.id));
+                if let Some(client) = believer(session.0) {
+                    self.violated(format!("{session:?} expires while client {client} is connected"));
                 }
             }
             _ => {}
         }
     }
 
+    /// A session expires no earlier than a timeout after its last touch.
+    fn check_silence(&mut self, session: SessionId, last_touch: Position, made: Time) {
+        let touched = usize::try_from(last_touch.0).ok().and_then(|position| self.settled.get(position)).copied();
+        let touched = touched.unwrap_or(0);
+        // No touch can be logged during a stall, of which at most two ticks count.
+        let stalls = self.stalls.iter().map(|(from, to)| made.min(*to).saturating_sub(touched.max(*from)));
+        let not_counted: Time = stalls.map(|stall| stall.saturating_sub(2 * self.tick.0)).sum();
+        let silent = made.saturating_sub(touched + not_counted);
+        if silent < self.timeout.0 {
+            self.violated(format!("{session:?} expires {} us after a touch", silent / 1_000));
+        }
+    }
+
     fn invariants(&mut self) {
         let tree = self.spectator.tree();
-        if tree.owners().any(|owner| self.spectator.session(crate::entry::SessionId(owner)).is_none()) {
+        if tree.owners().any(|owner| self.spectator.session(SessionId(owner)).is_none()) {
             self.violated("an ephemeral node has no session");
         }
         let mut passwords = BTreeSet::new();
@@ -175,7 +209,7 @@ impl Checks {
     }
 
     /// Every read must have seen the last write up to its state.
-    pub(super) fn finish(&mut self) {
+    pub fn finish(&mut self) {
         for (path, state, mzxid) in std::mem::take(&mut self.reads) {
             let missed = self.writes.get(&path).and_then(|writes| writes.range(mzxid + 1..).next());
             if let Some((missed, _)) = missed.filter(|(zxid, _)| **zxid <= state) {

@@ -1,11 +1,11 @@
-//! A model of the client libraries: it pings, times out, and moves its session to another server. It checks the
-//! replies.
+//! One client: it pings, times out, and moves its session to another server. It checks the replies.
 
 use std::collections::{BTreeMap, VecDeque};
 
+use base::Duration;
 use bytes::Bytes;
 
-use super::{MS, TIMEOUT, Time, World};
+use super::{Clients, MS, Network, Time};
 use crate::jute::{
     AclRecord, CheckVersion, ConnectRequest, ConnectResponse, Create, CreateKind, DataReply, Delete, IdRecord,
     Operation, Operations, Password, PathAndWatch, Reader, Record, ReplyHeader, Request, Sequence, SetData, Stat, Sync,
@@ -13,7 +13,8 @@ use crate::jute::{
 };
 use crate::server::ConnectionId;
 
-pub(super) const OPEN: &[AclRecord<'static>] =
+/// An ACL that permits everything.
+pub const OPEN: &[AclRecord<'static>] =
     &[AclRecord { perms: 31, id: IdRecord { scheme: Some("world"), id: Some("anyone") } }];
 /// Nodes shared by all clients.
 const REGISTERS: [&str; 3] = ["/a", "/b", "/c"];
@@ -41,6 +42,7 @@ pub(super) struct Client {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
+    Gone,
     Waiting { until: Time },
     Connecting(ConnectionId),
     Connected(ConnectionId),
@@ -86,10 +88,23 @@ impl Client {
     }
 
     /// Whether it considers itself connected with this session.
-    pub(super) fn believes_in(&self, session: i64, now: Time) -> bool {
+    pub(super) fn believes_in(&self, session: i64, now: Time, timeout: Duration) -> bool {
         matches!(self.phase, Phase::Connected(_))
-            && self.session.is_some_and(|(own, _)| own == session)
-            && self.since(self.heard, now) < TIMEOUT.0 * 2 / 3
+            && self.session_id() == Some(session)
+            && self.since(self.heard, now) < timeout.0 * 2 / 3
+    }
+
+    pub(super) fn session_id(&self) -> Option<i64> {
+        self.session.map(|(session, _)| session)
+    }
+
+    /// Never returns.
+    pub(super) fn leave(&mut self, network: &mut impl Network) {
+        if let Phase::Connecting(connection) | Phase::Connected(connection) = self.phase {
+            network.hang_up(connection);
+        }
+        self.phase = Phase::Gone;
+        self.lose_session();
     }
 
     fn own_path(&self) -> String {
@@ -104,54 +119,56 @@ impl Client {
     }
 }
 
-impl World {
-    pub(super) fn client_step(&mut self, id: usize) {
-        let now = self.time;
+impl Clients {
+    /// A client checks its timers, and may send requests.
+    pub fn step(&mut self, id: usize, network: &mut impl Network) {
+        let now = network.time();
+        self.checks.time = now;
         let client = &self.clients[id];
         let silent = client.since(client.heard, now);
         match client.phase {
-            Phase::Waiting { until } if until <= now => self.connect(id),
-            Phase::Waiting { .. } => {}
-            Phase::Connecting(connection) | Phase::Connected(connection) if silent >= TIMEOUT.0 * 2 / 3 => {
-                self.hang_up(connection);
-                self.disconnected(id);
+            Phase::Waiting { until } if until <= now => self.connect(id, network),
+            Phase::Waiting { .. } | Phase::Gone => {}
+            Phase::Connecting(connection) | Phase::Connected(connection) if silent >= self.timeout.0 * 2 / 3 => {
+                network.hang_up(connection);
+                self.disconnected(id, now);
             }
             Phase::Connecting(_) => {}
             Phase::Connected(connection) => {
-                if client.since(client.sent, now) >= TIMEOUT.0 / 3 {
+                if client.since(client.sent, now) >= self.timeout.0 / 3 {
                     self.clients[id].sent = now;
-                    self.send_frame(connection, &Request::Ping.to_frame(xid::PING));
+                    network.send_frame(connection, &Request::Ping.to_frame(xid::PING));
                 }
                 // Idle from time to time, so that only pings keep the session alive.
-                if client_is_busy(id, now) {
+                if client_is_busy(id, now) && !self.is_quiet {
                     for _ in 0..self.random.below(4) {
-                        self.ask_something(id, connection);
+                        self.ask_something(id, connection, network);
                     }
                 }
             }
         }
     }
 
-    fn connect(&mut self, id: usize) {
-        let connection = self.dial(id);
+    fn connect(&mut self, id: usize, network: &mut impl Network) {
+        let connection = network.dial(id);
         let client = &mut self.clients[id];
         client.phase = Phase::Connecting(connection);
-        (client.heard, client.sent) = (self.time, self.time);
+        (client.heard, client.sent) = (network.time(), network.time());
         let (session, password) = client.session.unwrap_or_default();
         let request = ConnectRequest {
             protocol_version: 0,
             last_zxid_seen: client.last_zxid,
-            timeout_ms: i32::try_from(TIMEOUT.as_millis()).unwrap_or(0),
+            timeout_ms: i32::try_from(self.timeout.as_millis()).unwrap_or(0),
             session,
             password: Some(&password),
             read_only: Some(false),
         };
         let frame = Writer::new().frame(|writer| request.encode(writer));
-        self.send_frame(connection, &frame);
+        network.send_frame(connection, &frame);
     }
 
-    fn disconnected(&mut self, id: usize) {
-        let until = self.time + self.random.below(30 * MS);
+    fn disconnected(&mut self, id: usize, now: Time) {
+        let until = now + self.random.below(30 * MS);
         let client = &mut self.clients[id];
         client.phase = Phase::Waiting { until };
         client.watches.clear();
@@ -166,7 +183,7 @@ impl World {
         }
     }
 
-    fn ask_something(&mut self, id: usize, connection: ConnectionId) {
+    fn ask_something(&mut self, id: usize, connection: ConnectionId, network: &mut impl Network) {
         let path = REGISTERS[self.random.below(3) as usize];
         let value = self.random.draw();
         let client = &self.clients[id];
@@ -179,12 +196,12 @@ impl World {
             4..34 => Ask::Set { path, value },
             34..38 => Ask::FailingMulti { value },
             38..70 => {
-                let synced = self.has_linearizable_reads.then_some(self.time);
+                let synced = self.has_linearizable_reads.then_some(network.time());
                 Ask::Get { path, watch: self.random.chance(400_000), synced }
             }
             70..78 => {
-                self.ask(id, connection, Ask::Sync);
-                Ask::Get { path, watch: false, synced: Some(self.time) }
+                self.ask(id, connection, Ask::Sync, network);
+                Ask::Get { path, watch: false, synced: Some(network.time()) }
             }
             78..84 if client.owns == Some(false) && !is_asked(Ask::Own) => Ask::Own,
             84..90 if client.owns == Some(true) => Ask::Owned,
@@ -198,10 +215,10 @@ impl World {
             99 if client.asked.is_empty() && self.random.chance(100_000) => Ask::Close,
             _ => return,
         };
-        self.ask(id, connection, ask);
+        self.ask(id, connection, ask, network);
     }
 
-    fn ask(&mut self, id: usize, connection: ConnectionId, ask: Ask) {
+    fn ask(&mut self, id: usize, connection: ConnectionId, ask: Ask, network: &mut impl Network) {
         let own = self.clients[id].own_path();
         let create = |path, flags| Create {
             kind: CreateKind::Create,
@@ -213,7 +230,7 @@ impl World {
         };
         let client = &mut self.clients[id];
         client.xid += 1;
-        client.sent = self.time;
+        client.sent = network.time();
         let xid = client.xid;
         client.asked.push_back((xid, ask));
         let frame = match ask {
@@ -246,23 +263,28 @@ impl World {
                 Request::CloseSession.to_frame(xid)
             }
         };
-        self.send_frame(connection, &frame);
+        network.send_frame(connection, &frame);
     }
 
-    /// A frame, or the end of the connection.
-    pub(super) fn client_hears(&mut self, id: usize, connection: ConnectionId, frame: Option<Bytes>) {
+    /// A client receives a frame, or the end of the connection.
+    ///
+    /// # Panics
+    /// When a frame can't be decoded.
+    pub fn hears(&mut self, id: usize, connection: ConnectionId, frame: Option<&Bytes>, network: &mut impl Network) {
+        let now = network.time();
+        self.checks.time = now;
         let phase = self.clients[id].phase;
         if phase != Phase::Connecting(connection) && phase != Phase::Connected(connection) {
             return;
         }
         // The client has timed out, although its timer has not fired yet.
         let client = &self.clients[id];
-        if client.since(client.heard, self.time) >= TIMEOUT.0 * 2 / 3 {
-            self.hang_up(connection);
-            return self.disconnected(id);
+        if client.since(client.heard, now) >= self.timeout.0 * 2 / 3 {
+            network.hang_up(connection);
+            return self.disconnected(id, now);
         }
-        let Some(frame) = frame else { return self.disconnected(id) };
-        self.clients[id].heard = self.time;
+        let Some(frame) = frame else { return self.disconnected(id, now) };
+        self.clients[id].heard = now;
         let mut reader = Reader::new(&frame[4..]);
         if matches!(phase, Phase::Connecting(_)) {
             return self.connected(id, connection, ConnectResponse::decode(&mut reader).expect("a reply"));
@@ -295,7 +317,7 @@ impl World {
         let client = &mut self.clients[id];
         if response.session == 0 {
             client.lose_session();
-            client.phase = Phase::Waiting { until: self.time };
+            client.phase = Phase::Waiting { until: self.checks.time };
             return self.checks.count("sessions that are over");
         }
         if let Some((session, _)) = client.session
@@ -311,7 +333,10 @@ impl World {
     /// At most one client may hold the lock.
     fn check_lock(&mut self) {
         let holds = |client: &&Client| {
-            client.has_lock && client.session.is_some_and(|(session, _)| client.believes_in(session, self.time))
+            client.has_lock
+                && client
+                    .session
+                    .is_some_and(|(session, _)| client.believes_in(session, self.checks.time, self.timeout))
         };
         let holders: Vec<usize> = self.clients.iter().filter(holds).map(|client| client.id).collect();
         if holders.len() > 1 {
