@@ -177,6 +177,9 @@ bugs! {
     UnreachedTailReplaced(28, "the tail that syncs wait for is replaced by later ones before it is reached"),
     TurnOutputUnbounded(28, "all queued replies are sent in one turn, however large they are"),
     MultiKeepsFirst(28, "a multi that fails leaves what its first operations did"),
+    FailedReadIsHole(28, "a position whose read has failed is taken for a hole"),
+    DoubtfulAppendDone(28, "an append that may be in the log is reported as done"),
+    ZnodesKeptEarly(28, "a snapshot of the znodes is reported as kept before its parts are in the log"),
     ForceRetried(25, "a failed force is tried again and believed"),
     CompletionAfterError(25, "the log publishes a completion after a failed force"),
 }

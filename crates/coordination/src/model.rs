@@ -93,15 +93,15 @@ impl Clients {
     }
 
     /// The number of the client that considers itself connected with this session.
-    fn believer(&self, session: i64) -> Option<usize> {
-        let now = self.checks.time;
+    fn believer(&self, session: i64, now: Time) -> Option<usize> {
         self.clients.iter().find(|client| client.believes_in(session, now, self.timeout)).map(|client| client.id)
     }
 
     /// The entry of the next position is known: applies it. `made`: when its server made it, if known.
     pub fn settle(&mut self, entry: Option<&Bytes>, made: Option<Time>) {
         let mut checks = std::mem::take(&mut self.checks);
-        checks.settle(entry, made, |session| self.believer(session));
+        let now = checks.time;
+        checks.settle(entry, made, |session| self.believer(session, now));
         self.checks = checks;
     }
 }

@@ -65,6 +65,13 @@ pub const MUST_HAPPEN: &[&str] = &[
     "truncations",
     "unknown sessions met",
     "whole starts",
+    "ZooKeeper locks",
+    "ZooKeeper reads behind a sync",
+    "ZooKeeper sessions expired",
+    "ZooKeeper sessions moved",
+    "ZooKeeper writes",
+    "servers left behind by a trim",
+    "znodes restored",
 ];
 
 /// The results of a campaign.
@@ -176,7 +183,7 @@ pub struct Catch {
 /// `MembersForgotten` shows in about one in several thousand seeds of [`crate::world::Theme::MovingAndForgetting`]: a
 /// membership change is rarely batched with other entries, because the move that makes it forces the catalog's entries
 /// at once. `PromotedUnawares` showed in one of 5,373 seeds of any theme: entries must reach a candidate one at a time.
-/// The bugs of guarantee 20 are in the shared log's machines and those of guarantees 21, 22 and 28 in the coordination
+/// The bugs of guarantee 20 are in the shared log's machines and most of guarantees 21, 22 and 28 in the coordination
 /// service; both have simulations of their own. `AnswerToFormerProcess` requires an open request with the same number
 /// as one that the previous process sent, and an out-of-date answer to the earlier one.
 pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
@@ -241,6 +248,9 @@ const OF_A_THEME: &[(Bug, Theme)] = &[
     (Bug::TableRemovedEarly, Theme::SlowDisks),
     (Bug::MemoryPromiseNotForced, Theme::Forgetting),
     (Bug::StopMarkBeforeForce, Theme::Forgetting),
+    (Bug::FailedReadIsHole, Theme::ZooKeeper),
+    (Bug::DoubtfulAppendDone, Theme::ZooKeeper),
+    (Bug::ZnodesKeptEarly, Theme::ZooKeeper),
 ];
 
 /// The seeds to try for a bug, in order.

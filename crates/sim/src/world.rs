@@ -31,6 +31,7 @@ mod storage;
 mod tests;
 mod themes;
 mod work;
+mod zookeeper;
 
 use std::collections::BTreeMap;
 
@@ -49,6 +50,7 @@ use losses::Losses;
 use machine::Machine;
 use network::Network;
 use roster::Operator;
+use zookeeper::ZooKeeper;
 
 /// True time in nanoseconds, which no node in the cluster can read.
 pub(crate) type TrueTime = u64;
@@ -87,6 +89,7 @@ pub(crate) struct World {
     pub(crate) checks: Checks,
     pub(crate) losses: Losses,
     pub(crate) log_users: LogUsers,
+    pub(crate) zookeeper: ZooKeeper,
     pub(crate) counters: BTreeMap<&'static str, u64>,
     trace: Xxh3Default,
     pub(crate) violation: Option<String>,
@@ -144,6 +147,7 @@ impl World {
             checks: Checks::default(),
             losses: Losses::default(),
             log_users: LogUsers::new(options.log_users, seed),
+            zookeeper: ZooKeeper::new(options.zookeeper_clients, seed),
             counters: BTreeMap::new(),
             trace: Xxh3Default::new(),
             violation: None,
@@ -171,12 +175,14 @@ impl World {
         self.begin_faults();
         self.begin_errands();
         self.begin_log_users();
+        self.begin_zookeeper();
     }
 
     fn finish(&mut self) {
         self.heal();
         self.play_until_all("clients were answered", |world| world.clients.are_done());
         self.play_until_all("users of the log were answered", |world| world.log_users.are_done());
+        self.finish_zookeeper();
         self.play_until_all("chains of logs were made whole", Self::are_logs_whole);
         self.play_until_all("replicas caught up", Self::are_replicas_equal);
         self.final_checks();

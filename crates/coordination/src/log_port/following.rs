@@ -15,6 +15,7 @@
 use core::fmt;
 use core::str::FromStr;
 
+use base::canary::{Bug, planted};
 use base::limits::LOG_READ_MAX;
 use base::{Duration, Monotonic};
 use sharedlog::limits::BATCH_BYTES_MAX;
@@ -197,6 +198,9 @@ impl LogPort {
             }
             _ => {
                 self.follower.retry_at = now + PAUSE;
+                if planted(Bug::FailedReadIsHole) {
+                    self.outputs.push(Output::Event(Event::Played { position: from, entry: None }));
+                }
                 return;
             }
         };

@@ -1,6 +1,7 @@
 //! Writing a snapshot of the server's state into the log, piece by piece.
 
 use base::Monotonic;
+use base::canary::{Bug, planted};
 use sharedlog::duplicates::Duplicates;
 use sharedlog::snapshot::{Appended, Keeper};
 
@@ -50,6 +51,9 @@ impl LogPort {
         writing.wants_after = (!is_last).then_some(index);
         if is_last {
             writing.keeper.end();
+        }
+        if is_last && planted(Bug::ZnodesKeptEarly) {
+            self.outputs.push(Output::Event(Event::SnapshotKept { next }));
         }
         self.write_on(now);
     }

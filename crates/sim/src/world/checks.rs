@@ -240,6 +240,7 @@ impl World {
         let thin = self.thin_log().map_or_else(String::new, |log| format!("a log with a thin chain: {log:?}"));
         let mut lines =
             vec![self.clients.waiting_for(), self.log_users.waiting_for(), thin, self.operator.waiting_for()];
+        lines.push(self.zookeeper.waiting_for());
         for (id, machine) in &self.machines {
             let Some(process) = machine.process.as_ref() else {
                 lines.push(format!("node {id} is down"));

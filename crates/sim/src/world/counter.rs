@@ -20,7 +20,8 @@ fn options(seed: u64) -> Options {
     let faults = Faults { kill: 4, power: 2, partition: 2, pause: 1, stop: 1, move_range: 1, ..Faults::default() };
     let (fault_time, fault_every) = (20_000 * MILLISECOND, 700 * MILLISECOND);
     let drawn = Options::draw(seed);
-    let quiet = Options { clients: 1, joins: 0, leaves: 0, drops: false, splits: 0, log_users: 0, tables: 1, ..drawn };
+    let drawn = Options { drops: false, log_users: 0, zookeeper_clients: 0, ..drawn };
+    let quiet = Options { clients: 1, joins: 0, leaves: 0, splits: 0, tables: 1, ..drawn };
     Options { nodes: 5, faults, fault_time, fault_every, durability: base::Durability::Forced, ..quiet }
 }
 

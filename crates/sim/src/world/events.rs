@@ -4,7 +4,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use base::{CohortId, Entry, Monotonic, NodeId};
+use bytes::Bytes;
 use client::Link;
+use coordination::server::ConnectionId;
 use node::contract::{Answer, ReadId, RequestId};
 use node::request::Request;
 use store::log::SegmentJob;
@@ -13,6 +15,7 @@ use super::TrueTime;
 use super::door::Reading;
 use super::network::Envelope;
 use super::roster::Errand;
+use super::zookeeper::Input;
 
 /// Counts the processes of a machine.
 pub(crate) type Generation = u64;
@@ -81,6 +84,12 @@ pub(crate) enum Happening {
     Errand { errand: Errand },
     /// A user of the log continues.
     LogUser { user: usize, call: u64 },
+    /// An input of a node's ZooKeeper endpoint.
+    Translation { node: NodeId, generation: Generation, input: Box<Input> },
+    /// A ZooKeeper client continues.
+    ZooKeeperClient { client: usize },
+    /// A ZooKeeper client receives a frame, or the end of its connection.
+    ZooKeeperFrame { client: usize, connection: ConnectionId, frame: Option<Bytes> },
     /// A machine loses power.
     PowerLoss { node: NodeId },
     /// A disk that was full has space again.
@@ -112,6 +121,7 @@ impl Happening {
             | Self::Request { node, generation, .. }
             | Self::RoomWanted { node, generation }
             | Self::Door { node, generation, .. }
+            | Self::Translation { node, generation, .. }
             | Self::Resume { node, generation } => Some((*node, *generation)),
             _ => None,
         }
@@ -147,6 +157,9 @@ impl Happening {
             Self::MoveAgain { cohort } => 23 << 32 | u64::from(cohort.0),
             Self::Errand { .. } => 24 << 32,
             Self::LogUser { user, .. } => 27 << 32 | *user as u64,
+            Self::Translation { node, .. } => of(28, *node),
+            Self::ZooKeeperClient { client } => 29 << 32 | *client as u64,
+            Self::ZooKeeperFrame { client, connection, .. } => 30 << 32 | connection.0 << 4 | *client as u64,
             Self::Room { node } => of(17, *node),
             Self::RoomWanted { node, .. } => of(18, *node),
             Self::Fault => 12 << 32,

@@ -228,7 +228,7 @@ impl World {
         let disk = self.machines[&id].disk.clone();
         // Rot in the values of a log's units may go undetected, and those may become the only copies once their chains
         // have lost another unit.
-        let kinds = if self.options.log_users > 0 { 2 } else { 4 };
+        let kinds = if self.options.log_users + self.options.zookeeper_clients > 0 { 2 } else { 4 };
         match self.random.below(kinds) {
             0 | 1 => {
                 let back = 1 + self.random.below(3 * 4_096);

@@ -207,7 +207,10 @@ impl World {
             *answer = Some(outcome);
             return;
         }
-        if self.errand_answered(id, &outcome) || self.log_user_answered(id, &outcome) {
+        if self.errand_answered(id, &outcome)
+            || self.log_user_answered(id, &outcome)
+            || self.endpoint_answered(id, &outcome)
+        {
             return;
         }
         let Some(Attempt { of: library, link, attempt, opens, is_lasting }) = self.libraries.asked.remove(&id) else {

@@ -443,7 +443,8 @@ impl World {
         };
         let logs = || self.newest_catalogue().into_iter().flat_map(|catalogue| catalogue.logs()).map(|(_, log)| log);
         let are_unsealed = logs().all(|log| log.projection.units().into_iter().all(|unit| is_unsealed(log, unit)));
-        self.log_users.users.is_empty() || logs().next().is_some() && self.are_logs_whole() && are_unsealed
+        let has_logs = self.options.log_users + self.options.zookeeper_clients > 0;
+        !has_logs || logs().next().is_some() && self.are_logs_whole() && are_unsealed
     }
 
     /// A log with missing copies.

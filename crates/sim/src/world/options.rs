@@ -36,6 +36,8 @@ pub struct Options {
     pub drops: bool,
     /// Users of a shared log.
     pub log_users: u32,
+    /// ZooKeeper clients. If there are any, each node has a translation server, and no disk may rot.
+    pub zookeeper_clients: u32,
     /// Number of tables: the first is used, the others make manifests long enough to tear.
     pub tables: u64,
     /// Duration of the fault phase.
@@ -209,6 +211,7 @@ impl Options {
             leaves: 0,
             drops: false,
             log_users: 0,
+            zookeeper_clients: 0,
             tables: pick(&[1, 2, 10]),
             fault_time: pick(&[8, 12, 20]) * SECOND,
             patience: 60 * SECOND,

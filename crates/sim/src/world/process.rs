@@ -148,6 +148,7 @@ impl World {
         let peers: Vec<NodeId> = self.machines.keys().copied().filter(|peer| *peer != id).collect();
         peers.into_iter().for_each(|peer| self.hello(id, peer));
         self.introduce_others_to(id);
+        self.start_endpoint(id);
         self.carry_out(id, actions);
         self.look_at_started(id);
     }
@@ -173,6 +174,7 @@ impl World {
     }
 
     fn end_machine(&mut self, id: NodeId, power: bool) {
+        self.end_endpoint(id);
         let Some(machine) = self.machines.get_mut(&id) else { return };
         machine.process = None;
         machine.paused = false;
@@ -234,6 +236,11 @@ impl World {
             Happening::LibraryTimer { library, number } => self.library_timer(library, number),
             Happening::Errand { errand } => self.errand(errand),
             Happening::LogUser { user, call } => self.log_user(user, call),
+            Happening::Translation { node, input, .. } => self.translate(node, *input),
+            Happening::ZooKeeperClient { client } => self.zookeeper_client(client),
+            Happening::ZooKeeperFrame { client, connection, frame } => {
+                self.zookeeper_frame(client, connection, frame.as_ref());
+            }
             Happening::PowerLoss { node } => self.power_loss(node),
             Happening::Rot => self.rot(),
             Happening::MoveAgain { cohort } => self.move_again(cohort),

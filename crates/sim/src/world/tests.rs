@@ -128,7 +128,8 @@ fn logs_go_on_without_units_that_are_in_doubt() {
         let nodes = options.nodes.max(3);
         // A disk may lose data only while the log has all its copies.
         let faults = super::options::Faults { rot: 8, kill: 2, power: 1, partition: 1, ..Default::default() };
-        super::Options { nodes, log_users: 4, fault_every: 500 * super::MILLISECOND, faults, ..options }
+        let options = super::Options { nodes, log_users: 4, zookeeper_clients: 0, faults, ..options };
+        super::Options { fault_every: 500 * super::MILLISECOND, ..options }
     };
     let campaign = campaign::campaign_with(1..=300, with_rot, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None);
@@ -171,5 +172,44 @@ fn logs_hold() {
         "positions filled",
     ] {
         assert!(campaign.counters.contains_key(what), "{what} never happened: {:?}", campaign.counters);
+    }
+}
+
+/// ZooKeeper clients at translation servers on every node. `ZOOKEEPER_SEEDS` asks for another number of seeds,
+/// `ZOOKEEPER_FIRST` for another beginning.
+#[test]
+fn zookeeper_holds() {
+    let asked = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
+    let seeds = super::Theme::ZooKeeper.seeds().skip(asked("ZOOKEEPER_FIRST").unwrap_or(0));
+    let seeds = seeds.take(asked("ZOOKEEPER_SEEDS").unwrap_or(40));
+    let campaign = campaign::campaign(seeds, std::time::Duration::MAX, |_| {});
+    assert_eq!(campaign.failure, None, "loggos sim --seed N");
+    println!("{:#?}", campaign.counters);
+    for what in [
+        "ZooKeeper events",
+        "ZooKeeper locks",
+        "ZooKeeper reads behind a sync",
+        "ZooKeeper sessions expired",
+        "ZooKeeper sessions moved",
+        "ZooKeeper writes",
+        "batches appended again",
+        "projections replaced",
+        "servers left behind by a trim",
+        "trims for snapshots of znodes",
+        "znodes restored",
+    ] {
+        assert!(campaign.counters.contains_key(what), "{what} never happened: {:?}", campaign.counters);
+    }
+}
+
+#[cfg(feature = "canary")]
+#[test]
+fn bugs_of_the_log_port_are_found() {
+    use base::canary::Bug;
+
+    for bug in [Bug::FailedReadIsHole, Bug::DoubtfulAppendDone, Bug::ZnodesKeptEarly] {
+        let catch = campaign::catch_bug(bug, std::time::Duration::from_secs(120));
+        println!("{:<28} {:?} after {} seeds", bug.name(), catch.found, catch.seeds);
+        assert!(catch.found.is_some(), "{} escapes", bug.name());
     }
 }

@@ -20,6 +20,8 @@ pub enum Theme {
     Moving,
     /// Ranges of a table with main-memory logs move back and forth between five nodes.
     MovingAndForgetting,
+    /// Every node serves ZooKeeper clients.
+    ZooKeeper,
 }
 
 /// Each theme has one seed in this many.
@@ -27,8 +29,8 @@ const ONE_IN: u64 = 20;
 
 impl Theme {
     /// All themes.
-    pub const ALL: [Self; 5] =
-        [Self::SlowDisks, Self::CutOff, Self::Forgetting, Self::Moving, Self::MovingAndForgetting];
+    pub const ALL: [Self; 6] =
+        [Self::SlowDisks, Self::CutOff, Self::Forgetting, Self::Moving, Self::MovingAndForgetting, Self::ZooKeeper];
 
     /// The theme of a seed, if it has one.
     #[must_use]
@@ -42,7 +44,14 @@ impl Theme {
     }
 
     fn remainder(self) -> u64 {
-        3 + 4 * self as u64
+        match self {
+            Self::SlowDisks => 3,
+            Self::CutOff => 7,
+            Self::Forgetting => 11,
+            Self::Moving => 15,
+            Self::MovingAndForgetting => 19,
+            Self::ZooKeeper => 10,
+        }
     }
 
     pub(super) fn put(self, options: Options) -> Options {
@@ -74,6 +83,13 @@ impl Theme {
                 let options = Options { nodes: 3, slow_manifests: 0, force_time: 12 * MILLISECOND, faults, ..options };
                 let delay = 20 * MILLISECOND;
                 Options { delay, propose_bytes: 64, memory_log_bytes: 256, ..moving(settled(options)) }
+            }
+            Self::ZooKeeper => {
+                let faults = Faults { move_range: 0, ..options.faults };
+                let options = Options { clients: 2, think: 150 * MILLISECOND, tables: 1, faults, ..options };
+                // A batch of several writes or a part of a snapshot must fit into a segment.
+                let options = Options { segment_bytes: 512 << 10, splits: 0, drops: false, log_users: 0, ..options };
+                Options { zookeeper_clients: 4, ..settled(options) }
             }
             Self::MovingAndForgetting => in_memory(moving(settled(Options { nodes: 5, ..options }))),
         }
