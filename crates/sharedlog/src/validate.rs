@@ -10,6 +10,8 @@ use crate::{ClientId, Position, Stamp};
 
 /// The log of the coordination service. Clients may read it; only the service changes it.
 pub const COORDINATION_LOG: &str = "zookeeper";
+/// Copies of the coordination log, on clusters that have as many nodes.
+pub const COORDINATION_COPIES: u32 = 3;
 
 /// The gRPC metadata key of requests of translation servers, which may change the log of the coordination service. The
 /// value does not matter. The key protects against accidents only: clients are not authenticated, so that any of them can

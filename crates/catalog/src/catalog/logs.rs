@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use base::limits::LOGS_MAX;
 use base::{CohortId, Member, NodeId, Timestamp, counted};
 use sharedlog::limits::{EXTENTS_MAX, STRIPE_WIDTH};
+use sharedlog::validate::COORDINATION_LOG;
 use sharedlog::{Extent, LogId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
 
 use super::{Catalog, Change, RECORD_BYTES};
@@ -153,11 +154,14 @@ impl Catalog {
         }
         self.check_ranges((stripes * copies) as usize)?;
         let first = self.next_cohort.0 as usize;
+        // The head of the coordination log is beside its sequencer: an append takes a hop less.
+        let beside = nodes.iter().position(|member| name == COORDINATION_LOG && member.node == sequencer.node);
+        let head = beside.unwrap_or(first);
         let mut units = Vec::new();
         // Chained declustering: consecutive nodes of the ring, each chain one node after the previous one.
         let mut chains = Vec::new();
         for chain in 0..stripes as usize {
-            let on = (0..copies as usize).map(|copy| nodes[(first + chain + copy) % nodes.len()]);
+            let on = (0..copies as usize).map(|copy| nodes[(head + chain + copy) % nodes.len()]);
             chains.push(on.map(|member| self.name_unit(member, &mut units)).collect());
         }
         let id = LogId(first as u64);

@@ -16,6 +16,7 @@ use sharedlog::controller::{Action, ClusterState, LogState, UNITS_IN_DOUBT_MAX};
 use sharedlog::limits::{BATCH_BYTES_MAX, STRIPE_WIDTH};
 use sharedlog::recovery::Verdict;
 use sharedlog::request::LogResponse;
+use sharedlog::validate::{COORDINATION_COPIES, COORDINATION_LOG};
 use sharedlog::{Asker, LogId, Position, ProjectionEpoch, UnitId};
 
 use crate::logs::calls::Call;
@@ -82,7 +83,7 @@ impl Node {
                 let cluster = ClusterState {
                     staying: catalogue.staying().collect(),
                     leaving: catalogue.leaving().collect(),
-                    logs: catalogue.logs().map(|(_, log)| (log.id, Arc::new(state_of(log)))).collect(),
+                    logs: catalogue.logs().map(|(name, log)| (log.id, Arc::new(state_of(name, log)))).collect(),
                 };
                 self.logs.controller.observe(cluster, now.monotonic);
             }
@@ -196,12 +197,15 @@ impl Node {
     }
 }
 
-fn state_of(log: &LogRecord) -> LogState {
+/// The coordination log gets more copies as nodes join, since nobody chooses their number. The controller limits it by
+/// the number of nodes.
+fn state_of(name: &str, log: &LogRecord) -> LogState {
+    let copies = if name == COORDINATION_LOG { COORDINATION_COPIES } else { log.copies };
     LogState {
         projection: log.projection.clone(),
         stripes: log.stripes as usize,
         width: STRIPE_WIDTH,
-        copies: log.copies as usize,
+        copies: copies as usize,
         units: log.units.iter().copied().collect(),
         lost: std::collections::BTreeSet::new(),
         at_least: Position(0),

@@ -160,12 +160,20 @@ impl Controller {
         true
     }
 
-    /// Keeps the sequencer if its process is alive. Otherwise chooses a live node with a unit of the log, preferably
-    /// not this one, so that one crash does not take both the sequencer and the controller.
+    /// Keeps the sequencer if its process is alive. Otherwise chooses a live node with a unit of the log: the one of the
+    /// head if there is one chain, so that an append takes fewer hops; otherwise preferably not this one, so that one
+    /// crash does not take both the sequencer and the controller.
     fn next_sequencer(&self, log: &LogState) -> SequencerId {
         let old = log.projection.sequencer;
         if self.is_process(old) {
             return old;
+        }
+        if let [chain] = &log.projection.last().chains[..] {
+            let mut units = chain.iter().filter_map(|unit| log.units.0.get(unit));
+            let head = units.find(|member| self.stays_and_is_alive(**member));
+            if let Some(process) = head.and_then(|member| self.process_on(member.node)) {
+                return process;
+            }
         }
         let nodes = log.units.0.values().filter(|member| self.stays_and_is_alive(**member));
         let processes = nodes.filter_map(|member| self.process_on(member.node));

@@ -30,6 +30,7 @@ use machine::Failure;
 use mio::{Events, Poll, Token, Waker};
 use node::request::Response;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use sharedlog::validate::COORDINATION_COPIES;
 
 use super::config::ZooKeeper;
 use super::gateway::Completions;
@@ -45,8 +46,6 @@ const LISTENER: Token = Token(1);
 const READY_MAX: usize = 1_024;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1_024;
-/// Copies of the log, unless the cluster has fewer nodes.
-const COPIES: u32 = 3;
 /// Batches in flight: a further one costs a hole in the log if its server dies.
 const BATCHES_IN_FLIGHT: usize = 3;
 /// Read-only mode begins when an append takes longer, which a reconfiguration of the log does not.
@@ -159,7 +158,7 @@ fn serve<T: LogTransport + 'static>(
     let mut poll = Poll::new()?;
     let completions = Arc::new(Completions::new(Waker::new(poll.registry(), COMPLETIONS)?));
     let transport = Box::new(connect(Arc::clone(&completions))?);
-    let port = LogPort::new(settings.nodes.min(COPIES), settings.playback, clock::monotonic());
+    let port = LogPort::new(settings.nodes.min(COORDINATION_COPIES), settings.playback, clock::monotonic());
     let mut log = Log { port, transport, completions };
     let mut random = Random::default();
     let state = log.open(&mut poll)?;

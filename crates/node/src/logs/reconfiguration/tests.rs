@@ -118,7 +118,7 @@ fn units_in_doubt_are_replaced_and_given_up() {
         assert!(lost.iter().all(|unit| !units.contains(unit) && log.member_of(*unit).is_none()), "{log:?}");
         assert!(log.projection.last().chains.iter().all(|chain| chain.len() == 2), "{log:?}");
         assert_eq!(
-            healings(&log.projection, 2, &state_of(&log).units, &BTreeSet::new()),
+            healings(&log.projection, 2, &state_of("log", &log).units, &BTreeSet::new()),
             [],
             "older chains are whole, too"
         );
