@@ -10,6 +10,7 @@ use store::manifest::ManifestWrite;
 
 use super::files::OsFile;
 use super::gateway::Incoming;
+use super::peers::PeerAddress;
 
 /// An input from another thread.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(crate) enum Input {
     Done(Event),
     /// A segment was prepared or removed.
     SegmentDone(SegmentJob),
+    /// The current address of a peer.
+    PeerAddress(PeerAddress),
     /// The process must stop cleanly.
     Stop,
 }

@@ -211,6 +211,7 @@ impl Machine {
             }
             Input::Done(event) => self.events.push(event),
             Input::SegmentDone(job) => self.disk.segment_done(job, now),
+            Input::PeerAddress(peer) => self.peers.readdress(peer),
             Input::Stop => self.events.push(Event::Stop),
         }
     }

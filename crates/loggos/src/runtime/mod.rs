@@ -10,6 +10,7 @@
 //! | `manifests`, `segments`, `checkpoints`, `reads` ([`disk`]) | other disk work, one lane each | the disk |
 //! | `doors` ([`doors_thread`]) | one tokio runtime for all doors | sockets |
 //! | `zookeeper` ([`zookeeper`]) | ZooKeeper's clients and their translation server | sockets, timers, the machine's answers |
+//! | `resolver` ([`resolver`]) | looks up the names of peers, if they have names | name servers |
 //! | `signals` | SIGTERM and SIGINT | signals |
 //!
 //! A write is handed over between threads four times: server to machine, machine to log, log to machine, machine to
@@ -45,6 +46,7 @@ mod onlooker;
 mod parked;
 mod peers;
 mod random;
+mod resolver;
 pub(crate) mod start;
 mod tables;
 mod throttle;

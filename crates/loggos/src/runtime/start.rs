@@ -35,6 +35,7 @@ use super::machine::{End, INBOX, Machine};
 use super::onlooker::Onlooker;
 use super::peers::handshake;
 use super::peers::{PeerAddress, Peers};
+use super::resolver::{self, NamedPeer};
 use super::tables::TableFiles;
 use super::views::Published;
 use super::zookeeper;
@@ -99,12 +100,13 @@ pub(crate) fn run(config: &Path, log_format: LogFormat, parent_pipe: bool) -> Ex
     if parent_pipe {
         end_with_parent();
     }
-    exit(Config::read(config).map_err(StartError::Config).and_then(|config| run_node(&config)))
+    exit(Config::read(config).map_err(StartError::Config).and_then(|config| run_node(&config, Vec::new())))
 }
 
-/// Runs one node with a configuration that was checked, until it is told to stop.
-pub(crate) fn run_configured(config: &Config) -> ExitCode {
-    exit(run_node(config))
+/// Runs one node with a configuration that was checked, until it is told to stop. The addresses of `named` peers are looked
+/// up again while it runs.
+pub(crate) fn run_configured(config: &Config, named: Vec<NamedPeer>) -> ExitCode {
+    exit(run_node(config, named))
 }
 
 fn exit(end: Result<End, StartError>) -> ExitCode {
@@ -148,7 +150,7 @@ fn end_with_parent() {
     });
 }
 
-fn run_node(config: &Config) -> Result<End, StartError> {
+fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
     let descriptors = descriptors::raise();
     tracing::debug!(descriptors, "file descriptors that this process may have");
     let files = OsFiles::new(&config.data.join(STORE));
@@ -215,6 +217,9 @@ fn run_node(config: &Config) -> Result<End, StartError> {
         zookeeper::start(socket, zookeeper_settings(config, &identity, address), connect, || ())?;
     }
     let doors = Doors::start(listeners, gateway, answers, founded, observer, onlooker)?;
+    let is_insecure = config.insecure_plaintext;
+    let allows = move |address: SocketAddr| is_insecure || address.ip().is_loopback();
+    resolver::start(named, allows, Arc::clone(&inbox))?;
     stop_on_signals(inbox)?;
 
     let end = machine.run();

@@ -8,7 +8,7 @@
 //! (hierarchical quorums, observers) is refused.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 /// The node's directory in `dataDir`.
@@ -29,7 +29,6 @@ const WITHOUT_MEANING: &[&str] = &[
     "syncLimit",
     "connectToLearnerMasterLimit",
     "electionAlg",
-    "quorumListenOnAllIPs",
     "standaloneEnabled",
     "peerType",
     "autopurge.snapRetainCount",
@@ -68,6 +67,8 @@ pub(crate) struct ZooCfg {
     pub(crate) super_digest: Option<String>,
     /// The port of the console.
     pub(crate) http_port: Option<u16>,
+    /// Whether peers may connect to any address of this machine (`quorumListenOnAllIPs`).
+    pub(crate) listens_on_all: bool,
     pub(crate) servers: BTreeMap<u32, Server>,
     /// The file with the lines of the servers, if they are in one of their own.
     pub(crate) dynamic_file: Option<PathBuf>,
@@ -116,7 +117,11 @@ pub(crate) struct Ensemble {
     pub(crate) clients: SocketAddr,
     /// Where it serves the console.
     pub(crate) http: Option<SocketAddr>,
-    /// All servers, this one among them. None has an address in a cluster of one without a `server.N` line: no other
+    /// Where peers connect to this server, if that is not its address below (`quorumListenOnAllIPs`).
+    pub(crate) listens_on: Option<IpAddr>,
+    /// The servers whose names do not resolve now.
+    pub(crate) unresolved: BTreeMap<u32, String>,
+    /// All other servers, this one among them if its name resolves. None has an address in a cluster of one without a `server.N` line: no other
     /// process needs to find it.
     pub(crate) members: BTreeMap<u32, MemberAddresses>,
 }
@@ -157,6 +162,7 @@ impl ZooCfg {
             four_letter_words: words.split(',').map(|word| word.trim().to_owned()).collect(),
             super_digest: take("DigestAuthenticationProvider.superDigest"),
             http_port: admin_port.or(metrics_port),
+            listens_on_all: take("quorumListenOnAllIPs").is_some_and(|value| value.eq_ignore_ascii_case("true")),
             servers: BTreeMap::new(),
             dynamic_file: take("dynamicConfigFile").map(PathBuf::from),
             unsupported: Vec::new(),
@@ -202,7 +208,6 @@ impl ZooCfg {
         insecure_plaintext: bool,
         resolve: impl Fn(&str) -> Option<IpAddr>,
     ) -> Result<Ensemble, ZooCfgError> {
-        let resolved = |host: &str| resolve(host).ok_or_else(|| ZooCfgError::Unresolved(host.to_owned()));
         let checked = |address: SocketAddr| match address.ip().is_loopback() || insecure_plaintext {
             true => Ok(address),
             false => Err(ZooCfgError::Reachable(address)),
@@ -215,23 +220,35 @@ impl ZooCfg {
             }
             Some(node) => node,
         };
-        let mut members = BTreeMap::new();
+        let (mut members, mut unresolved) = (BTreeMap::new(), BTreeMap::new());
         for (number, server) in &self.servers {
-            let host = resolved(&server.host)?;
+            let Some(host) = resolve(&server.host) else {
+                unresolved.insert(*number, server.host.clone());
+                continue;
+            };
             let peers = checked((host, server.quorum_port).into())?;
             members.insert(*number, MemberAddresses { peers, grpc: (host, server.election_port).into() });
         }
-        if members.is_empty() {
+        if self.servers.is_empty() {
             let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
             members.insert(node, MemberAddresses { peers: any_port, grpc: any_port });
         }
-        if !SERVER_COUNTS.contains(&members.len()) {
-            return Err(ZooCfgError::ServerCount(members.len()));
+        let count = members.len() + unresolved.len();
+        if !SERVER_COUNTS.contains(&count) {
+            return Err(ZooCfgError::ServerCount(count));
+        }
+        let any_address = match members.get(&node) {
+            Some(own) if own.peers.is_ipv6() => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+            _ => Ipv4Addr::UNSPECIFIED.into(),
+        };
+        let listens_on = (self.listens_on_all && !self.servers.is_empty()).then_some(any_address);
+        if let (Some(address), Some(own)) = (listens_on, members.get(&node)) {
+            checked((address, own.peers.port()).into())?;
         }
         let clients = self.clients(self.servers.get(&node), insecure_plaintext, &resolve)?;
         let clients = checked(clients)?;
         let http = self.http_port.map(|port| SocketAddr::from((clients.ip(), port)));
-        Ok(Ensemble { node, clients, http, members })
+        Ok(Ensemble { node, clients, http, listens_on, unresolved, members })
     }
 
     /// The address for clients, of a server that may have a line of its own.
@@ -451,6 +468,28 @@ mod tests {
         assert!(refused(&format!("{THREE}clientPortAddress=elsewhere\n")).contains("10.0.0.1:20000"));
         let ensemble = ZooCfg::parse(&text).unwrap().ensemble(Some(1), true, resolve).unwrap();
         assert_eq!(ensemble.clients, "0.0.0.0:20000".parse().unwrap());
+    }
+
+    #[test]
+    fn names_that_do_not_resolve_are_reported() {
+        let text = THREE.replace("server.3=localhost", "server.3=unknown");
+        let config = ZooCfg::parse(&text).unwrap();
+        let ensemble = config.ensemble(Some(1), false, resolve).unwrap();
+        assert_eq!(ensemble.unresolved, BTreeMap::from([(3, "unknown".to_owned())]));
+        assert_eq!(ensemble.members.keys().collect::<Vec<_>>(), [&1, &2]);
+        assert!(config.ensemble(Some(3), false, resolve).unwrap().unresolved.contains_key(&3), "its own name");
+        assert!(refused(&format!("{THREE}clientPortAddress=unknown\n")).contains("unknown"));
+    }
+
+    #[test]
+    fn peers_may_connect_to_any_address() {
+        let text = format!("{THREE}quorumListenOnAllIPs=true\n");
+        assert!(refused(&text).contains("--insecure-plaintext"));
+        let ensemble = ZooCfg::parse(&text).unwrap().ensemble(Some(1), true, resolve).unwrap();
+        assert_eq!(ensemble.listens_on, Some(Ipv4Addr::UNSPECIFIED.into()));
+        assert_eq!(ensemble.members[&1].peers, local(20_002), "others dial its own address");
+        let without = ZooCfg::parse(THREE).unwrap().ensemble(Some(1), true, resolve).unwrap();
+        assert_eq!(without.listens_on, None);
     }
 
     #[test]

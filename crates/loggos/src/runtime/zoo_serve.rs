@@ -6,16 +6,19 @@
 //! between. A disk that was lost is never formed into the same cluster again: the others' disks name another (see
 //! `founding`).
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use std::{fs, io};
 
+use base::NodeId;
+
 use coordination::log_port::Playback;
 
 use super::config::{Config, ConfigError, Listen, Peer, SESSION_TIMEOUT_MIN_MS, Tuning, ZooKeeper};
 use super::files::OsFiles;
+use super::resolver::{NamedPeer, RESOLVE_EVERY, resolve};
 use super::start::{self, LogFormat, STORE};
 use super::zoo_cfg::{DIRECTORY, Ensemble, ZooCfg, ZooCfgError};
 use super::{founding, say, translation_server};
@@ -85,9 +88,9 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 
 fn run_node(options: &Options) -> Result<ExitCode, ServeError> {
     let path = options.zoo_cfg.as_deref().ok_or(ServeError::NoFile)?;
-    let config = configure(options, path)?;
+    let (config, named) = configure(options, path)?;
     prepare(&config)?;
-    Ok(start::run_configured(&config))
+    Ok(start::run_configured(&config, named))
 }
 
 fn run_without_disk(options: &Options) -> Result<ExitCode, ServeError> {
@@ -106,15 +109,32 @@ fn run_without_disk(options: &Options) -> Result<ExitCode, ServeError> {
     Ok(translation_server::run(at, listen, *insecure_plaintext, &zookeeper))
 }
 
-/// The node's configuration.
-fn configure(options: &Options, path: &Path) -> Result<Config, ServeError> {
+/// The node's configuration, and its peers by name.
+fn configure(options: &Options, path: &Path) -> Result<(Config, Vec<NamedPeer>), ServeError> {
     let wrong = |error| ServeError::Config { path: path.to_owned(), error };
     let zoo_cfg = parse(path)?;
     let data_dir = zoo_cfg.data_dir.as_ref().ok_or_else(|| wrong(ZooCfgError::Missing("dataDir")))?;
-    let ensemble = zoo_cfg.ensemble(my_id(data_dir)?, options.insecure_plaintext, resolve).map_err(wrong)?;
+    let (my_id, is_blank) = (my_id(data_dir)?, is_blank(&data_dir.join(DIRECTORY))?);
+    let ensemble = loop {
+        let ensemble = zoo_cfg.ensemble(my_id, options.insecure_plaintext, resolve).map_err(wrong)?;
+        // Others are told this server's address, and a cluster is formed of all servers.
+        let is_needed = |(node, _): &(&u32, &String)| is_blank || **node == ensemble.node;
+        let Some((_, host)) = ensemble.unresolved.iter().find(is_needed) else { break ensemble };
+        tracing::warn!(host, "can't resolve the name of a server: tries again");
+        std::thread::sleep(RESOLVE_EVERY);
+    };
+    for host in ensemble.unresolved.values() {
+        tracing::warn!(host, "can't resolve the name of a server: starts without it, and tries again");
+    }
     let config = config(&zoo_cfg, data_dir, &ensemble, options);
     config.check()?;
-    Ok(config)
+    let others = zoo_cfg.servers.iter().filter(|(node, _)| **node != ensemble.node);
+    let named = others.map(|(node, server)| NamedPeer {
+        node: NodeId(*node),
+        host: server.host.clone(),
+        port: server.quorum_port,
+    });
+    Ok((config, named.collect()))
 }
 
 /// Reads a file, and the file of the servers that it names. Keys without effect are reported.
@@ -148,18 +168,20 @@ fn my_id(data_dir: &Path) -> Result<Option<u32>, ServeError> {
     }
 }
 
-/// An address of a name; of several one of the fourth version, as Java prefers.
-fn resolve(host: &str) -> Option<IpAddr> {
-    let found: Vec<IpAddr> = (host, 0).to_socket_addrs().ok()?.map(|address| address.ip()).collect();
-    found.iter().find(|address| address.is_ipv4()).or_else(|| found.first()).copied()
-}
-
 fn config(zoo_cfg: &ZooCfg, data_dir: &Path, ensemble: &Ensemble, options: &Options) -> Config {
     let own = ensemble.members[&ensemble.node];
     let peer = |(&node, addresses): (&u32, &super::zoo_cfg::MemberAddresses)| Peer {
         node,
         address: addresses.peers,
         grpc: addresses.grpc,
+    };
+    let listens_on =
+        |address: SocketAddr| SocketAddr::new(ensemble.listens_on.unwrap_or_else(|| address.ip()), address.port());
+    let listen = Listen {
+        peers: listens_on(own.peers),
+        grpc: listens_on(own.grpc),
+        http: ensemble.http,
+        zookeeper: Some(ensemble.clients),
     };
     let mut zookeeper = settings(zoo_cfg);
     zookeeper.super_digest = options.super_digest.clone().or(zookeeper.super_digest);
@@ -169,7 +191,7 @@ fn config(zoo_cfg: &ZooCfg, data_dir: &Path, ensemble: &Ensemble, options: &Opti
         data: data_dir.join(DIRECTORY),
         universe: None,
         insecure_plaintext: options.insecure_plaintext,
-        listen: Listen { peers: own.peers, grpc: own.grpc, http: ensemble.http, zookeeper: Some(ensemble.clients) },
+        listen,
         peers: ensemble.members.iter().map(peer).collect(),
         zookeeper,
         tuning: Tuning::default(),
@@ -191,15 +213,24 @@ fn settings(zoo_cfg: &ZooCfg) -> ZooKeeper {
     }
 }
 
-/// Sees to it that a blank disk becomes a cluster's.
-fn prepare(config: &Config) -> Result<(), ServeError> {
-    let store = config.data.join(STORE);
-    fs::create_dir_all(&store).map_err(|error| ServeError::File { path: store.clone(), error })?;
+/// Whether a node's directory belongs to no cluster yet.
+fn is_blank(data: &Path) -> Result<bool, ServeError> {
+    let store = data.join(STORE);
+    if !store.exists() {
+        return Ok(true);
+    }
     let found = store::identity::read(&OsFiles::new(&store));
-    let found = found.map_err(|error| start::StartError::Store { directory: config.data.clone(), error })?;
-    if found.is_some() {
+    let found = found.map_err(|error| start::StartError::Store { directory: data.to_owned(), error })?;
+    Ok(found.is_none())
+}
+
+/// Ensures that a blank disk becomes a cluster's.
+fn prepare(config: &Config) -> Result<(), ServeError> {
+    if !is_blank(&config.data)? {
         return Ok(());
     }
+    let store = config.data.join(STORE);
+    fs::create_dir_all(&store).map_err(|error| ServeError::File { path: store, error })?;
     if config.peers.len() == 1 {
         return Ok(founding::form_alone(config)?);
     }

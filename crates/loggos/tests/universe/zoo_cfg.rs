@@ -18,13 +18,20 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Servers {
     scratch: Scratch,
     offset: u16,
+    third_host: &'static str,
     running: Vec<Child>,
     _place: Place,
 }
 
 impl Servers {
     fn new() -> Self {
-        Self { scratch: Scratch::new(), offset: free_offset(), running: Vec::new(), _place: Place::take() }
+        Self {
+            scratch: Scratch::new(),
+            offset: free_offset(),
+            third_host: "localhost",
+            running: Vec::new(),
+            _place: Place::take(),
+        }
     }
 
     fn clients(&self) -> Vec<String> {
@@ -32,13 +39,19 @@ impl Servers {
     }
 
     fn start(&mut self) {
+        self.start_some(3);
+    }
+
+    /// Starts the first few servers.
+    fn start_some(&mut self, count: u16) {
         let lines: String = (1..=3)
             .map(|server: u16| {
                 let ports = [7_100, 7_200].map(|port| port + server + self.offset);
-                format!("server.{server}=localhost:{}:{}\n", ports[0], ports[1])
+                let host = if server == 3 { self.third_host } else { "localhost" };
+                format!("server.{server}={host}:{}:{}\n", ports[0], ports[1])
             })
             .collect();
-        for server in 1..=3_u16 {
+        for server in 1..=count {
             let data = self.scratch.path().join(format!("server-{server}"));
             fs::create_dir_all(&data).expect("a directory");
             fs::write(data.join("myid"), format!("{server}\n")).expect("its number");
@@ -96,6 +109,14 @@ fn three_files_are_a_cluster_that_keeps_its_data() {
             client.close();
         }
     }
+    servers.stop();
+
+    // Two of three are enough, also while the name of the third does not resolve.
+    servers.third_host = "nowhere.invalid";
+    servers.start_some(2);
+    let mut client = Client::connect(servers.clients()[..2].to_vec(), PATIENCE, None).expect("a session");
+    assert_eq!(get(&mut client, "/kept"), b"data");
+    client.close();
     servers.stop();
 }
 

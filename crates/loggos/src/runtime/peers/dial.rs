@@ -69,6 +69,11 @@ impl Dial {
         Self { to, address, state: State::Waiting { until: Monotonic(0) }, backoff: BACKOFF_MIN }
     }
 
+    /// Uses this address from the next attempt on.
+    pub(super) fn readdress(&mut self, address: SocketAddr) {
+        self.address = address;
+    }
+
     pub(super) fn to(&self) -> NodeId {
         self.to
     }

@@ -184,6 +184,14 @@ impl Peers {
         }
     }
 
+    /// Dials a node at this address from the next attempt on.
+    pub(crate) fn readdress(&mut self, peer: PeerAddress) {
+        match self.dials.iter_mut().find(|dial| dial.to() == peer.node) {
+            Some(dial) => dial.readdress(peer.address),
+            None => self.dial(peer),
+        }
+    }
+
     /// Dials peers that are due, and closes connections that timed out.
     pub(crate) fn tick(&mut self, now: Monotonic) {
         for place in 0..self.dials.len() {

@@ -215,6 +215,20 @@ fn another_universe_is_refused_without_harm() {
 }
 
 #[test]
+fn peer_that_has_moved_is_found() {
+    let (mut one, mut two) = pair(identity(2));
+    let address = two.peers.listener.local_addr().unwrap();
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    one.peers.readdress(PeerAddress { node: NodeId(2), address: nobody });
+    for _ in 0..20 {
+        one.turn();
+    }
+    assert!(one.peers.dials[0].open().is_none());
+    one.peers.readdress(PeerAddress { node: NodeId(2), address });
+    until("it is found", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
+}
+
+#[test]
 fn a_flood_of_strangers_is_bounded_and_keeps_no_member_out() {
     let (mut one, mut two) = pair(identity(2));
     let address = one.peers.listener.local_addr().unwrap();
