@@ -50,7 +50,7 @@ pub const MULTI_READ_REPLY_BYTES_MAX: usize = 4 << 20;
 /// Small replies share chunks of this size: large enough to save allocations, small enough that one unsent reply does not
 /// keep much memory.
 pub const OUTPUT_CHUNK_BYTES: usize = 4 << 10;
-/// Maximum number of watches per server, at about 200 bytes each. A client that exceeds it is disconnected.
+/// Maximum number of watches per server, at about 200 bytes each. Above it, the client with the most is disconnected.
 pub const WATCHES_MAX: usize = 4 << 20;
 /// Maximum bytes of the paths that connections watch, which are kept up to three times. Small in this crate's own tests.
 pub const WATCHED_PATH_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };

@@ -297,6 +297,15 @@ impl<C: Copy + Ord> Watches<C> {
         self.path_bytes
     }
 
+    /// The connection whose watches take the most memory. It is searched for among all watches.
+    #[must_use]
+    pub fn largest(&self) -> Option<C> {
+        /// Memory of a watch without its path.
+        const WATCH_BYTES: usize = 200;
+        let bytes = |paths: &BTreeSet<Box<str>>| paths.iter().map(|path| WATCH_BYTES + path.len()).sum::<usize>();
+        self.by_connection.iter().max_by_key(|(_, paths)| bytes(paths)).map(|(connection, _)| *connection)
+    }
+
     /// Each connection that has watches, and the paths that it watches.
     pub fn by_connection(&self) -> impl Iterator<Item = (C, impl ExactSizeIterator<Item = &str>)> {
         self.by_connection.iter().map(|(connection, paths)| (*connection, paths.iter().map(|path| &**path)))

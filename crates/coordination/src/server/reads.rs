@@ -74,8 +74,10 @@ impl Server {
             let event = self.notification(kind, path, -1);
             self.send_event(connection, event);
         }
-        if self.watches.count() > WATCHES_MAX || self.watches.path_bytes() > WATCHED_PATH_BYTES_MAX {
-            self.close(connection);
+        if (self.watches.count() > WATCHES_MAX || self.watches.path_bytes() > WATCHED_PATH_BYTES_MAX)
+            && let Some(largest) = self.watches.largest()
+        {
+            self.close(largest);
         }
         frame.unwrap_or_else(|FrameTooLong { .. }| self.header(xid, Some(ErrorCode::Marshalling)))
     }
