@@ -39,6 +39,7 @@ mod liveness;
 mod reads;
 mod replies;
 mod requests;
+mod statistics;
 mod tails;
 #[cfg(test)]
 mod tests;
@@ -48,6 +49,8 @@ use connection::{Connection, Phase};
 use housekeeping::{Collector, Snapshotter};
 use liveness::Expirer;
 use tails::Tails;
+
+pub use statistics::{ClientStatistics, LastReply, Latency, Sizes, Statistics};
 
 /// A client's connection. The driver numbers them, and never gives a number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -251,6 +254,10 @@ pub struct ClientStatus {
     pub timeout: Option<Duration>,
     /// Requests without a reply.
     pub outstanding: usize,
+    /// When the last frame arrived.
+    pub heard: Monotonic,
+    /// Latencies, and the last reply.
+    pub statistics: ClientStatistics,
 }
 
 /// Whether the server has joined.
@@ -302,6 +309,7 @@ pub struct Server {
     deferred: VecDeque<ConnectionId>,
     /// When the next turn is due for them.
     resume_at: Monotonic,
+    statistics: Statistics,
 }
 
 impl Server {
@@ -331,6 +339,7 @@ impl Server {
             output_bytes: 0,
             deferred: VecDeque::new(),
             resume_at: Monotonic::NEVER,
+            statistics: Statistics::default(),
             config,
             state,
         };
@@ -384,6 +393,8 @@ impl Server {
             session: client.established().map(|established| established.session),
             timeout: client.established().map(|established| established.timeout),
             outstanding: client.queue.len(),
+            heard: client.heard,
+            statistics: client.statistics,
         })
     }
 
@@ -506,7 +517,8 @@ impl Server {
         let in_flight = self.config.batches_in_flight.clamp(1, BATCHES_IN_FLIGHT_MAX);
         while self.batcher.can_append(in_flight) {
             let append = self.new_append();
-            let entry = self.batcher.append(append, server, self.now);
+            let (entry, items) = self.batcher.append(append, server, self.now);
+            self.statistics.appended(entry.len(), items);
             self.actions.push(Action::Append { append, entry });
         }
     }
@@ -559,6 +571,7 @@ impl Server {
         {
             self.membership = Membership::Member(id);
             self.batcher.joined();
+            self.leave_read_only();
         }
         for batch in admitted.batches {
             self.apply_batch(&batch);
@@ -582,6 +595,9 @@ impl Server {
             }
             let applied = self.state.apply(batch, item);
             self.note_touch(item, &applied.outcome);
+            if own.is_some() && matches!(applied.outcome, Outcome::Ended { is_expired: true, .. }) {
+                self.statistics.expired += 1;
+            }
             let late = planted(Bug::WatchAfterReply);
             if !late {
                 self.notify(&applied.events);

@@ -231,6 +231,7 @@ pub mod op {
     pub const SET_WATCHES2: i32 = 105;
     pub const ADD_WATCH: i32 = 106;
     pub const WHO_AM_I: i32 = 107;
+    pub const CREATE_SESSION: i32 = -10;
     pub const CLOSE_SESSION: i32 = -11;
     pub const ERROR: i32 = -1;
 }

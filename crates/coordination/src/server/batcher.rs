@@ -84,8 +84,8 @@ impl Batcher {
         (self.wants_empty || !self.gathered.is_empty()) && self.under_way.len() < in_flight_max
     }
 
-    /// Makes a batch of the accumulated items.
-    pub(super) fn append(&mut self, append: AppendId, server: ServerId, now: Now) -> Bytes {
+    /// Makes a batch of the accumulated items. Returns its entry, and the number of items.
+    pub(super) fn append(&mut self, append: AppendId, server: ServerId, now: Now) -> (Bytes, usize) {
         self.made += 1;
         self.wants_empty = false;
         let mut batch = Batch {
@@ -117,10 +117,10 @@ impl Batcher {
         let entry = batch.encode();
         debug_assert!(entry.len() <= ENTRY_BYTES_MAX, "requests and identities are limited on arrival");
         let batch = Arc::new(batch);
-        let made = now.monotonic;
+        let (made, items) = (now.monotonic, origins.len());
         self.under_way
             .insert(self.made, UnderWay { append, entry: entry.clone(), batch, origins, made, has_failed: false });
-        entry
+        (entry, items)
     }
 
     /// The batch of a completed append; none if it was applied already. A join entry is applied when it is played.

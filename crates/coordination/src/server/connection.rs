@@ -9,10 +9,11 @@ use bytes::Bytes;
 use core::net::IpAddr;
 
 use super::TailId;
+use super::statistics::{Answered, ClientStatistics};
 use crate::ErrorCode;
 use crate::acl::Id;
 use crate::entry::{MoveEpoch, SessionId};
-use crate::jute::{Frame, Password, xid};
+use crate::jute::{Frame, Password, op, xid};
 use crate::limits::{CONNECTION_TURN_BYTES, QUEUE_BYTES_MAX, QUEUE_REQUESTS_MAX, STALE_PERCENT};
 
 /// Connection state.
@@ -34,6 +35,8 @@ pub(super) struct Connecting {
     pub(super) last_zxid_seen: i64,
     /// The client's read-only flag; none if the request has none.
     pub(super) read_only: Option<bool>,
+    /// When the connect request arrived.
+    pub(super) arrived: Monotonic,
     /// Frames received before the reply was sent.
     pub(super) early: Vec<Frame>,
     pub(super) early_bytes: usize,
@@ -54,6 +57,8 @@ pub(super) struct Established {
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) xid: i32,
+    pub(super) op: i32,
+    pub(super) arrived: Monotonic,
     /// Bytes charged to the queue.
     pub(super) bytes: usize,
     pub(super) work: Work,
@@ -106,6 +111,7 @@ pub(super) struct Connection {
     pub(super) touching: Monotonic,
     /// When the last applied touch was submitted.
     pub(super) touched: Monotonic,
+    pub(super) statistics: ClientStatistics,
 }
 
 impl Connection {
@@ -129,6 +135,7 @@ impl Connection {
             heard: now,
             touching: now,
             touched: now,
+            statistics: ClientStatistics::default(),
         }
     }
 
@@ -178,17 +185,19 @@ impl Connection {
         self.turn == turn && self.turn_bytes >= CONNECTION_TURN_BYTES
     }
 
-    pub(super) fn push(&mut self, xid: i32, bytes: usize, work: Work) {
-        self.queue_bytes += bytes;
-        self.tail_waits += usize::from(work.waits_for_tail());
-        self.queue.push_back(Pending { xid, bytes, work });
+    pub(super) fn push(&mut self, pending: Pending) {
+        self.queue_bytes += pending.bytes;
+        self.tail_waits += usize::from(pending.work.waits_for_tail());
+        self.queue.push_back(pending);
     }
 
-    pub(super) fn pop(&mut self) {
-        if let Some(done) = self.queue.pop_front() {
-            self.queue_bytes -= done.bytes;
-            self.tail_waits -= usize::from(done.work.waits_for_tail());
-        }
+    /// Removes the first request; returns it for the statistics, unless it is an event.
+    pub(super) fn pop(&mut self) -> Option<Answered> {
+        let Pending { xid, op, arrived, bytes, work } = self.queue.pop_front()?;
+        self.queue_bytes -= bytes;
+        self.tail_waits -= usize::from(work.waits_for_tail());
+        let is_write = matches!(work, Work::Submitted { .. });
+        (xid != xid::NOTIFICATION || op != op::ERROR).then_some(Answered { xid, op, arrived, is_write })
     }
 
     /// Marks a held write as submitted and returns it.
@@ -212,7 +221,8 @@ impl Connection {
     pub(super) fn insert_event(&mut self, index: usize, event: Bytes) {
         self.queue_bytes += event.len();
         let bytes = event.len();
-        self.queue.insert(index, Pending { xid: xid::NOTIFICATION, bytes, work: Work::Answered(event) });
+        let (xid, op, arrived) = (xid::NOTIFICATION, op::ERROR, self.heard);
+        self.queue.insert(index, Pending { xid, op, arrived, bytes, work: Work::Answered(event) });
     }
 
     /// Whether the queue is at its limit, or at half of it if reading is paused.

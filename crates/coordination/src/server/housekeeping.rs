@@ -125,6 +125,7 @@ impl Server {
         if let Some(UnderWay { next, .. }) = self.snapshotter.under_way.take() {
             self.snapshotter.failures = 0;
             self.state.end_snapshot();
+            self.statistics.snapshots += 1;
             self.batcher.gather(Item::SnapshotKept { next }, None, Origin::None);
             self.actions.push(Action::Trim { below: next });
         }

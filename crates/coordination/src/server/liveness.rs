@@ -230,24 +230,37 @@ impl Server {
         self.leave_read_only();
     }
 
+    /// Has the next turn append a batch even if there are no writes, so that a stalled log is noticed. While there are
+    /// sessions, every tick does that.
+    pub fn probe_log(&mut self) {
+        self.batcher.prove_liveness();
+    }
+
     /// Enters read-only mode when an append takes too long.
+    ///
+    /// A server that has not joined yet has applied the log up to no known position, and may have an empty tree. It
+    /// disconnects clients that wait for a session, so that they try another server.
     fn check_read_only(&mut self) {
         let Some(limit) = self.config.read_only_after else { return };
         let now = self.now.monotonic;
         let is_stalled = self.batcher.oldest().is_some_and(|made| now.since(made) >= limit);
-        if !is_stalled || self.is_read_only || self.id().is_none() {
+        if !is_stalled || self.is_read_only {
             return;
         }
-        self.is_read_only = true;
+        self.is_read_only = self.id().is_some();
         let connecting = self.connections.iter().filter(|(_, client)| matches!(client.phase, Phase::Connecting(_)));
         let connecting: Vec<ConnectionId> = connecting.map(|(connection, _)| *connection).collect();
         for connection in connecting {
-            self.admit_read_only(connection);
+            if self.is_read_only {
+                self.admit_read_only(connection);
+            } else {
+                self.close(connection);
+            }
         }
     }
 
     /// Leaves read-only mode. Clients accepted in it must reconnect to get a session in the log.
-    fn leave_read_only(&mut self) {
+    pub(super) fn leave_read_only(&mut self) {
         if !std::mem::take(&mut self.is_read_only) {
             return;
         }

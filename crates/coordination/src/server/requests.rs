@@ -4,14 +4,15 @@ use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
 use bytes::Bytes;
 
-use super::connection::{Connecting, Established, Phase, Work};
+use super::connection::{Connecting, Connection, Established, Pending, Phase, Work};
+use super::statistics::Answered;
 use super::{Action, ConnectionId, Origin, Server};
 use crate::ErrorCode;
 use crate::acl;
 use crate::entry::{Item, MoveEpoch, SessionId, Stamp, identities_len};
 use crate::jute::{
     AuthPacket, ConnectRequest, ConnectResponse, DecodeError, Frame, Password, Reader, Record, ReplyHeader, Request,
-    RequestHeader, xid,
+    RequestHeader, op, xid,
 };
 use crate::limits::{
     FRAME_BYTES_MAX, GATHERED_BYTES_MAX, HELD_BYTES_MAX, IDENTITIES_MAX, IDENTITY_BYTES_MAX, TURN_BYTES,
@@ -49,6 +50,7 @@ impl Server {
         let Some(request) = request.ok().filter(|request| request.protocol_version == 0) else {
             return self.close(connection);
         };
+        self.statistics.connects += 1;
         let min = self.config.session_timeout_min;
         let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
         let timeout = timeout.clamp(min, self.config.session_timeout_max.max(min));
@@ -68,6 +70,7 @@ impl Server {
             timeout,
             last_zxid_seen: request.last_zxid_seen,
             read_only: request.read_only,
+            arrived: self.now.monotonic,
             early: Vec::new(),
             early_bytes: 0,
         });
@@ -98,12 +101,13 @@ impl Server {
             return self.close(connection);
         }
         let early = std::mem::take(&mut connecting.early);
-        let (timeout, read_only) = (connecting.timeout, connecting.read_only);
+        let (timeout, read_only, arrived) = (connecting.timeout, connecting.read_only, connecting.arrived);
         client.phase = Phase::Established(Established { session, epoch, timeout, sequence: 0, is_read_only: false });
         (client.touching, client.touched) = (made, made);
         self.by_session.insert(session, connection);
         let password = self.state.session(session).map(|session| session.password).unwrap_or_default();
         self.reply_connected(connection, session, password, timeout, read_only.map(|_| false));
+        self.count(connection, Answered { xid: 0, op: op::CREATE_SESSION, arrived, is_write: true });
         for frame in early {
             self.request(connection, &frame);
         }
@@ -169,6 +173,17 @@ impl Server {
         }
     }
 
+    /// A client that was accepted in read-only mode closes its session. One that exists in the log can't be closed now,
+    /// and expires later: there is no reply, as in ZooKeeper, because one would promise that its ephemeral nodes are gone.
+    fn close_read_only(&mut self, connection: ConnectionId, xid: i32) {
+        let session = self.connections.get(&connection).and_then(Connection::established);
+        if session.is_some_and(|established| self.state.session(established.session).is_none()) {
+            let reply = self.header(xid, None);
+            self.send(connection, reply);
+        }
+        self.close(connection);
+    }
+
     fn request(&mut self, connection: ConnectionId, frame: &Frame) {
         // Of several early frames, one may have closed it.
         let Some(client) = self.connections.get(&connection) else { return };
@@ -183,17 +198,23 @@ impl Server {
             Ok(Request::Ping) => {
                 let frame = self.header(xid::PING, None);
                 self.send(connection, frame);
+                let arrived = self.now.monotonic;
+                self.count(connection, Answered { xid: xid::PING, op: op::PING, arrived, is_write: false });
                 self.touch_if_stale(connection);
             }
             Ok(Request::Auth(packet)) => self.authenticate(connection, xid, &packet),
-            Ok(Request::Reconfig(_)) => self.enqueue(connection, xid, Work::Failed(ErrorCode::ReconfigDisabled)),
+            Ok(Request::Reconfig(_)) => {
+                self.enqueue(connection, header, Work::Failed(ErrorCode::ReconfigDisabled));
+            }
             Ok(request) => {
                 let is_sync = matches!(request, Request::Sync(_));
                 let is_write = request.is_write();
-                if is_read_only && (is_write || is_sync) {
-                    self.enqueue(connection, xid, Work::Failed(ErrorCode::NotReadOnly));
+                if is_read_only && header.op == op::CLOSE_SESSION {
+                    self.close_read_only(connection, xid);
+                } else if is_read_only && (is_write || is_sync) {
+                    self.enqueue(connection, header, Work::Failed(ErrorCode::NotReadOnly));
                 } else if is_write {
-                    self.submit_in_order(connection, xid, header.op, body);
+                    self.submit_in_order(connection, header, body);
                 } else {
                     let asks_tail = is_sync || (self.config.linearizable_reads && !is_read_only);
                     let tail = asks_tail.then(|| self.tails.want());
@@ -201,23 +222,23 @@ impl Server {
                         let reply = self.answer(connection, xid, header.op, &body);
                         return self.send(connection, reply);
                     }
-                    self.enqueue(connection, xid, Work::Read { op: header.op, body, tail });
+                    self.enqueue(connection, header, Work::Read { op: header.op, body, tail });
                 }
             }
             Err(DecodeError::UnknownOperation(_)) => {
-                self.enqueue(connection, xid, Work::Failed(ErrorCode::Unimplemented));
+                self.enqueue(connection, header, Work::Failed(ErrorCode::Unimplemented));
             }
-            Err(_) => self.enqueue(connection, xid, Work::Failed(ErrorCode::Marshalling)),
+            Err(_) => self.enqueue(connection, header, Work::Failed(ErrorCode::Marshalling)),
         }
     }
 
-    fn enqueue(&mut self, connection: ConnectionId, xid: i32, work: Work) {
+    fn enqueue(&mut self, connection: ConnectionId, header: RequestHeader, work: Work) {
         let Some(client) = self.connections.get_mut(&connection) else {
             return debug_assert!(false, "the connection has sent this request");
         };
         let bytes =
             HEADER_BYTES + if let Work::Held { body, .. } | Work::Read { body, .. } = &work { body.len() } else { 0 };
-        client.push(xid, bytes, work);
+        client.push(Pending { xid: header.xid, op: header.op, arrived: self.now.monotonic, bytes, work });
         self.pump(connection);
         self.touch_if_stale(connection);
     }
@@ -246,19 +267,22 @@ impl Server {
         });
         self.send(connection, frame);
         if !is_accepted {
+            self.statistics.rejected_identities += 1;
             self.close(connection);
         }
     }
 
     /// Submits a write, unless a read ahead of it waits for the tail or the next turn: that read must not see the write.
-    fn submit_in_order(&mut self, connection: ConnectionId, xid: i32, op: i32, body: Bytes) {
+    fn submit_in_order(&mut self, connection: ConnectionId, header: RequestHeader, body: Bytes) {
+        let RequestHeader { xid, op } = header;
         let Some(client) = self.connections.get_mut(&connection) else {
             return debug_assert!(false, "the connection has sent this request");
         };
         if client.waits_for_tail() || client.is_deferred {
-            return self.enqueue(connection, xid, Work::Held { op, body });
+            return self.enqueue(connection, header, Work::Held { op, body });
         }
-        client.push(xid, HEADER_BYTES + body.len(), Work::Submitted { reply: None });
+        let (arrived, bytes) = (self.now.monotonic, HEADER_BYTES + body.len());
+        client.push(Pending { xid, op, arrived, bytes, work: Work::Submitted { reply: None } });
         self.submit(connection, op, body);
     }
 
@@ -378,11 +402,20 @@ impl Server {
                 }
             };
             self.send(connection, reply);
-            if let Some(client) = self.connections.get_mut(&connection) {
-                client.pop();
+            if let Some(answered) = self.connections.get_mut(&connection).and_then(Connection::pop) {
+                self.count(connection, answered);
             }
         }
         self.update_reading(connection);
+    }
+
+    /// Counts a request that was answered.
+    fn count(&mut self, connection: ConnectionId, answered: Answered) {
+        let (zxid, now) = (self.state.zxid(), self.now.monotonic);
+        if let Some(client) = self.connections.get_mut(&connection) {
+            let latency = client.statistics.answered(answered, zxid, now);
+            self.count_latency(answered.is_write, latency);
+        }
     }
 
     /// Leaves the connection's replies to the next turn, which begins at once.

@@ -682,6 +682,78 @@ fn stalled_connect_is_closed_after_half_the_timeout() {
 }
 
 #[test]
+fn read_only_sessions_are_closed() {
+    let mut bench = Bench::new(1);
+    let session = bench.open(0, 1);
+    bench.stalled = Some(VecDeque::new());
+    bench.pass(6_000);
+    let accepting = ConnectRequest { read_only: Some(true), ..request(0, None) };
+    assert!(bench.greet(0, 2, &accepting).is_some());
+    let old = ConnectRequest { read_only: Some(true), ..request(session.session, Some(&session.password)) };
+    assert!(bench.greet(0, 3, &old).is_some());
+    for connection in [2, 3] {
+        bench.send(0, connection, 7, Request::CloseSession);
+    }
+    // The session in the log is still there, and a reply would say otherwise.
+    assert_eq!((bench.received(2).len(), bench.received(3).len()), (1, 0));
+    assert!(bench.is_closed(2) && bench.is_closed(3));
+    assert!(bench.servers[0].state().session(crate::entry::SessionId(session.session)).is_some());
+}
+
+#[test]
+fn idle_servers_notice_a_stalled_log_when_asked() {
+    let mut bench = Bench::new(1);
+    bench.stalled = Some(VecDeque::new());
+    bench.pass(10_000);
+    assert!(!bench.servers[0].is_read_only(), "without sessions nothing is appended");
+    bench.servers[0].probe_log();
+    bench.settle();
+    bench.pass(6_000);
+    assert!(bench.servers[0].is_read_only());
+    bench.go_on();
+    assert!(!bench.servers[0].is_read_only());
+}
+
+#[test]
+fn clients_are_disconnected_while_a_server_cannot_join() {
+    let mut bench = Bench::new(1);
+    let now = bench.now();
+    bench.stalled = Some(VecDeque::new());
+    bench.servers[0] = Server::new(config(2), State::default(), now);
+    bench.settle();
+    let accepting = ConnectRequest { read_only: Some(true), ..request(0, None) };
+    assert!(bench.greet(0, 1, &accepting).is_none());
+    bench.pass(6_000);
+    assert!(bench.is_closed(1) && !bench.servers[0].is_read_only());
+}
+
+#[test]
+fn latencies_and_batches_are_counted() {
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    assert!(bench.ask(1, get("/", false)).is_ok());
+    bench.stalled = Some(VecDeque::new());
+    bench.send(0, 1, 6, create("/a", 0));
+    bench.send(0, 1, 7, get("/a", false));
+    bench.pass(300);
+    bench.go_on();
+    assert_eq!(bench.received(1).len(), 2);
+    let &Statistics { reads, writes, batches, items, batch_bytes, connects, .. } = bench.servers[0].statistics();
+    assert_eq!((reads.count, reads.min.as_millis(), reads.max.as_millis()), (2, 0, 300));
+    assert_eq!((writes.count, writes.max.as_millis(), connects), (2, 300, 1));
+    assert_eq!((reads.merged(writes).count, reads.mean_ms()), (4, 150.0));
+    assert_eq!((batches, items), (2, 2));
+    assert!(batch_bytes.min <= batch_bytes.last && batch_bytes.last <= batch_bytes.max);
+    bench.send(0, 1, -2, Request::Ping);
+    let client = bench.servers[0].clients().next().unwrap().statistics;
+    assert_eq!((client.latency.count, client.last_xid, client.last.unwrap().op), (5, Some(7), op::PING));
+    bench.servers[0].reset_statistics();
+    bench.servers[0].reset_client_statistics();
+    assert_eq!(*bench.servers[0].statistics(), Statistics::default());
+    assert_eq!(bench.servers[0].clients().next().unwrap().statistics, ClientStatistics::default());
+}
+
+#[test]
 fn sync_waits_for_the_tail_and_writes_behind_it_for_the_sync() {
     let mut bench = Bench::new(2);
     bench.open(0, 1);
