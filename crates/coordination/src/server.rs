@@ -310,6 +310,8 @@ pub struct Server {
     /// When the next turn is due for them.
     resume_at: Monotonic,
     statistics: Statistics,
+    /// When the newest snapshot was seen in the log, or else when this server started.
+    snapshot_seen: Monotonic,
 }
 
 impl Server {
@@ -340,6 +342,7 @@ impl Server {
             deferred: VecDeque::new(),
             resume_at: Monotonic::NEVER,
             statistics: Statistics::default(),
+            snapshot_seen: now.monotonic,
             config,
             state,
         };
@@ -607,6 +610,7 @@ impl Server {
                 self.notify(&applied.events);
             }
             if let Item::SnapshotKept { next } = item {
+                self.snapshot_seen = self.now.monotonic;
                 self.other_snapshot_kept(*next);
             }
         }

@@ -17,6 +17,7 @@ use tonic::Status;
 
 use crate::activity::Rates;
 use crate::columns::{ask, unexpected};
+use crate::zookeeper::Report;
 use crate::{Gateway, Observer, refusal};
 
 pub(crate) struct Door<G> {
@@ -170,6 +171,21 @@ fn node(report: NodeReport, observer: &Observer) -> StatusResponse {
         troubles,
         universe_troubles,
         universe_failures,
+        zookeeper: observer.zookeeper.as_ref().and_then(|endpoint| endpoint.report()).as_deref().map(zookeeper),
+    }
+}
+
+fn zookeeper(report: &Report) -> message::ZooKeeper {
+    message::ZooKeeper {
+        mode: report.mode.to_owned(),
+        sessions: report.sessions,
+        znodes: report.znodes,
+        watches: report.watches,
+        connections: report.connections,
+        outstanding_requests: report.outstanding_requests,
+        mean_latency_ms: report.mean_latency_ms,
+        playback_lag: report.lag.positions,
+        playback_lag_seconds: report.lag.seconds,
     }
 }
 

@@ -34,6 +34,7 @@ mod reads;
 mod refusal;
 mod server;
 mod stream;
+pub mod zookeeper;
 
 use std::future::Future;
 use std::sync::Arc;

@@ -8,14 +8,24 @@ use node::request::{CohortStatus, Counters, ReplicaStatus, Status};
 use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use crate::process::Process;
+use crate::zookeeper::{Report, Value};
 
 /// Labels of a cohort's series.
 const COHORT: [&str; 2] = ["cohort", "table"];
 
-/// The metrics of `registry`, the process and the machine. Without a status the machine counts as down.
-pub(crate) fn text(registry: &Registry, status: Option<&Status>) -> Result<String, prometheus::Error> {
+/// The metrics of `registry`, the process, the machine and the ZooKeeper endpoint. Without a status the machine counts as
+/// down.
+pub(crate) fn text(
+    registry: &Registry,
+    status: Option<&Status>,
+    zookeeper: Option<&Report>,
+) -> Result<String, prometheus::Error> {
     let now = Snapshot(Registry::new());
-    now.process(&Process::look())?;
+    let process = Process::look();
+    now.process(&process)?;
+    if let Some(report) = zookeeper {
+        now.zookeeper(report, &process)?;
+    }
     now.gauge("loggos_machine_up", "Whether the node's machine answered in time.", i64::from(status.is_some()))?;
     if let Some(status) = status {
         now.node(status)?;
@@ -38,7 +48,7 @@ impl Snapshot {
         self.0.register(Box::new(gauge))
     }
 
-    fn seconds(&self, name: &str, help: &str, value: f64) -> Result<(), prometheus::Error> {
+    fn real(&self, name: &str, help: &str, value: f64) -> Result<(), prometheus::Error> {
         let gauge = Gauge::new(name, help)?;
         gauge.set(value);
         self.0.register(Box::new(gauge))
@@ -72,7 +82,20 @@ impl Snapshot {
         gauge("process_max_fds", "File descriptors that may be open.", process.max_fds)?;
         gauge("process_threads", "Threads of the process.", process.threads)?;
         let started = "When the process was started, in seconds since 1970.";
-        self.seconds("process_start_time_seconds", started, process.start_time_seconds)
+        self.real("process_start_time_seconds", started, process.start_time_seconds)
+    }
+
+    fn zookeeper(&self, report: &Report, process: &Process) -> Result<(), prometheus::Error> {
+        for metric in &report.metrics {
+            match metric.value {
+                Value::Gauge(value) => self.gauge(metric.name, metric.help, signed(value))?,
+                Value::Real(value) => self.real(metric.name, metric.help, value)?,
+                Value::Counter(count) => self.counter(metric.name, metric.help, count)?,
+            }
+        }
+        // ZooKeeper's names of what `process_open_fds` and `process_max_fds` say too.
+        self.gauge("open_file_descriptor_count", "Open file descriptors.", signed(process.open_fds))?;
+        self.gauge("max_file_descriptor_count", "File descriptors that may be open.", signed(process.max_fds))
     }
 
     fn node(&self, status: &Status) -> Result<(), prometheus::Error> {

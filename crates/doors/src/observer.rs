@@ -11,6 +11,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use crate::activity::{Activity, SAMPLE_INTERVAL, Seen};
 use crate::calls::Calls;
 use crate::limits::{STATUS_GUARD, STATUS_TIME_MAX};
+use crate::zookeeper::Endpoint;
 use crate::{Gateway, Held, metrics, process};
 
 /// Counters, samples and metrics.
@@ -21,6 +22,8 @@ pub struct Observer {
     pub(crate) activity: Activity,
     /// The console's address; empty without a console.
     pub(crate) console: String,
+    /// The ZooKeeper endpoint, if the node has one.
+    pub(crate) zookeeper: Option<Arc<Endpoint>>,
 }
 
 impl Observer {
@@ -31,11 +34,26 @@ impl Observer {
     pub fn new(registry: Registry, console: Option<SocketAddr>) -> Result<Self, prometheus::Error> {
         let calls = Arc::new(Calls::register(&registry)?);
         let console = console.map(|address| address.to_string()).unwrap_or_default();
-        Ok(Self { registry, calls, activity: Activity::default(), console })
+        Ok(Self { registry, calls, activity: Activity::default(), console, zookeeper: None })
+    }
+
+    /// Has metrics, status and console include the ZooKeeper endpoint, and looks up what it needs to know.
+    #[must_use]
+    pub fn with_zookeeper(self, endpoint: Arc<Endpoint>) -> Self {
+        Self { zookeeper: Some(endpoint), ..self }
     }
 
     /// Samples the node's activity forever.
     pub(crate) async fn watch<G: Gateway>(&self, gateway: &G) {
+        let zookeeper = async {
+            if let Some(endpoint) = &self.zookeeper {
+                endpoint.watch(gateway).await;
+            }
+        };
+        tokio::join!(zookeeper, self.sample(gateway));
+    }
+
+    async fn sample<G: Gateway>(&self, gateway: &G) {
         let mut ticks = interval(SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -48,7 +66,8 @@ impl Observer {
 
     /// All metrics in Prometheus's text format.
     pub(crate) async fn metrics<G: Gateway>(&self, gateway: &G) -> Result<String, prometheus::Error> {
-        metrics::text(&self.registry, status(gateway).await.ok().as_ref())
+        let report = self.zookeeper.as_ref().and_then(|endpoint| endpoint.report());
+        metrics::text(&self.registry, status(gateway).await.ok().as_ref(), report.as_deref())
     }
 }
 

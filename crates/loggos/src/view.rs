@@ -9,7 +9,7 @@ mod health;
 
 use std::collections::BTreeMap;
 
-use sdk::admin::{Activity, Cohort, Lsn, Replica, StatusResponse};
+use sdk::admin::{Activity, Cohort, Lsn, Replica, StatusResponse, ZooKeeper};
 use serde_json::{Value, json};
 
 use crate::cli::range_field;
@@ -54,6 +54,8 @@ pub(crate) struct Node {
     pub(crate) activity: Option<Activity>,
     /// Problems that it reports about itself.
     pub(crate) troubles: Vec<String>,
+    /// Its ZooKeeper endpoint, if that serves clients.
+    pub(crate) zookeeper: Option<ZooKeeper>,
 }
 
 impl View {
@@ -92,6 +94,7 @@ impl View {
         itself.http.clone_from(&answer.http);
         itself.activity.clone_from(&answer.activity);
         itself.troubles.clone_from(&answer.troubles);
+        itself.zookeeper.clone_from(&answer.zookeeper);
     }
 
     fn add_cohort(&mut self, seen: &Cohort) {
@@ -124,7 +127,35 @@ fn node_object(number: u32, node: &Node) -> Value {
         object["boot"] = boot.into();
         object["troubles"] = node.troubles.clone().into();
     }
+    if let Some(zookeeper) = &node.zookeeper {
+        object["zookeeper"] = zookeeper_object(zookeeper);
+    }
     object
+}
+
+fn zookeeper_object(zookeeper: &ZooKeeper) -> Value {
+    let ZooKeeper {
+        mode,
+        sessions,
+        znodes,
+        watches,
+        connections,
+        outstanding_requests,
+        mean_latency_ms,
+        playback_lag,
+        playback_lag_seconds,
+    } = zookeeper;
+    json!({
+        "mode": mode,
+        "sessions": sessions,
+        "znodes": znodes,
+        "watches": watches,
+        "connections": connections,
+        "outstanding_requests": outstanding_requests,
+        "mean_latency_ms": mean_latency_ms,
+        "playback_lag": playback_lag,
+        "playback_lag_seconds": playback_lag_seconds,
+    })
 }
 
 fn cohort_object(cohort: &Cohort) -> Value {

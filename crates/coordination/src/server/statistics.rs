@@ -144,6 +144,12 @@ impl Server {
         &self.statistics
     }
 
+    /// When the newest snapshot was seen in the log; when this server started, if it has seen none.
+    #[must_use]
+    pub const fn snapshot_seen(&self) -> Monotonic {
+        self.snapshot_seen
+    }
+
     /// Resets the counters of the server.
     pub fn reset_statistics(&mut self) {
         self.statistics = Statistics::default();

@@ -1,6 +1,6 @@
 //! `loggos status`: nodes, cohorts, leaders, epochs, LSNs and lag.
 
-use sdk::admin::Cohort;
+use sdk::admin::{Cohort, ZooKeeper};
 use terminal::{Output, Stop, Table};
 
 use super::Universe;
@@ -47,8 +47,8 @@ fn print(view: &View, output: Output) -> Result<(), Stop> {
     })
 }
 
-fn node_table(view: &View) -> Table<4> {
-    let mut table = Table::new(["NODE", "ALIVE", "BOOT", "INCARNATION"]);
+fn node_table(view: &View) -> Table<5> {
+    let mut table = Table::new(["NODE", "ALIVE", "BOOT", "INCARNATION", "ZOOKEEPER"]);
     for (number, node) in &view.nodes {
         let alive = if node.alive { "yes" } else { "no" };
         let leaving = if node.leaving { ", leaving" } else { "" };
@@ -57,9 +57,17 @@ fn node_table(view: &View) -> Table<4> {
             format!("{alive}{leaving}"),
             or_dash(node.boot),
             format!("{:016x}", node.incarnation),
+            node.zookeeper.as_ref().map_or_else(|| "-".into(), endpoint),
         ]);
     }
     table
+}
+
+/// The mode of a ZooKeeper endpoint, and how many clients it has.
+fn endpoint(ZooKeeper { mode, connections, playback_lag, .. }: &ZooKeeper) -> String {
+    let clients = if *connections == 1 { "client" } else { "clients" };
+    let lag = if *playback_lag > 0 { format!(", {playback_lag} positions behind") } else { String::new() };
+    format!("{mode}, {connections} {clients}{lag}")
 }
 
 fn cohort_table(view: &View) -> Table<8> {

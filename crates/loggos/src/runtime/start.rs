@@ -205,7 +205,7 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
     let views = Arc::new(Published::default());
     let to_doors = (Arc::clone(&answers), Arc::clone(&views));
     let machine = Machine::new(node, first, poll, peers, disk, Arc::clone(&inbox), to_doors);
-    let observer = doors::Observer::new(registry, config.listen.http).map_err(io::Error::other)?;
+    let mut observer = doors::Observer::new(registry, config.listen.http).map_err(io::Error::other)?;
     let onlooker = Onlooker::new(config).map_err(io::Error::other)?;
     let client_memory = config.tuning.client_memory();
     let listeners = doors_thread::Listeners { grpc: grpc_listener, http: http_listener, client_memory };
@@ -214,7 +214,9 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
     if let (Some(socket), Some(address)) = (zookeeper_socket, config.listen.zookeeper) {
         let gateway = gateway.clone();
         let connect = |completions| Ok(zookeeper::NodeTransport::new(gateway, completions));
-        zookeeper::start(socket, zookeeper_settings(config, &identity, address), connect, || ())?;
+        let settings = zookeeper_settings(config, &identity, address);
+        observer = observer.with_zookeeper(Arc::clone(&settings.endpoint));
+        zookeeper::start(socket, settings, connect, || ())?;
     }
     let doors = Doors::start(listeners, gateway, answers, founded, observer, onlooker)?;
     let is_insecure = config.insecure_plaintext;

@@ -34,6 +34,7 @@ pub(super) fn answer(node: u32, epoch: u64, leader: u32, replicas: Vec<Replica>)
         troubles,
         universe_troubles,
         universe_failures,
+        zookeeper: None,
     }
 }
 
@@ -74,6 +75,18 @@ fn objects_have_the_promised_shape() {
         "losses": 0, "replicas": replicas,
     });
     assert_eq!(objects[3], cohort);
+}
+
+#[test]
+fn zookeeper_endpoints_are_part_of_their_nodes() {
+    let mut told = answer(1, 5, 1, Vec::new());
+    told.zookeeper =
+        Some(ZooKeeper { mode: "leader".into(), sessions: 3, playback_lag_seconds: 0.5, ..ZooKeeper::default() });
+    let objects = View::of(&[told]).objects();
+    let endpoint = &objects[0]["zookeeper"];
+    assert_eq!((&endpoint["mode"], &endpoint["sessions"]), (&json!("leader"), &json!(3)));
+    assert_eq!((&endpoint["playback_lag"], &endpoint["playback_lag_seconds"]), (&json!(0), &json!(0.5)));
+    assert_eq!(objects[1].get("zookeeper"), None);
 }
 
 #[test]

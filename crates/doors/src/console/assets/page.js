@@ -129,6 +129,33 @@ function showNodes(answer) {
   });
 }
 
+/** The ZooKeeper endpoints, if there are any. */
+function showZooKeeper(answer) {
+  const table = at("zookeeper");
+  const list = answer.nodes.filter((node) => node.zookeeper);
+  at("zookeeper-section").hidden = list.length === 0;
+  const all = rows(table, list.map((node) => node.node), () => newRow(table, []));
+  list.forEach((node, place) => {
+    const endpoint = node.zookeeper;
+    const [name, mode, connections, sessions, znodes, watches, outstanding, latency, lag] = all[place].cells;
+    say(name, `Node ${node.node}`);
+    say(mode, endpoint.mode);
+    say(connections, numbers[0].format(endpoint.connections));
+    say(sessions, numbers[0].format(endpoint.sessions));
+    say(znodes, numbers[0].format(endpoint.znodes));
+    say(watches, numbers[0].format(endpoint.watches));
+    say(outstanding, numbers[0].format(endpoint.outstanding_requests));
+    say(latency, `${numbers[1].format(endpoint.mean_latency_ms)} ms`);
+    say(lag, lagOf(endpoint));
+  });
+}
+
+function lagOf(endpoint) {
+  if (endpoint.playback_lag === 0) return "none";
+  const positions = plural(endpoint.playback_lag, "position", "positions");
+  return `${positions}, ${numbers[1].format(endpoint.playback_lag_seconds)} s`;
+}
+
 /** A link to a node's own console, if its address is an IP address and a port. */
 function showConsole(cell, address) {
   if (!/^(\d{1,3}(\.\d{1,3}){3}|\[[0-9a-f:]+\]):\d{1,5}$/i.test(address ?? "")) {
@@ -272,6 +299,7 @@ function show(answer) {
   say(at("alive"), `${answering} of ${answer.nodes.length}`);
   say(at("count"), numbers[0].format(new Set(answer.cohorts.map((cohort) => cohort.table).filter(Boolean)).size));
   showNodes(answer);
+  showZooKeeper(answer);
   showCohorts(answer);
 }
 

@@ -22,9 +22,9 @@ const FIRST: usize = 16;
 /// Output queue sizes at which the server is told to hold frames back, and to go on.
 const OUTPUT_HIGH_BYTES: usize = 1 << 20;
 const OUTPUT_LOW_BYTES: usize = 256 << 10;
-/// Bytes in the output queues of all connections together. Above it, slow consumers are disconnected.
+/// Bytes in the output queues of all connections together. Above it, the slowest consumers are disconnected.
 const ALL_OUTPUT_BYTES_MAX: usize = 512 << 20;
-/// Bytes of incomplete frames of all connections together. Above it, connections that add to them are closed.
+/// Bytes of incomplete frames of all connections together. Above it, the connections with the most are closed.
 const ALL_INPUT_BYTES_MAX: usize = 256 << 20;
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -41,7 +41,7 @@ const ACCEPTS_AT_ONCE: usize = 64;
 /// Delay after the system had no resources for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A client that has sent no whole frame by then is disconnected.
-const GREETING_TIMEOUT: Duration = Duration::from_millis(10_000);
+pub(super) const GREETING_TIMEOUT: Duration = Duration::from_millis(10_000);
 /// A closed connection may take this long to receive what was sent before.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(5_000);
 /// Buffers written in one call.
@@ -92,6 +92,21 @@ pub(super) struct Client {
     pub(super) sent: u64,
 }
 
+/// Counters of all connections since the start, or since they were reset.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Traffic {
+    /// Frames and commands.
+    pub(super) received: u64,
+    pub(super) received_bytes: u64,
+    /// Frames and answers to commands.
+    pub(super) sent: u64,
+    pub(super) sent_bytes: u64,
+    /// Connections that were not accepted because there were too many.
+    pub(super) rejected: u64,
+    /// Connections that were closed because they held the most of a memory limit.
+    pub(super) dropped: u64,
+}
+
 /// Connections at a time, at most.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ConnectionLimits {
@@ -119,8 +134,7 @@ pub(super) struct Clients {
     input_bytes: usize,
     output_bytes: usize,
     buffer: Box<[u8]>,
-    pub(super) received: u64,
-    pub(super) sent: u64,
+    pub(super) traffic: Traffic,
 }
 
 impl Clients {
@@ -147,8 +161,7 @@ impl Clients {
             input_bytes: 0,
             output_bytes: 0,
             buffer: vec![0; READ_BYTES].into(),
-            received: 0,
-            sent: 0,
+            traffic: Traffic::default(),
         })
     }
 
@@ -205,7 +218,7 @@ impl Clients {
             }
             match self.listener.accept() {
                 // The connection is closed: there are too many.
-                Ok((_, address)) if self.is_above_limit(address.ip()) => {}
+                Ok((_, address)) if self.is_above_limit(address.ip()) => self.traffic.rejected += 1,
                 Ok((stream, address)) => accepted.extend(self.add(stream, address, now)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_accepting = false,
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
@@ -298,7 +311,8 @@ impl Clients {
                     bytes_taken += bytes;
                     client.has_greeted = true;
                     client.received += 1;
-                    self.received += 1;
+                    self.traffic.received += 1;
+                    self.traffic.received_bytes += bytes as u64;
                     taken += 1;
                     *made = take(id, Input::Frame(frame));
                     continue;
@@ -320,6 +334,7 @@ impl Clients {
                         bytes = &bytes[missing..];
                         let Some(first) = client.first.first_chunk::<4>().copied() else { continue };
                         if first.iter().all(u8::is_ascii_lowercase) {
+                            self.traffic.received += 1;
                             take(id, Input::Command(first));
                             // Its answer may be long: one command ends a turn.
                             *made = TURN_OUTPUT_BYTES;
@@ -331,8 +346,11 @@ impl Clients {
                     let held = client.frames.held();
                     client.frames.push(bytes);
                     self.input_bytes += client.frames.held() - held;
-                    if self.input_bytes > ALL_INPUT_BYTES_MAX {
-                        break;
+                    if self.input_bytes > ALL_INPUT_BYTES_MAX
+                        && let Some(largest) = self.largest(|client| client.frames.held())
+                    {
+                        self.traffic.dropped += 1;
+                        self.closed(largest, made, take);
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => client.is_readable = false,
@@ -355,7 +373,8 @@ impl Clients {
         client.output_bytes += frame.len();
         self.output_bytes += frame.len();
         client.sent += 1;
-        self.sent += 1;
+        self.traffic.sent += 1;
+        self.traffic.sent_bytes += frame.len() as u64;
         client.output.push_back(frame);
         self.dirty.insert(id);
     }
@@ -414,8 +433,7 @@ impl Clients {
             let written = client.write();
             self.output_bytes -= before - client.output_bytes;
             let is_done = client.closes_at.is_some() && client.output.is_empty();
-            let is_too_slow = self.output_bytes > ALL_OUTPUT_BYTES_MAX && client.output_bytes > OUTPUT_LOW_BYTES;
-            if written.is_err() || is_done || is_too_slow {
+            if written.is_err() || is_done {
                 self.remove(id);
                 changes.push((id, Output::Closed));
             } else if client.output_bytes > OUTPUT_HIGH_BYTES && !client.is_full {
@@ -426,6 +444,23 @@ impl Clients {
                 changes.push((id, Output::Drained));
             }
         }
+        while self.output_bytes > ALL_OUTPUT_BYTES_MAX
+            && let Some(largest) = self.largest(|client| client.output_bytes)
+        {
+            self.traffic.dropped += 1;
+            self.remove(largest);
+            changes.push((largest, Output::Closed));
+        }
+    }
+
+    /// The connection that holds the most.
+    fn largest(&self, held: impl Fn(&Client) -> usize) -> Option<ConnectionId> {
+        self.by_id.iter().max_by_key(|(_, client)| held(client)).map(|(id, _)| *id)
+    }
+
+    /// Resets the counters of each connection.
+    pub(super) fn reset_statistics(&mut self) {
+        self.by_id.values_mut().for_each(|client| (client.received, client.sent) = (0, 0));
     }
 
     /// Closes connections after a timeout; returns them.

@@ -1,21 +1,27 @@
 //! ZooKeeper's four-letter commands: they are sent instead of a connect request, and answered with text.
 //!
-//! Every node is equal here. Outside a single node all report the mode `follower`, which monitoring takes for a member of a
-//! working ensemble.
+//! Keys, their order and the format are Apache ZooKeeper 3.9's. Keys that mean nothing here are left out. Unlike there,
+//! the commands about watches include those of children, and a connection that sends a command is not a client.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use base::{Duration, Monotonic};
+use coordination::jute::op;
 use coordination::limits::FRAME_BYTES_MAX;
-use coordination::server::{ClientStatus, ConnectionId};
+use coordination::server::{ClientStatus, ConnectionId, Sizes, Statistics};
+use doors::zookeeper::{Role, Value};
 
 use super::super::clock;
-use super::Service;
+use super::clients::{GREETING_TIMEOUT, Traffic};
+use super::report::{latency, mode, outstanding, role, zookeeper_metrics};
+use super::{BACKLOG, Service};
 
 /// The release whose protocol is served. Clients parse the version, and the date in this form.
 const VERSION: &str = concat!("3.9.3-loggos-", env!("CARGO_PKG_VERSION"), ", built on 11/01/2026 00:00 UTC");
 
 /// The answer to a command.
-pub(super) fn answer(word: [u8; 4], service: &Service) -> String {
+pub(super) fn answer(word: [u8; 4], service: &mut Service) -> String {
     let mut out = String::new();
     let name = String::from_utf8_lossy(&word);
     let is_answered =
@@ -23,7 +29,7 @@ pub(super) fn answer(word: [u8; 4], service: &Service) -> String {
     let written = match &word {
         _ if !is_answered => writeln!(out, "{name} is not executed because it is not in the whitelist."),
         b"ruok" => write!(out, "imok"),
-        b"isro" => write!(out, "{}", if service.server.is_read_only() { "ro" } else { "rw" }),
+        b"isro" => read_only(&mut out, service),
         b"srvr" => server(&mut out, service),
         b"stat" => stat(&mut out, service),
         b"mntr" => monitor(&mut out, service),
@@ -34,6 +40,8 @@ pub(super) fn answer(word: [u8; 4], service: &Service) -> String {
         b"wchp" => watches_by_path(&mut out, service),
         b"dump" => dump(&mut out, service),
         b"envi" => environment(&mut out),
+        b"crst" => reset_connections(&mut out, service),
+        b"srst" => reset_server(&mut out, service),
         _ => writeln!(out, "{name} is not executed because it is not supported."),
     };
     debug_assert!(written.is_ok(), "a string takes any text");
@@ -42,17 +50,22 @@ pub(super) fn answer(word: [u8; 4], service: &Service) -> String {
 
 type Written = std::fmt::Result;
 
-fn mode(service: &Service) -> &'static str {
-    match () {
-        () if service.server.is_read_only() => "read-only",
-        () if service.settings.node.is_none() => "observer",
-        () if service.settings.nodes == 1 => "standalone",
-        () => "follower",
-    }
+fn read_only(out: &mut String, service: &mut Service) -> Written {
+    // Without sessions nothing is appended: a later command finds out whether the log accepts appends.
+    service.server.probe_log();
+    write!(out, "{}", if service.server.is_read_only() { "ro" } else { "rw" })
 }
 
-fn outstanding(service: &Service) -> usize {
-    service.server.clients().map(|client| client.outstanding).sum()
+fn reset_connections(out: &mut String, service: &mut Service) -> Written {
+    service.clients.reset_statistics();
+    service.server.reset_client_statistics();
+    writeln!(out, "Connection stats reset.")
+}
+
+fn reset_server(out: &mut String, service: &mut Service) -> Written {
+    service.clients.traffic = Traffic::default();
+    service.server.reset_statistics();
+    writeln!(out, "Server stats reset.")
 }
 
 fn server(out: &mut String, service: &Service) -> Written {
@@ -67,66 +80,141 @@ fn stat(out: &mut String, service: &Service) -> Written {
 }
 
 fn summary(out: &mut String, service: &Service) -> Written {
-    let clients = &service.clients;
+    let (latency, Traffic { received, sent, .. }) = (latency(service), service.clients.traffic);
     let state = service.server.state();
-    writeln!(out, "Latency min/avg/max: 0/0.0/0\nReceived: {}\nSent: {}", clients.received, clients.sent)?;
+    let (min, max) = (latency.min.as_millis(), latency.max.as_millis());
+    writeln!(out, "Latency min/avg/max: {min}/{}/{max}", decimal(latency.mean_ms()))?;
+    writeln!(out, "Received: {received}\nSent: {sent}")?;
     writeln!(out, "Connections: {}\nOutstanding: {}", service.server.clients().len(), outstanding(service))?;
     writeln!(out, "Zxid: {:#x}\nMode: {}", state.zxid(), mode(service))?;
-    writeln!(out, "Node count: {}", state.tree().node_count())
+    writeln!(out, "Node count: {}", state.tree().node_count())?;
+    if role(service) == Role::Leader {
+        let Statistics { batches, batch_bytes: Sizes { last, min, max }, .. } = *service.server.statistics();
+        match batches {
+            0 => writeln!(out, "Proposal sizes last/min/max: -1/-1/-1")?,
+            _ => writeln!(out, "Proposal sizes last/min/max: {last}/{min}/{max}")?,
+        }
+    }
+    Ok(())
+}
+
+/// A number as Java prints one that is rounded to four places.
+fn decimal(number: f64) -> String {
+    format!("{:?}", (number * 10_000.0).round() / 10_000.0)
 }
 
 fn connections(out: &mut String, service: &Service, has_details: bool) -> Written {
-    let now = clock::monotonic();
-    for ClientStatus { connection, session, timeout, outstanding, .. } in service.server.clients() {
+    let now = clock::now();
+    for ClientStatus { connection, session, timeout, outstanding, statistics, .. } in service.server.clients() {
         let Some(client) = service.clients.get(connection) else { continue };
         write!(out, " /{}[1](queued={outstanding},recved={},sent={}", client.address, client.received, client.sent)?;
         if has_details && let (Some(session), Some(timeout)) = (session, timeout) {
-            let established = now.since(client.since).as_millis();
-            write!(out, ",sid={:#x},est={established},to={}", session.0, timeout.as_millis())?;
+            let established = now.wall.0 / 1_000_000 - now.monotonic.since(client.since).as_millis().cast_signed();
+            let last = statistics.last;
+            let name = last.map_or("NA", |last| operation(last.op));
+            write!(out, ",sid={:#x},lop={name},est={established},to={}", session.0, timeout.as_millis())?;
+            if let Some(xid) = statistics.last_xid {
+                write!(out, ",lcxid={xid:#x}")?;
+            }
+            let at = last.map_or(0, |last| last.at.since(Monotonic(0)).as_millis());
+            let latest = last.map_or(0, |last| last.latency.as_millis());
+            write!(out, ",lzxid={:#x},lresp={at},llat={latest}", last.map_or(-1, |last| last.zxid))?;
+            let latency = statistics.latency;
+            let (min, max) = (latency.min.as_millis(), latency.max.as_millis());
+            write!(out, ",minlat={min},avglat={},maxlat={max}", latency.mean_ms() as u64)?;
         }
         writeln!(out, ")")?;
     }
     writeln!(out)
 }
 
+/// ZooKeeper's name of an operation.
+const fn operation(code: i32) -> &'static str {
+    match code {
+        op::CREATE_SESSION => "SESS",
+        op::CLOSE_SESSION => "CLOS",
+        op::CREATE | op::CREATE2 | op::CREATE_CONTAINER | op::CREATE_TTL => "CREA",
+        op::DELETE => "DELE",
+        op::EXISTS => "EXIS",
+        op::GET_DATA => "GETD",
+        op::SET_DATA => "SETD",
+        op::GET_ACL => "GETA",
+        op::SET_ACL => "SETA",
+        op::GET_CHILDREN | op::GET_CHILDREN2 => "GETC",
+        op::SYNC => "SYNC",
+        op::PING => "PING",
+        op::CHECK => "CHEC",
+        op::MULTI => "MULT",
+        op::MULTI_READ => "MLTR",
+        op::RECONFIG => "RECO",
+        op::CHECK_WATCHES => "CHKW",
+        op::REMOVE_WATCHES => "REMW",
+        op::SET_WATCHES => "SETW",
+        op::SET_WATCHES2 => "STW2",
+        op::ADD_WATCH => "ADDW",
+        op::GET_EPHEMERALS => "GETE",
+        op::GET_ALL_CHILDREN_NUMBER => "GETACN",
+        op::WHO_AM_I => "HOMI",
+        _ => "NA",
+    }
+}
+
 fn monitor(out: &mut String, service: &Service) -> Written {
-    let state = service.server.state();
-    let tree = state.tree();
-    let uptime = clock::monotonic().since(service.started).as_millis();
-    let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     writeln!(out, "zk_version\t{VERSION}")?;
     writeln!(out, "zk_server_state\t{}", mode(service))?;
-    for (key, value) in [
-        ("zk_min_latency", 0),
-        ("zk_max_latency", 0),
-        ("zk_packets_received", service.clients.received),
-        ("zk_packets_sent", service.clients.sent),
-        ("zk_num_alive_connections", service.server.clients().len() as u64),
-        ("zk_outstanding_requests", outstanding(service) as u64),
-        ("zk_znode_count", tree.node_count() as u64),
-        ("zk_watch_count", service.server.watches().count() as u64),
-        ("zk_ephemerals_count", tree.ephemeral_count() as u64),
-        ("zk_approximate_data_size", tree.data_bytes()),
-        ("zk_global_sessions", state.sessions().len() as u64),
-        ("zk_local_sessions", 0),
-        ("zk_open_file_descriptor_count", descriptors as u64),
-        ("zk_uptime", uptime),
-        ("zk_last_zxid", state.zxid().cast_unsigned()),
-    ] {
-        writeln!(out, "{key}\t{value}")?;
+    if let Some(state) = peer_state(service) {
+        writeln!(out, "zk_peer_state\t{state} - broadcast")?;
     }
-    writeln!(out, "zk_avg_latency\t0.0")
+    for metric in zookeeper_metrics(service) {
+        match metric.value {
+            Value::Gauge(value) | Value::Counter(value) => writeln!(out, "zk_{}\t{value}", metric.name)?,
+            Value::Real(value) => writeln!(out, "zk_{}\t{}", metric.name, decimal(value))?,
+        }
+    }
+    let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    writeln!(out, "zk_open_file_descriptor_count\t{descriptors}")?;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    writeln!(out, "zk_max_file_descriptor_count\t{}", limit.unwrap_or(u64::MAX))?;
+    let Statistics { reads, writes, .. } = service.server.statistics();
+    for (name, latency) in [("readlatency", reads), ("updatelatency", writes)] {
+        writeln!(out, "zk_avg_{name}\t{}", decimal(latency.mean_ms()))?;
+        writeln!(out, "zk_min_{name}\t{}\nzk_max_{name}\t{}", latency.min.as_millis(), latency.max.as_millis())?;
+        writeln!(out, "zk_cnt_{name}\t{}\nzk_sum_{name}\t{}", latency.count, latency.sum.as_millis())?;
+    }
+    Ok(())
+}
+
+fn peer_state(service: &Service) -> Option<&'static str> {
+    if service.server.is_read_only() {
+        return None;
+    }
+    match role(service) {
+        Role::Leader => Some("leading"),
+        Role::Follower => Some("following"),
+        Role::Observer => Some("observing"),
+        Role::Standalone => None,
+    }
 }
 
 fn configuration(out: &mut String, service: &Service) -> Written {
     let settings = &service.settings;
-    // ZooKeeper's shortest timeout is two ticks.
-    let [least, most] = settings.session_timeout.map(|timeout| timeout.as_millis());
+    let [least, most] = settings.session_timeout.map(Duration::as_millis);
     let per_address = if settings.connections_per_address == usize::MAX { 0 } else { settings.connections_per_address };
-    writeln!(out, "clientPort={}\nclientPortAddress={}", settings.address.port(), settings.address.ip())?;
-    writeln!(out, "tickTime={}\nmaxClientCnxns={per_address}", least / 2)?;
-    writeln!(out, "minSessionTimeout={least}\nmaxSessionTimeout={most}")?;
-    writeln!(out, "jute.maxbuffer={FRAME_BYTES_MAX}\nserverId={}", settings.node.unwrap_or_default())
+    writeln!(
+        out,
+        "clientPort={}\nsecureClientPort=-1\ntickTime={}",
+        settings.address.port(),
+        tick(service).as_millis()
+    )?;
+    writeln!(out, "maxClientCnxns={per_address}\nminSessionTimeout={least}\nmaxSessionTimeout={most}")?;
+    writeln!(out, "clientPortListenBacklog={BACKLOG}\nserverId={}", settings.node.unwrap_or_default())?;
+    writeln!(out, "clientPortAddress={}\njute.maxbuffer={FRAME_BYTES_MAX}", settings.address.ip())
+}
+
+/// ZooKeeper's shortest session timeout is two ticks.
+fn tick(service: &Service) -> Duration {
+    let [least, _] = service.settings.session_timeout;
+    Duration(least.0 / 2)
 }
 
 fn watch_summary(out: &mut String, service: &Service) -> Written {
@@ -139,25 +227,28 @@ fn watch_summary(out: &mut String, service: &Service) -> Written {
     writeln!(out, "{connections} connections watching {} paths\nTotal watches:{}", paths.len(), watches.count())
 }
 
-fn session_of(service: &Service, connection: ConnectionId) -> i64 {
-    let mut clients = service.server.clients();
-    clients.find(|client| client.connection == connection).and_then(|client| client.session).map_or(0, |id| id.0)
+/// The session of each connection; 0 if it has none yet.
+fn sessions(service: &Service) -> BTreeMap<ConnectionId, i64> {
+    let session = |client: ClientStatus| (client.connection, client.session.map_or(0, |id| id.0));
+    service.server.clients().map(session).collect()
 }
 
 fn watches_by_session(out: &mut String, service: &Service) -> Written {
+    let sessions = sessions(service);
     for (connection, paths) in service.server.watches().by_connection() {
-        writeln!(out, "{:#x}", session_of(service, connection))?;
+        writeln!(out, "{:#x}", sessions.get(&connection).copied().unwrap_or(0))?;
         for path in paths {
             writeln!(out, "\t{path}")?;
         }
     }
-    Ok(())
+    writeln!(out)
 }
 
 fn watches_by_path(out: &mut String, service: &Service) -> Written {
-    let mut by_path = std::collections::BTreeMap::<&str, Vec<i64>>::new();
+    let sessions = sessions(service);
+    let mut by_path = BTreeMap::<&str, Vec<i64>>::new();
     for (connection, paths) in service.server.watches().by_connection() {
-        let session = session_of(service, connection);
+        let session = sessions.get(&connection).copied().unwrap_or(0);
         paths.for_each(|path| by_path.entry(path).or_default().push(session));
     }
     for (path, sessions) in by_path {
@@ -166,14 +257,14 @@ fn watches_by_path(out: &mut String, service: &Service) -> Written {
             writeln!(out, "\t{session:#x}")?;
         }
     }
-    Ok(())
+    writeln!(out)
 }
 
 fn dump(out: &mut String, service: &Service) -> Written {
     let state = service.server.state();
-    writeln!(out, "SessionTracker dump:\nSession Sets ({}):", state.sessions().len())?;
+    writeln!(out, "SessionTracker dump:\nGlobal Sessions({}):", state.sessions().len())?;
     for (id, session) in state.sessions() {
-        writeln!(out, "\t{:#x}\t{}ms", id.0, session.timeout_ms)?;
+        writeln!(out, "{:#x}\t{}ms", id.0, session.timeout_ms)?;
     }
     let tree = state.tree();
     writeln!(out, "ephemeral nodes dump:\nSessions with Ephemerals ({}):", tree.owners().count())?;
@@ -183,7 +274,47 @@ fn dump(out: &mut String, service: &Service) -> Written {
             writeln!(out, "\t{path}")?;
         }
     }
+    connection_timeouts(out, service)
+}
+
+/// The connections by the tick at which they are closed if nothing more is received.
+fn connection_timeouts(out: &mut String, service: &Service) -> Written {
+    let (now, tick) = (clock::now(), tick(service).as_millis().max(1));
+    let mut by_tick = BTreeMap::<u64, Vec<ClientStatus>>::new();
+    for client in service.server.clients() {
+        let silent = now.monotonic.since(client.heard);
+        let patience = client.timeout.unwrap_or(GREETING_TIMEOUT).0.saturating_sub(silent.0);
+        let end = now.wall.0.cast_unsigned().saturating_add(patience) / 1_000_000;
+        by_tick.entry(end.next_multiple_of(tick)).or_default().push(client);
+    }
+    let all = service.server.clients().len();
+    writeln!(out, "Connections dump:\nConnections Sets ({})/({all}):", by_tick.len())?;
+    for (end, clients) in by_tick {
+        writeln!(out, "{} expire at {}:", clients.len(), date(end / 1_000))?;
+        for client in clients {
+            let Some(address) = service.clients.get(client.connection).map(|client| client.address) else { continue };
+            writeln!(out, "\tip: /{address} sessionId: {:#x}", client.session.map_or(0, |id| id.0))?;
+        }
+    }
     Ok(())
+}
+
+/// Seconds since 1970 in the form of Java's `Date`. The date is from H. Hinnant, "chrono-compatible low-level date
+/// algorithms": years begin in March, so that the leap day is the last one.
+fn date(seconds: u64) -> String {
+    const WEEK: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] = ["Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec", "Jan", "Feb"];
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let from_0000_03_01 = days + 719_468;
+    let (era, day) = (from_0000_03_01 / 146_097, from_0000_03_01 % 146_097);
+    let year_of_era = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day_of_year = day - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day_of_month = day_of_year - (153 * month + 2) / 5 + 1;
+    let year = 400 * era + year_of_era + u64::from(month >= 10);
+    let [hour, minute, second] = [second / 3_600, second / 60 % 60, second % 60];
+    let (week, month) = (WEEK[(days % 7) as usize], MONTHS[month as usize]);
+    format!("{week} {month} {day_of_month:02} {hour:02}:{minute:02}:{second:02} UTC {year}")
 }
 
 fn environment(out: &mut String) -> Written {
@@ -191,5 +322,22 @@ fn environment(out: &mut String) -> Written {
     let host = rustix::system::uname();
     writeln!(out, "host.name={}", host.nodename().to_string_lossy())?;
     writeln!(out, "java.version=none\nos.name={}", host.sysname().to_string_lossy())?;
-    writeln!(out, "os.arch={}\nos.version={}", host.machine().to_string_lossy(), host.release().to_string_lossy())
+    writeln!(out, "os.arch={}\nos.version={}", host.machine().to_string_lossy(), host.release().to_string_lossy())?;
+    for (key, variable) in [("user.name", "USER"), ("user.home", "HOME")] {
+        writeln!(out, "{key}={}", std::env::var(variable).unwrap_or_default())?;
+    }
+    writeln!(out, "user.dir={}", std::env::current_dir().unwrap_or_default().display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_and_numbers_are_as_java_prints_them() {
+        assert_eq!(date(0), "Thu Jan 01 00:00:00 UTC 1970");
+        assert_eq!(date(951_868_799), "Tue Feb 29 23:59:59 UTC 2000");
+        assert_eq!(date(1_795_575_531), "Wed Nov 25 02:58:51 UTC 2026");
+        assert_eq!([decimal(0.0), decimal(4.774_193), decimal(12.0)], ["0.0", "4.7742", "12.0"]);
+    }
 }

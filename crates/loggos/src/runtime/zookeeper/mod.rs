@@ -11,10 +11,12 @@
 //! | [`transport`] | how requests reach the coordination log |
 //! | [`remote`] | the same over the network, without a node |
 //! | [`commands`] | the four-letter commands |
+//! | [`report`] | figures for the commands, metrics and the console |
 
 mod clients;
 mod commands;
 mod remote;
+mod report;
 mod transport;
 
 use std::io;
@@ -26,6 +28,7 @@ use base::{Duration, Monotonic, Now};
 use coordination::log_port::{LogPort, Output as LogOutput, Playback};
 use coordination::server::{Action, Config, ConnectionId, Event, Server};
 use coordination::state::State;
+use doors::zookeeper::Endpoint;
 use machine::Failure;
 use mio::{Events, Poll, Token, Waker};
 use node::request::Response;
@@ -56,6 +59,8 @@ const COLLECT_EVERY: Duration = Duration::from_millis(10_000);
 const SNAPSHOT_AFTER_BYTES: u64 = 64 << 20;
 /// Interval of the search for clients that missed a timeout.
 const SWEEP: Duration = Duration::from_millis(1_000);
+/// Interval at which figures are published.
+const PUBLISH_EVERY: Duration = Duration::from_millis(1_000);
 /// Random bytes fetched at once.
 const RANDOM_BYTES: usize = 4_096;
 
@@ -78,6 +83,8 @@ pub(crate) struct Settings {
     pub(crate) connections_max: usize,
     /// Of one client address.
     pub(crate) connections_per_address: usize,
+    /// Where figures are published, and the server's role is found.
+    pub(crate) endpoint: Arc<Endpoint>,
 }
 
 impl Settings {
@@ -96,6 +103,7 @@ impl Settings {
             commands: zookeeper.commands.clone(),
             connections_max: descriptors::for_doors().zookeeper,
             connections_per_address: zookeeper.connections_per_address.filter(|max| *max > 0).unwrap_or(usize::MAX),
+            endpoint: Arc::new(if node.is_some() { Endpoint::default() } else { Endpoint::observer() }),
         }
     }
 
@@ -179,6 +187,7 @@ fn serve<T: LogTransport + 'static>(
         random,
         timer: Monotonic(0),
         sweep_at: Monotonic(0),
+        publish_at: Monotonic(0),
         changes: Vec::new(),
         is_left_behind: false,
     };
@@ -265,6 +274,7 @@ struct Service {
     random: Random,
     timer: Monotonic,
     sweep_at: Monotonic,
+    publish_at: Monotonic,
     /// Changes of output queues that the server has not been notified of.
     changes: Vec<(ConnectionId, Output)>,
     is_left_behind: bool,
@@ -304,7 +314,13 @@ impl Service {
             self.clients.send(connection, answer.into());
             self.clients.close(connection, now.monotonic);
         }
-        self.clients.flush(&self.server, clock::monotonic(), &mut self.changes);
+        let now = clock::monotonic();
+        self.clients.flush(&self.server, now, &mut self.changes);
+        // The server's own ticks are more frequent, so that this needs no timer.
+        if now >= self.publish_at {
+            self.publish_at = now + PUBLISH_EVERY;
+            self.settings.endpoint.publish(Some(report::report(self)));
+        }
         Ok(())
     }
 
@@ -376,6 +392,7 @@ impl Service {
     /// The log was trimmed beyond the applied position: starts from the newest snapshot. Clients reconnect.
     fn restart(&mut self, poll: &mut Poll) -> io::Result<()> {
         tracing::warn!("the log was trimmed beyond the applied position: ZooKeeper clients have to reconnect");
+        self.settings.endpoint.publish(None);
         self.clients.close_all();
         self.changes.clear();
         // Frees the old tree before the new one is built.

@@ -1,0 +1,266 @@
+//! The ZooKeeper endpoint as the other servers of a node see it. Its thread publishes a [`Report`] about once a second,
+//! for metrics, status and console, and reads here what it can't know itself: the role of its node, and the tail of the
+//! log.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use base::NodeId;
+use node::request::{Request, Response};
+use sharedlog::Position;
+use sharedlog::request::{LogRequest, LogResponse};
+use sharedlog::validate::COORDINATION_LOG;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::{Gateway, Held, observer};
+
+/// Interval at which the log's sequencer and tail are looked up.
+const LOOK_UP_INTERVAL: Duration = Duration::from_secs(2);
+/// Deadline of a lookup.
+const LOOK_UP_DEADLINE: Duration = Duration::from_secs(1);
+/// Tails that playback has not reached, at most: later ones are not recorded until it has.
+const TAILS_MAX: usize = 64;
+
+/// Shared between the endpoint's thread and the other servers.
+#[derive(Debug, Default)]
+pub struct Endpoint {
+    report: Mutex<Option<Arc<Report>>>,
+    surroundings: Mutex<Surroundings>,
+}
+
+/// The role of a server in ZooKeeper's words. All servers are equal here, but tools expect exactly one leader: the node
+/// of the log's sequencer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The node of the log's sequencer.
+    Leader,
+    /// Another node.
+    Follower,
+    /// The only node of a cluster.
+    Standalone,
+    /// A server without a copy of the log.
+    Observer,
+}
+
+impl Role {
+    /// The role as the mode that `srvr` and `mntr` print.
+    #[must_use]
+    pub const fn mode(self) -> &'static str {
+        match self {
+            Self::Leader => "leader",
+            Self::Follower => "follower",
+            Self::Standalone => "standalone",
+            Self::Observer => "observer",
+        }
+    }
+}
+
+/// What is known about the cluster.
+#[derive(Debug, Default)]
+struct Surroundings {
+    role: Option<Role>,
+    role_since: Option<Instant>,
+    nodes: usize,
+    others_alive: usize,
+    /// Tails that playback has not reached, with the times at which they were looked up.
+    tails: VecDeque<(Position, Instant)>,
+}
+
+/// How far playback is behind the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Lag {
+    /// Positions below the newest known tail that were not applied.
+    pub positions: u64,
+    /// Age of the oldest known tail that was not reached, in seconds.
+    pub seconds: f64,
+}
+
+/// Figures of the endpoint at one instant.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The mode that `srvr` prints.
+    pub mode: &'static str,
+    /// Sessions of the whole service.
+    pub sessions: u64,
+    /// Znodes of the tree.
+    pub znodes: u64,
+    /// Watches of this server's clients.
+    pub watches: u64,
+    /// Clients of this server.
+    pub connections: u64,
+    /// Their requests without a reply.
+    pub outstanding_requests: u64,
+    /// Mean latency in milliseconds, since the statistics were reset.
+    pub mean_latency_ms: f64,
+    /// How far it is behind the log.
+    pub lag: Lag,
+    /// Metrics, under names that are unique among all metrics of a node.
+    pub metrics: Vec<Metric>,
+}
+
+/// A metric.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// Its name in `/metrics`.
+    pub name: &'static str,
+    /// Its meaning, as one sentence.
+    pub help: &'static str,
+    /// Its value.
+    pub value: Value,
+}
+
+/// The value of a metric.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    /// It rises and falls.
+    Gauge(u64),
+    /// The same with fractions.
+    Real(f64),
+    /// It only rises, until the process is restarted or an operator resets it (`srst`).
+    Counter(u64),
+}
+
+impl Endpoint {
+    /// Of a server that has no copy of the log and never looks up its surroundings.
+    #[must_use]
+    pub fn observer() -> Self {
+        let endpoint = Self::default();
+        endpoint.surroundings().set_role(Role::Observer, Instant::now());
+        endpoint
+    }
+
+    /// Publishes the figures; none while no clients are served.
+    pub fn publish(&self, report: Option<Report>) {
+        let report = report.map(Arc::new);
+        *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    }
+
+    /// The newest figures; none while no clients are served.
+    #[must_use]
+    pub fn report(&self) -> Option<Arc<Report>> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn surroundings(&self) -> MutexGuard<'_, Surroundings> {
+        self.surroundings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The role of this server and since when it has it; none until it is known.
+    #[must_use]
+    pub fn role(&self) -> Option<(Role, Instant)> {
+        let surroundings = self.surroundings();
+        surroundings.role.zip(surroundings.role_since)
+    }
+
+    /// Nodes of the cluster, and how many others are alive; zero until they are known.
+    #[must_use]
+    pub fn nodes(&self) -> (usize, usize) {
+        let surroundings = self.surroundings();
+        (surroundings.nodes, surroundings.others_alive)
+    }
+
+    /// How far a server that has applied all positions below `next` is behind the log.
+    #[must_use]
+    pub fn lag(&self, next: Position, now: Instant) -> Lag {
+        self.surroundings().lag(next, now)
+    }
+
+    /// Looks up the surroundings forever, once the endpoint serves clients.
+    pub(crate) async fn watch<G: Gateway>(&self, gateway: &G) {
+        let mut ticks = interval(LOOK_UP_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            // Before, the log may not exist.
+            if self.report().is_some() {
+                self.look_up(gateway).await;
+            }
+        }
+    }
+
+    /// What can't be looked up keeps its last value.
+    async fn look_up<G: Gateway>(&self, gateway: &G) {
+        let log = COORDINATION_LOG.to_owned();
+        let asked = Instant::now();
+        let tail =
+            gateway.submit(Request::Log(LogRequest::Tail { log: log.clone() }), LOOK_UP_DEADLINE, Held::default());
+        if let Ok(Response::Log(LogResponse::Tail(tail))) = tail.await {
+            self.surroundings().note_tail(tail, asked);
+        }
+        let Ok(status) = observer::status(gateway).await else { return };
+        let describe = Request::Log(LogRequest::Describe { name: log });
+        let described = gateway.submit(describe, LOOK_UP_DEADLINE, Held::default()).await;
+        if let Ok(Response::Log(LogResponse::Log(log))) = described {
+            let own = status.node;
+            let mut surroundings = self.surroundings();
+            surroundings.note_role(NodeId(own), status.nodes.len(), log.sequencer, Instant::now());
+            surroundings.others_alive = status.nodes.iter().filter(|node| node.alive && node.node != own).count();
+        }
+    }
+}
+
+impl Surroundings {
+    fn note_role(&mut self, own: NodeId, nodes: usize, sequencer: NodeId, now: Instant) {
+        let role = match () {
+            () if nodes <= 1 => Role::Standalone,
+            () if sequencer == own => Role::Leader,
+            () => Role::Follower,
+        };
+        self.set_role(role, now);
+        self.nodes = nodes;
+    }
+
+    fn set_role(&mut self, role: Role, now: Instant) {
+        if self.role.replace(role) != Some(role) {
+            self.role_since = Some(now);
+        }
+    }
+
+    fn note_tail(&mut self, tail: Position, at: Instant) {
+        if self.tails.len() < TAILS_MAX {
+            self.tails.push_back((tail, at));
+        }
+    }
+
+    fn lag(&mut self, next: Position, now: Instant) -> Lag {
+        while self.tails.front().is_some_and(|(tail, _)| *tail <= next) {
+            self.tails.pop_front();
+        }
+        let (Some((_, oldest)), Some((newest, _))) = (self.tails.front(), self.tails.back()) else {
+            return Lag::default();
+        };
+        let positions = newest.0.saturating_sub(next.0);
+        Lag { positions, seconds: now.saturating_duration_since(*oldest).as_secs_f64() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lag_is_the_age_of_the_oldest_unreached_tail() {
+        let (mut surroundings, start) = (Surroundings::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(surroundings.lag(Position(0), at(0)), Lag::default());
+        surroundings.note_tail(Position(10), at(0));
+        surroundings.note_tail(Position(30), at(2));
+        assert_eq!(surroundings.lag(Position(9), at(3)), Lag { positions: 21, seconds: 3.0 });
+        assert_eq!(surroundings.lag(Position(10), at(3)), Lag { positions: 20, seconds: 1.0 });
+        assert_eq!(surroundings.lag(Position(30), at(3)), Lag::default());
+    }
+
+    #[test]
+    fn the_node_of_the_sequencer_leads() {
+        let (mut surroundings, now) = (Surroundings::default(), Instant::now());
+        surroundings.note_role(NodeId(1), 1, NodeId(1), now);
+        assert_eq!(surroundings.role, Some(Role::Standalone));
+        surroundings.note_role(NodeId(1), 3, NodeId(2), now);
+        assert_eq!(surroundings.role, Some(Role::Follower));
+        let later = now + Duration::from_secs(1);
+        surroundings.note_role(NodeId(1), 3, NodeId(1), later);
+        surroundings.note_role(NodeId(1), 3, NodeId(1), later + Duration::from_secs(1));
+        assert_eq!((surroundings.role, surroundings.role_since), (Some(Role::Leader), Some(later)));
+    }
+}
