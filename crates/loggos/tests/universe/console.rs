@@ -13,7 +13,7 @@ use crate::harness::{Universe, wait_for};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Requests a path; returns status and body.
-fn get(universe: &Universe, node: u32, path: &str) -> (u16, String) {
+pub(crate) fn get(universe: &Universe, node: u32, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", universe.http_port(node))).expect("the port is open");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("the port takes bytes");
@@ -37,7 +37,7 @@ fn wait_for_health(universe: &Universe, node: u32, health: &str) -> Value {
 }
 
 /// The value of a metric: of the first series with this prefix of name and labels.
-fn metric(text: &str, beginning: &str) -> f64 {
+pub(crate) fn metric(text: &str, beginning: &str) -> f64 {
     let line = text.lines().find(|line| line.starts_with(beginning));
     let line = line.unwrap_or_else(|| panic!("no {beginning} in\n{text}"));
     line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")

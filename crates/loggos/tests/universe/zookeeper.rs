@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::client::{Change, Client, Fault};
+use crate::console;
 use crate::harness::{COMMAND_PATIENCE, Done, Universe, loggos, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -112,6 +113,62 @@ fn log_is_trimmed_to_a_snapshot() {
     assert_eq!(get(&mut writer, "/large", false).expect("it exists").len(), data.len());
     universe.log(&["append", "zookeeper", "x"]).failed(2, &["reserved"]);
     universe.log(&["trim", "zookeeper", "1"]).failed(2, &["reserved"]);
+}
+
+/// The answer to a four-letter command.
+fn command(universe: &Universe, node: u32, word: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", universe.zookeeper_port(node))).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+    stream.write_all(word.as_bytes()).expect("it is read");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    answer
+}
+
+fn mode_of(universe: &Universe, node: u32) -> String {
+    let answer = command(universe, node, "srvr");
+    answer.lines().find_map(|line| line.strip_prefix("Mode: ")).expect("a mode").to_owned()
+}
+
+/// Monitoring tools find one leader, latencies, metrics and the state of each node's endpoint.
+#[test]
+fn tools_see_the_endpoints() {
+    let universe = Universe::of(3);
+    let mut session = client(&universe, 1);
+    create(&mut session, "/a", b"1", 0).expect("created");
+    get(&mut session, "/a", true).expect("read");
+    let with_mode = |mode: &str| universe.nodes().filter(|node| mode_of(&universe, *node) == mode).count();
+    wait_for("one leader", PATIENCE, || (with_mode("leader") == 1).then_some(()));
+    assert_eq!(with_mode("follower"), 2);
+
+    let monitor = command(&universe, 1, "mntr");
+    let value = |key: &str| monitor.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('\t'));
+    assert_eq!((value("zk_watch_count"), value("zk_num_alive_connections")), (Some("1"), Some("1")));
+    assert_eq!((value("zk_cnt_readlatency"), value("zk_cnt_updatelatency")), (Some("1"), Some("2")));
+    assert!(command(&universe, 1, "cons").contains("lop=GETD"));
+    let text = wait_for("metrics", PATIENCE, || {
+        let (_, text) = console::get(&universe, 1, "/metrics");
+        text.contains("\nupdatelatency_count 2\n").then_some(text)
+    });
+    for (name, count) in
+        [("znode_count ", 5.0), ("global_sessions ", 1.0), ("quorum_size ", 3.0), ("watch_count ", 1.0)]
+    {
+        assert_eq!(console::metric(&text, name), count, "{name}");
+    }
+    assert!(text.contains("# TYPE znode_count gauge") && text.contains("# HELP loggos_zookeeper_playback_lag_seconds"));
+    let (_, status) = console::get(&universe, 2, "/api/status");
+    let status: Value = serde_json::from_str(&status).expect("JSON");
+    assert_eq!(status["nodes"][0]["zookeeper"]["connections"], json!(1), "{status}");
+
+    assert_eq!(command(&universe, 1, "crst"), "Connection stats reset.\n");
+    assert_eq!(command(&universe, 1, "srst"), "Server stats reset.\n");
+    assert!(command(&universe, 1, "srvr").contains("Latency min/avg/max: 0/0.0/0\n"));
+
+    // Without a majority the node says that it is read-only; clients that don't accept that are refused.
+    universe.signal(2, Signal::KILL);
+    universe.signal(3, Signal::KILL);
+    wait_for("read-only mode", PATIENCE, || (command(&universe, 1, "isro") == "ro").then_some(()));
+    assert_eq!(mode_of(&universe, 1), "read-only");
 }
 
 #[test]

@@ -87,7 +87,7 @@ pub(super) fn zookeeper_metrics(service: &Service) -> Vec<Metric> {
         gauge("watch_count", "Watches of the clients of this server.", watches.count() as u64),
         gauge("min_latency", "Shortest latency of a request, in milliseconds.", latency.min.as_millis()),
         gauge("max_latency", "Longest latency of a request, in milliseconds.", latency.max.as_millis()),
-        gauge("approximate_data_size", "Bytes of the znodes' paths and data.", tree.data_bytes()),
+        gauge("approximate_data_size", "Bytes of the znodes' data.", tree.data_bytes()),
         gauge("uptime", "Milliseconds since this server was started.", uptime),
         gauge("quorum_size", "Nodes of the cluster.", nodes as u64),
         gauge("watch_bytes", "Bytes of the watched paths.", watches.path_bytes() as u64),
