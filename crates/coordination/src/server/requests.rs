@@ -402,14 +402,18 @@ impl Server {
                 }
             };
             self.send(connection, reply);
-            if let Some(answered) = self.connections.get_mut(&connection).and_then(Connection::pop) {
-                self.count(connection, answered);
+            let (zxid, now) = (self.state.zxid(), self.now.monotonic);
+            if let Some(client) = self.connections.get_mut(&connection)
+                && let Some(answered) = client.pop()
+            {
+                let latency = client.statistics.answered(answered, zxid, now);
+                self.count_latency(answered.is_write, latency);
             }
         }
         self.update_reading(connection);
     }
 
-    /// Counts a request that was answered.
+    /// Counts a request that was answered outside the queue.
     fn count(&mut self, connection: ConnectionId, answered: Answered) {
         let (zxid, now) = (self.state.zxid(), self.now.monotonic);
         if let Some(client) = self.connections.get_mut(&connection) {
