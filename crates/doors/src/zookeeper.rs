@@ -218,6 +218,8 @@ impl Surroundings {
     }
 
     fn note_tail(&mut self, tail: Position, at: Instant) {
+        // A new sequencer may give positions again that nobody wrote.
+        self.tails.retain(|(noted, _)| *noted <= tail);
         if self.tails.len() < TAILS_MAX {
             self.tails.push_back((tail, at));
         }

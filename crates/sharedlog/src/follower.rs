@@ -20,7 +20,7 @@ use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
 
 use crate::client::{Answer, ReadMany, Token, Wait};
-use crate::limits::{FOLLOW_BUFFER_BYTES, FOLLOW_CREDIT_MAX, FOLLOW_LEASE_MAX};
+use crate::limits::{FOLLOW_BUFFER_BYTES, FOLLOW_CREDIT_MAX, FOLLOW_ENTRY_BYTES, FOLLOW_LEASE_MAX};
 use crate::unit::{Reply, Request};
 use crate::{AskId, Entry, Position, Projection, ProjectionEpoch, UnitId};
 
@@ -33,7 +33,7 @@ const IDLE: Duration = Duration::from_millis(2_000);
 /// A position is filled when later ones have been complete for this time. A writer whose position is filled appends
 /// again at another one.
 pub const GAP: Duration = Duration::from_millis(100);
-/// A read that fills positions does so this long after the wait: by then its position was unwritten at the tail.
+/// A read whose wait is over is given to the client, which waits this long before it fills the position.
 const FILL: Duration = Duration::from_millis(50);
 
 /// An effect for the driver to carry out.
@@ -154,11 +154,21 @@ impl Follower {
         }
     }
 
+    /// Bytes that an entry counts in the credit of a subscription and in the memory of a follower.
+    #[must_use]
+    pub fn cost(entry: &Entry) -> usize {
+        FOLLOW_ENTRY_BYTES + entry.bytes()
+    }
+
     /// A read with a wait has come to the end of the log, which is this position: follows it from there.
     pub fn caught_up(&mut self, next: Position, now: Monotonic) {
-        self.used = now;
-        if self.subscription.is_none() {
+        // A reader may have asked for a position far beyond the end.
+        let is_beyond = self.entries.is_empty() && next < self.next;
+        if self.subscription.is_none() || is_beyond {
             self.subscribe(next, now);
+        }
+        if self.first() <= next && next <= self.next {
+            self.used = now;
         }
     }
 
@@ -194,7 +204,7 @@ impl Follower {
             Reply::Feed { from, entries, tail } if from == self.next || planted(Bug::FeedLossIgnored) => {
                 subscription.is_unanswered = false;
                 self.next = Position(self.next.0 + entries.len() as u64);
-                let bytes: usize = entries.iter().map(Entry::bytes).sum();
+                let bytes: usize = entries.iter().map(Self::cost).sum();
                 subscription.received += bytes;
                 subscription.note_gap(self.next, tail, now);
                 self.bytes += bytes;
@@ -205,7 +215,7 @@ impl Follower {
             }
             // Something was lost on the way.
             Reply::Feed { .. } => self.subscribe(self.next, now),
-            _ => self.end(),
+            _ => self.end(now),
         }
     }
 
@@ -214,12 +224,12 @@ impl Follower {
         self.timer = None;
         let over = self.parked.extract_if(.., |_, parked| parked.until <= now);
         let over: Vec<_> = over.collect();
-        over.into_iter().for_each(|(token, parked)| self.release(token, parked));
+        over.into_iter().for_each(|(token, parked)| self.release(token, parked, now));
         let is_idle = self.parked.is_empty() && now.since(self.used) >= IDLE;
         let has_failed =
             |subscription: &Subscription| subscription.is_unanswered && now.since(subscription.renewed) >= ANSWER;
         if is_idle || self.subscription.as_ref().is_some_and(has_failed) {
-            return self.end();
+            return self.end(now);
         }
         self.renew_if_due(now);
         if let Some(Subscription { gap: Some(gap), .. }) = &mut self.subscription
@@ -233,7 +243,7 @@ impl Follower {
 
     /// Begins a subscription. Entries received so far are kept if they are followed by it.
     fn subscribe(&mut self, next: Position, now: Monotonic) {
-        let Some(target) = self.target.filter(|target| next >= target.from) else { return self.end() };
+        let Some(target) = self.target.filter(|target| next >= target.from) else { return self.end(now) };
         self.last_ask.0 += 1;
         if next != self.next {
             self.forget_entries();
@@ -272,11 +282,11 @@ impl Follower {
     }
 
     /// Ends the subscription: the client carries out the parked reads.
-    fn end(&mut self) {
+    fn end(&mut self, now: Monotonic) {
         self.subscription = None;
         self.forget_entries();
         for (token, parked) in std::mem::take(&mut self.parked) {
-            self.release(token, parked);
+            self.release(token, parked, now);
         }
     }
 
@@ -285,8 +295,16 @@ impl Follower {
         self.bytes = 0;
     }
 
-    fn release(&mut self, token: Token, Parked { wanted, deadline, .. }: Parked) {
-        let wait = if matches!(wanted.wait, Wait::First(_)) { Wait::First(FILL) } else { Wait::No };
+    /// The client carries out a read: it waits for what is left of the wait. Within a quarter of the time that is left
+    /// before the deadline, the read can still be answered.
+    fn release(&mut self, token: Token, Parked { wanted, until, deadline }: Parked, now: Monotonic) {
+        let left = until.since(now);
+        let fill = FILL.min(Duration(deadline.since(now).0 / 4));
+        let wait = match wanted.wait {
+            Wait::First(_) => Wait::First(left.max(fill)),
+            Wait::Watch(_) if left > Duration::ZERO => Wait::Watch(left),
+            _ => Wait::No,
+        };
         self.actions.push(Action::Read { token, wanted: ReadMany { wait, ..wanted }, deadline });
     }
 
@@ -316,7 +334,7 @@ impl Follower {
         while self.bytes > FOLLOW_BUFFER_BYTES
             && let Some(oldest) = self.entries.pop_front()
         {
-            self.bytes -= oldest.bytes();
+            self.bytes -= Self::cost(&oldest);
         }
     }
 

@@ -43,11 +43,18 @@ pub const MANY_BYTES_MAX: usize = if cfg!(test) { 32 } else { 1 << 20 };
 pub const AWAIT_MAX: Duration = Duration::from_millis(300);
 /// Longest time for which a unit sends entries to a follower that does not renew its subscription.
 pub const FOLLOW_LEASE_MAX: Duration = Duration::from_millis(2_000);
-/// Maximum bytes that a unit sends to a follower that does not renew its subscription: the memory that a stalled
-/// connection can take, for each node and log. A follower renews when half of it is used.
-pub const FOLLOW_CREDIT_MAX: usize = 4 << 20;
-/// Maximum bytes of entries that a follower keeps for readers.
-pub const FOLLOW_BUFFER_BYTES: usize = if cfg!(test) { 64 } else { 4 << 20 };
+/// Maximum bytes that a unit sends to a follower that does not renew its subscription, not counting the last entries. A
+/// follower renews when half of it is used.
+pub const FOLLOW_CREDIT_MAX: usize = 2 << 20;
+/// Maximum subscriptions of one node at the units of another. With [`FOLLOW_CREDIT_MAX`] it limits what waits for a
+/// stalled connection, which consensus messages share.
+pub const FOLLOWED_MAX: usize = 8;
+/// A subscription begins at most this many positions before the unit's tail. Readers further back read by themselves.
+pub const FOLLOW_BEHIND_MAX: u64 = 1_024;
+/// Maximum bytes of entries that a follower keeps for readers. Small in this crate's own tests.
+pub const FOLLOW_BUFFER_BYTES: usize = if cfg!(test) { 240 } else { 2 << 20 };
+/// Memory of an entry beside its bytes.
+pub const FOLLOW_ENTRY_BYTES: usize = 64;
 /// Maximum positions in one range read of a client machine.
 pub const ROW_MAX: usize = 4_096;
 /// Maximum calls that a range read has in flight. Calls for many positions share [`ROW_BYTES_MAX`]. Small in this

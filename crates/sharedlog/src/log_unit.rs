@@ -141,6 +141,12 @@ impl LogUnit {
         self.unit.tail()
     }
 
+    /// Whether a position is written or trimmed.
+    #[must_use]
+    pub fn holds(&self, position: Position) -> bool {
+        self.unit.holds(position)
+    }
+
     /// The stripes that it was told of.
     pub fn told(&self) -> impl Iterator<Item = Stripe> {
         self.unit.told()

@@ -22,7 +22,7 @@ use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
 
-use crate::limits::{DAMAGED_MAX, HOLES_MAX, MANY_MAX, POSITION_MAX, UNIT_STRIPES_MAX};
+use crate::limits::{DAMAGED_MAX, FOLLOW_BEHIND_MAX, HOLES_MAX, MANY_MAX, POSITION_MAX, UNIT_STRIPES_MAX};
 use crate::{Entry, Kept, LogId, Position, ProjectionEpoch, Run, Stripe};
 use occupied::Occupied;
 
@@ -213,7 +213,9 @@ impl Unit {
                 Met::Answer(refusal.unwrap_or_else(|| Outcome::Many { each: vec![self.look(position)], bytes }))
             }
             Request::Follow { epoch, from, .. } => {
-                let feed = || Reply::Feed { from, entries: Vec::new(), tail: self.tail };
+                let is_far = self.tail.0.saturating_sub(from.0) > FOLLOW_BEHIND_MAX;
+                let feed =
+                    || if is_far { Reply::Done } else { Reply::Feed { from, entries: Vec::new(), tail: self.tail } };
                 Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or_else(feed)))
             }
             Request::Confirm { epoch } => Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or(Reply::Confirmed))),

@@ -104,6 +104,8 @@ impl Node {
                 self.logs.touched.insert(*id);
                 log.follower.give_up(&tokens);
                 log.client.give_up(&tokens, now.monotonic);
+                // Those that were parked end without a result.
+                log.calls.retain(|token, _| !tokens.contains(token));
             }
         }
         for id in idle {

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::{CohortId, Monotonic, NodeId, Now};
 use machine::state_machine::Evaluated;
-use sharedlog::limits::{BATCH_BYTES_MAX, FOLLOW_CREDIT_MAX, FOLLOW_LEASE_MAX, MANY_MAX};
+use sharedlog::follower::Follower;
+use sharedlog::limits::{BATCH_BYTES_MAX, FOLLOW_CREDIT_MAX, FOLLOW_LEASE_MAX, FOLLOWED_MAX, MANY_MAX};
 use sharedlog::log_unit::Answer;
 use sharedlog::unit::{Reply, Request};
 use sharedlog::{Entry, Position, ProjectionEpoch, Run};
@@ -26,7 +27,7 @@ struct Feed {
     /// Bytes that may be sent before the subscription is renewed.
     credit: usize,
     until: Monotonic,
-    /// The tail that the follower was sent last.
+    /// The tail that the follower was sent last ([`Reply::Feed`]).
     tail: Position,
 }
 
@@ -58,9 +59,14 @@ impl Feeds {
         self.by_unit.remove(&cohort);
     }
 
-    /// Begins or renews a subscription.
-    pub(super) fn follow(&mut self, cohort: CohortId, reply_to: ReplyTo, request: &Request, now: Monotonic) {
-        let Request::Follow { epoch, from, lease, credit } = *request else { return };
+    /// Begins or renews a subscription. Returns whether there is room for it.
+    pub(super) fn follow(&mut self, cohort: CohortId, reply_to: ReplyTo, request: &Request, now: Monotonic) -> bool {
+        let Request::Follow { epoch, from, lease, credit } = *request else { return false };
+        let is_live = |feed: &&Feed| feed.until >= now;
+        let others = self.by_unit.iter().filter(|(of, _)| **of != cohort);
+        if others.filter_map(|(_, feeds)| feeds.get(&reply_to.node)).filter(is_live).count() >= FOLLOWED_MAX {
+            return false;
+        }
         let feeds = self.by_unit.entry(cohort).or_default();
         let renewed = feeds.remove(&reply_to.node).filter(|feed| feed.reply_to == reply_to);
         let mut feed =
@@ -71,6 +77,7 @@ impl Feeds {
         feed.tail = Position(0);
         feeds.insert(reply_to.node, feed);
         self.touched.insert(cohort);
+        true
     }
 }
 
@@ -97,8 +104,11 @@ impl Node {
     fn feed(&mut self, cohort: CohortId, feed: &mut Feed, has_sent: &mut bool) -> bool {
         loop {
             let unit = self.replicas.get(&cohort).and_then(|replica| replica.state.as_unit());
-            let Some(tail) = unit.map(|unit| unit.tail()) else { return false };
+            let Some(unit) = unit else { return false };
             let part = if feed.credit > 0 { self.next_part(cohort, feed) } else { Part::Entries(Vec::new()) };
+            let count = if let Part::Entries(entries) = &part { entries.len() } else { 0 };
+            let next = Position(feed.next.0 + count as u64);
+            let tail = if unit.holds(next) { next } else { unit.tail() };
             let entries = match part {
                 Part::Entries(entries) if entries.is_empty() && tail == feed.tail => return true,
                 Part::Entries(entries) => entries,
@@ -108,10 +118,9 @@ impl Node {
                     return false;
                 }
             };
-            let bytes: usize = entries.iter().map(Entry::bytes).sum();
-            let (from, count) = (feed.next, entries.len());
+            let bytes: usize = entries.iter().map(Follower::cost).sum();
             feed.credit = feed.credit.saturating_sub(bytes);
-            feed.next = Position(from.0 + count as u64);
+            let from = std::mem::replace(&mut feed.next, next);
             feed.tail = tail;
             self.reply(feed.reply_to, Reply::Feed { from, entries, tail });
             *has_sent = true;

@@ -216,3 +216,24 @@ fn an_append_that_was_given_to_the_log_is_in_doubt_at_its_deadline() {
     assert!(matches!(append, Err(Failure::Unknown(_) | Failure::MayLie { .. })), "{append:?}");
     assert!(matches!(tail, Err(Failure::Unavailable(_))), "{tail:?}");
 }
+
+/// The end of the log is pushed to a reader that has come there.
+#[test]
+fn followed_reads_are_answered_or_given_up() {
+    let mut bench = alone();
+    let waiting = |from| LogRequest::Read {
+        log: "l".into(),
+        from: Position(from),
+        count: 10,
+        wait: Duration::from_millis(500),
+        bytes: BATCH_BYTES_MAX,
+    };
+    assert_eq!(records(ask(&mut bench, 2, waiting(0))), [""; 0]);
+    bench.ask(3, Request::Log(waiting(0)));
+    assert!(!bench.answers.contains_key(&RequestId(3)));
+    assert_eq!(ask(&mut bench, 4, append("a")), Ok(LogResponse::Appended(Position(0))));
+    assert_eq!(records(said(&bench.answers[&RequestId(3)])), ["a"]);
+    bench.ask(5, Request::Log(waiting(1)));
+    bench.step(crate::contract::Event::GivenUp { requests: [RequestId(5)].into() });
+    assert_eq!(bench.node.logs.by_id.values().map(|log| log.calls.len()).sum::<usize>(), 0);
+}

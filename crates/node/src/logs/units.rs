@@ -135,7 +135,9 @@ impl Node {
             }
             request @ Request::Follow { .. } => match unit.meet(request) {
                 Some(Answer::Reply(Reply::Feed { .. })) => {
-                    self.logs.units.feeds.follow(call.cohort, call.reply_to, request, now.monotonic);
+                    if !self.logs.units.feeds.follow(call.cohort, call.reply_to, request, now.monotonic) {
+                        self.reply(call.reply_to, Reply::Done);
+                    }
                 }
                 Some(Answer::Reply(refusal)) => self.reply(call.reply_to, refusal),
                 _ => {}

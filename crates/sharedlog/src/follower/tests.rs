@@ -106,7 +106,7 @@ fn entries_kept_for_readers_are_bounded() {
     let mut follower = following();
     feed(&mut follower, 1, 10, 5, 15, 1);
     let first = (10..15).find(|from| follower.read(Token(2), wanted(*from), NEVER, ms(1)));
-    assert_eq!(first, Some(11), "{:?}", follower.bytes);
+    assert_eq!(first, Some(12), "{:?}", follower.bytes);
     let small = ReadMany { bytes: 3, ..wanted(14) };
     assert!(follower.read(Token(3), small, NEVER, ms(1)));
     let larger = Action::Done { token: Token(3), answer: Answer::Larger };
@@ -177,7 +177,7 @@ fn client_carries_out_reads_of_a_silent_tail() {
     follower.timer(ms(449));
     assert!(reads(&mut follower).is_empty());
     follower.timer(ms(450));
-    assert_eq!(reads(&mut follower), [(2, Wait::First(FILL))]);
+    assert_eq!(reads(&mut follower), [(2, Wait::First(Duration::from_millis(290)))], "what is left of its wait");
 }
 
 #[test]
@@ -191,14 +191,35 @@ fn reads_continue_in_the_next_projection() {
     follower.read(Token(3), wanted(11), NEVER, ms(4));
     // Positions before the last extent are the client's.
     follower.projected(&projection(3, 20, &[1, 2]), ms(5));
-    assert_eq!(reads(&mut follower), [(3, Wait::First(FILL))]);
+    assert_eq!(reads(&mut follower), [(3, Wait::First(Duration::from_millis(499)))]);
     follower.read(Token(4), wanted(11), NEVER, ms(6));
     let refused = Reply::Refused { sealed: ProjectionEpoch(3) };
     follower.caught_up(Position(20), ms(6));
     assert!(follower.read(Token(5), wanted(20), NEVER, ms(6)));
     follower.take_actions();
     follower.answered(AskId(3), refused, ms(7));
-    assert_eq!(reads(&mut follower), [(5, Wait::First(FILL))]);
+    assert_eq!(reads(&mut follower), [(5, Wait::First(Duration::from_millis(499)))]);
+}
+
+#[test]
+fn reader_beyond_the_end_does_not_keep_others_from_the_feed() {
+    let mut follower = Follower::default();
+    follower.projected(&projection(1, 0, &[1, 2, 3]), ms(0));
+    follower.caught_up(Position(1_000), ms(0));
+    assert_eq!(subscriptions(&mut follower), [(AskId(1), UnitId(3), 1_000)]);
+    follower.caught_up(Position(10), ms(1));
+    assert_eq!(subscriptions(&mut follower), [(AskId(2), UnitId(3), 10)]);
+    feed(&mut follower, 2, 10, 1, 11, 2);
+    follower.caught_up(Position(10), ms(3));
+    assert!(subscriptions(&mut follower).is_empty(), "entries have come");
+}
+
+#[test]
+fn fill_after_the_wait_leaves_time_before_the_deadline() {
+    let mut follower = following();
+    follower.read(Token(2), wanted(10), ms(580), ms(0));
+    follower.timer(ms(500));
+    assert_eq!(reads(&mut follower), [(2, Wait::First(Duration::from_millis(20)))]);
 }
 
 #[cfg(feature = "canary")]

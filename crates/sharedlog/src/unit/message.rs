@@ -214,8 +214,8 @@ pub enum Reply {
         from: Position,
         /// Entries at consecutive positions, at most [`MANY_MAX`].
         entries: Vec<Entry>,
-        /// One more than the highest position that the unit holds. If it is higher than the end of the entries, the
-        /// position there is a hole so far, or the credit is used up.
+        /// The end of the entries if the unit holds the position there, too, and otherwise one more than the highest
+        /// position that it holds. If it is higher than the end of the entries, the position there is a hole so far.
         tail: Position,
     },
     /// The position is not written at this unit.
