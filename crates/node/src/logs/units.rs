@@ -135,7 +135,8 @@ impl Node {
             }
             request @ Request::Follow { .. } => match unit.meet(request) {
                 Some(Answer::Reply(Reply::Feed { .. })) => {
-                    if !self.logs.units.feeds.follow(call.cohort, call.reply_to, request, now.monotonic) {
+                    let has_room = self.logs.units.feeds.follow(call.cohort, call.reply_to, request, now.monotonic);
+                    if !has_room {
                         self.reply(call.reply_to, Reply::Done);
                     }
                 }
