@@ -42,7 +42,8 @@ pub struct Options {
     pub tables: u64,
     /// Duration of the fault phase.
     pub fault_time: TrueTime,
-    /// How long the cluster has to recover once faults have ended.
+    /// How long the cluster has to recover once faults have ended: longer than the 80 s after which a leader that can't
+    /// read its disk leaves the lead to others once more.
     pub patience: TrueTime,
     /// Bytes per log segment; small, so that segments are created and removed.
     pub segment_bytes: u64,
@@ -214,7 +215,7 @@ impl Options {
             zookeeper_clients: 0,
             tables: pick(&[1, 2, 10]),
             fault_time: pick(&[8, 12, 20]) * SECOND,
-            patience: 60 * SECOND,
+            patience: 120 * SECOND,
             segment_bytes: pick(&[16, 32, 64]) << 10,
             keep_bytes: pick(&[0, 32, 128]) << 10,
             checkpoint_log_bytes: pick(&[4, 16, 64]) << 10,

@@ -50,6 +50,10 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
         "a range that had lost its checkpoint waited without end for the one that it was split off from, which had left",
     ),
     (24_375_421_288_646, "a message for a disk that was lost reached the blank one (the simulator's own fault)"),
+    (
+        3_445_203_303,
+        "a leader that couldn't read its disk kept the lead for 80 s, and was given 60 (the simulator's own fault)",
+    ),
 ];
 
 #[test]
