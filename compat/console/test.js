@@ -1,4 +1,4 @@
-// The console as people meet it: a real browser on the page of a real universe of three nodes. It must say that all is
+// The console as people meet it: a real browser on the page of a real cluster of three nodes. It must say that all is
 // well, show a table when one is made, say what is lost when a node is killed and that it is back when it is, and say
 // that it is old when the node that serves it is gone. Nothing may be said on the browser's console meanwhile, a breach of
 // the page's policy least of all.
@@ -15,7 +15,7 @@ import { chromium } from "playwright-core";
 
 const [binary, browserPath, out] = process.argv.slice(2);
 const NODES = [1, 2, 3];
-// A universe is ready, and a change is seen, within these; on a machine that is busy with other tests.
+// A cluster is ready, and a change is seen, within these; on a machine that is busy with other tests.
 const READY_MS = 40_000;
 const SEEN_MS = 20_000;
 
@@ -143,11 +143,11 @@ async function check(browser) {
   const page = await open();
   await page.goto(url(1));
   await waitUntil(page, "three nodes are up", states, ["up", "up", "up"]);
-  await waitUntil(page, "the catalogue is shown", tables, ["catalogue"]);
+  await waitUntil(page, "the catalog is shown", tables, ["catalog"]);
   await waitUntil(page, "all is well", says, "Healthy");
 
   columns("create", "airports");
-  await waitUntil(page, "a new table appears", tables, ["catalogue", "airports"]);
+  await waitUntil(page, "a new table appears", tables, ["catalog", "airports"]);
   await waitUntil(page, "and all is well with it", says, "Healthy");
   await checkWidth(page, "wide");
   await checkStill(page);
@@ -156,7 +156,7 @@ async function check(browser) {
 
   process.kill(pid(2), "SIGKILL");
   await waitUntil(page, "the killed node is shown as down", states, ["up", "down", "up"]);
-  await waitUntil(page, "and the universe as degraded", says, "Degraded");
+  await waitUntil(page, "and the cluster as degraded", says, "Degraded");
   await screenshot(page, "degraded");
 
   loggos("dev", "restart", "2", "--data", data);
@@ -198,7 +198,7 @@ try {
     assert.equal(dev.exitCode, null, "dev ended");
     return ready();
   });
-  step("a universe of three nodes is ready");
+  step("a cluster of three nodes is ready");
   // Continuous integration runs as root, where the browser's own sandbox can't be had; it sees our page alone.
   browser = await chromium.launch({ executablePath: browserPath, args: ["--no-sandbox"] });
   step("a browser is open");

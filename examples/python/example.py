@@ -1,4 +1,4 @@
-"""A walk through the columns service: `python3 example.py [HOST:PORT]`, beside a universe such as `loggos dev`."""
+"""A walk through the columns service: `python3 example.py [HOST:PORT]`, beside a cluster such as `loggos dev`."""
 
 import sys
 import time

@@ -45,7 +45,7 @@ number! {
 
 impl CohortId {
     /// The cohort of the catalog, which stores the lists of tables and nodes.
-    pub const CATALOGUE: Self = Self(1);
+    pub const CATALOG: Self = Self(1);
 }
 
 /// A member of a cohort: a node *and* its disk. The same node with another disk is another member: an empty disk under
@@ -123,9 +123,9 @@ impl fmt::Display for Member {
 
 /// The id of the cluster that a node, a frame or a file belongs to: 128 random bits, fixed when the cluster is formed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct UniverseId(pub u128);
+pub struct ClusterId(pub u128);
 
-impl fmt::Display for UniverseId {
+impl fmt::Display for ClusterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
     }

@@ -19,7 +19,7 @@ mod time;
 
 pub use durability::{Durability, Force};
 pub use failure_detector::{AwakeClock, Backoff, DetectorConfig, FailureDetector};
-pub use ids::{Boot, CohortId, Incarnation, Member, NodeId, Promise, UniverseId};
+pub use ids::{Boot, ClusterId, CohortId, Incarnation, Member, NodeId, Promise};
 pub use lsn::{Epoch, Lsn, Sequence};
 pub use membership::{MEMBERS_MAX, Membership, MembershipChange, NoStep, SharedMembership};
 pub use range::KeyRange;

@@ -19,11 +19,11 @@ pub const TABLES_MAX: usize = 1_000;
 /// Maximum ranges of a table: its record is within one chunk of a checkpoint and one message.
 pub const RANGES_MAX: usize = 1_000;
 /// Maximum ranges of a cluster: each is a cohort with its own timers and heartbeats.
-pub const RANGES_IN_UNIVERSE_MAX: usize = 10_000;
+pub const RANGES_IN_CLUSTER_MAX: usize = 10_000;
 /// Maximum bytes of all split keys of a table: they are in one request and one log entry.
 pub const SPLIT_BYTES_MAX: usize = 1 << 20;
 /// Allowed numbers of nodes when a cluster is formed. Odd numbers, because each larger one tolerates one more failure.
-pub const UNIVERSE_NODES: [usize; 4] = [1, 3, 5, 7];
+pub const CLUSTER_NODES: [usize; 4] = [1, 3, 5, 7];
 /// Maximum replicas of a range: five tolerate two failures.
 pub const REPLICAS_MAX: u32 = 5;
 /// Default retention of old versions of a table's rows.

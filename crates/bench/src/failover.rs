@@ -33,13 +33,13 @@ use tokio::time::sleep;
 
 use self::run::{HEADING, Run, Summary, strips};
 use self::watch::Watch;
+use super::cluster::{Cluster, Strike, Which};
 use super::measure::{Offer, Point, Running, Side};
 use super::progress::Progress;
 use super::report::Report;
 use super::schedule::Pacing;
 use super::servers::{Servers, load_average};
 use super::target::{TABLE, Target};
-use super::universe::{Strike, Universe, Which};
 use super::workload::Workload;
 use super::{SEED, parse, plot};
 
@@ -50,7 +50,7 @@ const LEAD: Duration = Duration::from_millis(50);
 
 /// The time without writes when the leader of the table is killed or stopped.
 ///
-/// A universe of its own is started in the temporary directory (TMPDIR names another), and removed at the end; or one
+/// A cluster of its own is started in the temporary directory (TMPDIR names another), and removed at the end; or one
 /// that runs is used. After each run the node is brought back, and the next begins when it has caught up.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
     /// How often.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = parse::positive)]
     runs: usize,
-    /// The directory of a `loggos dev` that runs, whose nodes are struck. [default: a universe of its own]
+    /// The directory of a `loggos dev` that runs, whose nodes are struck. [default: a cluster of its own]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Clients that write.
@@ -99,20 +99,20 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
 async fn measure(arguments: &Arguments) -> Result<(), Stop> {
     let mut report = Report::open(arguments.json.as_deref())?;
     let progress = Progress::of(arguments.runs as u64, "runs");
-    progress.now("starting the universe".to_owned());
-    let universe = match &arguments.data {
-        Some(data) => Universe::running(data)?,
-        None => Universe::start().await?,
+    progress.now("starting the cluster".to_owned());
+    let cluster = match &arguments.data {
+        Some(data) => Cluster::running(data)?,
+        None => Cluster::start().await?,
     };
     let workload = Workload::writes(arguments.keys, arguments.value_bytes);
-    let target = Target::Loggos(universe.endpoints());
+    let target = Target::Loggos(cluster.endpoints());
     let side = Side::prepare(None, target, workload, Servers::of(&[], None)?).await?;
     report.add_text(HEADING, &progress)?;
     let (mut draw, mut runs) = (SplitMix64::new(SEED), Vec::new());
     for number in 1..=arguments.runs {
         progress.now(arguments.signal.name().to_owned());
         let wait = Duration::from_millis(draw.below(SPREAD_MS));
-        let run = one(arguments, number, &universe, &side, wait).await?;
+        let run = one(arguments, number, &cluster, &side, wait).await?;
         report.add_json(&run)?;
         report.add_text(&run.to_string(), &progress)?;
         progress.done(1);
@@ -139,27 +139,27 @@ async fn measure(arguments: &Arguments) -> Result<(), Stop> {
 async fn one(
     arguments: &Arguments,
     number: usize,
-    universe: &Universe,
+    cluster: &Cluster,
     side: &Side,
     wait: Duration,
 ) -> Result<Run, Stop> {
-    universe.caught_up(Which::Table(TABLE)).await?;
+    cluster.caught_up(Which::Table(TABLE)).await?;
     let offer = arguments.rate.map(|rate| Offer { rate, pacing: Pacing::Poisson });
     let point = Point { clients: arguments.clients, offer };
     let mut writing = Running::begin(side, point).await?;
     sleep(Duration::from_secs_f64(arguments.warmup) + wait).await;
-    let reign = universe.reign(Which::Table(TABLE)).await?;
-    let watch = Watch::begin(&universe.others(reign.leader), reign).await?;
+    let reign = cluster.reign(Which::Table(TABLE)).await?;
+    let watch = Watch::begin(&cluster.others(reign.leader), reign).await?;
     writing.start();
     // Let some writes complete, so that the gap has a beginning.
     sleep(LEAD).await;
-    let struck = universe.strike(reign.leader, arguments.signal)?;
+    let struck = cluster.strike(reign.leader, arguments.signal)?;
     sleep(Duration::from_secs_f64(arguments.seconds)).await;
     let (counted, _) = writing.stop();
     let marks = watch.stop();
     let load = load_average();
     writing.settle().await;
-    universe.bring_back(struck).await?;
+    cluster.bring_back(struck).await?;
     Ok(Run {
         signal: arguments.signal,
         run: number,

@@ -3,6 +3,7 @@
 //! Benchmarks are programs, not tests. The same loops drive Loggos and the system that it is compared with, each
 //! through its leader, over the same number of connections, with the same keys and values.
 
+mod cluster;
 mod columns;
 mod failover;
 mod floor;
@@ -21,7 +22,6 @@ mod schedule;
 mod servers;
 mod statistics;
 mod target;
-mod universe;
 mod workload;
 mod zookeeper;
 

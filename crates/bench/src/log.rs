@@ -24,11 +24,11 @@ use tokio::task::LocalSet;
 use self::clients::{Bed, Placed};
 use self::figures::{Figures, Measured, Shape};
 use self::stream::READS_MAX;
+use super::cluster::Cluster;
 use super::measure::Times;
 use super::pairs::Pairs;
 use super::progress::Progress;
 use super::report::Report;
-use super::universe::Universe;
 use super::{parse, plot};
 use crate::Platform;
 use crate::floor::ChainFloor;
@@ -51,7 +51,7 @@ const RUNS_KILLED: usize = 20;
 
 /// Shared logs: appends, reads (--read), and the time without appends when a node is killed (--kill).
 ///
-/// A universe of its own is started in the temporary directory (TMPDIR names another), and removed at the end; or one
+/// A cluster of its own is started in the temporary directory (TMPDIR names another), and removed at the end; or one
 /// that runs is used. Each combination of the numbers given is a line of the table; each number of stripes has a log of
 /// its own.
 #[derive(Clone, Debug, Args)]
@@ -100,13 +100,13 @@ pub(crate) struct Arguments {
     /// stands still.
     #[arg(long)]
     kill: bool,
-    /// Where the catalogue is led from meanwhile [default: first the one, then the other].
+    /// Where the catalog is led from meanwhile [default: first the one, then the other].
     #[arg(long, value_enum, value_name = "WHERE", requires = "kill")]
     leader: Option<kill::Leader>,
     /// How often, of each kind [default: 20; 1 with --read follow].
     #[arg(long, value_name = "N", value_parser = parse::positive)]
     runs: Option<usize>,
-    /// The directory of a `loggos dev` that runs. [default: a universe of its own]
+    /// The directory of a `loggos dev` that runs. [default: a cluster of its own]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Where the figures go as JSON, an object a line; `-` is standard output, and then there is no table.
@@ -218,15 +218,15 @@ pub(crate) async fn run(arguments: Arguments, platform: Platform) -> Result<(), 
     unless_interrupted(clients.run_until(async {
         let report = Report::open(arguments.json.as_deref())?;
         let progress = Progress::of(turns(&arguments), if arguments.kill { "runs" } else { "turns" });
-        progress.now("starting the universe".to_owned());
-        let universe = match &arguments.data {
-            Some(data) => Universe::running(data)?,
-            None => Universe::start().await?,
+        progress.now("starting the cluster".to_owned());
+        let cluster = match &arguments.data {
+            Some(data) => Cluster::running(data)?,
+            None => Cluster::start().await?,
         };
         if arguments.kill {
-            return kill::run(&arguments, &universe, report, progress).await;
+            return kill::run(&arguments, &cluster, report, progress).await;
         }
-        Run::new(&arguments, platform, universe, report, progress)?.all().await
+        Run::new(&arguments, platform, cluster, report, progress)?.all().await
     }))
     .await
 }
@@ -254,13 +254,13 @@ impl<'a> Run<'a> {
     fn new(
         arguments: &'a Arguments,
         platform: Platform,
-        universe: Universe,
+        cluster: Cluster,
         report: Report,
         progress: Progress,
     ) -> Result<Self, Stop> {
-        let floor = arguments.floor.then(|| ChainFloor::prepare(platform, universe.data())).transpose();
+        let floor = arguments.floor.then(|| ChainFloor::prepare(platform, cluster.data())).transpose();
         let floor = floor.map_err(|error| Stop::invalid(format!("the floor can't be measured: {error}")))?;
-        let bed = Bed { universe };
+        let bed = Bed { cluster };
         Ok(Self { arguments, bed, floor, report, progress, measured: Vec::new(), nothing_done: None })
     }
 

@@ -8,7 +8,7 @@
 //! A node's disk is identified by its incarnation, and the catalog never forgets it. An empty disk under a registered
 //! node id is rejected: it would be a replica that does not remember the promises it made (guarantee 6).
 
-use base::limits::{RANGES_IN_UNIVERSE_MAX, RETENTION_DEFAULT, TABLES_MAX};
+use base::limits::{RANGES_IN_CLUSTER_MAX, RETENTION_DEFAULT, TABLES_MAX};
 use base::{CohortId, Durability, Duration, Entry, Lsn, Member, NodeId, Timestamp, counted};
 use bytes::Bytes;
 use imbl::OrdMap;
@@ -42,7 +42,7 @@ pub const NODES_MAX: usize = 1_000;
 pub const REPLICAS: u32 = 3;
 
 /// The lowest cohort id of a range.
-const FIRST_TABLE_COHORT: CohortId = CohortId(CohortId::CATALOGUE.0 + 1);
+const FIRST_TABLE_COHORT: CohortId = CohortId(CohortId::CATALOG.0 + 1);
 
 /// The change that an entry made, for the node to act on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Catalog {
     #[must_use]
     pub fn empty() -> Self {
         Self {
-            progress: Progress::new(CohortId::CATALOGUE),
+            progress: Progress::new(CohortId::CATALOG),
             tables: OrdMap::new(),
             nodes: OrdMap::new(),
             logs: OrdMap::new(),
@@ -219,7 +219,7 @@ impl Catalog {
         }
         if replicas as usize > nodes {
             let nodes = counted(nodes as u64, "node");
-            return Err(invalid(format!("{replicas} replicas are asked for, and the universe has {nodes}")));
+            return Err(invalid(format!("{replicas} replicas are asked for, and the cluster has {nodes}")));
         }
         Ok(())
     }
@@ -227,10 +227,10 @@ impl Catalog {
     /// Checks whether this many ranges can be added.
     fn check_ranges(&self, ranges: usize) -> Result<(), Failure> {
         let there = self.parts().count() + self.units().count();
-        if there + ranges > RANGES_IN_UNIVERSE_MAX {
+        if there + ranges > RANGES_IN_CLUSTER_MAX {
             return Err(Failure::Overloaded(format!(
                 "the tables and logs have {there} ranges and units, and with {ranges} more they would be over the limit of \
-                 {RANGES_IN_UNIVERSE_MAX}"
+                 {RANGES_IN_CLUSTER_MAX}"
             )));
         }
         let cohorts_left = SessionId::COHORTS_MAX.saturating_sub(u64::from(self.next_cohort.0));
@@ -351,7 +351,7 @@ impl Catalog {
         self.check_logs()?;
         match () {
             () if self.tables.len() > TABLES_MAX => Err("too many tables"),
-            () if cohorts.len() > RANGES_IN_UNIVERSE_MAX => Err("too many ranges"),
+            () if cohorts.len() > RANGES_IN_CLUSTER_MAX => Err("too many ranges"),
             () if self.nodes().count() > NODES_MAX => Err("too many nodes"),
             () if self.next_cohort < FIRST_TABLE_COHORT => Err("a next cohort that no range can have"),
             () if !self.tables.values().all(TableRecord::is_whole) => Err("a table's ranges don't hold every key once"),

@@ -134,7 +134,7 @@ mod tests {
             reads,
         };
         let counters = Counters::default();
-        let (troubles, universe_troubles, universe_failures) = (vec![], vec![], vec![]);
+        let (troubles, cluster_troubles, cluster_failures) = (vec![], vec![], vec![]);
         let cohorts = vec![cohort];
         Status {
             node: 1,
@@ -144,8 +144,8 @@ mod tests {
             cohorts,
             counters,
             troubles,
-            universe_troubles,
-            universe_failures,
+            cluster_troubles,
+            cluster_failures,
         }
     }
 

@@ -150,8 +150,8 @@ fn node(report: NodeReport, observer: &Observer) -> StatusResponse {
         cohorts,
         counters: _,
         troubles,
-        universe_troubles,
-        universe_failures,
+        cluster_troubles,
+        cluster_failures,
     } = report;
     let nodes = nodes
         .into_iter()
@@ -169,8 +169,8 @@ fn node(report: NodeReport, observer: &Observer) -> StatusResponse {
         http: observer.console.clone(),
         activity: Some(observer.activity.message()),
         troubles,
-        universe_troubles,
-        universe_failures,
+        cluster_troubles,
+        cluster_failures,
         zookeeper: observer.zookeeper.as_ref().and_then(|endpoint| endpoint.report()).as_deref().map(zookeeper),
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use api::admin::{self as message, FormRequest, FormResponse, JoinRequest, LookRequest, LookResponse};
 use api::servers::formation_server::Formation;
-use base::limits::UNIVERSE_NODES;
-use base::{Incarnation, Member, NodeId, UniverseId};
+use base::limits::CLUSTER_NODES;
+use base::{ClusterId, Incarnation, Member, NodeId};
 use machine::Failure;
 use tonic::Status;
 
@@ -15,7 +15,7 @@ use crate::refusal;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Genesis {
     /// The cluster's identifier.
-    pub universe: UniverseId,
+    pub cluster: ClusterId,
     /// The founding members: each node with its disk.
     pub members: Vec<Member>,
 }
@@ -39,7 +39,7 @@ pub struct Own {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
     /// The cluster's identifier.
-    pub universe: UniverseId,
+    pub cluster: ClusterId,
     /// Its nodes, including the new one, each with its address for other nodes.
     pub hosts: Vec<(Member, String)>,
 }
@@ -79,8 +79,8 @@ impl Founded {
     }
 
     fn is_one_already(&self) -> Failure {
-        let (node, universe) = (self.own.member.node, self.genesis.universe);
-        Failure::Exists(format!("node {node} is a member of universe {universe} already"))
+        let (node, cluster) = (self.own.member.node, self.genesis.cluster);
+        Failure::Exists(format!("node {node} is a member of cluster {cluster} already"))
     }
 }
 
@@ -101,7 +101,7 @@ impl Founding for Founded {
     }
 
     fn join(&self, invitation: Invitation) -> Result<Genesis, Failure> {
-        if invitation.universe == self.genesis.universe { Ok(self.genesis.clone()) } else { Err(self.is_one_already()) }
+        if invitation.cluster == self.genesis.cluster { Ok(self.genesis.clone()) } else { Err(self.is_one_already()) }
     }
 }
 
@@ -153,10 +153,10 @@ impl Door {
 
 /// Validates the description of the cluster that this node is to join.
 fn invitation(own: Member, request: JoinRequest) -> Result<Invitation, Failure> {
-    let universe = u128::from_str_radix(&request.universe, 16).ok().filter(|_| request.universe.len() == 32);
-    let universe = universe
-        .map(UniverseId)
-        .ok_or_else(|| Failure::Invalid(format!("{:?} is no universe: 32 hexadecimal digits are", request.universe)))?;
+    let cluster = u128::from_str_radix(&request.cluster, 16).ok().filter(|_| request.cluster.len() == 32);
+    let cluster = cluster
+        .map(ClusterId)
+        .ok_or_else(|| Failure::Invalid(format!("{:?} is no cluster: 32 hexadecimal digits are", request.cluster)))?;
     let host = |host: message::Host| Some((member(&host.disk?), host.peer));
     let hosts: Option<Vec<(Member, String)>> = request.hosts.into_iter().map(host).collect();
     let mut hosts = hosts.ok_or_else(|| Failure::Invalid("a node without a disk is named".to_owned()))?;
@@ -170,14 +170,14 @@ fn invitation(own: Member, request: JoinRequest) -> Result<Invitation, Failure> 
             own.node, own.incarnation.0
         )));
     }
-    Ok(Invitation { universe, hosts })
+    Ok(Invitation { cluster, hosts })
 }
 
 /// Validates the members of a cluster that includes this node.
 fn check(own: Member, members: &[Member]) -> Result<(), Failure> {
-    if !UNIVERSE_NODES.contains(&members.len()) {
+    if !CLUSTER_NODES.contains(&members.len()) {
         return Err(Failure::Invalid(format!(
-            "a universe is formed of 1, 3, 5 or 7 nodes, and {} are named",
+            "a cluster is formed of 1, 3, 5 or 7 nodes, and {} are named",
             members.len()
         )));
     }
@@ -187,7 +187,7 @@ fn check(own: Member, members: &[Member]) -> Result<(), Failure> {
     match members.iter().find(|member| member.node == own.node) {
         Some(member) if *member == own => Ok(()),
         Some(member) => Err(Failure::Exists(format!(
-            "node {} has disk {:x} and not {:x}, with which the universe is formed: a disk that was lost, or whose data \
+            "node {} has disk {:x} and not {:x}, with which the cluster is formed: a disk that was lost, or whose data \
              was removed, is not formed once more",
             own.node, own.incarnation.0, member.incarnation.0
         ))),
@@ -204,7 +204,7 @@ fn member(disk: &message::Disk) -> Member {
 }
 
 fn genesis(genesis: Genesis) -> message::Genesis {
-    message::Genesis { universe: genesis.universe.to_string(), disks: genesis.members.into_iter().map(disk).collect() }
+    message::Genesis { cluster: genesis.cluster.to_string(), disks: genesis.members.into_iter().map(disk).collect() }
 }
 
 #[cfg(test)]
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_can_be_a_universe_with_this_disk_is_formed() {
+    fn only_what_can_be_a_cluster_with_this_disk_is_formed() {
         let own = members(&[(1, 10)])[0];
         assert_eq!(check(own, &members(&[(1, 10), (2, 20), (3, 30)])), Ok(()));
         assert_eq!(check(own, &[own]), Ok(()));

@@ -163,7 +163,7 @@ impl Snapshot {
         self.counter("loggos_log_repairs_total", replaced, log_repairs)?;
         let filled = "Times that this node began to have log units filled with what older chains hold.";
         self.counter("loggos_log_healings_total", filled, log_healings)?;
-        let lost = "Log units that were found to be in doubt for good while this node led the catalogue.";
+        let lost = "Log units that were found to be in doubt for good while this node led the catalog.";
         self.counter("loggos_log_units_lost_total", lost, log_units_lost)?;
         let junk = "Positions of shared logs that were given out and never written, and that this node filled.";
         self.counter("loggos_log_fills_total", junk, log_fills)?;
@@ -239,7 +239,7 @@ fn labels(cohort: &CohortStatus) -> [String; 2] {
     let table = match cohort.log.as_deref() {
         Some("") => "(log unit)".to_owned(),
         Some(log) => format!("(log {log})"),
-        None if cohort.table.is_empty() => "(catalogue)".to_owned(),
+        None if cohort.table.is_empty() => "(catalog)".to_owned(),
         None => cohort.table.clone(),
     };
     [cohort.cohort.to_string(), table]

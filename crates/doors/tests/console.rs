@@ -49,7 +49,7 @@ impl doors::Gateway for Told {
 fn founded() -> doors::Founded {
     let member = base::Member { node: base::NodeId(1), incarnation: base::Incarnation(1) };
     let own = doors::Own { member, format: 1, protocol: 1, peer: String::new(), grpc: String::new() };
-    let genesis = doors::Genesis { universe: base::UniverseId(1), members: vec![member] };
+    let genesis = doors::Genesis { cluster: base::ClusterId(1), members: vec![member] };
     doors::Founded::new(own, genesis)
 }
 
@@ -79,24 +79,14 @@ fn status() -> Status {
     let nodes = vec![node(1), node(2)];
     let (log, durability) = (Some("l".into()), base::Durability::Forced);
     let unit = CohortStatus { cohort: 3, table: String::new(), log, durability, losses: 0, ..cohort.clone() };
-    let (troubles, universe_troubles, universe_failures) = (vec![], vec![], vec![]);
+    let (troubles, cluster_troubles, cluster_failures) = (vec![], vec![], vec![]);
     let cohorts = vec![cohort, unit];
-    Status {
-        node: 1,
-        incarnation: 7,
-        boot: 9,
-        nodes,
-        cohorts,
-        counters,
-        troubles,
-        universe_troubles,
-        universe_failures,
-    }
+    Status { node: 1, incarnation: 7, boot: 9, nodes, cohorts, counters, troubles, cluster_troubles, cluster_failures }
 }
 
 struct Document(AtomicU32);
 
-impl doors::console::Universe for Document {
+impl doors::console::Cluster for Document {
     async fn status(&self) -> Arc<str> {
         format!("{{\"asked\":{}}}", self.0.fetch_add(1, Ordering::Relaxed)).into()
     }
@@ -122,10 +112,10 @@ impl Served {
         let shutdown = |mut closing: watch::Receiver<()>| async move {
             let _ = closing.changed().await;
         };
-        let universe = Document(AtomicU32::new(0));
+        let cluster = Document(AtomicU32::new(0));
         let (gateway, watching) = (Arc::clone(&node), Arc::clone(&observer));
         let closed = shutdown(closing.clone());
-        tokio::spawn(doors::console::serve(http_listener, connections_max, gateway, watching, universe, closed));
+        tokio::spawn(doors::console::serve(http_listener, connections_max, gateway, watching, cluster, closed));
         tokio::spawn(doors::serve(
             grpc_listener,
             usize::MAX,

@@ -38,26 +38,26 @@ pub(crate) enum Command {
     /// Show nodes, cohorts, their leaders, epochs, LSNs and lag.
     Status {
         #[command(flatten)]
-        universe: Universe,
+        cluster: Cluster,
     },
-    /// What an operator has a universe do.
+    /// What an operator has a cluster do.
     Admin {
         #[command(flatten)]
-        universe: Universe,
+        cluster: Cluster,
         #[command(subcommand)]
         command: admin::Command,
     },
     /// Rows of versioned columns: tables, reads, writes, loads.
     Columns {
         #[command(flatten)]
-        universe: Universe,
+        cluster: Cluster,
         #[command(subcommand)]
         command: columns::Command,
     },
     /// Shared logs: appends, reads, following what comes.
     Log {
         #[command(flatten)]
-        universe: Universe,
+        cluster: Cluster,
         #[command(subcommand)]
         command: logs::Command,
     },
@@ -82,9 +82,9 @@ pub(crate) enum ZooKeeper {
     Client(zk::Command),
 }
 
-/// Where the universe is, and how to speak with it.
+/// Where the cluster is, and how to speak with it.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Universe {
+pub(crate) struct Cluster {
     /// The nodes to ask, one or more [default: 127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203].
     #[arg(long, global = true, value_name = "HOST:PORT,...", value_delimiter = ',')]
     at: Vec<String>,
@@ -100,7 +100,7 @@ pub(crate) struct Universe {
     timeout: u64,
 }
 
-impl Universe {
+impl Cluster {
     fn client(&self) -> Result<sdk::Client, Stop> {
         self.client_at(self.endpoints()?)
     }
@@ -135,21 +135,21 @@ impl Universe {
 /// Runs a command and returns its exit status.
 pub(crate) fn run(command: Command) -> ExitCode {
     match command {
-        Command::Status { universe } => {
-            let output = Output::new(universe.json);
-            finish(output, status::run(&universe, output))
+        Command::Status { cluster } => {
+            let output = Output::new(cluster.json);
+            finish(output, status::run(&cluster, output))
         }
-        Command::Admin { universe, command } => {
-            let output = Output::new(universe.json);
-            finish(output, admin::run(&universe, output, command))
+        Command::Admin { cluster, command } => {
+            let output = Output::new(cluster.json);
+            finish(output, admin::run(&cluster, output, command))
         }
-        Command::Columns { universe, command } => {
-            let output = Output::new(universe.json);
-            finish(output, columns::run(&universe, output, command))
+        Command::Columns { cluster, command } => {
+            let output = Output::new(cluster.json);
+            finish(output, columns::run(&cluster, output, command))
         }
-        Command::Log { universe, command } => {
-            let output = Output::new(universe.json);
-            finish(output, logs::run(&universe, output, command))
+        Command::Log { cluster, command } => {
+            let output = Output::new(cluster.json);
+            finish(output, logs::run(&cluster, output, command))
         }
         Command::Zk { command: ZooKeeper::Serve(options), .. } => runtime::zoo_serve::run(&options),
         Command::Zk { servers, command: ZooKeeper::Client(command) } => {

@@ -24,10 +24,10 @@ struct Loggos {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a universe of several nodes on this machine, until Ctrl-C; the first time, form it.
+    /// Run a cluster of several nodes on this machine, until Ctrl-C; the first time, form it.
     Dev {
         #[command(flatten)]
-        universe: Local,
+        cluster: Local,
         #[command(subcommand)]
         command: Option<DevCommand>,
     },
@@ -49,16 +49,16 @@ enum Command {
     Client(cli::Command),
 }
 
-/// A local universe.
+/// A local cluster.
 #[derive(Debug, Args)]
 struct Local {
     /// How many nodes: 1, 3 or 5 [default: as many as it was formed with, 3 at first].
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
-    /// The universe's directory [default: ./loggos-data; with `restart --port-offset K`: that of whichever runs so].
+    /// The cluster's directory [default: ./loggos-data; with `restart --port-offset K`: that of whichever runs so].
     #[arg(long, global = true, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Added to every port, so that several universes can run on one machine [default: 0].
+    /// Added to every port, so that several clusters can run on one machine [default: 0].
     #[arg(long, global = true, value_name = "K")]
     port_offset: Option<u16>,
     /// Memory for the rows of each node, as 512MiB or 2GiB: half of it caches tables, a quarter is for what is in none
@@ -70,7 +70,7 @@ struct Local {
     zookeeper_playback: Option<Playback>,
 }
 
-/// What may be asked of a universe that runs: the one in `--data`, or with `--port-offset` alone the one that runs with
+/// What may be asked of a cluster that runs: the one in `--data`, or with `--port-offset` alone the one that runs with
 /// it.
 #[derive(Debug, Subcommand)]
 enum DevCommand {
@@ -83,8 +83,8 @@ enum DevCommand {
 
 fn main() -> ExitCode {
     match Loggos::parse().command {
-        Command::Dev { universe, command: Some(DevCommand::Restart { node }) } => universe.restart(node),
-        Command::Dev { universe: Local { nodes, data, port_offset, memory, zookeeper_playback }, command: None } => {
+        Command::Dev { cluster, command: Some(DevCommand::Restart { node }) } => cluster.restart(node),
+        Command::Dev { cluster: Local { nodes, data, port_offset, memory, zookeeper_playback }, command: None } => {
             let (data, port_offset) = (data.unwrap_or_else(default_data), port_offset.unwrap_or(0));
             runtime::dev::run(&runtime::dev::Options { nodes, data, port_offset, memory, playback: zookeeper_playback })
         }
@@ -102,7 +102,7 @@ impl Local {
     fn restart(self, node: u32) -> ExitCode {
         if self.nodes.is_some() || self.memory.is_some() || self.zookeeper_playback.is_some() {
             let why =
-                "--nodes, --memory and --zookeeper-playback are for a universe that is started, not for one node of it";
+                "--nodes, --memory and --zookeeper-playback are for a cluster that is started, not for one node of it";
             Loggos::command().error(ErrorKind::ArgumentConflict, why).exit();
         }
         let data = match (self.data, self.port_offset) {
@@ -123,7 +123,7 @@ impl Local {
 /// The data directory of the cluster that a command line starts, if it starts one with that port offset.
 fn started_with(offset: u16, arguments: &[OsString]) -> Option<PathBuf> {
     match Loggos::try_parse_from(arguments).ok()?.command {
-        Command::Dev { universe: Local { data, port_offset, .. }, command: None } => {
+        Command::Dev { cluster: Local { data, port_offset, .. }, command: None } => {
             (port_offset.unwrap_or(0) == offset).then(|| data.unwrap_or_else(default_data))
         }
         _ => None,
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_universe_is_known_by_the_command_line_that_it_was_started_with() {
+    fn a_cluster_is_known_by_the_command_line_that_it_was_started_with() {
         let started = |line: &str| {
             let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             started_with(300, &arguments)
@@ -149,9 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn a_universe_that_runs_is_named_before_or_after_what_is_asked_of_it() {
+    fn a_cluster_that_runs_is_named_before_or_after_what_is_asked_of_it() {
         let parsed = |line: &str| match Loggos::try_parse_from(line.split(' ')).expect("it is right").command {
-            Command::Dev { universe: Local { data, port_offset, .. }, command: Some(DevCommand::Restart { node }) } => {
+            Command::Dev { cluster: Local { data, port_offset, .. }, command: Some(DevCommand::Restart { node }) } => {
                 (data, port_offset, node)
             }
             other => panic!("{line}: {other:?}"),

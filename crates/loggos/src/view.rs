@@ -65,8 +65,8 @@ impl View {
         for answer in answers {
             view.add_nodes(answer);
         }
-        view.troubles.extend(answers.iter().flat_map(|answer| answer.universe_troubles.clone()));
-        view.failures.extend(answers.iter().flat_map(|answer| answer.universe_failures.clone()));
+        view.troubles.extend(answers.iter().flat_map(|answer| answer.cluster_troubles.clone()));
+        view.failures.extend(answers.iter().flat_map(|answer| answer.cluster_failures.clone()));
         let mut cohorts: Vec<(&Cohort, u32)> =
             answers.iter().flat_map(|answer| answer.cohorts.iter().map(move |cohort| (cohort, answer.node))).collect();
         // The best source first: the newest epoch, and within it the leader.
@@ -191,7 +191,7 @@ fn cohort_object(cohort: &Cohort) -> Value {
 fn kind(cohort: &Cohort) -> &'static str {
     match (&cohort.log, &*cohort.table) {
         (Some(_), _) => "log unit",
-        (None, "") => "catalogue",
+        (None, "") => "catalog",
         (None, _) => "table",
     }
 }
@@ -201,7 +201,7 @@ pub(crate) fn owner(cohort: &Cohort) -> String {
     match (cohort.log.as_deref(), &*cohort.table) {
         (Some(""), _) => "(log unit)".to_owned(),
         (Some(log), _) => format!("(log {log})"),
-        (None, "") => "(catalogue)".to_owned(),
+        (None, "") => "(catalog)".to_owned(),
         (None, table) => table.to_owned(),
     }
 }

@@ -104,14 +104,14 @@ impl Node {
             return false;
         }
         let mut tables = Vec::new();
-        for (name, table) in self.led_catalogue().into_iter().flat_map(Catalog::dropping) {
+        for (name, table) in self.led_catalog().into_iter().flat_map(Catalog::dropping) {
             let cohorts: Vec<CohortId> = table.ranges.iter().map(|range| range.cohort).collect();
             tables.push((name.to_owned(), table.id(), table.kind, cohorts));
         }
         for (name, table, kind, mut cohorts) in tables {
             cohorts.retain(|cohort| !self.drops.dropped.contains(cohort));
             if cohorts.is_empty() || planted(Bug::DropInMapOnly) {
-                self.propose(CohortId::CATALOGUE, CatalogCommand::EndDrop { name, table }.encode(), now);
+                self.propose(CohortId::CATALOG, CatalogCommand::EndDrop { name, table }.encode(), now);
             } else {
                 cohorts.into_iter().for_each(|cohort| self.ask_to_drop(cohort, kind, now));
             }
@@ -143,11 +143,11 @@ impl Node {
     /// promises and log the replica is harmless. A blank replica could repeat votes that the former one gave to others,
     /// and a majority of blank replicas would serve the dropped table as if it were new.
     pub(crate) fn let_go(&mut self) {
-        let catalogue = self.catalogue();
-        let as_of = catalogue.last_applied();
+        let catalog = self.catalog();
+        let as_of = catalog.last_applied();
         let known = self.replicas.keys().chain(self.hosting.dormant.keys()).copied().collect();
         let mut is_news = false;
-        for id in catalogue.gone(known) {
+        for id in catalog.gone(known) {
             self.end_replica(id, false);
             if let Some(tree) = self.hosting.dormant.get_mut(&id).and_then(|dormant| dormant.tree.take()) {
                 self.drops.leave(id, Box::new(tree), false);
@@ -160,8 +160,8 @@ impl Node {
                 is_news = true;
             }
         }
-        if let Some(catalogue) = self.replicas.get_mut(&CohortId::CATALOGUE).filter(|_| is_news) {
-            catalogue.on_disk.is_wanted = true;
+        if let Some(catalog) = self.replicas.get_mut(&CohortId::CATALOG).filter(|_| is_news) {
+            catalog.on_disk.is_wanted = true;
         }
         self.forget_gone();
     }
@@ -187,7 +187,7 @@ impl Node {
     /// Forgets cohorts that are absent as of the catalog's own checkpoint: no restart finds them in the catalog again,
     /// regardless of the commit point it knows. The manifest that omits them names that checkpoint or a later one.
     pub(crate) fn forget_gone(&mut self) {
-        let checkpoint = self.replicas.get(&CohortId::CATALOGUE).and_then(|replica| replica.on_disk.lsn());
+        let checkpoint = self.replicas.get(&CohortId::CATALOG).and_then(|replica| replica.on_disk.lsn());
         // All promises are kept until the catalog has a checkpoint.
         let Some(checkpoint) = checkpoint.map(|lsn| lsn.sequence) else { return };
         let drops = &mut self.drops;

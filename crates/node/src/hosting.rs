@@ -88,14 +88,14 @@ impl Node {
     /// doubt ends, cohorts without state on disk are not started. If the disk may have lost all state of a cohort, its
     /// replica starts at once, in doubt. Ranges created by a split have their own rules ([`Node::may_begin`]).
     fn start_tables(&mut self, now: Now) -> Result<(), StartError> {
-        let catalogue = self.catalogue();
-        let is_in_doubt = self.replicas[&CohortId::CATALOGUE].cohort.doubtful() && !self.hosting.doubt_unknown;
+        let catalog = self.catalog();
+        let is_in_doubt = self.replicas[&CohortId::CATALOG].cohort.doubtful() && !self.hosting.doubt_unknown;
         let may_start = |cohort| match self.hosting.dormant.get(&cohort) {
             Some(dormant) => dormant.retiring.is_none(),
             None => !is_in_doubt,
         };
         let mut parts = BTreeMap::new();
-        for (name, record) in catalogue.tables() {
+        for (name, record) in catalog.tables() {
             for part in record.parts() {
                 let (cohort, parent) = (part.cohort, part.parent);
                 if self.is_ours(&part) && !self.replicas.contains_key(&cohort) && may_start(cohort) {
@@ -108,7 +108,7 @@ impl Node {
                 }
             }
         }
-        for (cohort, _) in catalogue.units().filter(|(_, member)| *member == self.cluster.me) {
+        for (cohort, _) in catalog.units().filter(|(_, member)| *member == self.cluster.me) {
             if !self.replicas.contains_key(&cohort) && may_start(cohort) {
                 let genesis = Membership::of(vec![self.cluster.me]);
                 parts.insert(cohort, (Part { genesis, ..Part::of_no_table(Kind::LOG_UNIT) }, None));

@@ -302,7 +302,7 @@ impl Node {
             let Some(sequencer) = &mut log.sequencer else { return };
             return sequencer.asked(inquirer, request, now.monotonic);
         }
-        let newest = self.catalogue().log_of(id).map(|(_, log)| log.projection.epoch);
+        let newest = self.catalog().log_of(id).map(|(_, log)| log.projection.epoch);
         let reply = sequencer::Reply::Refused { newest: newest.unwrap_or_default() };
         self.tell_inquirer(id, inquirer, reply, now);
     }
@@ -349,9 +349,9 @@ impl Node {
     /// Applies changed projections of this node's copy of the catalog.
     fn learn_projections(&mut self, now: Now) {
         let me = self.cluster.sequencer();
-        let catalogue = self.catalogue();
+        let catalog = self.catalog();
         let mut newest: Vec<Projection> = Vec::new();
-        for (_, log) in catalogue.logs() {
+        for (_, log) in catalog.logs() {
             let known = self.logs.by_id.get(&log.id);
             let (epoch, is_ours) = (log.projection.epoch, log.projection.sequencer == me);
             let is_used = known.is_some() || is_ours;
@@ -425,7 +425,7 @@ impl Node {
 
     /// Gives a client machine the newest known projection.
     fn show_projection(&mut self, id: LogId, now: Now) {
-        let newest = self.catalogue().log_of(id).map(|(_, log)| log.projection.clone());
+        let newest = self.catalog().log_of(id).map(|(_, log)| log.projection.clone());
         if let (Some(newest), Some(log)) = (newest, self.touch_log(id)) {
             log.follower.projected(&newest, now.monotonic);
             log.client.projected(newest, now.monotonic);

@@ -54,7 +54,7 @@ impl Node {
     pub(crate) fn run_moves(&mut self, now: Now) -> bool {
         let (done, had_work) = (std::mem::take(&mut self.moves.done), std::mem::take(&mut self.moves.has_work));
         for &(cohort, plan) in &done {
-            self.propose(CohortId::CATALOGUE, CatalogCommand::EndMove { cohort, plan }.encode(), now);
+            self.propose(CohortId::CATALOG, CatalogCommand::EndMove { cohort, plan }.encode(), now);
         }
         if had_work {
             self.push_moves(now);
@@ -65,10 +65,10 @@ impl Node {
 
     /// Sends requests to the cohorts with unfinished plans, if this node leads the catalog.
     fn push_moves(&mut self, now: Now) {
-        let Some(catalogue) = self.led_catalogue() else { return };
+        let Some(catalog) = self.led_catalog() else { return };
         let (asked, last) = (&self.moves.asked, self.moves.last);
         let is_asked = |planned: &Move| asked.get(&planned.cohort) == Some(&planned.plan);
-        let mut moves: Vec<Move> = catalogue.moves().filter(|planned| !is_asked(planned)).collect();
+        let mut moves: Vec<Move> = catalog.moves().filter(|planned| !is_asked(planned)).collect();
         // A newer plan replaces the outstanding one of its cohort, and takes precedence.
         let is_replaced = |planned: &Move| asked.contains_key(&planned.cohort);
         moves.sort_unstable_by_key(|planned| (!is_replaced(planned), planned.cohort <= last, planned.cohort));
@@ -139,7 +139,7 @@ impl Node {
 
     /// Removes the replicas that were moved away from this node.
     pub(crate) fn let_leavers_go(&mut self) {
-        let elsewhere = self.catalogue().parts().filter(|part| !part.is_on(self.cluster.me));
+        let elsewhere = self.catalog().parts().filter(|part| !part.is_on(self.cluster.me));
         let leavers: Vec<CohortId> = elsewhere
             .filter(|part| self.known_plan(part.cohort).is_some_and(|plan| plan <= part.plan))
             .filter(|part| !self.is_rested_on(part.cohort))

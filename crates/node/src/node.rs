@@ -25,7 +25,7 @@ use crate::registry::{self, AnyMachine, Effect, KindEvent};
 use crate::replica::{Proposal, Replica};
 use crate::replicas::Replicas;
 use crate::request::{Counters, Response};
-use crate::roster::Cluster;
+use crate::roster::Roster;
 use crate::splits::Splits;
 use crate::stop::Stop;
 use crate::transfer::Transfers;
@@ -34,7 +34,7 @@ use crate::transfer::Transfers;
 #[derive(Debug)]
 pub struct Node {
     pub(crate) config: NodeConfig,
-    pub(crate) cluster: Cluster,
+    pub(crate) cluster: Roster,
     pub(crate) replicas: Replicas,
     pub(crate) hosting: Hosting,
     pub(crate) outgoing: Outgoing,
@@ -180,7 +180,7 @@ impl Node {
         self.drain(id, now);
         // The catalog is complete again: the manifest now names every cohort that this node may have joined before the
         // damage, and cohorts created from here on are new.
-        if doubt_ended && id == CohortId::CATALOGUE {
+        if doubt_ended && id == CohortId::CATALOG {
             self.hosting.doubt_unknown = false;
             self.hosting.has_work = true;
         }
@@ -238,7 +238,7 @@ impl Node {
         let is_barrier = entry.payload.is_empty();
         if is_barrier {
             self.pendings.wake();
-            self.moves.has_work |= id == CohortId::CATALOGUE;
+            self.moves.has_work |= id == CohortId::CATALOG;
         }
         if applied.outcome.is_some() {
             replica.last_change = entry.timestamp;
@@ -327,13 +327,13 @@ impl Node {
     }
 
     /// The local copy of the catalog. Every node has a replica of it.
-    pub(crate) fn catalogue(&self) -> &Catalog {
-        self.replicas[&CohortId::CATALOGUE].state.as_catalog().expect("cohort 1 is the catalogue's")
+    pub(crate) fn catalog(&self) -> &Catalog {
+        self.replicas[&CohortId::CATALOG].state.as_catalog().expect("cohort 1 is the catalog's")
     }
 
     /// The catalog, if this node leads it and has applied all entries that earlier leaders committed.
-    pub(crate) fn led_catalogue(&self) -> Option<&Catalog> {
-        self.replicas[&CohortId::CATALOGUE].cohort.is_open().then(|| self.catalogue())
+    pub(crate) fn led_catalog(&self) -> Option<&Catalog> {
+        self.replicas[&CohortId::CATALOG].cohort.is_open().then(|| self.catalog())
     }
 
     /// Proposes a command to a cohort if this node leads it, and otherwise drops it.
@@ -356,7 +356,7 @@ impl Node {
         self.leave_all_rows(id);
         self.forget_evaluations(id);
         self.logs.units.forget(id);
-        if id == CohortId::CATALOGUE {
+        if id == CohortId::CATALOG {
             self.drops.lead_lost();
             // The new leader completes the changes but does not know the clients that wait here.
             for id in self.pendings.take_changes() {

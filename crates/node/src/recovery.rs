@@ -17,13 +17,13 @@ use crate::node::Node;
 use crate::outgoing::Outgoing;
 use crate::pending::Pendings;
 use crate::registry::UnknownKind;
-use crate::roster::{Cluster, catalogue_voters};
+use crate::roster::{Roster, catalog_voters};
 
 /// Why a node can't start from its disk contents.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// Data was lost, and no other node has a copy.
-    #[error("part of this node's log is damaged, and a universe of one node has no other copy")]
+    #[error("part of this node's log is damaged, and a cluster of one node has no other copy")]
     NothingToMendFrom,
     /// The catalog gives this node a replica of a kind that this version doesn't know.
     #[error("cohort {cohort}: {reason}")]
@@ -100,7 +100,7 @@ impl Node {
         let mut members: Vec<Member> = identity.known().chain([me]).collect();
         members.sort_unstable();
         members.dedup();
-        let cluster = Cluster::new(me, recovered.boot, members);
+        let cluster = Roster::new(me, recovered.boot, members);
         let hosting = Hosting::new(recovered.tablespace.clone(), dormant, recovered.doubt_unknown);
         let mut node = Self {
             config,
@@ -122,9 +122,9 @@ impl Node {
             timer_at: Monotonic::NEVER,
             cluster,
         };
-        let voters = catalogue_voters(genesis.len());
-        let catalogue = Part { genesis: Membership::with_voters(genesis, voters), ..Part::of_no_table(Kind::CATALOG) };
-        node.start_replica(CohortId::CATALOGUE, catalogue, None, now)?;
+        let voters = catalog_voters(genesis.len());
+        let catalog = Part { genesis: Membership::with_voters(genesis, voters), ..Part::of_no_table(Kind::CATALOG) };
+        node.start_replica(CohortId::CATALOG, catalog, None, now)?;
         node.host(now)?;
         node.settle(now, actions);
         Ok(node)

@@ -267,7 +267,7 @@ pub(crate) fn cohort_config(
 ) -> Config {
     let seed = node.seed ^ (u64::from(cohort.0) << 32) ^ u64::from(me.node.0);
     let mut timing = node.timing;
-    if cohort == CohortId::CATALOGUE {
+    if cohort == CohortId::CATALOG {
         // Every node locates tables and ranges through its applied copy of the catalog, so commits must propagate
         // quickly.
         (timing.commit_period, timing.piggyback_commits) = (timing.heartbeat, true);

@@ -125,9 +125,9 @@ pub struct Status {
     /// Problems of this node, as messages for operators.
     pub troubles: Vec<String>,
     /// Degraded conditions of the cluster, as messages for operators. Set if this node leads the catalog.
-    pub universe_troubles: Vec<String>,
+    pub cluster_troubles: Vec<String>,
     /// Unavailable parts of the cluster, as messages for operators. Set if this node leads the catalog.
-    pub universe_failures: Vec<String>,
+    pub cluster_failures: Vec<String>,
 }
 
 /// Event counts of a node since its start. The simulator requires that each event occurs.

@@ -38,20 +38,20 @@ impl Node {
             self.actions.push(Action::Reply { to: id, outcome: Err(failure), valid_until: None });
             return;
         }
-        let catalogue = Target::Cohort(CohortId::CATALOGUE);
+        let catalog = Target::Cohort(CohortId::CATALOG);
         let (target, query) = match request {
             Request::Status => {
                 let status = Ok(Response::Status(Box::new(self.status(now))));
                 self.actions.push(Action::Reply { to: id, outcome: status, valid_until: None });
                 return;
             }
-            Request::Catalog(request) => (catalogue, Query::Machine(request.into())),
+            Request::Catalog(request) => (catalog, Query::Machine(request.into())),
             Request::Log(LogRequest::Create { name, stripes, copies }) => {
-                (catalogue, self.create_log(name, stripes, copies))
+                (catalog, self.create_log(name, stripes, copies))
             }
-            Request::Log(LogRequest::List) => (catalogue, Query::Machine(CatalogRequest::ListLogs.into())),
+            Request::Log(LogRequest::List) => (catalog, Query::Machine(CatalogRequest::ListLogs.into())),
             Request::Log(LogRequest::Describe { name }) => {
-                (catalogue, Query::Machine(CatalogRequest::DescribeLog(name).into()))
+                (catalog, Query::Machine(CatalogRequest::DescribeLog(name).into()))
             }
             Request::Log(request) => (Target::Log(request.log().unwrap_or_default().to_owned()), Query::Log(request)),
             Request::Table { table, request } => (Target::Table(table), Query::Machine(request)),
@@ -78,7 +78,7 @@ impl Node {
     /// Whether a log may be created under that name. An existing log keeps its name, so creating it again reports that
     /// it exists.
     fn may_be_named(&self, log: &str) -> Result<(), Failure> {
-        let is_there = self.catalogue().log(log).is_some();
+        let is_there = self.catalog().log(log).is_some();
         if is_there { Ok(()) } else { sharedlog::validate::new_log_name(log) }
     }
 
@@ -136,7 +136,7 @@ impl Node {
     /// The cohort that owns the query's first key position, according to the local map. If that cohort replied that it
     /// does not own it and its range is being split, returns the new cohort.
     fn cohort_in_map(&self, table: &str, pending: &Pending) -> Option<CohortId> {
-        let table: &TableRecord = self.catalogue().table(table)?;
+        let table: &TableRecord = self.catalog().table(table)?;
         let position = pending.query.position()?;
         let cohort = table.at(&position).cohort;
         let is_refused = pending.refused_by == Some(cohort);
@@ -169,8 +169,8 @@ impl Node {
 
     /// A member of the cohort, current or planned, according to the map.
     fn member_in_turn(&self, cohort: CohortId, id: PendingId) -> Option<NodeId> {
-        let catalogue = self.catalogue();
-        let part = catalogue.part_of(cohort)?;
+        let catalog = self.catalog();
+        let part = catalog.part_of(cohort)?;
         let everyone = part.members.iter().chain(part.leaving).map(|member| member.node);
         let others: Vec<NodeId> = everyone.filter(|node| *node != self.cluster.me.node).collect();
         self.member_to_ask(&others, id)
@@ -202,7 +202,7 @@ impl Node {
         let Target::Table(table) = &pending.target else { return };
         let (deadline, query) = (pending.deadline, Query::Machine(CatalogRequest::FindTable(table.clone()).into()));
         self.pendings.place(id, Place::LookingUp);
-        self.begin(Origin::Lookup(id), deadline, Target::Cohort(CohortId::CATALOGUE), query, now);
+        self.begin(Origin::Lookup(id), deadline, Target::Cohort(CohortId::CATALOG), query, now);
     }
 
     fn looked_up(&mut self, id: PendingId, outcome: Outcome, valid_until: Option<Monotonic>) {

@@ -22,9 +22,9 @@ use crate::contract::Action;
 use crate::node::Node;
 
 /// Number of catalog voters in a small cluster; initially the nodes with the lowest numbers.
-const CATALOGUE_VOTERS: usize = 3;
+const CATALOG_VOTERS: usize = 3;
 /// Number of catalog voters in a cluster of at least [`MANY_NODES`].
-const CATALOGUE_VOTERS_OF_MANY: usize = 5;
+const CATALOG_VOTERS_OF_MANY: usize = 5;
 const MANY_NODES: usize = 7;
 
 /// A peer that was silent for this long counts as not alive.
@@ -32,7 +32,7 @@ pub(crate) const ALIVE: base::Duration = base::Duration::from_millis(1_000);
 
 /// The known nodes, and the known leaders.
 #[derive(Debug)]
-pub(crate) struct Cluster {
+pub(crate) struct Roster {
     pub(crate) me: Member,
     pub(crate) boot: Boot,
     /// Every node, including this one, ordered by number.
@@ -53,7 +53,7 @@ pub(crate) struct Peer {
     pub(crate) silent: bool,
 }
 
-impl Cluster {
+impl Roster {
     pub(crate) fn new(me: Member, boot: Boot, members: Vec<Member>) -> Self {
         let peers = members.iter().filter(|member| **member != me).map(|member| (member.node, Peer::default()));
         Self { me, boot, peers: peers.collect(), members, routes: BTreeMap::new(), has_work: true }
@@ -85,21 +85,21 @@ impl Cluster {
 }
 
 /// Minimum number of catalog voters in a cluster of `nodes` nodes.
-pub(crate) fn catalogue_voters(nodes: usize) -> usize {
+pub(crate) fn catalog_voters(nodes: usize) -> usize {
     match nodes {
-        0..CATALOGUE_VOTERS => 1,
-        CATALOGUE_VOTERS..MANY_NODES => CATALOGUE_VOTERS,
-        _ => CATALOGUE_VOTERS_OF_MANY,
+        0..CATALOG_VOTERS => 1,
+        CATALOG_VOTERS..MANY_NODES => CATALOG_VOTERS,
+        _ => CATALOG_VOTERS_OF_MANY,
     }
 }
 
 impl Node {
     /// A peer has identified its process.
     pub(crate) fn peer_started(&mut self, from: Member, boot: Boot, now: Now) {
-        let is_over = |catalogue: &Catalog| {
-            catalogue.roster().any(|node| node.member.node == from.node && node.standing == Standing::Left)
+        let is_over = |catalog: &Catalog| {
+            catalog.roster().any(|node| node.member.node == from.node && node.standing == Standing::Left)
         };
-        if !is_over(self.catalogue()) {
+        if !is_over(self.catalog()) {
             self.cluster.know(from);
         }
         if self.cluster.member(from.node) == Some(from) {
@@ -112,10 +112,10 @@ impl Node {
         if !std::mem::take(&mut self.cluster.has_work) {
             return false;
         }
-        let roster = self.catalogue().roster().cloned().collect();
+        let roster = self.catalog().roster().cloned().collect();
         self.actions.push(Action::Know { roster });
         let (left, there): (Vec<_>, Vec<_>) = self
-            .catalogue()
+            .catalog()
             .roster()
             .map(|node| (node.member, node.standing))
             .partition(|(_, standing)| *standing == Standing::Left);
@@ -131,13 +131,13 @@ impl Node {
 
     /// Takes the next step toward the planned membership of the catalog's cohort, if this node leads it.
     pub(crate) fn push_roster(&mut self, now: Now) {
-        let Some(catalogue) = self.led_catalogue() else { return };
-        let replica = &self.replicas[&CohortId::CATALOGUE];
+        let Some(catalog) = self.led_catalog() else { return };
+        let replica = &self.replicas[&CohortId::CATALOG];
         let held = SharedMembership::clone(replica.cohort.membership());
         let is_ready = |change| replica.cohort.is_ready_for(change, now).is_ok();
-        if let Some(step) = next_step(&held, catalogue, is_ready) {
+        if let Some(step) = next_step(&held, catalog, is_ready) {
             let plan = held.plan();
-            self.take_step_of(CohortId::CATALOGUE, step, plan, now);
+            self.take_step_of(CohortId::CATALOG, step, plan, now);
         }
     }
 }
@@ -145,15 +145,15 @@ impl Node {
 /// The next step toward a catalog cohort of the remaining nodes, with the required number of voters.
 fn next_step(
     held: &Membership,
-    catalogue: &Catalog,
+    catalog: &Catalog,
     is_ready: impl Fn(MembershipChange) -> bool,
 ) -> Option<MembershipChange> {
-    let stays: Vec<Member> = catalogue.staying().collect();
+    let stays: Vec<Member> = catalog.staying().collect();
     if let Some(newcomer) = stays.iter().find(|member| held.on(member.node).is_none()) {
         return Some(MembershipChange::AddLearner(*newcomer));
     }
     let voters = stays.iter().filter(|member| held.is_voter(**member)).count();
-    let is_short = voters < catalogue_voters(stays.len());
+    let is_short = voters < catalog_voters(stays.len());
     // An even number of voters tolerates no more failures than the next lower odd number, but needs a larger quorum.
     if is_short || voters % 2 == 0 {
         let learners = stays.iter().filter(|member| held.is_learner(**member));
@@ -165,28 +165,27 @@ fn next_step(
     if is_short {
         return None;
     }
-    let has_nothing = |member: &Member| !catalogue.counts_on(*member) || planted(Bug::LeaverLeftBehind);
-    let mut leavers = catalogue.leaving().filter(|member| held.on(member.node).is_some()).filter(has_nothing);
+    let has_nothing = |member: &Member| !catalog.counts_on(*member) || planted(Bug::LeaverLeftBehind);
+    let mut leavers = catalog.leaving().filter(|member| held.on(member.node).is_some()).filter(has_nothing);
     leavers.next().map(MembershipChange::Remove)
 }
 
 /// Periodic proposals of the catalog leader about leaving nodes: to move their ranges away, and to remove a node once
 /// it is in no cohort.
 pub(crate) fn proposals(
-    catalogue: &Catalog,
+    catalog: &Catalog,
     cohort: &Cohort,
     peers: &BTreeMap<NodeId, Peer>,
     now: Monotonic,
 ) -> Vec<Bytes> {
     let is_out = |member: Member| {
         let is_removed = cohort.is_settled() && cohort.membership().on(member.node).is_none();
-        (is_removed || planted(Bug::LeaverStillVotes))
-            && (!catalogue.counts_on(member) || planted(Bug::LeaverLeftBehind))
+        (is_removed || planted(Bug::LeaverStillVotes)) && (!catalog.counts_on(member) || planted(Bug::LeaverLeftBehind))
     };
-    let gone = catalogue.leaving().filter(|member| is_out(*member));
+    let gone = catalog.leaving().filter(|member| is_out(*member));
     let mut proposals: Vec<CatalogCommand> =
         gone.map(|member| CatalogCommand::EndLeave { node: member.node }).collect();
-    if catalogue.leaving().any(|member| catalogue.is_kept_on(member)) {
+    if catalog.leaving().any(|member| catalog.is_kept_on(member)) {
         let is_heard = |peer: &Peer| peer.heard_at.is_some_and(|heard| now.since(heard) < ALIVE);
         let absent = peers.iter().filter(|(_, peer)| !is_heard(peer)).map(|(node, _)| *node).collect();
         proposals.push(CatalogCommand::MoveOff { absent });

@@ -72,10 +72,10 @@ impl Node {
         if !had_work && taken.is_empty() {
             return false;
         }
-        let splits: Vec<SplitUnderWay> = self.led_catalogue().into_iter().flat_map(Catalog::splits).collect();
+        let splits: Vec<SplitUnderWay> = self.led_catalog().into_iter().flat_map(Catalog::splits).collect();
         for SplitUnderWay { name, kind, parent, key, child, members } in splits {
             if taken.contains(&child) {
-                self.propose(CohortId::CATALOGUE, CatalogCommand::EndSplit { name, child }.encode(), now);
+                self.propose(CohortId::CATALOG, CatalogCommand::EndSplit { name, child }.encode(), now);
             } else if had_work && self.splits.asked.insert(child) {
                 let deadline = now.monotonic + SPLIT_PATIENCE;
                 let Some(ask) = split_request(kind, key, child, Membership::of(members)) else {
@@ -187,7 +187,7 @@ impl Node {
             let dormant = self.hosting.dormant.get(&child);
             dormant.is_some_and(|dormant| dormant.manifest.checkpoint.is_none() && !dormant.replay.is_empty())
         };
-        let mut parts = self.catalogue().parts();
+        let mut parts = self.catalog().parts();
         parts.any(|part| part.parent == Some(id) && part.is_on(self.cluster.me) && rests(part.cohort))
     }
 
@@ -199,7 +199,7 @@ impl Node {
 
     /// Whether a replica that does not run is still to be started.
     fn is_to_come(&self, id: CohortId) -> bool {
-        self.catalogue().part_of(id).is_some_and(|part| self.is_ours(&part))
+        self.catalog().part_of(id).is_some_and(|part| self.is_ours(&part))
     }
 
     /// Whether the child has its own checkpoint, and a majority has its state in its own log or checkpoint. A child

@@ -20,7 +20,7 @@ impl Node {
             node == self.cluster.me.node || heard.is_some_and(|heard| now.monotonic.since(heard) < ALIVE)
         };
         let known: BTreeMap<NodeId, &NodeRecord> =
-            self.catalogue().nodes().map(|node| (node.member.node, node)).collect();
+            self.catalog().nodes().map(|node| (node.member.node, node)).collect();
         let nodes = self.cluster.members.iter().map(|member| NodeStatus {
             node: member.node.0,
             incarnation: member.incarnation.0,
@@ -36,14 +36,13 @@ impl Node {
             cohorts: self.cohorts(),
             counters: self.counters,
             troubles: self.troubles(now),
-            universe_troubles: self.under_replicated_logs(),
-            universe_failures: self.logs_out_of_reach(),
+            cluster_troubles: self.under_replicated_logs(),
+            cluster_failures: self.logs_out_of_reach(),
         }
     }
 
     fn cohorts(&self) -> Vec<CohortStatus> {
-        let units =
-            self.catalogue().logs().flat_map(|(name, log)| log.units.iter().map(move |(unit, _)| (unit.0, name)));
+        let units = self.catalog().logs().flat_map(|(name, log)| log.units.iter().map(move |(unit, _)| (unit.0, name)));
         let logs: BTreeMap<u64, &str> = units.collect();
         let status = |(id, replica): (&CohortId, &Replica)| {
             let log = || logs.get(&u64::from(id.0)).copied().unwrap_or_default().to_owned();

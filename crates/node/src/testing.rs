@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{
-    Boot, CohortId, Duration, Entry, Incarnation, Lsn, Member, Monotonic, NodeId, Now, Record, Timestamp, UniverseId,
+    Boot, ClusterId, CohortId, Duration, Entry, Incarnation, Lsn, Member, Monotonic, NodeId, Now, Record, Timestamp,
 };
 use bytes::Bytes;
 use catalog::{CatalogCommand, NodeRecord, Standing};
@@ -46,12 +46,12 @@ pub(crate) fn members(nodes: u32) -> Vec<Member> {
 /// The contents of that node's empty disk.
 pub(crate) fn empty(node: u32, nodes: u32) -> Recovered {
     let members = members(nodes);
-    let owner = Owner { universe: UniverseId(1), node: NodeId(node), incarnation: Incarnation(7) };
+    let owner = Owner { cluster: ClusterId(1), node: NodeId(node), incarnation: Incarnation(7) };
     Recovered {
         tablespace: Tablespace::new(owner, Config::DEFAULT, 1 << 20, 1 << 20),
         trees: BTreeMap::new(),
         identity: Identity {
-            universe: UniverseId(1),
+            cluster: ClusterId(1),
             node: NodeId(node),
             incarnation: Incarnation(7),
             members,
@@ -175,19 +175,19 @@ impl Bench {
             }
             .encode(),
         ];
-        let catalogue = self.node.replicas.get_mut(&CohortId::CATALOGUE).expect("every node has one");
+        let catalog = self.node.replicas.get_mut(&CohortId::CATALOG).expect("every node has one");
         let mut previous = Lsn::ZERO;
         for payload in payloads {
             let entry = entry(previous, payload);
             previous = entry.lsn;
-            catalogue.state.apply(&entry).expect("the next entry");
+            catalog.state.apply(&entry).expect("the next entry");
         }
         self
     }
 }
 
 /// Three nodes, and the messages in transit between them.
-pub(crate) struct Universe {
+pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Bench>,
     /// Messages to and from this node are lost.
     pub(crate) cut_off: Option<NodeId>,
@@ -197,7 +197,7 @@ pub(crate) struct Universe {
 /// Interval at which messages are delivered.
 const STEP: Duration = Duration::from_millis(5);
 
-impl Universe {
+impl Cluster {
     pub(crate) fn start() -> Self {
         let nodes = (1..=3).map(|node| Bench::start(empty(node, 3))).collect();
         Self { nodes, cut_off: None, seen: Vec::new() }

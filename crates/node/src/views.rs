@@ -71,7 +71,7 @@ impl DoorRead {
         if !ask.reads() {
             return None;
         }
-        let catalog = views.view(CohortId::CATALOGUE)?;
+        let catalog = views.view(CohortId::CATALOG)?;
         let cohort = catalog.content.as_catalog()?.table(table)?.at(&position).cohort;
         let view = views.view(cohort)?;
         let shown = match consistency {

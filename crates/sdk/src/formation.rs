@@ -9,7 +9,7 @@ use api::admin::roster_node::Standing;
 use api::admin::{
     AddNodeRequest, Disk, FormRequest, FormResponse, Genesis, Host, JoinRequest, LookRequest, LookResponse, RosterNode,
 };
-use base::limits::UNIVERSE_NODES;
+use base::limits::CLUSTER_NODES;
 use client::Fault;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
@@ -52,7 +52,7 @@ pub async fn form<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>, patienc
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joined {
     /// The id of the cluster: 32 hexadecimal digits.
-    pub universe: String,
+    pub cluster: String,
     /// The number of the node.
     pub node: u32,
 }
@@ -72,20 +72,20 @@ pub async fn join<S: AsRef<str>>(
 ) -> Result<Joined, Error> {
     let until = Instant::now() + patience;
     let names: Vec<String> = endpoints.into_iter().map(|name| name.as_ref().to_owned()).collect();
-    let universe = look_at_any(&Endpoints::parse(&names)?, until).await?;
+    let cluster = look_at_any(&Endpoints::parse(&names)?, until).await?;
     let door = Endpoints::parse([newcomer])?;
     let newcomer = ask(&door, 0, until, LookRequest {}, look).await?;
-    let request = request(&universe, newcomer)?;
+    let request = request(&cluster, newcomer)?;
     let node = request.node;
     let left = until.saturating_duration_since(Instant::now()).max(PAUSE);
     let roster = Client::connect(names)?.with_deadline(left).add_node(request).await?;
     let there = roster.into_iter().filter(|node| node.standing() != Standing::Left);
     let hosts =
         there.map(|RosterNode { node, incarnation, peer, .. }| Host { disk: Some(Disk { node, incarnation }), peer });
-    let universe = universe.genesis.map(|genesis| genesis.universe).unwrap_or_default();
-    let invitation = JoinRequest { universe: universe.clone(), hosts: hosts.collect() };
+    let cluster = cluster.genesis.map(|genesis| genesis.cluster).unwrap_or_default();
+    let invitation = JoinRequest { cluster: cluster.clone(), hosts: hosts.collect() };
     ask(&door, 0, until, invitation, invite).await?;
-    Ok(Joined { universe, node })
+    Ok(Joined { cluster, node })
 }
 
 /// Asks the cluster's nodes in turn until one responds.
@@ -97,7 +97,7 @@ async fn look_at_any(endpoints: &Endpoints, until: Instant) -> Result<LookRespon
             Ok(found) if found.genesis.is_some() => return Ok(found),
             Ok(_) => {
                 let name = endpoints.name(endpoint);
-                return Err(Error::Invalid(format!("the node at {name} has a blank disk, and is in no universe yet")));
+                return Err(Error::Invalid(format!("the node at {name} has a blank disk, and is in no cluster yet")));
             }
             Err(error) => last = error,
         }
@@ -109,22 +109,22 @@ async fn look_at_any(endpoints: &Endpoints, until: Instant) -> Result<LookRespon
 }
 
 /// The request to add a node, after checks of its version and disk.
-fn request(universe: &LookResponse, newcomer: LookResponse) -> Result<AddNodeRequest, Error> {
+fn request(cluster: &LookResponse, newcomer: LookResponse) -> Result<AddNodeRequest, Error> {
     let LookResponse { disk, genesis, format, protocol, peer, grpc, version } = newcomer;
     let Some(Disk { node, incarnation }) = disk else {
         return Err(Error::Invalid("the node does not say what disk it has".to_owned()));
     };
-    let name = |genesis: &Option<Genesis>| genesis.as_ref().map(|genesis| genesis.universe.clone());
-    let (ours, theirs) = (name(&universe.genesis).unwrap_or_default(), name(&genesis));
+    let name = |genesis: &Option<Genesis>| genesis.as_ref().map(|genesis| genesis.cluster.clone());
+    let (ours, theirs) = (name(&cluster.genesis).unwrap_or_default(), name(&genesis));
     if let Some(theirs) = theirs.filter(|theirs| *theirs != ours) {
         return Err(Error::Exists(format!(
-            "node {node} is a member of universe {theirs}, and can't join universe {ours}"
+            "node {node} is a member of cluster {theirs}, and can't join cluster {ours}"
         )));
     }
-    if (format, protocol) != (universe.format, universe.protocol) {
+    if (format, protocol) != (cluster.format, cluster.protocol) {
         return Err(Error::Invalid(format!(
-            "node {node} runs version {version}, which writes format {format} and speaks protocol {protocol}; the universe              runs version {}, with format {} and protocol {}",
-            universe.version, universe.format, universe.protocol
+            "node {node} runs version {version}, which writes format {format} and speaks protocol {protocol}; the cluster              runs version {}, with format {} and protocol {}",
+            cluster.version, cluster.format, cluster.protocol
         )));
     }
     Ok(AddNodeRequest { node, incarnation, peer, grpc })
@@ -193,11 +193,11 @@ fn disks(looks: &[LookResponse]) -> Result<Vec<Disk>, Error> {
         return Err(Error::Invalid(format!("the nodes are of different versions: they write formats {formats:?}")));
     }
     let Some(genesis) = looks.iter().find_map(|look| look.genesis.clone()) else {
-        if UNIVERSE_NODES.contains(&disks.len()) {
+        if CLUSTER_NODES.contains(&disks.len()) {
             return Ok(disks);
         }
         let count = disks.len();
-        return Err(Error::Invalid(format!("a universe is formed of 1, 3, 5 or 7 nodes, and {count} are named")));
+        return Err(Error::Invalid(format!("a cluster is formed of 1, 3, 5 or 7 nodes, and {count} are named")));
     };
     check_against(&genesis, looks, &disks)?;
     Ok(genesis.disks)
@@ -205,34 +205,32 @@ fn disks(looks: &[LookResponse]) -> Result<Vec<Disk>, Error> {
 
 /// Checks whether an interrupted formation can be completed with these nodes.
 fn check_against(genesis: &Genesis, looks: &[LookResponse], disks: &[Disk]) -> Result<(), Error> {
-    let universe = &genesis.universe;
+    let cluster = &genesis.cluster;
     if let Some(other) = looks.iter().filter_map(|look| look.genesis.as_ref()).find(|other| *other != genesis) {
-        let others = &other.universe;
-        if universe == others {
-            return Err(Error::Exists(format!(
-                "not all of the nodes are those that universe {universe} was formed of"
-            )));
+        let others = &other.cluster;
+        if cluster == others {
+            return Err(Error::Exists(format!("not all of the nodes are those that cluster {cluster} was formed of")));
         }
-        return Err(Error::Exists(format!("the nodes are members of two universes, {universe} and {others}")));
+        return Err(Error::Exists(format!("the nodes are members of two clusters, {cluster} and {others}")));
     }
     for disk in disks {
         match genesis.disks.iter().find(|member| member.node == disk.node) {
             Some(member) if member == disk => {}
             Some(_) => {
                 return Err(Error::Exists(format!(
-                    "node {} has another disk than the one that universe {universe} was formed with: a disk that was \
+                    "node {} has another disk than the one that cluster {cluster} was formed with: a disk that was \
                      lost, or whose data was removed, is not formed once more",
                     disk.node
                 )));
             }
             None => {
-                return Err(Error::Exists(format!("node {} is no member of universe {universe}", disk.node)));
+                return Err(Error::Exists(format!("node {} is no member of cluster {cluster}", disk.node)));
             }
         }
     }
     match genesis.disks.iter().find(|member| !disks.contains(member)) {
         Some(missing) => {
-            Err(Error::Invalid(format!("node {} is a member of universe {universe} and is not named", missing.node)))
+            Err(Error::Invalid(format!("node {} is a member of cluster {cluster} and is not named", missing.node)))
         }
         None => Ok(()),
     }
@@ -250,9 +248,9 @@ mod tests {
         LookResponse { disk: Some(disk(node, u64::from(node))), format: 3, ..LookResponse::default() }
     }
 
-    fn formed(node: u32, universe: &str, of: &[u32]) -> LookResponse {
+    fn formed(node: u32, cluster: &str, of: &[u32]) -> LookResponse {
         let disks = of.iter().map(|node| disk(*node, u64::from(*node))).collect();
-        LookResponse { genesis: Some(Genesis { universe: universe.to_owned(), disks }), ..blank(node) }
+        LookResponse { genesis: Some(Genesis { cluster: cluster.to_owned(), disks }), ..blank(node) }
     }
 
     fn nodes(looks: &[LookResponse]) -> Result<Vec<u32>, Error> {
@@ -260,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn blank_nodes_become_a_universe_and_what_was_begun_is_ended() {
+    fn blank_nodes_become_a_cluster_and_what_was_begun_is_ended() {
         assert_eq!(nodes(&[blank(2), blank(1), blank(3)]), Ok(vec![1, 2, 3]));
         assert_eq!(nodes(&[blank(1)]), Ok(vec![1]));
         assert_eq!(nodes(&[blank(1), formed(2, "u", &[1, 2, 3]), blank(3)]), Ok(vec![1, 2, 3]));
@@ -270,22 +268,22 @@ mod tests {
 
     #[test]
     fn only_a_blank_disk_of_the_same_version_joins() {
-        let universe = formed(1, "u", &[1, 2, 3]);
+        let cluster = formed(1, "u", &[1, 2, 3]);
         let newcomer = LookResponse { peer: "p".to_owned(), grpc: "g".to_owned(), ..blank(4) };
         let request = super::request;
-        let asked = request(&universe, newcomer.clone()).unwrap();
+        let asked = request(&cluster, newcomer.clone()).unwrap();
         assert_eq!((asked.node, asked.incarnation, &*asked.peer, &*asked.grpc), (4, 4, "p", "g"));
-        assert!(request(&universe, formed(4, "u", &[1, 2, 3, 4])).is_ok(), "it has joined already");
-        let other = request(&universe, formed(4, "v", &[4])).unwrap_err();
-        assert!(matches!(&other, Error::Exists(why) if why.contains("universe v")), "{other}");
+        assert!(request(&cluster, formed(4, "u", &[1, 2, 3, 4])).is_ok(), "it has joined already");
+        let other = request(&cluster, formed(4, "v", &[4])).unwrap_err();
+        assert!(matches!(&other, Error::Exists(why) if why.contains("cluster v")), "{other}");
         for wrong in [LookResponse { format: 9, ..newcomer.clone() }, LookResponse { protocol: 9, ..newcomer }] {
-            let refused = request(&universe, wrong).unwrap_err();
+            let refused = request(&cluster, wrong).unwrap_err();
             assert!(matches!(&refused, Error::Invalid(why) if why.contains('9')), "{refused}");
         }
     }
 
     #[test]
-    fn what_cannot_be_one_universe_is_not_formed() {
+    fn what_cannot_be_one_cluster_is_not_formed() {
         let another_format = LookResponse { format: 4, ..blank(3) };
         for wrong in [
             &[blank(1), blank(2)][..],

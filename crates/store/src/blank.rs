@@ -5,7 +5,7 @@
 //! an empty one that has forgotten its promises (guarantee 6).
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{Incarnation, Member, NodeId, UniverseId};
+use base::{ClusterId, Incarnation, Member, NodeId};
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -52,11 +52,11 @@ pub fn forget<F: Files>(files: &F) -> Result<(), FileError> {
 /// The cluster formed of these disks, independent of their order. It is a hash of their random numbers, so concurrent
 /// or repeated formations with the same disks produce the same cluster.
 #[must_use]
-pub fn universe_of(members: &[Member]) -> UniverseId {
+pub fn cluster_of(members: &[Member]) -> ClusterId {
     let mut members = members.to_vec();
     members.sort_unstable();
     let disks: Vec<u8> = members.iter().flat_map(|member| encode(*member)).collect();
-    UniverseId(xxh3_128(&disks))
+    ClusterId(xxh3_128(&disks))
 }
 
 fn encode(member: Member) -> Vec<u8> {
@@ -109,10 +109,10 @@ mod tests {
     }
 
     #[test]
-    fn a_universe_is_named_after_its_disks() {
+    fn a_cluster_is_named_after_its_disks() {
         let [one, two] = [Member { node: NodeId(1), incarnation: Incarnation(5) }, member(6)];
-        assert_eq!(universe_of(&[one, two]), universe_of(&[two, one]));
-        assert_ne!(universe_of(&[one, two]), universe_of(&[one, member(7)]));
-        assert_ne!(universe_of(&[one, two]), universe_of(&[one]));
+        assert_eq!(cluster_of(&[one, two]), cluster_of(&[two, one]));
+        assert_ne!(cluster_of(&[one, two]), cluster_of(&[one, member(7)]));
+        assert_ne!(cluster_of(&[one, two]), cluster_of(&[one]));
     }
 }

@@ -32,13 +32,13 @@ pub enum StoreError {
         what: &'static str,
     },
     /// Forced data of a single-node cluster is damaged, and there is no other copy for a repair. Nothing was changed.
-    #[error("{what} is damaged, and a universe of one node has no other copy")]
+    #[error("{what} is damaged, and a cluster of one node has no other copy")]
     NothingToMendFrom {
         /// The damaged data.
         what: String,
     },
     /// The directory belongs to another node, cluster or incarnation.
-    #[error("the data directory belongs to node {node} of another universe or incarnation, or with other members")]
+    #[error("the data directory belongs to node {node} of another cluster or incarnation, or with other members")]
     OtherIdentity {
         /// The node that the directory belongs to.
         node: NodeId,

@@ -4,7 +4,7 @@
 //! There are two copies, each replaced atomically. One intact copy is enough and repairs the other.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{Incarnation, Member, NodeId, UniverseId};
+use base::{ClusterId, Incarnation, Member, NodeId};
 use bytes::Bytes;
 
 use crate::FORMAT;
@@ -22,7 +22,7 @@ pub const PLACES: [&str; 2] = ["identity", "identity.copy"];
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// The cluster.
-    pub universe: UniverseId,
+    pub cluster: ClusterId,
     /// The node.
     pub node: NodeId,
     /// The disk's number, drawn at formatting.
@@ -46,7 +46,7 @@ pub struct Host {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// The cluster.
-    pub universe: UniverseId,
+    pub cluster: ClusterId,
     /// The node.
     pub node: NodeId,
     /// The disk.
@@ -58,14 +58,14 @@ impl Owner {
     pub(crate) const BYTES: usize = 28;
 
     pub(crate) fn encode(&self, out: &mut Writer) {
-        out.u128(self.universe.0);
+        out.u128(self.cluster.0);
         out.u32(self.node.0);
         out.u64(self.incarnation.0);
     }
 
     pub(crate) fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
-            universe: UniverseId(input.u128()?),
+            cluster: ClusterId(input.u128()?),
             node: NodeId(input.u32()?),
             incarnation: Incarnation(input.u64()?),
         })
@@ -76,15 +76,15 @@ impl Identity {
     /// The owner recorded in every frame and file of this disk.
     #[must_use]
     pub fn owner(&self) -> Owner {
-        Owner { universe: self.universe, node: self.node, incarnation: self.incarnation }
+        Owner { cluster: self.cluster, node: self.node, incarnation: self.incarnation }
     }
 
     fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
         self.owner().encode(&mut out);
-        out.u32(u32::try_from(self.members.len()).expect("a universe has few nodes"));
+        out.u32(u32::try_from(self.members.len()).expect("a cluster has few nodes"));
         self.members.iter().for_each(|member| encode_member(*member, &mut out));
-        out.u32(u32::try_from(self.hosts.len()).expect("a universe has few nodes"));
+        out.u32(u32::try_from(self.hosts.len()).expect("a cluster has few nodes"));
         for Host { member, peer } in &self.hosts {
             encode_member(*member, &mut out);
             out.bytes(peer.as_bytes());
@@ -94,7 +94,7 @@ impl Identity {
 
     fn decode(content: Bytes) -> Result<Self, DecodeError> {
         let mut input = Reader::new(content);
-        let Owner { universe, node, incarnation } = Owner::decode(&mut input)?;
+        let Owner { cluster, node, incarnation } = Owner::decode(&mut input)?;
         let count = input.count(12)?;
         let mut members = Vec::with_capacity(count);
         for _ in 0..count {
@@ -108,7 +108,7 @@ impl Identity {
             hosts.push(Host { member, peer });
         }
         input.end()?;
-        Ok(Self { universe, node, incarnation, members, hosts })
+        Ok(Self { cluster, node, incarnation, members, hosts })
     }
 
     /// Every node known when the disk joined the cluster.

@@ -1,6 +1,6 @@
 //! Helpers for the tests of this crate.
 
-use base::{CohortId, Entry, Incarnation, LogRecord, Lsn, Member, NodeId, Record, Sequence, Timestamp, UniverseId};
+use base::{ClusterId, CohortId, Entry, Incarnation, LogRecord, Lsn, Member, NodeId, Record, Sequence, Timestamp};
 
 use crate::files::FileError;
 use crate::identity::Identity;
@@ -20,7 +20,7 @@ pub(crate) const CONFIG: Config = Config {
 pub(crate) fn identity() -> Identity {
     let members = (1..=3).map(|node| Member { node: NodeId(node), incarnation: Incarnation(u64::from(node) * 100) });
     Identity {
-        universe: UniverseId(7),
+        cluster: ClusterId(7),
         node: NodeId(2),
         incarnation: Incarnation(200),
         members: members.collect(),

@@ -1,6 +1,6 @@
 //! Test helpers: a log that generates entries, and short constructors for writes.
 
-use base::{CohortId, Entry, Incarnation, KeyRange, Lsn, NodeId, SplitMix64, Timestamp, UniverseId};
+use base::{ClusterId, CohortId, Entry, Incarnation, KeyRange, Lsn, NodeId, SplitMix64, Timestamp};
 use bytes::Bytes;
 use machine::checkpoint::{Chunks, load as load_chunks};
 use machine::{Failure, LoadError, LogicalHash, Ownership, StateMachine};
@@ -75,9 +75,9 @@ impl Log {
 
 /// An empty tree with small tables.
 pub(crate) fn tree(cohort: CohortId) -> Tree {
-    let (universe, node, incarnation) = (UniverseId(1), NodeId(1), Incarnation(1));
+    let (cluster, node, incarnation) = (ClusterId(1), NodeId(1), Incarnation(1));
     let config = Config { table_bytes: 8 << 10, level0_tables: 2, level1_bytes: 16 << 10, ..Config::DEFAULT };
-    Tree::new(Tablespace::new(Owner { universe, node, incarnation }, config, 1 << 20, 1 << 20).site(cohort))
+    Tree::new(Tablespace::new(Owner { cluster, node, incarnation }, config, 1 << 20, 1 << 20).site(cohort))
 }
 
 /// A state before its first entry.

@@ -57,7 +57,7 @@ fn refusal(stop: &Stop) -> Map<String, Value> {
     object.insert("error".into(), stop.to_string().into());
     object.insert("kind".into(), stop.kind().into());
     match stop {
-        Stop::Universe(sdk::Error::Refused { expected, actual, .. }) => {
+        Stop::Cluster(sdk::Error::Refused { expected, actual, .. }) => {
             object.insert("expected".into(), (*expected).into());
             object.insert("actual".into(), (*actual).into());
         }
@@ -80,11 +80,11 @@ fn refusal(stop: &Stop) -> Map<String, Value> {
 
 fn sentence(stop: &Stop) -> String {
     match stop {
-        Stop::Universe(sdk::Error::Refused { column, expected, actual }) => {
+        Stop::Cluster(sdk::Error::Refused { column, expected, actual }) => {
             format!("version mismatch on column {}: expected {expected}, actual {actual}", shown(column))
         }
-        Stop::Universe(sdk::Error::Unavailable(why)) if why.contains("Connection refused") => {
-            format!("{why}; does a universe run? --at or --port-offset say where")
+        Stop::Cluster(sdk::Error::Unavailable(why)) if why.contains("Connection refused") => {
+            format!("{why}; does a cluster run? --at or --port-offset say where")
         }
         _ => stop.to_string(),
     }

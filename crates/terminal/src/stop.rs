@@ -39,7 +39,7 @@ pub enum Stop {
     },
     /// The cluster returned an error, or did not respond.
     #[error(transparent)]
-    Universe(#[from] sdk::Error),
+    Cluster(#[from] sdk::Error),
     /// No operation of a benchmark succeeded, so there are no results.
     #[error("{run}: no operation succeeded{}", error.as_ref().map_or_else(String::new, |error| format!("; {error}")))]
     NothingDone {
@@ -122,8 +122,8 @@ impl Stop {
             | Self::Refused(_)
             | Self::LoadCutShort { error: sdk::Error::NotFound(_), .. }
             | Self::AppendCutShort { error: sdk::Error::NotFound(_), .. }
-            | Self::Universe(sdk::Error::Refused { .. } | sdk::Error::NotFound(_) | sdk::Error::Exists(_)) => 1,
-            Self::Invalid { .. } | Self::Universe(sdk::Error::Invalid(_)) => 2,
+            | Self::Cluster(sdk::Error::Refused { .. } | sdk::Error::NotFound(_) | sdk::Error::Exists(_)) => 1,
+            Self::Invalid { .. } | Self::Cluster(sdk::Error::Invalid(_)) => 2,
             // A file that cannot be opened is usually a wrong argument.
             Self::Io { error, .. } if is_of_the_name(error) => 2,
             Self::AppendCutShort { error: sdk::Error::Invalid(_), .. } => 2,
@@ -131,7 +131,7 @@ impl Stop {
             | Self::AppendCutShort { .. }
             | Self::NothingDone { .. }
             | Self::Interrupted
-            | Self::Universe(_)
+            | Self::Cluster(_)
             | Self::Io { .. }
             | Self::Print(_) => 3,
         }
@@ -148,7 +148,7 @@ impl Stop {
             Self::LoadCutShort { error, .. }
             | Self::AppendCutShort { error, .. }
             | Self::NothingDone { error: Some(error), .. }
-            | Self::Universe(error) => match error {
+            | Self::Cluster(error) => match error {
                 sdk::Error::Refused { .. } => "refused",
                 sdk::Error::NotFound(_) => "not found",
                 sdk::Error::Exists(_) => "exists",

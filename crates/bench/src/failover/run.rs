@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::super::cluster::Strike;
 use super::super::plot::{OfBench, Strip};
 use super::super::recorder::Gap;
 use super::super::report::or_dash;
 use super::super::statistics::Spread;
-use super::super::universe::Strike;
 use super::watch::Marks;
 
 pub(crate) const HEADING: &str =
@@ -194,7 +194,7 @@ pub(crate) fn strips(runs: &[Run]) -> Vec<Strip> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::universe::Reign;
+    use crate::cluster::Reign;
 
     struct Clock(Instant);
 

@@ -9,8 +9,8 @@ use terminal::Stop;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use super::super::cluster::Reign;
 use super::super::target::TABLE;
-use super::super::universe::Reign;
 
 /// Delay between a response and the next query to the same node.
 pub(crate) const PAUSE: Duration = Duration::from_millis(1);

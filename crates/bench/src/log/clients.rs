@@ -14,9 +14,9 @@ use tokio::task::JoinSet;
 use super::figures::Shape;
 use super::stream::ReadStream;
 use crate::SEED;
+use crate::cluster::Cluster;
 use crate::loops::Operate;
 use crate::target::{CLIENTS_PER_CONNECTION, OPERATION_TIME_MAX};
-use crate::universe::Universe;
 use crate::workload::value;
 
 /// Pool of random bytes that entries are slices of: larger than an append plus one of its entries.
@@ -29,7 +29,7 @@ const FILLING_APPENDERS: usize = 256;
 
 /// The cluster under test.
 pub(crate) struct Bed {
-    pub(crate) universe: Universe,
+    pub(crate) cluster: Cluster,
 }
 
 /// A log under test.
@@ -69,7 +69,7 @@ impl Bed {
     }
 
     async fn place_as(&self, name: String, shape: Shape) -> Result<Placed, Stop> {
-        let client = Client::connect(self.universe.endpoints())?;
+        let client = Client::connect(self.cluster.endpoints())?;
         let log = client.log(&name);
         log.create_of(NewLog { stripes: shape.stripes, copies: shape.copies }).await?;
         Ok(Placed::named(name, shape).described(&log.describe().await?))
@@ -88,7 +88,7 @@ impl Bed {
     /// The log through a new connection. Connection 0 goes to the sequencer's node, and each further one to the next
     /// node.
     pub(crate) fn door(&self, placed: &Placed, connection: usize) -> Result<Log, Stop> {
-        let mut endpoints = self.universe.endpoints_from(placed.sequencer);
+        let mut endpoints = self.cluster.endpoints_from(placed.sequencer);
         let nodes = endpoints.len();
         endpoints.rotate_left(connection % nodes);
         Ok(Client::connect(endpoints)?.with_deadline(OPERATION_TIME_MAX).log(&placed.name))
@@ -106,7 +106,7 @@ impl Bed {
 
     /// One reader per client, all on one stream.
     pub(crate) async fn readers(&self, placed: &Placed) -> Result<Vec<Reader>, Stop> {
-        let (clients, endpoints) = (placed.shape.clients, self.universe.endpoints_from(placed.sequencer));
+        let (clients, endpoints) = (placed.shape.clients, self.cluster.endpoints_from(placed.sequencer));
         let stream = Rc::new(ReadStream::open(&endpoints[0], &placed.name, clients).await?);
         let reader = |number| {
             let (stream, filled) = (Rc::clone(&stream), placed.filled.clone());

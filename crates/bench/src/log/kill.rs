@@ -26,6 +26,7 @@ use super::Arguments;
 use super::clients::{Appender, Placed, Supply};
 use super::figures::Shape;
 use crate::SEED;
+use crate::cluster::{Cluster, Strike, Which, wait_until};
 use crate::loops::Crew;
 use crate::plot::{self, OfBench, Strip};
 use crate::progress::Progress;
@@ -34,7 +35,6 @@ use crate::report::{Report, or_dash};
 use crate::servers::load_average;
 use crate::statistics::Spread;
 use crate::target::OPERATION_TIME_MAX;
-use crate::universe::{Strike, Universe, Which, wait_until};
 
 /// The node is killed at a random time within this, so that runs meet different phases of the heartbeat.
 const SPREAD_MS: u64 = 200;
@@ -158,7 +158,7 @@ impl Summary {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { leader, runs, .. } = self;
-        write!(f, "\n{runs} runs, the catalogue's leader {}; milliseconds: median (lowest to highest)", leader.name())?;
+        write!(f, "\n{runs} runs, the catalog's leader {}; milliseconds: median (lowest to highest)", leader.name())?;
         for (name, spread) in [("an appender's gap", self.gap_us), ("a run's longest", self.longest_gap_us)] {
             let Some(Spread { median, lowest, highest }) = spread else { continue };
             let [median, lowest, highest] = [median, lowest, highest].map(|us| us / 1_000.0);
@@ -189,7 +189,7 @@ fn strips(runs: &[Blow]) -> Vec<Strip> {
 /// Measures all runs.
 pub(super) async fn run(
     arguments: &Arguments,
-    universe: &Universe,
+    cluster: &Cluster,
     mut report: Report,
     progress: Progress,
 ) -> Result<(), Stop> {
@@ -197,10 +197,10 @@ pub(super) async fn run(
     report.add_text(HEADING, &progress)?;
     let (mut draw, mut runs) = (SplitMix64::new(SEED), Vec::new());
     for leader in Leader::wanted(arguments.leader) {
-        let bench = Bench::create(arguments, universe, shape, leader).await?;
+        let bench = Bench::create(arguments, cluster, shape, leader).await?;
         let first = runs.len();
         for number in 1..=arguments.runs() {
-            progress.now(format!("the catalogue's leader {}", leader.name()));
+            progress.now(format!("the catalog's leader {}", leader.name()));
             let run = bench.run(number, Duration::from_millis(draw.below(SPREAD_MS))).await?;
             report.add_json(&run)?;
             report.add_text(&run.to_string(), &progress)?;
@@ -228,7 +228,7 @@ pub(super) async fn run(
 /// The log of one case.
 struct Bench<'a> {
     arguments: &'a Arguments,
-    universe: &'a Universe,
+    cluster: &'a Cluster,
     leader: Leader,
     shape: Shape,
     log: Log,
@@ -239,15 +239,15 @@ impl<'a> Bench<'a> {
     /// several logs until that node also has a unit.
     async fn create(
         arguments: &'a Arguments,
-        universe: &'a Universe,
+        cluster: &'a Cluster,
         shape: Shape,
         leader: Leader,
     ) -> Result<Self, Stop> {
-        let leads = universe.reign(Which::Catalog).await?.leader;
-        let nodes = universe.nodes();
+        let leads = cluster.reign(Which::Catalog).await?.leader;
+        let nodes = cluster.nodes();
         let wanted = nodes.iter().find(|node| (**node == leads) == (leader == Leader::Same)).copied().unwrap_or(leads);
-        let creator = Client::connect(universe.endpoints_from(wanted))?;
-        let client = Client::connect(universe.endpoints())?;
+        let creator = Client::connect(cluster.endpoints_from(wanted))?;
+        let client = Client::connect(cluster.endpoints())?;
         let mut number = 1;
         loop {
             let name = format!("bench-kill-{}-{number}", leader.name());
@@ -255,7 +255,7 @@ impl<'a> Bench<'a> {
             log.create_of(NewLog { stripes: shape.stripes, copies: shape.copies }).await?;
             let placed = Placed::named(name.as_str(), shape).described(&log.describe().await?);
             if placed.sequencer_has_unit() || number == nodes.len() {
-                return Ok(Self { arguments, universe, leader, shape, log: client.log(name) });
+                return Ok(Self { arguments, cluster, leader, shape, log: client.log(name) });
             }
             number += 1;
         }
@@ -265,9 +265,9 @@ impl<'a> Bench<'a> {
     async fn run(&self, number: usize, wait: Duration) -> Result<Blow, Stop> {
         let placed = self.arrange().await?;
         let (mut crew, mut recorders, mut doors) = (Crew::default(), Vec::new(), Vec::new());
-        let (supply, nodes) = (Supply::new(self.shape), self.universe.nodes());
+        let (supply, nodes) = (Supply::new(self.shape), self.cluster.nodes());
         for door in nodes.iter().cycle().take(self.shape.clients) {
-            let client = Client::connect(self.universe.endpoints_from(*door))?.with_deadline(OPERATION_TIME_MAX);
+            let client = Client::connect(self.cluster.endpoints_from(*door))?.with_deadline(OPERATION_TIME_MAX);
             let recorder = Rc::new(Recorder::default());
             crew.closed_loop(Appender { log: client.log(self.log.name()), supply: supply.clone() }, &recorder);
             recorders.push(recorder);
@@ -277,12 +277,12 @@ impl<'a> Bench<'a> {
         recorders.iter().for_each(|recorder| recorder.start());
         // Let some appends complete, so that the gaps have a beginning.
         sleep(LEAD).await;
-        let struck = self.universe.strike(placed.sequencer, Strike::Kill)?;
+        let struck = self.cluster.strike(placed.sequencer, Strike::Kill)?;
         sleep(self.arguments.seconds()).await;
         let counted: Vec<_> = recorders.iter().map(|recorder| recorder.stop(&[])).collect();
         let load_average = load_average();
         crew.settle().await;
-        self.universe.bring_back(struck).await?;
+        self.cluster.bring_back(struck).await?;
         let gaps_us: Vec<u64> = counted.iter().map(|one| one.longest_gap.length().as_micros() as u64).collect();
         Ok(Blow {
             leader: self.leader,
@@ -306,31 +306,31 @@ impl<'a> Bench<'a> {
     async fn arrange(&self) -> Result<Placed, Stop> {
         for _ in 0..TRIES {
             let placed = self.whole().await?;
-            let leads = self.universe.reign(Which::Catalog).await?.leader;
+            let leads = self.cluster.reign(Which::Catalog).await?.leader;
             let is_same = leads == placed.sequencer;
             if placed.sequencer_has_unit() && is_same == (self.leader == Leader::Same) {
                 return Ok(placed);
             }
             // Afterwards another node, which has a unit, is the sequencer, or another node leads.
             let unwanted = if placed.sequencer_has_unit() { leads } else { placed.sequencer };
-            let struck = self.universe.strike(unwanted, Strike::Kill)?;
+            let struck = self.cluster.strike(unwanted, Strike::Kill)?;
             self.caught_up_without(unwanted).await?;
-            self.universe.bring_back(struck).await?;
+            self.cluster.bring_back(struck).await?;
         }
-        let wanted = format!("the catalogue's leader was not {} in {TRIES} tries", self.leader.name());
+        let wanted = format!("the catalog's leader was not {} in {TRIES} tries", self.leader.name());
         Err(sdk::Error::Unavailable(wanted).into())
     }
 
     /// Waits until the log has a sequencer, and the catalog a leader, other than the killed node.
     async fn caught_up_without(&self, dead: u32) -> Result<(), Stop> {
-        let client = Client::connect(self.universe.others(dead))?;
+        let client = Client::connect(self.cluster.others(dead))?;
         let log = client.log(self.log.name());
-        wait_until("the log and the catalogue go on without a node", async || {
+        wait_until("the log and the catalog go on without a node", async || {
             // Only appends detect that a sequencer has failed.
             log.append([""]).await?;
             let statuses = client.status_of_each().await;
             let cohorts = statuses.iter().flatten().flat_map(|status| &status.cohorts);
-            let leads = |cohort: &&sdk::admin::Cohort| cohort.cohort == base::CohortId::CATALOGUE.0;
+            let leads = |cohort: &&sdk::admin::Cohort| cohort.cohort == base::CohortId::CATALOG.0;
             let is_led = cohorts.filter(leads).all(|cohort| cohort.leader.is_some_and(|leader| leader != dead));
             Ok((is_led && log.describe().await?.sequencer != dead).then_some(()))
         })
@@ -339,7 +339,7 @@ impl<'a> Bench<'a> {
 
     /// Waits until all nodes serve, the catalog's replicas have caught up, and the log's chains have all their copies.
     async fn whole(&self) -> Result<Placed, Stop> {
-        self.universe.caught_up(Which::Catalog).await?;
+        self.cluster.caught_up(Which::Catalog).await?;
         // Entries of earlier runs are irrelevant here, but would have to be copied.
         let tail = self.log.tail().await?;
         self.log.trim(tail).await?;

@@ -39,7 +39,7 @@ async fn closed_loops(
         crew.closed_loop(client, &recorder);
     }
     sleep(times.warmup).await;
-    let meter = Meter::begin(bed.universe.servers()?)?;
+    let meter = Meter::begin(bed.cluster.servers()?)?;
     recorder.start();
     sleep(times.measured).await;
     let counted = recorder.stop(&[]);
@@ -60,7 +60,7 @@ pub(super) async fn follow(bed: &Bed, placed: &Placed) -> Result<Figures, Stop> 
     let log = bed.door(placed, 0)?;
     // Establishes the connection.
     log.tail().await?;
-    let meter = Meter::begin(bed.universe.servers()?)?;
+    let meter = Meter::begin(bed.cluster.servers()?)?;
     let began = Instant::now();
     let mut subscription = log.subscribe(placed.filled.start);
     let (mut operations, mut entries) = (0, 0);

@@ -150,7 +150,7 @@ impl Catalog {
         let (stripes, copies) = (stripes.max(1), if copies == 0 { usual } else { copies });
         if copies as usize > nodes.len() {
             let nodes = counted(nodes.len() as u64, "node");
-            return Err(invalid(format!("{copies} copies are asked for, and the universe has {nodes}")));
+            return Err(invalid(format!("{copies} copies are asked for, and the cluster has {nodes}")));
         }
         self.check_ranges((stripes * copies) as usize)?;
         let first = self.next_cohort.0 as usize;

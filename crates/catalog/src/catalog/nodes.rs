@@ -93,7 +93,7 @@ impl Catalog {
             }
             Some(known) if known.standing == Standing::Left => {
                 return Err(Failure::Exists(format!(
-                    "node {number} has left the universe: it comes back with a blank disk and another number"
+                    "node {number} has left the cluster: it comes back with a blank disk and another number"
                 )));
             }
             _ => {}
@@ -143,7 +143,7 @@ impl Catalog {
 
     fn check_registered(&self) -> Result<(), Failure> {
         if self.nodes.is_empty() {
-            return Err(Failure::Unavailable("the universe's first nodes are not registered yet".to_owned()));
+            return Err(Failure::Unavailable("the cluster's first nodes are not registered yet".to_owned()));
         }
         Ok(())
     }

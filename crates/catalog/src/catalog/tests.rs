@@ -157,7 +157,7 @@ fn ranges_are_bounded() {
     let (mut catalog, mut log) = with_nodes(3);
     let keys: Vec<String> = (0..999).map(|number| format!("{number:03}")).collect();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    for number in 0..RANGES_IN_UNIVERSE_MAX / 1_000 {
+    for number in 0..RANGES_IN_CLUSTER_MAX / 1_000 {
         let (outcome, _) = apply(&mut catalog, &mut log, &split(&format!("t{number}"), &keys, 1));
         assert_eq!(outcome, Some(Ok(CatalogResponse::TableCreated { existed: false })));
     }
@@ -272,7 +272,7 @@ fn a_split_has_a_beginning_and_an_end() {
         assert!(matches!(refused, (Some(Err(Failure::Unavailable(_))), None)), "{refused:?}");
     }
     let chunks: Vec<Bytes> = Chunks::of(catalog.snapshot()).collect();
-    let loaded: CatalogSnapshot = load(CohortId::CATALOGUE, &chunks).expect("its own chunks");
+    let loaded: CatalogSnapshot = load(CohortId::CATALOG, &chunks).expect("its own chunks");
     assert!(loaded.into_machine(NoStorage).splits().eq(catalog.splits()));
 
     assert_eq!(apply(&mut catalog, &mut log, &end(3)), (None, None), "that is no split's");

@@ -38,7 +38,7 @@ fn chunks(catalog: &Catalog) -> Vec<Bytes> {
 }
 
 fn loaded(chunks: &[Bytes]) -> Result<Catalog, LoadError> {
-    load::<CatalogSnapshot>(CohortId::CATALOGUE, chunks).map(|snapshot| snapshot.into_machine(NoStorage))
+    load::<CatalogSnapshot>(CohortId::CATALOG, chunks).map(|snapshot| snapshot.into_machine(NoStorage))
 }
 
 #[test]

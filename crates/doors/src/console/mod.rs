@@ -51,7 +51,7 @@ const POLICY: HeaderValue =
     HeaderValue::from_static("default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
 
 /// The whole cluster, as seen by the process that runs the node.
-pub trait Universe: Send + Sync + 'static {
+pub trait Cluster: Send + Sync + 'static {
     /// The status of the cluster as a JSON document. Completes within a bounded time, and costs no more with concurrent
     /// callers.
     fn status(&self) -> impl Future<Output = Arc<str>> + Send;
@@ -61,24 +61,24 @@ pub trait Universe: Send + Sync + 'static {
 struct Behind<G, U> {
     gateway: Arc<G>,
     observer: Arc<Observer>,
-    universe: U,
+    cluster: U,
 }
 
 /// Serves the console on `listener` until `shutdown`, with at most `connections_max` connections (and at most a
 /// built-in limit). Then responses in progress get a short grace period.
-pub async fn serve<G: Gateway, U: Universe>(
+pub async fn serve<G: Gateway, U: Cluster>(
     listener: TcpListener,
     connections_max: usize,
     gateway: Arc<G>,
     observer: Arc<Observer>,
-    universe: U,
+    cluster: U,
     shutdown: impl Future<Output = ()> + Send,
 ) {
-    let routes = routes(Behind { gateway, observer, universe });
+    let routes = routes(Behind { gateway, observer, cluster });
     connections::serve(listener, connections_max, &routes, shutdown).await;
 }
 
-fn routes<G: Gateway, U: Universe>(behind: Behind<G, U>) -> Router {
+fn routes<G: Gateway, U: Cluster>(behind: Behind<G, U>) -> Router {
     let asset = |kind: &'static str, content: &'static str| get(move || async move { answer(kind, content) });
     Router::new()
         .route("/", asset(HTML, PAGE))
@@ -94,11 +94,11 @@ fn routes<G: Gateway, U: Universe>(behind: Behind<G, U>) -> Router {
         .with_state(Arc::new(behind))
 }
 
-async fn status<G: Gateway, U: Universe>(State(behind): State<Arc<Behind<G, U>>>) -> Response {
-    answer(JSON, behind.universe.status().await.to_string())
+async fn status<G: Gateway, U: Cluster>(State(behind): State<Arc<Behind<G, U>>>) -> Response {
+    answer(JSON, behind.cluster.status().await.to_string())
 }
 
-async fn metrics<G: Gateway, U: Universe>(State(behind): State<Arc<Behind<G, U>>>) -> Response {
+async fn metrics<G: Gateway, U: Cluster>(State(behind): State<Arc<Behind<G, U>>>) -> Response {
     match behind.observer.metrics(&*behind.gateway).await {
         Ok(text) => answer(TEXT_FORMAT, text),
         Err(error) => {
@@ -108,7 +108,7 @@ async fn metrics<G: Gateway, U: Universe>(State(behind): State<Arc<Behind<G, U>>
     }
 }
 
-async fn health<G: Gateway, U: Universe>(State(behind): State<Arc<Behind<G, U>>>) -> Response {
+async fn health<G: Gateway, U: Cluster>(State(behind): State<Arc<Behind<G, U>>>) -> Response {
     match observer::status(&*behind.gateway).await {
         Ok(_) => answer(TEXT, "ok"),
         Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, answer(TEXT, format!("{reason}\n"))).into_response(),

@@ -180,7 +180,7 @@ pub(crate) struct Served {
 fn founded() -> doors::Founded {
     let member = base::Member { node: base::NodeId(1), incarnation: base::Incarnation(1) };
     let own = doors::Own { member, format: 1, protocol: 1, peer: String::new(), grpc: String::new() };
-    let genesis = doors::Genesis { universe: base::UniverseId(1), members: vec![member] };
+    let genesis = doors::Genesis { cluster: base::ClusterId(1), members: vec![member] };
     doors::Founded::new(own, genesis)
 }
 

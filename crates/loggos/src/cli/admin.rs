@@ -9,18 +9,18 @@ use sdk::formation;
 use serde_json::{Value, json};
 use terminal::{Output, Stop};
 
-use super::Universe;
+use super::Cluster;
 use super::columns::bytes;
 use super::output::key_field;
 
 mod nodes;
 
-/// What may be done with a universe.
+/// What may be done with a cluster.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Form a new universe of the nodes at `--at`, all of which run on blank disks; done already, it does nothing.
+    /// Form a new cluster of the nodes at `--at`, all of which run on blank disks; done already, it does nothing.
     Form,
-    /// Have a node that runs on a blank disk join the universe at `--at`. Cut short, it is done again; done already, it
+    /// Have a node that runs on a blank disk join the cluster at `--at`. Cut short, it is done again; done already, it
     /// does nothing.
     Join {
         /// Where the node serves gRPC.
@@ -50,38 +50,38 @@ pub(crate) enum Command {
 }
 
 /// Runs a command.
-pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -> Result<(), Stop> {
+pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> Result<(), Stop> {
     match command {
-        Command::Form => form(universe, output).await,
-        Command::Join { newcomer } => nodes::join(universe, output, &newcomer).await,
-        Command::Leave { node } => nodes::leave(universe, output, node).await,
-        Command::Split { table, key } => split(universe, output, table, key).await,
-        Command::Move { table, key, to } => move_range(universe, output, &table, key, &to).await,
+        Command::Form => form(cluster, output).await,
+        Command::Join { newcomer } => nodes::join(cluster, output, &newcomer).await,
+        Command::Leave { node } => nodes::leave(cluster, output, node).await,
+        Command::Split { table, key } => split(cluster, output, table, key).await,
+        Command::Move { table, key, to } => move_range(cluster, output, &table, key, &to).await,
     }
 }
 
-async fn form(universe: &Universe, output: Output) -> Result<(), Stop> {
-    let until = Instant::now() + universe.deadline();
-    let endpoints = if universe.at.is_empty() { universe.default_endpoints()? } else { universe.at.clone() };
-    let genesis = formation::form(&endpoints, universe.deadline()).await?;
+async fn form(cluster: &Cluster, output: Output) -> Result<(), Stop> {
+    let until = Instant::now() + cluster.deadline();
+    let endpoints = if cluster.at.is_empty() { cluster.default_endpoints()? } else { cluster.at.clone() };
+    let genesis = formation::form(&endpoints, cluster.deadline()).await?;
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
-    let served = universe.client_at(endpoints)?.with_deadline(left).list_tables().await;
+    let served = cluster.client_at(endpoints)?.with_deadline(left).list_tables().await;
     if let Err(error) = served {
-        let name = &genesis.universe;
+        let name = &genesis.cluster;
         return Err(
-            sdk::Error::Unavailable(format!("universe {name} is formed, and does not serve yet: {error}")).into()
+            sdk::Error::Unavailable(format!("cluster {name} is formed, and does not serve yet: {error}")).into()
         );
     }
     let nodes: Vec<u32> = genesis.disks.iter().map(|disk| disk.node).collect();
-    output.print(&json!({ "universe": genesis.universe, "nodes": nodes }), || {
+    output.print(&json!({ "cluster": genesis.cluster, "nodes": nodes }), || {
         let names: Vec<String> = nodes.iter().map(u32::to_string).collect();
-        format!("universe {} of nodes {}: it serves", genesis.universe, names.join(", "))
+        format!("cluster {} of nodes {}: it serves", genesis.cluster, names.join(", "))
     })
 }
 
-async fn split(universe: &Universe, output: Output, table: String, key: OsString) -> Result<(), Stop> {
+async fn split(cluster: &Cluster, output: Output, table: String, key: OsString) -> Result<(), Stop> {
     let key = bytes(key);
-    let cohort = universe.client()?.split_range(&table, key.clone()).await?;
+    let cohort = cluster.client()?.split_range(&table, key.clone()).await?;
     let mut object = serde_json::Map::new();
     let (name, at) = key_field(&key);
     object.insert("table".into(), table.clone().into());
@@ -94,9 +94,9 @@ async fn split(universe: &Universe, output: Output, table: String, key: OsString
 /// Polling interval while a range's replicas move.
 const ASKED_AGAIN: Duration = Duration::from_millis(100);
 
-async fn move_range(universe: &Universe, output: Output, table: &str, key: OsString, to: &[u32]) -> Result<(), Stop> {
-    let until = Instant::now() + universe.deadline();
-    let (client, key) = (universe.client()?, bytes(key));
+async fn move_range(cluster: &Cluster, output: Output, table: &str, key: OsString, to: &[u32]) -> Result<(), Stop> {
+    let until = Instant::now() + cluster.deadline();
+    let (client, key) = (cluster.client()?, bytes(key));
     let mut wanted = to.to_vec();
     wanted.sort_unstable();
     let cohort = range_of(&client, table, &key).await?.cohort;

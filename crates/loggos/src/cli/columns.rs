@@ -13,7 +13,7 @@ use terminal::{Durability, Output, Stop};
 
 use super::output::{CellObject, print_rows};
 use super::reads::{self, ReadArguments};
-use super::{Universe, export, load, tables};
+use super::{Cluster, export, load, tables};
 
 /// What may be done with columns. Keys, columns and values are bytes: whatever the shell passes is taken as it is.
 #[derive(Debug, Subcommand)]
@@ -116,8 +116,8 @@ pub(crate) struct ScanArguments {
 }
 
 /// Runs a command.
-pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -> Result<(), Stop> {
-    let client = universe.client()?;
+pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> Result<(), Stop> {
+    let client = cluster.client()?;
     match command {
         Command::Create { table, split_at, replicas, retention, durability } => {
             let split_at = split_at.into_iter().map(bytes).collect();
@@ -158,7 +158,7 @@ pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -
             print_deleted(output, &table, &key, &column)
         }
         Command::Scan(arguments) => scan(&client, output, arguments).await,
-        Command::Load(arguments) => load::run(&universe.streaming_client()?, output, arguments).await,
+        Command::Load(arguments) => load::run(&cluster.streaming_client()?, output, arguments).await,
         Command::Export(arguments) => export::run(&client, output, arguments).await,
     }
 }

@@ -117,7 +117,7 @@ struct Load {
 /// Why a load stops early.
 enum Reason {
     Bad { line: u64, reason: String },
-    Universe(sdk::Error),
+    Cluster(sdk::Error),
     Local(Stop),
 }
 
@@ -160,7 +160,7 @@ impl Load {
                 self.progress.loaded(self.loaded);
             }
             Err(sdk::Error::Invalid(reason)) => self.bad(&Bad { line: landed.line, reason, text: landed.text }),
-            Err(error) => self.stop_for(Reason::Universe(error)),
+            Err(error) => self.stop_for(Reason::Cluster(error)),
         }
     }
 
@@ -176,8 +176,8 @@ impl Load {
 
     /// Keeps the first reason, except that a missing table explains earlier writes of unknown outcome.
     fn stop_for(&mut self, reason: Reason) {
-        let is_gone = matches!(reason, Reason::Universe(sdk::Error::NotFound(_)));
-        if self.stop.is_none() || is_gone && matches!(self.stop, Some(Reason::Universe(_))) {
+        let is_gone = matches!(reason, Reason::Cluster(sdk::Error::NotFound(_)));
+        if self.stop.is_none() || is_gone && matches!(self.stop, Some(Reason::Cluster(_))) {
             self.stop = Some(reason);
         }
     }
@@ -194,7 +194,7 @@ impl Load {
                 return Err(Stop::Invalid { message, at: Some(LoadedUntil { rows, ..at }) });
             }
             Some(Reason::Local(stop)) => return Err(stop),
-            Some(Reason::Universe(error)) => return Err(Stop::LoadCutShort { error, rows }),
+            Some(Reason::Cluster(error)) => return Err(Stop::LoadCutShort { error, rows }),
             Some(Reason::Bad { line, reason }) => {
                 let message = format!("line {line}: {reason}; {} loaded", counted(rows, "row"));
                 return Err(Stop::Invalid { message, at: Some(LoadedUntil { line, rows }) });

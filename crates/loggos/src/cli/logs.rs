@@ -15,7 +15,7 @@ use serde_json::json;
 use sharedlog::validate::new_log_name;
 use terminal::{Output, Stop};
 
-use super::Universe;
+use super::Cluster;
 
 /// What may be done with shared logs. Records are bytes: they are taken as they are.
 #[derive(Debug, Subcommand)]
@@ -93,23 +93,23 @@ impl Command {
 
 /// Runs a command. If the log does not exist, the error says how to create it; if it is unavailable, the error says
 /// which of its nodes do not respond.
-pub(crate) async fn run(universe: &Universe, output: Output, command: Command) -> Result<(), Stop> {
-    let Some(name) = command.log().map(str::to_owned) else { return done(universe, output, command).await };
-    match done(universe, output, command).await {
-        Err(Stop::Universe(sdk::Error::NotFound(why))) => Err(Stop::NotFound(match new_log_name(&name) {
+pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> Result<(), Stop> {
+    let Some(name) = command.log().map(str::to_owned) else { return done(cluster, output, command).await };
+    match done(cluster, output, command).await {
+        Err(Stop::Cluster(sdk::Error::NotFound(why))) => Err(Stop::NotFound(match new_log_name(&name) {
             Ok(()) => format!("{why}; create it with: loggos log create {name}"),
             Err(refusal) => format!("{why}, and there can be none: {refusal}"),
         })),
-        Err(Stop::Universe(error)) => Err(silence::explained(universe, &name, error).await.into()),
+        Err(Stop::Cluster(error)) => Err(silence::explained(cluster, &name, error).await.into()),
         Err(Stop::AppendCutShort { error, appended }) => {
-            Err(Stop::AppendCutShort { error: silence::explained(universe, &name, error).await, appended })
+            Err(Stop::AppendCutShort { error: silence::explained(cluster, &name, error).await, appended })
         }
         done => done,
     }
 }
 
-async fn done(universe: &Universe, output: Output, command: Command) -> Result<(), Stop> {
-    let client = universe.client()?;
+async fn done(cluster: &Cluster, output: Output, command: Command) -> Result<(), Stop> {
+    let client = cluster.client()?;
     match command {
         Command::Create { name, stripes, copies } => {
             let wanted = NewLog { stripes: stripes.unwrap_or(0), copies: copies.unwrap_or(0) };
@@ -118,14 +118,14 @@ async fn done(universe: &Universe, output: Output, command: Command) -> Result<(
             output.print(&json!({ "log": name, "existed": existed }), || format!("log {name} {what}"))
         }
         Command::List => list(&client, output).await,
-        Command::Info { name } => info::run(universe, &client.log(name), output).await,
+        Command::Info { name } => info::run(cluster, &client.log(name), output).await,
         Command::Append(arguments) => append::run(&client, output, arguments).await,
         Command::Read { name, position, to } => read::run(&client.log(name), output, position, to).await,
         Command::Tail { name, follow: false, .. } => {
             let tail = client.log(&name).tail().await?;
             output.print(&json!({ "log": name, "tail": tail }), || tail.to_string())
         }
-        Command::Tail { name, follow: true, from } => follow::run(universe, &client.log(name), output, from).await,
+        Command::Tail { name, follow: true, from } => follow::run(cluster, &client.log(name), output, from).await,
         Command::Trim { name, position, only: true } => trim::one(&client.log(name), output, position).await,
         Command::Trim { name, position, only: false } => trim::below(&client.log(name), output, position).await,
     }

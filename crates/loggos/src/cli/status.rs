@@ -3,21 +3,21 @@
 use sdk::admin::{Cohort, ZooKeeper};
 use terminal::{Output, Stop, Table};
 
-use super::Universe;
+use super::Cluster;
 use super::tables::MAY_BE_LOST;
 use crate::view::{Node, View, lag, lsn, not_asked, owner};
 
 /// Queries the nodes and prints the result.
-pub(crate) async fn run(universe: &Universe, output: Output) -> Result<(), Stop> {
-    print(&look(universe).await?, output)
+pub(crate) async fn run(cluster: &Cluster, output: Output) -> Result<(), Stop> {
+    print(&look(cluster).await?, output)
 }
 
 /// The combined view of all nodes that respond.
-pub(super) async fn look(universe: &Universe) -> Result<View, Stop> {
+pub(super) async fn look(cluster: &Cluster) -> Result<View, Stop> {
     let mut answers = Vec::new();
     let mut last_error = None;
-    let asked = universe.endpoints()?;
-    for answer in universe.client_at(asked.clone())?.status_of_each().await {
+    let asked = cluster.endpoints()?;
+    for answer in cluster.client_at(asked.clone())?.status_of_each().await {
         match answer {
             Ok(answer) => answers.push(answer),
             Err(error) => last_error = Some(error),
@@ -29,7 +29,7 @@ pub(super) async fn look(universe: &Universe) -> Result<View, Stop> {
     let mut others = not_asked(&answers);
     others.retain(|address| !asked.contains(address));
     if !others.is_empty() {
-        answers.extend(universe.client_at(others)?.status_of_each().await.into_iter().flatten());
+        answers.extend(cluster.client_at(others)?.status_of_each().await.into_iter().flatten());
     }
     Ok(View::of(&answers))
 }

@@ -4,7 +4,7 @@
 //! ```toml
 //! node = 1                              # this node's number, 1 to 65535
 //! data = "loggos-data/node-1"           # its directory
-//! universe = "0f…"                      # optional: refuse data of any other universe; 32 hexadecimal digits
+//! cluster = "0f…"                      # optional: refuse data of any other cluster; 32 hexadecimal digits
 //!
 //! [listen]
 //! peers = "127.0.0.1:7101"              # for the other nodes
@@ -40,7 +40,7 @@ pub(crate) struct Config {
     pub(crate) data: PathBuf,
     /// The cluster that the data must belong to: 32 hexadecimal digits. Not checked if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) universe: Option<String>,
+    pub(crate) cluster: Option<String>,
     /// Allows addresses beyond this machine, without encryption or authentication. Default: false.
     #[serde(default)]
     pub(crate) insecure_plaintext: bool,
@@ -208,10 +208,10 @@ impl Config {
             Self::check_listen("listen.zookeeper", zookeeper, insecure)?;
         }
         self.zookeeper.check()?;
-        if let Some(universe) = &self.universe
-            && (universe.len() != 32 || !universe.bytes().all(|digit| digit.is_ascii_hexdigit()))
+        if let Some(cluster) = &self.cluster
+            && (cluster.len() != 32 || !cluster.bytes().all(|digit| digit.is_ascii_hexdigit()))
         {
-            return refuse("universe", format!("{universe:?} is not 32 hexadecimal digits"));
+            return refuse("cluster", format!("{cluster:?} is not 32 hexadecimal digits"));
         }
         for (place, peer) in self.peers.iter().enumerate() {
             range("peers.node", u64::from(peer.node), 1, 65_535)?;
@@ -402,7 +402,7 @@ mod tests {
         assert!(tuned("commit_period_ms = 0").unwrap_err().contains("1 to 15000"));
         assert!(tuned("client_memory_bytes = 1048576").unwrap_err().contains("67108864"));
         assert!(tuned("commit_period_ms = 15000\npiggyback_commits = false").is_ok());
-        assert!(refusal("node = 1", "node = 1\nuniverse = \"xyz\"").contains("32 hexadecimal"));
+        assert!(refusal("node = 1", "node = 1\ncluster = \"xyz\"").contains("32 hexadecimal"));
         let twice = "[[peers]]\nnode = 2\naddress = \"127.0.0.1:1\"\ngrpc = \"127.0.0.1:2\"\n".repeat(2);
         assert!(read(&format!("{GOOD}{twice}")).unwrap_err().contains("twice"));
     }

@@ -44,8 +44,8 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
     tracing::info!(
         node = %own.node, disk = format_args!("{:x}", own.incarnation.0), peers = address, grpc = %config.listen.grpc,
         "the disk is blank: waits to be formed (`loggos admin form --at HOST:PORT,...` names the gRPC doors of all nodes of \
-         the new universe) or to join (`loggos admin join HOST:PORT --at ...` names this node's gRPC door, and those of the \
-         universe). If it held a node's data, that is lost: it can't be formed once more as the same disk"
+         the new cluster) or to join (`loggos admin join HOST:PORT --at ...` names this node's gRPC door, and those of the \
+         cluster). If it held a node's data, that is lost: it can't be formed once more as the same disk"
     );
     let registry = prometheus::Registry::new();
     let observer = Arc::new(Observer::new(registry, None).map_err(io::Error::other)?);
@@ -62,7 +62,7 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
                 _ = interrupted.recv() => {}
             }
         };
-        doors::serve(listener, places, memory, Arc::new(NoUniverse), Arc::new(newcomer), observer, end)
+        doors::serve(listener, places, memory, Arc::new(NoCluster), Arc::new(newcomer), observer, end)
             .await
             .map_err(io::Error::other)
     })?;
@@ -122,7 +122,7 @@ impl Newcomer {
         }
         self.format(identity)?;
         let genesis = genesis_of(identity);
-        tracing::info!(universe = %identity.universe, joined = !identity.hosts.is_empty(), "formed");
+        tracing::info!(cluster = %identity.cluster, joined = !identity.hosts.is_empty(), "formed");
         *formed = Some(genesis.clone());
         self.formed.send_replace(true);
         Ok(genesis)
@@ -140,16 +140,16 @@ impl Founding for Newcomer {
     }
 
     fn form(&self, members: Vec<Member>) -> Result<Genesis, Failure> {
-        let (universe, Member { node, incarnation }) = (store::blank::universe_of(&members), self.own.member);
-        let identity = Identity { universe, node, incarnation, members: members.clone(), hosts: Vec::new() };
+        let (cluster, Member { node, incarnation }) = (store::blank::cluster_of(&members), self.own.member);
+        let identity = Identity { cluster, node, incarnation, members: members.clone(), hosts: Vec::new() };
         self.found(&identity, |founded| founded.form(members))
     }
 
     fn join(&self, invitation: Invitation) -> Result<Genesis, Failure> {
         let Member { node, incarnation } = self.own.member;
         let hosts = invitation.hosts.iter().map(|(member, peer)| Host { member: *member, peer: peer.clone() });
-        let (universe, hosts) = (invitation.universe, hosts.collect());
-        let identity = Identity { universe, node, incarnation, members: Vec::new(), hosts };
+        let (cluster, hosts) = (invitation.cluster, hosts.collect());
+        let identity = Identity { cluster, node, incarnation, members: Vec::new(), hosts };
         self.found(&identity, |founded| founded.join(invitation))
     }
 }
@@ -161,7 +161,7 @@ pub(crate) fn founded(config: &Config, identity: &Identity) -> Founded {
 }
 
 fn genesis_of(identity: &Identity) -> Genesis {
-    Genesis { universe: identity.universe, members: identity.known().collect() }
+    Genesis { cluster: identity.cluster, members: identity.known().collect() }
 }
 
 fn of_itself(config: &Config, member: Member) -> Own {
@@ -171,9 +171,9 @@ fn of_itself(config: &Config, member: Member) -> Own {
 }
 
 /// The backend of the other services of a node with a blank disk.
-struct NoUniverse;
+struct NoCluster;
 
-impl Gateway for NoUniverse {
+impl Gateway for NoCluster {
     async fn submit(&self, _: Request, _: Duration, _: Held) -> Outcome {
         Err(blank())
     }

@@ -14,7 +14,7 @@
 use std::os::fd::AsFd;
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{Boot, Incarnation, NodeId, UniverseId};
+use base::{Boot, ClusterId, Incarnation, NodeId};
 use bytes::Bytes;
 use node::message::Message;
 
@@ -58,7 +58,7 @@ pub(crate) enum FrameError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) version: u32,
-    pub(crate) universe: UniverseId,
+    pub(crate) cluster: ClusterId,
     pub(crate) node: NodeId,
     pub(crate) incarnation: Incarnation,
     pub(crate) boot: Boot,
@@ -73,7 +73,7 @@ pub(crate) enum RefusalKind {
     /// Another protocol version.
     Version,
     /// A node of another cluster.
-    Universe,
+    Cluster,
     /// Intended for another node: an address is wrong.
     Recipient,
     /// The node, or the disk under its number, is not a member (guarantee 6).
@@ -88,7 +88,7 @@ pub(crate) enum RefusalKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) kind: RefusalKind,
-    pub(crate) universe: UniverseId,
+    pub(crate) cluster: ClusterId,
     pub(crate) node: NodeId,
     pub(crate) incarnation: Incarnation,
     pub(crate) reason: String,
@@ -129,7 +129,7 @@ impl Hello {
         framed(out, HELLO, |out| {
             out.u64(MAGIC);
             out.u32(self.version);
-            out.u128(self.universe.0);
+            out.u128(self.cluster.0);
             out.u32(self.node.0);
             out.u64(self.incarnation.0);
             out.u64(self.boot.0);
@@ -144,7 +144,7 @@ impl Hello {
         }
         let mut hello = Self {
             version: input.u32()?,
-            universe: UniverseId(input.u128()?),
+            cluster: ClusterId(input.u128()?),
             node: NodeId(input.u32()?),
             incarnation: Incarnation(input.u64()?),
             boot: Boot(input.u64()?),
@@ -166,7 +166,7 @@ impl Refusal {
         framed(out, REFUSAL, |out| {
             out.u64(MAGIC);
             out.u8(self.kind.tag());
-            out.u128(self.universe.0);
+            out.u128(self.cluster.0);
             out.u32(self.node.0);
             out.u64(self.incarnation.0);
             out.bytes(self.reason.as_bytes());
@@ -179,7 +179,7 @@ impl Refusal {
         }
         Ok(Self {
             kind: RefusalKind::from_tag(input.u8()?)?,
-            universe: UniverseId(input.u128()?),
+            cluster: ClusterId(input.u128()?),
             node: NodeId(input.u32()?),
             incarnation: Incarnation(input.u64()?),
             reason: String::from_utf8_lossy(&input.bytes()?).into_owned(),
@@ -189,12 +189,12 @@ impl Refusal {
 
 impl RefusalKind {
     const ALL: [Self; 6] =
-        [Self::Version, Self::Universe, Self::Recipient, Self::NotMember, Self::EarlierBoot, Self::Left];
+        [Self::Version, Self::Cluster, Self::Recipient, Self::NotMember, Self::EarlierBoot, Self::Left];
 
     fn tag(self) -> u8 {
         match self {
             Self::Version => 1,
-            Self::Universe => 2,
+            Self::Cluster => 2,
             Self::Recipient => 3,
             Self::NotMember => 4,
             Self::EarlierBoot => 5,

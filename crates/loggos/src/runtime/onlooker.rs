@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use doors::console::Universe;
+use doors::console::Cluster;
 use sdk::Client;
 use sdk::admin::StatusResponse;
 use tokio::sync::Mutex;
@@ -67,7 +67,7 @@ async fn ask(clients: impl Iterator<Item = Client>) -> Vec<StatusResponse> {
     asked.join_all().await.into_iter().flatten().collect()
 }
 
-impl Universe for Onlooker {
+impl Cluster for Onlooker {
     async fn status(&self) -> Arc<str> {
         let mut last = self.last.lock().await;
         if let Some((at, document)) = &*last

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     fn parcel(to: u32) -> Parcel {
-        let (request, cohort) = (0, base::CohortId::CATALOGUE);
+        let (request, cohort) = (0, base::CohortId::CATALOG);
         Parcel { to: NodeId(to), message: Message::NotLeader { request, cohort, leader: None }, valid_until: None }
     }
 

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Member, NodeId, UniverseId};
+use base::{ClusterId, Member, NodeId};
 use mio::{Poll, Waker};
 use node::{Node, NodeConfig, Replays};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -56,15 +56,15 @@ pub(crate) enum StartError {
     #[error("{0}")]
     Claim(#[from] ClaimError),
     #[error(
-        "no node of a universe in {0}: it was never formatted, or its data is lost. It is not formatted now, since a \
+        "no node of a cluster in {0}: it was never formatted, or its data is lost. It is not formatted now, since a \
          blank disk under a known name would have forgotten what that node promised; with a configuration that names no \
-         universe it would wait to be formed as another disk's"
+         cluster it would wait to be formed as another disk's"
     )]
     Blank(PathBuf),
     #[error("{directory} holds node {found}, the configuration is for node {wanted}")]
     OtherNode { directory: PathBuf, found: NodeId, wanted: u32 },
-    #[error("{directory} holds data of universe {found}, the configuration is for universe {wanted}")]
-    OtherUniverse { directory: PathBuf, found: UniverseId, wanted: String },
+    #[error("{directory} holds data of cluster {found}, the configuration is for cluster {wanted}")]
+    OtherCluster { directory: PathBuf, found: ClusterId, wanted: String },
     #[error("{directory}: {error}")]
     Store { directory: PathBuf, error: StoreError },
     #[error("{0}")]
@@ -173,19 +173,19 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
     let own = Member { node: identity.node, incarnation: identity.incarnation };
     tracing::info!(
         node = %own.node, incarnation = format_args!("{:x}", own.incarnation.0), boot = %recovered.boot,
-        universe = %identity.universe, records = recovered.records.records(), peers = %config.listen.peers,
+        cluster = %identity.cluster, records = recovered.records.records(), peers = %config.listen.peers,
         grpc = %config.listen.grpc, http = config.listen.http.map(tracing::field::display), pid = std::process::id(),
         "starting"
     );
 
     for node in without_address(config, &identity) {
-        tracing::warn!(%node, "the configuration names no address of a node that the universe was formed with");
+        tracing::warn!(%node, "the configuration names no address of a node that the cluster was formed with");
     }
     let poll = Poll::new()?;
     let inbox = Arc::new(Inbox::new(Waker::new(poll.registry(), INBOX)?));
     let answers = Arc::new(Answers::default());
     let hello = handshake::Identity {
-        universe: identity.universe,
+        cluster: identity.cluster,
         member: own,
         boot: recovered.boot,
         address: config.own_addresses().0.to_string(),
@@ -235,7 +235,7 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
 fn is_blank(config: &Config, files: &OsFiles) -> Result<bool, StartError> {
     let found = store::identity::read(files);
     let found = found.map_err(|error| StartError::Store { directory: config.data.clone(), error })?;
-    Ok(found.is_none() && config.universe.is_none())
+    Ok(found.is_none() && config.cluster.is_none())
 }
 
 /// Checks the identity of the data before anything is changed.
@@ -249,9 +249,9 @@ fn check_identity(config: &Config, files: &OsFiles) -> Result<Identity, StartErr
     if identity.node.0 != config.node {
         return Err(StartError::OtherNode { directory, found: identity.node, wanted: config.node });
     }
-    match &config.universe {
-        Some(wanted) if *wanted.to_ascii_lowercase() != identity.universe.to_string() => {
-            Err(StartError::OtherUniverse { directory, found: identity.universe, wanted: wanted.clone() })
+    match &config.cluster {
+        Some(wanted) if *wanted.to_ascii_lowercase() != identity.cluster.to_string() => {
+            Err(StartError::OtherCluster { directory, found: identity.cluster, wanted: wanted.clone() })
         }
         _ => Ok(identity),
     }

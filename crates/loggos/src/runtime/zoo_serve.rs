@@ -189,7 +189,7 @@ fn config(zoo_cfg: &ZooCfg, data_dir: &Path, ensemble: &Ensemble, options: &Opti
     Config {
         node: ensemble.node,
         data: data_dir.join(DIRECTORY),
-        universe: None,
+        cluster: None,
         insecure_plaintext: options.insecure_plaintext,
         listen,
         peers: ensemble.members.iter().map(peer).collect(),
@@ -254,7 +254,7 @@ fn form(endpoints: &[String]) {
     loop {
         match runtime.block_on(sdk::formation::form(endpoints, FORMING)) {
             Ok(genesis) => {
-                tracing::info!(universe = %genesis.universe, "formed");
+                tracing::info!(cluster = %genesis.cluster, "formed");
                 return;
             }
             Err(error @ sdk::Error::Unavailable(_)) => {

@@ -76,7 +76,7 @@ fn name(cohort: &Cohort) -> String {
     match (cohort.log.as_deref(), &*cohort.table) {
         (Some(""), _) => format!("log unit {}", cohort.cohort),
         (Some(log), _) => format!("unit {} of log {log}", cohort.cohort),
-        (None, "") => "the catalogue".to_owned(),
+        (None, "") => "the catalog".to_owned(),
         (None, table) if range == KeyRange::all() => format!("table {table}"),
         (None, table) => format!("range {range} of table {table}"),
     }
@@ -120,9 +120,9 @@ mod tests {
         full[2].troubles = vec!["its disk is full".to_owned()];
         check(&View::of(&full), Health::Degraded, &["node 3: its disk is full"]);
         let mut thin = all;
-        thin[1].universe_troubles = vec!["log l has 1 copy".to_owned()];
+        thin[1].cluster_troubles = vec!["log l has 1 copy".to_owned()];
         check(&View::of(&thin), Health::Degraded, &["log l has 1 copy"]);
-        thin[1].universe_failures = vec!["log m is out of reach".to_owned()];
+        thin[1].cluster_failures = vec!["log m is out of reach".to_owned()];
         check(&View::of(&thin), Health::Unavailable, &["log m is out of reach", "log l has 1 copy"]);
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn answer(node: u32, epoch: u64, leader: u32, replicas: Vec<Replica>)
     let rates = Cohort { writes_per_second, reads_per_second, ..Cohort::default() };
     let cohort = Cohort { cohort: 2, table, leader, epoch, replicas, start, end, ..rates };
     let (http, activity) = (format!("h:80{node}"), None);
-    let (troubles, universe_troubles, universe_failures) = (Vec::new(), Vec::new(), Vec::new());
+    let (troubles, cluster_troubles, cluster_failures) = (Vec::new(), Vec::new(), Vec::new());
     let cohorts = vec![cohort];
     StatusResponse {
         node,
@@ -32,8 +32,8 @@ pub(super) fn answer(node: u32, epoch: u64, leader: u32, replicas: Vec<Replica>)
         http,
         activity,
         troubles,
-        universe_troubles,
-        universe_failures,
+        cluster_troubles,
+        cluster_failures,
         zookeeper: None,
     }
 }
@@ -90,12 +90,12 @@ fn zookeeper_endpoints_are_part_of_their_nodes() {
 }
 
 #[test]
-fn a_log_unit_is_no_part_of_the_catalogue() {
+fn a_log_unit_is_no_part_of_the_catalog() {
     let told = |table: &str, log: Option<&str>| {
         let cohort = Cohort { table: table.into(), log: log.map(str::to_owned), ..Cohort::default() };
         (cohort_object(&cohort)["kind"].clone(), cohort_object(&cohort)["log"].clone(), owner(&cohort))
     };
-    assert_eq!(told("", None), (json!("catalogue"), Value::Null, "(catalogue)".to_owned()));
+    assert_eq!(told("", None), (json!("catalog"), Value::Null, "(catalog)".to_owned()));
     assert_eq!(told("t", None), (json!("table"), Value::Null, "t".to_owned()));
     assert_eq!(told("", Some("l")), (json!("log unit"), json!("l"), "(log l)".to_owned()));
     assert_eq!(told("", Some("")), (json!("log unit"), json!(""), "(log unit)".to_owned()));

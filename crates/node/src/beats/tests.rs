@@ -6,13 +6,13 @@ use replication::grace;
 use super::*;
 use crate::contract::Event;
 use crate::request::Request;
-use crate::testing::{Bench, Universe, split_at};
+use crate::testing::{Bench, Cluster, split_at};
 
-impl Universe {
+impl Cluster {
     /// A cluster with a table of six ranges, after an idle period.
     fn at_rest() -> Self {
-        let mut universe = Self::start();
-        universe.pass(Duration::from_millis(2_000));
+        let mut cluster = Self::start();
+        cluster.pass(Duration::from_millis(2_000));
         let (split_at, retention) = (split_at(&["b", "c", "d", "e", "f"]), Duration::ZERO);
         let create = Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
             name: "t".into(),
@@ -22,10 +22,10 @@ impl Universe {
             retention,
             durability: None,
         }));
-        universe.nodes[0].ask(1, create);
-        universe.pass(Duration::from_millis(3_000));
-        universe.seen.clear();
-        universe
+        cluster.nodes[0].ask(1, create);
+        cluster.pass(Duration::from_millis(3_000));
+        cluster.seen.clear();
+        cluster
     }
 
     /// Number of cohorts with a leader that may read.
@@ -44,45 +44,45 @@ impl Universe {
 
 #[test]
 fn what_rests_is_kept_by_one_message_for_each_pair_of_nodes() {
-    let mut universe = Universe::at_rest();
-    universe.pass(Duration::from_millis(1_000));
-    assert_eq!((universe.readable(), universe.messages_of_cohorts()), (7, 0));
-    let beats = universe.seen.iter().filter(|(_, _, message)| matches!(message, Message::Beat { .. }));
+    let mut cluster = Cluster::at_rest();
+    cluster.pass(Duration::from_millis(1_000));
+    assert_eq!((cluster.readable(), cluster.messages_of_cohorts()), (7, 0));
+    let beats = cluster.seen.iter().filter(|(_, _, message)| matches!(message, Message::Beat { .. }));
     let pairs: BTreeSet<(NodeId, NodeId)> = beats.clone().map(|(from, to, _)| (*from, *to)).collect();
     assert!(beats.clone().count() <= 10 * pairs.len(), "one in a heartbeat interval");
     assert!(beats.clone().all(|(_, _, message)| matches!(message, Message::Beat { cohorts: None, .. })));
-    assert_eq!(universe.seen.len(), 2 * beats.count(), "each has an answer, and there is nothing else");
+    assert_eq!(cluster.seen.len(), 2 * beats.count(), "each has an answer, and there is nothing else");
 }
 
 #[test]
 fn a_node_that_falls_silent_is_asked_by_every_cohort_and_comes_to_rest_again() {
-    let mut universe = Universe::at_rest();
-    universe.cut_off = Some(NodeId(3));
-    universe.pass(Duration::from_millis(2_000));
-    assert_eq!(universe.readable(), 7, "two nodes are a majority");
-    assert!(universe.nodes[2].node.replicas().all(|(_, cohort, _)| !cohort.leads()), "a leader without votes leaves");
-    universe.cut_off = None;
-    universe.pass(Duration::from_millis(2_000));
-    universe.seen.clear();
-    universe.pass(Duration::from_millis(500));
-    assert_eq!((universe.readable(), universe.messages_of_cohorts()), (7, 0));
+    let mut cluster = Cluster::at_rest();
+    cluster.cut_off = Some(NodeId(3));
+    cluster.pass(Duration::from_millis(2_000));
+    assert_eq!(cluster.readable(), 7, "two nodes are a majority");
+    assert!(cluster.nodes[2].node.replicas().all(|(_, cohort, _)| !cohort.leads()), "a leader without votes leaves");
+    cluster.cut_off = None;
+    cluster.pass(Duration::from_millis(2_000));
+    cluster.seen.clear();
+    cluster.pass(Duration::from_millis(500));
+    assert_eq!((cluster.readable(), cluster.messages_of_cohorts()), (7, 0));
 }
 
 #[test]
 fn a_list_that_is_lost_is_told_again() {
-    let mut universe = Universe::at_rest();
-    for bench in &mut universe.nodes {
+    let mut cluster = Cluster::at_rest();
+    for bench in &mut cluster.nodes {
         bench.node.beats.heard.clear();
     }
-    universe.pass(Duration::from_millis(1_000));
-    assert_eq!((universe.readable(), universe.messages_of_cohorts()), (7, 0));
+    cluster.pass(Duration::from_millis(1_000));
+    assert_eq!((cluster.readable(), cluster.messages_of_cohorts()), (7, 0));
 }
 
 /// A follower does not vouch for a cohort whose listed state differs from its own.
 #[test]
 fn nothing_is_vouched_for_that_is_not_as_the_list_says() {
-    let mut universe = Universe::at_rest();
-    let (leader, id, rest) = universe
+    let mut cluster = Cluster::at_rest();
+    let (leader, id, rest) = cluster
         .nodes
         .iter()
         .find_map(|bench| {
@@ -90,7 +90,7 @@ fn nothing_is_vouched_for_that_is_not_as_the_list_says() {
             told.resting.first_key_value().map(|(id, rest)| (bench.node.me().node, *id, *rest))
         })
         .expect("somebody leads something");
-    let bench = &mut universe.nodes[2];
+    let bench = &mut cluster.nodes[2];
     let earlier = Rest { epoch: Epoch(rest.epoch.0 - 1), ..rest };
     let shorter = Rest { last: base::Lsn { sequence: rest.last.sequence.previous(), ..rest.last }, ..rest };
     for (list, rest) in [(900, earlier), (901, shorter)] {
@@ -107,11 +107,11 @@ fn nothing_is_vouched_for_that_is_not_as_the_list_says() {
 /// A lease from a beat starts at the send time of the beat, and only in the listed epoch.
 #[test]
 fn a_lease_counts_from_the_beat() {
-    let mut universe = Universe::at_rest();
+    let mut cluster = Cluster::at_rest();
     let leader =
-        universe.nodes.iter().position(|bench| bench.node.beats.told.values().any(|told| !told.resting.is_empty()));
+        cluster.nodes.iter().position(|bench| bench.node.beats.told.values().any(|told| !told.resting.is_empty()));
     let leader = leader.expect("somebody leads something");
-    let bench = &mut universe.nodes[leader];
+    let bench = &mut cluster.nodes[leader];
     let lease = bench.node.config.timing.lease;
     let sent = bench.now.monotonic;
     let (peer, list) = {
@@ -134,26 +134,25 @@ fn ages_at_rest_come_with_the_beats() {
     let ages = |bench: &Bench| -> Vec<Option<Duration>> {
         bench.node.replicas().map(|(_, cohort, _)| cohort.freshness().age(bench.now.monotonic)).collect()
     };
-    let mut universe = Universe::at_rest();
-    universe.pass(Duration::from_millis(3_000));
-    assert_eq!(universe.messages_of_cohorts(), 0);
-    let rested: Vec<_> = universe.nodes.iter().flat_map(ages).collect();
+    let mut cluster = Cluster::at_rest();
+    cluster.pass(Duration::from_millis(3_000));
+    assert_eq!(cluster.messages_of_cohorts(), 0);
+    let rested: Vec<_> = cluster.nodes.iter().flat_map(ages).collect();
     let is_young = |age: &Option<Duration>| age.is_some_and(|age| age < Duration::from_millis(250));
     assert!(rested.len() == 21 && rested.iter().all(is_young), "{rested:?}");
 
-    universe.cut_off = Some(NodeId(3));
-    universe.pass(Duration::from_millis(1_000));
-    let grown = ages(&universe.nodes[2]);
+    cluster.cut_off = Some(NodeId(3));
+    cluster.pass(Duration::from_millis(1_000));
+    let grown = ages(&cluster.nodes[2]);
     assert!(grown.iter().all(|age| *age > Some(Duration::from_millis(500))), "{grown:?}");
 }
 
 /// A leader reports staleness only for cohorts of the same list, and only if it holds their lease.
 #[test]
 fn no_age_is_told_of_what_is_not_leased() {
-    let mut universe = Universe::at_rest();
-    let leader =
-        universe.nodes.iter().position(|bench| bench.node.beats.told.values().any(|told| told.heard.is_some()));
-    let bench = &mut universe.nodes[leader.expect("somebody leads something")];
+    let mut cluster = Cluster::at_rest();
+    let leader = cluster.nodes.iter().position(|bench| bench.node.beats.told.values().any(|told| told.heard.is_some()));
+    let bench = &mut cluster.nodes[leader.expect("somebody leads something")];
     let told = bench.node.beats.told.iter().find(|(_, told)| told.heard.is_some());
     let (peer, list) =
         told.map(|(peer, told)| (*peer, told.lists.back().expect("it has beaten").0)).expect("it was found");

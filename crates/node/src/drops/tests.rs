@@ -79,13 +79,13 @@ fn a_dropped_table_is_unknown_and_its_name_is_free() {
         Ok(Response::Tablet(TableResponse::Row(Vec::new()))),
         "nothing of the old one shows"
     );
-    assert!(bench.node.replicas.keys().eq(&[CohortId::CATALOGUE, CohortId(4)]));
+    assert!(bench.node.replicas.keys().eq(&[CohortId::CATALOG, CohortId(4)]));
 }
 
 /// If a manifest omitted the promises of a dropped cohort before the catalog's own checkpoint reflects the drop, a
 /// restart would create that cohort anew.
 #[test]
-fn promises_are_forgotten_after_the_catalogues_checkpoint_and_not_before() {
+fn promises_are_forgotten_after_the_catalogs_checkpoint_and_not_before() {
     let mut bench = alone();
     bench.ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
     bench.pass(Duration::from_millis(1_000));
@@ -94,13 +94,13 @@ fn promises_are_forgotten_after_the_catalogues_checkpoint_and_not_before() {
     assert!(cohorts.contains_key(&FIRST) && cohorts.contains_key(&SECOND) && gone.is_empty());
 
     bench.manifests.clear();
-    let dropped_at = bench.node.catalogue().last_applied();
+    let dropped_at = bench.node.catalog().last_applied();
     // The checkpoint requested by the drop is written.
-    let (cohort, flushed) = (CohortId::CATALOGUE, None);
+    let (cohort, flushed) = (CohortId::CATALOG, None);
     let (checkpoint, ..) = bench.node.replicas[&cohort].on_disk.writing.clone().expect("it is wanted at once");
     bench.step(crate::contract::Event::CheckpointWritten { cohort, checkpoint, bytes: 1, flushed });
     let (cohorts, gone) = bench.manifests.last().expect("the checkpoint is named").clone();
-    let named = cohorts[&CohortId::CATALOGUE].checkpoint;
+    let named = cohorts[&CohortId::CATALOG].checkpoint;
     assert!(matches!(named, Some(CheckpointRef { lsn, .. }) if lsn == dropped_at), "{named:?}");
     assert!(!cohorts.contains_key(&FIRST) && !cohorts.contains_key(&SECOND));
     assert_eq!(gone, BTreeSet::from([FIRST, SECOND]));
@@ -116,13 +116,13 @@ fn a_restart_begins_nothing_of_a_dropped_table() {
     let (cohorts, _) = bench.manifests.last().expect("promises were made").clone();
     let mut recovered = empty(1, 1);
     recovered.boot = base::Boot(2);
-    let state = &bench.node.replicas[&CohortId::CATALOGUE].state;
-    recovered.checkpoints.insert(CohortId::CATALOGUE, state.snapshot().chunks().collect());
+    let state = &bench.node.replicas[&CohortId::CATALOG].state;
+    recovered.checkpoints.insert(CohortId::CATALOG, state.snapshot().chunks().collect());
     recovered.records = bench.appended.clone();
     recovered.cohorts = cohorts;
     assert!(recovered.records.iter().any(|record| record.cohort == FIRST) && !recovered.cohorts.contains_key(&FIRST));
     let again = Bench::start(recovered);
-    assert!(again.node.replicas.keys().eq(&[CohortId::CATALOGUE]) && again.node.hosting.dormant.is_empty());
+    assert!(again.node.replicas.keys().eq(&[CohortId::CATALOG]) && again.node.hosting.dormant.is_empty());
     assert_eq!(again.manifests.last().expect("it is said").1, BTreeSet::from([FIRST, SECOND]));
 }
 
@@ -173,7 +173,7 @@ fn the_tables_of_a_dropped_table_go_with_its_promises() {
     assert!(!bench.node.replicas.contains_key(&FIRST));
     assert_eq!((bench.manifests.last().expect("one").0[&FIRST].tables.len(), tables(&bench)), (1, 1));
 
-    let (cohort, flushed) = (CohortId::CATALOGUE, None);
+    let (cohort, flushed) = (CohortId::CATALOG, None);
     let (checkpoint, ..) = bench.node.replicas[&cohort].on_disk.writing.clone().expect("it is wanted at once");
     bench.step(crate::contract::Event::CheckpointWritten { cohort, checkpoint, bytes: 1, flushed });
     assert!(!bench.manifests.last().expect("one").0.contains_key(&FIRST));

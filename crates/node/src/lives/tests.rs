@@ -4,7 +4,7 @@ use super::*;
 use crate::contract::Event;
 use crate::testing::{Bench, empty};
 
-const COHORT: CohortId = CohortId::CATALOGUE;
+const COHORT: CohortId = CohortId::CATALOG;
 const PEER: NodeId = NodeId(2);
 
 /// A vote request of a candidate, which any replica answers.

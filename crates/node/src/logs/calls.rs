@@ -52,11 +52,11 @@ impl Node {
         let Some(pending) = self.pendings.get(id) else { return };
         let (Target::Log(name), Query::Log(request)) = (&pending.target, &pending.query) else { return };
         let (deadline, request) = (pending.log_deadline(), request.clone());
-        let Some(log) = self.catalogue().log(name) else {
+        let Some(log) = self.catalog().log(name) else {
             let (deadline, query) =
                 (pending.deadline, Query::Machine(CatalogRequest::DescribeLog(name.clone()).into()));
             self.pendings.place(id, Place::LookingUp);
-            self.begin(Origin::Lookup(id), deadline, Target::Cohort(base::CohortId::CATALOGUE), query, now);
+            self.begin(Origin::Lookup(id), deadline, Target::Cohort(base::CohortId::CATALOG), query, now);
             return;
         };
         let (log, projection) = (log.id, log.projection.clone());

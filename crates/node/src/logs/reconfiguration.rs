@@ -37,13 +37,13 @@ const READ_TIMEOUT: Duration = Duration::from_millis(2_000);
 const NAMED_MAX: usize = 8;
 
 impl Node {
-    fn leader_of_catalogue(&self) -> Option<NodeId> {
-        self.replicas[&CohortId::CATALOGUE].cohort.leader()
+    fn leader_of_catalog(&self) -> Option<NodeId> {
+        self.replicas[&CohortId::CATALOG].cohort.leader()
     }
 
     /// A client machine of this node reports what blocks it. Without a leader, it reports again later.
     pub(super) fn suspect(&mut self, log: LogId, epoch: ProjectionEpoch, suspect: Suspect, now: Now) {
-        match self.leader_of_catalogue() {
+        match self.leader_of_catalog() {
             Some(leader) if leader == self.cluster.me.node => self.suspected(log, epoch, suspect, now),
             Some(leader) => self.send(leader, Message::Suspected { log, epoch, suspect }, AT_ONCE, None),
             None => {}
@@ -69,7 +69,7 @@ impl Node {
 
     /// Whether the controller of this node leads. Leadership of the catalog may have just moved here.
     fn leads_logs(&mut self, now: Now) -> bool {
-        if self.led_catalogue().is_some() != self.logs.controller.leads() {
+        if self.led_catalog().is_some() != self.logs.controller.leads() {
             self.check_logs(now);
         }
         self.logs.controller.leads()
@@ -78,12 +78,12 @@ impl Node {
     /// Checks the logs at intervals, and when the catalog has changed.
     pub(super) fn check_logs(&mut self, now: Now) {
         self.logs.check_at = now.monotonic + CHECK;
-        match self.led_catalogue() {
-            Some(catalogue) => {
+        match self.led_catalog() {
+            Some(catalog) => {
                 let cluster = ClusterState {
-                    staying: catalogue.staying().collect(),
-                    leaving: catalogue.leaving().collect(),
-                    logs: catalogue.logs().map(|(name, log)| (log.id, Arc::new(state_of(name, log)))).collect(),
+                    staying: catalog.staying().collect(),
+                    leaving: catalog.leaving().collect(),
+                    logs: catalog.logs().map(|(name, log)| (log.id, Arc::new(state_of(name, log)))).collect(),
                 };
                 self.logs.controller.observe(cluster, now.monotonic);
             }
@@ -141,7 +141,7 @@ impl Node {
     fn command(&mut self, log: LogId, epoch: Option<ProjectionEpoch>, command: CatalogCommand, now: Now) {
         let (deadline, query) =
             (now.monotonic + COMMAND_TIMEOUT, Query::Machine(CatalogRequest::Change(command).into()));
-        self.begin(Origin::Controller(log, epoch), deadline, Target::Cohort(CohortId::CATALOGUE), query, now);
+        self.begin(Origin::Controller(log, epoch), deadline, Target::Cohort(CohortId::CATALOG), query, now);
     }
 
     pub(super) fn proposal_answered(&mut self, id: LogId, epoch: ProjectionEpoch, outcome: Outcome, now: Now) {
@@ -157,7 +157,7 @@ impl Node {
 
     fn report_units_in_doubt(&mut self, now: Now) {
         let units: Vec<UnitId> = self.own_units_in_doubt().take(UNITS_IN_DOUBT_MAX).collect();
-        match self.leader_of_catalogue().filter(|_| !units.is_empty()) {
+        match self.leader_of_catalog().filter(|_| !units.is_empty()) {
             Some(leader) if leader == self.cluster.me.node => self.units_in_doubt(leader, &units, now),
             Some(leader) => self.send(leader, Message::UnitsInDoubt { units }, AT_ONCE, None),
             None => {}
@@ -166,10 +166,10 @@ impl Node {
 
     /// The units of this node that are in doubt, and that the catalog names.
     fn own_units_in_doubt(&self) -> impl Iterator<Item = UnitId> {
-        let catalogue = self.catalogue();
+        let catalog = self.catalog();
         let is_dead = |replica: &Replica| replica.state.as_unit().is_some() && replica.cohort.is_in_doubt();
         let dead = self.replicas.iter().filter(move |(_, replica)| is_dead(replica));
-        dead.filter_map(move |(cohort, _)| Some(catalogue.unit_of(*cohort)?.0))
+        dead.filter_map(move |(cohort, _)| Some(catalog.unit_of(*cohort)?.0))
     }
 
     /// Reports logs that lack copies although there are nodes for them.
@@ -190,7 +190,7 @@ impl Node {
 
     fn name_logs(&self, logs: Vec<(LogId, String)>, what: &str) -> Vec<String> {
         let more = logs.len().saturating_sub(NAMED_MAX);
-        let name = |log| self.catalogue().log_of(log).map(|(name, _)| name);
+        let name = |log| self.catalog().log_of(log).map(|(name, _)| name);
         let named = logs.into_iter().take(NAMED_MAX);
         let named = named.filter_map(|(log, what)| Some(format!("log {} {what}", name(log)?)));
         named.chain((more > 0).then(|| format!("{} more {what}", counted(more as u64, "log")))).collect()

@@ -8,7 +8,7 @@ use store::Recovered;
 
 use crate::contract::RequestId;
 use crate::request::{Outcome, Request, Response};
-use crate::testing::{Bench, Universe, empty};
+use crate::testing::{Bench, Cluster, empty};
 
 /// A cluster of one node, with a log.
 pub(super) fn alone() -> Bench {
@@ -115,16 +115,16 @@ fn a_node_tells_its_units_of_their_stripes() {
         ask(&mut bench, number, append("a")).expect("it is appended");
     }
     let before = bench.appended.len();
-    let old = bench.node.catalogue().log("l").expect("it is there").clone();
+    let old = bench.node.catalog().log("l").expect("it is there").clone();
     let mut projection = old.projection.clone();
     (projection.epoch, projection.start) = (projection.epoch.next(), Position(9));
     projection.extents.push(sharedlog::Extent { from: Position(9), ..projection.extents[0].clone() });
     let (unit, stripes) = (projection.units()[0], projection.stripes_of(projection.units()[0]));
     let project = catalog::CatalogCommand::Project { projection: Box::new(projection) }.encode();
     let now = bench.now;
-    let catalogue = bench.node.replicas.get_mut(&base::CohortId::CATALOGUE).expect("every node has one");
-    catalogue.cohort.propose(project, now, &mut bench.node.outgoing.outbox);
-    bench.node.drain(base::CohortId::CATALOGUE, now);
+    let catalog = bench.node.replicas.get_mut(&base::CohortId::CATALOG).expect("every node has one");
+    catalog.cohort.propose(project, now, &mut bench.node.outgoing.outbox);
+    bench.node.drain(base::CohortId::CATALOG, now);
     bench.pass(Duration::from_millis(1_000));
     let cohort = catalog::cohort_of(unit).expect("a small number");
     let told = |bench: &Bench| {
@@ -158,39 +158,39 @@ fn a_restart_goes_on_where_the_log_ends() {
 }
 
 /// Three nodes with a log that has an entry, and the index of a node that uses it and is not its sequencer.
-fn with_log_elsewhere() -> (Universe, LogId, usize) {
-    let mut universe = Universe::start();
-    universe.pass(Duration::from_millis(5_000));
-    let ask = |universe: &mut Universe, node: usize, number, request| {
-        universe.nodes[node].ask(number, Request::Log(request));
-        universe.pass(Duration::from_millis(1_000));
-        said(&universe.nodes[node].answers[&RequestId(number)])
+fn with_log_elsewhere() -> (Cluster, LogId, usize) {
+    let mut cluster = Cluster::start();
+    cluster.pass(Duration::from_millis(5_000));
+    let ask = |cluster: &mut Cluster, node: usize, number, request| {
+        cluster.nodes[node].ask(number, Request::Log(request));
+        cluster.pass(Duration::from_millis(1_000));
+        said(&cluster.nodes[node].answers[&RequestId(number)])
     };
     let create = LogRequest::Create { name: "l".into(), stripes: 0, copies: 0 };
-    ask(&mut universe, 0, 1, create).expect("it is created");
-    assert_eq!(ask(&mut universe, 0, 2, append("a")), Ok(LogResponse::Appended(Position(0))));
-    let log = universe.nodes[0].node.catalogue().log("l").expect("it is there");
+    ask(&mut cluster, 0, 1, create).expect("it is created");
+    assert_eq!(ask(&mut cluster, 0, 2, append("a")), Ok(LogResponse::Appended(Position(0))));
+    let log = cluster.nodes[0].node.catalog().log("l").expect("it is there");
     let (id, asker) = (log.id, usize::from(log.projection.sequencer.node == base::NodeId(1)));
     let tail = LogRequest::Tail { log: "l".into() };
-    assert_eq!(ask(&mut universe, asker, 3, tail), Ok(LogResponse::Tail(Position(1))));
-    (universe, id, asker)
+    assert_eq!(ask(&mut cluster, asker, 3, tail), Ok(LogResponse::Tail(Position(1))));
+    (cluster, id, asker)
 }
 
 /// A reply to the tail request of a former process arrives late. It does not cover appends that have completed since,
 /// and its number may match an open request.
 #[test]
 fn an_answer_to_the_former_process_is_none() {
-    let (mut universe, id, asker) = with_log_elsewhere();
+    let (mut cluster, id, asker) = with_log_elsewhere();
     let tail = || LogRequest::Tail { log: "l".into() };
-    let bench = &mut universe.nodes[asker];
+    let bench = &mut cluster.nodes[asker];
     bench.ask(4, Request::Log(tail()));
     assert!(!bench.answers.contains_key(&RequestId(4)), "the sequencer is another node");
     let (former, now) = (base::Boot(0), bench.now);
     for number in 0..100 {
         bench.node.sequencer_answered(id, former, AskId(number), sequencer::Reply::Tail(Position(0)), now);
     }
-    universe.pass(Duration::from_millis(1_000));
-    assert_eq!(said(&universe.nodes[asker].answers[&RequestId(4)]), Ok(LogResponse::Tail(Position(1))));
+    cluster.pass(Duration::from_millis(1_000));
+    assert_eq!(said(&cluster.nodes[asker].answers[&RequestId(4)]), Ok(LogResponse::Tail(Position(1))));
 }
 
 #[cfg(feature = "canary")]
@@ -205,8 +205,8 @@ fn an_answer_to_the_former_process_is_found() {
 /// The node was paused past all deadlines: an append in progress at the log's client machine may have been executed.
 #[test]
 fn an_append_that_was_given_to_the_log_is_in_doubt_at_its_deadline() {
-    let (mut universe, _, asker) = with_log_elsewhere();
-    let bench = &mut universe.nodes[asker];
+    let (mut cluster, _, asker) = with_log_elsewhere();
+    let bench = &mut cluster.nodes[asker];
     bench.ask(4, Request::Log(append("b")));
     bench.ask(5, Request::Log(LogRequest::Tail { log: "l".into() }));
     assert!(!bench.answers.contains_key(&RequestId(4)), "the sequencer is another node");

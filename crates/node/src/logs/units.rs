@@ -98,7 +98,7 @@ impl Node {
     /// dropped and retransmitted later.
     pub(super) fn ask_unit(&mut self, log: LogId, asker: Asker, unit: UnitId, request: Request, now: Now) {
         let Some(cohort) = cohort_of(unit) else { return };
-        let Some((_, member)) = self.catalogue().unit_of(cohort) else { return };
+        let Some((_, member)) = self.catalog().unit_of(cohort) else { return };
         if member == self.cluster.me {
             let reply_to = ReplyTo { node: self.cluster.me.node, boot: self.cluster.boot, log, asker };
             self.begin_unit_call(cohort, reply_to, request, now);
@@ -302,7 +302,7 @@ impl Node {
     /// stripes compactly.
     pub(super) fn tell_own_units(&mut self, now: Now) {
         let mut news: Vec<(CohortId, Bytes)> = Vec::new();
-        for (_, log) in self.catalogue().logs() {
+        for (_, log) in self.catalog().logs() {
             for (unit, _) in log.units.iter().filter(|(_, member)| *member == self.cluster.me) {
                 let replica = cohort_of(*unit).and_then(|cohort| Some((cohort, self.replicas.get(&cohort)?)));
                 let Some((cohort, replica)) = replica.filter(|(_, replica)| replica.cohort.is_open()) else { continue };
@@ -321,7 +321,7 @@ impl Node {
 
     /// The command that initializes a unit of a log's first projection; `None` for a unit that a recovery initializes.
     fn beginning_of(&self, unit: UnitId) -> Option<Bytes> {
-        let mut logs = self.catalogue().logs().map(|(_, log)| &log.projection);
+        let mut logs = self.catalog().logs().map(|(_, log)| &log.projection);
         let is_its = |projection: &&Projection| projection.units().contains(&unit);
         let projection = logs.find(is_its).filter(|projection| projection.epoch == ProjectionEpoch(1))?;
         let extent = projection.last();

@@ -37,10 +37,10 @@ fn what_the_log_holds_past_a_checkpoint_counts_towards_the_next() {
 }
 
 #[test]
-fn few_decide_what_the_catalogue_says_and_all_learn_it() {
+fn few_decide_what_the_catalog_says_and_all_learn_it() {
     let votes = |nodes| {
         let bench = Bench::start(empty(nodes, nodes));
-        let membership = bench.node.replicas[&CohortId::CATALOGUE].cohort.membership().clone();
+        let membership = bench.node.replicas[&CohortId::CATALOG].cohort.membership().clone();
         assert_eq!(membership.everyone().count(), nodes as usize);
         membership.voters().len()
     };

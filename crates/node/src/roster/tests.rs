@@ -9,15 +9,15 @@ fn member(node: u32) -> Member {
 }
 
 /// A catalog after these commands.
-fn catalogue(commands: &[CatalogCommand]) -> Catalog {
-    let mut catalogue = Catalog::empty();
+fn catalog(commands: &[CatalogCommand]) -> Catalog {
+    let mut catalog = Catalog::empty();
     let mut previous = Lsn::ZERO;
     for command in commands {
         let next: Entry = entry(previous, command.encode());
         previous = next.lsn;
-        catalogue.apply_entry(&next).expect("the next entry");
+        catalog.apply_entry(&next).expect("the next entry");
     }
-    catalogue
+    catalog
 }
 
 fn record(node: u32) -> NodeRecord {
@@ -30,9 +30,9 @@ fn registered(nodes: u32) -> CatalogCommand {
 }
 
 /// The steps from a membership to that of the roster, if all nodes are alive.
-fn steps(mut held: Membership, catalogue: &Catalog) -> Vec<MembershipChange> {
+fn steps(mut held: Membership, catalog: &Catalog) -> Vec<MembershipChange> {
     let mut steps = Vec::new();
-    while let Some(step) = next_step(&held, catalogue, |_| true) {
+    while let Some(step) = next_step(&held, catalog, |_| true) {
         held = held.after(step).expect("it is a step");
         steps.push(step);
     }
@@ -49,20 +49,20 @@ fn who_joins_learns_and_votes_where_a_voter_is_missing() {
     let add = |node| CatalogCommand::AddNode { node: record(node) };
     let leave = |node| CatalogCommand::BeginLeave { node: NodeId(node) };
     let joined = [registered(3), add(4), add(5)];
-    assert_eq!(steps(founders(3, 3), &catalogue(&joined)), [AddLearner(member(4)), AddLearner(member(5))]);
+    assert_eq!(steps(founders(3, 3), &catalog(&joined)), [AddLearner(member(4)), AddLearner(member(5))]);
     let one_grows = [registered(1), add(2), add(3)];
     let grown = [AddLearner(member(2)), AddLearner(member(3)), Promote(member(2)), Promote(member(3))];
-    assert_eq!(steps(founders(1, 1), &catalogue(&one_grows)), grown);
+    assert_eq!(steps(founders(1, 1), &catalog(&one_grows)), grown);
     let left = [registered(4), leave(2)];
-    assert_eq!(steps(founders(4, 3), &catalogue(&left)), [Promote(member(4)), Remove(member(2))]);
+    assert_eq!(steps(founders(4, 3), &catalog(&left)), [Promote(member(4)), Remove(member(2))]);
     // A cluster of seven nodes has five voters. After one leaves, the remaining six still have five.
     let of_many = [registered(7), leave(2)];
-    assert_eq!(steps(founders(7, 5), &catalogue(&of_many)), [Promote(member(6)), Remove(member(2))]);
+    assert_eq!(steps(founders(7, 5), &catalog(&of_many)), [Promote(member(6)), Remove(member(2))]);
 }
 
 #[test]
 fn nobody_goes_before_another_votes() {
-    let left = catalogue(&[registered(4), CatalogCommand::BeginLeave { node: NodeId(2) }]);
+    let left = catalog(&[registered(4), CatalogCommand::BeginLeave { node: NodeId(2) }]);
     assert_eq!(next_step(&founders(4, 3), &left, |_| false), None);
 }
 
@@ -78,7 +78,7 @@ fn nodes_are_known_by_the_roster_and_by_their_word() {
     assert_eq!((known(&bench), bench.node.cluster.peers[&NodeId(5)].boot), (vec![1, 2, 3, 5], Boot(3)));
     assert_eq!(bench.node.cluster.peers[&NodeId(2)].boot, Boot(0), "that is another disk's");
     let node = NodeRecord { member: from(5, 50), ..record(5) };
-    let replica = bench.node.replicas.get_mut(&CohortId::CATALOGUE).expect("every node has one");
+    let replica = bench.node.replicas.get_mut(&CohortId::CATALOG).expect("every node has one");
     let mut previous = Lsn::ZERO;
     let leave = [CatalogCommand::BeginLeave { node: NodeId(5) }, CatalogCommand::EndLeave { node: NodeId(5) }];
     let all = [

@@ -106,15 +106,8 @@ fn a_range_is_split_and_both_parts_answer() {
     assert_eq!(bench.answers[&RequestId(4)], Ok(Response::Catalog(CatalogResponse::RangeSplit { cohort: CHILD.0 })));
     bench.pass(Duration::from_millis(1_000));
     assert_eq!(rows(&mut bench, 5), 2);
-    let starts: Vec<_> = bench
-        .node
-        .catalogue()
-        .table("t")
-        .expect("it is there")
-        .ranges
-        .iter()
-        .map(|range| range.start.clone())
-        .collect();
+    let starts: Vec<_> =
+        bench.node.catalog().table("t").expect("it is there").ranges.iter().map(|range| range.start.clone()).collect();
     assert_eq!(starts, ["", "m"]);
     bench.ask(9, split("m"));
     assert!(matches!(bench.answers[&RequestId(9)], Err(Failure::Exists(_))));
@@ -126,7 +119,7 @@ fn a_range_is_split_and_both_parts_answer() {
     bench.ask(11, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
     bench.pass(Duration::from_millis(1_000));
     assert_eq!(bench.answers[&RequestId(11)], Ok(Response::Catalog(CatalogResponse::TableDropped)));
-    assert!(bench.node.replicas.keys().eq(&[CohortId::CATALOGUE]));
+    assert!(bench.node.replicas.keys().eq(&[CohortId::CATALOG]));
 }
 
 /// Before a manifest names the new range, a restart recreates it from the parent's log.
@@ -158,13 +151,13 @@ fn nothing_begins_before_the_range_that_it_is_split_off_from() {
     let mut place = 0;
     bench.appended.retain(|record| {
         place += 1;
-        record.cohort == CohortId::CATALOGUE || (place <= of_before && record.cohort == PARENT)
+        record.cohort == CohortId::CATALOG || (place <= of_before && record.cohort == PARENT)
     });
     let (cohorts, _) = bench.manifests.last_mut().expect("promises were made");
     cohorts.retain(|cohort, _| *cohort <= PARENT);
     let again = restart(&bench);
-    assert!(again.node.catalogue().parts().count() == 3);
-    assert!(again.node.replicas.keys().eq(&[CohortId::CATALOGUE, PARENT]));
+    assert!(again.node.catalog().parts().count() == 3);
+    assert!(again.node.replicas.keys().eq(&[CohortId::CATALOG, PARENT]));
 }
 
 /// A damaged disk lost the checkpoint of a child after the parent was removed from this node. The parent has no state

@@ -9,8 +9,8 @@ use crate::testing::{Bench, empty, members};
 const TABLE: CohortId = CohortId(2);
 
 fn tree(cohort: CohortId) -> Tree {
-    let (universe, node) = (base::UniverseId(1), NodeId(1));
-    let owner = Owner { universe, node, incarnation: base::Incarnation(7) };
+    let (cluster, node) = (base::ClusterId(1), NodeId(1));
+    let owner = Owner { cluster, node, incarnation: base::Incarnation(7) };
     Tree::new(Tablespace::new(owner, Config::DEFAULT, 1 << 20, 1 << 20).site(cohort))
 }
 
@@ -80,7 +80,7 @@ fn a_follower_that_is_further_gets_what_it_lacks() {
 #[test]
 fn a_follower_that_installs_has_the_leader_wait() {
     let mut bench = Bench::start(empty(2, 3));
-    let cohort = CohortId::CATALOGUE;
+    let cohort = CohortId::CATALOG;
     let state = blank(cohort);
     let at = |sequence| StateId { lsn: Lsn::new(1, sequence), tables: 5 };
     let (from, timestamp, parts) = (NodeId(1), Timestamp(9), 4);

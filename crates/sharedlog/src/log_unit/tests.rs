@@ -1,4 +1,4 @@
-use base::{NodeId, UniverseId};
+use base::{ClusterId, NodeId};
 use bytes::Bytes;
 use machine::checkpoint::{Chunks, load};
 use store::identity::Owner;
@@ -32,9 +32,9 @@ impl Log {
 
 /// An empty tree with small tables.
 fn tree(cohort: CohortId) -> Tree {
-    let (universe, node, incarnation) = (UniverseId(1), NodeId(1), Incarnation(1));
+    let (cluster, node, incarnation) = (ClusterId(1), NodeId(1), Incarnation(1));
     let config = Config { table_bytes: 8 << 10, level0_tables: 2, level1_bytes: 16 << 10, ..Config::DEFAULT };
-    Tree::new(Tablespace::new(Owner { universe, node, incarnation }, config, 1 << 20, 1 << 20).site(cohort))
+    Tree::new(Tablespace::new(Owner { cluster, node, incarnation }, config, 1 << 20, 1 << 20).site(cohort))
 }
 
 /// A unit restored from the checkpoint, with the same values.

@@ -215,8 +215,7 @@ impl World {
         let mut leaders: BTreeMap<CohortId, usize> = BTreeMap::new();
         let mut missing: BTreeSet<(CohortId, NodeId)> = BTreeSet::new();
         let replicas = || processes.iter().flat_map(|process| process.node.replicas());
-        if replicas().filter_map(|(_, _, state)| state.as_catalog()).any(|catalogue| catalogue.moves().next().is_some())
-        {
+        if replicas().filter_map(|(_, _, state)| state.as_catalog()).any(|catalog| catalog.moves().next().is_some()) {
             return false;
         }
         for (cohort, replica, _) in replicas() {

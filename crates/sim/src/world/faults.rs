@@ -78,8 +78,8 @@ impl World {
     /// An operator asks a node to move the replicas of some range.
     fn move_a_range(&mut self, id: NodeId) {
         let Some(process) = self.process(id) else { return };
-        let catalogue = process.node.replicas().find_map(|(_, _, state)| state.as_catalog());
-        let tables = catalogue.into_iter().flat_map(|catalogue| catalogue.tables());
+        let catalog = process.node.replicas().find_map(|(_, _, state)| state.as_catalog());
+        let tables = catalog.into_iter().flat_map(|catalog| catalog.tables());
         let cohorts: Vec<CohortId> = tables.flat_map(|(_, table)| &table.ranges).map(|range| range.cohort).collect();
         if cohorts.is_empty() {
             return;

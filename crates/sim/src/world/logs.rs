@@ -415,11 +415,11 @@ impl World {
     }
 
     /// The newest copy of the catalog. Nodes that have left receive no updates.
-    fn newest_catalogue(&self) -> Option<&Catalog> {
+    fn newest_catalog(&self) -> Option<&Catalog> {
         let processes = self.machines.values().filter_map(|machine| machine.process.as_ref());
-        let catalogues =
+        let catalogs =
             processes.flat_map(|process| process.node.replicas()).filter_map(|(.., state)| state.as_catalog());
-        catalogues.max_by_key(|catalogue| catalogue.last_applied())
+        catalogs.max_by_key(|catalog| catalog.last_applied())
     }
 
     /// A running unit, and whether it is in doubt.
@@ -441,7 +441,7 @@ impl World {
         let is_unsealed = |log: &LogRecord, unit: UnitId| {
             self.unit(log, unit).is_some_and(|(unit, _)| unit.sealed() < log.projection.epoch)
         };
-        let logs = || self.newest_catalogue().into_iter().flat_map(|catalogue| catalogue.logs()).map(|(_, log)| log);
+        let logs = || self.newest_catalog().into_iter().flat_map(|catalog| catalog.logs()).map(|(_, log)| log);
         let are_unsealed = logs().all(|log| log.projection.units().into_iter().all(|unit| is_unsealed(log, unit)));
         let has_logs = self.options.log_users + self.options.zookeeper_clients > 0;
         !has_logs || logs().next().is_some() && self.are_logs_whole() && are_unsealed
@@ -449,10 +449,10 @@ impl World {
 
     /// A log with missing copies.
     pub(crate) fn thin_log(&self) -> Option<&LogRecord> {
-        let is_thin = |catalogue: &Catalog, log: &LogRecord| {
+        let is_thin = |catalog: &Catalog, log: &LogRecord| {
             let has_disk =
                 |member: &Member| self.machines.values().any(|machine| machine.member == *member && !machine.is_gone);
-            let staying: Vec<Member> = catalogue.staying().filter(has_disk).collect();
+            let staying: Vec<Member> = catalog.staying().filter(has_disk).collect();
             let stays = |unit: UnitId| log.member_of(unit).is_some_and(|member| staying.contains(&member));
             let copies = (log.copies as usize).min(staying.len());
             let homes: Homes = log.units.iter().copied().collect();
@@ -460,7 +460,7 @@ impl World {
                 || log.projection.last().chains.iter().any(|chain| chain.len() < copies)
                 || !healings(&log.projection, copies, &homes, &BTreeSet::new()).is_empty()
         };
-        let newest = self.newest_catalogue()?;
+        let newest = self.newest_catalog()?;
         newest.logs().map(|(_, log)| log).find(|log| is_thin(newest, log))
     }
 

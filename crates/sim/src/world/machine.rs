@@ -1,6 +1,6 @@
 //! A machine: the state that outlives its processes.
 
-use base::{CohortId, Duration, Incarnation, Member, NodeId, Now, SplitMix64, UniverseId};
+use base::{ClusterId, CohortId, Duration, Incarnation, Member, NodeId, Now, SplitMix64};
 use node::NodeConfig;
 use store::identity::{Host, Identity};
 use store::log::LogPosition;
@@ -149,7 +149,7 @@ impl Machine {
         let member = members[node.0 as usize - 1];
         let disk = MemoryDisk::new();
         let identity =
-            Identity { universe: UniverseId(7), node, incarnation: member.incarnation, members, hosts: Vec::new() };
+            Identity { cluster: ClusterId(7), node, incarnation: member.incarnation, members, hosts: Vec::new() };
         store::format(&disk, &identity, &store_config(options)).expect("an empty disk can be formatted");
         Self::with(member, disk, false, options, random)
     }
@@ -178,7 +178,7 @@ impl Machine {
     /// A machine that joins the cluster of these hosts.
     pub(crate) fn join(node: NodeId, hosts: Vec<Host>, options: &Options, random: &mut SplitMix64) -> Self {
         let (disk, incarnation) = (MemoryDisk::new(), incarnation(node.0));
-        let identity = Identity { universe: UniverseId(7), node, incarnation, members: Vec::new(), hosts };
+        let identity = Identity { cluster: ClusterId(7), node, incarnation, members: Vec::new(), hosts };
         store::format(&disk, &identity, &store_config(options)).expect("an empty disk can be formatted");
         Self::with(Member { node, incarnation }, disk, true, options, random)
     }
@@ -190,13 +190,8 @@ impl Machine {
         self.disk = MemoryDisk::new();
         (self.log, self.rot) = (KnownLog::default(), Rot::default());
         let members = members(options.nodes);
-        let identity = Identity {
-            universe: UniverseId(7),
-            node,
-            incarnation: self.member.incarnation,
-            members,
-            hosts: Vec::new(),
-        };
+        let identity =
+            Identity { cluster: ClusterId(7), node, incarnation: self.member.incarnation, members, hosts: Vec::new() };
         store::format(&self.disk, &identity, &store_config(options)).expect("an empty disk can be formatted");
     }
 

@@ -230,9 +230,9 @@ impl World {
     /// refused.
     pub(super) fn those_that_left(&self) -> BTreeSet<Member> {
         let processes = self.machines.values().filter_map(|machine| machine.process.as_ref());
-        let catalogues =
+        let catalogs =
             processes.flat_map(|process| process.node.replicas()).filter_map(|(.., state)| state.as_catalog());
-        let rosters = catalogues.flat_map(|catalogue| catalogue.roster());
+        let rosters = catalogs.flat_map(|catalog| catalog.roster());
         rosters.filter(|node| node.standing == Standing::Left).map(|node| node.member).collect()
     }
 
@@ -257,17 +257,16 @@ impl World {
                 if replica.leads() && !is_dropped && state.as_unit().is_none() {
                     leaders.push((cohort, epoch, replica.membership().everyone().collect()));
                 }
-                let Some(catalogue) = state.as_catalog() else { continue };
+                let Some(catalog) = state.as_catalog() else { continue };
                 let has_left = |(_, on): &(CohortId, Member)| {
-                    catalogue.roster().any(|node| node.member == *on && node.standing == Standing::Left)
+                    catalog.roster().any(|node| node.member == *on && node.standing == Standing::Left)
                 };
-                if let Some((unit, member)) = catalogue.units().find(has_left) {
+                if let Some((unit, member)) = catalog.units().find(has_left) {
                     wrong = Some(format!("{member} has left, and has log unit {unit}"));
                 }
-                let mut gone =
-                    catalogue.roster().filter(|node| node.standing == Standing::Left).map(|node| node.member);
+                let mut gone = catalog.roster().filter(|node| node.standing == Standing::Left).map(|node| node.member);
                 if let Some(member) = gone.find(|member| replica.membership_applied().on(member.node).is_some()) {
-                    wrong = Some(format!("{member} has left, and is a member of the catalogue's cohort"));
+                    wrong = Some(format!("{member} has left, and is a member of the catalog's cohort"));
                 }
             }
         }

@@ -80,7 +80,7 @@ fn a_few_hundred_seeds_hold_and_everything_happens_in_them() {
 
 /// The catalog's cohort includes all nodes: five of the seven vote, and three commit.
 #[test]
-fn universes_of_seven_hold() {
+fn clusters_of_seven_hold() {
     let seven = |seed| super::Options { nodes: 7, ..super::Options::draw(seed) };
     let campaign = campaign::campaign_with(1_000..=1_040, seven, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None);

@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use base::{CohortId, Incarnation, Lsn, NodeId, SplitMix64, Timestamp, UniverseId};
+use base::{ClusterId, CohortId, Incarnation, Lsn, NodeId, SplitMix64, Timestamp};
 use bytes::Bytes;
 use store::cell::{self, Range};
 use store::files::Files as _;
@@ -20,7 +20,7 @@ use store::tree::{Config, Direction, OpenTables, Progress, Recent, Site, TableNu
 mod files;
 use files::Directory;
 
-const OWNER: Owner = Owner { universe: UniverseId(1), node: NodeId(1), incarnation: Incarnation(1) };
+const OWNER: Owner = Owner { cluster: ClusterId(1), node: NodeId(1), incarnation: Incarnation(1) };
 const COLUMN: &[u8] = b"column";
 const VALUE_BYTES: usize = 100;
 const SCAN_CELLS: usize = 100;

@@ -321,7 +321,7 @@ fn the_mark_of_a_clean_stop_is_taken_back_by_the_next_start() {
 }
 
 #[test]
-fn the_only_node_of_a_universe_keeps_a_damaged_checkpoint_and_does_not_start() {
+fn the_only_node_of_a_cluster_keeps_a_damaged_checkpoint_and_does_not_start() {
     let alone = Identity { members: identity().members[1..2].to_vec(), ..identity() };
     let disk = MemoryDisk::new();
     crate::format(&disk, &alone, &CONFIG).unwrap();

@@ -222,7 +222,7 @@ function ownerOf(cohort) {
     return [which, cohort.log ? `A unit of the shared log ${cohort.log}` : "A unit of a shared log"];
   }
   if (cohort.table) return [cohort.table, cohort.table];
-  return ["catalogue", "The list of tables, logs and nodes"];
+  return ["catalog", "The list of tables, logs and nodes"];
 }
 
 /** A note beside a table's name if its logs are in main memory. */

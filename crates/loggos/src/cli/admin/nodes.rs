@@ -9,29 +9,29 @@ use sdk::formation::{self, Joined};
 use serde_json::json;
 use terminal::{Output, Stop};
 
-use crate::cli::Universe;
+use crate::cli::Cluster;
 
 /// Polling interval while a node leaves.
 const ASKED_AGAIN: Duration = Duration::from_millis(200);
 
-pub(super) async fn join(universe: &Universe, output: Output, newcomer: &str) -> Result<(), Stop> {
-    let until = Instant::now() + Duration::from_millis(universe.timeout);
-    let joined = formation::join(newcomer, universe.endpoints()?, Duration::from_millis(universe.timeout)).await?;
-    let Joined { universe: name, node } = joined;
+pub(super) async fn join(cluster: &Cluster, output: Output, newcomer: &str) -> Result<(), Stop> {
+    let until = Instant::now() + Duration::from_millis(cluster.timeout);
+    let joined = formation::join(newcomer, cluster.endpoints()?, Duration::from_millis(cluster.timeout)).await?;
+    let Joined { cluster: name, node } = joined;
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
-    let served = universe.client_at(vec![newcomer.to_owned()])?.with_deadline(left).list_tables().await;
+    let served = cluster.client_at(vec![newcomer.to_owned()])?.with_deadline(left).list_tables().await;
     if let Err(error) = served {
-        let joined = format!("node {node} has joined universe {name}, and does not serve yet: {error}");
+        let joined = format!("node {node} has joined cluster {name}, and does not serve yet: {error}");
         return Err(sdk::Error::Unavailable(joined).into());
     }
-    output.print(&json!({ "universe": name, "node": node }), || {
-        format!("node {node} has joined universe {name}: it serves")
+    output.print(&json!({ "cluster": name, "node": node }), || {
+        format!("node {node} has joined cluster {name}: it serves")
     })
 }
 
-pub(super) async fn leave(universe: &Universe, output: Output, node: u32) -> Result<(), Stop> {
-    let until = Instant::now() + Duration::from_millis(universe.timeout);
-    let client = universe.client()?;
+pub(super) async fn leave(cluster: &Cluster, output: Output, node: u32) -> Result<(), Stop> {
+    let until = Instant::now() + Duration::from_millis(cluster.timeout);
+    let client = cluster.client()?;
     client.remove_node(node).await?;
     let mut told = None;
     loop {

@@ -77,7 +77,7 @@ pub(super) async fn run(client: &Client, output: Output, arguments: Arguments) -
 /// The error of an append of lines that failed after some were appended.
 fn cut_short(stop: Stop, appended: Appended) -> Stop {
     match stop {
-        Stop::Universe(error) if appended.records > 0 => Stop::AppendCutShort { error, appended },
+        Stop::Cluster(error) if appended.records > 0 => Stop::AppendCutShort { error, appended },
         Stop::Invalid { message, at: None } if appended.records > 0 => {
             Stop::invalid(format!("{message}; {} before", appended.told()))
         }

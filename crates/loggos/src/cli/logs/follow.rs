@@ -10,14 +10,14 @@ use serde_json::json;
 use terminal::{Output, Stop, to_json};
 
 use super::{beyond, entries, silence};
-use crate::cli::Universe;
+use crate::cli::Cluster;
 
 /// Delay between retries. Each attempt lasts up to the request timeout.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Prints new entries.
-pub(super) async fn run(universe: &Universe, log: &Log, output: Output, from: Option<u64>) -> Result<(), Stop> {
-    let mut follower = Follower { universe, log, output, is_silent: false };
+pub(super) async fn run(cluster: &Cluster, log: &Log, output: Output, from: Option<u64>) -> Result<(), Stop> {
+    let mut follower = Follower { cluster, log, output, is_silent: false };
     let tail = follower.answer(async || log.tail().await).await?;
     let from = from.unwrap_or(tail);
     if from > tail {
@@ -47,7 +47,7 @@ pub(super) async fn run(universe: &Universe, log: &Log, output: Output, from: Op
 
 /// A follower of a log, and its reported state.
 struct Follower<'a> {
-    universe: &'a Universe,
+    cluster: &'a Cluster,
     log: &'a Log,
     output: Output,
     /// The outage has been reported.
@@ -78,7 +78,7 @@ impl Follower<'_> {
             self.is_silent = true;
             let name = self.log.name();
             // The error names the last connection that failed, which need not be the cause.
-            let why = silence::silent_nodes(self.universe, name).await.unwrap_or_else(|| error.to_string());
+            let why = silence::silent_nodes(self.cluster, name).await.unwrap_or_else(|| error.to_string());
             let object = json!({ "log": name, "answers": false, "message": why });
             self.tell(&object, &format!("log {name} gives no answer, and is asked on until Ctrl-C: {why}"));
         }

@@ -5,16 +5,16 @@ use serde_json::{Value, json};
 use terminal::{Output, Stop, Table};
 
 use super::trim::trimmed_before;
-use crate::cli::Universe;
+use crate::cli::Cluster;
 
 /// The fraction of --timeout spent waiting for a log's units (one in this many).
 const UNITS_TIME: u32 = 5;
 
 /// Prints the description of a log. Its tail and trim mark come from its units; if those do not respond, the rest is
 /// printed without delay.
-pub(super) async fn run(universe: &Universe, log: &Log, output: Output) -> Result<(), Stop> {
-    let client = universe.client()?;
-    let of_units = client.with_deadline(universe.deadline() / UNITS_TIME).log(log.name());
+pub(super) async fn run(cluster: &Cluster, log: &Log, output: Output) -> Result<(), Stop> {
+    let client = cluster.client()?;
+    let of_units = client.with_deadline(cluster.deadline() / UNITS_TIME).log(log.name());
     let (known, tail, trimmed) = tokio::join!(log.describe(), of_units.tail(), trimmed_before(&of_units));
     let known = known?;
     let extents = known.extents.iter().map(|extent| {

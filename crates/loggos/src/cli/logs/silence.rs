@@ -7,36 +7,36 @@ use std::time::Duration;
 use base::counted;
 use sdk::{Error, LogDescription, LogUnit};
 
-use crate::cli::{Universe, status};
+use crate::cli::{Cluster, status};
 use crate::view::View;
 
 /// Maximum time for the diagnosis, since the user has already waited for the failed request.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Adds the log's unresponsive nodes to an error about unavailability.
-pub(super) async fn explained(universe: &Universe, log: &str, error: Error) -> Error {
+pub(super) async fn explained(cluster: &Cluster, log: &str, error: Error) -> Error {
     match error {
-        Error::Unavailable(why) => Error::Unavailable(with_nodes(universe, log, why).await),
-        Error::OutcomeUnknown(why) => Error::OutcomeUnknown(with_nodes(universe, log, why).await),
+        Error::Unavailable(why) => Error::Unavailable(with_nodes(cluster, log, why).await),
+        Error::OutcomeUnknown(why) => Error::OutcomeUnknown(with_nodes(cluster, log, why).await),
         error => error,
     }
 }
 
-async fn with_nodes(universe: &Universe, log: &str, why: String) -> String {
-    match silent_nodes(universe, log).await {
+async fn with_nodes(cluster: &Cluster, log: &str, why: String) -> String {
+    match silent_nodes(cluster, log).await {
         Some(nodes) => format!("{why}; {nodes}"),
         None => why,
     }
 }
 
 /// The log's unresponsive nodes in words, if there are any.
-pub(super) async fn silent_nodes(universe: &Universe, log: &str) -> Option<String> {
-    let log = universe.client().ok()?.with_deadline(LOOK_TIME_MAX / 2).log(log);
-    let look = async { tokio::join!(log.describe(), status::look(universe)) };
+pub(super) async fn silent_nodes(cluster: &Cluster, log: &str) -> Option<String> {
+    let log = cluster.client().ok()?.with_deadline(LOOK_TIME_MAX / 2).log(log);
+    let look = async { tokio::join!(log.describe(), status::look(cluster)) };
     let (known, view) = tokio::time::timeout(LOOK_TIME_MAX, look).await.ok()?;
     match view {
         Ok(view) => silent(known.ok().as_ref(), &view),
-        Err(_) => Some(format!("no node answers at {}", universe.endpoints().ok()?.join(", "))),
+        Err(_) => Some(format!("no node answers at {}", cluster.endpoints().ok()?.join(", "))),
     }
 }
 

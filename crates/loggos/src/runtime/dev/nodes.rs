@@ -131,7 +131,7 @@ impl Nodes {
         let config = Config {
             node,
             data: node_directory(&self.data, node),
-            universe: Some(self.plan.universe().to_owned()),
+            cluster: Some(self.plan.cluster().to_owned()),
             insecure_plaintext: false,
             listen: Listen {
                 peers: self.peers_address(node),
@@ -223,7 +223,7 @@ impl Nodes {
         let Ask { node, start, answer } = ask;
         let found = match self.running.get(&node) {
             _ if !self.plan.nodes().any(|planned| planned == node) => {
-                Answer::Refused(format!("there is no node {node} in this universe"))
+                Answer::Refused(format!("there is no node {node} in this cluster"))
             }
             Some(running) => Answer::Running { pid: running.pid },
             None if !start => Answer::Down,

@@ -1,14 +1,14 @@
 //! The plan of a local cluster, stored before any disk is formatted, so that an interrupted formation continues with
 //! the same numbers, and nothing is formatted twice.
 //!
-//! `universe.toml` has `formed = false` until every node's directory is formatted and forced. From then on, a directory
+//! `cluster.toml` has `formed = false` until every node's directory is formatted and forced. From then on, a directory
 //! that is missing or blank is a lost disk (guarantee 6), whatever the cause.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use base::{Incarnation, Member, NodeId, UniverseId};
+use base::{ClusterId, Incarnation, Member, NodeId};
 use serde::{Deserialize, Serialize};
 use store::StoreError;
 use store::identity::Identity;
@@ -17,7 +17,7 @@ use crate::runtime::files::OsFiles;
 use crate::runtime::random;
 use crate::runtime::start::STORE;
 
-const FILE: &str = "universe.toml";
+const FILE: &str = "cluster.toml";
 /// Valid numbers of nodes of a local cluster.
 const NODE_COUNTS: [u32; 3] = [1, 3, 5];
 const NODE_COUNT_DEFAULT: u32 = 3;
@@ -27,7 +27,7 @@ const NODE_COUNT_DEFAULT: u32 = 3;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Plan {
     /// 32 hexadecimal digits.
-    universe: String,
+    cluster: String,
     /// Whether every node was formatted.
     formed: bool,
     nodes: Vec<PlannedNode>,
@@ -44,11 +44,11 @@ struct PlannedNode {
 /// Why there is no usable plan.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PlanError {
-    #[error("--nodes {0}: a local universe has 1, 3 or 5 nodes")]
+    #[error("--nodes {0}: a local cluster has 1, 3 or 5 nodes")]
     NodeCount(u32),
-    #[error("--nodes {asked}: the universe in {directory} has {planned} nodes; another number needs another --data")]
+    #[error("--nodes {asked}: the cluster in {directory} has {planned} nodes; another number needs another --data")]
     OtherNodeCount { asked: u32, planned: usize, directory: String },
-    #[error("{0} holds nodes but no universe.toml: it is not formed over them")]
+    #[error("{0} holds nodes but no cluster.toml: it is not formed over them")]
     NodesWithoutPlan(String),
     #[error("{path}: {problem}")]
     Damaged { path: String, problem: String },
@@ -116,8 +116,8 @@ impl Plan {
     }
 
     /// The cluster's identifier, as in a configuration.
-    pub(crate) fn universe(&self) -> &str {
-        &self.universe
+    pub(crate) fn cluster(&self) -> &str {
+        &self.cluster
     }
 
     /// The nodes' numbers.
@@ -133,8 +133,8 @@ impl Plan {
         let problem = match found {
             Ok(Some(found)) if found == wanted => return None,
             Ok(Some(found)) => format!(
-                "it holds node {} of universe {}, disk {:x}; the plan says node {node} of universe {}, disk {:x}",
-                found.node, found.universe, found.incarnation.0, wanted.universe, wanted.incarnation.0
+                "it holds node {} of cluster {}, disk {:x}; the plan says node {node} of cluster {}, disk {:x}",
+                found.node, found.cluster, found.incarnation.0, wanted.cluster, wanted.incarnation.0
             ),
             Ok(None) => "it holds no node's data any more. It is not formatted anew: a blank disk under a known name \
                          would have forgotten what it promised"
@@ -166,10 +166,10 @@ impl Plan {
         }
         let urandom = Path::new("/dev/urandom");
         let random = random::bytes(16 + 8 * count as usize).map_err(PlanError::io(urandom))?;
-        let (universe, incarnations) = random.split_at(16);
+        let (cluster, incarnations) = random.split_at(16);
         let nodes = (1..).zip(incarnations.chunks(8));
         let plan = Self {
-            universe: hexadecimal(universe),
+            cluster: hexadecimal(cluster),
             formed: false,
             nodes: nodes.map(|(node, bytes)| PlannedNode { node, incarnation: hexadecimal(bytes) }).collect(),
         };
@@ -185,7 +185,7 @@ impl Plan {
             .map_err(|error| PlanError::Damaged { path: path.display().to_string(), problem: error.to_string() })?;
         let write = || {
             let mut file = File::create(&beside)?;
-            writeln!(file, "# The universe that `loggos dev` formed here. Not to be changed by hand.")?;
+            writeln!(file, "# The cluster that `loggos dev` formed here. Not to be changed by hand.")?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             fs::rename(&beside, &path)?;
@@ -215,11 +215,11 @@ impl Plan {
     }
 
     fn parse(&self, node: u32) -> Option<Identity> {
-        let universe = UniverseId(u128::from_str_radix(&self.universe, 16).ok()?);
+        let cluster = ClusterId(u128::from_str_radix(&self.cluster, 16).ok()?);
         let members: Option<Vec<Member>> = self.nodes.iter().map(PlannedNode::member).collect();
         let members = members?;
         let own = members.iter().find(|member| member.node.0 == node)?;
-        Some(Identity { universe, node: own.node, incarnation: own.incarnation, members, hosts: Vec::new() })
+        Some(Identity { cluster, node: own.node, incarnation: own.incarnation, members, hosts: Vec::new() })
     }
 }
 
@@ -240,7 +240,7 @@ mod tests {
     use tempfile::TempDir;
 
     #[test]
-    fn a_universe_is_formed_once_and_found_again() {
+    fn a_cluster_is_formed_once_and_found_again() {
         let scratch = TempDir::new().unwrap();
         let plan = Plan::form(scratch.path(), None).unwrap();
         assert_eq!(plan.nodes().collect::<Vec<_>>(), [1, 2, 3]);

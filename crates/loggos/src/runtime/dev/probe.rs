@@ -48,7 +48,7 @@ fn console_answers(address: SocketAddr) -> bool {
 
 /// Whether the node at this address knows the leader of the catalog.
 pub(crate) fn knows_a_leader(address: SocketAddr) -> bool {
-    let led = |cohort: &Cohort| cohort.cohort == CohortId::CATALOGUE.0 && cohort.leader.is_some();
+    let led = |cohort: &Cohort| cohort.cohort == CohortId::CATALOG.0 && cohort.leader.is_some();
     status_of(&[address]).iter().flatten().any(|status| status.cohorts.iter().any(led))
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn what_is_missing(nodes: &BTreeMap<u32, Doors>) -> Option<String> {
 
 /// Whether this node leads the catalog and has committed an entry of its own epoch.
 fn leads_and_has_written(status: &StatusResponse) -> bool {
-    let leads = |cohort: &&Cohort| cohort.cohort == CohortId::CATALOGUE.0 && cohort.leader == Some(status.node);
+    let leads = |cohort: &&Cohort| cohort.cohort == CohortId::CATALOG.0 && cohort.leader == Some(status.node);
     status.cohorts.iter().find(leads).is_some_and(|cohort| {
         let own = cohort.replicas.iter().find(|replica| replica.node == status.node);
         own.and_then(|replica| replica.committed_lsn.as_ref()).is_some_and(|lsn| lsn.epoch == cohort.epoch)

@@ -1,6 +1,6 @@
 use std::time::{Duration as StdDuration, Instant};
 
-use base::{Boot, Entry, Force, Incarnation, LogRecord, Lsn, Member, NodeId, Timestamp, UniverseId};
+use base::{Boot, ClusterId, Entry, Force, Incarnation, LogRecord, Lsn, Member, NodeId, Timestamp};
 use machine::Kind;
 use mio::{Events, Poll, Token, Waker};
 use node::contract::CheckpointId;
@@ -27,7 +27,7 @@ struct Bench {
 fn identity() -> Identity {
     let member = Member { node: NodeId(1), incarnation: Incarnation(5) };
     Identity {
-        universe: UniverseId(7),
+        cluster: ClusterId(7),
         node: member.node,
         incarnation: member.incarnation,
         members: vec![member],

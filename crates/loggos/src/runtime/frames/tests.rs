@@ -7,7 +7,7 @@ use super::*;
 fn hello() -> Hello {
     Hello {
         version: PROTOCOL_VERSION,
-        universe: UniverseId(7),
+        cluster: ClusterId(7),
         node: NodeId(1),
         incarnation: Incarnation(11),
         boot: Boot(3),
@@ -40,7 +40,7 @@ fn feed(bytes: &[u8], piece: usize, trusted: bool) -> Result<Vec<Bytes>, FrameEr
 fn hello_and_refusal_survive_the_wire() {
     let refusal = Refusal {
         kind: RefusalKind::NotMember,
-        universe: UniverseId(7),
+        cluster: ClusterId(7),
         node: NodeId(2),
         incarnation: Incarnation(5),
         reason: "no".to_owned(),

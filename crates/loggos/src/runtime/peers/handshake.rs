@@ -6,14 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::{Boot, Member, NodeId, UniverseId};
+use base::{Boot, ClusterId, Member, NodeId};
 
 use crate::runtime::frames::{Hello, PROTOCOL_VERSION, Refusal, RefusalKind};
 
 /// This node's identity, and the members that it knows.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
-    pub(crate) universe: UniverseId,
+    pub(crate) cluster: ClusterId,
     pub(crate) member: Member,
     pub(crate) boot: Boot,
     /// This node's address for peers.
@@ -54,7 +54,7 @@ impl Handshake {
     pub(crate) fn hello(&self, to: NodeId) -> Hello {
         Hello {
             version: PROTOCOL_VERSION,
-            universe: self.identity.universe,
+            cluster: self.identity.cluster,
             node: self.identity.member.node,
             incarnation: self.identity.member.incarnation,
             boot: self.identity.boot,
@@ -89,7 +89,7 @@ impl Handshake {
     pub(crate) fn judge(&mut self, hello: &Hello) -> Result<(), Refusal> {
         self.check(hello).map_err(|(kind, reason)| Refusal {
             kind,
-            universe: self.identity.universe,
+            cluster: self.identity.cluster,
             node: self.identity.member.node,
             incarnation: self.identity.member.incarnation,
             reason,
@@ -119,12 +119,12 @@ impl Handshake {
             );
             return Err((RefusalKind::Version, reason));
         }
-        if hello.universe != own.universe {
+        if hello.cluster != own.cluster {
             let reason = format!(
-                "node {} is of universe {}, node {} of universe {}",
-                own.member.node, own.universe, hello.node, hello.universe
+                "node {} is of cluster {}, node {} of cluster {}",
+                own.member.node, own.cluster, hello.node, hello.cluster
             );
-            return Err((RefusalKind::Universe, reason));
+            return Err((RefusalKind::Cluster, reason));
         }
         if hello.to != own.member.node {
             let reason = format!("this is node {}, not node {}: an address is wrong", own.member.node, hello.to);
@@ -145,9 +145,9 @@ impl Handshake {
         let members = &self.identity.members;
         if self.left.contains(&hello.node) {
             let reason = format!(
-                "node {} has left universe {}, and its disk holds nothing that is needed: it may be made blank, and join with \
+                "node {} has left cluster {}, and its disk holds nothing that is needed: it may be made blank, and join with \
                  another number",
-                hello.node, self.identity.universe
+                hello.node, self.identity.cluster
             );
             return Err((RefusalKind::Left, reason));
         }
@@ -159,14 +159,14 @@ impl Handshake {
         match known.filter(|member| member.incarnation != hello.incarnation) {
             Some(member) => {
                 let reason = format!(
-                    "the disk of node {} is not the one the universe knows: its incarnation is {:x}, the member's is {:x}. \
+                    "the disk of node {} is not the one the cluster knows: its incarnation is {:x}, the member's is {:x}. \
                      A lost or replaced disk may have forgotten what it promised; it doesn't join under the old name",
                     hello.node, hello.incarnation.0, member.incarnation.0
                 );
                 Err((RefusalKind::NotMember, reason))
             }
             None if unannounced.is_none() && self.unannounced.len() >= UNANNOUNCED_MAX => {
-                let reason = format!("{UNANNOUNCED_MAX} nodes are known here that are on no list of the universe");
+                let reason = format!("{UNANNOUNCED_MAX} nodes are known here that are on no list of the cluster");
                 Err((RefusalKind::NotMember, reason))
             }
             None => Ok(()),
@@ -177,7 +177,7 @@ impl Handshake {
     /// one that the cluster knows, or that this node has left.
     pub(crate) fn verdict(&self, refusal: &Refusal) -> Option<String> {
         let own = &self.identity;
-        let by_member = refusal.universe == own.universe
+        let by_member = refusal.cluster == own.cluster
             && own.members.iter().any(|m| m.node == refusal.node && m.incarnation == refusal.incarnation);
         (by_member && matches!(refusal.kind, RefusalKind::NotMember | RefusalKind::Left))
             .then(|| format!("node {} refuses this node: {}", refusal.node, refusal.reason))
@@ -196,8 +196,8 @@ mod tests {
 
     fn handshake(node: u32, incarnation: u64) -> Handshake {
         let members = vec![member(1, 10), member(2, 20), member(3, 30)];
-        let (universe, address) = (UniverseId(7), format!("10.0.0.{node}:7"));
-        Handshake::new(Identity { universe, member: member(node, incarnation), boot: Boot(5), address, members })
+        let (cluster, address) = (ClusterId(7), format!("10.0.0.{node}:7"));
+        Handshake::new(Identity { cluster, member: member(node, incarnation), boot: Boot(5), address, members })
     }
 
     fn refused(change: impl FnOnce(&mut Hello)) -> Refusal {
@@ -220,10 +220,10 @@ mod tests {
         let [ours, theirs] = [PROTOCOL_VERSION, other].map(|version| format!("version {version}"));
         assert!(refusal.reason.contains(&ours) && refusal.reason.contains(&theirs), "{}", refusal.reason);
 
-        let refusal = refused(|hello| hello.universe = UniverseId(8));
-        assert_eq!(refusal.kind, RefusalKind::Universe);
-        assert!(refusal.reason.contains(&UniverseId(7).to_string()), "{}", refusal.reason);
-        assert!(refusal.reason.contains(&UniverseId(8).to_string()), "{}", refusal.reason);
+        let refusal = refused(|hello| hello.cluster = ClusterId(8));
+        assert_eq!(refusal.kind, RefusalKind::Cluster);
+        assert!(refusal.reason.contains(&ClusterId(7).to_string()), "{}", refusal.reason);
+        assert!(refusal.reason.contains(&ClusterId(8).to_string()), "{}", refusal.reason);
 
         assert_eq!(refused(|hello| hello.to = NodeId(3)).kind, RefusalKind::Recipient);
     }

@@ -2,7 +2,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration as StdDuration, Instant};
 
-use base::{CohortId, Incarnation, KeyRange, Member, Timestamp, UniverseId};
+use base::{ClusterId, CohortId, Incarnation, KeyRange, Member, Timestamp};
 use machine::{Failure, SessionId};
 use mio::{Events, Poll};
 use node::request::Response;
@@ -26,7 +26,7 @@ fn member(node: u32) -> Member {
 
 fn identity(node: u32) -> Identity {
     Identity {
-        universe: UniverseId(7),
+        cluster: ClusterId(7),
         member: member(node),
         boot: Boot(1),
         address: String::new(),
@@ -73,7 +73,7 @@ fn until(what: &str, ends: &mut [&mut End], mut is_so: impl FnMut(&mut [&mut End
 }
 
 fn message(request: u64) -> Message {
-    Message::NotLeader { request, cohort: CohortId::CATALOGUE, leader: None }
+    Message::NotLeader { request, cohort: CohortId::CATALOG, leader: None }
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn messages_arrive_in_order_once_both_know_each_other() {
 /// A message of `length` bytes plus overhead.
 fn chunk(length: usize) -> Message {
     Message::StateChunk {
-        cohort: CohortId::CATALOGUE,
+        cohort: CohortId::CATALOG,
         epoch: base::Epoch(1),
         state: node::message::StateId { lsn: base::Lsn::ZERO, tables: 0 },
         timestamp: base::Timestamp(0),
@@ -200,9 +200,9 @@ fn a_blank_disk_is_told_so_by_a_member() {
 }
 
 #[test]
-fn another_universe_is_refused_without_harm() {
+fn another_cluster_is_refused_without_harm() {
     let mut stranger = identity(2);
-    stranger.universe = UniverseId(8);
+    stranger.cluster = ClusterId(8);
     let (mut one, mut two) = pair(stranger);
     let began = Instant::now();
     while began.elapsed() < StdDuration::from_millis(300) {

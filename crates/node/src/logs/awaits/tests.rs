@@ -87,7 +87,7 @@ fn no_read_waits_at_a_sealed_unit() {
     }
     bench.pass(Duration::from_millis(50));
     assert_eq!(bench.node.logs.units.awaits.len(), 2);
-    let log = bench.node.catalogue().log("l").expect("it is there");
+    let log = bench.node.catalog().log("l").expect("it is there");
     let (epoch, unit) = (log.projection.epoch, log.projection.units()[0]);
     let cohort = catalog::cohort_of(unit).expect("a small number");
     let seal = Command::Seal { epoch };

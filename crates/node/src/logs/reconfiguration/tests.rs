@@ -11,19 +11,19 @@ use sharedlog::{Batch, Position};
 use super::*;
 use crate::contract::RequestId;
 use crate::request::{Request, Response};
-use crate::testing::{Bench, Universe, empty};
+use crate::testing::{Bench, Cluster, empty};
 
 const SECOND: Duration = Duration::from_millis(1_000);
 
-impl Universe {
+impl Cluster {
     /// A cluster with a log of `stripes` stripes of two copies each, and one append in each stripe.
     fn with_log(stripes: u32) -> Self {
-        let mut universe = Self::start();
-        universe.pass(SECOND);
-        universe.asked(1, LogRequest::Create { name: "l".into(), stripes, copies: 2 });
-        universe.pass(SECOND);
-        (0..u64::from(stripes)).for_each(|at| assert_eq!(universe.append(10 + at), at));
-        universe
+        let mut cluster = Self::start();
+        cluster.pass(SECOND);
+        cluster.asked(1, LogRequest::Create { name: "l".into(), stripes, copies: 2 });
+        cluster.pass(SECOND);
+        (0..u64::from(stripes)).for_each(|at| assert_eq!(cluster.append(10 + at), at));
+        cluster
     }
 
     /// Sends a request to the first node and returns the reply.
@@ -58,7 +58,7 @@ impl Universe {
     }
 
     fn log(&self) -> LogRecord {
-        let log = self.nodes[0].node.catalogue().log("l");
+        let log = self.nodes[0].node.catalog().log("l");
         log.expect("it was created").clone()
     }
 
@@ -82,16 +82,16 @@ impl Universe {
     /// Adds a unit on that node to the log in the catalog.
     fn name_on(&mut self, node: u32) {
         let command = catalog::CatalogCommand::AddUnits { log: self.log().id, nodes: vec![NodeId(node)] };
-        let leader = self.leader_of_catalogue();
+        let leader = self.leader_of_catalog();
         let bench = &mut self.nodes[leader.0 as usize - 1];
-        let catalogue = bench.node.replicas.get_mut(&CohortId::CATALOGUE).expect("every node has one");
-        catalogue.cohort.propose(command.encode(), bench.now, &mut bench.node.outgoing.outbox);
-        bench.node.drain(CohortId::CATALOGUE, bench.now);
+        let catalog = bench.node.replicas.get_mut(&CohortId::CATALOG).expect("every node has one");
+        catalog.cohort.propose(command.encode(), bench.now, &mut bench.node.outgoing.outbox);
+        bench.node.drain(CohortId::CATALOG, bench.now);
         self.pass(SECOND);
     }
 
-    fn leader_of_catalogue(&self) -> NodeId {
-        let leader = self.nodes.iter().find(|bench| bench.node.led_catalogue().is_some());
+    fn leader_of_catalog(&self) -> NodeId {
+        let leader = self.nodes.iter().find(|bench| bench.node.led_catalog().is_some());
         leader.expect("somebody leads it").node.me().node
     }
 }
@@ -104,16 +104,16 @@ fn on(log: &LogRecord, node: u32) -> Vec<UnitId> {
 /// The log is idle in the meantime.
 #[test]
 fn units_in_doubt_are_replaced_and_given_up() {
-    let mut universe = Universe::with_log(3);
-    let before = universe.log();
+    let mut cluster = Cluster::with_log(3);
+    let before = cluster.log();
     // The catalog leader reports its own units to itself.
-    let leader = universe.leader_of_catalogue();
+    let leader = cluster.leader_of_catalog();
     for node in [leader.0, 1 + leader.0 % 3] {
-        let lost = on(&universe.log(), node);
+        let lost = on(&cluster.log(), node);
         assert_eq!(lost.len(), 2, "one of each chain but one");
-        universe.damage(node);
-        universe.pass(Duration(20 * SECOND.0));
-        let log = universe.log();
+        cluster.damage(node);
+        cluster.pass(Duration(20 * SECOND.0));
+        let log = cluster.log();
         let units = log.projection.units();
         assert!(lost.iter().all(|unit| !units.contains(unit) && log.member_of(*unit).is_none()), "{log:?}");
         assert!(log.projection.last().chains.iter().all(|chain| chain.len() == 2), "{log:?}");
@@ -122,33 +122,33 @@ fn units_in_doubt_are_replaced_and_given_up() {
             [],
             "older chains are whole, too"
         );
-        let damaged = &universe.nodes[node as usize - 1].node;
+        let damaged = &cluster.nodes[node as usize - 1].node;
         let gone = |unit: &UnitId| damaged.replicas().all(|(id, ..)| Some(id) != catalog::cohort_of(*unit));
         assert!(lost.iter().all(gone), "their replicas take no room any more");
         assert_eq!(damaged.own_units_in_doubt().count(), 0);
     }
-    assert!(universe.log().projection.newest_unit > before.projection.newest_unit);
+    assert!(cluster.log().projection.newest_unit > before.projection.newest_unit);
     for at in 0..3 {
-        assert_eq!(universe.read(30 + at, at), Bytes::from((10 + at).to_string()));
+        assert_eq!(cluster.read(30 + at, at), Bytes::from((10 + at).to_string()));
     }
-    assert!(universe.append(40) >= 3);
+    assert!(cluster.append(40) >= 3);
 }
 
 /// A spare unit that the log no longer needs is removed after its node's log was damaged.
 #[test]
 fn a_spare_in_doubt_is_forgotten() {
-    let mut universe = Universe::with_log(1);
-    let before = universe.log();
+    let mut cluster = Cluster::with_log(1);
+    let before = cluster.log();
     let free = (1..=3).find(|node| on(&before, *node).is_empty()).expect("two of three have a unit");
-    universe.name_on(free);
-    let named = universe.log();
+    cluster.name_on(free);
+    let named = cluster.log();
     let [spare] = on(&named, free)[..] else { panic!("{named:?}") };
-    universe.pass(Duration(5 * SECOND.0));
-    assert_eq!(universe.log(), named, "a sound one may be of use later");
-    universe.damage(free);
-    universe.pass(Duration(20 * SECOND.0));
-    assert_eq!(universe.log(), before, "the log needs no other");
-    let damaged = &universe.nodes[free as usize - 1].node;
+    cluster.pass(Duration(5 * SECOND.0));
+    assert_eq!(cluster.log(), named, "a sound one may be of use later");
+    cluster.damage(free);
+    cluster.pass(Duration(20 * SECOND.0));
+    assert_eq!(cluster.log(), before, "the log needs no other");
+    let damaged = &cluster.nodes[free as usize - 1].node;
     assert!(damaged.replicas().all(|(id, ..)| Some(id) != catalog::cohort_of(spare)));
     assert_eq!(damaged.own_units_in_doubt().count(), 0);
 }
@@ -156,64 +156,64 @@ fn a_spare_in_doubt_is_forgotten() {
 /// The last copy stays, because an operator may repair its disk.
 #[test]
 fn the_last_copy_is_not_given_up() {
-    let mut universe = Universe::with_log(1);
-    let chain = universe.log().projection.last().chains[0].clone();
+    let mut cluster = Cluster::with_log(1);
+    let chain = cluster.log().projection.last().chains[0].clone();
     for unit in &chain {
-        let node = universe.log().member_of(*unit).expect("it stands").node;
-        universe.restart(node.0, |id| Some(id) == catalog::cohort_of(*unit));
+        let node = cluster.log().member_of(*unit).expect("it stands").node;
+        cluster.restart(node.0, |id| Some(id) == catalog::cohort_of(*unit));
     }
-    universe.pass(Duration(20 * SECOND.0));
-    assert_eq!(universe.log().projection.units(), chain);
+    cluster.pass(Duration(20 * SECOND.0));
+    assert_eq!(cluster.log().projection.units(), chain);
 }
 
 /// No projection can replace one that has a chain without a responsive unit. The other chains are then not sealed and
 /// stay readable, even if one of their units should be replaced.
 #[test]
 fn a_sound_chain_is_read_while_another_has_no_unit() {
-    let mut universe = Universe::with_log(2);
-    let before = universe.log();
+    let mut cluster = Cluster::with_log(2);
+    let before = cluster.log();
     let [first, second] = &before.projection.last().chains[..] else { panic!("{before:?}") };
     let doubted: BTreeSet<UnitId> = first.iter().copied().chain(second.first().copied()).collect();
-    let leader = universe.leader_of_catalogue();
-    let bench = &mut universe.nodes[leader.0 as usize - 1];
+    let leader = cluster.leader_of_catalog();
+    let bench = &mut cluster.nodes[leader.0 as usize - 1];
     for unit in doubted {
         let home = before.member_of(unit).expect("it stands").node;
         bench.node.units_in_doubt(home, &[unit], bench.now);
     }
-    universe.pass(Duration(20 * SECOND.0));
-    assert_eq!(universe.log().projection, before.projection);
-    assert_eq!(universe.read(30, 1), Bytes::from("11"));
+    cluster.pass(Duration(20 * SECOND.0));
+    assert_eq!(cluster.log().projection, before.projection);
+    assert_eq!(cluster.read(30, 1), Bytes::from("11"));
 }
 
 /// A leader that was paused can't conclude anything about other nodes.
 #[test]
 fn leader_that_stood_still_suspects_nobody() {
-    let mut universe = Universe::with_log(1);
-    universe.pass(Duration(3 * SECOND.0));
-    let (before, leader) = (universe.log(), universe.leader_of_catalogue());
+    let mut cluster = Cluster::with_log(1);
+    cluster.pass(Duration(3 * SECOND.0));
+    let (before, leader) = (cluster.log(), cluster.leader_of_catalog());
     let other = before.units.iter().find(|(_, member)| member.node != leader).expect("two nodes have a unit");
     let (unit, epoch) = (other.0, before.projection.epoch);
-    let bench = &mut universe.nodes[leader.0 as usize - 1];
+    let bench = &mut cluster.nodes[leader.0 as usize - 1];
     // Messages that arrived in the meantime are handled only afterwards.
     bench.now.monotonic = bench.now.monotonic + Duration::from_millis(400);
     bench.step(crate::contract::Event::Timer);
     let (now, node) = (bench.now, &mut bench.node);
     node.suspected(before.id, epoch, Suspect::Unit(unit), now);
-    universe.pass(Duration(5 * SECOND.0));
-    assert!(universe.log().member_of(unit).is_some());
+    cluster.pass(Duration(5 * SECOND.0));
+    assert!(cluster.log().member_of(unit).is_some());
 }
 
 #[test]
 fn status_names_under_replicated_logs() {
-    let mut universe = Universe::with_log(1);
-    universe.pass(SECOND);
-    let leader = universe.leader_of_catalogue();
-    let told = |universe: &Universe| {
-        let node = &universe.nodes[leader.0 as usize - 1].node;
+    let mut cluster = Cluster::with_log(1);
+    cluster.pass(SECOND);
+    let leader = cluster.leader_of_catalog();
+    let told = |cluster: &Cluster| {
+        let node = &cluster.nodes[leader.0 as usize - 1].node;
         (node.under_replicated_logs(), node.logs_out_of_reach())
     };
-    assert_eq!(told(&universe), (vec![], vec![]));
-    let [unit, other] = universe.log().projection.units()[..] else { panic!("a chain of two") };
+    assert_eq!(told(&cluster), (vec![], vec![]));
+    let [unit, other] = cluster.log().projection.units()[..] else { panic!("a chain of two") };
     for (unit, lacking, missing) in [
         (unit, "log l has 1 copy of some positions, and should have 2", None),
         (
@@ -222,13 +222,13 @@ fn status_names_under_replicated_logs() {
             Some("log l has no copy of some positions within reach"),
         ),
     ] {
-        let home = universe.log().member_of(unit).expect("it stands").node;
-        let bench = &mut universe.nodes[leader.0 as usize - 1];
+        let home = cluster.log().member_of(unit).expect("it stands").node;
+        let bench = &mut cluster.nodes[leader.0 as usize - 1];
         bench.node.units_in_doubt(home, &[unit], bench.now);
         let missing: Vec<String> = missing.map(str::to_owned).into_iter().collect();
-        assert_eq!(told(&universe), (vec![lacking.to_owned()], missing));
+        assert_eq!(told(&cluster), (vec![lacking.to_owned()], missing));
     }
-    let node = &universe.nodes[leader.0 as usize - 1].node;
-    let many = vec![(universe.log().id, "is it".to_owned()); NAMED_MAX + 2];
+    let node = &cluster.nodes[leader.0 as usize - 1].node;
+    let many = vec![(cluster.log().id, "is it".to_owned()); NAMED_MAX + 2];
     assert_eq!(node.name_logs(many, "like it")[NAMED_MAX - 1..], ["log l is it", "2 logs more like it"]);
 }

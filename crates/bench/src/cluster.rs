@@ -1,0 +1,447 @@
+//! A cluster with known processes that can be killed or paused: an existing one, or one started for the benchmark.
+//!
+//! Its state is read from the layout of `loggos dev`: a directory per node, with the node's configuration and pid.
+
+use std::io::{self, BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+use std::{fmt, fs, thread};
+
+use base::{CohortId, SplitMix64};
+use clap::ValueEnum;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use sdk::admin::{Cohort, StatusResponse};
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+use terminal::Stop;
+use tokio::time::sleep;
+
+use super::servers::Servers;
+use crate::scratch;
+
+/// The cluster can lose its leader only if two other nodes remain.
+const NODES_MIN: usize = 3;
+/// Timeout for a started cluster to become ready.
+const READY_PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout for a restarted node to catch up.
+const CAUGHT_UP_PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of `dev restart`.
+const RESTART_PATIENCE: Duration = Duration::from_secs(70);
+/// Timeout for a cluster started by the benchmark to stop.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(20);
+/// Timeout of a status request.
+const STATUS_PATIENCE: Duration = Duration::from_secs(2);
+/// Port offsets for a cluster started by the benchmark. Below 32,768, where ephemeral ports start.
+const PORT_PLACES: u64 = 120;
+const PORT_OFFSET_FIRST: u16 = 1_000;
+const PORT_OFFSET_STEP: u16 = 200;
+const PORT_TRIES: usize = 50;
+
+/// What happens to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Strike {
+    /// SIGKILL: its process ends, and its connections with it.
+    Kill,
+    /// SIGSTOP: it falls silent, and its connections stay.
+    Stop,
+}
+
+impl Strike {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Stop => "stop",
+        }
+    }
+}
+
+/// A cohort of the cluster.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Which<'a> {
+    /// The cohort of a table with one range.
+    Table(&'a str),
+    Catalog,
+}
+
+impl Which<'_> {
+    fn is(self, cohort: &Cohort) -> bool {
+        match self {
+            Self::Table(table) => cohort.table == table,
+            Self::Catalog => cohort.cohort == CohortId::CATALOG.0,
+        }
+    }
+}
+
+impl fmt::Display for Which<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Table(table) => write!(f, "the table {table}"),
+            Self::Catalog => f.write_str("the catalog"),
+        }
+    }
+}
+
+/// The leader of a cohort and its epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Reign {
+    pub(crate) epoch: u64,
+    pub(crate) leader: u32,
+}
+
+/// A cluster with processes that can be signalled.
+pub(crate) struct Cluster {
+    data: PathBuf,
+    nodes: Vec<Node>,
+    client: sdk::Client,
+    /// Stopped and removed when dropped.
+    _own: Option<Own>,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    number: u32,
+    endpoint: String,
+}
+
+impl Cluster {
+    /// The cluster that runs in this directory.
+    pub(crate) fn running(data: &Path) -> Result<Self, Stop> {
+        Self::open(data, None)
+    }
+
+    /// Forms a cluster in the temporary directory, and waits until it is ready.
+    pub(crate) async fn start() -> Result<Self, Stop> {
+        let own = Own::start().await?;
+        Self::open(&own.data(), Some(own))
+    }
+
+    fn open(data: &Path, own: Option<Own>) -> Result<Self, Stop> {
+        // As in the command lines of the nodes.
+        let data = fs::canonicalize(data).map_err(Stop::io(format!("read {}", data.display())))?;
+        let mut nodes = Vec::new();
+        let reading = format!("read {}", data.display());
+        for entry in fs::read_dir(&data).map_err(Stop::io(reading.clone()))? {
+            let name = entry.map_err(Stop::io(reading.clone()))?.file_name();
+            let number =
+                name.to_str().and_then(|name| name.strip_prefix("node-")).and_then(|number| number.parse().ok());
+            if let Some(number) = number {
+                nodes.push(Node { number, endpoint: endpoint(&data, number)? });
+            }
+        }
+        nodes.sort_by_key(|node| node.number);
+        if nodes.len() < NODES_MIN {
+            let message = format!("{} has {} nodes; {NODES_MIN} are wanted at least", data.display(), nodes.len());
+            return Err(Stop::invalid(message));
+        }
+        let client = sdk::Client::connect(nodes.iter().map(|node| &node.endpoint))?.with_deadline(STATUS_PATIENCE);
+        Ok(Self { data, nodes, client, _own: own })
+    }
+
+    /// The data directory.
+    pub(crate) fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// The current processes of the nodes.
+    pub(crate) fn servers(&self) -> Result<Servers, Stop> {
+        Servers::of(&[], Some(&self.data))
+    }
+
+    /// The node numbers.
+    pub(crate) fn nodes(&self) -> Vec<u32> {
+        self.nodes.iter().map(|node| node.number).collect()
+    }
+
+    /// The endpoints of all nodes, starting with `first` and continuing cyclically.
+    pub(crate) fn endpoints_from(&self, first: u32) -> Vec<String> {
+        let mut endpoints = self.endpoints();
+        let place = self.nodes.iter().position(|node| node.number == first);
+        endpoints.rotate_left(place.unwrap_or_default());
+        endpoints
+    }
+
+    /// The endpoints of all nodes.
+    pub(crate) fn endpoints(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.endpoint.clone()).collect()
+    }
+
+    /// The endpoints of all nodes but one.
+    pub(crate) fn others(&self, but: u32) -> Vec<String> {
+        self.nodes.iter().filter(|node| node.number != but).map(|node| node.endpoint.clone()).collect()
+    }
+
+    /// The current leader of a cohort.
+    pub(crate) async fn reign(&self, which: Which<'_>) -> Result<Reign, Stop> {
+        let statuses = self.client.status_of_each().await;
+        let cohorts = statuses.iter().flatten().flat_map(|status| &status.cohorts);
+        let reigns = cohorts
+            .filter(|cohort| which.is(cohort))
+            .filter_map(|cohort| Some(Reign { epoch: cohort.epoch, leader: cohort.leader? }));
+        let none = || sdk::Error::Unavailable(format!("no node knows who leads {which}"));
+        Ok(reigns.max().ok_or_else(none)?)
+    }
+
+    /// Waits until every node serves, and every replica of a cohort has caught up.
+    pub(crate) async fn caught_up(&self, which: Which<'_>) -> Result<(), Stop> {
+        wait_until(&format!("the replicas of {which} have caught up"), async || {
+            let statuses: Result<Vec<StatusResponse>, _> = self.client.status_of_each().await.into_iter().collect();
+            Ok(has_caught_up(&statuses?, which).then_some(()))
+        })
+        .await
+    }
+
+    /// Kills or pauses a node's process.
+    pub(crate) fn strike(&self, node: u32, strike: Strike) -> Result<Struck, Stop> {
+        let process = self.process(node).map_err(Stop::io(format!("find the process of node {node}")))?;
+        let signal = match strike {
+            Strike::Kill => Signal::KILL,
+            Strike::Stop => Signal::STOP,
+        };
+        let sent = pidfd_send_signal(&process, signal).map_err(io::Error::from);
+        sent.map_err(Stop::io(format!("signal node {node}")))?;
+        Ok(Struck { node, strike, process })
+    }
+
+    /// A handle of a node's process. The pid in its directory may have been reused, so the command line is checked.
+    fn process(&self, node: u32) -> io::Result<OwnedFd> {
+        let directory = self.data.join(format!("node-{node}"));
+        let text = fs::read_to_string(directory.join("pid"))?;
+        let none = || io::Error::new(io::ErrorKind::NotFound, format!("{} names none that runs", directory.display()));
+        let pid = text.trim().parse().ok().and_then(Pid::from_raw).ok_or_else(none)?;
+        let process = pidfd_open(pid, PidfdFlags::empty())?;
+        let command = fs::read(format!("/proc/{}/cmdline", pid.as_raw_pid()))?;
+        let config = directory.join("node.toml").display().to_string();
+        if String::from_utf8_lossy(&command).contains(&config) { Ok(process) } else { Err(none()) }
+    }
+
+    /// Restarts a killed node, or resumes a paused one.
+    pub(crate) async fn bring_back(&self, struck: Struck) -> Result<(), Stop> {
+        let node = struck.node;
+        let strike = struck.strike;
+        // Dropping it resumes the process.
+        drop(struck);
+        if strike == Strike::Stop {
+            return Ok(());
+        }
+        let mut restart = loggos()?;
+        restart.args(["dev", "restart", &node.to_string(), "--data"]).arg(&self.data);
+        restart.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let restarting = format!("restart node {node}");
+        let output = output_of(restart, RESTART_PATIENCE).await.map_err(Stop::io(restarting))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(sdk::Error::Unavailable(said.trim().trim_start_matches("loggos: ").to_owned()).into())
+    }
+}
+
+/// A node that was killed or paused. A paused one resumes when this is dropped, however the benchmark ends.
+pub(crate) struct Struck {
+    node: u32,
+    strike: Strike,
+    process: OwnedFd,
+}
+
+impl Drop for Struck {
+    fn drop(&mut self) {
+        if self.strike == Strike::Stop {
+            let _ = pidfd_send_signal(&self.process, Signal::CONT);
+        }
+    }
+}
+
+/// Polls until there is a result.
+pub(crate) async fn wait_until<T>(
+    what: &str,
+    look: impl AsyncFn() -> Result<Option<T>, sdk::Error>,
+) -> Result<T, Stop> {
+    let until = Instant::now() + CAUGHT_UP_PATIENCE;
+    loop {
+        match look().await {
+            Ok(Some(found)) => return Ok(found),
+            Err(error) if Instant::now() > until => return Err(error.into()),
+            Ok(None) if Instant::now() > until => {
+                return Err(sdk::Error::Unavailable(format!("not within {CAUGHT_UP_PATIENCE:?}: {what}")).into());
+            }
+            _ => sleep(PAUSE).await,
+        }
+    }
+}
+
+/// Whether every replica known to the leader reports a log as long as the leader's, and is not in doubt.
+fn has_caught_up(statuses: &[StatusResponse], which: Which<'_>) -> bool {
+    let own = |status: &StatusResponse| {
+        let cohort = status.cohorts.iter().find(|cohort| which.is(cohort))?;
+        Some((status.node, cohort.clone()))
+    };
+    let cohorts: Vec<(u32, Cohort)> = statuses.iter().filter_map(own).collect();
+    let leads = |(node, cohort): &&(u32, Cohort)| cohort.leader == Some(*node);
+    let Some((leader, cohort)) = cohorts.iter().filter(leads).max_by_key(|(_, cohort)| cohort.epoch) else {
+        return false;
+    };
+    let last = |(node, cohort): &(u32, Cohort)| {
+        let replica = cohort.replicas.iter().find(|replica| replica.node == *node)?;
+        replica.last_lsn.filter(|_| !replica.doubtful)
+    };
+    let wanted = cohorts.iter().find(|(node, _)| node == leader).and_then(last);
+    let has_all = |node: u32| cohorts.iter().any(|own| own.0 == node && last(own) == wanted);
+    // A replica that has not voted for the leader yet is not known to the leader.
+    let is_known = |node: u32| cohort.replicas.iter().any(|replica| replica.node == node);
+    let all_are_known = cohorts.iter().all(|(node, _)| is_known(*node));
+    wanted.is_some() && all_are_known && cohort.replicas.iter().all(|replica| has_all(replica.node))
+}
+
+/// The gRPC address in a node's configuration.
+fn endpoint(data: &Path, node: u32) -> Result<String, Stop> {
+    let path = data.join(format!("node-{node}")).join("node.toml");
+    let text = fs::read_to_string(&path).map_err(Stop::io(format!("read {}", path.display())))?;
+    let config: Option<toml::Table> = text.parse().ok();
+    let endpoint = config.as_ref().and_then(|config| config.get("listen")?.get("grpc")?.as_str());
+    endpoint.map(str::to_owned).ok_or_else(|| Stop::invalid(format!("{} names no address for gRPC", path.display())))
+}
+
+/// A command that runs this program.
+fn loggos() -> Result<Command, Stop> {
+    Ok(Command::new(std::env::current_exe().map_err(Stop::io("find this program"))?))
+}
+
+/// Runs a command until it exits, without blocking the executor.
+async fn output_of(mut command: Command, patience: Duration) -> io::Result<Output> {
+    let mut child = command.spawn()?;
+    let until = Instant::now() + patience;
+    while child.try_wait()?.is_none() {
+        if Instant::now() > until {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("not over within {patience:?}")));
+        }
+        sleep(PAUSE).await;
+    }
+    child.wait_with_output()
+}
+
+/// A cluster started by the benchmark: `loggos dev` as a child process, in a temporary directory.
+struct Own {
+    dev: Child,
+    /// Removed after the child has ended: fields are dropped after `drop` runs.
+    scratch: TempDir,
+}
+
+impl Own {
+    async fn start() -> Result<Self, Stop> {
+        let scratch = scratch(&std::env::temp_dir()).map_err(Stop::io("make a directory"))?;
+        let mut command = loggos()?;
+        command.args(["dev", "--port-offset", &free_offset()?.to_string(), "--data"]).arg(scratch.path().join("data"));
+        let dev = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(Stop::io("start a cluster"))?;
+        let mut own = Self { dev, scratch };
+        own.ready().await?;
+        Ok(own)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.scratch.path().join("data")
+    }
+
+    /// Waits until `dev` prints `ready`.
+    async fn ready(&mut self) -> Result<(), Stop> {
+        let lines = self.lines();
+        let until = Instant::now() + READY_PATIENCE;
+        loop {
+            match lines.try_recv() {
+                Ok(line) if line == "ready" => return Ok(()),
+                Ok(_) => {}
+                Err(TryRecvError::Empty) if Instant::now() < until => sleep(PAUSE).await,
+                Err(TryRecvError::Empty) => {
+                    let late = format!("the cluster is not ready within {READY_PATIENCE:?}");
+                    return Err(sdk::Error::Unavailable(late).into());
+                }
+                Err(TryRecvError::Disconnected) => {
+                    return Err(sdk::Error::Unavailable("the cluster ended before it was ready".into()).into());
+                }
+            }
+        }
+    }
+
+    /// The lines that `dev` prints. They are read until the end, so that `dev` never blocks on its output.
+    fn lines(&mut self) -> Receiver<String> {
+        let (tell, lines) = mpsc::channel();
+        let out = self.dev.stdout.take().expect("it was asked for, and is taken once");
+        thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                // The receiver is dropped once `dev` is ready.
+                let _ = tell.send(line);
+            }
+        });
+        lines
+    }
+}
+
+impl Drop for Own {
+    /// Sends SIGINT, like Ctrl-C; `dev` then stops its nodes.
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.dev), Signal::INT);
+        let until = Instant::now() + STOP_PATIENCE;
+        while matches!(self.dev.try_wait(), Ok(None)) {
+            if Instant::now() > until {
+                let _ = self.dev.kill();
+                let _ = self.dev.wait();
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// A port offset with currently free ports.
+fn free_offset() -> Result<u16, Stop> {
+    let mut draw = SplitMix64::new(u64::from(std::process::id()));
+    let is_free = |offset: &u16| {
+        let mut ports = (1..=3).flat_map(|node| [7_100 + node, 7_200 + node]);
+        ports.all(|port: u16| TcpListener::bind(("127.0.0.1", port + offset)).is_ok())
+    };
+    let mut offsets = (0..PORT_TRIES).map(|_| PORT_OFFSET_FIRST + PORT_OFFSET_STEP * draw.below(PORT_PLACES) as u16);
+    let none = || sdk::Error::Unavailable("no free ports were found for a cluster".into());
+    Ok(offsets.find(is_free).ok_or_else(none)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use sdk::admin::{Lsn, Replica};
+
+    use super::*;
+
+    fn status(node: u32, leader: u32, sequence: u64, doubtful: bool) -> StatusResponse {
+        let replica = |node, sequence, doubtful| Replica {
+            node,
+            last_lsn: Some(Lsn { epoch: 5, sequence }),
+            committed_lsn: None,
+            doubtful,
+        };
+        // The leader's information about the others may be stale.
+        let mut replicas = vec![replica(node, sequence, doubtful)];
+        if node == leader {
+            replicas.extend((1..=3).filter(|other| *other != node).map(|other| replica(other, 1, false)));
+        }
+        let cohort =
+            Cohort { cohort: 2, table: "t".into(), leader: Some(leader), epoch: 5, replicas, ..Cohort::default() };
+        StatusResponse { node, incarnation: 1, boot: 1, cohorts: vec![cohort], ..StatusResponse::default() }
+    }
+
+    #[test]
+    fn a_cluster_has_caught_up_when_each_replica_says_so_itself() {
+        let (of_table, of_another) = (Which::Table("t"), Which::Table("another"));
+        let all = [status(1, 2, 9, false), status(2, 2, 9, false), status(3, 2, 9, false)];
+        assert!(has_caught_up(&all, of_table));
+        assert!(!has_caught_up(&all, of_another) && !has_caught_up(&all, Which::Catalog));
+        assert!(!has_caught_up(&all[..2], of_table), "a node is missing");
+        assert!(!has_caught_up(&[status(1, 2, 8, false), all[1].clone(), all[2].clone()], of_table));
+        assert!(!has_caught_up(&[status(1, 2, 9, true), all[1].clone(), all[2].clone()], of_table));
+        assert!(!has_caught_up(&[all[0].clone(), all[2].clone(), status(2, 3, 9, false)], of_table), "nobody leads");
+    }
+}

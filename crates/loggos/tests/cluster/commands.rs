@@ -1,0 +1,214 @@
+//! The client commands: their output, the JSON that scripts depend on, and the exit status: 0 success, 1 refused or not
+//! found, 2 wrong usage, 3 unavailable or outcome unknown.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::{COMMAND_PATIENCE, Cluster, Done, Scratch, loggos, wait_for};
+
+/// A line of JSON.
+#[track_caller]
+fn object(text: &str) -> Value {
+    serde_json::from_str(text.trim()).unwrap_or_else(|error| panic!("{error}: {text:?}"))
+}
+
+#[track_caller]
+fn objects(text: &str) -> Vec<Value> {
+    text.lines().map(object).collect()
+}
+
+#[test]
+fn rows_are_put_read_changed_and_deleted() {
+    let cluster = Cluster::of(1);
+    let run = |arguments: &[&str]| cluster.columns(arguments);
+
+    assert_eq!(object(&run(&["create", "t", "--json"]).ok()), json!({"table": "t", "existed": false}));
+    assert_eq!(object(&run(&["create", "t", "--json"]).ok()), json!({"table": "t", "existed": true}));
+    run(&["create", "another"]).ok();
+    assert_eq!(run(&["list"]).ok(), "another\nt\n");
+    assert_eq!(objects(&run(&["list", "--json"]).ok()), [json!({"table": "another"}), json!({"table": "t"})]);
+
+    let version: i64 = run(&["put", "t", "k", "c", "v"]).ok().trim().parse().expect("people get the version");
+    let line = format!("{{\"table\":\"t\",\"key\":\"k\",\"column\":\"c\",\"value\":\"v\",\"version\":{version}}}\n");
+    assert_eq!(run(&["get", "t", "k", "c", "--json"]).ok(), line);
+    let people = run(&["get", "t", "k"]).ok();
+    assert!(people.contains(&version.to_string()) && people.contains("VALUE"), "{people}");
+    let put = object(&run(&["put", "t", "k", "d", "-5", "--json"]).ok());
+    assert_eq!((&put["column"], &put["value"]), (&json!("d"), &json!("-5")));
+    assert!(put["version"].as_i64() > Some(version), "{put}");
+
+    let deleted = json!({"table": "t", "key": "k", "column": "d", "deleted": true});
+    assert_eq!(object(&run(&["delete", "t", "k", "d", "--json"]).ok()), deleted);
+    run(&["get", "t", "k", "d"]).failed(1, &["there is no column d in row k"]);
+    run(&["delete", "t", "k"]).ok();
+    run(&["get", "t", "k"]).failed(1, &["there is no row k in table t"]);
+    let refusal = object(&run(&["get", "t", "k", "--json"]).failed(1, &[]));
+    assert_eq!(refusal["kind"], "not found");
+}
+
+#[test]
+fn conditions_are_kept_and_a_refusal_names_both_versions() {
+    let cluster = Cluster::of(1);
+    let run = |arguments: &[&str]| cluster.columns(arguments);
+    let conditional_put = |value: &str, version: i64| {
+        run(&["conditional-put", "t", "k", "c", value, "--version", &version.to_string(), "--json"])
+    };
+    run(&["create", "t"]).ok();
+
+    let first = object(&conditional_put("1", 0).ok())["version"].as_i64().expect("a version");
+    let absent = json!({"error": "version mismatch", "kind": "refused", "expected": 0, "actual": first});
+    assert_eq!(object(&conditional_put("2", 0).failed(1, &[])), absent);
+    let second = object(&conditional_put("2", first).ok())["version"].as_i64().expect("a version");
+    assert!(second > first);
+
+    let delete = |version: i64| run(&["conditional-delete", "t", "k", "c", "--version", &version.to_string()]);
+    delete(first).failed(1, &["version mismatch on column c", &first.to_string(), &second.to_string()]);
+    assert_eq!(object(&run(&["get", "t", "k", "c", "--json"]).ok())["value"], "2");
+    delete(second).ok();
+    delete(second).failed(1, &["actual 0"]);
+    run(&["get", "t", "k", "c"]).failed(1, &[]);
+    conditional_put("3", 0).ok();
+}
+
+#[test]
+fn scans_keep_their_bounds_in_either_direction() {
+    let cluster = Cluster::of(1);
+    cluster.columns(&["create", "t"]).ok();
+    for key in ["a", "b1", "b2", "b3", "c"] {
+        cluster.columns(&["put", "t", key, "x", key]).ok();
+    }
+    cluster.columns(&["put", "t", "b2", "y", "more"]).ok();
+    let check = |arguments: &[&str], expected: &[&str]| {
+        let out = cluster.columns(&[&["scan", "t", "--json"], arguments].concat()).ok();
+        let mut keys: Vec<String> = objects(&out).iter().map(|cell| cell["key"].as_str().unwrap().to_owned()).collect();
+        keys.dedup();
+        assert_eq!(keys, expected, "{arguments:?}");
+    };
+
+    check(&[], &["a", "b1", "b2", "b3", "c"]);
+    check(&["--from", "b1", "--to", "b3"], &["b1", "b2"]);
+    check(&["--prefix", "b"], &["b1", "b2", "b3"]);
+    check(&["--prefix", "b", "--from", "b2"], &["b2", "b3"]);
+    check(&["--limit", "2"], &["a", "b1"]);
+    check(&["--reverse"], &["c", "b3", "b2", "b1", "a"]);
+    check(&["--reverse", "--limit", "2"], &["c", "b3"]);
+    check(&["--reverse", "--from", "b1", "--to", "b3"], &["b2", "b1"]);
+    check(&["--from", "d"], &[]);
+    check(&["--from", "b1", "--to", "b1"], &[]);
+
+    let row = objects(&cluster.columns(&["get", "t", "b2", "--json"]).ok());
+    let columns: Vec<_> = row.iter().map(|cell| (&cell["column"], &cell["value"])).collect();
+    assert_eq!(columns, [(&json!("x"), &json!("b2")), (&json!("y"), &json!("more"))]);
+}
+
+#[test]
+fn the_exit_status_tells_wrong_use_from_unavailability() {
+    let run = |arguments: &[&str]| Done::of(loggos().args(arguments), COMMAND_PATIENCE);
+    run(&["columns", "get"]).failed(2, &[]);
+    run(&["columns", "put", "t", "k", "c", "v", "--wrong"]).failed(2, &["--wrong"]);
+    run(&["columns", "--at", "nonsense", "list"]).failed(2, &["nonsense"]);
+    let scratch = Scratch::new();
+    let fresh = scratch.path().join("data").display().to_string();
+    run(&["dev", "--nodes", "2", "--data", &fresh]).failed(2, &["--nodes 2", "1, 3 or 5"]);
+    let no_directory = scratch.file("file", "");
+    run(&["dev", "--data", &no_directory]).failed(3, &[&no_directory]);
+    run(&["dev", "--port-offset", "60000"]).failed(2, &["60000"]);
+    run(&["dev", "--nodes", "3", "restart", "1"]).failed(2, &["--nodes"]);
+    run(&["dev", "--port-offset", "60000", "restart", "1"]).failed(3, &["--port-offset 60000"]);
+    run(&["start", "--config", "/nonexistent.toml"]).failed(2, &["/nonexistent.toml"]);
+    run(&["dev", "restart", "1", "--data", "/nonexistent"]).failed(3, &["/nonexistent"]);
+
+    // Nothing listens on port 1.
+    let refusal =
+        run(&["columns", "--at", "127.0.0.1:1", "--timeout", "300", "--json", "get", "t", "k"]).failed(3, &[]);
+    assert_eq!(object(&refusal)["kind"], "unavailable");
+    run(&["status", "--at", "127.0.0.1:1", "--timeout", "300"]).failed(3, &["127.0.0.1:1"]);
+}
+
+/// The lines of nodes and of cohorts in `status --json`.
+fn status(cluster: &Cluster) -> (Vec<Value>, Vec<Value>) {
+    objects(&cluster.status(&["--json"]).ok()).into_iter().partition(|line| line.get("node").is_some())
+}
+
+/// The line of a table's cohort, once all three replicas have all of its log.
+fn caught_up(cluster: &Cluster, table: &str) -> Value {
+    wait_for("every replica has caught up", Duration::from_secs(20), || {
+        let cohort = status(cluster).1.into_iter().find(|line| line["table"] == table)?;
+        let replicas = cohort["replicas"].as_array()?;
+        (replicas.len() == 3 && replicas.iter().all(|replica| replica["lag"] == 0)).then_some(cohort)
+    })
+}
+
+#[test]
+fn status_shows_nodes_and_cohorts() {
+    let cluster = Cluster::of(3);
+    cluster.columns(&["create", "t"]).ok();
+    cluster.columns(&["put", "t", "k", "c", "v"]).ok();
+    let table = caught_up(&cluster, "t");
+    let (nodes, cohorts) = status(&cluster);
+    assert_eq!(nodes.len(), 3, "{nodes:?}");
+    for (number, node) in (1..).zip(&nodes) {
+        assert_eq!((&node["node"], &node["alive"], &node["boot"]), (&json!(number), &json!(true), &json!(1)), "{node}");
+        assert!(node["incarnation"].is_u64(), "{node}");
+    }
+    // The units of the coordination log have numbers before the table's.
+    let of_tables = cohorts.iter().filter(|cohort| cohort["log"].is_null());
+    let tables: Vec<_> = of_tables.map(|cohort| &cohort["table"]).collect();
+    assert_eq!(tables, [&json!(""), &json!("t")]);
+
+    assert_eq!(table["range"], json!(["", null]));
+    assert!(table["leader"].is_u64() && table["epoch"].is_u64(), "{table}");
+    for (number, replica) in (1..).zip(table["replicas"].as_array().expect("an array")) {
+        assert_eq!((&replica["node"], &replica["doubtful"]), (&json!(number), &json!(false)), "{table}");
+        let lsn = replica["last_lsn"].as_str().and_then(|lsn| lsn.split_once('.')).expect("epoch.sequence");
+        assert_eq!(lsn.0.parse::<u64>().ok(), table["epoch"].as_u64(), "{table}");
+        assert!(replica["committed_lsn"].as_str().is_some_and(|lsn| lsn.contains('.')), "{table}");
+    }
+    let people = cluster.status(&[]).ok();
+    assert!(
+        ["NODE", "ALIVE", "COHORT", "LEADER", "EPOCH", "LAG", "(catalog)"].iter().all(|word| people.contains(word))
+    );
+}
+
+#[test]
+fn a_killed_leader_stops_nobody_and_restart_brings_it_back() {
+    let mut cluster = Cluster::of(3);
+    cluster.columns(&["create", "t"]).ok();
+    cluster.columns(&["put", "t", "k", "c", "v"]).ok();
+    let leader = caught_up(&cluster, "t")["leader"].as_u64().expect("a number") as u32;
+
+    cluster.restart(leader).failed(1, &["is running"]);
+    cluster.restart(9).failed(1, &["no node 9"]);
+    cluster.restart_by_offset(9).failed(1, &["no node 9"]);
+    cluster.signal(leader, Signal::KILL);
+    cluster.columns(&["put", "t", "k", "c", "w"]).ok();
+    wait_for("the killed node is shown to be down", Duration::from_secs(10), || {
+        status(&cluster).0.iter().any(|node| node["node"] == leader && node["alive"] == false).then_some(())
+    });
+    cluster.restart(leader).ok();
+    assert!(caught_up(&cluster, "t")["epoch"].as_u64() > Some(1), "another leader is of another epoch");
+    let restarted = status(&cluster).0.into_iter().find(|node| node["node"] == leader).expect("its line");
+    assert_eq!((&restarted["alive"], &restarted["boot"]), (&json!(true), &json!(2)));
+
+    cluster.stop();
+    cluster.columns(&["--timeout", "500", "get", "t", "k"]).failed(3, &[]);
+    cluster.start();
+    assert_eq!(object(&cluster.columns(&["get", "t", "k", "c", "--json"]).ok())["value"], "w");
+}
+
+#[test]
+fn without_a_majority_a_write_ends_by_its_deadline_with_status_three() {
+    let cluster = Cluster::of(3);
+    cluster.columns(&["create", "t"]).ok();
+    cluster.signal(2, Signal::STOP);
+    cluster.signal(3, Signal::STOP);
+    let refusal = cluster.columns(&["--timeout", "1500", "--json", "put", "t", "k", "c", "v"]).failed(3, &[]);
+    let kind = object(&refusal)["kind"].clone();
+    assert!(kind == "unknown" || kind == "unavailable", "{refusal}");
+    cluster.signal(2, Signal::CONT);
+    cluster.signal(3, Signal::CONT);
+    cluster.columns(&["put", "t", "k", "c", "w"]).ok();
+    assert_eq!(object(&cluster.columns(&["get", "t", "k", "c", "--json"]).ok())["value"], "w");
+}

@@ -1,0 +1,91 @@
+//! A client that writes every key once and never deletes: every acknowledged write must be present at the end, with its
+//! version. This check is independent of the linearizability checker.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sdk::{Error, Scan};
+use tokio::time::sleep;
+
+use crate::harness::Cluster;
+
+const TABLE: &str = "ledger";
+const DEADLINE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// The writes, with their versions if acknowledged.
+pub(super) struct Ledger {
+    written: BTreeMap<Bytes, Outcome>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Acknowledged(i64),
+    Unknown,
+    NotDone,
+}
+
+impl Ledger {
+    pub(super) async fn fill(cluster: &Cluster, until: Instant) -> Self {
+        let client = cluster.client(2).with_deadline(DEADLINE);
+        // Nodes may already be failing.
+        while let Err(error) = client.create_table(TABLE).await {
+            assert!(Instant::now() < until, "no table could be created: {error}");
+        }
+        let mut written = BTreeMap::new();
+        while Instant::now() < until {
+            let key = Bytes::from(format!("{:08}", written.len()));
+            let outcome = match client.put(TABLE, key.clone(), "value", key.clone()).await {
+                Ok(version) => Outcome::Acknowledged(version),
+                Err(Error::OutcomeUnknown(_)) => Outcome::Unknown,
+                Err(Error::Unavailable(_)) => Outcome::NotDone,
+                Err(error) => panic!("a put was answered with {error:?}"),
+            };
+            written.insert(key, outcome);
+            sleep(PAUSE).await;
+        }
+        Self { written }
+    }
+
+    pub(super) fn acknowledged(&self) -> usize {
+        self.written.values().filter(|outcome| matches!(outcome, Outcome::Acknowledged(_))).count()
+    }
+
+    /// Reads the whole table through every node.
+    pub(super) async fn verify(&self, cluster: &Cluster) {
+        for node in cluster.nodes() {
+            let found = found(cluster, node).await;
+            for (key, outcome) in &self.written {
+                let cell = found.get(key);
+                assert!(cell.is_none_or(|(value, _)| value == key), "row {key:?} has another's value: {cell:?}");
+                match outcome {
+                    Outcome::Acknowledged(version) => {
+                        assert_eq!(cell.map(|(_, version)| version), Some(version), "row {key:?} was acknowledged");
+                    }
+                    Outcome::NotDone => assert_eq!(cell, None, "row {key:?} was said not to be written"),
+                    Outcome::Unknown => {}
+                }
+            }
+            assert!(found.keys().all(|key| self.written.contains_key(key)), "a row that nobody wrote");
+        }
+    }
+}
+
+/// Every row's value and version.
+async fn found(cluster: &Cluster, node: u32) -> BTreeMap<Bytes, (Bytes, i64)> {
+    let client = cluster.client(node).with_deadline(Duration::from_secs(20));
+    let mut rows = BTreeMap::new();
+    let mut scan = Scan::default();
+    loop {
+        let page = client.scan(TABLE, scan.clone()).await.expect("every node runs");
+        for row in page.rows {
+            let [cell] = &row.cells[..] else { panic!("a row of one column has {:?}", row.cells) };
+            rows.insert(row.key.clone(), (cell.value.clone(), cell.version));
+        }
+        scan.continuation = page.continuation;
+        if scan.continuation.is_none() {
+            return rows;
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Nodes that join a cluster, and nodes that leave it, including lost ones.
+
+use std::fs;
+
+use crate::hosts::Hosts;
+
+/// Runs a command against these nodes.
+fn columns(hosts: &Hosts, at: &str, arguments: &[&str]) -> crate::harness::Done {
+    hosts.run(&[&["columns", "--at", at, "--timeout", "30000"], arguments].concat())
+}
+
+#[test]
+fn a_node_joins_a_cluster_and_a_lost_one_leaves_it() {
+    let mut hosts = Hosts::new();
+    (1..=3).for_each(|node| hosts.start(node, ""));
+    (1..=3).for_each(|node| _ = hosts.look(node));
+    hosts.admin_form().ok();
+    let all = hosts.all();
+    let cluster = hosts.look(1).genesis.expect("it is formed").cluster;
+    columns(&hosts, &all, &["create", "t", "--split-at", "m"]).ok();
+    for key in ["a", "z"] {
+        columns(&hosts, &all, &["put", "t", key, "c", "1"]).ok();
+    }
+
+    hosts.start(4, "");
+    hosts.look(4);
+    let fourth = hosts.grpc(4);
+    let join = ["admin", "join", &fourth, "--at", &all, "--timeout", "30000"];
+    let joined = hosts.run(&join).ok();
+    assert!(joined.contains("node 4") && joined.contains(&cluster), "{joined}");
+    assert_eq!(hosts.run(&join).ok(), joined, "done already");
+    hosts.run(&["admin", "move", "t", "a", "--to", "1,2,4", "--at", &all, "--timeout", "30000"]).ok();
+    let read = columns(&hosts, &fourth, &["--json", "get", "t", "a", "c"]).ok();
+    assert!(read.contains("\"value\":\"1\""), "{read}");
+
+    // A node is lost for good. Its replicas move to the new one.
+    hosts.kill(3);
+    let leave = ["admin", "leave", "3", "--at", &all, "--timeout", "60000"];
+    hosts.run(&leave).ok();
+    hosts.run(&leave).ok();
+    let at = [1, 2, 4].map(|node| hosts.grpc(node)).join(",");
+    let described = columns(&hosts, &at, &["--json", "describe", "t"]).ok();
+    assert!(described.matches("\"members\":[1,2,4]").count() == 2, "{described}");
+    let status = hosts.run(&["status", "--at", &at, "--json"]).ok();
+    assert!(status.contains("{\"node\":4") && !status.contains("{\"node\":3"), "{status}");
+    hosts.run(&["admin", "leave", "1", "--at", &at]).failed(2, &["3 are needed"]);
+    hosts.run(&["admin", "leave", "9", "--at", &at]).failed(2, &["no node 9"]);
+
+    // It comes back and is refused; a blank disk cannot take its number.
+    hosts.start(3, "");
+    let (status, said) = hosts.ended(3);
+    assert!(status != Some(0) && said.contains("node 3 has left cluster"), "{status:?}: {said}");
+    fs::remove_dir_all(hosts.scratch.path().join("host-3")).expect("its data");
+    hosts.start(3, "");
+    hosts.look(3);
+    let third = hosts.grpc(3);
+    hosts.run(&["admin", "join", &third, "--at", &at]).failed(1, &["number 3 is taken"]);
+    hosts.kill(3);
+
+    // The first two nodes do not have the fourth in their configurations: it introduces itself.
+    [1, 2, 4].into_iter().for_each(|node| hosts.kill(node));
+    [1, 4].into_iter().for_each(|node| hosts.start(node, ""));
+    for key in ["a", "z"] {
+        columns(&hosts, &at, &["put", "t", key, "c", "2"]).ok();
+    }
+}
+
+#[test]
+fn a_node_of_another_cluster_does_not_join() {
+    let mut hosts = Hosts::new();
+    [1, 4].into_iter().for_each(|node| hosts.start(node, ""));
+    [1, 4].into_iter().for_each(|node| _ = hosts.look(node));
+    let [first, fourth] = [1, 4].map(|node| hosts.grpc(node));
+    let join = ["admin", "join", &fourth, "--at", &first, "--timeout", "20000"];
+    hosts.run(&join).failed(2, &["blank disk"]);
+    for alone in [&first, &fourth] {
+        hosts.run(&["admin", "form", "--at", alone, "--timeout", "30000"]).ok();
+    }
+    let theirs = hosts.look(4).genesis.expect("it is formed").cluster;
+    hosts.run(&join).failed(1, &["node 4", &theirs]);
+}

@@ -1,0 +1,75 @@
+//! The kinds of read: each replica can answer, and one live node suffices for a client that permits stale data.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::harness::{Cluster, Done, runtime, wait_for};
+
+fn as_of(done: &Done) -> Value {
+    let line = done.err.lines().last().unwrap_or_default();
+    let state: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {done:?}"));
+    state["as_of"].clone()
+}
+
+#[test]
+fn every_replica_answers_every_kind_of_read() {
+    let cluster = Cluster::of(3);
+    let run = |arguments: &[&str]| cluster.columns(arguments);
+    run(&["create", "t", "--retention", "5s"]).ok();
+    let first = run(&["put", "t", "k", "c", "old"]).ok().trim().to_owned();
+    run(&["put", "t", "k", "c", "new"]).ok();
+    for node in cluster.nodes() {
+        let client = cluster.client(node);
+        let strong = runtime().block_on(client.read_row("t", "k", Vec::new(), sdk::Reads::Anywhere));
+        let (cells, as_of) = strong.expect("a majority lives");
+        assert_eq!((&*cells[0].value, as_of), (&b"new"[..], None), "node {node}");
+    }
+    let past = run(&["get", "t", "k", "c", "--as-of", &first, "--json"]);
+    assert_eq!(as_of(&past)["timestamp"].to_string(), first);
+    assert!(past.ok().contains("\"value\":\"old\""));
+    let future = "9000000000000000000";
+    for node in cluster.nodes() {
+        cluster.columns_of(node, &["get", "t", "k", "--as-of", future]).failed(2, &[future, "lies in the future"]);
+    }
+    wait_for("what is old is forgotten", Duration::from_secs(20), || {
+        let refused = run(&["get", "t", "k", "--as-of", "1"]);
+        (refused.status == 2).then(|| refused.failed(2, &["the moment 1 is before"]))
+    });
+
+    let shown = wait_for("an age is known", Duration::from_secs(5), || {
+        let shown = run(&["get", "t", "k", "c", "--timeline", "--json"]);
+        as_of(&shown)["age_ms"].as_u64().is_some().then_some(shown)
+    });
+    assert!(as_of(&shown)["age_ms"].as_u64() < Some(2_000), "{shown:?}");
+    assert!(run(&["scan", "t", "--reads", "timeline"]).ok().contains("new"));
+    run(&["get", "t", "k", "--stale-ok"]).failed(2, &["--timeline"]);
+}
+
+#[test]
+fn one_live_node_is_enough_for_whoever_says_so() {
+    let cluster = Cluster::of(3);
+    let run = |arguments: &[&str]| cluster.columns(arguments);
+    run(&["create", "t"]).ok();
+    run(&["put", "t", "k", "c", "v"]).ok();
+    wait_for("the node that will be left shows it", Duration::from_secs(10), || {
+        let shown = cluster.columns_of(1, &["get", "t", "k", "c", "--timeline"]);
+        (shown.status == 0 && shown.out.contains('v')).then_some(())
+    });
+    cluster.signal(2, Signal::KILL);
+    cluster.signal(3, Signal::KILL);
+    // A leader without a majority steps down after two leases.
+    wait_for("nobody leads", Duration::from_secs(10), || {
+        let refused = run(&["get", "t", "k", "--timeline", "--timeout", "300"]);
+        (refused.status == 3).then_some(())
+    });
+    let shown = run(&["get", "t", "k", "c", "--timeline", "--stale-ok"]);
+    assert!(shown.err.contains("as of "), "{shown:?}");
+    assert!(shown.ok().contains('v'));
+    run(&["get", "t", "k", "--reads", "any", "--timeout", "500"]).failed(3, &[]);
+    for (kind, hint) in [("strong", ""), ("timeline", "--stale-ok")] {
+        let refused = run(&["get", "t", "k", "--reads", kind, "--timeout", "2000"]);
+        refused.failed(3, &["no answer within 2000 ms: no ", "leader", hint]);
+    }
+}

@@ -1,0 +1,258 @@
+//! Refusals and their messages: requests over a limit, directories of other nodes, configurations that would expose the
+//! cluster to untrusted clients. Every refusal names the problem and changes nothing.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use base::{checksum, checksum_append};
+use sdk::{Client, Error, Scan};
+
+use crate::harness::{COMMAND_PATIENCE, Cluster, Done, loggos, runtime, wait_for};
+
+/// Forwards connections to an endpoint and counts them.
+fn counting_proxy(port: u16) -> (String, Arc<AtomicU32>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("it listens").to_string();
+    let connections = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&connections);
+    thread::spawn(move || {
+        for near in listener.incoming().map_while(Result::ok) {
+            count.fetch_add(1, Ordering::Relaxed);
+            let far = TcpStream::connect(("127.0.0.1", port)).expect("the door is open");
+            for (mut from, mut to) in [(&near, &far), (&far, &near)].map(|(from, to)| (copy_of(from), copy_of(to))) {
+                thread::spawn(move || std::io::copy(&mut from, &mut to));
+            }
+        }
+    });
+    (address, connections)
+}
+
+fn copy_of(stream: &TcpStream) -> TcpStream {
+    stream.set_nodelay(true).and_then(|()| stream.try_clone()).expect("a second handle")
+}
+
+#[track_caller]
+fn invalid<T: std::fmt::Debug>(answer: Result<T, Error>, says: &[&str]) {
+    match answer {
+        Err(Error::Invalid(message)) => says.iter().for_each(|part| assert!(message.contains(part), "{message}")),
+        other => panic!("not refused as invalid: {other:?}"),
+    }
+}
+
+#[test]
+fn requests_past_a_limit_are_named_and_the_connection_lives_on() {
+    let cluster = Cluster::of(1);
+    let (door, connections) = counting_proxy(cluster.grpc_port(1));
+    let client = Client::connect([door]).expect("an address");
+    runtime().block_on(refused_requests(&client));
+    assert_eq!(connections.load(Ordering::Relaxed), 1, "a refusal ended the connection");
+
+    cluster.columns(&["put", "t", "", "c", "v"]).failed(2, &["the row's key is empty"]);
+    cluster.columns(&["get", "nowhere", "k"]).failed(1, &["nowhere"]);
+    cluster.columns(&["scan", "t", "--from", "z", "--to", "a"]).failed(2, &["reversed"]);
+    let key = "k".repeat(KEY_BYTES_MAX + 1);
+    cluster.columns(&["put", "t", &key, "c", "v"]).failed(2, &["key", "8193", "8192"]);
+}
+
+async fn refused_requests(client: &Client) {
+    client.create_table("t").await.expect("a good request");
+    client.put("t", "k", "c", "before").await.expect("a good request");
+    let long = vec![b'k'; KEY_BYTES_MAX + 1];
+    invalid(client.put("t", long.clone(), "c", "v").await, &["key", "8193", "8192"]);
+    invalid(client.get("t", long.clone(), "c").await, &["key", "8193", "8192"]);
+    invalid(client.put("t", "k", long, "v").await, &["column", "8193", "8192"]);
+    let large = vec![0; VALUE_BYTES_MAX + 1];
+    invalid(client.put("t", "k", "c", large.clone()).await, &["value", "8388609", "8388608"]);
+    // The valid half of the write is not applied either.
+    let put = |column: &'static str, value: Vec<u8>| sdk::Mutation {
+        column: column.into(),
+        value: Some(value.into()),
+        condition: None,
+    };
+    invalid(client.write("t", "k", vec![put("c", b"half".to_vec()), put("d", large)]).await, &["value"]);
+    let three = ["x", "y", "z"].map(|column| put(column, vec![0; VALUE_BYTES_MAX]));
+    invalid(client.write("t", "k", three.to_vec()).await, &[]);
+    invalid(client.put("t", "", "c", "v").await, &["key is empty"]);
+    invalid(client.put("t", "k", "", "v").await, &["column"]);
+    invalid(client.create_table("no blanks").await, &["no blanks"]);
+    invalid(client.conditional_put("t", "k", "c", "v", -1).await, &["-1"]);
+    assert_eq!(client.put("nowhere", "k", "c", "v").await, Err(Error::NotFound("no table named \"nowhere\"".into())));
+    let reversed = Scan { from: "z".into(), to: Some("a".into()), ..Scan::default() };
+    invalid(client.scan("t", reversed).await, &["reversed", "\"z\"", "\"a\""]);
+
+    let row = client.row("t", "k", Vec::new()).await.expect("a good request");
+    assert_eq!(
+        row.iter().map(|cell| (&cell.column[..], &cell.value[..])).collect::<Vec<_>>(),
+        [(&b"c"[..], &b"before"[..])]
+    );
+    let largest = client.put("t", vec![b'k'; KEY_BYTES_MAX], "c", vec![1; VALUE_BYTES_MAX]).await;
+    largest.expect("the limits themselves are allowed");
+}
+
+fn start(config: &Path) -> Command {
+    let mut command = loggos();
+    command.arg("start").arg("--config").arg(config);
+    command
+}
+
+#[test]
+fn a_directory_in_use_is_refused_to_a_second_process() {
+    let cluster = Cluster::of(1);
+    let node = cluster.pid(1).expect("the node runs").as_raw_pid().to_string();
+    let directory = cluster.node_directory(1).display().to_string();
+    let second = Done::of(&mut start(&cluster.config(1)), COMMAND_PATIENCE);
+    second.failed(3, &[&directory, "in use", &node]);
+
+    let data = cluster.data().display().to_string();
+    let dev = fs::read_to_string(cluster.data().join("pid")).expect("dev says who it is");
+    let second = Done::of(&mut cluster.dev_command(), COMMAND_PATIENCE);
+    second.failed(3, &[&data, "in use", dev.trim()]);
+    cluster.columns(&["create", "t"]).ok();
+}
+
+/// The cluster's identifier in its plan.
+fn name(cluster: &Cluster) -> String {
+    let plan = fs::read_to_string(cluster.data().join("cluster.toml")).expect("there is a plan");
+    let plan: toml::Table = plan.parse().expect("it is TOML");
+    plan["cluster"].as_str().expect("it has a name").to_owned()
+}
+
+#[test]
+fn another_clusters_data_is_refused_by_both_names() {
+    let mut cluster = Cluster::of(1);
+    cluster.stop();
+    let mut other = Cluster::of(1);
+    other.stop();
+    let (own, strange) = (cluster.node_directory(1).join("store"), other.node_directory(1).join("store"));
+    let aside = cluster.scratch().path().join("aside");
+    fs::rename(&own, &aside).expect("on one file system");
+    fs::rename(&strange, &own).expect("on one file system");
+    let both = [name(&cluster), name(&other)];
+    let both = [&both[0][..], &both[1][..]];
+
+    Done::of(&mut start(&cluster.config(1)), COMMAND_PATIENCE).failed(3, &both);
+    Done::of(&mut cluster.dev_command(), COMMAND_PATIENCE).failed(3, &both);
+
+    fs::remove_dir_all(&own).expect("it is there");
+    fs::rename(&aside, &own).expect("on one file system");
+    cluster.start();
+}
+
+/// Changes the format version in a file's header and fixes the checksum: the file is valid, as if written by a later
+/// version. The header: magic (8 bytes), format (4), length (4), checksum (4) of all that and the content.
+fn change_format(file: &Path, format: u32) {
+    let mut bytes = fs::read(file).expect("the file is there");
+    bytes[8..12].copy_from_slice(&format.to_le_bytes());
+    let length = u32::from_le_bytes(bytes[12..16].try_into().expect("four bytes")) as usize;
+    let sum = checksum_append(checksum(&bytes[..16]), &bytes[20..20 + length]);
+    bytes[16..20].copy_from_slice(&sum.to_le_bytes());
+    fs::write(file, bytes).expect("the file can be written");
+}
+
+#[test]
+fn another_formats_version_is_refused_by_both_numbers() {
+    let mut cluster = Cluster::of(1);
+    cluster.stop();
+    let known = format!("format {}", store::FORMAT);
+    let store = cluster.node_directory(1).join("store");
+    for copies in [["identity", "identity.copy"], ["manifest.a", "manifest.b"]] {
+        copies.iter().for_each(|copy| change_format(&store.join(copy), 77));
+        let before = copies.map(|copy| fs::read(store.join(copy)).expect("the file is there"));
+        Done::of(&mut start(&cluster.config(1)), COMMAND_PATIENCE).failed(3, &["format 77", &known]);
+        assert_eq!(before, copies.map(|copy| fs::read(store.join(copy)).expect("the file is there")), "{copies:?}");
+        copies.iter().for_each(|copy| change_format(&store.join(copy), store::FORMAT));
+    }
+    cluster.start();
+}
+
+#[test]
+fn listening_beyond_this_machine_must_be_said_in_so_many_words() {
+    let mut cluster = Cluster::of(1);
+    cluster.stop();
+    let text = fs::read_to_string(cluster.config(1)).expect("there is a configuration");
+    for door in ["peers", "grpc", "http"] {
+        let open = text.replacen(&format!("{door} = \"127.0.0.1"), &format!("{door} = \"0.0.0.0"), 1);
+        assert_ne!(open, text);
+        let config = cluster.scratch().file("open.toml", open);
+        let says = ["0.0.0.0", door, "insecure_plaintext = true"];
+        Done::of(&mut start(Path::new(&config)), COMMAND_PATIENCE).failed(2, &says);
+    }
+    let unknown = cluster.scratch().file("unknown.toml", format!("insecure_plaintxt = true\n{text}"));
+    Done::of(&mut start(Path::new(&unknown)), COMMAND_PATIENCE).failed(2, &["insecure_plaintxt"]);
+}
+
+#[test]
+fn a_taken_port_is_named_with_its_door() {
+    let mut cluster = Cluster::of(1);
+    cluster.stop();
+    let doors = [("peers", cluster.peers_port(1)), ("gRPC", cluster.grpc_port(1)), ("HTTP", cluster.http_port(1))];
+    for (door, port) in doors {
+        let _taken = TcpListener::bind(("127.0.0.1", port)).expect("the node is stopped");
+        let says = format!("can't listen on 127.0.0.1:{port} for {door}");
+        Done::of(&mut start(&cluster.config(1)), COMMAND_PATIENCE).failed(3, &[&says]);
+        Done::of(&mut cluster.dev_command(), COMMAND_PATIENCE).failed(3, &[&port.to_string(), "--port-offset"]);
+    }
+}
+
+#[test]
+fn ports_are_looked_at_before_a_cluster_is_formed() {
+    let cluster = Cluster::of(1);
+    let other = cluster.scratch().path().join("other");
+    let offset = (cluster.grpc_port(1) - 7_201).to_string();
+    let mut dev = loggos();
+    dev.args(["dev", "--nodes", "1", "--port-offset", &offset, "--data"]).arg(&other);
+    Done::of(&mut dev, COMMAND_PATIENCE).failed(3, &[&cluster.peers_port(1).to_string(), "--port-offset"]);
+    assert!(!other.exists(), "something was made for nodes that cannot run");
+}
+
+#[test]
+fn a_port_of_another_kind_is_doubted() {
+    let cluster = Cluster::of(1);
+    for port in [cluster.peers_port(1), cluster.http_port(1)] {
+        let door = format!("127.0.0.1:{port}");
+        let doubt = format!("is {door} the gRPC door of a node?");
+        for command in [&["columns", "list"][..], &["columns", "get", "t", "k"], &["status"]] {
+            let mut asked = loggos();
+            asked.args(command).args(["--timeout", "500", "--at", &door]);
+            Done::of(&mut asked, COMMAND_PATIENCE).failed(3, &[&doubt]);
+        }
+    }
+}
+
+#[test]
+fn a_lost_disk_is_refused_and_the_others_go_on() {
+    let mut cluster = Cluster::of(3);
+    cluster.columns(&["create", "t"]).ok();
+    cluster.columns(&["put", "t", "k", "c", "v"]).ok();
+    cluster.stop();
+    fs::remove_dir_all(cluster.node_directory(3).join("store")).expect("it is there");
+    cluster.start();
+    assert!(cluster.pid(3).is_none(), "a blank disk took part under a known name");
+    cluster.restart(3).failed(1, &["node 3 is refused", "not formatted anew"]);
+    assert!(!cluster.node_directory(3).join("store/identity").exists());
+    assert!(cluster.columns(&["get", "t", "k"]).ok().contains('v'));
+}
+
+/// A production binary contains no planted bugs, and says so.
+#[test]
+#[cfg(not(feature = "canary"))]
+fn planted_bugs_are_in_no_other_build() {
+    Done::of(loggos().args(["sim", "--canary"]), COMMAND_PATIENCE).failed(2, &["--features canary"]);
+}
+
+#[test]
+fn nodes_end_when_dev_is_killed() {
+    let mut cluster = Cluster::of(1);
+    let node = cluster.pid(1).expect("the node runs");
+    cluster.kill_dev();
+    wait_for("the node ends", Duration::from_secs(10), || cluster.pid(1).is_none().then_some(()));
+    cluster.start();
+    assert_ne!(cluster.pid(1), Some(node));
+}
