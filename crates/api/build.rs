@@ -7,7 +7,7 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 
 /// The services of the endpoints.
-const DOORS: [&str; 4] =
+const PROTOS: [&str; 4] =
     ["loggos/columns/v1/columns.proto", "loggos/admin/v1/admin.proto", "loggos/admin/v1/formation.proto", LOG];
 /// Imports messages of another package, which are generated only once.
 const LOG: &str = "loggos/log/v1/log.proto";
@@ -18,9 +18,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
     let out = PathBuf::from(env::var("OUT_DIR")?);
 
-    let doors = protox::compile(DOORS, ["proto"])?;
-    fs::write(out.join("doors.fds"), doors.encode_to_vec())?;
-    let without = |name: &str| doors.file.iter().filter(|file| file.name() != name).cloned().collect();
+    let services = protox::compile(PROTOS, ["proto"])?;
+    fs::write(out.join("services.fds"), services.encode_to_vec())?;
+    let without = |name: &str| services.file.iter().filter(|file| file.name() != name).cloned().collect();
     let alone = FileDescriptorSet { file: without(LOG) };
     tonic_prost_build::configure().bytes(".").build_server(false).compile_fds(alone)?;
     // Only the log's output is included. It refers to the messages of the other package by path.
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build_server(false)
         .extern_path(".loggos.columns.v1", "crate::columns")
         .out_dir(log)
-        .compile_fds(doors.clone())?;
+        .compile_fds(services.clone())?;
 
     // Only the server stubs, for the same messages. They use their own codec to decode untrusted requests.
     let servers = out.join("servers");
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .extern_path(".loggos.log.v1", "crate::log")
         .codec_path("crate::frugal::FrugalCodec")
         .out_dir(servers)
-        .compile_fds(doors)?;
+        .compile_fds(services)?;
 
     let others = protox::compile(OTHERS, ["proto"])?;
     tonic_prost_build::configure().bytes(".").build_server(false).compile_fds(others)?;

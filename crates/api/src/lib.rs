@@ -53,4 +53,4 @@ pub mod servers {
 }
 
 /// An encoded `FileDescriptorSet` of all services of a node, for gRPC reflection.
-pub const DOORS_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/doors.fds"));
+pub const SERVICE_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/services.fds"));

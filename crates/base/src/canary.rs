@@ -106,7 +106,7 @@ bugs! {
     AnswerBeforeCommit(12, "a write is answered when the leader's own log is forced"),
     RefusalBeforeCommit(12, "a conditional write is refused from state that is not committed yet"),
     ConditionIgnoresUnderWay(12, "a condition is decided though writes of its row are in the log and not applied"),
-    ViewCheckBeforeRead(12, "a door takes the lease of a published view for granted, and reads no clock"),
+    ViewCheckBeforeRead(12, "a local read assumes that a published view's lease is valid, without reading the clock"),
     ReadViewAfterReply(12, "a view is published after the answers to the writes that it holds"),
     LeaseCheckedBefore(12, "the lease is looked at before a read is evaluated, and not after"),
     LostLeadMeansFailed(12, "on losing the lead, pending writes are answered as not done"),

@@ -186,7 +186,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Answer {
     /// A server endpoint of this node.
-    Door(RequestId),
+    Client(RequestId),
     /// A node that forwarded the request under its own number.
     Forwarded {
         /// The node that forwarded the request.

@@ -65,4 +65,4 @@ pub use config::NodeConfig;
 pub use node::Node;
 pub use recovery::{Replays, StartError};
 pub use request::Counters;
-pub use views::{DoorRead, ReadView, Views};
+pub use views::{LocalRead, ReadView, Views};

@@ -21,7 +21,7 @@ pub(crate) struct PendingId(pub(crate) u64);
 /// The origin of a request, which gets the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    Door(RequestId),
+    Client(RequestId),
     Peer {
         node: NodeId,
         request: u64,
@@ -120,8 +120,8 @@ impl Pending {
         self.query.is_idempotent()
     }
 
-    fn is_of_door(&self) -> bool {
-        matches!(self.origin, Origin::Door(_))
+    fn is_of_client(&self) -> bool {
+        matches!(self.origin, Origin::Client(_))
     }
 
     fn is_of_peer(&self) -> bool {
@@ -160,7 +160,7 @@ pub(crate) struct Pendings {
     /// Throttled writes, by the time of their slot.
     turns: BTreeSet<(Monotonic, PendingId)>,
     /// Number of requests from endpoints of this node.
-    of_doors: usize,
+    of_clients: usize,
     /// Number of requests from peers.
     of_peers: usize,
 }
@@ -176,7 +176,7 @@ impl Pendings {
         self.next += 1;
         let id = PendingId(self.next);
         self.deadlines.insert((pending.deadline, id));
-        self.of_doors += usize::from(pending.is_of_door());
+        self.of_clients += usize::from(pending.is_of_client());
         self.of_peers += usize::from(pending.is_of_peer());
         self.by_id.insert(id, pending);
         id
@@ -195,7 +195,7 @@ impl Pendings {
         let pending = self.by_id.remove(&id)?;
         self.deadlines.remove(&(pending.deadline, id));
         self.waiting.remove(&id);
-        self.of_doors -= usize::from(pending.is_of_door());
+        self.of_clients -= usize::from(pending.is_of_client());
         self.of_peers -= usize::from(pending.is_of_peer());
         if let Place::Forwarded(_, number) = pending.place {
             self.asked.remove(&number);
@@ -353,8 +353,8 @@ impl Pendings {
     }
 
     /// Number of requests from endpoints of this node.
-    pub(crate) fn of_doors(&self) -> usize {
-        self.of_doors
+    pub(crate) fn of_clients(&self) -> usize {
+        self.of_clients
     }
 
     /// Number of requests from peers.
@@ -364,7 +364,7 @@ impl Pendings {
 
     /// Requests of an endpoint that are at logs' client machines.
     pub(crate) fn at_logs(&self, requests: &BTreeSet<RequestId>) -> impl Iterator<Item = (PendingId, &Pending)> {
-        let is_among = |origin| matches!(origin, Origin::Door(request) if requests.contains(&request));
+        let is_among = |origin| matches!(origin, Origin::Client(request) if requests.contains(&request));
         let at_logs =
             self.by_id.iter().filter(move |(_, pending)| pending.place == Place::AtLog && is_among(pending.origin));
         at_logs.map(|(id, pending)| (*id, pending))
@@ -373,7 +373,7 @@ impl Pendings {
     /// Checks the invariants that hold between any two steps.
     pub(crate) fn invariants(&self) {
         let all = || self.by_id.values();
-        assert_eq!(self.of_doors, all().filter(|pending| pending.is_of_door()).count(), "requests of doors");
+        assert_eq!(self.of_clients, all().filter(|pending| pending.is_of_client()).count(), "requests of clients");
         assert_eq!(self.of_peers, all().filter(|pending| pending.is_of_peer()).count(), "requests of peers");
     }
 }

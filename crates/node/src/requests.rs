@@ -56,7 +56,7 @@ impl Node {
             Request::Log(request) => (Target::Log(request.log().unwrap_or_default().to_owned()), Query::Log(request)),
             Request::Table { table, request } => (Target::Table(table), Query::Machine(request)),
         };
-        self.begin(Origin::Door(id), deadline, target, query, now);
+        self.begin(Origin::Client(id), deadline, target, query, now);
     }
 
     fn refusal(&self, request: &Request) -> Option<Failure> {
@@ -71,7 +71,7 @@ impl Node {
         if self.is_stopping() {
             return Some(Failure::Unavailable("the node is stopping".to_owned()));
         }
-        let full = self.pendings.of_doors() >= REQUESTS_IN_FLIGHT_MAX + WAITS_IN_FLIGHT_MAX;
+        let full = self.pendings.of_clients() >= REQUESTS_IN_FLIGHT_MAX + WAITS_IN_FLIGHT_MAX;
         full.then(|| Failure::Overloaded("too many requests are under way".to_owned()))
     }
 
@@ -314,7 +314,7 @@ impl Node {
         let Some(pending) = self.pendings.remove(id) else { return };
         let outcome = if pending.is_in_doubt() { in_doubt(outcome) } else { outcome };
         match pending.origin {
-            Origin::Door(to) => self.actions.push(Action::Reply { to, outcome, valid_until }),
+            Origin::Client(to) => self.actions.push(Action::Reply { to, outcome, valid_until }),
             Origin::Peer { node, request } => {
                 self.send(node, Message::Answer { request, outcome }, AT_ONCE, valid_until);
             }
@@ -356,7 +356,7 @@ impl Node {
         self.counters.lease_expiries += 1;
         let outcome = Err(Failure::Unavailable("the leader's lease ended while it answered".to_owned()));
         match answer {
-            Answer::Door(to) => self.actions.push(Action::Reply { to, outcome, valid_until: None }),
+            Answer::Client(to) => self.actions.push(Action::Reply { to, outcome, valid_until: None }),
             Answer::Forwarded { node, request } => {
                 self.send(node, Message::Answer { request, outcome }, AT_ONCE, None);
             }

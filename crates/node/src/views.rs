@@ -4,7 +4,7 @@
 //! conditions of an answer. A new view replaces the previous one before any reply that depends on the new state, and
 //! before any message by which a leader gives up its lead ([`crate::contract::Action::Publish`]).
 //!
-//! A [`DoorRead`] has three steps, and is safe against any event between them. It takes the view. It reads the rows
+//! A [`LocalRead`] has three steps, and is safe against any event between them. It takes the view. It reads the rows
 //! without waiting for a disk. Then it validates the result: the view published *now* must be of the same epoch, and
 //! the clock, read after these steps, must not be past the lease of that view (guarantees 3, 12 and 14). No other
 //! leader then existed when the first view was taken, and the view contained all acknowledged writes. Reads that can't
@@ -53,7 +53,7 @@ pub trait Views {
 
 /// A read of a published view.
 #[derive(Debug)]
-pub struct DoorRead {
+pub struct LocalRead {
     cohort: CohortId,
     view: Arc<ReadView>,
     /// The content of the view, as of the requested timestamp.
@@ -62,7 +62,7 @@ pub struct DoorRead {
     consistency: Consistency,
 }
 
-impl DoorRead {
+impl LocalRead {
     /// Takes the view for a request; `None` if the machine must answer it.
     #[must_use]
     pub fn begin(views: &impl Views, request: &Request) -> Option<Self> {

@@ -36,35 +36,37 @@ pub(crate) fn columns(channel: Channel) -> ColumnsClient<Channel> {
 }
 
 async fn begin(channel: Channel, sent: Sent<Asked>, time: Duration) -> Result<Answer<Told>, tonic::Status> {
-    let mut door = columns(channel.clone());
+    let mut client = columns(channel.clone());
     let (asked, stamp, seen) = match sent {
         Sent::OpenSession { table, key } => {
             let request = message::OpenSessionRequest { table, key };
-            return Ok(session_opened(door.open_session(timed(request, time)).await?.into_inner()));
+            return Ok(session_opened(client.open_session(timed(request, time)).await?.into_inner()));
         }
         Sent::Request { request, stamp, seen, .. } => (request, stamp, seen),
     };
     let told = match asked {
-        Asked::CreateTable(request) => Told::TableCreated(door.create_table(timed(request, time)).await?.into_inner()),
+        Asked::CreateTable(request) => {
+            Told::TableCreated(client.create_table(timed(request, time)).await?.into_inner())
+        }
         Asked::DropTable(request) => {
-            door.drop_table(timed(request, time)).await?;
+            client.drop_table(timed(request, time)).await?;
             Told::TableDropped
         }
         Asked::ListTables => {
-            Told::Tables(door.list_tables(timed(message::ListTablesRequest {}, time)).await?.into_inner())
+            Told::Tables(client.list_tables(timed(message::ListTablesRequest {}, time)).await?.into_inner())
         }
-        Asked::DescribeTable(request) => Told::Table(door.describe_table(timed(request, time)).await?.into_inner()),
+        Asked::DescribeTable(request) => Told::Table(client.describe_table(timed(request, time)).await?.into_inner()),
         Asked::Get(request) => {
-            return Ok(row_told(door.get(timed(get_after(request, seen), time)).await?.into_inner()));
+            return Ok(row_told(client.get(timed(get_after(request, seen), time)).await?.into_inner()));
         }
         Asked::Scan(request) => {
             let request = message::ScanRequest { options: reads::after(request.options, seen), ..request };
-            return Ok(rows_told(door.scan(timed(request, time)).await?.into_inner()));
+            return Ok(rows_told(client.scan(timed(request, time)).await?.into_inner()));
         }
-        Asked::Write(request) => Told::Written(door.write(timed(stamped(request, stamp), time)).await?.into_inner()),
+        Asked::Write(request) => Told::Written(client.write(timed(stamped(request, stamp), time)).await?.into_inner()),
         Asked::DeleteRow(request) => {
             let request = message::DeleteRowRequest { stamp: stamp.map(session_stamp), ..request };
-            Told::Written(door.delete_row(timed(request, time)).await?.into_inner())
+            Told::Written(client.delete_row(timed(request, time)).await?.into_inner())
         }
         Asked::SplitRange(request) => {
             Told::RangeSplit(AdminClient::new(channel).split_range(timed(request, time)).await?.into_inner())
@@ -107,24 +109,26 @@ async fn ask_log(
         request.set_timeout(time);
         request
     }
-    let mut door = logs(channel);
+    let mut client = logs(channel);
     Ok(match asked {
         LogAsked::Create(request) => {
-            LogTold::Created(door.create_log(with(request, time, metadata)).await?.into_inner())
+            LogTold::Created(client.create_log(with(request, time, metadata)).await?.into_inner())
         }
-        LogAsked::List => LogTold::Logs(door.list_logs(with(ListLogsRequest {}, time, metadata)).await?.into_inner()),
+        LogAsked::List => LogTold::Logs(client.list_logs(with(ListLogsRequest {}, time, metadata)).await?.into_inner()),
         LogAsked::Describe(request) => {
-            LogTold::Log(door.describe_log(with(request, time, metadata)).await?.into_inner())
+            LogTold::Log(client.describe_log(with(request, time, metadata)).await?.into_inner())
         }
-        LogAsked::Append(request) => LogTold::Appended(door.append(with(request, time, metadata)).await?.into_inner()),
-        LogAsked::Read(request) => LogTold::Entries(door.read(with(request, time, metadata)).await?.into_inner()),
-        LogAsked::Tail(request) => LogTold::Tail(door.tail(with(request, time, metadata)).await?.into_inner()),
+        LogAsked::Append(request) => {
+            LogTold::Appended(client.append(with(request, time, metadata)).await?.into_inner())
+        }
+        LogAsked::Read(request) => LogTold::Entries(client.read(with(request, time, metadata)).await?.into_inner()),
+        LogAsked::Tail(request) => LogTold::Tail(client.tail(with(request, time, metadata)).await?.into_inner()),
         LogAsked::Trim(request) => {
-            door.trim(with(request, time, metadata)).await?;
+            client.trim(with(request, time, metadata)).await?;
             LogTold::Trimmed
         }
         LogAsked::TrimPosition(request) => {
-            door.trim_position(with(request, time, metadata)).await?;
+            client.trim_position(with(request, time, metadata)).await?;
             LogTold::Trimmed
         }
     })

@@ -418,8 +418,8 @@ impl Client {
         let mut request = tonic::Request::new(StatusRequest {});
         let time = self.deadline.min(STATUS_TIME_MAX);
         request.set_timeout(time);
-        let mut door = AdminClient::new(connection.channel.clone());
-        let told = match timeout(time, door.status(request)).await {
+        let mut client = AdminClient::new(connection.channel.clone());
+        let told = match timeout(time, client.status(request)).await {
             Ok(answer) => {
                 let told = answer.map_err(|status| fault::of(&status));
                 self.skin.endpoints.judged(endpoint, told).map_err(Fault::reason)

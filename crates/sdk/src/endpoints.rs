@@ -77,7 +77,7 @@ impl Endpoints {
         let Place { name, has_answered, .. } = &self.places[endpoint];
         match told {
             Err(Fault::Lost(reason)) if !has_answered.load(Ordering::Relaxed) => {
-                Err(Fault::Lost(format!("{reason}; is {name} the gRPC door of a node?")))
+                Err(Fault::Lost(format!("{reason}; is {name} the gRPC address of a node?")))
             }
             Err(Fault::Lost(_) | Fault::Silent) => told,
             _ => {
@@ -137,7 +137,7 @@ mod tests {
     fn where_no_node_has_answered_there_may_be_none() {
         let endpoints = Endpoints::parse(["127.0.0.1:7101"]).expect("an endpoint");
         let lost = || endpoints.judged::<()>(0, Err(Fault::Lost("broken pipe".into())));
-        let doubted = Fault::Lost("broken pipe; is 127.0.0.1:7101 the gRPC door of a node?".into());
+        let doubted = Fault::Lost("broken pipe; is 127.0.0.1:7101 the gRPC address of a node?".into());
         assert_eq!(lost(), Err(doubted));
         assert_eq!(endpoints.judged(0, Ok(7)), Ok(7));
         assert_eq!(lost(), Err(Fault::Lost("broken pipe".into())));

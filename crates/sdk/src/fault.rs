@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 
 pub(crate) fn of(status: &Status) -> Fault {
     match api::details::error(status) {
-        Some(error) => of_door(status.message().to_owned(), error),
+        Some(error) => from_details(status.message().to_owned(), error),
         None => of_stranger(status),
     }
 }
@@ -19,12 +19,12 @@ pub(crate) fn of(status: &Status) -> Fault {
 /// Classifies the failure of one request in a stream.
 pub(crate) fn of_refusal(Refusal { code, message, error }: Refusal) -> Fault {
     match error {
-        Some(error) => of_door(message, error),
+        Some(error) => from_details(message, error),
         None => of_stranger(&Status::new(Code::from(code), message)),
     }
 }
 
-fn of_door(message: String, error: api::columns::Error) -> Fault {
+fn from_details(message: String, error: api::columns::Error) -> Fault {
     match error.kind() {
         Kind::VersionMismatch => {
             Fault::Definite(Error::Refused { column: error.column, expected: error.expected, actual: error.actual })

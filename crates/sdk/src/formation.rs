@@ -73,8 +73,8 @@ pub async fn join<S: AsRef<str>>(
     let until = Instant::now() + patience;
     let names: Vec<String> = endpoints.into_iter().map(|name| name.as_ref().to_owned()).collect();
     let cluster = look_at_any(&Endpoints::parse(&names)?, until).await?;
-    let door = Endpoints::parse([newcomer])?;
-    let newcomer = ask(&door, 0, until, LookRequest {}, look).await?;
+    let endpoint = Endpoints::parse([newcomer])?;
+    let newcomer = ask(&endpoint, 0, until, LookRequest {}, look).await?;
     let request = request(&cluster, newcomer)?;
     let node = request.node;
     let left = until.saturating_duration_since(Instant::now()).max(PAUSE);
@@ -84,7 +84,7 @@ pub async fn join<S: AsRef<str>>(
         there.map(|RosterNode { node, incarnation, peer, .. }| Host { disk: Some(Disk { node, incarnation }), peer });
     let cluster = cluster.genesis.map(|genesis| genesis.cluster).unwrap_or_default();
     let invitation = JoinRequest { cluster: cluster.clone(), hosts: hosts.collect() };
-    ask(&door, 0, until, invitation, invite).await?;
+    ask(&endpoint, 0, until, invitation, invite).await?;
     Ok(Joined { cluster, node })
 }
 

@@ -12,7 +12,7 @@ mod clients;
 mod clocks;
 #[cfg(test)]
 mod counter;
-mod door;
+mod endpoint;
 mod events;
 mod faults;
 mod libraries;

@@ -79,7 +79,7 @@ impl Bed {
     pub(crate) async fn place_filled(&self, shape: Shape, entries: u64) -> Result<Placed, Stop> {
         let Shape { stripes, copies, entry_bytes, batch, .. } = shape;
         let placed = self.place_as(format!("bench-{stripes}x{copies}-{batch}x{entry_bytes}"), shape).await?;
-        let log = self.door(&placed, 0)?;
+        let log = self.open(&placed, 0)?;
         let begin = log.tail().await?;
         fill(&log, shape, entries).await?;
         Ok(Placed { filled: begin..log.tail().await?, ..placed })
@@ -87,7 +87,7 @@ impl Bed {
 
     /// The log through a new connection. Connection 0 goes to the sequencer's node, and each further one to the next
     /// node.
-    pub(crate) fn door(&self, placed: &Placed, connection: usize) -> Result<Log, Stop> {
+    pub(crate) fn open(&self, placed: &Placed, connection: usize) -> Result<Log, Stop> {
         let mut endpoints = self.cluster.endpoints_from(placed.sequencer);
         let nodes = endpoints.len();
         endpoints.rotate_left(connection % nodes);
@@ -97,11 +97,11 @@ impl Bed {
     /// One appender per client.
     pub(crate) fn appenders(&self, placed: &Placed) -> Result<Vec<Appender>, Stop> {
         let connections = placed.shape.clients.div_ceil(CLIENTS_PER_CONNECTION);
-        let doors = (0..connections).map(|connection| self.door(placed, connection));
-        let doors = doors.collect::<Result<Vec<Log>, Stop>>()?;
+        let logs = (0..connections).map(|connection| self.open(placed, connection));
+        let logs = logs.collect::<Result<Vec<Log>, Stop>>()?;
         let supply = Supply::new(placed.shape);
         let appender = |(_, log): (usize, &Log)| Appender { log: log.clone(), supply: supply.clone() };
-        Ok((0..placed.shape.clients).zip(doors.iter().cycle()).map(appender).collect())
+        Ok((0..placed.shape.clients).zip(logs.iter().cycle()).map(appender).collect())
     }
 
     /// One reader per client, all on one stream.

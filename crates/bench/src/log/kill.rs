@@ -82,7 +82,7 @@ pub(crate) struct Blow {
     entry_bytes: usize,
     batch: usize,
     /// The first node of each appender, and its longest gap.
-    doors: Vec<u32>,
+    via: Vec<u32>,
     gaps_us: Vec<u64>,
     longest_gap_us: u64,
     /// Gaps ended by the end of the run, not by an append.
@@ -97,12 +97,12 @@ impl OfBench for Blow {
 }
 
 const HEADING: &str =
-    "RUN  LEADER     NODE  LONGEST MS  MEDIAN MS  AT ITS DOOR MS  ELSEWHERE MS  APPENDS  ERRORS  LOAD";
+    "RUN  LEADER     NODE  LONGEST MS  MEDIAN MS  AT ITS NODE MS  ELSEWHERE MS  APPENDS  ERRORS  LOAD";
 
 impl Blow {
     /// The gaps of appenders connected to the killed node, or of all others.
     fn gaps(&self, is_at_node: bool) -> Vec<f64> {
-        let gaps = self.doors.iter().zip(&self.gaps_us).filter(|(door, _)| (**door == self.node) == is_at_node);
+        let gaps = self.via.iter().zip(&self.gaps_us).filter(|(node, _)| (**node == self.node) == is_at_node);
         gaps.map(|(_, gap)| *gap as f64).collect()
     }
 
@@ -264,14 +264,14 @@ impl<'a> Bench<'a> {
     /// One run: append, kill, keep appending, bring the node back.
     async fn run(&self, number: usize, wait: Duration) -> Result<Blow, Stop> {
         let placed = self.arrange().await?;
-        let (mut crew, mut recorders, mut doors) = (Crew::default(), Vec::new(), Vec::new());
+        let (mut crew, mut recorders, mut via) = (Crew::default(), Vec::new(), Vec::new());
         let (supply, nodes) = (Supply::new(self.shape), self.cluster.nodes());
-        for door in nodes.iter().cycle().take(self.shape.clients) {
-            let client = Client::connect(self.cluster.endpoints_from(*door))?.with_deadline(OPERATION_TIME_MAX);
+        for entry_node in nodes.iter().cycle().take(self.shape.clients) {
+            let client = Client::connect(self.cluster.endpoints_from(*entry_node))?.with_deadline(OPERATION_TIME_MAX);
             let recorder = Rc::new(Recorder::default());
             crew.closed_loop(Appender { log: client.log(self.log.name()), supply: supply.clone() }, &recorder);
             recorders.push(recorder);
-            doors.push(*door);
+            via.push(*entry_node);
         }
         sleep(Duration::from_secs_f64(self.arguments.warmup) + wait).await;
         recorders.iter().for_each(|recorder| recorder.start());
@@ -292,7 +292,7 @@ impl<'a> Bench<'a> {
             copies: self.shape.copies,
             entry_bytes: self.shape.entry_bytes,
             batch: self.shape.batch,
-            doors,
+            via,
             longest_gap_us: gaps_us.iter().max().copied().unwrap_or_default(),
             gaps_us,
             open_gaps: counted.iter().filter(|one| one.longest_gap.is_open).count(),
@@ -371,7 +371,7 @@ mod tests {
             copies: 2,
             entry_bytes: 512,
             batch: 1,
-            doors: vec![1, 2, 3],
+            via: vec![1, 2, 3],
             gaps_us: gaps_us.to_vec(),
             longest_gap_us: gaps_us.into_iter().max().expect("three"),
             open_gaps: 0,
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn an_appender_at_the_dead_nodes_door_is_told_from_others() {
+    fn an_appender_at_the_dead_node_is_told_from_others() {
         let run = blow(Leader::Same, [300_000, 800_000, 400_000]);
         assert_eq!((run.gaps(true), run.gaps(false)), (vec![800_000.0], vec![300_000.0, 400_000.0]));
         let line = run.to_string();

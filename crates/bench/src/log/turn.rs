@@ -57,7 +57,7 @@ async fn closed_loops(
 
 /// Measures a follower from the log's first entry to its last.
 pub(super) async fn follow(bed: &Bed, placed: &Placed) -> Result<Figures, Stop> {
-    let log = bed.door(placed, 0)?;
+    let log = bed.open(placed, 0)?;
     // Establishes the connection.
     log.tail().await?;
     let meter = Meter::begin(bed.cluster.servers()?)?;

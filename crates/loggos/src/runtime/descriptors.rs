@@ -32,13 +32,13 @@ pub(crate) struct Places {
     pub(crate) zookeeper: usize,
 }
 
-/// What the doors share: half of what there is if there is little, and of that a quarter for ZooKeeper clients and a small
+/// Connections that the endpoints share: half of what there is if there is little, and of that a quarter for ZooKeeper clients and a small
 /// part for the console.
-pub(crate) fn for_doors() -> Places {
+pub(crate) fn for_endpoints() -> Places {
     let all = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let others = RESERVED + for_tables() as u64;
     let all = usize::try_from(all.saturating_sub(others).max(all / 2)).unwrap_or(usize::MAX);
-    let http = (all / 8).min(doors::CONSOLE_CONNECTIONS_MAX);
+    let http = (all / 8).min(server::CONSOLE_CONNECTIONS_MAX);
     let zookeeper = all / 4;
     Places { grpc: all - http - zookeeper, http, zookeeper }
 }

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::{Incarnation, Member, NodeId};
-use doors::{Founded, Founding, Gateway, Genesis, Held, Invitation, Observer, Own, Replies, Ticketed};
 use machine::Failure;
 use node::request::{Outcome, Request};
+use server::{Founded, Founding, Gateway, Genesis, Held, Invitation, Observer, Own, Replies, Ticketed};
 use store::identity::{Host, Identity};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -43,8 +43,8 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
     let (own, address) = (newcomer.own.member, &newcomer.own.peer);
     tracing::info!(
         node = %own.node, disk = format_args!("{:x}", own.incarnation.0), peers = address, grpc = %config.listen.grpc,
-        "the disk is blank: waits to be formed (`loggos admin form --at HOST:PORT,...` names the gRPC doors of all nodes of \
-         the new cluster) or to join (`loggos admin join HOST:PORT --at ...` names this node's gRPC door, and those of the \
+        "the disk is blank: waits to be formed (`loggos admin form --at HOST:PORT,...` names the gRPC addresses of all nodes of \
+         the new cluster) or to join (`loggos admin join HOST:PORT --at ...` names this node's gRPC address, and those of the \
          cluster). If it held a node's data, that is lost: it can't be formed once more as the same disk"
     );
     let registry = prometheus::Registry::new();
@@ -52,7 +52,7 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let (places, memory) = (descriptors::for_doors().grpc, config.tuning.client_memory());
+        let (places, memory) = (descriptors::for_endpoints().grpc, config.tuning.client_memory());
         let (mut terminated, mut interrupted) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let mut seen = told.clone();
         let end = async move {
@@ -62,7 +62,7 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
                 _ = interrupted.recv() => {}
             }
         };
-        doors::serve(listener, places, memory, Arc::new(NoCluster), Arc::new(newcomer), observer, end)
+        server::serve(listener, places, memory, Arc::new(NoCluster), Arc::new(newcomer), observer, end)
             .await
             .map_err(io::Error::other)
     })?;

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::Monotonic;
 use base::limits::{REQUESTS_IN_FLIGHT_MAX, WAITS_IN_FLIGHT_MAX};
-use doors::{Held, Replies, Ticketed};
 use machine::Failure;
 use mio::Waker;
 use node::request::{Outcome, Request};
+use server::{Held, Replies, Ticketed};
 use sharedlog::request::LogRequest;
 use tokio::sync::{Notify, oneshot};
 
@@ -74,7 +74,7 @@ impl Ticket {
     }
 }
 
-/// Answers to the requests of another thread of this node. They do not pass through the doors' runtime.
+/// Answers to the requests of another thread of this node. They do not pass through the server's runtime.
 #[derive(Debug)]
 pub(crate) struct Completions {
     queue: Mutex<Vec<(u64, Outcome)>>,

@@ -328,7 +328,7 @@ impl Machine {
 
     fn reply(&mut self, to: RequestId, outcome: Outcome, valid_until: Option<Monotonic>) {
         if is_past(valid_until) {
-            self.expired.push(Answer::Door(to));
+            self.expired.push(Answer::Client(to));
         } else if let Some(ticket) = self.waiting.remove(&to) {
             self.answered.push((ticket, outcome));
         } else {

@@ -8,7 +8,7 @@
 //! | the main one ([`machine`]) | the machine, the peers' sockets ([`peers`]), framing, timers | sockets, timers, the inbox |
 //! | `log` ([`log_thread`]) | writes and forces batches, at real-time priority | the disk |
 //! | `manifests`, `segments`, `checkpoints`, `reads` ([`disk`]) | other disk work, one lane each | the disk |
-//! | `doors` ([`doors_thread`]) | one tokio runtime for all doors | sockets |
+//! | `server` ([`server_thread`]) | one tokio runtime for gRPC and HTTP | sockets |
 //! | `zookeeper` ([`zookeeper`]) | ZooKeeper's clients and their translation server | sockets, timers, the machine's answers |
 //! | `resolver` ([`resolver`]) | looks up the names of peers, if they have names | name servers |
 //! | `signals` | SIGTERM and SIGINT | signals |
@@ -32,7 +32,6 @@ mod descriptors;
 pub(crate) mod dev;
 mod disk;
 mod disk_metrics;
-mod doors_thread;
 mod files;
 mod founding;
 mod frames;
@@ -47,6 +46,7 @@ mod parked;
 mod peers;
 mod random;
 mod resolver;
+mod server_thread;
 pub(crate) mod start;
 mod tables;
 mod throttle;

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use doors::console::Cluster;
 use sdk::Client;
 use sdk::admin::StatusResponse;
+use server::console::Cluster;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 

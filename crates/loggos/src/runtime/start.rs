@@ -26,7 +26,6 @@ use super::config::{Config, ConfigError};
 use super::descriptors;
 use super::disk::Disk;
 use super::disk_metrics::DiskMetrics;
-use super::doors_thread::{self, Doors};
 use super::files::OsFiles;
 use super::founding::{self, Waited};
 use super::gateway::{Answers, MachineGateway};
@@ -36,6 +35,7 @@ use super::onlooker::Onlooker;
 use super::peers::handshake;
 use super::peers::{PeerAddress, Peers};
 use super::resolver::{self, NamedPeer};
+use super::server_thread::{self, Server};
 use super::tables::TableFiles;
 use super::views::Published;
 use super::zookeeper;
@@ -45,7 +45,7 @@ pub(crate) const STORE: &str = "store";
 /// A node that has not stopped this long after a request exits anyway: a crash is safe, but slower for the others.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 /// Calls under way have so long to take their answers once the machine has stopped.
-const DOORS_PATIENCE: Duration = Duration::from_millis(500);
+const SERVER_CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Why a node cannot start. The exit status is that of wrong usage for errors in the configuration, and "unavailable"
 /// for the rest.
@@ -203,12 +203,12 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
     // The machine has its own copy of the parts that it needs.
     drop(recovered);
     let views = Arc::new(Published::default());
-    let to_doors = (Arc::clone(&answers), Arc::clone(&views));
-    let machine = Machine::new(node, first, poll, peers, disk, Arc::clone(&inbox), to_doors);
-    let mut observer = doors::Observer::new(registry, config.listen.http).map_err(io::Error::other)?;
+    let to_server = (Arc::clone(&answers), Arc::clone(&views));
+    let machine = Machine::new(node, first, poll, peers, disk, Arc::clone(&inbox), to_server);
+    let mut observer = server::Observer::new(registry, config.listen.http).map_err(io::Error::other)?;
     let onlooker = Onlooker::new(config).map_err(io::Error::other)?;
     let client_memory = config.tuning.client_memory();
-    let listeners = doors_thread::Listeners { grpc: grpc_listener, http: http_listener, client_memory };
+    let listeners = server_thread::Listeners { grpc: grpc_listener, http: http_listener, client_memory };
     let gateway = MachineGateway::new(Arc::clone(&inbox), views);
     let founded = founding::founded(config, &identity);
     if let (Some(socket), Some(address)) = (zookeeper_socket, config.listen.zookeeper) {
@@ -218,7 +218,7 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
         observer = observer.with_zookeeper(Arc::clone(&settings.endpoint));
         zookeeper::start(socket, settings, connect, || ())?;
     }
-    let doors = Doors::start(listeners, gateway, answers, founded, observer, onlooker)?;
+    let server = Server::start(listeners, gateway, answers, founded, observer, onlooker)?;
     let is_insecure = config.insecure_plaintext;
     let allows = move |address: SocketAddr| is_insecure || address.ip().is_loopback();
     resolver::start(named, allows, Arc::clone(&inbox))?;
@@ -226,7 +226,7 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
 
     let end = machine.run();
     if matches!(end, End::Stopped) {
-        doors.close(DOORS_PATIENCE);
+        server.close(SERVER_CLOSE_PATIENCE);
     }
     Ok(end)
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::CohortId;
 use node::request::{Outcome, Request};
-use node::{DoorRead, ReadView, Views};
+use node::{LocalRead, ReadView, Views};
 
 use super::clock;
 
@@ -27,7 +27,7 @@ impl Published {
 
     /// Serves a read, if that requires neither the machine nor the disk. The clock is read after the rows.
     pub(crate) fn read(&self, request: &Request) -> Option<Outcome> {
-        let read = DoorRead::begin(self, request)?;
+        let read = LocalRead::begin(self, request)?;
         let outcome = read.evaluate()?;
         read.finish(outcome, self, clock::monotonic())
     }

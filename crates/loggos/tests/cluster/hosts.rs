@@ -68,16 +68,16 @@ impl Hosts {
     pub(crate) fn look(&self, node: u32) -> LookResponse {
         wait_for("a node that serves", PATIENCE, || {
             runtime().block_on(async {
-                let mut door = FormationClient::connect(format!("http://{}", self.grpc(node))).await.ok()?;
-                Some(door.look(LookRequest {}).await.ok()?.into_inner())
+                let mut client = FormationClient::connect(format!("http://{}", self.grpc(node))).await.ok()?;
+                Some(client.look(LookRequest {}).await.ok()?.into_inner())
             })
         })
     }
 
     pub(crate) fn form(&self, node: u32, disks: &[Disk]) -> Result<(), Code> {
         runtime().block_on(async {
-            let mut door = FormationClient::connect(format!("http://{}", self.grpc(node))).await.expect("it serves");
-            door.form(FormRequest { disks: disks.to_vec() }).await.map(|_| ()).map_err(|status| status.code())
+            let mut client = FormationClient::connect(format!("http://{}", self.grpc(node))).await.expect("it serves");
+            client.form(FormRequest { disks: disks.to_vec() }).await.map(|_| ()).map_err(|status| status.code())
         })
     }
 

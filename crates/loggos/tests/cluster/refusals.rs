@@ -25,7 +25,7 @@ fn counting_proxy(port: u16) -> (String, Arc<AtomicU32>) {
     thread::spawn(move || {
         for near in listener.incoming().map_while(Result::ok) {
             count.fetch_add(1, Ordering::Relaxed);
-            let far = TcpStream::connect(("127.0.0.1", port)).expect("the door is open");
+            let far = TcpStream::connect(("127.0.0.1", port)).expect("the endpoint is open");
             for (mut from, mut to) in [(&near, &far), (&far, &near)].map(|(from, to)| (copy_of(from), copy_of(to))) {
                 thread::spawn(move || std::io::copy(&mut from, &mut to));
             }
@@ -49,8 +49,8 @@ fn invalid<T: std::fmt::Debug>(answer: Result<T, Error>, says: &[&str]) {
 #[test]
 fn requests_past_a_limit_are_named_and_the_connection_lives_on() {
     let cluster = Cluster::of(1);
-    let (door, connections) = counting_proxy(cluster.grpc_port(1));
-    let client = Client::connect([door]).expect("an address");
+    let (endpoint, connections) = counting_proxy(cluster.grpc_port(1));
+    let client = Client::connect([endpoint]).expect("an address");
     runtime().block_on(refused_requests(&client));
     assert_eq!(connections.load(Ordering::Relaxed), 1, "a refusal ended the connection");
 
@@ -177,11 +177,11 @@ fn listening_beyond_this_machine_must_be_said_in_so_many_words() {
     let mut cluster = Cluster::of(1);
     cluster.stop();
     let text = fs::read_to_string(cluster.config(1)).expect("there is a configuration");
-    for door in ["peers", "grpc", "http"] {
-        let open = text.replacen(&format!("{door} = \"127.0.0.1"), &format!("{door} = \"0.0.0.0"), 1);
+    for endpoint in ["peers", "grpc", "http"] {
+        let open = text.replacen(&format!("{endpoint} = \"127.0.0.1"), &format!("{endpoint} = \"0.0.0.0"), 1);
         assert_ne!(open, text);
         let config = cluster.scratch().file("open.toml", open);
-        let says = ["0.0.0.0", door, "insecure_plaintext = true"];
+        let says = ["0.0.0.0", endpoint, "insecure_plaintext = true"];
         Done::of(&mut start(Path::new(&config)), COMMAND_PATIENCE).failed(2, &says);
     }
     let unknown = cluster.scratch().file("unknown.toml", format!("insecure_plaintxt = true\n{text}"));
@@ -189,13 +189,13 @@ fn listening_beyond_this_machine_must_be_said_in_so_many_words() {
 }
 
 #[test]
-fn a_taken_port_is_named_with_its_door() {
+fn a_taken_port_is_named_with_its_endpoint() {
     let mut cluster = Cluster::of(1);
     cluster.stop();
-    let doors = [("peers", cluster.peers_port(1)), ("gRPC", cluster.grpc_port(1)), ("HTTP", cluster.http_port(1))];
-    for (door, port) in doors {
+    let endpoints = [("peers", cluster.peers_port(1)), ("gRPC", cluster.grpc_port(1)), ("HTTP", cluster.http_port(1))];
+    for (endpoint, port) in endpoints {
         let _taken = TcpListener::bind(("127.0.0.1", port)).expect("the node is stopped");
-        let says = format!("can't listen on 127.0.0.1:{port} for {door}");
+        let says = format!("can't listen on 127.0.0.1:{port} for {endpoint}");
         Done::of(&mut start(&cluster.config(1)), COMMAND_PATIENCE).failed(3, &[&says]);
         Done::of(&mut cluster.dev_command(), COMMAND_PATIENCE).failed(3, &[&port.to_string(), "--port-offset"]);
     }
@@ -216,11 +216,11 @@ fn ports_are_looked_at_before_a_cluster_is_formed() {
 fn a_port_of_another_kind_is_doubted() {
     let cluster = Cluster::of(1);
     for port in [cluster.peers_port(1), cluster.http_port(1)] {
-        let door = format!("127.0.0.1:{port}");
-        let doubt = format!("is {door} the gRPC door of a node?");
+        let endpoint = format!("127.0.0.1:{port}");
+        let doubt = format!("is {endpoint} the gRPC address of a node?");
         for command in [&["columns", "list"][..], &["columns", "get", "t", "k"], &["status"]] {
             let mut asked = loggos();
-            asked.args(command).args(["--timeout", "500", "--at", &door]);
+            asked.args(command).args(["--timeout", "500", "--at", &endpoint]);
             Done::of(&mut asked, COMMAND_PATIENCE).failed(3, &[&doubt]);
         }
     }

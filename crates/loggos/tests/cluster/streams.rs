@@ -99,8 +99,8 @@ fn strangers_at(leads: bool) {
             let channel = endpoint.connect().await.expect("the port is open");
             for _ in 0..STRANGERS / 4 {
                 // The server neither reads from nor closes them.
-                let mut door = ColumnsClient::new(channel.clone());
-                strangers.push(timeout(Duration::from_secs(10), door.stream(many_reads())).await.expect("a stream"));
+                let mut client = ColumnsClient::new(channel.clone());
+                strangers.push(timeout(Duration::from_secs(10), client.stream(many_reads())).await.expect("a stream"));
             }
         }
         for number in 0..100 {

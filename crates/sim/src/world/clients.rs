@@ -275,9 +275,9 @@ impl World {
     /// A node whose machine is paused or has stopped while its endpoints stay open: they must not assume that the lease
     /// is still valid.
     fn stands_still(&self) -> Option<NodeId> {
-        let is_still = |machine: &Machine| machine.paused && machine.doors_go_on;
+        let is_still = |machine: &Machine| machine.paused && machine.endpoint_runs;
         let mut all = self.machines.iter();
-        all.find(|(id, machine)| is_still(machine) || self.has_open_doors(**id)).map(|(id, _)| *id)
+        all.find(|(id, machine)| is_still(machine) || self.has_open_endpoint(**id)).map(|(id, _)| *id)
     }
 
     /// A node in the minority of a partition: it may lag, and must report that. In small clusters, clients keep to one
@@ -294,7 +294,7 @@ impl World {
     /// Sends a request to a node, once.
     fn ask_bare(&mut self, id: u32, node: NodeId, request: Request) {
         let machine = &self.machines[&node];
-        if machine.process.is_none() && !self.has_open_doors(node) {
+        if machine.process.is_none() && !self.has_open_endpoint(node) {
             let is_ending = self.clients.is_ending;
             let doing = self.clients.clients[id as usize].doing.as_mut();
             if let Some(doing) = doing.filter(|doing| !is_ending && matches!(doing.task, Task::Look(_))) {

@@ -12,7 +12,7 @@ use node::request::Request;
 use store::log::SegmentJob;
 
 use super::TrueTime;
-use super::door::Reading;
+use super::endpoint::Reading;
 use super::network::Envelope;
 use super::roster::Errand;
 use super::zookeeper::Input;
@@ -56,12 +56,12 @@ pub(crate) enum Happening {
         id: RequestId,
         deadline: Monotonic,
         request: Box<Request>,
-        is_at_door: bool,
+        is_at_endpoint: bool,
     },
     /// An endpoint continues a read.
-    Door { node: NodeId, generation: Generation, reading: Box<Reading> },
+    LocalRead { node: NodeId, generation: Generation, reading: Box<Reading> },
     /// The endpoints close that stayed open after a clean stop.
-    DoorsClose { node: NodeId, generation: Generation },
+    EndpointClosed { node: NodeId, generation: Generation },
     /// A response of a process was too late to be sent.
     AnswerExpired { node: NodeId, generation: Generation, answer: Answer },
     /// A process is asked to stop.
@@ -120,7 +120,7 @@ impl Happening {
             | Self::Segment { node, generation, .. }
             | Self::Request { node, generation, .. }
             | Self::RoomWanted { node, generation }
-            | Self::Door { node, generation, .. }
+            | Self::LocalRead { node, generation, .. }
             | Self::Translation { node, generation, .. }
             | Self::Resume { node, generation } => Some((*node, *generation)),
             _ => None,
@@ -150,8 +150,8 @@ impl Happening {
             Self::LinkBroken { library, link } => 19 << 32 | (*library as u64) << 16 | link.number,
             Self::LibraryTimer { library, .. } => 20 << 32 | *library as u64,
             Self::Request { node, .. } => of(15, *node),
-            Self::Door { node, .. } => of(21, *node),
-            Self::DoorsClose { node, .. } => of(22, *node),
+            Self::LocalRead { node, .. } => of(21, *node),
+            Self::EndpointClosed { node, .. } => of(22, *node),
             Self::PowerLoss { node } => of(14, *node),
             Self::Rot => 16 << 32,
             Self::MoveAgain { cohort } => 23 << 32 | u64::from(cohort.0),

@@ -196,7 +196,7 @@ impl World {
         let deadline = machine.clocks.monotonic(self.now) + time;
         let at = self.now.max(not_before) + self.random.below(WAY);
         let request = Box::new(request);
-        self.queue.put(at, Happening::Request { node, generation, id, deadline, request, is_at_door: true });
+        self.queue.put(at, Happening::Request { node, generation, id, deadline, request, is_at_endpoint: true });
     }
 
     /// Handles a node's response.

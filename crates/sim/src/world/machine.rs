@@ -8,7 +8,7 @@ use store::memory::MemoryDisk;
 use store::{Config, Recovered, sstable, tree};
 
 use super::clocks::Clocks;
-use super::door::Published;
+use super::endpoint::Published;
 use super::events::{Generation, Happening};
 use super::process::Process;
 use super::{Options, TrueTime};
@@ -74,7 +74,7 @@ pub(crate) struct Machine {
     pub(crate) paused: bool,
     pub(super) held: Vec<(Now, Happening)>,
     /// Only the machine's thread is paused: the endpoints continue.
-    pub(super) doors_go_on: bool,
+    pub(super) endpoint_runs: bool,
     /// The state that its process has published, kept for a while after a clean stop.
     pub(super) published: Published,
     /// The clocks as read before a pause that struck between the reading and the step.
@@ -163,7 +163,7 @@ impl Machine {
             process: None,
             paused: false,
             held: Vec::new(),
-            doors_go_on: false,
+            endpoint_runs: false,
             published: Published::default(),
             stale: None,
             goes_by_arrival: false,

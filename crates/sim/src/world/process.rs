@@ -13,7 +13,7 @@ use store::log::{Batch, SegmentJob};
 use store::manifest::ManifestWrite;
 use store::memory::{MemoryDisk, MemoryFile};
 
-use super::door::Published;
+use super::endpoint::Published;
 use super::events::{Generation, Happening};
 use super::machine::{KnownLog, node_config, store_config};
 use super::work::{Work, Works};
@@ -77,7 +77,7 @@ impl World {
             return;
         }
         let before = machine.generation;
-        self.doors_closed(id, before);
+        self.endpoint_closed(id, before);
         let Some(machine) = self.machines.get_mut(&id) else { return };
         machine.generation += 1;
         let seed = u64::from(id.0) ^ machine.generation << 8 ^ self.random.draw();
@@ -191,12 +191,13 @@ impl World {
     pub(crate) fn happen(&mut self, happening: Happening) {
         if let Some((node, generation)) = happening.owner() {
             let Some(machine) = self.machines.get_mut(&node) else { return };
-            let is_door = matches!(happening, Happening::Door { .. } | Happening::Request { is_at_door: true, .. });
-            let goes_on_after = is_door && machine.published.closing.is_some() && machine.generation == generation;
+            let is_local =
+                matches!(happening, Happening::LocalRead { .. } | Happening::Request { is_at_endpoint: true, .. });
+            let goes_on_after = is_local && machine.published.closing.is_some() && machine.generation == generation;
             if !(machine.is_live(generation) || goes_on_after) {
                 return;
             }
-            let goes_on = matches!(happening, Happening::Resume { .. }) || is_door && machine.doors_go_on;
+            let goes_on = matches!(happening, Happening::Resume { .. }) || is_local && machine.endpoint_runs;
             if machine.paused && !goes_on {
                 machine.hold(self.now, happening);
                 return;
@@ -220,14 +221,14 @@ impl World {
                 }
                 self.begin_io(node);
             }
-            Happening::Request { node, id, deadline, request, is_at_door: true, .. } => {
-                self.at_door(node, id, deadline, request);
+            Happening::Request { node, id, deadline, request, is_at_endpoint: true, .. } => {
+                self.at_endpoint(node, id, deadline, request);
             }
             Happening::Request { node, id, deadline, request, .. } => {
                 self.step(node, Event::Request { id, deadline, request: *request });
             }
-            Happening::Door { node, reading, .. } => self.door_ends(node, *reading),
-            Happening::DoorsClose { node, generation } => self.doors_closed(node, generation),
+            Happening::LocalRead { node, reading, .. } => self.local_read_ends(node, *reading),
+            Happening::EndpointClosed { node, generation } => self.endpoint_closed(node, generation),
             Happening::Resume { node, .. } => self.resume(node),
             Happening::Client { client } => self.client_acts(client),
             Happening::ClientPatience { request } => self.bare_given_up(request),
@@ -349,7 +350,7 @@ impl World {
         machine.paused = true;
         machine.clocks.suspended(span);
         machine.goes_by_arrival = self.random.below(2) == 0;
-        machine.doors_go_on = self.random.below(2) == 0;
+        machine.endpoint_runs = self.random.below(2) == 0;
         let generation = machine.generation;
         self.queue.put(self.now + span, Happening::Resume { node: id, generation });
     }
@@ -424,7 +425,7 @@ impl World {
                 if self.is_valid(id, valid_until) {
                     self.request_answered(to, outcome);
                 } else {
-                    self.answer_expired(id, Answer::Door(to));
+                    self.answer_expired(id, Answer::Client(to));
                 }
             }
             Action::SetTimer { at } => self.set_timer(id, at),
@@ -468,7 +469,7 @@ impl World {
                 self.note_stop(id);
                 let published = self.machines.get(&id).map(|machine| machine.published.clone()).unwrap_or_default();
                 self.end_machine(id, false);
-                self.doors_close(id, published);
+                self.endpoint_closes(id, published);
                 self.restart_later(id);
             }
             Action::Halt { reason } => self.violate(&format!("node {id} halts: {reason}")),

@@ -390,8 +390,8 @@ impl World {
             let request = Request::Log(request);
             if self.machines[&node].paused {
                 // The inbox of the node's thread, which was paused by an earlier request.
-                let (request, is_at_door) = (Box::new(request), false);
-                let happening = Happening::Request { node, generation, id, deadline, request, is_at_door };
+                let (request, is_at_endpoint) = (Box::new(request), false);
+                let happening = Happening::Request { node, generation, id, deadline, request, is_at_endpoint };
                 self.queue.put(self.now, happening);
             } else {
                 self.step(node, contract::Event::Request { id, deadline, request });

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::Mode;
 use rustix::process::umask;
 
-use super::nodes::Doors;
+use super::nodes::Endpoints;
 use super::{Heard, probe};
 
 pub(super) const SOCKET: &str = "dev.sock";
@@ -42,7 +42,7 @@ pub(crate) struct Ask {
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     /// It was just started.
-    Started { pid: u32, doors: Doors },
+    Started { pid: u32, endpoints: Endpoints },
     /// It is already running.
     Running { pid: u32 },
     /// It is not running.
@@ -99,9 +99,9 @@ fn converse(mut stream: UnixStream, tell: &Sender<Heard>) -> io::Result<()> {
 }
 
 fn restart_here(node: u32, tell: &Sender<Heard>) -> Result<String, String> {
-    let (pid, doors) = start(node, tell)?;
+    let (pid, endpoints) = start(node, tell)?;
     let until = Instant::now() + SERVE_PATIENCE;
-    while !probe::serves(doors) {
+    while !probe::serves(endpoints) {
         match ask(node, false, tell)? {
             Answer::Running { pid: running } if running == pid => {}
             _ => return Err(format!("node {node} ended again: its log says why")),
@@ -113,7 +113,7 @@ fn restart_here(node: u32, tell: &Sender<Heard>) -> Result<String, String> {
     }
     let until = Instant::now() + LEADER_PATIENCE;
     let but = loop {
-        if probe::knows_a_leader(doors.grpc) {
+        if probe::knows_a_leader(endpoints.grpc) {
             break "";
         }
         if Instant::now() > until {
@@ -124,11 +124,11 @@ fn restart_here(node: u32, tell: &Sender<Heard>) -> Result<String, String> {
     Ok(format!("node {node} serves again (pid {pid}){but}"))
 }
 
-fn start(node: u32, tell: &Sender<Heard>) -> Result<(u32, Doors), String> {
+fn start(node: u32, tell: &Sender<Heard>) -> Result<(u32, Endpoints), String> {
     let until = Instant::now() + DOWN_PATIENCE;
     loop {
         match ask(node, true, tell)? {
-            Answer::Started { pid, doors } => return Ok((pid, doors)),
+            Answer::Started { pid, endpoints } => return Ok((pid, endpoints)),
             Answer::Refused(reason) => return Err(reason),
             Answer::Running { pid } if Instant::now() > until => {
                 return Err(format!("node {node} is running (pid {pid})"));

@@ -155,7 +155,7 @@ impl Supervisor {
         let began = Instant::now();
         let mut is_said = false;
         loop {
-            let Some(missing) = probe::what_is_missing(&self.nodes.doors()) else { return Ok(true) };
+            let Some(missing) = probe::what_is_missing(&self.nodes.endpoints()) else { return Ok(true) };
             if began.elapsed() > READY_PATIENCE && !is_said {
                 println!("not ready yet: {missing}");
                 is_said = true;
@@ -169,7 +169,7 @@ impl Supervisor {
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(false),
             }
-            if self.nodes.doors().is_empty() {
+            if self.nodes.endpoints().is_empty() {
                 return Err(DevError::NoNode(self.data.display().to_string()));
             }
         }

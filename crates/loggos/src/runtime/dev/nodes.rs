@@ -24,7 +24,7 @@ const GRPC_PORT: u16 = 7_200;
 const HTTP_PORT: u16 = 8_080;
 const ZOOKEEPER_PORT: u16 = 2_180;
 const PORTS: [u16; 4] = [PEERS_PORT, GRPC_PORT, HTTP_PORT, ZOOKEEPER_PORT];
-/// Added to any door's port it leaves that below 65,536.
+/// Added to any endpoint's port it leaves that below 65,536.
 pub(crate) const PORT_OFFSET_MAX: u16 = 50_000;
 /// How long a node of a killed `dev` may take to end and release its directory.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ pub(crate) struct Exit {
 
 /// The addresses of a node's servers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Doors {
+pub(crate) struct Endpoints {
     pub(crate) grpc: SocketAddr,
     pub(crate) http: SocketAddr,
     pub(crate) zookeeper: SocketAddr,
@@ -172,12 +172,16 @@ impl Nodes {
     }
 
     /// The addresses of the running nodes.
-    pub(crate) fn doors(&self) -> BTreeMap<u32, Doors> {
-        self.running.keys().map(|node| (*node, self.doors_of(*node))).collect()
+    pub(crate) fn endpoints(&self) -> BTreeMap<u32, Endpoints> {
+        self.running.keys().map(|node| (*node, self.endpoints_of(*node))).collect()
     }
 
-    fn doors_of(&self, node: u32) -> Doors {
-        Doors { grpc: self.grpc_address(node), http: self.http_address(node), zookeeper: self.zookeeper_address(node) }
+    fn endpoints_of(&self, node: u32) -> Endpoints {
+        Endpoints {
+            grpc: self.grpc_address(node),
+            http: self.http_address(node),
+            zookeeper: self.zookeeper_address(node),
+        }
     }
 
     pub(crate) fn print_table(&self) {
@@ -230,7 +234,7 @@ impl Nodes {
             None => match self.start(node) {
                 Ok(pid) => {
                     println!("node {node} is started again (pid {pid})");
-                    Answer::Started { pid, doors: self.doors_of(node) }
+                    Answer::Started { pid, endpoints: self.endpoints_of(node) }
                 }
                 Err(StartRefused::Refused(reason)) => Answer::Refused(reason),
                 Err(StartRefused::Failed(error)) => Answer::Refused(format!("can't start node {node}: {error}")),

@@ -15,7 +15,7 @@ use api::admin::{Cohort, StatusRequest, StatusResponse};
 use base::CohortId;
 use tonic::transport::Endpoint;
 
-use super::nodes::Doors;
+use super::nodes::Endpoints;
 
 /// Timeout of a response from a node.
 const PATIENCE: Duration = Duration::from_millis(1_000);
@@ -24,8 +24,8 @@ const HEALTHY: &[u8; 12] = b"HTTP/1.1 200";
 
 /// Whether a node answers gRPC and HTTP requests. ZooKeeper clients are served later, once the log can be read, which may
 /// take other nodes.
-pub(crate) fn serves(doors: Doors) -> bool {
-    status_of(&[doors.grpc]).pop().flatten().is_some() && console_answers(doors.http)
+pub(crate) fn serves(endpoints: Endpoints) -> bool {
+    status_of(&[endpoints.grpc]).pop().flatten().is_some() && console_answers(endpoints.http)
 }
 
 /// Whether ZooKeeper clients are served: before that their connections are refused.
@@ -53,17 +53,17 @@ pub(crate) fn knows_a_leader(address: SocketAddr) -> bool {
 }
 
 /// Why the cluster is not ready: a node that does not serve, or the lack of a leader.
-pub(crate) fn what_is_missing(nodes: &BTreeMap<u32, Doors>) -> Option<String> {
-    let asked: Vec<SocketAddr> = nodes.values().map(|doors| doors.grpc).collect();
+pub(crate) fn what_is_missing(nodes: &BTreeMap<u32, Endpoints>) -> Option<String> {
+    let asked: Vec<SocketAddr> = nodes.values().map(|endpoints| endpoints.grpc).collect();
     let statuses = status_of(&asked);
-    for ((node, doors), status) in nodes.iter().zip(&statuses) {
+    for ((node, endpoints), status) in nodes.iter().zip(&statuses) {
         if status.is_none() {
             return Some(format!("node {node} doesn't serve"));
         }
-        if !console_answers(doors.http) {
+        if !console_answers(endpoints.http) {
             return Some(format!("node {node}'s console doesn't serve"));
         }
-        if !accepts(doors.zookeeper) {
+        if !accepts(endpoints.zookeeper) {
             return Some(format!("node {node} doesn't serve ZooKeeper clients"));
         }
     }

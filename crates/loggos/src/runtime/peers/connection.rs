@@ -13,7 +13,7 @@ use node::message::Message;
 
 use crate::runtime::frames::{FrameBuffer, FrameError, encode_message};
 
-/// Maximum number of bytes queued for one peer: the results of log reads in flight (36 MiB, `doors/src/flow_control`),
+/// Maximum number of bytes queued for one peer: the results of log reads in flight (36 MiB, `server/src/flow_control`),
 /// those of other reads (24 MiB), and a reserve. The connection of a peer that lets more accumulate is closed; the
 /// protocol retransmits what is still needed.
 const OUTPUT_BYTES_MAX: usize = 96 << 20;

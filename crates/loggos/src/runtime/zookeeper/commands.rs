@@ -10,7 +10,7 @@ use base::{Duration, Monotonic};
 use coordination::jute::op;
 use coordination::limits::FRAME_BYTES_MAX;
 use coordination::server::{ClientStatus, ConnectionId, Sizes, Statistics};
-use doors::zookeeper::{Role, Value};
+use server::zookeeper::{Role, Value};
 
 use super::super::clock;
 use super::clients::{GREETING_TIMEOUT, Traffic};

@@ -28,11 +28,11 @@ use base::{Duration, Monotonic, Now};
 use coordination::log_port::{LogPort, Output as LogOutput, Playback};
 use coordination::server::{Action, Config, ConnectionId, Event, Server};
 use coordination::state::State;
-use doors::zookeeper::Endpoint;
 use machine::Failure;
 use mio::{Events, Poll, Token, Waker};
 use node::request::Response;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use server::zookeeper::Endpoint;
 use sharedlog::validate::COORDINATION_COPIES;
 
 use super::config::ZooKeeper;
@@ -101,7 +101,7 @@ impl Settings {
             // The configuration was checked.
             playback: zookeeper.playback().unwrap_or_default(),
             commands: zookeeper.commands.clone(),
-            connections_max: descriptors::for_doors().zookeeper,
+            connections_max: descriptors::for_endpoints().zookeeper,
             connections_per_address: zookeeper.connections_per_address.filter(|max| *max > 0).unwrap_or(usize::MAX),
             endpoint: Arc::new(if node.is_some() { Endpoint::default() } else { Endpoint::observer() }),
         }

@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use coordination::server::Latency;
-use doors::zookeeper::{Metric, Report, Role, Value};
+use server::zookeeper::{Metric, Report, Role, Value};
 
 use super::super::clock;
 use super::Service;

@@ -13,7 +13,7 @@ use tonic::Code;
 use tonic::codegen::tokio_stream;
 
 use super::idle::append_and_read;
-use super::input::door;
+use super::input::log_client;
 use crate::harness::{Cluster, runtime};
 
 /// Connections, concurrent reads on each, and positions per read, of small entries.
@@ -44,8 +44,8 @@ fn bulk_reads_hold_up_nobody_and_end_no_connection_between_nodes() {
         let began = Instant::now();
         let mut reading = JoinSet::new();
         for _ in 0..CONNECTIONS {
-            let door = door(&cluster, 1).await;
-            reading.spawn(async move { timeout(PATIENCE, read_all(door)).await.expect("in time") });
+            let client = log_client(&cluster, 1).await;
+            reading.spawn(async move { timeout(PATIENCE, read_all(client)).await.expect("in time") });
         }
         let entries: usize = reading.join_all().await.into_iter().sum();
         is_over.store(true, Ordering::Relaxed);
@@ -56,11 +56,11 @@ fn bulk_reads_hold_up_nobody_and_end_no_connection_between_nodes() {
     cluster.check_no_peer_was_given_up();
 }
 
-type Door = api::log::log_client::LogClient<tonic::transport::Channel>;
+type Connection = api::log::log_client::LogClient<tonic::transport::Channel>;
 
 /// Makes the reads in one stream and returns the number of entries. All clients share one thread: a stream that is not
 /// polled for long may be reset to free memory, and the remaining reads are then retried.
-async fn read_all(mut door: Door) -> usize {
+async fn read_all(mut client: Connection) -> usize {
     let (mut told, mut entries) = (BTreeSet::new(), 0);
     while told.len() < READS as usize {
         let read = |number: u64| {
@@ -69,7 +69,7 @@ async fn read_all(mut door: Door) -> usize {
         };
         let reads = (0..READS).filter(|number| !told.contains(number)).map(read).collect();
         let message = tokio_stream::once(ReadStreamRequest { reads });
-        let mut answers = door.read_stream(message).await.expect("a stream").into_inner();
+        let mut answers = client.read_stream(message).await.expect("a stream").into_inner();
         loop {
             let answers = match answers.message().await {
                 Ok(Some(message)) => message.answers,

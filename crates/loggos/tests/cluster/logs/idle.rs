@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use tonic::Code;
 use tonic::codegen::tokio_stream;
 
-use super::input::door;
+use super::input::log_client;
 use super::trouble::asked;
 use crate::harness::{Cluster, runtime};
 
@@ -84,7 +84,7 @@ fn followers_that_take_nothing_hold_up_nobody_and_take_little_memory() {
         let client = cluster.client(2).with_deadline(Duration::from_secs(20));
         let log = client.log("l");
         log.create().await.expect("a log");
-        let mut alone = door(&cluster, 1).await;
+        let mut alone = log_client(&cluster, 1).await;
         // The client never polls it for messages.
         let subscribe = || SubscribeRequest { log: "l".into(), from: 0 };
         let _one = alone.subscribe(subscribe()).await.expect("a subscription").into_inner();
@@ -98,10 +98,10 @@ fn followers_that_take_nothing_hold_up_nobody_and_take_little_memory() {
         let small = tokio::spawn(append_and_read(other, Arc::clone(&is_over)));
         let mut beginning = JoinSet::new();
         for _ in 0..CONNECTIONS {
-            let door = door(&cluster, 1).await;
+            let client = log_client(&cluster, 1).await;
             for _ in 0..FOLLOWERS {
-                let mut door = door.clone();
-                beginning.spawn(async move { door.subscribe(subscribe()).await });
+                let mut client = client.clone();
+                beginning.spawn(async move { client.subscribe(subscribe()).await });
             }
         }
         let idle = beginning.join_all().await;
@@ -270,10 +270,10 @@ fn readers_that_wait_and_are_gone_take_nobodys_place() {
     runtime().block_on(async {
         let other = cluster.client(1).with_deadline(Duration::from_secs(20)).log("other");
         other.create().await.expect("a log");
-        let mut door = door(&cluster, 1).await;
+        let mut client = log_client(&cluster, 1).await;
         let mut wait = async |wait_ms| {
             let read = ReadRequest { log: "other".into(), from: 1 << 40, count: 1, wait_ms };
-            timeout(Duration::from_millis(20), door.read(read)).await.map_or(Ok(()), |told| told.map(|_| ()))
+            timeout(Duration::from_millis(20), client.read(read)).await.map_or(Ok(()), |told| told.map(|_| ()))
         };
         let is_over = Arc::new(AtomicBool::new(false));
         let small = tokio::spawn(append_and_read(other, Arc::clone(&is_over)));
@@ -319,13 +319,13 @@ fn a_stream_of_large_reads_is_answered_whole() {
 
 /// Reads a log's first entries with `count` reads in one message: none is refused.
 async fn read_in_a_stream(cluster: &Cluster, count: u64, of: u64) {
-    let mut door = door(cluster, 1).await;
+    let mut client = log_client(cluster, 1).await;
     let read = |number: u64| {
         let read = ReadRequest { log: "l".into(), from: number % of, count: 1, wait_ms: (number % 2) as u32 };
         StreamedRead { number, deadline_ms: 20_000, read: Some(read) }
     };
     let message = ReadStreamRequest { reads: (0..count).map(read).collect() };
-    let mut answers = door.read_stream(tokio_stream::once(message)).await.expect("a stream").into_inner();
+    let mut answers = client.read_stream(tokio_stream::once(message)).await.expect("a stream").into_inner();
     let mut told = vec![false; count as usize];
     while let Some(message) = timeout(Duration::from_secs(20), answers.message()).await.expect("in time").expect("all")
     {
@@ -344,18 +344,18 @@ fn calls_that_are_given_up_leave_their_connection() {
     let cluster = Cluster::of(1);
     runtime().block_on(async {
         cluster.client(1).log("l").create().await.expect("a log");
-        let door = door(&cluster, 1).await;
+        let client = log_client(&cluster, 1).await;
         for _ in 0..5 {
             let mut waiting = JoinSet::new();
             for _ in 0..GIVEN_UP {
-                let mut door = door.clone();
+                let mut client = client.clone();
                 let read = ReadRequest { log: "l".into(), from: 0, count: 1, wait_ms: 60_000 };
-                waiting.spawn(async move { door.read(read).await });
+                waiting.spawn(async move { client.read(read).await });
             }
             sleep(Duration::from_millis(100)).await;
             waiting.shutdown().await;
             let read = ReadRequest { log: "l".into(), from: 0, count: 1, wait_ms: 0 };
-            let told = timeout(SMALL_TIME_MAX, door.clone().read(read)).await.expect("in time").expect("an answer");
+            let told = timeout(SMALL_TIME_MAX, client.clone().read(read)).await.expect("in time").expect("an answer");
             assert!(told.into_inner().entries.is_empty());
         }
     });

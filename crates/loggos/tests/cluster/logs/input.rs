@@ -23,7 +23,7 @@ const RECORD_FRAMING: usize = 8;
 const SOON: Duration = Duration::from_secs(5);
 
 /// A client of a node's log service.
-pub(super) async fn door(cluster: &Cluster, node: u32) -> LogClient<Channel> {
+pub(super) async fn log_client(cluster: &Cluster, node: u32) -> LogClient<Channel> {
     let address = format!("http://127.0.0.1:{}", cluster.grpc_port(node));
     let channel = Channel::from_shared(address).expect("an address").connect().await.expect("the port is open");
     LogClient::new(channel).max_decoding_message_size(64 << 20).max_encoding_message_size(64 << 20)
@@ -54,26 +54,26 @@ fn every_request_that_breaks_a_rule_is_refused_by_name_and_harms_nobody() {
     let pids = || cluster.nodes().map(|node| cluster.pid(node)).collect::<Vec<_>>();
     let before = pids();
     runtime().block_on(async {
-        let mut door = door(&cluster, 1).await;
-        creations(&mut door).await;
-        names(&mut door).await;
-        appends(&mut door).await;
-        streamed_appends(&mut door).await;
-        stamps(&mut door).await;
-        reads(&mut door).await;
-        subscriptions(&mut door).await;
-        trims(&mut door).await;
-        let position = door.append(append("l", zeros(1))).await.expect("a good append").into_inner().position;
-        let entry = door.read(read(position, 1)).await.expect("a good read").into_inner().entries;
+        let mut client = log_client(&cluster, 1).await;
+        creations(&mut client).await;
+        names(&mut client).await;
+        appends(&mut client).await;
+        streamed_appends(&mut client).await;
+        stamps(&mut client).await;
+        reads(&mut client).await;
+        subscriptions(&mut client).await;
+        trims(&mut client).await;
+        let position = client.append(append("l", zeros(1))).await.expect("a good append").into_inner().position;
+        let entry = client.read(read(position, 1)).await.expect("a good read").into_inner().entries;
         assert_eq!(entry.len(), 1);
     });
     assert_eq!(pids(), before, "a node ended");
 }
 
-async fn creations(door: &mut LogClient<Channel>) {
+async fn creations(client: &mut LogClient<Channel>) {
     let mut create = async |stripes, copies| {
         let request = message::CreateLogRequest { log: "l".into(), stripes, copies };
-        door.create_log(request).await.map(|answer| answer.into_inner().existed)
+        client.create_log(request).await.map(|answer| answer.into_inner().existed)
     };
     refused(create(17, 0).await, Code::InvalidArgument, &["17 stripes", "limit of 16"]);
     refused(create(u32::MAX, 0).await, Code::InvalidArgument, &["4294967295 stripes"]);
@@ -86,7 +86,7 @@ async fn creations(door: &mut LogClient<Channel>) {
     refused(create(2, 2).await, Code::AlreadyExists, &["log l", "1"]);
 }
 
-async fn names(door: &mut LogClient<Channel>) {
+async fn names(client: &mut LogClient<Channel>) {
     let long = "n".repeat(129);
     let says: [(&str, &str); 8] = [
         ("", "the log's name is empty"),
@@ -102,49 +102,49 @@ async fn names(door: &mut LogClient<Channel>) {
         let log = || name.to_owned();
         let code = Code::InvalidArgument;
         let create = message::CreateLogRequest { log: log(), stripes: 0, copies: 0 };
-        refused(door.create_log(create).await, code, &[says]);
-        refused(door.describe_log(message::DescribeLogRequest { log: log() }).await, code, &[says]);
-        refused(door.append(append(name, zeros(1))).await, code, &[says]);
-        refused(door.read(message::ReadRequest { log: log(), ..read(0, 1) }).await, code, &[says]);
-        refused(door.tail(message::TailRequest { log: log() }).await, code, &[says]);
-        refused(door.trim(message::TrimRequest { log: log(), before: 0 }).await, code, &[says]);
-        refused(door.subscribe(message::SubscribeRequest { log: log(), from: 0 }).await, code, &[says]);
+        refused(client.create_log(create).await, code, &[says]);
+        refused(client.describe_log(message::DescribeLogRequest { log: log() }).await, code, &[says]);
+        refused(client.append(append(name, zeros(1))).await, code, &[says]);
+        refused(client.read(message::ReadRequest { log: log(), ..read(0, 1) }).await, code, &[says]);
+        refused(client.tail(message::TailRequest { log: log() }).await, code, &[says]);
+        refused(client.trim(message::TrimRequest { log: log(), before: 0 }).await, code, &[says]);
+        refused(client.subscribe(message::SubscribeRequest { log: log(), from: 0 }).await, code, &[says]);
     }
     let (log, code, says) = (|| "m".to_owned(), Code::NotFound, ["no log named \"m\""]);
-    refused(door.describe_log(message::DescribeLogRequest { log: log() }).await, code, &says);
-    refused(door.append(append("m", zeros(1))).await, code, &says);
-    refused(door.read(message::ReadRequest { log: log(), ..read(0, 1) }).await, code, &says);
-    refused(door.tail(message::TailRequest { log: log() }).await, code, &says);
-    refused(door.trim(message::TrimRequest { log: log(), before: 0 }).await, code, &says);
-    refused(door.trim_position(message::TrimPositionRequest { log: log(), position: 0 }).await, code, &says);
-    let subscription = door.subscribe(message::SubscribeRequest { log: log(), from: 0 }).await;
+    refused(client.describe_log(message::DescribeLogRequest { log: log() }).await, code, &says);
+    refused(client.append(append("m", zeros(1))).await, code, &says);
+    refused(client.read(message::ReadRequest { log: log(), ..read(0, 1) }).await, code, &says);
+    refused(client.tail(message::TailRequest { log: log() }).await, code, &says);
+    refused(client.trim(message::TrimRequest { log: log(), before: 0 }).await, code, &says);
+    refused(client.trim_position(message::TrimPositionRequest { log: log(), position: 0 }).await, code, &says);
+    let subscription = client.subscribe(message::SubscribeRequest { log: log(), from: 0 }).await;
     refused(subscription.expect("it begins").into_inner().message().await, code, &says);
 }
 
-async fn appends(door: &mut LogClient<Channel>) {
+async fn appends(client: &mut LogClient<Channel>) {
     let largest = BATCH_BYTES_MAX - RECORD_FRAMING;
-    refused(door.append(append("l", vec![])).await, Code::InvalidArgument, &["no record"]);
-    let position = door.append(append("l", vec![Bytes::new()])).await.expect("an empty record").into_inner().position;
-    let entries = door.read(read(position, 1)).await.expect("a read").into_inner().entries;
+    refused(client.append(append("l", vec![])).await, Code::InvalidArgument, &["no record"]);
+    let position = client.append(append("l", vec![Bytes::new()])).await.expect("an empty record").into_inner().position;
+    let entries = client.read(read(position, 1)).await.expect("a read").into_inner().entries;
     assert!(matches!(&entries[0].content, Some(Content::Data(data)) if data.records == [Bytes::new()]));
 
-    let position = door.append(append("l", zeros(largest))).await.expect("the largest").into_inner().position;
-    let entries = door.read(read(position, 1)).await.expect("a read").into_inner().entries;
+    let position = client.append(append("l", zeros(largest))).await.expect("the largest").into_inner().position;
+    let entries = client.read(read(position, 1)).await.expect("a read").into_inner().entries;
     assert!(matches!(&entries[0].content, Some(Content::Data(data)) if data.records[0].len() == largest));
     let says = ["a record of 4194297 bytes", "the largest has 4194296 bytes"];
-    refused(door.append(append("l", zeros(largest + 1))).await, Code::InvalidArgument, &says);
-    refused(door.append(append("l", zeros(BATCH_BYTES_MAX + 1))).await, Code::InvalidArgument, &says[1..]);
+    refused(client.append(append("l", zeros(largest + 1))).await, Code::InvalidArgument, &says);
+    refused(client.append(append("l", zeros(BATCH_BYTES_MAX + 1))).await, Code::InvalidArgument, &says[1..]);
     // A message over the size limit is rejected before it is read completely.
-    let answer = door.append(append("l", zeros(32 << 20))).await;
+    let answer = client.append(append("l", zeros(32 << 20))).await;
     assert!(matches!(answer.expect_err("too large").code(), Code::OutOfRange | Code::ResourceExhausted));
 
-    door.append(append("l", vec![Bytes::new(); RECORDS_MAX])).await.expect("the most records");
+    client.append(append("l", vec![Bytes::new(); RECORDS_MAX])).await.expect("the most records");
     let many = |more| append("l", vec![Bytes::new(); RECORDS_MAX + more]);
-    refused(door.append(many(1)).await, Code::InvalidArgument, &["65537 records", "it holds 65536 at most"]);
-    refused(door.append(many(100_000)).await, Code::InvalidArgument, &["fields"]);
+    refused(client.append(many(1)).await, Code::InvalidArgument, &["65537 records", "it holds 65536 at most"]);
+    refused(client.append(many(100_000)).await, Code::InvalidArgument, &["fields"]);
 }
 
-async fn streamed_appends(door: &mut LogClient<Channel>) {
+async fn streamed_appends(client: &mut LogClient<Channel>) {
     let largest = BATCH_BYTES_MAX - RECORD_FRAMING;
     let requests = [
         append("l", zeros(1)),
@@ -162,7 +162,7 @@ async fn streamed_appends(door: &mut LogClient<Channel>) {
     let nothing = message::StreamedAppend { number: 6, deadline_ms: 0, append: None };
     let appends = streamed.chain([nothing]).collect();
     let batches = tokio_stream::iter([message::AppendStreamRequest { appends }]).chain(tokio_stream::pending());
-    let mut answers = door.append_stream(batches).await.expect("a stream").into_inner();
+    let mut answers = client.append_stream(batches).await.expect("a stream").into_inner();
     let mut told = std::collections::BTreeMap::new();
     while told.len() < 7 {
         let batch = tokio::time::timeout(SOON, answers.message()).await.expect("in time").expect("no end");
@@ -180,10 +180,11 @@ async fn streamed_appends(door: &mut LogClient<Channel>) {
     }
 }
 
-async fn stamps(door: &mut LogClient<Channel>) {
-    let mut stamped = async |client, sequence| {
-        let stamp = Some(message::Stamp { client, sequence });
-        door.append(message::AppendRequest { stamp, ..append("l", zeros(1)) })
+async fn stamps(client: &mut LogClient<Channel>) {
+    let mut stamped = async |id, sequence| {
+        let stamp = Some(message::Stamp { client: id, sequence });
+        client
+            .append(message::AppendRequest { stamp, ..append("l", zeros(1)) })
             .await
             .map(|answer| answer.into_inner().position)
     };
@@ -193,69 +194,69 @@ async fn stamps(door: &mut LogClient<Channel>) {
     assert_eq!(stamped(7, u64::MAX).await.expect("again"), first + 1, "it lies at another position");
 }
 
-async fn reads(door: &mut LogClient<Channel>) {
-    let tail = door.tail(message::TailRequest { log: "l".into() }).await.expect("a tail").into_inner().position;
-    let entries = async |door: &mut LogClient<Channel>, request| {
-        door.read(request).await.map(|answer| answer.into_inner().entries.len())
+async fn reads(client: &mut LogClient<Channel>) {
+    let tail = client.tail(message::TailRequest { log: "l".into() }).await.expect("a tail").into_inner().position;
+    let entries = async |client: &mut LogClient<Channel>, request| {
+        client.read(request).await.map(|answer| answer.into_inner().entries.len())
     };
-    assert_eq!(entries(door, read(tail, 1)).await.expect("beyond the tail"), 0);
-    assert_eq!(entries(door, read(tail + 1_000_000, LOG_READ_MAX)).await.expect("far beyond the tail"), 0);
-    assert_eq!(entries(door, read(LOG_POSITION_MAX - 1, 2)).await.expect("as far as can be"), 0);
-    assert_eq!(entries(door, read(0, 0)).await.expect("0 is one"), 1);
+    assert_eq!(entries(client, read(tail, 1)).await.expect("beyond the tail"), 0);
+    assert_eq!(entries(client, read(tail + 1_000_000, LOG_READ_MAX)).await.expect("far beyond the tail"), 0);
+    assert_eq!(entries(client, read(LOG_POSITION_MAX - 1, 2)).await.expect("as far as can be"), 0);
+    assert_eq!(entries(client, read(0, 0)).await.expect("0 is one"), 1);
     let says = ["1001 positions", "limit of 1000"];
-    refused(entries(door, read(0, LOG_READ_MAX + 1)).await, Code::InvalidArgument, &says);
-    refused(entries(door, read(0, u32::MAX)).await, Code::InvalidArgument, &["4294967295 positions"]);
+    refused(entries(client, read(0, LOG_READ_MAX + 1)).await, Code::InvalidArgument, &says);
+    refused(entries(client, read(0, u32::MAX)).await, Code::InvalidArgument, &["4294967295 positions"]);
     for beyond in [LOG_POSITION_MAX, u64::MAX] {
-        refused(entries(door, read(beyond, 1)).await, Code::InvalidArgument, &["positions of a log lie below"]);
+        refused(entries(client, read(beyond, 1)).await, Code::InvalidArgument, &["positions of a log lie below"]);
     }
     // A wait of weeks ends with the call's deadline.
     let mut call = tonic::Request::new(message::ReadRequest { wait_ms: u32::MAX, ..read(tail, 1) });
     call.set_timeout(Duration::from_secs(1));
     let began = Instant::now();
-    let answer = door.read(call).await.map(|answer| answer.into_inner().entries.len());
+    let answer = client.read(call).await.map(|answer| answer.into_inner().entries.len());
     assert!(began.elapsed() < SOON, "{:?}: {answer:?}", began.elapsed());
     if let Err(status) = answer {
         assert!(matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled), "{status:?}");
     }
 }
 
-async fn subscriptions(door: &mut LogClient<Channel>) {
+async fn subscriptions(client: &mut LogClient<Channel>) {
     let subscribe = |from| message::SubscribeRequest { log: "l".into(), from };
-    refused(door.subscribe(subscribe(u64::MAX)).await, Code::InvalidArgument, &["positions of a log lie below"]);
+    refused(client.subscribe(subscribe(u64::MAX)).await, Code::InvalidArgument, &["positions of a log lie below"]);
     // Beyond the tail it waits, and sends heartbeats.
-    let mut waits = door.subscribe(subscribe(1_000_000)).await.expect("it begins").into_inner();
+    let mut waits = client.subscribe(subscribe(1_000_000)).await.expect("it begins").into_inner();
     let told = tokio::time::timeout(SOON, waits.message()).await.expect("in time").expect("no end").expect("no end");
     assert!(told.entries.is_empty() && told.next == 1_000_000, "{told:?}");
 }
 
-async fn trims(door: &mut LogClient<Channel>) {
-    let tail = door.tail(message::TailRequest { log: "l".into() }).await.expect("a tail").into_inner().position;
-    let trim = async |door: &mut LogClient<Channel>, before| {
-        door.trim(message::TrimRequest { log: "l".into(), before }).await.map(|_| ())
+async fn trims(client: &mut LogClient<Channel>) {
+    let tail = client.tail(message::TailRequest { log: "l".into() }).await.expect("a tail").into_inner().position;
+    let trim = async |client: &mut LogClient<Channel>, before| {
+        client.trim(message::TrimRequest { log: "l".into(), before }).await.map(|_| ())
     };
-    let only = async |door: &mut LogClient<Channel>, position| {
-        door.trim_position(message::TrimPositionRequest { log: "l".into(), position }).await.map(|_| ())
+    let only = async |client: &mut LogClient<Channel>, position| {
+        client.trim_position(message::TrimPositionRequest { log: "l".into(), position }).await.map(|_| ())
     };
-    refused(trim(door, tail + 1).await, Code::InvalidArgument, &["the log ends at position"]);
-    refused(trim(door, u64::MAX).await, Code::InvalidArgument, &["positions of a log lie below"]);
-    refused(only(door, tail).await, Code::InvalidArgument, &["the log ends at position"]);
-    refused(only(door, LOG_POSITION_MAX).await, Code::InvalidArgument, &["positions of a log lie below"]);
-    refused(only(door, u64::MAX).await, Code::InvalidArgument, &["positions of a log lie below"]);
-    let first = async |door: &mut LogClient<Channel>, from| {
-        let entries = door.read(read(from, 2)).await.expect("a read").into_inner().entries;
+    refused(trim(client, tail + 1).await, Code::InvalidArgument, &["the log ends at position"]);
+    refused(trim(client, u64::MAX).await, Code::InvalidArgument, &["positions of a log lie below"]);
+    refused(only(client, tail).await, Code::InvalidArgument, &["the log ends at position"]);
+    refused(only(client, LOG_POSITION_MAX).await, Code::InvalidArgument, &["positions of a log lie below"]);
+    refused(only(client, u64::MAX).await, Code::InvalidArgument, &["positions of a log lie below"]);
+    let first = async |client: &mut LogClient<Channel>, from| {
+        let entries = client.read(read(from, 2)).await.expect("a read").into_inner().entries;
         entries.first().and_then(|entry| entry.content.clone())
     };
-    trim(door, 0).await.expect("nothing");
-    assert!(matches!(first(door, 0).await, Some(Content::Data(_))));
-    trim(door, 2).await.expect("two positions");
-    trim(door, 1).await.expect("done before");
-    only(door, 0).await.expect("done before");
-    only(door, tail - 1).await.expect("the last");
-    only(door, tail - 1).await.expect("done before");
-    assert!(matches!(first(door, 0).await, Some(Content::Trimmed(trimmed)) if trimmed.before == 2));
-    assert!(matches!(first(door, tail - 1).await, Some(Content::Trimmed(trimmed)) if trimmed.before == 2));
-    trim(door, tail).await.expect("all of it");
-    trim(door, tail).await.expect("done before");
-    assert!(matches!(first(door, tail - 1).await, Some(Content::Trimmed(trimmed)) if trimmed.before == tail));
-    assert_eq!(door.append(append("l", zeros(1))).await.expect("it goes on").into_inner().position, tail);
+    trim(client, 0).await.expect("nothing");
+    assert!(matches!(first(client, 0).await, Some(Content::Data(_))));
+    trim(client, 2).await.expect("two positions");
+    trim(client, 1).await.expect("done before");
+    only(client, 0).await.expect("done before");
+    only(client, tail - 1).await.expect("the last");
+    only(client, tail - 1).await.expect("done before");
+    assert!(matches!(first(client, 0).await, Some(Content::Trimmed(trimmed)) if trimmed.before == 2));
+    assert!(matches!(first(client, tail - 1).await, Some(Content::Trimmed(trimmed)) if trimmed.before == 2));
+    trim(client, tail).await.expect("all of it");
+    trim(client, tail).await.expect("done before");
+    assert!(matches!(first(client, tail - 1).await, Some(Content::Trimmed(trimmed)) if trimmed.before == tail));
+    assert_eq!(client.append(append("l", zeros(1))).await.expect("it goes on").into_inner().position, tail);
 }

@@ -23,12 +23,12 @@ use crate::flow_control::log_reads::LogRead;
 use crate::stream::Streams;
 use crate::{Gateway, refusal};
 
-pub(crate) struct Door<G> {
+pub(crate) struct Handler<G> {
     gateway: Arc<G>,
     streams: Arc<Streams>,
 }
 
-impl<G: Gateway> Door<G> {
+impl<G: Gateway> Handler<G> {
     pub(crate) fn new(gateway: Arc<G>, streams: Arc<Streams>) -> Self {
         Self { gateway, streams }
     }
@@ -39,7 +39,7 @@ impl<G: Gateway> Door<G> {
 }
 
 #[tonic::async_trait]
-impl<G: Gateway> Log for Door<G> {
+impl<G: Gateway> Log for Handler<G> {
     async fn create_log(
         &self,
         mut call: tonic::Request<message::CreateLogRequest>,

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use api::columns::GetRequest;
 use api::columns::columns_client::ColumnsClient;
 use base::{KeyRange, Lsn};
-use doors::{Held, Replies, Ticketed};
 use machine::Failure;
 use node::request::{CohortStatus, Counters, NodeStatus, Outcome, ReplicaStatus, Request, Response, Status};
 use prometheus::Registry;
+use server::{Held, Replies, Ticketed};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -29,7 +29,7 @@ struct Told {
     is_silent: AtomicBool,
 }
 
-impl doors::Gateway for Told {
+impl server::Gateway for Told {
     async fn submit(&self, request: Request, deadline: Duration, _: Held) -> Outcome {
         if self.is_silent.load(Ordering::Relaxed) {
             tokio::time::sleep(deadline * 10).await;
@@ -46,11 +46,11 @@ impl doors::Gateway for Told {
     }
 }
 
-fn founded() -> doors::Founded {
+fn founded() -> server::Founded {
     let member = base::Member { node: base::NodeId(1), incarnation: base::Incarnation(1) };
-    let own = doors::Own { member, format: 1, protocol: 1, peer: String::new(), grpc: String::new() };
-    let genesis = doors::Genesis { cluster: base::ClusterId(1), members: vec![member] };
-    doors::Founded::new(own, genesis)
+    let own = server::Own { member, format: 1, protocol: 1, peer: String::new(), grpc: String::new() };
+    let genesis = server::Genesis { cluster: base::ClusterId(1), members: vec![member] };
+    server::Founded::new(own, genesis)
 }
 
 fn status() -> Status {
@@ -86,7 +86,7 @@ fn status() -> Status {
 
 struct Document(AtomicU32);
 
-impl doors::console::Cluster for Document {
+impl server::console::Cluster for Document {
     async fn status(&self) -> Arc<str> {
         format!("{{\"asked\":{}}}", self.0.fetch_add(1, Ordering::Relaxed)).into()
     }
@@ -107,7 +107,7 @@ impl Served {
         let address = |listener: &TcpListener| listener.local_addr().expect("a bound socket");
         let (http, grpc) = (address(&http_listener), address(&grpc_listener));
         let node = Arc::new(Told::default());
-        let observer = Arc::new(doors::Observer::new(Registry::new(), Some(http)).expect("names of their own"));
+        let observer = Arc::new(server::Observer::new(Registry::new(), Some(http)).expect("names of their own"));
         let (close, closing) = watch::channel(());
         let shutdown = |mut closing: watch::Receiver<()>| async move {
             let _ = closing.changed().await;
@@ -115,8 +115,8 @@ impl Served {
         let cluster = Document(AtomicU32::new(0));
         let (gateway, watching) = (Arc::clone(&node), Arc::clone(&observer));
         let closed = shutdown(closing.clone());
-        tokio::spawn(doors::console::serve(http_listener, connections_max, gateway, watching, cluster, closed));
-        tokio::spawn(doors::serve(
+        tokio::spawn(server::console::serve(http_listener, connections_max, gateway, watching, cluster, closed));
+        tokio::spawn(server::serve(
             grpc_listener,
             usize::MAX,
             base::limits::CLIENT_MEMORY_BYTES_DEFAULT,
@@ -155,7 +155,7 @@ impl Served {
     /// The gRPC server still works.
     async fn check_grpc(&self) {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.grpc)).expect("an address");
-        let mut columns = ColumnsClient::new(endpoint.connect().await.expect("the door is open"));
+        let mut columns = ColumnsClient::new(endpoint.connect().await.expect("the endpoint is open"));
         let get = GetRequest { table: "t".into(), key: "k".into(), columns: vec![], options: None };
         let status = columns.get(get).await.expect_err("there is no such table");
         assert_eq!(status.code(), Code::NotFound, "{status}");

@@ -25,7 +25,7 @@ use crate::flow_control::replies::size;
 use crate::stream::Streams;
 use crate::{Gateway, Held, reads, refusal};
 
-pub(crate) struct Door<G> {
+pub(crate) struct Handler<G> {
     gateway: Arc<G>,
     streams: Arc<Streams>,
 }
@@ -35,7 +35,7 @@ const NANOSECONDS_IN_MS: u64 = 1_000_000;
 /// The result of a call.
 pub(crate) type Answer<T> = Result<tonic::Response<T>, Status>;
 
-impl<G: Gateway> Door<G> {
+impl<G: Gateway> Handler<G> {
     pub(crate) fn new(gateway: Arc<G>, streams: Arc<Streams>) -> Self {
         Self { gateway, streams }
     }
@@ -101,7 +101,7 @@ fn told(durability: Durability) -> message::Durability {
 }
 
 #[tonic::async_trait]
-impl<G: Gateway> Columns for Door<G> {
+impl<G: Gateway> Columns for Handler<G> {
     async fn create_table(
         &self,
         mut call: tonic::Request<message::CreateTableRequest>,

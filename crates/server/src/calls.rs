@@ -173,8 +173,11 @@ impl Method {
 
 /// All services and methods that are served.
 fn served_methods() -> Vec<(String, String)> {
-    let sets =
-        [api::DOORS_DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET, tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET];
+    let sets = [
+        api::SERVICE_DESCRIPTORS,
+        tonic_health::pb::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+    ];
     let mut methods = Vec::new();
     for file in sets.iter().filter_map(|set| FileDescriptorSet::decode(*set).ok()).flat_map(|set| set.file) {
         for service in &file.service {

@@ -9,7 +9,7 @@ use base::{CohortId, Monotonic, NodeId};
 use machine::Failure;
 use node::contract::RequestId;
 use node::request::Request;
-use node::{DoorRead, ReadView, Views};
+use node::{LocalRead, ReadView, Views};
 
 use super::events::{Generation, Happening};
 use super::{MILLISECOND, TrueTime, World};
@@ -43,7 +43,7 @@ impl Published {
 /// A read that an endpoint has begun.
 pub(crate) struct Reading {
     pub(super) id: RequestId,
-    read: Box<DoorRead>,
+    read: Box<LocalRead>,
     /// For the machine, if the endpoint cannot answer.
     deadline: Monotonic,
     request: Box<Request>,
@@ -51,14 +51,14 @@ pub(crate) struct Reading {
 
 impl World {
     /// The endpoints of a node begin a request if they can answer it, and otherwise pass it to the machine.
-    pub(super) fn at_door(&mut self, node: NodeId, id: RequestId, deadline: Monotonic, request: Box<Request>) {
+    pub(super) fn at_endpoint(&mut self, node: NodeId, id: RequestId, deadline: Monotonic, request: Box<Request>) {
         let Some(machine) = self.machines.get(&node) else { return };
         let generation = machine.generation;
-        let Some(read) = DoorRead::begin(&machine.published, &request) else {
+        let Some(read) = LocalRead::begin(&machine.published, &request) else {
             if machine.process.is_none() {
                 return self.has_stopped(id);
             }
-            return self.happen(Happening::Request { node, generation, id, deadline, request, is_at_door: false });
+            return self.happen(Happening::Request { node, generation, id, deadline, request, is_at_endpoint: false });
         };
         let reading = Box::new(Reading { id, read: Box::new(read), deadline, request });
         let longest = match self.random.below(8) {
@@ -68,11 +68,11 @@ impl World {
             _ => 0,
         };
         if longest == 0 {
-            self.door_ends(node, *reading);
+            self.local_read_ends(node, *reading);
         } else {
-            self.count("reads that stood still at doors");
+            self.count("stalled local reads");
             let at = self.now + self.random.below(longest);
-            self.queue.put(at, Happening::Door { node, generation, reading });
+            self.queue.put(at, Happening::LocalRead { node, generation, reading });
         }
     }
 
@@ -81,41 +81,41 @@ impl World {
     }
 
     /// An endpoint evaluates a read and either completes it or passes it to the machine.
-    pub(super) fn door_ends(&mut self, node: NodeId, reading: Reading) {
+    pub(super) fn local_read_ends(&mut self, node: NodeId, reading: Reading) {
         let Some(machine) = self.machines.get(&node) else { return };
         let Reading { id, read, deadline, request } = reading;
         let (now, generation) = (machine.clocks.monotonic(self.now), machine.generation);
-        let is_closed = machine.process.is_none() && !self.has_open_doors(node);
+        let is_closed = machine.process.is_none() && !self.has_open_endpoint(node);
         let said =
             read.evaluate().filter(|_| !is_closed).and_then(|outcome| read.finish(outcome, &machine.published, now));
         if let Some(outcome) = said {
-            self.count("reads at doors");
+            self.count("local reads");
             return self.request_answered(id, outcome);
         }
-        self.count("reads that doors left to the machine");
+        self.count("local reads passed to the machine");
         if self.process(node).is_none() {
             return self.has_stopped(id);
         }
-        self.happen(Happening::Request { node, generation, id, deadline, request, is_at_door: false });
+        self.happen(Happening::Request { node, generation, id, deadline, request, is_at_endpoint: false });
     }
 
     /// Whether a node's endpoints are open although its machine has stopped.
-    pub(super) fn has_open_doors(&self, node: NodeId) -> bool {
+    pub(super) fn has_open_endpoint(&self, node: NodeId) -> bool {
         let closing = self.machines.get(&node).and_then(|machine| machine.published.closing);
         closing.is_some_and(|closing| self.now < closing)
     }
 
     /// The machine has stopped cleanly; the endpoints close a little later.
-    pub(super) fn doors_close(&mut self, node: NodeId, published: Published) {
+    pub(super) fn endpoint_closes(&mut self, node: NodeId, published: Published) {
         let at = self.now + OPEN_AFTER_STOP;
         let Some(machine) = self.machines.get_mut(&node) else { return };
         machine.published = Published { closing: Some(at), ..published };
         let generation = machine.generation;
-        self.queue.put(at, Happening::DoorsClose { node, generation });
+        self.queue.put(at, Happening::EndpointClosed { node, generation });
     }
 
     /// Closes the endpoints and their connections, if they are still open.
-    pub(super) fn doors_closed(&mut self, node: NodeId, generation: Generation) {
+    pub(super) fn endpoint_closed(&mut self, node: NodeId, generation: Generation) {
         let Some(machine) = self.machines.get_mut(&node) else { return };
         if machine.generation == generation && machine.published.closing.is_some() {
             machine.published = Published::default();

@@ -20,19 +20,19 @@ use crate::columns::{ask, unexpected};
 use crate::zookeeper::Report;
 use crate::{Gateway, Observer, refusal};
 
-pub(crate) struct Door<G> {
+pub(crate) struct Handler<G> {
     gateway: Arc<G>,
     observer: Arc<Observer>,
 }
 
-impl<G> Door<G> {
+impl<G> Handler<G> {
     pub(crate) fn new(gateway: Arc<G>, observer: Arc<Observer>) -> Self {
         Self { gateway, observer }
     }
 }
 
 #[tonic::async_trait]
-impl<G: Gateway> Admin for Door<G> {
+impl<G: Gateway> Admin for Handler<G> {
     async fn status(&self, call: tonic::Request<StatusRequest>) -> Result<tonic::Response<StatusResponse>, Status> {
         match ask(&*self.gateway, &call, Request::Status).await? {
             Response::Status(report) => Ok(tonic::Response::new(node(*report, &self.observer))),

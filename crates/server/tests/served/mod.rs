@@ -15,9 +15,9 @@ use api::log::log_client::LogClient;
 use base::Timestamp;
 use bytes::Bytes;
 use catalog::CatalogResponse;
-use doors::{Held, Replies, Ticketed};
 use machine::Failure;
 use node::request::{Ask, Outcome, Request, Response};
+use server::{Held, Replies, Ticketed};
 use sharedlog::request::{Content, LogEntry, LogRequest, LogResponse};
 use sharedlog::{ClientId, Data, Position, Stamp};
 use tablets::TableResponse;
@@ -157,7 +157,7 @@ impl Memory {
 /// The node's side of the servers.
 struct Node(Arc<Memory>);
 
-impl doors::Gateway for Node {
+impl server::Gateway for Node {
     fn submit(&self, request: Request, _deadline: Duration, _: Held) -> impl Future<Output = Outcome> + Send {
         Arc::clone(&self.0).answer(request)
     }
@@ -177,11 +177,11 @@ pub(crate) struct Served {
     close: oneshot::Sender<()>,
 }
 
-fn founded() -> doors::Founded {
+fn founded() -> server::Founded {
     let member = base::Member { node: base::NodeId(1), incarnation: base::Incarnation(1) };
-    let own = doors::Own { member, format: 1, protocol: 1, peer: String::new(), grpc: String::new() };
-    let genesis = doors::Genesis { cluster: base::ClusterId(1), members: vec![member] };
-    doors::Founded::new(own, genesis)
+    let own = server::Own { member, format: 1, protocol: 1, peer: String::new(), grpc: String::new() };
+    let genesis = server::Genesis { cluster: base::ClusterId(1), members: vec![member] };
+    server::Founded::new(own, genesis)
 }
 
 impl Served {
@@ -197,8 +197,8 @@ impl Served {
             let _ = closed.await;
         };
         let node = Arc::new(Memory::default());
-        let observer = doors::Observer::new(prometheus::Registry::new(), None).expect("names of their own");
-        tokio::spawn(doors::serve(
+        let observer = server::Observer::new(prometheus::Registry::new(), None).expect("names of their own");
+        tokio::spawn(server::serve(
             listener,
             usize::MAX,
             client_memory_bytes,
@@ -229,7 +229,7 @@ impl Served {
     }
 
     pub(crate) async fn channel(&self) -> Channel {
-        self.endpoint().connect().await.expect("the door is open")
+        self.endpoint().connect().await.expect("the endpoint is open")
     }
 
     pub(crate) async fn columns(&self) -> ColumnsClient<Channel> {

@@ -105,10 +105,10 @@ impl Founding for Founded {
     }
 }
 
-pub(crate) struct Door(pub(crate) Arc<dyn Founding>);
+pub(crate) struct Handler(pub(crate) Arc<dyn Founding>);
 
 #[tonic::async_trait]
-impl Formation for Door {
+impl Formation for Handler {
     async fn look(&self, _: tonic::Request<LookRequest>) -> Result<tonic::Response<LookResponse>, Status> {
         let Own { member, format, protocol, peer, grpc } = self.0.own().clone();
         Ok(tonic::Response::new(LookResponse {
@@ -137,7 +137,7 @@ impl Formation for Door {
     }
 }
 
-impl Door {
+impl Handler {
     /// Runs a disk operation on a blocking thread.
     async fn format(
         &self,

@@ -94,24 +94,24 @@ async fn routes<G: Gateway>(
     streams: Arc<Streams>,
 ) -> Result<Routes, ServeError> {
     let is_formed = founding.genesis().is_some();
-    let columns = ColumnsServer::new(columns::Door::new(Arc::clone(gateway), Arc::clone(&streams)))
+    let columns = ColumnsServer::new(columns::Handler::new(Arc::clone(gateway), Arc::clone(&streams)))
         .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
         .max_encoding_message_size(limits::REPLY_BYTES_MAX);
-    let log = LogServer::new(log::Door::new(Arc::clone(gateway), streams))
+    let log = LogServer::new(log::Handler::new(Arc::clone(gateway), streams))
         .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
         .max_encoding_message_size(limits::REPLY_BYTES_MAX);
-    let admin = AdminServer::new(admin::Door::new(Arc::clone(gateway), Arc::clone(observer)));
+    let admin = AdminServer::new(admin::Handler::new(Arc::clone(gateway), Arc::clone(observer)));
 
     let (health, health_server) = tonic_health::server::health_reporter();
-    let formation = FormationServer::new(formation::Door(founding));
+    let formation = FormationServer::new(formation::Handler(founding));
     if is_formed {
-        health.set_serving::<ColumnsServer<columns::Door<G>>>().await;
-        health.set_serving::<LogServer<log::Door<G>>>().await;
-        health.set_serving::<AdminServer<admin::Door<G>>>().await;
+        health.set_serving::<ColumnsServer<columns::Handler<G>>>().await;
+        health.set_serving::<LogServer<log::Handler<G>>>().await;
+        health.set_serving::<AdminServer<admin::Handler<G>>>().await;
     } else {
-        health.set_not_serving::<ColumnsServer<columns::Door<G>>>().await;
-        health.set_not_serving::<LogServer<log::Door<G>>>().await;
-        health.set_not_serving::<AdminServer<admin::Door<G>>>().await;
+        health.set_not_serving::<ColumnsServer<columns::Handler<G>>>().await;
+        health.set_not_serving::<LogServer<log::Handler<G>>>().await;
+        health.set_not_serving::<AdminServer<admin::Handler<G>>>().await;
     }
 
     Ok(Routes::new(columns)
@@ -125,6 +125,6 @@ async fn routes<G: Gateway>(
 
 fn reflection() -> tonic_reflection::server::Builder<'static> {
     tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(api::DOORS_DESCRIPTORS)
+        .register_encoded_file_descriptor_set(api::SERVICE_DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
 }

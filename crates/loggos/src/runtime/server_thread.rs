@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use doors::{Founded, Gateway, Held, Observer, Replies, Ticketed, console};
 use machine::Failure;
 use node::request::{Outcome, Request};
+use server::{Founded, Gateway, Held, Observer, Replies, Ticketed, console};
 use tokio::sync::watch;
 
 use super::clock;
@@ -19,7 +19,7 @@ use super::onlooker::Onlooker;
 
 /// The running servers.
 #[derive(Debug)]
-pub(crate) struct Doors {
+pub(crate) struct Server {
     close: watch::Sender<()>,
     closed: Receiver<()>,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Listeners {
     pub(crate) client_memory: usize,
 }
 
-impl Doors {
+impl Server {
     /// Starts the servers.
     pub(crate) fn start(
         listeners: Listeners,
@@ -49,11 +49,11 @@ impl Doors {
         let (close, closing) = watch::channel(());
         let (done, closed) = mpsc::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        super::spawn("doors", move || {
+        super::spawn("server", move || {
             if let Err(error) =
                 runtime.block_on(serve(listeners, gateway, answers, founded, observer, onlooker, closing))
             {
-                super::die(&format!("the doors can't be served: {error}"));
+                super::die(&format!("can't serve gRPC or HTTP: {error}"));
             }
             let _ = done.send(());
         })?;
@@ -78,7 +78,7 @@ async fn serve(
 ) -> Result<(), Box<dyn std::error::Error>> {
     tokio::spawn(answers.deliver());
     let (gateway, observer) = (Arc::new(gateway), Arc::new(observer));
-    let places = super::descriptors::for_doors();
+    let places = super::descriptors::for_endpoints();
     let shutdown = |mut closing: watch::Receiver<()>| async move {
         let _ = closing.changed().await;
     };
@@ -95,7 +95,7 @@ async fn serve(
         let (gateway, observer) = (Arc::clone(&gateway), Arc::clone(&observer));
         let founded = Arc::new(founded);
         let (memory, end) = (listeners.client_memory, shutdown(closing.clone()));
-        Ok(doors::serve(listener, places.grpc, memory, gateway, founded, observer, end).await?)
+        Ok(server::serve(listener, places.grpc, memory, gateway, founded, observer, end).await?)
     };
     tokio::try_join!(http, grpc).map(|_| ())
 }

@@ -242,7 +242,7 @@ async fn idle_subscribers_are_reset_while_memory_is_short() {
     // The default initial HTTP/2 window.
     let endpoint = served.endpoint().initial_stream_window_size(65_535).initial_connection_window_size(65_535);
     for _ in 0..20 {
-        let channel = endpoint.connect().await.expect("the door is open");
+        let channel = endpoint.connect().await.expect("the endpoint is open");
         let mut log = LogClient::new(channel).max_decoding_message_size(64 << 20);
         idle.push((subscribe(&mut log, 0).await, log));
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -256,7 +256,7 @@ async fn idle_subscribers_are_reset_while_memory_is_short() {
 }
 
 #[tokio::test]
-async fn a_closing_door_ends_its_subscriptions() {
+async fn a_closing_local_read_ends_its_subscriptions() {
     let served = Served::start().await;
     let mut log = served.log().await;
     append_many(&mut log, 1).await;
