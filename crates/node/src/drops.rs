@@ -18,9 +18,9 @@ use crate::contract::ManifestId;
 use crate::hosting::Dormant;
 use crate::message::Query;
 use crate::node::Node;
-use crate::pending::{Origin, Target};
 use crate::registry::drop_request;
 use crate::request::Outcome;
+use crate::request_table::{ReplyTo, Target};
 
 /// How long a cohort may take to append a drop to its log before the request is repeated.
 const DROP_PATIENCE: Duration = Duration::from_millis(5_000);
@@ -123,7 +123,7 @@ impl Node {
         let ask = expected!(drop_request(kind), "the catalog has tables only of machines that can be dropped");
         if self.drops.asked.insert(cohort) {
             let deadline = now.monotonic + DROP_PATIENCE;
-            self.begin(Origin::Drop(cohort), deadline, Target::Cohort(cohort), Query::Machine(ask), now);
+            self.begin(ReplyTo::Drop(cohort), deadline, Target::Cohort(cohort), Query::Machine(ask), now);
         }
     }
 
@@ -153,7 +153,7 @@ impl Node {
                 self.drops.leave(id, Box::new(tree), false);
             }
             self.cluster.routes.remove(&id);
-            self.hosting.lives.forget_cohort(id);
+            self.hosting.generations.forget_cohort(id);
             self.drops.dropped.remove(&id);
             if let Entry::Vacant(entry) = self.drops.kept.entry(id) {
                 entry.insert(as_of);

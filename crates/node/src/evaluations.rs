@@ -12,11 +12,11 @@ use store::sstable::Io;
 
 use crate::contract::{Action, EvaluationId};
 use crate::node::Node;
-use crate::pending::{PendingId, Place};
 use crate::reads::Grounds;
 use crate::registry::Read;
 use crate::replica::Replica;
 use crate::request::{Outcome, Response};
+use crate::request_table::{PendingId, RequestState};
 use crate::views::dated;
 
 /// The evaluations in progress.
@@ -55,7 +55,7 @@ impl Node {
         let epoch = replica.cohort.promised().epoch;
         self.evaluations.under_way.insert(number, UnderWay { cohort, epoch, pending: id, grounds });
         self.counters.disk_reads += 1;
-        self.pendings.place(id, Place::Evaluated);
+        self.pendings.place(id, RequestState::Evaluated);
         self.actions.push(Action::Evaluate { id: number, read: Box::new(read) });
     }
 
@@ -72,7 +72,7 @@ impl Node {
         if self.replicas.get(&cohort).is_some_and(still_holds) {
             self.evaluated_in(cohort, pending, grounds, answer, now);
         } else {
-            self.pendings.place(pending, Place::Waiting);
+            self.pendings.place(pending, RequestState::Waiting);
         }
     }
 
@@ -125,7 +125,7 @@ impl Node {
             |evaluation: &UnderWay| evaluation.cohort == cohort && matches!(evaluation.grounds, Grounds::Lead { .. });
         let ended = self.evaluations.under_way.extract_if(.., |_, evaluation| is_of_reign(evaluation));
         for (_, evaluation) in ended.collect::<Vec<_>>() {
-            self.pendings.place(evaluation.pending, Place::Waiting);
+            self.pendings.place(evaluation.pending, RequestState::Waiting);
         }
     }
 }

@@ -12,11 +12,11 @@ use store::manifest::CohortManifest;
 use store::tree::{Tablespace, Tree};
 
 use crate::contract::Lineage;
-use crate::lives::Lives;
 use crate::node::Node;
 use crate::recovery::StartError;
 use crate::registry::{AnyMachine, Loader, Snapshot, storage_of};
 use crate::replica::{OnDisk, Replica, cohort_config};
+use crate::replica_generation::ReplicaGenerations;
 
 /// The resources of new replicas, and the durable state of replicas that do not run.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Hosting {
     pub(crate) dormant: BTreeMap<CohortId, Dormant>,
     /// The disk may have lost all records of cohorts absent from the manifest.
     pub(crate) doubt_unknown: bool,
-    pub(crate) lives: Lives,
+    pub(crate) generations: ReplicaGenerations,
     /// The map may assign replicas to this node that do not run yet.
     pub(crate) has_work: bool,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Dormant {
 
 impl Hosting {
     pub(crate) fn new(tablespace: Tablespace, dormant: BTreeMap<CohortId, Dormant>, doubt_unknown: bool) -> Self {
-        Self { tablespace, dormant, doubt_unknown, lives: Lives::default(), has_work: false }
+        Self { tablespace, dormant, doubt_unknown, generations: ReplicaGenerations::default(), has_work: false }
     }
 
     /// The catalog applied an entry: the map may assign other replicas to this node.
@@ -185,7 +185,7 @@ impl Node {
             retention,
             proposed: BTreeMap::new(),
             latches: Default::default(),
-            brake: Default::default(),
+            throttle: Default::default(),
             on_disk,
             incoming: None,
             arrived: None,
@@ -194,7 +194,7 @@ impl Node {
             alone_since: None,
             housekeeping_at: Monotonic(0),
             last_change: state.last_timestamp(),
-            moments: Default::default(),
+            timestamp_history: Default::default(),
             writes: 0,
             reads: 0,
             reads_elsewhere: Default::default(),

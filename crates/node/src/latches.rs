@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use crate::pending::PendingId;
+use crate::request_table::PendingId;
 
 /// The rows of one tablet with writes in progress.
 #[derive(Clone, Debug, Default)]

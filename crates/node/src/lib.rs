@@ -25,31 +25,29 @@ macro_rules! expected {
     };
 }
 
-mod beats;
-mod brake;
-mod checkpoints;
+mod checkpoint_schedule;
 mod config;
 pub mod contract;
+mod disk_space;
 mod drops;
 mod evaluations;
+mod heartbeat_batch;
 mod hosting;
 mod latches;
-mod lives;
 mod logs;
 pub mod message;
-mod moments;
 mod moves;
 mod node;
 mod outgoing;
-mod pending;
 mod reads;
 mod recovery;
 pub mod registry;
 mod replica;
+mod replica_generation;
 mod replicas;
 pub mod request;
+mod request_table;
 mod requests;
-mod room;
 mod roster;
 mod splits;
 mod status;
@@ -57,8 +55,10 @@ mod stop;
 #[cfg(test)]
 mod testing;
 mod timers;
+mod timestamp_history;
 mod transfer;
 mod views;
+mod write_throttle;
 mod writes;
 
 pub use config::NodeConfig;

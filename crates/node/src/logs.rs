@@ -23,16 +23,16 @@ use crate::node::{AT_ONCE, Node};
 use crate::request::Outcome;
 use crate::timers::Timers;
 
-mod awaits;
 mod calls;
 mod feeds;
 mod hole_fill;
+mod parked_reads;
 mod reading;
 mod reconfiguration;
 mod units;
 
 use calls::Call;
-pub(crate) use units::ReplyTo;
+pub(crate) use units::UnitReplyTo;
 use units::Units;
 
 /// How long a request to a sequencer is kept until the catalog names this process. The client retransmits it earlier.

@@ -115,11 +115,11 @@ pub enum Message {
         installed: bool,
     },
     /// A message between two replicas of which at least one was removed from its node and has returned.
-    OfLives {
+    OfGenerations {
         /// The generation of the sender's replica.
-        from: Life,
+        from: ReplicaGeneration,
         /// The generation of the receiver's replica that is meant, as far as the sender knows.
-        to: Life,
+        to: ReplicaGeneration,
         /// The message.
         message: Box<Self>,
     },
@@ -183,19 +183,19 @@ pub enum Message {
         units: Vec<UnitId>,
     },
     /// The receiver's message was for another generation of the sender's replica.
-    Life {
+    Generation {
         /// The cohort.
         cohort: CohortId,
         /// The current generation of the sender's replica.
-        life: Life,
+        generation: ReplicaGeneration,
     },
 }
 
 /// Generation of a replica: counts how often the cohort's replica was removed from a node within one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Life(pub u32);
+pub struct ReplicaGeneration(pub u32);
 
-impl Life {
+impl ReplicaGeneration {
     /// The replica was never removed.
     pub const FIRST: Self = Self(0);
 }
@@ -336,16 +336,16 @@ impl Message {
                 out.u8(7);
                 out.u64(*request);
             }
-            Self::OfLives { from, to, message } => {
+            Self::OfGenerations { from, to, message } => {
                 out.u8(8);
                 out.u32(from.0);
                 out.u32(to.0);
                 message.encode(out);
             }
-            Self::Life { cohort, life } => {
+            Self::Generation { cohort, generation } => {
                 out.u8(9);
                 out.u32(cohort.0);
-                out.u32(life.0);
+                out.u32(generation.0);
             }
             Self::ToSequencer { log, sequencer, ask, request } => {
                 out.u8(10);
@@ -435,10 +435,10 @@ impl Message {
             }
             7 => Self::ElsewhereNow { request: input.u64()? },
             8 => {
-                let (from, to, tag) = (Life(input.u32()?), Life(input.u32()?), input.u8()?);
-                Self::OfLives { from, to, message: Box::new(decode_between_replicas(tag, &mut input)?) }
+                let (from, to, tag) = (ReplicaGeneration(input.u32()?), ReplicaGeneration(input.u32()?), input.u8()?);
+                Self::OfGenerations { from, to, message: Box::new(decode_between_replicas(tag, &mut input)?) }
             }
-            9 => Self::Life { cohort: CohortId(input.u32()?), life: Life(input.u32()?) },
+            9 => Self::Generation { cohort: CohortId(input.u32()?), generation: ReplicaGeneration(input.u32()?) },
             10 => {
                 let (log, ask) = (LogId(input.u64()?), AskId(input.u64()?));
                 let (sequencer, request) = wire::decode_question(&mut input)?;

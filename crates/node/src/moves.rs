@@ -22,9 +22,9 @@ use crate::contract::{Lineage, ManifestId};
 use crate::hosting::Dormant;
 use crate::message::Query;
 use crate::node::Node;
-use crate::pending::{Origin, PendingId, Place, Target};
 use crate::registry::Response;
 use crate::request::Outcome;
+use crate::request_table::{PendingId, ReplyTo, RequestState, Target};
 
 /// How long a cohort may work on a plan before the request is repeated.
 const PLAN_PATIENCE: Duration = Duration::from_millis(10_000);
@@ -80,7 +80,7 @@ impl Node {
             self.moves.last = cohort;
             let deadline = now.monotonic + PLAN_PATIENCE;
             let query = Query::Plan(Membership::of(members).by_plan(plan));
-            self.begin(Origin::Move(cohort, plan), deadline, Target::Cohort(cohort), query, now);
+            self.begin(ReplyTo::Move(cohort, plan), deadline, Target::Cohort(cohort), query, now);
         }
     }
 
@@ -104,7 +104,7 @@ impl Node {
         if !replica.unsettled.is_empty() {
             // Until the split is settled, a majority holds its product only in this cohort's log, so no member may be
             // removed.
-            return self.pendings.place(id, Place::Waiting);
+            return self.pendings.place(id, RequestState::Waiting);
         }
         let step = next_step(&held, plan, self.cluster.me);
         let is_by_plan = held.plan() == plan.plan();
@@ -115,7 +115,7 @@ impl Node {
             None if is_by_plan => {}
             step => self.take_step_of(cohort, step.unwrap_or(MembershipChange::Keep), plan.plan(), now),
         }
-        self.pendings.place(id, Place::Waiting);
+        self.pendings.place(id, RequestState::Waiting);
     }
 
     /// Takes a membership step if possible. A step that is blocked now is retried later.
@@ -173,7 +173,7 @@ impl Node {
         let left = Dormant { is_known: true, manifest, lineage, retiring, checkpoint_mark, ..Dormant::default() };
         self.hosting.dormant.insert(id, left);
         self.cluster.routes.remove(&id);
-        self.hosting.lives.end(id);
+        self.hosting.generations.end(id);
         self.counters.replicas_left += 1;
     }
 

@@ -9,22 +9,22 @@ use catalog::{Catalog, CatalogResponse, Change};
 use machine::{Failure, Ownership};
 use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply};
 
-use crate::beats::Beats;
-use crate::checkpoints::Checkpoints;
+use crate::checkpoint_schedule::Checkpoints;
 use crate::config::NodeConfig;
 use crate::contract::{Action, Event};
 use crate::drops::Drops;
 use crate::evaluations::Evaluations;
+use crate::heartbeat_batch::HeartbeatBatches;
 use crate::hosting::Hosting;
-use crate::logs::{Inquirer, Logs, ReplyTo};
+use crate::logs::{Inquirer, Logs, UnitReplyTo};
 use crate::message::Message;
 use crate::moves::Moves;
 use crate::outgoing::Outgoing;
-use crate::pending::{Pendings, Place};
 use crate::registry::{self, AnyMachine, Effect, KindEvent};
 use crate::replica::{Proposal, Replica};
 use crate::replicas::Replicas;
 use crate::request::{Counters, Response};
+use crate::request_table::{RequestState, RequestTable};
 use crate::roster::Roster;
 use crate::splits::Splits;
 use crate::stop::Stop;
@@ -40,8 +40,8 @@ pub struct Node {
     pub(crate) outgoing: Outgoing,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) transfers: Transfers,
-    pub(crate) beats: Beats,
-    pub(crate) pendings: Pendings,
+    pub(crate) beats: HeartbeatBatches,
+    pub(crate) pendings: RequestTable,
     pub(crate) evaluations: Evaluations,
     pub(crate) drops: Drops,
     pub(crate) splits: Splits,
@@ -218,7 +218,7 @@ impl Node {
     }
 
     pub(crate) fn send(&mut self, to: NodeId, message: Message, after: Durable, valid_until: Option<Monotonic>) {
-        let message = self.hosting.lives.named(to, message);
+        let message = self.hosting.generations.named(to, message);
         self.actions.push(Action::Send { to, message, after, valid_until });
     }
 
@@ -249,7 +249,7 @@ impl Node {
             match (applied.outcome, &applied.effect) {
                 (Some(outcome), _) => self.complete(pending, outcome, None),
                 // The request was not executed: route it to the other range.
-                (None, Some(Effect::Elsewhere)) => self.pendings.place(pending, Place::Waiting),
+                (None, Some(Effect::Elsewhere)) => self.pendings.place(pending, RequestState::Waiting),
                 (
                     None,
                     Some(Effect::Own(KindEvent::Catalog(
@@ -344,7 +344,7 @@ impl Node {
     pub(crate) fn lead_lost(&mut self, id: CohortId) {
         let replica = expected!(self.replicas.get_mut(&id), "a replica has lost its lead");
         self.pendings.wake();
-        replica.moments.clear();
+        replica.timestamp_history.clear();
         for Proposal { pending, .. } in std::mem::take(&mut replica.proposed).into_values() {
             let failure = if planted(Bug::LostLeadMeansFailed) {
                 Failure::Unavailable("this node leads no more".to_owned())
@@ -404,12 +404,12 @@ impl Node {
             }
             Message::FromSequencer { log, to, ask, reply } => self.sequencer_answered(log, to, ask, reply, now),
             Message::ToUnit { log, unit, asker, request } => {
-                self.unit_asked(unit, ReplyTo { node: from, boot, log, asker }, request, now);
+                self.unit_asked(unit, UnitReplyTo { node: from, boot, log, asker }, request, now);
             }
             Message::FromUnit { log, to, asker, reply } => self.unit_replied(log, to, asker, reply),
             Message::Suspected { log, epoch, suspect } => self.suspected(log, epoch, suspect, now),
             Message::UnitsInDoubt { units } => self.units_in_doubt(from, &units, now),
-            Message::OfLives { .. } | Message::Life { .. } => {}
+            Message::OfGenerations { .. } | Message::Generation { .. } => {}
         }
     }
 
@@ -431,7 +431,7 @@ impl Node {
         let restarted = peer.boot != Boot(0);
         peer.boot = boot;
         self.beats.peer_restarted(from);
-        self.hosting.lives.forget_peer(from);
+        self.hosting.generations.forget_peer(from);
         self.each_cohort(now, |cohort, _| cohort.peer_restarted(from));
         if restarted {
             self.peer_forgot(from);

@@ -20,10 +20,10 @@ use machine::state_machine::Reading;
 use machine::{AsOf, Consistency, Failure, LogPlace, Standing};
 
 use crate::node::Node;
-use crate::pending::{PendingId, Place};
 use crate::registry::View;
 use crate::replica::Replica;
 use crate::request::Outcome;
+use crate::request_table::{PendingId, RequestState};
 
 /// Maximum tolerated clock skew, far above the skew under a time service. A timestamp further ahead of the leader's
 /// clock is in the future, and a read of it is rejected.
@@ -54,7 +54,7 @@ impl Node {
         match replica.state.standing(ask.position().as_ref()) {
             Standing::Owned => {}
             Standing::NotYet => {
-                self.pendings.place(id, Place::Waiting);
+                self.pendings.place(id, RequestState::Waiting);
                 return true;
             }
             Standing::Elsewhere => {
@@ -88,7 +88,7 @@ impl Node {
                 let Some(read) = view.read(ask) else { return false };
                 self.evaluate(id, cohort, read, Grounds::Own(Box::new(as_of)), now);
             }
-            Err(NotNow::Wait) => self.pendings.place(id, Place::Waiting),
+            Err(NotNow::Wait) => self.pendings.place(id, RequestState::Waiting),
             Err(NotNow::Refuse(failure)) => self.complete(id, Err(failure), None),
             Err(NotNow::Advance(moment)) => self.advance_log(id, cohort, moment, now),
             Err(NotNow::Elsewhere) => return false,
@@ -109,7 +109,7 @@ impl Node {
         {
             return true;
         }
-        self.pendings.place(id, Place::Waiting);
+        self.pendings.place(id, RequestState::Waiting);
         let mut rests_on = rests_on.filter(|_| holds);
         self.with_cohort(cohort, now, |cohort, out| {
             rests_on.get_or_insert_with(|| cohort.want_view(now, out));
@@ -144,7 +144,7 @@ impl Node {
     /// At the leader, proposes an entry to advance the log to the timestamp, if its clock has reached it. Waiting reads
     /// are retried until their deadlines.
     fn advance_log(&mut self, id: PendingId, cohort: CohortId, moment: Timestamp, now: Now) {
-        self.pendings.place(id, Place::Waiting);
+        self.pendings.place(id, RequestState::Waiting);
         let replica = expected!(self.replicas.get_mut(&cohort), "the read was put to it");
         // A wall clock that failed validation does not advance the log.
         let next = replica.cohort.next_timestamp(now.wall);

@@ -15,8 +15,8 @@ use crate::hosting::{Dormant, Hosting, Part};
 use crate::logs::Logs;
 use crate::node::Node;
 use crate::outgoing::Outgoing;
-use crate::pending::Pendings;
 use crate::registry::UnknownKind;
+use crate::request_table::RequestTable;
 use crate::roster::{Roster, catalog_voters};
 
 /// Why a node can't start from its disk contents.
@@ -110,7 +110,7 @@ impl Node {
             checkpoints: Default::default(),
             transfers: Default::default(),
             beats: Default::default(),
-            pendings: Pendings::new(cluster.boot),
+            pendings: RequestTable::new(cluster.boot),
             evaluations: Default::default(),
             drops: Default::default(),
             splits: Default::default(),

@@ -16,15 +16,15 @@ use machine::storage::{FileRef, Outputs, StoredFile};
 use replication::{Cohort, Config, ManifestId};
 use store::manifest::{CheckpointRef, CohortManifest};
 
-use crate::brake::Brake;
 use crate::config::NodeConfig;
 use crate::contract::{CheckpointId, Lineage};
 use crate::latches::Latches;
-use crate::moments::Moments;
-use crate::pending::PendingId;
 use crate::registry::{self, AnyMachine, Snapshot};
+use crate::request_table::PendingId;
+use crate::timestamp_history::TimestampHistory;
 use crate::transfer::{Arrived, Incoming};
 use crate::views::ReadView;
+use crate::write_throttle::WriteThrottle;
 
 /// A cohort's protocol and state on this node.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub(crate) struct Replica {
     /// Latches of the rows that these proposals write.
     pub(crate) latches: Latches,
     /// Throttles writes while compactions fall behind.
-    pub(crate) brake: Brake,
+    pub(crate) throttle: WriteThrottle,
     pub(crate) on_disk: OnDisk,
     /// A state snapshot that is being received.
     pub(crate) incoming: Option<Incoming>,
@@ -62,7 +62,7 @@ pub(crate) struct Replica {
     /// The timestamp of the last applied entry that a client requested.
     pub(crate) last_change: Timestamp,
     /// The history of `last_change` while this node leads.
-    pub(crate) moments: Moments,
+    pub(crate) timestamp_history: TimestampHistory,
     /// Number of writes that the log decided while this node led, since the start.
     pub(crate) writes: u64,
     /// Number of reads answered by the node machine since the start.

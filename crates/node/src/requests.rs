@@ -15,9 +15,9 @@ use sharedlog::request::LogRequest;
 use crate::contract::{Action, Answer, RequestId};
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node};
-use crate::pending::{Origin, Pending, PendingId, Place, Target};
 use crate::reads::Grounds;
 use crate::request::{Outcome, Request, Response, validate};
+use crate::request_table::{Pending, PendingId, ReplyTo, RequestState, Target};
 
 /// Time after which the reply to a forwarded request is overdue: the node may have failed, or the request was lost with
 /// a connection. Doubles with each attempt of a request, so that retries do not overload a slow leader.
@@ -56,7 +56,7 @@ impl Node {
             Request::Log(request) => (Target::Log(request.log().unwrap_or_default().to_owned()), Query::Log(request)),
             Request::Table { table, request } => (Target::Table(table), Query::Machine(request)),
         };
-        self.begin(Origin::Client(id), deadline, target, query, now);
+        self.begin(ReplyTo::Client(id), deadline, target, query, now);
     }
 
     fn refusal(&self, request: &Request) -> Option<Failure> {
@@ -84,7 +84,7 @@ impl Node {
 
     pub(crate) fn begin(
         &mut self,
-        origin: Origin,
+        origin: ReplyTo,
         deadline: Monotonic,
         target: Target,
         query: Query,
@@ -117,7 +117,7 @@ impl Node {
             return self.execute(id, cohort, now);
         }
         let from_peer = self.pendings.get(id).and_then(|pending| match pending.origin {
-            Origin::Peer { node, request } => Some((node, request)),
+            ReplyTo::Peer { node, request } => Some((node, request)),
             _ => None,
         });
         if let Some((node, request)) = from_peer {
@@ -129,7 +129,7 @@ impl Node {
         }
         match self.leader_of(cohort, id, now).filter(|leader| *leader != self.cluster.me.node) {
             Some(leader) => self.forward(id, cohort, leader, now),
-            None => self.pendings.place(id, Place::Waiting),
+            None => self.pendings.place(id, RequestState::Waiting),
         }
     }
 
@@ -157,7 +157,7 @@ impl Node {
             let (leader, membership) = (replica.cohort.leader(), replica.cohort.membership());
             let is_alone = replica.alone_since.is_some_and(|since| now.monotonic.since(since) > ALONE);
             let will_know =
-                membership.is_voter(self.cluster.me) && !is_alone && !matches!(pending.origin, Origin::Move(..));
+                membership.is_voter(self.cluster.me) && !is_alone && !matches!(pending.origin, ReplyTo::Move(..));
             if leader.is_some() || will_know {
                 return leader;
             }
@@ -201,8 +201,8 @@ impl Node {
         let pending = expected!(self.pendings.get(id), "requests are routed that have no answer");
         let Target::Table(table) = &pending.target else { return };
         let (deadline, query) = (pending.deadline, Query::Machine(CatalogRequest::FindTable(table.clone()).into()));
-        self.pendings.place(id, Place::LookingUp);
-        self.begin(Origin::Lookup(id), deadline, Target::Cohort(CohortId::CATALOG), query, now);
+        self.pendings.place(id, RequestState::LookingUp);
+        self.begin(ReplyTo::Lookup(id), deadline, Target::Cohort(CohortId::CATALOG), query, now);
     }
 
     fn looked_up(&mut self, id: PendingId, outcome: Outcome, valid_until: Option<Monotonic>) {
@@ -210,7 +210,7 @@ impl Node {
             Err(failure @ (Failure::UnknownTable(_) | Failure::UnknownLog(_))) => {
                 self.complete(id, Err(failure), valid_until);
             }
-            _ => self.pendings.place(id, Place::Waiting),
+            _ => self.pendings.place(id, RequestState::Waiting),
         }
     }
 
@@ -221,7 +221,7 @@ impl Node {
         let replica = expected!(self.replicas.get(&cohort), "it leads the cohort");
         match replica.state.standing(pending.query.position().as_ref()) {
             Standing::Owned => {}
-            Standing::NotYet => return self.pendings.place(id, Place::Waiting),
+            Standing::NotYet => return self.pendings.place(id, RequestState::Waiting),
             Standing::Elsewhere => return self.elsewhere(id, now),
         }
         match &pending.query {
@@ -239,7 +239,7 @@ impl Node {
         // The deadline may have passed during the read of the disk.
         let Some(pending) = self.pendings.get(id) else { return };
         match pending.origin {
-            Origin::Peer { node, request } => {
+            ReplyTo::Peer { node, request } => {
                 self.pendings.remove(id);
                 self.send(node, Message::ElsewhereNow { request }, AT_ONCE, None);
             }
@@ -305,7 +305,7 @@ impl Node {
 
     fn wait_for_lease(&mut self, id: PendingId) {
         self.counters.lease_expiries += 1;
-        self.pendings.place(id, Place::Waiting);
+        self.pendings.place(id, RequestState::Waiting);
     }
 
     /// Replies to a request.
@@ -314,15 +314,15 @@ impl Node {
         let Some(pending) = self.pendings.remove(id) else { return };
         let outcome = if pending.is_in_doubt() { in_doubt(outcome) } else { outcome };
         match pending.origin {
-            Origin::Client(to) => self.actions.push(Action::Reply { to, outcome, valid_until }),
-            Origin::Peer { node, request } => {
+            ReplyTo::Client(to) => self.actions.push(Action::Reply { to, outcome, valid_until }),
+            ReplyTo::Peer { node, request } => {
                 self.send(node, Message::Answer { request, outcome }, AT_ONCE, valid_until);
             }
-            Origin::Controller(log, epoch) => self.logs.command_answered(log, epoch, outcome),
-            Origin::Lookup(parent) => self.looked_up(parent, outcome, valid_until),
-            Origin::Drop(cohort) => self.drop_answered(cohort, &outcome),
-            Origin::Split(child) => self.split_answered(child, &outcome),
-            Origin::Move(cohort, plan) => self.plan_answered(cohort, plan, &outcome),
+            ReplyTo::Controller(log, epoch) => self.logs.command_answered(log, epoch, outcome),
+            ReplyTo::Lookup(parent) => self.looked_up(parent, outcome, valid_until),
+            ReplyTo::Drop(cohort) => self.drop_answered(cohort, &outcome),
+            ReplyTo::Split(child) => self.split_answered(child, &outcome),
+            ReplyTo::Move(cohort, plan) => self.plan_answered(cohort, plan, &outcome),
         }
     }
 
@@ -331,7 +331,8 @@ impl Node {
     pub(crate) fn give_up(&mut self, id: PendingId, why: &str) {
         // It may have been completed together with its table lookup.
         let Some(pending) = self.pendings.get(id) else { return };
-        let may_be_there = matches!(pending.place, Place::Forwarded(..) | Place::Proposed | Place::AtLog);
+        let may_be_there =
+            matches!(pending.place, RequestState::Forwarded(..) | RequestState::Proposed | RequestState::AtLog);
         let unknown = may_be_there && !pending.query.reads();
         let failure = if unknown { Failure::Unknown(why.to_owned()) } else { Failure::Unavailable(why.to_owned()) };
         self.complete(id, Err(failure), None);
@@ -343,7 +344,7 @@ impl Node {
                 "no replica that may answer had come as far as the client by the deadline, or none knew of a leader"
             }
             Some(Consistency::At(_)) => "the range's log had not come to that moment by the deadline",
-            _ if self.pendings.get(id).is_some_and(|pending| pending.place == Place::AtLog) => {
+            _ if self.pendings.get(id).is_some_and(|pending| pending.place == RequestState::AtLog) => {
                 "the log did not answer by the deadline"
             }
             _ => "no leader answered by the deadline",
@@ -377,7 +378,7 @@ impl Node {
             return self.send(from, Message::Answer { request, outcome }, AT_ONCE, None);
         }
         let deadline = now.monotonic + patience.min(DEADLINE_MAX);
-        self.begin(Origin::Peer { node: from, request }, deadline, Target::Cohort(cohort), query, now);
+        self.begin(ReplyTo::Peer { node: from, request }, deadline, Target::Cohort(cohort), query, now);
     }
 
     pub(crate) fn answered(&mut self, from: NodeId, request: u64, outcome: Outcome) {
@@ -396,7 +397,7 @@ impl Node {
         if leader.is_some_and(|leader| leader != from) && !self.replicas.contains_key(&cohort) {
             self.pendings.wake();
         }
-        self.pendings.place(id, Place::Waiting);
+        self.pendings.place(id, RequestState::Waiting);
     }
 
     /// Retries the requests that may be able to advance.
@@ -424,7 +425,7 @@ impl Node {
     /// A node did not reply in time. Others may know another leader, and the request may never have arrived.
     pub(crate) fn forward_unanswered(&mut self, id: PendingId) {
         let pending = expected!(self.pendings.get(id), "an answer is overdue that was not given");
-        let Place::Forwarded(node, _) = pending.place else { return };
+        let RequestState::Forwarded(node, _) = pending.place else { return };
         if let Some(peer) = self.cluster.peers.get_mut(&node) {
             peer.silent = true;
         }

@@ -23,11 +23,11 @@ use crate::hosting::Dormant;
 use crate::hosting::{Born, Part};
 use crate::message::Query;
 use crate::node::Node;
-use crate::pending::{Origin, Target};
 use crate::recovery::StartError;
 use crate::registry::{AnyMachine, split_request};
 use crate::replica::Replica;
 use crate::request::Outcome;
+use crate::request_table::{ReplyTo, Target};
 
 /// How long a cohort may take to append a split to its log before the request is repeated.
 const SPLIT_PATIENCE: Duration = Duration::from_millis(5_000);
@@ -82,7 +82,7 @@ impl Node {
                     debug_assert!(false, "the catalog begins no split of a machine that has none");
                     continue;
                 };
-                self.begin(Origin::Split(child), deadline, Target::Cohort(parent), Query::Machine(ask), now);
+                self.begin(ReplyTo::Split(child), deadline, Target::Cohort(parent), Query::Machine(ask), now);
             }
         }
         true

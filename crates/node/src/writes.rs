@@ -9,9 +9,9 @@ use store::sstable::Io;
 
 use crate::message::Query;
 use crate::node::Node;
-use crate::pending::{PendingId, Place};
 use crate::reads::Grounds;
 use crate::replica::{Proposal, Replica};
+use crate::request_table::{PendingId, RequestState};
 
 impl Node {
     /// Proposes a write. This node leads the cohort, and its tablet owns the row.
@@ -31,7 +31,7 @@ impl Node {
         let (locked, is_exclusive) = (lock.map(|lock| lock.key.clone()), lock.is_some_and(|lock| lock.is_exclusive));
         if is_exclusive && !replica.cohort.is_open() {
             // Entries re-proposed by this leader are not applied yet, so the state can't decide a condition.
-            return self.pendings.place(id, Place::Waiting);
+            return self.pendings.place(id, RequestState::Waiting);
         }
         // A change without a key, such as a drop, needs no space.
         if locked.is_some() && self.held_up(id, cohort, now) {
@@ -42,7 +42,7 @@ impl Node {
         if let Some(key) = &locked
             && !replica.latches.enter(key, id, is_exclusive && !planted(Bug::ConditionIgnoresUnderWay))
         {
-            return self.pendings.place(id, Place::Latched);
+            return self.pendings.place(id, RequestState::Latched);
         }
         match replica.state.propose(ask) {
             Payload::Decide(read) => self.evaluate(id, cohort, read, Grounds::Lead { locked }, now),
@@ -89,10 +89,10 @@ impl Node {
         }
         let Some(lsn) = replica.cohort.propose(payload, now, &mut self.outgoing.outbox) else {
             self.leave_row(cohort, row.as_ref());
-            return self.pendings.place(id, Place::Waiting);
+            return self.pendings.place(id, RequestState::Waiting);
         };
         replica.proposed.insert(lsn.sequence, Proposal { lsn, pending: id, row });
-        self.pendings.place(id, Place::Proposed);
+        self.pendings.place(id, RequestState::Proposed);
         self.drain(cohort, now);
     }
 
@@ -107,7 +107,7 @@ impl Node {
     pub(crate) fn leave_all_rows(&mut self, cohort: CohortId) {
         let replica = expected!(self.replicas.get_mut(&cohort), "a replica has lost its lead");
         for id in replica.latches.clear() {
-            self.pendings.place(id, Place::Waiting);
+            self.pendings.place(id, RequestState::Waiting);
         }
     }
 }

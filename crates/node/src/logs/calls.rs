@@ -13,9 +13,9 @@ use sharedlog::{LogId, Position, ProjectionEpoch, Run};
 use crate::contract::RequestId;
 use crate::message::Query;
 use crate::node::Node;
-use crate::pending::{Origin, Pending, PendingId, Place, Target};
 use crate::registry::Response;
 use crate::request::Outcome;
+use crate::request_table::{Pending, PendingId, ReplyTo, RequestState, Target};
 
 /// The purpose of a call of a client machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +55,12 @@ impl Node {
         let Some(log) = self.catalog().log(name) else {
             let (deadline, query) =
                 (pending.deadline, Query::Machine(CatalogRequest::DescribeLog(name.clone()).into()));
-            self.pendings.place(id, Place::LookingUp);
-            self.begin(Origin::Lookup(id), deadline, Target::Cohort(base::CohortId::CATALOG), query, now);
+            self.pendings.place(id, RequestState::LookingUp);
+            self.begin(ReplyTo::Lookup(id), deadline, Target::Cohort(base::CohortId::CATALOG), query, now);
             return;
         };
         let (log, projection) = (log.id, log.projection.clone());
-        self.pendings.place(id, Place::AtLog);
+        self.pendings.place(id, RequestState::AtLog);
         self.use_log(log);
         if let Some(known) = self.touch_log(log) {
             known.follower.projected(&projection, now.monotonic);

@@ -12,7 +12,7 @@ use sharedlog::unit::{Reply, Request};
 use sharedlog::{Entry, Position, ProjectionEpoch, Run};
 use store::sstable::Io;
 
-use super::units::ReplyTo;
+use super::units::UnitReplyTo;
 use crate::node::Node;
 use crate::registry::Read;
 use crate::request::Response;
@@ -20,7 +20,7 @@ use crate::request::Response;
 /// A follower's subscription at a unit.
 #[derive(Debug)]
 struct Feed {
-    reply_to: ReplyTo,
+    reply_to: UnitReplyTo,
     epoch: ProjectionEpoch,
     /// The next position to send.
     next: Position,
@@ -60,7 +60,13 @@ impl Feeds {
     }
 
     /// Begins or renews a subscription. Returns whether there is room for it.
-    pub(super) fn follow(&mut self, cohort: CohortId, reply_to: ReplyTo, request: &Request, now: Monotonic) -> bool {
+    pub(super) fn follow(
+        &mut self,
+        cohort: CohortId,
+        reply_to: UnitReplyTo,
+        request: &Request,
+        now: Monotonic,
+    ) -> bool {
         let Request::Follow { epoch, from, lease, credit } = *request else { return false };
         let is_live = |feed: &&Feed| feed.until >= now;
         let others = self.by_unit.iter().filter(|(of, _)| **of != cohort);

@@ -9,9 +9,9 @@ use sharedlog::{LogId, Position, Run};
 use crate::logs::calls::Call;
 use crate::message::Query;
 use crate::node::Node;
-use crate::pending::PendingId;
 use crate::registry::Response;
 use crate::request::Outcome;
+use crate::request_table::PendingId;
 
 /// Typical time to fill a hole. A read whose deadline leaves less time than this after its wait does not fill the hole,
 /// because other readers may be willing to wait longer.

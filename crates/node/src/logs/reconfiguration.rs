@@ -22,10 +22,10 @@ use sharedlog::{Asker, LogId, Position, ProjectionEpoch, UnitId};
 use crate::logs::calls::Call;
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node};
-use crate::pending::{Origin, Target};
 use crate::registry::Response;
 use crate::replica::Replica;
 use crate::request::Outcome;
+use crate::request_table::{ReplyTo, Target};
 
 /// Interval of the check whether logs lack copies.
 const CHECK: Duration = Duration::from_millis(500);
@@ -141,7 +141,7 @@ impl Node {
     fn command(&mut self, log: LogId, epoch: Option<ProjectionEpoch>, command: CatalogCommand, now: Now) {
         let (deadline, query) =
             (now.monotonic + COMMAND_TIMEOUT, Query::Machine(CatalogRequest::Change(command).into()));
-        self.begin(Origin::Controller(log, epoch), deadline, Target::Cohort(CohortId::CATALOG), query, now);
+        self.begin(ReplyTo::Controller(log, epoch), deadline, Target::Cohort(CohortId::CATALOG), query, now);
     }
 
     pub(super) fn proposal_answered(&mut self, id: LogId, epoch: ProjectionEpoch, outcome: Outcome, now: Now) {

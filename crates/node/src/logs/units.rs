@@ -2,7 +2,7 @@
 //!
 //! A request to a unit is a separate message, sent once. The requesting machine retransmits it if no reply arrives and
 //! ignores duplicate replies, so neither side keeps a request table. A unit's node keeps only the requests in progress:
-//! commands proposed to the unit's log, reads of the disk, reads that wait for an entry ([`awaits`](super::awaits)),
+//! commands proposed to the unit's log, reads of the disk, reads that wait for an entry ([`parked_reads`](super::parked_reads)),
 //! and, for a short time, requests that can't be executed yet.
 
 use std::collections::BTreeMap;
@@ -19,14 +19,14 @@ use sharedlog::unit::{Command, Reply, Request};
 use sharedlog::{Asker, LogId, Position, Projection, ProjectionEpoch, UnitId};
 use store::sstable::Io;
 
-use super::awaits::Awaits;
 use super::feeds::Feeds;
+use super::parked_reads::ParkedReads;
 use crate::contract::{Action, EvaluationId};
 use crate::message::Message;
 use crate::node::{AT_ONCE, Node};
-use crate::pending::RETRY;
 use crate::registry::Read;
 use crate::request::Response;
+use crate::request_table::RETRY;
 
 /// How long a request that can't be executed yet is retried here. Client machines retransmit after this time.
 const PARKED: Duration = Duration::from_millis(100);
@@ -35,7 +35,7 @@ const PARKED_MAX: usize = 1_024;
 
 /// The destination of the reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ReplyTo {
+pub(crate) struct UnitReplyTo {
     pub(crate) node: NodeId,
     pub(crate) boot: Boot,
     pub(crate) log: LogId,
@@ -46,7 +46,7 @@ pub(crate) struct ReplyTo {
 #[derive(Debug)]
 pub(crate) struct UnitCall {
     pub(super) cohort: CohortId,
-    pub(super) reply_to: ReplyTo,
+    pub(super) reply_to: UnitReplyTo,
     pub(super) request: Request,
     /// Until when it may be delayed: a read while there is no entry, any request while it can't be executed.
     pub(super) until: Monotonic,
@@ -59,7 +59,7 @@ pub(crate) struct Units {
     proposed: BTreeMap<(CohortId, Sequence), (Lsn, UnitCall)>,
     /// Requests that wait for a read of the disk.
     pub(crate) lookups: BTreeMap<EvaluationId, UnitCall>,
-    pub(super) awaits: Awaits,
+    pub(super) parked_reads: ParkedReads,
     pub(super) feeds: Feeds,
     /// Requests that can't be executed yet.
     parked: Vec<UnitCall>,
@@ -69,7 +69,7 @@ pub(crate) struct Units {
 impl Units {
     pub(super) fn next_timer(&self) -> Option<Monotonic> {
         let retry = (!self.parked.is_empty()).then_some(self.retry_at);
-        self.awaits.next_timer().into_iter().chain(retry).min()
+        self.parked_reads.next_timer().into_iter().chain(retry).min()
     }
 
     /// Whether there are commands in units' logs that are not applied yet.
@@ -100,7 +100,7 @@ impl Node {
         let Some(cohort) = cohort_of(unit) else { return };
         let Some((_, member)) = self.catalog().unit_of(cohort) else { return };
         if member == self.cluster.me {
-            let reply_to = ReplyTo { node: self.cluster.me.node, boot: self.cluster.boot, log, asker };
+            let reply_to = UnitReplyTo { node: self.cluster.me.node, boot: self.cluster.boot, log, asker };
             self.begin_unit_call(cohort, reply_to, request, now);
         } else {
             self.send(member.node, Message::ToUnit { log, unit, asker, request }, AT_ONCE, None);
@@ -108,7 +108,7 @@ impl Node {
     }
 
     /// Handles a request of another node to a unit that should be on this node.
-    pub(crate) fn unit_asked(&mut self, unit: UnitId, reply_to: ReplyTo, request: Request, now: Now) {
+    pub(crate) fn unit_asked(&mut self, unit: UnitId, reply_to: UnitReplyTo, request: Request, now: Now) {
         let Units { proposed, lookups, parked, .. } = &self.logs.units;
         let is_full = proposed.len() + lookups.len() + parked.len() >= REQUESTS_IN_FLIGHT_MAX;
         if let Some(cohort) = cohort_of(unit).filter(|_| !is_full && !self.is_stopping()) {
@@ -116,7 +116,7 @@ impl Node {
         }
     }
 
-    fn begin_unit_call(&mut self, cohort: CohortId, reply_to: ReplyTo, request: Request, now: Now) {
+    fn begin_unit_call(&mut self, cohort: CohortId, reply_to: UnitReplyTo, request: Request, now: Now) {
         let held_back = Some(request.wait()).filter(|wait| *wait > Duration::ZERO).unwrap_or(PARKED);
         self.run_unit_call(UnitCall { cohort, reply_to, request, until: now.monotonic + held_back }, now);
     }
@@ -155,8 +155,8 @@ impl Node {
             Answer::Lookup(lookup) => self.look_up_values(call, lookup, now),
             Answer::Reply(reply) => {
                 let may_wait = call.request.wait() > Duration::ZERO && now.monotonic < call.until;
-                if may_wait && reply.each() == [Reply::Unwritten] && self.logs.units.awaits.has_room() {
-                    self.logs.units.awaits.insert(call);
+                if may_wait && reply.each() == [Reply::Unwritten] && self.logs.units.parked_reads.has_room() {
+                    self.logs.units.parked_reads.insert(call);
                 } else {
                     self.reply(call.reply_to, reply);
                 }
@@ -200,7 +200,7 @@ impl Node {
         if is_other || !stored.is_empty() {
             self.logs.units.feeds.touch(cohort);
         }
-        for call in self.logs.units.awaits.take(cohort, &stored, is_other) {
+        for call in self.logs.units.parked_reads.take(cohort, &stored, is_other) {
             self.run_unit_call(call, now);
         }
     }
@@ -249,8 +249,8 @@ impl Node {
         self.reply(call.reply_to, reply);
     }
 
-    pub(super) fn reply(&mut self, to: ReplyTo, reply: Reply) {
-        let ReplyTo { node, boot, log, asker } = to;
+    pub(super) fn reply(&mut self, to: UnitReplyTo, reply: Reply) {
+        let UnitReplyTo { node, boot, log, asker } = to;
         if node == self.cluster.me.node {
             self.logs.replies.push_back((log, asker, reply));
         } else {
@@ -267,7 +267,7 @@ impl Node {
 
     /// Replies "no entry" to reads that have waited long enough.
     pub(super) fn await_timers(&mut self, now: Now) {
-        while let Some(call) = self.logs.units.awaits.take_due(now.monotonic) {
+        while let Some(call) = self.logs.units.parked_reads.take_due(now.monotonic) {
             self.reply(call.reply_to, Reply::Unwritten);
         }
     }

@@ -16,7 +16,7 @@ use tablets::TableResponse;
 use tablets::request::TableRequest;
 use tablets::request::{Cell, Mutation, Row, Scan, Write};
 
-use super::{Beaten, Life, ListId, Message, Query, StateId, StatePart};
+use super::{Beaten, ListId, Message, Query, ReplicaGeneration, StateId, StatePart};
 use crate::request::Response;
 
 fn samples() -> Vec<Message> {
@@ -157,8 +157,8 @@ fn samples() -> Vec<Message> {
     samples.push(Message::FromUnit { log, to: Boot(8), asker: askers[0], reply });
     samples.push(Message::UnitsInDoubt { units: vec![UnitId(7), UnitId(1 << 40)] });
     let reply = Box::new(Message::StateReply { cohort, state, received: 3, installed: false });
-    samples.push(Message::OfLives { from: Life(1), to: Life::FIRST, message: reply });
-    samples.push(Message::Life { cohort, life: Life(2) });
+    samples.push(Message::OfGenerations { from: ReplicaGeneration(1), to: ReplicaGeneration::FIRST, message: reply });
+    samples.push(Message::Generation { cohort, generation: ReplicaGeneration(2) });
     samples.push(Message::StateReply { cohort, state, received: 3, installed: true });
     samples
 }

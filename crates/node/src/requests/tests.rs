@@ -220,7 +220,7 @@ fn only_a_new_log_has_to_keep_to_the_rule_of_names() {
 
     // Created as before the naming rule existed.
     let (query, deadline) = (bench.node.create_log("-l".into(), 0, 0), Monotonic::NEVER);
-    bench.node.begin(Origin::Client(RequestId(2)), deadline, Target::Cohort(CohortId::CATALOG), query, bench.now);
+    bench.node.begin(ReplyTo::Client(RequestId(2)), deadline, Target::Cohort(CohortId::CATALOG), query, bench.now);
     bench.pass(Duration::from_millis(1_000));
     let created = |existed| Ok(Response::Log(sharedlog::request::LogResponse::Created { existed }));
     assert_eq!(bench.answers[&RequestId(2)], created(false));

@@ -131,7 +131,7 @@ impl World {
     /// Counts the bytes of entries that a leader sends to a follower for the first time in its epoch, and of those that
     /// it retransmits.
     pub(crate) fn count_proposed(&mut self, from: NodeId, to: NodeId, message: &Message) {
-        let message = if let Message::OfLives { message, .. } = message { message } else { message };
+        let message = if let Message::OfGenerations { message, .. } = message { message } else { message };
         let Message::Cohort { cohort, message } = message else { return };
         match message {
             replication::Message::Propose { epoch, entries, .. } => {

@@ -40,7 +40,7 @@ impl World {
         // A connection never duplicates a message: a forwarded request arrives at most once. Cohort messages must
         // tolerate duplicates regardless.
         let may_double =
-            matches!(message, Message::Cohort { .. } | Message::StateChunk { .. } | Message::OfLives { .. });
+            matches!(message, Message::Cohort { .. } | Message::StateChunk { .. } | Message::OfGenerations { .. });
         self.send_bytes(from, to, &out.finish(), may_double);
     }
 

@@ -21,13 +21,13 @@ fn read_at_the_end_waits_for_an_entry() {
     let mut bench = alone();
     bench.ask(2, Request::Log(follow(0)));
     bench.pass(Duration::from_millis(50));
-    assert_eq!((bench.node.logs.units.awaits.len(), bench.answers.contains_key(&RequestId(2))), (1, false));
+    assert_eq!((bench.node.logs.units.parked_reads.len(), bench.answers.contains_key(&RequestId(2))), (1, false));
     bench.ask(3, Request::Log(append("a")));
     bench.pass(Duration::from_millis(20));
     assert_eq!(records(said(&bench.answers[&RequestId(2)])), ["a"]);
-    assert_eq!(bench.node.logs.units.awaits.len(), 0);
+    assert_eq!(bench.node.logs.units.parked_reads.len(), 0);
     assert_eq!(records(ask(&mut bench, 4, follow(1))), [""; 0], "nothing came");
-    assert_eq!(bench.node.logs.units.awaits.len(), 0);
+    assert_eq!(bench.node.logs.units.parked_reads.len(), 0);
 }
 
 /// A read of a disconnected client stops waiting: here at once, at the unit soon.
@@ -41,14 +41,14 @@ fn read_of_disconnected_client_stops_waiting() {
         bench.ask(number, Request::Log(read(from)));
     }
     bench.pass(Duration::from_millis(50));
-    assert_eq!(bench.node.logs.units.awaits.len(), 3);
+    assert_eq!(bench.node.logs.units.parked_reads.len(), 3);
     bench.step(Event::GivenUp { requests: [2, 4, 9].map(RequestId).into() });
     bench.pass(Duration::from_millis(10));
     assert!(matches!(said(&bench.answers[&RequestId(2)]), Err(Failure::Unavailable(_))));
     assert!(bench.answers.contains_key(&RequestId(4)) && !bench.answers.contains_key(&RequestId(3)));
     assert_eq!(bench.node.pendings.of_clients(), 1);
     bench.pass(Duration::from_millis(600));
-    assert_eq!(bench.node.logs.units.awaits.len(), 1);
+    assert_eq!(bench.node.logs.units.parked_reads.len(), 1);
     assert_eq!(records(ask(&mut bench, 5, append("a")).and_then(|_| said(&bench.answers[&RequestId(3)]))), ["a"]);
     assert_eq!(bench.node.pendings.of_clients(), 0);
 }
@@ -86,7 +86,7 @@ fn no_read_waits_at_a_sealed_unit() {
         bench.ask(number, Request::Log(follow(number)));
     }
     bench.pass(Duration::from_millis(50));
-    assert_eq!(bench.node.logs.units.awaits.len(), 2);
+    assert_eq!(bench.node.logs.units.parked_reads.len(), 2);
     let log = bench.node.catalog().log("l").expect("it is there");
     let (epoch, unit) = (log.projection.epoch, log.projection.units()[0]);
     let cohort = catalog::cohort_of(unit).expect("a small number");
@@ -96,5 +96,5 @@ fn no_read_waits_at_a_sealed_unit() {
     replica.cohort.propose(seal.encode(), now, &mut bench.node.outgoing.outbox);
     bench.node.drain(cohort, now);
     bench.pass(Duration::from_millis(5));
-    assert_eq!(bench.node.logs.units.awaits.len(), 0);
+    assert_eq!(bench.node.logs.units.parked_reads.len(), 0);
 }

@@ -86,7 +86,7 @@ fn nothing_is_vouched_for_that_is_not_as_the_list_says() {
         .nodes
         .iter()
         .find_map(|bench| {
-            let told = bench.node.beats.told.get(&NodeId(3))?;
+            let told = bench.node.beats.peers.get(&NodeId(3))?;
             told.resting.first_key_value().map(|(id, rest)| (bench.node.me().node, *id, *rest))
         })
         .expect("somebody leads something");
@@ -109,20 +109,20 @@ fn nothing_is_vouched_for_that_is_not_as_the_list_says() {
 fn a_lease_counts_from_the_beat() {
     let mut cluster = Cluster::at_rest();
     let leader =
-        cluster.nodes.iter().position(|bench| bench.node.beats.told.values().any(|told| !told.resting.is_empty()));
+        cluster.nodes.iter().position(|bench| bench.node.beats.peers.values().any(|told| !told.resting.is_empty()));
     let leader = leader.expect("somebody leads something");
     let bench = &mut cluster.nodes[leader];
     let lease = bench.node.config.timing.lease;
     let sent = bench.now.monotonic;
     let (peer, list) = {
-        let (peer, told) = bench.node.beats.told.iter().find(|(_, told)| !told.resting.is_empty()).expect("one");
+        let (peer, told) = bench.node.beats.peers.iter().find(|(_, told)| !told.resting.is_empty()).expect("one");
         (*peer, told.lists.back().expect("it has beaten").0)
     };
     bench.now.monotonic = sent + Duration(grace(lease).0 / 2);
     let beaten = Beaten::Vouched { refused: Vec::new() };
     let message = Message::BeatAnswer { list, sent, at: sent, beaten };
     bench.step(Event::Message { from: peer, boot: Boot(1), message });
-    let listed = bench.node.beats.told[&peer].list(list).expect("it is kept");
+    let listed = bench.node.beats.peers[&peer].list(list).expect("it is kept");
     for (id, _) in listed.iter() {
         assert_eq!(bench.node.replicas[id].cohort.lease_end(bench.now.monotonic), Some(sent + lease));
     }
@@ -151,9 +151,10 @@ fn ages_at_rest_come_with_the_beats() {
 #[test]
 fn no_age_is_told_of_what_is_not_leased() {
     let mut cluster = Cluster::at_rest();
-    let leader = cluster.nodes.iter().position(|bench| bench.node.beats.told.values().any(|told| told.heard.is_some()));
+    let leader =
+        cluster.nodes.iter().position(|bench| bench.node.beats.peers.values().any(|told| told.heard.is_some()));
     let bench = &mut cluster.nodes[leader.expect("somebody leads something")];
-    let told = bench.node.beats.told.iter().find(|(_, told)| told.heard.is_some());
+    let told = bench.node.beats.peers.iter().find(|(_, told)| told.heard.is_some());
     let (peer, list) =
         told.map(|(peer, told)| (*peer, told.lists.back().expect("it has beaten").0)).expect("it was found");
     bench.now.monotonic = bench.now.monotonic + bench.node.config.timing.lease + Duration(1);
@@ -161,5 +162,5 @@ fn no_age_is_told_of_what_is_not_leased() {
     let beaten = Beaten::Vouched { refused: Vec::new() };
     let message = Message::BeatAnswer { list, sent, at, beaten };
     bench.step(Event::Message { from: peer, boot: Boot(1), message });
-    assert_eq!(bench.node.beats.told[&peer].heard, None, "a vote from long ago makes no lease");
+    assert_eq!(bench.node.beats.peers[&peer].heard, None, "a vote from long ago makes no lease");
 }

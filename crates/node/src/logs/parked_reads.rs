@@ -18,13 +18,13 @@ const AWAITS_MAX: usize = 4 * WAITS_IN_FLIGHT_MAX;
 
 /// The waiting reads, ordered by position and by the end of their wait.
 #[derive(Debug, Default)]
-pub(crate) struct Awaits {
+pub(crate) struct ParkedReads {
     last: u64,
     by_position: BTreeMap<(CohortId, Position, u64), UnitCall>,
     by_end: BTreeMap<(Monotonic, u64), (CohortId, Position)>,
 }
 
-impl Awaits {
+impl ParkedReads {
     pub(super) fn next_timer(&self) -> Option<Monotonic> {
         self.by_end.first_key_value().map(|((end, _), _)| *end)
     }

@@ -377,10 +377,10 @@ impl Node {
             return roster::proposals(catalog, &replica.cohort, &self.cluster.peers, now.monotonic);
         }
         let (retention, lifetime) = (replica.retention, self.config.session_lifetime);
-        replica.moments.note(replica.last_change, now.monotonic, retention.max(lifetime));
+        replica.timestamp_history.note(replica.last_change, now.monotonic, retention.max(lifetime));
         let past = Past {
-            session_lifetime: replica.moments.before(lifetime, now.monotonic),
-            retention: replica.moments.before(retention, now.monotonic),
+            session_lifetime: replica.timestamp_history.before(lifetime, now.monotonic),
+            retention: replica.timestamp_history.before(retention, now.monotonic),
         };
         let Housekeeping { commands, sessions_expired } = replica.state.housekeeping(past);
         self.counters.sessions_expired += sessions_expired;

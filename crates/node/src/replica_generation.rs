@@ -11,17 +11,17 @@ use std::collections::BTreeMap;
 use base::canary::{Bug, planted};
 use base::{CohortId, NodeId, Now};
 
-use crate::message::{Life, Message};
+use crate::message::{Message, ReplicaGeneration};
 use crate::node::{AT_ONCE, Node};
 
 /// The current generations of replicas. A missing entry means the first generation.
 #[derive(Debug, Default)]
-pub(crate) struct Lives {
-    ours: BTreeMap<CohortId, Life>,
-    theirs: BTreeMap<(NodeId, CohortId), Life>,
+pub(crate) struct ReplicaGenerations {
+    ours: BTreeMap<CohortId, ReplicaGeneration>,
+    theirs: BTreeMap<(NodeId, CohortId), ReplicaGeneration>,
 }
 
-impl Lives {
+impl ReplicaGenerations {
     /// The replica on this node was removed.
     pub(crate) fn end(&mut self, cohort: CohortId) {
         self.ours.entry(cohort).or_default().0 += 1;
@@ -38,11 +38,11 @@ impl Lives {
         self.theirs.retain(|(node, _), _| *node != peer);
     }
 
-    fn ours(&self, cohort: CohortId) -> Life {
+    fn ours(&self, cohort: CohortId) -> ReplicaGeneration {
         self.ours.get(&cohort).copied().unwrap_or_default()
     }
 
-    fn theirs(&self, peer: NodeId, cohort: CohortId) -> Life {
+    fn theirs(&self, peer: NodeId, cohort: CohortId) -> ReplicaGeneration {
         self.theirs.get(&(peer, cohort)).copied().unwrap_or_default()
     }
 
@@ -50,10 +50,10 @@ impl Lives {
     pub(crate) fn named(&self, to: NodeId, message: Message) -> Message {
         let Some(cohort) = message.is_between_replicas() else { return message };
         let (from, to) = (self.ours(cohort), self.theirs(to, cohort));
-        if (from, to) == (Life::FIRST, Life::FIRST) {
+        if (from, to) == (ReplicaGeneration::FIRST, ReplicaGeneration::FIRST) {
             return message;
         }
-        Message::OfLives { from, to, message: Box::new(message) }
+        Message::OfGenerations { from, to, message: Box::new(message) }
     }
 }
 
@@ -62,33 +62,33 @@ impl Node {
     /// sender of the current generation.
     pub(crate) fn of_the_living(&mut self, peer: NodeId, message: Message, now: Now) -> Option<Message> {
         let (from, to, message) = match message {
-            Message::OfLives { from, to, message } => (from, to, *message),
-            Message::Life { cohort, life } => {
-                self.learn_life(peer, cohort, life, now);
+            Message::OfGenerations { from, to, message } => (from, to, *message),
+            Message::Generation { cohort, generation } => {
+                self.learn_generation(peer, cohort, generation, now);
                 return None;
             }
-            message => (Life::FIRST, Life::FIRST, message),
+            message => (ReplicaGeneration::FIRST, ReplicaGeneration::FIRST, message),
         };
         let Some(cohort) = message.is_between_replicas().filter(|_| !planted(Bug::FormerLifeHeard)) else {
             return Some(message);
         };
-        self.learn_life(peer, cohort, from, now);
-        if from < self.hosting.lives.theirs(peer, cohort) {
+        self.learn_generation(peer, cohort, from, now);
+        if from < self.hosting.generations.theirs(peer, cohort) {
             return None;
         }
-        let life = self.hosting.lives.ours(cohort);
-        if to == life {
+        let generation = self.hosting.generations.ours(cohort);
+        if to == generation {
             return Some(message);
         }
         if self.replicas.contains_key(&cohort) {
-            self.send(peer, Message::Life { cohort, life }, AT_ONCE, None);
+            self.send(peer, Message::Generation { cohort, generation }, AT_ONCE, None);
         }
         None
     }
 
-    fn learn_life(&mut self, peer: NodeId, cohort: CohortId, life: Life, now: Now) {
-        if life > self.hosting.lives.theirs(peer, cohort) {
-            self.hosting.lives.theirs.insert((peer, cohort), life);
+    fn learn_generation(&mut self, peer: NodeId, cohort: CohortId, generation: ReplicaGeneration, now: Now) {
+        if generation > self.hosting.generations.theirs(peer, cohort) {
+            self.hosting.generations.theirs.insert((peer, cohort), generation);
             self.with_cohort(cohort, now, |cohort, _| cohort.peer_restarted(peer));
         }
     }

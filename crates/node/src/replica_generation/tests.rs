@@ -22,14 +22,14 @@ fn say(bench: &mut Bench, message: Message) -> Vec<(NodeId, Message)> {
 }
 
 fn between(from: u32, to: u32) -> Message {
-    Message::OfLives { from: Life(from), to: Life(to), message: Box::new(question()) }
+    Message::OfGenerations { from: ReplicaGeneration(from), to: ReplicaGeneration(to), message: Box::new(question()) }
 }
 
 /// Whether exactly one reply was sent to the peer, with these generations. First generations are implicit.
 fn is_answered(sent: &[(NodeId, Message)], lives: (u32, u32)) -> bool {
     match sent {
         [(PEER, Message::Cohort { .. })] => lives == (0, 0),
-        [(PEER, Message::OfLives { from, to, .. })] => lives == (from.0, to.0),
+        [(PEER, Message::OfGenerations { from, to, .. })] => lives == (from.0, to.0),
         _ => false,
     }
 }
@@ -38,8 +38,8 @@ fn is_answered(sent: &[(NodeId, Message)], lives: (u32, u32)) -> bool {
 fn what_is_for_one_that_left_reaches_nobody_and_its_sender_is_told() {
     let mut bench = Bench::start(empty(1, 3));
     assert!(is_answered(&say(&mut bench, question()), (0, 0)));
-    bench.node.hosting.lives.end(COHORT);
-    let told = [(PEER, Message::Life { cohort: COHORT, life: Life(1) })];
+    bench.node.hosting.generations.end(COHORT);
+    let told = [(PEER, Message::Generation { cohort: COHORT, generation: ReplicaGeneration(1) })];
     assert_eq!(say(&mut bench, question()), told);
     assert!(is_answered(&say(&mut bench, between(0, 1)), (1, 0)));
 }
@@ -47,7 +47,7 @@ fn what_is_for_one_that_left_reaches_nobody_and_its_sender_is_told() {
 #[test]
 fn what_one_said_that_left_counts_for_nothing_once_another_was_heard_of() {
     let mut bench = Bench::start(empty(1, 3));
-    assert_eq!(say(&mut bench, Message::Life { cohort: COHORT, life: Life(2) }), []);
+    assert_eq!(say(&mut bench, Message::Generation { cohort: COHORT, generation: ReplicaGeneration(2) }), []);
     assert!(is_answered(&say(&mut bench, between(2, 0)), (0, 2)));
     assert_eq!(say(&mut bench, question()), []);
     assert_eq!(say(&mut bench, between(1, 0)), []);

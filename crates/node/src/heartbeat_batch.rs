@@ -13,7 +13,7 @@
 //! * A listed cohort that the peer refuses, or that gets no reply for the duration of a lease, returns to individual
 //!   heartbeats.
 //!
-//! Beats also bound the staleness of followers (guarantee 15; `replication`, `staleness`). A reply carries the
+//! HeartbeatBatches also bound the staleness of followers (guarantee 15; `replication`, `staleness`). A reply carries the
 //! follower's clock. When it arrives, the leader determines for which listed cohorts it holds the lease and has
 //! committed nothing beyond the list. The next beat of that list reports the result.
 
@@ -34,9 +34,9 @@ const LISTS_MAX: usize = 8;
 
 /// Batched heartbeats to and from every peer.
 #[derive(Debug, Default)]
-pub(crate) struct Beats {
+pub(crate) struct HeartbeatBatches {
     /// State of the beats that this node sends to each peer.
-    told: BTreeMap<NodeId, Told>,
+    peers: BTreeMap<NodeId, Told>,
     /// The newest list received from the current process of each peer.
     heard: BTreeMap<NodeId, (ListId, List)>,
     last: ListId,
@@ -76,11 +76,11 @@ impl Told {
     }
 }
 
-impl Beats {
+impl HeartbeatBatches {
     /// The peer has a new process: it has no list of ours, and the lists of its previous process are void.
     pub(crate) fn peer_restarted(&mut self, peer: NodeId) {
         self.heard.remove(&peer);
-        if let Some(told) = self.told.get_mut(&peer) {
+        if let Some(told) = self.peers.get_mut(&peer) {
             told.known = ListId(0);
             // A reboot of its machine may reset its clock.
             told.heard = None;
@@ -89,18 +89,18 @@ impl Beats {
 
     /// The node has been removed from the cluster.
     pub(crate) fn forget_peer(&mut self, peer: NodeId) {
-        self.told.remove(&peer);
+        self.peers.remove(&peer);
         self.heard.remove(&peer);
     }
 
     /// When the next beat is due; `None` if no peer has an idle cohort.
     pub(crate) fn next_timer(&self) -> Option<Monotonic> {
-        self.told.values().any(|told| !told.resting.is_empty()).then_some(self.next_at)
+        self.peers.values().any(|told| !told.resting.is_empty()).then_some(self.next_at)
     }
 
     /// Returns the newest list for a peer, and numbers it if it has changed.
     fn present_list(&mut self, peer: NodeId) -> Option<(ListId, List)> {
-        let told = self.told.get_mut(&peer)?;
+        let told = self.peers.get_mut(&peer)?;
         if std::mem::take(&mut told.has_changed) {
             self.last.0 += 1;
             told.lists.push_back((self.last, told.resting.iter().map(|(id, rest)| (*id, *rest)).collect()));
@@ -118,8 +118,8 @@ impl Node {
         let cohort = self.replicas.get(&id).map(|replica| &replica.cohort);
         for peer in self.cluster.peers.keys() {
             let rest = cohort.and_then(|cohort| cohort.rest_with(*peer));
-            if rest.is_some() || self.beats.told.contains_key(peer) {
-                self.beats.told.entry(*peer).or_default().note(id, rest, now.monotonic);
+            if rest.is_some() || self.beats.peers.contains_key(peer) {
+                self.beats.peers.entry(*peer).or_default().note(id, rest, now.monotonic);
             }
         }
     }
@@ -130,14 +130,14 @@ impl Node {
             return;
         }
         self.beats.next_at = now.monotonic + self.config.timing.heartbeat;
-        let peers: Vec<NodeId> = self.beats.told.keys().copied().collect();
+        let peers: Vec<NodeId> = self.beats.peers.keys().copied().collect();
         for peer in peers {
             self.beat_to(peer, now);
         }
     }
 
     fn beat_to(&mut self, peer: NodeId, now: Now) {
-        let Some(told) = self.beats.told.get(&peer).filter(|told| !told.resting.is_empty()) else { return };
+        let Some(told) = self.beats.peers.get(&peer).filter(|told| !told.resting.is_empty()) else { return };
         if told.answered + self.config.timing.lease <= now.monotonic {
             // Each cohort must determine for itself whether it still has a majority.
             let all: Vec<CohortId> = told.resting.keys().copied().collect();
@@ -146,7 +146,7 @@ impl Node {
         let known = told.known;
         let (list, cohorts) =
             expected!(self.beats.present_list(peer), "what rests with a peer was noted, so there is a list");
-        let heard = self.beats.told.get(&peer).and_then(|told| told.heard.as_ref());
+        let heard = self.beats.peers.get(&peer).and_then(|told| told.heard.as_ref());
         let heard = heard.filter(|(of, _)| *of == list).map(|(_, heard)| heard.clone());
         let cohorts = (list != known).then_some(cohorts);
         self.counters.beats += 1;
@@ -210,7 +210,7 @@ impl Node {
         now: Now,
     ) {
         // The sender may have been removed.
-        let Some(told) = self.beats.told.get_mut(&from) else { return };
+        let Some(told) = self.beats.peers.get_mut(&from) else { return };
         let Beaten::Vouched { refused } = beaten else {
             told.known = ListId(0);
             return;
@@ -231,11 +231,11 @@ impl Node {
                 except.push(*id);
             }
         }
-        if let Some(told) = self.beats.told.get_mut(&from) {
+        if let Some(told) = self.beats.peers.get_mut(&from) {
             // If no cohort of the list has a lease (leases may be disabled), there is nothing to report.
             told.heard = (except.len() < cohorts.len()).then_some((list, Heard { at, except }));
         }
-        let is_listed = |id: &CohortId| self.beats.told.get(&from).is_some_and(|told| told.resting.contains_key(id));
+        let is_listed = |id: &CohortId| self.beats.peers.get(&from).is_some_and(|told| told.resting.contains_key(id));
         let roused: Vec<CohortId> = refused.into_iter().filter(is_listed).collect();
         self.rouse(from, roused, now);
     }

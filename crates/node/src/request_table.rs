@@ -20,7 +20,7 @@ pub(crate) struct PendingId(pub(crate) u64);
 
 /// The origin of a request, which gets the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum ReplyTo {
     Client(RequestId),
     Peer {
         node: NodeId,
@@ -52,7 +52,7 @@ pub(crate) enum Target {
 
 /// The state of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum RequestState {
     /// Waits for a leader, a lease or the catalog.
     Waiting,
     /// Delayed by the write throttle until this time.
@@ -74,11 +74,11 @@ pub(crate) enum Place {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Pending {
-    pub(crate) origin: Origin,
+    pub(crate) origin: ReplyTo,
     pub(crate) deadline: Monotonic,
     pub(crate) target: Target,
     pub(crate) query: Query,
-    pub(crate) place: Place,
+    pub(crate) place: RequestState,
     /// The cohort that it was last routed to.
     pub(crate) cohort: Option<CohortId>,
     /// The cohort that last replied that it does not own the request's first key position.
@@ -96,8 +96,8 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(crate) fn new(origin: Origin, deadline: Monotonic, target: Target, query: Query) -> Self {
-        let place = Place::Waiting;
+    pub(crate) fn new(origin: ReplyTo, deadline: Monotonic, target: Target, query: Query) -> Self {
+        let place = RequestState::Waiting;
         Self {
             origin,
             deadline,
@@ -121,11 +121,11 @@ impl Pending {
     }
 
     fn is_of_client(&self) -> bool {
-        matches!(self.origin, Origin::Client(_))
+        matches!(self.origin, ReplyTo::Client(_))
     }
 
     fn is_of_peer(&self) -> bool {
-        matches!(self.origin, Origin::Peer { .. })
+        matches!(self.origin, ReplyTo::Peer { .. })
     }
 
     /// Whether any replica may answer it, not only the leader.
@@ -141,7 +141,7 @@ impl Pending {
 
 /// All requests in progress, indexed by number and by deadline.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pendings {
+pub(crate) struct RequestTable {
     next: u64,
     by_id: BTreeMap<PendingId, Pending>,
     deadlines: BTreeSet<(Monotonic, PendingId)>,
@@ -165,7 +165,7 @@ pub(crate) struct Pendings {
     of_peers: usize,
 }
 
-impl Pendings {
+impl RequestTable {
     /// Creates an empty table. The boot is part of each request number, so numbers are not reused after a restart and a
     /// reply to an earlier process can't be mistaken for a reply to this one.
     pub(crate) fn new(boot: Boot) -> Self {
@@ -197,10 +197,10 @@ impl Pendings {
         self.waiting.remove(&id);
         self.of_clients -= usize::from(pending.is_of_client());
         self.of_peers -= usize::from(pending.is_of_peer());
-        if let Place::Forwarded(_, number) = pending.place {
+        if let RequestState::Forwarded(_, number) = pending.place {
             self.asked.remove(&number);
         }
-        if let Place::Paced(turn) = pending.place {
+        if let RequestState::Paced(turn) = pending.place {
             self.turns.remove(&(turn, id));
         }
         if let Some(at) = pending.overdue_at {
@@ -209,25 +209,25 @@ impl Pendings {
         Some(pending)
     }
 
-    pub(crate) fn place(&mut self, id: PendingId, place: Place) {
+    pub(crate) fn place(&mut self, id: PendingId, place: RequestState) {
         if let Some(pending) = self.by_id.get_mut(&id) {
-            if let Place::Forwarded(_, number) = pending.place {
+            if let RequestState::Forwarded(_, number) = pending.place {
                 self.asked.remove(&number);
             }
-            if let Place::Forwarded(_, number) = place {
+            if let RequestState::Forwarded(_, number) = place {
                 self.asked.insert(number, id);
             }
-            if let Place::Paced(turn) = pending.place {
+            if let RequestState::Paced(turn) = pending.place {
                 self.turns.remove(&(turn, id));
             }
-            if let Place::Paced(turn) = place {
+            if let RequestState::Paced(turn) = place {
                 self.turns.insert((turn, id));
             }
             if let Some(at) = pending.overdue_at.take() {
                 self.forwarded.remove(&(at, id));
             }
             pending.place = place;
-            if place == Place::Waiting {
+            if place == RequestState::Waiting {
                 self.waiting.insert(id);
             } else {
                 self.waiting.remove(&id);
@@ -237,7 +237,7 @@ impl Pendings {
 
     /// Records that the request was forwarded to a node, and when the reply is overdue.
     pub(crate) fn forward(&mut self, id: PendingId, node: NodeId, number: u64, overdue_at: Monotonic) {
-        self.place(id, Place::Forwarded(node, number));
+        self.place(id, RequestState::Forwarded(node, number));
         if let Some(pending) = self.by_id.get_mut(&id) {
             pending.asked += 1;
             pending.overdue_at = Some(overdue_at);
@@ -259,7 +259,7 @@ impl Pendings {
     /// Removes one throttled write that has reached its slot.
     pub(crate) fn take_turn(&mut self, now: Monotonic) -> Option<PendingId> {
         let (_, id) = *self.turns.first().filter(|(turn, _)| *turn <= now)?;
-        self.place(id, Place::Waiting);
+        self.place(id, RequestState::Waiting);
         if let Some(pending) = self.by_id.get_mut(&id) {
             pending.had_turn = true;
         }
@@ -312,7 +312,7 @@ impl Pendings {
 
     /// Retries the request, although the last node may have accepted it.
     pub(crate) fn ask_again(&mut self, id: PendingId) {
-        self.place(id, Place::Waiting);
+        self.place(id, RequestState::Waiting);
         if let Some(pending) = self.by_id.get_mut(&id) {
             pending.unanswered += 1;
         }
@@ -327,13 +327,13 @@ impl Pendings {
     /// The request forwarded to a node under that number, if it still waits for that reply.
     pub(crate) fn asked(&self, node: NodeId, number: u64) -> Option<PendingId> {
         let id = *self.asked.get(&number)?;
-        (self.by_id.get(&id)?.place == Place::Forwarded(node, number)).then_some(id)
+        (self.by_id.get(&id)?.place == RequestState::Forwarded(node, number)).then_some(id)
     }
 
     /// The requests forwarded to a node for a cohort.
     pub(crate) fn forwarded_to(&self, chosen: impl Fn(CohortId, NodeId) -> bool) -> Vec<PendingId> {
         let is_chosen = |pending: &Pending| match (pending.cohort, pending.place) {
-            (Some(cohort), Place::Forwarded(node, _)) => chosen(cohort, node),
+            (Some(cohort), RequestState::Forwarded(node, _)) => chosen(cohort, node),
             _ => false,
         };
         self.by_id.iter().filter(|(_, pending)| is_chosen(pending)).map(|(id, _)| *id).collect()
@@ -345,7 +345,7 @@ impl Pendings {
     }
 
     pub(crate) fn any_proposed(&self) -> bool {
-        self.by_id.values().any(|pending| pending.place == Place::Proposed)
+        self.by_id.values().any(|pending| pending.place == RequestState::Proposed)
     }
 
     pub(crate) fn ids(&self) -> Vec<PendingId> {
@@ -364,9 +364,11 @@ impl Pendings {
 
     /// Requests of an endpoint that are at logs' client machines.
     pub(crate) fn at_logs(&self, requests: &BTreeSet<RequestId>) -> impl Iterator<Item = (PendingId, &Pending)> {
-        let is_among = |origin| matches!(origin, Origin::Client(request) if requests.contains(&request));
-        let at_logs =
-            self.by_id.iter().filter(move |(_, pending)| pending.place == Place::AtLog && is_among(pending.origin));
+        let is_among = |origin| matches!(origin, ReplyTo::Client(request) if requests.contains(&request));
+        let at_logs = self
+            .by_id
+            .iter()
+            .filter(move |(_, pending)| pending.place == RequestState::AtLog && is_among(pending.origin));
         at_logs.map(|(id, pending)| (*id, pending))
     }
 

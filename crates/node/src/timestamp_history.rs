@@ -13,11 +13,11 @@ const MOMENTS_MAX: u64 = 1_000;
 
 /// Observed timestamps with the times of observation, both increasing.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Moments {
+pub(crate) struct TimestampHistory {
     seen: VecDeque<(Monotonic, Timestamp)>,
 }
 
-impl Moments {
+impl TimestampHistory {
     /// Records that the log has reached `timestamp`. Drops samples that no span up to `longest` needs.
     pub(crate) fn note(&mut self, timestamp: Timestamp, now: Monotonic, longest: Duration) {
         let apart = Duration(longest.0 / MOMENTS_MAX);
@@ -54,30 +54,30 @@ mod tests {
     /// A jump of the wall clock does not affect ages, which use the monotonic clock.
     #[test]
     fn age_does_not_depend_on_timestamps() {
-        let mut moments = Moments::default();
+        let mut history = TimestampHistory::default();
         for (second, timestamp) in [(10, 5), (11, 1_000_000), (12, 1_000_001), (13, 1_000_002)] {
-            moments.note(Timestamp(timestamp), at(second), Duration(10 * SECOND.0));
+            history.note(Timestamp(timestamp), at(second), Duration(10 * SECOND.0));
         }
-        assert_eq!(moments.before(SECOND, at(10)), None, "nothing is that old yet");
-        assert_eq!(moments.before(SECOND, at(11)), Some(Timestamp(5)));
-        assert_eq!(moments.before(SECOND, at(13)), Some(Timestamp(1_000_001)));
-        assert_eq!(moments.before(SECOND, at(99)), Some(Timestamp(1_000_002)));
+        assert_eq!(history.before(SECOND, at(10)), None, "nothing is that old yet");
+        assert_eq!(history.before(SECOND, at(11)), Some(Timestamp(5)));
+        assert_eq!(history.before(SECOND, at(13)), Some(Timestamp(1_000_001)));
+        assert_eq!(history.before(SECOND, at(99)), Some(Timestamp(1_000_002)));
     }
 
     /// An idle log keeps one sample. The samples of a busy log cover the longest span.
     #[test]
     fn moments_are_bounded() {
-        let mut moments = Moments::default();
+        let mut history = TimestampHistory::default();
         for second in 0..100_000 {
-            moments.note(Timestamp(7), at(second), SECOND);
+            history.note(Timestamp(7), at(second), SECOND);
         }
-        assert_eq!((moments.seen.len(), moments.before(SECOND, at(1))), (1, Some(Timestamp(7))));
+        assert_eq!((history.seen.len(), history.before(SECOND, at(1))), (1, Some(Timestamp(7))));
         let longest = Duration(50_000 * SECOND.0);
         for second in 100_000..200_000 {
-            moments.note(Timestamp(second as i64), at(second), longest);
-            assert!(moments.seen.len() as u64 <= MOMENTS_MAX + 2);
+            history.note(Timestamp(second as i64), at(second), longest);
+            assert!(history.seen.len() as u64 <= MOMENTS_MAX + 2);
         }
-        let old = moments.before(longest, at(200_000)).expect("something is that old");
+        let old = history.before(longest, at(200_000)).expect("something is that old");
         assert!((149_900..=150_000).contains(&old.0), "{old}");
     }
 }

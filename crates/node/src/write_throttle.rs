@@ -6,7 +6,7 @@ use base::{CohortId, Duration, Monotonic, Now};
 use machine::Failure;
 
 use crate::node::Node;
-use crate::pending::{PendingId, Place};
+use crate::request_table::{PendingId, RequestState};
 
 /// How far ahead slots are assigned. A write that would wait longer is refused and may be retried. This is shorter than
 /// the time after which a node that forwarded a write tries another node.
@@ -16,7 +16,7 @@ const GRAIN: u64 = Duration::from_millis(1).0;
 
 /// The time through which slots for writes to one tablet are assigned.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Brake {
+pub(crate) struct WriteThrottle {
     free_at: Monotonic,
 }
 
@@ -29,7 +29,7 @@ enum Turn {
     Never,
 }
 
-impl Brake {
+impl WriteThrottle {
     /// Assigns a slot to a write of `bytes` bytes, at a rate of `pace` bytes per second.
     fn turn(&mut self, bytes: u64, pace: u64, now: Monotonic) -> Turn {
         let turn = self.free_at.max(now);
@@ -54,16 +54,16 @@ impl Node {
         };
         if replica.is_stalled(&self.config) || self.checkpoints.are_memtables_full(&self.config) {
             self.counters.writes_stalled += 1;
-            self.pendings.place(id, Place::Waiting);
+            self.pendings.place(id, RequestState::Waiting);
             return true;
         }
         let pace = replica.state.pressure().pace;
         let Some(pace) = pace.filter(|_| !pending.had_turn) else { return false };
-        match replica.brake.turn(pending.query.bytes(), pace, now.monotonic) {
+        match replica.throttle.turn(pending.query.bytes(), pace, now.monotonic) {
             Turn::Now => return false,
             Turn::At(turn) => {
                 self.counters.writes_paced += 1;
-                self.pendings.place(id, Place::Paced(turn));
+                self.pendings.place(id, RequestState::Paced(turn));
             }
             Turn::Never => {
                 let failure = Failure::Overloaded("compactions don't keep up with what is written".to_owned());
@@ -152,9 +152,9 @@ mod tests {
 
     #[test]
     fn turns_follow_each_other_at_the_pace_and_no_further_ahead_than_they_may() {
-        let (mut brake, start) = (Brake::default(), Monotonic(1_000 * MILLI));
+        let (mut throttle, start) = (WriteThrottle::default(), Monotonic(1_000 * MILLI));
         // 1,000 bytes take 2.5 ms at this rate.
-        let mut turn = |after: u64| brake.turn(1_000, 400_000, start + Duration(after * MILLI));
+        let mut turn = |after: u64| throttle.turn(1_000, 400_000, start + Duration(after * MILLI));
         let at = |after: u64| Turn::At(start + Duration(after * MILLI));
         assert_eq!([turn(0), turn(0), turn(0), turn(4)], [Turn::Now, at(3), at(5), at(8)]);
         assert_eq!(turn(1_000), Turn::Now, "nothing is saved up for later");
@@ -166,8 +166,8 @@ mod tests {
 
     #[test]
     fn no_pace_and_no_size_are_too_much_for_it() {
-        let mut brake = Brake::default();
-        assert_eq!(brake.turn(u64::MAX, 0, Monotonic(7)), Turn::Now);
-        assert_eq!(brake.turn(0, u64::MAX, Monotonic(8)), Turn::Never);
+        let mut throttle = WriteThrottle::default();
+        assert_eq!(throttle.turn(u64::MAX, 0, Monotonic(7)), Turn::Now);
+        assert_eq!(throttle.turn(0, u64::MAX, Monotonic(8)), Turn::Never);
     }
 }
