@@ -43,7 +43,7 @@ bugs! {
     NoPredecessorCheck(1, "a follower accepts an entry without looking at its predecessor"),
     CommitOldEpochByCount(1, "replicas of an older epoch's entry count as commit, before the leader's barrier"),
     ApplyPastMatched(1, "a follower applies up to the commit point, matched with this leader or not"),
-    EarlyOutlivesReign(1, "a proposal that came before its turn is taken in the reign of another leader"),
+    EarlyOutlivesReign(1, "a buffered out-of-order proposal is accepted in a later epoch"),
     RelayBelieved(1, "a follower takes what another hands on for its leader's, whomever it follows"),
     CommitFromOldLeader(1, "a follower takes a commit point from a leader of an older epoch"),
     PromiseNotForced(2, "a promise leaves before it is forced"),

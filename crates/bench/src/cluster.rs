@@ -89,7 +89,7 @@ impl fmt::Display for Which<'_> {
 
 /// The leader of a cohort and its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Reign {
+pub(crate) struct Term {
     pub(crate) epoch: u64,
     pub(crate) leader: u32,
 }
@@ -177,14 +177,14 @@ impl Cluster {
     }
 
     /// The current leader of a cohort.
-    pub(crate) async fn reign(&self, which: Which<'_>) -> Result<Reign, Stop> {
+    pub(crate) async fn term(&self, which: Which<'_>) -> Result<Term, Stop> {
         let statuses = self.client.status_of_each().await;
         let cohorts = statuses.iter().flatten().flat_map(|status| &status.cohorts);
-        let reigns = cohorts
+        let terms = cohorts
             .filter(|cohort| which.is(cohort))
-            .filter_map(|cohort| Some(Reign { epoch: cohort.epoch, leader: cohort.leader? }));
+            .filter_map(|cohort| Some(Term { epoch: cohort.epoch, leader: cohort.leader? }));
         let none = || sdk::Error::Unavailable(format!("no node knows who leads {which}"));
-        Ok(reigns.max().ok_or_else(none)?)
+        Ok(terms.max().ok_or_else(none)?)
     }
 
     /// Waits until every node serves, and every replica of a cohort has caught up.

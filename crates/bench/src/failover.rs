@@ -148,12 +148,12 @@ async fn one(
     let point = Point { clients: arguments.clients, offer };
     let mut writing = Running::begin(side, point).await?;
     sleep(Duration::from_secs_f64(arguments.warmup) + wait).await;
-    let reign = cluster.reign(Which::Table(TABLE)).await?;
-    let watch = Watch::begin(&cluster.others(reign.leader), reign).await?;
+    let term = cluster.term(Which::Table(TABLE)).await?;
+    let watch = Watch::begin(&cluster.others(term.leader), term).await?;
     writing.start();
     // Let some writes complete, so that the gap has a beginning.
     sleep(LEAD).await;
-    let struck = cluster.strike(reign.leader, arguments.signal)?;
+    let struck = cluster.strike(term.leader, arguments.signal)?;
     sleep(Duration::from_secs_f64(arguments.seconds)).await;
     let (counted, _) = writing.stop();
     let marks = watch.stop();

@@ -121,9 +121,9 @@ impl Node {
 
     /// The lead is lost: results of running evaluations are of an earlier epoch.
     pub(crate) fn forget_evaluations(&mut self, cohort: CohortId) {
-        let is_of_reign =
+        let is_of_term =
             |evaluation: &UnderWay| evaluation.cohort == cohort && matches!(evaluation.grounds, Grounds::Lead { .. });
-        let ended = self.evaluations.under_way.extract_if(.., |_, evaluation| is_of_reign(evaluation));
+        let ended = self.evaluations.under_way.extract_if(.., |_, evaluation| is_of_term(evaluation));
         for (_, evaluation) in ended.collect::<Vec<_>>() {
             self.pendings.place(evaluation.pending, RequestState::Waiting);
         }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use base::canary::{Bug, planted};
 use base::{CohortId, Monotonic, NodeId, Now};
-use replication::{Durable, ManifestId, Rest};
+use replication::{Durable, ManifestId, Quiescence};
 
 use crate::message::{Beaten, Heard, List, ListId, Message};
 use crate::node::{AT_ONCE, Node};
@@ -46,7 +46,7 @@ pub(crate) struct HeartbeatBatches {
 #[derive(Debug, Default)]
 struct Told {
     /// The cohorts that this node leads and that are idle on the peer.
-    resting: BTreeMap<CohortId, Rest>,
+    resting: BTreeMap<CohortId, Quiescence>,
     has_changed: bool,
     /// Ordered by age, newest last.
     lists: VecDeque<(ListId, List)>,
@@ -60,7 +60,7 @@ struct Told {
 
 impl Told {
     /// Records whether a cohort is idle on the peer.
-    fn note(&mut self, cohort: CohortId, rest: Option<Rest>, now: Monotonic) {
+    fn note(&mut self, cohort: CohortId, rest: Option<Quiescence>, now: Monotonic) {
         if self.resting.is_empty() {
             self.answered = now;
         }
@@ -117,7 +117,7 @@ impl Node {
     pub(crate) fn note_rest(&mut self, id: CohortId, now: Now) {
         let cohort = self.replicas.get(&id).map(|replica| &replica.cohort);
         for peer in self.cluster.peers.keys() {
-            let rest = cohort.and_then(|cohort| cohort.rest_with(*peer));
+            let rest = cohort.and_then(|cohort| cohort.quiescence_with(*peer));
             if rest.is_some() || self.beats.peers.contains_key(peer) {
                 self.beats.peers.entry(*peer).or_default().note(id, rest, now.monotonic);
             }

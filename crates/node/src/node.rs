@@ -211,7 +211,7 @@ impl Node {
             Output::ReadLog { peer, from } => self.begin_log_read(id, peer, from),
             Output::SendState { peer } => self.begin_transfer(id, peer, now),
             Output::Installed(lsn) => self.installed(id, lsn),
-            Output::ViewChecked => self.pendings.wake(),
+            Output::ReadIndexConfirmed => self.pendings.wake(),
             Output::Cut(_) => self.counters.truncations += 1,
             Output::LeadLost => self.lead_lost(id),
         }

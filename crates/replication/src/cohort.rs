@@ -9,18 +9,18 @@ use base::{
 };
 
 use crate::config::Config;
-use crate::early::Early;
+use crate::data_loss::Grants;
 use crate::leader::{Answered, Leader};
 use crate::lease::{Vote, grace};
 use crate::log::MemoryLog;
-use crate::loss::Grants;
 use crate::main_memory::MainMemory;
 use crate::membership::Memberships;
 use crate::message::Message;
 use crate::outbox::{Durable, ManifestId, Outbox, Output, WriteId};
+use crate::read_index::ReadIndexChecks;
+use crate::reorder_buffer::ReorderBuffer;
 use crate::replay::Replayed;
 use crate::staleness::Staleness;
-use crate::view::Views;
 
 /// The state from which a replica starts.
 #[derive(Clone, Debug, Default)]
@@ -73,7 +73,7 @@ pub struct Cohort {
     /// The epoch of the leader to which `matched` and `leader_committed` refer.
     pub(crate) following: Epoch,
     /// As a follower: the reorder buffer for that leader's proposals.
-    pub(crate) early: Early,
+    pub(crate) reorder_buffer: ReorderBuffer,
     /// As a follower: that leader's commit point.
     pub(crate) leader_committed: Sequence,
     pub(crate) vote: Option<Vote>,
@@ -87,7 +87,7 @@ pub struct Cohort {
     /// The last commit point written to the log.
     pub(crate) committed_logged: Sequence,
     pub(crate) staleness: Staleness,
-    pub(crate) views: Views,
+    pub(crate) views: ReadIndexChecks,
     pub(crate) memory: MainMemory,
     pub(crate) random: SplitMix64,
 }
@@ -177,7 +177,7 @@ impl Cohort {
             applied: checkpoint.sequence,
             matched: Sequence(0),
             following: Epoch(0),
-            early: Early::default(),
+            reorder_buffer: ReorderBuffer::default(),
             leader_committed: Sequence(0),
             vote: None,
             voteless_until,
@@ -186,7 +186,7 @@ impl Cohort {
             installing: None,
             committed_logged: committed,
             staleness: Staleness::default(),
-            views: Views::default(),
+            views: ReadIndexChecks::default(),
             memory: MainMemory { forgetful, ..MainMemory::default() },
             random,
             config,

@@ -75,9 +75,9 @@ pub struct Limits {
     /// Bytes of entries in flight to one follower (flow control). At the limit the leader waits for acknowledgements.
     pub window_bytes: usize,
     /// Bytes in a follower's reorder buffer. Entries beyond the limit are dropped and retransmitted.
-    pub early_bytes: usize,
+    pub reorder_bytes: usize,
     /// Bytes of committed entries above which followers, which hold them in memory, receive the commit point at once.
-    pub untold_bytes: usize,
+    pub unannounced_bytes: usize,
     /// Bytes of proposed, uncommitted entries above which the leader rejects proposals as overloaded.
     pub uncommitted_bytes: usize,
 }
@@ -89,8 +89,8 @@ impl Default for Limits {
             propose_bytes: 1 << 20,
             chain_bytes: 0,
             window_bytes: 16 << 20,
-            early_bytes: 4 << 20,
-            untold_bytes: 4 << 20,
+            reorder_bytes: 4 << 20,
+            unannounced_bytes: 4 << 20,
             uncommitted_bytes: 64 << 20,
         }
     }

@@ -9,7 +9,7 @@ use base::canary::{Bug, planted};
 use base::{Epoch, Lsn, Member, NodeId, Now, Promise};
 
 use crate::cohort::{Cohort, Role};
-use crate::loss::{Grants, Worth};
+use crate::data_loss::{Grants, Worth};
 use crate::message::Message;
 use crate::outbox::{Durable, ManifestId, Outbox};
 

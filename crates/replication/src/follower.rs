@@ -86,7 +86,7 @@ impl Cohort {
             self.following = epoch;
             self.leader_committed = Sequence(0);
             if !planted(Bug::EarlyOutlivesReign) {
-                self.early.clear();
+                self.reorder_buffer.clear();
             }
             self.begin_matching();
             self.forget_unresolved(out);
@@ -125,14 +125,14 @@ impl Cohort {
             if previous.sequence <= self.committed {
                 return self.stand_apart();
             }
-            self.early.hold(previous, entries, self.config.limits.early_bytes);
+            self.reorder_buffer.hold(previous, entries, self.config.limits.reorder_bytes);
             return Reply::Missing(self.gap_before(previous.sequence));
         }
         if self.contradicts(&entries) {
             return self.stand_apart();
         }
         self.take_in(previous, entries, out);
-        while let Some((previous, entries)) = self.early.take_next(self.matched) {
+        while let Some((previous, entries)) = self.reorder_buffer.take_next(self.matched) {
             if self.contradicts(&entries) {
                 return self.stand_apart();
             }
@@ -195,7 +195,7 @@ impl Cohort {
     /// The log may hold a conflicting entry at that place even if `sequence` is past its end, so the search for the
     /// last match starts there, and the gap is never empty.
     fn gap_before(&self, sequence: Sequence) -> Gap {
-        let through = self.early.first_lacking(self.matched).map_or(sequence, |first| first.min(sequence));
+        let through = self.reorder_buffer.first_lacking(self.matched).map_or(sequence, |first| first.min(sequence));
         let after = self.conflict_hint(through).max(self.matched);
         debug_assert!(after < through, "nothing would be sent");
         Gap { after, through }

@@ -18,7 +18,7 @@ impl Cohort {
         assert!(self.log.base().sequence <= self.applied.max(self.committed), "only committed entries are forgotten");
         assert!(self.matched <= last, "only entries that are held are matched");
         self.chain();
-        self.early.invariants(self.config.limits.early_bytes);
+        self.reorder_buffer.invariants(self.config.limits.reorder_bytes);
         assert!(self.memberships.are_steps(), "a membership differs from the one before by one voter at most");
         if let Role::Leader(leader) = &self.role {
             assert_eq!(self.promised.epoch, leader.epoch, "a leader has promised itself its epoch, and none since");

@@ -34,7 +34,7 @@ pub(crate) struct Leader {
     /// When to send the commit point to followers that do not know it; `NEVER` if all do.
     pub(crate) tell_at: Monotonic,
     /// Bytes of entries committed since all followers received the commit point.
-    untold_bytes: usize,
+    unannounced_bytes: usize,
     /// When the epoch began; a leader without a majority of replies resigns.
     since: Monotonic,
     /// Bytes of uncommitted entries, including re-proposed ones.
@@ -53,25 +53,25 @@ pub(crate) struct Peer {
     pub(crate) matched: Sequence,
     pub(crate) committed: Sequence,
     /// The last commit point sent to it, repeated in messages until a newer one is due.
-    told: Sequence,
+    commit_sent: Sequence,
     /// The latest reading of its clock before which everything committed is covered by that commit point.
-    told_as_of: Option<Monotonic>,
+    commit_sent_as_of: Option<Monotonic>,
     pub(crate) doubtful: bool,
     /// Whether it has voted in this epoch, and the send time of the newest answered message.
     pub(crate) voted: bool,
     pub(crate) vote_sent: Monotonic,
     /// Clock reading of its newest reply.
-    pub(crate) heard: Option<Monotonic>,
+    pub(crate) last_peer_clock: Option<Monotonic>,
     pub(crate) catch_up: CatchUp,
     /// The entry that its state includes, if the log on disk has to show whether it is in this leader's log.
     stands_at: Option<Lsn>,
     /// It receives heartbeats of this cohort even at rest.
-    pub(crate) is_roused: bool,
+    pub(crate) needs_heartbeat: bool,
     /// When the last probe was sent.
     probed_at: Monotonic,
     /// Highest sequence retransmitted, and when.
-    again: Sequence,
-    again_at: Monotonic,
+    retransmitted_through: Sequence,
+    retransmitted_at: Monotonic,
     /// Proposals sent and not yet acknowledged.
     in_flight: VecDeque<InFlight>,
 }
@@ -125,18 +125,18 @@ impl Peer {
             last_sent: Lsn::ZERO,
             matched: Sequence(0),
             committed: Sequence(0),
-            told: committed,
-            told_as_of: None,
+            commit_sent: committed,
+            commit_sent_as_of: None,
             doubtful: false,
             voted: false,
             vote_sent: Monotonic(0),
-            heard: None,
+            last_peer_clock: None,
             catch_up: CatchUp::Probe { waiting: false },
             stands_at: None,
-            is_roused: false,
+            needs_heartbeat: false,
             probed_at: Monotonic(0),
-            again: Sequence(0),
-            again_at: Monotonic(0),
+            retransmitted_through: Sequence(0),
+            retransmitted_at: Monotonic(0),
             in_flight: VecDeque::new(),
         }
     }
@@ -145,18 +145,18 @@ impl Peer {
     /// commit point was current, however often it is repeated.
     fn tell(&mut self, committed: Sequence, may_tell_ages: bool, timing: &Timing) -> (Sequence, Option<Monotonic>) {
         if timing.piggyback_commits {
-            self.told = committed;
+            self.commit_sent = committed;
         }
-        let is_current = self.told == committed || planted(Bug::AgeOfOldCommit);
+        let is_current = self.commit_sent == committed || planted(Bug::AgeOfOldCommit);
         if is_current && may_tell_ages {
-            self.told_as_of = self.told_as_of.max(self.heard);
+            self.commit_sent_as_of = self.commit_sent_as_of.max(self.last_peer_clock);
         }
-        (self.told, self.told_as_of)
+        (self.commit_sent, self.commit_sent_as_of)
     }
 
     /// Whether it neither knows nor was sent this commit point.
-    fn is_untold(&self, committed: Sequence) -> bool {
-        self.told.max(self.committed) < committed
+    fn is_unannounced(&self, committed: Sequence) -> bool {
+        self.commit_sent.max(self.committed) < committed
     }
 
     /// Whether its vote is still valid.
@@ -231,7 +231,7 @@ impl Peer {
         let first = gap.after.max(self.matched).next();
         match self.catch_up {
             CatchUp::Stream if sent >= self.probed_at => {
-                let known = if sent <= self.again_at { self.again.next() } else { first };
+                let known = if sent <= self.retransmitted_at { self.retransmitted_through.next() } else { first };
                 return first.max(known)..gap.through.min(self.before_handed_on(sent)).next();
             }
             CatchUp::Probe { .. } if first < self.next => self.probe_from(first),
@@ -272,9 +272,9 @@ impl Leader {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.matched = Sequence(0);
             peer.committed = Sequence(0);
-            peer.told = committed;
+            peer.commit_sent = committed;
             // Its clock may have restarted with its machine.
-            (peer.heard, peer.told_as_of) = (None, None);
+            (peer.last_peer_clock, peer.commit_sent_as_of) = (None, None);
             peer.probe_from(peer.next);
         }
     }
@@ -285,8 +285,8 @@ impl Leader {
         self.since = Monotonic(0);
         for peer in self.peers.values_mut() {
             peer.probed_at = Monotonic(0);
-            peer.again_at = Monotonic(0);
-            (peer.heard, peer.told_as_of) = (None, None);
+            peer.retransmitted_at = Monotonic(0);
+            (peer.last_peer_clock, peer.commit_sent_as_of) = (None, None);
         }
     }
 
@@ -302,22 +302,22 @@ impl Leader {
 
     /// Discards send state and matches below the commit point, which do not affect decisions.
     pub(crate) fn forget_sent(&mut self, committed: Sequence) {
-        self.untold_bytes = 0;
+        self.unannounced_bytes = 0;
         for peer in self.peers.values_mut() {
             if peer.matched <= committed {
                 peer.matched = Sequence(0);
             }
             peer.probe_from(peer.matched.next());
-            peer.again = Sequence(0);
+            peer.retransmitted_through = Sequence(0);
             peer.last_sent = Lsn::ZERO;
-            (peer.told, peer.told_as_of) = (Sequence(0), None);
-            peer.is_roused = false;
+            (peer.commit_sent, peer.commit_sent_as_of) = (Sequence(0), None);
+            peer.needs_heartbeat = false;
         }
     }
 
     pub(crate) fn applied(&mut self, entry: &Entry) {
         self.uncommitted_bytes = self.uncommitted_bytes.saturating_sub(entry.size());
-        self.untold_bytes += entry.size();
+        self.unannounced_bytes += entry.size();
     }
 
     /// The most advanced follower, for a leadership transfer.
@@ -344,7 +344,7 @@ impl Cohort {
             peers: BTreeMap::new(),
             heartbeat_at: now.monotonic + self.config.timing.heartbeat,
             tell_at: Monotonic::NEVER,
-            untold_bytes: 0,
+            unannounced_bytes: 0,
             since: now.monotonic,
             uncommitted_bytes: unresolved.map(Entry::size).sum(),
         });
@@ -444,7 +444,7 @@ impl Cohort {
             return;
         }
         leader.heartbeat_at = now.monotonic + self.config.timing.heartbeat;
-        let nodes: Vec<NodeId> = self.peers().filter(|node| self.rest_with(*node).is_none()).collect();
+        let nodes: Vec<NodeId> = self.peers().filter(|node| self.quiescence_with(*node).is_none()).collect();
         for node in nodes {
             self.send_heartbeat(node, now, out);
         }
@@ -453,21 +453,21 @@ impl Cohort {
     /// Sends the commit point to followers that do not know it, if it is due. Followers that are still catching up
     /// receive it with their next entries.
     pub(crate) fn tell_commits(&mut self, now: Now, out: &mut Outbox) {
-        let (committed, limit) = (self.committed, self.config.limits.untold_bytes);
+        let (committed, limit) = (self.committed, self.config.limits.unannounced_bytes);
         let Role::Leader(leader) = &mut self.role else { return };
-        let untold = || leader.peers.iter().filter(|(_, peer)| peer.is_untold(committed));
-        if untold().next().is_none() {
-            (leader.tell_at, leader.untold_bytes) = (Monotonic::NEVER, 0);
+        let unannounced = || leader.peers.iter().filter(|(_, peer)| peer.is_unannounced(committed));
+        if unannounced().next().is_none() {
+            (leader.tell_at, leader.unannounced_bytes) = (Monotonic::NEVER, 0);
             return;
         }
         leader.tell_at = leader.tell_at.min(now.monotonic + self.config.timing.commit_period);
-        if leader.tell_at > now.monotonic && leader.untold_bytes <= limit {
+        if leader.tell_at > now.monotonic && leader.unannounced_bytes <= limit {
             return;
         }
-        let close = untold().filter(|(_, peer)| peer.catch_up == CatchUp::Stream);
+        let close = unannounced().filter(|(_, peer)| peer.catch_up == CatchUp::Stream);
         let close: Vec<NodeId> = close.map(|(node, _)| *node).collect();
-        (leader.tell_at, leader.untold_bytes) = (Monotonic::NEVER, 0);
-        leader.peers.values_mut().for_each(|peer| peer.told = committed);
+        (leader.tell_at, leader.unannounced_bytes) = (Monotonic::NEVER, 0);
+        leader.peers.values_mut().for_each(|peer| peer.commit_sent = committed);
         for node in close {
             self.send_heartbeat(node, now, out);
         }
@@ -574,7 +574,7 @@ impl Cohort {
             let mut entries = self.log.slice(first, limit);
             entries.retain(|entry| entry.lsn.sequence < lacking.end);
             let Some(last) = entries.last().map(|entry| entry.lsn.sequence) else { return };
-            (peer.again, peer.again_at) = (peer.again.max(last), now.monotonic);
+            (peer.retransmitted_through, peer.retransmitted_at) = (peer.retransmitted_through.max(last), now.monotonic);
             self.send_proposal(node, previous, entries, now, out);
             first = last.next();
         }
@@ -590,9 +590,9 @@ impl Cohort {
         let Some(peer) = leader.peers.get_mut(&from.node).filter(|peer| peer.member == from) else { return };
         if answer.voted {
             peer.vote_given(answer.sent);
-            peer.is_roused = false;
+            peer.needs_heartbeat = false;
         }
-        peer.heard = peer.heard.max(Some(answer.at));
+        peer.last_peer_clock = peer.last_peer_clock.max(Some(answer.at));
         peer.committed = peer.committed.max(answer.committed);
         peer.doubtful = answer.doubtful;
         match answer.reply {

@@ -3,9 +3,9 @@
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Entry, Epoch, Lsn, Membership, Monotonic, NodeId, Sequence};
 
-use crate::view::Stamp;
+use crate::read_index::Stamp;
 
-use crate::loss::Worth;
+use crate::data_loss::Worth;
 
 /// A message between two replicas of one cohort.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

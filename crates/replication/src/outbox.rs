@@ -60,7 +60,7 @@ pub enum Output {
         peer: NodeId,
     },
     /// A view check has completed; check the waiting reads.
-    ViewChecked,
+    ReadIndexConfirmed,
     /// This replica's entries from this sequence on were truncated in favour of a leader's.
     Cut(Sequence),
     /// A received snapshot is installed: entries to apply continue after this LSN.

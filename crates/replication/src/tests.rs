@@ -396,7 +396,7 @@ fn only_what_a_follower_lacks_is_sent_again() {
 
 #[test]
 fn what_finds_no_room_with_a_follower_is_sent_again() {
-    let (mut scene, _) = with_two_lost(Limits { early_bytes: 0, ..Limits::default() });
+    let (mut scene, _) = with_two_lost(Limits { reorder_bytes: 0, ..Limits::default() });
     for _ in 0..3 {
         scene.deliver_all();
         scene.heartbeat(0);
@@ -486,12 +486,12 @@ fn commits_are_told_once_a_period_if_nothing_else_may_tell_them() {
     scene.deliver_all();
     assert_eq!(committed(&scene), [3, 3, 3]);
     let leader = &scene.replicas[0].0;
-    assert!([1, 2].iter().all(|peer| leader.rest_with(node(*peer)).is_some()), "there is nothing more to tell");
+    assert!([1, 2].iter().all(|peer| leader.quiescence_with(node(*peer)).is_some()), "there is nothing more to tell");
 }
 
 #[test]
 fn much_that_is_committed_is_told_before_the_period_ends() {
-    let mut scene = with_an_untold_commit(Limits { untold_bytes: 1, ..Limits::default() });
+    let mut scene = with_an_untold_commit(Limits { unannounced_bytes: 1, ..Limits::default() });
     scene.at(0, |cohort, now, out| cohort.settle(now, out));
     scene.deliver_all();
     assert_eq!(committed(&scene), [2, 2, 2]);

@@ -140,7 +140,7 @@ impl Snapshot {
             sessions_expired,
             splits,
         } = *counters;
-        self.counter("loggos_takeovers_total", "Elections won: reigns begun on this node.", takeovers)?;
+        self.counter("loggos_takeovers_total", "Elections won by this node.", takeovers)?;
         let changed = "Members of cohorts that came, went or were given a vote by leaders on this node.";
         self.counter("loggos_members_changed_total", changed, members_changed)?;
         self.counter("loggos_replicas_left_total", "Replicas that left this node.", replicas_left)?;

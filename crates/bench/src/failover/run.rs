@@ -194,7 +194,7 @@ pub(crate) fn strips(runs: &[Run]) -> Vec<Strip> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Reign;
+    use crate::cluster::Term;
 
     struct Clock(Instant);
 
@@ -205,7 +205,7 @@ mod tests {
 
         fn marks(&self, stood: u64, elected: u64, open: u64) -> Marks {
             let [stood, elected, open] = [stood, elected, open].map(|seen| Some(self.at(seen)));
-            Marks { stood, elected, open, leader: Some(3), ..Marks::new(Reign { epoch: 4, leader: 1 }) }
+            Marks { stood, elected, open, leader: Some(3), ..Marks::new(Term { epoch: 4, leader: 1 }) }
         }
     }
 
@@ -229,7 +229,7 @@ mod tests {
         let gap = Gap { began: clock.at(500), ended: clock.at(1_500), is_open: true };
         let run = Run::of(&gap, &clock.marks(440, 450, 460));
         assert_eq!((run.detect_us, run.take_over_us, run.gap_is_open), (None, None, true));
-        let nobody = Run::of(&gap, &Marks::new(Reign { epoch: 4, leader: 1 }));
+        let nobody = Run::of(&gap, &Marks::new(Term { epoch: 4, leader: 1 }));
         assert_eq!((nobody.detect_us, nobody.leader), (None, None));
     }
 

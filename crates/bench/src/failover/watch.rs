@@ -9,7 +9,7 @@ use terminal::Stop;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::super::cluster::Reign;
+use super::super::cluster::Term;
 use super::super::target::TABLE;
 
 /// Delay between a response and the next query to the same node.
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// The observed times of an election's stages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Marks {
-    pub(crate) before: Reign,
+    pub(crate) before: Term,
     /// A survivor had promised a newer epoch.
     pub(crate) stood: Option<Instant>,
     /// A survivor was leader.
@@ -32,7 +32,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    pub(crate) fn new(before: Reign) -> Self {
+    pub(crate) fn new(before: Term) -> Self {
         Self { before, stood: None, elected: None, leader: None, open: None }
     }
 
@@ -65,7 +65,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Connects to the nodes at these endpoints and starts to poll them.
-    pub(crate) async fn begin(endpoints: &[String], before: Reign) -> Result<Self, Stop> {
+    pub(crate) async fn begin(endpoints: &[String], before: Term) -> Result<Self, Stop> {
         let marks = Rc::new(RefCell::new(Marks::new(before)));
         let mut questions = JoinSet::new();
         for endpoint in endpoints {
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn each_step_of_an_election_is_noted_once() {
-        let mut marks = Marks::new(Reign { epoch: 4, leader: 1 });
+        let mut marks = Marks::new(Term { epoch: 4, leader: 1 });
         let now = Instant::now();
         let at = |milliseconds| now + Duration::from_millis(milliseconds);
         marks.see(at(0), &status(2, 4, Some(1), 4));

@@ -243,7 +243,7 @@ impl<'a> Bench<'a> {
         shape: Shape,
         leader: Leader,
     ) -> Result<Self, Stop> {
-        let leads = cluster.reign(Which::Catalog).await?.leader;
+        let leads = cluster.term(Which::Catalog).await?.leader;
         let nodes = cluster.nodes();
         let wanted = nodes.iter().find(|node| (**node == leads) == (leader == Leader::Same)).copied().unwrap_or(leads);
         let creator = Client::connect(cluster.endpoints_from(wanted))?;
@@ -306,7 +306,7 @@ impl<'a> Bench<'a> {
     async fn arrange(&self) -> Result<Placed, Stop> {
         for _ in 0..TRIES {
             let placed = self.whole().await?;
-            let leads = self.cluster.reign(Which::Catalog).await?.leader;
+            let leads = self.cluster.term(Which::Catalog).await?.leader;
             let is_same = leads == placed.sequencer;
             if placed.sequencer_has_unit() && is_same == (self.leader == Leader::Same) {
                 return Ok(placed);

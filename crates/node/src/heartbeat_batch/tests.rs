@@ -91,8 +91,8 @@ fn nothing_is_vouched_for_that_is_not_as_the_list_says() {
         })
         .expect("somebody leads something");
     let bench = &mut cluster.nodes[2];
-    let earlier = Rest { epoch: Epoch(rest.epoch.0 - 1), ..rest };
-    let shorter = Rest { last: base::Lsn { sequence: rest.last.sequence.previous(), ..rest.last }, ..rest };
+    let earlier = Quiescence { epoch: Epoch(rest.epoch.0 - 1), ..rest };
+    let shorter = Quiescence { last: base::Lsn { sequence: rest.last.sequence.previous(), ..rest.last }, ..rest };
     for (list, rest) in [(900, earlier), (901, shorter)] {
         let cohorts: List = [(id, rest)].into();
         let message = Message::Beat { list: ListId(list), cohorts: Some(cohorts), sent: Monotonic(1), heard: None };

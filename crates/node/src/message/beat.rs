@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Epoch, Monotonic};
-use replication::Rest;
+use replication::Quiescence;
 
 /// Minimum size of an encoded idle cohort in bytes: its number, an epoch and an LSN.
 const REST_BYTES: usize = 28;
@@ -14,7 +14,7 @@ const REST_BYTES: usize = 28;
 pub struct ListId(pub u64);
 
 /// Idle cohorts, in the order of their numbers.
-pub type List = Arc<[(CohortId, Rest)]>;
+pub type List = Arc<[(CohortId, Quiescence)]>;
 
 /// The sender's knowledge at the time of the last reply for the same list (guarantee 15).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ pub(super) fn decode_list(input: &mut Reader) -> Result<Option<List>, DecodeErro
     }
     let count = input.count(REST_BYTES)?;
     let list = (0..count)
-        .map(|_| Ok((CohortId(input.u32()?), Rest { epoch: Epoch(input.u64()?), last: input.lsn()? })))
+        .map(|_| Ok((CohortId(input.u32()?), Quiescence { epoch: Epoch(input.u64()?), last: input.lsn()? })))
         .collect::<Result<List, DecodeError>>()?;
     Ok(Some(list))
 }

@@ -117,7 +117,7 @@ fn samples() -> Vec<Message> {
     ];
     let spoken = [propose, relay, lacking];
     let mut samples: Vec<Message> = spoken.map(|message| Message::Cohort { cohort, message }).into();
-    let rest = replication::Rest { epoch: Epoch(3), last: Lsn::new(2, 9) };
+    let rest = replication::Quiescence { epoch: Epoch(3), last: Lsn::new(2, 9) };
     let (list, sent) = (ListId(6), Monotonic(12));
     samples.push(Message::Beat { list, cohorts: None, sent, heard: None });
     let heard = Some(super::Heard { at: Monotonic(7), except: vec![cohort] });

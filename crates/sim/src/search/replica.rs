@@ -8,8 +8,8 @@ use base::{
     Promise, SharedMembership, Timestamp,
 };
 use replication::{
-    Cohort, Config, Durable, Limits, ManifestId, Message, Outbox, Output, Replay, Reply, Rest, Start, Timing, WriteId,
-    renamed_promise,
+    Cohort, Config, Durable, Limits, ManifestId, Message, Outbox, Output, Quiescence, Replay, Reply, Start, Timing,
+    WriteId, renamed_promise,
 };
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -89,7 +89,7 @@ fn config(node: u32) -> Config {
         timing: Timing { election_jitter: base::Duration::ZERO, ..Timing::default() },
         // One entry per proposal: a longer proposal is equivalent to several in sequence. No reorder buffer: a buffered
         // proposal is equivalent to one delivered again in order.
-        limits: Limits { propose_bytes: 1, early_bytes: 0, ..Limits::default() },
+        limits: Limits { propose_bytes: 1, reorder_bytes: 0, ..Limits::default() },
         seed: 0,
         origin: Lsn::ZERO,
         durability: Durability::Forced,
@@ -151,7 +151,7 @@ impl Replica {
     /// When it is not equivalent.
     pub(super) fn compare_with_vouching(&self, from: Member, message: &Message, now: Now) {
         let Message::Propose { epoch, sent, .. } = *message else { return };
-        let rest = Rest { epoch, last: self.cohort.last() };
+        let rest = Quiescence { epoch, last: self.cohort.last() };
         if !self.cohort.agrees(from, rest, now) && !planted(Bug::BeatVouchedBlindly) {
             return;
         }
@@ -196,7 +196,7 @@ impl Replica {
                 | Output::SendState { .. }
                 | Output::Installed(_)
                 | Output::Cut(_)
-                | Output::ViewChecked
+                | Output::ReadIndexConfirmed
                 | Output::LeadLost => {}
             }
         }

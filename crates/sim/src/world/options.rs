@@ -60,7 +60,7 @@ pub struct Options {
     /// Bytes of entries per proposal; a small limit sends every entry alone.
     pub propose_bytes: usize,
     /// Bytes of the follower's reorder buffer; 0: out-of-order proposals are always retransmitted.
-    pub early_bytes: usize,
+    pub reorder_bytes: usize,
     /// Size above which proposals are relayed from follower to follower; 0: never.
     pub chain_bytes: usize,
     /// Maximum delay of commit notifications to followers.
@@ -223,7 +223,7 @@ impl Options {
             cache_bytes: pick(&[0, 4, 1_024]) << 10,
             memory_log_bytes: pick(&[256, 2_048, 65_536]) as usize,
             propose_bytes: pick(&[64, 64, 512, 4_096]) as usize,
-            early_bytes: 0,
+            reorder_bytes: 0,
             chain_bytes: 0,
             commit_period: Duration::ZERO,
             piggyback_commits: false,
@@ -259,7 +259,7 @@ impl Options {
         options.replicas = u32::try_from(replicas).unwrap_or(0);
         options.faults.full = pick(&[0, 0, 1, 3]);
         let mut splits = u32::try_from(pick(&[0, 2, 6])).unwrap_or(0);
-        options.early_bytes = pick(&[0, 512, 65_536, 65_536]) as usize;
+        options.reorder_bytes = pick(&[0, 512, 65_536, 65_536]) as usize;
         options.commit_period = Duration::from_millis(pick(&[1, 20, 100, 1_000]));
         options.piggyback_commits = pick(&[0, 1, 1]) == 1;
         options.chain_bytes = pick(&[0, 0, 1, 300]) as usize;

@@ -3,7 +3,7 @@
 //!
 //! A follower is *at rest* with its leader if it holds all of the leader's log on disk and knows that it is committed.
 //! A heartbeat to it then depends only on the epoch and the last LSN, and its reply is one lease vote without other
-//! information. The leader checks this with [`Cohort::rest_with`] and sends such a follower no messages of its own.
+//! information. The leader checks this with [`Cohort::quiescence_with`] and sends such a follower no messages of its own.
 //! [`Cohort::vouch`] replaces the receipt of the heartbeat, and [`Cohort::vouched`] that of its reply.
 //!
 //! **Invariant:** unless `vouch` refuses, it has exactly the effect of the heartbeat, and the reply to the heartbeat
@@ -18,7 +18,7 @@ use crate::outbox::ManifestId;
 
 /// The content of a heartbeat to a follower at rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Rest {
+pub struct Quiescence {
     /// The leader's epoch.
     pub epoch: Epoch,
     /// The last entry of the leader's log, which is committed.
@@ -28,12 +28,12 @@ pub struct Rest {
 impl Cohort {
     /// The content of a heartbeat to that follower, if it is at rest; then this cohort sends it no heartbeats itself.
     #[must_use]
-    pub fn rest_with(&self, peer: NodeId) -> Option<Rest> {
+    pub fn quiescence_with(&self, peer: NodeId) -> Option<Quiescence> {
         let Role::Leader(leader) = &self.role else { return None };
         let (last, peer) = (self.log.last(), leader.peers.get(&peer)?);
         let has_all = peer.matched == last.sequence && peer.committed == last.sequence;
-        let is_quiet = peer.catch_up == CatchUp::Stream && !peer.is_roused && peer.voted && !peer.doubtful;
-        (self.has_nothing_open(leader) && has_all && is_quiet).then_some(Rest { epoch: leader.epoch, last })
+        let is_quiet = peer.catch_up == CatchUp::Stream && !peer.needs_heartbeat && peer.voted && !peer.doubtful;
+        (self.has_nothing_open(leader) && has_all && is_quiet).then_some(Quiescence { epoch: leader.epoch, last })
     }
 
     /// Whether every entry of this log is forced here, committed and applied.
@@ -44,7 +44,7 @@ impl Cohort {
 
     /// Whether every follower is at rest, so that no timer is needed.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.peers().all(|peer| self.rest_with(peer).is_some())
+        self.peers().all(|peer| self.quiescence_with(peer).is_some())
     }
 
     /// Called before a proposal is sent. Followers at rest learn of its commit with the next heartbeat, so an overdue
@@ -64,7 +64,7 @@ impl Cohort {
     pub fn rouse(&mut self, peer: NodeId, now: Now) {
         let Role::Leader(leader) = &mut self.role else { return };
         if let Some(peer) = leader.peers.get_mut(&peer) {
-            peer.is_roused = true;
+            peer.needs_heartbeat = true;
             leader.heartbeat_at = leader.heartbeat_at.min(now.monotonic);
         }
     }
@@ -73,7 +73,13 @@ impl Cohort {
     /// forced. `heard` is a reading of this replica's clock at which the leader held every committed entry, if known.
     /// Returns `None` and does nothing if the reply would carry more than the vote: the leader must then send a message
     /// of its own.
-    pub fn vouch(&mut self, leader: Member, rest: Rest, heard: Option<Monotonic>, now: Now) -> Option<ManifestId> {
+    pub fn vouch(
+        &mut self,
+        leader: Member,
+        rest: Quiescence,
+        heard: Option<Monotonic>,
+        now: Now,
+    ) -> Option<ManifestId> {
         let agrees = self.agrees(leader, rest, now);
         if !agrees && !planted(Bug::BeatVouchedBlindly) {
             return None;
@@ -87,7 +93,7 @@ impl Cohort {
 
     /// Whether this replica's state matches the leader's heartbeat, and it can vote.
     #[must_use]
-    pub fn agrees(&self, leader: Member, rest: Rest, now: Now) -> bool {
+    pub fn agrees(&self, leader: Member, rest: Quiescence, now: Now) -> bool {
         let last = rest.last.sequence;
         let follows = matches!(self.role, Role::Follower { leader: Some(node), .. } if node == leader.node);
         let promised = Promise { epoch: rest.epoch, candidate: Some(leader) };
@@ -101,14 +107,20 @@ impl Cohort {
     /// Handles the reply to a batched heartbeat sent at `sent`, when the follower's clock showed `at`. Returns whether
     /// everything committed by any leader before is committed here, and nothing beyond the heartbeat's last entry
     /// (guarantee 15).
-    pub fn vouched(&mut self, peer: NodeId, rest: Rest, (sent, at): (Monotonic, Monotonic), now: Monotonic) -> bool {
+    pub fn vouched(
+        &mut self,
+        peer: NodeId,
+        rest: Quiescence,
+        (sent, at): (Monotonic, Monotonic),
+        now: Monotonic,
+    ) -> bool {
         let Role::Leader(leader) = &mut self.role else { return false };
         if leader.epoch != rest.epoch {
             return false;
         }
         if let Some(peer) = leader.peers.get_mut(&peer) {
             peer.vote_given(sent);
-            peer.heard = peer.heard.max(Some(at));
+            peer.last_peer_clock = peer.last_peer_clock.max(Some(at));
         }
         self.committed == rest.last.sequence && self.may_tell_ages(now)
     }

@@ -13,13 +13,13 @@ use base::{Entry, Lsn, Sequence};
 ///
 /// Invariant: `bytes` is the size of all entries in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Early {
+pub(crate) struct ReorderBuffer {
     /// Keyed by the sequence of the predecessor.
     proposals: BTreeMap<Sequence, (Lsn, Vec<Entry>)>,
     bytes: usize,
 }
 
-impl Early {
+impl ReorderBuffer {
     /// Buffers entries that follow `previous`. Above `limit` bytes it drops the proposals with the highest sequences.
     pub(crate) fn hold(&mut self, previous: Lsn, entries: Vec<Entry>, limit: usize) {
         if entries.is_empty() {

@@ -49,7 +49,7 @@ pub struct Checked {
 
 /// The checks of a replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Views {
+pub(crate) struct ReadIndexChecks {
     last: CheckId,
     under_way: Option<UnderWay>,
     /// Reads wait for the check after the current one.
@@ -189,7 +189,7 @@ impl Cohort {
         let stamp = self.taken(stamp.committed);
         self.views.under_way = None;
         self.views.done = Some(Checked { check: self.views.last, epoch, stamp });
-        out.push(Output::ViewChecked);
+        out.push(Output::ReadIndexConfirmed);
         if self.views.is_wanted {
             self.begin_check(now, out);
         }
