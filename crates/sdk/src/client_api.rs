@@ -16,10 +16,10 @@ use client::Fault;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::driver::{Driver, Ended};
 use crate::endpoints::Endpoints;
 use crate::logs::Stamps;
 use crate::request::{Asked, Told};
-use crate::skin::{Ended, Skin};
 use crate::{Durability, Error, Reads, TableDescription, fault};
 
 /// Timeout of a node's status.
@@ -68,7 +68,7 @@ pub struct Page {
 /// A client of one cluster. Clones share its connections and sessions.
 #[derive(Clone, Debug)]
 pub struct Client {
-    pub(crate) skin: Arc<Skin>,
+    pub(crate) driver: Arc<Driver>,
     pub(crate) deadline: Duration,
     pub(crate) stamps: Arc<Stamps>,
 }
@@ -94,8 +94,8 @@ impl Client {
     }
 
     fn new<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>, streams: bool) -> Result<Self, Error> {
-        let skin = Skin::new(Endpoints::parse(endpoints)?, streams);
-        Ok(Self { skin, deadline: Duration::from_nanos(DEADLINE_DEFAULT.0), stamps: Arc::default() })
+        let driver = Driver::new(Endpoints::parse(endpoints)?, streams);
+        Ok(Self { driver, deadline: Duration::from_nanos(DEADLINE_DEFAULT.0), stamps: Arc::default() })
     }
 
     /// Sets the deadline of each call.
@@ -134,7 +134,7 @@ impl Client {
     /// [`Error::NotFound`] if the table does not exist.
     pub async fn drop_table(&self, table: &str) -> Result<(), Error> {
         let request = message::DropTableRequest { table: table.to_owned() };
-        let Ended { outcome, in_doubt } = self.skin.call(Asked::DropTable(request), self.deadline).await;
+        let Ended { outcome, in_doubt } = self.driver.call(Asked::DropTable(request), self.deadline).await;
         match outcome {
             // The table existed at the first attempt: that attempt, or another client, has dropped it.
             Err(Error::NotFound(_)) if in_doubt => Ok(()),
@@ -149,7 +149,7 @@ impl Client {
     /// [`Error::Exists`] if a range already begins at the key, [`Error::NotFound`] if the table does not exist.
     pub async fn split_range(&self, table: &str, key: impl Into<Bytes>) -> Result<u32, Error> {
         let request = SplitRangeRequest { table: table.to_owned(), key: key.into() };
-        let Ended { outcome, in_doubt } = self.skin.call(Asked::SplitRange(request.clone()), self.deadline).await;
+        let Ended { outcome, in_doubt } = self.driver.call(Asked::SplitRange(request.clone()), self.deadline).await;
         match outcome {
             Ok(Told::RangeSplit(answer)) => Ok(answer.cohort),
             // There was no such range at the first attempt: that attempt, or another client, has split it.
@@ -385,7 +385,7 @@ impl Client {
     /// The status of each endpoint's node, in order of endpoint.
     pub async fn status_of_each(&self) -> Vec<Result<StatusResponse, Error>> {
         let mut asking = JoinSet::new();
-        for endpoint in 0..self.skin.endpoints.count() {
+        for endpoint in 0..self.driver.endpoints.count() {
             let client = self.clone();
             asking.spawn(async move { (endpoint, client.status_of(endpoint).await.map_err(Error::Unavailable)) });
         }
@@ -408,13 +408,13 @@ impl Client {
         led.sort_by_key(|(_, cohort)| cohort.epoch);
         for (endpoint, cohort) in led {
             let range = KeyRange { start: cohort.start.clone(), end: cohort.end.clone() };
-            self.skin.leads(endpoint, table, range);
-            self.skin.prefer(endpoint);
+            self.driver.leads(endpoint, table, range);
+            self.driver.prefer(endpoint);
         }
     }
 
     async fn status_of(&self, endpoint: usize) -> Result<StatusResponse, String> {
-        let connection = self.skin.endpoints.connection(endpoint).await?;
+        let connection = self.driver.endpoints.connection(endpoint).await?;
         let mut request = tonic::Request::new(StatusRequest {});
         let time = self.deadline.min(STATUS_TIME_MAX);
         request.set_timeout(time);
@@ -422,12 +422,12 @@ impl Client {
         let told = match timeout(time, client.status(request)).await {
             Ok(answer) => {
                 let told = answer.map_err(|status| fault::of(&status));
-                self.skin.endpoints.judged(endpoint, told).map_err(Fault::reason)
+                self.driver.endpoints.judged(endpoint, told).map_err(Fault::reason)
             }
             Err(_) => Err(format!("no answer within {time:?}")),
         };
         if told.is_err() {
-            self.skin.endpoints.drop_connection(&connection).await;
+            self.driver.endpoints.drop_connection(&connection).await;
         }
         told.map(tonic::Response::into_inner)
     }
@@ -441,7 +441,7 @@ impl Client {
     }
 
     pub(crate) async fn ask(&self, asked: Asked) -> Result<Told, Error> {
-        self.skin.call(asked, self.deadline).await.outcome
+        self.driver.call(asked, self.deadline).await.outcome
     }
 }
 

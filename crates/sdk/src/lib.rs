@@ -40,13 +40,13 @@
 
 mod call;
 mod client_api;
+mod driver;
 mod endpoints;
 mod fault;
 pub mod formation;
 mod logs;
 mod reads;
 mod request;
-mod skin;
 mod stream;
 
 pub use api::admin;

@@ -9,7 +9,7 @@
 //!   that started later may already have completed above it. So after the projection was replaced, the old position is
 //!   *resolved* first: it is completed if the entry was written, and otherwise filled with junk. Only then does the
 //!   append take another position. A client that does not crash leaves no duplicate.
-//! * *Fill* (`filling.rs`). Writes junk to the head of the chain, or copies the head's entry down the chain.
+//! * *Fill* (`hole_fill.rs`). Writes junk to the head of the chain, or copies the head's entry down the chain.
 //! * *Read*. Reads from the tail of the chain: an entry there is held by the whole chain.
 //!
 //! A call ends exactly once, at its deadline at the latest. [`Error::Unknown`] means that the append may have happened,
@@ -29,10 +29,10 @@ use task::{Next, Task, View};
 mod append;
 mod contract;
 mod fetching;
-mod filling;
+mod hole_fill;
 mod positions;
+mod range_read;
 mod read;
-mod row;
 mod suspicion;
 mod task;
 #[cfg(test)]
@@ -43,8 +43,8 @@ pub use contract::{Action, Answer, Error, ReadMany, Suspect, Timing, Token, Wait
 
 use append::Append;
 use fetching::Fetching;
+use range_read::RangeRead;
 use read::Read;
-use row::Row;
 use suspicion::Suspicions;
 use task::Fill;
 use trim::{Trim, TrimOne};
@@ -103,7 +103,7 @@ enum Whose {
     /// The caller.
     Caller(Token),
     /// The range read that started the call.
-    Row(CallId),
+    Range(CallId),
     /// None: an internal call.
     Nobody,
 }
@@ -179,13 +179,13 @@ impl Client {
         self.begin(token, Task::Read(read), deadline, now);
     }
 
-    /// Reads many positions. [`Answer::Row`] contains, from the first position on, the answers that [`Client::read`]
+    /// Reads many positions. [`Answer::Range`] contains, from the first position on, the answers that [`Client::read`]
     /// would give. It may end early at an unwritten or unavailable position, or at the size limit. If the first entry
     /// exceeds the limit, the answer is [`Answer::Larger`]. At the deadline it contains the answers so far. The call
     /// fails only if the first position cannot be read.
     pub fn read_many(&mut self, token: Token, wanted: ReadMany, deadline: Monotonic, now: Monotonic) {
-        let row = Row::new(wanted, self.timing);
-        self.begin(token, Task::Row(Box::new(row)), deadline, now);
+        let row = RangeRead::new(wanted, self.timing);
+        self.begin(token, Task::Range(Box::new(row)), deadline, now);
     }
 
     /// Queries the tail: every append that has completed by now is below it. It may be lower than an earlier tail,
@@ -391,7 +391,7 @@ impl Client {
     /// calls with deadlines shorter than the reply timeout would never report a suspect.
     fn suspect_silent(&mut self, id: CallId, now: Monotonic) {
         let of_row = match self.calls.get(&id).map(|call| &call.task) {
-            Some(Task::Row(row)) => row.calls().collect(),
+            Some(Task::Range(row)) => row.calls().collect(),
             _ => Vec::new(),
         };
         let calls = of_row.into_iter().chain([id]).filter_map(|id| self.calls.get(&id));
@@ -410,7 +410,7 @@ impl Client {
     /// Ends a call at its deadline. The calls of a range read share its deadline.
     fn out_of_time(&mut self, id: CallId) {
         let Some(call) = self.calls.get(&id) else { return };
-        let of_row = if let Task::Row(row) = &call.task { row.calls().collect() } else { Vec::new() };
+        let of_row = if let Task::Range(row) = &call.task { row.calls().collect() } else { Vec::new() };
         of_row.into_iter().for_each(|id| self.out_of_time(id));
         let Some(call) = self.calls.get_mut(&id) else { return };
         let outcome = call.task.out_of_time();
@@ -482,10 +482,10 @@ impl Client {
             Next::Calls(tasks) => {
                 let deadline = call.deadline;
                 for task in tasks {
-                    if let Some(Call { task: Task::Row(row), .. }) = self.calls.get_mut(&id) {
+                    if let Some(Call { task: Task::Range(row), .. }) = self.calls.get_mut(&id) {
                         row.began(self.last_call + 1);
                     }
-                    self.start(Whose::Row(id), task, deadline, now);
+                    self.start(Whose::Range(id), task, deadline, now);
                 }
             }
             Next::Done(outcome) => self.finish(id, outcome),
@@ -523,8 +523,8 @@ impl Client {
         let Some(call) = self.end(id) else { return };
         match call.whose {
             Whose::Caller(token) => self.actions.push(Action::Done { token, outcome }),
-            Whose::Row(of) => {
-                if let Some(Call { task: Task::Row(row), .. }) = self.calls.get_mut(&of) {
+            Whose::Range(of) => {
+                if let Some(Call { task: Task::Range(row), .. }) = self.calls.get_mut(&of) {
                     row.ended(id, call.task, outcome);
                     self.going_on.insert(of);
                 }
@@ -540,7 +540,7 @@ impl Client {
             self.asks.remove(&ask);
             self.suspicions.gave_up(ask, call.task.whom());
         }
-        if let Task::Row(row) = &call.task {
+        if let Task::Range(row) = &call.task {
             row.calls().for_each(|id| {
                 self.end(id);
             });

@@ -151,9 +151,9 @@ impl Copier {
             return;
         }
         let command = match outcome {
-            Ok(Answer::Row(answers)) if answers.contains(&Answer::Lost) => return self.end(false),
+            Ok(Answer::Range(answers)) if answers.contains(&Answer::Lost) => return self.end(false),
             Err(Error::Conflict { .. }) => return self.end(false),
-            Ok(Answer::Row(answers)) => command(run, answers),
+            Ok(Answer::Range(answers)) => command(run, answers),
             _ => None,
         };
         let Some((command, count)) = command else {

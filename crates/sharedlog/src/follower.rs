@@ -52,7 +52,7 @@ pub enum Action {
     Done {
         /// The read.
         token: Token,
-        /// Its answer, [`Answer::Row`] or [`Answer::Larger`].
+        /// Its answer, [`Answer::Range`] or [`Answer::Larger`].
         answer: Answer,
     },
     /// The client is to carry out a read.
@@ -327,7 +327,7 @@ impl Follower {
         };
         let row: Vec<Answer> =
             self.entries.range(at..).take(wanted.run.count).take_while(fits).cloned().map(Answer::from).collect();
-        if row.is_empty() { Answer::Larger } else { Answer::Row(row) }
+        if row.is_empty() { Answer::Larger } else { Answer::Range(row) }
     }
 
     fn evict(&mut self) {

@@ -173,7 +173,7 @@ impl Player {
     /// Handles the outcome of a read. Positions without an answer are read again.
     pub fn read(&mut self, run: Run, outcome: Result<Answer, Error>, now: Monotonic) {
         let answers = match outcome {
-            Ok(Answer::Row(answers)) => answers,
+            Ok(Answer::Range(answers)) => answers,
             Err(Error::BeyondTail { tail }) => {
                 // Positions handed out by a replaced sequencer no longer count.
                 run.positions().for_each(|position| {

@@ -12,7 +12,7 @@
 //!    writes are the *steps*, ordered by version. A write of unknown outcome is a step if its version was seen.
 //! 2. `slots`: every other operation with a response is a *look*: it observes the row without changing it, and fits
 //!    between two steps or nowhere. A response that fits nowhere is found here, with a short reason.
-//! 3. `order`: the search for one total order: steps in sequence, looks as early as possible, and writes of unknown
+//! 3. `order`: the search for one total order: steps in sequence, observations as early as possible, and writes of unknown
 //!    outcome only where their effect is needed.
 //!
 //! **Invariant:** the verdict is exact. Pruning never removes the last order that explains a history, and a search that

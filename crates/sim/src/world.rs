@@ -17,7 +17,6 @@ mod events;
 mod faults;
 mod libraries;
 mod logs;
-mod looks;
 mod losses;
 mod machine;
 mod network;
@@ -30,6 +29,7 @@ mod storage;
 #[cfg(test)]
 mod tests;
 mod themes;
+mod timeline_reads;
 mod work;
 mod zookeeper;
 

@@ -27,6 +27,7 @@
 mod budget;
 mod claim;
 mod clock;
+mod cluster_view;
 mod config;
 mod descriptors;
 pub(crate) mod dev;
@@ -41,7 +42,6 @@ mod inbox;
 mod lanes;
 mod log_thread;
 mod machine;
-mod onlooker;
 mod parked;
 mod peers;
 mod random;

@@ -14,8 +14,8 @@ use server::{Founded, Gateway, Held, Observer, Replies, Ticketed, console};
 use tokio::sync::watch;
 
 use super::clock;
+use super::cluster_view::ClusterView;
 use super::gateway::{Answers, MachineGateway};
-use super::onlooker::Onlooker;
 
 /// The running servers.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Server {
         answers: Arc<Answers>,
         founded: Founded,
         observer: Observer,
-        onlooker: Onlooker,
+        cluster_view: ClusterView,
     ) -> io::Result<Self> {
         listeners.grpc.set_nonblocking(true)?;
         listeners.http.as_ref().map_or(Ok(()), |http| http.set_nonblocking(true))?;
@@ -51,7 +51,7 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         super::spawn("server", move || {
             if let Err(error) =
-                runtime.block_on(serve(listeners, gateway, answers, founded, observer, onlooker, closing))
+                runtime.block_on(serve(listeners, gateway, answers, founded, observer, cluster_view, closing))
             {
                 super::die(&format!("can't serve gRPC or HTTP: {error}"));
             }
@@ -73,7 +73,7 @@ async fn serve(
     answers: Arc<Answers>,
     founded: Founded,
     observer: Observer,
-    onlooker: Onlooker,
+    cluster_view: ClusterView,
     closing: watch::Receiver<()>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     tokio::spawn(answers.deliver());
@@ -86,7 +86,7 @@ async fn serve(
         if let Some(listener) = listeners.http {
             let listener = tokio::net::TcpListener::from_std(listener)?;
             let (gateway, observer) = (Arc::clone(&gateway), Arc::clone(&observer));
-            console::serve(listener, places.http, gateway, observer, onlooker, shutdown(closing.clone())).await;
+            console::serve(listener, places.http, gateway, observer, cluster_view, shutdown(closing.clone())).await;
         }
         Ok(())
     };

@@ -22,6 +22,7 @@ use store::{Recovered, Store, StoreError};
 use super::budget::{Budget, COMPACTION_BYTES_PER_SECOND};
 use super::claim::{Claim, ClaimError};
 use super::clock;
+use super::cluster_view::ClusterView;
 use super::config::{Config, ConfigError};
 use super::descriptors;
 use super::disk::Disk;
@@ -31,7 +32,6 @@ use super::founding::{self, Waited};
 use super::gateway::{Answers, MachineGateway};
 use super::inbox::{Inbox, Input};
 use super::machine::{End, INBOX, Machine};
-use super::onlooker::Onlooker;
 use super::peers::handshake;
 use super::peers::{PeerAddress, Peers};
 use super::resolver::{self, NamedPeer};
@@ -206,7 +206,7 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
     let to_server = (Arc::clone(&answers), Arc::clone(&views));
     let machine = Machine::new(node, first, poll, peers, disk, Arc::clone(&inbox), to_server);
     let mut observer = server::Observer::new(registry, config.listen.http).map_err(io::Error::other)?;
-    let onlooker = Onlooker::new(config).map_err(io::Error::other)?;
+    let cluster_view = ClusterView::new(config).map_err(io::Error::other)?;
     let client_memory = config.tuning.client_memory();
     let listeners = server_thread::Listeners { grpc: grpc_listener, http: http_listener, client_memory };
     let gateway = MachineGateway::new(Arc::clone(&inbox), views);
@@ -218,7 +218,7 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
         observer = observer.with_zookeeper(Arc::clone(&settings.endpoint));
         zookeeper::start(socket, settings, connect, || ())?;
     }
-    let server = Server::start(listeners, gateway, answers, founded, observer, onlooker)?;
+    let server = Server::start(listeners, gateway, answers, founded, observer, cluster_view)?;
     let is_insecure = config.insecure_plaintext;
     let allows = move |address: SocketAddr| is_insecure || address.ip().is_loopback();
     resolver::start(named, allows, Arc::clone(&inbox))?;

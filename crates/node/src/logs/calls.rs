@@ -136,7 +136,7 @@ impl Node {
 /// The entries at the first positions from `from` on.
 fn entries(from: Position, outcome: Result<Answer, Error>) -> Outcome {
     let answers = match outcome {
-        Ok(Answer::Row(answers)) => answers,
+        Ok(Answer::Range(answers)) => answers,
         Ok(Answer::Larger) => return Ok(Response::Log(LogResponse::Larger)),
         // The wait ended without an entry.
         Ok(_) | Err(Error::BeyondTail { .. }) => Vec::new(),
@@ -150,7 +150,7 @@ fn entries(from: Position, outcome: Result<Answer, Error>) -> Outcome {
             Answer::Junk => Content::Junk,
             Answer::Trimmed { mark } => Content::Trimmed { mark },
             Answer::Unwritten | Answer::Larger => break,
-            Answer::Row(_) | Answer::Appended(_) | Answer::Tail(_) | Answer::Done => break,
+            Answer::Range(_) | Answer::Appended(_) | Answer::Tail(_) | Answer::Done => break,
         };
         entries.push(LogEntry { position: Position(position), content });
     }

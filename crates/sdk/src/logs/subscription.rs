@@ -21,9 +21,9 @@ use tonic::Streaming;
 use super::{Content, Entry, of_no_kind};
 use crate::Client;
 use crate::call::logs;
+use crate::driver::Driver;
 use crate::endpoints::Connection;
 use crate::fault;
-use crate::skin::Skin;
 
 /// Maximum messages buffered for the subscriber. When the buffer is full, HTTP/2 flow control blocks the node.
 const MESSAGES_WAITING: usize = 4;
@@ -87,11 +87,11 @@ pub struct Subscription {
 impl Subscription {
     pub(crate) fn begin(client: &Client, log: &str, at: Cursor) -> Self {
         let (tell, told) = mpsc::channel(MESSAGES_WAITING);
-        let skin = Arc::clone(&client.skin);
+        let driver = Arc::clone(&client.driver);
         let patience = base::Duration(u64::try_from(client.deadline.as_nanos()).unwrap_or(u64::MAX));
-        let (endpoint, endpoints, seed) = (skin.preferred(), skin.endpoints.count(), skin.now().0);
+        let (endpoint, endpoints, seed) = (driver.preferred(), driver.endpoints.count(), driver.now().0);
         let follower = Follower::new(at.next, endpoint, endpoints, patience, seed);
-        let task = Task { skin, log: log.to_owned(), follower, tell };
+        let task = Task { driver, log: log.to_owned(), follower, tell };
         tokio::spawn(task.run());
         Self { told, entries: VecDeque::new(), at }
     }
@@ -152,7 +152,7 @@ impl Stream for Subscription {
 
 /// The background task of a subscription.
 struct Task {
-    skin: Arc<Skin>,
+    driver: Arc<Driver>,
     log: String,
     follower: Follower,
     tell: mpsc::Sender<Result<Vec<Stamped>, Error>>,
@@ -164,8 +164,8 @@ impl Task {
         loop {
             let endpoint = self.follower.endpoint();
             let Some(fault) = self.follow().await else { return };
-            let Err(fault) = self.skin.endpoints.judged::<()>(endpoint, Err(fault)) else { return };
-            match self.follower.failed(fault, self.skin.now()) {
+            let Err(fault) = self.driver.endpoints.judged::<()>(endpoint, Err(fault)) else { return };
+            match self.follower.failed(fault, self.driver.now()) {
                 Ok(pause) => sleep(Duration::from_nanos(pause.0)).await,
                 Err(error) => {
                     // The subscriber may have been dropped.
@@ -204,21 +204,21 @@ impl Task {
                 Err(_) => Fault::Silent,
             };
             if matches!(fault, Fault::Lost(_) | Fault::Silent) {
-                self.skin.endpoints.drop_connection(&connection).await;
+                self.driver.endpoints.drop_connection(&connection).await;
             }
             return Some(fault);
         }
     }
 
     async fn begin(&self) -> Result<(Connection, Streaming<SubscribeResponse>), Fault> {
-        let connection = self.skin.endpoints.connection(self.follower.endpoint()).await.map_err(Fault::NotSent)?;
+        let connection = self.driver.endpoints.connection(self.follower.endpoint()).await.map_err(Fault::NotSent)?;
         let request = SubscribeRequest { log: self.log.clone(), from: self.follower.next() };
         match logs(connection.channel.clone()).subscribe(request).await {
             Ok(messages) => Ok((connection, messages.into_inner())),
             Err(status) => {
                 let fault = fault::of(&status);
                 if matches!(fault, Fault::Lost(_)) {
-                    self.skin.endpoints.drop_connection(&connection).await;
+                    self.driver.endpoints.drop_connection(&connection).await;
                 }
                 Err(fault)
             }

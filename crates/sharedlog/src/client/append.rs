@@ -7,7 +7,7 @@
 
 use base::canary::{Bug, planted};
 
-use crate::client::filling::{Filled, Filling};
+use crate::client::hole_fill::{Filled, HoleFill};
 use crate::client::task::{Next, View};
 use crate::client::{Answer, Error};
 use crate::unit::{Command, EncodedCommand, Reply, Request};
@@ -28,7 +28,7 @@ enum Stage {
     Writing(Writing),
     /// The projection was replaced, or the head's value is damaged. Finds out whether the position holds the entry, and
     /// prevents a later write if not. The epoch is that of the position.
-    Resolving(Filling, ProjectionEpoch),
+    Resolving(HoleFill, ProjectionEpoch),
     Ended(Result<Answer, Error>),
 }
 
@@ -69,7 +69,7 @@ impl Append {
                     (writing.epoch, writing.count) = (newest, 0);
                     writing.write = write(newest, writing.position, &self.data);
                 } else if writing.in_doubt {
-                    self.stage = Stage::Resolving(Filling::new(writing.position), writing.epoch);
+                    self.stage = Stage::Resolving(HoleFill::new(writing.position), writing.epoch);
                 } else {
                     self.stage = Stage::Wanting;
                 }
@@ -149,7 +149,7 @@ impl Append {
             // The preceding unit holds this entry, so this unit held it too.
             Reply::Damaged if writing.count > 0 => writing.mends = true,
             // The head holds this entry or another one; the units after it may know which.
-            Reply::Damaged => self.stage = Stage::Resolving(Filling::new(position), writing.epoch),
+            Reply::Damaged => self.stage = Stage::Resolving(HoleFill::new(position), writing.epoch),
             // Another client filled the position: this entry will never be there.
             Reply::Occupied { .. } if writing.count == 0 => self.stage = Stage::Wanting,
             Reply::Occupied { .. } => self.stage = Stage::Ended(Err(Error::Conflict { position })),

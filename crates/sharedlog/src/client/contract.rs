@@ -155,7 +155,7 @@ pub enum Answer {
     Larger,
     /// Answers for the first positions, in order, each as from a read of that position. Empty if the first one is
     /// unwritten.
-    Row(Vec<Self>),
+    Range(Vec<Self>),
     /// Every append that completed before the call is below this position.
     Tail(Position),
     /// The call has completed.

@@ -6,7 +6,7 @@
 use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
 
-use crate::client::filling::{Filled, Filling};
+use crate::client::hole_fill::{Filled, HoleFill};
 use crate::client::task::{Bound, Next, View};
 use crate::client::{Answer, Error, Timing, Wait};
 use crate::limits::BATCH_BYTES_MAX;
@@ -54,7 +54,7 @@ enum Stage {
     /// Read again at that time.
     Pause(Monotonic),
     /// The wait is over: fill the position.
-    Fill(Filling),
+    Fill(HoleFill),
     /// The content of the position.
     Told(Told),
     Ended(Result<Answer, Error>),
@@ -195,7 +195,7 @@ impl Read {
         self.stage = match () {
             () if until > now && self.awaited => Stage::Pause(until.min(now + self.timing.poll)),
             () if until > now => Stage::Look,
-            () if self.fills => Stage::Fill(Filling::new(self.at)),
+            () if self.fills => Stage::Fill(HoleFill::new(self.at)),
             () => Stage::Confirm(self.looked_in),
         };
     }

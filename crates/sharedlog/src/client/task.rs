@@ -4,9 +4,9 @@ use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
 
 use crate::client::append::Append;
-use crate::client::filling::{Filled, Filling};
+use crate::client::hole_fill::{Filled, HoleFill};
+use crate::client::range_read::{Part, RangeRead};
 use crate::client::read::Read;
-use crate::client::row::{Part, Row};
 use crate::client::trim::{Trim, TrimOne};
 use crate::client::{Answer, CallId, Error, Suspect};
 use crate::{ClientId, Entry, Position, Projection, ProjectionEpoch, UnitId, sequencer, unit};
@@ -56,7 +56,7 @@ pub(super) enum Next {
 pub(super) enum Task {
     Append(Append),
     Read(Read),
-    Row(Box<Row>),
+    Range(Box<RangeRead>),
     Part(Part),
     Tail(Option<Position>),
     Fill(Fill),
@@ -71,7 +71,7 @@ impl Task {
         match self {
             Self::Append(append) => append.next(view),
             Self::Read(read) => read.next(view),
-            Self::Row(row) => row.next(view),
+            Self::Range(row) => row.next(view),
             Self::Part(part) => part.next(view),
             Self::Tail(None) => view.ask_tail(),
             Self::Tail(Some(tail)) => Next::Done(Ok(Answer::Tail(*tail))),
@@ -94,7 +94,7 @@ impl Task {
             Self::Fill(fill) => fill.filling.heard(reply),
             Self::Trim(trim) => trim.heard(&reply),
             Self::TrimOne(trim) => trim.heard(reply),
-            Self::Row(_) | Self::Tail(_) | Self::Asking(..) => {}
+            Self::Range(_) | Self::Tail(_) | Self::Asking(..) => {}
         }
     }
 
@@ -106,7 +106,7 @@ impl Task {
             Self::Fill(fill) => fill.bound.heard(epoch, tail),
             Self::Trim(trim) => trim.bound.heard(epoch, tail),
             Self::TrimOne(trim) => trim.bound.heard(epoch, tail),
-            Self::Append(_) | Self::Row(_) | Self::Part(_) | Self::Asking(..) => {}
+            Self::Append(_) | Self::Range(_) | Self::Part(_) | Self::Asking(..) => {}
         }
     }
 
@@ -141,14 +141,14 @@ impl Task {
             Self::Fill(fill) => fill.filling.asked,
             Self::Trim(trim) => trim.asked,
             Self::TrimOne(trim) => trim.asked,
-            Self::Row(_) | Self::Tail(_) | Self::Asking(..) => None,
+            Self::Range(_) | Self::Tail(_) | Self::Asking(..) => None,
         }
     }
 
     /// The outcome at the deadline.
     pub(super) fn out_of_time(&mut self) -> Result<Answer, Error> {
         Err(match self {
-            Self::Row(row) => return row.out_of_time(),
+            Self::Range(row) => return row.out_of_time(),
             Self::Append(append) => append.out_of_time(),
             Self::Read(read) => read.out_of_time(),
             Self::Fill(fill) => fill.filling.out_of_time(),
@@ -187,13 +187,13 @@ impl Bound {
 /// Fills one position.
 #[derive(Debug)]
 pub(super) struct Fill {
-    pub(super) filling: Filling,
+    pub(super) filling: HoleFill,
     pub(super) bound: Bound,
 }
 
 impl Fill {
     pub(super) fn new(position: Position) -> Self {
-        Self { filling: Filling::new(position), bound: Bound::default() }
+        Self { filling: HoleFill::new(position), bound: Bound::default() }
     }
 
     fn next(&mut self, view: &View) -> Next {

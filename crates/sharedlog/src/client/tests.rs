@@ -754,7 +754,7 @@ impl Bed {
 }
 
 fn row(answers: impl IntoIterator<Item = Answer>) -> Result<Answer, Error> {
-    Ok(Answer::Row(answers.into_iter().collect()))
+    Ok(Answer::Range(answers.into_iter().collect()))
 }
 
 fn values(sequences: &[u64]) -> Reply {

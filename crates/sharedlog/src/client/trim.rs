@@ -3,7 +3,7 @@
 //! Units are trimmed from head to tail. So once a reader at a tail sees a position as trimmed, every later reader does.
 //! A newer projection may contain units that were not trimmed: the trim restarts.
 
-use crate::client::filling::{Filled, Filling};
+use crate::client::hole_fill::{Filled, HoleFill};
 use crate::client::task::{Bound, Next, View};
 use crate::client::{Answer, Error};
 use crate::unit::{Command, Reply, Request};
@@ -64,7 +64,7 @@ impl Trim {
 /// Trims one position, after filling it.
 #[derive(Debug)]
 pub(super) struct TrimOne {
-    filling: Filling,
+    filling: HoleFill,
     epoch: ProjectionEpoch,
     count: usize,
     is_filled: bool,
@@ -75,7 +75,7 @@ pub(super) struct TrimOne {
 impl TrimOne {
     pub(super) fn new(position: Position) -> Self {
         Self {
-            filling: Filling::new(position),
+            filling: HoleFill::new(position),
             epoch: ProjectionEpoch(0),
             count: 0,
             is_filled: false,

@@ -55,7 +55,7 @@ impl Bed {
     /// Ends the first read in progress.
     fn read(&mut self, answers: Vec<Answer>) {
         let run = self.reads.remove(0);
-        self.copier.read(run, Ok(Answer::Row(answers)), self.now);
+        self.copier.read(run, Ok(Answer::Range(answers)), self.now);
         self.carry_out();
     }
 

@@ -65,7 +65,7 @@ fn done(follower: &mut Follower) -> Vec<(u64, Vec<u64>)> {
     let sequence = |answer: Answer| if let Answer::Entry(data) = answer { data.stamp.sequence } else { 0 };
     let actions = follower.take_actions().into_iter();
     let done = actions.filter_map(|action| match action {
-        Action::Done { token, answer: Answer::Row(row) } => Some((token.0, row.into_iter().map(sequence).collect())),
+        Action::Done { token, answer: Answer::Range(row) } => Some((token.0, row.into_iter().map(sequence).collect())),
         _ => None,
     });
     done.collect()

@@ -50,7 +50,7 @@ impl Bed {
     }
 
     fn answer(&mut self, position: u64, outcome: Result<Answer, Error>) {
-        self.answer_run(Run::of(Position(position), 1), outcome.map(|answer| Answer::Row(vec![answer])));
+        self.answer_run(Run::of(Position(position), 1), outcome.map(|answer| Answer::Range(vec![answer])));
     }
 
     fn answer_run(&mut self, run: Run, outcome: Result<Answer, Error>) {
@@ -100,7 +100,8 @@ fn it_reads_in_a_row() {
     let mut bed = Bed::new(0);
     bed.tail(40);
     assert_eq!(bed.runs, [4]);
-    let row = |sequences: std::ops::Range<u64>| Ok(Answer::Row(sequences.map(|of| Answer::Entry(data(of))).collect()));
+    let row =
+        |sequences: std::ops::Range<u64>| Ok(Answer::Range(sequences.map(|of| Answer::Entry(data(of))).collect()));
     bed.answer_run(Run::of(Position(0), 4), row(1..4));
     assert_eq!(bed.runs, [4, 1]);
     assert_eq!(bed.reads, [0, 1, 2, 3, 3]);
@@ -119,7 +120,7 @@ fn it_reads_in_a_row() {
 fn a_gap_is_read_at_once() {
     let mut bed = Bed::new(0);
     bed.tail(4);
-    bed.answer_run(Run::of(Position(1), 3), Ok(Answer::Row(vec![Answer::Junk; 3])));
+    bed.answer_run(Run::of(Position(1), 3), Ok(Answer::Range(vec![Answer::Junk; 3])));
     bed.answer(0, Err(Error::BeyondTail { tail: Position(0) }));
     bed.now = bed.now + CONFIG.poll;
     bed.player.timer(bed.now);

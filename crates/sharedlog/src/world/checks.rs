@@ -116,9 +116,11 @@ impl Checks {
     /// Checks the outcome of a range read. `was_there`: the first position was written when the read started.
     pub(super) fn read_many(&mut self, run: Run, outcome: Result<Answer, Error>, was_there: bool) -> Said {
         match outcome {
-            Ok(Answer::Row(answers)) if answers.is_empty() => self.read(run.from, &Ok(Answer::Unwritten), was_there),
-            Ok(Answer::Row(answers)) if answers.len() > run.count => Err(format!("{run:?} is told to be {answers:?}")),
-            Ok(Answer::Row(answers)) => {
+            Ok(Answer::Range(answers)) if answers.is_empty() => self.read(run.from, &Ok(Answer::Unwritten), was_there),
+            Ok(Answer::Range(answers)) if answers.len() > run.count => {
+                Err(format!("{run:?} is told to be {answers:?}"))
+            }
+            Ok(Answer::Range(answers)) => {
                 let mut answers = run.positions().zip(answers);
                 answers.try_for_each(|(position, answer)| self.read(position, &Ok(answer), false))
             }

@@ -362,7 +362,7 @@ impl World {
         if let Err(Error::Conflict { position }) = outcome {
             return self.violate(&format!("the units disagree about {position}"));
         }
-        if let (Ok(Answer::Row(answers)), Call::ReadMany { run, .. } | Call::Find(run)) = (&outcome, &call) {
+        if let (Ok(Answer::Range(answers)), Call::ReadMany { run, .. } | Call::Find(run)) = (&outcome, &call) {
             for (position, _) in run.positions().zip(answers).filter(|(_, answer)| **answer == Answer::Lost) {
                 if let Err(what) = self.check_lost(position) {
                     return self.violate(&what);

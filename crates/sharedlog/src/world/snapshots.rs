@@ -128,7 +128,7 @@ impl World {
             (None, Ok(Answer::Tail(tail)) | Err(Error::BeyondTail { tail })) => finder.tail(*tail),
             // Positions that were handed out and never written are handed out again.
             (Some(_), Err(Error::BeyondTail { tail })) => finder.tail(*tail),
-            (Some(run), Ok(Answer::Row(answers))) => {
+            (Some(run), Ok(Answer::Range(answers))) => {
                 let there = run.positions().zip(answers).map_while(|(position, answer)| There::of(answer, position));
                 finder.read(there);
             }

@@ -1,8 +1,8 @@
 //! The search for a total order of a row's operations that explains every response.
 //!
-//! A search state holds the number of steps taken, the pending looks, how many members of each group of unknown writes
+//! A search state holds the number of steps taken, the pending observations, how many members of each group of unknown writes
 //! were used, and the row. A look changes nothing, so taking it as soon as it agrees with the row loses no order; the
-//! search takes all such looks before it makes a choice. The choice is the next write: the next step, or an unknown
+//! search takes all such observations before it makes a choice. The choice is the next write: the next step, or an unknown
 //! write before it. Only *useful* unknown writes are tried: in an order with as few of them as possible, the effect of
 //! each is observed (a look sees the column that it deleted as absent, or a condition matches a version that it wrote)
 //! before a step overwrites it.
@@ -12,7 +12,7 @@
 //! *limited* and the search restarts. So only scarce groups are counted.
 //!
 //! A failed state is memoized. It rules out every state of the same row and step that is no better: one with at least
-//! as high a version floor, at least the same pending looks, and at least the same usage of each limited group. A state
+//! as high a version floor, at least the same pending observations, and at least the same usage of each limited group. A state
 //! that fails with fewer limited groups also fails with more, so memoized failures survive a restart.
 
 use std::collections::HashMap;
@@ -42,7 +42,7 @@ struct State {
     step: usize,
     /// The first look that was called after the earliest pending return, and so must wait.
     next: usize,
-    /// The looks before `next` that are still pending. They all overlap, so there are at most as many as clients.
+    /// The observations before `next` that are still pending. They all overlap, so there are at most as many as clients.
     pending: Vec<usize>,
     /// Members used of each group.
     used: Vec<usize>,
@@ -97,7 +97,7 @@ struct Search<'a> {
     first_return: Vec<u64>,
     /// For each step, one past the last look that must come before it.
     look_deadlines: Vec<usize>,
-    /// For each deletable column: the looks that see it absent, each with the earliest slot among it and all later
+    /// For each deletable column: the observations that see it absent, each with the earliest slot among it and all later
     /// ones.
     absences: Vec<Vec<(usize, usize)>>,
     /// For columns and versions of steps: the last look that sees it; `None` if a step's condition does, which is
@@ -125,7 +125,7 @@ impl<'a> Search<'a> {
             first_return[index] = first_return[index + 1].min(step.returned);
         }
         let mut look_deadlines = vec![0; row.steps.len() + 1];
-        for (index, look) in row.looks.iter().enumerate() {
+        for (index, look) in row.observations.iter().enumerate() {
             let deadline = &mut look_deadlines[look.slots.1];
             *deadline = index + 1;
         }
@@ -139,8 +139,11 @@ impl<'a> Search<'a> {
             row: vec![ABSENT; row.columns.len()],
             present: 0,
         };
-        let sights =
-            row.looks.iter().enumerate().flat_map(|(index, look)| look.sees.iter().map(move |&it| (it, Some(index))));
+        let sights = row
+            .observations
+            .iter()
+            .enumerate()
+            .flat_map(|(index, look)| look.sees.iter().map(move |&it| (it, Some(index))));
         let mut last_sights: HashMap<(usize, Code), Option<usize>> = sights.collect();
         for step in &row.steps {
             if let Writer::Known { change, .. } = &step.writer {
@@ -234,16 +237,16 @@ impl<'a> Search<'a> {
     }
 
     fn is_done(&self, state: &State) -> bool {
-        state.step == self.row.steps.len() && state.next == self.row.looks.len() && state.pending.is_empty()
+        state.step == self.row.steps.len() && state.next == self.row.observations.len() && state.pending.is_empty()
     }
 
     /// Takes every look that can come now. Returns the earliest return among pending operations: operations called
     /// later must wait.
     fn settle(&self, state: &mut State) -> u64 {
         loop {
-            let pending = state.pending.iter().map(|&look| self.row.looks[look].returned);
+            let pending = state.pending.iter().map(|&look| self.row.observations[look].returned);
             let mut frontier = pending.min().unwrap_or(u64::MAX).min(self.first_return[state.step]);
-            while let Some(look) = self.row.looks.get(state.next).filter(|look| look.called <= frontier) {
+            while let Some(look) = self.row.observations.get(state.next).filter(|look| look.called <= frontier) {
                 frontier = frontier.min(look.returned);
                 state.pending.push(state.next);
                 state.next += 1;
@@ -258,9 +261,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn agrees(&self, state: &State, look: usize) -> bool {
-        let look = &self.row.looks[look];
-        (!look.whole || look.sees.len() == state.present) && holds(state, &look.sees)
+    fn agrees(&self, state: &State, index: usize) -> bool {
+        let observation = &self.row.observations[index];
+        (!observation.whole || observation.sees.len() == state.present) && holds(state, &observation.sees)
     }
 
     /// The writes that may come next, the most promising last.
@@ -303,7 +306,7 @@ impl<'a> Search<'a> {
 
     /// Whether the next step would come before a look that must precede it.
     fn leaves_behind(&self, state: &State) -> bool {
-        state.pending.iter().any(|&look| self.row.looks[look].slots.1 <= state.step)
+        state.pending.iter().any(|&look| self.row.observations[look].slots.1 <= state.step)
             || self.look_deadlines[state.step] > state.next
     }
 
@@ -337,7 +340,7 @@ impl<'a> Search<'a> {
         let code = state.row[column];
         let Some(&last) = self.last_sights.get(&(column, code)).filter(|_| code != ABSENT) else { return false };
         let Some(look) = last else { return true };
-        let sees = |&look: &usize| self.row.looks[look].sees.binary_search(&(column, code)).is_ok();
+        let sees = |&look: &usize| self.row.observations[look].sees.binary_search(&(column, code)).is_ok();
         look >= state.next || state.pending.iter().any(sees)
     }
 
@@ -373,12 +376,12 @@ impl<'a> Search<'a> {
 
     fn look_wants_absence(&self, state: &State, column: usize, last: usize) -> bool {
         let fits = |look: usize| {
-            let (low, high) = self.row.looks[look].slots;
+            let (low, high) = self.row.observations[look].slots;
             low <= last && state.step <= high
         };
         let absences = &self.absences[column];
         let to_come = absences.partition_point(|&(look, _)| look < state.next);
-        state.pending.iter().any(|&look| fits(look) && self.row.looks[look].sees_absent(column))
+        state.pending.iter().any(|&look| fits(look) && self.row.observations[look].sees_absent(column))
             || absences[to_come..].iter().take_while(|&&(_, first)| first <= last).any(|&(look, _)| fits(look))
     }
 
@@ -500,9 +503,9 @@ impl<'a> Search<'a> {
             .take(REPORTED)
             .collect();
         let mut waiting = state.pending.clone();
-        waiting.sort_by_key(|&look| self.row.looks[look].returned);
+        waiting.sort_by_key(|&look| self.row.observations[look].returned);
         waiting.truncate(REPORTED);
-        let mut suspects: Vec<usize> = waiting.iter().map(|&look| self.row.looks[look].operation).collect();
+        let mut suspects: Vec<usize> = waiting.iter().map(|&look| self.row.observations[look].operation).collect();
         if state.step < self.row.steps.len() {
             suspects.extend(self.row.writers(state.step));
         }
@@ -547,12 +550,12 @@ fn key(state: &State) -> Box<[Code]> {
     state.row.iter().copied().chain([step]).collect()
 }
 
-/// The looks that see `column` absent, each with the lowest slot of it and all later ones.
+/// The observations that see `column` absent, each with the lowest slot of it and all later ones.
 fn absences(row: &Row<'_>, timelines: &Timelines, column: usize) -> Vec<(usize, usize)> {
     if !timelines.is_deletable(column) {
         return Vec::new();
     }
-    let sees = row.looks.iter().enumerate().filter(|(_, look)| look.sees_absent(column));
+    let sees = row.observations.iter().enumerate().filter(|(_, look)| look.sees_absent(column));
     let mut absences: Vec<(usize, usize)> = sees.map(|(index, look)| (index, look.slots.0)).collect();
     let mut first = usize::MAX;
     for (_, slot) in absences.iter_mut().rev() {
@@ -566,7 +569,7 @@ fn holds(state: &State, sees: &[(usize, Code)]) -> bool {
     sees.iter().all(|&(column, code)| state.row[column] == code)
 }
 
-/// Number of steps and looks taken.
+/// Number of steps and observations taken.
 fn progress(state: &State) -> usize {
     state.step + state.next - state.pending.len()
 }

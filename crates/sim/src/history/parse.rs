@@ -1,4 +1,4 @@
-//! Converts the operations of one row into steps, looks and groups, and derives what each response implies about the
+//! Converts the operations of one row into steps, observations and groups, and derives what each response implies about the
 //! order.
 //!
 //! A version identifies a write: no two effective writes of a row share one. This module finds the write of each
@@ -33,7 +33,7 @@ pub(super) struct Row<'a> {
     /// The writes that certainly took effect, by version.
     pub(super) steps: Vec<Step>,
     /// The completed operations without effect, by call time.
-    pub(super) looks: Vec<Look>,
+    pub(super) observations: Vec<Observation>,
     /// The writes that may have taken effect. Of equal ones the search uses the earliest call first.
     pub(super) groups: Vec<Group>,
     /// Versions, in order, that only conditions of unknown writes name.
@@ -68,7 +68,7 @@ pub(super) struct Change {
 
 /// An operation that saw part of the row and changed nothing.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct Observation {
     pub(super) operation: usize,
     pub(super) called: u64,
     pub(super) returned: u64,
@@ -117,7 +117,7 @@ impl Row<'_> {
     }
 }
 
-impl Look {
+impl Observation {
     /// Whether it saw `column` absent.
     pub(super) fn sees_absent(&self, column: usize) -> bool {
         match self.sees.binary_search_by_key(&column, |&(seen, _)| seen) {
@@ -426,17 +426,18 @@ impl<'a> Parser<'a> {
         let steps: Vec<Step> = steps.collect();
         let groups = self.groups(&groups, &codes, steps.len());
         let slots = (0, steps.len());
-        let look = |glimpse: Glimpse| {
+        let observation = |glimpse: Glimpse| {
             let Operation { called, .. } = self.history[glimpse.operation];
             let returned = self.history[glimpse.operation].end();
             let codes = glimpse.sees.into_iter().map(|(column, version)| (column, codes.of(version)));
             let mut sees: Vec<(usize, Code)> = codes.collect();
             sees.sort_unstable();
-            Look { operation: glimpse.operation, called, returned, sees, whole: glimpse.whole, slots }
+            Observation { operation: glimpse.operation, called, returned, sees, whole: glimpse.whole, slots }
         };
-        let mut looks: Vec<Look> = std::mem::take(&mut self.glimpses).into_iter().map(look).collect();
-        looks.sort_by_key(|look| (look.called, look.operation));
-        Row { columns: self.columns, steps, looks, groups, extra: extra.into_iter().collect() }
+        let mut observations: Vec<Observation> =
+            std::mem::take(&mut self.glimpses).into_iter().map(observation).collect();
+        observations.sort_by_key(|look| (look.called, look.operation));
+        Row { columns: self.columns, steps, observations, groups, extra: extra.into_iter().collect() }
     }
 
     fn step(&self, version: i64, codes: &Codes) -> Step {

@@ -61,12 +61,12 @@ pub(super) fn narrow(row: &mut Row<'_>) -> Result<Timelines, Finding> {
         }
     }
     let clock = Clock::new(row);
-    let mut slots = Vec::with_capacity(row.looks.len());
-    for look in &row.looks {
+    let mut slots = Vec::with_capacity(row.observations.len());
+    for look in &row.observations {
         let bounds = timelines.place(&look.sees, look.whole, clock.bounds(look.called, look.returned));
         slots.push(bounds.map_err(|bounds| misplaced(row, look.operation, bounds))?);
     }
-    for (look, slots) in row.looks.iter_mut().zip(slots) {
+    for (look, slots) in row.observations.iter_mut().zip(slots) {
         look.slots = slots;
     }
     Ok(timelines)

@@ -15,9 +15,9 @@ use tablets::TableResponse;
 use tablets::request::{Mutation, Row, Scan, TableRequest, Write};
 
 use super::events::Happening;
-use super::looks::{Known, Look};
 use super::machine::Machine;
 use super::spare::{Spare, Step};
+use super::timeline_reads::{Known, TimelineRead};
 use super::{MILLISECOND, Options, TrueTime, World};
 use crate::history::{Operation, What, WriteOutcome};
 
@@ -99,7 +99,7 @@ enum Task {
     /// Sent to any node, once.
     BareGet(Bytes, Consistency),
     Scan(Scan, Consistency),
-    Look(Look),
+    TimelineRead(TimelineRead),
     Spare(Step),
     Split(Bytes),
 }
@@ -175,7 +175,7 @@ impl Clients {
             0..10 => Task::Get(key, self.strong()),
             10..25 => Task::BareGet(key, self.strong()),
             25..30 => Task::Scan(Scan { reverse: self.random.below(2) == 0, ..Scan::default() }, self.strong()),
-            30..50 => Task::Look(self.look(id, key, self.nodes)),
+            30..50 => Task::TimelineRead(self.look(id, key, self.nodes)),
             50..60 => Task::BareWrite(self.write(id, key)),
             _ => Task::Write(self.write(id, key)),
         }
@@ -256,7 +256,7 @@ impl World {
         doing.is_asked = true;
         let mut node = any;
         match &mut doing.task {
-            Task::Look(look) => {
+            Task::TimelineRead(look) => {
                 look.asked = self.now;
                 look.node = look.node.map(|kept_to| apart.unwrap_or(kept_to));
                 node = look.node.unwrap_or(any);
@@ -297,7 +297,7 @@ impl World {
         if machine.process.is_none() && !self.has_open_endpoint(node) {
             let is_ending = self.clients.is_ending;
             let doing = self.clients.clients[id as usize].doing.as_mut();
-            if let Some(doing) = doing.filter(|doing| !is_ending && matches!(doing.task, Task::Look(_))) {
+            if let Some(doing) = doing.filter(|doing| !is_ending && matches!(doing.task, Task::TimelineRead(_))) {
                 doing.is_asked = false;
                 return self.not_now(id);
             }
@@ -315,7 +315,7 @@ impl World {
     pub(super) fn look_at_started(&mut self, node: NodeId) {
         let waits = |client: &Client| {
             let doing = client.doing.as_ref().filter(|doing| !doing.is_asked);
-            doing.is_some_and(|doing| matches!(&doing.task, Task::Look(look) if look.node == Some(node)))
+            doing.is_some_and(|doing| matches!(&doing.task, Task::TimelineRead(look) if look.node == Some(node)))
         };
         let all = self.clients.clients.iter().zip(0..);
         let waiting: Vec<u32> = all.filter(|(client, _)| waits(client)).map(|(_, id)| id).collect();
@@ -348,7 +348,7 @@ impl World {
         doing.is_asked = false;
         doing.maybe_done |= in_doubt || matches!(outcome, Err(Failure::Unknown(_)));
         match outcome {
-            outcome if matches!(doing.task, Task::Look(_)) => self.ended(id, &doing, outcome),
+            outcome if matches!(doing.task, Task::TimelineRead(_)) => self.ended(id, &doing, outcome),
             Err(refused @ (Failure::Unavailable(_) | Failure::Overloaded(_) | Failure::Unknown(_))) => {
                 doing.refused = Some(refused);
                 self.again(id, doing);
@@ -396,10 +396,10 @@ impl World {
                 }
             }
             (Task::Split(key), outcome) => self.split_answered(key, &outcome, doing.maybe_done),
-            (Task::Look(look), outcome) => {
+            (Task::TimelineRead(look), outcome) => {
                 self.looked(id, look, &outcome);
                 if let Some(look) = self.clients.look_again(look) {
-                    return self.go_on(id, Task::Look(look));
+                    return self.go_on(id, Task::TimelineRead(look));
                 }
             }
             (Task::Write(write) | Task::BareWrite(write), outcome) => self.write_ended(id, doing, write, outcome),
@@ -516,7 +516,7 @@ fn key(number: u64) -> Bytes {
 fn effect(task: &Task) -> Option<Effect> {
     match task {
         Task::Get(..) | Task::Scan(..) => Some(Effect::Reads),
-        Task::Look(look) => look.carries_what_it_has_seen().then_some(Effect::Reads),
+        Task::TimelineRead(look) => look.carries_what_it_has_seen().then_some(Effect::Reads),
         Task::CreateTable(_) | Task::Split(_) => Some(Effect::Repeatable),
         Task::Write(_) => Some(Effect::Writes),
         Task::BareWrite(_) | Task::BareGet(..) => None,
@@ -547,7 +547,7 @@ fn request(task: &Task, clients: &Clients) -> Request {
             of_table(TableRequest::Get { key: key.clone(), columns: None, consistency: *consistency })
         }
         Task::Scan(scan, consistency) => of_table(TableRequest::Scan { scan: scan.clone(), consistency: *consistency }),
-        Task::Look(look) => of_table(look.request()),
+        Task::TimelineRead(look) => of_table(look.request()),
         Task::Split(key) => Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginSplit {
             name: TABLE.to_owned(),
             key: key.clone(),

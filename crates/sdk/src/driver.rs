@@ -39,7 +39,7 @@ pub(crate) struct Ended {
 
 /// The state shared by all clones of a client.
 #[derive(Debug)]
-pub(crate) struct Skin {
+pub(crate) struct Driver {
     pub(crate) endpoints: Endpoints,
     /// Whether requests are sent in streams.
     streams: bool,
@@ -74,7 +74,7 @@ impl Drop for Line {
     }
 }
 
-impl Skin {
+impl Driver {
     pub(crate) fn new(endpoints: Endpoints, streams: bool) -> Arc<Self> {
         static CLIENTS: AtomicU64 = AtomicU64::new(0);
         let seed = u64::from(std::process::id()) << 32 | CLIENTS.fetch_add(1, Ordering::Relaxed);
@@ -103,7 +103,7 @@ impl Skin {
             let deadline = now + base::Duration(u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX));
             let id = core.machine.begin(asked.ask(), deadline, now);
             core.callers.insert(id, sender);
-            Caller { skin: self, id, has_ended: false }
+            Caller { driver: self, id, has_ended: false }
         });
         let ended = receiver.await;
         caller.has_ended = true;
@@ -158,7 +158,7 @@ impl Skin {
     fn carry_out(&self, core: &mut Core, action: Action<Asked, Told>, now: Monotonic) {
         match action {
             Action::Connect(link) => {
-                self.spawn(|skin| skin.connect(link));
+                self.spawn(|driver| driver.connect(link));
             }
             Action::Disconnect(link) => self.disconnect(core, link),
             Action::Send { link, attempt, time, sent } => {
@@ -182,8 +182,8 @@ impl Skin {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        if let Some(skin) = self.this.upgrade() {
-            tokio::spawn(run(skin));
+        if let Some(driver) = self.this.upgrade() {
+            tokio::spawn(run(driver));
         }
     }
 
@@ -198,9 +198,9 @@ impl Skin {
             },
         };
         let channel = line.connection.channel.clone();
-        self.spawn(|skin| async move {
-            let told = skin.endpoints.judged(link.endpoint, call(channel, sent, time).await);
-            skin.step(|core, now| core.machine.answered(attempt, told, now));
+        self.spawn(|driver| async move {
+            let told = driver.endpoints.judged(link.endpoint, call(channel, sent, time).await);
+            driver.step(|core, now| core.machine.answered(attempt, told, now));
         });
         true
     }
@@ -239,7 +239,7 @@ impl Skin {
     fn disconnect(&self, core: &mut Core, link: Link) {
         let Some(line) = core.lines[link.endpoint].take_if(|line| line.link == link) else { return };
         let connection = line.connection.clone();
-        self.spawn(|skin| async move { skin.endpoints.drop_connection(&connection).await });
+        self.spawn(|driver| async move { driver.endpoints.drop_connection(&connection).await });
     }
 
     fn set_timer(&self, core: &mut Core, at: Monotonic) {
@@ -257,19 +257,19 @@ impl Skin {
     }
 }
 
-impl Drop for Skin {
+impl Drop for Driver {
     fn drop(&mut self) {
         self.timer_set.notify_one();
     }
 }
 
 /// Passes the responses of a stream to the state machine, until the stream ends.
-async fn read(skin: Weak<Skin>, link: Link, mut answers: Streaming<StreamResponse>) {
+async fn read(driver: Weak<Driver>, link: Link, mut answers: Streaming<StreamResponse>) {
     let reason = loop {
         match answers.message().await {
             Ok(Some(StreamResponse { answers })) => {
-                let Some(skin) = skin.upgrade() else { return };
-                skin.step(|core, now| {
+                let Some(driver) = driver.upgrade() else { return };
+                driver.step(|core, now| {
                     for answer in answers {
                         core.machine.answered(AttemptId(answer.number), of_stream(answer.answer), now);
                     }
@@ -279,26 +279,26 @@ async fn read(skin: Weak<Skin>, link: Link, mut answers: Streaming<StreamRespons
             Err(status) => break with_causes(&status),
         }
     };
-    if let Some(skin) = skin.upgrade() {
-        skin.step(|core, now| {
-            skin.disconnect(core, link);
+    if let Some(driver) = driver.upgrade() {
+        driver.step(|core, now| {
+            driver.disconnect(core, link);
             core.machine.broken(link, &reason, now);
         });
     }
 }
 
 /// Fires the state machine's timer when it is due.
-async fn keep_time(skin: Weak<Skin>, timer_set: Arc<Notify>) {
+async fn keep_time(driver: Weak<Driver>, timer_set: Arc<Notify>) {
     loop {
-        let Some(at) = skin.upgrade().map(|skin| skin.timer()) else { return };
+        let Some(at) = driver.upgrade().map(|driver| driver.timer()) else { return };
         let Some(at) = at else {
             timer_set.notified().await;
             continue;
         };
         tokio::select! {
             () = sleep_until(at.into()) => {
-                let Some(skin) = skin.upgrade() else { return };
-                skin.step(|core, now| {
+                let Some(driver) = driver.upgrade() else { return };
+                driver.step(|core, now| {
                     core.timer = None;
                     core.machine.timer(now);
                 });
@@ -310,7 +310,7 @@ async fn keep_time(skin: Weak<Skin>, timer_set: Arc<Notify>) {
 
 /// A caller that waits for its call. Dropping it earlier abandons the call.
 struct Caller<'a> {
-    skin: &'a Skin,
+    driver: &'a Driver,
     id: CallId,
     has_ended: bool,
 }
@@ -321,7 +321,7 @@ impl Drop for Caller<'_> {
         if self.has_ended || Handle::try_current().is_err() {
             return;
         }
-        self.skin.step(|core, now| {
+        self.driver.step(|core, now| {
             core.callers.remove(&self.id);
             core.machine.abandon(self.id, now);
         });

@@ -25,7 +25,7 @@ use crate::{Entry, Position, Run, UnitId};
 
 /// A range read in progress.
 #[derive(Debug)]
-pub(super) struct Row {
+pub(super) struct RangeRead {
     run: Run,
     wait: Wait,
     /// Maximum bytes in the answer.
@@ -52,7 +52,7 @@ pub(super) struct Row {
     is_larger: bool,
 }
 
-impl Row {
+impl RangeRead {
     pub(super) fn new(wanted: ReadMany, timing: Timing) -> Self {
         let ReadMany { run, wait, bytes } = wanted;
         let run = run.first(ROW_MAX);
@@ -262,7 +262,7 @@ impl Row {
         let told: Vec<Answer> = std::mem::take(&mut self.found).into_values().take_while(fits).collect();
         // An entry that was filled or repaired may have any size.
         let is_larger = self.is_larger || is_any && told.is_empty();
-        Ok(if is_larger { Answer::Larger } else { Answer::Row(told) })
+        Ok(if is_larger { Answer::Larger } else { Answer::Range(told) })
     }
 
     /// At the deadline it returns the answers so far.

@@ -26,7 +26,7 @@ const AHEAD: u64 = 500_000_000;
 
 /// A timeline read or a read at a timestamp.
 #[derive(Clone, Debug)]
-pub(crate) struct Look {
+pub(crate) struct TimelineRead {
     pub(crate) question: Question,
     pub(crate) consistency: Consistency,
     /// The node to send it to, if that is fixed.
@@ -50,7 +50,7 @@ impl Known {
     }
 
     /// A cohort that was split off later, of which the client has seen a range that includes the position of this read.
-    fn split_off(&self, client: u32, look: &Look, cohort: CohortId) -> Option<CohortId> {
+    fn split_off(&self, client: u32, look: &TimelineRead, cohort: CohortId) -> Option<CohortId> {
         let place = |cohort| (client, look.node, CohortId(cohort));
         let mut seen = self.seen.range(place(cohort.0 + 1)..=place(u32::MAX));
         let position = look.question.position();
@@ -58,7 +58,7 @@ impl Known {
     }
 }
 
-impl Look {
+impl TimelineRead {
     pub(super) fn request(&self) -> TableRequest {
         let consistency = self.consistency;
         match self.question.clone() {
@@ -76,7 +76,7 @@ impl Look {
 
 impl Clients {
     /// The next such read of a client.
-    pub(super) fn look(&mut self, id: u32, key: Bytes, nodes: u32) -> Look {
+    pub(super) fn look(&mut self, id: u32, key: Bytes, nodes: u32) -> TimelineRead {
         let keeps_to_a_node = id % 2 == 1;
         let node = keeps_to_a_node.then(|| NodeId(id % nodes + 1));
         let consistency = match self.random.below(4) {
@@ -87,11 +87,11 @@ impl Clients {
             0 => Question::Scan(Scan { continuation: Some(key), ..Scan::default() }),
             _ => Question::Get { key, columns: None },
         };
-        Look { question, consistency, node, asked: 0 }
+        TimelineRead { question, consistency, node, asked: 0 }
     }
 
     /// Repeats timeline reads, to detect ones that go backwards.
-    pub(super) fn look_again(&mut self, look: &Look) -> Option<Look> {
+    pub(super) fn look_again(&mut self, look: &TimelineRead) -> Option<TimelineRead> {
         let is_timeline = matches!(look.consistency, Consistency::Timeline { .. });
         let again = is_timeline && !self.is_ending && self.random.below(3) > 0;
         again.then(|| look.clone())
@@ -109,7 +109,7 @@ impl Clients {
 
 impl World {
     /// Checks the response to such a read.
-    pub(super) fn looked(&mut self, id: u32, look: &Look, outcome: &Outcome) {
+    pub(super) fn looked(&mut self, id: u32, look: &TimelineRead, outcome: &Outcome) {
         let wrong = match (outcome, look.consistency) {
             (Ok(Response::Dated { response, as_of }), _) => self.judge(id, look, response, as_of),
             (Err(Failure::Invalid(_)), Consistency::At(moment)) => {
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    fn judge(&mut self, id: u32, look: &Look, response: &Response, as_of: &AsOf) -> Option<String> {
+    fn judge(&mut self, id: u32, look: &TimelineRead, response: &Response, as_of: &AsOf) -> Option<String> {
         let wrong = match look.consistency {
             Consistency::At(_) => {
                 self.count("reads at moments");
@@ -142,7 +142,7 @@ impl World {
         wrong.or_else(|| if self.is_lossy() { None } else { self.is_other_than_replicas(look, response, as_of) })
     }
 
-    fn is_behind_client(&mut self, id: u32, look: &Look, as_of: &AsOf) -> Option<String> {
+    fn is_behind_client(&mut self, id: u32, look: &TimelineRead, as_of: &AsOf) -> Option<String> {
         let stale_ok = matches!(look.consistency, Consistency::Timeline { stale_ok: true, .. });
         let place = as_of.place;
         if look.node.is_some_and(|node| !self.has_come_to(node, place)) {
@@ -176,7 +176,7 @@ impl World {
         replicas.any(|(cohort, _, state)| cohort == place.cohort && has_come(state))
     }
 
-    fn is_older_than_told(&mut self, look: &Look, as_of: &AsOf) -> Option<String> {
+    fn is_older_than_told(&mut self, look: &TimelineRead, as_of: &AsOf) -> Option<String> {
         let since = look.asked.saturating_sub(as_of.age?.0);
         self.count("ages told");
         let acknowledged = self.clients.known.acknowledged.iter();
@@ -187,7 +187,7 @@ impl World {
     }
 
     /// Compares the response with every replica that has applied the position and retained the timestamp.
-    fn is_other_than_replicas(&mut self, look: &Look, response: &Response, as_of: &AsOf) -> Option<String> {
+    fn is_other_than_replicas(&mut self, look: &TimelineRead, response: &Response, as_of: &AsOf) -> Option<String> {
         let mut compared = 0;
         let mut wrong = None;
         let processes = self.machines.iter().filter_map(|(id, machine)| Some((id, machine.process.as_ref()?)));

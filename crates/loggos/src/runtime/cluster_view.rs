@@ -24,7 +24,7 @@ const ANSWER_TIME_MAX: Duration = Duration::from_millis(400);
 const LOOK_TIME_MAX: Duration = Duration::from_millis(600);
 
 /// Queries the cluster.
-pub(crate) struct Onlooker {
+pub(crate) struct ClusterView {
     own: u32,
     /// A client for each configured node, by address, so that each is queried separately.
     clients: BTreeMap<String, Client>,
@@ -32,7 +32,7 @@ pub(crate) struct Onlooker {
     last: Mutex<Option<(Instant, Arc<str>)>>,
 }
 
-impl Onlooker {
+impl ClusterView {
     /// For the node with this configuration. Other nodes are found through the responses of the configured ones.
     pub(crate) fn new(config: &Config) -> Result<Self, sdk::Error> {
         let others = config.peers.iter().map(|peer| (peer.node, peer.grpc));
@@ -67,7 +67,7 @@ async fn ask(clients: impl Iterator<Item = Client>) -> Vec<StatusResponse> {
     asked.join_all().await.into_iter().flatten().collect()
 }
 
-impl Cluster for Onlooker {
+impl Cluster for ClusterView {
     async fn status(&self) -> Arc<str> {
         let mut last = self.last.lock().await;
         if let Some((at, document)) = &*last

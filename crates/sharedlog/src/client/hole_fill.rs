@@ -12,7 +12,7 @@ use crate::{Entry, Kept, Kind, Position, Projection, ProjectionEpoch, UnitId};
 
 /// A fill of one position.
 #[derive(Debug)]
-pub(super) struct Filling {
+pub(super) struct HoleFill {
     pub(super) position: Position,
     epoch: ProjectionEpoch,
     stage: Stage,
@@ -51,7 +51,7 @@ pub(super) enum Filled {
     Conflict,
 }
 
-impl Filling {
+impl HoleFill {
     pub(super) fn new(position: Position) -> Self {
         Self { position, epoch: ProjectionEpoch(0), stage: Stage::Junk, is_damaged: false, asked: None }
     }
