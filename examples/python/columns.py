@@ -1,6 +1,6 @@
-"""Rows of versioned columns, from Python.
+"""A client of the columns service that needs no generated code.
 
-No file of Loggos's is needed: what the service looks like is asked of a node, through gRPC's reflection.
+It obtains the service's definition from a node, through gRPC server reflection.
 """
 
 import grpc
@@ -12,10 +12,10 @@ PACKAGE = "loggos.columns.v1"
 
 
 class Columns:
-    """The columns service of one node: a method for each of its own.
+    """A stub of the columns service of one node, with one method per RPC.
 
-    A method takes its request's fields by name, and `timeout` in seconds. `columns.Put(table=..., key=..., ...)` gives a
-    `WriteResponse`. What a node refuses is a `grpc.RpcError`; `error_of` says what it means.
+    A method takes the fields of its request by name, and `timeout` in seconds: `columns.Put(table=..., key=..., ...)`
+    returns a `WriteResponse`. A failed call raises `grpc.RpcError`; `error_of` returns its details.
     """
 
     def __init__(self, address):
@@ -26,11 +26,11 @@ class Columns:
             setattr(self, method.name, self._method(method))
 
     def message(self, name):
-        """The class of a message, such as `StreamRequest`."""
+        """The class of a message type, such as `StreamRequest`."""
         return message_factory.GetMessageClass(self._pool.FindMessageTypeByName(f"{PACKAGE}.{name}"))
 
     def error_of(self, error):
-        """The details of a refusal: an `Error` message, or None if no node of Loggos's has said it."""
+        """The details of a failed call: an `Error` message, or None if the error is not from a Loggos node."""
         for key, value in error.trailing_metadata() or ():
             if key == "grpc-status-details-bin":
                 for detail in status_pb2.Status.FromString(value).details:
@@ -39,7 +39,7 @@ class Columns:
         return None
 
     def kind_of(self, error):
-        """The kind of a refusal, such as `KIND_VERSION_MISMATCH`."""
+        """The kind of an error, such as `KIND_VERSION_MISMATCH`."""
         details = self.error_of(error)
         return details and json_format.MessageToDict(details).get("kind", "KIND_UNSPECIFIED")
 

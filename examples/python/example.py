@@ -1,4 +1,4 @@
-"""A walk through the columns service: `python3 example.py [HOST:PORT]`, beside a cluster such as `loggos dev`."""
+"""A tour of the columns service of a running cluster, such as `loggos dev`: `python3 example.py [HOST:PORT]`."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ BATCH = 500
 
 
 def one_by_one(columns):
-    """Puts, gets and refusals, each a call of its own."""
+    """Puts, gets and a version mismatch, with unary calls."""
     written = columns.Put(table=TABLE, key=b"JFK", column=b"city", value=b"New York")
     row = columns.Get(table=TABLE, key=b"JFK")
     print("got", [(cell.column, cell.value) for cell in row.cells])
@@ -30,7 +30,7 @@ def one_by_one(columns):
 
 
 def applied_once(columns):
-    """A write with a stamp of a session applies once, however often it is sent."""
+    """A write that carries a stamp of a session applies once, even if it is sent several times."""
     session = columns.OpenSession(table=TABLE, key=b"LHR").session
     stamp = {"session": session, "sequence": 1, "first_incomplete": 1}
     put = {"table": TABLE, "key": b"LHR", "column": b"city", "value": b"London", "stamp": stamp}
@@ -40,7 +40,7 @@ def applied_once(columns):
 
 
 def streamed(columns):
-    """Many requests over one call. Answers come as they are ready, by their requests' numbers."""
+    """Many requests in one streaming call. Answers arrive in any order and carry the number of their request."""
     message = columns.message("StreamRequest")
 
     def batches():
@@ -65,7 +65,7 @@ def streamed(columns):
 
 
 def scanned(columns):
-    """All rows with a prefix, page by page."""
+    """Scans all rows with a prefix, page by page."""
     rows, page = [], columns.Scan(table=TABLE, prefix=b"row-")
     rows.extend(page.rows)
     while page.HasField("continuation"):

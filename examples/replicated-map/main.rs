@@ -1,8 +1,10 @@
-//! A map that any number of processes keep equal: each plays the same log, from its beginning, in the same order.
+//! A replicated state machine on a shared log: a map with a replica in each of any number of processes, which all apply
+//! the same log in the same order.
 //!
-//! A put is an append. A get asks where the log ends, and plays up to there before it looks: so it sees every put that
-//! had ended when it began, whichever process made it. No process knows of another, and no one leads. Whoever likes
-//! keeps the map in the log and trims what was before: others begin with that.
+//! A put appends to the log. A get first queries the tail of the log and applies all entries below it, so it sees every
+//! put that completed before the get began, in any process: reads are linearizable. Processes do not communicate with
+//! each other, and there is no leader. `compact` stores a snapshot of the map in the log and trims the entries that it
+//! covers; later processes start from the snapshot.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -15,7 +17,7 @@ const USAGE: &str =
     "usage: replicated-map HOST:PORT,... [put KEY VALUE | remove KEY | get KEY | list | watch | compact]
 Without a command it takes commands from standard input, a line each, and keeps its map meanwhile.";
 
-/// What a record says: a key, and its new value; without one it is removed. The key ends at the first NUL.
+/// A change of one key: its new value, or `None` to remove it. A record contains the key and, after a NUL, the value.
 type Change = (String, Option<String>);
 
 fn encode((key, value): &Change) -> String {
@@ -27,16 +29,16 @@ fn decode(record: &[u8]) -> Change {
     text.split_once('\0').map_or_else(|| (text.to_string(), None), |(key, value)| (key.into(), Some(value.into())))
 }
 
-/// The map as of a position of its log.
+/// A replica of the map, at a position of the log.
 struct Replica {
     log: Log,
     map: BTreeMap<String, String>,
-    /// What was played.
+    /// The entries applied so far.
     at: Cursor,
 }
 
 impl Replica {
-    /// Begins with what somebody kept, if the log can't be played from its beginning any more.
+    /// Loads the snapshot to start from, if the log was trimmed.
     async fn begin(&mut self) -> Result<(), Box<dyn Error>> {
         if let Some(kept) = self.log.snapshot().await? {
             let changes = kept.state.split(|byte| *byte == b'\n').filter(|change| !change.is_empty()).map(decode);
@@ -46,14 +48,14 @@ impl Replica {
         Ok(())
     }
 
-    /// Keeps the map in its log, and gives up what it was made of.
+    /// Stores a snapshot in the log, and trims the entries that it covers.
     async fn compact(&mut self) -> Result<(), Box<dyn Error>> {
         let changes = self.map.iter().map(|(key, value)| encode(&(key.clone(), Some(value.clone()))) + "\n");
         self.log.keep_snapshot(self.at.clone(), changes.collect::<String>()).await?;
         Ok(self.log.trim(self.at.position()).await?)
     }
 
-    /// Appends a change. It is in this map, as in all others, once it is played.
+    /// Appends a change. Each replica, including this one, has it once it has applied the entry.
     async fn change(&self, key: &str, value: Option<&str>) -> Result<u64, Box<dyn Error>> {
         if key.is_empty() || [key, value.unwrap_or("")].iter().any(|text| text.contains(['\0', '\n'])) {
             return Err("a key has characters, and neither it nor its value has a NUL or a line's end".into());
@@ -61,14 +63,14 @@ impl Replica {
         Ok(self.log.append([encode(&(key.to_owned(), value.map(str::to_owned)))]).await?)
     }
 
-    /// Plays whatever had been put when this was called.
+    /// Applies all entries that were appended before the call.
     async fn catch_up(&mut self) -> Result<(), Box<dyn Error>> {
         let tail = self.log.tail().await?;
         self.play(Some(tail), |_, _| ()).await
     }
 
-    /// Plays the log, up to a position or for ever, and tells each change. A subscription delivers a put once that was
-    /// retried; a read by position might show it twice.
+    /// Applies entries up to a position, or for ever, and passes each change to `tell`. It uses a subscription because
+    /// that delivers a retried append once; a read by position might return it twice.
     async fn play(&mut self, end: Option<u64>, tell: impl Fn(u64, &Change)) -> Result<(), Box<dyn Error>> {
         let mut entries = self.log.subscribe(self.at.clone());
         while end.is_none_or(|end| self.at.position() < end) {
@@ -95,7 +97,7 @@ impl Replica {
         }
     }
 
-    /// Tells each change, as it comes, for ever.
+    /// Prints each change as it is applied, for ever.
     async fn watch(&mut self) -> Result<(), Box<dyn Error>> {
         let tell = |position, (key, value): &Change| {
             println!("{position}: {key} = {}", value.as_deref().unwrap_or("(removed)"));
