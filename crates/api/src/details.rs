@@ -33,14 +33,14 @@ mod tests {
     use crate::columns::error::Kind;
 
     #[test]
-    fn a_status_gives_back_the_error_it_carries() {
+    fn status_error_round_trip() {
         let sent = Error { kind: Kind::VersionMismatch.into(), expected: 7, actual: 9, ..Error::default() };
         let status = status(Code::FailedPrecondition, "version mismatch".into(), &sent);
         assert_eq!(error(&status), Some(sent));
     }
 
     #[test]
-    fn a_foreign_status_carries_none() {
+    fn foreign_status_has_no_error() {
         assert_eq!(error(&Status::internal("of a proxy")), None);
         let garbage = Status::with_details(Code::Internal, "", vec![0xff; 9].into());
         assert_eq!(error(&garbage), None);

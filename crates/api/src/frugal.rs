@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_counted_with_the_requests_in_it() {
+    fn batch_counts_nested_requests() {
         assert_eq!(batch_of(vec![write_of(10); 1_024]), None);
         assert!(batch_of(vec![StreamedRequest::default(); 1_025]).expect("refused").contains("1024 requests"));
         assert!(batch_of(vec![write_of(13); 1_024]).expect("refused").contains("16384 fields"));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_counted_in_one_append_and_in_many() {
+    fn counts_records_across_appends() {
         let records = |count| AppendRequest { records: vec!["".into(); count], ..AppendRequest::default() };
         let refused = |count| Bounds::of::<AppendRequest>().refuse(&records(count).encode_to_vec(), true);
         assert_eq!(refused(APPEND_RECORDS_MAX), None);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_counted_as_they_are_decoded() {
+    fn counts_decoded_fields() {
         let mutation = Mutation { column: "c".into(), value: Some(vec![0; 300].into()), condition: Some(-1) };
         let mutations = vec![mutation; 7];
         let request = WriteRequest { table: "t".into(), key: "k".into(), mutations, stamp: None };
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_submessages_count_in_full() {
+    fn counts_empty_submessages() {
         let request = WriteRequest { mutations: vec![Mutation::default(); 5_000], ..WriteRequest::default() };
         let encoded = request.encode_to_vec();
         assert_eq!(encoded.len(), 10_000);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_message_have_an_end() {
+    fn field_count_of_garbage_terminates() {
         for garbage in [&[0xff; 64][..], &[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f], &[7], &[]] {
             assert_eq!(fields(garbage), 0);
         }

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_holds_and_dropped_bytes_come_back() {
+    fn enforces_limit_and_releases_on_drop() {
         let budget = ByteBudget::new(100);
         let mut first = budget.try_reserve(60).expect("there is room");
         assert!(budget.try_reserve(41).is_none());
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn share_holds_only_while_the_parent_is_short() {
+    fn share_enforced_under_parent_pressure() {
         let node = ByteBudget::new(100);
         let (busy, other) = (node.child(10), node.child(10));
         let half = busy.try_reserve(50).expect("nobody else needs it");
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn root_limit_holds_for_children() {
+    fn root_limit_applies_to_children() {
         let node = ByteBudget::new(30);
         let children: Vec<_> = (0..4).map(|_| node.child(10)).collect();
         let all: Vec<_> = children.iter().filter_map(|child| child.try_reserve(10)).collect();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_are_woken_when_bytes_come_back() {
+    fn release_wakes_waiters() {
         let node = ByteBudget::new(100);
         let (connection, other) = (node.child(10), node.child(10));
         let woken = Arc::new(Woken::default());
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_lose_no_wakeup() {
+    fn concurrent_wakeups_are_not_lost() {
         struct Unpark(std::thread::Thread);
         impl Wake for Unpark {
             fn wake(self: Arc<Self>) {

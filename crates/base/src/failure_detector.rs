@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn target_without_expectation_is_neither_alive_nor_silent() {
+    fn no_verdict_without_expected_answer() {
         let mut detector = FailureDetector::new(CONFIG);
         assert_eq!((detector.silence(1, at(5)), detector.is_silent(1, at(5))), (None, false));
         detector.suspect(1);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn false_suspicion_doubles_the_timeout_until_quiet() {
+    fn false_suspicion_doubles_timeout() {
         let mut detector = FailureDetector::new(CONFIG);
         let mut now = 0;
         for timeout in [250, 500, 1_000, 2_000, 2_000] {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn restarted_target_was_suspected_rightly() {
+    fn restart_confirms_suspicion() {
         let mut detector = FailureDetector::new(CONFIG);
         detector.heartbeat(1, at(0));
         detector.suspect(1);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrent_late_answers_count_once() {
+    fn concurrent_late_replies_count_once() {
         let mut detector = FailureDetector::new(CONFIG);
         detector.heartbeat(1, at(0));
         (0..9).for_each(|_| detector.too_late(1, Duration::from_millis(1_000), at(5_000)));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_spans_requests_until_an_answer() {
+    fn silence_counts_from_first_request() {
         let (mut detector, stale) = (FailureDetector::new(CONFIG), Duration::from_millis(1_000));
         detector.expect(1, at(100), stale);
         detector.expect(1, at(300), stale);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn awake_clock_skips_pauses() {
+    fn awake_clock_excludes_pauses() {
         let mut clock = AwakeClock::new(Duration::from_millis(100));
         [1_000, 1_050, 9_000, 9_100].into_iter().for_each(|time| clock.event(at(time)));
         assert_eq!(clock.time(), at(250));

@@ -256,14 +256,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_ones_vote_and_the_others_learn() {
+    fn founders_vote_and_others_learn() {
         let five = Membership::with_voters([5, 4, 3, 2, 1].map(member).to_vec(), 3);
         assert_eq!((five.voters(), five.learners()), (&[1, 2, 3].map(member)[..], &[4, 5].map(member)[..]));
         assert_eq!(Membership::with_voters(vec![member(1)], 3), Membership::of(vec![member(1)]));
     }
 
     #[test]
-    fn a_member_comes_by_two_steps_and_goes_by_one() {
+    fn member_add_and_remove_steps() {
         let with = three().after(MembershipChange::AddLearner(member(4))).unwrap();
         assert_eq!((with.quorum(), with.learners()), (2, &[member(4)][..]));
         let four = with.after(MembershipChange::Promote(member(4))).unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_cannot_be_made_are_told_why() {
+    fn rejected_step_reports_reason() {
         let other = Member { node: NodeId(3), incarnation: Incarnation(99) };
         let after = |change| three().after(change).unwrap_err();
         assert_eq!(after(MembershipChange::AddLearner(member(3))), NoStep::AlreadySo);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_nonsense_is_refused() {
+    fn membership_codec_round_trip() {
         let read = |membership: &Membership| {
             let mut out = Writer::new();
             membership.encode(&mut out);

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_holds_its_start_and_not_its_end() {
+    fn range_is_half_open() {
         let middle = range("b", Some("d"));
         let held = ["", "a", "b", "b\0", "c", "cz", "d", "e"].map(|key| middle.contains(key.as_bytes()));
         assert_eq!(held, [false, false, true, true, true, true, false, false]);
@@ -96,7 +96,7 @@ mod tests {
 
     /// In reverse order, a range's end belongs to it, and its start to the range before.
     #[test]
-    fn the_keys_below_an_end_lie_in_one_range() {
+    fn reverse_bound_maps_to_one_range() {
         let ranges = [range("", Some("b")), range("b", Some("d")), range("d", None)];
         let holder = |end: Option<&str>| {
             let holds: Vec<usize> =
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_touch_do_not_overlap() {
+    fn adjacent_ranges_do_not_overlap() {
         let (first, second) = (range("", Some("b")), range("b", None));
         assert!(!first.overlaps(&second) && !second.overlaps(&first));
         assert!(range("a", Some("c")).overlaps(&second) && second.overlaps(&range("a", Some("c"))));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_come_back_as_they_were_written_and_empty_ones_are_refused() {
+    fn range_codec_rejects_empty_range() {
         let decoded = |range: &KeyRange| {
             let mut out = Writer::new();
             range.encode(&mut out);

@@ -32,13 +32,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_see_moves_no_cursor() {
+    fn shown_text_escapes_control_bytes() {
         assert_eq!(shown("é\u{1b}[2J\n".as_bytes()), r"é\u{1b}[2J\n");
         assert_eq!(shown(b"a\xffb"), r"a\xffb");
     }
 
     #[test]
-    fn what_is_counted_agrees_with_its_number() {
+    fn count_pluralization() {
         assert_eq!([0, 1, 2].map(|count| counted(count, "row")), ["0 rows", "1 row", "2 rows"]);
         assert_eq!([1, 2].map(|count| counted(count, "copy")), ["1 copy", "2 copies"]);
         assert_eq!(counted(2, "key"), "2 keys");

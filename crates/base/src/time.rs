@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_told_in_their_largest_unit() {
+    fn duration_uses_largest_unit() {
         let spans = [7 * 24 * 3_600_000, 36 * 3_600_000, 60_000, 90_000, 1_500].map(Duration::from_millis);
         assert_eq!(spans.map(|span| span.to_string()), ["7d", "36h", "1m", "90s", "1500ms"]);
         assert_eq!([0, 1_001, 2_000].map(|span| Duration(span).to_string()), ["0ns", "1001ns", "2us"]);

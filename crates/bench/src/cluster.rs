@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_has_caught_up_when_each_replica_says_so_itself() {
+    fn catch_up_needs_report_of_each_replica() {
         let (of_table, of_another) = (Which::Table("t"), Which::Table("another"));
         let all = [status(1, 2, 9, false), status(2, 2, 9, false), status(3, 2, 9, false)];
         assert!(has_caught_up(&all, of_table));

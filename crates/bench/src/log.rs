@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn several_numbers_are_a_sweep_with_all_stripes_side_by_side() {
+    fn sweep_groups_stripe_counts() {
         let arguments = parsed("--entry-size 64,512 --batch 1,64 --appenders 1,64 --stripes 1,2,4");
         let groups = arguments.groups();
         assert_eq!((groups.len(), arguments.rounds()), (8, None));
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_says_what_else_is_likely() {
+    fn mode_sets_defaults() {
         let floor = parsed("--floor");
         assert_eq!((floor.clients(), floor.rounds()), (&[1][..], Some(5)));
         let kill = parsed("--kill");
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_done_is_refused() {
+    fn rejects_invalid_options() {
         let refused = [
             "--batch 65 --entry-size 65536",
             "--floor --appenders 4",

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_are_those_within_pairs() {
+    fn ratios_are_computed_per_pair() {
         let pairs = [[2.0, 1.0], [4.0, 4.0], [9.0, 3.0], [5.0, 4.0], [6.0, 4.0]];
         let compared = Comparison::of("p50_us", 0, &pairs).expect("five pairs");
         assert_eq!(compared.a, Spread { median: 5.0, lowest: 2.0, highest: 9.0 });
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_medians_ranges_and_bounds() {
+    fn pair_summary_format() {
         let (titles, point) =
             (["A loggos write", "B etcd write"].map(str::to_owned), Point { clients: 64, offer: None });
         let mut pairs = Pairs::<Figures>::new(titles, point);

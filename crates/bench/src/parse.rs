@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_their_ranges() {
+    fn rejects_out_of_range_numbers() {
         assert_eq!(positive("64"), Ok(64));
         assert!(positive("0").is_err() && positive("-1").is_err() && positive("x").is_err());
         assert_eq!(seconds("0.5"), Ok(0.5));

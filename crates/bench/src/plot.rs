@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_have_few_digits() {
+    fn axis_label_format() {
         for (number, text) in
             [(0.0, "0"), (0.25, "0.25"), (0.3 - 0.1, "0.2"), (3.0, "3"), (10.0, "10"), (12_345.6, "12346")]
         {

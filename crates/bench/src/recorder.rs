@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_ends_in_the_run_counts() {
+    fn counts_only_completions_in_run() {
         let recorder = Recorder::default();
         recorder.ended(Instant::now(), Ok(()));
         recorder.start();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_success_is_one_gap_that_nothing_ends() {
+    fn run_without_success_is_one_open_gap() {
         let recorder = Recorder::default();
         recorder.start();
         let counted = recorder.stop(&[]);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unfinished_has_waited_but_was_not_done() {
+    fn unfinished_operations_add_latency_only() {
         let recorder = Recorder::default();
         recorder.start();
         recorder.ended(Instant::now(), Ok(()));

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_one_object_of_the_promised_shape() {
+    fn report_json_schema() {
         let figures = Figures {
             target: "loggos",
             operation: "write",
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_is_saturated_when_less_than_it_should_is_achieved() {
+    fn saturation_threshold() {
         let saturated = |operations, offered| Figures::counted(counted(operations), offered, None).saturated;
         assert!(!saturated(1_000, None));
         assert!(!saturated(950, Some(1_000)));

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_pace_has_the_same_gap_everywhere() {
+    fn fixed_pacing_is_uniform() {
         let ticks: Vec<Tick> = Schedule::new(250.0, Pacing::Fixed, 1).take(1_000).collect();
         for (number, tick) in (1..).zip(&ticks) {
             assert_eq!((tick.at, tick.operations), (Duration::from_millis(4 * number), 1));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn no_operation_is_to_begin_before_it_arrives_nor_a_tick_later() {
+    fn arrivals_round_up_to_next_tick() {
         let counts = by_millisecond(Schedule::new(333.0, Pacing::Fixed, 1), 10_000);
         for (tick, _) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
             let arrival = (tick as f64 * 0.333).floor() / 0.333;
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn poisson_arrivals_have_their_rate_and_vary_as_they_should() {
+    fn poisson_arrival_rate_and_variance() {
         let counts = by_millisecond(Schedule::new(2_000.0, Pacing::Poisson, 7), 100_000);
         let samples: Vec<f64> = counts[1..].chunks(100).map(|chunk| f64::from(chunk.iter().sum::<u32>())).collect();
         let mean = samples.iter().sum::<f64>() / samples.len() as f64;
@@ -246,14 +246,14 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_arrivals() {
+    fn seeded_arrivals_are_deterministic() {
         let arrivals = |seed| Schedule::new(700.0, Pacing::Poisson, seed).take(500).collect::<Vec<_>>();
         assert_eq!(arrivals(1), arrivals(1));
         assert_ne!(arrivals(1), arrivals(2));
     }
 
     #[tokio::test]
-    async fn what_comes_while_all_clients_are_busy_is_held_back_and_keeps_its_moment() {
+    async fn held_back_arrival_keeps_intended_time() {
         let began = Instant::now();
         let arrivals = Arrivals::begin(Schedule::new(1_000.0, Pacing::Fixed, 1));
         // The only client is busy until that many have arrived.

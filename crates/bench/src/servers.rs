@@ -103,20 +103,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_time_is_user_and_system_time() {
+    fn cpu_time_sums_user_and_system() {
         let stat = "42 (a) b) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 7 7 20 0 4 0 100 0 0";
         assert_eq!(ticks_of(stat), Some(300));
         assert_eq!(ticks_of("42 (cut"), None);
     }
 
     #[test]
-    fn resident_memory_is_what_is_in_memory_now() {
+    fn parses_resident_memory() {
         assert_eq!(resident_kib_of("VmHWM:\t    9000 kB\nVmRSS:\t    8712 kB\n"), Some(8_712));
         assert_eq!(resident_kib_of("Name:\tx\n"), None);
     }
 
     #[test]
-    fn this_process_has_used_some() {
+    fn measures_own_process() {
         let servers = Servers::of(&[std::process::id()], None).expect("a process");
         assert!(servers.cpu_time().expect("Linux").is_some());
         assert!(servers.resident_kib().expect("Linux").values().all(|kib| *kib > 1_000));

@@ -71,7 +71,7 @@ mod tests {
     use base::SplitMix64;
 
     #[test]
-    fn the_median_is_the_middle_or_between_two() {
+    fn median_of_odd_and_even_counts() {
         assert_eq!(Spread::of(&[]), None);
         assert_eq!(Spread::of(&[3.0, 1.0, 2.0]), Some(Spread { median: 2.0, lowest: 1.0, highest: 3.0 }));
         assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 3.0]), Some(Spread { median: 2.5, lowest: 1.0, highest: 4.0 }));
@@ -79,7 +79,7 @@ mod tests {
 
     /// The ranks of one-sided sign tests, as in published tables.
     #[test]
-    fn bounds_are_the_order_statistics_of_the_sign_test() {
+    fn sign_test_order_statistics() {
         let ranks = [(4, None), (5, Some(5)), (6, Some(6)), (7, Some(7)), (8, Some(7)), (10, Some(9)), (20, Some(15))];
         for (count, expected) in ranks {
             assert_eq!(rank(count), expected, "{count}");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_is_wrong_one_time_in_twenty_at_most() {
+    fn bounds_have_95_percent_coverage() {
         let (mut draw, mut wrong) = (SplitMix64::new(1), 0);
         for _ in 0..10_000 {
             // Skewed like latencies; the median of the population is one half cubed.

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_named_by_kind_and_endpoints() {
+    fn parses_target_kind_and_endpoints() {
         assert_eq!("etcd://a:1,b:2".parse(), Ok(Target::Etcd(vec!["a:1".into(), "b:2".into()])));
         assert_eq!("loggos://a:1".parse(), Ok(Target::Loggos(vec!["a:1".into()])));
         assert_eq!("loggos-stream://a:1".parse(), Ok(Target::LoggosStream(vec!["a:1".into()])));

@@ -304,14 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn values_have_the_size_asked_for() {
+    fn values_have_requested_size() {
         for bytes in [0, 1, 8, 4_096, 4_099] {
             assert_eq!(value(bytes).len(), bytes);
         }
     }
 
     #[test]
-    fn consecutive_keys_are_each_clients_own_and_in_order() {
+    fn consecutive_keys_are_per_client() {
         let workload = workload(Operation::Write, true);
         assert_eq!(taken(&workload, 0, 3, 4), [0, 1, 2, 0]);
         assert_eq!(taken(&workload, 1, 3, 4), [3, 4, 5, 3]);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn random_keys_are_anybodys_unless_versions_are_kept() {
+    fn conditional_puts_use_per_client_keys() {
         let all = taken(&workload(Operation::Write, false), 1, 2, 1_000);
         assert_eq!((all.iter().min(), all.iter().max()), (Some(&0), Some(&9)));
         let own = taken(&workload(Operation::ConditionalPut, false), 1, 2, 1_000);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_done_is_refused() {
+    fn rejects_invalid_workloads() {
         let mixed = workload(Operation::Mixed, false);
         assert!(mixed.check(1).is_err());
         let mixed = Workload { write_percent: Some(10), ..mixed };

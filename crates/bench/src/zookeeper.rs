@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn several_numbers_are_a_sweep() {
+    fn number_list_is_sweep() {
         let arguments = parsed("--read-percent 0,50,100 --connections 1,12 --outstanding 1,256").unwrap();
         let shapes = arguments.shapes();
         assert_eq!((shapes.len(), shapes[1].read_percent, shapes[11].outstanding), (12, 50, 256));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_have_two_sides() {
+    fn pairs_require_two_sides() {
         let paired = parsed("--pairs 5 --against 127.0.0.1:21811,127.0.0.1:21812").unwrap();
         let sides = paired.sides().unwrap();
         assert_eq!(sides.iter().map(Side::title).collect::<Vec<_>>(), ["A 127.0.0.1:2181", "B 127.0.0.1:21811"]);

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn every_endpoint_is_tried_before_the_first_pause() {
+    fn tries_all_endpoints_before_backoff() {
         let mut attempts = attempts(Effect::Reads, 3);
         for _ in 0..2 {
             let next = after(&mut attempts, not_sent(), PLENTY);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_up_to_their_bound() {
+    fn backoff_grows_to_limit() {
         let mut attempts = attempts(Effect::Reads, 1);
         let mut last = Duration::ZERO;
         for _ in 0..20 {
@@ -276,14 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_never_left_is_unavailable_at_the_deadline() {
+    fn unsent_write_times_out_unavailable() {
         let mut attempts = attempts(Effect::Writes, 1);
         let reason = "no answer within 10000 ms: connection refused";
         assert_eq!(end(&mut attempts, not_sent()), Error::Unavailable(reason.into()));
     }
 
     #[test]
-    fn a_write_that_may_have_arrived_is_unknown_at_the_deadline() {
+    fn sent_write_times_out_unknown() {
         for doubt in [lost(), Fault::Unknown("the leader changed".into())] {
             let mut attempts = attempts(Effect::Writes, 2);
             assert!(matches!(after(&mut attempts, doubt, PLENTY), Next::Retry { .. }));
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_may_have_been_made_is_unknown_at_the_deadline() {
+    fn sent_create_times_out_unknown() {
         let mut attempts = attempts(Effect::Writes, 3);
         assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
         assert!(matches!(after(&mut attempts, not_sent(), PLENTY), Next::Retry { .. }));
@@ -302,14 +302,14 @@ mod tests {
     }
 
     #[test]
-    fn a_read_is_never_in_doubt() {
+    fn read_is_never_in_doubt() {
         let mut attempts = attempts(Effect::Reads, 1);
         assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
         assert!(matches!(end(&mut attempts, lost()), Error::Unavailable(_)));
     }
 
     #[test]
-    fn what_a_node_says_counts_more_than_a_connection_that_fails() {
+    fn reports_node_error_over_transport_error() {
         let mut attempts = attempts(Effect::Reads, 3);
         assert_eq!(attempts.out_of_time(), Error::Unavailable("no answer within 10000 ms".into()));
         after(&mut attempts, Fault::Silent, PLENTY);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_session_is_replaced_while_nothing_is_in_doubt() {
+    fn replaces_expired_session() {
         let mut attempts = attempts(Effect::Writes, 1);
         assert_eq!(after(&mut attempts, Fault::UnknownSession, PLENTY), Next::NewSession);
         assert!(matches!(after(&mut attempts, not_sent(), PLENTY), Next::Retry { .. }));
@@ -331,14 +331,14 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_expires_under_a_doubtful_write_leaves_it_unknown() {
+    fn session_expiry_leaves_doubtful_write_unknown() {
         let mut attempts = attempts(Effect::Writes, 1);
         assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
         assert!(matches!(after(&mut attempts, Fault::UnknownSession, PLENTY), Next::GiveUp(Error::OutcomeUnknown(_))));
     }
 
     #[test]
-    fn an_append_once_is_repeated_only_if_it_was_not_executed() {
+    fn append_once_retries_only_unexecuted() {
         for doubt in [lost(), Fault::Silent, Fault::Unknown("the leader changed".into())] {
             let mut attempts = attempts(Effect::AppendsOnce, 3);
             assert!(matches!(after(&mut attempts, not_sent(), PLENTY), Next::Retry { .. }));
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definite_answer_ends_the_call() {
+    fn definite_error_ends_call() {
         let refused = Error::Refused { column: "c".into(), expected: 7, actual: 9 };
         let mut attempts = attempts(Effect::Writes, 3);
         assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_get_longer() {
+    fn attempt_timeout_grows() {
         let first = Duration::from_millis(400);
         let mut attempts = attempts(Effect::Reads, 3);
         assert_eq!(attempts.attempt_time(first), first);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_attempt_is_told_says_nothing_of_another() {
+    fn definite_error_after_loss_is_unknown() {
         let mut attempts = attempts(Effect::Writes, 3);
         assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
         let dropped = Fault::Definite(Error::NotFound("no such table".into()));

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_node_told_the_next_does_not_tell_again() {
+    fn failover_skips_delivered_positions() {
         let mut follower = Follower::new(5, 1, 3, PATIENCE, 1);
         assert_eq!((follower.endpoint(), follower.next()), (1, 5));
         assert_eq!(follower.told(5, 6), Heard::Next);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_up_when_nobody_has_said_anything_for_long() {
+    fn gives_up_after_prolonged_silence() {
         let mut follower = Follower::new(0, 0, 2, PATIENCE, 1);
         assert!(follower.failed(lost(), at(0)).is_ok());
         assert!(follower.failed(lost(), at(900)).is_ok());
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_not_there_is_nowhere() {
+    fn missing_log_is_not_retried() {
         let mut follower = Follower::new(0, 0, 2, PATIENCE, 1);
         let unknown = Error::NotFound("no log named \"l\"".into());
         assert_eq!(follower.failed(Fault::Definite(unknown.clone()), at(0)), Err(unknown));

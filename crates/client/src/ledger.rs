@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_incomplete_follows_the_oldest_write_under_way() {
+    fn first_incomplete_is_oldest_pending_write() {
         let mut ledger = Ledger::new(5);
         assert_eq!(begin(&mut ledger), (1, 1));
         assert_eq!(begin(&mut ledger), (2, 1));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_counts_from_the_oldest_write_under_way() {
+    fn window_starts_at_oldest_pending_write() {
         let mut ledger = Ledger::new(5);
         for sequence in 1..=SESSION_WINDOW {
             assert_eq!(begin(&mut ledger), (sequence, 1));

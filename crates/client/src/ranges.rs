@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_finds_the_range_that_holds_it() {
+    fn finds_range_by_key() {
         let mut ranges = Ranges::default();
         assert_eq!(found(&ranges), [None; 4]);
         ranges.keep(range("b", Some("c")), 1);
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_range_takes_the_place_of_those_it_overlaps() {
+    fn newer_range_replaces_overlaps() {
         let mut ranges = Ranges::default();
         ranges.keep(KeyRange::all(), 1);
         ranges.keep(range("b", Some("d")), 2);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_leaves_its_neighbours() {
+    fn forget_keeps_adjacent_ranges() {
         let mut ranges = Ranges::default();
         ranges.keep(range("", Some("c")), 1);
         ranges.keep(range("c", None), 2);

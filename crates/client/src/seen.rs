@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_of_a_range_only_grows() {
+    fn seen_position_is_monotonic() {
         let mut seen = Seen::default();
         assert_eq!(seen_at(&seen, &at("a")), None);
         seen.note("t", shown(2, 9, "", Some("m")));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cohort_shows_of_before_its_split_is_older_than_what_was_seen_of_it_since() {
+    fn pre_split_answer_is_stale() {
         let mut seen = Seen::default();
         seen.note("t", shown(2, 9, "", None));
         seen.note("t", shown(4, 6, "", Some("m")));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_cohort_takes_over_what_it_owns_and_no_more() {
+    fn later_cohort_replaces_only_its_range() {
         let mut seen = Seen::default();
         seen.note("t", shown(2, 9, "", None));
         seen.note("t", shown(5, 3, "m", None));

@@ -158,7 +158,7 @@ impl Bed {
 }
 
 #[test]
-fn many_writes_open_one_session_and_go_into_it_side_by_side() {
+fn concurrent_writes_share_one_session() {
     let mut bed = Bed::new(3);
     for request in 0..4 {
         bed.ask(Effect::Writes, "k", request);
@@ -176,7 +176,7 @@ fn many_writes_open_one_session_and_go_into_it_side_by_side() {
 }
 
 #[test]
-fn a_full_window_lets_the_next_in_as_its_oldest_ends() {
+fn full_window_admits_after_oldest_ends() {
     let mut bed = Bed::new(1);
     let (_, first) = bed.write();
     for request in 1..base::limits::SESSION_WINDOW as u32 {
@@ -192,7 +192,7 @@ fn a_full_window_lets_the_next_in_as_its_oldest_ends() {
 }
 
 #[test]
-fn a_silent_endpoint_is_passed_over_soon_and_may_still_answer() {
+fn hedges_past_silent_endpoint() {
     let mut bed = Bed::new(3);
     let (call, first) = bed.write();
     bed.pass(399);
@@ -211,7 +211,7 @@ fn a_silent_endpoint_is_passed_over_soon_and_may_still_answer() {
 }
 
 #[test]
-fn an_endpoint_that_answers_others_is_slow_and_gets_more_time() {
+fn responsive_endpoint_gets_longer_timeout() {
     let mut bed = Bed::new(3);
     let (_, _slow) = bed.write();
     for _ in 0..9 {
@@ -230,7 +230,7 @@ fn an_endpoint_that_answers_others_is_slow_and_gets_more_time() {
 }
 
 #[test]
-fn slow_answers_have_everybody_wait_longer() {
+fn slow_answers_extend_timeout() {
     let mut bed = Bed::new(3);
     for _ in 0..20 {
         bed.ask(Effect::Reads, "k", 1);
@@ -248,7 +248,7 @@ fn slow_answers_have_everybody_wait_longer() {
 
 /// A call never waits for a silent endpoint until its deadline, however slow earlier responses were.
 #[test]
-fn no_call_is_spent_on_one_endpoint() {
+fn call_is_not_bound_to_one_endpoint() {
     let mut bed = Bed::new(3);
     for _ in 0..40 {
         bed.ask(Effect::Reads, "k", 1);
@@ -264,7 +264,7 @@ fn no_call_is_spent_on_one_endpoint() {
 }
 
 #[test]
-fn a_broken_connection_sends_all_that_was_under_way_elsewhere_with_the_same_stamps() {
+fn broken_link_retries_with_same_stamps() {
     let mut bed = Bed::new(3);
     let (_, first) = bed.write();
     for request in 0..10 {
@@ -283,7 +283,7 @@ fn a_broken_connection_sends_all_that_was_under_way_elsewhere_with_the_same_stam
 }
 
 #[test]
-fn a_leader_that_is_known_is_asked_until_it_fails() {
+fn known_leader_is_used_until_failure() {
     let mut bed = Bed::new(3);
     bed.client.leads(2, "t", KeyRange { start: "m".into(), end: None });
     bed.ask(Effect::Reads, "z", 1);
@@ -296,7 +296,7 @@ fn a_leader_that_is_known_is_asked_until_it_fails() {
 }
 
 #[test]
-fn an_expired_session_is_replaced_unless_a_write_of_it_is_in_doubt() {
+fn expired_session_keeps_doubtful_write_unknown() {
     let mut bed = Bed::new(3);
     let (_, first) = bed.write();
     bed.answer(first.attempt, Err(Fault::UnknownSession));
@@ -311,7 +311,7 @@ fn an_expired_session_is_replaced_unless_a_write_of_it_is_in_doubt() {
 }
 
 #[test]
-fn a_table_that_is_not_there_ends_all_who_wait_for_its_session() {
+fn missing_table_fails_session_waiters() {
     let mut bed = Bed::new(3);
     bed.ask(Effect::Writes, "a", 1);
     bed.ask(Effect::Writes, "b", 2);
@@ -321,7 +321,7 @@ fn a_table_that_is_not_there_ends_all_who_wait_for_its_session() {
 }
 
 #[test]
-fn every_call_ends_by_its_deadline_and_says_whether_it_left() {
+fn deadline_reports_if_call_was_sent() {
     let mut bed = Bed::new(3);
     let (write, _) = bed.write();
     let read = bed.ask(Effect::Reads, "k", 1);
@@ -340,7 +340,7 @@ fn every_call_ends_by_its_deadline_and_says_whether_it_left() {
 }
 
 #[test]
-fn a_connection_that_stays_silent_is_left() {
+fn silent_connection_is_replaced() {
     let mut bed = Bed::new(1);
     bed.ask(Effect::Reads, "k", 1);
     let asked = bed.one_sent();
@@ -350,7 +350,7 @@ fn a_connection_that_stays_silent_is_left() {
 }
 
 #[test]
-fn what_the_caller_gave_up_leaves_room_and_no_trace() {
+fn abandoned_call_frees_its_slot() {
     let mut bed = Bed::new(3);
     let (call, sent) = bed.write();
     bed.client.abandon(call, bed.now);
@@ -365,7 +365,7 @@ fn what_the_caller_gave_up_leaves_room_and_no_trace() {
 
 /// With random events in any order, each call ends once and the invariants hold.
 #[test]
-fn whatever_happens_each_call_ends_once() {
+fn fuzz_each_call_ends_once() {
     for seed in 0..300 {
         let mut random = SplitMix64::new(seed);
         let mut bed = Bed::new(1 + random.below(3) as usize);
@@ -417,7 +417,7 @@ fn whatever_happens_each_call_ends_once() {
 
 /// A timer that fires late, just before the deadline, leaves time for one or two attempts, not for ever shorter ones.
 #[test]
-fn little_time_is_not_halved_for_ever() {
+fn late_timer_bounds_attempts() {
     let mut bed = Bed::new(3);
     bed.write();
     bed.now = Monotonic(DEADLINE.0);
@@ -431,7 +431,7 @@ fn little_time_is_not_halved_for_ever() {
 /// Reads that any replica may answer are distributed over all nodes except those that failed. Each attempt carries the
 /// latest seen state of the range.
 #[test]
-fn what_anybody_may_answer_goes_round_and_says_what_was_seen() {
+fn any_replica_reads_rotate_with_seen_state() {
     let mut bed = Bed::new(3);
     let first: Vec<Left> = (1..=3).map(|request| (bed.ask_any("k", request), bed.one_sent()).1).collect();
     let endpoints: Vec<usize> = first.iter().map(|sent| sent.link.endpoint).collect();
@@ -462,7 +462,7 @@ fn what_anybody_may_answer_goes_round_and_says_what_was_seen() {
 
 /// A response as of before a split is rejected and requested again, with the newer state seen of that cohort.
 #[test]
-fn an_answer_of_before_what_was_seen_of_its_cohort_is_asked_for_again() {
+fn stale_answer_is_requested_again() {
     let mut bed = Bed::new(3);
     let place = |sequence| Place { cohort: CohortId(4), lsn: Lsn::new(1, sequence) };
     let shows = |sequence, end: Option<&'static str>| {
@@ -495,7 +495,7 @@ fn an_answer_of_before_what_was_seen_of_its_cohort_is_asked_for_again() {
 
 /// The error at the deadline contains the total time and the cause that a node reported, even for an earlier attempt.
 #[test]
-fn who_runs_out_of_time_is_told_how_long_it_was_and_what_a_node_said() {
+fn timeout_error_reports_time_and_cause() {
     let mut bed = Bed::new(3);
     let says = |bed: &mut Bed, reason: &str| {
         let first = bed.sent()[0].attempt;
@@ -521,7 +521,7 @@ fn who_runs_out_of_time_is_told_how_long_it_was_and_what_a_node_said() {
 
 /// A retried append is marked as in doubt: its first attempt may have been executed.
 #[test]
-fn an_append_that_is_tried_again_knows_whether_it_is_in_doubt() {
+fn retried_append_is_marked_in_doubt() {
     let mut bed = Bed::new(3);
     let id = bed.ask(Effect::Appends, "", 7);
     let first = bed.one_sent();
@@ -538,7 +538,7 @@ fn an_append_that_is_tried_again_knows_whether_it_is_in_doubt() {
 
 /// It waits for an endpoint that answers other calls, and ends in doubt when the others go elsewhere.
 #[test]
-fn append_once_waits_while_its_endpoint_is_used() {
+fn append_once_waits_for_busy_endpoint() {
     let mut bed = Bed::new(3);
     let id = bed.ask(Effect::AppendsOnce, "", 7);
     let once = bed.one_sent();
@@ -557,7 +557,7 @@ fn append_once_waits_while_its_endpoint_is_used() {
 }
 
 #[test]
-fn append_once_gives_up_at_a_silent_endpoint() {
+fn append_once_fails_on_silent_endpoint() {
     let mut bed = Bed::new(3);
     bed.ask(Effect::AppendsOnce, "", 7);
     let first = bed.one_sent();

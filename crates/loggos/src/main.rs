@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_is_known_by_the_command_line_that_it_was_started_with() {
+    fn dev_process_matched_by_command_line() {
         let started = |line: &str| {
             let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             started_with(300, &arguments)
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_runs_is_named_before_or_after_what_is_asked_of_it() {
+    fn dev_options_precede_or_follow_subcommand() {
         let parsed = |line: &str| match Loggos::try_parse_from(line.split(' ')).expect("it is right").command {
             Command::Dev { cluster: Local { data, port_offset, .. }, command: Some(DevCommand::Restart { node }) } => {
                 (data, port_offset, node)

@@ -77,7 +77,7 @@ mod tests {
 
     /// A conditional write waits for the writes in progress on its row, and later writes wait for it.
     #[test]
-    fn first_come_first_served() {
+    fn latches_are_fifo() {
         let row = Bytes::from_static(b"k");
         let other = Bytes::from_static(b"l");
         let mut latches = Latches::default();

@@ -59,7 +59,7 @@ mod tests {
 
     /// A postponed timer fires at its original time and is set again. An advanced timer fires once.
     #[test]
-    fn no_moment_is_missed() {
+    fn rescheduled_timers_fire_on_time() {
         let mut timers = Timers::default();
         let [first, second] = [CohortId(1), CohortId(2)];
         for (id, at) in [(first, 10), (second, 20), (first, 30), (second, 5)] {

@@ -53,7 +53,7 @@ mod tests {
 
     /// A jump of the wall clock does not affect ages, which use the monotonic clock.
     #[test]
-    fn age_does_not_depend_on_timestamps() {
+    fn age_is_independent_of_timestamps() {
         let mut history = TimestampHistory::default();
         for (second, timestamp) in [(10, 5), (11, 1_000_000), (12, 1_000_001), (13, 1_000_002)] {
             history.note(Timestamp(timestamp), at(second), Duration(10 * SECOND.0));
@@ -66,7 +66,7 @@ mod tests {
 
     /// An idle log keeps one sample. The samples of a busy log cover the longest span.
     #[test]
-    fn moments_are_bounded() {
+    fn moment_count_limit() {
         let mut history = TimestampHistory::default();
         for second in 0..100_000 {
             history.note(Timestamp(7), at(second), SECOND);

@@ -100,7 +100,7 @@ mod tests {
 
     /// No compaction ever ends: writes continue at a reduced rate, and a burst is refused with a retriable error.
     #[test]
-    fn where_compactions_fall_behind_writers_are_slowed_down_and_not_stopped() {
+    fn compaction_backlog_throttles_writes() {
         let tiny = Config {
             memtable_bytes: 1_000,
             level0_tables: 2,
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_follow_each_other_at_the_pace_and_no_further_ahead_than_they_may() {
+    fn brake_paces_turns_within_horizon() {
         let (mut throttle, start) = (WriteThrottle::default(), Monotonic(1_000 * MILLI));
         // 1,000 bytes take 2.5 ms at this rate.
         let mut turn = |after: u64| throttle.turn(1_000, 400_000, start + Duration(after * MILLI));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pace_and_no_size_are_too_much_for_it() {
+    fn brake_extreme_rates_and_sizes() {
         let mut throttle = WriteThrottle::default();
         assert_eq!(throttle.turn(u64::MAX, 0, Monotonic(7)), Turn::Now);
         assert_eq!(throttle.turn(0, u64::MAX, Monotonic(8)), Turn::Never);

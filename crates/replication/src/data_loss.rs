@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_enough_to_lead_on_with_a_loss() {
+    fn grants_required_for_loss_recovery() {
         use Worth::{Damaged, Forgetful, Whole};
         let enough = |worths: &[Worth], quorum, all| grants(worths).suffice(quorum, all);
         assert!(enough(&[Forgetful, Forgetful], 2, 3));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_counted_twice() {
+    fn duplicate_grant_counts_once() {
         let mut grants = grants(&[Worth::Whole]);
         grants.add(NodeId(1), Worth::Forgetful);
         assert_eq!((grants.whole.len(), grants.forgetful.len()), (1, 0));

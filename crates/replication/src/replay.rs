@@ -160,7 +160,7 @@ mod tests {
 
     /// The result does not depend on whether the checkpoint is known before or after the records.
     #[test]
-    fn what_a_checkpoint_covers_need_not_be_kept() {
+    fn replay_discards_checkpointed_records() {
         let mut random = SplitMix64::new(7);
         for _ in 0..20_000 {
             let checkpoint = Lsn::new(random.below(3), random.below(5));

@@ -140,7 +140,7 @@ impl Scene {
 }
 
 #[test]
-fn who_stood_for_the_same_epoch_follows_its_winner() {
+fn losing_candidate_follows_epoch_winner() {
     let mut scene = Scene::new(Limits::default());
     for candidate in [0, 1] {
         scene.at(candidate, |cohort, now, out| cohort.campaign(now, out));
@@ -161,7 +161,7 @@ fn who_stood_for_the_same_epoch_follows_its_winner() {
 }
 
 #[test]
-fn a_candidate_that_cannot_win_any_more_stands_again_at_once() {
+fn split_vote_restarts_election_at_once() {
     let mut scene = Scene::new(Limits::default());
     for candidate in 0..3 {
         scene.at(candidate, |cohort, now, out| cohort.campaign(now, out));
@@ -173,7 +173,7 @@ fn a_candidate_that_cannot_win_any_more_stands_again_at_once() {
 }
 
 #[test]
-fn a_follower_that_acknowledges_while_the_log_is_read_for_it_is_served_on() {
+fn ack_during_log_read_continues_catch_up() {
     let mut scene = Scene::new(Limits { memory_log_bytes: 0, ..Limits::default() });
     scene.at(0, |cohort, now, out| cohort.campaign(now, out));
     scene.deliver_all();
@@ -207,7 +207,7 @@ fn a_follower_that_acknowledges_while_the_log_is_read_for_it_is_served_on() {
 /// A leader paused for some seconds: messages beyond the flow-control window to this follower were lost. It replies and
 /// catches up.
 #[test]
-fn a_follower_that_was_silent_for_long_is_served_when_it_answers() {
+fn silent_follower_catches_up_on_reply() {
     let limits = Limits { memory_log_bytes: 0, window_bytes: 1_000, propose_bytes: 600, ..Limits::default() };
     let mut scene = Scene::new(limits);
     scene.at(0, |cohort, now, out| cohort.campaign(now, out));
@@ -263,7 +263,7 @@ fn entry(epoch: u64, sequence: u64, previous: Lsn) -> Entry {
 /// A snapshot replaces a log with an uncommitted tail. The tail must also be truncated on disk, or this replica would
 /// send it to a lagging follower as a leader.
 #[test]
-fn what_a_whole_state_replaces_is_cut_from_the_log() {
+fn snapshot_install_truncates_stale_tail() {
     let mut scene = Scene::new(Limits::default());
     let dead = vec![entry(1, 1, Lsn::ZERO), entry(1, 2, Lsn::new(1, 1))];
     let propose = |epoch, entries, previous| Message::Propose {
@@ -296,7 +296,7 @@ fn what_a_whole_state_replaces_is_cut_from_the_log() {
 }
 
 #[test]
-fn a_log_read_that_does_not_chain_is_sent_as_far_as_it_does() {
+fn broken_log_read_sends_valid_prefix() {
     let mut scene = Scene::new(Limits { memory_log_bytes: 0, ..Limits::default() });
     scene.at(0, |cohort, now, out| cohort.campaign(now, out));
     scene.deliver_all();
@@ -323,7 +323,7 @@ fn a_log_read_that_does_not_chain_is_sent_as_far_as_it_does() {
 
 /// Messages out of order make a leader go back once, not once per reply.
 #[test]
-fn answers_to_what_was_sent_before_a_probe_send_nothing_anew() {
+fn stale_replies_do_not_retransmit() {
     let mut scene = Scene::new(Limits { propose_bytes: 1, ..Limits::default() });
     scene.at(0, |cohort, now, out| cohort.campaign(now, out));
     scene.deliver_all();
@@ -379,7 +379,7 @@ fn with_two_lost(limits: Limits) -> (Scene, Vec<u64>) {
 }
 
 #[test]
-fn only_what_a_follower_lacks_is_sent_again() {
+fn retransmits_only_missing_entries() {
     let (mut scene, again) = with_two_lost(Limits::default());
     assert_eq!(again, [3, 4], "the first gap that it told of");
     scene.wait(Duration::from_millis(1));
@@ -395,7 +395,7 @@ fn only_what_a_follower_lacks_is_sent_again() {
 }
 
 #[test]
-fn what_finds_no_room_with_a_follower_is_sent_again() {
+fn entries_dropped_by_full_buffer_are_resent() {
     let (mut scene, _) = with_two_lost(Limits { reorder_bytes: 0, ..Limits::default() });
     for _ in 0..3 {
         scene.deliver_all();
@@ -413,7 +413,7 @@ fn propose(epoch: u64, previous: Lsn, entries: Vec<Entry>) -> Message {
 
 /// The next leader does not hold the entries buffered from the previous one.
 #[test]
-fn what_a_follower_holds_ends_with_the_reign() {
+fn new_epoch_discards_buffered_entries() {
     let mut scene = Scene::new(Limits::default());
     let (first, second) = (entry(1, 1, Lsn::ZERO), entry(1, 2, Lsn::new(1, 1)));
     for (from, message) in
@@ -427,7 +427,7 @@ fn what_a_follower_holds_ends_with_the_reign() {
 /// The last entry of a follower is from a deposed leader. It lacks the entry that replaced it and holds the following
 /// one.
 #[test]
-fn a_gap_that_begins_with_a_conflict_is_told_as_one() {
+fn gap_report_includes_conflict() {
     let mut scene = Scene::new(Limits::default());
     let first = entry(1, 1, Lsn::ZERO);
     let (lost, won) = (entry(1, 2, first.lsn), entry(2, 2, first.lsn));
@@ -471,7 +471,7 @@ fn committed(scene: &Scene) -> [u64; 3] {
 }
 
 #[test]
-fn commits_are_told_once_a_period_if_nothing_else_may_tell_them() {
+fn periodic_commit_notification() {
     let mut scene = with_an_untold_commit(Limits::default());
     for _ in 0..9 {
         scene.heartbeat(0);
@@ -490,7 +490,7 @@ fn commits_are_told_once_a_period_if_nothing_else_may_tell_them() {
 }
 
 #[test]
-fn much_that_is_committed_is_told_before_the_period_ends() {
+fn large_commit_notifies_early() {
     let mut scene = with_an_untold_commit(Limits { unannounced_bytes: 1, ..Limits::default() });
     scene.at(0, |cohort, now, out| cohort.settle(now, out));
     scene.deliver_all();
@@ -500,7 +500,7 @@ fn much_that_is_committed_is_told_before_the_period_ends() {
 /// A replica's new process must learn everything committed with the help of the old one before its doubt may end
 /// (guarantee 7).
 #[test]
-fn a_new_process_is_told_what_was_committed_with_the_help_of_the_last() {
+fn restarted_peer_learns_prior_commits() {
     let mut scene = with_an_untold_commit(Limits::default());
     scene.at(0, |cohort, _, _| cohort.peer_restarted(node(2)));
     scene.heartbeat(0);
@@ -520,7 +520,7 @@ fn with_a_chain() -> (Scene, Vec<Message>) {
 }
 
 #[test]
-fn a_large_proposal_leaves_the_leader_once_and_is_acknowledged_by_all() {
+fn chain_relay_of_large_proposal() {
     let (mut scene, relays) = with_a_chain();
     let [Message::Relay(relay)] = &relays[..] else { panic!("one copy leaves the leader: {relays:?}") };
     assert_eq!((relay.leader, &relay.then[..]), (node(0), &[node(2)][..]));
@@ -531,7 +531,7 @@ fn a_large_proposal_leaves_the_leader_once_and_is_acknowledged_by_all() {
 }
 
 #[test]
-fn a_chain_that_breaks_is_mended_by_the_leader() {
+fn leader_repairs_broken_chain() {
     let (mut scene, _) = with_a_chain();
     for _ in 0..3 {
         scene.deliver(|from, to, _| from != node(1) || to != node(2));
@@ -545,7 +545,7 @@ fn a_chain_that_breaks_is_mended_by_the_leader() {
 }
 
 #[test]
-fn what_is_handed_on_in_the_name_of_a_leader_that_is_not_followed_is_ignored() {
+fn ignores_relay_of_stale_leader() {
     let (mut scene, mut relays) = with_a_chain();
     scene.under_way.clear();
     scene.wait(SECOND);

@@ -456,7 +456,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn calls_can_be_spawned() {
+    fn client_futures_are_send() {
         fn spawnable<T: Send>(_: &T) {}
         let client = Client::connect(["127.0.0.1:1"]).expect("an address");
         spawnable(&client.put("t", "k", "c", "v"));
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_there_is_unavailable_by_the_deadline() {
+    async fn unreachable_server_fails_by_deadline() {
         let client = Client::connect(["127.0.0.1:1"]).expect("an address").with_deadline(Duration::from_millis(50));
         let began = Instant::now();
         assert!(matches!(client.put("t", "k", "c", "v").await, Err(Error::Unavailable(_))));

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_are_hosts_with_ports() {
+    fn parses_host_port_endpoints() {
         assert_eq!(Endpoints::parse(["127.0.0.1:7201", "loggos://[::1]:7202"]).expect("two endpoints").count(), 2);
         for wrong in ["", "localhost", ":7201", "localhost:x", "localhost:70000", "a b:1"] {
             assert!(matches!(Endpoints::parse([wrong]), Err(Error::Invalid(_))), "{wrong:?}");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_node_has_answered_there_may_be_none() {
+    fn hints_wrong_port_until_first_reply() {
         let endpoints = Endpoints::parse(["127.0.0.1:7101"]).expect("an endpoint");
         let lost = || endpoints.judged::<()>(0, Err(Fault::Lost("broken pipe".into())));
         let doubted = Fault::Lost("broken pipe; is 127.0.0.1:7101 the gRPC address of a node?".into());

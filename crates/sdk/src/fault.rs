@@ -80,13 +80,13 @@ mod tests {
 
     /// The server's message already contains the prefix that the error adds.
     #[test]
-    fn what_is_unknown_is_said_once() {
+    fn strips_repeated_error_prefix() {
         let said = Error::OutcomeUnknown("why".to_owned()).to_string();
         assert_eq!(reason(&said, "outcome unknown: "), "why");
     }
 
     #[test]
-    fn what_a_door_says_is_taken_at_its_word() {
+    fn maps_error_kinds_to_faults() {
         let refused = Error::Refused { column: Default::default(), expected: 7, actual: 9 };
         assert_eq!(of_kind(Kind::VersionMismatch), Fault::Definite(refused));
         assert_eq!(of_kind(Kind::UnknownTable), Fault::Definite(Error::NotFound("why".into())));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strangers_unavailable_may_hide_a_write_that_was_done() {
+    fn proxy_unavailable_is_ambiguous() {
         assert_eq!(of(&Status::unavailable("a proxy's")), Fault::Lost("a proxy's".into()));
         assert!(matches!(of(&Status::out_of_range("too large")), Fault::Definite(Error::Invalid(_))));
     }

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn blank_nodes_become_a_cluster_and_what_was_begun_is_ended() {
+    fn formation_accepts_blank_or_partly_formed() {
         assert_eq!(nodes(&[blank(2), blank(1), blank(3)]), Ok(vec![1, 2, 3]));
         assert_eq!(nodes(&[blank(1)]), Ok(vec![1]));
         assert_eq!(nodes(&[blank(1), formed(2, "u", &[1, 2, 3]), blank(3)]), Ok(vec![1, 2, 3]));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_blank_disk_of_the_same_version_joins() {
+    fn join_requires_blank_disk_and_same_version() {
         let cluster = formed(1, "u", &[1, 2, 3]);
         let newcomer = LookResponse { peer: "p".to_owned(), grpc: "g".to_owned(), ..blank(4) };
         let request = super::request;
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_one_cluster_is_not_formed() {
+    fn rejects_inconsistent_formation() {
         let another_format = LookResponse { format: 4, ..blank(3) };
         for wrong in [
             &[blank(1), blank(2)][..],

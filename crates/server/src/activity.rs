@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_of_the_time_that_really_passed() {
+    fn rates_use_elapsed_time() {
         let activity = Activity::default();
         let began = Instant::now();
         let sample = |seconds: u64, requests: u64, status: &Status| {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_past_is_bounded() {
+    fn sample_history_limit() {
         let activity = Activity::default();
         let began = Instant::now();
         for second in 0..2 * SAMPLES_MAX as u64 {

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_preface_is_known_in_any_pieces_and_nothing_else_is() {
+    async fn fragmented_http2_preface() {
         for piece in 1..PREFACE.len() {
             let mut preface = Preface::awaited();
             let mut whole = false;

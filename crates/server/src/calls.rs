@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_paths_share_one_series() {
+    fn unknown_methods_share_one_series() {
         let registry = Registry::new();
         let calls = Calls::register(&registry).expect("names of their own");
         for path in ["/a/B", "/c/D", "", "/loggos.columns.v1.Columns/Nothing"] {

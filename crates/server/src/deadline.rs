@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeouts_are_read_as_grpc_writes_them() {
+    fn parses_grpc_timeouts() {
         assert_eq!(parse("250m"), Some(Duration::from_millis(250)));
         assert_eq!(parse("99999999H"), Some(Duration::from_secs(99_999_999 * 3_600)));
         for wrong in ["", "m", "1", "-1S", "+1S", "123456789S", "1s", "1é"] {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_answers_before_the_door_and_the_door_before_the_client() {
+    fn nested_deadlines_precede_client_deadline() {
         let mut headers = MetadataMap::new();
         headers.insert("grpc-timeout", "500m".parse().expect("a header"));
         let deadline = Deadline::of(&headers, Duration::from_millis(100));
@@ -114,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn no_deadline_is_above_the_limit() {
+    fn deadline_limit() {
         let mut headers = MetadataMap::new();
         headers.insert("grpc-timeout", "9000H".parse().expect("a header"));
         assert!(Deadline::of(&headers, Duration::ZERO).node < MAX);
     }
 
     #[tokio::test]
-    async fn silence_becomes_an_answer() {
+    async fn silent_call_times_out() {
         let deadline = Deadline { node: Duration::ZERO, guard: Duration::from_millis(1) };
         let write = deadline.guard(true, std::future::pending()).await;
         assert!(matches!(write, Err(Failure::Unknown(_))));

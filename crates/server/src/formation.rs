@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_can_be_a_cluster_with_this_disk_is_formed() {
+    fn formation_validates_members() {
         let own = members(&[(1, 10)])[0];
         assert_eq!(check(own, &members(&[(1, 10), (2, 20), (3, 30)])), Ok(()));
         assert_eq!(check(own, &[own]), Ok(()));

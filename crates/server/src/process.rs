@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_brackets_and_blanks_is_no_trouble() {
+    fn parses_stat_with_special_process_name() {
         let mut stat = "1 (a) b (c) S".to_owned();
         (4..=52).for_each(|number| stat.push_str(&format!(" {number}")));
         let process = Process::of(&stat, 1_000.0);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_all_of_it() {
+    fn reads_own_process_metrics() {
         let process = Process::look();
         assert!(process.resident_bytes > 1 << 16 && process.threads > 0, "{process:?}");
         assert!(process.open_fds > 2 && process.max_fds >= process.open_fds, "{process:?}");

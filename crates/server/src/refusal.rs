@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn every_failure_says_what_it_is_to_tools_and_programs() {
+    fn failures_map_to_status_and_details() {
         let mismatch = Failure::VersionMismatch { column: "c".into(), expected: Timestamp(7), actual: Timestamp(9) };
         let error = check(&mismatch, Code::FailedPrecondition, Kind::VersionMismatch);
         assert_eq!((error.expected, error.actual, &error.column[..]), (7, 9, &b"c"[..]));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_fits_into_headers_however_large_the_request_was() {
+    fn refusal_fits_into_headers() {
         let column = Bytes::from(vec![0xfe; base::limits::COLUMN_BYTES_MAX]);
         let refused = Failure::VersionMismatch { column, expected: Timestamp(1), actual: Timestamp(2) };
         let status = status(&refused);

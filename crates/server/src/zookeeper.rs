@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lag_is_the_age_of_the_oldest_unreached_tail() {
+    fn lag_is_age_of_oldest_unreached_tail() {
         let (mut surroundings, start) = (Surroundings::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(surroundings.lag(Position(0), at(0)), Lag::default());
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_of_the_sequencer_leads() {
+    fn sequencer_node_reports_leader() {
         let (mut surroundings, now) = (Surroundings::default(), Instant::now());
         surroundings.note_role(NodeId(1), 1, NodeId(1), now);
         assert_eq!(surroundings.role, Some(Role::Standalone));

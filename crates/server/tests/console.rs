@@ -190,7 +190,7 @@ impl Answer {
 const TEXT: &str = "text/plain; charset=utf-8";
 
 #[tokio::test]
-async fn the_page_loads_nothing_but_itself() {
+async fn page_loads_no_external_assets() {
     let served = Served::start(usize::MAX).await;
     let page = served.get("/").await;
     page.check(200, "text/html; charset=utf-8");
@@ -209,7 +209,7 @@ async fn the_page_loads_nothing_but_itself() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_and_what_may_not_be_done_are_told_apart() {
+async fn unknown_path_and_bad_method_statuses() {
     let served = Served::start(usize::MAX).await;
     served.get("/nothing").await.check(404, TEXT);
     served.get("/../../etc/passwd").await.check(404, TEXT);
@@ -225,7 +225,7 @@ async fn what_is_not_there_and_what_may_not_be_done_are_told_apart() {
 }
 
 #[tokio::test]
-async fn health_is_whether_the_machine_answers() {
+async fn health_reflects_machine_response() {
     let served = Served::start(usize::MAX).await;
     let well = served.get("/healthz").await;
     well.check(200, TEXT);
@@ -254,7 +254,7 @@ fn commented<'a>(text: &'a str, kind: &str) -> Vec<&'a str> {
 }
 
 #[tokio::test]
-async fn metrics_are_prometheus_text_with_customary_names() {
+async fn prometheus_metric_names_and_format() {
     let served = Served::start(usize::MAX).await;
     served.check_grpc().await;
     let answer = served.get("/metrics").await;
@@ -307,7 +307,7 @@ async fn metrics_are_prometheus_text_with_customary_names() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_refused() {
+async fn rejects_oversized_requests() {
     let served = Served::start(usize::MAX).await;
     let head = "GET /healthz HTTP/1.1\r\nHost: console\r\n";
     let large = format!("{head}X: {}\r\n\r\n", "x".repeat(40 << 10));
@@ -324,7 +324,7 @@ async fn what_is_too_large_is_refused() {
 }
 
 #[tokio::test]
-async fn garbage_ends_its_own_connection_only() {
+async fn http_garbage_closes_only_its_connection() {
     let served = Served::start(usize::MAX).await;
     for garbage in [&[0xff; 4_096][..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00"] {
         let mut stream = served.connect().await;
@@ -339,7 +339,7 @@ async fn garbage_ends_its_own_connection_only() {
 }
 
 #[tokio::test]
-async fn half_requests_and_silence_end_soon_and_disturb_nobody() {
+async fn incomplete_requests_time_out() {
     let served = Served::start(64).await;
     let mut strangers = Vec::new();
     for number in 0..60 {
@@ -369,7 +369,7 @@ async fn half_requests_and_silence_end_soon_and_disturb_nobody() {
 }
 
 #[tokio::test]
-async fn connections_are_bounded_and_places_come_back() {
+async fn connection_limit_and_release() {
     let served = Served::start(4).await;
     let mut kept = Vec::new();
     for _ in 0..4 {

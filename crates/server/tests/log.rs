@@ -68,7 +68,7 @@ async fn told_to(entries: &mut Streaming<message::SubscribeResponse>, from: u64,
 }
 
 #[tokio::test]
-async fn what_was_appended_is_read() {
+async fn append_read_round_trip() {
     let served = Served::start().await;
     let mut log = served.log().await;
     let stamp = Some(message::Stamp { client: 7, sequence: 1 });
@@ -92,7 +92,7 @@ async fn what_was_appended_is_read() {
 
 /// The node of this test has no coordination log, so a request that passes the check fails as one of an unknown log.
 #[tokio::test]
-async fn only_translation_servers_change_the_coordination_log() {
+async fn coordination_log_rejects_other_writers() {
     let served = Served::start().await;
     let mut log = served.log().await;
     let mut code = async |name: &str, key: Option<&'static str>| {
@@ -110,7 +110,7 @@ async fn only_translation_servers_change_the_coordination_log() {
 }
 
 #[tokio::test]
-async fn what_breaks_a_rule_is_refused_by_name() {
+async fn invalid_append_error_kinds() {
     let served = Served::start().await;
     let mut log = served.log().await;
     let mut check = async |request: message::AppendRequest, code: Code, kind: Kind| {
@@ -137,7 +137,7 @@ async fn what_breaks_a_rule_is_refused_by_name() {
 
 /// Reads return the content of each position; a subscription delivers each stamp once from its start.
 #[tokio::test]
-async fn a_subscription_delivers_each_stamp_once() {
+async fn subscription_deduplicates_stamps() {
     let served = Served::start().await;
     let mut log = served.log().await;
     for sequence in [1, 2, 1, 3, 2] {
@@ -160,7 +160,7 @@ async fn a_subscription_delivers_each_stamp_once() {
 }
 
 #[tokio::test]
-async fn a_subscriber_catches_up_and_then_hears_what_comes() {
+async fn subscription_catches_up_then_follows() {
     let served = Served::start().await;
     let mut log = served.log().await;
     append_many(&mut log, 5_000).await;
@@ -176,7 +176,7 @@ async fn a_subscriber_catches_up_and_then_hears_what_comes() {
 }
 
 #[tokio::test]
-async fn where_nothing_comes_the_subscriber_is_told_that_it_lives() {
+async fn idle_subscription_sends_keepalive() {
     let served = Served::start().await;
     let mut log = served.log().await;
     let mut entries = subscribe(&mut log, 3).await;
@@ -188,7 +188,7 @@ async fn where_nothing_comes_the_subscriber_is_told_that_it_lives() {
 }
 
 #[tokio::test]
-async fn a_subscriber_that_takes_nothing_is_not_read_for() {
+async fn stalled_subscriber_stops_log_reads() {
     let served = Served::start().await;
     let mut log = served.log().await;
     let large = message::AppendRequest { records: vec![vec![7; 64 << 10].into()], ..append(&[]) };
@@ -205,7 +205,7 @@ async fn a_subscriber_that_takes_nothing_is_not_read_for() {
 
 /// The entries together exceed both the response memory and the limit of reads in flight.
 #[tokio::test]
-async fn those_that_take_nothing_do_not_starve_one_that_takes() {
+async fn stalled_subscribers_starve_no_others() {
     let served = Served::start().await;
     let mut log = served.log().await;
     let large = message::AppendRequest { records: vec![vec![7; 3 << 20].into()], ..append(&[]) };
@@ -232,7 +232,7 @@ async fn those_that_take_nothing_do_not_starve_one_that_takes() {
 
 /// Each on its own connection: their messages would take 60 MiB of the 32 MiB available.
 #[tokio::test]
-async fn idle_subscribers_are_reset_while_memory_is_short() {
+async fn memory_pressure_resets_idle_subscribers() {
     let served = Served::with_client_memory(64 << 20).await;
     let mut log = served.log().await;
     log.append(message::AppendRequest { records: vec![vec![7; 3 << 20].into()], ..append(&[]) })

@@ -18,7 +18,7 @@ use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServiceResponse};
 
 #[tokio::test]
-async fn what_is_put_can_be_got_with_its_version() {
+async fn put_and_get_with_version() {
     let served = Served::start().await;
     let mut columns = served.columns().await;
     let value = vec![7; base::limits::VALUE_BYTES_MAX];
@@ -28,7 +28,7 @@ async fn what_is_put_can_be_got_with_its_version() {
 }
 
 #[tokio::test]
-async fn a_refusal_names_both_versions() {
+async fn version_mismatch_reports_both_versions() {
     let served = Served::start().await;
     let mut columns = served.columns().await;
     let conditional = message::ConditionalPutRequest {
@@ -46,7 +46,7 @@ async fn a_refusal_names_both_versions() {
 }
 
 #[tokio::test]
-async fn an_unknown_table_and_an_empty_key_are_told_apart() {
+async fn unknown_table_and_empty_key_errors() {
     let served = Served::start().await;
     let mut columns = served.columns().await;
     let elsewhere = message::GetRequest { table: "u".into(), ..get("k") };
@@ -56,7 +56,7 @@ async fn an_unknown_table_and_an_empty_key_are_told_apart() {
 }
 
 #[tokio::test]
-async fn silence_of_the_node_is_answered_before_the_deadline() {
+async fn node_silence_answered_before_deadline() {
     let served = Served::start().await;
     let mut columns = served.columns().await;
     let mut call = tonic::Request::new(get("silent"));
@@ -66,7 +66,7 @@ async fn silence_of_the_node_is_answered_before_the_deadline() {
 }
 
 #[tokio::test]
-async fn an_oversized_message_is_refused_and_the_connection_lives_on() {
+async fn oversized_message_keeps_connection() {
     let served = Served::start().await;
     let columns = served.columns().await;
     let mut beside = columns.clone();
@@ -78,7 +78,7 @@ async fn an_oversized_message_is_refused_and_the_connection_lives_on() {
 }
 
 #[tokio::test]
-async fn a_write_of_countless_empty_mutations_is_refused_before_it_is_decoded() {
+async fn rejects_empty_mutation_flood() {
     let served = Served::start().await;
     let mut columns = served.columns().await;
     let mutations = vec![message::Mutation::default(); 1 << 20];
@@ -89,7 +89,7 @@ async fn a_write_of_countless_empty_mutations_is_refused_before_it_is_decoded() 
 }
 
 #[tokio::test]
-async fn garbage_closes_its_own_connection_only() {
+async fn garbage_closes_only_its_connection() {
     let served = Served::start().await;
     let mut columns = served.columns().await;
     for garbage in
@@ -105,7 +105,7 @@ async fn garbage_closes_its_own_connection_only() {
 }
 
 #[tokio::test]
-async fn half_open_connections_hold_up_nobody() {
+async fn half_open_connections_do_not_block() {
     let served = Served::start().await;
     let mut strangers = Vec::new();
     for _ in 0..300 {
@@ -118,7 +118,7 @@ async fn half_open_connections_hold_up_nobody() {
 }
 
 #[tokio::test]
-async fn health_is_served() {
+async fn serves_health() {
     let served = Served::start().await;
     let mut health = HealthClient::new(served.channel().await);
     for service in ["", "loggos.columns.v1.Columns", "loggos.admin.v1.Admin"] {
@@ -129,7 +129,7 @@ async fn health_is_served() {
 }
 
 #[tokio::test]
-async fn reflection_lists_the_services() {
+async fn reflection_lists_services() {
     let served = Served::start().await;
     let mut reflection = ServerReflectionClient::new(served.channel().await);
     let request = ServerReflectionRequest {

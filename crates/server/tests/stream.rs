@@ -70,7 +70,7 @@ fn kind(answer: &Answer) -> Kind {
 }
 
 #[tokio::test]
-async fn requests_are_answered_by_their_numbers_and_fail_alone() {
+async fn streamed_requests_fail_independently() {
     let served = Served::start().await;
     let mut columns = served.columns().await;
     let mut talk = Talk::begin(&mut columns).await;
@@ -108,7 +108,7 @@ async fn requests_are_answered_by_their_numbers_and_fail_alone() {
 }
 
 #[tokio::test]
-async fn a_slow_request_holds_up_no_other_and_is_answered_before_the_stream_ends() {
+async fn slow_streamed_request_does_not_block() {
     let served = Served::start().await;
     let mut columns = served.columns().await;
     let mut talk = Talk::begin(&mut columns).await;
@@ -120,7 +120,7 @@ async fn a_slow_request_holds_up_no_other_and_is_answered_before_the_stream_ends
 }
 
 #[tokio::test]
-async fn each_request_has_a_deadline_of_its_own() {
+async fn streamed_request_deadlines() {
     let served = Served::start().await;
     let mut columns = served.columns().await;
     let mut talk = Talk::begin(&mut columns).await;
@@ -131,7 +131,7 @@ async fn each_request_has_a_deadline_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_much_ends_the_stream_after_what_came_before() {
+async fn oversized_message_ends_stream_in_order() {
     let served = Served::start().await;
     let mut columns = served.columns().await;
     let mutations = vec![message::Mutation::default(); 1 << 20];
@@ -149,7 +149,7 @@ async fn a_message_that_is_too_much_ends_the_stream_after_what_came_before() {
 }
 
 #[tokio::test]
-async fn a_stream_is_read_no_further_while_too_many_requests_wait() {
+async fn stream_backpressure_on_pending_requests() {
     let served = Served::start().await;
     let mut columns = served.columns().await;
     let mut talk = Talk::begin(&mut columns).await;
@@ -167,7 +167,7 @@ async fn a_stream_is_read_no_further_while_too_many_requests_wait() {
 }
 
 #[tokio::test]
-async fn who_takes_no_answers_is_not_read_and_holds_up_nobody() {
+async fn stalled_reader_backpressure() {
     let served = Served::start().await;
     let mut columns = served.columns().await;
     columns.put(put("large", vec![7; 1 << 20])).await.expect("a write");
@@ -188,7 +188,7 @@ async fn who_takes_no_answers_is_not_read_and_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn a_closing_door_answers_what_is_under_way_and_ends_its_streams() {
+async fn shutdown_drains_requests_and_ends_streams() {
     let served = Served::start().await;
     let mut columns = served.columns().await;
     let mut idle = Talk::begin(&mut columns).await;
@@ -205,7 +205,7 @@ async fn a_closing_door_answers_what_is_under_way_and_ends_its_streams() {
 
 /// The memory for a request is released with its answer: nothing remains after a hundred times the limit.
 #[tokio::test]
-async fn a_stream_goes_on_for_as_many_requests_as_it_likes() {
+async fn stream_request_count_is_unlimited() {
     let served = Served::start().await;
     let mut columns = served.columns().await;
     let mut talk = Talk::begin(&mut columns).await;

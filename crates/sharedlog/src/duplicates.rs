@@ -163,7 +163,7 @@ mod tests {
 
     /// Compares with a plain set while nothing is evicted.
     #[test]
-    fn first_of_each_stamp_is_told() {
+    fn reports_first_of_each_stamp() {
         let mut random = SplitMix64::new(5);
         for _ in 0..200 {
             let (mut table, mut plain) = (Duplicates::default(), BTreeSet::new());
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_in_order_are_one_interval() {
+    fn consecutive_sequences_form_one_interval() {
         let mut table = Duplicates::default();
         for sequence in 2..10_000 {
             assert!(table.is_first(stamp(1, sequence ^ 1), Position(sequence)));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn lowest_of_the_oldest_client_is_forgotten_first() {
+    fn evicts_lowest_of_oldest_client() {
         let mut table = Duplicates::default();
         let max = DUPLICATES_MAX as u64;
         assert!(table.is_first(stamp(9, 1), Position(0)));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_of_nodes_are_not_remembered() {
+    fn ignores_node_stamps() {
         let mut table = Duplicates::default();
         let of_node = Stamp { client: ClientId::FIRST_OF_NODES, sequence: 1 };
         assert!(table.is_first(of_node, Position(1)));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn decoder_survives_any_bytes() {
+    fn duplicates_decoder_rejects_garbage() {
         let mut table = Duplicates::default();
         for (position, sequence) in (0..).zip([1, 2, 7, 9, 30]) {
             table.is_first(stamp(1 + position % 2, sequence), Position(position));

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_any_other_bytes_do_not_panic() {
+    fn kept_entry_round_trip_and_fuzz() {
         for kept in [Kept::Entry(Entry::Junk), Kept::Entry(data()), Kept::Trimmed] {
             let mut writer = Writer::new();
             kept.encode(&mut writer);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_bounded() {
+    fn batch_size_limit() {
         let large = Bytes::from(vec![0; BATCH_BYTES_MAX - 8]);
         assert!(Batch::of(std::slice::from_ref(&large)).is_ok());
         assert!(Batch::of(&[large, Bytes::new()]).is_err());

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_cut_where_its_positions_are() {
+    fn run_splits_at_its_positions() {
         let run = Run { from: Position(5), step: 3, count: 4 };
         let positions = |run: Run| run.positions().map(|position| position.0).collect::<Vec<_>>();
         assert_eq!(positions(run), [5, 8, 11, 14]);

@@ -135,7 +135,7 @@ mod tests {
 
     /// Compares with the definition: blocks assigned round-robin.
     #[test]
-    fn positions_are_counted_within_their_stripe() {
+    fn stripe_position_count() {
         for (from, count, width) in [(10, 3, 1), (0, 4, 2), (10, 3, 4), (12, 3, 4), (7, 1, 5), (1, 2, 16)] {
             let block = |position: u64| position / width - from / width;
             for index in 0..count {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn no_sum_overflows() {
+    fn stripe_arithmetic_does_not_overflow() {
         let last = Position(crate::limits::POSITION_MAX);
         for width in [1, STRIPE_WIDTH_MAX] {
             let stripe = Stripe { from: last, count: STRIPES_MAX as u64, index: STRIPES_MAX as u64 - 1, width };
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn one_lies_within_another_where_their_blocks_do() {
+    fn stripe_containment() {
         let stripe = |from, count, index, width| Stripe { from: Position(from), count, index, width };
         assert!(stripe(10, 3, 1, 1).is_within(&Stripe::ALL, Position(11)));
         let (fine, coarse) = (stripe(10, 3, 1, 1), stripe(4, 6, 1, 1));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_without_a_width_has_one_of_one() {
+    fn missing_width_decodes_as_one() {
         let mut writer = Writer::new();
         for number in [7, 0] {
             writer.u32(number);

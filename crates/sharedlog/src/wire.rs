@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sequencer_is_asked_and_answers_comes_back_as_it_was_sent() {
+    fn sequencer_messages_round_trip() {
         let sequencer = SequencerId { node: NodeId(2), boot: Boot(5) };
         let request = sequencer::Request::Positions { epoch: ProjectionEpoch(3), client: ClientId(9), count: 2 };
         let mut out = Writer::new();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn feeds_are_decoded_and_bounded() {
+    fn feed_messages_round_trip_and_limit() {
         let (epoch, from, lease) = (ProjectionEpoch(3), Position(9), Duration(5));
         let request = Request::Follow { epoch, from, lease, credit: 70_000 };
         let mut out = Writer::new();
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn many_come_back_as_they_were_sent_and_are_bounded() {
+    fn read_many_round_trip_and_limit() {
         let run = Run { from: Position(9), step: 4, count: 200 };
         let request = Request::ReadMany { epoch: ProjectionEpoch(3), run, bytes: 70_000 };
         let mut out = Writer::new();

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_in_a_buffer_before_does_not_show() {
+    fn refill_clears_stale_bytes() {
         let mut buffer = AlignedBuffer::zeroed(2 * BLOCK_BYTES);
         buffer.fill(7);
         let address = buffer.as_ptr();

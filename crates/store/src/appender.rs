@@ -120,7 +120,7 @@ mod tests {
     use crate::memory::MemoryDisk;
 
     #[test]
-    fn what_is_appended_is_in_the_file_however_it_comes() {
+    fn appends_of_any_size_reach_file() {
         let pieces_of = [&[1][..], &[4_095, 1], &[4_096], &[100; 9_000], &[300_000, 5, 300_000], &[1 << 20, 4_097]];
         for lengths in pieces_of {
             let (disk, mut expected) = (MemoryDisk::new(), Vec::new());

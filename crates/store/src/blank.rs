@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_drawn_once() {
+    fn incarnation_is_claimed_once() {
         let disk = MemoryDisk::new();
         assert_eq!(claim(&disk, NODE, Incarnation(7)), Ok(member(7)));
         assert_eq!(claim(&disk, NODE, Incarnation(8)), Ok(member(7)));
@@ -100,7 +100,7 @@ mod tests {
 
     /// A number announced before a crash is found after it.
     #[test]
-    fn a_number_that_was_told_is_kept() {
+    fn claimed_incarnation_survives_crash() {
         crash_everywhere(
             MemoryDisk::new,
             |disk| claim(disk, NODE, Incarnation(7)).map(|_| ()),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_named_after_its_disks() {
+    fn cluster_id_derives_from_members() {
         let [one, two] = [Member { node: NodeId(1), incarnation: Incarnation(5) }, member(6)];
         assert_eq!(cluster_of(&[one, two]), cluster_of(&[two, one]));
         assert_ne!(cluster_of(&[one, two]), cluster_of(&[one, member(7)]));

@@ -178,7 +178,7 @@ mod tests {
     use crate::memory::MemoryDisk;
 
     #[test]
-    fn few_files_are_open_and_all_can_be_read() {
+    fn open_file_limit_keeps_all_readable() {
         let files = HandleCache::new(MemoryDisk::new(), 3);
         let paths: Vec<String> = (0..10).map(|number| format!("file{number}")).collect();
         for (number, path) in paths.iter().enumerate() {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_may_share_it() {
+    fn handle_cache_is_send_and_sync() {
         fn shared<T: Send + Sync>() {}
         shared::<HandleCache<MemoryDisk>>();
     }

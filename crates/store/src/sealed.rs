@@ -65,7 +65,7 @@ mod tests {
     const MAGIC: [u8; 8] = *b"test\0\0\0\0";
 
     #[test]
-    fn another_format_is_told_from_damage() {
+    fn other_format_is_not_damage() {
         let sealed = Bytes::from(seal_as(MAGIC, FORMAT + 1, b"content"));
         assert_eq!(unseal(MAGIC, &sealed), Err(Broken::OtherFormat(FORMAT + 1)));
         for bit in 0..(SEAL_BYTES + 7) * 8 {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_is_unsealed_and_random_bytes_are_not() {
+    fn seal_round_trip_and_fuzz() {
         assert_eq!(unseal(MAGIC, &seal(MAGIC, b"content").into()), Ok(Bytes::from_static(b"content")));
         let mut random = SplitMix64::new(1);
         for _ in 0..10_000 {

@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_begins_at_the_end_that_it_comes_from() {
+    fn scan_start_position() {
         let scan = Scan { from: key("b"), to: Some(key("x")), prefix: key("c"), ..Scan::default() };
         assert_eq!(scan.position(), KeyPosition::At(key("c")));
         assert_eq!(Scan { continuation: Some(key("cc")), ..scan.clone() }.position(), KeyPosition::At(key("cc")));

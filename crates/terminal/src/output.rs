@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_have_a_kind_and_what_is_needed_to_go_on() {
+    fn error_json_has_kind_and_details() {
         let mismatch = sdk::Error::Refused { column: "c".into(), expected: 7, actual: 9 };
         check(&mismatch.into(), r#"{"error":"version mismatch","kind":"refused","expected":7,"actual":9}"#, 1);
         check(&Stop::NotFound("no column".into()), r#"{"error":"no column","kind":"not found"}"#, 1);

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_load_into_a_table_that_is_gone_is_not_to_be_run_again() {
+    fn load_into_dropped_table_is_not_retryable() {
         let stopped = |error| Stop::LoadCutShort { error, rows: 2 };
         let gone = stopped(sdk::Error::NotFound("no table named \"t\"".into()));
         assert_eq!((gone.exit_status(), gone.kind()), (1, "not found"));

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_stand_below_each_other() {
+    fn table_columns_are_aligned() {
         let mut table = Table::new(["KEY", "VALUE"]);
         assert_eq!(table.to_string(), "");
         table.add(["JFK".into(), "New York".into()]);

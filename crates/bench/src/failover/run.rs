@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_make_up_the_gap() {
+    fn failover_parts_sum_to_gap() {
         let clock = Clock(Instant::now());
         let gap = Gap { began: clock.at(10), ended: clock.at(480), is_open: false };
         let run = Run::of(&gap, &clock.marks(440, 450, 460));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_that_is_not_the_elections_has_no_parts() {
+    fn unrelated_gap_has_no_parts() {
         let clock = Clock(Instant::now());
         let gap = Gap { began: clock.at(500), ended: clock.at(1_500), is_open: true };
         let run = Run::of(&gap, &clock.marks(440, 450, 460));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_one_object_and_is_read_again() {
+    fn run_json_round_trip() {
         let clock = Clock(Instant::now());
         let gap = Gap { began: clock.at(10), ended: clock.at(480), is_open: false };
         let run = Run { signal: Strike::Stop, run: 2, ..Run::of(&gap, &clock.marks(440, 450, 460)) };

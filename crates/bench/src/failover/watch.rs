@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_of_an_election_is_noted_once() {
+    fn election_steps_recorded_once() {
         let mut marks = Marks::new(Term { epoch: 4, leader: 1 });
         let now = Instant::now();
         let at = |milliseconds| now + Duration::from_millis(milliseconds);

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_entries_of_a_batch_are_alike() {
+    fn batch_entries_are_distinct() {
         let shape = Shape { stripes: 1, copies: 2, clients: 1, entry_bytes: 512, batch: 64 };
         let supply = Supply::new(shape);
         let batches = [supply.batch(), supply.batch()].concat();

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_one_object_of_the_promised_shape() {
+    fn log_turn_json_schema() {
         let mut latencies = Histogram::new(3).expect("constants");
         latencies.record_n(500, 10).expect("in range");
         let figures = Figures {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_has_no_latency_and_columns_of_its_own() {
+    fn follower_figures_omit_latency() {
         let followed = figures(What::Follow);
         let object = serde_json::to_string(&followed).expect("numbers and names");
         assert!(!object.contains("p50_us"), "{object}");

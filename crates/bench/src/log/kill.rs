@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn an_appender_at_the_dead_node_is_told_from_others() {
+    fn gaps_split_by_connected_node() {
         let run = blow(Leader::Same, [300_000, 800_000, 400_000]);
         assert_eq!((run.gaps(true), run.gaps(false)), (vec![800_000.0], vec![300_000.0, 400_000.0]));
         let line = run.to_string();
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_has_every_appender_and_every_runs_longest() {
+    fn summary_of_appender_and_longest_gaps() {
         let runs = [blow(Leader::Elsewhere, [1_000, 2_000, 9_000]), blow(Leader::Elsewhere, [3_000, 4_000, 7_000])];
         let summary = Summary::of(Leader::Elsewhere, &runs);
         assert_eq!(summary.gap_us, Some(Spread { median: 3_500.0, lowest: 1_000.0, highest: 9_000.0 }));
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_one_object_that_can_be_read_again() {
+    fn kill_run_json_round_trip() {
         let run = blow(Leader::Elsewhere, [1, 2, 3]);
         let line = serde_json::to_string(&run).expect("numbers and names");
         assert!(line.starts_with(r#"{"bench":"log kill","leader":"elsewhere","run":1,"node":2,"#), "{line}");

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn repetitions_are_one_point_and_points_are_in_order() {
+    fn merges_repetitions_and_sorts_points() {
         let all = [
             measured("write", 16, 4_000.0, 4_000.0),
             measured("write", 1, 1_000.0, 900.0),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_measurements_give_the_same_bytes_in_any_order_of_turns() {
+    fn plot_is_independent_of_turn_order() {
         let mut all = [
             measured("write", 1, 1_000.0, 900.0),
             measured("write", 4, 3_000.0, 1_300.0),
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_drawn_of_nothing() {
+    fn empty_input_draws_no_plot() {
         assert!(figure(&[]).starts_with("<svg"));
     }
 }

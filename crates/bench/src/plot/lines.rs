@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_points_give_the_same_bytes() {
+    fn line_plot_is_deterministic() {
         let curves = BTreeMap::from([("A".to_owned(), vec![(0.0, 10.0), (100.0, 40.0)])]);
         let draw = |curves| lines("Throughput", ["reads", "operations"], curves);
         let first = draw(&curves);

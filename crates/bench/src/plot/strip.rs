@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_measurements_give_the_same_bytes() {
+    fn strip_plot_is_deterministic() {
         let strips = ["kill: gap", "kill: detect"]
             .map(|name| Strip { name: name.into(), measurements: vec![400.0, 450.0, 470.0] });
         let first = strip("Failover", "milliseconds", &strips);

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_one_object_of_the_promised_shape() {
+    fn zookeeper_turn_json_schema() {
         assert_eq!(
             serde_json::to_string(&figures("A", 0, 1_000)).expect("numbers and names"),
             "{\"bench\":\"zookeeper\",\"side\":\"A\",\"operation\":\"set\",\"connections\":12,\"outstanding\":256,\
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn curves_of_throughput_against_reads_are_medians() {
+    fn throughput_curves_are_medians() {
         let turns = [("A", 0, 10), ("A", 0, 30), ("A", 0, 20), ("A", 100, 80), ("B", 0, 6)];
         let measured = turns.map(|(side, reads, operations)| Measured::of(&figures(side, reads, operations)));
         let curves = Measured::by_reads(&measured);

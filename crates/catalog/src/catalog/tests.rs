@@ -47,7 +47,7 @@ fn split(name: &str, split_at: &[&str], replicas: u32) -> CatalogCommand {
 
 /// A repeated creation succeeds and reports that the table existed.
 #[test]
-fn creation_is_idempotent() {
+fn create_is_idempotent() {
     let (mut catalog, mut log) = with_nodes(3);
     let (outcome, change) = apply(&mut catalog, &mut log, &create("t"));
     let table = catalog.table("t").expect("it was created").clone();
@@ -71,7 +71,7 @@ fn nodes_of(catalog: &Catalog, name: &str) -> Vec<Vec<u32>> {
 /// Spinnaker's Figure 2: over five nodes, each range is placed on three consecutive nodes, one node after the previous
 /// range, and the next table continues where the last one ended. Without nodes no table can be created.
 #[test]
-fn cohorts_overlap_round_the_ring() {
+fn cohorts_overlap_around_ring() {
     let (mut catalog, mut log) = with_nodes(5);
     apply(&mut catalog, &mut log, &split("t", &["200", "400", "600", "800"], 0));
     assert_eq!(nodes_of(&catalog, "t"), [[1, 2, 3], [2, 3, 4], [3, 4, 5], [1, 4, 5], [1, 2, 5]]);
@@ -90,7 +90,7 @@ fn cohorts_overlap_round_the_ring() {
 /// With fewer nodes than the default number of replicas, a range has one replica on each node. An explicit number of
 /// replicas that exceeds the nodes is rejected.
 #[test]
-fn replicas_are_at_most_the_nodes() {
+fn replicas_limited_by_node_count() {
     let (mut catalog, mut log) = with_nodes(1);
     apply(&mut catalog, &mut log, &create("t"));
     assert_eq!(nodes_of(&catalog, "t"), [[1]]);
@@ -101,7 +101,7 @@ fn replicas_are_at_most_the_nodes() {
 
 /// Ranges are in order of key, regardless of the order of the split keys, and each key belongs to one range.
 #[test]
-fn a_key_has_one_range() {
+fn key_maps_to_one_range() {
     let (mut catalog, mut log) = with_nodes(3);
     apply(&mut catalog, &mut log, &split("t", &["m", "c", "m", ""], 0));
     let table = catalog.table("t").expect("it was created");
@@ -121,7 +121,7 @@ fn a_key_has_one_range() {
 
 /// A repeated creation reports that the table exists, and fails if the split keys or replicas differ.
 #[test]
-fn a_table_that_is_there_is_not_made_another() {
+fn conflicting_create_is_rejected() {
     let (mut catalog, mut log) = with_nodes(5);
     apply(&mut catalog, &mut log, &split("t", &["b", "a"], 0));
     let mut again = |split_at: &[&str], replicas| {
@@ -153,7 +153,7 @@ fn a_table_that_is_there_is_not_made_another() {
 
 /// The number of ranges in all tables together is limited.
 #[test]
-fn ranges_are_bounded() {
+fn range_count_limit() {
     let (mut catalog, mut log) = with_nodes(3);
     let keys: Vec<String> = (0..999).map(|number| format!("{number:03}")).collect();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
@@ -167,7 +167,7 @@ fn ranges_are_bounded() {
 
 /// Addresses may change. A different disk under a registered node id is rejected, with all nodes of the same request.
 #[test]
-fn an_empty_disk_under_a_known_name_is_refused() {
+fn rejects_known_node_with_empty_disk() {
     let (mut catalog, mut log) = with_nodes(3);
     let moved = NodeRecord { peer: "elsewhere".into(), ..node(2, 2) };
     let nodes = vec![moved.clone()];
@@ -182,7 +182,7 @@ fn an_empty_disk_under_a_known_name_is_refused() {
 
 /// The numbers of tables and nodes are limited.
 #[test]
-fn tables_and_nodes_are_bounded() {
+fn table_and_node_count_limits() {
     let (mut catalog, mut log) = with_nodes(u32::try_from(NODES_MAX).unwrap());
     for number in 0..TABLES_MAX {
         catalog.apply_entry(&log.entry(create(&number.to_string()).encode())).expect("the log's next entry");
@@ -198,7 +198,7 @@ fn tables_and_nodes_are_bounded() {
 
 /// A barrier only advances the log position. Gaps and undecodable commands are fatal and change nothing.
 #[test]
-fn only_the_next_readable_entry_is_applied() {
+fn rejects_log_gap_and_undecodable_entry() {
     let (mut catalog, mut log) = with_nodes(3);
     assert_eq!(catalog.apply_entry(&log.entry(Bytes::new())), Ok((None, None)));
     let unreadable = log.clone().entry(Bytes::from_static(b"\xff"));
@@ -214,7 +214,7 @@ fn only_the_next_readable_entry_is_applied() {
 /// Clients no longer find a table that is being dropped. Its name is reserved until the drop ends and can be reused
 /// then.
 #[test]
-fn a_drop_has_a_beginning_and_an_end() {
+fn drop_begins_and_ends() {
     let (mut catalog, mut log) = with_nodes(3);
     apply(&mut catalog, &mut log, &split("t", &["m"], 0));
     apply(&mut catalog, &mut log, &create("u"));
@@ -245,7 +245,7 @@ fn a_drop_has_a_beginning_and_an_end() {
 /// A split in progress does not show in the map, but its new cohort is known. Until it ends the table can neither be
 /// dropped nor be split at another key of the same range.
 #[test]
-fn a_split_has_a_beginning_and_an_end() {
+fn split_begins_and_ends() {
     let (mut catalog, mut log) = with_nodes(3);
     apply(&mut catalog, &mut log, &split("t", &["m"], 0));
     let begin =
@@ -291,7 +291,7 @@ fn a_split_has_a_beginning_and_an_end() {
 /// Durability is set at creation and applies to all ranges of a table. A table in main memory is not split, because a
 /// loss could undo the split.
 #[test]
-fn a_table_in_main_memory_stays_so_and_is_not_split() {
+fn in_memory_table_is_not_split() {
     let (mut catalog, mut log) = with_nodes(3);
     let create = |durability| CatalogCommand::CreateTable {
         name: "t".into(),
@@ -315,7 +315,7 @@ fn a_table_in_main_memory_stays_so_and_is_not_split() {
 /// A move takes two entries. The leaving members are recorded until the plan is complete, and only the latest plan can
 /// end.
 #[test]
-fn a_range_moves_by_plan() {
+fn range_move_follows_plan() {
     let (mut catalog, mut log) = with_nodes(5);
     apply(&mut catalog, &mut log, &create("t"));
     let cohort = CohortId(2);

@@ -42,7 +42,7 @@ fn loaded(chunks: &[Bytes]) -> Result<Catalog, LoadError> {
 }
 
 #[test]
-fn states_come_back_from_their_chunks() {
+fn checkpoint_round_trip() {
     for catalog in [Catalog::empty(), catalog()] {
         let pieces = chunks(&catalog);
         let loaded = loaded(&pieces).expect("they are whole");
@@ -54,7 +54,7 @@ fn states_come_back_from_their_chunks() {
 
 /// A chunk that is missing, duplicated, truncated or altered is detected.
 #[test]
-fn damage_is_noticed() {
+fn rejects_damaged_chunks() {
     let whole = chunks(&catalog());
     let refused = |pieces: &[Bytes]| assert!(loaded(pieces).is_err());
     refused(&[]);
@@ -79,7 +79,7 @@ fn damage_is_noticed() {
 
 /// Arbitrary bytes under a valid checksum are rejected, or yield a catalog that keeps its invariants.
 #[test]
-fn forged_chunks_do_no_harm() {
+fn fuzz_chunks_under_valid_checksum() {
     let mut random = SplitMix64::new(5);
     let whole = chunks(&catalog());
     for _ in 0..50_000 {

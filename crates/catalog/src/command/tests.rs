@@ -39,7 +39,7 @@ fn commands() -> Vec<CatalogCommand> {
 
 /// Every command survives a round trip, and every truncation of it is rejected.
 #[test]
-fn commands_are_read_back_and_truncated_ones_refused() {
+fn command_round_trip_and_truncation() {
     for command in commands() {
         let payload = command.encode();
         assert_eq!(CatalogCommand::decode(payload.clone()), Ok(command));
@@ -52,7 +52,7 @@ fn commands_are_read_back_and_truncated_ones_refused() {
 /// Random bytes, and valid ones with one byte changed, decode or are rejected. Bytes that decode are encoded
 /// identically.
 #[test]
-fn decoders_survive_any_bytes() {
+fn fuzz_command_decoders() {
     let mut random = SplitMix64::new(1);
     let valid: Vec<Bytes> = commands().iter().map(CatalogCommand::encode).collect();
     for round in 0..100_000_usize {

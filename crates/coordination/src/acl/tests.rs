@@ -10,7 +10,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn sha1_of_the_rfc() {
+fn sha1_rfc_vectors() {
     assert_eq!(hex(&sha1::sha1(b"abc")), "a9993e364706816aba3e25717850c26c9cd0d89d");
     assert_eq!(hex(&sha1::sha1(b"")), "da39a3ee5e6b4b0d3255bfef95601890afd80709");
     let two_blocks = b"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
@@ -20,7 +20,7 @@ fn sha1_of_the_rfc() {
 
 /// The example of ZooKeeper's documentation of the super user.
 #[test]
-fn digest_is_zookeepers() {
+fn digest_matches_zookeeper() {
     assert_eq!(digest("super:test"), "super:D/InIHSb7yEEbrWz8b9l71RjZJU=");
 }
 
@@ -38,14 +38,14 @@ fn authentication_schemes() {
 }
 
 #[test]
-fn addresses_are_written_as_in_java() {
+fn addresses_use_java_format() {
     for (address, id) in [("10.1.2.3", "10.1.2.3"), ("::1", "0:0:0:0:0:0:0:1"), ("::ffff:10.1.2.3", "10.1.2.3")] {
         assert_eq!(Id::of_address(address.parse().unwrap()), Id::new("ip", id));
     }
 }
 
 #[test]
-fn permissions_are_granted_by_identity() {
+fn permissions_depend_on_identity() {
     let acl = [
         Acl { perms: perms::READ, id: Id::new("ip", "10.1.0.0/16") },
         Acl { perms: perms::WRITE, id: Id::new("digest", "joe:abc") },
@@ -64,7 +64,7 @@ fn permissions_are_granted_by_identity() {
 }
 
 #[test]
-fn ranges_of_addresses() {
+fn ip_address_ranges() {
     for (id, range, expected) in [
         ("127.0.0.1", "127.0.0.1", true),
         ("127.0.0.1", "127.0.0.2", false),
@@ -84,7 +84,7 @@ fn ranges_of_addresses() {
 }
 
 #[test]
-fn requested_acls_are_resolved() {
+fn resolves_requested_acls() {
     let world = Acl::world(perms::ALL);
     let ids = [Id::new("ip", "10.0.0.1"), Id::new("digest", "joe:abc"), Id::new("super", "")];
     assert_eq!(list(&[], &ids), Err(ErrorCode::InvalidAcl));
@@ -113,7 +113,7 @@ fn requested_acls_are_resolved() {
 }
 
 #[test]
-fn digests_are_masked() {
+fn masks_digests() {
     let of = |scheme, id| Acl { perms: perms::ALL, id: Id::new(scheme, id) };
     assert_eq!(masked(&of("digest", "joe:abc=")), of("digest", "joe:x"));
     assert_eq!(masked(&of("ip", "::1")), of("ip", "::1"));
@@ -121,7 +121,7 @@ fn digests_are_masked() {
 
 /// Each entry with scheme `auth` stands for all identities of the client.
 #[test]
-fn long_lists_are_refused() {
+fn rejects_long_acl_lists() {
     let ids: Vec<Id> = (0..60).map(|number| Id::new("digest", &format!("user{number}:{:028}", 0))).collect();
     let auth = |perms| Acl { perms, id: Id::new("auth", "") };
     assert_eq!(list(&[auth(1)], &ids).unwrap().len(), 60);

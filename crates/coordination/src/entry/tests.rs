@@ -27,7 +27,7 @@ fn batch() -> Batch {
 }
 
 #[test]
-fn entries_have_these_bytes() {
+fn entry_encoding_is_stable() {
     let join = Entry::Join { nonce: 0x0102 };
     assert_eq!(hex(&join.encode()), "0101 02010000000000000000000000000000".replace(' ', ""));
     let expected = "0102 0400000000000000 0500000000000000 0600000000000000
@@ -47,7 +47,7 @@ fn entries_have_these_bytes() {
 }
 
 #[test]
-fn sizes_are_upper_bounds() {
+fn entry_sizes_are_upper_bounds() {
     let whole = batch();
     for item in &whole.items {
         let mut out = Writer::new();
@@ -60,7 +60,7 @@ fn sizes_are_upper_bounds() {
 }
 
 #[test]
-fn damaged_entries_are_refused_or_read() {
+fn fuzz_damaged_entries() {
     let whole = batch().encode();
     for length in 0..whole.len() {
         assert!(Entry::decode(whole.slice(..length)).is_err());
@@ -75,7 +75,7 @@ fn damaged_entries_are_refused_or_read() {
 }
 
 #[test]
-fn times_are_milliseconds() {
+fn timestamps_are_milliseconds() {
     assert_eq!(Batch::time_of(Timestamp(1_999_999)), 1);
     assert_eq!(Batch::time_of(Timestamp(-1)), -1);
 }

@@ -145,7 +145,7 @@ fn requests() {
 }
 
 #[test]
-fn watches_are_set_again() {
+fn set_watches_requests() {
     let (data, child) = (["/a", "/b"], ["/c"]);
     let one = SetWatches {
         relative_zxid: 5,
@@ -193,7 +193,7 @@ fn multis() {
 }
 
 #[test]
-fn results_of_multis() {
+fn multi_results() {
     let results = [
         MultiResult::Create(PathReply { path: "/a" }),
         MultiResult::Delete,
@@ -235,7 +235,7 @@ fn replies() {
 }
 
 #[test]
-fn null_vectors_are_empty_and_null_paths_are_errors() {
+fn null_vectors_and_paths() {
     let request = from_hex("00000002 2f61 ffffffff ffffffff 00000000");
     let Ok(Request::Create(create)) = Request::decode(op::CREATE, &request) else { panic!() };
     assert_eq!((create.data, create.acl.len()), (None, 0));
@@ -251,13 +251,13 @@ fn null_vectors_are_empty_and_null_paths_are_errors() {
 }
 
 #[test]
-fn bytes_after_the_record_are_ignored() {
+fn ignores_trailing_bytes() {
     assert_eq!(Request::decode(op::PING, b"more"), Ok(Request::Ping));
 }
 
 /// Randomly damaged frames decode or fail, but never panic; decoded requests survive a round trip.
 #[test]
-fn damaged_requests_do_not_panic() {
+fn fuzz_damaged_requests() {
     let mut random = SplitMix64::new(7);
     let acl = [WORLD];
     let paths = ["/a", "/b/c", "", "/zookeeper"];
@@ -320,7 +320,7 @@ fn damaged_requests_do_not_panic() {
 }
 
 #[test]
-fn frames_come_in_any_portions() {
+fn frames_arrive_in_fragments() {
     let mut random = SplitMix64::new(3);
     let sent: Vec<Bytes> = (0..200_u32).map(|length| vec![length as u8; (length % 50) as usize].into()).collect();
     let mut stream = Vec::new();
@@ -346,7 +346,7 @@ fn frames_come_in_any_portions() {
 }
 
 #[test]
-fn absurd_lengths_end_the_connection() {
+fn invalid_length_closes_connection() {
     for length in [-1, i32::MIN, i32::MAX, 0x7275_6f6b] {
         let mut frames = Frames::new(0xf_ffff);
         frames.push(&length.to_be_bytes());
@@ -355,7 +355,7 @@ fn absurd_lengths_end_the_connection() {
 }
 
 #[test]
-fn frames_have_a_limit() {
+fn frame_size_limit() {
     let mut writer = Writer::new();
     let value: Option<&[u8]> = Some(b"12345678");
     assert_eq!(writer.frame_within(16, |writer| value.encode(writer)).unwrap().len(), 16);

@@ -169,7 +169,7 @@ impl Bench {
 }
 
 #[test]
-fn missing_log_is_created() {
+fn creates_missing_log() {
     let mut bench = Bench::new(false);
     bench.answer_all();
     assert!(bench.exists && bench.opened.is_none());
@@ -184,7 +184,7 @@ fn missing_log_is_created() {
 }
 
 #[test]
-fn unavailable_log_is_reported() {
+fn reports_unavailable_log() {
     let mut bench = Bench::new(true);
     while bench.warnings < 2 {
         bench.answer(Err(Failure::Unavailable(String::new())));
@@ -194,7 +194,7 @@ fn unavailable_log_is_reported() {
 }
 
 #[test]
-fn snapshot_is_restored() {
+fn restores_snapshot() {
     let mut bench = Bench::open();
     (0..4).for_each(|_| bench.push_text("x"));
     let mut state = State::default();
@@ -222,7 +222,7 @@ fn snapshot_is_restored() {
 
 /// Outputs and late answers for an earlier server do not reach the next one.
 #[test]
-fn reopening_drops_earlier_requests() {
+fn reopen_drops_earlier_requests() {
     let mut bench = Bench::open();
     bench.push_text("x");
     bench.port.act(Action::RequestTail { request: TailId(1) }, bench.now);
@@ -237,7 +237,7 @@ fn reopening_drops_earlier_requests() {
 }
 
 #[test]
-fn failed_read_is_repeated() {
+fn retries_failed_read() {
     let mut bench = Bench::open();
     (0..3).for_each(|_| bench.push_text("x"));
     bench.follow(0);
@@ -260,7 +260,7 @@ fn failed_read_is_repeated() {
 }
 
 #[test]
-fn large_entry_is_read_alone() {
+fn reads_large_entry_alone() {
     let mut bench = Bench::open();
     bench.push_text("x");
     bench.follow(0);
@@ -273,7 +273,7 @@ fn large_entry_is_read_alone() {
 }
 
 #[test]
-fn trim_beyond_the_server_is_reported() {
+fn reports_trim_past_server() {
     let mut bench = Bench::open();
     (0..3).for_each(|_| bench.push_text("x"));
     bench.mark = 2;
@@ -284,7 +284,7 @@ fn trim_beyond_the_server_is_reported() {
 }
 
 #[test]
-fn append_in_doubt_has_failed() {
+fn doubtful_append_has_failed() {
     let mut bench = Bench::open();
     let append = AppendId(7);
     for (answer, position) in [
@@ -306,7 +306,7 @@ fn append_in_doubt_has_failed() {
 
 /// A snapshot is not referenced before all of its parts are known to be in the log.
 #[test]
-fn failed_part_ends_the_snapshot() {
+fn failed_part_ends_snapshot() {
     let mut bench = Bench::open();
     for answer in [Err(Failure::MayLie { position: 9 }), Err(Failure::Unavailable(String::new()))] {
         let next = Position(1);
@@ -325,7 +325,7 @@ fn failed_part_ends_the_snapshot() {
 }
 
 #[test]
-fn playback_is_parsed() {
+fn parses_playback() {
     for text in ["push", "adaptive", "1ms", "10ms", "100ms", "1s"] {
         assert_eq!(text.parse::<Playback>().unwrap().to_string(), text);
     }
@@ -336,7 +336,7 @@ fn playback_is_parsed() {
 }
 
 #[test]
-fn interval_playback_reads_all_that_is_there() {
+fn interval_playback_drains_log() {
     let mut bench = Bench::open_with(Playback::Interval(Duration::from_millis(10)));
     (0..50).for_each(|_| bench.push_text("x"));
     let mut next = 0;
@@ -357,7 +357,7 @@ fn interval_playback_reads_all_that_is_there() {
 
 /// Only a read that waits fills a position whose writer has died.
 #[test]
-fn long_empty_position_is_awaited() {
+fn waits_at_persistent_hole() {
     for playback in [Playback::Interval(Duration::from_millis(10)), Playback::Adaptive] {
         let mut bench = Bench::open_with(playback);
         let mut reads = 0;
@@ -381,7 +381,7 @@ fn long_empty_position_is_awaited() {
 
 /// Clients that wait for the log do not wait for the end of the interval.
 #[test]
-fn adaptive_playback_reads_at_once_for_clients() {
+fn adaptive_playback_serves_waiting_clients() {
     let mut bench = Bench::open_with(Playback::Adaptive);
     for _ in 0..10 {
         bench.follow(0);

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tail_is_reached_though_later_ones_keep_coming() {
+    fn tail_reached_despite_later_tails() {
         let mut tails = Tails::default();
         let waiting = tails.want();
         for tail in 0..10 {

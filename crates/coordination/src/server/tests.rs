@@ -262,7 +262,7 @@ fn event(kind: EventType, path: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_session_writes_and_reads() {
+fn session_writes_and_reads() {
     let mut bench = Bench::new(1);
     let response = bench.open(0, 1);
     assert_eq!(response.timeout_ms, 4_000);
@@ -282,7 +282,7 @@ fn a_session_writes_and_reads() {
 
 /// Replies come in the order of the requests, and a read sees the write before it, but no later one.
 #[test]
-fn requests_are_pipelined_in_order() {
+fn pipelined_requests_keep_order() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     bench.stalled = Some(VecDeque::new());
@@ -319,7 +319,7 @@ fn concurrent_writes_form_batches() {
 }
 
 #[test]
-fn events_come_before_what_shows_the_change() {
+fn watch_event_precedes_changed_reply() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     bench.open(0, 2);
@@ -341,7 +341,7 @@ fn events_come_before_what_shows_the_change() {
 }
 
 #[test]
-fn events_of_nodes_that_may_not_be_read_are_not_sent() {
+fn watch_events_need_read_permission() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     bench.open(0, 2);
@@ -363,7 +363,7 @@ fn events_of_nodes_that_may_not_be_read_are_not_sent() {
 }
 
 #[test]
-fn watches_are_set_again_at_another_server() {
+fn watches_restored_on_other_server() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     for path in ["/same", "/set", "/gone", "/parent"] {
@@ -396,7 +396,7 @@ fn watches_are_set_again_at_another_server() {
 }
 
 #[test]
-fn multis_and_their_results() {
+fn multi_requests_and_results() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     let Request::Create(make) = create("/a", 0) else { panic!() };
@@ -431,7 +431,7 @@ fn multis_and_their_results() {
 
 /// One short request may ask for a large node many times.
 #[test]
-fn replies_to_multi_read_are_bounded() {
+fn multi_read_reply_limit() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     let data = vec![7; 1_000_000];
@@ -446,7 +446,7 @@ fn replies_to_multi_read_are_bounded() {
 }
 
 #[test]
-fn clients_authenticate() {
+fn client_authentication() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     bench.send(0, 1, -4, digest(b"joe:secret"));
@@ -472,7 +472,7 @@ fn clients_authenticate() {
 
 /// Identities are part of each batch with a request of the connection.
 #[test]
-fn identities_are_bounded() {
+fn identity_count_limit() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     // Each byte becomes three.
@@ -490,7 +490,7 @@ fn identities_are_bounded() {
 
 /// Many connections with large identities and large requests: no entry is larger than the log takes.
 #[test]
-fn batches_have_a_limit_whatever_clients_send() {
+fn batch_size_limit_under_load() {
     let mut bench = Bench::new(1);
     let name = "n".repeat(500);
     for connection in 1..=100 {
@@ -518,7 +518,7 @@ fn batches_have_a_limit_whatever_clients_send() {
 }
 
 #[test]
-fn oversized_requests_fail_alone() {
+fn oversized_request_fails_alone() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     let data = vec![7; crate::limits::FRAME_BYTES_MAX];
@@ -528,7 +528,7 @@ fn oversized_requests_fail_alone() {
 }
 
 #[test]
-fn invalid_requests_get_errors_and_the_connection_lives() {
+fn invalid_request_keeps_connection() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     let header = |op: i32| encoded(&jute::RequestHeader { xid: 5, op });
@@ -558,7 +558,7 @@ fn invalid_requests_get_errors_and_the_connection_lives() {
 }
 
 #[test]
-fn a_session_moves_to_another_server() {
+fn session_moves_between_servers() {
     let mut bench = Bench::new(2);
     let session = bench.open(0, 1);
     bench.ask(1, create("/e", 1)).unwrap();
@@ -581,7 +581,7 @@ fn a_session_moves_to_another_server() {
 }
 
 #[test]
-fn silent_sessions_expire_and_others_do_not() {
+fn only_silent_sessions_expire() {
     let mut bench = Bench::new(2);
     bench.open(0, 1);
     bench.open(0, 2);
@@ -599,7 +599,7 @@ fn silent_sessions_expire_and_others_do_not() {
 
 /// While the log is stalled no session expires, and a server that cannot touch a session stops replying.
 #[test]
-fn a_stalled_log_expires_no_session() {
+fn stalled_log_expires_no_sessions() {
     let mut bench = Bench::new(2);
     let session = bench.open(0, 1);
     bench.ask(1, create("/one", 1)).unwrap();
@@ -621,7 +621,7 @@ fn a_stalled_log_expires_no_session() {
 }
 
 #[test]
-fn held_replies_follow_the_touch() {
+fn ping_reply_precedes_held_replies() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     bench.stalled = Some(VecDeque::new());
@@ -636,7 +636,7 @@ fn held_replies_follow_the_touch() {
 }
 
 #[test]
-fn read_only_mode_while_the_log_is_stalled() {
+fn read_only_mode_on_stalled_log() {
     let mut bench = Bench::new(1);
     let session = bench.open(0, 1);
     bench.stalled = Some(VecDeque::new());
@@ -665,7 +665,7 @@ fn read_only_mode_while_the_log_is_stalled() {
 }
 
 #[test]
-fn stalled_connect_is_closed_after_half_the_timeout() {
+fn stalled_connect_times_out_at_half() {
     let mut bench = Bench::new(1);
     let session = bench.open(0, 1);
     bench.stalled = Some(VecDeque::new());
@@ -682,7 +682,7 @@ fn stalled_connect_is_closed_after_half_the_timeout() {
 }
 
 #[test]
-fn read_only_sessions_are_closed() {
+fn closes_read_only_sessions() {
     let mut bench = Bench::new(1);
     let session = bench.open(0, 1);
     bench.stalled = Some(VecDeque::new());
@@ -701,7 +701,7 @@ fn read_only_sessions_are_closed() {
 }
 
 #[test]
-fn idle_servers_notice_a_stalled_log_when_asked() {
+fn idle_server_detects_stalled_log() {
     let mut bench = Bench::new(1);
     bench.stalled = Some(VecDeque::new());
     bench.pass(10_000);
@@ -715,7 +715,7 @@ fn idle_servers_notice_a_stalled_log_when_asked() {
 }
 
 #[test]
-fn clients_are_disconnected_while_a_server_cannot_join() {
+fn blocked_join_disconnects_clients() {
     let mut bench = Bench::new(1);
     let now = bench.now();
     bench.stalled = Some(VecDeque::new());
@@ -728,7 +728,7 @@ fn clients_are_disconnected_while_a_server_cannot_join() {
 }
 
 #[test]
-fn latencies_and_batches_are_counted() {
+fn counts_latencies_and_batches() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     assert!(bench.ask(1, get("/", false)).is_ok());
@@ -754,7 +754,7 @@ fn latencies_and_batches_are_counted() {
 }
 
 #[test]
-fn sync_waits_for_the_tail_and_writes_behind_it_for_the_sync() {
+fn sync_waits_for_tail_and_blocks_writes() {
     let mut bench = Bench::new(2);
     bench.open(0, 1);
     let tails = bench.tails;
@@ -782,7 +782,7 @@ fn sync_waits_for_the_tail_and_writes_behind_it_for_the_sync() {
 }
 
 #[test]
-fn linearizable_reads_share_tails() {
+fn linearizable_reads_share_tail() {
     let mut bench = Bench::with(vec![Config { linearizable_reads: true, ..config(1) }]);
     bench.open(0, 1);
     bench.open(0, 2);
@@ -797,7 +797,7 @@ fn linearizable_reads_share_tails() {
 }
 
 #[test]
-fn containers_and_ttl_nodes_are_collected() {
+fn collects_containers_and_ttl_nodes() {
     let mut bench = Bench::new(2);
     bench.open(0, 1);
     let Request::Create(make) = create("/t", 5) else { panic!() };
@@ -819,7 +819,7 @@ fn containers_and_ttl_nodes_are_collected() {
 }
 
 #[test]
-fn snapshots_are_kept_and_servers_begin_with_them() {
+fn server_starts_from_snapshot() {
     let mut bench = Bench::with(vec![Config { snapshot_after_bytes: Some(2_000), ..config(1) }]);
     bench.open(0, 1);
     while bench.trimmed.is_none() {
@@ -840,7 +840,7 @@ fn snapshots_are_kept_and_servers_begin_with_them() {
 }
 
 #[test]
-fn slow_consumers_are_not_read_from() {
+fn slow_consumer_backpressure() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     bench.event(0, Event::OutputFull { connection: ConnectionId(1) });
@@ -858,7 +858,7 @@ fn slow_consumers_are_not_read_from() {
 
 /// Many requests for a large node are queued at once: each turn sends some, and the driver can say that its buffer is full.
 #[test]
-fn a_turn_sends_a_bounded_number_of_bytes() {
+fn turn_output_limit() {
     let mut bench = Bench::new(1);
     let data = vec![7; 2_000];
     for connection in 1..=3 {
@@ -901,7 +901,7 @@ fn a_turn_sends_a_bounded_number_of_bytes() {
 }
 
 #[test]
-fn a_long_queue_stops_reading() {
+fn full_queue_stops_reading() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     bench.stalled = Some(VecDeque::new());
@@ -916,7 +916,7 @@ fn a_long_queue_stops_reading() {
 }
 
 #[test]
-fn failed_appends_are_tried_again() {
+fn retries_failed_appends() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     bench.stalled = Some(VecDeque::new());
@@ -940,7 +940,7 @@ fn failed_appends_are_tried_again() {
 
 /// A failed append is in the log at a position that the server was not told of, in front of its retry.
 #[test]
-fn duplicates_of_own_appends_are_played() {
+fn plays_duplicates_of_own_appends() {
     let mut bench = Bench::new(2);
     bench.open(0, 1);
     bench.stalled = Some(VecDeque::new());
@@ -963,7 +963,7 @@ fn duplicates_of_own_appends_are_played() {
 }
 
 #[test]
-fn a_join_that_is_twice_in_the_log_counts_once() {
+fn duplicate_join_counts_once() {
     let now = Now { monotonic: Monotonic(0), wall: Timestamp(0) };
     let mut server = Server::new(config(1), State::default(), now);
     let actions = server.end_turn(now);
@@ -976,7 +976,7 @@ fn a_join_that_is_twice_in_the_log_counts_once() {
 }
 
 #[test]
-fn appends_in_flight_at_a_rejoin_are_played() {
+fn rejoin_plays_appends_in_flight() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     bench.stalled = Some(VecDeque::new());
@@ -993,7 +993,7 @@ fn appends_in_flight_at_a_rejoin_are_played() {
 }
 
 #[test]
-fn late_events_of_a_cancelled_snapshot_are_ignored() {
+fn ignores_events_of_cancelled_snapshot() {
     let mut bench = Bench::with(vec![Config { snapshot_after_bytes: Some(2_000), ..config(1) }]);
     bench.open(0, 1);
     bench.withheld = Some(Vec::new());
@@ -1033,7 +1033,7 @@ fn late_events_of_a_cancelled_snapshot_are_ignored() {
 
 /// A state that is too large for a snapshot must not fill the log with parts.
 #[test]
-fn failed_snapshots_back_off() {
+fn failed_snapshot_backoff() {
     let mut bench = Bench::with(vec![Config { snapshot_after_bytes: Some(2_000), ..config(1) }]);
     bench.open(0, 1);
     bench.withheld = Some(Vec::new());
@@ -1052,7 +1052,7 @@ fn failed_snapshots_back_off() {
 }
 
 #[test]
-fn a_removed_server_rejoins() {
+fn removed_server_rejoins() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     let before = bench.servers[0].id();
@@ -1067,7 +1067,7 @@ fn a_removed_server_rejoins() {
 
 /// Invalid frames affect only their own connection.
 #[test]
-fn invalid_frames_harm_only_their_sender() {
+fn invalid_frame_affects_only_sender() {
     let mut random = base::SplitMix64::new(11);
     let mut bench = Bench::new(1);
     bench.open(0, 1);
@@ -1119,7 +1119,7 @@ fn invalid_frames_harm_only_their_sender() {
 }
 
 #[test]
-fn many_watches_are_removed_with_their_connection() {
+fn disconnect_removes_many_watches() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
     let paths: Vec<String> = (0..20_000).map(|number| format!("/watched/{number}")).collect();
@@ -1133,7 +1133,7 @@ fn many_watches_are_removed_with_their_connection() {
 }
 
 #[test]
-fn bytes_of_watched_paths_are_bounded() {
+fn watched_path_byte_limit() {
     let mut bench = Bench::new(1);
     for connection in 1..=2 {
         bench.open(0, connection);

@@ -66,7 +66,7 @@ fn is_done(outcome: &Outcome) -> bool {
 const FIRST: SessionId = SessionId((1 << 56) + 1);
 
 #[test]
-fn sessions_are_opened_moved_and_closed() {
+fn session_open_move_and_close() {
     let mut log = Log::new();
     let connected = |epoch| Outcome::Connected { session: FIRST, epoch: MoveEpoch(epoch) };
     assert_eq!(log.batch(0, 1, vec![open()]), [connected(1)]);
@@ -89,7 +89,7 @@ fn sessions_are_opened_moved_and_closed() {
 }
 
 #[test]
-fn batches_count_once_and_in_order() {
+fn batches_apply_once_in_order() {
     let mut log = Log::new();
     log.batch(0, 1, vec![open()]);
     assert_eq!(log.batch(0, 3, vec![create(FIRST, 1, 2, "/b")]), []);
@@ -104,7 +104,7 @@ fn batches_count_once_and_in_order() {
 }
 
 #[test]
-fn an_expiry_names_the_last_touch() {
+fn expiry_requires_last_touch() {
     let mut log = Log::new();
     log.batch(0, 1, vec![open()]);
     log.hole();
@@ -121,7 +121,7 @@ fn an_expiry_names_the_last_touch() {
 }
 
 #[test]
-fn inactive_servers_are_removed() {
+fn removes_inactive_servers() {
     let mut log = Log::new();
     log.batch(0, 1, vec![open()]);
     log.batch(0, 3, vec![open()]);
@@ -133,7 +133,7 @@ fn inactive_servers_are_removed() {
 }
 
 #[test]
-fn entries_that_are_no_requests_are_errors() {
+fn non_request_entries_are_errors() {
     let mut log = Log::new();
     log.batch(0, 1, vec![open()]);
     let Item::Request { stamp, .. } = create(FIRST, 1, 1, "/a") else { panic!() };
@@ -142,7 +142,7 @@ fn entries_that_are_no_requests_are_errors() {
 }
 
 #[test]
-fn snapshots_hold_everything() {
+fn snapshot_round_trip() {
     let mut log = Log::new();
     log.batch(0, 1, vec![open(), open()]);
     for number in 2..60 {

@@ -125,7 +125,7 @@ fn restore(bytes: Vec<u8>) -> Tree {
 
 /// As a new ZooKeeper has it.
 #[test]
-fn the_first_nodes() {
+fn initial_nodes() {
     let bench = Bench::new();
     assert_eq!(bench.stat("/"), Stat { cversion: -1, num_children: 1, ..Stat::default() });
     assert_eq!(bench.stat("/zookeeper"), Stat { cversion: -2, num_children: 2, ..Stat::default() });
@@ -137,7 +137,7 @@ fn the_first_nodes() {
 }
 
 #[test]
-fn stats_are_exact() {
+fn stat_tracks_changes() {
     let mut bench = Bench::new();
     assert_eq!(bench.create("/a", 0), created("/a"));
     let fresh = Stat { czxid: 1, mzxid: 1, ctime: 1_001, mtime: 1_001, data_length: 1, pzxid: 1, ..Stat::default() };
@@ -161,7 +161,7 @@ fn stats_are_exact() {
 }
 
 #[test]
-fn errors_of_create_in_their_order() {
+fn create_error_precedence() {
     let mut bench = Bench::new();
     bench.create("/a", 0).unwrap();
     bench.create("/e", 1).unwrap();
@@ -190,7 +190,7 @@ fn errors_of_create_in_their_order() {
 }
 
 #[test]
-fn errors_of_the_others_in_their_order() {
+fn error_precedence_of_other_operations() {
     let mut bench = Bench::new();
     bench.create("/a", 0).unwrap();
     bench.create("/a/b", 0).unwrap();
@@ -215,7 +215,7 @@ fn errors_of_the_others_in_their_order() {
 }
 
 #[test]
-fn acls_protect() {
+fn acl_enforcement() {
     let mut bench = Bench::new();
     let acl = [record(perms::READ, "world", "anyone"), record(perms::ALL, "digest", "joe:abc")];
     bench.create_with(Create { acl: Sequence::of(&acl), ..create("/a", 0) }).unwrap();
@@ -232,7 +232,7 @@ fn acls_protect() {
 }
 
 #[test]
-fn sequence_numbers_count_creations() {
+fn sequence_number_counts_creations() {
     let mut bench = Bench::new();
     assert_eq!(bench.create("/s-", 2), created("/s-0000000000"));
     bench.create("/x", 0).unwrap();
@@ -246,14 +246,14 @@ fn sequence_numbers_count_creations() {
 }
 
 #[test]
-fn versions_skip_minus_one() {
+fn version_skips_minus_one() {
     assert_eq!(super::write::next_version(-2, -1), Ok(0));
     assert_eq!(super::write::next_version(i32::MAX, i32::MAX), Ok(i32::MIN));
     assert_eq!(super::write::next_version(3, 2), Err(ErrorCode::BadVersion));
 }
 
 #[test]
-fn ephemerals_go_with_their_session() {
+fn ephemerals_end_with_session() {
     let mut bench = Bench::new();
     bench.create("/a", 0).unwrap();
     bench.create("/a/e", 1).unwrap();
@@ -270,7 +270,7 @@ fn ephemerals_go_with_their_session() {
 }
 
 #[test]
-fn containers_and_ttl_nodes_are_collected_as_they_were() {
+fn collect_requires_unchanged_node() {
     let mut bench = Bench::new();
     bench.create_with(Create { kind: CreateKind::Container, ..create("/c", 4) }).unwrap();
     bench.create_with(Create { kind: CreateKind::Ttl, ttl_ms: Some(7), ..create("/t", 6) }).unwrap();
@@ -293,7 +293,7 @@ fn containers_and_ttl_nodes_are_collected_as_they_were() {
 }
 
 #[test]
-fn events_in_order() {
+fn event_order() {
     let mut bench = Bench::new();
     bench.create("/a", 0).unwrap();
     bench.create("/a/b", 0).unwrap();
@@ -317,7 +317,7 @@ fn events_in_order() {
 }
 
 #[test]
-fn a_multi_is_all_or_nothing() {
+fn multi_is_atomic() {
     let mut bench = Bench::new();
     bench.create("/a", 0).unwrap();
     bench.create("/e", 1).unwrap();
@@ -374,7 +374,7 @@ fn change(bench: &mut Bench, random: &mut SplitMix64) {
 }
 
 #[test]
-fn a_failed_multi_leaves_no_trace() {
+fn fuzz_multi_rollback() {
     let mut random = SplitMix64::new(5);
     let mut bench = Bench::new();
     for _ in 0..3_000 {
@@ -397,7 +397,7 @@ fn a_failed_multi_leaves_no_trace() {
 
 /// A snapshot shows the tree at the moment it began.
 #[test]
-fn snapshots_of_a_tree_that_changes() {
+fn snapshot_of_changing_tree() {
     for seed in 0..150 {
         let mut random = SplitMix64::new(seed);
         let mut bench = Bench::new();
@@ -427,7 +427,7 @@ fn snapshots_of_a_tree_that_changes() {
 }
 
 #[test]
-fn damaged_snapshots_are_refused() {
+fn fuzz_damaged_snapshots() {
     let mut bench = Bench::new();
     bench.create("/a", 0).unwrap();
     let whole = snapshot(&mut bench.tree);

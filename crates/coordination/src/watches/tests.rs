@@ -6,7 +6,7 @@ fn notified(watches: &mut Watches<u32>, kind: EventType, path: &str) -> Vec<u32>
 }
 
 #[test]
-fn standard_watches_fire_once() {
+fn standard_watch_fires_once() {
     let mut watches = Watches::default();
     watches.add(Table::Data, "/a", 1);
     watches.add(Table::Data, "/a", 1);
@@ -21,7 +21,7 @@ fn standard_watches_fire_once() {
 
 /// A connection with both a data watch and a child watch gets one event.
 #[test]
-fn deletions_reach_both_tables_once() {
+fn deletion_fires_both_tables_once() {
     let mut watches = Watches::default();
     watches.add(Table::Data, "/a", 1);
     watches.add(Table::Child, "/a", 1);
@@ -33,7 +33,7 @@ fn deletions_reach_both_tables_once() {
 }
 
 #[test]
-fn persistent_watches_stay() {
+fn persistent_watch_stays() {
     let mut watches = Watches::default();
     watches.add_persistent("/a", 1, false);
     watches.add(Table::Data, "/a", 1);
@@ -46,7 +46,7 @@ fn persistent_watches_stay() {
 }
 
 #[test]
-fn recursive_watches_include_descendants_without_child_events() {
+fn recursive_watch_omits_child_events() {
     let mut watches = Watches::default();
     watches.add_persistent("/a", 1, true);
     watches.add_persistent("/", 2, true);
@@ -62,7 +62,7 @@ fn recursive_watches_include_descendants_without_child_events() {
 }
 
 #[test]
-fn watches_are_checked_and_removed_by_type() {
+fn checks_and_removes_watches_by_type() {
     let mut watches = Watches::default();
     watches.add(Table::Data, "/a", 1);
     watches.add(Table::Child, "/a", 1);
@@ -80,7 +80,7 @@ fn watches_are_checked_and_removed_by_type() {
 }
 
 #[test]
-fn a_connection_takes_its_watches_along() {
+fn disconnect_removes_watches() {
     let mut watches = Watches::default();
     for connection in [1, 2] {
         watches.add(Table::Data, "/a", connection);
@@ -97,7 +97,7 @@ fn a_connection_takes_its_watches_along() {
 }
 
 #[test]
-fn bytes_of_paths_are_counted_once_a_connection() {
+fn path_bytes_counted_once_per_connection() {
     let mut watches = Watches::default();
     for connection in [1, 2] {
         watches.add(Table::Data, "/1234567", connection);

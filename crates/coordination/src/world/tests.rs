@@ -12,7 +12,7 @@ fn seeds(usual: u64) -> Range<u64> {
 }
 
 #[test]
-fn seeds_break_no_promise() {
+fn random_seeds_hold_invariants() {
     let mut counters: BTreeMap<&str, u64> = BTreeMap::new();
     for seed in seeds(60) {
         let outcome = run(seed);
@@ -55,7 +55,7 @@ fn seeds_break_no_promise() {
 }
 
 #[test]
-fn a_seed_gives_one_run() {
+fn seed_is_deterministic() {
     for seed in 0..3 {
         assert_eq!(run(seed), run(seed));
     }
@@ -64,7 +64,7 @@ fn a_seed_gives_one_run() {
 /// All of them, or the one that `COORDINATION_BUG` names.
 #[cfg(feature = "canary")]
 #[test]
-fn bugs_of_coordination_are_found() {
+fn coordination_bugs_are_found() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use base::canary::{Bug, plant};

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_is_a_line() {
+    fn exports_one_line_per_cell() {
         let cells = vec![sdk::Cell { column: "c".into(), value: "a \"b\",\nc".into(), version: 7 }];
         let row = Row { key: "k".into(), cells };
         let mut out = Vec::new();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_file_lies_beside_under_a_name_of_its_own() {
+    fn temporary_file_in_same_directory() {
         let beside = beside(Path::new("/x/t.jsonl")).expect("a name");
         assert_eq!(beside.parent(), Some(Path::new("/x")));
         assert!(beside.file_name().expect("a name").to_string_lossy().starts_with(".t.jsonl."));

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_is_one_object_with_its_fields_in_order() {
+    fn cell_json_field_order() {
         let cell = Cell { column: "c".into(), value: "v".into(), version: 1_763_668_800_000_000_001 };
         assert_eq!(
             to_json(&CellObject::of("t", b"k", &cell)),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_text_stand_in_base64() {
+    fn non_utf8_bytes_as_base64() {
         let cell = Cell { column: vec![0xfe].into(), value: vec![0xff, 0].into(), version: 1 };
         assert_eq!(
             to_json(&CellObject::of("t", &[0xfd], &cell)),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_its_two_ends() {
+    fn range_json_has_both_bounds() {
         assert_eq!(range_field(b"", None), ("range", json!(["", null])));
         assert_eq!(range_field(b"a", Some(b"b")), ("range", json!(["a", "b"])));
         assert_eq!(range_field(b"\xff", None), ("range_base64", json!(["/w==", null])));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_column_has_no_version() {
+    fn deleted_column_json_omits_version() {
         assert_eq!(
             to_json(&CellObject::deleted("t", b"k", b"c")),
             r#"{"table":"t","key":"k","column":"c","deleted":true}"#

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_do_with_less_is_told_so() {
+    fn unavailable_read_suggests_stale_ok() {
         let says = |reads| failed(reads, sdk::Error::Unavailable("no leader".into())).to_string();
         assert!(says(Reads::Timeline { stale_ok: false }).starts_with("no leader; with --stale-ok"));
         assert_eq!(says(Reads::Timeline { stale_ok: true }), "no leader");

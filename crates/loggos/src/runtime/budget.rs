@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_compaction_keeps_to_its_rate_and_stands_back_for_flushes() {
+    fn compaction_rate_limit_yields_to_flush() {
         let budget = Budget::new(1_000_000);
         let begun = Instant::now();
         budget.compact(20_000, false, || ());

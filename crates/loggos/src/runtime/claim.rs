@@ -74,7 +74,7 @@ mod tests {
     use tempfile::TempDir;
 
     #[test]
-    fn a_second_process_is_told_who_has_it() {
+    fn lock_conflict_names_owner() {
         let scratch = TempDir::new().unwrap();
         let claim = Claim::take(scratch.path()).unwrap();
         // The lock belongs to the open file, so a second open in the same process is refused too.

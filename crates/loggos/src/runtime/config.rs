@@ -361,19 +361,19 @@ mod tests {
     }
 
     #[test]
-    fn a_small_file_is_enough() {
+    fn minimal_config() {
         let config = read(GOOD).unwrap();
         assert!(!config.insecure_plaintext && config.peers.is_empty());
     }
 
     #[test]
-    fn unknown_keys_are_refused_by_name() {
+    fn rejects_unknown_keys() {
         assert!(refusal("node = 1", "node = 1\nnoed = 2").contains("noed"));
         assert!(read(&format!("{GOOD}\n[tuning]\nlease = 3\n")).unwrap_err().contains("lease"));
     }
 
     #[test]
-    fn listening_beyond_this_machine_must_be_said_in_so_many_words() {
+    fn public_listen_requires_insecure_plaintext() {
         let refused = refusal("127.0.0.1:7101", "0.0.0.0:7101");
         assert!(refused.contains("insecure_plaintext = true") && refused.contains("0.0.0.0:7101"), "{refused}");
         assert!(refusal("[::1]:7201", "10.0.0.1:7201").contains("listen.grpc"));
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_told_as_people_write_it() {
+    fn parses_memory_sizes() {
         assert_eq!(memory_size("512MiB"), Ok(512 << 20));
         assert_eq!(memory_size("33554432"), Ok(32 << 20));
         assert!(memory_size("1MiB").unwrap_err().contains("32MiB to 1024GiB"));
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn values_out_of_range_are_refused_with_the_range() {
+    fn rejects_out_of_range_values() {
         assert!(refusal("node = 1", "node = 0").contains("1 to 65535"));
         assert!(read(&format!("{GOOD}[tuning]\nheartbeat_ms = 500\n")).unwrap_err().contains("5 to 100"));
         let tuned = |line: &str| read(&format!("{GOOD}[tuning]\n{line}\n"));

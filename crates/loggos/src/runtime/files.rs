@@ -222,7 +222,7 @@ mod tests {
     use tempfile::TempDir;
 
     #[test]
-    fn what_is_not_forced_is_lost_where_it_is_held_back() {
+    fn unsynced_writes_lost_in_holding_mode() {
         let scratch = TempDir::new().unwrap();
         let files = OsFiles::holding(scratch.path());
         let file = files.create("a", OpenOptions::DIRECT).unwrap();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_past_the_page_cache_is_read_again() {
+    fn direct_io_round_trip() {
         let scratch = TempDir::new().unwrap();
         let files = OsFiles::new(scratch.path());
         files.create_dir("log").unwrap();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_kind_they_are() {
+    fn file_error_kinds() {
         let scratch = TempDir::new().unwrap();
         let files = OsFiles::new(scratch.path());
         let missing = files.open("none", OpenOptions::BUFFERED).unwrap_err();

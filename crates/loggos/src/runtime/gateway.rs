@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_much_is_refused_and_room_comes_back() {
+    fn rejects_overload_and_releases_slots() {
         let under_way = Arc::new(UnderWay::default());
         for (waits, most) in [(false, REQUESTS_IN_FLIGHT_MAX), (true, WAITS_IN_FLIGHT_MAX)] {
             let all: Vec<_> = (0..most).map(|_| Share::take(&under_way, waits).unwrap()).collect();

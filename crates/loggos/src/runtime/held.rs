@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_lies_over_the_file() {
+    fn held_writes_overlay_file() {
         let held = Held::default();
         held.write(2, b"cd");
         held.write(6, b"gh");

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn each_waits_for_what_it_names_and_no_more() {
+    fn parcels_wait_for_their_durability() {
         let mut parked = Parked::default();
         assert!(parked.park(parcel(1), after(0, 0)).is_some());
         assert!(parked.park(parcel(2), after(5, 0)).is_none());

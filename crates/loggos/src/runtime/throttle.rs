@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_it_once_a_period_and_counts_the_rest() {
+    fn repeated_message_is_rate_limited() {
         let mut throttle = Throttle::default();
         let at = |ms| Monotonic(0) + Duration::from_millis(ms);
         assert_eq!(throttle.admit(1, "x", at(0)), Some(0));

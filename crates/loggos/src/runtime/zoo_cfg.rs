@@ -412,7 +412,7 @@ mod tests {
 
     /// The file that kazoo's harness writes.
     #[test]
-    fn file_of_a_test_suite() {
+    fn parses_kazoo_harness_config() {
         let text = format!(
             "\n{THREE}secureClientPort=20004\nmaxClientCnxns=0\nadmin.serverPort=20003\n\
              serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn few_lines_are_a_cluster_of_one() {
+    fn minimal_config_is_standalone() {
         let config = ZooCfg::parse("dataDir=/d\nclientPort=2181\n").unwrap();
         assert_eq!(config.session_timeout_ms, [6_000, 60_000]);
         assert_eq!((config.connections_per_client, &config.four_letter_words[..]), (60, &["srvr".to_owned()][..]));
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn client_ports_of_server_lines_and_dynamic_files() {
+    fn client_port_from_server_lines() {
         let mut config = ZooCfg::parse("dataDir=/d\ndynamicConfigFile=/c\n").unwrap();
         assert_eq!(config.dynamic_file, Some("/c".into()));
         let lines = "server.1=[::1]:1:2;2181\nserver.2=[::1]:3:4:participant;127.0.0.1:2182\nserver.7=[::1]:5:6;2183\n";
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn session_timeouts_follow_ticks_unless_given() {
+    fn session_timeout_defaults_from_tick_time() {
         let timeouts = |lines: &str| ZooCfg::parse(&format!("dataDir=/d\n{lines}")).map(|read| read.session_timeout_ms);
         assert_eq!(timeouts("tickTime=500\nmaxSessionTimeout=-1"), Ok([1_000, 10_000]));
         assert_eq!(timeouts("minSessionTimeout=10\nmaxSessionTimeout=20"), Ok([10, 20]));
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_beyond_this_machine_must_be_asked_for() {
+    fn public_address_requires_insecure_plaintext() {
         let text = THREE.replace("localhost", "elsewhere");
         assert!(refused(&text).contains("--insecure-plaintext"));
         assert!(refused(&format!("{THREE}clientPortAddress=elsewhere\n")).contains("10.0.0.1:20000"));
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_do_not_resolve_are_reported() {
+    fn reports_unresolved_hosts() {
         let text = THREE.replace("server.3=localhost", "server.3=unknown");
         let config = ZooCfg::parse(&text).unwrap();
         let ensemble = config.ensemble(Some(1), false, resolve).unwrap();
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_may_connect_to_any_address() {
+    fn quorum_listen_on_all_ips() {
         let text = format!("{THREE}quorumListenOnAllIPs=true\n");
         assert!(refused(&text).contains("--insecure-plaintext"));
         let ensemble = ZooCfg::parse(&text).unwrap().ensemble(Some(1), true, resolve).unwrap();
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_files() {
+    fn rejects_invalid_configs() {
         assert!(refused("dataDir=/d\n").contains("clientPort"));
         assert!(refused("dataDir=/d\nclientPort=70000\n").contains("70000"));
         let two = THREE.lines().take(5).collect::<Vec<_>>().join("\n");
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_as_java_reads_them() {
+    fn parses_java_properties() {
         let text = "# comment\n! too\n a = b \nc:d\ne f\ng\nh=1\\\n   2\ni=x\\\\\nj\\=k=l\na=last";
         let read = properties(text);
         let pairs: Vec<(&str, &str)> = read.iter().map(|(key, value)| (&**key, &**value)).collect();

@@ -68,14 +68,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_summed_from_their_ends() {
+    fn samples_align_at_newest() {
         let nodes: [&[f32]; 3] = [&[1.0, 2.0, 3.0], &[], &[10.0]];
         assert_eq!(sum(nodes.into_iter()), [1.0, 2.0, 13.0]);
         assert_eq!(sum([].into_iter()), [0.0; 0]);
     }
 
     #[test]
-    fn the_document_has_what_status_prints_and_more() {
+    fn document_extends_status() {
         let mut told = answer(1, 5, 1, vec![replica(1, 120)]);
         told.activity = Some(sdk::admin::Activity {
             sample_ms: 1_000,

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_follows_from_what_the_nodes_say() {
+    fn health_from_node_reports() {
         let replicas = || vec![replica(1, 10), replica(2, 10), replica(3, 10)];
         let all = [answer(1, 5, 1, replicas()), answer(2, 5, 1, replicas()), answer(3, 5, 1, replicas())];
         check(&View::of(&all), Health::Healthy, &[]);

@@ -39,7 +39,7 @@ pub(super) fn answer(node: u32, epoch: u64, leader: u32, replicas: Vec<Replica>)
 }
 
 #[test]
-fn the_leader_of_the_newest_epoch_is_believed() {
+fn newest_epoch_leader_wins() {
     let stale = answer(1, 4, 1, vec![replica(1, 100), replica(2, 90), replica(3, 90)]);
     let newest = answer(2, 5, 2, vec![replica(1, 118), replica(2, 120)]);
     let view = View::of(&[stale, newest]);
@@ -53,7 +53,7 @@ fn the_leader_of_the_newest_epoch_is_believed() {
 }
 
 #[test]
-fn whoever_is_known_is_asked_too() {
+fn discovered_nodes_are_queried() {
     let mut answers = vec![answer(1, 5, 1, Vec::new())];
     assert_eq!(not_asked(&answers), ["h:2", "h:3"]);
     answers.push(answer(2, 5, 1, Vec::new()));
@@ -61,7 +61,7 @@ fn whoever_is_known_is_asked_too() {
 }
 
 #[test]
-fn objects_have_the_promised_shape() {
+fn status_object_schema() {
     let view = View::of(&[answer(1, 5, 1, vec![replica(1, 120)])]);
     let objects = view.objects();
     assert_eq!(
@@ -78,7 +78,7 @@ fn objects_have_the_promised_shape() {
 }
 
 #[test]
-fn zookeeper_endpoints_are_part_of_their_nodes() {
+fn node_object_includes_zookeeper() {
     let mut told = answer(1, 5, 1, Vec::new());
     told.zookeeper =
         Some(ZooKeeper { mode: "leader".into(), sessions: 3, playback_lag_seconds: 0.5, ..ZooKeeper::default() });
@@ -90,7 +90,7 @@ fn zookeeper_endpoints_are_part_of_their_nodes() {
 }
 
 #[test]
-fn a_log_unit_is_no_part_of_the_catalog() {
+fn log_unit_is_distinct_from_catalog() {
     let told = |table: &str, log: Option<&str>| {
         let cohort = Cohort { table: table.into(), log: log.map(str::to_owned), ..Cohort::default() };
         (cohort_object(&cohort)["kind"].clone(), cohort_object(&cohort)["log"].clone(), owner(&cohort))

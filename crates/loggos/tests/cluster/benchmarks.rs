@@ -18,7 +18,7 @@ fn objects(path: &str) -> Vec<Value> {
 }
 
 #[test]
-fn columns_are_measured_in_an_open_loop_and_in_pairs() {
+fn columns_bench_open_loop_and_pairs() {
     let cluster = Cluster::of(3);
     let target = format!("loggos://{}", cluster.endpoints(1).join(","));
     let [json, plot] = ["figures.jsonl", "figure.svg"].map(|name| cluster.scratch().path().join(name));
@@ -54,7 +54,7 @@ fn columns_are_measured_in_an_open_loop_and_in_pairs() {
 }
 
 #[test]
-fn rows_are_loaded_and_their_memory_is_told() {
+fn load_bench_reports_memory() {
     let cluster = Cluster::of(1);
     let (at, data) = (&cluster.endpoints(1)[0], cluster.data().display().to_string());
     let done = bench(&["load", "--rows", "500", "--at", at, "--server-data", &data, "--json", "-"]);
@@ -66,7 +66,7 @@ fn rows_are_loaded_and_their_memory_is_told() {
 }
 
 #[test]
-fn logs_are_appended_to_in_pairs_read_and_followed() {
+fn log_bench_append_read_follow() {
     let cluster = Cluster::of(3);
     let [json, plot] = ["figures.jsonl", "figure.svg"].map(|name| cluster.scratch().path().join(name));
     let [json, plot] = [&json, &plot].map(|path| path.to_str().expect("UTF-8"));
@@ -98,7 +98,7 @@ fn logs_are_appended_to_in_pairs_read_and_followed() {
 }
 
 #[test]
-fn the_node_of_a_sequencer_is_killed_wherever_the_catalog_is_led_from() {
+fn log_bench_kills_sequencer_node() {
     let _place = Place::take();
     let scratch = Scratch::new();
     let mut command = loggos();
@@ -117,7 +117,7 @@ fn the_node_of_a_sequencer_is_killed_wherever_the_catalog_is_led_from() {
 }
 
 #[test]
-fn a_leader_of_a_cluster_of_its_own_is_killed_and_nothing_is_left() {
+fn failover_bench_kills_leader_and_cleans_up() {
     let _place = Place::take();
     let scratch = Scratch::new();
     let mut command = loggos();

@@ -20,7 +20,7 @@ fn objects(text: &str) -> Vec<Value> {
 }
 
 #[test]
-fn rows_are_put_read_changed_and_deleted() {
+fn row_crud() {
     let cluster = Cluster::of(1);
     let run = |arguments: &[&str]| cluster.columns(arguments);
 
@@ -49,7 +49,7 @@ fn rows_are_put_read_changed_and_deleted() {
 }
 
 #[test]
-fn conditions_are_kept_and_a_refusal_names_both_versions() {
+fn conditional_put_reports_both_versions() {
     let cluster = Cluster::of(1);
     let run = |arguments: &[&str]| cluster.columns(arguments);
     let conditional_put = |value: &str, version: i64| {
@@ -73,7 +73,7 @@ fn conditions_are_kept_and_a_refusal_names_both_versions() {
 }
 
 #[test]
-fn scans_keep_their_bounds_in_either_direction() {
+fn scan_bounds_in_both_directions() {
     let cluster = Cluster::of(1);
     cluster.columns(&["create", "t"]).ok();
     for key in ["a", "b1", "b2", "b3", "c"] {
@@ -104,7 +104,7 @@ fn scans_keep_their_bounds_in_either_direction() {
 }
 
 #[test]
-fn the_exit_status_tells_wrong_use_from_unavailability() {
+fn exit_status_by_error_kind() {
     let run = |arguments: &[&str]| Done::of(loggos().args(arguments), COMMAND_PATIENCE);
     run(&["columns", "get"]).failed(2, &[]);
     run(&["columns", "put", "t", "k", "c", "v", "--wrong"]).failed(2, &["--wrong"]);
@@ -173,7 +173,7 @@ fn status_shows_nodes_and_cohorts() {
 }
 
 #[test]
-fn a_killed_leader_stops_nobody_and_restart_brings_it_back() {
+fn failover_and_restart_of_leader() {
     let mut cluster = Cluster::of(3);
     cluster.columns(&["create", "t"]).ok();
     cluster.columns(&["put", "t", "k", "c", "v"]).ok();
@@ -199,7 +199,7 @@ fn a_killed_leader_stops_nobody_and_restart_brings_it_back() {
 }
 
 #[test]
-fn without_a_majority_a_write_ends_by_its_deadline_with_status_three() {
+fn write_without_quorum_times_out() {
     let cluster = Cluster::of(3);
     cluster.columns(&["create", "t"]).ok();
     cluster.signal(2, Signal::STOP);

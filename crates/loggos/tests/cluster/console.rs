@@ -44,7 +44,7 @@ pub(crate) fn metric(text: &str, beginning: &str) -> f64 {
 }
 
 #[test]
-fn a_node_counts_what_it_does() {
+fn node_metrics() {
     let cluster = Cluster::of(1);
     cluster.columns(&["create", "t"]).ok();
     for key in ["a", "b", "c"] {
@@ -81,7 +81,7 @@ fn a_node_counts_what_it_does() {
 }
 
 #[test]
-fn any_node_that_lives_shows_the_whole_cluster() {
+fn every_live_node_shows_cluster_status() {
     let cluster = Cluster::of(3);
     cluster.columns(&["create", "t"]).ok();
     for node in cluster.nodes() {
@@ -121,7 +121,7 @@ fn any_node_that_lives_shows_the_whole_cluster() {
 }
 
 #[test]
-fn a_log_that_lacks_copies_is_told_until_it_has_them_again() {
+fn reports_under_replicated_log() {
     let cluster = Cluster::of(3);
     cluster.log(&["create", "l", "--copies", "3"]).ok();
     cluster.log(&["append", "l", "before"]).ok();
@@ -144,7 +144,7 @@ fn a_log_that_lacks_copies_is_told_until_it_has_them_again() {
 }
 
 #[test]
-fn a_log_that_nobody_can_use_makes_the_cluster_unavailable_until_its_node_is_back() {
+fn unreachable_log_makes_cluster_unavailable() {
     let cluster = Cluster::of(3);
     cluster.log(&["create", "l", "--copies", "1"]).ok();
     let known: serde_json::Value = serde_json::from_str(&cluster.log(&["info", "l", "--json"]).ok()).expect("JSON");

@@ -25,7 +25,7 @@ const UNKNOWN_MIN: usize = 1;
 const LEADER_CHANGES_MIN: usize = 3;
 
 #[test]
-fn crashes_lose_nothing_and_every_history_is_linearizable() {
+fn linearizable_under_crashes() {
     let cluster = Cluster::of(3);
     let began = Instant::now();
     let until = began + TROUBLE;

@@ -8,7 +8,7 @@ use tonic::Code;
 use crate::hosts::Hosts;
 
 #[test]
-fn hosts_with_blank_disks_become_a_cluster() {
+fn forms_cluster_from_blank_nodes() {
     let mut hosts = Hosts::new();
     (1..=3).for_each(|node| hosts.start(node, ""));
     let disks = [1, 2, 3].map(|node| hosts.look(node).disk.expect("every node has a disk"));

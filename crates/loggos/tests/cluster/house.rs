@@ -67,7 +67,7 @@ fn dependencies(package: &Value, for_tests: bool) -> BTreeSet<&str> {
 }
 
 #[test]
-fn crates_depend_on_what_the_map_says_and_only_on_crates_above() {
+fn crate_dependencies_match_architecture() {
     let text = architecture();
     let map = map(&text);
     let packages = packages();
@@ -89,7 +89,7 @@ fn crates_depend_on_what_the_map_says_and_only_on_crates_above() {
 }
 
 #[test]
-fn every_outside_crate_is_named_with_its_reason_and_nothing_else_is() {
+fn external_dependencies_are_documented() {
     let text = architecture();
     let named: BTreeSet<&str> = table(&text, "| crate | why |").into_iter().flat_map(|row| quoted(row[1])).collect();
     let packages = packages();
@@ -101,7 +101,7 @@ fn every_outside_crate_is_named_with_its_reason_and_nothing_else_is() {
 }
 
 #[test]
-fn every_crate_keeps_the_workspaces_lints_and_unsafe_code_is_forbidden() {
+fn workspace_lints_forbid_unsafe() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("there is a manifest");
     let manifest: toml::Table = manifest.parse().expect("it is TOML");
     let lints = &manifest["workspace"]["lints"]["rust"];
@@ -159,7 +159,7 @@ fn found(words: &[&str], is_chosen: impl Fn(&Path) -> bool) -> Vec<String> {
 }
 
 #[test]
-fn every_planted_bug_is_in_the_list_of_guarantees_and_the_tests_that_find_some_exist() {
+fn planted_bugs_are_documented_and_tested() {
     let guarantees = fs::read_to_string(root().join("docs/guarantees.md")).expect("there is a list of guarantees");
     let named: BTreeSet<&str> = quoted(&guarantees).collect();
     let unnamed: Vec<&str> = Bug::ALL.iter().map(|bug| bug.name()).filter(|name| !named.contains(name)).collect();
@@ -177,7 +177,7 @@ fn every_planted_bug_is_in_the_list_of_guarantees_and_the_tests_that_find_some_e
 }
 
 #[test]
-fn rooms_are_small_and_nothing_is_left_undone() {
+fn file_size_limit_and_no_todo() {
     let sources = sources();
     let lines = |path: &PathBuf| fs::read_to_string(root().join(path)).expect("a source is text").lines().count();
     let large: Vec<_> = sources.iter().filter(|path| !is_test(path) && lines(path) > LINES_MAX).collect();
@@ -187,7 +187,7 @@ fn rooms_are_small_and_nothing_is_left_undone() {
 }
 
 #[test]
-fn the_pure_crates_have_no_clock_no_file_no_socket_no_thread_and_no_chance() {
+fn pure_crates_avoid_io_and_nondeterminism() {
     let forbidden = [
         "std::time",
         "Instant::",

@@ -10,7 +10,7 @@ fn columns(hosts: &Hosts, at: &str, arguments: &[&str]) -> crate::harness::Done 
 }
 
 #[test]
-fn a_node_joins_a_cluster_and_a_lost_one_leaves_it() {
+fn node_joins_and_lost_node_leaves() {
     let mut hosts = Hosts::new();
     (1..=3).for_each(|node| hosts.start(node, ""));
     (1..=3).for_each(|node| _ = hosts.look(node));
@@ -66,7 +66,7 @@ fn a_node_joins_a_cluster_and_a_lost_one_leaves_it() {
 }
 
 #[test]
-fn a_node_of_another_cluster_does_not_join() {
+fn node_of_other_cluster_cannot_join() {
     let mut hosts = Hosts::new();
     [1, 4].into_iter().for_each(|node| hosts.start(node, ""));
     [1, 4].into_iter().for_each(|node| _ = hosts.look(node));

@@ -24,7 +24,7 @@ fn cell(key: &str, column: &str, value: &str) -> (String, String, String) {
 }
 
 #[test]
-fn a_csv_file_is_loaded_as_it_is_written_and_twice_is_as_good_as_once() {
+fn csv_load_is_exact_and_idempotent() {
     let cluster = Cluster::of(1);
     let file = cluster.scratch().file("airports.csv", AIRPORTS);
     let load = || cluster.columns(&["load", "airports", &file, "--key", "iata"]).ok();
@@ -48,7 +48,7 @@ fn a_csv_file_is_loaded_as_it_is_written_and_twice_is_as_good_as_once() {
 }
 
 #[test]
-fn a_bad_row_stops_a_load_at_its_line_or_is_set_aside() {
+fn bad_row_stops_load_or_is_set_aside() {
     let cluster = Cluster::of(1);
     let content = format!("{AIRPORTS}BAD,too,many,cells\n,no key,nowhere\nSFO,San Francisco,San Francisco\n");
     let file = cluster.scratch().file("airports.csv", content);
@@ -73,7 +73,7 @@ fn a_bad_row_stops_a_load_at_its_line_or_is_set_aside() {
 }
 
 #[test]
-fn json_lines_are_loaded_and_a_broken_one_is_named() {
+fn jsonl_load_reports_bad_line() {
     let cluster = Cluster::of(1);
     let good = "{\"id\":\"a\",\"n\":1.50,\"b\":true,\"o\":{\"x\":[1, 2]},\"z\":null}\n{\"id\":\"b\",\"s\":\"é\\n\"}\n";
     let file = cluster.scratch().file("rows.jsonl", good);
@@ -94,7 +94,7 @@ fn json_lines_are_loaded_and_a_broken_one_is_named() {
 }
 
 #[test]
-fn a_load_that_ends_with_its_first_row_makes_no_table() {
+fn load_failing_at_first_row_creates_no_table() {
     let cluster = Cluster::of(1);
     let wide: String = (0..2_000).map(|column| format!(",\"c{column}\":1")).collect();
     let files = ["{\"id\":null}\n".to_owned(), format!("{{\"id\":1{wide}}}\n"), "no JSON\n".to_owned()];
@@ -110,7 +110,7 @@ fn a_load_that_ends_with_its_first_row_makes_no_table() {
 }
 
 #[test]
-fn a_load_whose_table_is_dropped_is_told_so() {
+fn load_fails_when_table_is_dropped() {
     let cluster = Cluster::of(1);
     let rows: String = (0..200_000).map(|row| format!("{row:06},v\n")).collect();
     let file = cluster.scratch().file("many.csv", format!("id,value\n{rows}"));
@@ -127,7 +127,7 @@ fn a_load_whose_table_is_dropped_is_told_so() {
 }
 
 #[test]
-fn an_interrupted_load_is_finished_by_the_next() {
+fn rerun_completes_interrupted_load() {
     const ROWS: usize = 20_000;
     let cluster = Cluster::of(1);
     let rows: String = (0..ROWS).map(|row| format!("{row:06},value {row}\n")).collect();

@@ -36,7 +36,7 @@ fn objects(text: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_log_is_appended_to_read_followed_and_trimmed() {
+fn log_append_read_follow_trim() {
     let cluster = Cluster::of(3);
     let run = |arguments: &[&str]| cluster.log(arguments);
     assert_eq!(objects(&run(&["create", "l", "--stripes", "2", "--copies", "2", "--json"]).ok())[0]["existed"], false);
@@ -122,7 +122,7 @@ fn a_log_is_appended_to_read_followed_and_trimmed() {
 }
 
 #[test]
-fn who_follows_a_log_whose_only_node_is_down_is_told_so_and_goes_on_after_it() {
+fn follower_reports_down_node_and_resumes() {
     let cluster = Cluster::of(3);
     cluster.log(&["create", "l", "--copies", "1"]).ok();
     cluster.log(&["append", "l", "before"]).ok();
@@ -192,7 +192,7 @@ async fn follow(log: sdk::Log, records: u64) -> Vec<Entry> {
 }
 
 #[test]
-fn appends_are_readers_once_and_followers_go_on_when_their_node_is_killed() {
+fn exactly_once_delivery_across_node_kill() {
     let cluster = Cluster::of(3);
     runtime().block_on(async {
         let client = cluster.client(1).with_deadline(PATIENCE);

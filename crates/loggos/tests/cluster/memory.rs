@@ -32,7 +32,7 @@ fn has(cluster: &Cluster, key: &str) {
 }
 
 #[test]
-fn main_memory_survives_a_minority_and_clean_stops_and_says_what_it_does_not_survive() {
+fn memory_table_durability() {
     let mut cluster = Cluster::of(3);
     cluster.columns(&["create", "t", "--durability", "memory"]).ok();
     cluster.columns(&["create", "t", "--durability", "memory"]).ok();

@@ -16,7 +16,7 @@ fn members(cluster: &Cluster) -> Value {
 }
 
 #[test]
-fn ranges_move_and_leave_a_lost_disk_behind() {
+fn ranges_move_off_lost_disk() {
     let cluster = Cluster::of(5);
     cluster.columns(&["create", "t", "--split-at", "k250"]).ok();
     let lines: String = (0..500).map(|row| format!("k{row:03},value {row}\n")).collect();

@@ -50,7 +50,7 @@ fn check_scans(cluster: &Cluster, keys: &[String]) {
 }
 
 #[test]
-fn five_ranges_over_five_nodes_are_one_table() {
+fn table_spans_five_ranges() {
     let cluster = Cluster::of(5);
     let keys = with_rows(&cluster);
     check_scans(&cluster, &keys);
@@ -86,7 +86,7 @@ fn five_ranges_over_five_nodes_are_one_table() {
 }
 
 #[test]
-fn a_table_that_is_there_is_not_split_anew() {
+fn create_keeps_existing_split_points() {
     let cluster = Cluster::of(3);
     let run = |arguments: &[&str]| cluster.columns(arguments);
     run(&["create", "t", "--split-at", "m", "--split-at", "d"]).ok();
@@ -112,7 +112,7 @@ fn a_table_that_is_there_is_not_split_anew() {
 
 /// An export can be loaded again, byte for byte; a file that cannot be written completely does not appear.
 #[test]
-fn an_export_can_be_loaded() {
+fn export_load_round_trip() {
     let cluster = Cluster::of(1);
     let run = |arguments: &[&str]| cluster.columns(arguments);
     run(&["create", "t", "--split-at", "m"]).ok();
@@ -158,7 +158,7 @@ fn an_export_can_be_loaded() {
 }
 
 #[test]
-fn an_export_that_is_interrupted_leaves_no_file() {
+fn interrupted_export_leaves_no_file() {
     let cluster = Cluster::of(1);
     cluster.columns(&["create", "t"]).ok();
     cluster.signal(1, Signal::STOP);
@@ -183,7 +183,7 @@ fn an_export_that_is_interrupted_leaves_no_file() {
 /// Dropped data is gone from every node and its disk, also after a restart; a new table of the same name does not show
 /// it.
 #[test]
-fn a_dropped_table_leaves_nothing_behind() {
+fn dropped_table_leaves_no_data() {
     let mut cluster = Cluster::of(3);
     cluster.columns(&["create", "t", "--split-at", "m"]).ok();
     for key in ["a", "z"] {
@@ -227,7 +227,7 @@ fn a_dropped_table_leaves_nothing_behind() {
 
 /// A node that is down while a table is dropped deletes its replicas when it comes back.
 #[test]
-fn a_drop_needs_a_majority_and_no_more() {
+fn drop_needs_only_majority() {
     let cluster = Cluster::of(3);
     cluster.columns(&["create", "t", "--split-at", "m"]).ok();
     cluster.columns(&["put", "t", "z", "c", "v"]).ok();

@@ -14,7 +14,7 @@ fn as_of(done: &Done) -> Value {
 }
 
 #[test]
-fn every_replica_answers_every_kind_of_read() {
+fn all_read_levels_on_every_replica() {
     let cluster = Cluster::of(3);
     let run = |arguments: &[&str]| cluster.columns(arguments);
     run(&["create", "t", "--retention", "5s"]).ok();
@@ -48,7 +48,7 @@ fn every_replica_answers_every_kind_of_read() {
 }
 
 #[test]
-fn one_live_node_is_enough_for_whoever_says_so() {
+fn stale_read_with_one_live_node() {
     let cluster = Cluster::of(3);
     let run = |arguments: &[&str]| cluster.columns(arguments);
     run(&["create", "t"]).ok();

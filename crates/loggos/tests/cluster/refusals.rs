@@ -47,7 +47,7 @@ fn invalid<T: std::fmt::Debug>(answer: Result<T, Error>, says: &[&str]) {
 }
 
 #[test]
-fn requests_past_a_limit_are_named_and_the_connection_lives_on() {
+fn limit_refusal_keeps_connection() {
     let cluster = Cluster::of(1);
     let (endpoint, connections) = counting_proxy(cluster.grpc_port(1));
     let client = Client::connect([endpoint]).expect("an address");
@@ -103,7 +103,7 @@ fn start(config: &Path) -> Command {
 }
 
 #[test]
-fn a_directory_in_use_is_refused_to_a_second_process() {
+fn directory_lock_excludes_second_process() {
     let cluster = Cluster::of(1);
     let node = cluster.pid(1).expect("the node runs").as_raw_pid().to_string();
     let directory = cluster.node_directory(1).display().to_string();
@@ -125,7 +125,7 @@ fn name(cluster: &Cluster) -> String {
 }
 
 #[test]
-fn another_clusters_data_is_refused_by_both_names() {
+fn refuses_data_of_other_cluster() {
     let mut cluster = Cluster::of(1);
     cluster.stop();
     let mut other = Cluster::of(1);
@@ -157,7 +157,7 @@ fn change_format(file: &Path, format: u32) {
 }
 
 #[test]
-fn another_formats_version_is_refused_by_both_numbers() {
+fn refuses_other_format_version() {
     let mut cluster = Cluster::of(1);
     cluster.stop();
     let known = format!("format {}", store::FORMAT);
@@ -173,7 +173,7 @@ fn another_formats_version_is_refused_by_both_numbers() {
 }
 
 #[test]
-fn listening_beyond_this_machine_must_be_said_in_so_many_words() {
+fn public_listen_requires_insecure_plaintext() {
     let mut cluster = Cluster::of(1);
     cluster.stop();
     let text = fs::read_to_string(cluster.config(1)).expect("there is a configuration");
@@ -189,7 +189,7 @@ fn listening_beyond_this_machine_must_be_said_in_so_many_words() {
 }
 
 #[test]
-fn a_taken_port_is_named_with_its_endpoint() {
+fn port_conflict_names_listener() {
     let mut cluster = Cluster::of(1);
     cluster.stop();
     let endpoints = [("peers", cluster.peers_port(1)), ("gRPC", cluster.grpc_port(1)), ("HTTP", cluster.http_port(1))];
@@ -202,7 +202,7 @@ fn a_taken_port_is_named_with_its_endpoint() {
 }
 
 #[test]
-fn ports_are_looked_at_before_a_cluster_is_formed() {
+fn ports_checked_before_formation() {
     let cluster = Cluster::of(1);
     let other = cluster.scratch().path().join("other");
     let offset = (cluster.grpc_port(1) - 7_201).to_string();
@@ -213,7 +213,7 @@ fn ports_are_looked_at_before_a_cluster_is_formed() {
 }
 
 #[test]
-fn a_port_of_another_kind_is_doubted() {
+fn wrong_port_kind_is_suggested() {
     let cluster = Cluster::of(1);
     for port in [cluster.peers_port(1), cluster.http_port(1)] {
         let endpoint = format!("127.0.0.1:{port}");
@@ -227,7 +227,7 @@ fn a_port_of_another_kind_is_doubted() {
 }
 
 #[test]
-fn a_lost_disk_is_refused_and_the_others_go_on() {
+fn lost_disk_is_refused_and_others_continue() {
     let mut cluster = Cluster::of(3);
     cluster.columns(&["create", "t"]).ok();
     cluster.columns(&["put", "t", "k", "c", "v"]).ok();
@@ -243,12 +243,12 @@ fn a_lost_disk_is_refused_and_the_others_go_on() {
 /// A production binary contains no planted bugs, and says so.
 #[test]
 #[cfg(not(feature = "canary"))]
-fn planted_bugs_are_in_no_other_build() {
+fn production_build_has_no_planted_bugs() {
     Done::of(loggos().args(["sim", "--canary"]), COMMAND_PATIENCE).failed(2, &["--features canary"]);
 }
 
 #[test]
-fn nodes_end_when_dev_is_killed() {
+fn nodes_exit_with_dev_process() {
     let mut cluster = Cluster::of(1);
     let node = cluster.pid(1).expect("the node runs");
     cluster.kill_dev();

@@ -16,7 +16,7 @@ fn ranges(cluster: &Cluster) -> Value {
 }
 
 #[test]
-fn a_range_is_split_and_what_can_not_be_split_is_refused() {
+fn splits_range_and_rejects_invalid_splits() {
     let cluster = Cluster::of(3);
     cluster.columns(&["create", "t"]).ok();
     let lines: String = (0..500).map(|row| format!("k{row:03},value {row}\n")).collect();

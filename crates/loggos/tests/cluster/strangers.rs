@@ -123,7 +123,7 @@ fn allow_descriptors() {
 }
 
 #[test]
-fn garbage_on_any_port_ends_its_connection_and_nothing_else() {
+fn garbage_closes_only_its_connection() {
     allow_descriptors();
     let cluster = Cluster::of(3);
     cluster.columns(&["create", "t"]).ok();
@@ -161,7 +161,7 @@ fn garbage_on_any_port_ends_its_connection_and_nothing_else() {
 /// Most machines allow a process 1,024 file descriptors. Client connections cannot use those that a node needs for its
 /// files and peers: with many clients connected, it still takes part in an election.
 #[test]
-fn a_crowd_at_the_door_leaves_a_node_the_descriptors_it_needs() {
+fn client_crowd_keeps_reserved_descriptors() {
     allow_descriptors();
     let cluster = Cluster::with_descriptors(3, 1_024);
     cluster.columns(&["create", "t"]).ok();

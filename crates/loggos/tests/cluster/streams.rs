@@ -34,7 +34,7 @@ async fn count(client: sdk::Client, number: usize) {
 }
 
 #[test]
-fn writes_in_streams_apply_once_through_their_leaders_end() {
+fn streamed_writes_exactly_once_on_failover() {
     let cluster = Cluster::of(3);
     cluster.columns(&["create", "t"]).ok();
     cluster.columns(&["put", "t", "k", "c", "v"]).ok();
@@ -59,7 +59,7 @@ fn writes_in_streams_apply_once_through_their_leaders_end() {
 }
 
 #[test]
-fn a_node_that_is_stopped_ends_its_streams_and_its_clients_go_elsewhere() {
+fn stopped_node_ends_streams_and_clients_fail_over() {
     let cluster = Cluster::of(3);
     cluster.columns(&["create", "t"]).ok();
     runtime().block_on(async {
@@ -117,11 +117,11 @@ fn strangers_at(leads: bool) {
 }
 
 #[test]
-fn streams_whose_clients_take_nothing_hold_up_nobody_and_take_little_memory() {
+fn slow_stream_clients_at_leader_bound_memory() {
     strangers_at(true);
 }
 
 #[test]
-fn streams_whose_clients_take_nothing_of_what_others_are_asked_take_little_memory() {
+fn slow_stream_clients_at_follower_bound_memory() {
     strangers_at(false);
 }

@@ -94,7 +94,7 @@ fn set_surely(client: &mut Client, path: &str, data: &[u8]) {
 /// A write at a translation server is read at a node, and the other way round. The death of the node that the server asks
 /// does not disturb the sessions at the server. When the server stops, its sessions move to a node.
 #[test]
-fn serves_beside_nodes_without_a_disk() {
+fn diskless_server_serves_sessions() {
     let cluster = Cluster::of(3);
     let mut of_node = session(servers(&cluster, 2));
     create(&mut of_node, "/a", b"1", 0).expect("created");
@@ -137,7 +137,7 @@ fn serves_beside_nodes_without_a_disk() {
 /// A server that starts after the log was trimmed restores the snapshot; one that stood still while the log was trimmed
 /// beyond it starts again from there.
 #[test]
-fn starts_from_a_snapshot() {
+fn server_starts_from_snapshot() {
     const SETS: usize = 140;
     let cluster = Cluster::of(1);
     let early = Server::start(&cluster, &[]);
@@ -168,7 +168,7 @@ fn starts_from_a_snapshot() {
 }
 
 #[test]
-fn options_of_servers_without_a_disk() {
+fn diskless_server_options() {
     let scratch = Scratch::new();
     let run = |options: &[&str]| Done::of(loggos().args(["zk", "serve"]).args(options), COMMAND_PATIENCE);
     run(&[]).failed(2, &["--zoo-cfg"]);

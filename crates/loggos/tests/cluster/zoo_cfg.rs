@@ -90,7 +90,7 @@ fn get(client: &mut Client, path: &str) -> Vec<u8> {
 }
 
 #[test]
-fn three_files_are_a_cluster_that_keeps_its_data() {
+fn three_node_zoo_cfg_cluster_is_durable() {
     let mut servers = Servers::new();
     servers.start();
     let mut client = Client::connect(servers.clients(), PATIENCE, None).expect("a session");
@@ -121,7 +121,7 @@ fn three_files_are_a_cluster_that_keeps_its_data() {
 }
 
 #[test]
-fn wrong_files_are_refused() {
+fn rejects_invalid_zoo_cfg() {
     let scratch = Scratch::new();
     let refused = |text: &str| {
         let config = scratch.file("zoo.cfg", text);

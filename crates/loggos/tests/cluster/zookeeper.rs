@@ -56,7 +56,7 @@ pub(crate) fn exists(client: &mut Client, path: &str) -> bool {
 /// A write on one node is read on another after a sync; watches fire; the death of the node that a client is connected
 /// to moves its session, with its ephemeral nodes; a restart of all nodes loses nothing.
 #[test]
-fn session_outlives_its_server() {
+fn session_survives_server_failure() {
     let mut cluster = Cluster::of(3);
     let (mut first, mut second) = (client(&cluster, 1), client(&cluster, 2));
     create(&mut first, "/a", b"1", 0).expect("created");
@@ -93,7 +93,7 @@ fn session_outlives_its_server() {
 
 /// After enough writes a snapshot is in the log and the prefix is trimmed; a node starts from there.
 #[test]
-fn log_is_trimmed_to_a_snapshot() {
+fn snapshot_trims_log() {
     const SETS: usize = 140;
     let cluster = Cluster::of(1);
     let mut writer = client(&cluster, 1);
@@ -132,7 +132,7 @@ fn mode_of(cluster: &Cluster, node: u32) -> String {
 
 /// Monitoring tools find one leader, latencies, metrics and the state of each node's endpoint.
 #[test]
-fn tools_see_the_endpoints() {
+fn monitoring_commands_and_metrics() {
     let cluster = Cluster::of(3);
     let mut session = client(&cluster, 1);
     create(&mut session, "/a", b"1", 0).expect("created");
@@ -172,7 +172,7 @@ fn tools_see_the_endpoints() {
 }
 
 #[test]
-fn bad_input_ends_only_its_own_connection() {
+fn bad_input_closes_only_its_connection() {
     let cluster = Cluster::of(1);
     let mut good = client(&cluster, 1);
     create(&mut good, "/a", b"1", 0).expect("created");
@@ -211,7 +211,7 @@ fn bad_input_ends_only_its_own_connection() {
 }
 
 #[test]
-fn shell_commands() {
+fn zk_shell_commands() {
     let cluster = Cluster::of(1);
     let at = servers(&cluster, 1).join(",");
     let run = |arguments: &[&str]| {

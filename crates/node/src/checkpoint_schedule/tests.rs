@@ -62,7 +62,7 @@ fn tablet(bench: &Bench) -> &Tablet {
 }
 
 #[test]
-fn an_idle_table_is_left_alone() {
+fn idle_table_writes_one_watermark() {
     let mut bench = alone();
     bench.pass(Duration::from_millis(60_000));
     ask(&mut bench, 2, put());
@@ -78,7 +78,7 @@ fn an_idle_table_is_left_alone() {
 }
 
 #[test]
-fn old_versions_are_kept_for_as_long_as_their_table_says() {
+fn old_versions_follow_table_retention() {
     for (retention, kept_ms) in [(Duration::ZERO, 60_000), (Duration::from_millis(20_000), 20_000)] {
         let mut bench = with_retention(retention);
         ask(&mut bench, 2, put());
@@ -93,7 +93,7 @@ fn old_versions_are_kept_for_as_long_as_their_table_says() {
 /// A wall clock that was accepted while it was a year ahead leaves large timestamps. Sessions and old versions still
 /// expire on time.
 #[test]
-fn a_leap_of_the_wall_clock_stops_nothing() {
+fn wall_clock_jump_does_not_block_expiry() {
     let mut bench = alone();
     bench.now.wall.0 += 365 * 86_400 * 1_000_000_000;
     ask(&mut bench, 2, put());
@@ -113,7 +113,7 @@ fn a_leap_of_the_wall_clock_stops_nothing() {
 /// A checkpoint may contain entries that other disks have forced and the local one has not. It is named only
 /// afterwards.
 #[test]
-fn a_checkpoint_is_named_once_our_own_log_is_forced_through_it() {
+fn checkpoint_waits_for_local_log_sync() {
     let mut bench = alone();
     let replica = bench.node.replicas.get_mut(&TABLE).expect("it has one");
     let forced = replica.cohort.forced();
@@ -140,7 +140,7 @@ fn a_checkpoint_is_named_once_our_own_log_is_forced_through_it() {
 
 /// Memtables stay bounded while the disk is slow, regardless of which tablet owns them.
 #[test]
-fn writes_wait_while_all_memtables_have_too_much() {
+fn memtable_limit_delays_writes() {
     let mut bench = alone();
     bench.node.config.memtables_bytes = 1;
     ask(&mut bench, 2, put());
@@ -156,7 +156,7 @@ fn writes_wait_while_all_memtables_have_too_much() {
 }
 
 #[test]
-fn a_full_disk_is_read_only() {
+fn full_disk_is_read_only() {
     let mut bench = alone();
     ask(&mut bench, 2, put());
     bench.step(crate::contract::Event::DiskFull);
@@ -175,7 +175,7 @@ fn a_full_disk_is_read_only() {
 
 /// A restart may find any manifest in progress, so tables named by one of them must stay.
 #[test]
-fn a_table_that_a_manifest_on_its_way_names_stays() {
+fn pending_manifest_retains_tables() {
     let table = |number| FileRef { id: FileId { cohort: TABLE, number }, level: 0, bytes: 1, checksum: 0 };
     let mut on_disk = crate::replica::OnDisk::default();
     for number in 1..=3 {
@@ -190,9 +190,9 @@ fn a_table_that_a_manifest_on_its_way_names_stays() {
 
 #[cfg(feature = "canary")]
 #[test]
-fn a_table_that_is_removed_early_is_found() {
+fn early_table_removal_is_found() {
     base::canary::plant(Some(base::canary::Bug::TableRemovedEarly));
-    let outcome = std::panic::catch_unwind(a_table_that_a_manifest_on_its_way_names_stays);
+    let outcome = std::panic::catch_unwind(pending_manifest_retains_tables);
     base::canary::plant(None);
     assert!(outcome.is_err());
 }

@@ -48,7 +48,7 @@ fn get() -> TableRequest {
 }
 
 #[test]
-fn a_dropped_table_is_unknown_and_its_name_is_free() {
+fn dropped_table_frees_its_name() {
     let mut bench = alone();
     bench.ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
     bench.pass(Duration::from_millis(100));
@@ -85,7 +85,7 @@ fn a_dropped_table_is_unknown_and_its_name_is_free() {
 /// If a manifest omitted the promises of a dropped cohort before the catalog's own checkpoint reflects the drop, a
 /// restart would create that cohort anew.
 #[test]
-fn promises_are_forgotten_after_the_catalogs_checkpoint_and_not_before() {
+fn promises_kept_until_catalog_checkpoint() {
     let mut bench = alone();
     bench.ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
     bench.pass(Duration::from_millis(1_000));
@@ -108,7 +108,7 @@ fn promises_are_forgotten_after_the_catalogs_checkpoint_and_not_before() {
 
 /// Log records of a dropped and forgotten cohort are discarded after a restart, too.
 #[test]
-fn a_restart_begins_nothing_of_a_dropped_table() {
+fn restart_ignores_dropped_table() {
     let mut bench = alone();
     bench.writes_checkpoints = true;
     bench.ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
@@ -141,7 +141,7 @@ fn tables(bench: &Bench) -> usize {
 
 /// The manifest names the tables of its checkpoint until the next checkpoint releases them.
 #[test]
-fn the_tables_of_a_dropped_tablet_go_with_its_next_checkpoint() {
+fn checkpoint_removes_dropped_tablet_sstables() {
     let mut bench = alone();
     flush(&mut bench);
     bench.writes_checkpoints = false;
@@ -163,7 +163,7 @@ fn the_tables_of_a_dropped_tablet_go_with_its_next_checkpoint() {
 
 /// The tables of a removed cohort stay while a manifest names them or a read uses them.
 #[test]
-fn the_tables_of_a_dropped_table_go_with_its_promises() {
+fn dropped_sstables_removed_with_promises() {
     let mut bench = alone();
     flush(&mut bench);
     let view = bench.node.replicas[&FIRST].state.as_tablet().expect("a tablet").view_now();

@@ -43,7 +43,7 @@ impl Cluster {
 }
 
 #[test]
-fn what_rests_is_kept_by_one_message_for_each_pair_of_nodes() {
+fn idle_cohorts_share_one_beat_per_node_pair() {
     let mut cluster = Cluster::at_rest();
     cluster.pass(Duration::from_millis(1_000));
     assert_eq!((cluster.readable(), cluster.messages_of_cohorts()), (7, 0));
@@ -55,7 +55,7 @@ fn what_rests_is_kept_by_one_message_for_each_pair_of_nodes() {
 }
 
 #[test]
-fn a_node_that_falls_silent_is_asked_by_every_cohort_and_comes_to_rest_again() {
+fn cohorts_quiesce_after_partition_heals() {
     let mut cluster = Cluster::at_rest();
     cluster.cut_off = Some(NodeId(3));
     cluster.pass(Duration::from_millis(2_000));
@@ -69,7 +69,7 @@ fn a_node_that_falls_silent_is_asked_by_every_cohort_and_comes_to_rest_again() {
 }
 
 #[test]
-fn a_list_that_is_lost_is_told_again() {
+fn lost_list_is_retransmitted() {
     let mut cluster = Cluster::at_rest();
     for bench in &mut cluster.nodes {
         bench.node.beats.heard.clear();
@@ -80,7 +80,7 @@ fn a_list_that_is_lost_is_told_again() {
 
 /// A follower does not vouch for a cohort whose listed state differs from its own.
 #[test]
-fn nothing_is_vouched_for_that_is_not_as_the_list_says() {
+fn mismatched_list_entry_is_not_vouched() {
     let mut cluster = Cluster::at_rest();
     let (leader, id, rest) = cluster
         .nodes
@@ -106,7 +106,7 @@ fn nothing_is_vouched_for_that_is_not_as_the_list_says() {
 
 /// A lease from a beat starts at the send time of the beat, and only in the listed epoch.
 #[test]
-fn a_lease_counts_from_the_beat() {
+fn lease_starts_at_beat_send_time() {
     let mut cluster = Cluster::at_rest();
     let leader =
         cluster.nodes.iter().position(|bench| bench.node.beats.peers.values().any(|told| !told.resting.is_empty()));
@@ -130,7 +130,7 @@ fn a_lease_counts_from_the_beat() {
 
 /// Followers of idle cohorts learn their staleness only from beats.
 #[test]
-fn ages_at_rest_come_with_the_beats() {
+fn beats_carry_staleness_of_idle_cohorts() {
     let ages = |bench: &Bench| -> Vec<Option<Duration>> {
         bench.node.replicas().map(|(_, cohort, _)| cohort.freshness().age(bench.now.monotonic)).collect()
     };
@@ -149,7 +149,7 @@ fn ages_at_rest_come_with_the_beats() {
 
 /// A leader reports staleness only for cohorts of the same list, and only if it holds their lease.
 #[test]
-fn no_age_is_told_of_what_is_not_leased() {
+fn no_staleness_report_without_lease() {
     let mut cluster = Cluster::at_rest();
     let leader =
         cluster.nodes.iter().position(|bench| bench.node.beats.peers.values().any(|told| told.heard.is_some()));

@@ -61,7 +61,7 @@ fn restarted(bench: &Bench) -> Recovered {
 }
 
 #[test]
-fn what_is_appended_is_read_in_its_order() {
+fn reads_follow_append_order() {
     let mut bench = alone();
     for (number, record) in [(2, "a"), (3, "b"), (4, "c")] {
         assert_eq!(ask(&mut bench, number, append(record)), Ok(LogResponse::Appended(Position(number - 2))));
@@ -79,7 +79,7 @@ fn what_is_appended_is_read_in_its_order() {
 
 /// A read returns no more bytes than requested, and reports when the first entry is larger.
 #[test]
-fn reads_keep_to_their_bytes() {
+fn read_byte_limit() {
     let mut bench = alone();
     for (number, bytes) in [(2, 100), (3, 100), (4, 3 << 20)] {
         let batch = Batch::of(&[Bytes::from(vec![7; bytes])]).expect("it is small");
@@ -94,7 +94,7 @@ fn reads_keep_to_their_bytes() {
 }
 
 #[test]
-fn a_log_that_is_unknown_or_there_already_is_said_to_be_so() {
+fn unknown_and_existing_log_errors() {
     let mut bench = alone();
     let tail = LogRequest::Tail { log: "m".into() };
     assert_eq!(ask(&mut bench, 2, tail), Err(Failure::UnknownLog("m".into())));
@@ -109,7 +109,7 @@ fn a_log_that_is_unknown_or_there_already_is_said_to_be_so() {
 
 /// The node itself sends stripes to its units, because a recovery's message may be lost.
 #[test]
-fn a_node_tells_its_units_of_their_stripes() {
+fn node_sends_stripes_to_its_units() {
     let mut bench = alone();
     for number in 2..7 {
         ask(&mut bench, number, append("a")).expect("it is appended");
@@ -148,7 +148,7 @@ fn a_node_tells_its_units_of_their_stripes() {
 
 /// The sequencer loses its state in a restart. The units do not.
 #[test]
-fn a_restart_goes_on_where_the_log_ends() {
+fn restart_resumes_at_log_tail() {
     let mut bench = alone();
     ask(&mut bench, 2, append("a")).expect("it is appended");
     let mut again = Bench::start(restarted(&bench));
@@ -179,7 +179,7 @@ fn with_log_elsewhere() -> (Cluster, LogId, usize) {
 /// A reply to the tail request of a former process arrives late. It does not cover appends that have completed since,
 /// and its number may match an open request.
 #[test]
-fn an_answer_to_the_former_process_is_none() {
+fn ignores_answer_to_former_process() {
     let (mut cluster, id, asker) = with_log_elsewhere();
     let tail = || LogRequest::Tail { log: "l".into() };
     let bench = &mut cluster.nodes[asker];
@@ -195,16 +195,16 @@ fn an_answer_to_the_former_process_is_none() {
 
 #[cfg(feature = "canary")]
 #[test]
-fn an_answer_to_the_former_process_is_found() {
+fn answer_to_former_process_is_found() {
     base::canary::plant(Some(base::canary::Bug::AnswerToFormerProcess));
-    let outcome = std::panic::catch_unwind(an_answer_to_the_former_process_is_none);
+    let outcome = std::panic::catch_unwind(ignores_answer_to_former_process);
     base::canary::plant(None);
     assert!(outcome.is_err());
 }
 
 /// The node was paused past all deadlines: an append in progress at the log's client machine may have been executed.
 #[test]
-fn an_append_that_was_given_to_the_log_is_in_doubt_at_its_deadline() {
+fn dispatched_append_times_out_unknown() {
     let (mut cluster, _, asker) = with_log_elsewhere();
     let bench = &mut cluster.nodes[asker];
     bench.ask(4, Request::Log(append("b")));
@@ -219,7 +219,7 @@ fn an_append_that_was_given_to_the_log_is_in_doubt_at_its_deadline() {
 
 /// The end of the log is pushed to a reader that has come there.
 #[test]
-fn followed_reads_are_answered_or_given_up() {
+fn tail_reads_complete_or_time_out() {
     let mut bench = alone();
     let waiting = |from| LogRequest::Read {
         log: "l".into(),

@@ -27,7 +27,7 @@ fn steps(mut held: Membership, plan: &Membership) -> Vec<MembershipChange> {
 }
 
 #[test]
-fn newcomers_come_before_others_go_and_the_leader_goes_last() {
+fn move_adds_first_and_removes_leader_last() {
     use MembershipChange::{AddLearner, Promote, Remove};
     let (two, four, five) = (member(2, 1), member(4, 1), member(5, 1));
     let taken = steps(of(&[1, 2, 3]), &of(&[3, 4, 5]));
@@ -38,7 +38,7 @@ fn newcomers_come_before_others_go_and_the_leader_goes_last() {
 }
 
 #[test]
-fn a_lost_disk_goes_before_the_one_that_takes_its_place_comes() {
+fn lost_disk_is_removed_before_replacement() {
     use MembershipChange::{AddLearner, Promote, Remove};
     let (lost, new) = (member(3, 1), member(3, 2));
     let plan = Membership::of(vec![member(1, 1), member(2, 1), new]);
@@ -48,7 +48,7 @@ fn a_lost_disk_goes_before_the_one_that_takes_its_place_comes() {
 /// The data of a removed replica is deleted, and its promise stays with a mark. If the map assigns it to this node
 /// again, it knows no members, is in doubt, and has truncated the log records of its earlier generation.
 #[test]
-fn a_replica_that_left_comes_back_as_a_stranger() {
+fn removed_replica_rejoins_without_state() {
     const COHORT: CohortId = CohortId(2);
     let mut bench = Bench::start(empty(1, 1));
     bench.pass(Duration::from_millis(5_000));

@@ -12,7 +12,7 @@ const OTHER: CohortId = CohortId(9);
 /// A node that restarts repeatedly before it appends much must still write a checkpoint: log records past the last
 /// checkpoint count from the start.
 #[test]
-fn what_the_log_holds_past_a_checkpoint_counts_towards_the_next() {
+fn replayed_log_bytes_trigger_checkpoint() {
     let record = |sequence: u64| {
         let lsn = |sequence| Lsn { epoch: Epoch(u64::from(sequence > 0)), sequence: Sequence(sequence) };
         let entry = entry(lsn(sequence - 1), Bytes::from_static(b"payload"));
@@ -37,7 +37,7 @@ fn what_the_log_holds_past_a_checkpoint_counts_towards_the_next() {
 }
 
 #[test]
-fn few_decide_what_the_catalog_says_and_all_learn_it() {
+fn catalog_voter_count_by_cluster_size() {
     let votes = |nodes| {
         let bench = Bench::start(empty(nodes, nodes));
         let membership = bench.node.replicas[&CohortId::CATALOG].cohort.membership().clone();

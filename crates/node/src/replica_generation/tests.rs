@@ -35,7 +35,7 @@ fn is_answered(sent: &[(NodeId, Message)], lives: (u32, u32)) -> bool {
 }
 
 #[test]
-fn what_is_for_one_that_left_reaches_nobody_and_its_sender_is_told() {
+fn message_to_former_generation_is_rejected() {
     let mut bench = Bench::start(empty(1, 3));
     assert!(is_answered(&say(&mut bench, question()), (0, 0)));
     bench.node.hosting.generations.end(COHORT);
@@ -45,7 +45,7 @@ fn what_is_for_one_that_left_reaches_nobody_and_its_sender_is_told() {
 }
 
 #[test]
-fn what_one_said_that_left_counts_for_nothing_once_another_was_heard_of() {
+fn message_of_former_generation_is_ignored() {
     let mut bench = Bench::start(empty(1, 3));
     assert_eq!(say(&mut bench, Message::Generation { cohort: COHORT, generation: ReplicaGeneration(2) }), []);
     assert!(is_answered(&say(&mut bench, between(2, 0)), (0, 2)));
@@ -59,11 +59,11 @@ fn what_one_said_that_left_counts_for_nothing_once_another_was_heard_of() {
 
 #[cfg(feature = "canary")]
 #[test]
-fn lives_that_are_mixed_up_are_found() {
+fn generation_mixup_is_found() {
     base::canary::plant(Some(Bug::FormerLifeHeard));
     let outcomes = [
-        std::panic::catch_unwind(what_is_for_one_that_left_reaches_nobody_and_its_sender_is_told),
-        std::panic::catch_unwind(what_one_said_that_left_counts_for_nothing_once_another_was_heard_of),
+        std::panic::catch_unwind(message_to_former_generation_is_rejected),
+        std::panic::catch_unwind(message_of_former_generation_is_ignored),
     ];
     base::canary::plant(None);
     assert!(outcomes.iter().all(Result::is_err));

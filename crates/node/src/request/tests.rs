@@ -76,7 +76,7 @@ fn check_refused(request: &Request, says: &[&str]) {
 }
 
 #[test]
-fn what_keeps_to_the_limits_is_let_through() {
+fn accepts_requests_within_limits() {
     let largest = put(&long(COLUMN_BYTES_MAX), &long(VALUE_BYTES_MAX));
     let many: Vec<Mutation> = (0..WRITE_COLUMNS_MAX).map(|number| put(&number.to_string(), "")).collect();
     for request in [

@@ -48,7 +48,7 @@ fn say(bench: &mut Bench, from: NodeId, message: Message) {
 }
 
 #[test]
-fn a_leader_that_is_silent_is_asked_no_more() {
+fn silent_leader_is_abandoned() {
     let mut bench = outsider();
     bench.node.cluster.routes.insert(TABLE, NodeId(2));
     bench.ask(1, get());
@@ -67,7 +67,7 @@ fn a_leader_that_is_silent_is_asked_no_more() {
 }
 
 #[test]
-fn a_request_goes_where_a_member_says_the_leader_is() {
+fn follows_leader_redirect() {
     let mut bench = outsider();
     bench.ask(1, get());
     let (first, request) = asked(&mut bench)[0];
@@ -78,7 +78,7 @@ fn a_request_goes_where_a_member_says_the_leader_is() {
 
 /// The silent node may have executed the write. It is not repeated, and its outcome is unknown.
 #[test]
-fn a_write_without_a_stamp_is_forwarded_once() {
+fn unstamped_write_is_forwarded_once() {
     let mut bench = outsider();
     bench.ask(1, write(None));
     assert_eq!(asked(&mut bench).len(), 1);
@@ -90,7 +90,7 @@ fn a_write_without_a_stamp_is_forwarded_once() {
 
 /// The retry of a stamped write returns the first attempt's outcome. Without one, the write is not reported as undone.
 #[test]
-fn a_write_with_a_stamp_is_forwarded_again_and_stays_in_doubt() {
+fn retried_stamped_write_stays_in_doubt() {
     let (expected, actual) = (Timestamp(1), Timestamp(2));
     let refused = Failure::VersionMismatch { column: "c".into(), expected, actual };
     let check = |answer: Outcome, expected: fn(&Outcome) -> bool| {
@@ -113,7 +113,7 @@ fn a_write_with_a_stamp_is_forwarded_again_and_stays_in_doubt() {
 }
 
 #[test]
-fn a_write_in_doubt_is_unknown_also_when_the_next_node_did_not_take_it() {
+fn redirect_keeps_write_in_doubt() {
     let mut bench = outsider();
     bench.ask(1, write(Some(stamp())));
     asked(&mut bench);
@@ -126,7 +126,7 @@ fn a_write_in_doubt_is_unknown_also_when_the_next_node_did_not_take_it() {
 
 /// Each request goes to the range of its key, or of the start of its scan.
 #[test]
-fn requests_go_to_the_range_of_their_keys() {
+fn routes_requests_by_key_range() {
     let mut bench = Bench::start(empty(5, 5)).with_table(5, "t", &["m"]);
     let (first, second) = (TABLE, CohortId(3));
     bench.node.cluster.routes.insert(first, NodeId(1));
@@ -156,7 +156,7 @@ fn requests_go_to_the_range_of_their_keys() {
 
 /// A tablet that does not own the key reports so and the request is rerouted: it is never "not found" or refused.
 #[test]
-fn a_request_that_was_put_to_the_wrong_range_is_put_anew() {
+fn misrouted_request_is_rerouted() {
     let mut bench = outsider();
     bench.ask(1, get());
     let (node, request) = asked(&mut bench)[0];
@@ -169,7 +169,7 @@ fn a_request_that_was_put_to_the_wrong_range_is_put_anew() {
 
 /// In a cluster of one node, its node leads every range, and each range has received its key range.
 #[test]
-fn each_range_keeps_its_own_rows() {
+fn ranges_store_rows_separately() {
     let mut bench = Bench::start(empty(1, 1));
     bench.pass(Duration::from_millis(5_000));
     let split_at = crate::testing::split_at(&["m", "d"]);
@@ -211,7 +211,7 @@ fn each_range_keeps_its_own_rows() {
 }
 
 #[test]
-fn only_a_new_log_has_to_keep_to_the_rule_of_names() {
+fn log_name_rule_applies_to_new_logs() {
     let mut bench = Bench::start(empty(1, 1));
     bench.pass(Duration::from_millis(5_000));
     let create = || Request::Log(LogRequest::Create { name: "-l".into(), stripes: 0, copies: 0 });

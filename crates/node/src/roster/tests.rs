@@ -44,7 +44,7 @@ fn founders(nodes: u32, voters: usize) -> Membership {
 }
 
 #[test]
-fn who_joins_learns_and_votes_where_a_voter_is_missing() {
+fn joined_node_becomes_learner_or_voter() {
     use MembershipChange::{AddLearner, Promote, Remove};
     let add = |node| CatalogCommand::AddNode { node: record(node) };
     let leave = |node| CatalogCommand::BeginLeave { node: NodeId(node) };
@@ -61,7 +61,7 @@ fn who_joins_learns_and_votes_where_a_voter_is_missing() {
 }
 
 #[test]
-fn nobody_goes_before_another_votes() {
+fn removal_waits_for_replacement_voter() {
     let left = catalog(&[registered(4), CatalogCommand::BeginLeave { node: NodeId(2) }]);
     assert_eq!(next_step(&founders(4, 3), &left, |_| false), None);
 }
@@ -69,7 +69,7 @@ fn nobody_goes_before_another_votes() {
 /// The roster decides whether a node is known. A node absent from the roster is known by its own claim, and a removed
 /// node is never known.
 #[test]
-fn nodes_are_known_by_the_roster_and_by_their_word() {
+fn roster_and_claims_identify_nodes() {
     let mut bench = Bench::start(empty(1, 3));
     let known = |bench: &Bench| bench.node.members().iter().map(|member| member.node.0).collect::<Vec<_>>();
     let from = |node, incarnation| Member { node: NodeId(node), incarnation: Incarnation(incarnation) };

@@ -80,7 +80,7 @@ fn timeline(bench: &mut Bench, number: u64, key: &'static str) -> AsOf {
 
 /// By its own log, a tablet returns nothing outside its range, not even rows that it applied before the split.
 #[test]
-fn what_was_split_off_is_shown_by_its_own_tablet() {
+fn child_tablet_serves_split_range() {
     let mut bench = alone();
     let before = timeline(&mut bench, 4, "z");
     bench.ask(5, split("m"));
@@ -99,7 +99,7 @@ fn restart(bench: &Bench) -> Bench {
 }
 
 #[test]
-fn a_range_is_split_and_both_parts_answer() {
+fn both_halves_serve_after_split() {
     let mut bench = alone();
     bench.ask(4, split("m"));
     bench.pass(Duration::from_millis(100));
@@ -124,7 +124,7 @@ fn a_range_is_split_and_both_parts_answer() {
 
 /// Before a manifest names the new range, a restart recreates it from the parent's log.
 #[test]
-fn a_restart_finds_what_was_split_off_in_the_log_of_the_other() {
+fn restart_recreates_child_from_parent_log() {
     let mut bench = alone();
     bench.ask(4, split("m"));
     bench.pass(Duration::from_millis(1_000));
@@ -140,7 +140,7 @@ fn a_restart_finds_what_was_split_off_in_the_log_of_the_other() {
 /// The map is ahead of the logs: it contains a range that was split off the child of another range, while neither split
 /// is applied.
 #[test]
-fn nothing_begins_before_the_range_that_it_is_split_off_from() {
+fn child_waits_for_parent_replica() {
     let mut bench = alone();
     let of_before = bench.appended.len();
     for (number, key) in [(4, "m"), (5, "t")] {
@@ -163,7 +163,7 @@ fn nothing_begins_before_the_range_that_it_is_split_off_from() {
 /// A damaged disk lost the checkpoint of a child after the parent was removed from this node. The parent has no state
 /// for the child, so it is not started.
 #[test]
-fn nothing_rests_on_a_range_that_has_left() {
+fn removed_parent_starts_no_child() {
     let mut bench = alone();
     bench.ask(4, split("m"));
     bench.pass(Duration::from_millis(1_000));
@@ -184,7 +184,7 @@ fn nothing_rests_on_a_range_that_has_left() {
 
 /// A checkpoint of the parent waits for one of the child.
 #[test]
-fn no_checkpoint_passes_a_split_before_what_was_split_off_is_named() {
+fn parent_checkpoint_waits_for_child() {
     let mut bench = alone();
     bench.ask(4, split("m"));
     bench.pass(Duration::from_millis(1_000));

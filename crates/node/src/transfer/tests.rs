@@ -33,7 +33,7 @@ fn transfer() -> Transfer {
 }
 
 #[test]
-fn each_part_follows_the_acknowledgement_of_the_one_before() {
+fn transfer_sends_next_part_after_ack() {
     let mut transfer = transfer();
     let mut loader = Loader::new(TABLE, Kind::TABLET);
     for received in 1.. {
@@ -59,7 +59,7 @@ fn each_part_follows_the_acknowledgement_of_the_one_before() {
 }
 
 #[test]
-fn a_follower_that_has_nothing_gets_it_all_again() {
+fn transfer_restarts_for_empty_follower() {
     let mut transfer = transfer();
     let first = transfer.part.clone();
     assert!(matches!(transfer.acknowledged(1), Some(Step::Here(part)) if Some(&part) != first.as_ref()));
@@ -70,7 +70,7 @@ fn a_follower_that_has_nothing_gets_it_all_again() {
 
 /// A leader that restarts with the same checkpoint resumes at the follower's position.
 #[test]
-fn a_follower_that_is_further_gets_what_it_lacks() {
+fn transfer_resumes_at_follower_position() {
     let mut transfer = transfer();
     assert!(matches!(transfer.acknowledged(2), Some(Step::Here(StatePart::Files { .. }))));
     assert!(transfer.is_last());
@@ -78,7 +78,7 @@ fn a_follower_that_is_further_gets_what_it_lacks() {
 
 /// Writing a large snapshot takes time. While the follower reports progress, the transfer is not aborted.
 #[test]
-fn a_follower_that_installs_has_the_leader_wait() {
+fn leader_waits_for_snapshot_install() {
     let mut bench = Bench::start(empty(2, 3));
     let cohort = CohortId::CATALOG;
     let state = blank(cohort);

@@ -65,7 +65,7 @@ fn stand(scene: &mut Scene, index: usize, others: &[usize]) -> bool {
 }
 
 #[test]
-fn who_has_forgotten_is_caught_up_and_counts_again() {
+fn forgetful_replica_counts_after_catch_up() {
     let mut scene = three_of_three();
     crash(&mut scene, 2, 1);
     let (forgetful, _) = &scene.replicas[2];
@@ -78,7 +78,7 @@ fn who_has_forgotten_is_caught_up_and_counts_again() {
 /// While a majority may be intact, the candidate waits for it, and finds entries that only some replicas hold in
 /// memory.
 #[test]
-fn one_that_has_forgotten_and_one_that_has_not_are_no_majority() {
+fn forgetful_and_intact_are_no_majority() {
     let mut scene = three_of_three();
     crash(&mut scene, 0, 1);
     for _ in 0..20 {
@@ -92,7 +92,7 @@ fn one_that_has_forgotten_and_one_that_has_not_are_no_majority() {
 /// the loss. The third has applied the lost entries. It acknowledges nothing, installs the leader's older state in
 /// place of its own, and counts again once it has caught up.
 #[test]
-fn a_majority_that_has_forgotten_declares_the_loss() {
+fn forgetful_majority_declares_loss() {
     let mut scene = three_of_three();
     crash(&mut scene, 0, 1);
     crash(&mut scene, 1, 2);
@@ -127,7 +127,7 @@ fn a_majority_that_has_forgotten_declares_the_loss() {
 
 /// Followers acknowledge an entry before it is on disk, unless it changes the membership.
 #[test]
-fn members_count_once_they_are_forced() {
+fn membership_entry_acked_after_sync() {
     let mut scene = three_of_three();
     scene.propose(0);
     scene.at(0, |cohort, now, out| {
@@ -163,16 +163,16 @@ fn members_count_once_they_are_forced() {
 
 #[cfg(feature = "canary")]
 #[test]
-fn members_that_may_be_forgotten_are_found() {
+fn unsynced_membership_ack_is_found() {
     base::canary::plant(Some(Bug::MembersForgotten));
-    let outcome = std::panic::catch_unwind(members_count_once_they_are_forced);
+    let outcome = std::panic::catch_unwind(membership_entry_acked_after_sync);
     base::canary::plant(None);
     assert!(outcome.is_err());
 }
 
 /// A stalled disk: the number of entries that count without it is limited.
 #[test]
-fn so_much_counts_before_a_disk_has_it_and_no_more() {
+fn unsynced_commit_byte_limit() {
     let mut scene = Scene::in_memory(1);
     lead(&mut scene, 0);
     let (cohort, out) = &mut scene.replicas[0];

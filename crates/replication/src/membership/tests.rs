@@ -30,7 +30,7 @@ fn voters(scene: &Scene, index: usize) -> usize {
 
 /// A leader may promote a new member that reports the end of its doubt: no crash may bring the doubt back.
 #[test]
-fn the_end_of_a_doubt_is_told_once_it_is_forced() {
+fn doubt_end_reported_after_sync() {
     let mut scene = Scene::with(3, 1, Limits::default(), Timing::default());
     lead(&mut scene, 0);
     assert_eq!(change(&mut scene, 0, MembershipChange::AddLearner(member(node(3)))), Ok(()));
@@ -69,7 +69,7 @@ fn the_end_of_a_doubt_is_told_once_it_is_forced() {
 
 /// A new member catches up as a learner, counts in no majority until it is a voter, and counts afterwards.
 #[test]
-fn a_newcomer_learns_and_then_votes() {
+fn learner_becomes_voter() {
     let mut scene = Scene::with(3, 1, Limits::default(), Timing::default());
     lead(&mut scene, 0);
     scene.propose(0);
@@ -101,7 +101,7 @@ fn a_newcomer_learns_and_then_votes() {
 }
 
 #[test]
-fn a_leader_makes_one_change_at_a_time_and_only_after_its_barrier() {
+fn single_change_after_leader_barrier() {
     let mut scene = Scene::with(3, 0, Limits::default(), Timing::default());
     let remove = |index| MembershipChange::Remove(member(node(index)));
     scene.at(0, |cohort, now, out| cohort.campaign(now, out));
@@ -129,7 +129,7 @@ fn a_leader_makes_one_change_at_a_time_and_only_after_its_barrier() {
 
 /// A change held only by its leader is truncated by the next leader's log, and the membership reverts.
 #[test]
-fn a_change_that_is_cut_reverts() {
+fn truncated_membership_change_reverts() {
     let mut scene = Scene::with(3, 0, Limits::default(), Timing::default());
     lead(&mut scene, 0);
     settle(&mut scene, 0);
@@ -148,7 +148,7 @@ fn a_change_that_is_cut_reverts() {
 
 /// A removed member that does not know it asks the others in vain while a leader is alive; nothing changes for them.
 #[test]
-fn who_was_removed_disturbs_nobody() {
+fn removed_member_is_not_disruptive() {
     let mut scene = Scene::with(3, 0, Limits::default(), Timing::default());
     lead(&mut scene, 0);
     settle(&mut scene, 0);
@@ -170,7 +170,7 @@ fn who_was_removed_disturbs_nobody() {
 
 /// A replica that knows no membership follows, and neither stands nor promises before it has caught up.
 #[test]
-fn an_outsider_promises_nothing_before_it_has_caught_up() {
+fn outsider_grants_no_promise_before_catch_up() {
     let mut scene = Scene::with(3, 1, Limits::default(), Timing::default());
     let ask = |scene: &mut Scene| {
         scene.at(3, Cohort::timer);
@@ -201,7 +201,7 @@ fn an_outsider_promises_nothing_before_it_has_caught_up() {
 /// A former member that does not know of its removal deletes its data when it learns of it. So it does not vote before
 /// its own log says that it is a learner again.
 #[test]
-fn a_candidate_has_a_vote_once_its_own_log_says_that_it_is_one() {
+fn no_vote_before_own_log_has_learner() {
     let limits = Limits { propose_bytes: 1, window_bytes: 1, ..Limits::default() };
     let mut scene = Scene::with(3, 1, limits, Timing::default());
     lead(&mut scene, 0);
@@ -239,9 +239,9 @@ fn a_candidate_has_a_vote_once_its_own_log_says_that_it_is_one() {
 
 #[cfg(feature = "canary")]
 #[test]
-fn a_vote_given_too_early_is_found() {
+fn premature_promotion_is_found() {
     base::canary::plant(Some(base::canary::Bug::PromotedUnawares));
-    let outcome = std::panic::catch_unwind(a_candidate_has_a_vote_once_its_own_log_says_that_it_is_one);
+    let outcome = std::panic::catch_unwind(no_vote_before_own_log_has_learner);
     base::canary::plant(None);
     assert!(outcome.is_err());
 }

@@ -37,7 +37,7 @@ fn stand_aside(scene: &mut Scene, index: usize) {
 
 /// The first two replicas stand aside one after the other, while the third lacks an entry: only the first two can lead.
 #[test]
-fn where_nobody_else_can_lead_a_replica_that_stood_aside_does() {
+fn stood_aside_replica_leads_as_last_resort() {
     let mut scene = Scene::new(Limits::default());
     scene.at(0, |cohort, now, out| cohort.campaign(now, out));
     scene.deliver_all();

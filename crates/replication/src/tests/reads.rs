@@ -6,7 +6,7 @@ use crate::Checked;
 /// A lagging follower learns from the leader's stamp how far it must apply; reads that arrive during a check use the
 /// next one.
 #[test]
-fn a_view_check_takes_the_leaders_stamp() {
+fn view_check_uses_leader_stamp() {
     let mut scene = Scene::new(Limits::default());
     scene.at(0, |cohort, now, out| cohort.campaign(now, out));
     scene.deliver_all();
@@ -38,7 +38,7 @@ fn a_view_check_takes_the_leaders_stamp() {
 
 /// A majority has promised another epoch, so a check of the old one does not complete.
 #[test]
-fn a_view_check_of_an_old_epoch_has_no_end() {
+fn view_check_of_stale_epoch_never_completes() {
     let mut scene = Scene::new(Limits::default());
     scene.at(0, |cohort, now, out| cohort.campaign(now, out));
     scene.deliver_all();
@@ -57,7 +57,7 @@ fn a_view_check_of_an_old_epoch_has_no_end() {
 
 /// The age of a follower's state counts from its own clock, as returned by a leader within its lease.
 #[test]
-fn an_age_counts_from_what_the_leader_heard() {
+fn age_starts_at_leader_echo() {
     let mut scene = Scene::new(Limits::default());
     scene.at(0, |cohort, now, out| cohort.campaign(now, out));
     scene.deliver_all();
@@ -92,7 +92,7 @@ fn an_age_counts_from_what_the_leader_heard() {
 
 /// A message may carry an older commit point than the leader's: the age counts from when that point was current.
 #[test]
-fn an_age_counts_from_when_the_commit_point_that_is_told_was_current() {
+fn age_starts_at_commit_point_currency() {
     let (second, interval) = (Duration::from_millis(1_000), Timing::default().heartbeat);
     let timing = Timing { commit_period: second, piggyback_commits: false, ..Timing::default() };
     let mut scene = Scene::with(3, 0, Limits::default(), timing);

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_log_has_consecutive_sequences() {
+    fn stamp_sequences_per_log() {
         let (one, other) = (Stamps::default(), Stamps::default());
         assert_ne!(one.client, other.client);
         let sequences = ["a", "b", "a", "a"].map(|log| one.next(log).sequence);

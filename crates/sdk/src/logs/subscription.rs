@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_is_delivered_once_from_a_cursor_on() {
+    fn cursor_filters_duplicate_stamps() {
         let mut at = Cursor::from(3);
         let delivered = |at: &mut Cursor, position, sequence| at.pass(told(position, sequence)).content;
         assert!(matches!(delivered(&mut at, 3, 1), Content::Records(_)));

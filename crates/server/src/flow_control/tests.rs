@@ -66,7 +66,7 @@ impl Wake for Woken {
 }
 
 #[test]
-fn responses_leave_whole_in_chunks_that_are_counted() {
+fn response_chunking_and_accounting() {
     let memory = ClientMemory::new(64 * MIB);
     let connection = memory.connection();
     for bytes in [1, CHUNK_BYTES, CHUNK_BYTES + 1, 10 * CHUNK_BYTES + 7] {
@@ -88,7 +88,7 @@ fn responses_leave_whole_in_chunks_that_are_counted() {
 }
 
 #[test]
-fn transport_has_two_chunks_at_most() {
+fn transport_buffers_two_chunks() {
     let memory = ClientMemory::new(64 * MIB);
     let (_call, mut body) = response(&memory.connection(), [message(4 * CHUNK_BYTES, 0)]);
     let first = chunk(&mut body).expect("it begins");
@@ -109,7 +109,7 @@ fn transport_has_two_chunks_at_most() {
 }
 
 #[test]
-fn idle_response_is_reset() {
+fn resets_idle_response() {
     let memory = ClientMemory::new(64 * MIB);
     let (call, mut body) = response(&memory.connection(), [message(4 * CHUNK_BYTES, 0)]);
     let long_ago = || Instant::now().checked_sub(RESPONSE_IDLE_MAX).expect("the machine runs for longer");
@@ -129,7 +129,7 @@ fn idle_response_is_reset() {
 }
 
 #[test]
-fn requests_are_counted_as_they_arrive() {
+fn counts_request_bytes_on_arrival() {
     let memory = ClientMemory::new(2 * MIB);
     let connection = memory.connection();
     let calls = [(); 2].map(|()| Call::begin(&connection).expect("there is room"));
@@ -160,7 +160,7 @@ fn row(bytes: usize) -> Outcome {
 }
 
 #[test]
-fn answers_without_room_become_refusals() {
+fn answers_without_memory_are_refused() {
     let memory = ClientMemory::new(2 * MIB);
     let replies = Replies::new(&memory.connection());
     let take = || replies.take(&Context::from_waker(Waker::noop()));
@@ -192,7 +192,7 @@ fn entries(count: u64) -> Outcome {
 const LARGER: Outcome = Ok(Response::Log(LogResponse::Larger));
 
 #[test]
-fn reads_ask_for_more_only_when_they_must() {
+fn log_read_grows_request_on_demand() {
     let memory = ClientMemory::new(64 * MIB);
     let connection = memory.connection();
     let asked = |read: &LogRead| match read.try_ask(&connection).expect("there is room").0 {
@@ -224,7 +224,7 @@ impl crate::Gateway for Slow {
 }
 
 #[tokio::test]
-async fn reads_wait_for_room_in_turn() {
+async fn reads_wait_for_memory_in_order() {
     let memory = Arc::new(ClientMemory::new(256 * MIB));
     let (connection, node) = (memory.connection(), Arc::new(Slow::default()));
     let deadline = Instant::now() + Duration::from_secs(10);

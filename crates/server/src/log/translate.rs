@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_api_counts_the_records_that_a_batch_holds() {
+    fn batch_record_limit() {
         assert_eq!(api::frugal::APPEND_RECORDS_MAX, RECORDS_MAX);
         let records = vec![Bytes::new(); RECORDS_MAX];
         let message = message::AppendRequest { log: "l".into(), records, ..Default::default() };
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_told_how_long_it_may_be() {
+    fn oversized_record_error_states_limit() {
         let append = |records: &[usize]| {
             let records = records.iter().map(|bytes| Bytes::from(vec![0; *bytes])).collect();
             super::append(message::AppendRequest { log: "l".into(), records, ..Default::default() })
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn an_append_is_what_was_asked_for() {
+    fn translates_append_request() {
         let records = vec![Bytes::from_static(b"a"), Bytes::new()];
         let stamp = Some(message::Stamp { client: 9, sequence: 2 });
         let asked = append(message::AppendRequest { log: "l".into(), records: records.clone(), stamp });
@@ -185,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_trimmed_with_an_entry_is_told_once() {
+    fn merges_trimmed_positions() {
         let told = answer(vec![trimmed(2, 4), trimmed(3, 4), data(4, 1), trimmed(5, 4), trimmed(6, 4)]);
         let positions: Vec<u64> = told.iter().map(|entry| entry.position).collect();
         assert_eq!(positions, [2, 4, 5, 6], "5 and 6 were trimmed by themselves");
     }
 
     #[test]
-    fn an_answer_ends_with_the_entry_that_fills_it() {
+    fn read_response_byte_limit() {
         let entries = |bytes| (0..8).map(|position| data(position, bytes)).collect();
         assert_eq!(answer(entries(1_000)).len(), 8);
         assert_eq!(answer(entries(1 << 20)).len(), 2);

@@ -168,7 +168,7 @@ impl Bed {
 }
 
 #[test]
-fn an_append_goes_down_its_chain() {
+fn append_follows_chain_order() {
     let mut bed = Bed::new();
     let token = bed.append(1);
     bed.given(7, 1);
@@ -179,7 +179,7 @@ fn an_append_goes_down_its_chain() {
 }
 
 #[test]
-fn appends_that_wait_share_an_asking_and_later_ones_do_not() {
+fn waiting_appends_share_sequencer_request() {
     let mut bed = Bed::new();
     bed.append(1);
     let asked = bed.sequencer.clone();
@@ -195,7 +195,7 @@ fn appends_that_wait_share_an_asking_and_later_ones_do_not() {
 
 /// Each append gets its own stamp from the client.
 #[test]
-fn appends_without_a_stamp_are_told_apart() {
+fn unstamped_appends_get_distinct_stamps() {
     let mut bed = Bed::new();
     for token in [1, 2] {
         bed.client.append(Token(token), batch(), None, bed.now + DEADLINE, bed.now);
@@ -215,7 +215,7 @@ fn appends_without_a_stamp_are_told_apart() {
 }
 
 #[test]
-fn a_position_that_was_filled_is_given_up() {
+fn append_abandons_filled_position() {
     let mut bed = Bed::new();
     let token = bed.append(1);
     bed.given(7, 1);
@@ -228,7 +228,7 @@ fn a_position_that_was_filled_is_given_up() {
 
 /// The entry may have been there, and readers may have seen it: the caller decides.
 #[test]
-fn append_whose_position_was_trimmed_is_unknown() {
+fn append_at_trimmed_position_is_unknown() {
     let trimmed = || Reply::Trimmed { mark: Position(9) };
     let mut bed = Bed::new();
     let token = bed.append(1);
@@ -246,7 +246,7 @@ fn append_whose_position_was_trimmed_is_unknown() {
 
 /// After a new projection the old position is resolved first: it holds the entry, or never will.
 #[test]
-fn an_old_position_is_resolved_before_another_is_taken() {
+fn resolves_old_position_before_new_one() {
     let begin = || {
         let mut bed = Bed::new();
         let token = bed.append(1);
@@ -324,7 +324,7 @@ fn suspected(of: impl IntoIterator<Item = (Answers, bool)>) -> Vec<Vec<Suspect>>
 
 /// Calls shorter than the reply timeout count together until the unit answers again.
 #[test]
-fn a_unit_that_answers_no_short_call_is_suspected() {
+fn unresponsive_unit_is_suspected() {
     use Answers::{InTime, Late, Never};
     let unit = || vec![Suspect::Unit(UnitId(2))];
     for is_row in [false, true] {
@@ -336,7 +336,7 @@ fn a_unit_that_answers_no_short_call_is_suspected() {
 }
 
 #[test]
-fn what_is_not_answered_is_asked_again_and_suspected() {
+fn retries_and_suspects_on_timeout() {
     let mut bed = Bed::new();
     let token = bed.append(1);
     bed.given(7, 1);
@@ -356,7 +356,7 @@ fn what_is_not_answered_is_asked_again_and_suspected() {
 }
 
 #[test]
-fn an_append_without_a_position_surely_was_not_made() {
+fn append_without_position_is_definite_failure() {
     let mut bed = Bed::new();
     let token = bed.append(1);
     while bed.done.is_empty() {
@@ -371,7 +371,7 @@ fn an_append_without_a_position_surely_was_not_made() {
 
 /// A position that arrives after its append has ended is filled at once, so that no reader waits for it.
 #[test]
-fn positions_that_nobody_needs_are_filled() {
+fn fills_unused_positions() {
     let mut bed = Bed::new();
     bed.client.append(Token(1), batch(), None, bed.now + Duration::from_millis(50), bed.now);
     bed.client.append(Token(2), batch(), None, bed.now + DEADLINE, bed.now);
@@ -394,7 +394,7 @@ fn positions_that_nobody_needs_are_filled() {
 }
 
 #[test]
-fn a_read_asks_the_tail_waits_and_fills_head_first() {
+fn read_waits_then_fills_head_first() {
     let mut bed = Bed::new();
     let token = bed.read(4, Some(3));
     let awaited = |wait| {
@@ -421,7 +421,7 @@ fn a_read_asks_the_tail_waits_and_fills_head_first() {
 
 /// A watch fills nothing when its wait is over; the sequencer confirms that the position is unwritten.
 #[test]
-fn a_watch_ends_without_a_fill() {
+fn watch_does_not_fill() {
     let mut bed = Bed::new();
     bed.projected(two_chains(2));
     for (tail, outcome) in [(5, row([])), (4, Err(Error::BeyondTail { tail: Position(4) }))] {
@@ -448,7 +448,7 @@ fn a_watch_ends_without_a_fill() {
 }
 
 #[test]
-fn what_is_given_up_ends_with_all_that_it_began() {
+fn cancel_ends_dependent_calls() {
     let mut bed = Bed::new();
     bed.projected(two_chains(2));
     let gone = [bed.read_many(4, 5, Wait::No), bed.read_many(9, 1, Wait::First(Duration::from_millis(1_000)))];
@@ -463,7 +463,7 @@ fn what_is_given_up_ends_with_all_that_it_began() {
 }
 
 #[test]
-fn nothing_is_done_to_a_position_beyond_the_tail() {
+fn rejects_positions_beyond_tail() {
     let mut bed = Bed::new();
     let beyond = Err(Error::BeyondTail { tail: Position(5) });
     let token = bed.read(9, Some(0));
@@ -484,7 +484,7 @@ fn nothing_is_done_to_a_position_beyond_the_tail() {
 
 /// No call waits for a timeout of an older projection once a newer one is known.
 #[test]
-fn with_a_newer_projection_every_call_goes_on_at_once() {
+fn new_projection_resumes_all_calls() {
     let mut bed = Bed::new();
     let (in_doubt, wanting) = (bed.append(1), bed.append(2));
     bed.given(7, 1);
@@ -522,7 +522,7 @@ fn with_a_newer_projection_every_call_goes_on_at_once() {
 /// A read of a trimmed or lost position says so, and a trim does not wait for units of extents that are trimmed
 /// completely.
 #[test]
-fn what_was_given_up_is_told_and_does_not_stop_trims() {
+fn lost_extent_is_reported_and_trims_proceed() {
     let mut bed = Bed::new();
     let extent =
         |from: u64, chain: &[u64]| Extent::new(Position(from), 1, vec![chain.iter().copied().map(UnitId).collect()]);
@@ -550,7 +550,7 @@ fn what_was_given_up_is_told_and_does_not_stop_trims() {
 
 /// A read that finds damage repairs it.
 #[test]
-fn a_reader_passes_damage_and_mends_it() {
+fn read_repairs_damage() {
     let mut bed = Bed::new();
     bed.projected(projection(2, 9, &[1, 2, 3]));
     let mend = |with: Entry| Request::Command(Command::Mend { position: Position(4), kept: Kept::Entry(with) }.into());
@@ -578,7 +578,7 @@ fn a_reader_passes_damage_and_mends_it() {
 /// A position that no unit can read is neither invented nor treated as unwritten: another projection or the deadline
 /// ends the call.
 #[test]
-fn what_is_damaged_everywhere_is_told() {
+fn unrecoverable_damage_is_reported() {
     let mut bed = Bed::new();
     let token = bed.read(4, Some(0));
     let fill = bed.token();
@@ -605,7 +605,7 @@ fn what_is_damaged_everywhere_is_told() {
 
 /// An append repairs units after the head with its own entry. For a damaged head it asks the units after it.
 #[test]
-fn an_append_mends_what_it_has_written() {
+fn append_repairs_damaged_replica() {
     let mut bed = Bed::new();
     let token = bed.append(1);
     bed.given(7, 1);
@@ -629,7 +629,7 @@ fn an_append_mends_what_it_has_written() {
 
 /// A tail reported before the projection was replaced is not valid in the newer one.
 #[test]
-fn a_tail_of_an_older_epoch_does_not_count() {
+fn stale_epoch_tail_is_ignored() {
     for trims in [false, true] {
         let mut bed = Bed::new();
         let (token, deadline) = (bed.token(), bed.now + DEADLINE);
@@ -652,7 +652,7 @@ fn a_tail_of_an_older_epoch_does_not_count() {
 /// Only the tail of the newest projection can say that a position is unwritten: a unit that was removed from the log
 /// may lack entries.
 #[test]
-fn that_nothing_is_there_is_checked() {
+fn unwritten_reply_is_verified() {
     let mut bed = Bed::new();
     let token = bed.read(4, None);
     bed.step(2, &read(1, 4), Reply::Unwritten);
@@ -675,7 +675,7 @@ fn that_nothing_is_there_is_checked() {
 }
 
 #[test]
-fn all_units_are_told_of_a_trim_those_of_a_new_projection_too() {
+fn trim_reaches_units_of_new_projection() {
     let mut bed = Bed::new();
     let (token, deadline) = (bed.token(), bed.now + DEADLINE);
     bed.client.trim(token, Position(4), deadline, bed.now);
@@ -702,7 +702,7 @@ fn all_units_are_told_of_a_trim_those_of_a_new_projection_too() {
 
 /// Units are sealed without a successor: the client reports the projection.
 #[test]
-fn a_seal_without_a_successor_is_told() {
+fn seal_without_successor_is_reported() {
     let mut bed = Bed::new();
     bed.read(4, Some(0));
     bed.step(2, &read(1, 4), sealed(1));
@@ -762,7 +762,7 @@ fn values(sequences: &[u64]) -> Reply {
 }
 
 #[test]
-fn a_row_asks_each_tail_once() {
+fn range_read_queries_each_tail_once() {
     let mut bed = Bed::new();
     bed.projected(two_chains(2));
     let token = bed.read_many(4, 5, Wait::No);
@@ -776,7 +776,7 @@ fn a_row_asks_each_tail_once() {
 
 /// A range read ends at a short reply or an unwritten position; the first position behaves as in a single read.
 #[test]
-fn a_row_ends_where_something_is_missing() {
+fn range_read_ends_at_gap() {
     let mut bed = Bed::new();
     bed.projected(two_chains(2));
     bed.read_many(4, 5, Wait::First(Duration::from_millis(5)));
@@ -799,7 +799,7 @@ fn a_row_ends_where_something_is_missing() {
 
 /// Damaged positions, and holes that are waited for, are read individually.
 #[test]
-fn a_row_reads_by_itself_what_is_no_plain_value() {
+fn range_read_retries_holes_and_damage_singly() {
     let mut bed = Bed::new();
     bed.projected(two_chains(2));
     bed.read_many(1, 6, Wait::Each(Duration::ZERO));
@@ -828,7 +828,7 @@ fn a_row_reads_by_itself_what_is_no_plain_value() {
 
 /// After a newer projection the tails are asked again. At the deadline a range read returns the answers so far.
 #[test]
-fn a_row_goes_on_in_a_newer_projection_and_ends_in_time() {
+fn range_read_continues_until_deadline() {
     let mut bed = Bed::new();
     bed.projected(two_chains(2));
     bed.read_many(4, 4, Wait::No);
@@ -851,7 +851,7 @@ fn a_row_goes_on_in_a_newer_projection_and_ends_in_time() {
 
 /// Entries above the size limit are not returned: the first one is an answer of its own, any other ends the range read.
 #[test]
-fn a_row_keeps_to_the_bytes_that_it_may_have() {
+fn range_read_byte_limit() {
     let mut bed = Bed::new();
     bed.projected(two_chains(2));
     let bounded = |from, step, count, bytes| {

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn unit_suspected_for_seconds_is_slow() {
+    fn repeated_suspicion_marks_unit_slow() {
         assert!(is_slow(&[5_000, 6_000, 7_000]));
         // The report times of one call that gets no reply.
         assert!(is_slow(&[350, 800, 1_750, 3_600]));
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_unit_is_forgiven() {
+    fn slow_mark_expires() {
         let (mut unit, config) = (SlowUnit::default(), Config::default());
         (1..=3).for_each(|second| unit.suspected(&config, at(second * 1_000)));
         assert!(unit.is_slow(&config, at(3_000)) && unit.is_slow(&config, at(33_000)));

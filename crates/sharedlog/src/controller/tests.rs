@@ -152,7 +152,7 @@ impl Bed {
 }
 
 #[test]
-fn silent_node_is_left_out_at_once() {
+fn silent_node_is_removed_at_once() {
     let mut bed = Bed::new();
     bed.pass(1_000);
     bed.suspect(Suspect::Unit(UnitId(2)));
@@ -178,7 +178,7 @@ fn silent_node_is_left_out_at_once() {
 }
 
 #[test]
-fn node_that_was_falsely_suspected_has_longer() {
+fn false_suspicion_extends_timeout() {
     let mut bed = Bed::new();
     assert!(!bed.is_left_out_after(150), "a heartbeat was late");
     assert!(bed.is_left_out_after(400));
@@ -192,7 +192,7 @@ fn node_that_was_falsely_suspected_has_longer() {
 /// An overdue node may be dead although it is not suspected yet. It must not block anything: it neither triggers a
 /// recovery nor becomes the sequencer.
 #[test]
-fn overdue_node_is_neither_slow_nor_chosen() {
+fn overdue_node_is_neither_slow_nor_sequencer() {
     let mut bed = Bed::new();
     assert!(bed.is_left_out_after(400));
     let before = bed.controller.counters().reconfigurations;
@@ -212,7 +212,7 @@ fn overdue_node_is_neither_slow_nor_chosen() {
 }
 
 #[test]
-fn slow_unit_is_left_out() {
+fn slow_unit_is_removed() {
     let mut bed = Bed::new();
     for _ in 0..3 {
         assert!(bed.recovery().is_none());
@@ -228,7 +228,7 @@ fn slow_unit_is_left_out() {
 
 /// The unit was alive but too slow to seal: the next recovery waits longer for it.
 #[test]
-fn late_unit_has_longer_next_time() {
+fn late_unit_gets_longer_seal_timeout() {
     let mut bed = Bed::new();
     bed.suspect(Suspect::Projection);
     let next = bed.seal(&[1, 3], 7).expect("the others are enough after a second");
@@ -246,7 +246,7 @@ fn late_unit_has_longer_next_time() {
 
 /// No projection can follow while one chain has no unit that answers, so no unit is sealed.
 #[test]
-fn log_without_a_whole_quorum_of_chains_is_left_alone() {
+fn unrecoverable_log_is_not_sealed() {
     let mut bed = Bed::new();
     bed.log().projection.extents[0].chains = vec![vec![UnitId(1), UnitId(2)], vec![UnitId(3)]];
     bed.log().stripes = 2;
@@ -265,7 +265,7 @@ fn log_without_a_whole_quorum_of_chains_is_left_alone() {
 }
 
 #[test]
-fn node_is_believed_of_its_own_units_alone() {
+fn doubt_reports_cover_own_units_only() {
     let mut bed = Bed::new();
     bed.controller.units_in_doubt(member(1), &[UnitId(2), UnitId(999)]);
     bed.controller.units_in_doubt(Member { incarnation: Incarnation(9), ..member(2) }, &[UnitId(2)]);
@@ -284,7 +284,7 @@ fn node_is_believed_of_its_own_units_alone() {
 }
 
 #[test]
-fn spare_in_doubt_is_forgotten() {
+fn doubtful_spare_is_forgotten() {
     let mut bed = Bed::new();
     bed.log().units.0.insert(UnitId(4), member(4));
     assert_eq!(bed.observe(), []);
@@ -293,7 +293,7 @@ fn spare_in_doubt_is_forgotten() {
 }
 
 #[test]
-fn units_of_a_leaving_node_are_replaced_first() {
+fn replaces_units_of_leaving_node_first() {
     let mut bed = Bed::new();
     bed.cluster.staying.retain(|member| member.node != NodeId(3));
     bed.cluster.leaving.push(member(3));
@@ -307,7 +307,7 @@ fn units_of_a_leaving_node_are_replaced_first() {
 
 /// Replacements that change nothing become less frequent.
 #[test]
-fn replacements_in_vain_become_rare() {
+fn ineffective_replacement_backs_off() {
     let mut bed = Bed::new();
     bed.log().copies = 4;
     bed.log().units.0.insert(UnitId(4), member(4));
@@ -325,7 +325,7 @@ fn replacements_in_vain_become_rare() {
 
 /// The driver decides whether another controller leads.
 #[test]
-fn controller_that_does_not_lead_does_nothing() {
+fn non_leader_controller_is_idle() {
     let mut bed = Bed::new();
     bed.controller.step_down();
     bed.suspect(Suspect::Projection);
@@ -335,7 +335,7 @@ fn controller_that_does_not_lead_does_nothing() {
 }
 
 #[test]
-fn sequencer_that_restarted_is_replaced_without_a_client() {
+fn restarted_sequencer_is_replaced() {
     let mut bed = Bed::new();
     bed.pass(2_000);
     bed.alive.insert(1, 2);

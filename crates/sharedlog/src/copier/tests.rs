@@ -82,7 +82,7 @@ fn written(count: usize) -> Reply {
 const JUNK: Kept = Kept::Entry(Entry::Junk);
 
 #[test]
-fn it_copies_what_is_missing_and_has_the_unit_say_that_it_is_whole() {
+fn copies_missing_and_confirms_complete() {
     let mut bed = Bed::begin();
     bed.told(3);
     assert_eq!(bed.reading(), [[3, 5, 7], [9, 11, 13]], "two runs at one time");
@@ -116,7 +116,7 @@ fn it_copies_what_is_missing_and_has_the_unit_say_that_it_is_whole() {
 
 /// A command is limited in bytes, unless it has a single value.
 #[test]
-fn what_is_long_is_copied_in_turns() {
+fn large_values_are_copied_in_batches() {
     let data = |sequence: u64, bytes: usize| Data {
         stamp: Stamp { client: ClientId(1), sequence },
         batch: Batch::of(&[vec![7; bytes].into()]).expect("it is small"),
@@ -136,7 +136,7 @@ fn what_is_long_is_copied_in_turns() {
 }
 
 #[test]
-fn what_is_not_answered_is_asked_again_and_then_given_up() {
+fn copy_retries_then_gives_up() {
     let mut bed = Bed::begin();
     bed.late();
     assert_eq!(bed.asked.len(), 2);
@@ -155,7 +155,7 @@ fn what_is_not_answered_is_asked_again_and_then_given_up() {
 }
 
 #[test]
-fn a_unit_that_holds_something_else_is_not_made_whole() {
+fn conflicting_unit_is_not_completed() {
     let refused = [Reply::Occupied { by: crate::Kind::Data }, Reply::Damaged];
     for reply in refused.into_iter().flat_map(|reply| [reply.clone(), Reply::Many(vec![Reply::Written, reply])]) {
         let mut bed = Bed::begin();

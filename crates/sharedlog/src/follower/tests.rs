@@ -102,7 +102,7 @@ fn pushed_entries_answer_reads() {
 }
 
 #[test]
-fn entries_kept_for_readers_are_bounded() {
+fn follower_buffer_is_bounded() {
     let mut follower = following();
     feed(&mut follower, 1, 10, 5, 15, 1);
     let first = (10..15).find(|from| follower.read(Token(2), wanted(*from), NEVER, ms(1)));
@@ -114,7 +114,7 @@ fn entries_kept_for_readers_are_bounded() {
 }
 
 #[test]
-fn feed_that_lost_a_part_is_repeated() {
+fn feed_gap_triggers_resubscribe() {
     let mut follower = following();
     follower.read(Token(2), wanted(10), NEVER, ms(1));
     // The entry at position 10 was lost.
@@ -126,7 +126,7 @@ fn feed_that_lost_a_part_is_repeated() {
 }
 
 #[test]
-fn holes_below_written_positions_are_filled_at_once() {
+fn fills_holes_below_written_positions() {
     let mut follower = following();
     feed(&mut follower, 1, 10, 0, 14, 1);
     follower.timer(ms(50));
@@ -149,7 +149,7 @@ fn holes_below_written_positions_are_filled_at_once() {
 }
 
 #[test]
-fn client_carries_out_reads_that_have_waited() {
+fn expired_reads_fall_back_to_client() {
     let mut follower = following();
     follower.read(Token(2), wanted(10), NEVER, ms(1));
     follower.read(Token(3), ReadMany { wait: Wait::Watch(Duration::from_millis(20)), ..wanted(10) }, NEVER, ms(1));
@@ -169,7 +169,7 @@ fn client_carries_out_reads_that_have_waited() {
 }
 
 #[test]
-fn client_carries_out_reads_of_a_silent_tail() {
+fn silent_tail_reads_fall_back_to_client() {
     let mut follower = following();
     follower.read(Token(2), wanted(10), NEVER, ms(240));
     follower.timer(ms(250));
@@ -181,7 +181,7 @@ fn client_carries_out_reads_of_a_silent_tail() {
 }
 
 #[test]
-fn reads_continue_in_the_next_projection() {
+fn reads_continue_in_next_projection() {
     let mut follower = following();
     follower.read(Token(2), wanted(10), NEVER, ms(1));
     follower.projected(&projection(2, 5, &[1, 2]), ms(2));
@@ -202,7 +202,7 @@ fn reads_continue_in_the_next_projection() {
 }
 
 #[test]
-fn reader_beyond_the_end_does_not_keep_others_from_the_feed() {
+fn reader_past_end_does_not_stall_feed() {
     let mut follower = Follower::default();
     follower.projected(&projection(1, 0, &[1, 2, 3]), ms(0));
     follower.caught_up(Position(1_000), ms(0));
@@ -215,7 +215,7 @@ fn reader_beyond_the_end_does_not_keep_others_from_the_feed() {
 }
 
 #[test]
-fn fill_after_the_wait_leaves_time_before_the_deadline() {
+fn fill_leaves_time_before_deadline() {
     let mut follower = following();
     follower.read(Token(2), wanted(10), ms(580), ms(0));
     follower.timer(ms(500));
@@ -224,11 +224,11 @@ fn fill_after_the_wait_leaves_time_before_the_deadline() {
 
 #[cfg(feature = "canary")]
 #[test]
-fn bugs_of_followers_are_found() {
+fn follower_bugs_are_found() {
     use base::canary::{Bug, plant};
 
     let found_by: [(Bug, fn()); 2] =
-        [(Bug::FeedLossIgnored, feed_that_lost_a_part_is_repeated), (Bug::FeedFromHead, pushed_entries_answer_reads)];
+        [(Bug::FeedLossIgnored, feed_gap_triggers_resubscribe), (Bug::FeedFromHead, pushed_entries_answer_reads)];
     for (bug, test) in found_by {
         plant(Some(bug));
         let outcome = std::panic::catch_unwind(test);

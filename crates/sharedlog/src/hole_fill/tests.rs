@@ -74,7 +74,7 @@ impl Bed {
 }
 
 #[test]
-fn old_holes_are_filled_and_nothing_else() {
+fn fills_only_old_holes() {
     let mut bed = Bed::begin();
     assert_eq!(bed.tails, 1);
     bed.tail(9);
@@ -111,7 +111,7 @@ fn old_holes_are_filled_and_nothing_else() {
 }
 
 #[test]
-fn unit_that_does_not_answer_is_asked_again() {
+fn retries_silent_unit() {
     let mut bed = Bed::begin();
     bed.tail(9);
     bed.wait(100);
@@ -126,7 +126,7 @@ fn unit_that_does_not_answer_is_asked_again() {
 }
 
 #[test]
-fn it_rests_while_all_that_was_given_out_is_filled() {
+fn idles_while_all_positions_are_filled() {
     let mut bed = Bed::begin();
     bed.tail(9);
     bed.wait(100);

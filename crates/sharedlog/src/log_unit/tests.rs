@@ -112,7 +112,7 @@ fn ask(state: &State, request: &Request) -> Reply {
 }
 
 #[test]
-fn a_position_is_written_once_and_read_as_it_was_written() {
+fn writes_once_and_reads_back() {
     let (mut state, mut log) = unit();
     assert_eq!(tell(&mut state, &mut log, &write(3, 1)), Reply::Written);
     assert_eq!(tell(&mut state, &mut log, &write(3, 1)), Reply::Written, "the same again");
@@ -122,7 +122,7 @@ fn a_position_is_written_once_and_read_as_it_was_written() {
 }
 
 #[test]
-fn many_are_looked_up_at_one_time() {
+fn read_many_in_one_lookup() {
     let (mut state, mut log) = unit();
     for position in [0, 1, 3] {
         assert_eq!(tell(&mut state, &mut log, &write(position, position + 1)), Reply::Written);
@@ -142,7 +142,7 @@ fn many_are_looked_up_at_one_time() {
 
 /// Each position is handled separately: compared if it is held, and stored if it is not.
 #[test]
-fn many_are_copied_at_one_time() {
+fn copy_many_in_one_command() {
     let (mut state, mut log) = unit();
     assert_eq!(tell(&mut state, &mut log, &write(1, 1)), Reply::Written);
     let copies = |of: &[(u64, u64)]| {
@@ -162,7 +162,7 @@ fn many_are_copied_at_one_time() {
 
 /// A checkpoint preserves the unit's state, above all its seal.
 #[test]
-fn a_checkpoint_keeps_the_seal_and_what_is_held() {
+fn checkpoint_preserves_seal_and_entries() {
     let (mut state, mut log) = unit();
     for position in 0..5 {
         assert_eq!(tell(&mut state, &mut log, &write(position, position + 1)), Reply::Written);
@@ -181,7 +181,7 @@ fn a_checkpoint_keeps_the_seal_and_what_is_held() {
 
 /// Tables may drop trimmed values.
 #[test]
-fn what_is_trimmed_may_go() {
+fn trimmed_cells_are_reclaimable() {
     let (mut state, mut log) = unit();
     for position in 0..4 {
         tell(&mut state, &mut log, &write(position, position + 1));
@@ -194,7 +194,7 @@ fn what_is_trimmed_may_go() {
 }
 
 #[test]
-fn only_a_units_command_is_applied() {
+fn rejects_undecodable_commands() {
     let (mut state, mut log) = unit();
     assert!(state.apply(&log.clone().entry(Bytes::from_static(b"\xff"))).is_err());
     assert_eq!(tell(&mut state, &mut log, &write(0, 1)), Reply::Written);

@@ -77,7 +77,7 @@ impl Bed {
 }
 
 #[test]
-fn it_reads_ahead_within_its_window_and_delivers_in_order() {
+fn reads_ahead_and_delivers_in_order() {
     let mut bed = Bed::new(2);
     assert_eq!((bed.tails, bed.reads.len()), (1, 0), "the tail comes first");
     bed.tail(9);
@@ -96,7 +96,7 @@ fn it_reads_ahead_within_its_window_and_delivers_in_order() {
 
 /// A range read may be answered in part: the other positions are read again.
 #[test]
-fn it_reads_in_a_row() {
+fn partial_range_read_is_continued() {
     let mut bed = Bed::new(0);
     bed.tail(40);
     assert_eq!(bed.runs, [4]);
@@ -117,7 +117,7 @@ fn it_reads_in_a_row() {
 
 /// A position that was beyond the tail, although later ones were not, is read again.
 #[test]
-fn a_gap_is_read_at_once() {
+fn gap_is_reread() {
     let mut bed = Bed::new(0);
     bed.tail(4);
     bed.answer_run(Run::of(Position(1), 3), Ok(Answer::Range(vec![Answer::Junk; 3])));
@@ -130,7 +130,7 @@ fn a_gap_is_read_at_once() {
 }
 
 #[test]
-fn what_failed_is_read_again_and_what_was_given_out_in_vain_is_not_waited_for() {
+fn retries_failed_reads_up_to_new_tail() {
     let mut bed = Bed::new(0);
     bed.tail(3);
     assert_eq!(bed.reads, [0, 1, 2]);
@@ -151,7 +151,7 @@ fn what_failed_is_read_again_and_what_was_given_out_in_vain_is_not_waited_for() 
 
 /// The holes of a dead writer are waited for once, however many there are.
 #[test]
-fn holes_are_waited_for_together() {
+fn holes_share_one_wait() {
     let mut bed = Bed::new(0);
     bed.tail(9);
     assert_eq!(bed.waits, [100; 4]);
@@ -168,7 +168,7 @@ fn holes_are_waited_for_together() {
 }
 
 #[test]
-fn who_takes_nothing_has_nothing_read_and_a_trim_is_told() {
+fn read_ahead_backpressure_and_trim_report() {
     let mut bed = Bed::new(0);
     bed.tail(100);
     for position in 0..4 {

@@ -22,7 +22,7 @@ fn projection(epoch: u64, start: u64, extents: &[Extent]) -> Projection {
 }
 
 #[test]
-fn a_position_lies_in_the_last_extent_before_it_in_the_chain_of_its_turn() {
+fn maps_position_to_extent_and_chain() {
     let projection = projection(1, 0, &[extent(4, &[&[1, 2], &[3, 4]]), extent(9, &[&[5], &[6], &[7]])]);
     let heads: Vec<_> = (3..14).map(|at| projection.chain_of(Position(at)).map(|chain| chain[0].0)).collect();
     let wanted = [0, 1, 3, 1, 3, 1, 5, 6, 7, 5, 6].map(|unit| if unit == 0 { None } else { Some(unit) });
@@ -31,7 +31,7 @@ fn a_position_lies_in_the_last_extent_before_it_in_the_chain_of_its_turn() {
 }
 
 #[test]
-fn what_was_written_is_read_and_any_other_bytes_do_not_panic() {
+fn projection_round_trip_and_fuzz() {
     let projection = projection(3, 12, &[extent(4, &[&[1, 2], &[3, 4]]), extent(9, &[&[5], &[6], &[7]])]);
     let bytes = projection.encode();
     assert_eq!(Projection::decode(bytes.clone()), Ok(projection));
@@ -48,7 +48,7 @@ fn what_was_written_is_read_and_any_other_bytes_do_not_panic() {
 }
 
 #[test]
-fn what_can_not_be_is_refused() {
+fn rejects_invalid_projections() {
     let unfit = |extents: &[Extent]| projection(1, 0, extents).check().expect_err("it can't be");
     assert_eq!(unfit(&[]), Unfit::Count("extents"));
     assert_eq!(unfit(&[extent(0, &[])]), Unfit::Count("chains"));
@@ -61,7 +61,7 @@ fn what_can_not_be_is_refused() {
 }
 
 #[test]
-fn a_successor_keeps_what_was_written() {
+fn successor_preserves_written_extents() {
     let old = projection(4, 10, &[extent(0, &[&[1, 2, 3], &[4, 5, 6]])]);
     let follow = |start: u64, extents: &[Extent]| projection(5, start, extents).may_follow(&old);
     assert_eq!(follow(20, &[extent(0, &[&[1, 2, 3], &[4, 5, 6]])]), Ok(()));
@@ -91,7 +91,7 @@ fn a_successor_keeps_what_was_written() {
 
 /// A removed unit cannot return under its number.
 #[test]
-fn numbers_are_not_used_twice() {
+fn unit_numbers_are_not_reused() {
     let old = Projection { newest_unit: UnitId(9), ..projection(4, 10, &[extent(0, &[&[1, 2]])]) };
     let with = |unit: u64, newest: u64| {
         let extents = [extent(0, &[&[1, 2]]), extent(20, &[&[1, 2, unit]])];
@@ -106,7 +106,7 @@ fn numbers_are_not_used_twice() {
 
 /// An abandoned chain never holds entries again.
 #[test]
-fn what_was_given_up_stays_so() {
+fn abandoned_chain_stays_abandoned() {
     let given_up = [extent(0, &[&[1, 2], &[]]), extent(20, &[&[1, 2], &[7]])];
     let old = projection(4, 10, &[extent(0, &[&[1, 2], &[4, 5]])]);
     assert_eq!(projection(5, 20, &given_up).may_follow(&old), Ok(()));
@@ -118,7 +118,7 @@ fn what_was_given_up_stays_so() {
 
 /// A unit may remain in an older chain alone; it cannot join other chains from there.
 #[test]
-fn who_was_left_out_of_the_last_extent_may_stay_in_an_older_one() {
+fn removed_unit_may_stay_in_old_extent() {
     let old = projection(4, 20, &[extent(0, &[&[1], &[2]]), extent(10, &[&[1, 3], &[2, 4]])]);
     let new = [extent(0, &[&[1], &[2]]), extent(10, &[&[3], &[2, 4]])];
     assert_eq!(projection(5, 30, &new).may_follow(&old), Ok(()));
@@ -128,7 +128,7 @@ fn who_was_left_out_of_the_last_extent_may_stay_in_an_older_one() {
 }
 
 #[test]
-fn extents_are_filled_joined_and_trimmed_away() {
+fn extents_are_completed_merged_and_trimmed() {
     let old = projection(4, 20, &[extent(0, &[&[1], &[4]]), extent(8, &[&[2], &[3]]), extent(20, &[&[1, 9], &[4, 8]])]);
     let follow = |extents: &[Extent]| projection(5, 30, extents).may_follow(&old);
     let (first, second, third) = (extent(0, &[&[1, 9], &[4, 8]]), old.extents[1].clone(), old.extents[2].clone());
@@ -146,7 +146,7 @@ fn extents_are_filled_joined_and_trimmed_away() {
 /// If the chains of the next extent continue the round-robin order, every position keeps its chain, for any start of
 /// that extent.
 #[test]
-fn an_extent_goes_on_in_one_whose_chains_have_their_turns() {
+fn extent_continues_with_rotated_chains() {
     let chains: Vec<Vec<UnitId>> = (1..4).map(|unit| vec![UnitId(unit)]).collect();
     for (width, begins) in [(1, 0), (1, 5), (4, 0), (4, 6)] {
         let extent = Extent::new(Position(begins), width, chains.clone());
@@ -167,7 +167,7 @@ fn an_extent_goes_on_in_one_whose_chains_have_their_turns() {
 
 /// A unit holds the positions of its chain, for any width.
 #[test]
-fn chains_hold_so_many_positions_in_a_row() {
+fn chain_width_in_positions() {
     let extents = [Extent::new(Position(0), 4, vec![vec![UnitId(1)], vec![UnitId(2)]])];
     let projection = projection(1, 0, &extents);
     assert_eq!(projection.check(), Ok(()));

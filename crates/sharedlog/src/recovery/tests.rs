@@ -105,7 +105,7 @@ fn report(tail: u64, whole: &[(Stripe, Position)]) -> Report {
 }
 
 #[test]
-fn all_that_answer_stay_and_the_log_goes_on_above_what_they_hold() {
+fn responders_stay_and_log_resumes_above_tail() {
     let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), &[], &[]);
     for (unit, tail) in [(1, 17), (2, 11), (3, 9)] {
         bed.sealed(unit, tail);
@@ -125,7 +125,7 @@ fn all_that_answer_stay_and_the_log_goes_on_above_what_they_hold() {
 }
 
 #[test]
-fn nothing_is_proposed_before_the_lease_of_the_sequencer_has_ended() {
+fn waits_for_sequencer_lease_expiry() {
     let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), &[], &[]);
     bed.sealed(1, 17);
     bed.wait(Duration::from_millis(60));
@@ -141,7 +141,7 @@ fn nothing_is_proposed_before_the_lease_of_the_sequencer_has_ended() {
 }
 
 #[test]
-fn every_chain_needs_a_sealed_unit_however_long_it_takes() {
+fn requires_sealed_unit_in_every_chain() {
     let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), &[], &[]);
     bed.sealed(1, 17);
     bed.sealed(2, 17);
@@ -160,7 +160,7 @@ fn every_chain_needs_a_sealed_unit_however_long_it_takes() {
 }
 
 #[test]
-fn who_is_slow_is_left_out_unless_nobody_else_has_what_it_has() {
+fn slow_unit_is_dropped_unless_last_copy() {
     let old = || projection(&[extent(0, &[&[1, 2]]), extent(4, &[&[2, 3]])]);
     let mut bed = Bed::begin(old(), &[2], &[]);
     bed.sealed(2, 12);
@@ -177,7 +177,7 @@ fn who_is_slow_is_left_out_unless_nobody_else_has_what_it_has() {
 
 /// The unit's node has become silent.
 #[test]
-fn who_is_waited_for_no_longer_is_left_out_unless_it_answers() {
+fn silent_unit_is_dropped_unless_it_replies() {
     let await_no_more = |bed: &mut Bed, units: &[u64]| {
         bed.recovery.await_no_more(&units.iter().copied().map(UnitId).collect(), bed.now);
         bed.carry_out();
@@ -205,7 +205,7 @@ fn who_is_waited_for_no_longer_is_left_out_unless_it_answers() {
 }
 
 #[test]
-fn new_units_stand_above_what_was_written_once_they_have_begun() {
+fn started_spares_serve_new_positions() {
     let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[7, 8, 9]);
     bed.sealed(1, 15);
     bed.wait(Timing::default().patience);
@@ -226,7 +226,7 @@ fn new_units_stand_above_what_was_written_once_they_have_begun() {
 
 /// A spare had started; then its node left, or another spare replaced it.
 #[test]
-fn without_a_unit_that_is_gone_it_goes_on_at_once() {
+fn gone_spare_is_skipped_at_once() {
     let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[7, 8]);
     bed.sealed(1, 15);
     bed.wait(Timing::default().patience);
@@ -250,7 +250,7 @@ fn without_a_unit_that_is_gone_it_goes_on_at_once() {
 }
 
 #[test]
-fn without_units_that_do_not_begin_it_goes_on() {
+fn proceeds_without_unresponsive_spares() {
     let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[7]);
     bed.sealed(1, 15);
     bed.wait(Timing::default().patience);
@@ -259,7 +259,7 @@ fn without_units_that_do_not_begin_it_goes_on() {
 }
 
 #[test]
-fn a_unit_joins_an_older_chain_when_it_says_that_it_is_whole() {
+fn complete_unit_joins_older_chain() {
     let old = projection(&[extent(0, &[&[1], &[3]]), extent(10, &[&[1, 7], &[3, 8]])]);
     let wanted = [(7, 0), (8, 1)].map(|(unit, index)| Healing {
         unit: UnitId(unit),
@@ -284,7 +284,7 @@ fn a_unit_joins_an_older_chain_when_it_says_that_it_is_whole() {
 
 /// A copy on the same node does not count.
 #[test]
-fn two_units_of_one_node_do_not_share_a_chain() {
+fn chain_units_are_on_distinct_nodes() {
     let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), &[], &[11, 13, 12]);
     bed.sealed(1, 15);
     bed.sealed(3, 15);
@@ -305,7 +305,7 @@ fn two_units_of_one_node_do_not_share_a_chain() {
 
 /// A new chain must be full; otherwise the old chains stay.
 #[test]
-fn a_new_chain_is_full_from_its_beginning() {
+fn new_chain_starts_full() {
     let chains_with = |spares: &[u64]| {
         let spares = spares.iter().copied().map(UnitId).collect::<Vec<_>>();
         let plan = Plan {
@@ -339,7 +339,7 @@ fn a_new_chain_is_full_from_its_beginning() {
 
 /// A chain of an extent that was closed earlier stays unchanged if none of its units replies.
 #[test]
-fn a_silent_chain_of_an_older_extent_does_not_stop_a_recovery() {
+fn silent_old_chain_does_not_block_recovery() {
     let mut old = projection(&[extent(0, &[&[1, 2], &[3]]), extent(10, &[&[1, 4], &[3, 5]])]);
     old.start = Position(10);
     let mut bed = Bed::begin(old, &[], &[]);
@@ -361,7 +361,7 @@ fn a_silent_chain_of_an_older_extent_does_not_stop_a_recovery() {
 
 /// Only an operator can declare units lost, and an abandoned chain stays abandoned.
 #[test]
-fn a_chain_that_is_declared_lost_is_given_up() {
+fn declared_lost_chain_is_abandoned() {
     let late = |mut bed: Bed| {
         bed.wait(Timing::default().patience);
         bed
@@ -397,7 +397,7 @@ fn a_chain_that_is_declared_lost_is_given_up() {
 
 /// A unit with damage is not a complete copy.
 #[test]
-fn who_has_lost_something_counts_as_missing() {
+fn damaged_unit_counts_as_missing() {
     let damaged = |bed: &mut Bed| bed.answer(1, Reply::Sealed(Report { damaged: 1, ..report(15, &[]) }));
     // The recovery waits longer than usual for the undamaged unit.
     let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[]);
@@ -423,7 +423,7 @@ fn who_has_lost_something_counts_as_missing() {
 }
 
 #[test]
-fn another_projection_ends_it() {
+fn newer_projection_ends_recovery() {
     let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[]);
     bed.answer(1, Reply::Sealed(Report { sealed: EPOCH.next(), ..Report::default() }));
     assert_eq!(bed.ended, Some(Ended::Lost));

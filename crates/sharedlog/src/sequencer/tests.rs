@@ -38,7 +38,7 @@ fn told(sequencer: &mut Sequencer<u32>) -> (Asked, Answered) {
 }
 
 #[test]
-fn positions_are_given_once_and_in_their_epoch() {
+fn assigns_positions_once_per_epoch() {
     let mut sequencer = sequencer();
     let now = Monotonic(0);
     let positions = |epoch, count| Request::Positions { epoch, client: ClientId(1), count };
@@ -64,7 +64,7 @@ fn positions_are_given_once_and_in_their_epoch() {
 
 /// One client can leave only a limited number of holes; other clients still get positions.
 #[test]
-fn a_client_is_given_a_bounded_number_at_a_time() {
+fn outstanding_positions_limit() {
     let mut sequencer = sequencer();
     let mut ask = |client: u64, count: u64, now: Monotonic| {
         sequencer.asked(1, Request::Positions { epoch: EPOCH, client: ClientId(client), count }, now);
@@ -80,7 +80,7 @@ fn a_client_is_given_a_bounded_number_at_a_time() {
 }
 
 #[test]
-fn a_restarted_process_is_another() {
+fn restarted_process_is_not_sequencer() {
     let again = SequencerId { boot: Boot(5), ..ME };
     assert!(Sequencer::<u32>::begin(&projection(), again).is_none());
 }
@@ -88,7 +88,7 @@ fn a_restarted_process_is_another() {
 /// Queries during a check wait for its end. Then the tail is leased and answered at once, and the check is repeated
 /// before the lease expires.
 #[test]
-fn the_tail_waits_for_a_whole_chain_and_then_it_is_leased() {
+fn tail_lease_needs_full_chain() {
     let mut sequencer = sequencer();
     let (began, tail) = (Monotonic(0), || Request::Tail { epoch: EPOCH });
     let positions = |count| Request::Positions { epoch: EPOCH, client: ClientId(1), count };
@@ -127,7 +127,7 @@ fn the_tail_waits_for_a_whole_chain_and_then_it_is_leased() {
 
 /// A check that ends after its own lease covers only the tail recorded at its start, and only the queries before it.
 #[test]
-fn an_answer_that_comes_late_gives_no_lease() {
+fn late_reply_grants_no_lease() {
     let mut sequencer = sequencer();
     let tail = || Request::Tail { epoch: EPOCH };
     sequencer.asked(1, tail(), Monotonic(0));
@@ -145,7 +145,7 @@ fn an_answer_that_comes_late_gives_no_lease() {
 }
 
 #[test]
-fn a_check_without_an_end_goes_to_another_chain() {
+fn stalled_check_moves_to_next_chain() {
     let mut sequencer = sequencer();
     sequencer.asked(1, Request::Tail { epoch: EPOCH }, Monotonic(0));
     let (first, _) = told(&mut sequencer);
@@ -158,7 +158,7 @@ fn a_check_without_an_end_goes_to_another_chain() {
 }
 
 #[test]
-fn a_sealed_unit_ends_it() {
+fn sealed_unit_stops_sequencer() {
     let mut sequencer = sequencer();
     sequencer.asked(1, Request::Tail { epoch: EPOCH }, Monotonic(0));
     let (asks, _) = told(&mut sequencer);

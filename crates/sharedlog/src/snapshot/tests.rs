@@ -77,7 +77,7 @@ fn log_of(entries: u64) -> Log {
 }
 
 #[test]
-fn what_is_kept_is_found_whatever_its_size() {
+fn finds_snapshots_of_any_size() {
     for bytes in [0, 1, SNAPSHOT_PART_BYTES, 10 * SNAPSHOT_PART_BYTES + 1] {
         for fails in [2, 3, 1_000] {
             let mut log = log_of(5);
@@ -93,7 +93,7 @@ fn what_is_kept_is_found_whatever_its_size() {
 
 /// The finder takes the first snapshot at or above the mark: an older one may be partially trimmed.
 #[test]
-fn an_older_snapshot_is_passed_over() {
+fn skips_older_snapshot() {
     let mut log = log_of(4);
     let (first, second) = (snapshot(2, 50), snapshot(9, 50));
     log.keep(&first, 9);
@@ -109,7 +109,7 @@ fn an_older_snapshot_is_passed_over() {
 
 /// If parts of a snapshot are missing or different, the finder takes the next snapshot.
 #[test]
-fn a_snapshot_that_is_not_whole_is_passed_over() {
+fn skips_incomplete_snapshot() {
     let spoils: [fn(&mut There); 4] = [
         |there| *there = There::Nothing,
         |there| *there = There::Records(vec![Bytes::from_static(b"something else")]),
@@ -130,7 +130,7 @@ fn a_snapshot_that_is_not_whole_is_passed_over() {
 
 /// The snapshot is trimmed during the search, because a newer one exists.
 #[test]
-fn who_looks_begins_anew_at_a_newer_mark() {
+fn search_restarts_at_newer_mark() {
     let mut log = log_of(3);
     log.keep(&snapshot(3, 60), 9);
     let mut finder = Finder::new(Position(3));
@@ -153,7 +153,7 @@ fn who_looks_begins_anew_at_a_newer_mark() {
 }
 
 #[test]
-fn no_more_parts_are_on_their_way_than_may_be() {
+fn limits_parts_in_flight() {
     let mut keeper = Keeper::new(&snapshot(1, 100 * SNAPSHOT_PART_BYTES)).expect("it is small");
     let first: Vec<usize> = std::iter::from_fn(|| keeper.next_append()).map(|(number, _)| number).collect();
     assert_eq!(first.len(), SNAPSHOT_PARTS_AT_ONCE);
@@ -163,7 +163,7 @@ fn no_more_parts_are_on_their_way_than_may_be() {
 
 /// A state that is passed in as it is produced leaves memory as it is appended.
 #[test]
-fn streamed_snapshot_is_found() {
+fn finds_streamed_snapshot() {
     let whole = snapshot(3, 10 * SNAPSHOT_PART_BYTES + 1);
     let mut log = log_of(5);
     let mut keeper = Keeper::begin(whole.next, &whole.duplicates);
@@ -185,7 +185,7 @@ fn streamed_snapshot_is_found() {
 }
 
 #[test]
-fn entries_of_snapshots_are_told_from_others() {
+fn recognizes_snapshot_entries() {
     let records = |texts: &[&'static [u8]]| texts.iter().copied().map(Bytes::from_static).collect::<Vec<_>>();
     assert!(is_of_snapshot(&records(&[PART, b"x"])) && is_of_snapshot(&records(&[POINTER, b"x"])));
     assert!(!is_of_snapshot(&records(&[PART])) && !is_of_snapshot(&records(&[b"x", PART])));
@@ -194,7 +194,7 @@ fn entries_of_snapshots_are_told_from_others() {
 
 /// Any client may append such bytes.
 #[test]
-fn damaged_pointers_do_no_harm() {
+fn ignores_damaged_pointers() {
     let pointer = Pointer { next: Position(3), bytes: 40, checksum: 1, parts: vec![Position(1), Position(2)] };
     let bytes = pointer.encode();
     assert_eq!(Pointer::decode(bytes.clone()), Ok(pointer));
@@ -215,7 +215,7 @@ fn damaged_pointers_do_no_harm() {
 
 /// The table of duplicates counts toward the size, too.
 #[test]
-fn what_takes_more_parts_than_a_pointer_names_is_refused() {
+fn rejects_oversized_snapshot() {
     const ALL: usize = SNAPSHOT_PARTS_MAX * SNAPSHOT_PART_BYTES;
     let keeper = |bytes: usize| {
         let state = Bytes::from(vec![7; bytes]);

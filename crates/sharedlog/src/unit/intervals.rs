@@ -98,7 +98,7 @@ mod tests {
 
     /// Compares with a plain set.
     #[test]
-    fn it_is_a_set_without_gaps_or_overlaps() {
+    fn intervals_match_set_model() {
         let mut random = SplitMix64::new(1);
         for _ in 0..200 {
             let (mut intervals, mut plain) = (Intervals::default(), BTreeSet::new());

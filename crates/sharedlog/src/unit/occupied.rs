@@ -142,7 +142,7 @@ mod tests {
 
     /// Compares with a plain set, with stripes that overlap in every way.
     #[test]
-    fn it_is_a_set_whatever_the_stripes() {
+    fn occupied_matches_set_model() {
         let mut random = SplitMix64::new(2);
         for _ in 0..300 {
             let (mut occupied, mut plain) = (Occupied::default(), BTreeSet::new());
@@ -178,7 +178,7 @@ mod tests {
 
     /// One interval per stripe, even if stripes are added late and out of order.
     #[test]
-    fn what_is_told_late_takes_no_more() {
+    fn late_stripes_need_one_interval_each() {
         let old = Stripe { from: Position(0), count: 2, index: 0, width: 1 };
         let new = Stripe { from: Position(1_000), count: 3, index: 1, width: 1 };
         let newest = Stripe { from: Position(4_000), count: 5, index: 0, width: 1 };
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dense_log_takes_one_interval_of_each_stripe() {
+    fn dense_log_needs_one_interval_per_stripe() {
         let mut occupied = Occupied::default();
         let stripes = [
             Stripe { from: Position(0), count: 4, index: 1, width: 1 },

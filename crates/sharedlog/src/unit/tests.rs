@@ -100,7 +100,7 @@ impl Bed {
 }
 
 #[test]
-fn a_position_is_written_once() {
+fn position_is_write_once() {
     let mut bed = Bed::begun();
     assert_eq!(bed.read(1, 3), Reply::Unwritten);
     assert_eq!(bed.apply(write(1, 3, entry(1))), Reply::Written);
@@ -116,7 +116,7 @@ fn a_position_is_written_once() {
 }
 
 #[test]
-fn a_sealed_epoch_is_refused_and_the_next_is_not() {
+fn sealed_epoch_is_fenced() {
     let mut bed = Bed::begun();
     bed.apply(write(1, 5, entry(1)));
     let report = Report { sealed: epoch(1), tail: Position(6), ..Report::default() };
@@ -138,7 +138,7 @@ fn a_sealed_epoch_is_refused_and_the_next_is_not() {
 
 /// Only commands that change the state go to the log.
 #[test]
-fn what_changes_nothing_is_answered_without_the_log() {
+fn no_op_commands_bypass_log() {
     let mut bed = Bed::begun();
     bed.apply(write(1, 5, entry(1)));
     let is_logged = |bed: &Bed, command: Command| {
@@ -156,7 +156,7 @@ fn what_changes_nothing_is_answered_without_the_log() {
 }
 
 #[test]
-fn trimming_takes_what_lies_below_and_nothing_else() {
+fn trim_removes_only_positions_below() {
     let mut bed = Bed::begun();
     for position in 0..8 {
         bed.apply(write(1, position, entry(1 + position)));
@@ -175,7 +175,7 @@ fn trimming_takes_what_lies_below_and_nothing_else() {
 }
 
 #[test]
-fn only_an_empty_unit_begins() {
+fn only_empty_unit_starts() {
     let mut bed = Bed::default();
     assert_eq!(bed.apply(write(1, 0, entry(1))), Reply::Unknown);
     assert_eq!(bed.apply(Command::Seal { epoch: epoch(1) }), Reply::Unknown);
@@ -192,7 +192,7 @@ fn only_an_empty_unit_begins() {
 
 /// A damaged position counts as missing until it is restored; a readable value is never overwritten.
 #[test]
-fn damage_is_told_and_mended() {
+fn damage_is_reported_and_repaired() {
     let stripe = Stripe { from: Position(0), count: 1, index: 0, width: 1 };
     let mut bed = Bed::default();
     bed.apply(begin(0, 0, &[stripe]));
@@ -224,7 +224,7 @@ fn damage_is_told_and_mended() {
 
 /// Each position gets the reply that a single read would get, within the limits of one reply.
 #[test]
-fn many_are_read_as_one_by_one() {
+fn read_many_matches_single_reads() {
     let mut bed = Bed::begun();
     (1..12).filter(|position| position % 4 != 3).for_each(|position| {
         bed.apply(write(1, position, entry(position)));
@@ -270,7 +270,7 @@ fn many_are_read_as_one_by_one() {
 }
 
 #[test]
-fn holes_are_told_some_at_a_time() {
+fn holes_are_reported_in_batches() {
     let mut bed = Bed::begun();
     [1, 2, 5, 9].into_iter().for_each(|position| {
         bed.apply(write(1, position, entry(1 + position)));
@@ -292,7 +292,7 @@ fn holes_are_told_some_at_a_time() {
 
 /// The unit was created for another disk, so it does not start on a blank disk of the same node.
 #[test]
-fn a_unit_begins_on_its_own_disk() {
+fn unit_starts_only_on_own_disk() {
     let blank = Unit::new(Incarnation(78));
     assert_eq!(blank.meet(&Request::Command(begin(3, 0, &[]).into())), Met::Answer(Outcome::Reply(Reply::Elsewhere)));
     let mut bed = Bed { unit: blank, values: BTreeMap::new() };
@@ -303,7 +303,7 @@ fn a_unit_begins_on_its_own_disk() {
 
 /// A copy has no epoch, and the unit reports its progress.
 #[test]
-fn a_unit_says_when_it_is_whole() {
+fn unit_reports_completeness() {
     let stripe = Stripe { from: Position(4), count: 2, index: 1, width: 1 };
     let mut bed = Bed::default();
     bed.apply(begin(7, 6, &[]));
@@ -324,7 +324,7 @@ fn a_unit_says_when_it_is_whole() {
 
 /// A command with many copies has the same effect as each copy alone.
 #[test]
-fn many_are_copied_as_one_by_one() {
+fn copy_many_matches_single_copies() {
     let mut random = SplitMix64::new(8);
     for _ in 0..300 {
         let (mut one, mut other) = (Bed::begun(), Bed::begun());
@@ -368,7 +368,7 @@ fn many_are_copied_as_one_by_one() {
 
 /// A unit of a long log without holes is small.
 #[test]
-fn a_dense_log_takes_little_memory() {
+fn dense_log_memory_is_small() {
     let stripe = Stripe { from: Position(0), count: 3, index: 2, width: 1 };
     let mut unit = Unit::new(DISK);
     unit.apply(begin(0, 0, &[stripe]));
@@ -382,7 +382,7 @@ fn a_dense_log_takes_little_memory() {
 /// Random commands: the same state and replies on every replica, also after a checkpoint, and a position that was read
 /// changes only to trimmed.
 #[test]
-fn replicas_agree_and_positions_do_not_change() {
+fn replicas_agree_and_positions_are_immutable() {
     let mut random = SplitMix64::new(5);
     for _ in 0..200 {
         let (mut one, mut other) = (Bed::begun(), Bed::begun());
@@ -417,7 +417,7 @@ fn replicas_agree_and_positions_do_not_change() {
 }
 
 #[test]
-fn decoders_survive_any_bytes() {
+fn fuzz_command_decoders() {
     let stripes = vec![Stripe { from: Position(1), count: 2, index: 1, width: 1 }];
     let commands = [
         begin(1, 2, &stripes),

@@ -10,7 +10,7 @@ use super::*;
 
 /// Thousands of seeds violate no invariant, and together cover every kind of event.
 #[test]
-fn seeds_break_no_promise() {
+fn random_seeds_hold_invariants() {
     let mut counters: BTreeMap<&str, u64> = BTreeMap::new();
     for seed in seeds(2_000) {
         let outcome = run(seed);
@@ -72,7 +72,7 @@ fn seeds(usual: u64) -> Range<u64> {
 
 /// A seed determines a run.
 #[test]
-fn a_seed_gives_one_run() {
+fn seed_is_deterministic() {
     for seed in 0..20 {
         let (one, other) = (run(seed), run(seed));
         assert_eq!((one.trace, one.events), (other.trace, other.events));
@@ -122,7 +122,7 @@ fn first_seed(bug: Bug) -> u64 {
 /// All bugs, or the one named by `SHAREDLOG_BUG`.
 #[cfg(feature = "canary")]
 #[test]
-fn bugs_of_the_shared_log_are_found() {
+fn shared_log_bugs_are_found() {
     use base::canary::plant;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -137,7 +137,7 @@ mod tests {
 
     /// Throughput grows in proportion to the stripes: the disks are the bottleneck.
     #[test]
-    fn throughput_grows_in_proportion_to_stripes() {
+    fn throughput_scales_with_stripes() {
         let disk = disk();
         let of =
             |stripes| appends_per_second(Load { stripes, copies: COPIES, appenders: APPENDERS, bytes: BYTES }, SPEED);

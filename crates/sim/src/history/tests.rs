@@ -22,7 +22,7 @@ fn bad(kind: Kind, text: &str) {
 }
 
 #[test]
-fn what_a_history_was_made_of() {
+fn history_summary() {
     let summary = good(
         "k 0..1 write a=x -> 1
          k 2..5 read all -> a=x@1
@@ -35,7 +35,7 @@ fn what_a_history_was_made_of() {
 }
 
 #[test]
-fn reads_may_see_either_side_of_a_write_they_overlap() {
+fn read_may_see_either_side_of_overlapping_write() {
     good("k 0..10 write a=x -> 1 \n k 1..2 read a -> nothing \n k 3..4 read a -> a=x@1");
     bad(
         Kind::Inexplicable,
@@ -70,7 +70,7 @@ fn lost_acknowledged_writes() {
 }
 
 #[test]
-fn a_write_applied_twice() {
+fn double_applied_write() {
     // By a late retry of an acknowledged write, by a retry of an unknown one, and with the same version as before.
     bad(Kind::Unwritten, "k 0..1 write a=x -> 1 \n k 2..3 write a=y -> 2 \n k 4..5 read a -> a=x@3");
     bad(
@@ -89,7 +89,7 @@ fn a_write_applied_twice() {
 }
 
 #[test]
-fn a_write_that_was_not_done_is_never_seen() {
+fn failed_write_is_never_visible() {
     good("k 0..1 write a=x -> not done \n k 2..3 read a -> nothing");
     bad(Kind::Unwritten, "k 0..1 write a=x -> not done \n k 2..3 read a -> a=x@1");
     bad(Kind::Misplaced, "k 0..1 write a=x -> 1 \n k 2..3 write a- -> not done \n k 4..5 read a -> nothing");
@@ -97,7 +97,7 @@ fn a_write_that_was_not_done_is_never_seen() {
 }
 
 #[test]
-fn versions_grow_with_time() {
+fn versions_increase_with_time() {
     bad(Kind::Versions, "k 0..1 write a=x -> 2 \n k 2..3 write b=y -> 1");
     bad(Kind::Versions, "k 0..9 write a=x -> 1 \n k 2..3 write b=y -> 1");
     good("k 0..9 write a=x -> 2 \n k 2..3 write b=y -> 1");
@@ -110,7 +110,7 @@ fn versions_grow_with_time() {
 }
 
 #[test]
-fn refusals_tell_the_truth() {
+fn refusals_match_versions() {
     let written = "k 0..1 write a=x b=x -> 5 \n";
     good(&format!("{written} k 2..3 write a=y?4 -> refused a 4 5"));
     good(&format!("{written} k 2..3 write a=y?0 -> refused a 0 5"));
@@ -131,7 +131,7 @@ fn refusals_tell_the_truth() {
 }
 
 #[test]
-fn conditions_held_when_they_were_met() {
+fn successful_conditions_held() {
     good("k 0..1 write a=x?0 -> 1 \n k 2..3 write a=y?1 -> 2 \n k 4..5 write a-?2 -> 3 \n k 6..7 write a=z?0 -> 4");
     bad(Kind::Misplaced, "k 0..1 write a=x -> 1 \n k 2..3 write a=y?0 -> 2");
     // A lost update: both replaced version 1.
@@ -144,7 +144,7 @@ fn conditions_held_when_they_were_met() {
 }
 
 #[test]
-fn a_write_is_seen_whole() {
+fn write_is_atomic() {
     let written = "k 0..1 write a=x b=x -> 1 \n k 2..9 write a=y b=y -> 2 \n";
     good(&format!("{written} k 3..4 read all -> a=y@2 b=y@2"));
     bad(Kind::Misplaced, &format!("{written} k 3..4 read all -> a=y@2 b=x@1"));
@@ -158,7 +158,7 @@ fn a_write_is_seen_whole() {
 }
 
 #[test]
-fn an_unknown_write_takes_effect_late_or_never() {
+fn unknown_write_applies_late_or_never() {
     good("k 0..1 write a=x -> unknown \n k 50..51 read a -> nothing \n k 60..61 read a -> a=x@9");
     good("k 0..1 write a=x -> unknown \n k 2..3 write a=y -> 5 \n k 4..5 read a -> a=y@5 \n k 6..7 read a -> a=x@6");
     bad(Kind::Inexplicable, "k 0..1 write a=x -> unknown \n k 2..3 read a -> a=x@9 \n k 4..5 read a -> nothing");
@@ -172,7 +172,7 @@ fn an_unknown_write_takes_effect_late_or_never() {
 }
 
 #[test]
-fn an_unknown_write_can_be_refused() {
+fn unknown_write_can_be_refused() {
     good("k 0..1 write a=x -> 1 \n k 2..3 write a=y?1 -> unknown \n k 4..5 write a=z?1 -> 5");
     bad(
         Kind::Misplaced,
@@ -187,14 +187,14 @@ fn an_unknown_write_can_be_refused() {
 }
 
 #[test]
-fn answers_to_other_questions() {
+fn malformed_answers() {
     bad(Kind::Malformed, "k 0..1 write a=x b=x -> 1 \n k 2..3 read a -> a=x@1 b=x@1");
     bad(Kind::Malformed, "k 0..1 write a=x -> 1 \n k 2..3 read a -> a=x@1 a=x@1");
     bad(Kind::Malformed, "k 0..1 write a=x -> 1 \n k 3..2 read a -> a=x@1");
 }
 
 #[test]
-fn a_violation_reads_well() {
+fn violation_message() {
     let history = script(
         "k 0..1 write a=x -> 1 \n k 2..3 write a=y?1 -> 2 \n k 4..5 read a -> a=x@1 \n k 9..9 read a -> nothing",
     );

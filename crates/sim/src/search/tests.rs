@@ -1,5 +1,5 @@
 //! The search exhausts small scopes without a violation in the product, and finds planted bugs. Larger scopes take
-//! longer than a test should: run `loggos sim --search`; results are in `docs/guarantees.md`.
+//! longer than a test should: run `loggos sim --search`; the scopes are in `docs/benchmarks.md`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::{Forces, NOTHING, Scope, Search, search};
 const SMALL: Scope = Scope { entries: 1, epochs: 2, ticks: 0, ..NOTHING };
 
 #[test]
-fn two_epochs_are_exhausted_and_hold() {
+fn exhaustive_search_of_two_epochs() {
     let report = search(SMALL, Duration::from_secs(120));
     println!("{} states, {} transitions, {:?}", report.states, report.transitions, report.elapsed);
     assert_eq!(report.violation, None);
@@ -21,7 +21,7 @@ fn two_epochs_are_exhausted_and_hold() {
 }
 
 #[test]
-fn two_reigns_with_entries_in_both_and_a_crash_are_exhausted_and_hold() {
+fn exhaustive_search_of_two_epochs_with_crash() {
     let report = search(Scope { crashes: 1, ticks: 1, ..SMALL }, Duration::from_secs(120));
     println!("{} states, {} transitions, {:?}", report.states, report.transitions, report.elapsed);
     assert_eq!(report.violation, None);
@@ -40,7 +40,7 @@ fn two_reigns_with_entries_in_both_and_a_crash_are_exhausted_and_hold() {
 }
 
 #[test]
-fn one_epoch_with_a_crash_and_forces_at_any_time_holds() {
+fn search_of_one_epoch_with_crash() {
     let scope = Scope { epochs: 1, crashes: 1, forces: Forces::AnyTime, ..SMALL };
     let report = search(scope, Duration::from_secs(20));
     println!("{} states, {} transitions, {:?}", report.states, report.transitions, report.elapsed);
@@ -49,7 +49,7 @@ fn one_epoch_with_a_crash_and_forces_at_any_time_holds() {
 
 /// A learner that becomes a voter, a voter that is removed, and a crash, with every order of two epochs around them.
 #[test]
-fn members_come_and_go_and_it_holds() {
+fn search_of_membership_changes() {
     // With a client's entry in addition to the crash there are 7 million states, also without a violation.
     let of_two = Scope { voters: 2, learners: 1, ..SMALL };
     for scope in [
@@ -100,7 +100,7 @@ fn all_seen(scope: Scope, reduced: bool) -> BTreeSet<Seen> {
 }
 
 #[test]
-fn what_is_put_off_or_taken_for_equal_hides_nothing() {
+fn state_reduction_is_sound() {
     for scope in [
         Scope { ticks: 1, ..SMALL },
         Scope { entries: 0, ticks: 1, crashes: 1, ..SMALL },
@@ -129,7 +129,7 @@ mod canary {
 
     /// A failed assertion counts as found.
     #[test]
-    fn the_search_finds_every_planted_bug_of_one_cohort() {
+    fn search_finds_planted_bugs_of_one_cohort() {
         for bug in OF_ONE_COHORT {
             let started = Instant::now();
             plant(Some(*bug));
@@ -142,14 +142,14 @@ mod canary {
     }
 
     #[test]
-    fn without_a_bug_nothing_is_found() {
+    fn search_without_bug_finds_no_violation() {
         for scopes in [telling(1), telling(8)] {
             assert_eq!(search_small_scopes(scopes, LIMIT / 16).violation, None);
         }
     }
 
     #[test]
-    fn walks_find_planted_bugs() {
+    fn random_walks_find_planted_bugs() {
         let scope = Scope { epochs: 3, entries: 2, crashes: 2, ticks: 3, forces: Forces::AnyTime, ..SMALL };
         for bug in
             [Bug::AcknowledgeBeforeForce, Bug::ApplyPastMatched, Bug::RestampReproposed, Bug::TruncationLoggedAgain]

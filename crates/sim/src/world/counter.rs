@@ -91,7 +91,7 @@ fn count_in(response: Response) -> u64 {
 }
 
 #[test]
-fn a_counter_is_hosted_as_any_machine() {
+fn cohort_hosts_counter_state_machine() {
     let (mut shipped, mut checkpoints, mut moves) = (0, 0, 0);
     for seed in 1..=12 {
         let mut world = World::new(seed, options(seed));

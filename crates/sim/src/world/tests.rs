@@ -57,21 +57,21 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
 ];
 
 #[test]
-fn traces_are_the_same_in_every_build() {
+fn traces_are_deterministic_across_builds() {
     let traces = TRACES.iter().map(|(seed, _)| (*seed, run(*seed).trace));
     let traces: Vec<(u64, u64)> = traces.collect();
     assert!(traces == TRACES, "{traces:#x?}");
 }
 
 #[test]
-fn seeds_that_once_failed_hold() {
+fn regression_seeds_pass() {
     for (seed, what) in ONCE_BROKEN {
         assert_eq!(run(*seed).violation, None, "seed {seed}: {what}");
     }
 }
 
 #[test]
-fn a_few_hundred_seeds_hold_and_everything_happens_in_them() {
+fn campaign_passes_and_covers_all_events() {
     let campaign = campaign::campaign(1..=400, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None, "loggos sim --seed N");
     assert!(campaign.operations > 35_000, "only {} operations", campaign.operations);
@@ -80,7 +80,7 @@ fn a_few_hundred_seeds_hold_and_everything_happens_in_them() {
 
 /// The catalog's cohort includes all nodes: five of the seven vote, and three commit.
 #[test]
-fn clusters_of_seven_hold() {
+fn seven_node_clusters_pass() {
     let seven = |seed| super::Options { nodes: 7, ..super::Options::draw(seed) };
     let campaign = campaign::campaign_with(1_000..=1_040, seven, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None);
@@ -90,7 +90,7 @@ fn clusters_of_seven_hold() {
 /// Every acknowledged write was forced on at least two of three disks. A single sequential client needs two forces per
 /// write.
 #[test]
-fn acknowledged_writes_were_forced_on_a_majority() {
+fn acknowledged_writes_are_durable_on_quorum() {
     let mut options = super::Options::draw(1);
     (options.nodes, options.replicas, options.leases) = (3, 0, true);
     options.clients = 1;
@@ -105,7 +105,7 @@ fn acknowledged_writes_were_forced_on_a_majority() {
 
 /// Five replicas on a network that reorders but loses nothing, with leaders that propose one entry at a time.
 #[test]
-fn what_arrives_out_of_order_is_hardly_sent_again() {
+fn reordering_causes_few_retransmits() {
     let mut options = super::Options { nodes: 5, propose_bytes: 64, ..super::Options::draw(1) }.busy();
     options.faults = super::options::Faults::default();
     (options.loss, options.duplication, options.long_delay, options.stall) = (0, 0, 0, 0);
@@ -126,7 +126,7 @@ fn what_arrives_out_of_order_is_hardly_sent_again() {
 
 /// A log that repeatedly loses units on running nodes, because their disk rots.
 #[test]
-fn logs_go_on_without_units_that_are_in_doubt() {
+fn logs_survive_doubtful_units() {
     let with_rot = |seed| {
         let options = super::Options::draw(seed);
         let nodes = options.nodes.max(3);
@@ -143,7 +143,7 @@ fn logs_go_on_without_units_that_are_in_doubt() {
 
 /// A disk is lost for good, with its log units.
 #[test]
-fn logs_go_on_without_a_lost_disk() {
+fn logs_survive_disk_loss() {
     let with_loss = |seed| {
         let options = super::Options::draw(seed);
         let nodes = options.nodes.max(3);
@@ -158,7 +158,7 @@ fn logs_go_on_without_a_lost_disk() {
 
 /// A log used under all kinds of fault.
 #[test]
-fn logs_hold() {
+fn log_campaign_passes() {
     let with_logs = |seed| {
         let options = super::Options::draw(seed);
         let faults = super::options::Faults { rot: 0, blank: 0, ..options.faults };
@@ -182,7 +182,7 @@ fn logs_hold() {
 /// ZooKeeper clients at translation servers on every node. `ZOOKEEPER_SEEDS` asks for another number of seeds,
 /// `ZOOKEEPER_FIRST` for another beginning.
 #[test]
-fn zookeeper_holds() {
+fn zookeeper_campaign_passes() {
     let asked = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
     let seeds = super::Theme::ZooKeeper.seeds().skip(asked("ZOOKEEPER_FIRST").unwrap_or(0));
     let seeds = seeds.take(asked("ZOOKEEPER_SEEDS").unwrap_or(40));
@@ -208,7 +208,7 @@ fn zookeeper_holds() {
 
 #[cfg(feature = "canary")]
 #[test]
-fn bugs_of_the_log_port_are_found() {
+fn log_port_bugs_are_found() {
     use base::canary::Bug;
 
     for bug in [Bug::FailedReadIsHole, Bug::DoubtfulAppendDone, Bug::ZnodesKeptEarly] {

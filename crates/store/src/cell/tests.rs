@@ -9,7 +9,7 @@ fn random_bytes(random: &mut SplitMix64) -> Vec<u8> {
 }
 
 #[test]
-fn keys_sort_as_rows_and_columns_do_and_give_them_back() {
+fn key_encoding_keeps_order_and_round_trips() {
     let mut random = SplitMix64::new(1);
     let mut cells: Vec<_> = (0..2_000).map(|_| (random_bytes(&mut random), random_bytes(&mut random))).collect();
     cells.sort();
@@ -23,7 +23,7 @@ fn keys_sort_as_rows_and_columns_do_and_give_them_back() {
 }
 
 #[test]
-fn heads_sort_as_keys_do() {
+fn head_order_matches_key_order() {
     let mut random = SplitMix64::new(3);
     let mut bytes =
         |most| (0..random.below(most)).map(|_| b"\0\x01\x02\xff"[random.below(4) as usize]).collect::<Vec<_>>();
@@ -36,7 +36,7 @@ fn heads_sort_as_keys_do() {
 }
 
 #[test]
-fn ranges_hold_what_they_say() {
+fn range_membership() {
     let mut random = SplitMix64::new(2);
     for _ in 0..20_000 {
         let [row, column, from, to] = [(); 4].map(|()| random_bytes(&mut random));
@@ -55,7 +55,7 @@ fn ranges_hold_what_they_say() {
 }
 
 #[test]
-fn what_is_no_key_is_refused() {
+fn rejects_invalid_keys() {
     for bytes in [&b""[..], b"row", b"row\0", b"row\0\x02", b"\0\xff", b"\0\xff\0"] {
         assert_eq!(decode(bytes), Err(NotACell));
         assert_eq!(row_prefix_bytes(bytes), bytes.len());

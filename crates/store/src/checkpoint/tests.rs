@@ -31,7 +31,7 @@ fn read(disk: &MemoryDisk) -> Result<Vec<Bytes>, CheckpointError> {
 }
 
 #[test]
-fn what_was_written_is_read_and_a_crash_leaves_all_or_nothing() {
+fn checkpoint_write_is_atomic() {
     let bytes = write(&disk()).unwrap();
     assert_eq!(bytes, 4096 + 1007 + 4 * 9 + 17);
     crash_everywhere(
@@ -42,7 +42,7 @@ fn what_was_written_is_read_and_a_crash_leaves_all_or_nothing() {
 }
 
 #[test]
-fn no_flipped_bit_and_no_lost_end_goes_unseen() {
+fn detects_bit_flips_and_truncation() {
     let pristine = disk();
     let bytes = write(&pristine).unwrap();
     for offset in (0..76).chain(4096..bytes) {
@@ -60,7 +60,7 @@ fn no_flipped_bit_and_no_lost_end_goes_unseen() {
 }
 
 #[test]
-fn only_what_is_superseded_or_unnamed_goes() {
+fn removes_only_superseded_or_unnamed() {
     let disk = disk();
     for (cohort, sequence) in [(1, 5), (1, 7), (1, 9), (2, 5)] {
         let meta = CheckpointMeta { cohort: CohortId(cohort), lsn: Lsn::new(1, sequence), ..META };

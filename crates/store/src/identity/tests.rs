@@ -5,7 +5,7 @@ use crate::memory::MemoryDisk;
 use crate::testing::{crash_everywhere, identity};
 
 #[test]
-fn one_whole_copy_is_enough_and_mends_the_other() {
+fn intact_copy_repairs_other() {
     for place in PLACES {
         let disk = MemoryDisk::new();
         write(&disk, &identity()).unwrap();
@@ -18,7 +18,7 @@ fn one_whole_copy_is_enough_and_mends_the_other() {
 }
 
 #[test]
-fn missing_damaged_and_foreign_are_told_apart() {
+fn distinguishes_missing_and_damaged() {
     let disk = MemoryDisk::new();
     assert_eq!(open(&disk), Err(StoreError::NotFormatted));
     write(&disk, &identity()).unwrap();
@@ -31,7 +31,7 @@ fn missing_damaged_and_foreign_are_told_apart() {
 }
 
 #[test]
-fn writing_is_all_or_nothing() {
+fn identity_write_is_atomic() {
     crash_everywhere(
         MemoryDisk::new,
         |disk| write(disk, &identity()),

@@ -31,7 +31,7 @@ fn echo(store: &mut Store<MemoryDisk>) {
 }
 
 #[test]
-fn a_torn_last_batch_is_cut_and_the_log_goes_on() {
+fn torn_tail_is_truncated() {
     let mut random = SplitMix64::new(1);
     for torn_at in 1..=6 {
         for _ in 0..20 {
@@ -58,7 +58,7 @@ fn a_torn_last_batch_is_cut_and_the_log_goes_on() {
 }
 
 #[test]
-fn damage_to_a_named_last_batch_is_damage_and_cut_only_after_doubt_is_forced() {
+fn confirmed_tail_damage_is_cut_after_doubt() {
     // In the middle of a segment, and at its end, with the echo in the next one.
     for count in [2, 4] {
         let (disk, mut store, records) = filled(count);
@@ -77,7 +77,7 @@ fn damage_to_a_named_last_batch_is_damage_and_cut_only_after_doubt_is_forced() {
 }
 
 #[test]
-fn damage_to_an_unnamed_last_batch_looks_torn_until_recovery_names_it() {
+fn unconfirmed_tail_damage_looks_torn() {
     let (disk, _, records) = filled(3);
     assert!(disk.flip_bit(&super::segment_path(1), 2 * 4096 + 90, 3));
     let (_, recovered) = reopen(&disk);
@@ -89,7 +89,7 @@ fn damage_to_an_unnamed_last_batch_looks_torn_until_recovery_names_it() {
 }
 
 #[test]
-fn every_flipped_byte_in_the_middle_is_damage() {
+fn bit_flip_before_tail_is_damage() {
     let mut random = SplitMix64::new(2);
     for _ in 0..300 {
         let (disk, _, records) = filled(9);
@@ -109,7 +109,7 @@ fn every_flipped_byte_in_the_middle_is_damage() {
 }
 
 #[test]
-fn a_missing_segment_is_damage() {
+fn missing_segment_is_damage() {
     for missing in 1..=3 {
         let (disk, _, records) = filled(14);
         disk.kill();
@@ -122,7 +122,7 @@ fn a_missing_segment_is_damage() {
 }
 
 #[test]
-fn cutting_damage_survives_a_crash_at_every_operation() {
+fn damage_truncation_is_crash_safe() {
     crate::testing::crash_everywhere(
         || {
             let (disk, ..) = filled(9);
@@ -141,7 +141,7 @@ fn cutting_damage_survives_a_crash_at_every_operation() {
 }
 
 #[test]
-fn stale_frames_of_recycled_segments_never_come_back() {
+fn recycled_segments_hide_stale_frames() {
     let (disk, mut store, mut records) = filled(40);
     let checkpoint = CheckpointRef { lsn: Lsn::new(1, 40), timestamp: Timestamp(40), bytes: 0 };
     let cohort = CohortManifest { checkpoint: Some(checkpoint), ..CohortManifest::default() };
@@ -171,7 +171,7 @@ fn reopen_copy(disk: &MemoryDisk, store: &Store<MemoryDisk>) -> Vec<Record> {
 }
 
 #[test]
-fn reads_follow_the_replay_rule_and_stop_at_damage() {
+fn reads_match_replay_and_stop_at_damage() {
     let disk = formatted();
     let mut store = open(disk.clone(), CONFIG).unwrap().0;
     let records = [
@@ -208,7 +208,7 @@ fn reads_follow_the_replay_rule_and_stop_at_damage() {
 }
 
 #[test]
-fn a_record_that_fits_in_no_segment_is_refused() {
+fn rejects_record_above_segment_size() {
     let mut store = open(formatted(), CONFIG).unwrap().0;
     let error = store.append(1, entry(1, 1, &[0; 16 << 10]), Force::Now).unwrap_err();
     assert!(error.bytes > error.limit);
@@ -218,7 +218,7 @@ fn a_record_that_fits_in_no_segment_is_refused() {
 
 /// A removed cohort needs none of its records, although no checkpoint covers them.
 #[test]
-fn records_of_a_cohort_that_is_gone_keep_no_segment() {
+fn removed_cohort_releases_segments() {
     let (_, mut store, _) = filled(40);
     assert_eq!(store.begin_manifest(std::collections::BTreeMap::new(), false).manifest().oldest_segment, 1);
     store.let_go([CohortId(1)].into());

@@ -53,7 +53,7 @@ fn read(disk: &MemoryDisk) -> Manifest {
 }
 
 #[test]
-fn a_crash_leaves_the_old_or_the_new_though_the_file_grows_and_shrinks() {
+fn manifest_write_is_atomic() {
     for (before, after) in [(2, 3), (1, 400), (400, 1)] {
         crash_everywhere(
             || disk_with(manifest(1, before)),
@@ -67,7 +67,7 @@ fn a_crash_leaves_the_old_or_the_new_though_the_file_grows_and_shrinks() {
 }
 
 #[test]
-fn mending_itself_survives_crashes() {
+fn repair_is_crash_safe() {
     let half_written = || {
         let disk = disk_with(manifest(1, 3));
         let write = Places::open(&disk, identity().owner()).unwrap().write(manifest(2, 3));
@@ -85,7 +85,7 @@ fn mending_itself_survives_crashes() {
 }
 
 #[test]
-fn a_flipped_bit_in_either_place_is_mended_and_in_both_is_a_lost_disk() {
+fn repairs_one_damaged_copy_but_not_both() {
     let mut random = SplitMix64::new(3);
     let length = manifest(2, 3).encode(&identity().owner(), 0).len() as u64;
     for _ in 0..500 {
@@ -103,7 +103,7 @@ fn a_flipped_bit_in_either_place_is_mended_and_in_both_is_a_lost_disk() {
 }
 
 #[test]
-fn a_copy_of_another_place_or_owner_is_not_believed() {
+fn rejects_copy_of_other_place_or_owner() {
     let disk = disk_with(manifest(2, 3));
     let owner = identity().owner();
     let other = Owner { incarnation: Incarnation(1), ..owner };
@@ -114,7 +114,7 @@ fn a_copy_of_another_place_or_owner_is_not_believed() {
 }
 
 #[test]
-fn random_content_under_a_good_seal_does_not_panic() {
+fn fuzz_manifest_under_valid_seal() {
     let mut random = SplitMix64::new(4);
     let good = unseal(MAGIC, &manifest(2, 3).encode(&identity().owner(), 0)).unwrap();
     for _ in 0..20_000 {

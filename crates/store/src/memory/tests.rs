@@ -16,7 +16,7 @@ fn disk_with(path: &str, content: &[u8]) -> (MemoryDisk, MemoryFile) {
 }
 
 #[test]
-fn power_loss_keeps_or_loses_each_sector_that_was_not_forced() {
+fn power_loss_tears_unsynced_sectors() {
     let mut outcomes = BTreeSet::new();
     for seed in 0..64 {
         let (disk, file) = disk_with("file", &[1; 4 * SECTOR_BYTES]);
@@ -31,7 +31,7 @@ fn power_loss_keeps_or_loses_each_sector_that_was_not_forced() {
 }
 
 #[test]
-fn a_killed_process_loses_nothing_that_it_wrote() {
+fn process_kill_keeps_writes() {
     let (disk, file) = disk_with("file", b"old");
     file.write_at(0, b"new").unwrap();
     disk.kill();
@@ -39,7 +39,7 @@ fn a_killed_process_loses_nothing_that_it_wrote() {
 }
 
 #[test]
-fn directory_operations_are_kept_from_the_oldest_on() {
+fn directory_operations_persist_in_order() {
     let mut outcomes = BTreeSet::new();
     for seed in 0..64 {
         let (disk, _) = disk_with("a", b"a");
@@ -53,7 +53,7 @@ fn directory_operations_are_kept_from_the_oldest_on() {
 }
 
 #[test]
-fn a_failed_force_loses_what_it_was_to_force_and_the_next_says_nothing() {
+fn failed_fsync_drops_writes_and_next_succeeds() {
     let mut random = SplitMix64::new(5);
     let mut losses = 0;
     for _ in 0..32 {
@@ -69,7 +69,7 @@ fn a_failed_force_loses_what_it_was_to_force_and_the_next_says_nothing() {
 }
 
 #[test]
-fn a_planted_crash_stops_everything_at_its_operation() {
+fn injected_crash_stops_all_operations() {
     let (disk, file) = disk_with("file", b"old");
     disk.crash_after_operations(2);
     file.write_at(0, b"new").unwrap();
@@ -80,7 +80,7 @@ fn a_planted_crash_stops_everything_at_its_operation() {
 }
 
 #[test]
-fn a_full_disk_refuses_to_grow() {
+fn full_disk_rejects_growth() {
     let (disk, file) = disk_with("file", b"1234");
     disk.set_capacity(Some(6));
     file.write_at(2, b"3456").unwrap();

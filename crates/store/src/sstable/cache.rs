@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn it_keeps_its_bound_and_gives_only_what_it_was_given() {
+    fn cache_capacity_and_lookup() {
         let cache = BlockCache::new(100_000);
         for number in 0..10 {
             let table = TableId { cohort: CohortId(number as u32 % 3), number };
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_may_share_it() {
+    fn block_cache_is_send_and_sync() {
         fn shared<T: Send + Sync>(_: &T) {}
         shared(&BlockCache::new(0));
     }

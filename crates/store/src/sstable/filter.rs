@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn no_key_is_denied_and_few_others_get_through() {
+    fn no_false_negatives_and_few_false_positives() {
         for keys in [1, 10, 1_000, 100_000] {
             let filter = filter(10, 0..keys);
             assert_eq!(let_through(&filter, 0..keys), keys as usize);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn without_bits_everything_may_be_there_and_without_keys_nothing() {
+    fn zero_bits_and_zero_keys() {
         assert_eq!(let_through(&filter(0, 0..10), 0..100), 100);
         assert_eq!(let_through(&filter(10, 0..0), 0..100), 0);
         assert_eq!(let_through(&filter(1, 0..100), 0..100), 100);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_filter_is_refused() {
+    fn rejects_invalid_filters() {
         for content in [vec![], vec![0; 64], vec![0; 66], vec![25], vec![255; 65]] {
             assert!(Filter::parse(content.into()).is_err());
         }

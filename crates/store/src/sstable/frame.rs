@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_compressed_if_that_saves_an_eighth() {
+    fn compresses_when_saving_one_eighth() {
         let (disk, mut framer) = (MemoryDisk::new(), Framer::new(seed()));
         disk.create("file", OpenOptions::BUFFERED).unwrap();
         let mut random = SplitMix64::new(1);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_compression_does_not_help_is_tried_now_and_then() {
+    fn incompressible_data_is_retried_rarely() {
         let mut framer = Framer::new(seed());
         let (words, mut random) = (b"words and words ".repeat(50), SplitMix64::new(1));
         let noise: Vec<u8> = (0..800).map(|_| random.draw() as u8).collect();
@@ -251,7 +251,7 @@ mod tests {
 
     /// A checksum protects the decompressor from damage; this test recomputes it after the damage.
     #[test]
-    fn bytes_that_only_the_checksum_believes_do_no_harm() {
+    fn fuzz_decompressor_under_valid_checksum() {
         let (disk, mut framer) = (MemoryDisk::new(), Framer::new(seed()));
         disk.create("file", OpenOptions::BUFFERED).unwrap();
         let mut whole = Vec::new();

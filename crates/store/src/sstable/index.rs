@@ -77,7 +77,7 @@ mod tests {
     use crate::sstable::compare;
 
     #[test]
-    fn a_separator_is_short_and_lies_between() {
+    fn separator_is_short_and_in_range() {
         for (last, next, expected) in [
             ("apple", "banana", "b"),
             ("apple", "apricot", "apr"),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_handle_is_refused() {
+    fn rejects_invalid_handles() {
         for value in [None, Some(&[][..]), Some(&[1]), Some(&[1, 2, 3]), Some(&[1, 0xff, 0xff, 0xff, 0xff, 0xff, 1])] {
             assert!(handle(value).is_err());
         }

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_is_read_wherever_the_sweep_is() {
+    fn sweep_reads_any_offset() {
         let (content, sweep) = sweep_of(3 * WINDOW_BYTES + 777);
         let end = content.len();
         let parts = [
@@ -154,7 +154,7 @@ mod tests {
 
     /// The access pattern of a table scan: each index block before its data blocks, and again at each step of a job.
     #[test]
-    fn little_is_read_twice() {
+    fn sweep_rereads_little() {
         const GROUP: usize = 400_000;
         const INDEX: usize = 4_000;
         let (content, sweep) = sweep_of(10 * (GROUP + INDEX));

@@ -173,7 +173,7 @@ fn check_meta(meta: &TableMeta, model: &[Version]) {
 }
 
 #[test]
-fn a_table_is_what_a_sorted_map_is_whatever_the_cache_holds() {
+fn table_matches_sorted_map_model() {
     for seed in 0..40 {
         let mut random = SplitMix64::new(seed);
         let entries = [0, 1, 3, 30, 300, 800][seed as usize % 6];
@@ -198,7 +198,7 @@ fn a_table_is_what_a_sorted_map_is_whatever_the_cache_holds() {
 }
 
 #[test]
-fn a_table_without_versions_is_a_table() {
+fn empty_table() {
     let (_disk, table) = table(Config::default(), &Model::new());
     let cache = BlockCache::new(1000);
     assert_eq!(table.newest(b"", Timestamp(0), through(&cache)), Ok(None));
@@ -208,7 +208,7 @@ fn a_table_without_versions_is_a_table() {
 }
 
 #[test]
-fn keys_that_are_prefixes_of_each_other_are_told_apart() {
+fn prefix_keys_are_distinct() {
     let keys = (0..200).map(|length| vec![b'a'; length]);
     let model: Model = keys.map(|key| ((key, Reverse(Timestamp(5))), (Lsn::new(1, 1), Some(Bytes::new())))).collect();
     let (_disk, table) = table(SMALL, &model);
@@ -221,7 +221,7 @@ fn keys_that_are_prefixes_of_each_other_are_told_apart() {
 }
 
 #[test]
-fn the_largest_keys_and_values_fit_and_share_bytes() {
+fn maximum_keys_and_values_fit() {
     let key = |last| [&vec![b'k'; KEY_BYTES_MAX - 1][..], &[last]].concat();
     let value = Bytes::from(vec![9; VALUE_BYTES_MAX]);
     let random: Bytes = { (0..100_000).scan(SplitMix64::new(1), |random, _| Some(random.draw() as u8)).collect() };
@@ -241,7 +241,7 @@ fn the_largest_keys_and_values_fit_and_share_bytes() {
 }
 
 #[test]
-fn an_open_table_needs_little_memory_and_its_filter_little_of_that() {
+fn open_table_memory_is_small() {
     let keys = (0..50_000).map(|number| format!("row{number:08}/c").into_bytes());
     let model: Model =
         keys.map(|key| ((key, Reverse(Timestamp(5))), (Lsn::new(1, 1), Some(vec![1; 8].into())))).collect();
@@ -253,7 +253,7 @@ fn an_open_table_needs_little_memory_and_its_filter_little_of_that() {
 }
 
 #[test]
-fn without_a_filter_everything_is_found() {
+fn reads_without_filter() {
     let mut random = SplitMix64::new(1);
     let model = random_model(&mut random, 300);
     let (_disk, table) = table(Config { filter_bits_per_key: 0, ..SMALL }, &model);
@@ -267,7 +267,7 @@ fn without_a_filter_everything_is_found() {
 const NAMED: &str = "named";
 
 #[test]
-fn a_crash_leaves_a_table_whole_or_unnamed_and_what_is_unnamed_goes() {
+fn table_write_is_atomic() {
     let mut random = SplitMix64::new(1);
     let mut model = random_model(&mut random, 300);
     let noise: Bytes = (0..300_000).map(|_| random.draw() as u8).collect();
@@ -299,7 +299,7 @@ fn a_crash_leaves_a_table_whole_or_unnamed_and_what_is_unnamed_goes() {
 }
 
 #[test]
-fn a_push_writes_once_at_most_and_a_failed_force_is_not_tried_again() {
+fn push_writes_once_and_fsync_is_not_retried() {
     let disk = disk();
     let mut writer = TableWriter::create(&disk, &owner(), ID, SMALL, row).unwrap();
     let value: Bytes = (0..100_000).scan(SplitMix64::new(1), |random, _| Some(random.draw() as u8)).collect();
@@ -319,7 +319,7 @@ fn a_push_writes_once_at_most_and_a_failed_force_is_not_tried_again() {
 
 #[test]
 #[should_panic(expected = "versions come in their order")]
-fn versions_out_of_order_are_a_bug() {
+fn out_of_order_versions_panic() {
     let mut writer = TableWriter::create(&disk(), &owner(), ID, SMALL, row).unwrap();
     for timestamp in [5, 6] {
         writer.push(VersionRef { key: b"", timestamp: Timestamp(timestamp), lsn: Lsn::ZERO, value: None }).unwrap();
@@ -327,7 +327,7 @@ fn versions_out_of_order_are_a_bug() {
 }
 
 #[test]
-fn a_read_from_the_cache_alone_touches_no_file() {
+fn cache_only_read_does_no_io() {
     let model = random_model(&mut SplitMix64::new(1), 300);
     let (disk, table) = table(SMALL, &model);
     let cache = BlockCache::new(1 << 30);
@@ -343,7 +343,7 @@ fn a_read_from_the_cache_alone_touches_no_file() {
 }
 
 #[test]
-fn threads_may_share_a_table() {
+fn table_is_send_and_sync() {
     fn shared<T: Send + Sync>() {}
     fn sent<T: Send>() {}
     shared::<Table>();
@@ -351,7 +351,7 @@ fn threads_may_share_a_table() {
 }
 
 #[test]
-fn only_named_tables_stay_and_a_number_is_used_once() {
+fn removes_unnamed_tables_and_keeps_numbers_unique() {
     let disk = disk();
     let named = BTreeSet::from([ID, TableId { number: 8, ..ID }]);
     for number in 7..10 {

@@ -62,7 +62,7 @@ mod tests {
     const NUMBERS: [u64; 9] = [0, 1, 127, 128, 300, u64::MAX / 2, u64::MAX / 2 + 1, u64::MAX - 1, u64::MAX];
 
     #[test]
-    fn numbers_and_differences_come_back() {
+    fn varint_and_delta_round_trip() {
         for from in NUMBERS {
             for to in NUMBERS {
                 let mut bytes = Vec::new();
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_64_bits_are_no_number() {
+    fn rejects_varint_above_64_bits() {
         assert_eq!(take(&[0xff; 20], &mut 0), None);
         assert_eq!(take(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2], &mut 0), None);
     }

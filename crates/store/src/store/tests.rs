@@ -242,7 +242,7 @@ fn campaign(seed: u64, lives: usize) -> u64 {
 }
 
 #[test]
-fn what_was_forced_is_found_again_and_nothing_is_invented() {
+fn forced_records_survive_random_crashes() {
     let seeds = std::env::var("STORE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
     for seed in 0..seeds {
         assert!(campaign(seed, 40) > 100, "work was done");
@@ -250,7 +250,7 @@ fn what_was_forced_is_found_again_and_nothing_is_invented() {
 }
 
 #[test]
-fn formatting_may_be_cut_short_anywhere_and_done_again() {
+fn interrupted_format_can_be_retried() {
     let format = |disk: &MemoryDisk| crate::format(disk, &identity(), &CONFIG);
     crash_everywhere(MemoryDisk::new, format, |disk| {
         format(disk).unwrap();
@@ -261,7 +261,7 @@ fn formatting_may_be_cut_short_anywhere_and_done_again() {
 }
 
 #[test]
-fn formatting_destroys_nothing() {
+fn format_preserves_existing_data() {
     let disk = formatted();
     drop(open(disk.clone(), CONFIG).unwrap());
     crate::format(&disk, &identity(), &CONFIG).unwrap();
@@ -276,7 +276,7 @@ fn formatting_destroys_nothing() {
 }
 
 #[test]
-fn a_damaged_checkpoint_puts_its_cohort_in_doubt() {
+fn damaged_checkpoint_makes_cohort_doubtful() {
     let disk = formatted();
     let mut store = open(disk.clone(), CONFIG).unwrap().0;
     let meta = CheckpointMeta { cohort: CohortId(1), lsn: Lsn::new(1, 1), timestamp: Timestamp(1) };
@@ -297,7 +297,7 @@ fn a_damaged_checkpoint_puts_its_cohort_in_doubt() {
 /// The mark of a clean stop of main-memory logs is valid for one start: once that has completed, before anything is
 /// acknowledged, no power loss restores it.
 #[test]
-fn the_mark_of_a_clean_stop_is_taken_back_by_the_next_start() {
+fn clean_stop_mark_is_valid_once() {
     let whole = CohortManifest { whole: true, ..CohortManifest::default() };
     let marked = || {
         let disk = formatted();
@@ -321,7 +321,7 @@ fn the_mark_of_a_clean_stop_is_taken_back_by_the_next_start() {
 }
 
 #[test]
-fn the_only_node_of_a_cluster_keeps_a_damaged_checkpoint_and_does_not_start() {
+fn sole_node_aborts_on_damaged_checkpoint() {
     let alone = Identity { members: identity().members[1..2].to_vec(), ..identity() };
     let disk = MemoryDisk::new();
     crate::format(&disk, &alone, &CONFIG).unwrap();
@@ -342,7 +342,7 @@ fn the_only_node_of_a_cluster_keeps_a_damaged_checkpoint_and_does_not_start() {
 
 /// The whole content of a segment, or its end, is missing: truncated by an operator, or lost by the file system.
 #[test]
-fn a_log_that_ends_before_it_did_is_damaged() {
+fn truncated_log_is_damaged() {
     for kept in [0, 4_096, 10_000] {
         let disk = formatted();
         let mut store = open(disk.clone(), CONFIG).unwrap().0;
@@ -363,7 +363,7 @@ fn a_log_that_ends_before_it_did_is_damaged() {
 }
 
 #[test]
-fn a_log_of_zeros_is_damaged_if_the_manifest_knew_more() {
+fn zeroed_log_is_damaged() {
     let disk = formatted();
     let mut store = open(disk.clone(), CONFIG).unwrap().0;
     for number in 1..=3 {
@@ -380,7 +380,7 @@ fn a_log_of_zeros_is_damaged_if_the_manifest_knew_more() {
 }
 
 #[test]
-fn dead_entries_keep_no_segment() {
+fn dead_entries_release_segments() {
     let disk = formatted();
     let mut store = open(disk, CONFIG).unwrap().0;
     let kills = |from| Record { cohort: CohortId(1), body: LogRecord::Truncation { from: Sequence(from) } };
@@ -404,7 +404,7 @@ fn dead_entries_keep_no_segment() {
 }
 
 #[test]
-fn a_full_disk_stops_the_preparing_and_not_the_log() {
+fn full_disk_stops_preallocation_only() {
     let disk = formatted();
     let mut store = open(disk.clone(), CONFIG).unwrap().0;
     disk.set_capacity(Some(disk.bytes_used()));
@@ -426,7 +426,7 @@ fn a_full_disk_stops_the_preparing_and_not_the_log() {
 }
 
 #[test]
-fn a_start_from_one_copy_of_the_manifest_survives_a_crash_anywhere() {
+fn one_copy_manifest_start_is_crash_safe() {
     // More than one sector, and doubt about every cohort to write, so that the write can be torn.
     let cohorts: Cohorts = (1..=100).map(|id| (CohortId(id), CohortManifest::default())).collect();
     let one_copy = || {
@@ -471,7 +471,7 @@ impl File for Shared {
 }
 
 #[test]
-fn what_does_io_may_run_on_another_thread() {
+fn io_jobs_are_send() {
     fn assert_send<T: Send>() {}
     assert_send::<Batch>();
     assert_send::<ReadPlan>();
@@ -484,7 +484,7 @@ mod canary;
 
 /// A node that starts on a full disk serves its existing data; missing segments are prepared once there is space.
 #[test]
-fn a_full_disk_keeps_nobody_from_starting() {
+fn node_starts_on_full_disk() {
     let disk = formatted();
     drop(open(disk.clone(), CONFIG).unwrap());
     let wants_more = Config { segments_ahead: CONFIG.segments_ahead + 2, ..CONFIG };
@@ -500,7 +500,7 @@ fn a_full_disk_keeps_nobody_from_starting() {
 
 /// Records and checkpoints of a removed cohort are not kept.
 #[test]
-fn what_is_gone_keeps_no_segment_and_no_checkpoint() {
+fn removed_cohort_releases_space() {
     let disk = formatted();
     let mut store = open(disk.clone(), CONFIG).unwrap().0;
     let meta = CheckpointMeta { cohort: CohortId(2), lsn: Lsn::new(1, 1), timestamp: Timestamp(1) };

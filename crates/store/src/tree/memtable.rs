@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_found_wherever_it_lies_among_the_heads() {
+    fn memtable_lookup_by_head() {
         let key = |position: u64| cell::encode(&position.to_be_bytes(), b"c");
         let memtable = Memtable::new();
         let at = Timestamp(9);

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_lasts_as_long_as_any_tree_presses() {
+    fn pressure_lasts_until_last_holder() {
         let pressure = Arc::new(Pressure::default());
         let (one, two) = (pressure.begin(), pressure.begin());
         drop(one);

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_any_tree_goes_first() {
+    fn evicts_oldest_across_trees() {
         let recent = Recent::new(10_000);
         let one = recent.keep(&[memtable(3_000)], &RecentOfTree::default());
         let other = recent.keep(&[memtable(4_000)], &RecentOfTree::default());
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_behind_one_that_is_gone_is_not_asked() {
+    fn older_than_evicted_is_not_read() {
         let recent = Recent::new(10_000);
         let (older, newer) = (memtable(1_000), memtable(6_000));
         let one = recent.keep(&[Arc::clone(&older)], &RecentOfTree::default());

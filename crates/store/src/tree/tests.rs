@@ -44,14 +44,14 @@ fn campaign(seed: u64, steps: u64) {
 }
 
 #[test]
-fn a_tree_is_what_a_sorted_map_is() {
+fn tree_matches_sorted_map_model() {
     for seed in 0..60 {
         campaign(seed, 1_500);
     }
 }
 
 #[test]
-fn what_is_written_fills_level_after_level_and_what_is_dead_goes() {
+fn levels_fill_and_dead_entries_are_dropped() {
     let mut world = World::new(1);
     let mut random = SplitMix64::new(1);
     for _ in 0..6_000 {
@@ -72,7 +72,7 @@ fn what_is_written_fills_level_after_level_and_what_is_dead_goes() {
 }
 
 #[test]
-fn bytes_are_counted_by_where_tables_end() {
+fn byte_estimate_by_table_ends() {
     let world = World::with_rows(400);
     let tree = &world.tree.tree;
     let all: u64 = tree.level_sizes().iter().map(|(_, bytes)| bytes).sum();
@@ -85,7 +85,7 @@ fn bytes_are_counted_by_where_tables_end() {
 }
 
 #[test]
-fn a_table_without_overlap_moves_as_it_is() {
+fn trivial_move_without_overlap() {
     let world = World::with_rows(400);
     world.check_whole();
     let written: u64 = world.tree.tree.level_sizes().iter().map(|(_, bytes)| bytes).sum();
@@ -94,7 +94,7 @@ fn a_table_without_overlap_moves_as_it_is() {
 }
 
 #[test]
-fn the_newest_tables_become_one_until_they_are_as_much_as_what_is_below() {
+fn newest_tables_merge_up_to_size_below() {
     let mut world = World::new(1);
     let put = |world: &mut World, rows: std::ops::Range<u64>| {
         for number in rows {
@@ -127,7 +127,7 @@ fn the_newest_tables_become_one_until_they_are_as_much_as_what_is_below() {
 }
 
 #[test]
-fn files_are_removed_when_no_manifest_names_them_and_no_view_reads_them() {
+fn unreferenced_files_are_removed() {
     let mut world = World::new(1);
     let mut random = SplitMix64::new(3);
     for _ in 0..300 {
@@ -154,7 +154,7 @@ fn files_are_removed_when_no_manifest_names_them_and_no_view_reads_them() {
 }
 
 #[test]
-fn a_full_disk_costs_nothing_but_time() {
+fn full_disk_only_delays_flush() {
     let mut world = World::new(1);
     let mut random = SplitMix64::new(4);
     for _ in 0..200 {
@@ -180,7 +180,7 @@ fn a_full_disk_costs_nothing_but_time() {
 }
 
 #[test]
-fn a_read_that_must_not_wait_says_so() {
+fn cache_only_read_reports_miss() {
     let mut world = World::new(1);
     let mut random = SplitMix64::new(5);
     for _ in 0..300 {
@@ -202,7 +202,7 @@ fn a_read_that_must_not_wait_says_so() {
 }
 
 #[test]
-fn a_tree_of_many_tables_needs_few_open_files() {
+fn many_tables_need_few_open_files() {
     let mut world = World::new(1);
     let mut random = SplitMix64::new(8);
     for _ in 0..800 {
@@ -218,7 +218,7 @@ fn a_tree_of_many_tables_needs_few_open_files() {
 }
 
 #[test]
-fn what_is_put_again_changes_nothing() {
+fn replayed_puts_are_idempotent() {
     let mut world = World::new(1);
     let mut random = SplitMix64::new(10);
     for _ in 0..200 {
@@ -232,7 +232,7 @@ fn what_is_put_again_changes_nothing() {
 }
 
 #[test]
-fn names_that_are_no_tree_are_refused() {
+fn rejects_invalid_table_refs() {
     let mut world = World::new(1);
     for _ in 0..2 {
         world.write(Write { puts: vec![(b"row".to_vec(), b"c".to_vec(), Some(vec![1]))], deleted_row: None });
@@ -253,7 +253,7 @@ fn names_that_are_no_tree_are_refused() {
 }
 
 #[test]
-fn a_tree_takes_the_tables_of_another_replica_in_the_place_of_its_own() {
+fn tree_installs_tables_of_other_replica() {
     let (mut ours, mut theirs, mut random) = (World::new(1), World::new(1), SplitMix64::new(6));
     for world in [&mut ours, &mut theirs] {
         for _ in 0..400 {
@@ -287,7 +287,7 @@ fn a_tree_takes_the_tables_of_another_replica_in_the_place_of_its_own() {
 }
 
 #[test]
-fn state_is_shared_and_work_is_sent() {
+fn view_is_sync_and_jobs_are_send() {
     fn shared<T: Send + Sync>() {}
     fn sent<T: Send>() {}
     shared::<View>();

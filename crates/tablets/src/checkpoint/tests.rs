@@ -45,7 +45,7 @@ fn is_send<T: Send + Clone + fmt::Debug>(_: &T) {}
 
 /// A state restored from chunks is equal, and its next checkpoint is identical.
 #[test]
-fn states_come_back_from_their_chunks() {
+fn checkpoint_round_trip() {
     for state in [fresh(COHORT), tablet_of_all(COHORT), small_tablet()] {
         let snapshot = state.snapshot();
         is_send(&snapshot);
@@ -63,7 +63,7 @@ fn states_come_back_from_their_chunks() {
 
 /// A chunk that is missing, duplicated, truncated or altered is detected.
 #[test]
-fn damage_is_noticed() {
+fn rejects_damaged_chunks() {
     for state in [small_tablet()] {
         let whole = chunks(&state);
         let refused = |pieces: &[Bytes]| assert!(load(&state, COHORT, pieces).is_err());
@@ -92,7 +92,7 @@ fn damage_is_noticed() {
 /// Arbitrary bytes under a valid checksum are rejected, or yield a state that keeps its invariants and applies further
 /// entries.
 #[test]
-fn forged_chunks_do_no_harm() {
+fn fuzz_chunks_under_valid_checksum() {
     let mut random = SplitMix64::new(5);
     let mut loaded = 0;
     for state in [small_tablet()] {
@@ -169,7 +169,7 @@ fn chunks_are_bounded() {
 /// Chunks are created on demand, and a copy of a partly read iterator continues with the same chunks. A loader that
 /// rejected a chunk accepts no other.
 #[test]
-fn chunks_can_be_left_and_gone_on_with() {
+fn chunk_iteration_can_resume() {
     let mut state = busy_tablet();
     let whole = chunks(&state);
     let mut left = Chunks::of(state.snapshot());

@@ -32,7 +32,7 @@ fn commands() -> Vec<Command> {
 
 /// Every command survives a round trip, and every truncation of it is rejected.
 #[test]
-fn commands_are_read_back_and_truncated_ones_refused() {
+fn command_codec_rejects_truncation() {
     for command in commands() {
         let payload = command.encode();
         assert_eq!(Command::decode(payload.clone()), Ok(command));
@@ -45,7 +45,7 @@ fn commands_are_read_back_and_truncated_ones_refused() {
 /// Random bytes, and valid ones with one byte changed, decode or are rejected. Bytes that decode are encoded
 /// identically.
 #[test]
-fn decoders_survive_any_bytes() {
+fn fuzz_command_decoders() {
     let mut random = SplitMix64::new(1);
     let valid: Vec<Bytes> = commands().iter().map(Command::encode).collect();
     for round in 0..200_000_usize {
@@ -66,7 +66,7 @@ fn decoders_survive_any_bytes() {
 
 /// The largest valid write fits into an entry.
 #[test]
-fn the_largest_write_fits_into_an_entry() {
+fn largest_write_fits_into_entry() {
     let key = Bytes::from(vec![b'k'; KEY_BYTES_MAX]);
     let mut left = WRITE_BYTES_MAX - key.len();
     let mut mutations = Vec::new();
@@ -91,7 +91,7 @@ fn the_largest_write_fits_into_an_entry() {
 
 /// Decoded values share the payload's buffer.
 #[test]
-fn values_are_slices_of_the_payload() {
+fn decoded_values_share_payload() {
     let columns = vec![(bytes("c"), Some(bytes("value")))];
     let payload = Command::Write { stamp: None, key: bytes("k"), columns }.encode();
     let Ok(Command::Write { columns, .. }) = Command::decode(payload.clone()) else { panic!("it was written so") };

@@ -58,7 +58,7 @@ fn written(version: i64) -> Outcome {
 /// A version is its entry's timestamp. A write is atomic, the first unmet condition is reported, and an absent or
 /// deleted column has version 0.
 #[test]
-fn conditions_are_all_checked_before_anything_is_written() {
+fn conditions_are_checked_before_write() {
     let (mut state, mut log) = fresh();
     assert_eq!(log.write(&mut state, &write("k", [put("a", "1"), if_version(put("b", "1"), 0)])), written(10));
     let refused = write("k", [put("c", "2"), if_version(delete("a"), 10), if_version(put("b", "2"), 9)]);
@@ -75,7 +75,7 @@ fn conditions_are_all_checked_before_anything_is_written() {
 
 /// If a column is named twice, which the endpoint rejects, the last mutation takes effect on all replicas.
 #[test]
-fn the_last_mutation_of_a_column_counts() {
+fn last_mutation_of_column_wins() {
     let (mut state, mut log) = fresh();
     log.write(&mut state, &write("k", [put("a", "1"), put("a", "2"), put("b", "1"), delete("b")])).unwrap();
     state.invariants();
@@ -84,7 +84,7 @@ fn the_last_mutation_of_a_column_counts() {
 
 /// A read as of a moment sees the state at that moment, down to the watermark.
 #[test]
-fn reads_at_a_moment() {
+fn reads_as_of_timestamp() {
     let (mut state, mut log) = fresh();
     for value in ["1", "2", "3"] {
         log.write(&mut state, &write("k", [put("a", value)])).unwrap();
@@ -117,7 +117,7 @@ fn reads_at_a_moment() {
 
 /// Compactions free the space of deleted rows and old versions, without a visible effect.
 #[test]
-fn compactions_let_everything_dead_go() {
+fn compaction_drops_dead_data() {
     let (mut state, mut log) = fresh();
     let disk = testing::disk();
     for round in 0..3 {
@@ -142,7 +142,7 @@ fn compactions_let_everything_dead_go() {
 
 /// A retry returns the first outcome, including a refusal, and is not executed again.
 #[test]
-fn a_write_of_a_session_is_executed_once() {
+fn session_write_is_exactly_once() {
     let (mut state, mut log) = fresh();
     let session = open(&mut state, &mut log);
     let first = stamped(write("k", [put("a", "1")]), session, 1, 1);
@@ -159,7 +159,7 @@ fn a_write_of_a_session_is_executed_once() {
 
 /// A number below the floor has an unknown outcome, and one above the window is not executed. Neither changes the rows.
 #[test]
-fn the_window_of_a_session() {
+fn session_window() {
     let (mut state, mut log) = fresh();
     let session = open(&mut state, &mut log);
     let numbered = |number: u64, first| stamped(write("k", [put("a", &number.to_string())]), session, number, first);
@@ -178,7 +178,7 @@ fn the_window_of_a_session() {
 
 /// The write of an unknown or expired session is not executed. A session that was used in the meantime does not expire.
 #[test]
-fn sessions_expire_unless_used_since() {
+fn unused_sessions_expire() {
     let (mut state, mut log) = fresh();
     let session = open(&mut state, &mut log);
     let numbered = |number| stamped(write("k", [put("a", "1")]), session, number, number);
@@ -201,7 +201,7 @@ fn sessions_expire_unless_used_since() {
 /// After a loss the log reuses sequence numbers. A session that is opened then never gets the id of a lost one, also
 /// after a restart from a checkpoint.
 #[test]
-fn no_session_after_a_loss_has_the_name_of_one_that_was_lost() {
+fn session_ids_are_unique_after_data_loss() {
     let (mut state, mut log) = fresh();
     let (mut left, mut after) = (testing::copy(&state), log.clone());
     let lost: Vec<SessionId> = (0..5).map(|_| open(&mut state, &mut log)).collect();
@@ -232,7 +232,7 @@ fn sessions_are_bounded() {
 /// Only the direct successor is applied, with a later timestamp and a valid command. Any other entry is fatal and has
 /// no effect.
 #[test]
-fn only_the_next_entry_is_applied() {
+fn applies_only_next_entry() {
     let (mut state, mut log) = fresh();
     log.write(&mut state, &write("k", [put("a", "1")])).unwrap();
     let hash = state.logical_hash();
@@ -261,7 +261,7 @@ fn only_the_next_entry_is_applied() {
 
 /// A small value does not keep its entry's buffer in memory; a large one is not copied.
 #[test]
-fn small_values_do_not_pin_their_entry() {
+fn small_values_do_not_pin_entry_buffer() {
     let (mut state, mut log) = fresh();
     let large = "x".repeat(1_000_000);
     let command = Command::unconditional(write("k", [put("large", &large), put("small", "1")]));
@@ -277,7 +277,7 @@ fn small_values_do_not_pin_their_entry() {
 /// Each planted bug has its documented effect.
 #[cfg(feature = "canary")]
 #[test]
-fn planted_bugs_bite() {
+fn planted_bugs_change_outcomes() {
     use base::canary::{Bug, plant};
     let (mut state, mut log) = fresh();
     let session = open(&mut state, &mut log);

@@ -36,7 +36,7 @@ fn newest(catalog: &Catalog) -> Projection {
 
 /// The rejection names the missing units, so that the proposer can leave them out.
 #[test]
-fn a_projection_with_units_that_are_gone_is_refused_by_their_names() {
+fn rejected_projection_names_missing_units() {
     let (mut catalog, mut log) = with_log();
     name_on(&mut catalog, &mut log, &[1, 2, 3]);
     let on_two = spares(&catalog)[1];
@@ -67,7 +67,7 @@ fn a_projection_with_units_that_are_gone_is_refused_by_their_names() {
 
 /// A new spare replaces the last one on the same disk, which may be unusable.
 #[test]
-fn a_disk_has_one_spare_of_a_log() {
+fn one_spare_per_disk_and_log() {
     let (mut catalog, mut log) = with_log();
     name_on(&mut catalog, &mut log, &[1, 3]);
     let first = spares(&catalog);
@@ -81,7 +81,7 @@ fn a_disk_has_one_spare_of_a_log() {
 
 /// Units in the projection are kept even if a request names them.
 #[test]
-fn spares_are_forgotten_and_no_others() {
+fn forget_removes_only_spares() {
     let (mut catalog, mut log) = with_log();
     name_on(&mut catalog, &mut log, &[1, 3]);
     let (of, stand) = (catalog.log("l").expect("it was created").id, newest(&catalog).units());

@@ -26,7 +26,7 @@ fn refused(applied: (Option<Outcome>, Option<Change>), says: &str) {
 }
 
 #[test]
-fn a_node_joins_once_and_no_number_is_used_twice() {
+fn join_is_idempotent_and_ids_are_not_reused() {
     let (mut catalog, mut log) = with_nodes(3);
     let (outcome, change) = apply(&mut catalog, &mut log, &add(node(5, 50)));
     assert_eq!((outcome, change), (Some(Ok(catalog.list_nodes())), Some(Change::NodesChanged)));
@@ -46,7 +46,7 @@ fn a_node_joins_once_and_no_number_is_used_twice() {
 
 /// The replicas of a leaving node move to the nodes with the fewest ranges. It has left once nothing is placed on it.
 #[test]
-fn a_node_leaves_when_nothing_counts_on_it() {
+fn node_leaves_once_unreferenced() {
     let (mut catalog, mut log) = with_nodes(5);
     // The placement is 1-2-3, 2-3-4, 3-4-5, 4-5-1.
     apply(&mut catalog, &mut log, &split("t", &["c", "m", "x"], 3));
@@ -88,7 +88,7 @@ fn a_node_leaves_when_nothing_counts_on_it() {
 
 /// A range that is being split is moved when `MoveOff` is proposed again.
 #[test]
-fn what_is_being_split_goes_later() {
+fn splitting_range_moves_later() {
     let (mut catalog, mut log) = with_nodes(4);
     apply(&mut catalog, &mut log, &create("t"));
     apply(&mut catalog, &mut log, &CatalogCommand::BeginSplit { name: "t".into(), key: "m".into() });
@@ -103,7 +103,7 @@ fn what_is_being_split_goes_later() {
 
 /// Suspected nodes are chosen last.
 #[test]
-fn ranges_go_to_nodes_that_live() {
+fn moves_prefer_live_nodes() {
     let (mut catalog, mut log) = with_nodes(5);
     apply(&mut catalog, &mut log, &create("t"));
     apply(&mut catalog, &mut log, &leave(1));
@@ -115,7 +115,7 @@ fn ranges_go_to_nodes_that_live() {
 }
 
 #[test]
-fn as_many_stay_as_a_range_has_replicas() {
+fn leave_refused_below_replica_count() {
     let (mut catalog, mut log) = with_nodes(6);
     apply(&mut catalog, &mut log, &leave(6));
     apply(&mut catalog, &mut log, &split("t", &[], 5));

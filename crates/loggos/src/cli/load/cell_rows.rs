@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_of_one_key_are_one_row() {
+    fn groups_cells_by_key() {
         let file = br#"{"table":"t","key":"a","column":"c","value":"1","version":7}
 {"table":"t","key":"a","column":"d","value_base64":"/wA=","version":8}
 
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cell_is_bad() {
+    fn rejects_invalid_cells() {
         let file = b"{\"key\":\"a\",\"column\":\"c\"}\n[]\n{\"key\":\"a\",\"column\":\"c\",\"value\":\"v\",\"value_base64\":\"\"}\n{\"key\":\"a\",\"column\":\"c\",\"value_base64\":\"?\"}\n";
         assert!(rows(file).iter().all(|(_, row)| row.is_err()));
         assert_eq!(rows(file).len(), 4);

@@ -195,25 +195,25 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_the_files_whatever_quoted_cells_hold() {
+    fn quoted_newlines_keep_line_numbers() {
         let file = b"k,v\na,\"one\ntwo\n\"\nb,x,y\n\nc,\"\"\"\n\"\n,x\n";
         assert_eq!(lines(file), [(2, true), (5, false), (7, true), (9, false)]);
     }
 
     #[test]
-    fn lines_are_counted_with_either_line_end() {
+    fn counts_lf_and_crlf_lines() {
         let file = b"k,v\r\na,1\r\n\r\nb\r\nc,3\r\n";
         assert_eq!(lines(file), [(2, true), (4, false), (5, true)]);
     }
 
     #[test]
-    fn the_last_line_needs_no_end() {
+    fn final_newline_is_optional() {
         assert_eq!(lines(b"k,v\na,1"), [(2, true)]);
         assert_eq!(lines(b"k,v"), []);
     }
 
     #[test]
-    fn a_quote_that_is_never_closed_is_a_bad_row() {
+    fn unterminated_quote_is_bad_row() {
         assert_eq!(lines(b"k,v\na,1\nb,\"x"), [(2, true), (3, false)]);
         assert_eq!(lines(b"k,v\na,1\nb,\"x\n\n"), [(2, true), (3, false)]);
         assert_eq!(lines(b"k,v\na,1\nb,\"x\ny\"\n"), [(2, true), (3, true)]);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_row_is_kept_as_it_is() {
+    fn bad_row_keeps_raw_text() {
         let items = rows(b"k,v\n\n \"b\" ,x,\"y\nz\"\nc,3\n");
         assert_eq!(items[0].text, b" \"b\" ,x,\"y\nz\"\n");
         assert_eq!(items[0].row, Err("the row has 3 cells, the header 2".into()));
@@ -230,19 +230,19 @@ mod tests {
     }
 
     #[test]
-    fn empty_cells_are_absent_columns_and_bytes_stay_bytes() {
+    fn empty_csv_cells_are_absent_columns() {
         let items = rows(b"k,v,w\na,,\xff\n");
         let columns = vec![("k".into(), "a".into()), ("w".into(), Bytes::from_static(b"\xff"))];
         assert_eq!(items[0].row, Ok(Row { key: "a".into(), columns }));
     }
 
     #[test]
-    fn a_byte_order_mark_is_not_part_of_the_first_name() {
+    fn strips_byte_order_mark() {
         assert_eq!(lines(b"\xef\xbb\xbfk,v\na,1\n"), [(2, true)]);
     }
 
     #[test]
-    fn a_header_without_the_key_or_with_a_name_twice_is_refused() {
+    fn rejects_invalid_header() {
         for (file, reason) in [
             (&b""[..], "line 1: the file has no header"),
             (b"a,b\n", "line 1: the header has no column \"k\""),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_quote_does_not_fill_the_memory() {
+    fn unterminated_quote_bounds_memory() {
         let endless = io::Read::chain(&b"k,v\na,1\nb,\""[..], io::repeat(b'x'));
         let mut rows = CsvRows::new(io::BufReader::new(endless), "k").expect("a good header");
         assert!(rows.next().expect("a row").is_ok());

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn values_become_bytes() {
+    fn json_values_become_bytes() {
         let file = br#"{"k": "a", "n": 1.50, "big": 123456789012345678901, "t": true, "none": null,
 "#;
         assert!(rows(file)[0].row.is_err(), "an object ends on its line");
@@ -175,18 +175,18 @@ mod tests {
     }
 
     #[test]
-    fn nested_values_are_compact_and_otherwise_untouched() {
+    fn nested_json_is_compacted() {
         let file = br#"{"k":"a","v":{ "z" : [ 1.0 , "x \" y\\" ] , "a" : { } }}"#;
         assert_eq!(columns(file)[1], ("v".into(), br#"{"z":[1.0,"x \" y\\"],"a":{}}"#[..].into()));
     }
 
     #[test]
-    fn numbers_may_be_keys() {
+    fn accepts_numeric_keys() {
         assert_eq!(rows(br#"{"k":7}"#)[0].row.as_ref().expect("a good row").key, "7");
     }
 
     #[test]
-    fn bad_lines_are_named_and_blank_ones_passed_over() {
+    fn numbers_bad_lines_and_skips_blank() {
         let file = b"\xef\xbb\xbf{\"k\":\"a\"}\n\n{\"k\":\r\n[1]\n{\"k\":\"\xff\"}\n{\"k\":null}\n{\"k\":\"b\"}";
         let lines: Vec<_> = rows(file).iter().map(|item| (item.line, item.row.is_ok())).collect();
         assert_eq!(lines, [(1, true), (3, false), (4, false), (5, false), (6, false), (7, true)]);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_told_in_one_form() {
+    fn json_error_format() {
         let reason = |file: &'static [u8]| rows(file).remove(0).row.expect_err("a bad row");
         assert_eq!(reason(b"{\"k\":"), "not JSON: EOF while parsing a value at column 5");
         assert_eq!(reason(b"{\"k\":\n"), reason(b"{\"k\":"), "the end of the line is no line of its own");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_line_does_not_fill_the_memory() {
+    fn endless_json_line_bounds_memory() {
         let endless = io::BufReader::new(io::repeat(b'x'));
         let mut rows = JsonRows::new(endless, "k");
         assert!(rows.next().expect("an error").is_err());

@@ -80,14 +80,14 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_kept_as_a_column() {
+    fn key_is_also_column() {
         let row = row(&[("a", b"1".to_vec()), ("k", b"JFK".to_vec())]).expect("a good row");
         assert_eq!(row.key, "JFK");
         assert_eq!(row.columns.len(), 2);
     }
 
     #[test]
-    fn rows_without_a_key_or_past_a_limit_are_bad() {
+    fn rejects_missing_key_or_oversized_row() {
         assert!(row(&[("a", b"1".to_vec())]).expect_err("no key").contains("\"k\""));
         assert!(row(&[("k", vec![])]).is_err());
         assert!(row(&[("k", vec![b'x'; KEY_BYTES_MAX + 1])]).is_err());

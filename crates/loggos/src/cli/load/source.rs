@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_format_shows_in_the_name_or_at_the_beginning() {
+    fn detects_format_by_extension_or_content() {
         assert_eq!(by_name(Path::new("a/airports.csv")), Some(Format::Csv));
         assert_eq!(by_name(Path::new("x.jsonl")), Some(Format::Jsonl));
         assert_eq!(by_name(Path::new("airports")), None);

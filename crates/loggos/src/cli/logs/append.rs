@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_taken_as_they_are() {
+    fn lines_are_taken_verbatim() {
         let mut input = &b"one\n\n \xff\r\nlast"[..];
         let mut next = || line(&mut input).expect("memory can be read").map(|line| line.to_vec());
         assert_eq!(next(), Some(b"one".to_vec()));
@@ -208,13 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_is_not_read_for_ever() {
+    fn endless_record_line_is_rejected() {
         let mut input = BufReader::new(io::repeat(b'x'));
         assert!(matches!(line(&mut input), Err(LineFault::Endless)));
     }
 
     #[test]
-    fn a_line_is_as_long_as_the_largest_record_at_most() {
+    fn line_length_limit() {
         let line_of = |bytes: usize, end: &str| {
             let text = "x".repeat(bytes) + end;
             line(&mut text.as_bytes()).map(|line| line.map_or(0, |line| line.len()))

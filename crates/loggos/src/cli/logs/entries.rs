@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_one_object_and_a_record_is_one_line() {
+    fn entry_output_formats() {
         let records = Content::Records(vec!["a".into(), "b\tc".into()]);
         check(records, r#"{"log":"l","position":7,"records":["a","b\tc"]}"#, &["a", "b\\tc"]);
         let bytes = Content::Records(vec!["a".into(), vec![0xff].into()]);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_say_what_they_are() {
+    fn hole_output_formats() {
         check(Content::Junk, r#"{"log":"l","position":7,"hole":"junk"}"#, &["(hole)"]);
         let part = Content::Snapshot(vec!["a".into(), "bc".into()]);
         check(part, r#"{"log":"l","position":7,"snapshot_bytes":3}"#, &["(part of a snapshot, 3 bytes)"]);

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_do_not_answer_are_named_with_what_the_log_has_there() {
+    fn reports_silent_nodes_and_their_log_roles() {
         let unit = |unit, node| LogUnit { unit, node };
         let extent = |from, units| LogExtent { from, width: 1, chains: vec![LogChain { units }] };
         let extents = vec![extent(0, vec![unit(5, 1), unit(6, 2)]), extent(9, vec![unit(7, 2), unit(8, 3)])];

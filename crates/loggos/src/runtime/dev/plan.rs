@@ -240,7 +240,7 @@ mod tests {
     use tempfile::TempDir;
 
     #[test]
-    fn a_cluster_is_formed_once_and_found_again() {
+    fn formation_is_idempotent() {
         let scratch = TempDir::new().unwrap();
         let plan = Plan::form(scratch.path(), None).unwrap();
         assert_eq!(plan.nodes().collect::<Vec<_>>(), [1, 2, 3]);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_formation_cut_short_goes_on_with_the_same_numbers() {
+    fn interrupted_formation_keeps_its_ids() {
         let scratch = TempDir::new().unwrap();
         let made = Plan::make(scratch.path(), 1).unwrap();
         let formed = Plan::form(scratch.path(), None).unwrap();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_disk_is_refused_and_never_formatted_again() {
+    fn lost_node_directory_is_not_reformatted() {
         let scratch = TempDir::new().unwrap();
         Plan::form(scratch.path(), Some(1)).unwrap();
         fs::remove_dir_all(node_directory(scratch.path(), 1)).unwrap();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_that_was_lost_is_not_made_anew_over_nodes() {
+    fn lost_plan_is_not_recreated() {
         let scratch = TempDir::new().unwrap();
         Plan::form(scratch.path(), Some(1)).unwrap();
         fs::remove_file(scratch.path().join(FILE)).unwrap();

@@ -95,7 +95,7 @@ impl Bench {
 }
 
 #[test]
-fn what_was_forced_is_found_by_the_next_process() {
+fn forced_records_survive_restart() {
     let scratch = TempDir::new().unwrap();
     let files = OsFiles::new(scratch.path());
     store::format(&files, &identity(), &small()).unwrap();
@@ -130,7 +130,7 @@ fn what_was_forced_is_found_by_the_next_process() {
 }
 
 #[test]
-fn a_checkpoint_in_a_forced_manifest_lets_segments_go() {
+fn checkpoint_releases_log_segments() {
     let scratch = TempDir::new().unwrap();
     let files = OsFiles::new(scratch.path());
     store::format(&files, &identity(), &small()).unwrap();

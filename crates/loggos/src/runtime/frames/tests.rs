@@ -37,7 +37,7 @@ fn feed(bytes: &[u8], piece: usize, trusted: bool) -> Result<Vec<Bytes>, FrameEr
 }
 
 #[test]
-fn hello_and_refusal_survive_the_wire() {
+fn hello_and_refusal_round_trip() {
     let refusal = Refusal {
         kind: RefusalKind::NotMember,
         cluster: ClusterId(7),
@@ -56,7 +56,7 @@ fn hello_and_refusal_survive_the_wire() {
 }
 
 #[test]
-fn large_and_small_frames_keep_their_order() {
+fn frame_order_across_sizes() {
     let mut out = Writer::new();
     let lengths = [10, COPIED_FRAME_BYTES_MAX + 1, 20, 300_000, 0];
     for (fill, length) in lengths.into_iter().enumerate() {
@@ -73,7 +73,7 @@ fn large_and_small_frames_keep_their_order() {
 /// A response is charged for its size, so it must not retain more memory: 64 KiB rows once took two to three times
 /// that.
 #[test]
-fn a_long_frame_keeps_no_more_than_its_own_bytes() {
+fn large_frame_retains_no_extra_memory() {
     let mut out = Writer::new();
     let length = COPIED_FRAME_BYTES_MAX + 1;
     for _ in 0..20 {
@@ -90,14 +90,14 @@ fn a_long_frame_keeps_no_more_than_its_own_bytes() {
 }
 
 #[test]
-fn a_stranger_may_not_send_long_frames() {
+fn unverified_peer_frame_limit() {
     let header = [&u32::to_le_bytes(1 << 20)[..], &[0; 4]].concat();
     assert!(matches!(feed(&header, 8, false), Err(FrameError::TooLong { .. })));
     assert!(feed(&header, 8, true).is_ok(), "a member may");
 }
 
 #[test]
-fn a_flipped_bit_shows() {
+fn frame_checksum_detects_bit_flip() {
     let mut out = Writer::new();
     hello().encode(&mut out);
     for bit in HEADER_BYTES * 8..out.len() * 8 {
@@ -108,7 +108,7 @@ fn a_flipped_bit_shows() {
 }
 
 #[test]
-fn random_bytes_never_panic() {
+fn fuzz_frame_decoder() {
     let mut random = SplitMix64::new(1);
     for _ in 0..20_000 {
         let length = usize::try_from(random.below(200)).unwrap();

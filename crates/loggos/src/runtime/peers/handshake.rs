@@ -207,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn members_accept_each_other() {
+    fn handshake_between_members() {
         let hello = handshake(2, 20).hello(NodeId(1));
         assert_eq!(handshake(1, 10).judge(&hello), Ok(()));
     }
 
     #[test]
-    fn refusals_name_both_sides() {
+    fn refusal_names_both_identities() {
         let other = PROTOCOL_VERSION + 1;
         let refusal = refused(|hello| hello.version = other);
         assert_eq!(refusal.kind, RefusalKind::Version);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_joined_since_is_known_by_its_word_and_one_that_left_is_told_so() {
+    fn handshake_learns_joins_and_refuses_left_nodes() {
         let (mut own, mut later) = (handshake(1, 10), handshake(4, 40));
         assert_eq!(own.judge(&later.hello(NodeId(1))), Ok(()));
         assert_eq!(own.take_started(), [(member(4, 40), Boot(5))]);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blank_disk_under_a_known_name_is_refused_and_halts() {
+    fn replaced_disk_is_refused_and_halts() {
         let mut blank = handshake(2, 0xbad);
         let refusal = handshake(1, 10).judge(&blank.hello(NodeId(1))).unwrap_err();
         assert_eq!(refusal.kind, RefusalKind::NotMember);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_start_is_dropped_once_a_later_is_known() {
+    fn rejects_earlier_boot() {
         let mut own = handshake(1, 10);
         let mut hello = handshake(2, 20).hello(NodeId(1));
         own.judge(&hello).unwrap();

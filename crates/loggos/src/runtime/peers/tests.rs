@@ -77,7 +77,7 @@ fn message(request: u64) -> Message {
 }
 
 #[test]
-fn messages_arrive_in_order_once_both_know_each_other() {
+fn messages_arrive_in_order() {
     let (mut one, mut two) = pair(identity(2));
     // Not connected yet: dropped, as the protocol expects.
     one.peers.send(NodeId(2), &message(0));
@@ -113,7 +113,7 @@ fn chunk(length: usize) -> Message {
 
 /// A peer that reads too slowly is disconnected; its pending output is bounded meanwhile.
 #[test]
-fn what_a_turn_sends_is_bounded() {
+fn slow_peer_output_is_bounded() {
     let (mut one, mut two) = pair(identity(2));
     until("they connect", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
     for _ in 0..200 {
@@ -129,7 +129,7 @@ fn what_a_turn_sends_is_bounded() {
 /// Heavy reading through a node does not close its connection to the leader. Short answers, and answers to requests
 /// other than reads, are sent unchanged.
 #[test]
-fn long_answers_to_reads_past_what_may_wait_are_refused() {
+fn read_replies_refused_above_buffer_limit() {
     const ROWS: u64 = 3_000;
     let (mut one, mut two) = pair(identity(2));
     until("they connect", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
@@ -176,7 +176,7 @@ fn long_answers_to_reads_past_what_may_wait_are_refused() {
 }
 
 #[test]
-fn a_message_that_is_too_long_takes_no_other_with_it() {
+fn oversized_message_is_dropped_alone() {
     let (mut one, mut two) = pair(identity(2));
     until("they connect", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
     one.peers.send(NodeId(2), &message(1));
@@ -188,7 +188,7 @@ fn a_message_that_is_too_long_takes_no_other_with_it() {
 }
 
 #[test]
-fn a_blank_disk_is_told_so_by_a_member() {
+fn blank_node_gets_verdict_from_member() {
     let mut blank = identity(2);
     blank.member.incarnation = Incarnation(99);
     let (mut one, mut two) = pair(blank);
@@ -200,7 +200,7 @@ fn a_blank_disk_is_told_so_by_a_member() {
 }
 
 #[test]
-fn another_cluster_is_refused_without_harm() {
+fn refuses_peer_of_other_cluster() {
     let mut stranger = identity(2);
     stranger.cluster = ClusterId(8);
     let (mut one, mut two) = pair(stranger);
@@ -215,7 +215,7 @@ fn another_cluster_is_refused_without_harm() {
 }
 
 #[test]
-fn peer_that_has_moved_is_found() {
+fn redials_moved_peer() {
     let (mut one, mut two) = pair(identity(2));
     let address = two.peers.listener.local_addr().unwrap();
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -229,7 +229,7 @@ fn peer_that_has_moved_is_found() {
 }
 
 #[test]
-fn a_flood_of_strangers_is_bounded_and_keeps_no_member_out() {
+fn connection_flood_keeps_member_links() {
     let (mut one, mut two) = pair(identity(2));
     let address = one.peers.listener.local_addr().unwrap();
     let mut silent = Vec::new();

@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_and_numbers_are_as_java_prints_them() {
+    fn java_date_and_decimal_format() {
         assert_eq!(date(0), "Thu Jan 01 00:00:00 UTC 1970");
         assert_eq!(date(951_868_799), "Tue Feb 29 23:59:59 UTC 2000");
         assert_eq!(date(1_795_575_531), "Wed Nov 25 02:58:51 UTC 2026");

@@ -176,7 +176,7 @@ fn serve<T: LogTransport + 'static>(
     let limits =
         clients::ConnectionLimits { all: settings.connections_max, per_address: settings.connections_per_address };
     let clients = Clients::new(poll.registry().try_clone()?, listener, LISTENER, limits)?;
-    tracing::info!(address = %settings.address, znodes = server.state().tree().node_count(), "ZooKeeper clients are served");
+    tracing::info!(address = %settings.address, "ZooKeeper clients are served");
     listening();
     let mut service = Service {
         started: clock::monotonic(),

@@ -27,7 +27,7 @@ const SMALL_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// The results of the units exceed the output limit of a connection between nodes.
 #[test]
-fn bulk_reads_hold_up_nobody_and_end_no_connection_between_nodes() {
+fn bulk_reads_keep_peer_connections() {
     let cluster = Cluster::of(3);
     runtime().block_on(async {
         let log = cluster.client(2).with_deadline(PATIENCE).log("l");

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_log_may_do_is_found() {
+    fn checker_finds_log_violations() {
         let summary = good().check().expect("it is good");
         assert_eq!((summary.ended, summary.found, summary.junk), (2, 1, 1));
         is_found("lies at []", |history| {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_twice_is_found() {
+    fn checker_finds_duplicate_delivery() {
         let entry = |position, number| Entry { position, content: Content::Records(batch((1, number))) };
         let repeated = |position| Entry { position, content: Content::Repeated };
         let mut history = good();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn no_position_has_two_values() {
+    fn checker_rejects_conflicting_values() {
         let mut history = good();
         assert!(history.saw_at(1, Seen::Junk).is_ok());
         assert!(history.saw_at(1, Seen::Append((1, 1))).is_err());

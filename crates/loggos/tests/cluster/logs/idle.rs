@@ -77,7 +77,7 @@ pub(super) async fn append_and_read(log: sdk::Log, is_over: Arc<AtomicBool>) -> 
 }
 
 #[test]
-fn followers_that_take_nothing_hold_up_nobody_and_take_little_memory() {
+fn slow_subscribers_bound_memory() {
     let cluster = Cluster::of(3);
     let mib = asked("LOGGOS_LOGS_MIB").unwrap_or(USUAL_MIB);
     runtime().block_on(async {
@@ -155,7 +155,7 @@ enum How {
 }
 
 #[test]
-fn reads_whose_answers_nobody_takes_hold_up_nobody_and_take_little_memory() {
+fn slow_readers_bound_memory() {
     let cluster = Cluster::of(3);
     runtime().block_on(async {
         let large = cluster.client(1).with_deadline(Duration::from_secs(20)).log("l");
@@ -197,7 +197,7 @@ fn reads_whose_answers_nobody_takes_hold_up_nobody_and_take_little_memory() {
 
 /// Each has a few MiB of responses pending, together far more than the available memory. They are reset.
 #[test]
-fn strangers_that_would_take_anything_leave_room_for_who_takes() {
+fn buffer_pressure_resets_slow_consumers() {
     let cluster = Cluster::of(3);
     runtime().block_on(async {
         let log = cluster.client(1).with_deadline(Duration::from_secs(20)).log("l");
@@ -265,7 +265,7 @@ fn reads_of_nobody(cluster: &Cluster, how: How) -> TcpStream {
 }
 
 #[test]
-fn readers_that_wait_and_are_gone_take_nobodys_place() {
+fn canceled_waits_release_slots() {
     let cluster = Cluster::of(3);
     runtime().block_on(async {
         let other = cluster.client(1).with_deadline(Duration::from_secs(20)).log("other");
@@ -307,7 +307,7 @@ fn readers_that_wait_and_are_gone_take_nobodys_place() {
 /// Requests without immediate memory are queued: a client that reads all results receives them, however many it
 /// requests at once.
 #[test]
-fn a_stream_of_large_reads_is_answered_whole() {
+fn large_read_stream_completes() {
     let cluster = Cluster::of(3);
     runtime().block_on(async {
         let log = cluster.client(2).with_deadline(Duration::from_secs(20)).log("l");
@@ -340,7 +340,7 @@ async fn read_in_a_stream(cluster: &Cluster, count: u64, of: u64) {
 
 /// Bursts of canceled calls do not close their connection.
 #[test]
-fn calls_that_are_given_up_leave_their_connection() {
+fn canceled_calls_keep_connection() {
     let cluster = Cluster::of(1);
     runtime().block_on(async {
         cluster.client(1).log("l").create().await.expect("a log");
@@ -418,7 +418,7 @@ fn is_answered(stream: &mut TcpStream) -> usize {
 }
 
 #[test]
-fn calls_that_are_no_messages_are_answered_and_harm_nobody() {
+fn malformed_calls_are_rejected() {
     let cluster = Cluster::of(1);
     cluster.log(&["create", "l"]).ok();
     let nonsense = [0xff; 64];

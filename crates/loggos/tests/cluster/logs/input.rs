@@ -49,7 +49,7 @@ fn zeros(bytes: usize) -> Vec<Bytes> {
 }
 
 #[test]
-fn every_request_that_breaks_a_rule_is_refused_by_name_and_harms_nobody() {
+fn invalid_log_requests_are_rejected() {
     let cluster = Cluster::of(3);
     let pids = || cluster.nodes().map(|node| cluster.pid(node)).collect::<Vec<_>>();
     let before = pids();

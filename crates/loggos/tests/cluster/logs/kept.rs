@@ -25,7 +25,7 @@ async fn begun_with(log: &Log) -> Option<Snapshot> {
 
 /// While others append and nodes are killed.
 #[test]
-fn what_was_kept_is_begun_with_once_the_log_is_trimmed() {
+fn reader_starts_from_snapshot_after_trim() {
     let cluster = Cluster::of(3);
     let log_at = |node: u32| cluster.client(node).with_deadline(PATIENCE).log("l");
     runtime().block_on(async {

@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_secs(20);
 
 /// No append triggers the cleanup.
 #[test]
-fn tables_of_what_was_trimmed_go_soon() {
+fn trimmed_tables_are_deleted_soon() {
     let cluster = Cluster::of(3);
     let tables = || cluster.nodes().map(|node| bytes_in_tables(&cluster, node)).sum::<u64>();
     runtime().block_on(async {

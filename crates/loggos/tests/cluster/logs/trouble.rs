@@ -149,18 +149,18 @@ fn run(cluster: &Cluster, wanted: NewLog, usual: Duration) -> Summary {
 }
 
 #[test]
-fn a_log_on_three_nodes_holds_what_it_promises_while_they_are_killed_and_stopped() {
+fn log_on_three_nodes_under_faults() {
     let cluster = Cluster::of(3);
     let summary = run(&cluster, NewLog { stripes: 2, copies: 3 }, Duration::from_secs(9));
     assert!(summary.unknown > 0, "no append of unknown outcome: {summary:?}");
 }
 
 #[test]
-fn a_log_on_five_nodes_holds_what_it_promises_while_they_are_killed_and_stopped() {
+fn log_on_five_nodes_under_faults() {
     run(&Cluster::of(5), NewLog { stripes: 2, copies: 3 }, Duration::from_secs(8));
 }
 
 #[test]
-fn a_log_holds_what_it_promises_while_nodes_lose_what_they_have_not_forced() {
+fn log_survives_loss_of_unsynced_writes() {
     run(&Cluster::losing_what_is_not_forced(3), NewLog { stripes: 2, copies: 2 }, Duration::from_secs(8));
 }

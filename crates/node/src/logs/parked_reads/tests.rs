@@ -17,7 +17,7 @@ fn follow(from: u64) -> LogRequest {
 
 /// A follower at the log's end asks its unit once. The reply arrives with an entry or at the end of the wait.
 #[test]
-fn read_at_the_end_waits_for_an_entry() {
+fn tail_read_waits_for_entry() {
     let mut bench = alone();
     bench.ask(2, Request::Log(follow(0)));
     bench.pass(Duration::from_millis(50));
@@ -32,7 +32,7 @@ fn read_at_the_end_waits_for_an_entry() {
 
 /// A read of a disconnected client stops waiting: here at once, at the unit soon.
 #[test]
-fn read_of_disconnected_client_stops_waiting() {
+fn disconnect_cancels_waiting_read() {
     let mut bench = alone();
     let wait = Duration::from_millis(5_000);
     let read =
@@ -55,7 +55,7 @@ fn read_of_disconnected_client_stops_waiting() {
 
 /// An append of a disconnected client may be in the log already, and continues.
 #[test]
-fn append_of_disconnected_client_continues() {
+fn append_survives_client_disconnect() {
     let mut bench = alone();
     bench.ask(2, Request::Log(append("a")));
     bench.step(Event::GivenUp { requests: [RequestId(2)].into() });
@@ -65,7 +65,7 @@ fn append_of_disconnected_client_continues() {
 
 /// A read whose deadline precedes the end of its wait is answered in time and fills no hole, because others may wait.
 #[test]
-fn wait_ends_before_the_deadline() {
+fn wait_ends_before_deadline() {
     let mut bench = alone();
     let wait = Duration::from_millis(200_000);
     let read = LogRequest::Read { log: "l".into(), from: Position(0), count: 1, wait, bytes: BATCH_BYTES_MAX };
@@ -80,7 +80,7 @@ fn wait_ends_before_the_deadline() {
 
 /// The log may continue on other units: no read waits at a sealed unit.
 #[test]
-fn no_read_waits_at_a_sealed_unit() {
+fn read_does_not_wait_at_sealed_unit() {
     let mut bench = alone();
     for number in [2, 3] {
         bench.ask(number, Request::Log(follow(number)));

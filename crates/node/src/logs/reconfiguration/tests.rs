@@ -103,7 +103,7 @@ fn on(log: &LogRecord, node: u32) -> Vec<UnitId> {
 
 /// The log is idle in the meantime.
 #[test]
-fn units_in_doubt_are_replaced_and_given_up() {
+fn doubtful_units_are_replaced() {
     let mut cluster = Cluster::with_log(3);
     let before = cluster.log();
     // The catalog leader reports its own units to itself.
@@ -136,7 +136,7 @@ fn units_in_doubt_are_replaced_and_given_up() {
 
 /// A spare unit that the log no longer needs is removed after its node's log was damaged.
 #[test]
-fn a_spare_in_doubt_is_forgotten() {
+fn doubtful_spare_is_removed() {
     let mut cluster = Cluster::with_log(1);
     let before = cluster.log();
     let free = (1..=3).find(|node| on(&before, *node).is_empty()).expect("two of three have a unit");
@@ -155,7 +155,7 @@ fn a_spare_in_doubt_is_forgotten() {
 
 /// The last copy stays, because an operator may repair its disk.
 #[test]
-fn the_last_copy_is_not_given_up() {
+fn last_copy_is_retained() {
     let mut cluster = Cluster::with_log(1);
     let chain = cluster.log().projection.last().chains[0].clone();
     for unit in &chain {
@@ -169,7 +169,7 @@ fn the_last_copy_is_not_given_up() {
 /// No projection can replace one that has a chain without a responsive unit. The other chains are then not sealed and
 /// stay readable, even if one of their units should be replaced.
 #[test]
-fn a_sound_chain_is_read_while_another_has_no_unit() {
+fn intact_chain_stays_readable() {
     let mut cluster = Cluster::with_log(2);
     let before = cluster.log();
     let [first, second] = &before.projection.last().chains[..] else { panic!("{before:?}") };
@@ -187,7 +187,7 @@ fn a_sound_chain_is_read_while_another_has_no_unit() {
 
 /// A leader that was paused can't conclude anything about other nodes.
 #[test]
-fn leader_that_stood_still_suspects_nobody() {
+fn paused_leader_suspects_no_nodes() {
     let mut cluster = Cluster::with_log(1);
     cluster.pass(Duration(3 * SECOND.0));
     let (before, leader) = (cluster.log(), cluster.leader_of_catalog());
@@ -204,7 +204,7 @@ fn leader_that_stood_still_suspects_nobody() {
 }
 
 #[test]
-fn status_names_under_replicated_logs() {
+fn status_lists_under_replicated_logs() {
     let mut cluster = Cluster::with_log(1);
     cluster.pass(SECOND);
     let leader = cluster.leader_of_catalog();

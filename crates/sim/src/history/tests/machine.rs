@@ -37,7 +37,7 @@ fn shape(random: &mut SplitMix64) -> Shape {
 }
 
 #[test]
-fn good_histories_pass() {
+fn valid_histories_pass() {
     let mut random = SplitMix64::new(1);
     for run in 0..5_000 {
         let shape = shape(&mut random);
@@ -210,7 +210,7 @@ fn highest(history: &[Operation]) -> i64 {
 }
 
 #[test]
-fn small_histories_are_judged_as_by_trying_every_order() {
+fn checker_matches_brute_force() {
     let mut random = SplitMix64::new(3);
     let mut verdicts = [0, 0];
     for _ in 0..30_000 {
@@ -242,7 +242,7 @@ fn small_histories_are_judged_as_by_trying_every_order() {
 }
 
 #[test]
-fn five_thousand_operations_on_one_row_take_less_than_two_seconds() {
+fn checks_5000_operations_within_two_seconds() {
     let mut random = SplitMix64::new(4);
     for (deletes, unknown, values) in
         [(10, 2, 0), (30, 3, 0), (30, 20, 0), (30, 3, 4), (60, 3, 0), (0, 10, 0), (30, 10, 3)]
@@ -274,7 +274,7 @@ fn five_thousand_operations_on_one_row_take_less_than_two_seconds() {
 
 /// A read near the end of the history misses a column. Every operation has a slot, so the search has to fail.
 #[test]
-fn a_bad_end_of_a_long_history_is_found_soon() {
+fn late_violation_in_long_history_is_found_fast() {
     let mut random = SplitMix64::new(5);
     let mut tried = 0;
     for unknown in [1, 3, 5] {

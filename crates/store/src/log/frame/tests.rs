@@ -19,7 +19,7 @@ fn batch() -> (BatchIdentity, AlignedBuffer, Vec<Record>) {
 }
 
 #[test]
-fn a_batch_is_read_as_it_was_written_and_only_in_its_place() {
+fn batch_round_trip_checks_place() {
     let (identity, bytes, records) = batch();
     assert!(bytes.as_ptr().addr() % BLOCK_BYTES == 0 && bytes.len() == BLOCK_BYTES);
     let frame = parse(&bytes, &place()).unwrap();
@@ -32,7 +32,7 @@ fn a_batch_is_read_as_it_was_written_and_only_in_its_place() {
 }
 
 #[test]
-fn every_flipped_bit_shows() {
+fn frame_detects_every_bit_flip() {
     let (identity, bytes, _) = batch();
     for bit in 0..identity.length as usize * 8 {
         let mut damaged = bytes.clone();
@@ -42,7 +42,7 @@ fn every_flipped_bit_shows() {
 }
 
 #[test]
-fn records_are_no_longer_than_they_say() {
+fn record_size_bounds_encoding() {
     for record in [entry(1, 1, b""), entry(1, u64::MAX, &[1; 300]), truncation(1, 1)] {
         let mut out = Writer::new();
         record.encode(&mut out);
@@ -51,7 +51,7 @@ fn records_are_no_longer_than_they_say() {
 }
 
 #[test]
-fn random_bytes_do_not_panic() {
+fn fuzz_frame_parser() {
     let (_, bytes, _) = batch();
     let mut random = SplitMix64::new(2);
     for _ in 0..50_000 {

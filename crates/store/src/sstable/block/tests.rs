@@ -22,7 +22,7 @@ fn entries(count: usize) -> Vec<(Vec<u8>, i64)> {
 }
 
 #[test]
-fn what_was_put_in_is_found_by_seeking_and_by_walking_both_ways() {
+fn block_seek_and_bidirectional_scan() {
     for count in [0, 1, 2, 15, 16, 17, 32, 33, 200] {
         let entries = entries(count);
         let mut cursor = BlockCursor::new(Block::parse(build(&entries).into()).unwrap());
@@ -82,7 +82,7 @@ fn exercise(content: Vec<u8>) {
 }
 
 #[test]
-fn no_bytes_make_it_panic() {
+fn fuzz_block_parser() {
     let mut random = SplitMix64::new(1);
     let whole = build(&entries(40));
     for bit in 0..whole.len() * 8 {

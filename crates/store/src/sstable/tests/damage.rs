@@ -73,7 +73,7 @@ fn check_damaged(disk: &MemoryDisk, model: &[Version]) {
 }
 
 #[test]
-fn every_flipped_bit_is_seen_and_no_answer_is_wrong() {
+fn detects_every_bit_flip() {
     let model = small_model();
     let pristine = disk();
     let meta = write(&pristine, ID, TINY, &model).unwrap();
@@ -87,7 +87,7 @@ fn every_flipped_bit_is_seen_and_no_answer_is_wrong() {
 }
 
 #[test]
-fn a_table_that_lost_its_end_or_gained_one_is_seen() {
+fn detects_wrong_table_length() {
     let pristine = disk();
     let meta = write(&pristine, ID, TINY, &small_model()).unwrap();
     let whole = content(&pristine, &ID.path());
@@ -101,7 +101,7 @@ fn a_table_that_lost_its_end_or_gained_one_is_seen() {
 }
 
 #[test]
-fn a_table_that_loses_its_end_while_it_is_open_is_seen() {
+fn detects_truncation_while_open() {
     let model = versions(&small_model());
     let disk = disk();
     let meta = write(&disk, ID, TINY, &small_model()).unwrap();
@@ -113,7 +113,7 @@ fn a_table_that_loses_its_end_while_it_is_open_is_seen() {
 }
 
 #[test]
-fn a_filter_of_other_keys_is_seen_when_all_is_verified() {
+fn verify_detects_wrong_filter() {
     let disk = disk();
     let meta = write(&disk, ID, TINY, &small_model()).unwrap();
     let table = Table::open(&disk, &TableRef::new(ID, 0, &meta), |key| key.len()).unwrap();
@@ -121,7 +121,7 @@ fn a_filter_of_other_keys_is_seen_when_all_is_verified() {
 }
 
 #[test]
-fn another_format_is_told_from_damage() {
+fn other_format_is_not_damage() {
     let disk = disk();
     let meta = write(&disk, ID, TINY, &small_model()).unwrap();
     let mut other = content(&disk, &ID.path());
@@ -156,7 +156,7 @@ fn data_blocks(table: &Table) -> Vec<Handle> {
 }
 
 #[test]
-fn a_block_from_another_place_or_another_table_is_not_believed() {
+fn rejects_misplaced_blocks() {
     let disk = disk();
     let model = small_model();
     let meta = write(&disk, ID, TINY, &model).unwrap();

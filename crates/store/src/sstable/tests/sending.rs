@@ -4,7 +4,7 @@ use super::*;
 use crate::shipping;
 
 #[test]
-fn a_table_is_the_same_under_another_name_and_only_the_one_that_is_named() {
+fn table_opens_under_new_name() {
     let (disk, model) = (disk(), random_model(&mut SplitMix64::new(1), 100));
     let meta = write(&disk, ID, SMALL, &model).unwrap();
     let whole = read_whole(&disk, &ID.path(), u64::MAX).unwrap().unwrap();
@@ -25,7 +25,7 @@ fn a_table_is_the_same_under_another_name_and_only_the_one_that_is_named() {
 }
 
 #[test]
-fn a_table_that_is_sent_is_taken_whole_or_not_at_all() {
+fn table_transfer_is_atomic() {
     let (ours, model) = (disk(), random_model(&mut SplitMix64::new(1), 200));
     let meta = write(&ours, ID, SMALL, &model).unwrap();
     let table = open(&ours, &meta).unwrap();

@@ -13,7 +13,7 @@ fn is_found(bug: Bug, run: impl FnOnce() + std::panic::UnwindSafe) -> bool {
 }
 
 #[test]
-fn campaigns_find_bugs_of_order() {
+fn ordering_bugs_are_found() {
     for bug in [Bug::SegmentsOutOfOrder, Bug::OldestNotForced] {
         let run = || {
             for seed in 0..400 {
@@ -25,7 +25,7 @@ fn campaigns_find_bugs_of_order() {
 }
 
 #[test]
-fn damage_that_goes_unseen_is_found() {
+fn ignored_damage_is_found() {
     for (bug, damaged) in [(Bug::DamagedTailCut, 3), (Bug::DamageSkipped, 2)] {
         let run = || {
             let disk = formatted();
@@ -45,7 +45,7 @@ fn damage_that_goes_unseen_is_found() {
 }
 
 #[test]
-fn a_manifest_that_is_not_mended_is_found() {
-    let run = a_start_from_one_copy_of_the_manifest_survives_a_crash_anywhere;
+fn unrepaired_manifest_is_found() {
+    let run = one_copy_manifest_start_is_crash_safe;
     assert!(is_found(Bug::ManifestNotMended, run));
 }

@@ -13,7 +13,7 @@ fn is_found(bug: Bug, run: impl FnOnce() + std::panic::UnwindSafe) -> bool {
 }
 
 #[test]
-fn campaigns_find_what_reads_wrong() {
+fn wrong_read_bugs_are_found() {
     let bugs = [
         Bug::FilterOnWholeKey,
         Bug::StaleBlockCached,
@@ -28,12 +28,12 @@ fn campaigns_find_what_reads_wrong() {
 }
 
 #[test]
-fn a_state_that_gave_way_is_not_asked() {
-    assert!(is_found(Bug::RecentOutlivesState, a_tree_takes_the_tables_of_another_replica_in_the_place_of_its_own));
+fn replaced_state_is_not_read() {
+    assert!(is_found(Bug::RecentOutlivesState, tree_installs_tables_of_other_replica));
 }
 
 #[test]
-fn lost_power_finds_what_was_not_forced() {
+fn missing_fsync_bugs_are_found() {
     for bug in [Bug::TableNotForced, Bug::TableDirectoryNotForced] {
         let run = || (0..20).for_each(crashes::crash_campaign);
         assert!(is_found(bug, run), "{}", bug.name());

@@ -21,7 +21,7 @@ fn attempt(world: &mut World, random: &mut SplitMix64, writes: u64) -> Result<()
 }
 
 #[test]
-fn power_lost_anywhere_loses_nothing() {
+fn power_loss_at_every_operation() {
     let mut random = SplitMix64::new(1);
     for operation in 1.. {
         let mut world = World::new(1);
@@ -42,7 +42,7 @@ fn power_lost_anywhere_loses_nothing() {
 }
 
 #[test]
-fn power_is_lost_again_and_again() {
+fn repeated_power_loss() {
     for seed in 0..60 {
         crash_campaign(seed);
     }
@@ -60,7 +60,7 @@ pub(super) fn crash_campaign(seed: u64) {
 }
 
 #[test]
-fn what_a_crash_leaves_of_unnamed_tables_goes() {
+fn crash_leftover_tables_are_removed() {
     crash_everywhere(
         formatted,
         |disk| {

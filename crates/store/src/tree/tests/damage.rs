@@ -73,7 +73,7 @@ fn check_damaged(world: &World) {
 }
 
 #[test]
-fn flipped_bits_give_errors_and_never_wrong_answers() {
+fn bit_flips_never_give_wrong_answers() {
     let mut random = SplitMix64::new(9);
     for seed in 0..2 {
         let world = several_tables(seed);
@@ -93,7 +93,7 @@ fn flipped_bits_give_errors_and_never_wrong_answers() {
 }
 
 #[test]
-fn a_compaction_that_meets_damage_leaves_nothing_behind() {
+fn failed_compaction_leaves_no_files() {
     let mut world = several_tables(3);
     let before = world.disk.list(sstable::DIRECTORY).unwrap();
     let newest = world.tree.tree.refs()[0].id.path();
@@ -113,7 +113,7 @@ fn a_compaction_that_meets_damage_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_force_that_fails_is_the_end_and_nothing_is_tried_again() {
+fn failed_fsync_is_fatal() {
     let mut world = World::new(1);
     world.write(Write { puts: vec![(b"row".to_vec(), b"c".to_vec(), Some(vec![1]))], deleted_row: None });
     world.tree.freeze_and_note();

@@ -57,7 +57,7 @@ fn compare(oracle: &lsm_tree::AnyTree, view: &View, columns: &[&[u8]], random: &
 }
 
 #[test]
-fn another_tree_gives_the_same_answers() {
+fn tree_matches_oracle() {
     let columns: [&[u8]; 5] = [b"\0", b"\x01", b"column", b"column2", b"\xff"];
     for seed in 0..4 {
         let path = std::env::temp_dir().join(format!("loggos-oracle-{}-{seed}", std::process::id()));

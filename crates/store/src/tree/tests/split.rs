@@ -28,7 +28,7 @@ fn drive(tree: &mut Tree, disk: &crate::memory::MemoryDisk, watermark: Timestamp
 }
 
 #[test]
-fn each_keeps_what_is_its_own_and_shared_files_go_when_neither_has_them() {
+fn split_trees_share_files_until_unused() {
     let (mut world, mut random) = (World::new(1), SplitMix64::new(12));
     for _ in 0..600 {
         world.write(Write::random(&mut random, 300));

@@ -8,7 +8,7 @@ use super::*;
 /// Every entry writes its number to all columns of a row: a reader must find the same number in all of them, and never
 /// an older one than before.
 #[test]
-fn readers_see_whole_entries_and_never_go_back() {
+fn concurrent_reads_are_atomic_and_monotonic() {
     const COLUMNS: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
     const ENTRIES: u64 = 4_000;
     let mut world = World::new(1);

@@ -245,7 +245,7 @@ impl Driver {
 /// A tablet behaves as the model, and so does a replica with frequent flushes and compactions. The two store different
 /// obsolete versions and are logically equal.
 #[test]
-fn tablets_are_as_the_model_says() {
+fn tablet_matches_model() {
     for seed in 0..30 {
         let (mut state, log) = fresh();
         let mut replica = testing::tablet_of_all(CohortId(2));

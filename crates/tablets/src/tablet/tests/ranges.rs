@@ -27,7 +27,7 @@ fn is_put_elsewhere(state: &mut State, log: &mut Log, command: &Command) -> bool
 }
 
 #[test]
-fn nothing_is_answered_before_there_is_a_range_and_the_first_one_stays() {
+fn tablet_without_range_refuses_requests() {
     let (mut state, mut log) = (testing::fresh(CohortId(2)), Log::new());
     let is_refused = |outcome: &Outcome| matches!(outcome, Err(Failure::Unavailable(_)));
     assert!(is_put_elsewhere(&mut state, &mut log, &Command::unconditional(write("k", [put("c", "v")]))));
@@ -45,7 +45,7 @@ fn nothing_is_answered_before_there_is_a_range_and_the_first_one_stays() {
 /// Keys of another range are neither read nor written here, and are never reported as "not found". A rejected write
 /// does not use up its stamp.
 #[test]
-fn keys_of_other_ranges_are_left_alone() {
+fn rejects_keys_outside_range() {
     let (mut state, mut log) = of(2, range("b", Some("d")));
     let session = open(&mut state, &mut log);
     for key in ["a", "d", "e"] {
@@ -61,7 +61,7 @@ fn keys_of_other_ranges_are_left_alone() {
 
 /// Two ranges never assign equal session ids, so a stamp is unknown in any other range.
 #[test]
-fn a_session_belongs_to_one_range() {
+fn session_belongs_to_one_range() {
     let (mut first, mut first_log) = of(2, range("", Some("m")));
     let (mut second, mut second_log) = of(3, range("m", None));
     let session = open(&mut first, &mut first_log);
@@ -76,7 +76,7 @@ fn a_session_belongs_to_one_range() {
 }
 
 #[test]
-fn names_of_sessions_are_bounded() {
+fn session_id_limits() {
     let of = |cohort, sequence| SessionId::new(CohortId(cohort), base::Sequence(sequence));
     assert_eq!(of(2, 5), Some(SessionId(2 << 40 | 5)));
     assert_eq!(of(u32::MAX, 5), None);
@@ -86,7 +86,7 @@ fn names_of_sessions_are_bounded() {
 
 /// The range and its rows survive a checkpoint.
 #[test]
-fn a_checkpoint_keeps_the_range() {
+fn checkpoint_preserves_range() {
     let (mut state, mut log) = of(2, range("b", Some("d")));
     log.write(&mut state, &write("c", [put("c", "v")])).unwrap();
     let chunks: Vec<Bytes> = state.chunks();
@@ -100,7 +100,7 @@ fn a_checkpoint_keeps_the_range() {
 /// Over several tablets with adjacent ranges, each scan returns the same as over one tablet: in both directions, with
 /// any ends, prefix, limit and split keys. A page may be empty at the end of a range.
 #[test]
-fn scans_go_on_in_the_next_range() {
+fn scan_continues_in_next_range() {
     let mut random = SplitMix64::new(3);
     let names = ["a", "ab", "abc", "b", "ba", "bb", "c", "cab", "d"];
     for _ in 0..400 {
@@ -152,7 +152,7 @@ fn keys(states: &[&State], scan: &Scan) -> Vec<Bytes> {
 
 /// A dropped tablet answers nothing, deletes everything, and cannot be assigned a range again.
 #[test]
-fn a_dropped_tablet_is_empty_for_ever() {
+fn dropped_tablet_stays_empty() {
     let (mut state, mut log) = of(2, KeyRange::all());
     let session = open(&mut state, &mut log);
     log.write(&mut state, &stamped(write("k", [put("c", "v")]), session, 1, 1)).unwrap();
@@ -180,7 +180,7 @@ fn a_dropped_tablet_is_empty_for_ever() {
 /// A query on a key of another range has no outcome, so that the client looks up the range again. This includes the
 /// evaluation of conditions.
 #[test]
-fn questions_that_stray_are_sent_elsewhere() {
+fn stray_queries_are_redirected() {
     let (state, _) = of(2, range("b", Some("d")));
     let answer = |question| Evaluation { view: tablet(&state).view_now(), question }.answer(Io::Allowed);
     let conditional = |key| Question::Decide(write(key, [if_version(put("c", "v"), 7)]));

@@ -40,7 +40,7 @@ fn numbered(count: usize) -> State {
 
 /// A scan returns the same rows with any page size, in both directions.
 #[test]
-fn pages_together_are_one_scan() {
+fn pages_form_complete_scan() {
     let state = numbered(100);
     let all = pages(&state, &Scan::default());
     assert_eq!(all.len(), 100);
@@ -58,7 +58,7 @@ fn pages_together_are_one_scan() {
 
 /// Ends, prefix and continuation limit a scan, also in combination; an empty range is not an error.
 #[test]
-fn ends_and_prefixes() {
+fn scan_bounds_and_prefixes() {
     let (mut state, mut log) = fresh();
     for key in ["a", "ab", "ab\u{0}", "abc", "b", "\u{7f}"] {
         log.write(&mut state, &write(key, [put("c", "")])).unwrap();
@@ -89,7 +89,7 @@ fn ends_and_prefixes() {
 
 /// The end of a prefix carries over bytes of 255.
 #[test]
-fn prefixes_of_high_bytes() {
+fn prefix_of_0xff_bytes() {
     let (mut state, mut log) = fresh();
     for key in [&b"\x01\xff"[..], b"\x01\xff\x00", b"\x01\xff\xff", b"\x02", b"\xff\xff", b"\xff\xff\xff"] {
         let row = Write { key: Bytes::from_static(key), ..write("", [put("c", "")]) };
@@ -104,7 +104,7 @@ fn prefixes_of_high_bytes() {
 
 /// A page is limited in rows, in bytes, and in the run of deleted rows; each time it has a continuation.
 #[test]
-fn pages_are_bounded() {
+fn page_limits() {
     let mut state = numbered(SCAN_ROWS_MAX + 1);
     let mut log = Log::after(&state);
     let (rows, continuation) = page(&state, &Scan { limit: usize::MAX, ..Scan::default() });
@@ -129,7 +129,7 @@ fn pages_are_bounded() {
 /// A row that is too large for one response is rejected as a whole, and can be read in parts. The rows before it are
 /// still returned.
 #[test]
-fn a_row_beyond_an_answer_is_read_in_parts() {
+fn oversized_row_is_read_in_parts() {
     let (mut state, mut log) = fresh();
     let value = "x".repeat(6 << 20);
     for column in ["a", "b", "c"] {
@@ -150,7 +150,7 @@ fn a_row_beyond_an_answer_is_read_in_parts() {
 /// The work for one row is limited, even if few of its columns still exist: a row of a million deleted columns is
 /// rejected, and the rows before it are returned.
 #[test]
-fn the_columns_of_a_row_that_are_looked_at_are_bounded() {
+fn columns_examined_per_row_limit() {
     let (mut state, mut log) = fresh();
     log.write(&mut state, &write("a", [put("c", "")])).unwrap();
     for group in 0..800 {

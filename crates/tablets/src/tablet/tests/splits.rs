@@ -29,7 +29,7 @@ fn is_elsewhere(state: &mut State, log: &mut Log, write: Write) -> bool {
 }
 
 #[test]
-fn each_key_is_in_one_of_the_two_with_all_that_was_known_of_it() {
+fn split_partitions_keys_and_sessions() {
     let (mut state, mut log) = fresh();
     let session = open(&mut state, &mut log);
     let outcomes: Vec<Outcome> = ["a", "m", "z"]
@@ -69,7 +69,7 @@ fn each_key_is_in_one_of_the_two_with_all_that_was_known_of_it() {
 
 /// A second entry of the same split has no effect; an invalid split is rejected without partial effects.
 #[test]
-fn a_split_is_done_once_and_at_a_key_between_the_ends() {
+fn split_is_idempotent_and_validated() {
     let (mut state, mut log) = fresh();
     split_off(&mut state, &mut log, "m");
     let again = state.apply(&log.entry(split("m").encode())).expect("the next entry");
@@ -87,7 +87,7 @@ fn a_split_is_done_once_and_at_a_key_between_the_ends() {
 /// Replicas with different tables and memtables begin equal after a split. Flushes and compactions remove the rows of
 /// the other side.
 #[test]
-fn replicas_begin_equal_and_each_side_keeps_its_own_rows_alone() {
+fn replicas_agree_after_split() {
     let (mut one, mut log) = fresh();
     let disk = testing::disk();
     let mut other = testing::copy(&one);
