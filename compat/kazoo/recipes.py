@@ -42,11 +42,36 @@ def together(action):
     [thread.join() for thread in threads]
 
 
+def enter(client, path, name, count):
+    """Enters ZooKeeper's double barrier. The node `ready` stays, unlike in kazoo's recipe, which removes it: there a client
+    whose server learns of `ready` and of its removal at one time waits forever."""
+    ready = threading.Event()
+    client.create(f"{path}/members/{name}", ephemeral=True)
+    if client.exists(f"{path}/ready", watch=lambda event: ready.set()):
+        return
+    if len(client.get_children(f"{path}/members")) < count:
+        ready.wait()
+    else:
+        client.ensure_path(f"{path}/ready")
+
+
+def leave(client, path, name):
+    client.delete(f"{path}/members/{name}")
+    while True:
+        changed = threading.Event()
+        if not client.get_children(f"{path}/members", watch=lambda event: changed.set()):
+            return
+        changed.wait()
+
+
 def barrier(i):
+    path = f"{base}/barrier-{i}"
+
     def enter_and_leave(client):
-        double = client.DoubleBarrier(f"{base}/barrier-{i}", 3)
-        double.enter()
-        double.leave()
+        name = clients.index(client)
+        client.ensure_path(f"{path}/members")
+        enter(client, path, name, 3)
+        leave(client, path, name)
 
     together(enter_and_leave)
 

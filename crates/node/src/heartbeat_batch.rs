@@ -1,6 +1,6 @@
 //! One batched heartbeat per pair of nodes for all idle cohorts (Spinnaker 4 and 7; guarantees 2, 3 and 14).
 //!
-//! The heartbeat of a leader to an idle follower is a function of the epoch and the last LSN (`replication`, `rest`).
+//! The heartbeat of a leader to an idle follower is a function of the epoch and the last LSN (`replication`, `quiescence`).
 //! Each node therefore keeps, for each peer, the list of cohorts that it leads and that are idle on that peer. Every
 //! heartbeat interval it sends one [`Message::Beat`] that names the list by its number. The beat includes the list
 //! itself until the peer confirms that it has it. The reply names the cohorts that the peer does *not* vouch for,

@@ -7,7 +7,7 @@
 //! accepts stale data.
 //!
 //! A strong read *anywhere* is answered once a read-index check has returned an entry and the replica has applied it
-//! (`replication`'s `view`; Gaios, 3.3.2). If leases are disabled, the leader answers all strong reads this way.
+//! (`replication`'s `read_index`; Gaios, 3.3.2). If leases are disabled, the leader answers all strong reads this way.
 //!
 //! A *snapshot* read returns the rows as of a timestamp of the log. Timestamps grow along the log, so a replica that
 //! has applied an entry with that timestamp or a later one has all relevant entries. If the log is behind the

@@ -121,7 +121,7 @@ pub(crate) enum Role {
     },
     /// Asks whether it could win.
     PreCandidate { epoch: Epoch, granted: Grants, give_up_at: Monotonic },
-    /// Requests promises. Its own counts once it is forced. It may declare a loss (`loss`).
+    /// Requests promises. Its own counts once it is forced. It may declare a loss (`data_loss`).
     Candidate { epoch: Epoch, granted: Grants, refused: Vec<NodeId>, give_up_at: Monotonic, declares: bool },
     /// The leader.
     Leader(Leader),

@@ -101,7 +101,7 @@ impl Cohort {
         self.follow(Some(leader), now.monotonic + grace(self.config.timing.lease));
     }
 
-    /// Handles a heartbeat without news from the current leader (see `rest`).
+    /// Handles a heartbeat without news from the current leader (see `quiescence`).
     pub(crate) fn renew_vote(&mut self, leader: Member, epoch: Epoch, now: Now) {
         self.await_leader(leader.node, now);
         self.give_vote(leader, epoch, now.monotonic);
