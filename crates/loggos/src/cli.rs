@@ -32,7 +32,6 @@ const GRPC_PORT_BASE: u16 = 7200;
 /// Default number of nodes of a cluster.
 const NODES: u16 = 3;
 
-/// The commands of a client.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Show nodes, cohorts, their leaders, epochs, LSNs and lag.
@@ -40,61 +39,60 @@ pub(crate) enum Command {
         #[command(flatten)]
         cluster: Cluster,
     },
-    /// What an operator has a cluster do.
+    /// Administer a cluster: form it, add and remove nodes, split and move ranges.
     Admin {
         #[command(flatten)]
         cluster: Cluster,
         #[command(subcommand)]
         command: admin::Command,
     },
-    /// Rows of versioned columns: tables, reads, writes, loads.
+    /// Tables of versioned columns: create, read, write, load and export.
     Columns {
         #[command(flatten)]
         cluster: Cluster,
         #[command(subcommand)]
         command: columns::Command,
     },
-    /// Shared logs: appends, reads, following what comes.
+    /// Shared logs: create, append, read, follow and trim.
     Log {
         #[command(flatten)]
         cluster: Cluster,
         #[command(subcommand)]
         command: logs::Command,
     },
-    /// Znodes: what ZooKeeper clients see.
+    /// ZooKeeper: read and change znodes, or serve ZooKeeper clients.
     Zk {
         #[command(flatten)]
         servers: zk::Servers,
         #[command(subcommand)]
         command: ZooKeeper,
     },
-    /// Measure.
+    /// Run benchmarks.
     Bench(bench::Arguments),
 }
 
-/// What `loggos zk` does.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ZooKeeper {
-    /// Run a node in the place of a ZooKeeper server, with its configuration file: servers with blank disks form a
-    /// cluster by themselves. Or, with --at, serve ZooKeeper clients of a running cluster without a disk.
+    /// Serve ZooKeeper clients: as a node configured by a ZooKeeper configuration file, or with --at as a stateless
+    /// server of a running cluster. Nodes with blank disks form a cluster automatically.
     Serve(runtime::zoo_serve::Options),
     #[command(flatten)]
     Client(zk::Command),
 }
 
-/// Where the cluster is, and how to speak with it.
+/// The cluster's addresses, and options of every client command.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Cluster {
-    /// The nodes to ask, one or more [default: 127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203].
+    /// gRPC addresses of one or more nodes [default: 127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203].
     #[arg(long, global = true, value_name = "HOST:PORT,...", value_delimiter = ',')]
     at: Vec<String>,
-    /// Shifts the default ports, as in `loggos dev --port-offset`.
+    /// Offset added to the default ports, as in `loggos dev --port-offset`.
     #[arg(long, global = true, value_name = "K", default_value_t = 0, conflicts_with = "at")]
     port_offset: u16,
-    /// Print one JSON object a line; refusals too, on standard error.
+    /// Print one JSON object per line, and errors as JSON on standard error.
     #[arg(long, global = true)]
     json: bool,
-    /// How long one request may take, its retries included, in milliseconds.
+    /// Timeout of a request including retries, in milliseconds.
     #[arg(long, global = true, value_name = "MS", default_value_t = 10_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
@@ -128,7 +126,7 @@ impl Cluster {
         (1..=NODES)
             .map(|node| port(node).map(|port| format!("127.0.0.1:{port}")))
             .collect::<Option<_>>()
-            .ok_or_else(|| Stop::invalid(format!("--port-offset {} leaves no port", self.port_offset)))
+            .ok_or_else(|| Stop::invalid(format!("--port-offset {} exceeds the range of ports", self.port_offset)))
     }
 }
 

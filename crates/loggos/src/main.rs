@@ -14,7 +14,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use coordination::log_port::Playback;
 use terminal::DATA_DEFAULT;
 
-/// A replicated data platform: rows of versioned columns, and shared logs, that survive their machines.
+/// A replicated data platform: tables of versioned columns, totally ordered shared logs, and a ZooKeeper service.
 #[derive(Debug, Parser)]
 #[command(name = "loggos", version, about, arg_required_else_help = true)]
 struct Loggos {
@@ -24,7 +24,7 @@ struct Loggos {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a cluster of several nodes on this machine, until Ctrl-C; the first time, form it.
+    /// Run a local cluster until Ctrl-C. The first run forms it.
     Dev {
         #[command(flatten)]
         cluster: Local,
@@ -33,50 +33,48 @@ enum Command {
     },
     /// Run one node.
     Start {
-        /// The node's configuration.
+        /// Configuration file of the node (TOML).
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
-        /// How to write what the node tells on standard error; `LOGGOS_LOG` says how much, as in `warn` or `debug`.
+        /// Format of the log on standard error. The environment variable `LOGGOS_LOG` sets its level, such as `warn`.
         #[arg(long, value_enum, value_name = "FORMAT", default_value_t = runtime::start::LogFormat::Text)]
         log_format: runtime::start::LogFormat,
-        /// End as soon as standard input does: whoever started this node is gone then.
+        /// Exit when standard input is closed, which means that the parent process has exited.
         #[arg(long, hide = true)]
         parent_pipe: bool,
     },
-    /// Run the same machines under simulated networks, disks and clocks, and check what they promise.
+    /// Run the node under simulated networks, disks and clocks, and check its guarantees.
     Sim(simulation::Simulate),
     #[command(flatten)]
     Client(cli::Command),
 }
 
-/// A local cluster.
 #[derive(Debug, Args)]
 struct Local {
-    /// How many nodes: 1, 3 or 5 [default: as many as it was formed with, 3 at first].
+    /// Number of nodes: 1, 3 or 5 [default: the number that it was formed with; 3 for a new cluster].
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
-    /// The cluster's directory [default: ./loggos-data; with `restart --port-offset K`: that of whichever runs so].
+    /// Directory of the cluster [default: ./loggos-data; with `restart --port-offset K`: the directory of the running
+    /// cluster with that offset].
     #[arg(long, global = true, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Added to every port, so that several clusters can run on one machine [default: 0].
+    /// Offset added to every port, to run several clusters on one machine [default: 0].
     #[arg(long, global = true, value_name = "K")]
     port_offset: Option<u16>,
-    /// Memory for the rows of each node, as 512MiB or 2GiB: half of it caches tables, a quarter is for what is in none
-    /// yet [default: 128MiB each].
+    /// Memory for rows per node, such as 512MiB or 2GiB: half for caches, a quarter for memtables [default: 128MiB].
     #[arg(long, value_name = "SIZE", value_parser = runtime::memory_size)]
     memory: Option<u64>,
-    /// When the ZooKeeper endpoints read the log: `push`, an interval from 1ms to 1s, or `adaptive` [default: push].
+    /// When ZooKeeper endpoints read the log: `push`, an interval from 1ms to 1s, or `adaptive` [default: push].
     #[arg(long, value_name = "WHEN")]
     zookeeper_playback: Option<Playback>,
 }
 
-/// What may be asked of a cluster that runs: the one in `--data`, or with `--port-offset` alone the one that runs with
-/// it.
+/// Operations on a running cluster, identified by `--data`, or by `--port-offset` alone.
 #[derive(Debug, Subcommand)]
 enum DevCommand {
-    /// Start a node that is down, and wait until it serves.
+    /// Start a node that is down, and wait until it serves requests.
     Restart {
-        /// The node's number, from 1.
+        /// Number of the node, from 1.
         node: u32,
     },
 }
@@ -102,7 +100,7 @@ impl Local {
     fn restart(self, node: u32) -> ExitCode {
         if self.nodes.is_some() || self.memory.is_some() || self.zookeeper_playback.is_some() {
             let why =
-                "--nodes, --memory and --zookeeper-playback are for a cluster that is started, not for one node of it";
+                "--nodes, --memory and --zookeeper-playback apply only when the cluster is started, not to `restart`";
             Loggos::command().error(ErrorKind::ArgumentConflict, why).exit();
         }
         let data = match (self.data, self.port_offset) {
@@ -111,7 +109,7 @@ impl Local {
             (None, Some(offset)) => match runtime::dev::running(|arguments| started_with(offset, arguments)) {
                 Some(data) => data,
                 None => {
-                    eprintln!("loggos: no `loggos dev` of yours runs with --port-offset {offset}");
+                    eprintln!("loggos: no `loggos dev` of this user is running with --port-offset {offset}");
                     return ExitCode::from(3);
                 }
             },
@@ -120,7 +118,7 @@ impl Local {
     }
 }
 
-/// The data directory of the cluster that a command line starts, if it starts one with that port offset.
+/// Returns the data directory if `arguments` are those of a `loggos dev` with this port offset.
 fn started_with(offset: u16, arguments: &[OsString]) -> Option<PathBuf> {
     match Loggos::try_parse_from(arguments).ok()?.command {
         Command::Dev { cluster: Local { data, port_offset, .. }, command: None } => {
@@ -143,14 +141,14 @@ mod tests {
         assert_eq!(started("loggos dev --port-offset 300"), Some(default_data()));
         assert_eq!(started("/bin/loggos dev --data /d --port-offset=300 --nodes 5"), Some("/d".into()));
         assert_eq!(started("loggos dev --data /d"), None, "another offset");
-        assert_eq!(started("loggos dev restart 1 --port-offset 300"), None, "it starts a node");
+        assert_eq!(started("loggos dev restart 1 --port-offset 300"), None, "restarts a node");
         assert_eq!(started("loggos log list --port-offset 300"), None, "a client");
-        assert_eq!(started("cargo run -- dev --port-offset 300"), None, "what started it");
+        assert_eq!(started("cargo run -- dev --port-offset 300"), None, "its parent process");
     }
 
     #[test]
     fn dev_options_precede_or_follow_subcommand() {
-        let parsed = |line: &str| match Loggos::try_parse_from(line.split(' ')).expect("it is right").command {
+        let parsed = |line: &str| match Loggos::try_parse_from(line.split(' ')).expect("valid arguments").command {
             Command::Dev { cluster: Local { data, port_offset, .. }, command: Some(DevCommand::Restart { node }) } => {
                 (data, port_offset, node)
             }

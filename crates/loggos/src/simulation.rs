@@ -1,4 +1,4 @@
-//! `loggos sim`: the simulator and the exhaustive search, from the command line.
+//! `loggos sim`: runs the simulator and the exhaustive search.
 
 use std::io::Write;
 use std::ops::Range;
@@ -19,60 +19,57 @@ macro_rules! say {
     }};
 }
 
-/// Exit status for wrong usage, as in all commands.
 const WRONG_USE: u8 = 2;
 /// A planted bug must be found within this time on one core.
 const CATCH_LIMIT: Duration = Duration::from_secs(60);
 
-/// What to simulate.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true))]
 pub(crate) struct Simulate {
-    /// Run one seed, and print its trace hash.
+    /// Run one seed and print its trace hash.
     #[arg(long, value_name = "N", group = "what")]
     seed: Option<u64>,
-    /// Run the seeds from A up to, but not including, B.
+    /// Run the seeds from A to B, excluding B.
     #[arg(long, value_name = "A..B", value_parser = seeds, group = "what")]
     seeds: Option<Range<u64>>,
-    /// Run fresh seeds for so many minutes.
+    /// Run random seeds for this many minutes.
     #[arg(long, value_name = "M", group = "what")]
     minutes: Option<u64>,
-    /// Plant every bug in turn and run seeds until each is found.
+    /// Plant one bug after the other and run seeds until each is found.
     #[arg(long, group = "what")]
     canary: bool,
-    /// Search every order of events of one cohort: epochs x entries x crashes, and x changes of the membership.
+    /// Search all event orders of one cohort exhaustively: epochs x entries x crashes, optionally x membership changes.
     #[arg(long, value_name = "ExNxC[xM]", value_parser = scope, group = "what")]
     search: Option<Scope>,
-    /// With --seed, --seeds or --minutes: so many clients that a hundred operations and more are asked for in a
-    /// simulated second.
+    /// With --seed, --seeds or --minutes: more clients, which start over a hundred operations per simulated second.
     #[arg(long)]
     busy: bool,
-    /// Plant only this bug (with --canary), or this one (with --seed).
+    /// With --canary: plant only this bug. With --seed, --seeds or --minutes: plant this bug.
     #[arg(long, value_name = "NAME", value_parser = bug)]
     bug: Option<Bug>,
-    /// Give up searching after so many minutes.
+    /// With --search: time limit in minutes.
     #[arg(long, value_name = "M", default_value_t = 60)]
     search_minutes: u64,
-    /// Search with forces at any time, not only where something of the same step had left before.
+    /// With --search: allow a force to complete at any time, not only after messages of the same step were sent.
     #[arg(long)]
     any_force: bool,
-    /// Steps of time in the search, each longer than a lease.
+    /// With --search: number of clock advances, each longer than a lease.
     #[arg(long, value_name = "T", default_value_t = 1)]
     ticks: u64,
-    /// With --search: replicas that vote at the beginning
+    /// With --search: initial number of voters.
     #[arg(long, default_value_t = 3, value_name = "N")]
     voters: u64,
-    /// With --search: replicas that are candidate members at the beginning; there are four at most
+    /// With --search: initial number of learners; at most four.
     #[arg(long, default_value_t = 0, value_name = "N")]
     learners: u64,
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
     let (first, end) = text.split_once("..").ok_or("a range is written A..B")?;
-    let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is no seed"));
+    let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is not a seed"));
     let seeds = number(first)?..number(end)?;
     if seeds.is_empty() {
-        return Err(format!("no seed lies in {text}: the second number is not part of a range"));
+        return Err(format!("the range {text} is empty: its end is excluded"));
     }
     Ok(seeds)
 }
@@ -84,7 +81,7 @@ fn scope(text: &str) -> Result<Scope, String> {
         [epochs, entries, crashes, changes] => (epochs, entries, crashes, changes),
         _ => {
             let written =
-                "a scope is written ExNxC or ExNxCxM, as in 2x3x1: epochs, entries, crashes, members that change";
+                "a scope is ExNxC or ExNxCxM, such as 2x3x1: epochs, entries, crashes, membership changes";
             return Err(written.to_owned());
         }
     };
@@ -104,13 +101,13 @@ fn scope(text: &str) -> Result<Scope, String> {
 }
 
 fn bug(text: &str) -> Result<Bug, String> {
-    Bug::from_name(text).ok_or_else(|| format!("there is no bug named {text}"))
+    Bug::from_name(text).ok_or_else(|| format!("no bug named {text}"))
 }
 
 /// Runs the command.
 pub(crate) fn run(what: &Simulate) -> ExitCode {
     if (what.canary || what.bug.is_some()) && !canary::COMPILED_IN {
-        eprintln!("this binary holds no planted bugs: build it with `cargo build --release --features canary`");
+        eprintln!("loggos: built without planted bugs; build with `cargo build --release --features canary`");
         return ExitCode::from(WRONG_USE);
     }
     if what.canary {
@@ -135,13 +132,13 @@ pub(crate) fn run(what: &Simulate) -> ExitCode {
             let first = base::SplitMix64::new(now.as_secs() ^ fresh).draw() >> 16;
             say!("seeds from {first} on");
             let code = many(first.., None, what.busy, limit);
-            say!("(a campaign of an hour in which one of the counters is missing has failed)");
+            say!("(a one-hour campaign has failed if a counter is missing)");
             code
         }
     }
 }
 
-/// The options of the run of a seed.
+/// The random options of a seed's run.
 fn drawn(seed: u64, busy: bool) -> Options {
     if busy { Options::draw(seed).busy() } else { Options::draw(seed) }
 }
@@ -172,8 +169,8 @@ fn one(seed: u64, busy: bool) -> ExitCode {
 }
 
 fn failed(seed: u64, violation: &str) -> ExitCode {
-    eprintln!("seed {seed} fails: {violation}");
-    eprintln!("run it again: loggos sim --seed {seed} (with --busy, if this was)");
+    eprintln!("seed {seed} failed: {violation}");
+    eprintln!("reproduce with: loggos sim --seed {seed} (add --busy if it was set)");
     ExitCode::FAILURE
 }
 
@@ -196,7 +193,7 @@ fn many(seeds: impl Iterator<Item = u64>, count: Option<u64>, busy: bool, limit:
 
 fn report(campaign: &Campaign) -> ExitCode {
     say!(
-        "{} seeds, {} operations ({:.0} a second), {:.0} s simulated in {:.1} s: {:.0} times real time",
+        "{} seeds, {} operations ({:.0}/s), {:.0} s simulated in {:.1} s: {:.0} x real time",
         campaign.runs,
         campaign.operations,
         rate(campaign),
@@ -248,7 +245,7 @@ fn searched(report: &Report) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Plants bugs and searches for them. A bug that is not found in time fails the command.
+/// Plants each bug and runs seeds until it is found. The command fails if a bug is not found in time.
 fn catch_all(only: Option<Bug>) -> ExitCode {
     // A failed assertion counts as finding the bug, and its message is printed with the result.
     std::panic::set_hook(Box::new(|_| {}));
@@ -258,7 +255,7 @@ fn catch_all(only: Option<Bug>) -> ExitCode {
         let catch = catch_bug(bug, CATCH_LIMIT);
         let (seed, how) = match (catch.found, catch.by_test) {
             (Some((seed, violation)), _) => (seed.to_string(), violation.lines().next().unwrap_or_default().to_owned()),
-            (None, Some(test)) => ("-".to_owned(), format!("not run: the test {test} finds it")),
+            (None, Some(test)) => ("-".to_owned(), format!("not run: found by the test {test}")),
             (None, None) => {
                 escaped += 1;
                 ("-".to_owned(), "NOT FOUND".to_owned())
@@ -271,6 +268,6 @@ fn catch_all(only: Option<Bug>) -> ExitCode {
     if escaped > 0 {
         return ExitCode::FAILURE;
     }
-    say!("every bug was found{}", if only.is_none() { ", or is by a test" } else { "" });
+    say!("every bug was found{}", if only.is_none() { ", or is found by a test" } else { "" });
     ExitCode::SUCCESS
 }

@@ -1,8 +1,7 @@
 //! Combines the status responses of a cluster's nodes, for `loggos status` and the console.
 //!
-//! Every node is queried, because each knows its own state best: that it is alive, and the contents of its replicas.
-//! The leader of a cohort knows most about it; the leader of the newest epoch takes precedence, and the others
-//! supplement it.
+//! Every node is queried, because each is the best source of its own liveness and of the state of its replicas. For a
+//! cohort the leader of the newest epoch takes precedence, and the other responses supplement it.
 
 mod document;
 mod health;
@@ -16,9 +15,9 @@ use crate::cli::range_field;
 
 pub(crate) use document::document;
 
-/// The addresses of nodes that the responses mention but that have not responded. Only a node itself can tell whether
-/// it is alive: two nodes without a common leader exchange no messages.
-pub(crate) fn not_asked(answers: &[StatusResponse]) -> Vec<String> {
+/// The addresses of nodes that the responses mention but that have not responded. They must be queried too: a node may
+/// be alive although no responding node receives messages from it.
+pub(crate) fn not_queried(answers: &[StatusResponse]) -> Vec<String> {
     let known = answers.iter().flat_map(|answer| &answer.nodes).filter(|node| !node.grpc.is_empty());
     let known: BTreeMap<u32, &String> = known.map(|node| (node.node, &node.grpc)).collect();
     let has_answered = |node: &u32| answers.iter().any(|answer| answer.node == *node);
@@ -30,9 +29,9 @@ pub(crate) fn not_asked(answers: &[StatusResponse]) -> Vec<String> {
 pub(crate) struct View {
     pub(crate) nodes: BTreeMap<u32, Node>,
     pub(crate) cohorts: BTreeMap<u32, Cohort>,
-    /// Cluster-wide problems, in words, according to the leader of the catalog.
+    /// Descriptions of cluster-wide problems, reported by the leader of the catalog.
     pub(crate) troubles: Vec<String>,
-    /// What cannot be served, according to the same.
+    /// Descriptions of unavailable tables and logs, reported by the leader of the catalog.
     pub(crate) failures: Vec<String>,
 }
 
@@ -40,13 +39,13 @@ pub(crate) struct View {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Node {
     pub(crate) incarnation: u64,
-    /// It responded, or another node received a message from it within the last second.
+    /// Whether it responded, or another node received a message from it within the last second.
     pub(crate) alive: bool,
     /// Whether it is leaving, as far as the responses show.
     pub(crate) leaving: bool,
     /// Its address for clients; empty if unknown.
     pub(crate) grpc: String,
-    /// Known only for nodes that responded: the number of its boot, ...
+    /// Number of its boot; known only for nodes that responded, ...
     pub(crate) boot: Option<u64>,
     /// ... the address of its console, ...
     pub(crate) http: String,
@@ -54,7 +53,7 @@ pub(crate) struct Node {
     pub(crate) activity: Option<Activity>,
     /// Problems that it reports about itself.
     pub(crate) troubles: Vec<String>,
-    /// Its ZooKeeper endpoint, if that serves clients.
+    /// Its ZooKeeper endpoint, if it serves clients.
     pub(crate) zookeeper: Option<ZooKeeper>,
 }
 

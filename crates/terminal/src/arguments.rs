@@ -6,12 +6,12 @@ use sdk::Reads;
 /// The consistency level of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ReadKind {
-    /// Linearizable, answered by the leader.
+    /// Linearizable, served by the leader.
     #[default]
     Strong,
-    /// Linearizable, answered by any replica after it has asked a majority for the leader.
+    /// Linearizable, served by any replica after a majority confirmed the current leader.
     Any,
-    /// A possibly stale state of any replica, with its age.
+    /// Possibly stale, served by any replica, with the age of its state.
     Timeline,
 }
 
@@ -40,7 +40,7 @@ impl ReadKind {
 /// The storage that a write must have reached before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Durability {
-    /// The disks of a majority; `disk` is an alias.
+    /// The disks of a majority. `disk` is an alias.
     #[value(alias = "disk")]
     Forced,
     /// The main memory of a majority; disk writes follow in the background.

@@ -84,7 +84,7 @@ fn sentence(stop: &Stop) -> String {
             format!("version mismatch on column {}: expected {expected}, actual {actual}", shown(column))
         }
         Stop::Cluster(sdk::Error::Unavailable(why)) if why.contains("Connection refused") => {
-            format!("{why}; does a cluster run? --at or --port-offset say where")
+            format!("{why}; is the cluster running? Set its address with --at or --port-offset")
         }
         _ => stop.to_string(),
     }
@@ -96,7 +96,7 @@ fn sentence(stop: &Stop) -> String {
 /// If the keys of a map are not strings.
 #[must_use]
 pub fn to_json(object: &impl Serialize) -> String {
-    serde_json::to_string(object).expect("our objects have only strings for keys")
+    serde_json::to_string(object).expect("map keys are strings")
 }
 
 #[cfg(test)]

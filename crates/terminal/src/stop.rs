@@ -30,7 +30,7 @@ pub enum Stop {
         rows: u64,
     },
     /// Only a part of the lines was appended to a log.
-    #[error("{error}; {} before", appended.told())]
+    #[error("{error}; {} before", appended.summary())]
     AppendCutShort {
         /// The error that stopped it.
         error: sdk::Error,
@@ -73,7 +73,7 @@ pub struct LoadedUntil {
     pub rows: u64,
 }
 
-/// The records appended to a log.
+/// The records that an interrupted or failed command appended to a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Appended {
     /// The number of records.
@@ -90,7 +90,7 @@ impl Appended {
     }
 
     /// The number of records and their positions, as text.
-    pub fn told(self) -> String {
+    pub fn summary(self) -> String {
         let place = self.place().map_or_else(String::new, |place| format!(" {place}"));
         format!("{} appended{place}", base::counted(self.records, "record"))
     }
@@ -164,9 +164,9 @@ impl Stop {
 /// Advice for a load that stopped early.
 fn advice(error: &sdk::Error) -> &'static str {
     match error {
-        // Another load would create the table again that was dropped.
+        // Repeating the load would re-create a table that was dropped.
         sdk::Error::NotFound(_) => "",
-        _ => ", run it again to load the rest",
+        _ => "; run it again to load the rest",
     }
 }
 
@@ -201,6 +201,6 @@ mod tests {
         assert_eq!(gone.to_string(), "no table named \"t\"; 2 rows loaded");
         let alone = stopped(sdk::Error::Unavailable("no leader".into()));
         assert_eq!(alone.exit_status(), 3);
-        assert!(alone.to_string().ends_with("; 2 rows loaded, run it again to load the rest"));
+        assert!(alone.to_string().ends_with("; 2 rows loaded; run it again to load the rest"));
     }
 }

@@ -1,4 +1,4 @@
-//! Text tables: each column is as wide as its widest cell, except the last one.
+//! Aligned text output: each column is as wide as its widest cell, except the last one.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use std::fmt;
 pub struct Table<const N: usize> {
     lines: Vec<[String; N]>,
     /// Whether the heading was printed before.
-    goes_on: bool,
+    omits_heading: bool,
 }
 
 impl<const N: usize> Table<N> {
-    /// A table without rows.
+    /// Creates a table without rows.
     #[must_use]
     pub fn new(heading: [&str; N]) -> Self {
-        Self { lines: vec![heading.map(str::to_owned)], goes_on: false }
+        Self { lines: vec![heading.map(str::to_owned)], omits_heading: false }
     }
 
     /// Adds a row.
@@ -23,8 +23,8 @@ impl<const N: usize> Table<N> {
     }
 
     /// Omits the heading, but keeps its width.
-    pub fn go_on(&mut self) {
-        self.goes_on = true;
+    pub fn omit_heading(&mut self) {
+        self.omits_heading = true;
     }
 
     fn widths(&self) -> [usize; N] {
@@ -45,7 +45,7 @@ impl<const N: usize> fmt::Display for Table<N> {
             return Ok(());
         }
         let widths = self.widths();
-        for line in self.lines.iter().skip(usize::from(self.goes_on)) {
+        for line in self.lines.iter().skip(usize::from(self.omits_heading)) {
             let (last, others) = line.split_last().expect("a table has columns");
             for (cell, width) in others.iter().zip(widths) {
                 write!(f, "{cell:width$}  ")?;
@@ -67,7 +67,7 @@ mod tests {
         table.add(["JFK".into(), "New York".into()]);
         table.add(["Zürich".into(), "".into()]);
         assert_eq!(table.to_string(), "KEY     VALUE\nJFK     New York\nZürich  \n");
-        table.go_on();
+        table.omit_heading();
         assert_eq!(table.to_string(), "JFK     New York\nZürich  \n");
     }
 }

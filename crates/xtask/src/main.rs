@@ -5,8 +5,8 @@ use std::env;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// Names of the steps, and cargo's arguments. All other tests run sockets and real nodes: they take minutes, and need
-/// an idle machine.
+/// Names of the steps with cargo's arguments. The other tests start real nodes: they take minutes, and need an idle
+/// machine.
 const STEPS: [(&str, &str); 4] = [
     ("format", "fmt --all -- --check"),
     ("lints", "clippy --locked --workspace --all-targets -- -D warnings"),
@@ -27,11 +27,11 @@ fn main() -> ExitCode {
         match cargo.status() {
             Ok(status) if status.success() => {}
             Ok(_) => {
-                eprintln!("xtask: this failed: cargo {arguments}");
+                eprintln!("xtask: failed: cargo {arguments}");
                 return ExitCode::FAILURE;
             }
             Err(error) => {
-                eprintln!("xtask: cargo can't be run: {error}");
+                eprintln!("xtask: can't run cargo: {error}");
                 return ExitCode::FAILURE;
             }
         }

@@ -15,35 +15,32 @@ use super::output::key_field;
 
 mod nodes;
 
-/// What may be done with a cluster.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Form a new cluster of the nodes at `--at`, all of which run on blank disks; done already, it does nothing.
+    /// Form a new cluster of the nodes at `--at`, which must all have blank disks. Idempotent.
     Form,
-    /// Have a node that runs on a blank disk join the cluster at `--at`. Cut short, it is done again; done already, it
-    /// does nothing.
+    /// Add a node with a blank disk to the cluster at `--at`. Idempotent: repeat it if it was interrupted.
     Join {
-        /// Where the node serves gRPC.
+        /// gRPC address of the new node.
         #[arg(value_name = "HOST:PORT")]
         newcomer: String,
     },
-    /// Have a node leave, whether it lives or is lost: what it has goes to others first. It goes on by itself, even if
-    /// nobody waits any more. Its number is never used again.
+    /// Remove a node, running or lost, after its replicas have moved to other nodes. Continues in the background if the
+    /// command is interrupted. The node's number is never reused.
     Leave { node: u32 },
-    /// Split a range of a table in two, while it is read and written. The new range begins at the key, on the same
-    /// nodes.
+    /// Split a range of a table at a key without downtime. The new range starts at the key and stays on the same nodes.
     Split {
         table: String,
-        /// The first key of the new range.
+        /// First key of the new range.
         key: OsString,
     },
-    /// Move the replicas of a range to other nodes, while it is read and written. It goes on by itself, even if nobody
-    /// waits any more. A later move of the same range takes its place: move it back to give it up.
+    /// Move the replicas of a range to other nodes without downtime. Continues in the background if the command is
+    /// interrupted. A later move of the same range replaces this one; to cancel it, move the range back.
     Move {
         table: String,
-        /// A key of the range; the empty one is in the first.
+        /// Any key of the range; the empty key selects the first range.
         key: OsString,
-        /// The nodes that are to have a replica: those that have one already keep it, all others lose theirs.
+        /// Nodes that are to have a replica. Existing replicas on these nodes are kept, all others are removed.
         #[arg(long, value_name = "NODE,...", value_delimiter = ',', required = true)]
         to: Vec<u32>,
     },
@@ -69,13 +66,13 @@ async fn form(cluster: &Cluster, output: Output) -> Result<(), Stop> {
     if let Err(error) = served {
         let name = &genesis.cluster;
         return Err(
-            sdk::Error::Unavailable(format!("cluster {name} is formed, and does not serve yet: {error}")).into()
+            sdk::Error::Unavailable(format!("cluster {name} is formed but does not serve requests yet: {error}")).into()
         );
     }
     let nodes: Vec<u32> = genesis.disks.iter().map(|disk| disk.node).collect();
     output.print(&json!({ "cluster": genesis.cluster, "nodes": nodes }), || {
         let names: Vec<String> = nodes.iter().map(u32::to_string).collect();
-        format!("cluster {} of nodes {}: it serves", genesis.cluster, names.join(", "))
+        format!("cluster {} of nodes {} is ready", genesis.cluster, names.join(", "))
     })
 }
 
@@ -87,12 +84,12 @@ async fn split(cluster: &Cluster, output: Output, table: String, key: OsString) 
     object.insert("table".into(), table.clone().into());
     object.insert(name.into(), at);
     object.insert("cohort".into(), cohort.into());
-    let people = || format!("table {table} split at {}: cohort {cohort} has the rows from there on", shown(&key));
+    let people = || format!("table {table} split at {}: cohort {cohort} has the rows from that key on", shown(&key));
     output.print(&Value::from(object), people)
 }
 
 /// Polling interval while a range's replicas move.
-const ASKED_AGAIN: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 async fn move_range(cluster: &Cluster, output: Output, table: &str, key: OsString, to: &[u32]) -> Result<(), Stop> {
     let until = Instant::now() + cluster.deadline();
@@ -105,7 +102,7 @@ async fn move_range(cluster: &Cluster, output: Output, table: &str, key: OsStrin
         let range = range_of(&client, table, &key).await?;
         let nodes: Vec<String> = range.members.iter().map(u32::to_string).collect();
         if range.members != wanted {
-            let replaced = format!("another move has taken the place of this one: to {}", nodes.join(","));
+            let replaced = format!("another move replaced this one: to {}", nodes.join(","));
             return Err(sdk::Error::Exists(replaced).into());
         }
         if !range.is_moving {
@@ -114,10 +111,10 @@ async fn move_range(cluster: &Cluster, output: Output, table: &str, key: OsStrin
         }
         if Instant::now() >= until {
             let waits =
-                format!("cohort {cohort} is still on its way, and goes on; loggos columns describe {table} shows it");
+                format!("cohort {cohort} is still moving in the background; see: loggos columns describe {table}");
             return Err(sdk::Error::Unavailable(waits).into());
         }
-        tokio::time::sleep(ASKED_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -126,5 +123,5 @@ async fn range_of(client: &sdk::Client, table: &str, key: &[u8]) -> Result<sdk::
     let known = client.describe_table(table).await?;
     let holds = |range: &&sdk::Range| *range.start <= *key && range.end.as_ref().is_none_or(|end| *key < **end);
     let range = known.ranges.iter().find(holds).cloned();
-    Ok(range.ok_or_else(|| sdk::Error::NotFound(format!("no range of table {table} holds that key")))?)
+    Ok(range.ok_or_else(|| sdk::Error::NotFound(format!("no range of table {table} contains that key")))?)
 }

@@ -15,37 +15,37 @@ use super::output::{CellObject, print_rows};
 use super::reads::{self, ReadArguments};
 use super::{Cluster, export, load, tables};
 
-/// What may be done with columns. Keys, columns and values are bytes: whatever the shell passes is taken as it is.
+/// Commands on tables. Keys, columns and values are bytes, used exactly as the shell passes them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Create a table, unless it is there.
+    /// Create a table, unless it exists.
     Create {
         table: String,
-        /// Where one range of its keys ends and the next begins; once for each such key, in any order.
+        /// Key at which a new range starts. May be repeated, in any order.
         #[arg(long, value_name = "KEY")]
         split_at: Vec<OsString>,
-        /// Replicas of each range: 1, 3 or 5 [default: 3, or fewer while there are fewer nodes].
+        /// Replicas of each range: 1, 3 or 5 [default: 3, fewer if the cluster has fewer nodes].
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         replicas: Option<u32>,
-        /// How long old versions are kept, as in 500ms, 90s, 10m, 2h or 7d [default: 60s].
+        /// Retention of old versions, such as 500ms, 90s, 10m, 2h or 7d [default: 60s].
         #[arg(long, value_name = "TIME", value_parser = retention)]
         retention: Option<Duration>,
-        /// What a write must be on before it is acknowledged, on most replicas: their disks, or their main memories,
-        /// from which the last writes are lost if most of them end at once [default: forced].
+        /// Storage that a majority must have written before a write is acknowledged: disk, or main memory. With memory,
+        /// the last writes are lost if a majority fails at once [default: forced].
         #[arg(long, value_enum)]
         durability: Option<Durability>,
     },
     /// List the tables.
     List,
-    /// Show a table's ranges, and where each of them lies.
+    /// Show a table's ranges and their nodes.
     Describe {
         table: String,
     },
-    /// Drop a table with all its rows, at once and for good.
+    /// Drop a table and all its rows permanently, without confirmation.
     Drop {
         table: String,
     },
-    /// Put one column of a row; prints its version.
+    /// Write one column of a row, and print its version.
     Put {
         table: String,
         key: OsString,
@@ -53,7 +53,7 @@ pub(crate) enum Command {
         #[arg(allow_hyphen_values = true)]
         value: OsString,
     },
-    /// Print one column of a row, or all of them, with their versions.
+    /// Print one or all columns of a row with their versions.
     Get {
         table: String,
         key: OsString,
@@ -67,27 +67,27 @@ pub(crate) enum Command {
         key: OsString,
         column: Option<OsString>,
     },
-    /// Put one column if it has the version named; prints its new version.
+    /// Write one column if its version matches, and print its new version.
     ConditionalPut {
         table: String,
         key: OsString,
         column: OsString,
         #[arg(allow_hyphen_values = true)]
         value: OsString,
-        /// The version it must have; 0: it must be absent.
+        /// Expected version; 0 if the column must not exist.
         #[arg(long)]
         version: i64,
     },
-    /// Delete one column if it has the version named.
+    /// Delete one column if its version matches.
     ConditionalDelete {
         table: String,
         key: OsString,
         column: OsString,
-        /// The version it must have; 0: it must be absent.
+        /// Expected version; 0 if the column must not exist.
         #[arg(long)]
         version: i64,
     },
-    /// Print rows in the order of their keys.
+    /// Print rows in key order.
     Scan(ScanArguments),
     Load(load::Arguments),
     Export(export::Arguments),
@@ -96,19 +96,19 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct ScanArguments {
     table: String,
-    /// The first key, included.
+    /// First key, included.
     #[arg(long, value_name = "KEY")]
     from: Option<OsString>,
-    /// The last key, excluded.
+    /// End key, excluded.
     #[arg(long, value_name = "KEY")]
     to: Option<OsString>,
-    /// Only keys that begin so.
+    /// Only rows with keys that start with this prefix.
     #[arg(long)]
     prefix: Option<OsString>,
-    /// Rows at most; 0: all of them.
+    /// Maximum number of rows; 0 for no limit.
     #[arg(long, value_name = "N", default_value_t = 0)]
     limit: u64,
-    /// From the last key to the first.
+    /// Scan in descending key order.
     #[arg(long)]
     reverse: bool,
     #[command(flatten)]
@@ -167,7 +167,7 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
 fn retention(text: &str) -> Result<Duration, String> {
     let time = time(text)?;
     if time.as_nanos() > RETENTION_MAX.0.into() {
-        return Err(format!("it is over the limit of {RETENTION_MAX}"));
+        return Err(format!("above the limit of {RETENTION_MAX}"));
     }
     Ok(time)
 }
@@ -182,10 +182,10 @@ fn time(text: &str) -> Result<Duration, String> {
         "m" => 60_000,
         "h" => 3_600_000,
         "d" => 86_400_000,
-        _ => return Err("a time is a number with its unit: ms, s, m, h or d".into()),
+        _ => return Err("a duration is a number with a unit: ms, s, m, h or d".into()),
     };
     let time = number.parse().ok().and_then(|number: u64| number.checked_mul(milliseconds)).filter(|time| *time > 0);
-    time.map(Duration::from_millis).ok_or_else(|| "a time is longer than nothing, and not for ever".into())
+    time.map(Duration::from_millis).ok_or_else(|| "a duration must be positive and below 2^64 ms".into())
 }
 
 pub(super) fn bytes(text: OsString) -> Bytes {
@@ -214,7 +214,7 @@ async fn get(
 ) -> Result<(), Stop> {
     let read = client.read_row(table, key.clone(), column.iter().cloned().collect(), reads).await;
     let (cells, as_of) = read.map_err(|error| reads::failed(reads, error))?;
-    reads::tell(output, as_of.as_ref());
+    reads::print_as_of(output, as_of.as_ref());
     if cells.is_empty() {
         let what = column.map_or_else(String::new, |column| format!("column {} in ", shown(&column)));
         return Err(Stop::NotFound(format!("there is no {what}row {} in table {table}", shown(&key))));
@@ -240,7 +240,7 @@ async fn scan(client: &Client, output: Output, arguments: ScanArguments) -> Resu
         scan.limit = left.min(SCAN_ROWS_MAX as u64) as u32;
         let (page, as_of) =
             client.read_page(&table, scan.clone(), reads).await.map_err(|error| reads::failed(reads, error))?;
-        reads::tell(output, as_of.as_ref());
+        reads::print_as_of(output, as_of.as_ref());
         print_rows(output, &table, &page.rows, has_heading)?;
         has_heading |= !page.rows.is_empty();
         left = left.saturating_sub(page.rows.len() as u64);

@@ -16,24 +16,23 @@ use terminal::{Output, Stop, to_json, unless_interrupted};
 
 use super::output::CellObject;
 
-/// Export a table's rows, to standard output or to a file.
+/// Export a table's rows to standard output or to a file.
 ///
-/// As JSON lines, each column of each row is an object, as `scan --json` prints it; `load --format cells` takes them
-/// back in. As CSV, each is a record of key, column, version and value. A file appears under its name only when it is
-/// whole.
+/// JSON Lines has one object per column of each row, as printed by `scan --json` and read by `load --format cells`. CSV
+/// has one record of key, column, version and value. A file is replaced atomically once it is complete.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     table: String,
-    /// The file; without one, or with `-`, standard output.
+    /// Output file; `-` is standard output [default: -].
     file: Option<PathBuf>,
     #[arg(long, value_enum, default_value_t = Format::Jsonl)]
     format: Format,
 }
 
-/// How rows are written down.
+/// The format of a file of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// A JSON object a line.
+    /// One JSON object per line.
     Jsonl,
     /// Comma-separated values with a header.
     Csv,
@@ -64,7 +63,7 @@ async fn into_file(client: &Client, table: &str, format: Format, path: &Path) ->
         let out = File::options().write(true).open(path).map_err(writing())?;
         return rows(client, table, format, BufWriter::new(out), writing).await;
     }
-    let beside = beside(path).ok_or_else(|| Stop::invalid(format!("{} is no name for a file", path.display())))?;
+    let beside = beside(path).ok_or_else(|| Stop::invalid(format!("{} is not a file name", path.display())))?;
     let file = File::create(&beside).map_err(writing())?;
     let remains = Remains(&beside);
     let counts = unless_interrupted(rows(client, table, format, BufWriter::new(&file), writing)).await?;
@@ -171,11 +170,11 @@ mod tests {
         let row = Row { key: "k".into(), cells };
         let mut out = Vec::new();
         let mut sheet = Sheet::new(Format::Csv, &mut out);
-        sheet.begin().and_then(|()| sheet.add("t", &row)).and_then(|()| sheet.end()).expect("memory takes it");
+        sheet.begin().and_then(|()| sheet.add("t", &row)).and_then(|()| sheet.end()).expect("writes to memory succeed");
         drop(sheet);
         assert_eq!(String::from_utf8_lossy(&out), "key,column,version,value\nk,c,7,\"a \"\"b\"\",\nc\"\n");
         let mut out = Vec::new();
-        Sheet::new(Format::Jsonl, &mut out).add("t", &row).expect("memory takes it");
+        Sheet::new(Format::Jsonl, &mut out).add("t", &row).expect("writes to memory succeed");
         assert!(out.starts_with(br#"{"table":"t","key":"k","column":"c","value":"a \"b\",\nc","version":7}"#));
     }
 

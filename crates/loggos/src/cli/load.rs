@@ -32,39 +32,38 @@ use source::Source;
 /// Rows in flight: enough for group commit, and half of a session's window.
 const ROWS_IN_FLIGHT: usize = 512;
 
-/// Load a file of rows, creating the table if it is missing.
+/// Load a file of rows into a table, which is created if it does not exist.
 ///
-/// A CSV file has a header, which names the columns; an empty cell is an absent column. A file of JSON lines has an
-/// object a line: strings are taken as they are, numbers and booleans as their JSON text, arrays and objects as compact
-/// JSON, and null is an absent column. With `--format cells` it takes what `export` gave.
+/// The header of a CSV file names the columns; an empty cell is an absent column. A JSON Lines file has one object per
+/// line: strings are stored unchanged, numbers and booleans as JSON text, arrays and objects as compact JSON; null is
+/// an absent column. `--format cells` reads the output of `export`.
 ///
-/// Each row's columns are put, in one write. Columns that are absent in the row are left as they are in the table, not
-/// deleted. Where a key comes twice, the later line wins. A load that was interrupted can be run again and ends with
-/// the same values.
+/// Each row is one atomic write of its columns. Columns that are absent from the row are not deleted from the table. If
+/// a key occurs twice, the later line wins. An interrupted load can be repeated with the same result.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     table: String,
-    /// The file; `-` is standard input.
+    /// File to load; `-` is standard input.
     file: PathBuf,
-    /// The column whose value is the row's key. It is kept as a column, too. Only cells need none.
+    /// Column with the row's key; it is also stored as a column. Required except with `--format cells`.
     #[arg(long, value_name = "COLUMN")]
     key: Option<String>,
-    /// Collect bad rows here, each after a comment with its line and what is wrong, and go on.
+    /// Skip bad rows and write them to this file, each after a comment with its line number and the reason.
     #[arg(long, value_name = "FILE")]
     skip_bad: Option<PathBuf>,
-    /// The file's format, if neither its name nor its beginning tell.
+    /// Format of the file [default: detected from its name and content].
     #[arg(long, value_enum)]
     format: Option<Format>,
 }
 
-/// How rows are written down.
+/// The format of a file of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// Comma-separated values with a header.
     Csv,
-    /// A JSON object a line.
+    /// One JSON object per line for each row.
     Jsonl,
-    /// A JSON object a line for each column of each row, as `export` and `scan --json` print them.
+    /// One JSON object per line for each column of each row, the output of `export` and `scan --json`.
     Cells,
 }
 
@@ -74,7 +73,7 @@ pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -
     let progress = Progress::of(&source);
     let mut rows = source.rows(arguments.key.as_deref())?.peekable();
     if arguments.skip_bad.as_ref().is_some_and(|bad| is_same_file(bad, &arguments.file)) {
-        return Err(Stop::invalid("--skip-bad names the file that is loaded: it would be lost"));
+        return Err(Stop::invalid("--skip-bad must not name the input file, which would be overwritten"));
     }
     let bad_rows = arguments.skip_bad.map(BadRows::create).transpose()?;
     let is_good = |first: &Result<Item, Stop>| first.as_ref().is_ok_and(|item| item.row.is_ok() || bad_rows.is_some());

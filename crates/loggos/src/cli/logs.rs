@@ -17,67 +17,66 @@ use terminal::{Output, Stop};
 
 use super::Cluster;
 
-/// What may be done with shared logs. Records are bytes: they are taken as they are.
+/// Commands on shared logs. A record is a sequence of bytes, stored unchanged.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Create a log, unless it is there.
+    /// Create a log, unless it exists.
     Create {
-        /// The log's name: letters, digits, '_', '-' and '.'; not '.', not '..', and no '-' at its beginning.
+        /// Name of the log: letters, digits, '_', '-' and '.'; not '.' or '..', and not starting with '-'.
         name: String,
-        /// Chains that its positions are spread over, for throughput [default: 1].
+        /// Number of chains that the positions are striped over, for throughput [default: 1].
         #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=i64::from(LOG_STRIPES_MAX)))]
         stripes: Option<u32>,
-        /// Copies of each position, on as many nodes [default: 2, and 3 on five nodes or more].
+        /// Copies of each position, each on a different node [default: 2; 3 with five or more nodes].
         #[arg(long, value_name = "C", value_parser = clap::value_parser!(u32).range(1..=i64::from(LOG_COPIES_MAX)))]
         copies: Option<u32>,
     },
     /// List the logs.
     List,
-    /// Show where a log ends, what of it was given up, where its positions lie, and which node hands them out. Units that
-    /// don't answer are waited for a fifth of --timeout.
+    /// Show a log's tail, trim point, epoch, sequencer and chains. Waits for unresponsive units for a fifth of
+    /// --timeout.
     Info {
-        /// The log's name.
+        /// Name of the log.
         name: String,
     },
     Append(append::Arguments),
-    /// Print what lies at a position, or at positions in a row.
+    /// Print the entry at a position, or the entries of a range of positions.
     Read {
-        /// The log's name.
+        /// Name of the log.
         name: String,
-        /// The first position, from 0.
+        /// First position, from 0.
         #[arg(value_parser = position, allow_negative_numbers = true)]
         position: u64,
-        /// The position before which to stop; where the log ends before it, that is where it stops.
+        /// End of the range, excluded; reading stops earlier at the tail of the log.
         #[arg(long, value_name = "P", value_parser = position, allow_negative_numbers = true)]
         to: Option<u64>,
     },
-    /// Print where a log ends: the position that the next append gets, or a later one.
+    /// Print the tail: no entry is at or beyond this position yet.
     Tail {
-        /// The log's name.
+        /// Name of the log.
         name: String,
-        /// Print what is appended from now on, as it comes, until Ctrl-C. When the log gives no answer for as long as
-        /// --timeout says, that is told on standard error, and it is asked on.
+        /// Print new entries until Ctrl-C. If the log does not respond within --timeout, report that on standard error
+        /// and keep retrying.
         #[arg(long, short)]
         follow: bool,
-        /// With --follow: print what lies from this position on, and what comes after it. The log may not end before it.
+        /// With --follow: start at this position, which must not be beyond the tail.
         #[arg(long, value_name = "P", requires = "follow", value_parser = position, allow_negative_numbers = true)]
         from: Option<u64>,
     },
-    /// Give up what lies below a position, for good.
+    /// Delete all entries below a position permanently.
     Trim {
-        /// The log's name.
+        /// Name of the log.
         name: String,
-        /// The first position that is kept; with --only, the one that is given up.
+        /// First position to keep; with --only, the position to delete.
         #[arg(value_parser = position, allow_negative_numbers = true)]
         position: u64,
-        /// Give up what lies at this position, and nothing else.
+        /// Delete only the entry at this position.
         #[arg(long)]
         only: bool,
     },
 }
 
 impl Command {
-    /// The name of the log that the command accesses.
     fn log(&self) -> Option<&str> {
         match self {
             Self::List => None,
@@ -98,7 +97,7 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
     match done(cluster, output, command).await {
         Err(Stop::Cluster(sdk::Error::NotFound(why))) => Err(Stop::NotFound(match new_log_name(&name) {
             Ok(()) => format!("{why}; create it with: loggos log create {name}"),
-            Err(refusal) => format!("{why}, and there can be none: {refusal}"),
+            Err(refusal) => format!("{why}; the name is invalid: {refusal}"),
         })),
         Err(Stop::Cluster(error)) => Err(silence::explained(cluster, &name, error).await.into()),
         Err(Stop::AppendCutShort { error, appended }) => {
@@ -114,7 +113,7 @@ async fn done(cluster: &Cluster, output: Output, command: Command) -> Result<(),
         Command::Create { name, stripes, copies } => {
             let wanted = NewLog { stripes: stripes.unwrap_or(0), copies: copies.unwrap_or(0) };
             let existed = client.log(&name).create_of(wanted).await?;
-            let what = if existed { "was there" } else { "created" };
+            let what = if existed { "already exists" } else { "created" };
             output.print(&json!({ "log": name, "existed": existed }), || format!("log {name} {what}"))
         }
         Command::List => list(&client, output).await,
@@ -133,13 +132,13 @@ async fn done(cluster: &Cluster, output: Output, command: Command) -> Result<(),
 
 /// The error for a position at or beyond the tail.
 fn beyond(log: &Log, tail: u64, position: u64) -> Stop {
-    Stop::NotFound(format!("log {} ends at {tail}: nothing lies at position {position} yet", log.name()))
+    Stop::NotFound(format!("position {position} of log {} is not written yet: the tail is {tail}", log.name()))
 }
 
 /// Parses a log position.
 fn position(text: &str) -> Result<u64, String> {
     let position = text.parse().ok().filter(|position| *position < LOG_POSITION_MAX);
-    position.ok_or_else(|| format!("a position is a number, from 0 to {}", LOG_POSITION_MAX - 1))
+    position.ok_or_else(|| format!("a position is a number from 0 to {}", LOG_POSITION_MAX - 1))
 }
 
 async fn list(client: &Client, output: Output) -> Result<(), Stop> {

@@ -1,7 +1,7 @@
 //! Prints rows and keys. The JSON fields are stable: fields may be added, but not changed.
 //!
 //! Keys, columns and values are bytes. In JSON, those that are not UTF-8 are base64 in a separate field
-//! (`"value_base64"`); for people, unprintable bytes are escaped.
+//! (`"value_base64"`); in text, unprintable bytes are escaped.
 
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use terminal::{Output, Stop, Table, to_json};
 
-/// Prints rows, one line per column; for people below a heading, unless `has_heading`.
+/// Prints rows, one line per column; as text with a heading, unless `has_heading`.
 pub(crate) fn print_rows(output: Output, table: &str, rows: &[Row], has_heading: bool) -> Result<(), Stop> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     let cells = rows.iter().flat_map(|row| row.cells.iter().map(|cell| (&row.key[..], cell)));
@@ -27,7 +27,7 @@ pub(crate) fn print_rows(output: Output, table: &str, rows: &[Row], has_heading:
             lines.add([shown(key), shown(&cell.column), cell.version.to_string(), shown(&cell.value)]);
         }
         if has_heading {
-            lines.go_on();
+            lines.omit_heading();
         }
         write!(out, "{lines}")?;
     }

@@ -1,4 +1,4 @@
-//! The kinds of read of the commands, and the state that a read reflects.
+//! Consistency levels of reads, and the state that a read reflects.
 
 use std::io::{self, Write};
 
@@ -7,29 +7,32 @@ use sdk::{AsOf, Reads};
 use serde_json::json;
 use terminal::{Output, ReadKind, Stop};
 
-/// What a read may show.
+/// Consistency of a read.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ReadArguments {
-    /// What the read may show.
+    /// Consistency of the read.
     #[arg(long, value_enum, value_name = "KIND", default_value = "strong")]
     reads: ReadKind,
-    /// The same as --reads timeline.
+    /// Same as --reads timeline.
     #[arg(long, conflicts_with = "reads")]
     timeline: bool,
-    /// With --timeline: an answer will do though no leader can be had. One live replica gives it.
+    /// With --timeline: accept a response from any live replica, even without a leader.
     #[arg(long)]
     stale_ok: bool,
-    /// Show what was there at this timestamp: a version, or nanoseconds since 1970.
+    /// Read the state at this timestamp: a version, or nanoseconds since 1970.
     #[arg(long, value_name = "TIMESTAMP", conflicts_with_all = ["reads", "timeline", "stale_ok"])]
     as_of: Option<i64>,
 }
 
 impl ReadArguments {
-    /// The kind of read, if the arguments are consistent.
+    /// The consistency level.
+    ///
+    /// # Errors
+    /// If the arguments contradict each other.
     pub(crate) fn reads(&self) -> Result<Reads, Stop> {
         let is_timeline = self.timeline || self.reads == ReadKind::Timeline;
         if self.stale_ok && !is_timeline {
-            return Err(Stop::invalid("--stale-ok is for --timeline"));
+            return Err(Stop::invalid("--stale-ok requires --timeline"));
         }
         Ok(match self.as_of {
             Some(timestamp) => Reads::At(timestamp),
@@ -39,18 +42,18 @@ impl ReadArguments {
     }
 }
 
-/// The error of a failed read, with a suggestion if a weaker read may succeed.
+/// The error of a failed read, with advice if a weaker read may succeed.
 pub(crate) fn failed(reads: Reads, error: sdk::Error) -> Stop {
     match error {
         sdk::Error::Unavailable(reason) if reads == (Reads::Timeline { stale_ok: false }) => {
-            sdk::Error::Unavailable(format!("{reason}; with --stale-ok one live replica will do")).into()
+            sdk::Error::Unavailable(format!("{reason}; with --stale-ok any live replica can respond")).into()
         }
         error => error.into(),
     }
 }
 
-/// Prints on standard error which state the read reflects, if that is a replica's own.
-pub(crate) fn tell(output: Output, as_of: Option<&AsOf>) {
+/// Prints to standard error which state a timeline read reflects.
+pub(crate) fn print_as_of(output: Output, as_of: Option<&AsOf>) {
     let Some(as_of) = as_of else { return };
     let place = as_of.place.unwrap_or_default();
     let lsn = format!("{}.{}", place.epoch, place.sequence);

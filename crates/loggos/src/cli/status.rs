@@ -5,7 +5,7 @@ use terminal::{Output, Stop, Table};
 
 use super::Cluster;
 use super::tables::MAY_BE_LOST;
-use crate::view::{Node, View, lag, lsn, not_asked, owner};
+use crate::view::{Node, View, lag, lsn, not_queried, owner};
 
 /// Queries the nodes and prints the result.
 pub(crate) async fn run(cluster: &Cluster, output: Output) -> Result<(), Stop> {
@@ -26,7 +26,7 @@ pub(super) async fn look(cluster: &Cluster) -> Result<View, Stop> {
     if let (Some(error), true) = (last_error, answers.is_empty()) {
         return Err(error.into());
     }
-    let mut others = not_asked(&answers);
+    let mut others = not_queried(&answers);
     others.retain(|address| !asked.contains(address));
     if !others.is_empty() {
         answers.extend(cluster.client_at(others)?.status_of_each().await.into_iter().flatten());
@@ -63,7 +63,7 @@ fn node_table(view: &View) -> Table<5> {
     table
 }
 
-/// The mode of a ZooKeeper endpoint, and how many clients it has.
+/// Formats the mode, clients and lag of a ZooKeeper endpoint.
 fn endpoint(ZooKeeper { mode, connections, playback_lag, .. }: &ZooKeeper) -> String {
     let clients = if *connections == 1 { "client" } else { "clients" };
     let lag = if *playback_lag > 0 { format!(", {playback_lag} positions behind") } else { String::new() };
@@ -75,7 +75,7 @@ fn cohort_table(view: &View) -> Table<8> {
     for cohort in view.cohorts.values() {
         let owner = owner(cohort);
         for replica in &cohort.replicas {
-            let doubt = if replica.doubtful { " (doubts its log)" } else { "" };
+            let doubt = if replica.doubtful { " (distrusts its log)" } else { "" };
             table.add([
                 cohort.cohort.to_string(),
                 owner.clone(),
@@ -110,7 +110,9 @@ fn memory_note(cohort: &Cohort) -> Option<String> {
     let lost = match losses {
         0 => MAY_BE_LOST.to_owned(),
         times => {
-            format!("LOSS DECLARED, {times} in all: most replicas failed together, and acknowledged writes may be lost")
+            format!(
+                "LOSS DECLARED ({times}): most replicas failed together, and acknowledged writes may be lost"
+            )
         }
     };
     cohort.in_memory.then(|| format!("table {table} (cohort {number}) is IN MAIN MEMORY: {lost}"))

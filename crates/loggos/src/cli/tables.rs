@@ -14,7 +14,7 @@ pub(super) const MAY_BE_LOST: &str = "acknowledged writes can be lost if most re
 pub(super) async fn create(client: &Client, output: Output, table: &str, wanted: NewTable) -> Result<(), Stop> {
     let is_in_memory = wanted.durability == sdk::Durability::Memory;
     let existed = client.create_table_of(table, wanted).await?;
-    let what = if existed { "was there" } else { "created" };
+    let what = if existed { "already exists" } else { "created" };
     let memory = if is_in_memory { format!(", IN MAIN MEMORY: {MAY_BE_LOST}") } else { String::new() };
     output.print(&json!({ "table": table, "existed": existed }), || format!("table {table} {what}{memory}"))
 }
@@ -30,7 +30,7 @@ pub(super) async fn list(client: &Client, output: Output) -> Result<(), Stop> {
 /// Drops a table without confirmation, since scripts cannot answer.
 pub(super) async fn drop(client: &Client, output: Output, table: &str) -> Result<(), Stop> {
     client.drop_table(table).await?;
-    output.print(&json!({ "table": table, "dropped": true }), || format!("table {table} dropped, with all its rows"))
+    output.print(&json!({ "table": table, "dropped": true }), || format!("table {table} dropped"))
 }
 
 /// Shows a table's ranges and their locations.
@@ -51,7 +51,7 @@ pub(super) async fn describe(client: &Client, output: Output, table: &str) -> Re
             let nodes: Vec<String> = range.members.iter().map(u32::to_string).collect();
             let end = range.end.as_ref().map_or_else(|| "-".into(), |end| shown(end));
             let start = if range.start.is_empty() { "-".into() } else { shown(&range.start) };
-            let moving = if range.is_moving { " (on their way)" } else { "" };
+            let moving = if range.is_moving { " (moving)" } else { "" };
             lines.add([range.cohort.to_string(), start, end, nodes.join(",") + moving]);
         }
         let seconds = known.retention_ms as f64 / 1_000.0;

@@ -1,4 +1,4 @@
-//! `loggos zk ...`: znodes, from the shell. Any ZooKeeper server will do.
+//! `loggos zk ...`: reads and changes znodes. Works with any ZooKeeper server.
 
 mod client;
 
@@ -22,66 +22,65 @@ use super::NODES;
 
 /// Node I serves ZooKeeper clients on this port plus I.
 const PORT_BASE: u16 = 2180;
-/// How long one wait for changes lasts.
+/// Maximum time of one wait for changes.
 const WATCH_PATIENCE: Duration = Duration::from_secs(3_600);
-/// All permissions.
+/// The ACL permission bits of all operations.
 const ALL: i32 = 31;
 
-/// Where the servers are.
+/// The servers' addresses, and options of every command.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Servers {
-    /// The servers to ask, one or more [default: 127.0.0.1:2181,127.0.0.1:2182,127.0.0.1:2183].
+    /// Addresses of one or more servers [default: 127.0.0.1:2181,127.0.0.1:2182,127.0.0.1:2183].
     #[arg(long, global = true, value_name = "HOST:PORT,...", value_delimiter = ',')]
     at: Vec<String>,
-    /// Shifts the default ports, as in `loggos dev --port-offset`.
+    /// Offset added to the default ports, as in `loggos dev --port-offset`.
     #[arg(long, global = true, value_name = "K", default_value_t = 0, conflicts_with = "at")]
     port_offset: u16,
     /// Authenticate with scheme `digest`.
     #[arg(long, global = true, value_name = "USER:PASSWORD")]
     auth: Option<String>,
-    /// Print one JSON object a line; refusals too, on standard error.
+    /// Print one JSON object per line, and errors as JSON on standard error.
     #[arg(long, global = true)]
     pub(super) json: bool,
-    /// How long one request may take, its retries included, in milliseconds.
+    /// Timeout of a request including retries, in milliseconds.
     #[arg(long, global = true, value_name = "MS", default_value_t = 10_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
 }
 
-/// What may be done with znodes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List a node's children.
+    /// List a znode's children.
     Ls {
         /// The node's path.
         path: String,
     },
-    /// Print a node's data.
+    /// Print a znode's data.
     Get {
         /// The node's path.
         path: String,
     },
-    /// Create a node, with all permissions for everybody.
+    /// Create a znode that every client may access (ACL `world:anyone:cdrwa`).
     Create {
         /// The node's path.
         path: String,
-        /// Its data [default: none].
+        /// Data of the znode [default: none].
         data: Option<String>,
-        /// Append a number that no other child of the same parent has.
+        /// Append a sequence number, unique among the parent's children.
         #[arg(long, short)]
         sequential: bool,
     },
-    /// Set a node's data.
+    /// Set a znode's data.
     Set {
         /// The node's path.
         path: String,
-        /// The data.
+        /// New data.
         data: String,
         /// Only if the node has this version.
         #[arg(long, value_name = "V", value_parser = clap::value_parser!(i32).range(0..))]
         version: Option<i32>,
     },
-    /// Delete a node without children.
+    /// Delete a znode that has no children.
     Delete {
         /// The node's path.
         path: String,
@@ -89,16 +88,16 @@ pub(crate) enum Command {
         #[arg(long, value_name = "V", value_parser = clap::value_parser!(i32).range(0..))]
         version: Option<i32>,
     },
-    /// Print a node's metadata.
+    /// Print a znode's metadata.
     Stat {
         /// The node's path.
         path: String,
     },
-    /// Print changes of a node and its children as they happen, until Ctrl-C. The node need not exist.
+    /// Print changes of a znode and its children until Ctrl-C. The znode need not exist.
     Watch {
         /// The node's path.
         path: String,
-        /// Watch all nodes below it, too.
+        /// Also watch all descendants.
         #[arg(long, short)]
         recursive: bool,
     },
@@ -127,7 +126,7 @@ impl Servers {
         (1..=NODES)
             .map(|node| port(node).map(|port| format!("127.0.0.1:{port}")))
             .collect::<Option<_>>()
-            .ok_or_else(|| Stop::invalid(format!("--port-offset {} leaves no port", self.port_offset)))
+            .ok_or_else(|| Stop::invalid(format!("--port-offset {} exceeds the range of ports", self.port_offset)))
     }
 }
 
@@ -187,7 +186,7 @@ fn ask<T>(
     decode: impl FnOnce(&Bytes) -> Result<T, coordination::jute::DecodeError>,
 ) -> Result<T, Fault> {
     let reply = client.call(request)?;
-    decode(&reply).map_err(|error| Fault::Unavailable(format!("a reply can't be decoded: {error}")))
+    decode(&reply).map_err(|error| Fault::Unavailable(format!("can't decode the reply: {error}")))
 }
 
 fn of<'a, T: Record<'a>>(reply: &'a Bytes) -> Result<T, coordination::jute::DecodeError> {
@@ -197,7 +196,7 @@ fn of<'a, T: Record<'a>>(reply: &'a Bytes) -> Result<T, coordination::jute::Deco
 fn once(client: &mut Client, output: Output, command: &Command) -> Result<(), Failed> {
     match command {
         Command::Ls { path } => {
-            // A read sees all writes that completed before it.
+            // After a sync, the read reflects all writes that completed before it.
             client.call(&Request::Sync(Sync { path }))?;
             let request = Request::GetChildren(PathAndWatch { path, watch: false });
             let mut children: Vec<String> = ask(client, &request, |reply| {
@@ -285,7 +284,7 @@ fn stat_fields(stat: &Stat) -> [(&'static str, i64); 11] {
     ]
 }
 
-/// Prints changes, for ever. Changes while no server is connected are missed, which is reported.
+/// Prints changes indefinitely. Changes while disconnected are missed; each disconnection is reported.
 fn watch(client: &mut Client, output: Output, path: &str, is_recursive: bool) -> Result<(), Failed> {
     let request = Request::AddWatch(AddWatch { path, mode: i32::from(is_recursive) });
     client.call(&request)?;
@@ -303,7 +302,7 @@ fn watch(client: &mut Client, output: Output, path: &str, is_recursive: bool) ->
                 output.print(&object, || format!("{what} {}", change.path))?;
             }
             Err(Fault::Unavailable(why)) => {
-                eprintln!("loggos: the connection broke, changes may be missed: {why}");
+                eprintln!("loggos: connection lost, changes may be missed: {why}");
                 while let Err(fault) = client.call(&request) {
                     match fault {
                         Fault::Unavailable(_) => {}

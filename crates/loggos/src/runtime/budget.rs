@@ -1,8 +1,7 @@
 //! The disk budget: client requests have priority, then flushes, then compactions.
 //!
 //! The log has a thread of its own at real-time priority and no limit. A compaction yields while a memtable is flushed,
-//! and its read rate is limited. It runs unthrottled only when writes would otherwise soon stall because of the number
-//! of tables.
+//! and its read rate is limited. It runs unthrottled only to avoid a write stall due to the number of SSTables.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

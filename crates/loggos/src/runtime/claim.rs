@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::Path;
 
-/// The lock file. It contains the pid of the process that has the directory, or of the last one if that crashed.
+/// The lock file. It contains the pid of the process that owns the directory, or of the last owner if that crashed.
 const FILE: &str = "pid";
 
 /// Exclusive ownership of a directory, until it is dropped.
@@ -25,7 +25,7 @@ pub(crate) enum ClaimError {
 }
 
 impl Claim {
-    /// Claims the directory, unless another process has it.
+    /// Claims the directory, unless another process owns it.
     pub(crate) fn take(directory: &Path) -> Result<Self, ClaimError> {
         let mut file = lock(directory)?;
         let mut write = || {

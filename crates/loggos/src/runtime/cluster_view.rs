@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use super::config::Config;
-use crate::view::{View, document, not_asked};
+use crate::view::{View, document, not_queried};
 
 /// How long a result is reused.
 const FRESH: Duration = Duration::from_millis(500);
@@ -44,7 +44,7 @@ impl ClusterView {
 
     async fn look(&self) -> Vec<StatusResponse> {
         let mut answers = ask(self.clients.values().cloned()).await;
-        let others = not_asked(&answers).into_iter().filter(|address| !self.clients.contains_key(address));
+        let others = not_queried(&answers).into_iter().filter(|address| !self.clients.contains_key(address));
         answers.extend(ask(others.filter_map(|address| client(&address).ok())).await);
         answers.sort_by_key(|answer| answer.node);
         answers

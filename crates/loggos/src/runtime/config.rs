@@ -1,5 +1,5 @@
-//! The file that `loggos start --config FILE` reads. Few keys, each with a unit and a range, and no unknown ones: a
-//! mistyped key must not silently mean the default.
+//! The configuration file of `loggos start --config FILE`. Each key has a unit and a range. Unknown keys are rejected,
+//! so that a mistyped key does not silently fall back to the default.
 //!
 //! ```toml
 //! node = 1                              # this node's number, 1 to 65535
@@ -12,7 +12,7 @@
 //! http = "127.0.0.1:8081"               # optional: the console, for browsers and Prometheus
 //! zookeeper = "127.0.0.1:2181"          # optional: for ZooKeeper clients
 //!
-//! [[peers]]                             # every other node; this one may be among them
+//! [[peers]]                             # every other node; may include this one
 //! node = 2
 //! address = "127.0.0.1:7102"
 //! grpc = "127.0.0.1:7202"
@@ -30,7 +30,6 @@ use coordination::log_port::{ParsePlaybackError, Playback};
 use node::NodeConfig;
 use serde::{Deserialize, Serialize};
 
-/// The whole file.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
@@ -44,7 +43,7 @@ pub(crate) struct Config {
     /// Allows addresses beyond this machine, without encryption or authentication. Default: false.
     #[serde(default)]
     pub(crate) insecure_plaintext: bool,
-    /// Where this node listens.
+    /// This node's listen addresses.
     pub(crate) listen: Listen,
     /// The addresses of the other nodes: every member of the cluster, optionally including this node.
     #[serde(default)]
@@ -52,7 +51,7 @@ pub(crate) struct Config {
     /// Settings of the ZooKeeper endpoint.
     #[serde(default)]
     pub(crate) zookeeper: ZooKeeper,
-    /// What may be tuned.
+    /// Tuning parameters.
     #[serde(default)]
     pub(crate) tuning: Tuning,
 }
@@ -65,10 +64,10 @@ pub(crate) struct Listen {
     pub(crate) peers: SocketAddr,
     /// For clients: columns, administration, health, reflection.
     pub(crate) grpc: SocketAddr,
-    /// For browsers and Prometheus: the console. None, if absent.
+    /// The console, for browsers and Prometheus. Disabled if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) http: Option<SocketAddr>,
-    /// For ZooKeeper clients. None, if absent.
+    /// For ZooKeeper clients. Disabled if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) zookeeper: Option<SocketAddr>,
 }
@@ -80,13 +79,13 @@ pub(crate) struct ZooKeeper {
     /// The shortest session timeout in milliseconds, 400 to 120,000; 4,000 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) session_timeout_min_ms: Option<u64>,
-    /// The longest one, up to 86,400,000; 40,000 by default.
+    /// The longest session timeout in milliseconds, up to 86,400,000; 40,000 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) session_timeout_max_ms: Option<u64>,
-    /// Connections of one client address, at most. Default: 0, any number.
+    /// Maximum number of connections per client address. Default: 0, unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) connections_per_address: Option<usize>,
-    /// The four-letter commands that are answered. All, if absent.
+    /// The enabled four-letter commands. All, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) commands: Option<Vec<String>>,
     /// The administrator, as `name:digest` with the digest of scheme `digest`. None, if absent.
@@ -119,19 +118,19 @@ pub(crate) struct Peer {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tuning {
-    /// Whether leaders read by leases, which rely on the rates of monotonic clocks. Otherwise each read asks a
-    /// majority.
+    /// Whether leaders serve reads under a lease, which relies on the rates of monotonic clocks. Otherwise each read
+    /// confirms leadership with a majority (read index).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) leases: Option<bool>,
     /// Heartbeat interval in milliseconds, 5 to a quarter of the lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) heartbeat_ms: Option<u64>,
     /// Maximum delay in milliseconds until a leader sends its commit point to its followers: 1 to 15,000; default 100.
-    /// It determines the age of a follower's state, and the time that the next leader takes to take over.
+    /// It determines the staleness of followers and the takeover time of the next leader.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) commit_period_ms: Option<u64>,
-    /// Whether proposals and heartbeats carry the commit point, so that a leader that sends anything never waits for
-    /// the period. Default: true.
+    /// Whether proposals and heartbeats carry the commit point, so that it is sent before the period ends. Default:
+    /// true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) piggyback_commits: Option<bool>,
     /// Size in bytes above which a proposal is relayed from follower to follower instead of sent to each by the leader:
@@ -145,7 +144,7 @@ pub(crate) struct Tuning {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory_bytes: Option<u64>,
     /// Bytes of memory for the requests and responses of gRPC clients, half for each: 64 MiB to 64 GiB; default 512
-    /// MiB. Requests and responses that do not fit are refused.
+    /// MiB. Requests above the budget are rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) client_memory_bytes: Option<u64>,
     /// Maximum read rate of compactions in bytes per second, as long as writes need not wait for them: 1 MiB to 64 GiB.
@@ -156,18 +155,18 @@ pub(crate) struct Tuning {
     pub(crate) log_keep_bytes: Option<u64>,
 }
 
-/// Minimum of the limit for session timeouts, in milliseconds: a server touches its sessions ten times in that time.
+/// Lower bound of the shortest session timeout, in milliseconds: a server renews its sessions ten times per timeout.
 pub(crate) const SESSION_TIMEOUT_MIN_MS: u64 = 400;
-/// ZooKeeper's limits of session timeouts with the tick that its sample configuration has.
+/// ZooKeeper's session timeout limits with the tick of its sample configuration.
 const SESSION_TIMEOUT_MS: [u64; 2] = [4_000, 40_000];
-/// Memory for the rows of a node.
+/// Memory for rows per node.
 const MEMORY_BYTES_MIN: u64 = 32 << 20;
 const MEMORY_BYTES_MAX: u64 = 1 << 40;
 
-/// The longest commit period that Spinnaker was measured with (D.1).
+/// The longest commit period in Spinnaker's evaluation (D.1).
 const COMMIT_PERIOD_MS_MAX: u64 = 15_000;
 
-/// Why a configuration is unusable.
+/// Why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     #[error("can't read {path}: {error}")]
@@ -195,7 +194,7 @@ impl Config {
         listed.map_or((self.listen.peers, self.listen.grpc), |own| (own.address, own.grpc))
     }
 
-    /// Checks what the type does not.
+    /// Validates values and their combinations.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let insecure = self.insecure_plaintext;
         range("node", u64::from(self.node), 1, 65_535)?;
@@ -222,7 +221,7 @@ impl Config {
         self.tuning.check()
     }
 
-    /// Refuses an address that other machines reach, unless that was allowed.
+    /// Rejects a non-loopback address unless `insecure_plaintext` is set.
     pub(crate) fn check_listen(
         key: &'static str,
         address: SocketAddr,
@@ -234,8 +233,8 @@ impl Config {
         refuse(
             key,
             format!(
-                "{address} can be reached from other machines, and this version neither encrypts nor authenticates: \
-                 anyone there could read and change all data. If that is what you want, say `insecure_plaintext = true`, \
+                "{address} is reachable from other machines, and this version has no encryption or authentication: \
+                 anyone there could read and change all data. To allow it, set `insecure_plaintext = true`, \
                  or --insecure-plaintext on a command line"
             ),
         )
@@ -250,12 +249,12 @@ impl ZooKeeper {
         [least, self.session_timeout_max_ms.unwrap_or_else(|| most.max(least))]
     }
 
-    /// When the server reads the log.
+    /// The playback interval.
     pub(crate) fn playback(&self) -> Result<Playback, ParsePlaybackError> {
         self.playback.as_deref().map_or(Ok(Playback::Push), str::parse)
     }
 
-    /// Checks what the type does not.
+    /// Validates values and their combinations.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let refused =
             |error: ParsePlaybackError| ConfigError::Refused { key: "zookeeper.playback", problem: error.to_string() };
@@ -311,13 +310,13 @@ pub(crate) fn memory_size(text: &str) -> Result<u64, String> {
         "KiB" => 10,
         "MiB" => 20,
         "GiB" => 30,
-        unit => return Err(format!("{unit:?} is no unit: KiB, MiB and GiB are")),
+        unit => return Err(format!("invalid unit {unit:?}: use KiB, MiB or GiB")),
     };
     let number: u64 = digits.parse().map_err(|_| format!("{text:?} does not begin with a number"))?;
     let bytes = number.saturating_mul(1 << shift);
     if !(MEMORY_BYTES_MIN..=MEMORY_BYTES_MAX).contains(&bytes) {
         let [least, most] = [MEMORY_BYTES_MIN, MEMORY_BYTES_MAX].map(as_size);
-        return Err(format!("it is not within {least} to {most}"));
+        return Err(format!("the size must be within {least} to {most}"));
     }
     Ok(bytes)
 }

@@ -1,12 +1,11 @@
-//! The store as used by the machine's thread: state here, IO on other threads. Nothing here waits for a disk.
+//! The store as used by the machine's thread. IO runs on other threads, so that this one never waits for a disk.
 //!
 //! The next batch is sent to the log thread as soon as the previous one is forced. When the log has been idle for a
 //! while, an echo names the last batch, so that its loss to damage can be distinguished from a torn write (guarantee
 //! 7).
 //!
-//! A full disk stops checkpoints and new segments, not the node: their lanes retry until there is space. The log itself
-//! writes only into segments prepared before, so a full disk appears to it as a lack of segments: appends wait, reads
-//! continue.
+//! On a full disk the node keeps running: the lanes of checkpoints and segments retry until space is available. The log
+//! writes only into prepared segments, so it runs out of segments: appends wait, reads continue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -27,7 +26,7 @@ use super::files::{OsFile, OsFiles};
 use super::inbox::{Inbox, Input};
 use super::lanes::Lane;
 use super::log_thread::LogThread;
-use super::tables::{TableFiles, Tables};
+use super::sstables::{SstableFiles, SstableLanes};
 
 /// Idle time after the last batch until an echo names it.
 const ECHO_AFTER: Duration = Duration::from_millis(10);
@@ -59,7 +58,7 @@ pub(crate) struct Disk {
     next_manifest: Option<NextManifest>,
     segments: Lane<SegmentJob>,
     reads: Lane<(ReadId, ReadPlan)>,
-    tables: Tables,
+    sstables: SstableLanes,
     /// When an echo must name the log's last batch, unless another batch does first.
     echo_at: Monotonic,
     /// When deferred records must be forced.
@@ -71,7 +70,7 @@ impl Disk {
     /// Takes ownership of an open store and starts its threads.
     pub(crate) fn start(
         store: Store<OsFiles>,
-        tables: &TableFiles,
+        sstables: &SstableFiles,
         budget: &Arc<Budget>,
         inbox: &Arc<Inbox>,
         metrics: DiskMetrics,
@@ -84,7 +83,7 @@ impl Disk {
             next_manifest: None,
             segments: segment_lane(files.clone(), Arc::clone(inbox))?,
             reads: read_lane(files.clone(), Arc::clone(inbox))?,
-            tables: Tables::start(tables, store.owner(), budget, inbox)?,
+            sstables: SstableLanes::start(sstables, store.owner(), budget, inbox)?,
             // The last batch found by recovery may not be named yet.
             echo_at: Monotonic(0),
             hurry_at: Monotonic::NEVER,
@@ -101,7 +100,7 @@ impl Disk {
         self.metrics.appended_records.inc();
         self.metrics.appended_bytes.inc_by(record.size() as u64);
         if let Err(error) = self.store.append(write.0, record, force) {
-            super::die(&format!("the limits let a record through that the log can't hold: {error}"));
+            super::die(&format!("a record exceeds the limits of the log: {error}"));
         }
     }
 
@@ -123,9 +122,9 @@ impl Disk {
         }
     }
 
-    /// The threads for tables and checkpoints.
-    pub(crate) fn tables(&self) -> &Tables {
-        &self.tables
+    /// The threads for SSTables and checkpoints.
+    pub(crate) fn sstables(&self) -> &SstableLanes {
+        &self.sstables
     }
 
     /// Reads from the log; false if the log is known not to hold the first entry.
@@ -180,7 +179,7 @@ impl Disk {
         let Some(batch) = batch else { return };
         match self.store.batch_file(batch.segment) {
             Ok(segment) => self.log.force(batch, segment),
-            Err(error) => super::die(&format!("the log's segment can't be opened: {error}")),
+            Err(error) => super::die(&format!("can't open the log segment: {error}")),
         }
         self.next_segment_job();
     }
@@ -214,7 +213,7 @@ fn manifest_lane(files: OsFiles, inbox: Arc<Inbox>, written: IntCounter) -> io::
         // Promises wait for the force, but not for the removal of old files.
         inbox.post(Input::ManifestForced(id, write.clone()));
         if let Err(error) = write.remove_superseded(&files) {
-            super::die(&format!("an old checkpoint can't be removed: {error}"));
+            super::die(&format!("can't remove an old checkpoint: {error}"));
         }
     })
 }
@@ -229,7 +228,7 @@ fn segment_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<SegmentJob
 fn read_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<(ReadId, ReadPlan)>> {
     Lane::start("reads", move |(id, plan): (ReadId, ReadPlan)| {
         let entries = plan.execute(&files).unwrap_or_else(|error| {
-            tracing::error!(%error, "a part of the log can't be read");
+            tracing::error!(%error, "can't read from the log");
             None
         });
         inbox.post(Input::Done(Event::LogRead { id, entries }));
@@ -238,24 +237,24 @@ fn read_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<(ReadId, Read
 
 /// Retries a write until there is space on the disk; any other error ends the process.
 pub(super) fn once_there_is_room<T>(what: &str, inbox: &Inbox, mut work: impl FnMut() -> Result<T, FileError>) -> T {
-    let mut is_said = false;
+    let mut is_reported = false;
     loop {
         match work() {
             Ok(done) => {
-                if is_said {
-                    tracing::info!(what, "written: there is room on the disk again");
+                if is_reported {
+                    tracing::info!(what, "written: disk space is available again");
                 }
                 return done;
             }
             Err(error) if error.kind == FileErrorKind::NoSpace => {
-                if !is_said {
-                    tracing::error!(what, %error, "the disk is full: it is tried again until there is room");
+                if !is_reported {
+                    tracing::error!(what, %error, "disk full: retrying until space is available");
                 }
-                is_said = true;
+                is_reported = true;
                 inbox.post(Input::Done(Event::DiskFull));
                 std::thread::sleep(NO_SPACE_PAUSE);
             }
-            Err(error) => super::die(&format!("{what} can't be written: {error}")),
+            Err(error) => super::die(&format!("can't write {what}: {error}")),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, Registry};
 
-/// Upper bounds of the force buckets, in seconds: from a disk with a protected cache to one that hangs.
+/// Upper bounds of the histogram's buckets, in seconds: from a disk with a protected cache to one that hangs.
 const FORCE_SECONDS: [f64; 15] =
     [0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
@@ -31,7 +31,7 @@ impl DiskMetrics {
             registry.register(Box::new(counter.clone()))?;
             Ok::<_, prometheus::Error>(counter)
         };
-        let how_long = "How long each batch of the log took to be written and forced, in seconds.";
+        let how_long = "Time to write and force each batch of the log, in seconds.";
         let force_seconds = HistogramOpts::new("loggos_log_force_duration_seconds", how_long);
         let force_seconds = Histogram::with_opts(force_seconds.buckets(FORCE_SECONDS.to_vec()))?;
         registry.register(Box::new(force_seconds.clone()))?;

@@ -24,7 +24,7 @@ const DIRECTORY_MODE: u32 = 0o700;
 #[derive(Clone, Debug)]
 pub(crate) struct OsFiles {
     root: Arc<Path>,
-    /// Whether the lack of direct IO was reported already.
+    /// Whether the lack of O_DIRECT was logged.
     buffered_said: Arc<AtomicBool>,
     /// In tests: writes held back until they are forced.
     held: Option<Arc<HeldFiles>>,
@@ -94,7 +94,7 @@ impl OsFiles {
 
     fn say_buffered(&self, path: &Path) {
         if !self.buffered_said.swap(true, Ordering::Relaxed) {
-            tracing::warn!(path = %path.display(), "the file system has no O_DIRECT: all IO goes through the page cache");
+            tracing::warn!(path = %path.display(), "the file system does not support O_DIRECT: using buffered IO");
         }
     }
 
@@ -238,7 +238,7 @@ mod tests {
             buffer[..read].to_vec()
         };
         assert_eq!(read(&files), b"for... not");
-        assert_eq!(read(&OsFiles::new(scratch.path())), b"forced", "as another process has it");
+        assert_eq!(read(&OsFiles::new(scratch.path())), b"forced", "unforced writes are invisible to other processes");
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(file.len().unwrap(), 8192);
         let again = files.open("log/a", OpenOptions::DIRECT).unwrap();
         let mut read = AlignedBuffer::zeroed(3 * BLOCK_BYTES);
-        assert_eq!(again.read_at(0, &mut read).unwrap(), 8192, "to the end of the file and no further");
+        assert_eq!(again.read_at(0, &mut read).unwrap(), 8192, "reads stop at the end of the file");
         assert!(read[..4096].iter().all(|byte| *byte == 0) && read[4096..8192].iter().all(|byte| *byte == 7));
         assert_eq!(files.list("log").unwrap(), ["a"]);
     }
@@ -271,6 +271,6 @@ mod tests {
         files.create("one", OpenOptions::BUFFERED).unwrap();
         assert_eq!(files.create("one", OpenOptions::BUFFERED).unwrap_err().kind, FileErrorKind::Exists);
         assert_eq!(files.list("nowhere").unwrap_err().kind, FileErrorKind::NotFound);
-        assert!(files.create_dir("d").is_ok() && files.create_dir("d").is_ok(), "making a directory again is no error");
+        assert!(files.create_dir("d").is_ok() && files.create_dir("d").is_ok(), "creating an existing directory succeeds");
     }
 }

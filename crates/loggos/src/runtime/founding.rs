@@ -1,5 +1,5 @@
-//! From a blank disk to a member of a cluster. A node with a blank disk serves gRPC only to be formed, and continues as
-//! a regular node afterwards. It never forms a cluster by itself: a blank disk may be a lost one (guarantee 6).
+//! Forming and joining a cluster. A node with a blank disk serves only the formation requests over gRPC until it is a
+//! member. It never forms a cluster by itself, because a blank disk may be a lost one (guarantee 6).
 
 use std::fs::{self, File};
 use std::io;
@@ -21,10 +21,10 @@ use super::frames::PROTOCOL_VERSION;
 use super::start::{STORE, StartError, listen, without_address};
 use super::{descriptors, random};
 
-/// How the wait of a blank node ended.
+/// Why a blank node stopped waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// Its disk belongs to a cluster.
+    /// Its disk now belongs to a cluster.
     Formed,
     /// It was asked to stop.
     Stopped,
@@ -43,9 +43,9 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
     let (own, address) = (newcomer.own.member, &newcomer.own.peer);
     tracing::info!(
         node = %own.node, disk = format_args!("{:x}", own.incarnation.0), peers = address, grpc = %config.listen.grpc,
-        "the disk is blank: waits to be formed (`loggos admin form --at HOST:PORT,...` names the gRPC addresses of all nodes of \
-         the new cluster) or to join (`loggos admin join HOST:PORT --at ...` names this node's gRPC address, and those of the \
-         cluster). If it held a node's data, that is lost: it can't be formed once more as the same disk"
+        "blank disk: waiting to form a cluster (`loggos admin form --at HOST:PORT,...` with the gRPC addresses of all \
+         nodes) or to join one (`loggos admin join HOST:PORT --at ...` with this node's gRPC address, and those of the \
+         cluster). If this disk held a node's data before, that data is lost, and the node must join with a new number"
     );
     let registry = prometheus::Registry::new();
     let observer = Arc::new(Observer::new(registry, None).map_err(io::Error::other)?);
@@ -66,12 +66,12 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
             .await
             .map_err(io::Error::other)
     })?;
-    // A formation in progress ends with the process, either complete or to be continued.
+    // An interrupted formation is completed by the next one.
     runtime.shutdown_timeout(Duration::from_secs(60));
     Ok(if *told.borrow() { Waited::Formed } else { Waited::Stopped })
 }
 
-/// Forms a cluster of this node alone, whose disk is blank.
+/// Forms a cluster of this node alone. Its disk must be blank.
 pub(crate) fn form_alone(config: &Config) -> Result<(), StartError> {
     let _claim = Claim::take(&config.data)?;
     let newcomer = Newcomer::new(config, watch::channel(false).0)?;
@@ -102,7 +102,7 @@ impl Newcomer {
     fn format(&self, identity: &Identity) -> Result<(), Failure> {
         let node = self.own.member.node;
         if let Some(unknown) = without_address(&self.config, identity).first() {
-            return Err(Failure::Invalid(format!("node {node}: the configuration names no address of node {unknown}")));
+            return Err(Failure::Invalid(format!("node {node}: no address configured for node {unknown}")));
         }
         let files = OsFiles::new(&self.config.data.join(STORE));
         let failed = |error: &dyn std::fmt::Display| Failure::Unavailable(format!("node {node}: {error}"));
@@ -110,7 +110,7 @@ impl Newcomer {
         store::blank::forget(&files).map_err(|error| failed(&error))
     }
 
-    /// Formats the disk for the cluster. If it belongs to one already, `again` answers.
+    /// Formats the disk for the cluster. If it already belongs to one, returns the result of `again`.
     fn found(
         &self,
         identity: &Identity,
@@ -184,5 +184,5 @@ impl Gateway for NoCluster {
 }
 
 fn blank() -> Failure {
-    Failure::Unavailable("this node's disk is blank: it waits to be formed".to_owned())
+    Failure::Unavailable("blank disk: this node does not belong to a cluster yet".to_owned())
 }

@@ -37,17 +37,17 @@ const COPIED_FRAME_BYTES_MAX: usize = 32 << 10;
 /// Why bytes are not valid frames.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FrameError {
-    /// Longer than this connection may send.
-    #[error("a frame of {bytes} bytes; at most {limit} are taken here")]
+    /// Longer than the limit of this connection.
+    #[error("frame of {bytes} bytes exceeds the limit of {limit} bytes")]
     TooLong { bytes: usize, limit: usize },
     /// Too short to contain its type.
-    #[error("an empty frame")]
+    #[error("empty frame")]
     Empty,
     /// Corrupted, or not a frame.
-    #[error("a frame whose checksum is {found:08x}, not {stated:08x}")]
+    #[error("frame checksum mismatch: computed {found:08x}, received {stated:08x}")]
     Checksum { stated: u32, found: u32 },
     /// The magic number is missing.
-    #[error("not Loggos's protocol between nodes")]
+    #[error("not the Loggos peer protocol")]
     Magic,
     /// Its fields cannot be decoded.
     #[error("malformed: {0}")]
@@ -74,17 +74,17 @@ pub(crate) enum RefusalKind {
     Version,
     /// A node of another cluster.
     Cluster,
-    /// Intended for another node: an address is wrong.
+    /// Addressed to another node: a configured address is wrong.
     Recipient,
     /// The node, or the disk under its number, is not a member (guarantee 6).
     NotMember,
-    /// A later boot of the sender is known.
+    /// A newer boot of the sender is known.
     EarlierBoot,
-    /// The node has left the cluster for good.
+    /// The node was removed from the cluster permanently.
     Left,
 }
 
-/// A refusal: the refusing node and the reason, for programs and for people.
+/// A rejected connection: the rejecting node, the kind of error for programs, and the reason as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) kind: RefusalKind,

@@ -2,7 +2,7 @@
 //! come back in batches. A turn of the machine's loop wakes the servers once, regardless of the number of responses.
 //!
 //! The number of unanswered requests is bounded here, and their bytes by the memory for clients (`Held::reserve`):
-//! excess requests are refused immediately, with a definite outcome, instead of queueing until their deadline.
+//! excess requests are rejected immediately, with a definite outcome, instead of queueing until their deadline.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,53 +28,53 @@ pub(crate) struct Incoming {
     pub(crate) ticket: Ticket,
 }
 
-/// The destination of a response, and the resources to release with it: the request's slot and its memory.
+/// The destination of a response, and the resources that are released with it: the slot and the memory of the request.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    way: Way,
+    reply_to: ReplyTo,
     /// Whether the machine was notified that the request is abandoned.
-    is_told: bool,
-    _share: Option<Share>,
+    is_abandoned: bool,
+    _slot: Option<Slot>,
     _held: Held,
 }
 
 /// How a response reaches the caller.
 #[derive(Debug)]
-enum Way {
+enum ReplyTo {
     /// To a unary call.
     Call(oneshot::Sender<Outcome>),
-    /// To a stream, with the request's ticket there.
+    /// To a stream, with the stream's ticket of the request.
     Stream(Arc<Replies>, u64),
-    /// To another thread of this node, by the number that it gave the request.
+    /// To another thread of this node, with its number of the request.
     Thread(Arc<Completions>, u64),
 }
 
 impl Ticket {
-    fn new(way: Way, share: Option<Share>, held: Held) -> Self {
-        Self { way, is_told: false, _share: share, _held: held }
+    fn new(reply_to: ReplyTo, slot: Option<Slot>, held: Held) -> Self {
+        Self { reply_to, is_abandoned: false, _slot: slot, _held: held }
     }
 
-    /// Whether the caller has abandoned the request. Returns true once.
-    pub(crate) fn is_given_up(&mut self) -> bool {
-        let is_gone = match &self.way {
-            Way::Call(call) => call.is_closed(),
-            Way::Stream(replies, _) => replies.are_given_up(),
-            Way::Thread(..) => false,
+    /// Whether the caller has abandoned the request. Returns true only once.
+    pub(crate) fn take_abandoned(&mut self) -> bool {
+        let is_gone = match &self.reply_to {
+            ReplyTo::Call(call) => call.is_closed(),
+            ReplyTo::Stream(replies, _) => replies.are_given_up(),
+            ReplyTo::Thread(..) => false,
         };
-        is_gone && !std::mem::replace(&mut self.is_told, true)
+        is_gone && !std::mem::replace(&mut self.is_abandoned, true)
     }
 
     fn answer(self, outcome: Outcome) {
-        match self.way {
-            // The caller may be gone.
-            Way::Call(call) => drop(call.send(outcome)),
-            Way::Stream(replies, ticket) => replies.give(ticket, outcome),
-            Way::Thread(completions, number) => completions.post(number, outcome),
+        match self.reply_to {
+            // The caller may have disconnected.
+            ReplyTo::Call(call) => drop(call.send(outcome)),
+            ReplyTo::Stream(replies, ticket) => replies.give(ticket, outcome),
+            ReplyTo::Thread(completions, number) => completions.post(number, outcome),
         }
     }
 }
 
-/// Answers to the requests of another thread of this node. They do not pass through the server's runtime.
+/// Responses to the requests of another thread of this node. They bypass the servers' runtime.
 #[derive(Debug)]
 pub(crate) struct Completions {
     queue: Mutex<Vec<(u64, Outcome)>>,
@@ -87,7 +87,7 @@ impl Completions {
         Self { queue: Mutex::default(), waker }
     }
 
-    /// Adds the answer to a request, from any thread.
+    /// Adds the response to a request, from any thread.
     pub(crate) fn post(&self, number: u64, outcome: Outcome) {
         let was_empty = {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,59 +95,59 @@ impl Completions {
             queue.len() == 1
         };
         if was_empty && let Err(error) = self.waker.wake() {
-            super::die(&format!("can't wake a thread for its answers: {error}"));
+            super::die(&format!("can't wake a thread for its responses: {error}"));
         }
     }
 
-    /// Takes all answers, each with the number of its request.
+    /// Takes all responses, each with the number of its request.
     pub(crate) fn take(&self) -> Vec<(u64, Outcome)> {
         std::mem::take(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// What is under way.
+/// Numbers of requests in flight.
 #[derive(Debug, Default)]
-struct UnderWay {
+struct InFlight {
     requests: AtomicUsize,
     /// Log reads that wait for an entry.
     waits: AtomicUsize,
 }
 
-impl UnderWay {
+impl InFlight {
     fn of(&self, waits: bool) -> &AtomicUsize {
         if waits { &self.waits } else { &self.requests }
     }
 }
 
 #[derive(Debug)]
-struct Share {
-    under_way: Arc<UnderWay>,
+struct Slot {
+    in_flight: Arc<InFlight>,
     waits: bool,
 }
 
-impl Share {
-    fn take(under_way: &Arc<UnderWay>, waits: bool) -> Result<Self, Failure> {
-        let requests = under_way.of(waits).fetch_add(1, Ordering::Relaxed) + 1;
+impl Slot {
+    fn take(in_flight: &Arc<InFlight>, waits: bool) -> Result<Self, Failure> {
+        let requests = in_flight.of(waits).fetch_add(1, Ordering::Relaxed) + 1;
         // Created first, so that a refusal releases the slot.
-        let share = Self { under_way: Arc::clone(under_way), waits };
+        let slot = Self { in_flight: Arc::clone(in_flight), waits };
         let (most, what) = match waits {
-            false => (REQUESTS_IN_FLIGHT_MAX, "requests are under way on this node"),
-            true => (WAITS_IN_FLIGHT_MAX, "reads of logs wait at this node for something to come"),
+            false => (REQUESTS_IN_FLIGHT_MAX, "too many requests in flight on this node"),
+            true => (WAITS_IN_FLIGHT_MAX, "too many waiting log reads on this node"),
         };
         if requests > most {
-            return Err(Failure::Overloaded(format!("{most} {what}")));
+            return Err(Failure::Overloaded(format!("{what} (limit {most})")));
         }
-        Ok(share)
+        Ok(slot)
     }
 }
 
-impl Drop for Share {
+impl Drop for Slot {
     fn drop(&mut self) {
-        self.under_way.of(self.waits).fetch_sub(1, Ordering::Relaxed);
+        self.in_flight.of(self.waits).fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Responses on their way back.
+/// Responses to be delivered.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     queue: Mutex<Vec<(Ticket, Outcome)>>,
@@ -157,7 +157,7 @@ pub(crate) struct Answers {
 impl Answers {
     /// Queues the responses of a turn; `batch` is empty afterwards.
     pub(crate) fn post(&self, batch: &mut Vec<(Ticket, Outcome)>) {
-        let is_of_thread = |(ticket, _): &mut (Ticket, Outcome)| matches!(ticket.way, Way::Thread(..));
+        let is_of_thread = |(ticket, _): &mut (Ticket, Outcome)| matches!(ticket.reply_to, ReplyTo::Thread(..));
         batch.extract_if(.., is_of_thread).for_each(|(ticket, outcome)| ticket.answer(outcome));
         if !batch.is_empty() {
             self.queue.lock().unwrap_or_else(PoisonError::into_inner).append(batch);
@@ -181,13 +181,13 @@ impl Answers {
 #[derive(Clone, Debug)]
 pub(crate) struct MachineGateway {
     inbox: Arc<Inbox>,
-    under_way: Arc<UnderWay>,
+    in_flight: Arc<InFlight>,
     views: Arc<Published>,
 }
 
 impl MachineGateway {
     pub(crate) fn new(inbox: Arc<Inbox>, views: Arc<Published>) -> Self {
-        Self { inbox, under_way: Arc::default(), views }
+        Self { inbox, in_flight: Arc::default(), views }
     }
 
     /// Serves a read immediately, if that requires neither the machine nor the disk.
@@ -196,47 +196,47 @@ impl MachineGateway {
     }
 
     /// Submits a request. The response comes through the receiver, or never if the process ends first.
-    pub(crate) fn hand_in(
+    pub(crate) fn submit(
         &self,
         request: Request,
         deadline: Monotonic,
         mut held: Held,
     ) -> Result<oneshot::Receiver<Outcome>, Failure> {
-        let share = Share::take(&self.under_way, waits(&request))?;
+        let slot = Slot::take(&self.in_flight, waits(&request))?;
         held.reserve(size(&request))?;
         let (answer, receiver) = oneshot::channel();
-        let ticket = Ticket::new(Way::Call(answer), Some(share), held);
+        let ticket = Ticket::new(ReplyTo::Call(answer), Some(slot), held);
         self.inbox.post(Input::Request(Incoming { request, deadline, ticket }));
         Ok(receiver)
     }
 
-    /// Hands in a request of another thread of this node, which bounds what it has under way itself. The answer goes to
+    /// Submits a request of another thread of this node, which limits its own requests in flight. The response goes to
     /// `completions` with that number, or never if the process ends first.
-    pub(crate) fn hand_in_from_thread(
+    pub(crate) fn submit_from_thread(
         &self,
         request: Request,
         deadline: Monotonic,
         completions: &Arc<Completions>,
         number: u64,
     ) {
-        let ticket = Ticket::new(Way::Thread(Arc::clone(completions), number), None, Held::default());
+        let ticket = Ticket::new(ReplyTo::Thread(Arc::clone(completions), number), None, Held::default());
         self.inbox.post(Input::Request(Incoming { request, deadline, ticket }));
     }
 
-    /// Hands in what a message of a stream brought, as one input, but for what can be answered at once; deadlines count
-    /// from `now`.
-    pub(crate) fn hand_in_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>, now: Monotonic) {
+    /// Submits the requests of a stream message as one input, except those that can be answered immediately. Deadlines
+    /// are relative to `now`.
+    pub(crate) fn submit_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>, now: Monotonic) {
         let mut incoming = Vec::with_capacity(batch.len());
         for Ticketed { ticket, request, deadline, mut held } in batch {
             if let Some(outcome) = self.read(&request) {
                 replies.give(ticket, outcome);
                 continue;
             }
-            let share = Share::take(&self.under_way, waits(&request));
-            match share.and_then(|share| held.reserve(size(&request)).map(|()| share)) {
+            let slot = Slot::take(&self.in_flight, waits(&request));
+            match slot.and_then(|slot| held.reserve(size(&request)).map(|()| slot)) {
                 Err(failure) => replies.give(ticket, Err(failure)),
-                Ok(share) => {
-                    let ticket = Ticket::new(Way::Stream(Arc::clone(replies), ticket), Some(share), held);
+                Ok(slot) => {
+                    let ticket = Ticket::new(ReplyTo::Stream(Arc::clone(replies), ticket), Some(slot), held);
                     incoming.push(Incoming { request, deadline: now + clock::duration(deadline), ticket });
                 }
             }
@@ -264,13 +264,13 @@ mod tests {
 
     #[test]
     fn rejects_overload_and_releases_slots() {
-        let under_way = Arc::new(UnderWay::default());
+        let in_flight = Arc::new(InFlight::default());
         for (waits, most) in [(false, REQUESTS_IN_FLIGHT_MAX), (true, WAITS_IN_FLIGHT_MAX)] {
-            let all: Vec<_> = (0..most).map(|_| Share::take(&under_way, waits).unwrap()).collect();
-            assert!(matches!(Share::take(&under_way, waits), Err(Failure::Overloaded(_))));
-            assert!(Share::take(&under_way, !waits).is_ok(), "they have places of their own");
+            let all: Vec<_> = (0..most).map(|_| Slot::take(&in_flight, waits).unwrap()).collect();
+            assert!(matches!(Slot::take(&in_flight, waits), Err(Failure::Overloaded(_))));
+            assert!(Slot::take(&in_flight, !waits).is_ok(), "waiting reads have a separate limit");
             drop(all);
-            assert_eq!(under_way.of(waits).load(Ordering::Relaxed), 0);
+            assert_eq!(in_flight.of(waits).load(Ordering::Relaxed), 0);
         }
     }
 }

@@ -89,7 +89,7 @@ mod tests {
             given.push((offset, bytes.to_vec()));
             Ok(())
         };
-        assert_eq!(held.force(write, || Err(())), Err(()), "it is held on");
+        assert_eq!(held.force(write, || Err(())), Err(()), "it is still held back");
         assert_eq!(held.end(), 8);
         assert_eq!(given.len(), 3);
         held.force(|_, _| Ok::<(), ()>(()), || Ok(())).expect("it is forced");

@@ -1,5 +1,5 @@
-//! Threads of normal priority for disk work that the log thread must not do. Each kind of work has its own lane, since
-//! none may wait for another: manifests gate promises, segments gate appends, reads serve lagging followers, and a
+//! Threads of normal priority for disk work other than log writes. Each kind of work has its own lane, to avoid
+//! head-of-line blocking: manifests gate promises, segments gate appends, reads serve lagging followers, and a
 //! checkpoint may take minutes.
 
 use std::io;
@@ -26,7 +26,7 @@ impl<Job: Send + 'static> Lane<Job> {
     /// Queues a job.
     pub(crate) fn put(&self, job: Job) {
         if self.jobs.as_ref().is_none_or(|jobs| jobs.send(job).is_err()) {
-            super::die("a background thread is gone");
+            super::die("a background thread has exited");
         }
     }
 }

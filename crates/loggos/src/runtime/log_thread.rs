@@ -41,7 +41,7 @@ impl LogThread {
             for (batch, segment) in batches {
                 let began = Instant::now();
                 if let Err(error) = batch.execute(&segment) {
-                    super::die(&format!("the log can't be forced: {error}"));
+                    super::die(&format!("can't force the log: {error}"));
                 }
                 let (took, bytes) = (began.elapsed(), batch.bytes.len());
                 inbox.post(Input::BatchForced(batch));
@@ -54,10 +54,10 @@ impl LogThread {
         Ok(Self { slot })
     }
 
-    /// Submits the next batch. The caller waits for the previous one first, so the channel has space.
+    /// Submits the next batch. The caller waits for the previous one, so the channel has space.
     pub(crate) fn force(&self, batch: Batch, segment: OsFile) {
         if self.slot.try_send((batch, segment)).is_err() {
-            super::die("the log thread is gone, or was handed a second batch");
+            super::die("the log thread has exited, or a batch is already in flight");
         }
     }
 }
@@ -74,8 +74,8 @@ pub(crate) fn ask_for_real_time() -> bool {
         Err(error) => {
             tracing::warn!(
                 ?error,
-                "the log thread has no real-time priority: forces may each wait for a scheduler tick when processors are \
-                 busy (give the process CAP_SYS_NICE or a limit RLIMIT_RTPRIO of at least 1)"
+                "the log thread has no real-time priority: on busy processors each force may wait for a scheduler tick \
+                 (grant CAP_SYS_NICE, or set RLIMIT_RTPRIO to at least 1)"
             );
             false
         }

@@ -27,18 +27,18 @@ use super::gateway::{Answers, Incoming, Ticket};
 use super::inbox::{Inbox, Input};
 use super::parked::{Parcel, Parked};
 use super::peers::Peers;
-use super::tables::{Change, CheckpointJob};
+use super::sstables::{Change, CheckpointJob};
 use super::views::Published;
 
 /// The token that wakes this thread for its inbox.
 pub(crate) const INBOX: Token = Token(0);
-/// How often abandoned reads are looked for.
+/// Interval of the search for abandoned reads.
 const SWEEP: base::Duration = base::Duration::from_millis(250);
-/// This many responses are sent before the end of their turn. With 64 log reads in flight this gave 50 % more responses
-/// per second than portions of 64, ...
+/// Number of responses that are sent before the end of the turn. With 64 log reads in flight, portions of 16 gave 50 %
+/// more responses per second than portions of 64, ...
 const ANSWERS_AHEAD_MIN: usize = 16;
-/// ... and in a turn with many events, this fraction of them (one in this many): each portion wakes other threads,
-/// which with 512 reads in flight costs a tenth of the throughput if all portions are of 16.
+/// ... but in a turn with many events the portion is the number of events divided by this: each portion wakes other
+/// threads, and with 512 reads in flight portions of 16 cost a tenth of the throughput.
 const ANSWERS_AHEAD_PORTIONS: usize = 4;
 /// Maximum number of sockets reported by one wait.
 const READY_MAX: usize = 256;
@@ -117,7 +117,7 @@ impl Machine {
         let mut ready = Events::with_capacity(READY_MAX);
         loop {
             if let Err(error) = self.wait(&mut ready) {
-                return End::Halted(format!("can't wait for sockets: {error}"));
+                return End::Halted(format!("can't poll sockets: {error}"));
             }
             if let Some(end) = self.turn(&ready) {
                 return end;
@@ -186,9 +186,9 @@ impl Machine {
         }
     }
 
-    /// Makes the machine abandon reads with callers that are gone, to free their slots.
+    /// Makes the machine abandon reads of disconnected callers, to free their slots.
     fn sweep(&mut self) {
-        let gone = self.waiting.iter_mut().filter_map(|(id, ticket)| ticket.is_given_up().then_some(*id));
+        let gone = self.waiting.iter_mut().filter_map(|(id, ticket)| ticket.take_abandoned().then_some(*id));
         let requests: BTreeSet<RequestId> = gone.collect();
         if !requests.is_empty() {
             self.events.push(Event::GivenUp { requests });
@@ -289,18 +289,18 @@ impl Machine {
             }
             Action::WriteCheckpoint { cohort, checkpoint, lsn, timestamp, state, flush } => {
                 let meta = CheckpointMeta { cohort, lsn, timestamp };
-                self.disk.tables().checkpoint(CheckpointJob { checkpoint, meta, state: *state, flush });
+                self.disk.sstables().checkpoint(CheckpointJob { checkpoint, meta, state: *state, flush });
             }
-            Action::Compact { cohort, lineage, job } => self.disk.tables().compact(cohort, lineage, job),
-            Action::Evaluate { id, read } => self.disk.tables().evaluate(id, *read),
-            Action::ReadFile { id, file, offset, bytes } => self.disk.tables().read(id, file, offset, bytes),
+            Action::Compact { cohort, lineage, job } => self.disk.sstables().compact(cohort, lineage, job),
+            Action::Evaluate { id, read } => self.disk.sstables().evaluate(id, *read),
+            Action::ReadFile { id, file, offset, bytes } => self.disk.sstables().read(id, file, offset, bytes),
             Action::WriteFile { file, offset, bytes } => {
-                self.disk.tables().change(Change::Write { file, offset, bytes });
+                self.disk.sstables().change(Change::Write { file, offset, bytes });
             }
             Action::AdoptFiles { cohort, arrival, adoption } => {
-                self.disk.tables().change(Change::Adopt { cohort, arrival, adoption });
+                self.disk.sstables().change(Change::Adopt { cohort, arrival, adoption });
             }
-            Action::RemoveFiles { files } => self.disk.tables().change(Change::Remove { files }),
+            Action::RemoveFiles { files } => self.disk.sstables().change(Change::Remove { files }),
             Action::Warn { what } => tracing::warn!("{what}"),
             Action::Know { roster } => self.peers.know(&roster, clock::monotonic()),
             Action::Stopped => return Some(End::Stopped),
@@ -319,7 +319,7 @@ impl Machine {
         if is_past(parcel.valid_until) {
             match answer_in(parcel) {
                 Some(answer) => self.expired.push(answer),
-                None => tracing::error!(to = %parcel.to, "a message with a limit in time is no answer, and is dropped"),
+                None => tracing::error!(to = %parcel.to, "dropped an expired message that is not a response"),
             }
             return;
         }
@@ -332,7 +332,7 @@ impl Machine {
         } else if let Some(ticket) = self.waiting.remove(&to) {
             self.answered.push((ticket, outcome));
         } else {
-            tracing::error!(request = to.0, "an answer to a request that doesn't wait");
+            tracing::error!(request = to.0, "response to an unknown request");
         }
     }
 }

@@ -9,8 +9,8 @@
 //! | `log` ([`log_thread`]) | writes and forces batches, at real-time priority | the disk |
 //! | `manifests`, `segments`, `checkpoints`, `reads` ([`disk`]) | other disk work, one lane each | the disk |
 //! | `server` ([`server_thread`]) | one tokio runtime for gRPC and HTTP | sockets |
-//! | `zookeeper` ([`zookeeper`]) | ZooKeeper's clients and their translation server | sockets, timers, the machine's answers |
-//! | `resolver` ([`resolver`]) | looks up the names of peers, if they have names | name servers |
+//! | `zookeeper` ([`zookeeper`]) | ZooKeeper's clients and their translation server | sockets, timers, the machine's responses |
+//! | `resolver` ([`resolver`]) | resolves the host names of peers | name servers |
 //! | `signals` | SIGTERM and SIGINT | signals |
 //!
 //! A write is handed over between threads four times: server to machine, machine to log, log to machine, machine to
@@ -48,7 +48,7 @@ mod random;
 mod resolver;
 mod server_thread;
 pub(crate) mod start;
-mod tables;
+mod sstables;
 mod throttle;
 mod translation_server;
 mod views;
@@ -63,7 +63,7 @@ use std::{io, process, thread};
 
 use store::files::{Files as _, OpenOptions};
 
-/// Exit status of a node that cannot continue: the log or another part of the disk failed, or the machine halted.
+/// Exit status after a fatal error: a disk failure, or a halted machine.
 pub(crate) const EXIT_HALTED: i32 = 70;
 
 /// The platform for `loggos bench`, the same as a node's.
@@ -93,11 +93,11 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<thread:
     })
 }
 
-/// Ends the process at once, from any thread: unforced data was never acknowledged, and no more may be.
+/// Ends the process immediately, from any thread. This is safe: unforced data was never acknowledged.
 pub(crate) fn die(reason: &str) -> ! {
-    tracing::error!(reason, "this node ends");
-    // Not only through the logger, which may filter it.
-    say(&format!("this node ends: {reason}"));
+    tracing::error!(reason, "fatal error, exiting");
+    // Also without the logger, which may filter it.
+    say(&format!("fatal: {reason}"));
     process::exit(EXIT_HALTED)
 }
 

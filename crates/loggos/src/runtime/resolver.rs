@@ -1,5 +1,5 @@
-//! Looks up the host names of peers, again and again: a node starts while a peer's name does not resolve, and finds a
-//! peer whose address has changed.
+//! Resolves the host names of peers periodically, so that a node can start while a name does not resolve, and follows
+//! changes of addresses.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
@@ -14,7 +14,7 @@ use super::peers::PeerAddress;
 /// Interval of lookups.
 pub(crate) const RESOLVE_EVERY: Duration = Duration::from_secs(10);
 
-/// A peer that is known by name.
+/// A peer configured by host name.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedPeer {
     pub(crate) node: NodeId,
@@ -22,13 +22,13 @@ pub(crate) struct NamedPeer {
     pub(crate) port: u16,
 }
 
-/// An address of a name; of several one of the fourth version, as Java prefers.
+/// Resolves a name; prefers IPv4, as Java does.
 pub(crate) fn resolve(host: &str) -> Option<IpAddr> {
     let found: Vec<IpAddr> = (host, 0).to_socket_addrs().ok()?.map(|address| address.ip()).collect();
     found.iter().find(|address| address.is_ipv4()).or_else(|| found.first()).copied()
 }
 
-/// Starts the thread, unless all peers are known by number. `allows` decides which addresses may be used.
+/// Starts the thread, unless all peers are configured by IP address. `allows` decides which addresses may be used.
 pub(crate) fn start(
     mut peers: Vec<NamedPeer>,
     allows: impl Fn(SocketAddr) -> bool + Send + 'static,

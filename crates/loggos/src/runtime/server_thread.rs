@@ -53,7 +53,7 @@ impl Server {
             if let Err(error) =
                 runtime.block_on(serve(listeners, gateway, answers, founded, observer, cluster_view, closing))
             {
-                super::die(&format!("can't serve gRPC or HTTP: {error}"));
+                super::die(&format!("gRPC or HTTP server failed: {error}"));
             }
             let _ = done.send(());
         })?;
@@ -106,7 +106,7 @@ impl Gateway for MachineGateway {
         // Most reads are served immediately from the published views.
         let begun = match self.read(&request) {
             Some(outcome) => Ok(outcome),
-            None => Err(self.hand_in(request, clock::monotonic() + clock::duration(deadline), held)),
+            None => Err(self.submit(request, clock::monotonic() + clock::duration(deadline), held)),
         };
         async move {
             let answer = match begun {
@@ -122,6 +122,6 @@ impl Gateway for MachineGateway {
     }
 
     fn submit_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>) {
-        self.hand_in_all(batch, replies, clock::monotonic());
+        self.submit_all(batch, replies, clock::monotonic());
     }
 }

@@ -36,19 +36,19 @@ use super::peers::handshake;
 use super::peers::{PeerAddress, Peers};
 use super::resolver::{self, NamedPeer};
 use super::server_thread::{self, Server};
-use super::tables::TableFiles;
+use super::sstables::SstableFiles;
 use super::views::Published;
 use super::zookeeper;
 
 /// The store's subdirectory of a node's directory.
 pub(crate) const STORE: &str = "store";
-/// A node that has not stopped this long after a request exits anyway: a crash is safe, but slower for the others.
+/// A node that has not stopped after this time exits anyway: that is safe, but failover takes longer than after a clean
+/// stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
-/// Calls under way have so long to take their answers once the machine has stopped.
+/// Timeout for calls in progress to receive their responses after the machine has stopped.
 const SERVER_CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Why a node cannot start. The exit status is that of wrong usage for errors in the configuration, and "unavailable"
-/// for the rest.
+/// Why a node cannot start. The exit status is 2 (invalid use) for configuration errors, otherwise 3 (unavailable).
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     #[error("{0}")]
@@ -56,14 +56,14 @@ pub(crate) enum StartError {
     #[error("{0}")]
     Claim(#[from] ClaimError),
     #[error(
-        "no node of a cluster in {0}: it was never formatted, or its data is lost. It is not formatted now, since a \
-         blank disk under a known name would have forgotten what that node promised; with a configuration that names no \
-         cluster it would wait to be formed as another disk's"
+        "{0} contains no data of a cluster: it was never formatted, or its data is lost. It is not formatted now, \
+         because a blank disk with the identity of a member would have lost its promises and acknowledged writes. To \
+         form or join a cluster with a new disk, use a configuration without the key `cluster`"
     )]
     Blank(PathBuf),
-    #[error("{directory} holds node {found}, the configuration is for node {wanted}")]
+    #[error("{directory} contains node {found}, but the configuration is for node {wanted}")]
     OtherNode { directory: PathBuf, found: NodeId, wanted: u32 },
-    #[error("{directory} holds data of cluster {found}, the configuration is for cluster {wanted}")]
+    #[error("{directory} contains data of cluster {found}, but the configuration is for cluster {wanted}")]
     OtherCluster { directory: PathBuf, found: ClusterId, wanted: String },
     #[error("{directory}: {error}")]
     Store { directory: PathBuf, error: StoreError },
@@ -84,17 +84,17 @@ impl StartError {
     }
 }
 
-/// How a node writes what it tells.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormat {
-    /// A line for people.
+    /// Text.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Runs one node until it is stopped. With `parent_pipe` it also ends when its standard input does, because the process
-/// that started it is gone.
+/// Runs one node until it is stopped. With `parent_pipe` it also exits when its standard input is closed, because the
+/// parent process has exited.
 pub(crate) fn run(config: &Path, log_format: LogFormat, parent_pipe: bool) -> ExitCode {
     log_to_stderr(log_format);
     if parent_pipe {
@@ -103,8 +103,8 @@ pub(crate) fn run(config: &Path, log_format: LogFormat, parent_pipe: bool) -> Ex
     exit(Config::read(config).map_err(StartError::Config).and_then(|config| run_node(&config, Vec::new())))
 }
 
-/// Runs one node with a configuration that was checked, until it is told to stop. The addresses of `named` peers are looked
-/// up again while it runs.
+/// Runs one node with a validated configuration until it is stopped. The host names of `named` peers are resolved again
+/// while it runs.
 pub(crate) fn run_configured(config: &Config, named: Vec<NamedPeer>) -> ExitCode {
     exit(run_node(config, named))
 }
@@ -123,17 +123,17 @@ fn exit(end: Result<End, StartError>) -> ExitCode {
     }
 }
 
-/// What `LOGGOS_LOG` asks for (in the form of `tracing`'s filters; `info` by default) goes to standard error.
+/// Logs to standard error, filtered by `LOGGOS_LOG` (the syntax of `tracing`'s filters; `info` by default).
 pub(crate) fn log_to_stderr(format: LogFormat) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("LOGGOS_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    // A failure to log (its disk may be full) is ignored and does not panic: a node outlives its log output.
+    // Failures to log (its disk may be full) are ignored: the node keeps running.
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(false)
         .log_internal_errors(false);
-    // A second call finds the first one's logger.
+    // Fails on a second call, which keeps the first logger.
     let _ = match format {
         LogFormat::Text => subscriber.try_init(),
         LogFormat::Json => subscriber.json().flatten_event(true).try_init(),
@@ -145,14 +145,14 @@ fn end_with_parent() {
         let mut stdin = io::stdin().lock();
         let mut ignored = [0; 64];
         while matches!(stdin.read(&mut ignored), Ok(1..)) {}
-        // As abrupt as the parent's own end, and as safe.
-        super::die("the process that started it is gone");
+        // An abrupt end is safe, and the parent may have been killed.
+        super::die("the parent process has exited");
     });
 }
 
 fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
     let descriptors = descriptors::raise();
-    tracing::debug!(descriptors, "file descriptors that this process may have");
+    tracing::debug!(descriptors, "limit of open files");
     let files = OsFiles::new(&config.data.join(STORE));
     if is_blank(config, &files)? && founding::wait(config)? == Waited::Stopped {
         return Ok(End::Stopped);
@@ -165,8 +165,8 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
     let http_listener = config.listen.http.map(|address| listen("HTTP", address)).transpose()?;
     let zookeeper_socket = config.listen.zookeeper.map(bind_zookeeper).transpose()?;
 
-    let tables = TableFiles::new(files.clone(), descriptors::for_tables());
-    let (store, mut recovered) = open_store(config, files, &tables)?;
+    let sstables = SstableFiles::new(files.clone(), descriptors::for_sstables());
+    let (store, mut recovered) = open_store(config, files, &sstables)?;
     for note in &recovered.notes {
         tracing::warn!(note, "recovery");
     }
@@ -179,7 +179,7 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
     );
 
     for node in without_address(config, &identity) {
-        tracing::warn!(%node, "the configuration names no address of a node that the cluster was formed with");
+        tracing::warn!(%node, "no address configured for a founding member of the cluster");
     }
     let poll = Poll::new()?;
     let inbox = Arc::new(Inbox::new(Waker::new(poll.registry(), INBOX)?));
@@ -195,7 +195,7 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
     let registry = prometheus::Registry::new();
     let budget = Budget::new(config.tuning.compaction_bytes_per_second.unwrap_or(COMPACTION_BYTES_PER_SECOND));
     let metrics = DiskMetrics::register(&registry).map_err(io::Error::other)?;
-    let disk = Disk::start(store, &tables, &budget, &inbox, metrics)?;
+    let disk = Disk::start(store, &sstables, &budget, &inbox, metrics)?;
     let machine_config = machine_config(config, &recovered);
     let mut first = Vec::new();
     let node = Node::new(machine_config, &mut recovered, clock::now(), &mut first)
@@ -231,7 +231,7 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
     Ok(end)
 }
 
-/// Whether the disk is blank and may join a new cluster: not if the configuration names a cluster.
+/// Whether the disk is blank and may form or join a cluster: not if the configuration names a cluster.
 fn is_blank(config: &Config, files: &OsFiles) -> Result<bool, StartError> {
     let found = store::identity::read(files);
     let found = found.map_err(|error| StartError::Store { directory: config.data.clone(), error })?;
@@ -261,12 +261,12 @@ fn check_identity(config: &Config, files: &OsFiles) -> Result<Identity, StartErr
 /// that have moved can be found.
 fn addresses(config: &Config, identity: &Identity) -> Vec<PeerAddress> {
     let configured = |node: NodeId| config.peers.iter().find(|peer| peer.node == node.0).map(|peer| peer.address);
-    let told = |node: NodeId| {
+    let recorded = |node: NodeId| {
         let host = identity.hosts.iter().find(|host| host.member.node == node)?;
         host.peer.parse().ok()
     };
     let known = identity.known().map(|member| member.node).filter(|node| *node != identity.node);
-    known.filter_map(|node| Some(PeerAddress { node, address: configured(node).or_else(|| told(node))? })).collect()
+    known.filter_map(|node| Some(PeerAddress { node, address: configured(node).or_else(|| recorded(node))? })).collect()
 }
 
 /// Founding members for which a node has no address. They may have left since; current members are found through the
@@ -292,7 +292,7 @@ fn zookeeper_settings(config: &Config, identity: &Identity, address: SocketAddr)
 fn open_store(
     config: &Config,
     files: OsFiles,
-    tables: &TableFiles,
+    sstables: &SstableFiles,
 ) -> Result<(Store<OsFiles>, Recovered<Replays>), StartError> {
     let mut store_config = store::Config::default();
     if let Some(bytes) = config.tuning.log_keep_bytes {
@@ -303,10 +303,10 @@ fn open_store(
         store_config.recent_bytes = bytes / 8;
         let tree = &mut store_config.tree;
         tree.memtable_bytes = (bytes / 16).min(tree.memtable_bytes);
-        // The filters of tables in this level are in memory, too.
+        // The Bloom filters of the SSTables in this level are in memory, too.
         tree.level1_bytes = bytes.saturating_mul(2).min(tree.level1_bytes);
     }
-    store::open_into(files, tables, store_config, Replays::default())
+    store::open_into(files, sstables, store_config, Replays::default())
         .map_err(|error| StartError::Store { directory: config.data.clone(), error })
 }
 
@@ -337,7 +337,7 @@ fn machine_config(config: &Config, recovered: &Recovered<Replays>) -> NodeConfig
     }
     let members = recovered.identity.members.iter();
     machine.addresses = members.filter_map(|member| addresses_of(config, *member)).collect();
-    // Varies timers between nodes and boots; not security relevant.
+    // Varies timers between nodes and boots; need not be unpredictable.
     machine.seed = recovered.identity.incarnation.0 ^ recovered.boot.0;
     machine
 }
@@ -358,10 +358,10 @@ fn stop_on_signals(inbox: Arc<Inbox>) -> io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     super::spawn("signals", move || {
         if signals.forever().next().is_some() {
-            tracing::info!("asked to stop");
+            tracing::info!("stopping");
             inbox.post(Input::Stop);
             std::thread::sleep(STOP_PATIENCE);
-            tracing::warn!("did not stop in time: ends now");
+            tracing::warn!("did not stop in time: exiting");
             std::process::exit(0);
         }
     })?;

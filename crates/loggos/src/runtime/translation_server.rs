@@ -1,9 +1,9 @@
-//! `loggos zk serve --at HOST:PORT,...`: a translation server without a node and without a disk (ZooKeeper-SL, section 4,
-//! "Disk-less operation").
+//! `loggos zk serve --at HOST:PORT,...`: a translation server without a node and without a disk (ZooKeeper-SL, section
+//! 4, "Disk-less operation").
 //!
-//! The same thread as in a node serves ZooKeeper clients from a tree in memory. The log is reached through the nodes'
-//! gRPC endpoints. All state is soft, so that such servers start and stop at any time, and a session moves to another
-//! server when its own one stops.
+//! The same thread as in a node serves ZooKeeper clients from a tree in memory. It accesses the log through the nodes'
+//! gRPC endpoints. All state is soft: such servers can be started and stopped at any time, and when one stops, its
+//! sessions move to another server.
 
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,10 +17,10 @@ use super::start::StartError;
 use super::zookeeper::{self, RemoteTransport, Settings};
 use super::{descriptors, say};
 
-/// Where a translation server listens, unless it is told: any free port of this machine.
+/// The default listen address: any free port on loopback.
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Serves ZooKeeper clients until it is stopped, with the log of the cluster of these nodes.
+/// Serves ZooKeeper clients from the log of the cluster of `nodes` until it is stopped.
 pub(crate) fn run(
     nodes: &[String],
     listen: Option<SocketAddr>,
@@ -73,16 +73,16 @@ fn serve(
     let socket = zookeeper::bind(listen).map_err(failed)?;
     let address = zookeeper::address(&socket).map_err(failed)?;
     let settings = Settings::new(zookeeper, None, address);
-    tracing::info!(%address, nodes = nodes.join(","), "reads the coordination log");
+    tracing::info!(%address, nodes = nodes.join(","), "reading the coordination log");
     let connect = |completions| RemoteTransport::start(client, completions);
     zookeeper::start(socket, settings, connect, move || ready(address)).map_err(StartError::Io)?;
-    // The sessions of clients that lose their connection continue at another server.
+    // Disconnected clients continue their sessions at another server.
     signals.forever().next();
     Ok(())
 }
 
 fn ready(address: SocketAddr) {
     let mut out = io::stdout().lock();
-    // Nobody may read it.
+    // Standard output may be closed.
     let _ = writeln!(out, "ready {address}").and_then(|()| out.flush());
 }

@@ -1,11 +1,11 @@
 //! ZooKeeper's own configuration file, `zoo.cfg`, as the configuration of a node.
 //!
-//! What ZooKeeper's ports are for decides what a node's are: peers use a server's quorum port, gRPC its election port,
-//! and the console the port of the admin server or of the metrics, where one is configured. So servers whose files work
-//! with ZooKeeper on one machine don't collide here either. The data lie below `dataDir`, in [`DIRECTORY`].
+//! A node uses a server's quorum port for peers, its election port for gRPC, and the port of the admin server or of the
+//! metrics, if configured, for the console. So files of several ZooKeeper servers on one machine have no port conflicts
+//! here either. The data is stored in [`DIRECTORY`] below `dataDir`.
 //!
-//! Keys without a meaning here are accepted, as ZooKeeper accepts any key, and reported. What would change a promise
-//! (hierarchical quorums, observers) is refused.
+//! Keys without effect are accepted, as in ZooKeeper, and logged. Settings that would change a guarantee (hierarchical
+//! quorums, observers) are rejected.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,10 +19,10 @@ const SESSION_MIN_TICKS: u32 = 2;
 const SESSION_MAX_TICKS: u32 = 20;
 const CONNECTIONS_DEFAULT: u32 = 60;
 const FOUR_LETTER_WORDS_DEFAULT: &str = "srvr";
-/// How many servers may form a cluster.
+/// Supported numbers of servers of a cluster.
 const SERVER_COUNTS: [usize; 4] = [1, 3, 5, 7];
 
-/// Keys that configure how ZooKeeper elects, stores or checks: nothing that clients see depends on them here.
+/// Keys about ZooKeeper's election and storage. They have no effect here, and are not logged.
 const WITHOUT_MEANING: &[&str] = &[
     "dataLogDir",
     "initLimit",
@@ -49,30 +49,30 @@ const WITHOUT_MEANING: &[&str] = &[
     "localSessionsUpgradingEnabled",
 ];
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ZooCfg {
     /// The directory with `myid`. A server without a disk needs none.
     pub(crate) data_dir: Option<PathBuf>,
-    /// Where clients connect: the address is missing if the file names none.
+    /// The listen address for clients, if configured.
     pub(crate) client_address: Option<String>,
     pub(crate) client_port: Option<u16>,
-    /// What clients' session timeouts are limited to, in milliseconds.
+    /// The minimum and maximum session timeout, in milliseconds.
     pub(crate) session_timeout_ms: [u32; 2],
-    /// Connections of one client address; 0 for any number.
+    /// Maximum number of connections per client address; 0 for unlimited.
     pub(crate) connections_per_client: u32,
-    /// The four-letter words that are answered; `*` stands for all.
+    /// The enabled four-letter commands; `*` enables all.
     pub(crate) four_letter_words: Vec<String>,
-    /// `super:` and the digest of the password with which everything is permitted.
+    /// `super:` and the digest of the password of the superuser, who bypasses ACLs.
     pub(crate) super_digest: Option<String>,
     /// The port of the console.
     pub(crate) http_port: Option<u16>,
-    /// Whether peers may connect to any address of this machine (`quorumListenOnAllIPs`).
+    /// Whether to listen for peers on all addresses of this machine (`quorumListenOnAllIPs`).
     pub(crate) listens_on_all: bool,
     pub(crate) servers: BTreeMap<u32, Server>,
-    /// The file with the lines of the servers, if they are in one of their own.
+    /// The separate file with the `server.N` lines, if there is one.
     pub(crate) dynamic_file: Option<PathBuf>,
-    /// Keys that have no effect, and are worth a warning.
+    /// Keys that have no effect and are logged.
     pub(crate) unsupported: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Server {
     client_port: Option<u16>,
 }
 
-/// Why a file can't be used.
+/// Why a file is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ZooCfgError {
     #[error("{0} is missing")]
@@ -95,15 +95,15 @@ pub(crate) enum ZooCfgError {
     Invalid { key: String, value: String, wanted: &'static str },
     #[error("{key}: {why}")]
     Unsupported { key: String, why: &'static str },
-    #[error("{0} servers: a cluster is formed of 1, 3, 5 or 7")]
+    #[error("{0} servers configured: a cluster has 1, 3, 5 or 7")]
     ServerCount(usize),
-    #[error("no server.{0} line, though myid says {0}")]
+    #[error("myid is {0}, but there is no server.{0} line")]
     NotListed(u32),
     #[error("can't resolve {0}")]
     Unresolved(String),
     #[error(
-        "{0} can be reached from other machines, and this version neither encrypts nor authenticates its nodes: anyone \
-         there could read and change all data. If that is what you want, say --insecure-plaintext"
+        "{0} is reachable from other machines, and this version has no encryption or authentication between nodes: \
+         anyone there could read and change all data. To allow it, use --insecure-plaintext"
     )]
     Reachable(SocketAddr),
 }
@@ -113,20 +113,20 @@ pub(crate) enum ZooCfgError {
 pub(crate) struct Ensemble {
     /// This server's number.
     pub(crate) node: u32,
-    /// Where it serves ZooKeeper's clients.
+    /// Its listen address for ZooKeeper clients.
     pub(crate) clients: SocketAddr,
-    /// Where it serves the console.
+    /// Its listen address for the console.
     pub(crate) http: Option<SocketAddr>,
-    /// Where peers connect to this server, if that is not its address below (`quorumListenOnAllIPs`).
+    /// The listen address for peers, if it differs from the address in `members` (`quorumListenOnAllIPs`).
     pub(crate) listens_on: Option<IpAddr>,
-    /// The servers whose names do not resolve now.
+    /// The servers with host names that do not resolve now.
     pub(crate) unresolved: BTreeMap<u32, String>,
-    /// All other servers, this one among them if its name resolves. None has an address in a cluster of one without a `server.N` line: no other
-    /// process needs to find it.
+    /// All servers with resolved host names. In a cluster of one without a `server.N` line, this server's addresses are
+    /// unused: no other process connects to it.
     pub(crate) members: BTreeMap<u32, MemberAddresses>,
 }
 
-/// Where a server is for the others.
+/// A server's addresses for the other servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemberAddresses {
     pub(crate) peers: SocketAddr,
@@ -148,7 +148,7 @@ impl ZooCfg {
             [timeout("minSessionTimeout", SESSION_MIN_TICKS)?, timeout("maxSessionTimeout", SESSION_MAX_TICKS)?];
         if session_timeout_ms[0] > session_timeout_ms[1] {
             let value = session_timeout_ms[0].to_string();
-            return Err(invalid("minSessionTimeout", value, "it is greater than maxSessionTimeout"));
+            return Err(invalid("minSessionTimeout", value, "must not exceed maxSessionTimeout"));
         }
         let admin_port = take_port(&mut take, "admin.serverPort")?;
         let metrics_port = take_port(&mut take, "metricsProvider.httpPort")?;
@@ -177,7 +177,7 @@ impl ZooCfg {
         Ok(config)
     }
 
-    /// Adds the servers that the file names which `dynamicConfigFile` names.
+    /// Adds the servers of the `dynamicConfigFile`.
     pub(crate) fn add_dynamic(&mut self, text: &str) -> Result<(), ZooCfgError> {
         let mut properties = properties(text);
         properties.remove("version");
@@ -195,13 +195,13 @@ impl ZooCfg {
         for key in keys {
             let value = properties.remove(&key).unwrap_or_default();
             let number = key["server.".len()..].parse::<u32>().ok().filter(|number| (1..=65_535).contains(number));
-            let number = number.ok_or_else(|| invalid(&key, value.clone(), "a server has a number from 1 to 65535"))?;
+            let number = number.ok_or_else(|| invalid(&key, value.clone(), "a server number is from 1 to 65535"))?;
             self.servers.insert(number, Server::parse(&key, &value)?);
         }
         Ok(())
     }
 
-    /// The cluster, of which this process is the server that `myid` says. Names are resolved by `resolve`.
+    /// The cluster, with this process as server `my_id`. Host names are resolved by `resolve`.
     pub(crate) fn ensemble(
         &self,
         myid: Option<u32>,
@@ -251,7 +251,7 @@ impl ZooCfg {
         Ok(Ensemble { node, clients, http, listens_on, unresolved, members })
     }
 
-    /// The address for clients, of a server that may have a line of its own.
+    /// The listen address for clients; `own` is this server's `server.N` line, if there is one.
     pub(crate) fn clients(
         &self,
         own: Option<&Server>,
@@ -270,11 +270,11 @@ impl ZooCfg {
 
 impl Server {
     fn parse(key: &str, value: &str) -> Result<Self, ZooCfgError> {
-        const FORM: &str = "host:quorumPort:electionPort[:role][;[clientAddress:]clientPort] is wanted";
+        const FORM: &str = "expected host:quorumPort:electionPort[:role][;[clientAddress:]clientPort]";
         let wrong = || invalid(key, value.to_owned(), FORM);
         let unsupported = |why| ZooCfgError::Unsupported { key: key.to_owned(), why };
         if value.contains('|') {
-            return Err(unsupported("a server has one address"));
+            return Err(unsupported("multiple addresses per server are not supported"));
         }
         let (server, client) = value.split_once(';').map_or((value, None), |(server, client)| (server, Some(client)));
         let (host, ports) = split_host(server).ok_or_else(wrong)?;
@@ -304,7 +304,7 @@ impl Server {
     }
 }
 
-/// A host, in brackets if it is an address with colons, and what follows its colon.
+/// Splits off a host, which is in brackets if it is an IPv6 address, from the text after its colon.
 fn split_host(text: &str) -> Option<(String, &str)> {
     let text = text.trim();
     let (host, rest) = match text.strip_prefix('[') {
@@ -320,25 +320,25 @@ fn port(text: &str) -> Option<u16> {
 
 fn take_port(take: &mut impl FnMut(&str) -> Option<String>, key: &'static str) -> Result<Option<u16>, ZooCfgError> {
     let Some(value) = take(key) else { return Ok(None) };
-    // 0 switches it off.
+    // 0 disables it.
     if value == "0" {
         return Ok(None);
     }
-    port(&value).map(Some).ok_or_else(|| invalid(key, value, "a port from 1 to 65535 is wanted"))
+    port(&value).map(Some).ok_or_else(|| invalid(key, value, "expected a port from 1 to 65535"))
 }
 
 fn number(key: &str, value: Option<String>, least: u32) -> Result<Option<u32>, ZooCfgError> {
     let Some(value) = value else { return Ok(None) };
     let parsed = value.parse().ok().filter(|number| (least..=i32::MAX as u32).contains(number));
-    parsed.map(Some).ok_or_else(|| invalid(key, value, "a positive number is wanted"))
+    parsed.map(Some).ok_or_else(|| invalid(key, value, "expected a positive number"))
 }
 
 fn invalid(key: &str, value: String, wanted: &'static str) -> ZooCfgError {
     ZooCfgError::Invalid { key: key.to_owned(), value, wanted }
 }
 
-/// The keys and values of a Java properties file (`java.util.Properties`): a line each, unless it ends with a
-/// backslash; the key ends at `=`, `:` or white space. Of a key given twice the last value holds.
+/// Parses a Java properties file (`java.util.Properties`): one property per line, continued after a backslash; the key
+/// ends at `=`, `:` or white space. The last value of a repeated key is used.
 fn properties(text: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut lines = text.lines().map(str::trim_start);
@@ -371,7 +371,7 @@ fn is_continued(line: &str) -> bool {
     line.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1
 }
 
-/// Takes characters up to one that ends them, without the backslashes before others.
+/// Takes characters up to a terminator, and removes backslash escapes.
 fn unescaped(characters: &mut std::iter::Peekable<std::str::Chars<'_>>, ends: impl Fn(char) -> bool) -> String {
     let mut text = String::new();
     while let Some(character) = characters.next_if(|character| !ends(*character)) {

@@ -1,10 +1,10 @@
-//! `loggos zk serve`: a node in the place of a ZooKeeper server, from its configuration file (`--zoo-cfg FILE`), or a
+//! `loggos zk serve`: runs a node with the configuration file of a ZooKeeper server (`--zoo-cfg FILE`), or a
 //! translation server of a running cluster (`--at HOST:PORT,...`; see `translation_server`).
 //!
-//! Servers with blank disks form a cluster by themselves, because ZooKeeper has no such step: the one with the lowest
-//! number asks the others, and itself last, so that it repeats that until all are formed, whatever is restarted in
-//! between. A disk that was lost is never formed into the same cluster again: the others' disks name another (see
-//! `founding`).
+//! Servers with blank disks form a cluster automatically, because ZooKeeper requires no such step. The server with the
+//! lowest number forms the others first and itself last. So if any server restarts in between, it is still blank and
+//! repeats the formation until all are formed. A replacement for a lost disk cannot become a member again, because the
+//! incarnations on the other disks do not include it (see `founding`).
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
@@ -23,43 +23,42 @@ use super::start::{self, LogFormat, STORE};
 use super::zoo_cfg::{DIRECTORY, Ensemble, ZooCfg, ZooCfgError};
 use super::{founding, say, translation_server};
 
-/// How long the others are waited for before their absence is reported, and they are asked again.
+/// Timeout of one attempt to form the cluster, after which the unreachable servers are logged.
 const FORMING: Duration = Duration::from_secs(10);
 
-/// What the command line says beside the file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Nodes of a running cluster, one or more: serve its znodes without a disk, from memory. Any number of such servers
-    /// may be started and stopped at any time.
+    /// gRPC addresses of one or more nodes of a running cluster: serve its znodes from memory, without a disk. Any
+    /// number of such servers can be started and stopped at any time.
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     at: Vec<String>,
-    /// With --at: where to serve ZooKeeper clients [default: the client port of --zoo-cfg, or any free port of this
-    /// machine]. The address is printed once clients can connect.
+    /// With --at: listen address for ZooKeeper clients [default: the client port of --zoo-cfg, or any free port on
+    /// loopback]. The address is printed once clients can connect.
     #[arg(long, value_name = "HOST:PORT", requires = "at", value_parser = address)]
     listen: Option<SocketAddr>,
-    /// ZooKeeper's configuration file. With --at only its client port, session timeouts, limit of connections, commands
-    /// and super digest are used.
+    /// ZooKeeper configuration file. With --at, only its client port, session timeouts, connection limit, four-letter
+    /// commands and super digest are used.
     #[arg(long, value_name = "FILE", required_unless_present = "at")]
     zoo_cfg: Option<PathBuf>,
-    /// The administrator, as `super:DIGEST`; the system property `zookeeper.DigestAuthenticationProvider.superDigest`.
+    /// Superuser as `super:DIGEST` (ZooKeeper's property `zookeeper.DigestAuthenticationProvider.superDigest`).
     #[arg(long, value_name = "NAME:DIGEST")]
     super_digest: Option<String>,
-    /// When the server reads the log: `push` (as soon as entries are written), an interval from 1ms to 1s, or `adaptive`
-    /// (at once while clients wait for entries) [default: push].
+    /// When to read the log: `push` (as soon as entries are written), an interval from 1ms to 1s, or `adaptive`
+    /// (immediately while clients wait for entries) [default: push].
     #[arg(long, value_name = "WHEN")]
     playback: Option<Playback>,
-    /// Allow addresses beyond this machine, without encryption or authentication.
+    /// Allow addresses that other machines can reach, without encryption or authentication.
     #[arg(long)]
     insecure_plaintext: bool,
 }
 
-/// Parses an address, with a name or a number.
+/// Parses a port with a host name or an IP address.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let mut found = text.to_socket_addrs().map_err(|error| error.to_string())?;
-    found.next().ok_or_else(|| "the name has no address".to_owned())
+    found.next().ok_or_else(|| "the host name has no address".to_owned())
 }
 
-/// Why a server can't be started.
+/// Why a server cannot be started.
 #[derive(Debug, thiserror::Error)]
 enum ServeError {
     #[error("--zoo-cfg or --at is missing")]
@@ -68,7 +67,7 @@ enum ServeError {
     File { path: PathBuf, error: io::Error },
     #[error("{path}: {error}")]
     Config { path: PathBuf, error: ZooCfgError },
-    #[error("{0}: a number from 1 to 65535 is wanted")]
+    #[error("{0}: expected a number from 1 to 65535")]
     MyId(PathBuf),
     #[error("{0}")]
     Check(#[from] ConfigError),
@@ -76,7 +75,7 @@ enum ServeError {
     Start(#[from] start::StartError),
 }
 
-/// Serves until it is told to stop.
+/// Serves until SIGTERM or SIGINT.
 pub(crate) fn run(options: &Options) -> ExitCode {
     start::log_to_stderr(LogFormat::Text);
     let run = if options.at.is_empty() { run_node } else { run_without_disk };
@@ -109,7 +108,7 @@ fn run_without_disk(options: &Options) -> Result<ExitCode, ServeError> {
     Ok(translation_server::run(at, listen, *insecure_plaintext, &zookeeper))
 }
 
-/// The node's configuration, and its peers by name.
+/// The node's configuration, and the host names of its peers.
 fn configure(options: &Options, path: &Path) -> Result<(Config, Vec<NamedPeer>), ServeError> {
     let wrong = |error| ServeError::Config { path: path.to_owned(), error };
     let zoo_cfg = parse(path)?;
@@ -117,14 +116,14 @@ fn configure(options: &Options, path: &Path) -> Result<(Config, Vec<NamedPeer>),
     let (my_id, is_blank) = (my_id(data_dir)?, is_blank(&data_dir.join(DIRECTORY))?);
     let ensemble = loop {
         let ensemble = zoo_cfg.ensemble(my_id, options.insecure_plaintext, resolve).map_err(wrong)?;
-        // Others are told this server's address, and a cluster is formed of all servers.
+        // The other servers need this server's address, and formation needs the addresses of all.
         let is_needed = |(node, _): &(&u32, &String)| is_blank || **node == ensemble.node;
         let Some((_, host)) = ensemble.unresolved.iter().find(is_needed) else { break ensemble };
-        tracing::warn!(host, "can't resolve the name of a server: tries again");
+        tracing::warn!(host, "can't resolve the host name of a server: retrying");
         std::thread::sleep(RESOLVE_EVERY);
     };
     for host in ensemble.unresolved.values() {
-        tracing::warn!(host, "can't resolve the name of a server: starts without it, and tries again");
+        tracing::warn!(host, "can't resolve the host name of a server: starting without it, and retrying");
     }
     let config = config(&zoo_cfg, data_dir, &ensemble, options);
     config.check()?;
@@ -137,7 +136,7 @@ fn configure(options: &Options, path: &Path) -> Result<(Config, Vec<NamedPeer>),
     Ok((config, named.collect()))
 }
 
-/// Reads a file, and the file of the servers that it names. Keys without effect are reported.
+/// Reads a file and its `dynamicConfigFile`. Keys without effect are logged.
 fn parse(path: &Path) -> Result<ZooCfg, ServeError> {
     let mut zoo_cfg =
         ZooCfg::parse(&read(path)?).map_err(|error| ServeError::Config { path: path.to_owned(), error })?;
@@ -146,7 +145,7 @@ fn parse(path: &Path) -> Result<ZooCfg, ServeError> {
         zoo_cfg.add_dynamic(&text).map_err(|error| ServeError::Config { path: dynamic, error })?;
     }
     for key in &zoo_cfg.unsupported {
-        tracing::warn!(key, "not supported, and ignored");
+        tracing::warn!(key, "unsupported key ignored");
     }
     Ok(zoo_cfg)
 }
@@ -198,7 +197,7 @@ fn config(zoo_cfg: &ZooCfg, data_dir: &Path, ensemble: &Ensemble, options: &Opti
     }
 }
 
-/// The settings of the endpoint.
+/// The settings of the ZooKeeper endpoint.
 fn settings(zoo_cfg: &ZooCfg) -> ZooKeeper {
     let [least_ms, most_ms] = zoo_cfg.session_timeout_ms.map(|ms| u64::from(ms).max(SESSION_TIMEOUT_MIN_MS));
     let words = &zoo_cfg.four_letter_words;
@@ -224,7 +223,7 @@ fn is_blank(data: &Path) -> Result<bool, ServeError> {
     Ok(found.is_none())
 }
 
-/// Ensures that a blank disk becomes a cluster's.
+/// Starts the formation of a cluster if the disk is blank.
 fn prepare(config: &Config) -> Result<(), ServeError> {
     if !is_blank(&config.data)? {
         return Ok(());
@@ -244,7 +243,7 @@ fn prepare(config: &Config) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Forms the cluster, as soon as all servers are there.
+/// Forms the cluster as soon as all servers are reachable.
 fn form(endpoints: &[String]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime {
@@ -258,7 +257,7 @@ fn form(endpoints: &[String]) {
                 return;
             }
             Err(error @ sdk::Error::Unavailable(_)) => {
-                tracing::warn!(%error, "waits for the other servers, to form the cluster with them");
+                tracing::warn!(%error, "waiting for the other servers to form the cluster");
             }
             Err(error) => super::die(&format!("can't form the cluster: {error}")),
         }

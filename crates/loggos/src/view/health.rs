@@ -1,11 +1,11 @@
-//! The health of a cluster, in one word and the reasons for it.
+//! The health of a cluster: one word, and the problems that explain it.
 
 use base::KeyRange;
 use sdk::admin::Cohort;
 
 use super::{View, lag};
 
-/// Entries that a replica may lag before that is reported: a busy follower always lacks those in flight.
+/// Lag in entries above which a replica is reported: a busy follower always lacks the entries in flight.
 const LAG_MAX: u64 = 10_000;
 
 /// The health of a cluster.
@@ -35,13 +35,13 @@ pub(crate) fn problems(view: &View) -> Vec<(Health, String)> {
     let mut problems: Vec<(Health, String)> =
         view.cohorts.values().flat_map(|cohort| of_cohort(view, cohort)).collect();
     if view.cohorts.is_empty() {
-        problems.push((Health::Unavailable, "no node tells of any cohort".to_owned()));
+        problems.push((Health::Unavailable, "no node reports any cohort".to_owned()));
     }
     for (number, node) in &view.nodes {
         if !node.alive {
             problems.push((Health::Degraded, format!("node {number} is down")));
         } else if node.boot.is_none() {
-            problems.push((Health::Degraded, format!("node {number} does not answer, though others hear of it")));
+            problems.push((Health::Degraded, format!("node {number} is alive but does not respond to clients")));
         }
         let troubles = node.troubles.iter().map(|trouble| format!("node {number}: {trouble}"));
         problems.extend(troubles.map(|sentence| (Health::Degraded, sentence)));
@@ -57,13 +57,14 @@ fn of_cohort(view: &View, cohort: &Cohort) -> Vec<(Health, String)> {
     let mut problems = Vec::new();
     let answers = |node: u32| view.nodes.get(&node).is_some_and(|node| node.boot.is_some());
     if !cohort.leader.is_some_and(answers) {
-        problems.push((Health::Unavailable, format!("{what} has no leader that answers")));
+        problems.push((Health::Unavailable, format!("{what} has no responding leader")));
     }
     for replica in cohort.replicas.iter().filter(|replica| answers(replica.node)) {
         let node = replica.node;
         let lag = lag(cohort, replica);
         if replica.doubtful {
-            problems.push((Health::Degraded, format!("node {node} doubts its log of {what}, and has no vote there")));
+            let doubt = format!("node {node} distrusts its log of {what} and does not vote there");
+            problems.push((Health::Degraded, doubt));
         } else if lag > LAG_MAX {
             problems.push((Health::Degraded, format!("node {node} is {lag} entries behind in {what}")));
         }
@@ -102,14 +103,14 @@ mod tests {
         let all = [answer(1, 5, 1, replicas()), answer(2, 5, 1, replicas()), answer(3, 5, 1, replicas())];
         check(&View::of(&all), Health::Healthy, &[]);
         check(&View::of(&all[..2]), Health::Degraded, &["node 3 is down"]);
-        let none = "range [\"a\", \"b\") of table t has no leader that answers";
+        let none = "range [\"a\", \"b\") of table t has no responding leader";
         check(&View::of(&all[1..]), Health::Unavailable, &[none, "node 1 is down"]);
-        check(&View::default(), Health::Unavailable, &["no node tells of any cohort"]);
+        check(&View::default(), Health::Unavailable, &["no node reports any cohort"]);
 
         let mut doubtful = all.clone();
         doubtful.iter_mut().for_each(|answer| (answer.cohorts[0].start, answer.cohorts[0].end) = Default::default());
         doubtful[0].cohorts[0].replicas[1].doubtful = true;
-        let doubts = "node 2 doubts its log of table t, and has no vote there";
+        let doubts = "node 2 distrusts its log of table t and does not vote there";
         check(&View::of(&doubtful), Health::Degraded, &[doubts]);
         let mut behind = doubtful;
         behind[0].cohorts[0].replicas[1].doubtful = false;
@@ -122,7 +123,7 @@ mod tests {
         let mut thin = all;
         thin[1].cluster_troubles = vec!["log l has 1 copy".to_owned()];
         check(&View::of(&thin), Health::Degraded, &["log l has 1 copy"]);
-        thin[1].cluster_failures = vec!["log m is out of reach".to_owned()];
-        check(&View::of(&thin), Health::Unavailable, &["log m is out of reach", "log l has 1 copy"]);
+        thin[1].cluster_failures = vec!["log m is unavailable".to_owned()];
+        check(&View::of(&thin), Health::Unavailable, &["log m is unavailable", "log l has 1 copy"]);
     }
 }

@@ -47,7 +47,7 @@ fn newest_epoch_leader_wins() {
     assert_eq!((cohort.epoch, cohort.leader), (5, Some(2)));
     assert_eq!(cohort.replicas, [replica(1, 118), replica(2, 120), replica(3, 90)]);
     assert_eq!(lag(cohort, &cohort.replicas[0]), 2);
-    assert_eq!(cohort.writes_per_second, 3.0, "each tells what it decided itself");
+    assert_eq!(cohort.writes_per_second, 3.0, "the sum of each node's own rate");
     let alive: Vec<_> = view.nodes.values().map(|node| node.alive).collect();
     assert_eq!(alive, [true, true, false]);
 }
@@ -55,9 +55,9 @@ fn newest_epoch_leader_wins() {
 #[test]
 fn discovered_nodes_are_queried() {
     let mut answers = vec![answer(1, 5, 1, Vec::new())];
-    assert_eq!(not_asked(&answers), ["h:2", "h:3"]);
+    assert_eq!(not_queried(&answers), ["h:2", "h:3"]);
     answers.push(answer(2, 5, 1, Vec::new()));
-    assert_eq!(not_asked(&answers), ["h:3"]);
+    assert_eq!(not_queried(&answers), ["h:3"]);
 }
 
 #[test]

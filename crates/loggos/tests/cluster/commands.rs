@@ -179,7 +179,7 @@ fn failover_and_restart_of_leader() {
     cluster.columns(&["put", "t", "k", "c", "v"]).ok();
     let leader = caught_up(&cluster, "t")["leader"].as_u64().expect("a number") as u32;
 
-    cluster.restart(leader).failed(1, &["is running"]);
+    cluster.restart(leader).failed(1, &["is already running"]);
     cluster.restart(9).failed(1, &["no node 9"]);
     cluster.restart_by_offset(9).failed(1, &["no node 9"]);
     cluster.signal(leader, Signal::KILL);

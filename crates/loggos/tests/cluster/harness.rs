@@ -284,7 +284,7 @@ impl Cluster {
     pub(crate) fn check_no_peer_was_given_up(&self) {
         for node in self.nodes() {
             let said = fs::read_to_string(self.node_directory(node).join("log")).expect("it is there");
-            assert!(said.contains(" connected") && !said.contains("bytes wait for it"), "node {node}: {said}");
+            assert!(said.contains(" connected") && !said.contains("send buffer full"), "node {node}: {said}");
         }
     }
 

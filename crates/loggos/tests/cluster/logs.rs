@@ -62,24 +62,25 @@ fn log_append_read_follow_trim() {
     let read: String = records.map(|record| format!("{}\n", record.as_str().expect("text"))).collect();
     assert_eq!(read, lines, "in their order");
 
-    run(&["read", "l", &tail.to_string()]).failed(1, &[&format!("log l ends at {tail}")]);
+    run(&["read", "l", &tail.to_string()]).failed(1, &[&format!("the tail is {tail}")]);
     run(&["read", "l", "-1"]).failed(2, &["a position is a number"]);
-    let all = &["a position is a number, from 0 to 4611686018427387903"];
+    let all = &["a position is a number from 0 to 4611686018427387903"];
     run(&["read", "l", "4611686018427387905"]).failed(2, all);
     let hint = "no log named \"m\"; create it with: loggos log create m\n";
     run(&["read", "m", "0"]).failed(1, &[hint]);
     run(&["append", "m", "x"]).failed(1, &[hint]);
-    let refusal = "no log named \".\", and there can be none: the log's name \".\" is that of a directory";
+    let refusal = "no log named \".\"; the name is invalid: the log's name \".\" is that of a directory";
     run(&["append", ".", "x"]).failed(1, &[refusal]);
     run(&["append", "l", "x", "--file", &file]).failed(2, &["--file"]);
     run(&["append", "l", "--unknown"]).failed(2, &["--unknown"]);
     run(&["create", "a/b"]).failed(2, &["a/b"]);
-    run(&["tail", "l", "--follow", "--from", "9999"]).failed(1, &[&format!("log l ends at {tail}")]);
-    run(&["trim", "l", "9999"]).failed(1, &[&format!("log l ends at {tail}: nothing lies at position 9999 yet")]);
-    run(&["trim", "l", "9999", "--only"]).failed(1, &[&format!("log l ends at {tail}: nothing lies at position 9999")]);
+    run(&["tail", "l", "--follow", "--from", "9999"]).failed(1, &[&format!("the tail is {tail}")]);
+    let unwritten = |position: &str| format!("position {position} of log l is not written yet: the tail is {tail}");
+    run(&["trim", "l", "9999"]).failed(1, &[&unwritten("9999")]);
+    run(&["trim", "l", "9999", "--only"]).failed(1, &[&unwritten("9999")]);
     let last = (LOG_POSITION_MAX - 1).to_string();
-    run(&["read", "l", &last]).failed(1, &[&format!("log l ends at {tail}: nothing lies at position {last} yet")]);
-    run(&["read", "l", "3", "--to", "3"]).failed(2, &["--to 3 is not above position 3"]);
+    run(&["read", "l", &last]).failed(1, &[&unwritten(&last)]);
+    run(&["read", "l", "3", "--to", "3"]).failed(2, &["--to 3 must be greater than position 3"]);
     let to_the_end = objects(&run(&["read", "l", "1", "--to", "9999", "--json"]).ok());
     assert_eq!(to_the_end.len() as u64, tail - 1, "it ends where the log does");
     for name in [".", "..", "--", "-m"] {
@@ -107,7 +108,7 @@ fn log_append_read_follow_trim() {
     drop(follower);
 
     assert_eq!(run(&["trim", "l", "2"]).ok(), "log l trimmed below 2\n");
-    assert_eq!(run(&["trim", "l", "1"]).ok(), "log l is trimmed below 2 already\n");
+    assert_eq!(run(&["trim", "l", "1"]).ok(), "log l is already trimmed below 2\n");
     assert_eq!(objects(&run(&["trim", "l", "0", "--json"]).ok())[0], json!({"log": "l", "trimmed_before": 2}));
     run(&["trim", "l", "4", "--only"]).ok();
     let known = &objects(&run(&["info", "l", "--json"]).ok())[0];
@@ -115,7 +116,7 @@ fn log_append_read_follow_trim() {
     let units = objects(&cluster.status(&["--json"]).ok()).into_iter().filter(|line| line["kind"] == "log unit");
     assert_eq!(units.filter(|unit| unit["log"] == "l").count(), 4, "two chains of two");
     run(&["read", "l", "1"]).failed(1, &["log l is trimmed below 2"]);
-    run(&["read", "l", "4"]).failed(1, &["position 4 of log l was given up"]);
+    run(&["read", "l", "4"]).failed(1, &["position 4 of log l was trimmed"]);
     let entries = objects(&run(&["read", "l", "0", "--to", "5", "--json"]).ok());
     assert_eq!(entries[0], json!({"log": "l", "position": 0, "hole": "trimmed", "before": 2}));
     assert_eq!(entries[3], json!({"log": "l", "position": 4, "hole": "trimmed", "before": 5}));
@@ -142,7 +143,7 @@ fn follower_reports_down_node_and_resumes() {
     };
     lines(&told, "the follower is told", 1);
     cluster.signal(node, Signal::KILL);
-    let silent = format!("has unit {} of the log, does not answer", unit["unit"]);
+    let silent = format!("has unit {} of the log, does not respond", unit["unit"]);
     let answer = &lines(&said, "it is told that there is no answer", 1)[0];
     let message = answer["message"].as_str().expect("a reason");
     assert!(message.starts_with(&format!("node {node}, ")) && message.ends_with(&silent), "{message}");

@@ -234,8 +234,8 @@ fn lost_disk_is_refused_and_others_continue() {
     cluster.stop();
     fs::remove_dir_all(cluster.node_directory(3).join("store")).expect("it is there");
     cluster.start();
-    assert!(cluster.pid(3).is_none(), "a blank disk took part under a known name");
-    cluster.restart(3).failed(1, &["node 3 is refused", "not formatted anew"]);
+    assert!(cluster.pid(3).is_none(), "a node with a lost disk was started");
+    cluster.restart(3).failed(1, &["node 3 is not started", "not formatted again"]);
     assert!(!cluster.node_directory(3).join("store/identity").exists());
     assert!(cluster.columns(&["get", "t", "k"]).ok().contains('v'));
 }

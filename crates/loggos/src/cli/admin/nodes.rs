@@ -12,7 +12,7 @@ use terminal::{Output, Stop};
 use crate::cli::Cluster;
 
 /// Polling interval while a node leaves.
-const ASKED_AGAIN: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(super) async fn join(cluster: &Cluster, output: Output, newcomer: &str) -> Result<(), Stop> {
     let until = Instant::now() + Duration::from_millis(cluster.timeout);
@@ -21,11 +21,11 @@ pub(super) async fn join(cluster: &Cluster, output: Output, newcomer: &str) -> R
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
     let served = cluster.client_at(vec![newcomer.to_owned()])?.with_deadline(left).list_tables().await;
     if let Err(error) = served {
-        let joined = format!("node {node} has joined cluster {name}, and does not serve yet: {error}");
+        let joined = format!("node {node} has joined cluster {name} but does not serve requests yet: {error}");
         return Err(sdk::Error::Unavailable(joined).into());
     }
     output.print(&json!({ "cluster": name, "node": node }), || {
-        format!("node {node} has joined cluster {name}: it serves")
+        format!("node {node} has joined cluster {name} and is ready")
     })
 }
 
@@ -33,21 +33,21 @@ pub(super) async fn leave(cluster: &Cluster, output: Output, node: u32) -> Resul
     let until = Instant::now() + Duration::from_millis(cluster.timeout);
     let client = cluster.client()?;
     client.remove_node(node).await?;
-    let mut told = None;
+    let mut reported = None;
     loop {
         let known = client.nodes().await?.into_iter().find(|known| known.node == node);
         let Some(RosterNode { ranges, .. }) = known.filter(|known| known.standing() != Standing::Left) else {
             return output.print(&json!({ "node": node, "left": true }), || format!("node {node} has left"));
         };
-        if told != Some(ranges) && !output.is_json() {
-            eprintln!("node {node} is leaving: {} to go", counted(ranges.into(), "range"));
-            told = Some(ranges);
+        if reported != Some(ranges) && !output.is_json() {
+            eprintln!("node {node} is leaving: {} remaining", counted(ranges.into(), "range"));
+            reported = Some(ranges);
         }
         if Instant::now() >= until {
-            let to_go = counted(ranges.into(), "range");
-            let waits = format!("node {node} is still leaving, and goes on: {to_go} to go");
+            let remaining = counted(ranges.into(), "range");
+            let waits = format!("node {node} is still leaving in the background: {remaining} remaining");
             return Err(sdk::Error::Unavailable(waits).into());
         }
-        tokio::time::sleep(ASKED_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

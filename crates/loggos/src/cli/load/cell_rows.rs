@@ -108,7 +108,7 @@ impl<R: BufRead> Iterator for CellRows<R> {
 
 fn cell(text: &[u8]) -> Result<Cell, String> {
     let object: Object = serde_json::from_slice(text.trim_ascii_end())
-        .map_err(|error| format!("not an object of a cell: {}", in_line(&error)))?;
+        .map_err(|error| format!("not a cell object: {}", in_line(&error)))?;
     Ok(Cell {
         key: bytes("key", object.key, object.key_base64)?,
         column: bytes("column", object.column, object.column_base64)?,
@@ -123,7 +123,7 @@ fn bytes(name: &str, text: Option<String>, base64: Option<String>) -> Result<Byt
             BASE64_STANDARD.decode(base64).map(Bytes::from).map_err(|error| format!("{name}_base64: {error}"))
         }
         (None, None) => Err(format!("the cell has no {name:?}")),
-        (Some(_), Some(_)) => Err(format!("the cell has two of {name:?}")),
+        (Some(_), Some(_)) => Err(format!("the cell has both {name:?} and \"{name}_base64\"")),
     }
 }
 
@@ -152,7 +152,7 @@ mod tests {
             (4, row(b"\xfd", vec![("c", b"2")])),
             (5, row(b"\xfd", vec![("c", b"3")])),
         ];
-        assert_eq!(rows(file), expected, "a column that comes twice is written twice, in order");
+        assert_eq!(rows(file), expected, "a repeated column is written twice, in order");
     }
 
     #[test]

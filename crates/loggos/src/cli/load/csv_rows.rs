@@ -22,7 +22,7 @@ pub(crate) struct CsvRows<R> {
     ended: bool,
 }
 
-const OPEN_QUOTE: &str = "the file ends within a quoted cell: is a quote missing?";
+const OPEN_QUOTE: &str = "the file ends inside a quoted cell; check for a missing quote";
 
 /// A record as it appears in the file.
 struct Text {
@@ -66,7 +66,7 @@ impl<R: BufRead> CsvRows<R> {
             ErrorKind::Io(error) if error.kind() == io::ErrorKind::FileTooLarge => {
                 let line = self.line_ends + 1;
                 let most = TEXT_BYTES_MAX >> 20;
-                wrong(line, &format!("the row that begins here has more than {most} MiB: is a quote missing?"))
+                wrong(line, &format!("the row that starts here exceeds {most} MiB; check for a missing quote"))
             }
             ErrorKind::Io(error) => Stop::Io { what: "read the file".into(), error },
             kind => wrong(self.line_ends + 1, &format!("{kind:?}")),
@@ -79,7 +79,7 @@ impl<R: BufRead> CsvRows<R> {
             return Err(OPEN_QUOTE.to_owned());
         }
         if record.len() != self.header.len() {
-            return Err(format!("the row has {} cells, the header {}", record.len(), self.header.len()));
+            return Err(format!("the row has {} cells, the header has {}", record.len(), self.header.len()));
         }
         let cells = self.header.iter().zip(record).filter(|(_, cell)| !cell.is_empty());
         Row::of(&self.key_column, cells.map(|(name, cell)| (name.clone(), Bytes::copy_from_slice(cell))).collect())
@@ -121,7 +121,7 @@ fn check_header(header: &[Bytes], key_column: &str) -> Result<(), String> {
     }
     let mut names = BTreeSet::new();
     if let Some(twice) = header.iter().find(|name| !names.insert(*name)) {
-        return Err(format!("the header names {:?} twice", String::from_utf8_lossy(twice)));
+        return Err(format!("the header has duplicate column {:?}", String::from_utf8_lossy(twice)));
     }
     if names.contains(&Bytes::copy_from_slice(key_column.as_bytes())) {
         Ok(())
@@ -140,7 +140,8 @@ fn line_ends(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-/// A reader that keeps what it has read until it is taken: the parser reads ahead, and the text of bad rows is needed.
+/// A reader that retains the bytes read until [`Kept::take_until`]: the parser reads ahead, and bad rows are copied
+/// verbatim.
 struct Kept<R> {
     inner: R,
     kept: Vec<u8>,
@@ -225,7 +226,7 @@ mod tests {
     fn bad_row_keeps_raw_text() {
         let items = rows(b"k,v\n\n \"b\" ,x,\"y\nz\"\nc,3\n");
         assert_eq!(items[0].text, b" \"b\" ,x,\"y\nz\"\n");
-        assert_eq!(items[0].row, Err("the row has 3 cells, the header 2".into()));
+        assert_eq!(items[0].row, Err("the row has 3 cells, the header has 2".into()));
         assert_eq!(items[1].text, b"c,3\n");
     }
 
@@ -246,9 +247,9 @@ mod tests {
         for (file, reason) in [
             (&b""[..], "line 1: the file has no header"),
             (b"a,b\n", "line 1: the header has no column \"k\""),
-            (b"k,b,b\n", "line 1: the header names \"b\" twice"),
+            (b"k,b,b\n", "line 1: the header has duplicate column \"b\""),
             (b"\nk,,b\n", "line 2: column 2 of the header has no name"),
-            (b"k,\"v\na,1\n", "line 1: the file ends within a quoted cell: is a quote missing?"),
+            (b"k,\"v\na,1\n", "line 1: the file ends inside a quoted cell; check for a missing quote"),
         ] {
             let stop = CsvRows::new(file, "k").err().expect("a bad header");
             assert_eq!(stop.to_string(), reason);

@@ -36,7 +36,7 @@ impl Flight {
 
     /// Starts the write of a row. Requires [`Flight::has_room_for`].
     pub(crate) fn launch(&mut self, table: &str, row: Row, line: u64, text: Vec<u8>) {
-        assert!(self.has_room_for(&row.key), "two writes of one key may overtake each other");
+        assert!(self.has_room_for(&row.key), "concurrent writes of one key may be reordered");
         self.keys.insert(row.key.clone());
         let (client, table) = (self.client.clone(), table.to_owned());
         self.writes.spawn(async move {

@@ -33,7 +33,7 @@ impl<R: BufRead> Lines<R> {
         self.line += 1;
         self.bytes_read += count;
         if count > most {
-            let message = format!("line {}: the line has more than {} MiB", self.line, most >> 20);
+            let message = format!("line {}: longer than {} MiB", self.line, most >> 20);
             return Err(Stop::Invalid { message, at: Some(LoadedUntil { line: self.line, rows: 0 }) });
         }
         Ok(text)
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(lines, [(1, true), (3, false), (4, false), (5, false), (6, false), (7, true)]);
         let reasons: Vec<_> = rows(file).into_iter().filter_map(|item| item.row.err()).collect();
         assert_eq!(reasons[1], "the line is not a JSON object");
-        assert_eq!(reasons[3], "the row has no \"k\", which is its key");
+        assert_eq!(reasons[3], "the row has no key column \"k\"");
         assert_eq!(rows(file)[1].text, b"{\"k\":\r\n");
     }
 
@@ -200,7 +200,7 @@ mod tests {
     fn json_error_format() {
         let reason = |file: &'static [u8]| rows(file).remove(0).row.expect_err("a bad row");
         assert_eq!(reason(b"{\"k\":"), "not JSON: EOF while parsing a value at column 5");
-        assert_eq!(reason(b"{\"k\":\n"), reason(b"{\"k\":"), "the end of the line is no line of its own");
+        assert_eq!(reason(b"{\"k\":\n"), reason(b"{\"k\":"), "a line end is not a separate line");
         assert_eq!(reason(br#"{"k":"\ud800"}"#), "not JSON: unexpected end of hex escape at column 8 of \"k\"");
         assert!(reason(br#"{"\ud800":"v"}"#).starts_with("not JSON: "));
     }

@@ -45,7 +45,7 @@ impl Row {
     /// A row with these columns; fails if it has no key or exceeds a limit.
     pub(crate) fn of(key_column: &str, columns: Vec<(Bytes, Bytes)>) -> Result<Self, String> {
         let key = columns.iter().find(|(column, _)| column == key_column.as_bytes()).map(|(_, value)| value.clone());
-        let Some(key) = key else { return Err(format!("the row has no {key_column:?}, which is its key")) };
+        let Some(key) = key else { return Err(format!("the row has no key column {key_column:?}")) };
         Self::with_key(key, columns)
     }
 

@@ -44,7 +44,7 @@ impl Source {
 
     /// Its rows, in order.
     pub(crate) fn rows(self, key_column: Option<&str>) -> Result<Box<dyn Iterator<Item = Result<Item, Stop>>>, Stop> {
-        let named = || key_column.ok_or_else(|| Stop::invalid("--key must say which column is the row's key"));
+        let named = || key_column.ok_or_else(|| Stop::invalid("--key is required for this format"));
         Ok(match self.format {
             Format::Csv => Box::new(CsvRows::new(self.input, named()?)?),
             Format::Jsonl => Box::new(JsonRows::new(self.input, named()?)),

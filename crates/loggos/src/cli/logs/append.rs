@@ -29,22 +29,21 @@ const LINE_BYTES_MAX: u64 = 2 * LOG_RECORD_BYTES_MAX as u64;
 /// Buffer size of reads.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Append records to a log: those that are given, in one append; or a record for each line of a file or of standard
-/// input.
+/// Append records to a log: the given ones in one append, or one record per line of a file or of standard input.
 ///
-/// Prints where they lie. A line is taken as it is, without its end. The lines of a file come to lie in their order,
-/// several in one append. If that stops half-way, what was appended before stays, and where it lies is told.
+/// Prints the positions. A record is a line without its line end. Lines of a file are appended in order, several per
+/// append. If the command fails, records appended before are kept, and their positions are printed.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The log's name.
+    /// Name of the log.
     pub(super) name: String,
-    /// The records, all in one append; after `--` one may begin with a hyphen. [default: the lines of standard input]
+    /// Records for one append; after `--` a record may start with a hyphen [default: the lines of standard input].
     #[arg(value_name = "LINE", allow_negative_numbers = true, conflicts_with_all = ["file", "batch"])]
     lines: Vec<OsString>,
-    /// A file, a record for each of its lines; `-` is standard input.
+    /// File with one record per line; `-` is standard input.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Records of one append, at most, of a file or of standard input: up to 65,536 [default: 64].
+    /// Maximum number of records per append from a file or standard input, up to 65,536 [default: 64].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     batch: Option<u32>,
 }
@@ -79,10 +78,10 @@ fn cut_short(stop: Stop, appended: Appended) -> Stop {
     match stop {
         Stop::Cluster(error) if appended.records > 0 => Stop::AppendCutShort { error, appended },
         Stop::Invalid { message, at: None } if appended.records > 0 => {
-            Stop::invalid(format!("{message}; {} before", appended.told()))
+            Stop::invalid(format!("{message}; {} before", appended.summary()))
         }
         Stop::Io { what, error } if appended.records > 0 => {
-            Stop::Io { what: format!("{what} ({} before)", appended.told()), error }
+            Stop::Io { what: format!("{what} ({} before)", appended.summary()), error }
         }
         stop => stop,
     }
@@ -161,8 +160,7 @@ fn lines_of(path: &Path, ahead: usize) -> Result<mpsc::Receiver<Result<Bytes, St
 }
 
 fn too_long(line: u64, bytes: &str) -> Stop {
-    let most = format!("the largest record has {LOG_RECORD_BYTES_MAX} bytes");
-    Stop::invalid(format!("line {line} has {bytes} bytes, and is too long: {most}"))
+    Stop::invalid(format!("line {line} has {bytes} bytes; the limit of a record is {LOG_RECORD_BYTES_MAX} bytes"))
 }
 
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use sdk::{Content, Entry};
 use serde_json::{Map, Value};
 use terminal::{Output, Stop, Table, to_json};
 
-/// Prints entries; for people below a heading, unless `has_heading`.
+/// Prints entries; as text with a heading, unless `has_heading`.
 pub(super) fn print(output: Output, log: &str, entries: &[Entry], has_heading: bool) -> Result<(), Stop> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     if output.is_json() {
@@ -25,7 +25,7 @@ pub(super) fn print(output: Output, log: &str, entries: &[Entry], has_heading: b
             }
         }
         if has_heading {
-            lines.go_on();
+            lines.omit_heading();
         }
         write!(out, "{lines}")?;
     }
@@ -47,8 +47,8 @@ fn lines_of(entry: &Entry) -> Vec<String> {
     }
 }
 
-/// An entry as an object: its records, all in base64 if one of them is not UTF-8, or its part of a snapshot, or the
-/// reason why it has none.
+/// An entry as a JSON object with its records (all in base64 if one is not UTF-8), the size of its part of a snapshot,
+/// or the kind of hole.
 fn object(log: &str, entry: &Entry) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("log".into(), log.into());

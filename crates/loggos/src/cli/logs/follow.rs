@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Prints new entries.
 pub(super) async fn run(cluster: &Cluster, log: &Log, output: Output, from: Option<u64>) -> Result<(), Stop> {
     let mut follower = Follower { cluster, log, output, is_silent: false };
-    let tail = follower.answer(async || log.tail().await).await?;
+    let tail = follower.retry(async || log.tail().await).await?;
     let from = from.unwrap_or(tail);
     if from > tail {
         return Err(beyond(log, tail, from));
@@ -30,7 +30,7 @@ pub(super) async fn run(cluster: &Cluster, log: &Log, output: Output, from: Opti
         let error = loop {
             match subscription.next_many().await {
                 Some(Ok(entries)) => {
-                    follower.heard();
+                    follower.responded();
                     entries::print(output, log.name(), &entries, has_heading)?;
                     has_heading = true;
                 }
@@ -41,7 +41,7 @@ pub(super) async fn run(cluster: &Cluster, log: &Log, output: Output, from: Opti
         at = subscription.cursor().clone();
         follower.failed(error).await?;
         // The next entry may take long: check first whether the log responds again.
-        follower.answer(async || log.read(at.position(), 1).await).await?;
+        follower.retry(async || log.read(at.position(), 1).await).await?;
     }
 }
 
@@ -50,17 +50,17 @@ struct Follower<'a> {
     cluster: &'a Cluster,
     log: &'a Log,
     output: Output,
-    /// The outage has been reported.
+    /// Whether an outage was reported and has not ended.
     is_silent: bool,
 }
 
 impl Follower<'_> {
     /// Retries a request until it succeeds or fails permanently.
-    async fn answer<T>(&mut self, ask: impl AsyncFn() -> Result<T, Error>) -> Result<T, Stop> {
+    async fn retry<T>(&mut self, request: impl AsyncFn() -> Result<T, Error>) -> Result<T, Stop> {
         loop {
-            match ask().await {
+            match request().await {
                 Ok(answer) => {
-                    self.heard();
+                    self.responded();
                     return Ok(answer);
                 }
                 Err(error) => self.failed(error).await?,
@@ -80,22 +80,22 @@ impl Follower<'_> {
             // The error names the last connection that failed, which need not be the cause.
             let why = silence::silent_nodes(self.cluster, name).await.unwrap_or_else(|| error.to_string());
             let object = json!({ "log": name, "answers": false, "message": why });
-            self.tell(&object, &format!("log {name} gives no answer, and is asked on until Ctrl-C: {why}"));
+            self.report(&object, &format!("log {name} does not respond; retrying until Ctrl-C: {why}"));
         }
         tokio::time::sleep(PAUSE).await;
         Ok(())
     }
 
     /// Reports the end of an outage, if one was reported.
-    fn heard(&mut self) {
+    fn responded(&mut self) {
         if std::mem::take(&mut self.is_silent) {
             let name = self.log.name();
-            self.tell(&json!({ "log": name, "answers": true }), &format!("log {name} answers again"));
+            self.report(&json!({ "log": name, "answers": true }), &format!("log {name} responds again"));
         }
     }
 
-    fn tell(&self, object: &serde_json::Value, people: &str) {
-        let line = if self.output.is_json() { to_json(object) } else { format!("loggos: {people}") };
+    fn report(&self, object: &serde_json::Value, text: &str) {
+        let line = if self.output.is_json() { to_json(object) } else { format!("loggos: {text}") };
         // A closed standard error is ignored.
         let _ = writeln!(io::stderr().lock(), "{line}");
     }

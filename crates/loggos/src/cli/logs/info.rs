@@ -7,7 +7,7 @@ use terminal::{Output, Stop, Table};
 use super::trim::trimmed_before;
 use crate::cli::Cluster;
 
-/// The fraction of --timeout spent waiting for a log's units (one in this many).
+/// A log's units are waited for for `--timeout` divided by this.
 const UNITS_TIME: u32 = 5;
 
 /// Prints the description of a log. Its tail and trim mark come from its units; if those do not respond, the rest is
@@ -44,16 +44,16 @@ pub(super) async fn run(cluster: &Cluster, log: &Log, output: Output) -> Result<
             }
         }
         let tail = match &tail {
-            Ok(tail) => format!("it ends at {tail}"),
-            Err(error) => format!("where it ends is not known: {error}"),
+            Ok(tail) => format!("tail: {tail}"),
+            Err(error) => format!("tail: unknown: {error}"),
         };
         let trimmed = match &trimmed {
-            Ok(0) => "it was not trimmed".to_owned(),
-            Ok(mark) => format!("it is trimmed below {mark}"),
-            Err(error) => format!("whether it was trimmed is not known: {error}"),
+            Ok(0) => "not trimmed".to_owned(),
+            Ok(mark) => format!("trimmed below {mark}"),
+            Err(error) => format!("trim point: unknown: {error}"),
         };
-        let handed_out = format!("epoch {}; positions are handed out by node {}", known.epoch, known.sequencer);
-        format!("{lines}{handed_out}\n{tail}\n{trimmed}")
+        let sequencer = format!("epoch {}, sequencer on node {}", known.epoch, known.sequencer);
+        format!("{lines}{sequencer}\n{tail}\n{trimmed}")
     })?;
     // A failed query is reported as an error as well.
     tail?;

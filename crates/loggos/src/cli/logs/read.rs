@@ -14,7 +14,7 @@ const HOLE_PATIENCE: Duration = Duration::from_millis(500);
 /// Prints response by response, so that memory use does not depend on the number of entries.
 pub(super) async fn run(log: &Log, output: Output, from: u64, to: Option<u64>) -> Result<(), Stop> {
     if let Some(to) = to.filter(|to| *to <= from) {
-        return Err(Stop::invalid(format!("--to {to} is not above position {from}")));
+        return Err(Stop::invalid(format!("--to {to} must be greater than position {from}")));
     }
     let tail = log.tail().await?;
     if from >= tail {
@@ -26,8 +26,8 @@ pub(super) async fn run(log: &Log, output: Output, from: u64, to: Option<u64>) -
         let count = (end.min(tail) - next).min(LOG_READ_MAX.into()) as u32;
         let entries = log.read_waiting(next, count, HOLE_PATIENCE).await?;
         let Some(last) = entries.last() else {
-            // The client that was assigned the position may still write it, and it has not been filled yet.
-            return Err(Stop::NotFound(format!("nothing lies at position {next} of log {} yet", log.name())));
+            // The client that was assigned this position may still write it, and the hole is not filled yet.
+            return Err(Stop::NotFound(format!("position {next} of log {} is not written yet", log.name())));
         };
         next = last.after();
         if to.is_none() {
@@ -45,13 +45,13 @@ fn is_there(log: &Log, entry: &Entry) -> Result<(), Stop> {
     let why = match entry.content {
         Content::Records(_) | Content::Snapshot(_) => return Ok(()),
         Content::Trimmed { before } if before > position => {
-            format!("log {name} is trimmed below {before}: what lay at position {position} was given up")
+            format!("position {position} was deleted: log {name} is trimmed below {before}")
         }
-        Content::Trimmed { .. } => format!("what lay at position {position} of log {name} was given up"),
+        Content::Trimmed { .. } => format!("position {position} of log {name} was trimmed"),
         Content::Junk | Content::Repeated => {
-            format!("position {position} of log {name} is a hole: nothing was ever appended there")
+            format!("position {position} of log {name} is a hole: it holds no entry")
         }
-        Content::Lost => format!("what lay at position {position} of log {name} is lost, by an operator's word"),
+        Content::Lost => format!("position {position} of log {name} is lost, as declared by an operator"),
     };
     Err(Stop::NotFound(why))
 }

@@ -29,14 +29,14 @@ async fn with_nodes(cluster: &Cluster, log: &str, why: String) -> String {
     }
 }
 
-/// The log's unresponsive nodes in words, if there are any.
+/// Describes the log's unresponsive nodes, if there are any.
 pub(super) async fn silent_nodes(cluster: &Cluster, log: &str) -> Option<String> {
     let log = cluster.client().ok()?.with_deadline(LOOK_TIME_MAX / 2).log(log);
     let look = async { tokio::join!(log.describe(), status::look(cluster)) };
     let (known, view) = tokio::time::timeout(LOOK_TIME_MAX, look).await.ok()?;
     match view {
         Ok(view) => silent(known.ok().as_ref(), &view),
-        Err(_) => Some(format!("no node answers at {}", cluster.endpoints().ok()?.join(", "))),
+        Err(_) => Some(format!("no node responds at {}", cluster.endpoints().ok()?.join(", "))),
     }
 }
 
@@ -65,15 +65,15 @@ fn silent(known: Option<&LogDescription>, view: &View) -> Option<String> {
             (false, None) if known.is_some() => return None,
             (false, None) => String::new(),
             (false, Some(has)) => format!(", which {has},"),
-            (true, None) => ", which hands out the log's positions,".to_owned(),
-            (true, Some(has)) => format!(", which hands out the log's positions and {has},"),
+            (true, None) => ", which runs the log's sequencer,".to_owned(),
+            (true, Some(has)) => format!(", which runs the log's sequencer and {has},"),
         };
-        Some(format!("node {node}{is} does not answer"))
+        Some(format!("node {node}{is} does not respond"))
     };
     let silent = view.nodes.iter().filter(|(_, node)| node.boot.is_none());
     let doubts = doubted.iter().map(|(node, units)| {
         let units = counted(units.len() as u64, "unit");
-        format!("node {node} doubts {units} of the log, since its disk has lost something")
+        format!("node {node} distrusts {units} of the log, since its disk lost data")
     });
     let said: Vec<String> = silent.filter_map(|(number, _)| says(*number)).chain(doubts).collect();
     (!said.is_empty()).then(|| said.join("; "))
@@ -99,21 +99,21 @@ mod tests {
         let known = LogDescription { sequencer: 3, extents, ..LogDescription::default() };
         let says = |nodes: &[u32]| silent(Some(&known), &view(nodes)).unwrap_or_default();
         assert_eq!(says(&[]), "");
-        assert_eq!(says(&[4]), "", "it has nothing of the log");
-        let first = "node 1, which has unit 5 of the log, does not answer";
+        assert_eq!(says(&[4]), "", "no role in the log");
+        let first = "node 1, which has unit 5 of the log, does not respond";
         assert_eq!(says(&[1, 4]), first);
-        let second = "node 2, which has units 6, 7 of the log, does not answer";
+        let second = "node 2, which has units 6, 7 of the log, does not respond";
         assert_eq!(says(&[1, 2]), format!("{first}; {second}"));
         assert_eq!(
             says(&[3]),
-            "node 3, which hands out the log's positions and has unit 8 of the log, does not answer"
+            "node 3, which runs the log's sequencer and has unit 8 of the log, does not respond"
         );
         let mut doubtful = view(&[1]);
         let replica = Replica { node: 2, doubtful: true, ..Replica::default() };
         doubtful.cohorts.insert(7, Cohort { cohort: 7, replicas: vec![replica], ..Cohort::default() });
-        let doubts = "node 2 doubts 1 unit of the log, since its disk has lost something";
+        let doubts = "node 2 distrusts 1 unit of the log, since its disk lost data";
         assert_eq!(silent(Some(&known), &doubtful), Some(format!("{first}; {doubts}")));
         let unknown = silent(None, &view(&[3, 4]));
-        assert_eq!(unknown.as_deref(), Some("node 3 does not answer; node 4 does not answer"));
+        assert_eq!(unknown.as_deref(), Some("node 3 does not respond; node 4 does not respond"));
     }
 }

@@ -13,12 +13,11 @@ pub(super) async fn below(log: &Log, output: Output, position: u64) -> Result<()
         return Err(beyond(log, tail, position));
     }
     log.trim(position).await?;
-    // The log may have been trimmed further before. That all positions below `position` are trimmed holds without this
-    // query.
+    // The log may already be trimmed further. If the query fails, `position` is still a correct lower bound.
     let mark = trimmed_before(log).await.unwrap_or(position).max(position);
     let name = log.name();
     output.print(&json!({ "log": name, "trimmed_before": mark }), || match mark {
-        _ if mark > position => format!("log {name} is trimmed below {mark} already"),
+        _ if mark > position => format!("log {name} is already trimmed below {mark}"),
         _ => format!("log {name} trimmed below {position}"),
     })
 }
@@ -38,7 +37,7 @@ pub(super) async fn one(log: &Log, output: Output, position: u64) -> Result<(), 
 pub(super) async fn trimmed_before(log: &Log) -> Result<u64, sdk::Error> {
     let mut mark = 0;
     loop {
-        // A mark comes from the units of one chain: those of the next position may know a higher one.
+        // A mark comes from the units of one chain; those of the next position may have a higher one.
         match log.read(mark, 1).await?.first() {
             Some(Entry { content: Content::Trimmed { before }, .. }) if *before > mark => mark = *before,
             _ => return Ok(mark),

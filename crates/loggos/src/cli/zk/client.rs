@@ -13,29 +13,29 @@ use coordination::jute::{
     Record as _, ReplyHeader, Request, WatcherEvent, Writer, xid,
 };
 
-/// The session timeout that is asked for.
+/// The requested session timeout.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection is established, and the session opened on it, within this time; otherwise the next server is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Delay after all servers were tried.
+/// Delay before retrying after all servers failed.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Largest reply.
+/// Limit of a reply.
 const REPLY_BYTES_MAX: usize = 1 << 30;
-/// Bytes of the header of a reply.
+/// Size of a reply's header.
 const HEADER_BYTES: usize = 16;
-/// The xid that clients use for authentication.
+/// The protocol's fixed xid of authentication packets.
 const AUTH_XID: i32 = -4;
 
 /// Why a request has failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
-    /// The server refused it.
+    /// The server returned an error.
     #[error("{0}")]
     Refused(ErrorCode),
-    /// An address is none.
+    /// An address cannot be resolved.
     #[error("{0}")]
     Address(String),
-    /// No server answered; nothing was changed.
+    /// No server responded; nothing was changed.
     #[error("{0}")]
     Unavailable(String),
     /// The connection broke before the reply to a write.
@@ -79,7 +79,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Opens a session at the first server that answers. `auth` is `user:password` of scheme `digest`.
+    /// Opens a session at the first server that responds. `auth` is `user:password` of scheme `digest`.
     pub(crate) fn connect(endpoints: Vec<String>, timeout: Duration, auth: Option<String>) -> Result<Self, Fault> {
         let mut client = Self {
             endpoints,
@@ -98,7 +98,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Connects unless there is a connection. The session is continued, if there is one.
+    /// Connects unless connected, and resumes the session if there is one.
     fn ensure_connected(&mut self, deadline: Instant) -> Result<(), Fault> {
         let mut tried = 0;
         while self.link.is_none() {
@@ -205,7 +205,7 @@ impl Client {
         }
     }
 
-    /// The next reply with its record; none if nothing arrives in time. Events are queued.
+    /// The next reply with its record, or `None` on timeout. Events are queued.
     fn receive(&mut self, until: Instant) -> io::Result<Option<(ReplyHeader, Bytes)>> {
         let Some(link) = &mut self.link else { return Err(io::ErrorKind::NotConnected.into()) };
         let Some(frame) = link.frame(until)? else { return Ok(None) };
@@ -223,7 +223,7 @@ impl Client {
         Ok(Some((header, body)))
     }
 
-    /// Waits for a change of a watched node; none if there is none in time. The session is kept alive meanwhile.
+    /// Waits for a change of a watched node, keeping the session alive; `None` on timeout.
     ///
     /// # Errors
     /// [`Fault::Unavailable`] if the connection broke: the watches must be set again.
@@ -251,19 +251,19 @@ impl Client {
 
     /// Ends the session: its ephemeral nodes are deleted.
     pub(crate) fn close(mut self) {
-        // If that fails the session expires.
+        // If this fails, the session expires on its own.
         let _ = self.call(&Request::CloseSession);
     }
 }
 
 impl Link {
-    /// The next frame; none if it is not there in time.
+    /// The next frame, or `None` on timeout.
     fn frame(&mut self, until: Instant) -> io::Result<Option<Bytes>> {
         let mut buffer = [0; 16 << 10];
         loop {
             match self.frames.next().map_err(io::Error::other)? {
                 Some(Frame::Whole(frame)) => return Ok(Some(frame)),
-                Some(Frame::Oversized(_)) => return Err(io::Error::other("a reply is too large")),
+                Some(Frame::Oversized(_)) => return Err(io::Error::other("reply too large")),
                 None => {}
             }
             let Ok(left) = left(until) else { return Ok(None) };
@@ -281,7 +281,7 @@ impl Link {
     }
 }
 
-/// Time until then.
+/// Time until the deadline.
 fn left(until: Instant) -> io::Result<Duration> {
     until
         .checked_duration_since(Instant::now())

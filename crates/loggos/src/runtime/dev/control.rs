@@ -1,5 +1,5 @@
-//! How `loggos dev restart` communicates with the running `dev`: a Unix socket in the cluster's directory that only its
-//! owner may open, with one line in each direction.
+//! The control socket between `loggos dev restart` and the running `dev`: a Unix socket in the cluster's directory,
+//! accessible only to its owner, with one line in each direction.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -64,7 +64,7 @@ pub(crate) fn listen(data: &Path, tell: Sender<Heard>) -> io::Result<()> {
     std::thread::Builder::new().name("control".to_owned()).spawn(move || {
         for stream in listener.incoming() {
             if let Err(error) = stream.and_then(|stream| converse(stream, &tell)) {
-                eprintln!("loggos: a caller on the control socket is gone: {error}");
+                eprintln!("loggos: control socket: {error}");
             }
         }
     })?;
@@ -90,7 +90,7 @@ fn converse(mut stream: UnixStream, tell: &Sender<Heard>) -> io::Result<()> {
     let node = line.trim().strip_prefix("restart ").and_then(|node| node.parse().ok());
     let said = match node {
         Some(node) => restart_here(node, tell),
-        None => Err("only `restart NODE` is understood".to_owned()),
+        None => Err("unknown command: only `restart NODE` is supported".to_owned()),
     };
     match said {
         Ok(done) => writeln!(stream, "ok {done}"),
@@ -104,10 +104,10 @@ fn restart_here(node: u32, tell: &Sender<Heard>) -> Result<String, String> {
     while !probe::serves(endpoints) {
         match ask(node, false, tell)? {
             Answer::Running { pid: running } if running == pid => {}
-            _ => return Err(format!("node {node} ended again: its log says why")),
+            _ => return Err(format!("node {node} exited again; see its log")),
         }
         if Instant::now() > until {
-            return Err(format!("node {node} runs (pid {pid}) but doesn't serve yet"));
+            return Err(format!("node {node} is running (pid {pid}) but does not serve requests yet"));
         }
         std::thread::sleep(PAUSE);
     }
@@ -117,7 +117,7 @@ fn restart_here(node: u32, tell: &Sender<Heard>) -> Result<String, String> {
             break "";
         }
         if Instant::now() > until {
-            break ", but no leader is known to it: is a majority of the nodes running?";
+            break ", but it knows no leader; check that a majority of the nodes is running";
         }
         std::thread::sleep(PAUSE);
     };
@@ -131,7 +131,7 @@ fn start(node: u32, tell: &Sender<Heard>) -> Result<(u32, Endpoints), String> {
             Answer::Started { pid, endpoints } => return Ok((pid, endpoints)),
             Answer::Refused(reason) => return Err(reason),
             Answer::Running { pid } if Instant::now() > until => {
-                return Err(format!("node {node} is running (pid {pid})"));
+                return Err(format!("node {node} is already running (pid {pid})"));
             }
             Answer::Running { .. } | Answer::Down => std::thread::sleep(PAUSE),
         }
@@ -140,7 +140,7 @@ fn start(node: u32, tell: &Sender<Heard>) -> Result<(u32, Endpoints), String> {
 
 fn ask(node: u32, start: bool, tell: &Sender<Heard>) -> Result<Answer, String> {
     let (answer, answered) = mpsc::channel();
-    let stopping = |_| "this `dev` is stopping".to_owned();
+    let stopping = |_| "`loggos dev` is stopping".to_owned();
     tell.send(Heard::Asked(Ask { node, start, answer })).map_err(|_| stopping(mpsc::RecvError))?;
     answered.recv().map_err(stopping)
 }
@@ -150,7 +150,7 @@ pub(crate) fn restart(data: &Path, node: u32) -> ExitCode {
     let said = match through_directory(data, |path| UnixStream::connect(path)) {
         Ok(stream) => ask_running_dev(stream, node),
         Err(error) => {
-            eprintln!("loggos: no `loggos dev` runs on {}: {error}", data.display());
+            eprintln!("loggos: no `loggos dev` is running in {}: {error}", data.display());
             return ExitCode::from(3);
         }
     };
@@ -165,12 +165,12 @@ pub(crate) fn restart(data: &Path, node: u32) -> ExitCode {
                 ExitCode::from(1)
             }
             None => {
-                eprintln!("loggos: `dev` stopped before it answered");
+                eprintln!("loggos: `loggos dev` stopped before it responded");
                 ExitCode::from(3)
             }
         },
         Err(error) => {
-            eprintln!("loggos: `dev` can't be asked: {error}");
+            eprintln!("loggos: can't send the request to `loggos dev`: {error}");
             ExitCode::from(3)
         }
     }

@@ -2,10 +2,10 @@
 //!
 //! `dev` supervises its nodes: it starts them, prints their addresses, prints `ready` once the cluster accepts writes,
 //! reports when a node ends, restarts it on `loggos dev restart`, and stops all of them when it is stopped. It does not
-//! restart nodes automatically: users kill nodes to see what happens. A node with a missing disk is not formatted again
-//! (guarantee 6): it is refused with an explanation, and the others run.
+//! restart nodes automatically, because `dev` serves to observe failures. A node with a missing disk is not formatted
+//! again (guarantee 6): it is not started, the reason is printed, and the others run.
 //!
-//! If `dev` is killed, its nodes end by themselves: each watches a pipe that `dev` holds open.
+//! If `dev` is killed, its nodes exit: each watches a pipe that `dev` holds open.
 
 mod control;
 mod nodes;
@@ -64,7 +64,7 @@ pub(crate) enum DevError {
     Io { what: String, error: io::Error },
     #[error("--port-offset {0} is not within 0 to {max}", max = nodes::PORT_OFFSET_MAX)]
     PortOffset(u16),
-    #[error("no node is running; {0}/node-I/log says why")]
+    #[error("no node is running; see {0}/node-*/log")]
     NoNode(String),
 }
 
@@ -82,7 +82,7 @@ impl DevError {
     }
 }
 
-/// An event for the supervisor.
+/// Input of the supervisor.
 #[derive(Debug)]
 pub(crate) enum Heard {
     /// A signal requests a stop.
@@ -109,7 +109,7 @@ fn supervise(options: &Options) -> Result<(), DevError> {
         return Err(DevError::PortOffset(options.port_offset));
     }
     plan::check_count(options.nodes)?;
-    // Not for an existing cluster: the nodes of an earlier `dev` may be about to end.
+    // Skipped for an existing cluster: nodes of an earlier `dev` may still be exiting.
     if let Some(count) = plan::to_be_formed(&options.data, options.nodes) {
         nodes::look_at_ports(count, options.port_offset)?;
     }
@@ -150,14 +150,14 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Returns false if it was stopped first.
+    /// Returns false if a stop was requested first.
     fn wait_until_ready(&mut self) -> Result<bool, DevError> {
         let began = Instant::now();
         let mut is_said = false;
         loop {
             let Some(missing) = probe::what_is_missing(&self.nodes.endpoints()) else { return Ok(true) };
             if began.elapsed() > READY_PATIENCE && !is_said {
-                println!("not ready yet: {missing}");
+                println!("not ready: {missing}");
                 is_said = true;
             }
             match self.heard.recv_timeout(READY_PAUSE) {
@@ -180,7 +180,7 @@ impl Supervisor {
             Heard::Stop => return std::ops::ControlFlow::Break(()),
             Heard::Exited(exit) => {
                 if self.nodes.exited(&exit) {
-                    println!("node {} ended ({}); {}", exit.node, exit.status, hint(&self.data, exit.node));
+                    println!("node {} exited ({}); {}", exit.node, exit.status, hint(&self.data, exit.node));
                 }
             }
             Heard::Asked(ask) => self.nodes.answer(ask),
@@ -204,7 +204,7 @@ impl Supervisor {
     }
 
     fn kill(&mut self) {
-        println!("nodes that did not stop in time are killed");
+        println!("killing the nodes that did not stop in time");
         self.nodes.kill();
         while self.nodes.any_running() {
             match self.heard.recv() {
@@ -220,7 +220,7 @@ impl Supervisor {
 
 fn hint(data: &Path, node: u32) -> String {
     format!(
-        "it stays down until `loggos dev restart {node} --data {}`; its log is {}",
+        "restart it with `loggos dev restart {node} --data {}`; its log is {}",
         data.display(),
         plan::node_directory(data, node).join("log").display()
     )

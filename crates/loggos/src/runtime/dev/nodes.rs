@@ -24,9 +24,9 @@ const GRPC_PORT: u16 = 7_200;
 const HTTP_PORT: u16 = 8_080;
 const ZOOKEEPER_PORT: u16 = 2_180;
 const PORTS: [u16; 4] = [PEERS_PORT, GRPC_PORT, HTTP_PORT, ZOOKEEPER_PORT];
-/// Added to any endpoint's port it leaves that below 65,536.
+/// With this offset, every port stays below 65,536.
 pub(crate) const PORT_OFFSET_MAX: u16 = 50_000;
-/// How long a node of a killed `dev` may take to end and release its directory.
+/// Timeout for a node of a killed `dev` to exit and release its directory.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(5);
 const CLAIM_PAUSE: Duration = Duration::from_millis(20);
 
@@ -52,7 +52,7 @@ struct Running {
     pid: u32,
     /// Identifies this process even after its pid is reused.
     handle: OwnedFd,
-    /// The node ends when this is closed.
+    /// The node exits when this is closed.
     _alive: ChildStdin,
 }
 
@@ -114,7 +114,7 @@ impl Nodes {
             .process_group(0)
             .spawn()?;
         let pid = child.id();
-        // `wait` would close it, and so end the node.
+        // `wait` would close stdin, on which the node exits.
         let alive = child.stdin.take().ok_or_else(|| io::Error::other("no pipe"))?;
         let handle = pid_handle(pid)?;
         let tell = self.tell.clone();
@@ -144,7 +144,7 @@ impl Nodes {
             tuning: self.tuning,
         };
         let text = toml::to_string(&config).map_err(io::Error::other)?;
-        Ok(format!("# Written by `loggos dev` at each start: changes are lost.\n{text}"))
+        Ok(format!("# Written by `loggos dev` at each start; changes are overwritten.\n{text}"))
     }
 
     fn peer(&self, node: u32) -> Peer {
@@ -217,7 +217,7 @@ impl Nodes {
 
     fn signal(&self, signal: Signal) {
         for running in self.running.values() {
-            // It may have ended already.
+            // The process may have exited already.
             let _ = pidfd_send_signal(&running.handle, signal);
         }
     }
@@ -227,20 +227,20 @@ impl Nodes {
         let Ask { node, start, answer } = ask;
         let found = match self.running.get(&node) {
             _ if !self.plan.nodes().any(|planned| planned == node) => {
-                Answer::Refused(format!("there is no node {node} in this cluster"))
+                Answer::Refused(format!("this cluster has no node {node}"))
             }
             Some(running) => Answer::Running { pid: running.pid },
             None if !start => Answer::Down,
             None => match self.start(node) {
                 Ok(pid) => {
-                    println!("node {node} is started again (pid {pid})");
+                    println!("node {node} restarted (pid {pid})");
                     Answer::Started { pid, endpoints: self.endpoints_of(node) }
                 }
                 Err(StartRefused::Refused(reason)) => Answer::Refused(reason),
                 Err(StartRefused::Failed(error)) => Answer::Refused(format!("can't start node {node}: {error}")),
             },
         };
-        // The caller may be gone.
+        // The caller may have disconnected.
         let _ = answer.send(found);
     }
 }
@@ -260,7 +260,7 @@ impl From<io::Error> for StartRefused {
     }
 }
 
-/// Writes a file only if its content changes, which also works on a full disk if it does not.
+/// Writes a file only if its content changes, so that an unchanged configuration needs no disk space.
 fn write_if_new(path: &Path, text: &str) -> io::Result<()> {
     if fs::read(path).is_ok_and(|known| known == text.as_bytes()) { Ok(()) } else { fs::write(path, text) }
 }
@@ -284,11 +284,11 @@ pub(crate) fn look_at_ports(count: u32, port_offset: u16) -> Result<(), DevError
     })
 }
 
-/// Checks that nothing listens there: another cluster would answer in place of this one.
+/// Checks that no other process listens on the addresses: clients would reach it instead of this cluster.
 fn are_free(addresses: &[SocketAddr]) -> io::Result<()> {
     for address in addresses {
         TcpListener::bind(address).map_err(|error| {
-            io::Error::new(error.kind(), format!("{address}: {error}; --port-offset K takes other ports"))
+            io::Error::new(error.kind(), format!("{address}: {error}; use --port-offset K to select other ports"))
         })?;
     }
     Ok(())

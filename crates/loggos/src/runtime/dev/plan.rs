@@ -2,7 +2,7 @@
 //! the same numbers, and nothing is formatted twice.
 //!
 //! `cluster.toml` has `formed = false` until every node's directory is formatted and forced. From then on, a directory
-//! that is missing or blank is a lost disk (guarantee 6), whatever the cause.
+//! that is missing or blank counts as a lost disk (guarantee 6).
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -18,7 +18,7 @@ use crate::runtime::random;
 use crate::runtime::start::STORE;
 
 const FILE: &str = "cluster.toml";
-/// Valid numbers of nodes of a local cluster.
+/// Supported numbers of nodes of a local cluster.
 const NODE_COUNTS: [u32; 3] = [1, 3, 5];
 const NODE_COUNT_DEFAULT: u32 = 3;
 
@@ -46,9 +46,9 @@ struct PlannedNode {
 pub(crate) enum PlanError {
     #[error("--nodes {0}: a local cluster has 1, 3 or 5 nodes")]
     NodeCount(u32),
-    #[error("--nodes {asked}: the cluster in {directory} has {planned} nodes; another number needs another --data")]
+    #[error("--nodes {asked}: the cluster in {directory} has {planned} nodes; a different number requires another --data")]
     OtherNodeCount { asked: u32, planned: usize, directory: String },
-    #[error("{0} holds nodes but no cluster.toml: it is not formed over them")]
+    #[error("{0} contains nodes but no cluster.toml; refusing to form a cluster over them")]
     NodesWithoutPlan(String),
     #[error("{path}: {problem}")]
     Damaged { path: String, problem: String },
@@ -125,7 +125,7 @@ impl Plan {
         self.nodes.iter().map(|planned| planned.node)
     }
 
-    /// The reason why a node cannot be started: its disk is missing, or is another one.
+    /// The reason why a node cannot be started: its disk is missing, or belongs to another node.
     pub(crate) fn refusal(&self, data: &Path, node: u32) -> Option<String> {
         let wanted = self.identity(data, node).ok()?;
         let directory = node_directory(data, node);
@@ -133,15 +133,16 @@ impl Plan {
         let problem = match found {
             Ok(Some(found)) if found == wanted => return None,
             Ok(Some(found)) => format!(
-                "it holds node {} of cluster {}, disk {:x}; the plan says node {node} of cluster {}, disk {:x}",
+                "it contains node {} of cluster {}, incarnation {:x}; cluster.toml expects node {node} of cluster {}, \
+                 incarnation {:x}",
                 found.node, found.cluster, found.incarnation.0, wanted.cluster, wanted.incarnation.0
             ),
-            Ok(None) => "it holds no node's data any more. It is not formatted anew: a blank disk under a known name \
-                         would have forgotten what it promised"
+            Ok(None) => "its data is missing. It is not formatted again: a blank disk with the identity of a member \
+                         would have lost its promises and acknowledged writes"
                 .to_owned(),
             Err(error) => error.to_string(),
         };
-        Some(format!("node {node} is refused: {}: {problem}", directory.display()))
+        Some(format!("node {node} is not started: {}: {problem}", directory.display()))
     }
 
     fn read(data: &Path) -> Result<Option<Self>, PlanError> {
@@ -185,7 +186,7 @@ impl Plan {
             .map_err(|error| PlanError::Damaged { path: path.display().to_string(), problem: error.to_string() })?;
         let write = || {
             let mut file = File::create(&beside)?;
-            writeln!(file, "# The cluster that `loggos dev` formed here. Not to be changed by hand.")?;
+            writeln!(file, "# The cluster formed by `loggos dev` in this directory. Do not edit.")?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             fs::rename(&beside, &path)?;
@@ -210,7 +211,7 @@ impl Plan {
     fn identity(&self, data: &Path, node: u32) -> Result<Identity, PlanError> {
         self.parse(node).ok_or_else(|| PlanError::Damaged {
             path: data.join(FILE).display().to_string(),
-            problem: "a number in it can't be read".to_owned(),
+            problem: "invalid number".to_owned(),
         })
     }
 
@@ -265,7 +266,7 @@ mod tests {
         fs::remove_dir_all(node_directory(scratch.path(), 1)).unwrap();
         let plan = Plan::form(scratch.path(), None).unwrap();
         let refusal = plan.refusal(scratch.path(), 1).unwrap();
-        assert!(refusal.contains("node 1 is refused") && refusal.contains("not formatted anew"), "{refusal}");
+        assert!(refusal.contains("node 1 is not started") && refusal.contains("not formatted again"), "{refusal}");
         assert!(!node_directory(scratch.path(), 1).exists());
     }
 

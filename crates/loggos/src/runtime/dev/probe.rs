@@ -22,13 +22,13 @@ const PATIENCE: Duration = Duration::from_millis(1_000);
 /// The start of a console's response when its node is healthy.
 const HEALTHY: &[u8; 12] = b"HTTP/1.1 200";
 
-/// Whether a node answers gRPC and HTTP requests. ZooKeeper clients are served later, once the log can be read, which may
-/// take other nodes.
+/// Whether a node responds to gRPC and HTTP requests. ZooKeeper clients are served later, once the log is readable,
+/// which may require other nodes.
 pub(crate) fn serves(endpoints: Endpoints) -> bool {
     status_of(&[endpoints.grpc]).pop().flatten().is_some() && console_answers(endpoints.http)
 }
 
-/// Whether ZooKeeper clients are served: before that their connections are refused.
+/// Whether the ZooKeeper endpoint accepts connections.
 fn accepts(address: SocketAddr) -> bool {
     TcpStream::connect_timeout(&address, PATIENCE).is_ok()
 }
@@ -58,17 +58,17 @@ pub(crate) fn what_is_missing(nodes: &BTreeMap<u32, Endpoints>) -> Option<String
     let statuses = status_of(&asked);
     for ((node, endpoints), status) in nodes.iter().zip(&statuses) {
         if status.is_none() {
-            return Some(format!("node {node} doesn't serve"));
+            return Some(format!("node {node} does not serve gRPC"));
         }
         if !console_answers(endpoints.http) {
-            return Some(format!("node {node}'s console doesn't serve"));
+            return Some(format!("the console of node {node} does not respond"));
         }
         if !accepts(endpoints.zookeeper) {
-            return Some(format!("node {node} doesn't serve ZooKeeper clients"));
+            return Some(format!("node {node} does not serve ZooKeeper clients"));
         }
     }
     let has_written = statuses.iter().flatten().any(leads_and_has_written);
-    (!has_written).then(|| "no leader has committed a write: is a majority of the nodes running?".to_owned())
+    (!has_written).then(|| "no leader has committed a write; check that a majority of the nodes is running".to_owned())
 }
 
 /// Whether this node leads the catalog and has committed an entry of its own epoch.

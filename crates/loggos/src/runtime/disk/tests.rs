@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::runtime::budget::Budget;
 use crate::runtime::clock;
-use crate::runtime::tables::{CheckpointJob, TableFiles};
+use crate::runtime::sstables::{CheckpointJob, SstableFiles};
 
 /// A store with its threads and their output.
 struct Bench {
@@ -44,8 +44,8 @@ fn open(files: &OsFiles) -> (Bench, Recovered) {
     let poll = Poll::new().unwrap();
     let inbox = Arc::new(Inbox::new(Waker::new(poll.registry(), Token(0)).unwrap()));
     let metrics = DiskMetrics::register(&Registry::new()).unwrap();
-    let (tables, budget) = (TableFiles::new(files.clone(), 8), Budget::new(1 << 20));
-    let disk = Disk::start(store, &tables, &budget, &inbox, metrics).unwrap();
+    let (sstables, budget) = (SstableFiles::new(files.clone(), 8), Budget::new(1 << 20));
+    let disk = Disk::start(store, &sstables, &budget, &inbox, metrics).unwrap();
     (Bench { disk, inbox, poll }, recovered)
 }
 
@@ -144,7 +144,7 @@ fn checkpoint_releases_log_segments() {
     let state = bench.state(cohort).snapshot();
     let chunks: Vec<_> = state.chunks().collect();
     let meta = CheckpointMeta { cohort, lsn, timestamp };
-    bench.disk.tables().checkpoint(CheckpointJob { checkpoint: CheckpointId(1), meta, state, flush: None });
+    bench.disk.sstables().checkpoint(CheckpointJob { checkpoint: CheckpointId(1), meta, state, flush: None });
     let mut written = 0;
     bench.until(|input, _| {
         if let Input::Done(Event::CheckpointWritten { bytes, .. }) = input {

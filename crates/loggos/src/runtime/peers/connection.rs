@@ -15,12 +15,13 @@ use crate::runtime::frames::{FrameBuffer, FrameError, encode_message};
 
 /// Maximum number of bytes queued for one peer: the results of log reads in flight (36 MiB, `server/src/flow_control`),
 /// those of other reads (24 MiB), and a reserve. The connection of a peer that lets more accumulate is closed; the
-/// protocol retransmits what is still needed.
+/// protocol retransmits messages that are still needed.
 const OUTPUT_BYTES_MAX: usize = 96 << 20;
-/// Above this, answers to reads other than log reads are refused, so that heavy reading through another node does not
-/// close the connection between the two, which cohorts need. The last answer may be as long as any message.
+/// Above this, reads other than log reads fail instead of queueing their response, so that heavy reading through
+/// another node does not close the connection between the two, which cohorts need. The last response may have the
+/// maximum size.
 const ANSWERS_WAIT_BYTES_MAX: usize = 24 << 20;
-/// Answers up to this size are not refused: with the limit on requests in flight they take a few MiB.
+/// Responses up to this size are always queued: the limit on requests in flight bounds them to a few MiB.
 const SHORT_ANSWER_BYTES: usize = 1 << 10;
 /// Bytes read from one connection before the others have their turn.
 const READ_TURN_BYTES: usize = 4 << 20;
@@ -34,15 +35,15 @@ const WRITE_PIECES: usize = 16;
 /// Why a connection was closed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Closed {
-    #[error("closed by the other side")]
+    #[error("closed by the peer")]
     Ended,
     #[error("{0}")]
     Failed(#[from] io::Error),
     #[error("{0}")]
     Garbage(#[from] FrameError),
-    #[error("{0} bytes wait for it, which it doesn't take")]
+    #[error("send buffer full (slow consumer): {0} bytes")]
     Congested(usize),
-    #[error("no answer in time")]
+    #[error("timed out")]
     TimedOut,
 }
 
@@ -67,7 +68,7 @@ pub(crate) struct Connection {
     waiting_bytes: usize,
     /// The socket is not writable until the poll reports it.
     blocked: bool,
-    /// The output exceeded its limit: messages were dropped, and the connection will be closed.
+    /// The send buffer exceeded its limit: messages were dropped, and the connection will be closed.
     is_congested: bool,
 }
 
@@ -213,10 +214,10 @@ impl Connection {
     }
 }
 
-/// The refusal in place of an answer to a read, which had no effect and may be retried. For any other request a refusal
-/// would be false (guarantee 12), and log reads have limits of their own.
+/// The error that replaces the response to a read, which may be retried. Other requests may have taken effect, so an
+/// error would be wrong (guarantee 12); log reads are limited separately.
 fn refusal_of(message: &Message) -> Option<Message> {
     let Message::Answer { request, outcome: Ok(response) } = message else { return None };
-    let failure = || Failure::Overloaded("too many bytes of answers wait for the node that was asked".to_owned());
+    let failure = || Failure::Overloaded("response buffer of the requesting node is full (slow consumer)".to_owned());
     response.is_of_read().then(|| Message::Answer { request: *request, outcome: Err(failure()) })
 }

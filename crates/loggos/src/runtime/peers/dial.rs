@@ -15,7 +15,7 @@ use crate::runtime::frames::{Frame, FrameError, Refusal};
 
 /// Delay after a first failure; it doubles with each further one.
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
-/// Maximum delay: a node that comes back is found within half a second.
+/// Maximum delay: a restarted node is reconnected within half a second.
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 /// A connection that is not open after this time is closed.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(5_000);
@@ -177,7 +177,7 @@ impl Dial {
             Frame::Refusal(refusal) => Ok(Dialled::RefusedBy(refusal)),
             Frame::Hello(hello) if matches!(self.state, State::Greeting { .. }) => {
                 if hello.node != self.to {
-                    tracing::warn!(expected = %self.to, found = %hello.node, address = %self.address, "another node answers");
+                    tracing::warn!(expected = %self.to, found = %hello.node, address = %self.address, "wrong node at address");
                     return Err(FrameError::Magic.into());
                 }
                 match handshake.judge(&hello) {

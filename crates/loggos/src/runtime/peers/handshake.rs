@@ -1,8 +1,7 @@
 //! The acceptance check of a hello, independent of sockets.
 //!
-//! A node is one disk of one cluster (guarantee 6). A different disk under a member's number is refused and notified,
-//! since the cause is nearly always a data directory that was lost and formatted again, which an operator must know
-//! about.
+//! A node is one disk of one cluster (guarantee 6). A different disk with a member's number is rejected with a reason
+//! that names the usual cause, a data directory that was lost and formatted again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,8 +21,7 @@ pub(crate) struct Identity {
     pub(crate) members: Vec<Member>,
 }
 
-/// Maximum number of nodes that introduced themselves and are not in the roster here yet: as many as a cluster may
-/// have.
+/// Maximum number of connected nodes that are not in the local roster yet; equal to the maximum size of a cluster.
 const UNANNOUNCED_MAX: usize = catalog::catalog::NODES_MAX;
 
 /// Checks hellos, and remembers the newest boot of each member.
@@ -35,7 +33,7 @@ pub(crate) struct Handshake {
     started: Vec<(Member, Boot)>,
     /// Nodes that have left.
     left: BTreeSet<NodeId>,
-    /// Nodes that introduced themselves, with their stated identity and address.
+    /// Nodes that connected before they were in the local roster, with their stated identity and address.
     unannounced: BTreeMap<NodeId, (Member, String)>,
 }
 
@@ -75,7 +73,7 @@ impl Handshake {
             .retain(|node, _| !self.left.contains(node) && members.iter().all(|member| member.node != *node));
     }
 
-    /// The address of a node that introduced itself before it was in the roster here.
+    /// The address of a node that connected before it was in the local roster.
     pub(crate) fn address_of(&self, node: NodeId) -> Option<&str> {
         self.unannounced.get(&node).map(|(_, address)| address.as_str())
     }
@@ -114,39 +112,39 @@ impl Handshake {
         let own = &self.identity;
         if hello.version != PROTOCOL_VERSION {
             let reason = format!(
-                "node {} speaks protocol version {PROTOCOL_VERSION}, node {} version {}",
+                "protocol mismatch: node {} has version {PROTOCOL_VERSION}, node {} version {}",
                 own.member.node, hello.node, hello.version
             );
             return Err((RefusalKind::Version, reason));
         }
         if hello.cluster != own.cluster {
             let reason = format!(
-                "node {} is of cluster {}, node {} of cluster {}",
+                "cluster mismatch: node {} belongs to cluster {}, node {} to cluster {}",
                 own.member.node, own.cluster, hello.node, hello.cluster
             );
             return Err((RefusalKind::Cluster, reason));
         }
         if hello.to != own.member.node {
-            let reason = format!("this is node {}, not node {}: an address is wrong", own.member.node, hello.to);
+            let reason = format!("address mismatch: this is node {}, not node {}", own.member.node, hello.to);
             return Err((RefusalKind::Recipient, reason));
         }
         self.check_membership(hello)?;
         if !self.is_newest(hello.node, hello.boot) {
             let newest = self.newest.get(&hello.node).copied().unwrap_or_default();
-            let reason = format!("start {} of node {} is over: start {newest} is known", hello.boot, hello.node);
+            let reason = format!("stale boot {} of node {}: boot {newest} is known", hello.boot, hello.node);
             return Err((RefusalKind::EarlierBoot, reason));
         }
         Ok(())
     }
 
-    /// A node with an unknown number has joined since: no node receives the cluster's identity before it is in the
-    /// roster, and no number is reused.
+    /// Accepts unknown node numbers: a node receives the cluster's identity only after it was added to the roster, and
+    /// numbers are never reused, so the local roster is stale.
     fn check_membership(&self, hello: &Hello) -> Result<(), (RefusalKind, String)> {
         let members = &self.identity.members;
         if self.left.contains(&hello.node) {
             let reason = format!(
-                "node {} has left cluster {}, and its disk holds nothing that is needed: it may be made blank, and join with \
-                 another number",
+                "node {} has left cluster {}; its data is not needed any more. To add it again, erase its disk and join \
+                 with a new number",
                 hello.node, self.identity.cluster
             );
             return Err((RefusalKind::Left, reason));
@@ -159,14 +157,14 @@ impl Handshake {
         match known.filter(|member| member.incarnation != hello.incarnation) {
             Some(member) => {
                 let reason = format!(
-                    "the disk of node {} is not the one the cluster knows: its incarnation is {:x}, the member's is {:x}. \
-                     A lost or replaced disk may have forgotten what it promised; it doesn't join under the old name",
+                    "the disk of node {} has incarnation {:x}, but the cluster knows incarnation {:x}. A lost or replaced \
+                     disk may have lost promises and acknowledged writes: it must join with a new node number",
                     hello.node, hello.incarnation.0, member.incarnation.0
                 );
                 Err((RefusalKind::NotMember, reason))
             }
             None if unannounced.is_none() && self.unannounced.len() >= UNANNOUNCED_MAX => {
-                let reason = format!("{UNANNOUNCED_MAX} nodes are known here that are on no list of the cluster");
+                let reason = format!("too many nodes that are not in the roster yet ({UNANNOUNCED_MAX})");
                 Err((RefusalKind::NotMember, reason))
             }
             None => Ok(()),
@@ -180,7 +178,7 @@ impl Handshake {
         let by_member = refusal.cluster == own.cluster
             && own.members.iter().any(|m| m.node == refusal.node && m.incarnation == refusal.incarnation);
         (by_member && matches!(refusal.kind, RefusalKind::NotMember | RefusalKind::Left))
-            .then(|| format!("node {} refuses this node: {}", refusal.node, refusal.reason))
+            .then(|| format!("rejected by node {}: {}", refusal.node, refusal.reason))
     }
 }
 
@@ -257,7 +255,7 @@ mod tests {
         let stranger = Refusal { incarnation: Incarnation(99), ..refusal.clone() };
         assert_eq!(blank.verdict(&stranger), None);
         assert_eq!(blank.verdict(&Refusal { kind: RefusalKind::Version, ..refusal }), None);
-        assert!(blank.judge(&handshake(1, 10).hello(NodeId(2))).is_ok(), "it knows the others");
+        assert!(blank.judge(&handshake(1, 10).hello(NodeId(2))).is_ok(), "a member of the roster");
     }
 
     #[test]

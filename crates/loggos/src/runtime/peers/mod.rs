@@ -2,7 +2,7 @@
 //!
 //! Every node dials every other and sends on the connection that it dialed; on accepted connections it only reads. So
 //! the two directions between a pair are two connections, and simultaneous dials need no rule. A message for a peer
-//! that is not connected is dropped: the protocol decides better than a queue which messages to retransmit.
+//! that is not connected is dropped: the replication protocol retransmits the messages that are still needed.
 //!
 //! An untrusted client can open [`STRANGERS_MAX`] connections, each with a buffer for at most
 //! [`crate::runtime::frames::STRANGER_FRAME_BYTES_MAX`], for five seconds. A further one replaces the oldest, so that a
@@ -101,7 +101,7 @@ impl Peers {
         })
     }
 
-    /// Why this node must end, if a member reports that its disk is not the one that the cluster knows.
+    /// Why this node must exit, if a member reports that its disk is not the one known to the cluster.
     pub(crate) fn verdict(&mut self) -> Option<String> {
         self.verdict.take()
     }
@@ -218,7 +218,7 @@ impl Peers {
         if let Some(connection) = dial.and_then(Dial::open)
             && let Err(bytes) = connection.send(message)
         {
-            tracing::error!(peer = %to, bytes, "a message is longer than any peer takes, and is dropped");
+            tracing::error!(peer = %to, bytes, "dropped a message that exceeds the frame limit");
         }
     }
 
@@ -310,7 +310,7 @@ impl Peers {
             Ok(connection) => {
                 self.accepted.insert(token, Accepted::new(connection, now));
             }
-            Err(error) => tracing::debug!(%error, "an accepted connection is gone already"),
+            Err(error) => tracing::debug!(%error, "an accepted connection was already closed"),
         }
     }
 
@@ -380,10 +380,10 @@ impl Peers {
         self.unread.remove(&token);
         let Some(accepted) = self.accepted.remove(&token) else { return };
         match accepted.member() {
-            Some(node) => tracing::info!(peer = %node, reason = %closed, "a peer's connection is closed"),
+            Some(node) => tracing::info!(peer = %node, reason = %closed, "connection from a peer closed"),
             None => {
                 if let Some(unsaid) = self.throttle.admit(0, "stranger", now) {
-                    tracing::info!(reason = %closed, unsaid, "a connection of unknown origin is closed");
+                    tracing::info!(reason = %closed, unsaid, "connection from an unverified peer closed");
                 }
             }
         }
@@ -391,7 +391,7 @@ impl Peers {
 
     fn refused(&mut self, node: NodeId, refusal: &Refusal, now: Monotonic) {
         if let Some(unsaid) = self.throttle.admit(0, "refused", now) {
-            tracing::warn!(peer = %node, reason = %refusal.reason, unsaid, "a peer is refused");
+            tracing::warn!(peer = %node, reason = %refusal.reason, unsaid, "rejected a peer");
         }
     }
 
@@ -401,7 +401,7 @@ impl Peers {
         }
         if let Some(unsaid) = self.throttle.admit(0, "refused by", now) {
             let reason: String = refusal.reason.chars().take(LOGGED_CHARACTERS).collect();
-            tracing::warn!(peer = %refusal.node, ?reason, unsaid, "a peer refuses this node");
+            tracing::warn!(peer = %refusal.node, ?reason, unsaid, "rejected by a peer");
         }
     }
 }

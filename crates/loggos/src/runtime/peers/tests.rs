@@ -122,7 +122,7 @@ fn slow_peer_output_is_bounded() {
     let waiting = one.peers.dials[0].open().map(|connection| connection.waiting());
     assert!(waiting.is_some_and(|bytes| bytes <= 120 << 20), "{waiting:?}");
     one.peers.flush(clock::monotonic());
-    assert!(one.peers.dials[0].open().is_none(), "it is over");
+    assert!(one.peers.dials[0].open().is_none(), "the connection is closed");
     until("they connect again", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
 }
 
@@ -157,7 +157,7 @@ fn read_replies_refused_above_buffer_limit() {
     }
     one.peers.send(NodeId(2), &chunk(4 << 20));
     one.peers.flush(clock::monotonic());
-    assert!(one.peers.dials[0].open().is_some(), "it lives on");
+    assert!(one.peers.dials[0].open().is_some(), "the connection stays open");
     let all = ROWS as usize + true_always.len() + 1;
     let is_message = |event: &&Event| matches!(event, Event::Message { .. });
     until("all are answered", &mut [&mut one, &mut two], |ends| ends[1].heard.iter().filter(is_message).count() == all);
@@ -184,7 +184,7 @@ fn oversized_message_is_dropped_alone() {
     one.peers.send(NodeId(2), &chunk(base::limits::PEER_MESSAGE_BYTES_MAX - 100));
     one.peers.send(NodeId(2), &message(2));
     until("the others arrive", &mut [&mut one, &mut two], |ends| ends[1].heard.len() == 4);
-    assert!(one.peers.dials[0].open().is_some(), "and the connection lives on");
+    assert!(one.peers.dials[0].open().is_some(), "the connection stays open");
 }
 
 #[test]
@@ -192,10 +192,10 @@ fn blank_node_gets_verdict_from_member() {
     let mut blank = identity(2);
     blank.member.incarnation = Incarnation(99);
     let (mut one, mut two) = pair(blank);
-    until("the blank one is told", &mut [&mut one, &mut two], |ends| ends[1].peers.verdict.is_some());
+    until("the blank node is notified", &mut [&mut one, &mut two], |ends| ends[1].peers.verdict.is_some());
     let verdict = two.peers.verdict().unwrap();
-    assert!(verdict.contains("node 1 refuses") && verdict.contains("63"), "{verdict}");
-    assert!(one.peers.verdict().is_none(), "the member goes on");
+    assert!(verdict.contains("rejected by node 1") && verdict.contains("63"), "{verdict}");
+    assert!(one.peers.verdict().is_none(), "the member keeps running");
     assert!(one.heard.is_empty() && one.peers.dials[0].open().is_none());
 }
 
@@ -218,14 +218,14 @@ fn refuses_peer_of_other_cluster() {
 fn redials_moved_peer() {
     let (mut one, mut two) = pair(identity(2));
     let address = two.peers.listener.local_addr().unwrap();
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    one.peers.readdress(PeerAddress { node: NodeId(2), address: nobody });
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    one.peers.readdress(PeerAddress { node: NodeId(2), address: unused });
     for _ in 0..20 {
         one.turn();
     }
     assert!(one.peers.dials[0].open().is_none());
     one.peers.readdress(PeerAddress { node: NodeId(2), address });
-    until("it is found", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
+    until("the node is connected", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
 }
 
 #[test]
@@ -243,12 +243,12 @@ fn connection_flood_keeps_member_links() {
             one.turn();
         }
     }
-    until("the member gets in", &mut [&mut one, &mut two], |ends| ends[1].peers.dials[0].open().is_some());
+    until("the member connects", &mut [&mut one, &mut two], |ends| ends[1].peers.dials[0].open().is_some());
     assert!(one.peers.accepted.len() <= STRANGERS_MAX + 1);
     // Garbage closes the connection at its first frame.
     let garbage = &mut silent[298];
     garbage.set_read_timeout(Some(StdDuration::from_millis(50))).unwrap();
-    until("garbage is closed", &mut [&mut one], |_| match garbage.read(&mut [0; 8]) {
+    until("the connection with garbage is closed", &mut [&mut one], |_| match garbage.read(&mut [0; 8]) {
         Ok(0) => true,
         Ok(_) => false,
         Err(error) => error.kind() == io::ErrorKind::ConnectionReset,

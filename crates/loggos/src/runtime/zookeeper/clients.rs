@@ -1,8 +1,8 @@
 //! The clients' sockets: accepting, framing, buffers with limits.
 //!
-//! Sockets are edge-triggered: a connection with unread bytes stays in [`Clients::ready`] until a read would block. Frames
-//! that a client does not receive wait in its output queue; above [`OUTPUT_HIGH_BYTES`] the server is told to hold further
-//! frames back, until the queue has drained to [`OUTPUT_LOW_BYTES`].
+//! Sockets are edge-triggered: a connection with unread bytes stays in [`Clients::ready`] until a read would block.
+//! Frames for a slow consumer wait in its output queue. Above [`OUTPUT_HIGH_BYTES`] the server withholds further frames
+//! until the queue has drained to [`OUTPUT_LOW_BYTES`].
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,14 +17,14 @@ use coordination::server::{ConnectionId, Server};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 
-/// The tokens of connections begin here. None is used twice.
+/// First token of connections. Tokens are never reused.
 const FIRST: usize = 16;
-/// Output queue sizes at which the server is told to hold frames back, and to go on.
+/// High and low watermark of an output queue: the server withholds frames above the one, and resumes below the other.
 const OUTPUT_HIGH_BYTES: usize = 1 << 20;
 const OUTPUT_LOW_BYTES: usize = 256 << 10;
-/// Bytes in the output queues of all connections together. Above it, the slowest consumers are disconnected.
+/// Limit of the output queues of all connections together, above which the slowest consumers are disconnected.
 const ALL_OUTPUT_BYTES_MAX: usize = 512 << 20;
-/// Bytes of incomplete frames of all connections together. Above it, the connections with the most are closed.
+/// Limit of the incomplete frames of all connections together, above which the connections with the most are closed.
 const ALL_INPUT_BYTES_MAX: usize = 256 << 20;
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -36,13 +36,13 @@ const FRAME_BYTES_AT_ONCE: usize = 1 << 20;
 const TURN_INPUT_BYTES: usize = 8 << 20;
 /// Bytes of replies after which a turn ends, so that full output queues are noticed.
 const TURN_OUTPUT_BYTES: usize = 4 << 20;
-/// Connections accepted before others are served.
+/// Connections accepted per turn.
 const ACCEPTS_AT_ONCE: usize = 64;
-/// Delay after the system had no resources for another connection.
+/// Delay after `accept` failed for lack of resources.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// A client that has sent no whole frame by then is disconnected.
+/// Timeout for a client to send its first complete frame.
 pub(super) const GREETING_TIMEOUT: Duration = Duration::from_millis(10_000);
-/// A closed connection may take this long to receive what was sent before.
+/// Timeout for a connection that is being closed to receive its pending output.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(5_000);
 /// Buffers written in one call.
 const SLICES: usize = 64;
@@ -53,7 +53,7 @@ pub(super) enum Input {
     Frame(Frame),
     /// An administrative command: the first four bytes of the connection.
     Command([u8; 4]),
-    /// The connection is gone.
+    /// The client disconnected.
     Closed,
 }
 
@@ -62,7 +62,7 @@ pub(super) enum Input {
 pub(super) enum Output {
     Full,
     Drained,
-    /// The connection is gone.
+    /// The connection was closed.
     Closed,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct Client {
     is_full: bool,
     /// Whether the server did not allow the last write, because the session may have expired elsewhere.
     is_withheld: bool,
-    /// It is closed once its output is written, or at this time.
+    /// If set, the connection is closed once its output is written, or at this time.
     closes_at: Option<Monotonic>,
     pub(super) since: Monotonic,
     pub(super) received: u64,
@@ -98,20 +98,20 @@ pub(super) struct Traffic {
     /// Frames and commands.
     pub(super) received: u64,
     pub(super) received_bytes: u64,
-    /// Frames and answers to commands.
+    /// Frames, and responses to commands.
     pub(super) sent: u64,
     pub(super) sent_bytes: u64,
-    /// Connections that were not accepted because there were too many.
+    /// Connections rejected because of a connection limit.
     pub(super) rejected: u64,
-    /// Connections that were closed because they held the most of a memory limit.
+    /// Connections closed because they used the most memory when a limit was reached.
     pub(super) dropped: u64,
 }
 
-/// Connections at a time, at most.
+/// Maximum numbers of connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ConnectionLimits {
     pub(super) all: usize,
-    /// Of one client address (`maxClientCnxns`).
+    /// Per client address (`maxClientCnxns`).
     pub(super) per_address: usize,
 }
 
@@ -120,7 +120,7 @@ pub(super) struct Clients {
     registry: Registry,
     listener: TcpListener,
     listener_token: Token,
-    /// The listener may have connections that no event will announce.
+    /// Whether the listener may have pending connections that the poll will not report again.
     is_accepting: bool,
     accept_at: Monotonic,
     limits: ConnectionLimits,
@@ -173,7 +173,7 @@ impl Clients {
         self.by_id.len()
     }
 
-    /// When [`Self::accept`] or [`Self::read`] has something to do that no event will announce.
+    /// When [`Self::accept`] or [`Self::read`] has work that the poll will not report.
     pub(super) fn next_timer(&self) -> Monotonic {
         match () {
             () if !self.ready.is_empty() => Monotonic(0),
@@ -182,7 +182,7 @@ impl Clients {
         }
     }
 
-    /// Notes an event of the poll.
+    /// Records an event of the poll.
     pub(super) fn note(&mut self, event: &mio::event::Event) {
         if event.token() == self.listener_token {
             self.is_accepting = true;
@@ -199,7 +199,7 @@ impl Clients {
         }
     }
 
-    /// Has a connection read in its turn.
+    /// Queues a connection to be read in its turn.
     fn queue(&mut self, id: ConnectionId) {
         if let Some(client) = self.by_id.get_mut(&id)
             && !client.is_paused
@@ -270,8 +270,8 @@ impl Clients {
         self.by_id.len() >= self.limits.all || of_address >= self.limits.per_address
     }
 
-    /// Reads from all ready connections in turn and passes their input to `take`, which returns the bytes of output that
-    /// the turn has produced.
+    /// Reads from all ready connections in turn and passes their input to `take`, which returns the bytes of output
+    /// produced in this turn.
     pub(super) fn read(&mut self, mut take: impl FnMut(ConnectionId, Input) -> usize) {
         let (mut made, mut input) = (0, 0);
         for _ in 0..self.ready.len() {
@@ -286,7 +286,7 @@ impl Clients {
         }
     }
 
-    /// Takes frames of one connection; returns their bytes.
+    /// Takes frames of one connection, and returns their size.
     fn read_one(
         &mut self,
         id: ConnectionId,
@@ -405,7 +405,7 @@ impl Clients {
         }
     }
 
-    /// Reads on.
+    /// Resumes reading from a connection.
     pub(super) fn resume(&mut self, id: ConnectionId) {
         if let Some(client) = self.by_id.get_mut(&id) {
             client.is_paused = false;
@@ -413,12 +413,12 @@ impl Clients {
         }
     }
 
-    /// Writes queued output, except to clients that the server may not send to now.
+    /// Writes queued output, except to clients that the server must not send to now.
     pub(super) fn flush(&mut self, server: &Server, now: Monotonic, changes: &mut Vec<(ConnectionId, Output)>) {
         for id in std::mem::take(&mut self.dirty) {
             let Some(client) = self.by_id.get_mut(&id) else { continue };
-            // Output of a session that may have expired elsewhere is not written later either: once the server has closed
-            // the connection, it no longer says so.
+            // Output of a session that may have expired elsewhere is not written later either: once the server has
+            // closed the connection, it no longer says so.
             if client.is_withheld && client.closes_at.is_some() {
                 self.remove(id);
                 changes.push((id, Output::Closed));
@@ -453,7 +453,7 @@ impl Clients {
         }
     }
 
-    /// The connection that holds the most.
+    /// The connection that uses the most memory.
     fn largest(&self, held: impl Fn(&Client) -> usize) -> Option<ConnectionId> {
         self.by_id.iter().max_by_key(|(_, client)| held(client)).map(|(id, _)| *id)
     }
@@ -463,7 +463,7 @@ impl Clients {
         self.by_id.values_mut().for_each(|client| (client.received, client.sent) = (0, 0));
     }
 
-    /// Closes connections after a timeout; returns them.
+    /// Closes connections that timed out, and returns them.
     pub(super) fn sweep(&mut self, now: Monotonic) -> Vec<ConnectionId> {
         let is_over = |client: &Client| {
             client.closes_at.is_some_and(|at| now >= at)
@@ -489,7 +489,7 @@ impl Clients {
 }
 
 impl Client {
-    /// Writes as much as the socket takes.
+    /// Writes as much as the socket accepts.
     fn write(&mut self) -> io::Result<()> {
         while !self.output.is_empty() {
             let slices: Vec<IoSlice<'_>> = self.output.iter().take(SLICES).map(|bytes| IoSlice::new(bytes)).collect();

@@ -1,7 +1,8 @@
-//! ZooKeeper's four-letter commands: they are sent instead of a connect request, and answered with text.
+//! ZooKeeper's four-letter commands: sent in place of a connect request, with a response in text.
 //!
-//! Keys, their order and the format are Apache ZooKeeper 3.9's. Keys that mean nothing here are left out. Unlike there,
-//! the commands about watches include those of children, and a connection that sends a command is not a client.
+//! Keys, their order and the format are those of Apache ZooKeeper 3.9, without keys that have no meaning here. Unlike
+//! there, the commands about watches include child watches, and a connection that sends a command is not counted as a
+//! client.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,10 +18,10 @@ use super::clients::{GREETING_TIMEOUT, Traffic};
 use super::report::{latency, mode, outstanding, role, zookeeper_metrics};
 use super::{BACKLOG, Service};
 
-/// The release whose protocol is served. Clients parse the version, and the date in this form.
+/// The ZooKeeper release with this protocol. Clients parse the version, and the date in this format.
 const VERSION: &str = concat!("3.9.3-loggos-", env!("CARGO_PKG_VERSION"), ", built on 11/01/2026 00:00 UTC");
 
-/// The answer to a command.
+/// Returns the response to a command.
 pub(super) fn answer(word: [u8; 4], service: &mut Service) -> String {
     let mut out = String::new();
     let name = String::from_utf8_lossy(&word);
@@ -44,14 +45,14 @@ pub(super) fn answer(word: [u8; 4], service: &mut Service) -> String {
         b"srst" => reset_server(&mut out, service),
         _ => writeln!(out, "{name} is not executed because it is not supported."),
     };
-    debug_assert!(written.is_ok(), "a string takes any text");
+    debug_assert!(written.is_ok(), "writes to a string do not fail");
     out
 }
 
 type Written = std::fmt::Result;
 
 fn read_only(out: &mut String, service: &mut Service) -> Written {
-    // Without sessions nothing is appended: a later command finds out whether the log accepts appends.
+    // Without sessions the server appends nothing, so whether the log accepts appends is checked here.
     service.server.probe_log();
     write!(out, "{}", if service.server.is_read_only() { "ro" } else { "rw" })
 }
@@ -98,7 +99,7 @@ fn summary(out: &mut String, service: &Service) -> Written {
     Ok(())
 }
 
-/// A number as Java prints one that is rounded to four places.
+/// Formats a number as Java does, rounded to four decimal places.
 fn decimal(number: f64) -> String {
     format!("{:?}", (number * 10_000.0).round() / 10_000.0)
 }

@@ -1,9 +1,9 @@
 //! The ZooKeeper endpoint: a thread that owns the clients' sockets and a translation server
 //! ([`coordination::server::Server`]), so that reads never leave the thread (ZooKeeper-SL: Wei et al., LADIS 2013).
 //!
-//! A turn of the thread takes the log's answers, reads from all ready clients, ends the server's turn, carries out its
-//! actions, and writes each client's output in one call. All state is soft: a node that starts restores the newest
-//! snapshot from the log and plays the rest before it listens.
+//! A turn of the thread takes the log's responses, reads from all ready clients, ends the server's turn, executes its
+//! actions, and writes each client's output in one call. All state is soft: at start the thread restores the newest
+//! snapshot from the log and applies the rest before it listens.
 //!
 //! | file | contents |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | [`transport`] | how requests reach the coordination log |
 //! | [`remote`] | the same over the network, without a node |
 //! | [`commands`] | the four-letter commands |
-//! | [`report`] | figures for the commands, metrics and the console |
+//! | [`report`] | metrics and status for the commands, `/metrics` and the console |
 
 mod clients;
 mod commands;
@@ -45,13 +45,13 @@ pub(crate) use transport::{LogTransport, NodeTransport};
 
 const COMPLETIONS: Token = Token(0);
 const LISTENER: Token = Token(1);
-/// Events that one wait reports.
+/// Maximum number of events per poll.
 const READY_MAX: usize = 1_024;
-/// Connections that wait to be accepted.
+/// Maximum number of pending connections of the listening socket.
 const BACKLOG: i32 = 1_024;
-/// Batches in flight: a further one costs a hole in the log if its server dies.
+/// Batches in flight. Each may leave a hole in the log if the server crashes.
 const BATCHES_IN_FLIGHT: usize = 3;
-/// Read-only mode begins when an append takes longer, which a reconfiguration of the log does not.
+/// Read-only mode begins when an append takes longer than this, which exceeds the time of a log reconfiguration.
 const READ_ONLY_AFTER: Duration = Duration::from_millis(5_000);
 /// Interval of the search for unused containers and TTL nodes.
 const COLLECT_EVERY: Duration = Duration::from_millis(10_000);
@@ -59,7 +59,7 @@ const COLLECT_EVERY: Duration = Duration::from_millis(10_000);
 const SNAPSHOT_AFTER_BYTES: u64 = 64 << 20;
 /// Interval of the search for clients that missed a timeout.
 const SWEEP: Duration = Duration::from_millis(1_000);
-/// Interval at which figures are published.
+/// Interval at which metrics and status are published.
 const PUBLISH_EVERY: Duration = Duration::from_millis(1_000);
 /// Random bytes fetched at once.
 const RANDOM_BYTES: usize = 4_096;
@@ -67,9 +67,9 @@ const RANDOM_BYTES: usize = 4_096;
 /// The endpoint's settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The node that serves; none for a translation server without one.
+    /// The node's number; `None` for a translation server without a node.
     pub(crate) node: Option<u32>,
-    /// Nodes that the cluster was formed of; 0 if there is no node to know that.
+    /// Number of founding nodes of the cluster; 0 for a translation server without a node.
     pub(crate) nodes: u32,
     pub(crate) address: SocketAddr,
     /// The shortest session timeout and the longest.
@@ -78,18 +78,18 @@ pub(crate) struct Settings {
     pub(crate) super_digest: Option<String>,
     pub(crate) linearizable_reads: bool,
     pub(crate) playback: Playback,
-    /// The four-letter commands that are answered; all, if none are named.
+    /// The enabled four-letter commands; all if `None`.
     pub(crate) commands: Option<Vec<String>>,
     pub(crate) connections_max: usize,
-    /// Of one client address.
+    /// Per client address.
     pub(crate) connections_per_address: usize,
-    /// Where figures are published, and the server's role is found.
+    /// Publishes the metrics and status, and provides the server's role.
     pub(crate) endpoint: Arc<Endpoint>,
 }
 
 impl Settings {
-    /// Settings of a node, if there is one, or of a server without a node. `node`: its number, and how many nodes the
-    /// cluster was formed of.
+    /// Settings of an endpoint. `node` has the node's number and the number of founding nodes; `None` for a translation
+    /// server without a node.
     pub(crate) fn new(zookeeper: &ZooKeeper, node: Option<(u32, u32)>, address: SocketAddr) -> Self {
         Self {
             node: node.map(|(node, _)| node),
@@ -98,7 +98,7 @@ impl Settings {
             session_timeout: zookeeper.session_timeout_ms().map(Duration::from_millis),
             super_digest: zookeeper.super_digest.clone(),
             linearizable_reads: zookeeper.linearizable_reads.unwrap_or(false),
-            // The configuration was checked.
+            // The configuration was validated.
             playback: zookeeper.playback().unwrap_or_default(),
             commands: zookeeper.commands.clone(),
             connections_max: descriptors::for_endpoints().zookeeper,
@@ -125,7 +125,7 @@ impl Settings {
     }
 }
 
-/// Reserves the address. Connections are refused until the endpoint serves, so that clients try another node.
+/// Binds the address without listening: connections are refused until the endpoint serves, so clients try another node.
 pub(crate) fn bind(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -141,8 +141,8 @@ pub(crate) fn address(socket: &OwnedFd) -> io::Result<SocketAddr> {
     SocketAddr::try_from(address).map_err(io::Error::from)
 }
 
-/// Starts the thread. `connect` makes the transport to the log, whose answers go to the given queue. `listening` is called
-/// once clients can connect.
+/// Starts the thread. `connect` creates the transport to the log, which returns responses through the given queue.
+/// `listening` is called once clients can connect.
 pub(crate) fn start<T: LogTransport + 'static>(
     socket: OwnedFd,
     settings: Settings,
@@ -151,7 +151,7 @@ pub(crate) fn start<T: LogTransport + 'static>(
 ) -> io::Result<()> {
     super::spawn("zookeeper", move || {
         if let Err(error) = serve(socket, settings, connect, listening) {
-            super::die(&format!("the ZooKeeper endpoint: {error}"));
+            super::die(&format!("ZooKeeper endpoint: {error}"));
         }
     })?;
     Ok(())
@@ -176,7 +176,7 @@ fn serve<T: LogTransport + 'static>(
     let limits =
         clients::ConnectionLimits { all: settings.connections_max, per_address: settings.connections_per_address };
     let clients = Clients::new(poll.registry().try_clone()?, listener, LISTENER, limits)?;
-    tracing::info!(address = %settings.address, "ZooKeeper clients are served");
+    tracing::info!(address = %settings.address, "serving ZooKeeper clients");
     listening();
     let mut service = Service {
         started: clock::monotonic(),
@@ -201,7 +201,7 @@ fn serve<T: LogTransport + 'static>(
     }
 }
 
-/// The port to the log, and the way to the log and back.
+/// The port to the log, with its transport.
 struct Log {
     port: LogPort,
     transport: Box<dyn LogTransport>,
@@ -209,12 +209,12 @@ struct Log {
 }
 
 impl Log {
-    /// Passes in the answers that have arrived.
+    /// Passes the received responses to the port.
     fn take_answers(&mut self, now: Monotonic) {
         for (number, outcome) in self.completions.take() {
             let answer = outcome.and_then(|response| match response {
                 Response::Log(response) => Ok(response),
-                other => Err(Failure::Unavailable(format!("no response of a log: {other:?}"))),
+                other => Err(Failure::Unavailable(format!("unexpected response from the log: {other:?}"))),
             });
             self.port.answered(number, answer, now);
         }
@@ -227,10 +227,10 @@ impl Log {
             match output {
                 LogOutput::Request { number, deadline, request } => self.transport.submit(number, deadline, request),
                 LogOutput::NotOpened(failure) => {
-                    tracing::warn!(%failure, "ZooKeeper clients are not served yet: the log is not available");
+                    tracing::warn!(%failure, "not serving ZooKeeper clients yet: the log is unavailable");
                 }
                 LogOutput::SnapshotFailed(reason) => {
-                    tracing::warn!(reason, "can't write a snapshot of the znodes: the coordination log keeps growing");
+                    tracing::warn!(reason, "can't write a snapshot of the znodes: the coordination log is not trimmed");
                 }
                 LogOutput::Opened(_) | LogOutput::Event(_) | LogOutput::Trimmed(_) => others.push(output),
             }
@@ -255,7 +255,7 @@ impl Log {
     }
 }
 
-/// Waits for sockets and answers, until a deadline.
+/// Waits for sockets and responses, until a deadline.
 fn wait(poll: &mut Poll, ready: &mut Events, deadline: Monotonic) -> io::Result<()> {
     let timeout = (deadline != Monotonic::NEVER).then(|| clock::span(deadline.since(clock::monotonic())));
     match poll.poll(ready, timeout) {
@@ -324,7 +324,7 @@ impl Service {
         Ok(())
     }
 
-    /// Hands the clients' frames to the server. Returns the four-letter commands.
+    /// Passes the clients' frames to the server, and returns the four-letter commands.
     fn read(&mut self) -> Vec<(ConnectionId, [u8; 4])> {
         let now = clock::now();
         let mut commands = Vec::new();
@@ -343,7 +343,7 @@ impl Service {
         commands
     }
 
-    /// Sends requests to the log, and passes what the port reports to the server. Returns whether it reported anything.
+    /// Sends requests to the log, and passes the port's outputs to the server. Returns whether there were any.
     fn hear_of_log(&mut self, now: Now) -> bool {
         let outputs = self.log.send();
         let has_heard = !outputs.is_empty();
@@ -352,14 +352,14 @@ impl Service {
                 LogOutput::Event(event) => self.server.handle(event, now),
                 // The server may have passed the mark meanwhile, with its own batches.
                 LogOutput::Trimmed(mark) => self.is_left_behind |= mark > self.server.state().next(),
-                _ => debug_assert!(false, "the log is open"),
+                _ => debug_assert!(false, "unexpected output of an open log"),
             }
         }
         has_heard
     }
 
-    /// Ends the server's turn and carries out its actions. The server handles in the same turn what the port reports at
-    /// once.
+    /// Ends the server's turn and executes its actions. Outputs that the port produces immediately are handled in the
+    /// same turn.
     fn end_turn(&mut self) {
         let now = clock::now();
         loop {
@@ -389,9 +389,9 @@ impl Service {
         self.changes.extend(closed.into_iter().map(|connection| (connection, Output::Closed)));
     }
 
-    /// The log was trimmed beyond the applied position: starts from the newest snapshot. Clients reconnect.
+    /// Restarts from the newest snapshot after the log was trimmed beyond the applied position. Clients reconnect.
     fn restart(&mut self, poll: &mut Poll) -> io::Result<()> {
-        tracing::warn!("the log was trimmed beyond the applied position: ZooKeeper clients have to reconnect");
+        tracing::warn!("the log was trimmed beyond the applied position: restarting from a snapshot, closing all clients");
         self.settings.endpoint.publish(None);
         self.clients.close_all();
         self.changes.clear();
@@ -413,7 +413,7 @@ fn change_event(connection: ConnectionId, change: Output) -> Event {
     }
 }
 
-/// Random bytes of the system, fetched many at a time.
+/// A buffer of random bytes from the system.
 #[derive(Default)]
 struct Random(Vec<u8>);
 

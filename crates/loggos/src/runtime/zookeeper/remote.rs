@@ -1,7 +1,7 @@
 //! The coordination log over the network, for a translation server without a node.
 //!
-//! One thread runs the client library, which chooses the node to ask and repeats requests elsewhere. It does not repeat an
-//! append that may be in the log: that fails, and the translation server repeats its batch, which is applied once.
+//! One thread runs the client library, which selects a node and retries requests at other nodes. It does not retry an
+//! append of unknown outcome: that fails, and the translation server retries its batch, which is deduplicated.
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::super::clock;
 use super::super::gateway::Completions;
 use super::LogTransport;
 
-/// Entries of the coordination log are read without their stamps, which have no meaning there.
+/// Entries of the coordination log are read without their stamps, which are unused there.
 const NO_STAMP: Stamp = Stamp { client: ClientId(0), sequence: 0 };
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ struct Submitted {
     request: LogRequest,
 }
 
-/// Carries requests to any node of a cluster.
+/// Sends requests to any node of a cluster.
 #[derive(Debug)]
 pub(crate) struct RemoteTransport {
     requests: UnboundedSender<Submitted>,
@@ -91,11 +91,11 @@ async fn ask(log: &Log, request: LogRequest) -> Result<LogResponse, Failure> {
         LogRequest::Tail { .. } => log.tail().await.map(|tail| LogResponse::Tail(Position(tail))),
         LogRequest::Trim { before, .. } => log.trim(before.0).await.map(|()| LogResponse::Trimmed),
         LogRequest::Create { name, .. } => {
-            let reason = format!("log {name} does not exist: the first node with a ZooKeeper endpoint creates it");
+            let reason = format!("log {name} does not exist yet; the first node with a ZooKeeper endpoint creates it");
             return Err(Failure::Unavailable(reason));
         }
         LogRequest::List | LogRequest::Describe { .. } | LogRequest::TrimOne { .. } => {
-            return Err(Failure::Invalid("translation servers do not send this request".to_owned()));
+            return Err(Failure::Invalid("request not supported by the remote transport".to_owned()));
         }
     };
     answer.map_err(failure)

@@ -1,6 +1,6 @@
-//! The endpoint's figures, for the four-letter commands, `/metrics`, `loggos status` and the console. Metrics that
-//! ZooKeeper has too bear the names that its Prometheus exporter and `mntr` give them, so that dashboards and alerts that
-//! were made for it work.
+//! Metrics and status of the endpoint, for the four-letter commands, `/metrics`, `loggos status` and the console.
+//! Metrics that ZooKeeper has too use the names of its Prometheus exporter and of `mntr`, so that existing dashboards
+//! and alerts work.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use server::zookeeper::{Metric, Report, Role, Value};
 use super::super::clock;
 use super::Service;
 
-/// The server's mode in ZooKeeper's words.
+/// The server's mode, as ZooKeeper names it.
 pub(super) fn mode(service: &Service) -> &'static str {
     if service.server.is_read_only() {
         return "read-only";
@@ -35,7 +35,7 @@ pub(super) fn latency(service: &Service) -> Latency {
     statistics.reads.merged(statistics.writes)
 }
 
-/// All figures.
+/// The status for `loggos status` and the console, with all metrics.
 pub(super) fn report(service: &Service) -> Report {
     let server = &service.server;
     let state = server.state();
@@ -66,7 +66,7 @@ const fn counter(name: &'static str, help: &'static str, value: u64) -> Metric {
     Metric { name, help, value: Value::Counter(value) }
 }
 
-/// The metrics that `mntr` prints, in ZooKeeper's order as far as that has one.
+/// The metrics printed by `mntr`, in ZooKeeper's order where it has one.
 pub(super) fn zookeeper_metrics(service: &Service) -> Vec<Metric> {
     let server = &service.server;
     let (state, statistics, traffic) = (server.state(), server.statistics(), &service.clients.traffic);
@@ -76,19 +76,19 @@ pub(super) fn zookeeper_metrics(service: &Service) -> Vec<Metric> {
     let uptime = clock::monotonic().since(service.started).as_millis();
     let mut metrics = vec![
         gauge("ephemerals_count", "Ephemeral znodes.", tree.ephemeral_count() as u64),
-        gauge("num_alive_connections", "Clients that are connected to this server.", server.clients().len() as u64),
+        gauge("num_alive_connections", "Clients connected to this server.", server.clients().len() as u64),
         real("avg_latency", "Mean latency of requests, in milliseconds.", latency.mean_ms()),
         gauge("outstanding_requests", "Requests without a reply.", outstanding(service) as u64),
         gauge("znode_count", "Znodes.", tree.node_count() as u64),
         gauge("global_sessions", "Sessions of the whole service.", state.sessions().len() as u64),
-        gauge("local_sessions", "Sessions that exist at this server only.", 0),
+        gauge("local_sessions", "Sessions local to this server (always 0).", 0),
         gauge("packets_sent", "Frames sent to clients.", traffic.sent),
         gauge("packets_received", "Frames received from clients.", traffic.received),
         gauge("watch_count", "Watches of the clients of this server.", watches.count() as u64),
         gauge("min_latency", "Shortest latency of a request, in milliseconds.", latency.min.as_millis()),
         gauge("max_latency", "Longest latency of a request, in milliseconds.", latency.max.as_millis()),
         gauge("approximate_data_size", "Bytes of the znodes' data.", tree.data_bytes()),
-        gauge("uptime", "Milliseconds since this server was started.", uptime),
+        gauge("uptime", "Milliseconds since this server started.", uptime),
         gauge("quorum_size", "Nodes of the cluster.", nodes as u64),
         gauge("watch_bytes", "Bytes of the watched paths.", watches.path_bytes() as u64),
     ];
@@ -97,23 +97,23 @@ pub(super) fn zookeeper_metrics(service: &Service) -> Vec<Metric> {
         let led_for = since.and_then(|since| u64::try_from(since).ok()).unwrap_or(0);
         let sizes = statistics.batch_bytes;
         metrics.extend([
-            gauge("leader_uptime", "Milliseconds since the log's sequencer is on this node.", led_for),
+            gauge("leader_uptime", "Milliseconds since this node became the log's sequencer.", led_for),
             gauge("learners", "Other nodes of the cluster.", nodes.saturating_sub(1) as u64),
             gauge("synced_followers", "Other nodes that are alive.", others_alive as u64),
-            gauge("last_proposal_size", "Bytes of the newest batch of this server.", sizes.last),
+            gauge("last_proposal_size", "Bytes of the last batch of this server.", sizes.last),
             gauge("min_proposal_size", "Bytes of its smallest batch.", sizes.min),
             gauge("max_proposal_size", "Bytes of its largest batch.", sizes.max),
         ]);
     }
     metrics.extend([
         counter("auth_failed_count", "Rejected authentication attempts.", statistics.rejected_identities),
-        counter("connection_rejected", "Connections that were refused because there were too many.", traffic.rejected),
-        counter("connection_drop_count", "Connections closed for holding the most of a full buffer.", traffic.dropped),
+        counter("connection_rejected", "Connections rejected because of a connection limit.", traffic.rejected),
+        counter("connection_drop_count", "Connections closed because a buffer was full (slow consumers).", traffic.dropped),
         counter("connection_request_count", "Connect requests.", statistics.connects),
         counter("bytes_received_count", "Bytes of frames received from clients.", traffic.received_bytes),
         counter("response_bytes", "Bytes of frames sent to clients.", traffic.sent_bytes),
-        counter("stale_sessions_expired", "Sessions that expired by proposal of this server.", statistics.expired),
-        counter("snap_count", "Snapshots that this server wrote to the log.", statistics.snapshots),
+        counter("stale_sessions_expired", "Sessions expired by proposals of this server.", statistics.expired),
+        counter("snap_count", "Snapshots written to the log by this server.", statistics.snapshots),
     ]);
     metrics
 }
@@ -126,29 +126,29 @@ fn further_metrics(service: &Service) -> Vec<Metric> {
     let snapshot_age = clock::monotonic().since(server.snapshot_seen()).0 as f64 / 1e9;
     let [reads, writes] = [statistics.reads, statistics.writes];
     vec![
-        counter("readlatency_count", "Reads answered.", reads.count),
+        counter("readlatency_count", "Completed reads.", reads.count),
         counter("readlatency_sum", "Sum of their latencies, in milliseconds.", reads.sum.as_millis()),
-        counter("updatelatency_count", "Writes answered.", writes.count),
+        counter("updatelatency_count", "Completed writes.", writes.count),
         counter("updatelatency_sum", "Sum of their latencies, in milliseconds.", writes.sum.as_millis()),
         gauge(
             "loggos_zookeeper_read_only",
-            "Whether the log accepts no appends, so that clients get read-only sessions at most.",
+            "1 if the log accepts no appends, so that only read-only sessions are served; otherwise 0.",
             u64::from(server.is_read_only()),
         ),
         gauge(
             "loggos_zookeeper_leader",
-            "Whether the log's sequencer is on this node.",
+            "1 if the log's sequencer is on this node; otherwise 0.",
             u64::from(matches!(role(service), Role::Leader | Role::Standalone)),
         ),
         gauge("loggos_zookeeper_applied_position", "The next position of the log to apply.", state.next().0),
         gauge("loggos_zookeeper_playback_lag_positions", "Positions of the log not applied yet.", lag.positions),
-        real("loggos_zookeeper_playback_lag_seconds", "Since when the log has the oldest of them.", lag.seconds),
+        real("loggos_zookeeper_playback_lag_seconds", "Age of the oldest of them, in seconds.", lag.seconds),
         counter("loggos_zookeeper_batches_total", "Batches of writes appended to the log.", statistics.batches),
         counter("loggos_zookeeper_batch_items_total", "Writes, and other items of these batches.", statistics.items),
         gauge("loggos_zookeeper_log_bytes", "Bytes of log since the newest snapshot.", state.log_bytes()),
         real(
             "loggos_zookeeper_snapshot_age_seconds",
-            "Seconds since the newest snapshot was seen in the log, or since this server was started.",
+            "Seconds since the newest snapshot appeared in the log, or since this server started.",
             snapshot_age,
         ),
     ]

@@ -1,4 +1,4 @@
-//! How requests reach the coordination log.
+//! Access to the coordination log.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use sharedlog::request::LogRequest;
 
 use super::super::gateway::{Completions, MachineGateway};
 
-/// Carries requests to a log. Every request is answered once through the [`Completions`] that the transport was made
-/// with, at the latest soon after its deadline, unless the process ends.
+/// Sends requests to a log. Each request gets exactly one response through the [`Completions`] of the transport, at the
+/// latest shortly after its deadline, unless the process ends.
 pub(crate) trait LogTransport {
     /// Submits a request without waiting.
     fn submit(&self, number: u64, deadline: Monotonic, request: LogRequest);
 }
 
-/// Carries requests to the node of this process.
+/// Sends requests to the node of this process.
 #[derive(Debug)]
 pub(crate) struct NodeTransport {
     gateway: MachineGateway,
@@ -30,6 +30,6 @@ impl NodeTransport {
 
 impl LogTransport for NodeTransport {
     fn submit(&self, number: u64, deadline: Monotonic, request: LogRequest) {
-        self.gateway.hand_in_from_thread(Request::Log(request), deadline, &self.completions, number);
+        self.gateway.submit_from_thread(Request::Log(request), deadline, &self.completions, number);
     }
 }

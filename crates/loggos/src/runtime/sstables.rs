@@ -1,5 +1,5 @@
-//! The threads that work on tables and checkpoints: flushes, compactions, reads that wait for the disk, creation and
-//! removal of tables. Each kind has its own lane: a compaction that takes minutes must not delay a flush or a read.
+//! The threads for SSTables and checkpoints: flushes, compactions, reads from disk, installation and removal of
+//! SSTables. Each kind has its own lane: a compaction that takes minutes must not delay a flush or a read.
 
 use std::io;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use super::files::OsFiles;
 use super::inbox::{Inbox, Input};
 use super::lanes::Lane;
 
-/// The files of tables, of which a limited number is open at a time. (Checkpoints are written through it, too.)
-pub(crate) type TableFiles = HandleCache<OsFiles>;
+/// A cache of open SSTables with a limited size. Checkpoints are written through it, too.
+pub(crate) type SstableFiles = HandleCache<OsFiles>;
 
-/// A state to be written to the disk.
+/// A checkpoint to write, possibly with a memtable to flush first.
 #[derive(Debug)]
 pub(crate) struct CheckpointJob {
     pub(crate) checkpoint: CheckpointId,
@@ -34,7 +34,7 @@ pub(crate) struct CheckpointJob {
     pub(crate) flush: Option<Box<dyn Job>>,
 }
 
-/// A change to table files received from elsewhere or no longer needed. Executed in order.
+/// Installation of SSTables from another node, or removal of obsolete ones. Executed in order.
 #[derive(Debug)]
 pub(crate) enum Change {
     Write { file: FileId, offset: u64, bytes: Bytes },
@@ -42,7 +42,7 @@ pub(crate) enum Change {
     Remove { files: Vec<FileId> },
 }
 
-/// A raw read of a part of a table file.
+/// A raw read of a part of an SSTable, to send it to another node.
 #[derive(Debug)]
 struct PartRead {
     id: ReadId,
@@ -54,9 +54,9 @@ struct PartRead {
 /// Background work on the files of a storage, and its owner.
 type Compaction = (CohortId, Lineage, Box<dyn Job>);
 
-/// The lanes.
+/// One lane for each kind of work.
 #[derive(Debug)]
-pub(crate) struct Tables {
+pub(crate) struct SstableLanes {
     checkpoints: Lane<CheckpointJob>,
     compactions: Lane<Compaction>,
     evaluations: Lane<(EvaluationId, Read)>,
@@ -64,9 +64,9 @@ pub(crate) struct Tables {
     changes: Lane<Change>,
 }
 
-impl Tables {
+impl SstableLanes {
     pub(crate) fn start(
-        files: &TableFiles,
+        files: &SstableFiles,
         owner: Owner,
         budget: &Arc<Budget>,
         inbox: &Arc<Inbox>,
@@ -102,7 +102,7 @@ impl Tables {
 }
 
 fn checkpoint_lane(
-    files: TableFiles,
+    files: SstableFiles,
     owner: Owner,
     budget: Arc<Budget>,
     inbox: Arc<Inbox>,
@@ -112,10 +112,10 @@ fn checkpoint_lane(
         let flushed = match flush.map(|job| flush_whole(job, &files, &budget)).transpose() {
             Ok(flushed) => flushed,
             Err(JobError::NoSpace(error)) => {
-                tracing::error!(%cohort, %error, "the disk is full: a memtable is flushed when there is room");
+                tracing::error!(%cohort, %error, "disk full: the memtable will be flushed when space is available");
                 return inbox.post(Input::Done(Event::CheckpointFailed { cohort, checkpoint }));
             }
-            Err(error) => super::die(&format!("a memtable can't be flushed: {error}")),
+            Err(error) => super::die(&format!("can't flush a memtable: {error}")),
         };
         let bytes =
             once_there_is_room("a checkpoint", &inbox, || write_checkpoint(&files, &owner, &meta, state.chunks()));
@@ -124,7 +124,7 @@ fn checkpoint_lane(
     })
 }
 
-fn flush_whole(mut job: Box<dyn Job>, files: &TableFiles, budget: &Budget) -> Result<Outputs, JobError> {
+fn flush_whole(mut job: Box<dyn Job>, files: &SstableFiles, budget: &Budget) -> Result<Outputs, JobError> {
     let _under_way = budget.flush();
     loop {
         if let Progress::Done(outputs) = job.step(files)? {
@@ -133,17 +133,17 @@ fn flush_whole(mut job: Box<dyn Job>, files: &TableFiles, budget: &Budget) -> Re
     }
 }
 
-fn compaction_lane(files: TableFiles, budget: Arc<Budget>, inbox: Arc<Inbox>) -> io::Result<Lane<Compaction>> {
+fn compaction_lane(files: SstableFiles, budget: Arc<Budget>, inbox: Arc<Inbox>) -> io::Result<Lane<Compaction>> {
     Lane::start("compactions", move |(cohort, lineage, job): Compaction| {
         let outputs = match compact_whole(job, &files, &budget) {
             Ok(outputs) => Some(outputs),
-            Err(JobError::File(error)) => super::die(&format!("tables can't be compacted: {error}")),
+            Err(JobError::File(error)) => super::die(&format!("can't compact SSTables: {error}")),
             Err(JobError::NoSpace(error)) => {
-                tracing::error!(%cohort, %error, "the disk is full: tables are compacted when there is room");
+                tracing::error!(%cohort, %error, "disk full: SSTables will be compacted when space is available");
                 None
             }
             Err(JobError::Table(error)) => {
-                tracing::error!(%cohort, %error, "a table can't be read: this replica leaves it to others to lead");
+                tracing::error!(%cohort, %error, "can't read an SSTable: this replica resigns as leader");
                 inbox.post(Input::Done(Event::FileDamaged { cohort }));
                 None
             }
@@ -152,7 +152,7 @@ fn compaction_lane(files: TableFiles, budget: Arc<Budget>, inbox: Arc<Inbox>) ->
     })
 }
 
-fn compact_whole(mut job: Box<dyn Job>, files: &TableFiles, budget: &Budget) -> Result<Outputs, JobError> {
+fn compact_whole(mut job: Box<dyn Job>, files: &SstableFiles, budget: &Budget) -> Result<Outputs, JobError> {
     let bytes = job.step_bytes();
     loop {
         if let Progress::Done(outputs) = budget.compact(bytes, job.is_urgent(), || job.step(files))? {
@@ -165,7 +165,7 @@ fn evaluation_lane(inbox: Arc<Inbox>) -> io::Result<Lane<(EvaluationId, Read)>> 
     Lane::start("rows", move |(id, read): (EvaluationId, Read)| {
         let answer = read.answer(Io::Allowed);
         if let Err(error) = &answer {
-            tracing::error!(%error, "a table can't be read: this replica leaves it to others to lead");
+            tracing::error!(%error, "can't read an SSTable: this replica resigns as leader");
         }
         inbox.post(Input::Done(Event::Evaluated { id, answer }));
     })
@@ -175,20 +175,20 @@ fn part_lane(inbox: Arc<Inbox>) -> io::Result<Lane<PartRead>> {
     Lane::start("shipping", move |PartRead { id, file, offset, bytes }: PartRead| {
         let bytes = file.read_raw(offset, bytes);
         if let Err(error) = &bytes {
-            tracing::error!(%error, "a table can't be sent");
+            tracing::error!(%error, "can't read an SSTable to send it");
         }
         inbox.post(Input::Done(Event::FileRead { id, bytes: bytes.ok() }));
     })
 }
 
-fn change_lane(files: TableFiles, inbox: Arc<Inbox>) -> io::Result<Lane<Change>> {
-    Lane::start("tables", move |change: Change| match change {
+fn change_lane(files: SstableFiles, inbox: Arc<Inbox>) -> io::Result<Lane<Change>> {
+    Lane::start("sstables", move |change: Change| match change {
         Change::Write { file, offset, bytes } => {
             let written = shipping::write_part(&files, file, offset, &bytes);
             let bytes = match written {
                 Ok(()) => Some(bytes.len() as u64),
                 Err(error) if is_harmless(&error) => None,
-                Err(error) => super::die(&format!("a table that arrives can't be written: {error}")),
+                Err(error) => super::die(&format!("can't write a received SSTable: {error}")),
             };
             inbox.post(Input::Done(Event::FileWritten { file, bytes }));
         }
@@ -196,10 +196,10 @@ fn change_lane(files: TableFiles, inbox: Arc<Inbox>) -> io::Result<Lane<Change>>
             let storage = match adoption.run(&files) {
                 Ok(storage) => Some(storage),
                 Err(AdoptError::File(error)) if !is_harmless(&error) => {
-                    super::die(&format!("tables that arrived can't be forced: {error}"))
+                    super::die(&format!("can't force received SSTables: {error}"))
                 }
                 Err(error) => {
-                    tracing::error!(%cohort, %error, "tables that arrived are not what they should be");
+                    tracing::error!(%cohort, %error, "received SSTables are invalid");
                     None
                 }
             };
@@ -207,7 +207,7 @@ fn change_lane(files: TableFiles, inbox: Arc<Inbox>) -> io::Result<Lane<Change>>
         }
         Change::Remove { files: gone } => {
             if let Err(error) = shipping::remove(&files, &gone) {
-                super::die(&format!("a table that is needed no more can't be removed: {error}"));
+                super::die(&format!("can't remove an obsolete SSTable: {error}"));
             }
         }
     })
