@@ -1,5 +1,5 @@
-/* The calls of ZooKeeper's C client (multi-threaded), and its session while servers are killed.
-   Prints one line for each check that fails. Arguments: the servers. SERVERS names the program that kills and restarts. */
+/* Tests the calls of ZooKeeper's multi-threaded C client, and its session while servers are killed.
+   Prints one line per failed check. Argument: the connect string. SERVERS is a program that kills and restarts servers. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,6 @@
-// The console as people meet it: a real browser on the page of a real cluster of three nodes. It must say that all is
-// well, show a table when one is made, say what is lost when a node is killed and that it is back when it is, and say
-// that it is old when the node that serves it is gone. Nothing may be said on the browser's console meanwhile, a breach of
-// the page's policy least of all.
+// Tests the console in a real browser with a cluster of three nodes. It must show a healthy cluster, a new table, a
+// degraded cluster after a node was killed, recovery after its restart, and that the page is stale while the node that
+// serves it is down. The browser must log no errors, in particular no violation of the content security policy.
 //
 //   node test.js BINARY BROWSER DIRECTORY-FOR-SCREENSHOTS
 
@@ -15,7 +14,7 @@ import { chromium } from "playwright-core";
 
 const [binary, browserPath, out] = process.argv.slice(2);
 const NODES = [1, 2, 3];
-// A cluster is ready, and a change is seen, within these; on a machine that is busy with other tests.
+// Timeouts for the cluster to become ready and for the page to show a change, on a busy machine.
 const READY_MS = 40_000;
 const SEEN_MS = 20_000;
 
@@ -45,7 +44,7 @@ function isFree(port) {
   });
 }
 
-/** An offset whose ports nobody listens on: below 32,768, where the ports of outgoing connections begin. */
+/** Returns an offset with unused ports, all below 32,768, the first ephemeral port. */
 async function freeOffset() {
   for (let tries = 0; tries < 100; tries += 1) {
     const candidate = 1_050 + 200 * Math.floor(118 * Math.random());
@@ -70,7 +69,7 @@ function pid(node) {
   return Number(readFileSync(join(data, `node-${node}`, "pid"), "utf8"));
 }
 
-/** Waits until the page says so; what it says instead is in the error. */
+/** Waits until a condition holds on the page. The error contains the text of the page. */
 async function waitUntil(page, what, look, argument) {
   try {
     await page.waitForFunction(look, argument, { timeout: SEEN_MS, polling: 100 });
@@ -80,7 +79,7 @@ async function waitUntil(page, what, look, argument) {
   step(what);
 }
 
-// What the page shows, asked inside of it.
+// Conditions evaluated in the page.
 const says = (word) => document.getElementById("word").textContent === word;
 const states = (expected) =>
   [...document.querySelectorAll("#nodes tbody tr")].map((row) => row.cells[1].textContent).join() === expected.join();
@@ -93,13 +92,13 @@ async function screenshot(page, name) {
   await page.screenshot({ path: join(out, `${name}.png`), fullPage: true });
 }
 
-/** No cell may be wider than the window: nobody scrolls sideways. */
+/** Checks that the page is not wider than the window, so that it needs no horizontal scrolling. */
 async function checkWidth(page, what) {
   const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
   assert.equal(overflow, 0, `${what}: ${overflow} pixels too wide`);
 }
 
-/** The page's parts stay where they are while only figures change. */
+/** Checks that the layout is stable while only numbers change. */
 async function checkStill(page) {
   const places = () => page.evaluate(() =>
     [...document.querySelectorAll("section, .tile, tbody tr")].map((part) => {
@@ -111,11 +110,11 @@ async function checkStill(page) {
   columns("put", "airports", "JFK", "city", "New York");
   columns("get", "airports", "JFK");
   await page.waitForTimeout(2_500);
-  assert.deepEqual(await places(), before, "something jumped");
-  step("nothing jumps while figures change");
+  assert.deepEqual(await places(), before, "the layout changed");
+  step("the layout is stable while numbers change");
 }
 
-/** Every link and nothing else takes the keyboard's focus, in order. */
+/** Checks that exactly the links receive the keyboard focus, in order. */
 async function checkKeyboard(page) {
   const links = await page.locator("a").count();
   const reached = [];
@@ -144,11 +143,11 @@ async function check(browser) {
   await page.goto(url(1));
   await waitUntil(page, "three nodes are up", states, ["up", "up", "up"]);
   await waitUntil(page, "the catalog is shown", tables, ["catalog"]);
-  await waitUntil(page, "all is well", says, "Healthy");
+  await waitUntil(page, "the cluster is healthy", says, "Healthy");
 
   columns("create", "airports");
   await waitUntil(page, "a new table appears", tables, ["catalog", "airports"]);
-  await waitUntil(page, "and all is well with it", says, "Healthy");
+  await waitUntil(page, "the cluster is healthy with it", says, "Healthy");
   await checkWidth(page, "wide");
   await checkStill(page);
   await checkKeyboard(page);
@@ -156,12 +155,12 @@ async function check(browser) {
 
   process.kill(pid(2), "SIGKILL");
   await waitUntil(page, "the killed node is shown as down", states, ["up", "down", "up"]);
-  await waitUntil(page, "and the cluster as degraded", says, "Degraded");
+  await waitUntil(page, "the cluster is shown as degraded", says, "Degraded");
   await screenshot(page, "degraded");
 
   loggos("dev", "restart", "2", "--data", data);
   await waitUntil(page, "the node is back", states, ["up", "up", "up"]);
-  await waitUntil(page, "and all is well again", says, "Healthy");
+  await waitUntil(page, "the cluster is healthy again", says, "Healthy");
 
   for (const [name, options] of [
     ["dark", { colorScheme: "dark" }],
@@ -174,16 +173,16 @@ async function check(browser) {
     await screenshot(other, name);
     await other.close();
   }
-  assert.deepEqual(complaints, [], "the browser complained");
-  step("the browser had nothing to complain of");
+  assert.deepEqual(complaints, [], "errors on the browser's console");
+  step("the browser logged no errors");
 
-  // From here on the browser itself complains, rightly: the page's requests fail.
+  // From here on the browser logs errors, because the page's requests fail.
   process.kill(pid(1), "SIGKILL");
-  await waitUntil(page, "the page says that it is stale", () =>
+  await waitUntil(page, "the page shows that it is stale", () =>
     document.getElementById("word").textContent.startsWith("This page is stale since "));
   await screenshot(page, "stale");
   loggos("dev", "restart", "1", "--data", data);
-  await waitUntil(page, "and goes on when its node is back", says, "Healthy");
+  await waitUntil(page, "the page recovers when its node is back", says, "Healthy");
   await page.close();
 }
 
@@ -199,7 +198,7 @@ try {
     return ready();
   });
   step("a cluster of three nodes is ready");
-  // Continuous integration runs as root, where the browser's own sandbox can't be had; it sees our page alone.
+  // CI runs as root, where the browser's sandbox is unavailable. The browser loads only our own page.
   browser = await chromium.launch({ executablePath: browserPath, args: ["--no-sandbox"] });
   step("a browser is open");
   await check(browser);

@@ -10,7 +10,7 @@ import org.apache.zookeeper.Watcher.Event.*;
 import org.apache.zookeeper.admin.ZooKeeperAdmin;
 import org.apache.zookeeper.data.*;
 
-/** What ZooKeeper's own client can ask, and its session while servers are killed. Prints one line for each check. */
+/** Tests the calls of ZooKeeper's Java client, and its session while servers are killed. Prints one line per check. */
 public class Client {
     static final List<ACL> OPEN = ZooDefs.Ids.OPEN_ACL_UNSAFE;
     static final int TIMEOUT_MS = 8_000;
@@ -57,9 +57,9 @@ public class Client {
     }
     static void fails(KeeperException.Code code, Check check) throws Exception {
         try { check.run(); } catch (KeeperException error) { same(code, error.code()); return; }
-        throw new AssertionError("wanted " + code + ", but it succeeded");
+        throw new AssertionError("expected " + code + ", but it succeeded");
     }
-    /** Tries until the connection is there. */
+    /** Retries until connected. */
     static <T> T retry(Callable<T> call) throws Exception {
         for (long end = System.currentTimeMillis() + 40_000; ; Thread.sleep(100)) {
             try { return call.call(); } catch (KeeperException.ConnectionLossException error) {
@@ -91,7 +91,7 @@ public class Client {
         if (process.waitFor() != 0) throw new AssertionError(action + " " + port + ": " + said);
     }
 
-    /** Forwards bytes until it is cut. */
+    /** A proxy that forwards bytes until it is cut. */
     static final class Proxy implements AutoCloseable {
         final ServerSocket listener;
         final int to;
@@ -367,7 +367,7 @@ public class Client {
                 client.close();
             }
         });
-        check("a session closed ends its ephemerals, and its other connection", () -> {
+        check("closing a session deletes its ephemerals and closes its other connection", () -> {
             Events mine = new Events();
             ZooKeeper first = open(connect, mine);
             first.create(root + "/mine", null, OPEN, CreateMode.EPHEMERAL);
@@ -380,14 +380,14 @@ public class Client {
             fails(KeeperException.Code.SESSIONEXPIRED, () -> first.exists("/", false));
             first.close();
         });
-        check("a wrong password is refused", () -> {
+        check("a wrong password is rejected", () -> {
             Events mine = new Events();
             ZooKeeper thief = new ZooKeeper(connect, TIMEOUT_MS, mine, zk.getSessionId(), new byte[16]);
             mine.state(KeeperState.Expired);
             thief.close();
             same(true, retry(() -> zk.exists(root, false)) != null);
         });
-        check("a client cut off for less than its timeout keeps its session and hears what it missed", () -> {
+        check("a client cut off for less than its timeout keeps its session and receives missed events", () -> {
             String path = root + "/cut";
             for (String each : List.of("", "/data", "/gone", "/children", "/same")) zk.create(path + each, null, OPEN, CreateMode.PERSISTENT);
             try (Proxy proxy = new Proxy(ports[0])) {
@@ -424,7 +424,7 @@ public class Client {
                 client.close();
             }
         });
-        check("a client cut off for longer expires", () -> {
+        check("the session of a client cut off for longer expires", () -> {
             try (Proxy proxy = new Proxy(ports[0])) {
                 Events mine = new Events();
                 ZooKeeper client = open(proxy.address(), mine, 4_000);
@@ -440,7 +440,7 @@ public class Client {
                 client.close();
             }
         });
-        check("a container and a TTL node are collected", () -> {
+        check("a container and a TTL node are deleted", () -> {
             if (System.getenv("SLOW") == null) return;
             String path = root + "/collected";
             zk.create(path, null, OPEN, CreateMode.PERSISTENT);
@@ -452,7 +452,7 @@ public class Client {
             for (int i = 0; i < 180 && zk.exists(path, false).getNumChildren() > 1; i++) Thread.sleep(500);
             same("[fresh]", zk.getChildren(path, false));
         });
-        check("a read-only client gets a server that writes", () -> {
+        check("a read-only client connects to a writable server", () -> {
             ZooKeeper client = new ZooKeeper(connect, TIMEOUT_MS, event -> { }, true);
             connected(client);
             client.setData(root, bytes("x"), -1);
@@ -482,7 +482,7 @@ public class Client {
                     long start = System.nanoTime();
                     int before = kill;
                     int version = retry(() -> {
-                        // The result of a lost write is read back before it is tried again.
+                        // After a write of unknown outcome the state is read before the write is retried.
                         Stat stat = client.exists(path, false);
                         return stat.getVersion() > before ? stat.getVersion() : client.setData(path, bytes("" + before), before).getVersion();
                     });
@@ -499,7 +499,7 @@ public class Client {
                 client.close();
             });
         }
-        check("deletion of everything", () -> {
+        check("cleanup", () -> {
             retry(() -> ZKUtil.deleteRecursive(other, root, 1000));
             same(null, other.exists(root, false));
         });

@@ -20,7 +20,7 @@ import org.apache.curator.x.discovery.*;
 import org.apache.zookeeper.*;
 import org.apache.zookeeper.data.Stat;
 
-/** Curator's recipes, first at rest, then while the server that a client is connected to is killed again and again. */
+/** Tests Curator's recipes, first without faults, then while the server of a client is killed repeatedly. */
 public class Recipes {
     interface Check { void run() throws Exception; }
     static String connect;
@@ -312,7 +312,7 @@ public class Recipes {
         System.exit(failed == 0 ? 0 : 1);
     }
 
-    /** Everything at once, while servers die. */
+    /** All recipes concurrently, while servers are killed. */
     static void kills(int count) throws Exception {
         check(count + " kills", () -> {
             AtomicBoolean stop = new AtomicBoolean();
@@ -396,7 +396,7 @@ public class Recipes {
                         reigns.incrementAndGet();
                         try { Thread.sleep(50); } finally { leaders.decrementAndGet(); }
                     }
-                    @Override public void stateChanged(CuratorFramework ignored, ConnectionState state) { } // the session lives on
+                    @Override public void stateChanged(CuratorFramework ignored, ConnectionState state) { } // the session continues
                 });
                 selector.autoRequeue();
                 selector.start();
@@ -498,7 +498,7 @@ public class Recipes {
                 return cached;
             });
             out.flushPuts(10, TimeUnit.SECONDS);
-            // An item whose lock was created by a call that lost its connection stays in the queue: the recipe takes the lock for another consumer's.
+            // If the call that created an item's lock lost its connection, the item stays in the queue: the recipe attributes the lock to another consumer.
             AtomicInteger stuck = new AtomicInteger();
             Thread.sleep(2_000);
             eventually("[]", () -> {

@@ -1,4 +1,4 @@
-"""The longest gap of a writer whose server stays, while other nodes of `loggos dev` are killed with SIGKILL.
+"""Measures the longest gap between a client's writes while nodes other than its server are killed with SIGKILL.
 
   python failover.py BINARY DIRECTORY OFFSET [RUNS]
 

@@ -1,8 +1,8 @@
-"""Compares the results of a run with the list of expected failures, both ways.
+"""Fails if a test failed that is not in the list of expected failures, or if a test passed that is.
 
     judge.py RESULTS.xml EXPECTED
 
-A line of the list is a test and the reason: `test_file.py::Class::test  # reason`.
+Each line of the list is a test with the reason: `test_file.py::Class::test  # reason`.
 """
 
 import sys
@@ -15,13 +15,13 @@ def expected_failures(path):
         test, _, reason = (part.strip() for part in line.partition("#"))
         if test:
             if not reason:
-                sys.exit(f"{path}: no reason is given for {test}")
+                sys.exit(f"{path}: no reason given for {test}")
             reasons[test] = reason
     return reasons
 
 
 def outcomes(path):
-    """What became of each test. One that failed while it was set up or torn down has failed."""
+    """The outcome of each test. A failed setup or teardown counts as a failure."""
     found = {}
     for case in ElementTree.parse(path).iter("testcase"):
         module, _, cls = case.get("classname").removeprefix("kazoo.tests.").partition(".")
@@ -42,9 +42,9 @@ def main():
     for test in new:
         print(f"FAILED: {test}")
     for test in fixed:
-        print(f"PASSED though listed as an expected failure: {test}  # {expected[test]}")
+        print(f"UNEXPECTED PASS: {test}  # {expected[test]}")
     print(
-        f"kazoo: {count['passed']} passed, {count['failed'] - len(new)} failed as expected, {len(new)} failed otherwise, "
+        f"kazoo: {count['passed']} passed, {count['failed'] - len(new)} failed as expected, {len(new)} failed unexpectedly, "
         f"{len(fixed)} passed unexpectedly, {count['skipped']} skipped"
     )
     sys.exit(1 if new or fixed or not count["passed"] else 0)

@@ -1,4 +1,4 @@
-"""Latencies of recipes (ZooKeeper-SL, table 1) with kazoo: three clients, each with the whole connect string.
+"""Measures the latencies of recipes (ZooKeeper-SL, table 1) with three kazoo clients.
 
   python recipes.py HOST:PORT,... [ROUNDS]
 
@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 hosts, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 100
 base = f"/recipes-{time.time_ns()}"
 servers = hosts.split(",")
-# Each client prefers another server, so that recipes depend on what one server tells the others.
+# Each client connects to a different server, so that recipes depend on the propagation between servers.
 clients = [KazooClient(",".join(servers[i % len(servers):] + servers[: i % len(servers)]), randomize_hosts=False) for i in range(3)]
 for client in clients:
     client.start()
@@ -43,8 +43,8 @@ def together(action):
 
 
 def enter(client, path, name, count):
-    """Enters ZooKeeper's double barrier. The node `ready` stays, unlike in kazoo's recipe, which removes it: there a client
-    whose server learns of `ready` and of its removal at one time waits forever."""
+    """Enters ZooKeeper's double barrier. Unlike kazoo's recipe, it keeps the node `ready`: if that is removed, a client waits
+    forever if its server applies the creation and the removal of `ready` together."""
     ready = threading.Event()
     client.create(f"{path}/members/{name}", ephemeral=True)
     if client.exists(f"{path}/ready", watch=lambda event: ready.set()):

@@ -1,5 +1,5 @@
-"""Prints zkCli's output without what differs between any two runs: times, zxids, session ids, ports, and when an event is
-shown. Events come last, sorted."""
+"""Removes nondeterministic parts from zkCli's output: times, zxids, session ids, ports, and the order of events, which are
+sorted and printed last."""
 
 import re
 import sys

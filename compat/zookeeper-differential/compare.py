@@ -1,23 +1,22 @@
 #!/usr/bin/env python3
-"""Sends the same random requests to two ensembles, and compares what they reply.
+"""Sends the same random requests to two ensembles, and compares their replies.
 
     compare.py --a HOST:PORT,... --b HOST:PORT,... [--requests 10000] [--sessions 4] [--seed 1]
 
-Both must be empty: all paths are used, the root's too. A session sends a burst of requests at once and waits for the
-replies before another session has its turn, so that the outcome is determined. Each burst begins with a sync: what
-others wrote before it, and the events of that, come before the sync's reply.
+Both must be empty, because all paths are used, including the root. A session sends a burst of requests and waits for the
+replies before the next session sends, so that the outcome is deterministic. Each burst begins with a sync, so that
+earlier writes of other sessions, and their events, precede the sync's reply.
 
-Compared are replies, error codes, stats and events, in their order in each session. Times are not. Zxids and session
-ids are compared by what they stand for: a zxid for the request that it was the reply of, a session id for the number of
-its session. Names of children, the entries of an ACL (`auth` stands for a set of identities) and watches that fire
-together have no promised order, and are sorted.
+It compares replies, error codes, stats and events in the order of each session, but not times. A zxid is replaced by the
+request that created it, and a session id by the number of the session. Names of children, entries of an ACL (`auth`
+expands to several) and watches that fire together have no defined order, and are sorted.
 
-Not sent is what ends or blocks a server of ZooKeeper 3.9.5: a TTL out of range in a multi, a node of createTTL that has no
-TTL, a write that is cut short. After a request that it does not know ZooKeeper closes the connection, and Loggos keeps it:
-the session is moved on both sides then.
+Requests that crash or block a server of ZooKeeper 3.9.5 are not sent: a TTL out of range in a multi, createTTL of a node
+without a TTL, a truncated write. After an unknown request ZooKeeper closes the connection, and Loggos keeps it; then the
+session is moved on both sides.
 
-Known differences, both about paths that no client library sends (seed 3 finds them): getAllChildrenNumber of the empty path
-counts the root, too, in ZooKeeper; getEphemerals takes control characters at the ends of its prefix for white space there.
+Known differences, both with paths that no client library sends (seed 3 finds them): in ZooKeeper, getAllChildrenNumber of
+the empty path also counts the root, and getEphemerals trims control characters from the ends of its prefix.
 """
 
 import argparse
@@ -66,7 +65,7 @@ class Side:
         return [self.plain(item) for item in told], alive
 
     def plain(self, item):
-        """The same with what zxids and session ids stand for."""
+        """Replaces zxids and session ids by the requests and sessions that they identify."""
         if isinstance(item, list):
             return [self.plain(part) for part in item]
         if not isinstance(item, dict):
@@ -83,7 +82,7 @@ class Side:
 
 
 def in_groups(told):
-    """Events that follow each other directly in any order."""
+    """Sorts consecutive events, which have no defined order."""
     ordered, events = [], []
     for item in told:
         if "event" in item:
@@ -121,7 +120,7 @@ def main():
             if left != right:
                 print(f"  A: {left}\n  B: {right}")
         if differences >= DIFFERENCES_MAX:
-            sys.exit("too many differences: gives up")
+            sys.exit("too many differences: aborting")
 
     while sent < options.requests:
         if len(numbers) < options.sessions:
@@ -157,7 +156,7 @@ def main():
                     events += 1
                 elif "err" in item:
                     codes[item["err"]] += 1
-            # ZooKeeper closes the connection after a request that it does not know; the session goes on at another.
+            # ZooKeeper closes the connection after an unknown request; the session moves to another server.
             if not ends and (not a_alive or any(item.get("err") == UNIMPLEMENTED for item in a)):
                 server = draw.randrange(100)
                 compare(f"move session {number}", *(side.move(number, server) for side in sides))

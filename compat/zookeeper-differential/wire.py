@@ -1,4 +1,4 @@
-"""The ZooKeeper protocol, as far as the comparison needs it: requests are encoded here, replies decoded into plain
+"""The parts of the ZooKeeper protocol that the comparison needs: encodes requests, and decodes replies into plain
 values."""
 
 import enum
@@ -80,7 +80,7 @@ class Reader:
 
     def take(self, count):
         if self.at + count > len(self.data):
-            raise ValueError(f"a reply ends early: {self.data.hex()}")
+            raise ValueError(f"truncated reply: {self.data.hex()}")
         self.at += count
         return self.data[self.at - count : self.at]
 
@@ -143,7 +143,7 @@ def multi_results(reader):
 
 
 def body(op, reader):
-    """What follows a reply's header; lists without a promised order are sorted."""
+    """Decodes the body of a reply. Lists without a defined order are sorted."""
     match op:
         case Op.CREATE | Op.SYNC:
             return {"path": reader.string()}
@@ -171,7 +171,7 @@ def body(op, reader):
 
 
 class Session:
-    """A session at one server. It moves to another with `connect`."""
+    """A session. `connect` moves it to another server."""
 
     def __init__(self, timeout_ms):
         self.timeout_ms, self.id, self.password, self.zxid, self.socket = timeout_ms, 0, bytes(16), 0, None
@@ -215,8 +215,8 @@ class Session:
             self.received += data
 
     def exchange(self, requests):
-        """Sends requests (op, body, xid or None) at once; gives what comes until all are answered, in order, and
-        whether the connection is still there."""
+        """Sends requests (op, body, xid or None) at once; returns all replies and events in order, and
+        whether the connection is still open."""
         expected, told, frames = [], [], b""
         for op, data, xid in requests:
             if xid is None:

@@ -1,12 +1,12 @@
-"""Random requests of several sessions: few paths, so that they meet; valid ones for the most part."""
+"""Random requests of several sessions, mostly valid, on few paths so that they conflict."""
 
 import wire
 from wire import Op
 
 DATA = [None, b"", b"x", b"some data", bytes(range(256)), b"z" * 5000]
-# No TTL runs out meanwhile.
+# No TTL expires during the test.
 TTL_MS = 3_600_000
-# Containers have names of their own and no children: one that had some is deleted once it has none, sooner or later.
+# Containers have separate names and no children: an emptied container is deleted at a nondeterministic time.
 CONTAINER = "/k"
 WORLD = (31, "world", "anyone")
 USERS = ["ann:secret", "bob:hunter2"]
@@ -27,7 +27,7 @@ ACLS = [
     [],
 ]
 WRONG_PATHS = ["", "a", "/a/", "//", "/a//b", "/a/./b", "/a/../b", "/\x01", "/a\x00b", "/.", "/ü", "/a b"]
-# Not /zookeeper/config: its data names the servers.
+# Not /zookeeper/config, because its data contains the servers' addresses.
 SPECIAL = ["/", "/zookeeper", "/zookeeper/quota"]
 READS = {Op.EXISTS, Op.GET_DATA, Op.GET_ACL, Op.GET_CHILDREN, Op.GET_CHILDREN2, Op.GET_ALL_CHILDREN_NUMBER}
 
@@ -74,7 +74,7 @@ class Workload:
             Op.CREATE_TTL: ([5] * 6 + [6] * 6 + [0, 1, 4, -1], [TTL_MS, TTL_MS, TTL_MS, 0, -1, 1 << 40]),
         }.get(op, ([0] * 8 + [1, 1, 1, 2, 2, 3, 3, 4, 5, 7, -1], []))
         if in_multi:
-            # A mode that does not go with the operation, or a TTL out of range, ends the process of a ZooKeeper server.
+            # A mode that does not match the operation, or a TTL out of range, crashes a ZooKeeper server.
             valid = {Op.CREATE_CONTAINER: {4}, Op.CREATE_TTL: {5, 6}}.get(op, {0, 1, 2, 3, 4})
             flags, ttls = [flag for flag in flags if flag in valid], [TTL_MS] if ttls else []
         flags = self.random.choice(flags)
@@ -83,7 +83,7 @@ class Workload:
         if not ttls:
             return body
         ttl = self.random.choice(ttls)
-        # So does a node without a TTL.
+        # A node without a TTL also crashes it.
         return body + wire.long(0 if ttl == -1 and flags not in (5, 6) else ttl)
 
     def watched(self):
@@ -168,12 +168,12 @@ class Workload:
         Op.RECONFIG: 0.2,
     }
 
-    # What ZooKeeper answers out of turn, before requests that came earlier.
+    # Operations that ZooKeeper answers out of order, before earlier requests.
     ALONE = {Op.AUTH, Op.CHECK}
 
     def request(self):
-        """A request as a function of a zxid that the session has seen, which gives (op, body, xid); and whether it must
-        be sent alone, because its place among other replies is not determined."""
+        """Returns a function from a zxid that the session has seen to (op, body, xid), and whether the request must be sent
+        alone, because its reply may be reordered."""
         op = self.random.choices(list(self.OPS), list(self.OPS.values()))[0]
         odd = self.random.random()
         unknown = self.random.randrange(200, 1000)
@@ -184,7 +184,7 @@ class Workload:
         data = self.body(op)
         if op in (Op.SET_WATCHES, Op.SET_WATCHES2):
             return (lambda zxid: (op, wire.long(zxid) + data[8:], wire.SET_WATCHES_XID)), False
-        # A write cut short makes a follower of ZooKeeper stand still.
+        # A truncated write blocks a ZooKeeper follower.
         if odd < 0.004 and op in READS:
             return (lambda zxid: (op, data[:-1], None)), True
         if odd < 0.002:

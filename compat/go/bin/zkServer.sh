@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Stands in for the script of that name that the tests start: `zkServer.sh start-foreground FILE`. Starts Loggos instead.
+# Replaces ZooKeeper's script, which the tests run as `zkServer.sh start-foreground FILE`, and starts Loggos instead.
 set -euo pipefail
 arguments=()
 for flag in ${SERVER_JVMFLAGS:-}; do
