@@ -80,8 +80,7 @@ fn scope(text: &str) -> Result<Scope, String> {
         [epochs, entries, crashes] => (epochs, entries, crashes, 0),
         [epochs, entries, crashes, changes] => (epochs, entries, crashes, changes),
         _ => {
-            let written =
-                "a scope is ExNxC or ExNxCxM, such as 2x3x1: epochs, entries, crashes, membership changes";
+            let written = "a scope is ExNxC or ExNxCxM, such as 2x3x1: epochs, entries, crashes, membership changes";
             return Err(written.to_owned());
         }
     };

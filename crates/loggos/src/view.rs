@@ -35,7 +35,6 @@ pub(crate) struct View {
     pub(crate) failures: Vec<String>,
 }
 
-/// A node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Node {
     pub(crate) incarnation: u64,
@@ -58,7 +57,6 @@ pub(crate) struct Node {
 }
 
 impl View {
-    /// Combines the responses.
     pub(crate) fn of(answers: &[StatusResponse]) -> Self {
         let mut view = Self::default();
         for answer in answers {

@@ -65,9 +65,10 @@ async fn form(cluster: &Cluster, output: Output) -> Result<(), Stop> {
     let served = cluster.client_at(endpoints)?.with_deadline(left).list_tables().await;
     if let Err(error) = served {
         let name = &genesis.cluster;
-        return Err(
-            sdk::Error::Unavailable(format!("cluster {name} is formed but does not serve requests yet: {error}")).into()
-        );
+        return Err(sdk::Error::Unavailable(format!(
+            "cluster {name} is formed but does not serve requests yet: {error}"
+        ))
+        .into());
     }
     let nodes: Vec<u32> = genesis.disks.iter().map(|disk| disk.node).collect();
     output.print(&json!({ "cluster": genesis.cluster, "nodes": nodes }), || {

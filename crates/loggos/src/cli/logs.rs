@@ -1,11 +1,11 @@
 //! `loggos log ...`: shared logs and their entries.
 
 mod append;
+mod diagnosis;
 mod entries;
 mod follow;
 mod info;
 mod read;
-mod silence;
 mod trim;
 
 use base::limits::{LOG_COPIES_MAX, LOG_POSITION_MAX, LOG_STRIPES_MAX};
@@ -99,9 +99,9 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
             Ok(()) => format!("{why}; create it with: loggos log create {name}"),
             Err(refusal) => format!("{why}; the name is invalid: {refusal}"),
         })),
-        Err(Stop::Cluster(error)) => Err(silence::explained(cluster, &name, error).await.into()),
+        Err(Stop::Cluster(error)) => Err(diagnosis::with_diagnosis(cluster, &name, error).await.into()),
         Err(Stop::AppendCutShort { error, appended }) => {
-            Err(Stop::AppendCutShort { error: silence::explained(cluster, &name, error).await, appended })
+            Err(Stop::AppendCutShort { error: diagnosis::with_diagnosis(cluster, &name, error).await, appended })
         }
         done => done,
     }

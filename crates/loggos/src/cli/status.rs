@@ -9,11 +9,11 @@ use crate::view::{Node, View, lag, lsn, not_queried, owner};
 
 /// Queries the nodes and prints the result.
 pub(crate) async fn run(cluster: &Cluster, output: Output) -> Result<(), Stop> {
-    print(&look(cluster).await?, output)
+    print(&combined_view(cluster).await?, output)
 }
 
 /// The combined view of all nodes that respond.
-pub(super) async fn look(cluster: &Cluster) -> Result<View, Stop> {
+pub(super) async fn combined_view(cluster: &Cluster) -> Result<View, Stop> {
     let mut answers = Vec::new();
     let mut last_error = None;
     let asked = cluster.endpoints()?;
@@ -110,9 +110,7 @@ fn memory_note(cohort: &Cohort) -> Option<String> {
     let lost = match losses {
         0 => MAY_BE_LOST.to_owned(),
         times => {
-            format!(
-                "LOSS DECLARED ({times}): most replicas failed together, and acknowledged writes may be lost"
-            )
+            format!("LOSS DECLARED ({times}): most replicas failed together, and acknowledged writes may be lost")
         }
     };
     cohort.in_memory.then(|| format!("table {table} (cohort {number}) is IN MAIN MEMORY: {lost}"))

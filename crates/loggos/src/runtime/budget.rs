@@ -18,7 +18,6 @@ const PATIENCE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Budget {
     compaction_bytes_per_second: u64,
-    /// Flushes in progress.
     flushes: Mutex<usize>,
     flushed: Condvar,
 }

@@ -23,7 +23,6 @@ const ANSWER_TIME_MAX: Duration = Duration::from_millis(400);
 /// The same, including the time to connect.
 const LOOK_TIME_MAX: Duration = Duration::from_millis(600);
 
-/// Queries the cluster.
 pub(crate) struct ClusterView {
     own: u32,
     /// A client for each configured node, by address, so that each is queried separately.

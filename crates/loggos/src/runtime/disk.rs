@@ -31,7 +31,7 @@ use super::sstables::{SstableFiles, SstableLanes};
 /// Idle time after the last batch until an echo names it.
 const ECHO_AFTER: Duration = Duration::from_millis(10);
 /// Delay before records without an urgent force are forced, unless an urgent one forces them earlier.
-const SOON: Duration = Duration::from_millis(100);
+const DEFERRED_FORCE_DELAY: Duration = Duration::from_millis(100);
 /// Delay before a write that failed for lack of space is retried.
 const NO_SPACE_PAUSE: StdDuration = StdDuration::from_secs(5);
 
@@ -62,7 +62,7 @@ pub(crate) struct Disk {
     /// When an echo must name the log's last batch, unless another batch does first.
     echo_at: Monotonic,
     /// When deferred records must be forced.
-    hurry_at: Monotonic,
+    deferred_force_at: Monotonic,
     metrics: DiskMetrics,
 }
 
@@ -86,7 +86,7 @@ impl Disk {
             sstables: SstableLanes::start(sstables, store.owner(), budget, inbox)?,
             // The last batch found by recovery may not be named yet.
             echo_at: Monotonic(0),
-            hurry_at: Monotonic::NEVER,
+            deferred_force_at: Monotonic::NEVER,
             metrics,
             store,
         };
@@ -95,7 +95,6 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Appends a record.
     pub(crate) fn append(&mut self, write: WriteId, record: Record, force: Force) {
         self.metrics.appended_records.inc();
         self.metrics.appended_bytes.inc_by(record.size() as u64);
@@ -159,7 +158,7 @@ impl Disk {
 
     /// When [`Disk::pump`] next has work without another event.
     pub(crate) fn deadline(&self) -> Monotonic {
-        if self.store.is_idle() { self.echo_at.min(self.hurry_at) } else { Monotonic::NEVER }
+        if self.store.is_idle() { self.echo_at.min(self.deferred_force_at) } else { Monotonic::NEVER }
     }
 
     /// Submits the gathered records to the log thread, if that is idle.
@@ -167,7 +166,7 @@ impl Disk {
         if !self.store.is_idle() {
             return;
         }
-        self.take_time(now);
+        self.schedule_deferred_force(now);
         let batch = match self.store.next_batch() {
             Some(batch) => Some(batch),
             None if self.echo_at <= now => {
@@ -184,14 +183,14 @@ impl Disk {
         self.next_segment_job();
     }
 
-    /// Records with a deferred force wait once for [`SOON`], and are then forced.
-    fn take_time(&mut self, now: Monotonic) {
+    /// Records with a deferred force wait once for [`DEFERRED_FORCE_DELAY`], and are then forced.
+    fn schedule_deferred_force(&mut self, now: Monotonic) {
         if !self.store.has_time() {
-            self.hurry_at = Monotonic::NEVER;
-        } else if self.hurry_at == Monotonic::NEVER {
-            self.hurry_at = now + SOON;
-        } else if self.hurry_at <= now {
-            self.hurry_at = Monotonic::NEVER;
+            self.deferred_force_at = Monotonic::NEVER;
+        } else if self.deferred_force_at == Monotonic::NEVER {
+            self.deferred_force_at = now + DEFERRED_FORCE_DELAY;
+        } else if self.deferred_force_at <= now {
+            self.deferred_force_at = Monotonic::NEVER;
             self.store.hurry();
         }
     }
@@ -207,7 +206,7 @@ fn manifest_lane(files: OsFiles, inbox: Arc<Inbox>, written: IntCounter) -> io::
     Lane::start("manifests", move |(id, write): ManifestJob| {
         // A larger cluster may need more space for the manifest. Until there is space, the other copy is intact.
         for place in 0..store::manifest::PLACES.len() {
-            once_there_is_room("the manifest", &inbox, || write.write_place(place));
+            retry_while_disk_full("the manifest", &inbox, || write.write_place(place));
         }
         written.inc();
         // Promises wait for the force, but not for the removal of old files.
@@ -220,7 +219,7 @@ fn manifest_lane(files: OsFiles, inbox: Arc<Inbox>, written: IntCounter) -> io::
 
 fn segment_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<SegmentJob>> {
     Lane::start("segments", move |job: SegmentJob| {
-        once_there_is_room("a log segment", &inbox, || job.execute(&files));
+        retry_while_disk_full("a log segment", &inbox, || job.execute(&files));
         inbox.post(Input::SegmentDone(job));
     })
 }
@@ -236,7 +235,7 @@ fn read_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<(ReadId, Read
 }
 
 /// Retries a write until there is space on the disk; any other error ends the process.
-pub(super) fn once_there_is_room<T>(what: &str, inbox: &Inbox, mut work: impl FnMut() -> Result<T, FileError>) -> T {
+pub(super) fn retry_while_disk_full<T>(what: &str, inbox: &Inbox, mut work: impl FnMut() -> Result<T, FileError>) -> T {
     let mut is_reported = false;
     loop {
         match work() {

@@ -13,7 +13,6 @@ pub(crate) struct DiskMetrics {
     pub(crate) appended_records: IntCounter,
     /// ... and their bytes.
     pub(crate) appended_bytes: IntCounter,
-    /// Batches written.
     pub(crate) batches: IntCounter,
     /// Bytes of batches: records, framing and padding.
     pub(crate) written_bytes: IntCounter,

@@ -30,7 +30,6 @@ pub(crate) struct OsFiles {
     held: Option<Arc<HeldFiles>>,
 }
 
-/// An open file.
 #[derive(Clone, Debug)]
 pub(crate) struct OsFile {
     file: Arc<fs::File>,
@@ -271,6 +270,9 @@ mod tests {
         files.create("one", OpenOptions::BUFFERED).unwrap();
         assert_eq!(files.create("one", OpenOptions::BUFFERED).unwrap_err().kind, FileErrorKind::Exists);
         assert_eq!(files.list("nowhere").unwrap_err().kind, FileErrorKind::NotFound);
-        assert!(files.create_dir("d").is_ok() && files.create_dir("d").is_ok(), "creating an existing directory succeeds");
+        assert!(
+            files.create_dir("d").is_ok() && files.create_dir("d").is_ok(),
+            "creating an existing directory succeeds"
+        );
     }
 }

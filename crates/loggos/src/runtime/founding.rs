@@ -38,7 +38,7 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
     let _claim = Claim::take(&config.data)?;
     let listener = listen("gRPC", config.listen.grpc)?;
     listener.set_nonblocking(true)?;
-    let (formed, told) = watch::channel(false);
+    let (formed, is_formed) = watch::channel(false);
     let newcomer = Newcomer::new(config, formed)?;
     let (own, address) = (newcomer.own.member, &newcomer.own.peer);
     tracing::info!(
@@ -54,7 +54,7 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let (places, memory) = (descriptors::for_endpoints().grpc, config.tuning.client_memory());
         let (mut terminated, mut interrupted) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let mut seen = told.clone();
+        let mut seen = is_formed.clone();
         let end = async move {
             tokio::select! {
                 _ = seen.wait_for(|formed| *formed) => {}
@@ -68,7 +68,7 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
     })?;
     // An interrupted formation is completed by the next one.
     runtime.shutdown_timeout(Duration::from_secs(60));
-    Ok(if *told.borrow() { Waited::Formed } else { Waited::Stopped })
+    Ok(if *is_formed.borrow() { Waited::Formed } else { Waited::Stopped })
 }
 
 /// Forms a cluster of this node alone. Its disk must be blank.

@@ -22,14 +22,13 @@ use node::message::Message;
 const MAGIC: u64 = u64::from_le_bytes(*b"loggos/p");
 /// Version of the protocol between nodes: nodes of different versions refuse each other.
 pub(crate) const PROTOCOL_VERSION: u32 = 10;
-/// Length and checksum.
 const HEADER_BYTES: usize = 8;
 /// Maximum frame of an unverified peer: a hello takes less than 100 bytes, a refusal a line of text more.
-pub(crate) const STRANGER_FRAME_BYTES_MAX: usize = 64 << 10;
+pub(crate) const UNVERIFIED_FRAME_BYTES_MAX: usize = 64 << 10;
 /// Buffer reserved for a read from a member's socket.
 const READ_BYTES: usize = 64 << 10;
 /// The same for an unverified peer's socket; small, so that a thousand of them stay cheap.
-const STRANGER_READ_BYTES: usize = 1 << 10;
+const UNVERIFIED_READ_BYTES: usize = 1 << 10;
 /// A longer frame keeps its receive buffer; a shorter one is copied, so that an entry kept in memory does not retain
 /// the whole buffer.
 const COPIED_FRAME_BYTES_MAX: usize = 32 << 10;
@@ -70,7 +69,6 @@ pub(crate) struct Hello {
 /// Why a node refuses a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RefusalKind {
-    /// Another protocol version.
     Version,
     /// A node of another cluster.
     Cluster,
@@ -108,7 +106,6 @@ const REFUSAL: u8 = 2;
 const MESSAGE: u8 = 3;
 
 impl Frame {
-    /// Decodes a payload.
     pub(crate) fn decode(payload: Bytes) -> Result<Self, FrameError> {
         let mut input = Reader::new(payload);
         match input.u8().map_err(|_| FrameError::Empty)? {
@@ -251,7 +248,7 @@ impl FrameBuffer {
 
     fn room(&self) -> usize {
         if !self.trusted {
-            return STRANGER_READ_BYTES.max(self.buffer.len());
+            return UNVERIFIED_READ_BYTES.max(self.buffer.len());
         }
         let missing = match self.header() {
             Some((length, _)) => (HEADER_BYTES + length).saturating_sub(self.buffer.len()),
@@ -266,7 +263,7 @@ impl FrameBuffer {
 
     /// Takes the complete frames, after verifying their checksums.
     pub(crate) fn take_frames(&mut self, frames: &mut Vec<Bytes>) -> Result<(), FrameError> {
-        let limit = if self.trusted { base::limits::PEER_MESSAGE_BYTES_MAX } else { STRANGER_FRAME_BYTES_MAX };
+        let limit = if self.trusted { base::limits::PEER_MESSAGE_BYTES_MAX } else { UNVERIFIED_FRAME_BYTES_MAX };
         let mut start = 0;
         while let Some((length, stated)) = header(&self.buffer[start..]) {
             if length > limit {

@@ -149,12 +149,12 @@ impl Drop for Slot {
 
 /// Responses to be delivered.
 #[derive(Debug, Default)]
-pub(crate) struct Answers {
+pub(crate) struct Responses {
     queue: Mutex<Vec<(Ticket, Outcome)>>,
     gathered: Notify,
 }
 
-impl Answers {
+impl Responses {
     /// Queues the responses of a turn; `batch` is empty afterwards.
     pub(crate) fn post(&self, batch: &mut Vec<(Ticket, Outcome)>) {
         let is_of_thread = |(ticket, _): &mut (Ticket, Outcome)| matches!(ticket.reply_to, ReplyTo::Thread(..));
@@ -177,7 +177,6 @@ impl Answers {
     }
 }
 
-/// The servers' handle.
 #[derive(Clone, Debug)]
 pub(crate) struct MachineGateway {
     inbox: Arc<Inbox>,
@@ -196,7 +195,7 @@ impl MachineGateway {
     }
 
     /// Submits a request. The response comes through the receiver, or never if the process ends first.
-    pub(crate) fn submit(
+    pub(crate) fn enqueue(
         &self,
         request: Request,
         deadline: Monotonic,
@@ -212,7 +211,7 @@ impl MachineGateway {
 
     /// Submits a request of another thread of this node, which limits its own requests in flight. The response goes to
     /// `completions` with that number, or never if the process ends first.
-    pub(crate) fn submit_from_thread(
+    pub(crate) fn enqueue_from_thread(
         &self,
         request: Request,
         deadline: Monotonic,
@@ -225,7 +224,7 @@ impl MachineGateway {
 
     /// Submits the requests of a stream message as one input, except those that can be answered immediately. Deadlines
     /// are relative to `now`.
-    pub(crate) fn submit_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>, now: Monotonic) {
+    pub(crate) fn enqueue_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>, now: Monotonic) {
         let mut incoming = Vec::with_capacity(batch.len());
         for Ticketed { ticket, request, deadline, mut held } in batch {
             if let Some(outcome) = self.read(&request) {

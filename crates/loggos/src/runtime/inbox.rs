@@ -33,7 +33,6 @@ pub(crate) enum Input {
     Stop,
 }
 
-/// The queue.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     queue: Mutex<Vec<Input>>,

@@ -23,7 +23,6 @@ impl<Job: Send + 'static> Lane<Job> {
         Ok(Self { jobs: Some(jobs), thread: Some(thread) })
     }
 
-    /// Queues a job.
     pub(crate) fn put(&self, job: Job) {
         if self.jobs.as_ref().is_none_or(|jobs| jobs.send(job).is_err()) {
             super::die("a background thread has exited");

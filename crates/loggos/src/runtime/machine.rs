@@ -23,7 +23,7 @@ use store::checkpoint::CheckpointMeta;
 
 use super::clock;
 use super::disk::{Disk, NextManifest};
-use super::gateway::{Answers, Incoming, Ticket};
+use super::gateway::{Incoming, Responses, Ticket};
 use super::inbox::{Inbox, Input};
 use super::parked::{Parcel, Parked};
 use super::peers::Peers;
@@ -46,9 +46,7 @@ const READY_MAX: usize = 256;
 /// How the machine ended.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// Cleanly, as requested.
     Stopped,
-    /// It cannot continue.
     Halted(String),
 }
 
@@ -59,7 +57,7 @@ pub(crate) struct Machine {
     peers: Peers,
     disk: Disk,
     inbox: Arc<Inbox>,
-    answers: Arc<Answers>,
+    responses: Arc<Responses>,
     views: Arc<Published>,
     parked: Parked,
     /// Parked messages that are ready to be sent.
@@ -87,7 +85,7 @@ impl Machine {
         peers: Peers,
         disk: Disk,
         inbox: Arc<Inbox>,
-        (answers, views): (Arc<Answers>, Arc<Published>),
+        (responses, views): (Arc<Responses>, Arc<Published>),
     ) -> Self {
         Self {
             node,
@@ -95,7 +93,7 @@ impl Machine {
             peers,
             disk,
             inbox,
-            answers,
+            responses,
             views,
             parked: Parked::default(),
             leaving: Vec::new(),
@@ -158,7 +156,7 @@ impl Machine {
         let now = clock::monotonic();
         self.disk.pump(now);
         self.peers.flush(now);
-        self.answers.post(&mut self.answered);
+        self.responses.post(&mut self.answered);
         end
     }
 
@@ -253,7 +251,7 @@ impl Machine {
             }
         }
         self.actions = actions;
-        self.answers.post(&mut self.answered);
+        self.responses.post(&mut self.answered);
         true
     }
 
@@ -302,7 +300,7 @@ impl Machine {
             }
             Action::RemoveFiles { files } => self.disk.sstables().change(Change::Remove { files }),
             Action::Warn { what } => tracing::warn!("{what}"),
-            Action::Know { roster } => self.peers.know(&roster, clock::monotonic()),
+            Action::Know { roster } => self.peers.update_roster(&roster, clock::monotonic()),
             Action::Stopped => return Some(End::Stopped),
             Action::Halt { reason } => return Some(End::Halted(reason)),
         }
@@ -316,7 +314,7 @@ impl Machine {
     }
 
     fn deliver(&mut self, parcel: &Parcel) {
-        if is_past(parcel.valid_until) {
+        if is_expired(parcel.valid_until) {
             match answer_in(parcel) {
                 Some(answer) => self.expired.push(answer),
                 None => tracing::error!(to = %parcel.to, "dropped an expired message that is not a response"),
@@ -327,7 +325,7 @@ impl Machine {
     }
 
     fn reply(&mut self, to: RequestId, outcome: Outcome, valid_until: Option<Monotonic>) {
-        if is_past(valid_until) {
+        if is_expired(valid_until) {
             self.expired.push(Answer::Client(to));
         } else if let Some(ticket) = self.waiting.remove(&to) {
             self.answered.push((ticket, outcome));
@@ -339,7 +337,7 @@ impl Machine {
 
 /// Whether a response is no longer valid. The clock is read after the machine has answered: the data that it read was
 /// then still under its lease (guarantees 12 and 14).
-fn is_past(valid_until: Option<Monotonic>) -> bool {
+fn is_expired(valid_until: Option<Monotonic>) -> bool {
     valid_until.is_some_and(|until| clock::monotonic() > until)
 }
 

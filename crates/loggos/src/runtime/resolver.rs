@@ -11,7 +11,6 @@ use base::NodeId;
 use super::inbox::{Inbox, Input};
 use super::peers::PeerAddress;
 
-/// Interval of lookups.
 pub(crate) const RESOLVE_EVERY: Duration = Duration::from_secs(10);
 
 /// A peer configured by host name.

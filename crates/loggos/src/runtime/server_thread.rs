@@ -15,16 +15,14 @@ use tokio::sync::watch;
 
 use super::clock;
 use super::cluster_view::ClusterView;
-use super::gateway::{Answers, MachineGateway};
+use super::gateway::{MachineGateway, Responses};
 
-/// The running servers.
 #[derive(Debug)]
 pub(crate) struct Server {
     close: watch::Sender<()>,
     closed: Receiver<()>,
 }
 
-/// The listening sockets.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     pub(crate) grpc: TcpListener,
@@ -35,11 +33,10 @@ pub(crate) struct Listeners {
 }
 
 impl Server {
-    /// Starts the servers.
     pub(crate) fn start(
         listeners: Listeners,
         gateway: MachineGateway,
-        answers: Arc<Answers>,
+        responses: Arc<Responses>,
         founded: Founded,
         observer: Observer,
         cluster_view: ClusterView,
@@ -51,7 +48,7 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         super::spawn("server", move || {
             if let Err(error) =
-                runtime.block_on(serve(listeners, gateway, answers, founded, observer, cluster_view, closing))
+                runtime.block_on(serve(listeners, gateway, responses, founded, observer, cluster_view, closing))
             {
                 super::die(&format!("gRPC or HTTP server failed: {error}"));
             }
@@ -70,13 +67,13 @@ impl Server {
 async fn serve(
     listeners: Listeners,
     gateway: MachineGateway,
-    answers: Arc<Answers>,
+    responses: Arc<Responses>,
     founded: Founded,
     observer: Observer,
     cluster_view: ClusterView,
     closing: watch::Receiver<()>,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    tokio::spawn(answers.deliver());
+    tokio::spawn(responses.deliver());
     let (gateway, observer) = (Arc::new(gateway), Arc::new(observer));
     let places = super::descriptors::for_endpoints();
     let shutdown = |mut closing: watch::Receiver<()>| async move {
@@ -106,7 +103,7 @@ impl Gateway for MachineGateway {
         // Most reads are served immediately from the published views.
         let begun = match self.read(&request) {
             Some(outcome) => Ok(outcome),
-            None => Err(self.submit(request, clock::monotonic() + clock::duration(deadline), held)),
+            None => Err(self.enqueue(request, clock::monotonic() + clock::duration(deadline), held)),
         };
         async move {
             let answer = match begun {
@@ -122,6 +119,6 @@ impl Gateway for MachineGateway {
     }
 
     fn submit_all(&self, batch: Vec<Ticketed>, replies: &Arc<Replies>) {
-        self.submit_all(batch, replies, clock::monotonic());
+        self.enqueue_all(batch, replies, clock::monotonic());
     }
 }

@@ -17,7 +17,7 @@ use store::shipping;
 use store::sstable::Io;
 
 use super::budget::Budget;
-use super::disk::once_there_is_room;
+use super::disk::retry_while_disk_full;
 use super::files::OsFiles;
 use super::inbox::{Inbox, Input};
 use super::lanes::Lane;
@@ -118,7 +118,7 @@ fn checkpoint_lane(
             Err(error) => super::die(&format!("can't flush a memtable: {error}")),
         };
         let bytes =
-            once_there_is_room("a checkpoint", &inbox, || write_checkpoint(&files, &owner, &meta, state.chunks()));
+            retry_while_disk_full("a checkpoint", &inbox, || write_checkpoint(&files, &owner, &meta, state.chunks()));
         tracing::debug!(%cohort, %lsn, bytes, "checkpoint written");
         inbox.post(Input::Done(Event::CheckpointWritten { cohort, checkpoint, bytes, flushed }));
     })

@@ -29,7 +29,7 @@ use super::disk::Disk;
 use super::disk_metrics::DiskMetrics;
 use super::files::OsFiles;
 use super::founding::{self, Waited};
-use super::gateway::{Answers, MachineGateway};
+use super::gateway::{MachineGateway, Responses};
 use super::inbox::{Inbox, Input};
 use super::machine::{End, INBOX, Machine};
 use super::peers::handshake;
@@ -183,7 +183,7 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
     }
     let poll = Poll::new()?;
     let inbox = Arc::new(Inbox::new(Waker::new(poll.registry(), INBOX)?));
-    let answers = Arc::new(Answers::default());
+    let responses = Arc::new(Responses::default());
     let hello = handshake::Identity {
         cluster: identity.cluster,
         member: own,
@@ -203,7 +203,7 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
     // The machine has its own copy of the parts that it needs.
     drop(recovered);
     let views = Arc::new(Published::default());
-    let to_server = (Arc::clone(&answers), Arc::clone(&views));
+    let to_server = (Arc::clone(&responses), Arc::clone(&views));
     let machine = Machine::new(node, first, poll, peers, disk, Arc::clone(&inbox), to_server);
     let mut observer = server::Observer::new(registry, config.listen.http).map_err(io::Error::other)?;
     let cluster_view = ClusterView::new(config).map_err(io::Error::other)?;
@@ -218,7 +218,7 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
         observer = observer.with_zookeeper(Arc::clone(&settings.endpoint));
         zookeeper::start(socket, settings, connect, || ())?;
     }
-    let server = Server::start(listeners, gateway, answers, founded, observer, cluster_view)?;
+    let server = Server::start(listeners, gateway, responses, founded, observer, cluster_view)?;
     let is_insecure = config.insecure_plaintext;
     let allows = move |address: SocketAddr| is_insecure || address.ip().is_loopback();
     resolver::start(named, allows, Arc::clone(&inbox))?;

@@ -11,13 +11,13 @@ const PERIOD: Duration = Duration::from_millis(10_000);
 /// clients, so the map stays small.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
-    said: BTreeMap<(u32, &'static str), (Monotonic, u64)>,
+    logged: BTreeMap<(u32, &'static str), (Monotonic, u64)>,
 }
 
 impl Throttle {
     /// Whether to log the message now, and how often it was suppressed since the last time.
     pub(crate) fn admit(&mut self, about: u32, what: &'static str, now: Monotonic) -> Option<u64> {
-        match self.said.get_mut(&(about, what)) {
+        match self.logged.get_mut(&(about, what)) {
             Some((last, unsaid)) if now.since(*last) < PERIOD => {
                 *unsaid += 1;
                 None
@@ -27,7 +27,7 @@ impl Throttle {
                 Some(std::mem::take(unsaid))
             }
             None => {
-                self.said.insert((about, what), (now, 0));
+                self.logged.insert((about, what), (now, 0));
                 Some(0)
             }
         }

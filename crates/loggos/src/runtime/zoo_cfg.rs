@@ -4,8 +4,8 @@
 //! metrics, if configured, for the console. So files of several ZooKeeper servers on one machine have no port conflicts
 //! here either. The data is stored in [`DIRECTORY`] below `dataDir`.
 //!
-//! Keys without effect are accepted, as in ZooKeeper, and logged. Settings that would change a guarantee (hierarchical
-//! quorums, observers) are rejected.
+//! Keys without effect are accepted, as in ZooKeeper; those that clients might notice are logged. Settings that would
+//! change a guarantee (hierarchical quorums, observers) are rejected.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -72,7 +72,7 @@ pub(crate) struct ZooCfg {
     pub(crate) servers: BTreeMap<u32, Server>,
     /// The separate file with the `server.N` lines, if there is one.
     pub(crate) dynamic_file: Option<PathBuf>,
-    /// Keys that have no effect and are logged.
+    /// Keys without effect that are logged.
     pub(crate) unsupported: Vec<String>,
 }
 
@@ -111,7 +111,6 @@ pub(crate) enum ZooCfgError {
 /// A cluster as a file describes it, with resolved addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ensemble {
-    /// This server's number.
     pub(crate) node: u32,
     /// Its listen address for ZooKeeper clients.
     pub(crate) clients: SocketAddr,

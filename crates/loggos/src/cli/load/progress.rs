@@ -6,7 +6,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::source::Source;
 
-/// Refresh interval.
 const TICK: Duration = Duration::from_millis(200);
 
 /// Measures progress in bytes of the file: the number of rows is not known until its end.

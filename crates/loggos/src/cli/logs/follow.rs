@@ -9,15 +9,14 @@ use sdk::{Cursor, Error, Log};
 use serde_json::json;
 use terminal::{Output, Stop, to_json};
 
-use super::{beyond, entries, silence};
+use super::{beyond, diagnosis, entries};
 use crate::cli::Cluster;
 
 /// Delay between retries. Each attempt lasts up to the request timeout.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Prints new entries.
 pub(super) async fn run(cluster: &Cluster, log: &Log, output: Output, from: Option<u64>) -> Result<(), Stop> {
-    let mut follower = Follower { cluster, log, output, is_silent: false };
+    let mut follower = Follower { cluster, log, output, is_outage_reported: false };
     let tail = follower.retry(async || log.tail().await).await?;
     let from = from.unwrap_or(tail);
     if from > tail {
@@ -51,7 +50,7 @@ struct Follower<'a> {
     log: &'a Log,
     output: Output,
     /// Whether an outage was reported and has not ended.
-    is_silent: bool,
+    is_outage_reported: bool,
 }
 
 impl Follower<'_> {
@@ -74,11 +73,11 @@ impl Follower<'_> {
     /// A permanent error, which ends the command.
     async fn failed(&mut self, error: Error) -> Result<(), Stop> {
         let Error::Unavailable(_) = error else { return Err(error.into()) };
-        if !self.is_silent {
-            self.is_silent = true;
+        if !self.is_outage_reported {
+            self.is_outage_reported = true;
             let name = self.log.name();
             // The error names the last connection that failed, which need not be the cause.
-            let why = silence::silent_nodes(self.cluster, name).await.unwrap_or_else(|| error.to_string());
+            let why = diagnosis::unresponsive_nodes(self.cluster, name).await.unwrap_or_else(|| error.to_string());
             let object = json!({ "log": name, "answers": false, "message": why });
             self.report(&object, &format!("log {name} does not respond; retrying until Ctrl-C: {why}"));
         }
@@ -88,7 +87,7 @@ impl Follower<'_> {
 
     /// Reports the end of an outage, if one was reported.
     fn responded(&mut self) {
-        if std::mem::take(&mut self.is_silent) {
+        if std::mem::take(&mut self.is_outage_reported) {
             let name = self.log.name();
             self.report(&json!({ "log": name, "answers": true }), &format!("log {name} responds again"));
         }

@@ -14,7 +14,7 @@ use rustix::fs::Mode;
 use rustix::process::umask;
 
 use super::nodes::Endpoints;
-use super::{Heard, probe};
+use super::{SupervisorEvent, probe};
 
 pub(super) const SOCKET: &str = "dev.sock";
 /// Maximum bytes of a line.
@@ -31,16 +31,15 @@ const LEADER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A request to the supervisor.
 #[derive(Debug)]
-pub(crate) struct Ask {
+pub(crate) struct ControlRequest {
     pub(crate) node: u32,
     /// Start the node if it is down.
     pub(crate) start: bool,
-    pub(crate) answer: Sender<Answer>,
+    pub(crate) reply_to: Sender<ControlReply>,
 }
 
-/// The supervisor's response.
 #[derive(Clone, Debug)]
-pub(crate) enum Answer {
+pub(crate) enum ControlReply {
     /// It was just started.
     Started { pid: u32, endpoints: Endpoints },
     /// It is already running.
@@ -52,7 +51,7 @@ pub(crate) enum Answer {
 }
 
 /// Serves the socket on a separate thread, one caller at a time.
-pub(crate) fn listen(data: &Path, tell: Sender<Heard>) -> io::Result<()> {
+pub(crate) fn listen(data: &Path, events: Sender<SupervisorEvent>) -> io::Result<()> {
     forget(data);
     let listener = through_directory(data, |path| {
         // The socket is private to its owner from its creation on.
@@ -63,7 +62,7 @@ pub(crate) fn listen(data: &Path, tell: Sender<Heard>) -> io::Result<()> {
     })?;
     std::thread::Builder::new().name("control".to_owned()).spawn(move || {
         for stream in listener.incoming() {
-            if let Err(error) = stream.and_then(|stream| converse(stream, &tell)) {
+            if let Err(error) = stream.and_then(|stream| serve_caller(stream, &events)) {
                 eprintln!("loggos: control socket: {error}");
             }
         }
@@ -71,7 +70,6 @@ pub(crate) fn listen(data: &Path, tell: Sender<Heard>) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the socket.
 pub(crate) fn forget(data: &Path) {
     let _ = fs::remove_file(data.join(SOCKET));
 }
@@ -83,27 +81,27 @@ fn through_directory<T>(data: &Path, open: impl FnOnce(&Path) -> io::Result<T>) 
     open(Path::new(&format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd())))
 }
 
-fn converse(mut stream: UnixStream, tell: &Sender<Heard>) -> io::Result<()> {
+fn serve_caller(mut stream: UnixStream, events: &Sender<SupervisorEvent>) -> io::Result<()> {
     stream.set_read_timeout(Some(LINE_PATIENCE))?;
     let mut line = String::new();
     BufReader::new((&stream).take(LINE_BYTES_MAX)).read_line(&mut line)?;
     let node = line.trim().strip_prefix("restart ").and_then(|node| node.parse().ok());
-    let said = match node {
-        Some(node) => restart_here(node, tell),
+    let reply = match node {
+        Some(node) => restart_node(node, events),
         None => Err("unknown command: only `restart NODE` is supported".to_owned()),
     };
-    match said {
+    match reply {
         Ok(done) => writeln!(stream, "ok {done}"),
         Err(why) => writeln!(stream, "error {why}"),
     }
 }
 
-fn restart_here(node: u32, tell: &Sender<Heard>) -> Result<String, String> {
-    let (pid, endpoints) = start(node, tell)?;
+fn restart_node(node: u32, events: &Sender<SupervisorEvent>) -> Result<String, String> {
+    let (pid, endpoints) = start(node, events)?;
     let until = Instant::now() + SERVE_PATIENCE;
     while !probe::serves(endpoints) {
-        match ask(node, false, tell)? {
-            Answer::Running { pid: running } if running == pid => {}
+        match request(node, false, events)? {
+            ControlReply::Running { pid: running } if running == pid => {}
             _ => return Err(format!("node {node} exited again; see its log")),
         }
         if Instant::now() > until {
@@ -124,38 +122,40 @@ fn restart_here(node: u32, tell: &Sender<Heard>) -> Result<String, String> {
     Ok(format!("node {node} serves again (pid {pid}){but}"))
 }
 
-fn start(node: u32, tell: &Sender<Heard>) -> Result<(u32, Endpoints), String> {
+fn start(node: u32, events: &Sender<SupervisorEvent>) -> Result<(u32, Endpoints), String> {
     let until = Instant::now() + DOWN_PATIENCE;
     loop {
-        match ask(node, true, tell)? {
-            Answer::Started { pid, endpoints } => return Ok((pid, endpoints)),
-            Answer::Refused(reason) => return Err(reason),
-            Answer::Running { pid } if Instant::now() > until => {
+        match request(node, true, events)? {
+            ControlReply::Started { pid, endpoints } => return Ok((pid, endpoints)),
+            ControlReply::Refused(reason) => return Err(reason),
+            ControlReply::Running { pid } if Instant::now() > until => {
                 return Err(format!("node {node} is already running (pid {pid})"));
             }
-            Answer::Running { .. } | Answer::Down => std::thread::sleep(PAUSE),
+            ControlReply::Running { .. } | ControlReply::Down => std::thread::sleep(PAUSE),
         }
     }
 }
 
-fn ask(node: u32, start: bool, tell: &Sender<Heard>) -> Result<Answer, String> {
-    let (answer, answered) = mpsc::channel();
+fn request(node: u32, start: bool, events: &Sender<SupervisorEvent>) -> Result<ControlReply, String> {
+    let (reply_to, reply) = mpsc::channel();
     let stopping = |_| "`loggos dev` is stopping".to_owned();
-    tell.send(Heard::Asked(Ask { node, start, answer })).map_err(|_| stopping(mpsc::RecvError))?;
-    answered.recv().map_err(stopping)
+    events
+        .send(SupervisorEvent::Control(ControlRequest { node, start, reply_to }))
+        .map_err(|_| stopping(mpsc::RecvError))?;
+    reply.recv().map_err(stopping)
 }
 
 /// `loggos dev restart NODE`: sends the request to the `dev` that runs on `data`, and waits until the node serves.
 pub(crate) fn restart(data: &Path, node: u32) -> ExitCode {
-    let said = match through_directory(data, |path| UnixStream::connect(path)) {
-        Ok(stream) => ask_running_dev(stream, node),
+    let reply = match through_directory(data, |path| UnixStream::connect(path)) {
+        Ok(stream) => send_restart(stream, node),
         Err(error) => {
             eprintln!("loggos: no `loggos dev` is running in {}: {error}", data.display());
             return ExitCode::from(3);
         }
     };
-    match said {
-        Ok(said) => match said.split_once(' ') {
+    match reply {
+        Ok(reply) => match reply.split_once(' ') {
             Some(("ok", done)) => {
                 println!("{done}");
                 ExitCode::SUCCESS
@@ -176,9 +176,9 @@ pub(crate) fn restart(data: &Path, node: u32) -> ExitCode {
     }
 }
 
-fn ask_running_dev(mut stream: UnixStream, node: u32) -> io::Result<String> {
+fn send_restart(mut stream: UnixStream, node: u32) -> io::Result<String> {
     writeln!(stream, "restart {node}")?;
-    let mut said = String::new();
-    BufReader::new(stream).read_line(&mut said)?;
-    Ok(said.trim_end().to_owned())
+    let mut reply = String::new();
+    BufReader::new(stream).read_line(&mut reply)?;
+    Ok(reply.trim_end().to_owned())
 }

@@ -23,7 +23,7 @@ use coordination::log_port::Playback;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use self::control::Ask;
+use self::control::ControlRequest;
 use self::nodes::{Exit, Nodes};
 use self::plan::{Plan, PlanError};
 use super::claim::{Claim, ClaimError};
@@ -38,12 +38,10 @@ const READY_PAUSE: Duration = Duration::from_millis(50);
 /// After this time, the reason why the cluster is not ready is printed.
 const READY_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The command's options.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// Number of nodes: 1, 3 or 5. `None`: the existing number, or three for a new cluster.
     pub(crate) nodes: Option<u32>,
-    /// The cluster's directory.
     pub(crate) data: PathBuf,
     /// Added to every port.
     pub(crate) port_offset: u16,
@@ -84,13 +82,13 @@ impl DevError {
 
 /// Input of the supervisor.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum SupervisorEvent {
     /// A signal requests a stop.
     Stop,
     /// A node's process has ended.
     Exited(Exit),
     /// A request from `loggos dev restart`.
-    Asked(Ask),
+    Control(ControlRequest),
 }
 
 /// Runs the cluster until SIGINT or SIGTERM.
@@ -111,19 +109,19 @@ fn supervise(options: &Options) -> Result<(), DevError> {
     plan::check_count(options.nodes)?;
     // Skipped for an existing cluster: nodes of an earlier `dev` may still be exiting.
     if let Some(count) = plan::to_be_formed(&options.data, options.nodes) {
-        nodes::look_at_ports(count, options.port_offset)?;
+        nodes::check_ports(count, options.port_offset)?;
     }
     let data = plan::make_directory(&options.data)?;
     let _claim = Claim::take(&data)?;
     let plan = Plan::form(&data, options.nodes)?;
-    let (tell, heard) = mpsc::channel();
-    stop_on_signals(tell.clone()).map_err(DevError::io("wait for signals"))?;
-    control::listen(&data, tell.clone()).map_err(DevError::io("listen for `loggos dev restart`"))?;
+    let (sender, events) = mpsc::channel();
+    stop_on_signals(sender.clone()).map_err(DevError::io("wait for signals"))?;
+    control::listen(&data, sender.clone()).map_err(DevError::io("listen for `loggos dev restart`"))?;
 
-    let mut nodes = Nodes::new(&data, plan, options, tell);
+    let mut nodes = Nodes::new(&data, plan, options, sender);
     nodes.start_all()?;
     nodes.print_table();
-    let mut supervisor = Supervisor { nodes, heard, data };
+    let mut supervisor = Supervisor { nodes, events, data };
     let outcome = supervisor.run();
     supervisor.stop();
     control::forget(&supervisor.data);
@@ -132,7 +130,7 @@ fn supervise(options: &Options) -> Result<(), DevError> {
 
 struct Supervisor {
     nodes: Nodes,
-    heard: Receiver<Heard>,
+    events: Receiver<SupervisorEvent>,
     data: PathBuf,
 }
 
@@ -142,8 +140,8 @@ impl Supervisor {
             return Ok(());
         }
         println!("ready");
-        while let Ok(heard) = self.heard.recv() {
-            if self.take(heard).is_break() {
+        while let Ok(event) = self.events.recv() {
+            if self.handle(event).is_break() {
                 break;
             }
         }
@@ -153,16 +151,16 @@ impl Supervisor {
     /// Returns false if a stop was requested first.
     fn wait_until_ready(&mut self) -> Result<bool, DevError> {
         let began = Instant::now();
-        let mut is_said = false;
+        let mut is_reported = false;
         loop {
-            let Some(missing) = probe::what_is_missing(&self.nodes.endpoints()) else { return Ok(true) };
-            if began.elapsed() > READY_PATIENCE && !is_said {
+            let Some(missing) = probe::why_not_ready(&self.nodes.endpoints()) else { return Ok(true) };
+            if began.elapsed() > READY_PATIENCE && !is_reported {
                 println!("not ready: {missing}");
-                is_said = true;
+                is_reported = true;
             }
-            match self.heard.recv_timeout(READY_PAUSE) {
-                Ok(heard) => {
-                    if self.take(heard).is_break() {
+            match self.events.recv_timeout(READY_PAUSE) {
+                Ok(event) => {
+                    if self.handle(event).is_break() {
                         return Ok(false);
                     }
                 }
@@ -175,15 +173,15 @@ impl Supervisor {
         }
     }
 
-    fn take(&mut self, heard: Heard) -> std::ops::ControlFlow<()> {
-        match heard {
-            Heard::Stop => return std::ops::ControlFlow::Break(()),
-            Heard::Exited(exit) => {
+    fn handle(&mut self, event: SupervisorEvent) -> std::ops::ControlFlow<()> {
+        match event {
+            SupervisorEvent::Stop => return std::ops::ControlFlow::Break(()),
+            SupervisorEvent::Exited(exit) => {
                 if self.nodes.exited(&exit) {
                     println!("node {} exited ({}); {}", exit.node, exit.status, hint(&self.data, exit.node));
                 }
             }
-            Heard::Asked(ask) => self.nodes.answer(ask),
+            SupervisorEvent::Control(request) => self.nodes.handle(request),
         }
         std::ops::ControlFlow::Continue(())
     }
@@ -193,8 +191,8 @@ impl Supervisor {
         self.nodes.ask_to_stop();
         let until = Instant::now() + STOP_PATIENCE;
         while self.nodes.any_running() {
-            match self.heard.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(Heard::Exited(exit)) => {
+            match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(SupervisorEvent::Exited(exit)) => {
                     self.nodes.exited(&exit);
                 }
                 Ok(_) => {}
@@ -207,8 +205,8 @@ impl Supervisor {
         println!("killing the nodes that did not stop in time");
         self.nodes.kill();
         while self.nodes.any_running() {
-            match self.heard.recv() {
-                Ok(Heard::Exited(exit)) => {
+            match self.events.recv() {
+                Ok(SupervisorEvent::Exited(exit)) => {
                     self.nodes.exited(&exit);
                 }
                 Ok(_) => {}
@@ -226,11 +224,11 @@ fn hint(data: &Path, node: u32) -> String {
     )
 }
 
-fn stop_on_signals(tell: Sender<Heard>) -> io::Result<()> {
+fn stop_on_signals(sender: Sender<SupervisorEvent>) -> io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for _ in signals.forever() {
-            if tell.send(Heard::Stop).is_err() {
+            if sender.send(SupervisorEvent::Stop).is_err() {
                 return;
             }
         }

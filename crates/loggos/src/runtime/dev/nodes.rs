@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::control::{Answer, Ask};
+use super::control::{ControlReply, ControlRequest};
 use super::plan::{Plan, node_directory};
-use super::{DevError, Heard, Options};
+use super::{DevError, Options, SupervisorEvent};
 use crate::runtime::claim::Claim;
 use crate::runtime::config::{Config, Listen, Peer, Tuning, ZooKeeper};
 
@@ -46,7 +46,6 @@ pub(crate) struct Endpoints {
     pub(crate) zookeeper: SocketAddr,
 }
 
-/// A running process.
 #[derive(Debug)]
 struct Running {
     pid: u32,
@@ -65,16 +64,16 @@ pub(crate) struct Nodes {
     tuning: Tuning,
     zookeeper: ZooKeeper,
     running: BTreeMap<u32, Running>,
-    tell: Sender<Heard>,
+    events: Sender<SupervisorEvent>,
 }
 
 impl Nodes {
-    pub(crate) fn new(data: &Path, plan: Plan, options: &Options, tell: Sender<Heard>) -> Self {
+    pub(crate) fn new(data: &Path, plan: Plan, options: &Options, events: Sender<SupervisorEvent>) -> Self {
         let tuning = Tuning { memory_bytes: options.memory, ..Tuning::default() };
         let playback = options.playback.map(|playback| playback.to_string());
         let zookeeper = ZooKeeper { playback, ..ZooKeeper::default() };
         let (port_offset, running) = (options.port_offset, BTreeMap::new());
-        Self { data: data.to_owned(), plan, port_offset, tuning, zookeeper, running, tell }
+        Self { data: data.to_owned(), plan, port_offset, tuning, zookeeper, running, events }
     }
 
     /// Starts every node that has its disk, and reports the others.
@@ -100,7 +99,7 @@ impl Nodes {
         wait_until_free(&directory)?;
         are_free(&PORTS.map(|port| self.address(port, node)))?;
         let config = directory.join("node.toml");
-        write_if_new(&config, &self.config(node)?)?;
+        write_if_changed(&config, &self.config(node)?)?;
         let log = OpenOptions::new().create(true).append(true).open(directory.join("log"))?;
         let mut child = Command::new(std::env::current_exe()?)
             .arg("start")
@@ -117,10 +116,10 @@ impl Nodes {
         // `wait` would close stdin, on which the node exits.
         let alive = child.stdin.take().ok_or_else(|| io::Error::other("no pipe"))?;
         let handle = pid_handle(pid)?;
-        let tell = self.tell.clone();
+        let events = self.events.clone();
         std::thread::spawn(move || {
             if let Ok(status) = child.wait() {
-                let _ = tell.send(Heard::Exited(Exit { node, pid, status }));
+                let _ = events.send(SupervisorEvent::Exited(Exit { node, pid, status }));
             }
         });
         self.running.insert(node, Running { pid, handle, _alive: alive });
@@ -223,25 +222,25 @@ impl Nodes {
     }
 
     /// Handles `loggos dev restart`.
-    pub(crate) fn answer(&mut self, ask: Ask) {
-        let Ask { node, start, answer } = ask;
-        let found = match self.running.get(&node) {
+    pub(crate) fn handle(&mut self, request: ControlRequest) {
+        let ControlRequest { node, start, reply_to } = request;
+        let reply = match self.running.get(&node) {
             _ if !self.plan.nodes().any(|planned| planned == node) => {
-                Answer::Refused(format!("this cluster has no node {node}"))
+                ControlReply::Refused(format!("this cluster has no node {node}"))
             }
-            Some(running) => Answer::Running { pid: running.pid },
-            None if !start => Answer::Down,
+            Some(running) => ControlReply::Running { pid: running.pid },
+            None if !start => ControlReply::Down,
             None => match self.start(node) {
                 Ok(pid) => {
                     println!("node {node} restarted (pid {pid})");
-                    Answer::Started { pid, endpoints: self.endpoints_of(node) }
+                    ControlReply::Started { pid, endpoints: self.endpoints_of(node) }
                 }
-                Err(StartRefused::Refused(reason)) => Answer::Refused(reason),
-                Err(StartRefused::Failed(error)) => Answer::Refused(format!("can't start node {node}: {error}")),
+                Err(StartRefused::Refused(reason)) => ControlReply::Refused(reason),
+                Err(StartRefused::Failed(error)) => ControlReply::Refused(format!("can't start node {node}: {error}")),
             },
         };
         // The caller may have disconnected.
-        let _ = answer.send(found);
+        let _ = reply_to.send(reply);
     }
 }
 
@@ -261,7 +260,7 @@ impl From<io::Error> for StartRefused {
 }
 
 /// Writes a file only if its content changes, so that an unchanged configuration needs no disk space.
-fn write_if_new(path: &Path, text: &str) -> io::Result<()> {
+fn write_if_changed(path: &Path, text: &str) -> io::Result<()> {
     if fs::read(path).is_ok_and(|known| known == text.as_bytes()) { Ok(()) } else { fs::write(path, text) }
 }
 
@@ -277,7 +276,7 @@ fn address(port: u16, node: u32, port_offset: u16) -> SocketAddr {
 }
 
 /// Checks that the ports of new nodes are free, before anything is created for them.
-pub(crate) fn look_at_ports(count: u32, port_offset: u16) -> Result<(), DevError> {
+pub(crate) fn check_ports(count: u32, port_offset: u16) -> Result<(), DevError> {
     (1..=count).try_for_each(|node| {
         let addresses = PORTS.map(|port| address(port, node, port_offset));
         are_free(&addresses).map_err(DevError::io(format!("start node {node}")))

@@ -22,7 +22,6 @@ const FILE: &str = "cluster.toml";
 const NODE_COUNTS: [u32; 3] = [1, 3, 5];
 const NODE_COUNT_DEFAULT: u32 = 3;
 
-/// The plan.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Plan {
@@ -46,7 +45,9 @@ struct PlannedNode {
 pub(crate) enum PlanError {
     #[error("--nodes {0}: a local cluster has 1, 3 or 5 nodes")]
     NodeCount(u32),
-    #[error("--nodes {asked}: the cluster in {directory} has {planned} nodes; a different number requires another --data")]
+    #[error(
+        "--nodes {asked}: the cluster in {directory} has {planned} nodes; a different number requires another --data"
+    )]
     OtherNodeCount { asked: u32, planned: usize, directory: String },
     #[error("{0} contains nodes but no cluster.toml; refusing to form a cluster over them")]
     NodesWithoutPlan(String),
@@ -120,7 +121,6 @@ impl Plan {
         &self.cluster
     }
 
-    /// The nodes' numbers.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = u32> + '_ {
         self.nodes.iter().map(|planned| planned.node)
     }

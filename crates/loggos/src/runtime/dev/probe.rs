@@ -53,7 +53,7 @@ pub(crate) fn knows_a_leader(address: SocketAddr) -> bool {
 }
 
 /// Why the cluster is not ready: a node that does not serve, or the lack of a leader.
-pub(crate) fn what_is_missing(nodes: &BTreeMap<u32, Endpoints>) -> Option<String> {
+pub(crate) fn why_not_ready(nodes: &BTreeMap<u32, Endpoints>) -> Option<String> {
     let asked: Vec<SocketAddr> = nodes.values().map(|endpoints| endpoints.grpc).collect();
     let statuses = status_of(&asked);
     for ((node, endpoints), status) in nodes.iter().zip(&statuses) {

@@ -4,14 +4,14 @@
 use base::{Boot, Monotonic, NodeId};
 use bytes::Bytes;
 
-use super::connection::{Closed, Connection, Reading};
+use super::connection::{Closed, Connection, ReadState};
 use super::dial::HANDSHAKE_TIMEOUT;
 use super::handshake::Handshake;
 use crate::runtime::frames::{Frame, FrameError, Refusal};
 
 /// The result of a frame on an accepted connection.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum PeerInput {
     /// A member has introduced itself.
     Joined(NodeId),
     /// A message from a member.
@@ -22,7 +22,6 @@ pub(super) enum Heard {
     RefusedBy(Refusal),
 }
 
-/// An accepted connection.
 #[derive(Debug)]
 pub(super) struct Accepted {
     connection: Connection,
@@ -31,7 +30,7 @@ pub(super) struct Accepted {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Stranger {
+    Unverified {
         until: Monotonic,
     },
     Member {
@@ -46,10 +45,10 @@ enum State {
 
 impl Accepted {
     pub(super) fn new(connection: Connection, now: Monotonic) -> Self {
-        Self { connection, state: State::Stranger { until: now + HANDSHAKE_TIMEOUT } }
+        Self { connection, state: State::Unverified { until: now + HANDSHAKE_TIMEOUT } }
     }
 
-    pub(super) fn is_stranger(&self) -> bool {
+    pub(super) fn is_unverified(&self) -> bool {
         !matches!(self.state, State::Member { .. })
     }
 
@@ -64,7 +63,7 @@ impl Accepted {
     /// When it times out.
     pub(super) fn deadline(&self) -> Monotonic {
         match self.state {
-            State::Stranger { until } | State::Refused { until } => until,
+            State::Unverified { until } | State::Refused { until } => until,
             State::Member { .. } => Monotonic::NEVER,
         }
     }
@@ -81,38 +80,36 @@ impl Accepted {
         Ok(matches!(self.state, State::Refused { .. }) && self.connection.is_flushed())
     }
 
-    /// Reads available data.
-    pub(super) fn read(&mut self, frames: &mut Vec<Bytes>) -> Result<Reading, Closed> {
+    pub(super) fn read(&mut self, frames: &mut Vec<Bytes>) -> Result<ReadState, Closed> {
         self.connection.read(frames)
     }
 
-    /// Handles one frame.
-    pub(super) fn frame(&mut self, frame: Bytes, handshake: &mut Handshake) -> Result<Option<Heard>, Closed> {
+    pub(super) fn frame(&mut self, frame: Bytes, handshake: &mut Handshake) -> Result<Option<PeerInput>, Closed> {
         match (Frame::decode(frame)?, self.state) {
             (Frame::Message(body), State::Member { node, boot }) => {
                 // A message of an earlier process of the sender is dropped.
-                Ok(handshake.is_newest(node, boot).then_some(Heard::Message { from: node, boot, body }))
+                Ok(handshake.is_newest(node, boot).then_some(PeerInput::Message { from: node, boot, body }))
             }
-            (Frame::Hello(hello), State::Stranger { until }) => match handshake.judge(&hello) {
+            (Frame::Hello(hello), State::Unverified { until }) => match handshake.judge(&hello) {
                 Ok(()) => {
                     self.state = State::Member { node: hello.node, boot: hello.boot };
                     self.connection.trust();
                     handshake.hello(hello.node).encode(self.connection.output());
-                    Ok(Some(Heard::Joined(hello.node)))
+                    Ok(Some(PeerInput::Joined(hello.node)))
                 }
                 Err(refusal) => {
                     self.state = State::Refused { until };
                     refusal.encode(self.connection.output());
-                    Ok(Some(Heard::Refused { node: hello.node, refusal }))
+                    Ok(Some(PeerInput::Refused { node: hello.node, refusal }))
                 }
             },
             (Frame::Refusal(refusal), State::Member { node, .. }) if refusal.node == node => {
-                Ok(Some(Heard::RefusedBy(refusal)))
+                Ok(Some(PeerInput::RefusedBy(refusal)))
             }
             (_, State::Refused { .. }) => Ok(None),
             // A refusal from an unverified peer is ignored.
-            (Frame::Refusal(_), State::Stranger { .. } | State::Member { .. })
-            | (Frame::Message(_), State::Stranger { .. })
+            (Frame::Refusal(_), State::Unverified { .. } | State::Member { .. })
+            | (Frame::Message(_), State::Unverified { .. })
             | (Frame::Hello(_), State::Member { .. }) => Err(FrameError::Magic.into()),
         }
     }

@@ -49,7 +49,7 @@ pub(crate) enum Closed {
 
 /// Whether a read left data in the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum ReadState {
     /// No data is left; the poll will report readiness.
     Drained,
     /// There is more data, which the poll will not report.
@@ -107,19 +107,19 @@ impl Connection {
     }
 
     /// Reads available data and appends the complete frames.
-    pub(crate) fn read(&mut self, frames: &mut Vec<Bytes>) -> Result<Reading, Closed> {
+    pub(crate) fn read(&mut self, frames: &mut Vec<Bytes>) -> Result<ReadState, Closed> {
         let mut read = 0;
         while read < READ_TURN_BYTES {
             match self.input.read_from(&self.stream) {
                 Ok(0) => return Err(Closed::Ended),
                 Ok(bytes) => read += bytes,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Reading::Drained),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(ReadState::Drained),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
             self.input.take_frames(frames)?;
         }
-        Ok(Reading::More)
+        Ok(ReadState::More)
     }
 
     /// Encodes a message for the next write. A message that exceeds the frame limit is dropped, and its size returned:

@@ -26,7 +26,6 @@ const UNACKNOWLEDGED_MS: u32 = 3_000;
 /// The result of input on a dialed connection.
 #[derive(Debug)]
 pub(super) enum Dialled {
-    /// Nothing to report.
     Quiet,
     /// The peer has introduced itself and is the expected one.
     Opened,
@@ -116,7 +115,6 @@ impl Dial {
         }
     }
 
-    /// Starts to connect.
     pub(super) fn start(&mut self, token: Token, registry: &Registry, now: Monotonic) -> io::Result<()> {
         let stream = TcpStream::connect(self.address)?;
         let connection = Connection::register(stream, token, registry)?;

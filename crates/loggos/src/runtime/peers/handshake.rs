@@ -62,10 +62,14 @@ impl Handshake {
     }
 
     /// Updates the roster from the machine: current members, and nodes that have left.
-    pub(crate) fn know(&mut self, there: impl IntoIterator<Item = Member>, left: impl IntoIterator<Item = NodeId>) {
+    pub(crate) fn update_roster(
+        &mut self,
+        current: impl IntoIterator<Item = Member>,
+        left: impl IntoIterator<Item = NodeId>,
+    ) {
         self.left = left.into_iter().collect();
         let members = &mut self.identity.members;
-        members.extend(there);
+        members.extend(current);
         members.sort_unstable();
         members.dedup();
         members.retain(|member| !self.left.contains(&member.node));
@@ -233,10 +237,10 @@ mod tests {
         assert_eq!(own.take_started(), [(member(4, 40), Boot(5))]);
         assert_eq!(own.address_of(NodeId(4)), Some("10.0.0.4:7"));
         assert_eq!(own.judge(&handshake(4, 41).hello(NodeId(1))).unwrap_err().kind, RefusalKind::NotMember);
-        own.know([member(4, 40)], []);
+        own.update_roster([member(4, 40)], []);
         assert_eq!(own.judge(&later.hello(NodeId(1))), Ok(()));
         assert_eq!(own.address_of(NodeId(4)), None);
-        own.know([], [NodeId(4)]);
+        own.update_roster([], [NodeId(4)]);
         let refusal = own.judge(&later.hello(NodeId(1))).unwrap_err();
         assert_eq!(refusal.kind, RefusalKind::Left);
         assert!(later.verdict(&refusal).is_some_and(|why| why.contains("has left")));

@@ -4,9 +4,9 @@
 //! the two directions between a pair are two connections, and simultaneous dials need no rule. A message for a peer
 //! that is not connected is dropped: the replication protocol retransmits the messages that are still needed.
 //!
-//! An untrusted client can open [`STRANGERS_MAX`] connections, each with a buffer for at most
-//! [`crate::runtime::frames::STRANGER_FRAME_BYTES_MAX`], for five seconds. A further one replaces the oldest, so that a
-//! flood does not keep out a member, which sends its hello immediately.
+//! An untrusted client can open [`UNVERIFIED_MAX`] connections, each with a buffer for at most
+//! [`crate::runtime::frames::UNVERIFIED_FRAME_BYTES_MAX`], for five seconds. A further one replaces the oldest, so that
+//! a flood does not keep out a member, which sends its hello immediately.
 
 pub(crate) mod accepted;
 pub(crate) mod connection;
@@ -25,8 +25,8 @@ use mio::{Interest, Registry, Token};
 use node::contract::Event;
 use node::message::Message;
 
-use self::accepted::{Accepted, Heard};
-use self::connection::{Closed, Connection, Reading};
+use self::accepted::{Accepted, PeerInput};
+use self::connection::{Closed, Connection, ReadState};
 use self::dial::{Dial, Dialled};
 use self::handshake::{Handshake, Identity};
 use super::frames::Refusal;
@@ -36,7 +36,7 @@ use super::throttle::Throttle;
 const LISTENER: Token = Token(1);
 const FIRST_CONNECTION: usize = 16;
 /// Maximum number of unverified connections.
-const STRANGERS_MAX: usize = 128;
+const UNVERIFIED_MAX: usize = 128;
 /// Connections accepted before the members have their turn.
 const ACCEPT_TURN: usize = 64;
 /// Delay after `accept` failed for lack of resources.
@@ -112,9 +112,9 @@ impl Peers {
             return Monotonic(0);
         }
         let dials = self.dials.iter().map(Dial::deadline);
-        let strangers = self.accepted.values().map(Accepted::deadline);
+        let unverified = self.accepted.values().map(Accepted::deadline);
         let listener = if self.accepting { self.accept_after } else { Monotonic::NEVER };
-        dials.chain(strangers).min().unwrap_or(Monotonic::NEVER).min(listener)
+        dials.chain(unverified).min().unwrap_or(Monotonic::NEVER).min(listener)
     }
 
     /// Handles a poll event of a socket.
@@ -122,8 +122,8 @@ impl Peers {
         let token = event.token();
         if token == LISTENER {
             self.accepting = true;
-        } else if let Some(place) = self.dials.iter_mut().position(|dial| dial.has_token(token)) {
-            self.dial_ready(place, event, now);
+        } else if let Some(index) = self.dials.iter_mut().position(|dial| dial.has_token(token)) {
+            self.dial_ready(index, event, now);
         } else if let Some(accepted) = self.accepted.get_mut(&token) {
             if event.is_readable() || event.is_read_closed() || event.is_error() {
                 self.unread.insert(token);
@@ -140,14 +140,14 @@ impl Peers {
         if self.accepting && self.accept_after <= now {
             self.accept(now);
         }
-        self.tell_started(events);
+        self.report_new_boots(events);
         for token in std::mem::take(&mut self.unread) {
             self.read(token, now, events);
         }
     }
 
     /// A peer's new process: acknowledgements of its earlier process are void (guarantee 7).
-    fn tell_started(&mut self, events: &mut Vec<Event>) {
+    fn report_new_boots(&mut self, events: &mut Vec<Event>) {
         let started = self.handshake.take_started();
         for (from, boot) in started {
             events.push(Event::PeerStarted { from, boot });
@@ -159,16 +159,16 @@ impl Peers {
     }
 
     /// Updates the roster from the machine.
-    pub(crate) fn know(&mut self, roster: &[NodeRecord], now: Monotonic) {
-        let (left, there): (Vec<&NodeRecord>, Vec<&NodeRecord>) =
+    pub(crate) fn update_roster(&mut self, roster: &[NodeRecord], now: Monotonic) {
+        let (left, current): (Vec<&NodeRecord>, Vec<&NodeRecord>) =
             roster.iter().partition(|node| node.standing == Standing::Left);
         let left: BTreeSet<NodeId> = left.iter().map(|node| node.member.node).collect();
-        for node in &there {
+        for node in &current {
             if let Ok(address) = node.peer.parse() {
                 self.dial(PeerAddress { node: node.member.node, address });
             }
         }
-        self.handshake.know(there.iter().map(|node| node.member), left.iter().copied());
+        self.handshake.update_roster(current.iter().map(|node| node.member), left.iter().copied());
         self.dials.retain(|dial| !left.contains(&dial.to()));
         let gone = |accepted: &Accepted| accepted.member().is_some_and(|member| left.contains(&member));
         let gone = self.accepted.iter().filter(|(_, accepted)| gone(accepted)).map(|(token, _)| *token);
@@ -194,16 +194,16 @@ impl Peers {
 
     /// Dials peers that are due, and closes connections that timed out.
     pub(crate) fn tick(&mut self, now: Monotonic) {
-        for place in 0..self.dials.len() {
-            match self.dials[place].tick(now) {
+        for index in 0..self.dials.len() {
+            match self.dials[index].tick(now) {
                 Ok(false) => {}
                 Ok(true) => {
                     let token = self.token();
-                    if let Err(error) = self.dials[place].start(token, &self.registry, now) {
-                        self.dial_failed(place, &error.into(), now);
+                    if let Err(error) = self.dials[index].start(token, &self.registry, now) {
+                        self.dial_failed(index, &error.into(), now);
                     }
                 }
-                Err(closed) => self.dial_failed(place, &closed, now),
+                Err(closed) => self.dial_failed(index, &closed, now),
             }
         }
         let late = self.accepted.iter().filter(|(_, accepted)| accepted.deadline() <= now);
@@ -224,10 +224,10 @@ impl Peers {
 
     /// Writes the messages queued in this turn, in one call per peer.
     pub(crate) fn flush(&mut self, now: Monotonic) {
-        for place in 0..self.dials.len() {
-            let flushed = self.dials[place].open().map_or(Ok(()), Connection::flush);
+        for index in 0..self.dials.len() {
+            let flushed = self.dials[index].open().map_or(Ok(()), Connection::flush);
             if let Err(closed) = flushed {
-                self.dial_failed(place, &closed, now);
+                self.dial_failed(index, &closed, now);
             }
         }
     }
@@ -237,13 +237,13 @@ impl Peers {
         Token(self.next_token)
     }
 
-    fn dial_ready(&mut self, place: usize, event: &mio::event::Event, now: Monotonic) {
-        let dial = &mut self.dials[place];
+    fn dial_ready(&mut self, index: usize, event: &mio::event::Event, now: Monotonic) {
+        let dial = &mut self.dials[index];
         let to = dial.to();
         if event.is_writable()
             && let Err(closed) = dial.writable(&self.handshake)
         {
-            return self.dial_failed(place, &closed, now);
+            return self.dial_failed(index, &closed, now);
         }
         if !(event.is_readable() || event.is_read_closed() || event.is_error()) {
             return;
@@ -253,24 +253,24 @@ impl Peers {
             Ok(Dialled::Opened) => tracing::info!(peer = %to, "connected"),
             Ok(Dialled::RefusedBy(refusal)) => {
                 self.refused_by(&refusal, now);
-                self.dials[place].fail(now);
+                self.dials[index].fail(now);
             }
             Ok(Dialled::Refused(refusal)) => {
                 self.refused(to, &refusal, now);
-                self.dials[place].fail(now);
+                self.dials[index].fail(now);
             }
-            Err(closed) => self.dial_failed(place, &closed, now),
+            Err(closed) => self.dial_failed(index, &closed, now),
         }
     }
 
-    fn dial_failed(&mut self, place: usize, closed: &Closed, now: Monotonic) {
-        let dial = &mut self.dials[place];
+    fn dial_failed(&mut self, index: usize, closed: &Closed, now: Monotonic) {
+        let dial = &mut self.dials[index];
         let (to, was_open) = (dial.to(), dial.open().is_some());
         dial.fail(now);
         if was_open {
             tracing::info!(peer = %to, reason = %closed, "disconnected");
-        } else if let Some(unsaid) = self.throttle.admit(to.0, "dial", now) {
-            tracing::info!(peer = %to, reason = %closed, unsaid, "can't connect");
+        } else if let Some(suppressed) = self.throttle.admit(to.0, "dial", now) {
+            tracing::info!(peer = %to, reason = %closed, suppressed, "can't connect");
         }
     }
 
@@ -286,8 +286,8 @@ impl Peers {
                 Err(error) => {
                     // Too many open files, or a connection closed before it was accepted: retry soon.
                     self.accept_after = now + ACCEPT_PAUSE;
-                    if let Some(unsaid) = self.throttle.admit(0, "accept", now) {
-                        tracing::warn!(%error, unsaid, "can't accept a connection");
+                    if let Some(suppressed) = self.throttle.admit(0, "accept", now) {
+                        tracing::warn!(%error, suppressed, "can't accept a connection");
                     }
                     return;
                 }
@@ -296,10 +296,10 @@ impl Peers {
     }
 
     fn admit(&mut self, stream: mio::net::TcpStream, now: Monotonic) {
-        let strangers = self.accepted.iter().filter(|(_, accepted)| accepted.is_stranger());
-        if strangers.count() >= STRANGERS_MAX {
+        let unverified = self.accepted.iter().filter(|(_, accepted)| accepted.is_unverified());
+        if unverified.count() >= UNVERIFIED_MAX {
             // Tokens increase, so the first unverified connection is the oldest.
-            let oldest = self.accepted.iter().find(|(_, accepted)| accepted.is_stranger()).map(|(token, _)| *token);
+            let oldest = self.accepted.iter().find(|(_, accepted)| accepted.is_unverified()).map(|(token, _)| *token);
             if let Some(token) = oldest {
                 self.close(token, &Closed::TimedOut, now);
             }
@@ -326,8 +326,8 @@ impl Peers {
         }
         self.frames = frames;
         match reading {
-            Ok(Reading::Drained) => {}
-            Ok(Reading::More) => {
+            Ok(ReadState::Drained) => {}
+            Ok(ReadState::More) => {
                 self.unread.insert(token);
             }
             Err(closed) => self.close(token, &closed, now),
@@ -338,20 +338,20 @@ impl Peers {
         let Some(accepted) = self.accepted.get_mut(&token) else { return Ok(()) };
         match accepted.frame(frame, &mut self.handshake)? {
             None => Ok(()),
-            Some(Heard::Message { from, boot, body }) => message(from, boot, body, events),
-            Some(Heard::RefusedBy(refusal)) => {
+            Some(PeerInput::Message { from, boot, body }) => message(from, boot, body, events),
+            Some(PeerInput::RefusedBy(refusal)) => {
                 self.refused_by(&refusal, now);
                 Err(Closed::Ended)
             }
-            Some(Heard::Joined(node)) => {
-                self.tell_started(events);
+            Some(PeerInput::Joined(node)) => {
+                self.report_new_boots(events);
                 let Some(accepted) = self.accepted.get_mut(&token) else { return Ok(()) };
                 let flushed = accepted.flush();
                 self.flushed(token, flushed, now);
                 self.close_others_of(node, token, now);
                 Ok(())
             }
-            Some(Heard::Refused { node, refusal }) => {
+            Some(PeerInput::Refused { node, refusal }) => {
                 let flushed = accepted.flush();
                 self.refused(node, &refusal, now);
                 self.flushed(token, flushed, now);
@@ -382,16 +382,16 @@ impl Peers {
         match accepted.member() {
             Some(node) => tracing::info!(peer = %node, reason = %closed, "connection from a peer closed"),
             None => {
-                if let Some(unsaid) = self.throttle.admit(0, "stranger", now) {
-                    tracing::info!(reason = %closed, unsaid, "connection from an unverified peer closed");
+                if let Some(suppressed) = self.throttle.admit(0, "unverified", now) {
+                    tracing::info!(reason = %closed, suppressed, "connection from an unverified peer closed");
                 }
             }
         }
     }
 
     fn refused(&mut self, node: NodeId, refusal: &Refusal, now: Monotonic) {
-        if let Some(unsaid) = self.throttle.admit(0, "refused", now) {
-            tracing::warn!(peer = %node, reason = %refusal.reason, unsaid, "rejected a peer");
+        if let Some(suppressed) = self.throttle.admit(0, "refused", now) {
+            tracing::warn!(peer = %node, reason = %refusal.reason, suppressed, "rejected a peer");
         }
     }
 
@@ -399,9 +399,9 @@ impl Peers {
         if self.verdict.is_none() {
             self.verdict = self.handshake.verdict(refusal);
         }
-        if let Some(unsaid) = self.throttle.admit(0, "refused by", now) {
+        if let Some(suppressed) = self.throttle.admit(0, "refused by", now) {
             let reason: String = refusal.reason.chars().take(LOGGED_CHARACTERS).collect();
-            tracing::warn!(peer = %refusal.node, ?reason, unsaid, "rejected by a peer");
+            tracing::warn!(peer = %refusal.node, ?reason, suppressed, "rejected by a peer");
         }
     }
 }

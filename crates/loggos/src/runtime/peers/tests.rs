@@ -17,7 +17,7 @@ use crate::runtime::clock;
 struct End {
     poll: Poll,
     peers: Peers,
-    heard: Vec<Event>,
+    received: Vec<Event>,
 }
 
 fn member(node: u32) -> Member {
@@ -42,7 +42,7 @@ impl End {
         for event in &ready {
             self.peers.ready(event, now);
         }
-        self.peers.receive(now, &mut self.heard);
+        self.peers.receive(now, &mut self.received);
         self.peers.tick(now);
         self.peers.flush(now);
     }
@@ -59,7 +59,7 @@ fn pair(second: Identity) -> (End, End) {
     let end = |listener, identity| {
         let poll = Poll::new().unwrap();
         let peers = Peers::new(poll.registry().try_clone().unwrap(), listener, identity, &addresses).unwrap();
-        End { poll, peers, heard: Vec::new() }
+        End { poll, peers, received: Vec::new() }
     };
     (end(first_listener, identity(1)), end(second_listener, second))
 }
@@ -87,15 +87,15 @@ fn messages_arrive_in_order() {
     for request in 1..=100 {
         one.peers.send(NodeId(2), &message(request));
     }
-    until("all arrive", &mut [&mut one, &mut two], |ends| ends[1].heard.len() == 101);
+    until("all arrive", &mut [&mut one, &mut two], |ends| ends[1].received.len() == 101);
     // The other's boot is reported first, before any of its messages, and once.
     let started = |event: &Event| matches!(event, Event::PeerStarted { boot: Boot(1), .. });
-    assert!(started(&two.heard[0]));
-    for (request, event) in (1..).zip(&two.heard[1..]) {
-        let Event::Message { from, boot, message: heard } = event else { panic!("a message was sent") };
-        assert_eq!((*from, *boot, heard), (NodeId(1), Boot(1), &message(request)));
+    assert!(started(&two.received[0]));
+    for (request, event) in (1..).zip(&two.received[1..]) {
+        let Event::Message { from, boot, message: received } = event else { panic!("a message was sent") };
+        assert_eq!((*from, *boot, received), (NodeId(1), Boot(1), &message(request)));
     }
-    assert!(one.heard.len() == 1 && started(&one.heard[0]));
+    assert!(one.received.len() == 1 && started(&one.received[0]));
 }
 
 /// A message of `length` bytes plus overhead.
@@ -160,9 +160,11 @@ fn read_replies_refused_above_buffer_limit() {
     assert!(one.peers.dials[0].open().is_some(), "the connection stays open");
     let all = ROWS as usize + true_always.len() + 1;
     let is_message = |event: &&Event| matches!(event, Event::Message { .. });
-    until("all are answered", &mut [&mut one, &mut two], |ends| ends[1].heard.iter().filter(is_message).count() == all);
+    until("all are answered", &mut [&mut one, &mut two], |ends| {
+        ends[1].received.iter().filter(is_message).count() == all
+    });
     let answers: Vec<_> = two
-        .heard
+        .received
         .into_iter()
         .filter_map(|event| match event {
             Event::Message { message: Message::Answer { outcome, .. }, .. } => Some(outcome),
@@ -183,7 +185,7 @@ fn oversized_message_is_dropped_alone() {
     one.peers.send(NodeId(2), &chunk(base::limits::PEER_MESSAGE_BYTES_MAX));
     one.peers.send(NodeId(2), &chunk(base::limits::PEER_MESSAGE_BYTES_MAX - 100));
     one.peers.send(NodeId(2), &message(2));
-    until("the others arrive", &mut [&mut one, &mut two], |ends| ends[1].heard.len() == 4);
+    until("the others arrive", &mut [&mut one, &mut two], |ends| ends[1].received.len() == 4);
     assert!(one.peers.dials[0].open().is_some(), "the connection stays open");
 }
 
@@ -196,7 +198,7 @@ fn blank_node_gets_verdict_from_member() {
     let verdict = two.peers.verdict().unwrap();
     assert!(verdict.contains("rejected by node 1") && verdict.contains("63"), "{verdict}");
     assert!(one.peers.verdict().is_none(), "the member keeps running");
-    assert!(one.heard.is_empty() && one.peers.dials[0].open().is_none());
+    assert!(one.received.is_empty() && one.peers.dials[0].open().is_none());
 }
 
 #[test]
@@ -210,7 +212,7 @@ fn refuses_peer_of_other_cluster() {
         two.turn();
     }
     for end in [&mut one, &mut two] {
-        assert!(end.peers.verdict().is_none() && end.peers.dials[0].open().is_none() && end.heard.is_empty());
+        assert!(end.peers.verdict().is_none() && end.peers.dials[0].open().is_none() && end.received.is_empty());
     }
 }
 
@@ -244,7 +246,7 @@ fn connection_flood_keeps_member_links() {
         }
     }
     until("the member connects", &mut [&mut one, &mut two], |ends| ends[1].peers.dials[0].open().is_some());
-    assert!(one.peers.accepted.len() <= STRANGERS_MAX + 1);
+    assert!(one.peers.accepted.len() <= UNVERIFIED_MAX + 1);
     // Garbage closes the connection at its first frame.
     let garbage = &mut silent[298];
     garbage.set_read_timeout(Some(StdDuration::from_millis(50))).unwrap();

@@ -53,7 +53,6 @@ pub(super) enum Input {
     Frame(Frame),
     /// An administrative command: the first four bytes of the connection.
     Command([u8; 4]),
-    /// The client disconnected.
     Closed,
 }
 
@@ -66,7 +65,6 @@ pub(super) enum Output {
     Closed,
 }
 
-/// A connection.
 #[derive(Debug)]
 pub(super) struct Client {
     stream: TcpStream,
@@ -95,7 +93,6 @@ pub(super) struct Client {
 /// Counters of all connections since the start, or since they were reset.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Traffic {
-    /// Frames and commands.
     pub(super) received: u64,
     pub(super) received_bytes: u64,
     /// Frames, and responses to commands.
@@ -107,7 +104,7 @@ pub(super) struct Traffic {
     pub(super) dropped: u64,
 }
 
-/// Maximum numbers of connections.
+/// Limits of the number of connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ConnectionLimits {
     pub(super) all: usize,
@@ -115,7 +112,6 @@ pub(super) struct ConnectionLimits {
     pub(super) per_address: usize,
 }
 
-/// All connections.
 pub(super) struct Clients {
     registry: Registry,
     listener: TcpListener,
@@ -217,7 +213,7 @@ impl Clients {
                 break;
             }
             match self.listener.accept() {
-                // The connection is closed: there are too many.
+                // Dropping the stream closes the connection: the limit is reached.
                 Ok((_, address)) if self.is_above_limit(address.ip()) => self.traffic.rejected += 1,
                 Ok((stream, address)) => accepted.extend(self.add(stream, address, now)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_accepting = false,
@@ -336,7 +332,7 @@ impl Clients {
                         if first.iter().all(u8::is_ascii_lowercase) {
                             self.traffic.received += 1;
                             take(id, Input::Command(first));
-                            // Its answer may be long: one command ends a turn.
+                            // The response may be long, so a command ends the turn.
                             *made = TURN_OUTPUT_BYTES;
                             return bytes_taken;
                         }
@@ -367,7 +363,6 @@ impl Clients {
         *made = take(id, Input::Closed);
     }
 
-    /// Queues a frame.
     pub(super) fn send(&mut self, id: ConnectionId, frame: Bytes) {
         let Some(client) = self.by_id.get_mut(&id) else { return };
         client.output_bytes += frame.len();
@@ -394,7 +389,7 @@ impl Clients {
         }
         self.ready.clear();
         self.dirty.clear();
-        // Events of the listener may have been missed.
+        // Events of the listener may have been missed meanwhile.
         self.is_accepting = true;
     }
 
@@ -417,8 +412,8 @@ impl Clients {
     pub(super) fn flush(&mut self, server: &Server, now: Monotonic, changes: &mut Vec<(ConnectionId, Output)>) {
         for id in std::mem::take(&mut self.dirty) {
             let Some(client) = self.by_id.get_mut(&id) else { continue };
-            // Output of a session that may have expired elsewhere is not written later either: once the server has
-            // closed the connection, it no longer says so.
+            // Output withheld because the session may have expired elsewhere is discarded: once the server has closed
+            // the connection, `may_send` no longer withholds it.
             if client.is_withheld && client.closes_at.is_some() {
                 self.remove(id);
                 changes.push((id, Output::Closed));

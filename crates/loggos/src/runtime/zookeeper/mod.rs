@@ -8,8 +8,8 @@
 //! | file | contents |
 //! |---|---|
 //! | [`clients`] | sockets, framing, limits |
-//! | [`transport`] | how requests reach the coordination log |
-//! | [`remote`] | the same over the network, without a node |
+//! | [`transport`] | access to the coordination log through the node |
+//! | [`remote`] | access to the coordination log over the network |
 //! | [`commands`] | the four-letter commands |
 //! | [`report`] | metrics and status for the commands, `/metrics` and the console |
 
@@ -64,7 +64,6 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(1_000);
 /// Random bytes fetched at once.
 const RANDOM_BYTES: usize = 4_096;
 
-/// The endpoint's settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// The node's number; `None` for a translation server without a node.
@@ -74,14 +73,12 @@ pub(crate) struct Settings {
     pub(crate) address: SocketAddr,
     /// The shortest session timeout and the longest.
     pub(crate) session_timeout: [Duration; 2],
-    /// The administrator's `name:digest`.
     pub(crate) super_digest: Option<String>,
     pub(crate) linearizable_reads: bool,
     pub(crate) playback: Playback,
     /// The enabled four-letter commands; all if `None`.
     pub(crate) commands: Option<Vec<String>>,
     pub(crate) connections_max: usize,
-    /// Per client address.
     pub(crate) connections_per_address: usize,
     /// Publishes the metrics and status, and provides the server's role.
     pub(crate) endpoint: Arc<Endpoint>,
@@ -264,7 +261,6 @@ fn wait(poll: &mut Poll, ready: &mut Events, deadline: Monotonic) -> io::Result<
     }
 }
 
-/// The thread's state.
 struct Service {
     started: Monotonic,
     settings: Settings,
@@ -391,7 +387,9 @@ impl Service {
 
     /// Restarts from the newest snapshot after the log was trimmed beyond the applied position. Clients reconnect.
     fn restart(&mut self, poll: &mut Poll) -> io::Result<()> {
-        tracing::warn!("the log was trimmed beyond the applied position: restarting from a snapshot, closing all clients");
+        tracing::warn!(
+            "the log was trimmed beyond the applied position: restarting from a snapshot, closing all clients"
+        );
         self.settings.endpoint.publish(None);
         self.clients.close_all();
         self.changes.clear();

@@ -36,7 +36,6 @@ pub(crate) struct RemoteTransport {
 }
 
 impl RemoteTransport {
-    /// Starts the thread.
     pub(crate) fn start(client: sdk::Client, completions: Arc<Completions>) -> io::Result<Self> {
         // The log's driver limits the requests in flight.
         let (requests, submitted) = mpsc::unbounded_channel();

@@ -108,7 +108,11 @@ pub(super) fn zookeeper_metrics(service: &Service) -> Vec<Metric> {
     metrics.extend([
         counter("auth_failed_count", "Rejected authentication attempts.", statistics.rejected_identities),
         counter("connection_rejected", "Connections rejected because of a connection limit.", traffic.rejected),
-        counter("connection_drop_count", "Connections closed because a buffer was full (slow consumers).", traffic.dropped),
+        counter(
+            "connection_drop_count",
+            "Connections closed because a buffer was full (slow consumers).",
+            traffic.dropped,
+        ),
         counter("connection_request_count", "Connect requests.", statistics.connects),
         counter("bytes_received_count", "Bytes of frames received from clients.", traffic.received_bytes),
         counter("response_bytes", "Bytes of frames sent to clients.", traffic.sent_bytes),

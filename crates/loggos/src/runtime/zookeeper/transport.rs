@@ -30,6 +30,6 @@ impl NodeTransport {
 
 impl LogTransport for NodeTransport {
     fn submit(&self, number: u64, deadline: Monotonic, request: LogRequest) {
-        self.gateway.submit_from_thread(Request::Log(request), deadline, &self.completions, number);
+        self.gateway.enqueue_from_thread(Request::Log(request), deadline, &self.completions, number);
     }
 }
