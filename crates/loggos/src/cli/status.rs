@@ -75,7 +75,7 @@ fn cohort_table(view: &View) -> Table<8> {
     for cohort in view.cohorts.values() {
         let owner = owner(cohort);
         for replica in &cohort.replicas {
-            let doubt = if replica.doubtful { " (distrusts its log)" } else { "" };
+            let doubt = if replica.doubtful { " (doubts its log)" } else { "" };
             table.add([
                 cohort.cohort.to_string(),
                 owner.clone(),

@@ -63,7 +63,7 @@ fn of_cohort(view: &View, cohort: &Cohort) -> Vec<(Health, String)> {
         let node = replica.node;
         let lag = lag(cohort, replica);
         if replica.doubtful {
-            let doubt = format!("node {node} distrusts its log of {what} and does not vote there");
+            let doubt = format!("node {node} doubts its log of {what} and does not vote there");
             problems.push((Health::Degraded, doubt));
         } else if lag > LAG_MAX {
             problems.push((Health::Degraded, format!("node {node} is {lag} entries behind in {what}")));
@@ -110,7 +110,7 @@ mod tests {
         let mut doubtful = all.clone();
         doubtful.iter_mut().for_each(|answer| (answer.cohorts[0].start, answer.cohorts[0].end) = Default::default());
         doubtful[0].cohorts[0].replicas[1].doubtful = true;
-        let doubts = "node 2 distrusts its log of table t and does not vote there";
+        let doubts = "node 2 doubts its log of table t and does not vote there";
         check(&View::of(&doubtful), Health::Degraded, &[doubts]);
         let mut behind = doubtful;
         behind[0].cohorts[0].replicas[1].doubtful = false;

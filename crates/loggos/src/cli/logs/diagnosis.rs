@@ -73,7 +73,7 @@ fn describe(known: Option<&LogDescription>, view: &View) -> Option<String> {
     let silent = view.nodes.iter().filter(|(_, node)| node.boot.is_none());
     let doubts = doubted.iter().map(|(node, units)| {
         let units = counted(units.len() as u64, "unit");
-        format!("node {node} distrusts {units} of the log, since its disk lost data")
+        format!("node {node} doubts {units} of the log, since its disk lost data")
     });
     let descriptions: Vec<String> = silent.filter_map(|(number, _)| description(*number)).chain(doubts).collect();
     (!descriptions.is_empty()).then(|| descriptions.join("; "))
@@ -108,7 +108,7 @@ mod tests {
         let mut doubtful = view(&[1]);
         let replica = Replica { node: 2, doubtful: true, ..Replica::default() };
         doubtful.cohorts.insert(7, Cohort { cohort: 7, replicas: vec![replica], ..Cohort::default() });
-        let doubts = "node 2 distrusts 1 unit of the log, since its disk lost data";
+        let doubts = "node 2 doubts 1 unit of the log, since its disk lost data";
         assert_eq!(describe(Some(&known), &doubtful), Some(format!("{first}; {doubts}")));
         let unknown = describe(None, &view(&[3, 4]));
         assert_eq!(unknown.as_deref(), Some("node 3 does not respond; node 4 does not respond"));
