@@ -1,6 +1,7 @@
-//! A cluster with known processes that can be killed or paused: an existing one, or one started for the benchmark.
+//! A cluster of processes that can be killed or paused: a running one, or one started for the benchmark.
 //!
-//! Its state is read from the layout of `loggos dev`: a directory per node, with the node's configuration and pid.
+//! Its processes and addresses are read from the data directory of `loggos dev`, which has a directory for each node with
+//! its configuration and pid.
 
 use std::io::{self, BufRead as _, BufReader};
 use std::net::TcpListener;
@@ -23,7 +24,7 @@ use tokio::time::sleep;
 use super::servers::Servers;
 use crate::scratch;
 
-/// The cluster can lose its leader only if two other nodes remain.
+/// Without the leader, two other nodes must remain as a majority.
 const NODES_MIN: usize = 3;
 /// Timeout for a started cluster to become ready.
 const READY_PATIENCE: Duration = Duration::from_secs(60);
@@ -42,17 +43,17 @@ const PORT_OFFSET_FIRST: u16 = 1_000;
 const PORT_OFFSET_STEP: u16 = 200;
 const PORT_TRIES: usize = 50;
 
-/// What happens to a node.
+/// A fault that can be injected into a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Strike {
-    /// SIGKILL: its process ends, and its connections with it.
+pub(crate) enum NodeFault {
+    /// SIGKILL: the process ends, and its connections close.
     Kill,
-    /// SIGSTOP: it falls silent, and its connections stay.
+    /// SIGSTOP: the process pauses, and its connections stay open.
     Stop,
 }
 
-impl Strike {
+impl NodeFault {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Kill => "kill",
@@ -136,14 +137,14 @@ impl Cluster {
         }
         nodes.sort_by_key(|node| node.number);
         if nodes.len() < NODES_MIN {
-            let message = format!("{} has {} nodes; {NODES_MIN} are wanted at least", data.display(), nodes.len());
+            let message =
+                format!("{} has {} nodes, but at least {NODES_MIN} are required", data.display(), nodes.len());
             return Err(Stop::invalid(message));
         }
         let client = sdk::Client::connect(nodes.iter().map(|node| &node.endpoint))?.with_deadline(STATUS_PATIENCE);
         Ok(Self { data, nodes, client, _own: own })
     }
 
-    /// The data directory.
     pub(crate) fn data(&self) -> &Path {
         &self.data
     }
@@ -153,7 +154,6 @@ impl Cluster {
         Servers::of(&[], Some(&self.data))
     }
 
-    /// The node numbers.
     pub(crate) fn nodes(&self) -> Vec<u32> {
         self.nodes.iter().map(|node| node.number).collect()
     }
@@ -161,8 +161,8 @@ impl Cluster {
     /// The endpoints of all nodes, starting with `first` and continuing cyclically.
     pub(crate) fn endpoints_from(&self, first: u32) -> Vec<String> {
         let mut endpoints = self.endpoints();
-        let place = self.nodes.iter().position(|node| node.number == first);
-        endpoints.rotate_left(place.unwrap_or_default());
+        let index = self.nodes.iter().position(|node| node.number == first);
+        endpoints.rotate_left(index.unwrap_or_default());
         endpoints
     }
 
@@ -183,7 +183,7 @@ impl Cluster {
         let terms = cohorts
             .filter(|cohort| which.is(cohort))
             .filter_map(|cohort| Some(Term { epoch: cohort.epoch, leader: cohort.leader? }));
-        let none = || sdk::Error::Unavailable(format!("no node knows who leads {which}"));
+        let none = || sdk::Error::Unavailable(format!("no node knows the leader of {which}"));
         Ok(terms.max().ok_or_else(none)?)
     }
 
@@ -197,22 +197,24 @@ impl Cluster {
     }
 
     /// Kills or pauses a node's process.
-    pub(crate) fn strike(&self, node: u32, strike: Strike) -> Result<Struck, Stop> {
+    pub(crate) fn inject(&self, node: u32, fault: NodeFault) -> Result<FaultedNode, Stop> {
         let process = self.process(node).map_err(Stop::io(format!("find the process of node {node}")))?;
-        let signal = match strike {
-            Strike::Kill => Signal::KILL,
-            Strike::Stop => Signal::STOP,
+        let signal = match fault {
+            NodeFault::Kill => Signal::KILL,
+            NodeFault::Stop => Signal::STOP,
         };
         let sent = pidfd_send_signal(&process, signal).map_err(io::Error::from);
         sent.map_err(Stop::io(format!("signal node {node}")))?;
-        Ok(Struck { node, strike, process })
+        Ok(FaultedNode { node, fault, process })
     }
 
     /// A handle of a node's process. The pid in its directory may have been reused, so the command line is checked.
     fn process(&self, node: u32) -> io::Result<OwnedFd> {
         let directory = self.data.join(format!("node-{node}"));
         let text = fs::read_to_string(directory.join("pid"))?;
-        let none = || io::Error::new(io::ErrorKind::NotFound, format!("{} names none that runs", directory.display()));
+        let none = || {
+            io::Error::new(io::ErrorKind::NotFound, format!("{} has no pid of a running process", directory.display()))
+        };
         let pid = text.trim().parse().ok().and_then(Pid::from_raw).ok_or_else(none)?;
         let process = pidfd_open(pid, PidfdFlags::empty())?;
         let command = fs::read(format!("/proc/{}/cmdline", pid.as_raw_pid()))?;
@@ -221,12 +223,12 @@ impl Cluster {
     }
 
     /// Restarts a killed node, or resumes a paused one.
-    pub(crate) async fn bring_back(&self, struck: Struck) -> Result<(), Stop> {
-        let node = struck.node;
-        let strike = struck.strike;
+    pub(crate) async fn restore(&self, faulted: FaultedNode) -> Result<(), Stop> {
+        let node = faulted.node;
+        let fault = faulted.fault;
         // Dropping it resumes the process.
-        drop(struck);
-        if strike == Strike::Stop {
+        drop(faulted);
+        if fault == NodeFault::Stop {
             return Ok(());
         }
         let mut restart = loggos()?;
@@ -243,15 +245,15 @@ impl Cluster {
 }
 
 /// A node that was killed or paused. A paused one resumes when this is dropped, however the benchmark ends.
-pub(crate) struct Struck {
+pub(crate) struct FaultedNode {
     node: u32,
-    strike: Strike,
+    fault: NodeFault,
     process: OwnedFd,
 }
 
-impl Drop for Struck {
+impl Drop for FaultedNode {
     fn drop(&mut self) {
-        if self.strike == Strike::Stop {
+        if self.fault == NodeFault::Stop {
             let _ = pidfd_send_signal(&self.process, Signal::CONT);
         }
     }
@@ -268,7 +270,10 @@ pub(crate) async fn wait_until<T>(
             Ok(Some(found)) => return Ok(found),
             Err(error) if Instant::now() > until => return Err(error.into()),
             Ok(None) if Instant::now() > until => {
-                return Err(sdk::Error::Unavailable(format!("not within {CAUGHT_UP_PATIENCE:?}: {what}")).into());
+                return Err(sdk::Error::Unavailable(format!(
+                    "timed out after {CAUGHT_UP_PATIENCE:?} waiting until {what}"
+                ))
+                .into());
             }
             _ => sleep(PAUSE).await,
         }
@@ -304,7 +309,7 @@ fn endpoint(data: &Path, node: u32) -> Result<String, Stop> {
     let text = fs::read_to_string(&path).map_err(Stop::io(format!("read {}", path.display())))?;
     let config: Option<toml::Table> = text.parse().ok();
     let endpoint = config.as_ref().and_then(|config| config.get("listen")?.get("grpc")?.as_str());
-    endpoint.map(str::to_owned).ok_or_else(|| Stop::invalid(format!("{} names no address for gRPC", path.display())))
+    endpoint.map(str::to_owned).ok_or_else(|| Stop::invalid(format!("{} has no gRPC address", path.display())))
 }
 
 /// A command that runs this program.
@@ -320,7 +325,7 @@ async fn output_of(mut command: Command, patience: Duration) -> io::Result<Outpu
         if Instant::now() > until {
             let _ = child.kill();
             let _ = child.wait();
-            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("not over within {patience:?}")));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("timed out after {patience:?}")));
         }
         sleep(PAUSE).await;
     }
@@ -336,7 +341,7 @@ struct Own {
 
 impl Own {
     async fn start() -> Result<Self, Stop> {
-        let scratch = scratch(&std::env::temp_dir()).map_err(Stop::io("make a directory"))?;
+        let scratch = scratch(&std::env::temp_dir()).map_err(Stop::io("create a temporary directory"))?;
         let mut command = loggos()?;
         command.args(["dev", "--port-offset", &free_offset()?.to_string(), "--data"]).arg(scratch.path().join("data"));
         let dev = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(Stop::io("start a cluster"))?;
@@ -359,11 +364,11 @@ impl Own {
                 Ok(_) => {}
                 Err(TryRecvError::Empty) if Instant::now() < until => sleep(PAUSE).await,
                 Err(TryRecvError::Empty) => {
-                    let late = format!("the cluster is not ready within {READY_PATIENCE:?}");
+                    let late = format!("the cluster was not ready within {READY_PATIENCE:?}");
                     return Err(sdk::Error::Unavailable(late).into());
                 }
                 Err(TryRecvError::Disconnected) => {
-                    return Err(sdk::Error::Unavailable("the cluster ended before it was ready".into()).into());
+                    return Err(sdk::Error::Unavailable("the cluster exited before it was ready".into()).into());
                 }
             }
         }
@@ -372,7 +377,7 @@ impl Own {
     /// The lines that `dev` prints. They are read until the end, so that `dev` never blocks on its output.
     fn lines(&mut self) -> Receiver<String> {
         let (tell, lines) = mpsc::channel();
-        let out = self.dev.stdout.take().expect("it was asked for, and is taken once");
+        let out = self.dev.stdout.take().expect("stdout is piped, and taken once");
         thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 // The receiver is dropped once `dev` is ready.
@@ -406,7 +411,7 @@ fn free_offset() -> Result<u16, Stop> {
         ports.all(|port: u16| TcpListener::bind(("127.0.0.1", port + offset)).is_ok())
     };
     let mut offsets = (0..PORT_TRIES).map(|_| PORT_OFFSET_FIRST + PORT_OFFSET_STEP * draw.below(PORT_PLACES) as u16);
-    let none = || sdk::Error::Unavailable("no free ports were found for a cluster".into());
+    let none = || sdk::Error::Unavailable("no free ports for a cluster".into());
     Ok(offsets.find(is_free).ok_or_else(none)?)
 }
 
@@ -423,7 +428,7 @@ mod tests {
             committed_lsn: None,
             doubtful,
         };
-        // The leader's information about the others may be stale.
+        // The leader's view of the other replicas may be stale.
         let mut replicas = vec![replica(node, sequence, doubtful)];
         if node == leader {
             replicas.extend((1..=3).filter(|other| *other != node).map(|other| replica(other, 1, false)));
@@ -442,6 +447,6 @@ mod tests {
         assert!(!has_caught_up(&all[..2], of_table), "a node is missing");
         assert!(!has_caught_up(&[status(1, 2, 8, false), all[1].clone(), all[2].clone()], of_table));
         assert!(!has_caught_up(&[status(1, 2, 9, true), all[1].clone(), all[2].clone()], of_table));
-        assert!(!has_caught_up(&[all[0].clone(), all[2].clone(), status(2, 3, 9, false)], of_table), "nobody leads");
+        assert!(!has_caught_up(&[all[0].clone(), all[2].clone(), status(2, 3, 9, false)], of_table), "no leader");
     }
 }

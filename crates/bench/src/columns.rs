@@ -1,5 +1,5 @@
-//! `loggos bench columns`: latency and throughput of single-column operations, in a closed or open loop, against one
-//! target or two alternating ones.
+//! `loggos bench columns`: measures latency and throughput of single-column operations, in a closed or an open loop, on
+//! one target or on two alternating ones.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,64 +23,64 @@ const CLOSED_CLIENTS: [usize; 4] = [1, 4, 16, 64];
 /// Default limit of concurrent operations in an open loop: more than a busy closed loop has.
 const OPEN_CLIENTS: usize = 256;
 
-/// Operations of one column: latency and throughput.
+/// Measures latency and throughput of operations on single columns.
 ///
-/// In a closed loop (the default) each client sends its next operation when the last is answered. With --rate the loop
-/// is open: operations come by a schedule, whether or not those before are answered, and a latency counts from the
-/// moment at which the operation was to begin.
+/// In a closed loop (the default), each client starts its next operation when the last one completes. With --rate the
+/// loop is open: operations start on a schedule, independently of earlier ones, and latency is measured from the
+/// scheduled start. Each number of clients or rate is one line of the table.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     workload: Workload,
-    /// Clients at one time; several numbers are measured one after the other [default: 1,4,16,64]. In an open loop one
-    /// number: the operations that may be under way at one time [default: 256].
+    /// Number of concurrent clients, each with one operation in flight [default: 1,4,16,64]. In an open loop, the maximum
+    /// number of operations in flight [default: 256].
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse::positive)]
     clients: Vec<usize>,
-    /// An open loop of so many operations a second; several rates are measured one after the other.
+    /// Run an open loop with this number of operations per second.
     #[arg(long, value_name = "R,...", value_delimiter = ',', value_parser = parse::rate)]
     rate: Vec<f64>,
-    /// How the operations of an open loop are spread in time.
+    /// The distribution of arrivals in an open loop.
     #[arg(long, value_enum, default_value = "poisson", requires = "rate")]
     pacing: Pacing,
-    /// Measured seconds of each number of clients or rate.
+    /// Duration of each measurement, in seconds.
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = parse::seconds)]
     seconds: f64,
-    /// Seconds before, which don't count.
+    /// Warm-up before each measurement, in seconds.
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = parse::seconds)]
     warmup: f64,
-    /// Who is measured: `loggos://HOST:PORT,...`, `loggos-stream://HOST:PORT,...`, `etcd://HOST:PORT,...` or, built
-    /// with `--features cassandra`, `cassandra://HOST:PORT,...`.
+    /// The system to measure: `loggos://HOST:PORT,...`, `loggos-stream://HOST:PORT,...`, `etcd://HOST:PORT,...` or, in a
+    /// build with `--features cassandra`, `cassandra://HOST:PORT,...`.
     #[arg(long, default_value = "loggos://127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203")]
     target: Target,
-    /// Through streams: as `loggos-stream://` in the target's place.
+    /// Send requests over streams, as with the target `loggos-stream://`.
     #[arg(long)]
     stream: bool,
-    /// The servers' processes, whose CPU time is measured.
+    /// Process ids of the servers, to measure their CPU time.
     #[arg(long, value_name = "PID,...", value_delimiter = ',', conflicts_with = "server_data")]
     server_pids: Vec<u32>,
-    /// The data directory of `loggos dev`, where the servers' processes are named.
+    /// Data directory of `loggos dev`, which holds the process ids of the servers.
     #[arg(long, value_name = "DIR")]
     server_data: Option<PathBuf>,
-    /// Measures so many pairs at each point, A B A B ...: A is --target and --operation, B is --against and
-    /// --against-operation. Ends each with medians, ranges and the ratio of A to B.
+    /// Number of interleaved pairs (A B A B ...) for each number of clients or rate: A is --target with --operation, B is
+    /// --against with --against-operation. Prints medians, ranges and the ratio of A to B.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     pairs: Option<u16>,
-    /// The other target [default: the same].
+    /// The target to compare with [default: --target].
     #[arg(long, value_name = "TARGET", requires = "pairs")]
     against: Option<Target>,
-    /// The other side's operation [default: the same].
+    /// The operation to compare with [default: --operation].
     #[arg(long, value_enum, requires = "pairs")]
     against_operation: Option<Operation>,
-    /// The processes of the other target's servers.
+    /// Process ids of the servers to compare with.
     #[arg(long, value_name = "PID,...", value_delimiter = ',', requires = "against", conflicts_with = "against_data")]
     against_pids: Vec<u32>,
-    /// The data directory of the other target, if that is a `loggos dev`.
+    /// Data directory of the servers to compare with, if `loggos dev` runs them.
     #[arg(long, value_name = "DIR", requires = "against")]
     against_data: Option<PathBuf>,
-    /// Where the figures go as JSON, an object a line; `-` is standard output, and then there is no table.
+    /// Append the figures to this file as JSON, one object per line; `-` prints them instead of the table.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draws latency against load as SVG: this run's points, and those that are in the --json file already.
+    /// Plot latency by load as SVG, from this run and the contents of the --json file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
@@ -94,23 +94,27 @@ impl Arguments {
         let clients = match self.clients[..] {
             [] => OPEN_CLIENTS,
             [clients] => clients,
-            _ => return Err(Stop::invalid("an open loop has one number of --clients: what may be under way")),
+            _ => {
+                return Err(Stop::invalid(
+                    "an open loop takes a single --clients: the maximum of operations in flight",
+                ));
+            }
         };
         let offers = self.rate.iter().map(|rate| Offer { rate: *rate, pacing: self.pacing });
         Ok(offers.map(|offer| Point { clients, offer: Some(offer) }).collect())
     }
 
-    /// The workload, and the other one if two are compared.
+    /// The workload, and the one to compare with.
     fn workloads(&self) -> Result<(Workload, Option<Workload>), Stop> {
         let is_paired = self.against.is_some() || self.against_operation.is_some();
         if self.pairs.is_some() != is_paired {
-            return Err(Stop::invalid("--pairs goes with --against or --against-operation: a pair has two sides"));
+            return Err(Stop::invalid("--pairs requires --against or --against-operation"));
         }
         let own = self.workload.of(self.workload.operation);
         let other = is_paired.then(|| self.workload.of(self.against_operation.unwrap_or(self.workload.operation)));
         let is_mixed = [Some(&own), other.as_ref()].into_iter().flatten().any(Workload::is_mixed);
         if self.workload.says_write_percent() && !is_mixed {
-            return Err(Stop::invalid("--write-percent is for mixed operations"));
+            return Err(Stop::invalid("--write-percent requires --operation mixed"));
         }
         Ok((own, other))
     }
@@ -165,7 +169,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
     run.finish(&arguments)
 }
 
-/// A run in progress.
+/// The state of a running benchmark.
 struct Run {
     times: Times,
     report: Report,
@@ -221,8 +225,8 @@ impl Run {
                 Some(json) if json.as_os_str() != "-" => plot::read(json)?,
                 _ => self.measured,
             };
-            let places: Vec<_> = measured.iter().map(plot::Measured::place).collect();
-            plot::write(file, &plot::latency(&places, "operations per second"))?;
+            let points: Vec<_> = measured.iter().map(plot::Measured::plot_point).collect();
+            plot::write(file, &plot::latency(&points, "operations per second"))?;
         }
         self.nothing_done.map_or(Ok(()), Err)
     }

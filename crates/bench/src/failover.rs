@@ -1,23 +1,24 @@
-//! `loggos bench failover`: how long writes are unavailable when a leader dies or pauses, and where that time goes.
+//! `loggos bench failover`: measures how long writes are unavailable after a leader is killed or paused, and where the
+//! time goes.
 //!
-//! Clients write, the leader of their table is killed or paused, and the result is the longest time in which no client
-//! had a write acknowledged; a gap that is still open at the end counts. This is what users see, so it includes the
-//! client library's behavior: connections to a killed leader close at once, but a paused one stays silent, and the
-//! library tries another node only after a second.
+//! Clients write, and the leader of their table is killed or paused. The result is the longest time without an
+//! acknowledged write of any client, including a gap that is still open at the end. This is the unavailability that
+//! users experience, so it includes the behavior of the client library: connections to a killed leader close at once,
+//! but those to a paused leader stay open, and the library tries another node only after a timeout.
 //!
-//! The surviving nodes are polled for their status meanwhile ([`watch`]), which splits the gap:
+//! Meanwhile the surviving nodes are polled for their status ([`watch`]). This divides the gap into parts:
 //!
 //! | part | from | until |
 //! |---|---|---|
 //! | detect | the last acknowledged write | a survivor reports that it has promised a newer epoch |
-//! | elect | then | a survivor reports that it leads: a majority has promised, in its manifests |
-//! | take over | then | the first acknowledged write |
-//! | barrier (in take over) | then | the new leader's commit point is in its own epoch: it serves requests |
+//! | elect | the end of detect | a survivor reports that it leads: a majority has promised, in its manifests |
+//! | take over | the end of elect | the first acknowledged write |
+//! | barrier (part of take over) | the end of elect | the new leader's commit point is in its own epoch: it serves requests |
 //!
 //! So detection includes the grace period of the old leader's lease, the random delay before a candidacy, and the
-//! pre-vote round. The part of the takeover after the barrier is the clients' way to the new leader. Each time is
-//! observed with a delay of at most one query and [`watch::PAUSE`], about two milliseconds on an idle machine. (The
-//! paper's Table 1 excludes detection.)
+//! pre-vote round. After the barrier, the rest of the takeover is the time that clients need to find the new leader.
+//! Each time is observed with a delay of at most one query and [`watch::PAUSE`], about two milliseconds on an idle
+//! machine. (The paper's Table 1 excludes detection.)
 
 mod run;
 mod watch;
@@ -33,7 +34,7 @@ use tokio::time::sleep;
 
 use self::run::{HEADING, Run, Summary, strips};
 use self::watch::Watch;
-use super::cluster::{Cluster, Strike, Which};
+use super::cluster::{Cluster, NodeFault, Which};
 use super::measure::{Offer, Point, Running, Side};
 use super::progress::Progress;
 use super::report::Report;
@@ -43,54 +44,53 @@ use super::target::{TABLE, Target};
 use super::workload::Workload;
 use super::{SEED, parse, plot};
 
-/// The leader is killed or paused at a random time within this, so that runs meet different phases of the heartbeat.
+/// The fault is injected at a random time within this, so that runs hit different phases of the heartbeat.
 const SPREAD_MS: u64 = 200;
-/// Measurement starts this long before it.
+/// The measurement starts this long before the fault.
 const LEAD: Duration = Duration::from_millis(50);
 
-/// The time without writes when the leader of the table is killed or stopped.
+/// Measures how long writes are unavailable after the leader of a table is killed or paused.
 ///
-/// A cluster of its own is started in the temporary directory (TMPDIR names another), and removed at the end; or one
-/// that runs is used. After each run the node is brought back, and the next begins when it has caught up.
+/// Starts a temporary cluster in TMPDIR, which is removed at the end, unless --data names a running one. After each run
+/// the node is restarted or resumed, and the next run starts when it has caught up.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
-    /// What happens to the leader.
+    /// The fault to inject into the leader.
     #[arg(long, value_enum, default_value = "kill")]
-    signal: Strike,
-    /// How often.
+    signal: NodeFault,
+    /// Number of runs.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = parse::positive)]
     runs: usize,
-    /// The directory of a `loggos dev` that runs, whose nodes are struck. [default: a cluster of its own]
+    /// Data directory of a running `loggos dev` [default: a temporary cluster].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Clients that write.
+    /// Number of concurrent clients, each with one write in flight.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = parse::positive)]
     clients: usize,
-    /// An open loop of so many writes a second, instead of a closed one.
+    /// Run an open loop with this number of writes per second.
     #[arg(long, value_name = "R", value_parser = parse::rate)]
     rate: Option<f64>,
     /// Bytes of a value.
     #[arg(long, value_name = "BYTES", default_value_t = 4_096)]
     value_bytes: usize,
-    /// Keys that are written, at random.
+    /// Number of distinct keys, chosen at random.
     #[arg(long, default_value_t = 5_000, value_parser = parse::positive)]
     keys: usize,
-    /// Seconds of writing before the leader is struck.
+    /// Warm-up before the fault, in seconds.
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = parse::seconds)]
     warmup: f64,
-    /// Seconds of writing after it is.
+    /// Duration of each measurement after the fault, in seconds.
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = parse::seconds)]
     seconds: f64,
-    /// Where the figures go as JSON, an object a run and one for all; `-` is standard output, and then there is no
-    /// table.
+    /// Append the figures to this file as JSON, one object per line; `-` prints them instead of the table.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draws the runs as SVG: these, and those that are in the --json file already.
+    /// Plot this run and the contents of the --json file as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
-/// Measures. On any exit, paused nodes resume, and a cluster started for the benchmark is stopped and removed.
+/// Runs the benchmark. On any exit, paused nodes resume, and a cluster started for the benchmark is stopped and removed.
 pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
     let clients = LocalSet::new();
     unless_interrupted(clients.run_until(measure(&arguments))).await
@@ -153,13 +153,13 @@ async fn one(
     writing.start();
     // Let some writes complete, so that the gap has a beginning.
     sleep(LEAD).await;
-    let struck = cluster.strike(term.leader, arguments.signal)?;
+    let faulted = cluster.inject(term.leader, arguments.signal)?;
     sleep(Duration::from_secs_f64(arguments.seconds)).await;
     let (counted, _) = writing.stop();
     let marks = watch.stop();
     let load = load_average();
     writing.settle().await;
-    cluster.bring_back(struck).await?;
+    cluster.restore(faulted).await?;
     Ok(Run {
         signal: arguments.signal,
         run: number,

@@ -1,12 +1,13 @@
-//! `loggos bench floor`: the machine's cost of two things that no design can avoid: forcing a block to the log, and a
-//! round trip between two processes. All other results should be compared with these.
+//! `loggos bench floor`: measures the hardware floor of this machine: the latency of a disk sync of the log, and of a
+//! round trip between two processes. No design can avoid either, so all other results should be compared with them.
 //!
-//! The force is that of the log: a file filled with zeros in advance, O_DIRECT if the file system supports it, and one
-//! thread of real-time priority if permitted. Three concurrent ones represent a cluster of three nodes on one disk.
+//! The sync is done like that of the log: in a file filled with zeros in advance, with O_DIRECT if the file system
+//! supports it, by a thread with real-time priority if permitted. Three concurrent ones represent a cluster of three
+//! nodes on one disk.
 //!
-//! A round trip is measured twice, with both ends bound to one processor and with each on its own: waking an idle
-//! processor can cost many times the rest, particularly in a virtual machine, and without binding the scheduler places
-//! the ends arbitrarily. A single measurement would be one of the two by chance.
+//! A round trip is measured twice: with both ends on one processor, and with each end on a separate processor. Waking an
+//! idle processor can dominate the latency, particularly in a virtual machine. Unless the ends are bound to processors,
+//! the scheduler decides which of the two is measured.
 //!
 //! [`ChainFloor`] combines both for `loggos bench log`: the minimum that an append to a chain with a given number of
 //! copies waits for.
@@ -86,7 +87,7 @@ fn measure_in(platform: Platform, directory: &Path, json: bool) -> Result<(), Fl
         println!("load average {}", load_average());
         println!(
             "{:<27} {:>7} {:>6}  {:>10}  {:>9}  {:>9}",
-            "operation", "at once", "bytes", "per second", "p50 us", "p99 us"
+            "operation", "threads", "bytes", "per second", "p50 us", "p99 us"
         );
     }
     for at_once in [1, 3] {
@@ -120,7 +121,7 @@ impl Line {
             return;
         }
         let priority = match self.real_time {
-            Some(false) => "  (normal priority: real time was refused)",
+            Some(false) => "  (normal priority: real-time priority was denied)",
             _ => "",
         };
         println!(
@@ -183,15 +184,15 @@ impl Samples {
     }
 }
 
-/// Converts to a float for display: bits beyond the 53rd do not matter.
-#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+/// Converts to a float for display, where precision beyond 53 bits does not matter.
+#[expect(clippy::cast_precision_loss, reason = "displayed figures")]
 fn count(number: u64) -> f64 {
     number as f64
 }
 
 fn forces(platform: Platform, directory: &Path, at_once: usize) -> Result<Line, FloorError> {
     let logs: Result<Vec<_>, FileError> =
-        (0..at_once).map(|place| zero_filled(platform, directory, &format!("log-{at_once}-{place}"))).collect();
+        (0..at_once).map(|file| zero_filled(platform, directory, &format!("log-{at_once}-{file}"))).collect();
     let logs = logs?;
     let start = Barrier::new(at_once);
     let outcomes: Vec<Result<(bool, Samples), FileError>> = thread::scope(|scope| {
@@ -252,8 +253,8 @@ impl<'a> Forcing<'a> {
     }
 }
 
-/// The minimum that an append to a chain waits for, in sequence: for each copy a round trip between two processes,
-/// which carries the entry and a response, and a force of the entry.
+/// The minimum latency of an append to a chain: for each copy, in sequence, a round trip between two processes with the
+/// entry and a response, and a disk sync of the entry.
 pub(crate) struct ChainFloor {
     platform: Platform,
     _scratch: TempDir,

@@ -1,6 +1,6 @@
 //! `loggos bench`: benchmarks of cost and latency on the current machine.
 //!
-//! Benchmarks are programs, not tests. The same loops drive Loggos and the system that it is compared with, each
+//! Benchmarks are programs, not tests. The same loops drive Loggos and the systems that it is compared with: each
 //! through its leader, over the same number of connections, with the same keys and values.
 
 mod cluster;
@@ -32,32 +32,32 @@ use clap::{Args, Subcommand};
 use store::files::{File, FileError};
 use terminal::Stop;
 
-/// The seed of values, keys and schedules, which are the same in every run.
+/// The seed of values, keys and schedules, so that they are the same in every run.
 const SEED: u64 = 1;
 
-/// What to measure, and how.
+/// The arguments of `loggos bench`.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(subcommand)]
-    what: Command,
+    command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Reads and writes of one column, in a closed or an open loop, of Loggos or of etcd, alone or in pairs.
+    /// Measure reads and writes of single columns, in a closed or an open loop, and compare with etcd or Cassandra.
     Columns(Box<columns::Arguments>),
-    /// The longest time without a write when the leader is killed or stopped, and what it consists of.
+    /// Measure how long writes are unavailable after the leader is killed or paused, and where the time goes.
     Failover(failover::Arguments),
-    /// Many rows, as fast as they can be written: rows a second, and the memory that they take.
+    /// Load many rows as fast as possible: rows per second, and memory used by the nodes.
     Load(load::Arguments),
     Log(Box<log::Arguments>),
     Zookeeper(zookeeper::Arguments),
-    /// One force of the log, three at once, and one round trip: what this machine charges for what no design avoids.
+    /// Measure the hardware floor of this machine: one disk sync, three concurrent ones, and round trips between processes.
     Floor {
-        /// The directory on whose disk the log is measured; what is written there is removed again.
+        /// Directory on the disk to measure. The files created there are removed at the end.
         #[arg(long, value_name = "DIR", default_value = terminal::DATA_DEFAULT)]
         data: PathBuf,
-        /// Print one JSON object a line.
+        /// Print one JSON object per line.
         #[arg(long)]
         json: bool,
     },
@@ -105,7 +105,7 @@ impl<F: File> LogFile for F {
 /// # Errors
 /// When nothing could be measured.
 pub async fn run(arguments: Arguments, platform: Platform) -> Result<(), Stop> {
-    match arguments.what {
+    match arguments.command {
         Command::Columns(arguments) => columns::run(*arguments).await,
         Command::Failover(arguments) => failover::run(arguments).await,
         Command::Load(arguments) => load::run(arguments).await,

@@ -31,35 +31,35 @@ const ROW_TIME_MAX: Duration = Duration::from_secs(60);
 /// Rows between updates of the progress bar.
 const PROGRESS_ROWS: u64 = 1_000;
 
-/// Writes many rows, as fast as it can.
+/// Loads many rows through the client library as fast as possible.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
-    /// Rows of one column each. Their keys are in order; the same run writes the same rows again.
+    /// Number of rows, with one column each. Keys are sequential, and the same in every run.
     #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     rows: u64,
     /// Bytes of a value.
     #[arg(long, value_name = "BYTES", default_value_t = 100)]
     value_bytes: usize,
-    /// Rows under way at one time.
+    /// Number of concurrent clients, each with one row in flight.
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = parse::positive)]
-    concurrency: usize,
-    /// Connections that they share: a client of the library each, with a session of 1024 writes at most.
+    clients: usize,
+    /// Number of connections shared by the clients. Each has one session, with at most 1024 writes in flight.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = parse::positive)]
     connections: usize,
-    /// The table, created if it is missing.
+    /// The table to write to, created if it does not exist.
     #[arg(long, default_value = "bench-load")]
     table: String,
-    /// The nodes to write to, one or more.
+    /// gRPC addresses of one or more nodes.
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     #[arg(default_value = "127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203")]
     at: Vec<String>,
-    /// The data directory of `loggos dev`: the memory and CPU time of its nodes are part of the figures.
+    /// Data directory of `loggos dev`, which holds the process ids of the servers.
     #[arg(long, value_name = "DIR", conflicts_with = "server_pids")]
     server_data: Option<PathBuf>,
-    /// The same of these processes.
+    /// Process ids of the servers, to measure their CPU time and memory.
     #[arg(long, value_name = "PID,...", value_delimiter = ',')]
     server_pids: Vec<u32>,
-    /// Where the figures go as JSON, an object a line; `-` is standard output, and then there is no table.
+    /// Append the figures to this file as JSON, one object per line; `-` prints them instead of the table.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -70,21 +70,21 @@ struct Figures {
     bench: &'static str,
     rows: u64,
     value_bytes: usize,
-    concurrency: usize,
+    clients: usize,
     connections: usize,
     seconds: f64,
     rows_per_second: f64,
     server_cpu_us_per_row: Option<f64>,
     load_average: Option<f64>,
-    /// By node: before the first row and after the last, in KiB.
+    /// Resident memory of each node in KiB, before the first row and after the last.
     resident_kib_before: BTreeMap<String, u64>,
     resident_kib: BTreeMap<String, u64>,
 }
 
 /// Runs the load and reports the results.
 pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
-    if arguments.concurrency as u64 > SESSION_WINDOW * arguments.connections as u64 {
-        let message = format!("{SESSION_WINDOW} rows may be under way on a connection: more want more --connections");
+    if arguments.clients as u64 > SESSION_WINDOW * arguments.connections as u64 {
+        let message = format!("a connection is limited to {SESSION_WINDOW} clients: increase --connections");
         return Err(Stop::invalid(message));
     }
     let servers = Servers::of(&arguments.server_pids, arguments.server_data.as_deref())?;
@@ -101,7 +101,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
         bench: "load",
         rows: arguments.rows,
         value_bytes: arguments.value_bytes,
-        concurrency: arguments.concurrency,
+        clients: arguments.clients,
         connections: arguments.connections,
         seconds: tenths(seconds),
         rows_per_second: tenths(arguments.rows as f64 / seconds),
@@ -118,7 +118,7 @@ async fn connect(arguments: &Arguments) -> Result<Vec<sdk::Client>, Stop> {
     let mut clients = Vec::with_capacity(arguments.connections);
     for _ in 0..arguments.connections {
         let client = sdk::Client::streaming(&arguments.at)?;
-        // Fails earlier than a row would if no node responds.
+        // If no node responds, this fails earlier than the first row would.
         client.create_table(&arguments.table).await?;
         client.prefer_leader(&arguments.table).await;
         clients.push(client.with_deadline(ROW_TIME_MAX));
@@ -149,7 +149,7 @@ async fn write_all(arguments: &Arguments, clients: &[sdk::Client], progress: &Pr
         error: RefCell::new(None),
     });
     let mut writers = JoinSet::new();
-    for (_, client) in (0..arguments.concurrency).zip(clients.iter().cycle()) {
+    for (_, client) in (0..arguments.clients).zip(clients.iter().cycle()) {
         writers.spawn_local(write(Rc::clone(&load), client.clone(), progress.clone()));
     }
     while let Some(writer) = writers.join_next().await {
@@ -194,7 +194,7 @@ impl Figures {
             let before = self.resident_kib_before.get(node).copied().unwrap_or_default();
             let a_row = kib.saturating_sub(before) as f64 * 1_024.0 / self.rows as f64;
             let (before, after) = (before >> 10, kib >> 10);
-            text += &format!("\n{node}: {after} MiB resident, {before} MiB before; {a_row:.0} bytes a row");
+            text += &format!("\n{node}: {after} MiB resident, {before} MiB before; {a_row:.0} bytes per row");
         }
         text
     }

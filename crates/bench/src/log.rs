@@ -1,11 +1,11 @@
-//! `loggos bench log`: shared logs: appends, reads, a follower that catches up, and the unavailability of appends when
-//! a node is killed.
+//! `loggos bench log`: measures shared logs: appends, random reads, a subscriber that catches up, and how long appends
+//! are unavailable after a node is killed.
 //!
-//! A record of a batch is called an entry here, as in CORFU's measurements. An operation is a request to the log: an
-//! append of a batch, or the read of a position, which holds one batch.
+//! Here an *entry* is one record of a batch, as in CORFU's measurements. An operation is one request to the log: an
+//! append of a batch, or a read of a position, which holds one batch.
 //!
-//! Appenders share a few connections. The first connection goes to the sequencer's node, the next one to the next node,
-//! and so on cyclically: a single appender is measured without forwarding, and many use all nodes.
+//! Appenders share a few connections, which are assigned to the nodes round robin, starting with the sequencer's node.
+//! So a single appender is measured without forwarding, and many appenders use all nodes.
 
 mod clients;
 mod figures;
@@ -21,7 +21,7 @@ use clap::{Args, ValueEnum};
 use terminal::{Stop, unless_interrupted};
 use tokio::task::LocalSet;
 
-use self::clients::{Bed, Placed};
+use self::clients::{Harness, TestLog};
 use self::figures::{Figures, Measured, Shape};
 use self::stream::READS_MAX;
 use super::cluster::Cluster;
@@ -33,97 +33,94 @@ use super::{parse, plot};
 use crate::Platform;
 use crate::floor::ChainFloor;
 
-/// Maximum bytes of an append: the server's limit, less the framing of entries.
+/// Maximum bytes of an append, including the framing of its entries: the server's limit.
 const APPEND_BYTES_MAX: usize = 4 << 20;
 const ENTRY_FRAME_BYTES: usize = 4;
-/// Default duration of a measurement in seconds; and of one after a node is killed.
+/// Default duration of a measurement in seconds, without and with --kill.
 const SECONDS: f64 = 10.0;
 const SECONDS_KILLED: f64 = 5.0;
-/// Default numbers of appenders of a sweep, and of those that continue while a node is killed.
+/// Default numbers of clients.
 const APPENDERS: [usize; 4] = [1, 4, 16, 64];
 const APPENDERS_KILLED: usize = 8;
-/// Default number of entries appended before reads: random, and sequential.
+const READERS: usize = 512;
+/// Default number of entries appended before random reads and before a subscription.
 const ENTRIES_RANDOM: u64 = 100_000;
 const ENTRIES_FOLLOWED: u64 = 1_000_000;
-/// Default number of pairs with the floor, and of kills of each kind.
+/// Default number of pairs with --floor, and of runs of each case with --kill.
 const PAIRS_WITH_FLOOR: u16 = 5;
 const RUNS_KILLED: usize = 20;
 
-/// Shared logs: appends, reads (--read), and the time without appends when a node is killed (--kill).
+/// Measures shared logs: appends, reads (--read), and the unavailability of appends after a node is killed (--kill).
 ///
-/// A cluster of its own is started in the temporary directory (TMPDIR names another), and removed at the end; or one
-/// that runs is used. Each combination of the numbers given is a line of the table; each number of stripes has a log of
-/// its own.
+/// Starts a temporary cluster in TMPDIR, which is removed at the end, unless --data names a running one. Each
+/// combination of the given numbers is one line of the table. Each number of stripes has a separate log.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     /// Bytes of an entry.
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_value = "512", value_parser = parse::positive)]
-    entry_size: Vec<usize>,
-    /// Entries of one append.
+    value_bytes: Vec<usize>,
+    /// Entries per append.
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = parse::positive)]
     batch: Vec<usize>,
-    /// Appends under way at one time, each by an appender of its own [default: 1,4,16,64; 8 with --kill].
-    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse::positive, conflicts_with = "read")]
-    appenders: Vec<usize>,
-    /// Chains that positions are spread over.
+    /// Number of concurrent clients, each with one append or read in flight [default: 1,4,16,64; 8 with --kill; 1 with
+    /// --floor; 512 with --read random].
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = parse::positive)]
+    clients: Vec<usize>,
+    /// Number of chains over which positions are striped.
     #[arg(long, value_name = "S,...", value_delimiter = ',', default_value = "1")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(LOG_STRIPES_MAX)))]
     stripes: Vec<u32>,
-    /// Copies of each position, on as many nodes.
+    /// Copies of each position, each on a different node.
     #[arg(long, value_name = "C", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(LOG_COPIES_MAX)))]
     copies: u32,
-    /// Measured seconds of each line [default: 10; with --kill those after it: 5].
+    /// Duration of each measurement, in seconds [default: 10; 5 after the kill with --kill].
     #[arg(long, value_name = "S", value_parser = parse::seconds)]
-    duration: Option<f64>,
-    /// Seconds before, which don't count.
+    seconds: Option<f64>,
+    /// Warm-up before each measurement, in seconds.
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = parse::seconds)]
     warmup: f64,
-    /// Reads, of a log that is filled before, through a stream.
+    /// Measure reads instead of appends. The log is filled first.
     #[arg(long, value_enum, value_name = "HOW", conflicts_with_all = ["floor", "pairs", "kill"])]
     read: Option<Read>,
-    /// Reads under way at one time.
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "512", value_parser = parse::positive)]
-    readers: Vec<usize>,
-    /// Entries that the log is filled with [default: 100000, or 1000000 to be followed].
+    /// Number of entries appended before the reads [default: 100000; 1000000 with --read follow].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), requires = "read")]
     entries: Option<u64>,
-    /// Measures one appender beside what no design avoids: for each copy a force of the log's disk and a round trip
-    /// between two processes, one after the other.
+    /// Compare one client with the hardware floor of an append: one disk sync and one round trip between processes for
+    /// each copy, in sequence.
     #[arg(long, conflicts_with = "kill")]
     floor: bool,
-    /// Measures in so many rounds, all in turn, and ends with medians, ranges and the ratios within the rounds: of each
-    /// number of stripes to the first one, and of one appender to the floor [default with --floor: 5].
+    /// Number of interleaved rounds. Prints medians, ranges and the ratios within the rounds: of each number of stripes
+    /// to the first number, and of one client to the floor [default with --floor: 5].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000), conflicts_with = "kill")]
     pairs: Option<u16>,
-    /// Kills the node that hands out positions and has a unit of the log, and measures for how long each appender
-    /// stands still.
+    /// Kill the node that hosts the log's sequencer and one of its log units, and measure how long each client is
+    /// blocked.
     #[arg(long)]
     kill: bool,
-    /// Where the catalog is led from meanwhile [default: first the one, then the other].
+    /// The node that leads the catalog when the node is killed [default: both cases in turn].
     #[arg(long, value_enum, value_name = "WHERE", requires = "kill")]
     leader: Option<kill::Leader>,
-    /// How often, of each kind [default: 20; 1 with --read follow].
+    /// Number of runs of each case [default: 20 with --kill; 1 with --read follow].
     #[arg(long, value_name = "N", value_parser = parse::positive)]
     runs: Option<usize>,
-    /// The directory of a `loggos dev` that runs. [default: a cluster of its own]
+    /// Data directory of a running `loggos dev` to measure [default: a temporary cluster].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Where the figures go as JSON, an object a line; `-` is standard output, and then there is no table.
+    /// Append the figures to this file as JSON, one object per line; `-` prints them instead of the table.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draws this run as SVG, and what is in the --json file already.
+    /// Plot this run and the contents of the --json file as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
-/// What is read.
+/// The kinds of reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Read {
-    /// Single positions at random, many under way at one time.
+    /// Concurrent reads of single random positions, on one stream.
     Random,
-    /// All positions in their order, by a follower that begins at the log's first entry and is timed until it has come
-    /// to the last.
+    /// One subscription from the log's first entry to its last.
     Follow,
 }
 
@@ -133,7 +130,7 @@ enum What {
     Append,
     Random,
     Follow,
-    /// With the ends of its round trips on two processors.
+    /// The ends of the round trips share one processor, or use two.
     Floor {
         on_two: bool,
     },
@@ -141,7 +138,7 @@ enum What {
 
 impl Arguments {
     fn seconds(&self) -> Duration {
-        Duration::from_secs_f64(self.duration.unwrap_or(if self.kill { SECONDS_KILLED } else { SECONDS }))
+        Duration::from_secs_f64(self.seconds.unwrap_or(if self.kill { SECONDS_KILLED } else { SECONDS }))
     }
 
     fn runs(&self) -> usize {
@@ -150,12 +147,12 @@ impl Arguments {
 
     fn clients(&self) -> &[usize] {
         match self.read {
-            Some(Read::Random) => &self.readers,
             Some(Read::Follow) => &[1],
-            None if self.appenders.is_empty() && self.kill => &[APPENDERS_KILLED],
-            None if self.appenders.is_empty() && self.floor => &[1],
-            None if self.appenders.is_empty() => &APPENDERS,
-            None => &self.appenders,
+            _ if !self.clients.is_empty() => &self.clients,
+            Some(Read::Random) => &[READERS],
+            None if self.kill => &[APPENDERS_KILLED],
+            None if self.floor => &[1],
+            None => &APPENDERS,
         }
     }
 
@@ -167,11 +164,11 @@ impl Arguments {
     fn groups(&self) -> Vec<Vec<Shape>> {
         let copies = self.copies;
         let mut groups = Vec::new();
-        for entry_bytes in &self.entry_size {
+        for value_bytes in &self.value_bytes {
             for batch in &self.batch {
                 for clients in self.clients() {
-                    let (entry_bytes, batch, clients) = (*entry_bytes, *batch, *clients);
-                    let of = |stripes: &u32| Shape { stripes: *stripes, copies, clients, entry_bytes, batch };
+                    let (value_bytes, batch, clients) = (*value_bytes, *batch, *clients);
+                    let of = |stripes: &u32| Shape { stripes: *stripes, copies, clients, value_bytes, batch };
                     groups.push(self.stripes.iter().map(of).collect());
                 }
             }
@@ -182,25 +179,28 @@ impl Arguments {
     /// Validates the arguments before anything is measured.
     fn check(&self) -> Result<(), Stop> {
         let largest = |numbers: &[usize]| numbers.iter().max().copied().unwrap_or_default();
-        let entry = largest(&self.entry_size).saturating_add(ENTRY_FRAME_BYTES);
+        let entry = largest(&self.value_bytes).saturating_add(ENTRY_FRAME_BYTES);
         if largest(&self.batch).saturating_mul(entry) > APPEND_BYTES_MAX {
-            return Err(Stop::invalid(format!("an append has {APPEND_BYTES_MAX} bytes at most")));
+            return Err(Stop::invalid(format!("an append is limited to {APPEND_BYTES_MAX} bytes")));
         }
         if self.floor && !self.clients().contains(&1) {
-            return Err(Stop::invalid("--floor is measured beside one appender: --appenders 1"));
+            return Err(Stop::invalid("--floor is compared with a single client: add --clients 1"));
         }
         if self.pairs.is_some() && self.stripes.len() < 2 && !self.floor {
-            return Err(Stop::invalid("--pairs goes with several --stripes, or with --floor: a pair has two sides"));
+            return Err(Stop::invalid("--pairs requires several --stripes or --floor to compare"));
         }
         if self.kill && self.groups().iter().map(Vec::len).sum::<usize>() > 1 {
-            return Err(Stop::invalid("--kill has one size, batch, number of appenders and of stripes"));
+            return Err(Stop::invalid("--kill takes a single --value-bytes, --batch, --clients and --stripes"));
         }
-        if self.read == Some(Read::Random) && largest(&self.readers) > READS_MAX {
-            return Err(Stop::invalid(format!("a stream has {READS_MAX} reads under way at most")));
+        if self.read == Some(Read::Random) && largest(&self.clients) > READS_MAX {
+            return Err(Stop::invalid(format!("--read random is limited to {READS_MAX} clients")));
+        }
+        if self.read == Some(Read::Follow) && !self.clients.is_empty() {
+            return Err(Stop::invalid("--read follow has a single client: omit --clients"));
         }
         let is_repeated = self.kill || self.read == Some(Read::Follow);
         if self.runs.is_some() && !is_repeated {
-            return Err(Stop::invalid("--runs goes with --kill or --read follow"));
+            return Err(Stop::invalid("--runs requires --kill or --read follow"));
         }
         Ok(())
     }
@@ -211,7 +211,7 @@ impl Arguments {
     }
 }
 
-/// Measures. On any exit, a cluster started for the benchmark is stopped and removed.
+/// Runs the benchmark. On any exit, a cluster started for the benchmark is stopped and removed.
 pub(crate) async fn run(arguments: Arguments, platform: Platform) -> Result<(), Stop> {
     arguments.check()?;
     let clients = LocalSet::new();
@@ -239,10 +239,10 @@ fn turns(arguments: &Arguments) -> u64 {
     (lines * arguments.runs() * usize::from(arguments.rounds().unwrap_or(1))) as u64
 }
 
-/// A run in progress.
+/// The state of a running benchmark.
 struct Run<'a> {
     arguments: &'a Arguments,
-    bed: Bed,
+    harness: Harness,
     floor: Option<ChainFloor>,
     report: Report,
     progress: Progress,
@@ -259,9 +259,9 @@ impl<'a> Run<'a> {
         progress: Progress,
     ) -> Result<Self, Stop> {
         let floor = arguments.floor.then(|| ChainFloor::prepare(platform, cluster.data())).transpose();
-        let floor = floor.map_err(|error| Stop::invalid(format!("the floor can't be measured: {error}")))?;
-        let bed = Bed { cluster };
-        Ok(Self { arguments, bed, floor, report, progress, measured: Vec::new(), nothing_done: None })
+        let floor = floor.map_err(|error| Stop::invalid(format!("cannot measure the floor: {error}")))?;
+        let harness = Harness { cluster };
+        Ok(Self { arguments, harness, floor, report, progress, measured: Vec::new(), nothing_done: None })
     }
 
     async fn all(mut self) -> Result<(), Stop> {
@@ -289,15 +289,15 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The log of this shape; filled if it is to be read.
-    async fn place(&self, shape: Shape) -> Result<Placed, Stop> {
+    /// The log of this shape, filled before reads.
+    async fn place(&self, shape: Shape) -> Result<TestLog, Stop> {
         let usual = match self.arguments.read {
-            None => return self.bed.place(shape).await,
+            None => return self.harness.place(shape).await,
             Some(Read::Random) => ENTRIES_RANDOM,
             Some(Read::Follow) => ENTRIES_FOLLOWED,
         };
         self.progress.now(format!("{shape}, filling the log"));
-        self.bed.place_filled(shape, self.arguments.entries.unwrap_or(usual)).await
+        self.harness.place_filled(shape, self.arguments.entries.unwrap_or(usual)).await
     }
 
     /// Measures all stripe counts alternately, and the floor if there is one appender; compares within each round.
@@ -327,7 +327,7 @@ impl<'a> Run<'a> {
                 compared.chain(round[floors.len() + 1..].iter().map(|other| (other, base))).collect();
             if pairs.is_empty() {
                 let begin = |((_, a), (_, b)): &(&(Figures, String), &(Figures, String))| {
-                    Pairs::new([a.clone(), b.clone()], first.shape.asked())
+                    Pairs::new([a.clone(), b.clone()], first.shape.compared())
                 };
                 pairs = compared.iter().map(begin).collect();
             }
@@ -343,17 +343,17 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    async fn turn(&mut self, what: What, placed: &Placed) -> Result<Figures, Stop> {
+    async fn turn(&mut self, what: What, placed: &TestLog) -> Result<Figures, Stop> {
         let (shape, title) = (placed.shape, what.title(&placed.shape));
-        self.progress.now(format!("{title}, {}", shape.asked()));
+        self.progress.now(format!("{title}, {}", shape.compared()));
         let times =
             Times { warmup: Duration::from_secs_f64(self.arguments.warmup), measured: self.arguments.seconds() };
         let figures = match (what, &self.floor) {
-            (What::Append, _) => turn::appends(&self.bed, placed, times).await?,
-            (What::Random, _) => turn::random_reads(&self.bed, placed, times).await?,
-            (What::Follow, _) => turn::follow(&self.bed, placed).await?,
+            (What::Append, _) => turn::appends(&self.harness, placed, times).await?,
+            (What::Random, _) => turn::random_reads(&self.harness, placed, times).await?,
+            (What::Follow, _) => turn::follow(&self.harness, placed).await?,
             (What::Floor { on_two }, Some(floor)) => turn::floor(floor, on_two, placed, times)?,
-            (What::Floor { .. }, None) => return Err(Stop::invalid("no floor was prepared")),
+            (What::Floor { .. }, None) => return Err(Stop::invalid("the floor was not prepared")),
         };
         if !matches!(what, What::Floor { .. }) {
             self.progress.done(1);
@@ -362,7 +362,7 @@ impl<'a> Run<'a> {
         self.measured.push(Measured::of(&figures));
         if figures.operations == 0 {
             let stop =
-                Stop::NothingDone { run: format!("{title}, {}", shape.asked()), error: figures.last_error.clone() };
+                Stop::NothingDone { run: format!("{title}, {}", shape.compared()), error: figures.last_error.clone() };
             self.nothing_done.get_or_insert(stop);
         }
         Ok(figures)
@@ -382,13 +382,13 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Latency against load; for followers, which have no latency, entries per second.
+/// Latency by load, or entries per second for subscriptions, which have no latency.
 fn drawn(measured: &[Measured], read: Option<Read>) -> String {
     if read == Some(Read::Follow) {
-        return plot::strip("A follower that catches up", "entries per second", &Measured::strips(measured));
+        return plot::strip("Catch-up of a subscriber", "entries per second", &Measured::strips(measured));
     }
-    let places: Vec<_> = measured.iter().map(Measured::place).collect();
-    plot::latency(&places, "entries per second")
+    let points: Vec<_> = measured.iter().map(Measured::plot_point).collect();
+    plot::latency(&points, "entries per second")
 }
 
 impl What {
@@ -423,15 +423,15 @@ mod tests {
     }
 
     fn parsed(line: &str) -> Arguments {
-        Line::try_parse_from(["log"].into_iter().chain(line.split_whitespace())).expect("it is right").arguments
+        Line::try_parse_from(["log"].into_iter().chain(line.split_whitespace())).expect("valid options").arguments
     }
 
     #[test]
     fn sweep_groups_stripe_counts() {
-        let arguments = parsed("--entry-size 64,512 --batch 1,64 --appenders 1,64 --stripes 1,2,4");
+        let arguments = parsed("--value-bytes 64,512 --batch 1,64 --clients 1,64 --stripes 1,2,4");
         let groups = arguments.groups();
         assert_eq!((groups.len(), arguments.rounds()), (8, None));
-        let shape = |stripes| Shape { stripes, copies: 2, clients: 64, entry_bytes: 64, batch: 1 };
+        let shape = |stripes| Shape { stripes, copies: 2, clients: 64, value_bytes: 64, batch: 1 };
         assert_eq!(groups[1], [1, 2, 4].map(shape));
         assert_eq!(turns(&arguments), 24);
         assert_eq!(parsed("").clients(), APPENDERS);
@@ -447,28 +447,31 @@ mod tests {
         assert_eq!(turns(&parsed("--kill --leader same --runs 3")), 3);
         let follow = parsed("--read follow --batch 64 --runs 3");
         assert_eq!((follow.clients(), turns(&follow)), (&[1][..], 3));
-        assert_eq!(parsed("--read random --readers 8,64").clients(), [8, 64]);
+        assert_eq!(parsed("--read random --clients 8,64").clients(), [8, 64]);
+        assert_eq!(parsed("--read random").clients(), [512]);
     }
 
     #[test]
     fn rejects_invalid_options() {
         let refused = [
-            "--batch 65 --entry-size 65536",
-            "--floor --appenders 4",
+            "--batch 65 --value-bytes 65536",
+            "--floor --clients 4",
             "--pairs 3",
             "--kill --stripes 1,2",
             "--runs 3",
             "--read random --runs 3",
-            "--read random --readers 2049",
+            "--read random --clients 2049",
+            "--read follow --clients 2",
         ];
         for line in refused {
             assert!(parsed(line).check().is_err(), "{line}");
         }
-        for line in ["--batch 63 --entry-size 65536", "--pairs 3 --stripes 1,2", "--pairs 3 --floor", "--kill --runs 3"]
+        for line in
+            ["--batch 63 --value-bytes 65536", "--pairs 3 --stripes 1,2", "--pairs 3 --floor", "--kill --runs 3"]
         {
             assert!(parsed(line).check().is_ok(), "{line}");
         }
-        for line in ["--kill --floor", "--read random --appenders 1", "--entries 9", "--leader same", "--stripes 0"] {
+        for line in ["--kill --floor", "--read random --kill", "--entries 9", "--leader same", "--stripes 0"] {
             assert!(Line::try_parse_from(["log"].into_iter().chain(line.split(' '))).is_err(), "{line}");
         }
     }

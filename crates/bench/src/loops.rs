@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use super::recorder::Recorder;
 use super::schedule::{Arrivals, Schedule};
 
-/// Delay of a closed-loop client after an error: a refused operation fails immediately, and would fail a million times.
+/// Delay of a closed-loop client after an error. Without it, an operation that fails immediately would spin.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(5);
 /// Operations still in flight this long after the end of a run are abandoned.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ pub(crate) struct Crew {
 struct Over {
     is_over: Cell<bool>,
     /// Wakes clients that wait for an operation.
-    told: Notify,
+    stop: Notify,
 }
 
 impl Crew {
@@ -68,7 +68,7 @@ impl Crew {
     /// which causes a conflict in the next run.
     pub(crate) async fn settle(mut self) {
         self.over.is_over.set(true);
-        self.over.told.notify_waiters();
+        self.over.stop.notify_waiters();
         let all = async {
             while let Some(client) = self.clients.join_next().await {
                 client.expect("no client panics");
@@ -104,7 +104,7 @@ impl OpenLoop {
     }
 }
 
-/// Runs a client whose next operation starts when the last one completes.
+/// Runs a client that starts an operation when the last one completes.
 async fn closed_loop(mut client: impl Operate, recorder: Rc<Recorder>, over: Rc<Over>) {
     while !over.is_over.get() {
         let began = Instant::now();
@@ -118,7 +118,7 @@ async fn closed_loop(mut client: impl Operate, recorder: Rc<Recorder>, over: Rc<
     }
 }
 
-/// Runs a client whose next operation starts when it is due and the client is idle.
+/// Runs a client that starts an operation when it is due and the client is idle.
 async fn open_loop(
     mut client: impl Operate,
     recorder: Rc<Recorder>,
@@ -129,7 +129,7 @@ async fn open_loop(
     while !over.is_over.get() {
         let arrival = tokio::select! {
             arrival = open.arrivals.next() => arrival,
-            () = over.told.notified() => None,
+            () = over.stop.notified() => None,
         };
         let Some(arrival) = arrival else { return };
         if arrival.was_held_back {

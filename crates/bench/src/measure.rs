@@ -18,7 +18,7 @@ use super::servers::Servers;
 use super::target::Target;
 use super::workload::{Client, Versions, Workload, value};
 
-/// Maximum number of connections of an open loop: its clients are a limit that is rarely reached, and mostly idle.
+/// Maximum number of connections of an open loop. Most of its clients are idle, because their number is only a limit.
 const OPEN_CONNECTIONS_MAX: usize = 8;
 
 /// A target and its workload: one side of a comparison.
@@ -89,7 +89,6 @@ pub(crate) struct Times {
     pub(crate) measured: Duration,
 }
 
-/// Measures one point.
 pub(crate) async fn measure(side: &Side, point: Point, times: Times) -> Result<Figures, Stop> {
     LocalSet::new().run_until(measure_here(side, point, times)).await
 }
@@ -129,8 +128,7 @@ impl Running {
         let open = schedule.map(|schedule| Rc::new(OpenLoop::begin(schedule, point.clients)));
         for number in 0..point.clients {
             let connection = connected[number % connections].clone();
-            let place = (number, point.clients);
-            let client = Client::new(&side.workload, connection, &side.versions, &side.value, place);
+            let client = Client::new(&side.workload, connection, &side.versions, &side.value, (number, point.clients));
             match &open {
                 None => crew.closed_loop(client, &recorder),
                 Some(open) => crew.open_loop(client, &recorder, open, number),
@@ -139,7 +137,6 @@ impl Running {
         Ok(Self { recorder, crew, open, offered_before: 0 })
     }
 
-    /// Starts the measurement.
     pub(crate) fn start(&mut self) {
         self.offered_before = self.open.as_ref().map_or(0, |open| open.offered());
         self.recorder.start();

@@ -9,7 +9,6 @@ use terminal::Stop;
 use super::report::tenths;
 use super::servers::Servers;
 
-/// Used CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cpu {
     pub(crate) servers: Option<Duration>,

@@ -1,5 +1,5 @@
-//! Measures two sides alternately, A B A B ..., so that other activity on the machine affects both equally; and
-//! compares them.
+//! Compares two sides that are measured alternately (A B A B ...), so that other activity on the machine affects both
+//! equally.
 
 use std::fmt;
 
@@ -117,7 +117,7 @@ impl<P: fmt::Display> fmt::Display for Summary<P> {
         if let Some(Spread { lowest, highest, .. }) = self.load_average {
             write!(f, "; load average {lowest} to {highest}")?;
         }
-        let mut table = Table::new(["", &self.a, &self.b, "A / B", "95% OF THE MEDIAN RATIO"]);
+        let mut table = Table::new(["", &self.a, &self.b, "A / B", "95% BOUNDS OF THE RATIO"]);
         for line in &self.figures {
             let bounds = line.ratio_lower_95.zip(line.ratio_upper_95);
             table.add([
@@ -125,8 +125,7 @@ impl<P: fmt::Display> fmt::Display for Summary<P> {
                 people(line.a, line.digits),
                 people(line.b, line.digits),
                 people(line.ratio, 2),
-                bounds
-                    .map_or_else(|| "-".into(), |(lower, upper)| format!("not below {lower:.2}, not above {upper:.2}")),
+                bounds.map_or_else(|| "-".into(), |(lower, upper)| format!(">= {lower:.2}, <= {upper:.2}")),
             ]);
         }
         write!(f, "\n{table}")
@@ -171,9 +170,9 @@ mod tests {
         assert!(json.contains(point), "{json}");
         let text = summary.to_string();
         let expected = "\n64 clients, 5 pairs; median (lowest to highest); load average 1 to 2.5\n                       \
-                        A loggos write       B etcd write         A / B                95% OF THE MEDIAN RATIO\n\
+                        A loggos write       B etcd write         A / B                95% BOUNDS OF THE RATIO\n\
                         operations_per_second  8000 (8000 to 8000)  4000 (4000 to 4000)  2.00 (2.00 to 2.00)  \
-                        not below 2.00, not above 2.00\n";
+                        >= 2.00, <= 2.00\n";
         assert_eq!(text, expected);
     }
 }

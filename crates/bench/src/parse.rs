@@ -2,19 +2,19 @@
 
 /// A count of at least one.
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "a number from 1 on is wanted".to_owned())
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "not a number of at least 1".to_owned())
 }
 
 /// Seconds, possibly with a fraction.
 pub(crate) fn seconds(text: &str) -> Result<f64, String> {
-    let wanted = || "a number of seconds is wanted, 86400 at most".to_owned();
-    text.parse().ok().filter(|seconds| (0.0..=86_400.0).contains(seconds)).ok_or_else(wanted)
+    let invalid = || "not a number of seconds from 0 to 86400".to_owned();
+    text.parse().ok().filter(|seconds| (0.0..=86_400.0).contains(seconds)).ok_or_else(invalid)
 }
 
 /// Operations per second.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
-    let wanted = || "operations a second are wanted, 0.1 to 1000000".to_owned();
-    text.parse().ok().filter(|rate| (0.1..=1_000_000.0).contains(rate)).ok_or_else(wanted)
+    let invalid = || "not a number of operations per second from 0.1 to 1000000".to_owned();
+    text.parse().ok().filter(|rate| (0.1..=1_000_000.0).contains(rate)).ok_or_else(invalid)
 }
 
 #[cfg(test)]

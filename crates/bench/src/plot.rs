@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use terminal::Stop;
 
-pub(crate) use latency::{Measured, Place, latency};
+pub(crate) use latency::{Measured, PlotPoint, latency};
 pub(crate) use lines::lines;
 pub(crate) use strip::{Strip, strip};
 
@@ -46,7 +46,7 @@ fn svg(draw: impl for<'a> FnOnce(&Canvas<'a>) -> Drawn<'a>) -> String {
     let mut svg = String::new();
     let canvas = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
     let drawn = canvas.fill(&WHITE).and_then(|()| draw(&canvas)).and_then(|()| canvas.present());
-    drawn.expect("a string takes whatever is drawn");
+    drawn.expect("drawing to a string does not fail");
     drop(canvas);
     svg
 }
@@ -80,7 +80,6 @@ pub(crate) trait OfBench {
     const BENCH: &'static str;
 }
 
-/// Writes a plot.
 pub(crate) fn write(path: &Path, svg: &str) -> Result<(), Stop> {
     fs::write(path, svg).map_err(Stop::io(format!("write {}", path.display())))
 }

@@ -29,7 +29,6 @@ impl Progress {
         self.bar.set_message(what);
     }
 
-    /// Adds completed steps.
     pub(crate) fn done(&self, steps: u64) {
         self.bar.inc(steps);
     }

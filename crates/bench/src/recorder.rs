@@ -40,7 +40,6 @@ impl Gap {
     }
 }
 
-/// The recorded results.
 pub(crate) struct Counted {
     pub(crate) elapsed: Duration,
     /// Of successful operations, and the elapsed time of unfinished ones.
@@ -58,14 +57,12 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// Successful operations.
     pub(crate) fn operations(&self) -> u64 {
         self.latencies_us.len() - self.unfinished
     }
 }
 
 impl Recorder {
-    /// Starts recording.
     pub(crate) fn start(&self) {
         let now = Instant::now();
         let latencies_us =
@@ -82,13 +79,13 @@ impl Recorder {
         }));
     }
 
-    /// An operation that began then, or was to begin then, has just come to this. One that began before the run is not
-    /// the run's, but its success ends a gap.
+    /// Records the outcome of an operation with this intended start. The success of an operation that began before the
+    /// run also ends a gap.
     pub(crate) fn ended(&self, began: Instant, done: Result<(), sdk::Error>) {
         self.ended_at(began, Instant::now(), done);
     }
 
-    /// The same, of one of many operations that ended together.
+    /// [`Recorder::ended`] at a given time, for operations that ended together.
     pub(crate) fn ended_at(&self, began: Instant, now: Instant, done: Result<(), sdk::Error>) {
         let Some(counting) = &mut *self.0.borrow_mut() else { return };
         match done {
@@ -105,20 +102,20 @@ impl Recorder {
         }
     }
 
-    /// An operation had to wait for a client.
+    /// Records that an operation had to wait for a client.
     pub(crate) fn was_held_back(&self) {
         if let Some(counting) = &mut *self.0.borrow_mut() {
             counting.held_back += 1;
         }
     }
 
-    /// Ends the run. Unfinished operations of an open loop count with their elapsed time: without them, a server that
-    /// hangs at the end would have no latency at all.
+    /// Ends the run. Unfinished operations of an open loop are recorded with their elapsed time: otherwise the latency of
+    /// a server that hangs at the end would be missing.
     ///
     /// # Panics
     /// When it was never started.
     pub(crate) fn stop(&self, unfinished: &[Instant]) -> Counted {
-        let mut counting = self.0.take().expect("a run ends after it began");
+        let mut counting = self.0.take().expect("the run was started");
         let now = Instant::now();
         counting.gap_ends(now, true);
         for intended in unfinished {

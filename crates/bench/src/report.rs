@@ -1,4 +1,4 @@
-//! Reports results: as lines of a table for people, and as JSON lines for programs.
+//! Reports results as lines of a table and as JSON lines.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -136,7 +136,7 @@ impl Figures {
         }
     }
 
-    /// Remarks for people beside the figures.
+    /// Remarks shown after the figures in the table.
     fn remarks(&self) -> String {
         let mut remarks = Vec::new();
         if self.saturated {
@@ -163,7 +163,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Appends to an existing JSON file: results of alternating runs belong together.
+    /// Appends to an existing JSON file, so that results of alternating runs are in one file.
     pub(crate) fn open(json: Option<&Path>) -> Result<Self, Stop> {
         let (json, table): (Option<Box<dyn Write>>, bool) = match json {
             None => (None, true),
@@ -193,7 +193,7 @@ impl Report {
         Ok(())
     }
 
-    /// Reports a run: a line of the table, and doubts about it on standard error.
+    /// Reports a run as a line of the table, and reasons to doubt it on standard error.
     pub(crate) fn add<L: Line>(&mut self, line: &L, progress: &Progress) -> Result<(), Stop> {
         self.add_json(line)?;
         if !self.headed {
@@ -232,7 +232,7 @@ impl Line for Figures {
         let failed = self.last_error.as_ref();
         let failed = failed.map(|error| format!("{errors} operations failed, the last with: {error}"));
         let waited = (*held_back > 0)
-            .then(|| format!("{held_back} operations waited because {clients} were under way; --clients allows more"));
+            .then(|| format!("{held_back} operations waited because {clients} were in flight; increase --clients"));
         failed.into_iter().chain(waited).collect()
     }
 }

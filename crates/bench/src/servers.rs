@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use terminal::Stop;
 
-/// The server processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Servers(Vec<Server>);
 
@@ -50,7 +49,7 @@ impl Servers {
 fn read(pid: u32, file: &str, number_of: impl FnOnce(&str) -> Option<u64>) -> Result<u64, Stop> {
     let path = format!("/proc/{pid}/{file}");
     let text = fs::read_to_string(&path).map_err(Stop::io(format!("read {path}")))?;
-    number_of(&text).ok_or_else(|| Stop::invalid(format!("{path} is not what Linux writes")))
+    number_of(&text).ok_or_else(|| Stop::invalid(format!("{path} has an unexpected format")))
 }
 
 fn in_directory(data: &Path) -> Result<Vec<Server>, Stop> {
@@ -68,11 +67,11 @@ fn in_directory(data: &Path) -> Result<Vec<Server>, Stop> {
         if text.trim().is_empty() {
             continue;
         }
-        let wrong = || Stop::invalid(format!("{} holds no process number", path.display()));
+        let wrong = || Stop::invalid(format!("{} holds no process id", path.display()));
         servers.push(Server { name, pid: text.trim().parse().map_err(|_| wrong())? });
     }
     if servers.is_empty() {
-        return Err(Stop::invalid(format!("no node runs in {}", data.display())));
+        return Err(Stop::invalid(format!("no node is running in {}", data.display())));
     }
     Ok(servers)
 }

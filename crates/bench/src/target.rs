@@ -1,7 +1,7 @@
-//! The system under test: Loggos through its own client library, etcd through the part of its API that is needed, or
-//! Cassandra through its driver (a build with the feature `cassandra`).
+//! The system under test: Loggos through its client library, etcd through a subset of its API, or Cassandra through its
+//! driver (a build with the feature `cassandra`).
 //!
-//! Each is accessed at its leader, or at a replica where there is none, so that forwarding is measured in none of them.
+//! Requests go to the leader, or to a replica if the system has no leader, so that no measurement includes forwarding.
 
 #[cfg(feature = "cassandra")]
 mod cassandra;
@@ -18,7 +18,6 @@ use terminal::{Durability, ReadKind, Stop};
 use self::cassandra::{Cassandra, Level};
 use self::etcd::Etcd;
 
-/// The table used.
 pub(crate) const TABLE: &str = "bench";
 /// The column of each row.
 const COLUMN: Bytes = Bytes::from_static(b"value");
@@ -33,7 +32,7 @@ pub(crate) const OPERATION_TIME_MAX: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Loggos(Vec<String>),
-    /// The same, through streams.
+    /// Loggos, with requests sent over streams.
     LoggosStream(Vec<String>),
     Etcd(Vec<String>),
     #[cfg(feature = "cassandra")]
@@ -46,7 +45,7 @@ impl FromStr for Target {
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, endpoints) = text
             .split_once("://")
-            .ok_or("loggos://, loggos-stream://, etcd:// or cassandra://HOST:PORT,... is wanted")?;
+            .ok_or("expected loggos://, loggos-stream://, etcd:// or cassandra://HOST:PORT,...")?;
         let endpoints: Vec<String> = endpoints.split(',').map(str::to_owned).collect();
         match kind {
             "loggos" => Ok(Self::Loggos(endpoints)),
@@ -58,9 +57,11 @@ impl FromStr for Target {
             "cassandra-weak" => Ok(Self::Cassandra(endpoints, Level::One)),
             #[cfg(not(feature = "cassandra"))]
             "cassandra" | "cassandra-weak" => {
-                Err("this build can't ask Cassandra: cargo build --release --features cassandra".into())
+                Err("this build has no Cassandra driver: cargo build --release --features cassandra".into())
             }
-            _ => Err(format!("{kind:?} is neither loggos, loggos-stream, etcd, cassandra nor cassandra-weak")),
+            _ => Err(format!(
+                "unknown target {kind:?}: expected loggos, loggos-stream, etcd, cassandra or cassandra-weak"
+            )),
         }
     }
 }
@@ -78,7 +79,7 @@ impl Target {
         }
     }
 
-    /// The same target through streams, if it has any.
+    /// The same target with streams, if it supports them.
     pub(crate) fn streaming(self) -> Self {
         match self {
             Self::Loggos(endpoints) => Self::LoggosStream(endpoints),
@@ -106,7 +107,7 @@ impl Target {
             }
             _ if durability == Durability::Memory => {
                 return Err(Stop::invalid(
-                    "--durability memory is for Loggos: a peer's durability is its own configuration",
+                    "--durability memory requires Loggos: other systems configure durability themselves",
                 ));
             }
             Self::Etcd(endpoints) => {
@@ -180,7 +181,7 @@ impl Connection {
             #[cfg(feature = "cassandra")]
             Self::Cassandra(cassandra) => cassandra.read(key).await?,
         };
-        if found { Ok(()) } else { Err(sdk::Error::NotFound("the key that was put is not there".into())) }
+        if found { Ok(()) } else { Err(sdk::Error::NotFound("a key that was written before is absent".into())) }
     }
 }
 

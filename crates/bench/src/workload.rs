@@ -16,46 +16,46 @@ use super::{SEED, parse};
 /// Concurrent writes while the initial keys are put.
 const PREPARING_CLIENTS: usize = 32;
 
-/// Which operations, on which keys.
+/// The operations to measure, and their keys.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Workload {
-    /// What each client does.
+    /// The operation to measure.
     #[arg(long, value_enum, default_value = "write")]
     pub(crate) operation: Operation,
-    /// How many of a hundred mixed operations are writes; the others are reads.
+    /// Percentage of writes among mixed operations; the others are reads.
     #[arg(long, value_name = "P", required_if_eq("operation", "mixed"))]
     #[arg(value_parser = clap::value_parser!(u8).range(..=100))]
     write_percent: Option<u8>,
-    /// Keys that are written or read, at random.
+    /// Number of distinct keys, chosen at random.
     #[arg(long, default_value_t = 5_000, value_parser = parse::positive)]
     pub(crate) keys: usize,
-    /// Each client takes keys of its own, one after the other and around again, instead of any at random.
+    /// Give each client a separate part of the keys, used cyclically in order.
     #[arg(long)]
     pub(crate) consecutive: bool,
     /// Bytes of a value.
     #[arg(long, value_name = "BYTES", default_value_t = 4_096)]
     pub(crate) value_bytes: usize,
-    /// What reads may show.
+    /// The consistency of reads.
     #[arg(long, value_enum, value_name = "KIND", default_value = "strong")]
     pub(crate) reads: ReadKind,
-    /// What a write must be on before it is acknowledged, on most replicas: the table is created so, and one that is
-    /// there otherwise is refused.
+    /// The storage that a write must have reached on a majority of replicas before it is acknowledged. An existing table
+    /// must have the same durability.
     #[arg(long, value_enum, value_name = "KIND", default_value = "forced")]
     pub(crate) durability: Durability,
 }
 
-/// What a client does.
+/// The operation of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Operation {
-    /// Puts, each acknowledged when it is durable on a majority, as --durability says.
+    /// Puts, each acknowledged when it is durable on a majority according to --durability.
     Write,
-    /// Linearizable reads.
+    /// Reads with the consistency of --reads.
     Read,
-    /// Puts that name the version which the client knows; each client has keys of its own.
+    /// Puts conditional on the version known to the client; each client has separate keys.
     ConditionalPut,
-    /// Reads and writes, as --write-percent says.
+    /// Reads and writes in the proportion of --write-percent.
     Mixed,
-    /// Nothing at all: what the clients and their schedule cost by themselves.
+    /// No operation: measures the overhead of the clients and their schedule.
     Nothing,
 }
 
@@ -107,13 +107,10 @@ impl Workload {
     /// Validates the arguments before anything is measured.
     pub(crate) fn check(&self, clients: usize) -> Result<(), Stop> {
         if self.is_mixed() && self.write_percent.is_none() {
-            return Err(Stop::invalid("mixed operations want --write-percent"));
+            return Err(Stop::invalid("mixed operations require --write-percent"));
         }
         if self.has_own_keys() && self.keys < clients {
-            return Err(Stop::invalid(format!(
-                "{clients} clients want keys of their own, and --keys is {}",
-                self.keys
-            )));
+            return Err(Stop::invalid(format!("{clients} clients need separate keys, but --keys is {}", self.keys)));
         }
         Ok(())
     }
@@ -159,8 +156,8 @@ impl Workload {
         Ok(())
     }
 
-    /// Conditional puts use keys of their own: if compared with plain writes on one target, they would find unexpected
-    /// versions.
+    /// Conditional puts use separate keys: in a comparison with plain writes on one target, the versions of shared keys
+    /// would be unexpected.
     fn key(&self, number: usize) -> Bytes {
         let kind = if self.operation == Operation::ConditionalPut { "conditional-key" } else { "key" };
         format!("{kind}-{number:08}").into()
@@ -179,7 +176,7 @@ impl Workload {
 
 /// Waits for a write and records its version.
 async fn settle(writes: &mut JoinSet<(usize, Result<i64, sdk::Error>)>, versions: &mut [i64]) -> Result<(), Stop> {
-    let (number, written) = writes.join_next().await.expect("some are under way").expect("no write panics");
+    let (number, written) = writes.join_next().await.expect("writes are in flight").expect("no write panics");
     versions[number] = written?;
     Ok(())
 }
@@ -197,11 +194,11 @@ struct Keys {
 
 impl Keys {
     fn next(&mut self, draw: &mut SplitMix64) -> usize {
-        let place = match &mut self.next {
+        let offset = match &mut self.next {
             None => draw.below(self.count as u64) as usize,
             Some(next) => std::mem::replace(next, (*next + 1) % self.count),
         };
-        self.first + place
+        self.first + offset
     }
 }
 

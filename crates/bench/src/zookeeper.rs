@@ -25,10 +25,10 @@ use super::report::Report;
 use super::servers::Servers;
 use super::{parse, plot};
 
-/// Requests of ZooKeeper clients: throughput, latency, CPU time of the servers.
+/// Measures requests of ZooKeeper clients: throughput, latency, and CPU time of the servers.
 ///
-/// Every session has a connection with several outstanding requests. Reads and writes are spread over the nodes below
-/// /loggos-bench, sessions over the servers. Each combination of the given numbers is one line of the table.
+/// Each session has one connection with several outstanding requests. Sessions are spread over the servers, reads and
+/// writes over the znodes below /loggos-bench. Each combination of the given numbers is one line of the table.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     /// Addresses of the servers: Loggos, or any other server of the protocol.
@@ -48,13 +48,13 @@ pub(crate) struct Arguments {
     /// The kind of the other requests.
     #[arg(long, value_enum, value_name = "KIND", default_value = "set")]
     write: Write,
-    /// Bytes of a node's data.
+    /// Bytes of a znode's data.
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_value = "512", value_parser = parse::positive)]
     value_bytes: Vec<usize>,
-    /// Nodes that are read and set.
+    /// Number of znodes to read and set.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = parse::positive)]
     nodes: usize,
-    /// Keep the created nodes, to measure servers that hold many.
+    /// Keep the created znodes, to measure servers that hold many.
     #[arg(long)]
     keep: bool,
     /// Duration of each measurement, in seconds.
@@ -95,9 +95,9 @@ pub(crate) struct Arguments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Write {
-    /// setData of a random node.
+    /// setData of a random znode.
     Set,
-    /// create of new nodes, below one node per session; they are deleted after the measurement.
+    /// create of new znodes, below one znode per session; they are deleted after the measurement.
     Create,
 }
 
@@ -145,7 +145,6 @@ impl Side {
     }
 }
 
-/// Runs the benchmark.
 pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
     let sessions = LocalSet::new();
     unless_interrupted(sessions.run_until(async {
@@ -167,7 +166,6 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
     .await
 }
 
-/// A running benchmark.
 struct Run<'a> {
     arguments: &'a Arguments,
     report: Report,
@@ -234,8 +232,8 @@ impl Run<'_> {
                 let axes = ["reads, percent", "operations per second"];
                 plot::lines("Throughput against reads", axes, &Measured::by_reads(&measured))
             } else {
-                let places: Vec<_> = measured.iter().map(Measured::place).collect();
-                plot::latency(&places, "operations per second")
+                let points: Vec<_> = measured.iter().map(Measured::plot_point).collect();
+                plot::latency(&points, "operations per second")
             };
             plot::write(file, &drawn)?;
         }

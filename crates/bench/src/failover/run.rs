@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::super::cluster::Strike;
+use super::super::cluster::NodeFault;
 use super::super::plot::{OfBench, Strip};
 use super::super::recorder::Gap;
 use super::super::report::or_dash;
@@ -15,12 +15,12 @@ use super::watch::Marks;
 pub(crate) const HEADING: &str =
     "RUN  SIGNAL  LEADER   GAP MS  DETECT MS  ELECT MS  TAKE OVER MS  BARRIER MS  WRITES  ERRORS  LOAD";
 
-/// One run as JSON. Scripts depend on the fields. The parts are absent if the longest gap is not that of the election,
-/// or the election was not observed to its end.
+/// One run as JSON. Scripts depend on the fields. The parts are absent if the election did not cause the longest gap, or
+/// was not observed to its end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "bench", rename = "failover")]
 pub(crate) struct Run {
-    pub(crate) signal: Strike,
+    pub(crate) signal: NodeFault,
     pub(crate) run: usize,
     pub(crate) clients: usize,
     pub(crate) rate: Option<f64>,
@@ -45,12 +45,12 @@ impl OfBench for Run {
 }
 
 impl Run {
-    /// The gap and its parts.
+    /// The longest gap, divided into its parts.
     pub(crate) fn of(gap: &Gap, marks: &Marks) -> Self {
         let parts = parts(gap, marks);
         let part = |number: usize| parts.map(|parts| micros(parts[number]));
         Self {
-            signal: Strike::Kill,
+            signal: NodeFault::Kill,
             run: 0,
             clients: 0,
             rate: None,
@@ -111,7 +111,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// The figures of a run, with names for programs and for people.
+/// The figures of a run, with their names in JSON and in text.
 const FIGURES: [(&str, &str, Figure); 5] = [
     ("longest_gap_us", "gap", |run| Some(run.longest_gap_us)),
     ("detect_us", "detect", |run| run.detect_us),
@@ -126,7 +126,7 @@ type Figure = fn(&Run) -> Option<u64>;
 #[derive(Debug, Serialize)]
 pub(crate) struct Summary {
     bench: &'static str,
-    signal: Strike,
+    signal: NodeFault,
     runs: usize,
     open_gaps: usize,
     longest_gap_us: Option<Spread>,
@@ -137,7 +137,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    pub(crate) fn of(signal: Strike, runs: &[Run]) -> Self {
+    pub(crate) fn of(signal: NodeFault, runs: &[Run]) -> Self {
         let [longest_gap_us, detect_us, elect_us, take_over_us, barrier_us] = FIGURES.map(|(_, _, figure)| {
             let measured: Vec<f64> = runs.iter().filter_map(figure).map(|us| us as f64).collect();
             Spread::of(&measured)
@@ -179,7 +179,7 @@ impl fmt::Display for Summary {
 /// A column for each figure of each signal.
 pub(crate) fn strips(runs: &[Run]) -> Vec<Strip> {
     let mut strips = Vec::new();
-    for signal in [Strike::Kill, Strike::Stop] {
+    for signal in [NodeFault::Kill, NodeFault::Stop] {
         for (_, name, figure) in FIGURES {
             let of_signal = runs.iter().filter(|run| run.signal == signal);
             let measurements: Vec<f64> = of_signal.filter_map(figure).map(milliseconds).collect();
@@ -218,7 +218,7 @@ mod tests {
         let parts = (run.detect_us, run.elect_us, run.take_over_us, run.barrier_us);
         assert_eq!(parts, (Some(430_000), Some(10_000), Some(30_000), Some(10_000)));
         assert_eq!((run.leader_before, run.leader), (1, Some(3)));
-        // The poll was late: the first write had been acknowledged before.
+        // A late poll: the first write was acknowledged before it.
         let late = Run::of(&gap, &clock.marks(470, 482, 482));
         assert_eq!((late.elect_us, late.take_over_us, late.barrier_us), (Some(10_000), Some(0), Some(0)));
     }
@@ -229,15 +229,15 @@ mod tests {
         let gap = Gap { began: clock.at(500), ended: clock.at(1_500), is_open: true };
         let run = Run::of(&gap, &clock.marks(440, 450, 460));
         assert_eq!((run.detect_us, run.take_over_us, run.gap_is_open), (None, None, true));
-        let nobody = Run::of(&gap, &Marks::new(Term { epoch: 4, leader: 1 }));
-        assert_eq!((nobody.detect_us, nobody.leader), (None, None));
+        let unobserved = Run::of(&gap, &Marks::new(Term { epoch: 4, leader: 1 }));
+        assert_eq!((unobserved.detect_us, unobserved.leader), (None, None));
     }
 
     #[test]
     fn run_json_round_trip() {
         let clock = Clock(Instant::now());
         let gap = Gap { began: clock.at(10), ended: clock.at(480), is_open: false };
-        let run = Run { signal: Strike::Stop, run: 2, ..Run::of(&gap, &clock.marks(440, 450, 460)) };
+        let run = Run { signal: NodeFault::Stop, run: 2, ..Run::of(&gap, &clock.marks(440, 450, 460)) };
         let line = serde_json::to_string(&run).expect("numbers and names");
         assert!(line.starts_with("{\"bench\":\"failover\",\"signal\":\"stop\",\"run\":2,\"clients\":0,"), "{line}");
         assert_eq!(serde_json::from_str::<Run>(&line).expect("the same object"), run);

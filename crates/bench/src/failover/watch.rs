@@ -25,7 +25,6 @@ pub(crate) struct Marks {
     pub(crate) stood: Option<Instant>,
     /// A survivor was leader.
     pub(crate) elected: Option<Instant>,
-    /// The new leader.
     pub(crate) leader: Option<u32>,
     /// The new leader had committed an entry of its own epoch.
     pub(crate) open: Option<Instant>,
@@ -57,7 +56,6 @@ fn has_committed_its_own(cohort: &Cohort, node: u32) -> bool {
     own.and_then(|replica| replica.committed_lsn).is_some_and(|lsn| lsn.epoch == cohort.epoch)
 }
 
-/// The polling tasks.
 pub(crate) struct Watch {
     marks: Rc<RefCell<Marks>>,
     _questions: JoinSet<()>,

@@ -19,22 +19,22 @@ use crate::loops::Operate;
 use crate::target::{CLIENTS_PER_CONNECTION, OPERATION_TIME_MAX};
 use crate::workload::value;
 
-/// Pool of random bytes that entries are slices of: larger than an append plus one of its entries.
+/// Size of the pool of random bytes that entries are slices of: larger than an append plus one of its entries.
 const POOL_BYTES: usize = 8 << 20;
-/// Distance between the starts of two consecutive entries, chosen so that no block of a table contains the same bytes
+/// Distance between the starts of two consecutive entries, chosen so that no block of an SSTable contains the same bytes
 /// twice.
 const POOL_STEP: usize = 4_099;
 /// Concurrent appends while a log is filled.
 const FILLING_APPENDERS: usize = 256;
 
 /// The cluster under test.
-pub(crate) struct Bed {
+pub(crate) struct Harness {
     pub(crate) cluster: Cluster,
 }
 
 /// A log under test.
 #[derive(Clone, Debug)]
-pub(crate) struct Placed {
+pub(crate) struct TestLog {
     pub(crate) name: String,
     pub(crate) shape: Shape,
     /// The positions to read.
@@ -44,7 +44,7 @@ pub(crate) struct Placed {
     pub(crate) sequencer: u32,
 }
 
-impl Placed {
+impl TestLog {
     pub(crate) fn named(name: impl Into<String>, shape: Shape) -> Self {
         Self { name: name.into(), shape, filled: 0..0, chains: Vec::new(), sequencer: 0 }
     }
@@ -62,32 +62,32 @@ impl Placed {
     }
 }
 
-impl Bed {
+impl Harness {
     /// The log of this shape, created if necessary.
-    pub(crate) async fn place(&self, shape: Shape) -> Result<Placed, Stop> {
+    pub(crate) async fn place(&self, shape: Shape) -> Result<TestLog, Stop> {
         self.place_as(format!("bench-{}x{}", shape.stripes, shape.copies), shape).await
     }
 
-    async fn place_as(&self, name: String, shape: Shape) -> Result<Placed, Stop> {
+    async fn place_as(&self, name: String, shape: Shape) -> Result<TestLog, Stop> {
         let client = Client::connect(self.cluster.endpoints())?;
         let log = client.log(&name);
         log.create_of(NewLog { stripes: shape.stripes, copies: shape.copies }).await?;
-        Ok(Placed::named(name, shape).described(&log.describe().await?))
+        Ok(TestLog::named(name, shape).described(&log.describe().await?))
     }
 
-    /// A log of this shape with `entries` additional entries.
-    pub(crate) async fn place_filled(&self, shape: Shape, entries: u64) -> Result<Placed, Stop> {
-        let Shape { stripes, copies, entry_bytes, batch, .. } = shape;
-        let placed = self.place_as(format!("bench-{stripes}x{copies}-{batch}x{entry_bytes}"), shape).await?;
+    /// The log of this shape, with `entries` additional entries.
+    pub(crate) async fn place_filled(&self, shape: Shape, entries: u64) -> Result<TestLog, Stop> {
+        let Shape { stripes, copies, value_bytes, batch, .. } = shape;
+        let placed = self.place_as(format!("bench-{stripes}x{copies}-{batch}x{value_bytes}"), shape).await?;
         let log = self.open(&placed, 0)?;
         let begin = log.tail().await?;
         fill(&log, shape, entries).await?;
-        Ok(Placed { filled: begin..log.tail().await?, ..placed })
+        Ok(TestLog { filled: begin..log.tail().await?, ..placed })
     }
 
     /// The log through a new connection. Connection 0 goes to the sequencer's node, and each further one to the next
     /// node.
-    pub(crate) fn open(&self, placed: &Placed, connection: usize) -> Result<Log, Stop> {
+    pub(crate) fn open(&self, placed: &TestLog, connection: usize) -> Result<Log, Stop> {
         let mut endpoints = self.cluster.endpoints_from(placed.sequencer);
         let nodes = endpoints.len();
         endpoints.rotate_left(connection % nodes);
@@ -95,7 +95,7 @@ impl Bed {
     }
 
     /// One appender per client.
-    pub(crate) fn appenders(&self, placed: &Placed) -> Result<Vec<Appender>, Stop> {
+    pub(crate) fn appenders(&self, placed: &TestLog) -> Result<Vec<Appender>, Stop> {
         let connections = placed.shape.clients.div_ceil(CLIENTS_PER_CONNECTION);
         let logs = (0..connections).map(|connection| self.open(placed, connection));
         let logs = logs.collect::<Result<Vec<Log>, Stop>>()?;
@@ -105,7 +105,7 @@ impl Bed {
     }
 
     /// One reader per client, all on one stream.
-    pub(crate) async fn readers(&self, placed: &Placed) -> Result<Vec<Reader>, Stop> {
+    pub(crate) async fn readers(&self, placed: &TestLog) -> Result<Vec<Reader>, Stop> {
         let (clients, endpoints) = (placed.shape.clients, self.cluster.endpoints_from(placed.sequencer));
         let stream = Rc::new(ReadStream::open(&endpoints[0], &placed.name, clients).await?);
         let reader = |number| {
@@ -122,14 +122,14 @@ pub(crate) struct Supply {
     pool: Bytes,
     /// The start of the next entry in the pool.
     at: Rc<Cell<usize>>,
-    entry_bytes: usize,
+    value_bytes: usize,
     batch: usize,
 }
 
 impl Supply {
     pub(crate) fn new(shape: Shape) -> Self {
-        let Shape { entry_bytes, batch, .. } = shape;
-        Self { pool: value(POOL_BYTES), at: Rc::default(), entry_bytes, batch }
+        let Shape { value_bytes, batch, .. } = shape;
+        Self { pool: value(POOL_BYTES), at: Rc::default(), value_bytes, batch }
     }
 
     /// The entries of one append.
@@ -138,9 +138,9 @@ impl Supply {
     }
 
     fn entry(&self) -> Bytes {
-        let last = self.pool.len() - self.entry_bytes;
+        let last = self.pool.len() - self.value_bytes;
         let at = self.at.replace((self.at.get() + POOL_STEP) % (last + 1));
-        self.pool.slice(at..at + self.entry_bytes)
+        self.pool.slice(at..at + self.value_bytes)
     }
 }
 
@@ -171,7 +171,9 @@ impl Operate for Reader {
         let has_data = |entry: &LogEntry| matches!(entry.content, Some(log_entry::Content::Data(_)));
         match answer {
             read_answer::Answer::Read(read) if read.entries.first().is_some_and(has_data) => Ok(()),
-            other => Err(sdk::Error::Unavailable(format!("what was appended at {position} is not told: {other:?}"))),
+            other => Err(sdk::Error::Unavailable(format!(
+                "the read of position {position} did not return its entries: {other:?}"
+            ))),
         }
     }
 }
@@ -206,12 +208,12 @@ mod tests {
 
     #[test]
     fn batch_entries_are_distinct() {
-        let shape = Shape { stripes: 1, copies: 2, clients: 1, entry_bytes: 512, batch: 64 };
+        let shape = Shape { stripes: 1, copies: 2, clients: 1, value_bytes: 512, batch: 64 };
         let supply = Supply::new(shape);
         let batches = [supply.batch(), supply.batch()].concat();
         assert_eq!(batches.iter().collect::<std::collections::BTreeSet<_>>().len(), 128);
         assert!(batches.iter().all(|entry| entry.len() == 512));
-        let largest = Supply::new(Shape { entry_bytes: 4 << 20, batch: 3, ..shape });
-        assert!(largest.batch().iter().all(|entry| entry.len() == 4 << 20), "they go around");
+        let largest = Supply::new(Shape { value_bytes: 4 << 20, batch: 3, ..shape });
+        assert!(largest.batch().iter().all(|entry| entry.len() == 4 << 20), "the pool wraps around");
     }
 }

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::super::meter::{Cpu, Latencies, per_operation};
 use super::super::pairs::{Compared, Figure};
-use super::super::plot::{OfBench, Place, Strip};
+use super::super::plot::{OfBench, PlotPoint, Strip};
 use super::super::report::{Line, or_dash, tenths};
 use super::What;
-use super::clients::Placed;
+use super::clients::TestLog;
 
 /// The parameters of a measurement of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -21,38 +21,38 @@ pub(crate) struct Shape {
     pub(crate) copies: u32,
     /// Appenders, or concurrent reads.
     pub(crate) clients: usize,
-    pub(crate) entry_bytes: usize,
+    pub(crate) value_bytes: usize,
     pub(crate) batch: usize,
 }
 
 impl Shape {
-    /// All but the stripes: the parameters that the sides of a comparison share.
-    pub(crate) fn asked(self) -> Asked {
-        let Self { copies, clients, entry_bytes, batch, .. } = self;
-        Asked { copies, clients, entry_bytes, batch }
+    /// The parameters that both sides of a comparison share: all but the stripes.
+    pub(crate) fn compared(self) -> ComparedParameters {
+        let Self { copies, clients, value_bytes, batch, .. } = self;
+        ComparedParameters { copies, clients, value_bytes, batch }
     }
 }
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} stripes, {}", self.stripes, self.asked())
+        write!(f, "{} stripes, {}", self.stripes, self.compared())
     }
 }
 
 /// The parameters that the sides of a comparison share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Asked {
+pub(crate) struct ComparedParameters {
     copies: u32,
     clients: usize,
-    entry_bytes: usize,
+    value_bytes: usize,
     batch: usize,
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for ComparedParameters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { copies, clients, entry_bytes, batch } = self;
+        let Self { copies, clients, value_bytes, batch } = self;
         let (clients, copies) = (counted(*clients as u64, "client"), counted((*copies).into(), "copy"));
-        write!(f, "{clients}, {batch} x {entry_bytes} B, {copies}")
+        write!(f, "{clients}, {batch} x {value_bytes} B, {copies}")
     }
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Figures {
     pub(crate) operations_per_second: f64,
     pub(crate) entries: u64,
     pub(crate) entries_per_second: f64,
-    /// `None` for a follower.
+    /// `None` for a subscription.
     #[serde(flatten)]
     pub(crate) latencies: Option<Latencies>,
     pub(crate) errors: u64,
@@ -89,7 +89,7 @@ pub(crate) struct Figures {
 
 impl Figures {
     /// The figures of this number of operations and entries within `time`.
-    pub(crate) fn of(what: What, placed: &Placed, time: Duration, operations: u64, entries: u64, cpu: Cpu) -> Self {
+    pub(crate) fn of(what: What, placed: &TestLog, time: Duration, operations: u64, entries: u64, cpu: Cpu) -> Self {
         let seconds = time.as_secs_f64();
         Self {
             bench: "log",
@@ -119,13 +119,13 @@ impl Figures {
 }
 
 impl Line for Figures {
-    const HEADING: &'static str = "OPERATION      STRIPES  CLIENTS  ENTRY B  BATCH  ENTRIES/S      OP/S    P50 US    P99 US  \
+    const HEADING: &'static str = "OPERATION      STRIPES  CLIENTS  VALUE B  BATCH  ENTRIES/S      OP/S    P50 US    P99 US  \
                                    P99.9 US    MAX US  ERRORS  GAP MS  CPU US/ENTRY  CPU US/OP  CLIENT US/OP  LOAD";
 
     fn line(&self) -> String {
-        let Shape { stripes, clients, entry_bytes, batch, .. } = self.shape;
+        let Shape { stripes, clients, value_bytes, batch, .. } = self.shape;
         format!(
-            "{:13}  {stripes:>7}  {clients:>7}  {entry_bytes:>7}  {batch:>5}  {:>9.0}  {:>8.0}  {:>8}  {:>8}  {:>8}  {:>8}  \
+            "{:13}  {stripes:>7}  {clients:>7}  {value_bytes:>7}  {batch:>5}  {:>9.0}  {:>8.0}  {:>8}  {:>8}  {:>8}  {:>8}  \
              {:>6}  {:>6}  {:>12}  {:>9}  {:>12}  {:>4}",
             self.operation,
             self.entries_per_second,
@@ -151,7 +151,7 @@ impl Line for Figures {
 }
 
 impl Compared for Figures {
-    type Point = Asked;
+    type Point = ComparedParameters;
 
     const FIGURES: &'static [(&'static str, Figure<Self>, usize)] = &[
         ("entries_per_second", |figures| Some(figures.entries_per_second), 0),
@@ -176,7 +176,7 @@ pub(crate) struct Measured {
     stripes: u32,
     copies: u32,
     clients: usize,
-    entry_bytes: usize,
+    value_bytes: usize,
     batch: usize,
     entries_per_second: f64,
     #[serde(default)]
@@ -192,20 +192,20 @@ impl OfBench for Measured {
 impl Measured {
     pub(crate) fn of(figures: &Figures) -> Self {
         let object = serde_json::to_value(figures).expect("numbers and names");
-        serde_json::from_value(object).expect("what a figure needs is part of it")
+        serde_json::from_value(object).expect("the figures contain these fields")
     }
 
     fn curve(&self) -> String {
-        let Self { operation, stripes, copies, entry_bytes, batch, .. } = self;
+        let Self { operation, stripes, copies, value_bytes, batch, .. } = self;
         let (stripes, copies) = (counted((*stripes).into(), "stripe"), counted((*copies).into(), "copy"));
-        format!("{operation}, {batch} x {entry_bytes} B, {stripes} of {copies}")
+        format!("{operation}, {batch} x {value_bytes} B, {stripes} of {copies}")
     }
 
     /// Its point on a curve of latency against load.
-    pub(crate) fn place(&self) -> Place {
-        Place {
+    pub(crate) fn plot_point(&self) -> PlotPoint {
+        PlotPoint {
             curve: self.curve(),
-            asked: self.clients as u64,
+            requested: self.clients as u64,
             load: self.entries_per_second,
             mean_ms: self.mean_us / 1_000.0,
             p99_ms: self.p99_us / 1_000.0,
@@ -213,12 +213,12 @@ impl Measured {
         }
     }
 
-    /// The entries per second of followers, a column for each kind.
+    /// The entries per second of subscriptions, with a column for each kind.
     pub(crate) fn strips(measured: &[Self]) -> Vec<Strip> {
         let mut by_name: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for measured in measured.iter().filter(|measured| measured.operation == What::Follow.name()) {
-            let Self { stripes, entry_bytes, batch, .. } = measured;
-            let name = format!("{batch} x {entry_bytes} B, x{stripes}");
+            let Self { stripes, value_bytes, batch, .. } = measured;
+            let name = format!("{batch} x {value_bytes} B, x{stripes}");
             by_name.entry(name).or_default().push(measured.entries_per_second);
         }
         by_name.into_iter().map(|(name, measurements)| Strip { name, measurements }).collect()
@@ -231,8 +231,8 @@ mod tests {
     use hdrhistogram::Histogram;
 
     fn figures(what: What) -> Figures {
-        let shape = Shape { stripes: 2, copies: 2, clients: 64, entry_bytes: 512, batch: 64 };
-        let placed = Placed { chains: vec![vec![1, 2], vec![2, 3]], sequencer: 1, ..Placed::named("l", shape) };
+        let shape = Shape { stripes: 2, copies: 2, clients: 64, value_bytes: 512, batch: 64 };
+        let placed = TestLog { chains: vec![vec![1, 2], vec![2, 3]], sequencer: 1, ..TestLog::named("l", shape) };
         let cpu = Cpu { servers: Some(Duration::from_millis(640)), client: Some(Duration::from_millis(100)) };
         Figures::of(what, &placed, Duration::from_secs(2), 1_000, 64_000, cpu)
     }
@@ -248,7 +248,7 @@ mod tests {
         };
         assert_eq!(
             serde_json::to_string(&figures).expect("numbers and names"),
-            "{\"bench\":\"log\",\"operation\":\"append\",\"stripes\":2,\"copies\":2,\"clients\":64,\"entry_bytes\":512,\
+            "{\"bench\":\"log\",\"operation\":\"append\",\"stripes\":2,\"copies\":2,\"clients\":64,\"value_bytes\":512,\
              \"batch\":64,\"chains\":[[1,2],[2,3]],\"sequencer\":1,\"seconds\":2.0,\
              \"operations\":1000,\"operations_per_second\":500.0,\"entries\":64000,\"entries_per_second\":32000.0,\
              \"mean_us\":500.0,\"p50_us\":500.0,\"p99_us\":500.0,\"p999_us\":500.0,\"max_us\":500.0,\"errors\":0,\
@@ -257,8 +257,8 @@ mod tests {
         );
         assert!(Figures::HEADING.starts_with("OPERATION"));
         let measured = Measured::of(&figures);
-        assert_eq!(measured.place().curve, "append, 64 x 512 B, 2 stripes of 2 copies");
-        assert_eq!((measured.place().mean_ms, Measured::strips(&[measured])), (0.5, vec![]));
+        assert_eq!(measured.plot_point().curve, "append, 64 x 512 B, 2 stripes of 2 copies");
+        assert_eq!((measured.plot_point().mean_ms, Measured::strips(&[measured])), (0.5, vec![]));
     }
 
     #[test]

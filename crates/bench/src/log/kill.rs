@@ -1,15 +1,16 @@
-//! Measures how long each appender is blocked when the node is killed that is a log's sequencer and has a unit of it.
+//! Measures how long each appender is blocked after a node is killed that hosts a log's sequencer and one of its units.
 //!
-//! The log continues once the leader of the catalog has chosen another sequencer, and chains without the dead unit; if
-//! that very node led the catalog, after its election. The two cases are measured separately ([`Leader`]).
+//! Appends continue once the catalog's leader has chosen another sequencer and chains without the dead unit. If the
+//! killed node led the catalog, the election of a new leader comes first. The two cases are measured separately
+//! ([`Leader`]).
 //!
-//! Each appender has its own connection, and they are spread over all nodes: some lose their node, others do not. A gap
-//! is the longest time between two successes of one appender; it counts from shortly before the kill, and a gap that is
-//! still open at the end counts.
+//! Each appender has its own connection, and the connections are spread over all nodes: only some appenders lose their
+//! node. A gap is the longest time between two completed appends of one appender. It is measured from shortly before
+//! the kill, and includes a gap that is still open at the end.
 //!
-//! Each case has its own log. Between two runs the cluster is restored: the node is restarted, the catalog's replicas
-//! catch up, the log is trimmed, and each of its chains gets all its copies. If the sequencer or the catalog's leader
-//! is then not where the case requires it, nodes are killed outside the runs until it is.
+//! Each case has its own log. Between two runs the cluster is restored: the node restarts, the catalog's replicas catch
+//! up, the log is trimmed, and all its chains are brought back to the configured number of copies. If the sequencer or
+//! the catalog's leader is then on the wrong node for the case, nodes are killed outside the runs until it is not.
 
 use std::fmt;
 use std::rc::Rc;
@@ -23,10 +24,10 @@ use terminal::Stop;
 use tokio::time::sleep;
 
 use super::Arguments;
-use super::clients::{Appender, Placed, Supply};
+use super::clients::{Appender, Supply, TestLog};
 use super::figures::Shape;
 use crate::SEED;
-use crate::cluster::{Cluster, Strike, Which, wait_until};
+use crate::cluster::{Cluster, NodeFault, Which, wait_until};
 use crate::loops::Crew;
 use crate::plot::{self, OfBench, Strip};
 use crate::progress::Progress;
@@ -45,18 +46,18 @@ const UNCHANGED: Duration = Duration::from_millis(1_500);
 /// Maximum number of kills to prepare a run: each succeeds with a probability of about one half.
 const TRIES: usize = 30;
 
-/// The location of the catalog's leader when the node is killed.
+/// Whether the killed node leads the catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Leader {
-    /// From another node.
+    /// Another node leads it.
     Elsewhere,
-    /// From the very node that is killed.
+    /// The killed node leads it.
     Same,
 }
 
 impl Leader {
-    /// The given case, or both.
+    /// The given case, or both cases.
     pub(crate) fn wanted(one: Option<Self>) -> Vec<Self> {
         one.map_or_else(|| vec![Self::Elsewhere, Self::Same], |one| vec![one])
     }
@@ -72,16 +73,16 @@ impl Leader {
 /// One run as JSON. Scripts depend on the fields.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "bench", rename = "log kill")]
-pub(crate) struct Blow {
+pub(crate) struct KillRun {
     leader: Leader,
     run: usize,
     /// The node that was killed.
     node: u32,
     stripes: u32,
     copies: u32,
-    entry_bytes: usize,
+    value_bytes: usize,
     batch: usize,
-    /// The first node of each appender, and its longest gap.
+    /// The node that each appender connects to first, and the appender's longest gap.
     via: Vec<u32>,
     gaps_us: Vec<u64>,
     longest_gap_us: u64,
@@ -92,14 +93,14 @@ pub(crate) struct Blow {
     load_average: Option<f64>,
 }
 
-impl OfBench for Blow {
+impl OfBench for KillRun {
     const BENCH: &'static str = "log kill";
 }
 
 const HEADING: &str =
     "RUN  LEADER     NODE  LONGEST MS  MEDIAN MS  AT ITS NODE MS  ELSEWHERE MS  APPENDS  ERRORS  LOAD";
 
-impl Blow {
+impl KillRun {
     /// The gaps of appenders connected to the killed node, or of all others.
     fn gaps(&self, is_at_node: bool) -> Vec<f64> {
         let gaps = self.via.iter().zip(&self.gaps_us).filter(|(node, _)| (**node == self.node) == is_at_node);
@@ -111,7 +112,7 @@ impl Blow {
     }
 }
 
-impl fmt::Display for Blow {
+impl fmt::Display for KillRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let median = |gaps: &[f64]| Spread::of(gaps).map(|spread| format!("{:.1}", spread.median / 1_000.0));
         write!(
@@ -128,7 +129,7 @@ impl fmt::Display for Blow {
             self.errors,
             or_dash(self.load_average),
         )?;
-        if self.open_gaps > 0 { write!(f, "  {} still stand still", self.open_gaps) } else { Ok(()) }
+        if self.open_gaps > 0 { write!(f, "  {} still blocked", self.open_gaps) } else { Ok(()) }
     }
 }
 
@@ -146,8 +147,8 @@ struct Summary {
 }
 
 impl Summary {
-    fn of(leader: Leader, runs: &[Blow]) -> Self {
-        let gaps: Vec<f64> = runs.iter().flat_map(Blow::all_gaps).collect();
+    fn of(leader: Leader, runs: &[KillRun]) -> Self {
+        let gaps: Vec<f64> = runs.iter().flat_map(KillRun::all_gaps).collect();
         let longest: Vec<f64> = runs.iter().map(|run| run.longest_gap_us as f64).collect();
         let open_gaps = runs.iter().map(|run| run.open_gaps).sum();
         let (gap_us, longest_gap_us) = (Spread::of(&gaps), Spread::of(&longest));
@@ -159,23 +160,23 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { leader, runs, .. } = self;
         write!(f, "\n{runs} runs, the catalog's leader {}; milliseconds: median (lowest to highest)", leader.name())?;
-        for (name, spread) in [("an appender's gap", self.gap_us), ("a run's longest", self.longest_gap_us)] {
+        for (name, spread) in [("gap per appender", self.gap_us), ("longest per run", self.longest_gap_us)] {
             let Some(Spread { median, lowest, highest }) = spread else { continue };
             let [median, lowest, highest] = [median, lowest, highest].map(|us| us / 1_000.0);
             write!(f, "\n{name:17}  {median:.1} ({lowest:.1} to {highest:.1})")?;
         }
         if self.open_gaps > 0 {
-            write!(f, "\n{} appenders still stood still at the end of their run", self.open_gaps)?;
+            write!(f, "\n{} appenders were still blocked at the end of their run", self.open_gaps)?;
         }
         Ok(())
     }
 }
 
 /// A column with all gaps of each case, and one with the longest gap of each run.
-fn strips(runs: &[Blow]) -> Vec<Strip> {
+fn strips(runs: &[KillRun]) -> Vec<Strip> {
     let mut strips = Vec::new();
     for leader in Leader::wanted(None) {
-        let runs: Vec<&Blow> = runs.iter().filter(|run| run.leader == leader).collect();
+        let runs: Vec<&KillRun> = runs.iter().filter(|run| run.leader == leader).collect();
         let gaps = runs.iter().flat_map(|run| run.all_gaps()).map(|us| us / 1_000.0).collect();
         let longest = runs.iter().map(|run| run.longest_gap_us as f64 / 1_000.0).collect();
         if !runs.is_empty() {
@@ -186,7 +187,6 @@ fn strips(runs: &[Blow]) -> Vec<Strip> {
     strips
 }
 
-/// Measures all runs.
 pub(super) async fn run(
     arguments: &Arguments,
     cluster: &Cluster,
@@ -235,8 +235,8 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Creates the log in the right place: the node that receives the request becomes its sequencer. It may take
-    /// several logs until that node also has a unit.
+    /// Creates the log with its sequencer on the required node, which is the node that receives the request. Repeats
+    /// with other logs until that node also hosts a unit.
     async fn create(
         arguments: &'a Arguments,
         cluster: &'a Cluster,
@@ -253,7 +253,7 @@ impl<'a> Bench<'a> {
             let name = format!("bench-kill-{}-{number}", leader.name());
             let log = creator.log(&name);
             log.create_of(NewLog { stripes: shape.stripes, copies: shape.copies }).await?;
-            let placed = Placed::named(name.as_str(), shape).described(&log.describe().await?);
+            let placed = TestLog::named(name.as_str(), shape).described(&log.describe().await?);
             if placed.sequencer_has_unit() || number == nodes.len() {
                 return Ok(Self { arguments, cluster, leader, shape, log: client.log(name) });
             }
@@ -262,7 +262,7 @@ impl<'a> Bench<'a> {
     }
 
     /// One run: append, kill, keep appending, bring the node back.
-    async fn run(&self, number: usize, wait: Duration) -> Result<Blow, Stop> {
+    async fn run(&self, number: usize, wait: Duration) -> Result<KillRun, Stop> {
         let placed = self.arrange().await?;
         let (mut crew, mut recorders, mut via) = (Crew::default(), Vec::new(), Vec::new());
         let (supply, nodes) = (Supply::new(self.shape), self.cluster.nodes());
@@ -277,20 +277,20 @@ impl<'a> Bench<'a> {
         recorders.iter().for_each(|recorder| recorder.start());
         // Let some appends complete, so that the gaps have a beginning.
         sleep(LEAD).await;
-        let struck = self.cluster.strike(placed.sequencer, Strike::Kill)?;
+        let faulted = self.cluster.inject(placed.sequencer, NodeFault::Kill)?;
         sleep(self.arguments.seconds()).await;
         let counted: Vec<_> = recorders.iter().map(|recorder| recorder.stop(&[])).collect();
         let load_average = load_average();
         crew.settle().await;
-        self.cluster.bring_back(struck).await?;
+        self.cluster.restore(faulted).await?;
         let gaps_us: Vec<u64> = counted.iter().map(|one| one.longest_gap.length().as_micros() as u64).collect();
-        Ok(Blow {
+        Ok(KillRun {
             leader: self.leader,
             run: number,
             node: placed.sequencer,
             stripes: self.shape.stripes,
             copies: self.shape.copies,
-            entry_bytes: self.shape.entry_bytes,
+            value_bytes: self.shape.value_bytes,
             batch: self.shape.batch,
             via,
             longest_gap_us: gaps_us.iter().max().copied().unwrap_or_default(),
@@ -303,7 +303,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Waits until the cluster is restored, with the sequencer and the catalog's leader on the required nodes.
-    async fn arrange(&self) -> Result<Placed, Stop> {
+    async fn arrange(&self) -> Result<TestLog, Stop> {
         for _ in 0..TRIES {
             let placed = self.whole().await?;
             let leads = self.cluster.term(Which::Catalog).await?.leader;
@@ -311,13 +311,13 @@ impl<'a> Bench<'a> {
             if placed.sequencer_has_unit() && is_same == (self.leader == Leader::Same) {
                 return Ok(placed);
             }
-            // Afterwards another node, which has a unit, is the sequencer, or another node leads.
+            // Afterwards a node with a unit hosts the sequencer, or another node leads.
             let unwanted = if placed.sequencer_has_unit() { leads } else { placed.sequencer };
-            let struck = self.cluster.strike(unwanted, Strike::Kill)?;
+            let faulted = self.cluster.inject(unwanted, NodeFault::Kill)?;
             self.caught_up_without(unwanted).await?;
-            self.cluster.bring_back(struck).await?;
+            self.cluster.restore(faulted).await?;
         }
-        let wanted = format!("the catalog's leader was not {} in {TRIES} tries", self.leader.name());
+        let wanted = format!("could not place the catalog's leader ({}) in {TRIES} tries", self.leader.name());
         Err(sdk::Error::Unavailable(wanted).into())
     }
 
@@ -325,7 +325,7 @@ impl<'a> Bench<'a> {
     async fn caught_up_without(&self, dead: u32) -> Result<(), Stop> {
         let client = Client::connect(self.cluster.others(dead))?;
         let log = client.log(self.log.name());
-        wait_until("the log and the catalog go on without a node", async || {
+        wait_until("the log and the catalog work without the killed node", async || {
             // Only appends detect that a sequencer has failed.
             log.append([""]).await?;
             let statuses = client.status_of_each().await;
@@ -338,14 +338,14 @@ impl<'a> Bench<'a> {
     }
 
     /// Waits until all nodes serve, the catalog's replicas have caught up, and the log's chains have all their copies.
-    async fn whole(&self) -> Result<Placed, Stop> {
+    async fn whole(&self) -> Result<TestLog, Stop> {
         self.cluster.caught_up(Which::Catalog).await?;
         // Entries of earlier runs are irrelevant here, but would have to be copied.
         let tail = self.log.tail().await?;
         self.log.trim(tail).await?;
         wait_until("the log's chains have all their copies", async || {
             let before = self.log.describe().await?;
-            let placed = Placed::named(self.log.name(), self.shape).described(&before);
+            let placed = TestLog::named(self.log.name(), self.shape).described(&before);
             let is_full = |chain: &LogChain| chain.units.len() == self.shape.copies as usize;
             let mut chains = before.extents.iter().flat_map(|extent| &extent.chains);
             if placed.chains.len() < self.shape.stripes as usize || !chains.all(is_full) {
@@ -362,14 +362,14 @@ impl<'a> Bench<'a> {
 mod tests {
     use super::*;
 
-    fn blow(leader: Leader, gaps_us: [u64; 3]) -> Blow {
-        Blow {
+    fn kill_run(leader: Leader, gaps_us: [u64; 3]) -> KillRun {
+        KillRun {
             leader,
             run: 1,
             node: 2,
             stripes: 1,
             copies: 2,
-            entry_bytes: 512,
+            value_bytes: 512,
             batch: 1,
             via: vec![1, 2, 3],
             gaps_us: gaps_us.to_vec(),
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn gaps_split_by_connected_node() {
-        let run = blow(Leader::Same, [300_000, 800_000, 400_000]);
+        let run = kill_run(Leader::Same, [300_000, 800_000, 400_000]);
         assert_eq!((run.gaps(true), run.gaps(false)), (vec![800_000.0], vec![300_000.0, 400_000.0]));
         let line = run.to_string();
         assert_eq!(
@@ -395,21 +395,22 @@ mod tests {
 
     #[test]
     fn summary_of_appender_and_longest_gaps() {
-        let runs = [blow(Leader::Elsewhere, [1_000, 2_000, 9_000]), blow(Leader::Elsewhere, [3_000, 4_000, 7_000])];
+        let runs =
+            [kill_run(Leader::Elsewhere, [1_000, 2_000, 9_000]), kill_run(Leader::Elsewhere, [3_000, 4_000, 7_000])];
         let summary = Summary::of(Leader::Elsewhere, &runs);
         assert_eq!(summary.gap_us, Some(Spread { median: 3_500.0, lowest: 1_000.0, highest: 9_000.0 }));
         assert_eq!(summary.longest_gap_us, Some(Spread { median: 8_000.0, lowest: 7_000.0, highest: 9_000.0 }));
-        assert!(summary.to_string().ends_with("a run's longest    8.0 (7.0 to 9.0)"), "{summary}");
+        assert!(summary.to_string().ends_with("longest per run    8.0 (7.0 to 9.0)"), "{summary}");
         let drawn = strips(&runs);
-        assert_eq!(drawn.len(), 2, "nothing is drawn of what was not measured");
+        assert_eq!(drawn.len(), 2, "only measured cases are drawn");
         assert_eq!(drawn[1].measurements, [9.0, 7.0]);
     }
 
     #[test]
     fn kill_run_json_round_trip() {
-        let run = blow(Leader::Elsewhere, [1, 2, 3]);
+        let run = kill_run(Leader::Elsewhere, [1, 2, 3]);
         let line = serde_json::to_string(&run).expect("numbers and names");
         assert!(line.starts_with(r#"{"bench":"log kill","leader":"elsewhere","run":1,"node":2,"#), "{line}");
-        assert_eq!(serde_json::from_str::<Blow>(&line).expect("its own"), run);
+        assert_eq!(serde_json::from_str::<KillRun>(&line).expect("the same object"), run);
     }
 }

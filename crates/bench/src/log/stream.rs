@@ -1,5 +1,5 @@
-//! One stream with many concurrent reads, through the server's streaming API, since the client library makes a separate
-//! call for each read.
+//! One stream with many concurrent reads. It uses the gRPC API directly, because the client library sends each read as a
+//! separate call.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -29,7 +29,7 @@ const WINDOW_BYTES: u32 = 16 << 20;
 /// A stream of reads, with at most one in flight per reader.
 pub(crate) struct ReadStream {
     log: String,
-    ask: UnboundedSender<StreamedRead>,
+    requests: UnboundedSender<StreamedRead>,
     waiting: Rc<RefCell<Waiting>>,
     /// Aborted when this is dropped.
     _answers: JoinSet<()>,
@@ -43,38 +43,38 @@ impl ReadStream {
     pub(crate) async fn open(endpoint: &str, log: &str, readers: usize) -> Result<Self, Stop> {
         let unavailable =
             |error: &dyn std::fmt::Display| Stop::from(sdk::Error::Unavailable(format!("{endpoint}: {error}")));
-        let place = Endpoint::from_shared(format!("http://{endpoint}")).map_err(|error| unavailable(&error))?;
-        let place = place.initial_stream_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);
-        let channel = place.tcp_nodelay(true).connect().await.map_err(|error| unavailable(&error))?;
-        let (ask, asked) = mpsc::unbounded_channel();
-        let answers = LogClient::new(channel).read_stream(Feed(asked)).await.map_err(|status| unavailable(&status))?;
+        let target = Endpoint::from_shared(format!("http://{endpoint}")).map_err(|error| unavailable(&error))?;
+        let target = target.initial_stream_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);
+        let channel = target.tcp_nodelay(true).connect().await.map_err(|error| unavailable(&error))?;
+        let (requests, queue) = mpsc::unbounded_channel();
+        let answers = LogClient::new(channel).read_stream(Feed(queue)).await.map_err(|status| unavailable(&status))?;
         let waiting: Waiting = (0..readers).map(|_| None).collect();
         let waiting = Rc::new(RefCell::new(waiting));
         let mut task = JoinSet::new();
         task.spawn_local(hand_out(answers.into_inner(), Rc::clone(&waiting)));
-        Ok(Self { log: log.to_owned(), ask, waiting, _answers: task })
+        Ok(Self { log: log.to_owned(), requests, waiting, _answers: task })
     }
 
     /// Reads one position for a reader.
     pub(crate) async fn read(&self, reader: usize, position: u64) -> Result<read_answer::Answer, sdk::Error> {
         let ended = || sdk::Error::Unavailable("the stream has ended".to_owned());
-        let (tell, told) = oneshot::channel();
-        *self.waiting.borrow_mut().get_mut(reader).ok_or_else(ended)? = Some(tell);
+        let (sender, response) = oneshot::channel();
+        *self.waiting.borrow_mut().get_mut(reader).ok_or_else(ended)? = Some(sender);
         let read = ReadRequest { log: self.log.clone(), from: position, count: 1, wait_ms: 0 };
         let deadline_ms = OPERATION_TIME_MAX.as_millis() as u32;
-        let asked = self.ask.send(StreamedRead { number: reader as u64, deadline_ms, read: Some(read) });
-        asked.map_err(|_| ended())?;
-        told.await.ok().flatten().ok_or_else(ended)
+        let sent = self.requests.send(StreamedRead { number: reader as u64, deadline_ms, read: Some(read) });
+        sent.map_err(|_| ended())?;
+        response.await.ok().flatten().ok_or_else(ended)
     }
 }
 
-/// Passes each answer to the reader that waits for it.
+/// Passes each response to its reader.
 async fn hand_out(mut answers: Streaming<ReadStreamResponse>, waiting: Rc<RefCell<Waiting>>) {
     while let Ok(Some(message)) = answers.message().await {
         for ReadAnswer { number, answer } in message.answers {
-            if let Some(tell) = waiting.borrow_mut().get_mut(number as usize).and_then(Option::take) {
+            if let Some(sender) = waiting.borrow_mut().get_mut(number as usize).and_then(Option::take) {
                 // The reader may have been canceled at the end of a run.
-                let _ = tell.send(answer);
+                let _ = sender.send(answer);
             }
         }
     }

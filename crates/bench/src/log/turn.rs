@@ -1,4 +1,4 @@
-//! One turn: appends to or reads of a log for a while, with the CPU time used.
+//! One turn: measures the appends or reads of a log for a configured time, and the CPU time used.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use terminal::Stop;
 use tokio::time::sleep;
 
 use super::What;
-use super::clients::{Bed, Placed};
+use super::clients::{Harness, TestLog};
 use super::figures::Figures;
 use crate::floor::ChainFloor;
 use crate::loops::{Crew, Operate};
@@ -15,22 +15,20 @@ use crate::measure::Times;
 use crate::meter::{Cpu, Latencies, Meter};
 use crate::recorder::Recorder;
 
-/// Measures appenders.
-pub(super) async fn appends(bed: &Bed, placed: &Placed, times: Times) -> Result<Figures, Stop> {
-    let appenders = bed.appenders(placed)?;
-    closed_loops(What::Append, bed, placed, times, appenders).await
+pub(super) async fn appends(harness: &Harness, placed: &TestLog, times: Times) -> Result<Figures, Stop> {
+    let appenders = harness.appenders(placed)?;
+    closed_loops(What::Append, harness, placed, times, appenders).await
 }
 
-/// Measures readers.
-pub(super) async fn random_reads(bed: &Bed, placed: &Placed, times: Times) -> Result<Figures, Stop> {
-    let readers = bed.readers(placed).await?;
-    closed_loops(What::Random, bed, placed, times, readers).await
+pub(super) async fn random_reads(harness: &Harness, placed: &TestLog, times: Times) -> Result<Figures, Stop> {
+    let readers = harness.readers(placed).await?;
+    closed_loops(What::Random, harness, placed, times, readers).await
 }
 
 async fn closed_loops(
     what: What,
-    bed: &Bed,
-    placed: &Placed,
+    harness: &Harness,
+    placed: &TestLog,
     times: Times,
     clients: Vec<impl Operate>,
 ) -> Result<Figures, Stop> {
@@ -39,7 +37,7 @@ async fn closed_loops(
         crew.closed_loop(client, &recorder);
     }
     sleep(times.warmup).await;
-    let meter = Meter::begin(bed.cluster.servers()?)?;
+    let meter = Meter::begin(harness.cluster.servers()?)?;
     recorder.start();
     sleep(times.measured).await;
     let counted = recorder.stop(&[]);
@@ -55,32 +53,32 @@ async fn closed_loops(
     })
 }
 
-/// Measures a follower from the log's first entry to its last.
-pub(super) async fn follow(bed: &Bed, placed: &Placed) -> Result<Figures, Stop> {
-    let log = bed.open(placed, 0)?;
+/// Measures a subscription from the log's first entry to its last.
+pub(super) async fn follow(harness: &Harness, placed: &TestLog) -> Result<Figures, Stop> {
+    let log = harness.open(placed, 0)?;
     // Establishes the connection.
     log.tail().await?;
-    let meter = Meter::begin(bed.cluster.servers()?)?;
+    let meter = Meter::begin(harness.cluster.servers()?)?;
     let began = Instant::now();
     let mut subscription = log.subscribe(placed.filled.start);
     let (mut operations, mut entries) = (0, 0);
     while subscription.position() < placed.filled.end {
-        let told = subscription.next_many().await;
-        let told = told.unwrap_or_else(|| Err(sdk::Error::Unavailable("the subscription has ended".into())))?;
-        operations += told.len() as u64;
-        entries += told.iter().map(|entry| entry.records().len() as u64).sum::<u64>();
+        let batch = subscription.next_many().await;
+        let batch = batch.unwrap_or_else(|| Err(sdk::Error::Unavailable("the subscription has ended".into())))?;
+        operations += batch.len() as u64;
+        entries += batch.iter().map(|entry| entry.records().len() as u64).sum::<u64>();
     }
     let time = began.elapsed();
     Ok(Figures::of(What::Follow, placed, time, operations, entries, meter.used()?))
 }
 
 /// Measures the minimum cost of an append.
-pub(super) fn floor(floor: &ChainFloor, on_two: bool, placed: &Placed, times: Times) -> Result<Figures, Stop> {
+pub(super) fn floor(floor: &ChainFloor, on_two: bool, placed: &TestLog, times: Times) -> Result<Figures, Stop> {
     let shape = placed.shape;
-    let (copies, bytes) = (shape.copies as usize, shape.batch * shape.entry_bytes);
+    let (copies, bytes) = (shape.copies as usize, shape.batch * shape.value_bytes);
     // No other task of this process is running.
     let samples = floor.measure(on_two, copies, bytes, times.measured);
-    let samples = samples.map_err(|error| Stop::invalid(format!("the floor can't be measured: {error}")))?;
+    let samples = samples.map_err(|error| Stop::invalid(format!("cannot measure the floor: {error}")))?;
     let operations = samples.nanoseconds.len();
     let time = Duration::from_secs_f64(operations as f64 / samples.per_second);
     let entries = operations * shape.batch as u64;

@@ -48,14 +48,14 @@ impl OfBench for Measured {
 impl Measured {
     pub(crate) fn of(figures: &Figures) -> Self {
         let object = serde_json::to_value(figures).expect("numbers and names");
-        serde_json::from_value(object).expect("what a figure needs is part of it")
+        serde_json::from_value(object).expect("the figures contain these fields")
     }
 
     /// Its point in a plot.
-    pub(crate) fn place(&self) -> Place {
-        Place {
+    pub(crate) fn plot_point(&self) -> PlotPoint {
+        PlotPoint {
             curve: self.curve(),
-            asked: self.asked(),
+            requested: self.requested(),
             load: self.operations_per_second,
             mean_ms: self.mean_us / 1_000.0,
             p99_ms: self.p99_us as f64 / 1_000.0,
@@ -75,18 +75,17 @@ impl Measured {
     }
 
     /// The requested load, which identifies repetitions and orders points: clients, or thousandths of a rate.
-    fn asked(&self) -> u64 {
+    fn requested(&self) -> u64 {
         self.rate.map_or(self.clients as u64, |rate| (rate * 1_000.0).round() as u64)
     }
 }
 
 /// A measurement's point in a plot.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Place {
-    /// The curve's name.
+pub(crate) struct PlotPoint {
     pub(crate) curve: String,
     /// The requested load: identifies repetitions and orders points.
-    pub(crate) asked: u64,
+    pub(crate) requested: u64,
     /// Operations or entries per second.
     pub(crate) load: f64,
     /// 0 if no operation succeeded.
@@ -106,34 +105,34 @@ struct Dot {
 }
 
 impl Dot {
-    fn of(repetitions: &[&Place]) -> Option<Self> {
-        let median = |figure: fn(&Place) -> f64| {
-            let figures: Vec<f64> = repetitions.iter().map(|place| figure(place)).collect();
+    fn of(repetitions: &[&PlotPoint]) -> Option<Self> {
+        let median = |figure: fn(&PlotPoint) -> f64| {
+            let figures: Vec<f64> = repetitions.iter().map(|point| figure(point)).collect();
             Some(Spread::of(&figures)?.median)
         };
         Some(Self {
-            load: median(|place| place.load)?,
-            mean_ms: median(|place| place.mean_ms)?,
-            p99_ms: median(|place| place.p99_ms)?,
-            is_saturated: repetitions.iter().any(|place| place.is_saturated),
+            load: median(|point| point.load)?,
+            mean_ms: median(|point| point.mean_ms)?,
+            p99_ms: median(|point| point.p99_ms)?,
+            is_saturated: repetitions.iter().any(|point| point.is_saturated),
         })
     }
 }
 
 /// The curves by name, each with its points in order.
-fn curves(places: &[Place]) -> BTreeMap<String, Vec<Dot>> {
-    let mut by_curve: BTreeMap<String, BTreeMap<u64, Vec<&Place>>> = BTreeMap::new();
+fn curves(points: &[PlotPoint]) -> BTreeMap<String, Vec<Dot>> {
+    let mut by_curve: BTreeMap<String, BTreeMap<u64, Vec<&PlotPoint>>> = BTreeMap::new();
     // Without a successful operation there is no latency.
-    for place in places.iter().filter(|place| place.mean_ms > 0.0) {
-        by_curve.entry(place.curve.clone()).or_default().entry(place.asked).or_default().push(place);
+    for point in points.iter().filter(|point| point.mean_ms > 0.0) {
+        by_curve.entry(point.curve.clone()).or_default().entry(point.requested).or_default().push(point);
     }
-    let dots = |points: BTreeMap<u64, Vec<&Place>>| points.values().filter_map(|point| Dot::of(point)).collect();
+    let dots = |by_load: BTreeMap<u64, Vec<&PlotPoint>>| by_load.values().filter_map(|point| Dot::of(point)).collect();
     by_curve.into_iter().map(|(name, points)| (name, dots(points))).collect()
 }
 
 /// The plot; `load` is the label of the load axis.
-pub(crate) fn latency(places: &[Place], load: &str) -> String {
-    let curves = curves(places);
+pub(crate) fn latency(points: &[PlotPoint], load: &str) -> String {
+    let curves = curves(points);
     svg(|canvas| draw(canvas, load, &curves))
 }
 
@@ -189,17 +188,17 @@ fn draw<'a>(canvas: &Canvas<'a>, load: &str, curves: &BTreeMap<String, Vec<Dot>>
 mod tests {
     use super::*;
 
-    fn measured(operation: &str, clients: usize, load: f64, mean_us: f64) -> Place {
+    fn measured(operation: &str, clients: usize, load: f64, mean_us: f64) -> PlotPoint {
         let measured: Measured = serde_json::from_value(serde_json::json!({
             "bench": "columns", "target": "loggos", "operation": operation, "value_bytes": 4_096, "clients": clients,
             "operations_per_second": load, "mean_us": mean_us, "p99_us": 3 * mean_us as u64,
         }))
-        .expect("a file of before there were open loops has no more");
-        measured.place()
+        .expect("files from before open loops have only these fields");
+        measured.plot_point()
     }
 
-    fn figure(places: &[Place]) -> String {
-        latency(places, "operations per second")
+    fn figure(points: &[PlotPoint]) -> String {
+        latency(points, "operations per second")
     }
 
     #[test]

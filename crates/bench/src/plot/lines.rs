@@ -9,7 +9,7 @@ use super::{Canvas, Drawn, FONT, colour, on_axis, svg};
 /// Points in order, by the name of their line.
 type Curves = BTreeMap<String, Vec<(f64, f64)>>;
 
-/// The figure; the axes are described from left to right and from the bottom up.
+/// The figure, with the labels of the horizontal and the vertical axis.
 pub(crate) fn lines(title: &str, axes: [&str; 2], curves: &Curves) -> String {
     svg(|canvas| draw(canvas, title, axes, curves))
 }
@@ -17,7 +17,7 @@ pub(crate) fn lines(title: &str, axes: [&str; 2], curves: &Curves) -> String {
 fn draw<'a>(canvas: &Canvas<'a>, title: &str, [across, up]: [&str; 2], curves: &Curves) -> Drawn<'a> {
     let points = || curves.values().flatten();
     let right = points().map(|point| point.0).fold(1.0, f64::max);
-    // Room above for the names of the lines.
+    // Space above for the names of the lines.
     let top = points().map(|point| point.1).fold(1.0, f64::max) * (1.1 + 0.08 * curves.len() as f64);
     let mut chart = ChartBuilder::on(canvas)
         .margin(16)

@@ -21,7 +21,6 @@ pub(crate) struct Strip {
     pub(crate) measurements: Vec<f64>,
 }
 
-/// The plot.
 pub(crate) fn strip(title: &str, unit: &str, strips: &[Strip]) -> String {
     svg(|canvas| draw(canvas, title, unit, strips))
 }

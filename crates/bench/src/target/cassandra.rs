@@ -24,7 +24,7 @@ const SCHEMA: [&str; 2] = [
 /// The number of replicas that must respond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// A majority: comparable to Loggos's reads and writes, though not linearizable.
+    /// A majority. The closest level to Loggos's reads and writes, though not linearizable.
     Quorum,
     /// One: weak consistency in Spinnaker's paper (appendix D.6.1).
     One,
@@ -49,7 +49,6 @@ pub(crate) struct Cassandra {
 }
 
 impl Cassandra {
-    /// Creates the table.
     pub(crate) async fn prepare(endpoints: &[String]) -> Result<(), Stop> {
         let session = session(endpoints).await?;
         for statement in SCHEMA {
@@ -58,7 +57,6 @@ impl Cassandra {
         Ok(())
     }
 
-    /// A new session.
     pub(crate) async fn connect(endpoints: &[String], level: Level) -> Result<Self, Stop> {
         let session = Arc::new(session(endpoints).await?);
         let prepare = async |statement: &str| {

@@ -38,8 +38,8 @@ impl Etcd {
         Ok(revision(answer.into_inner().header))
     }
 
-    /// Puts a key if it has this `mod_revision`; returns the new one. A refusal includes the current one, in one round
-    /// trip, as with Loggos.
+    /// Puts a key if it has this `mod_revision`; returns the new one. A refusal includes the current one, so it needs no
+    /// second round trip, as with Loggos.
     pub(crate) async fn conditional_put(&mut self, key: Bytes, value: Bytes, expected: i64) -> Result<i64, sdk::Error> {
         let compare = Compare {
             result: CompareResult::Equal.into(),
@@ -115,7 +115,7 @@ async fn leader_first(endpoints: &[String]) -> Result<Vec<Channel>, Stop> {
         channels.push(channel);
     }
     let Some(leader) = leader else {
-        return Err(sdk::Error::Unavailable("none of the members named leads the etcd cluster".into()).into());
+        return Err(sdk::Error::Unavailable("none of the given etcd members is the leader".into()).into());
     };
     channels.rotate_left(leader);
     Ok(channels)

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Write;
 use crate::meter::{Cpu, Latencies, per_operation};
 use crate::pairs::{Compared, Figure};
-use crate::plot::{OfBench, Place};
+use crate::plot::{OfBench, PlotPoint};
 use crate::recorder::Counted;
 use crate::report::{Line, or_dash, tenths};
 use crate::servers::load_average;
@@ -171,7 +171,7 @@ impl OfBench for Measured {
 impl Measured {
     pub(super) fn of(figures: &Figures) -> Self {
         let object = serde_json::to_value(figures).expect("numbers and names");
-        serde_json::from_value(object).expect("what a figure needs is part of it")
+        serde_json::from_value(object).expect("the figures contain these fields")
     }
 
     fn side(&self) -> String {
@@ -179,10 +179,10 @@ impl Measured {
     }
 
     /// Its point in a plot of latency by load.
-    pub(super) fn place(&self) -> Place {
-        Place {
+    pub(super) fn plot_point(&self) -> PlotPoint {
+        PlotPoint {
             curve: format!("{}{}, {}% reads, {} B", self.side(), self.operation, self.read_percent, self.value_bytes),
-            asked: (self.connections * self.outstanding) as u64,
+            requested: (self.connections * self.outstanding) as u64,
             load: self.operations_per_second,
             mean_ms: self.mean_us / 1_000.0,
             p99_ms: self.p99_us / 1_000.0,
@@ -258,6 +258,9 @@ mod tests {
         let curves = Measured::by_reads(&measured);
         assert_eq!(curves["A: 12 x 256, 512 B"], [(0.0, 10.0), (100.0, 40.0)]);
         assert_eq!(curves["B: 12 x 256, 512 B"], [(0.0, 3.0)]);
-        assert_eq!((measured[0].place().asked, measured[3].place().curve), (3_072, "A: get, 100% reads, 512 B".into()));
+        assert_eq!(
+            (measured[0].plot_point().requested, measured[3].plot_point().curve),
+            (3_072, "A: get, 100% reads, 512 B".into())
+        );
     }
 }

@@ -159,7 +159,6 @@ const fn remove(path: &str) -> Request<'_> {
     Request::Delete(Delete { path, version: -1 })
 }
 
-/// One session.
 struct Worker {
     /// Its server, then those to fail over to.
     endpoints: Vec<String>,

@@ -59,12 +59,11 @@ impl Session {
         let frame = session.frame().await?;
         let response = ConnectResponse::decode(&mut Reader::new(&frame)).map_err(|error| malformed(&error))?;
         if response.session == 0 {
-            return Err(sdk::Error::Unavailable(format!("{endpoint} opens no session")));
+            return Err(sdk::Error::Unavailable(format!("{endpoint} did not open a session")));
         }
         Ok(session)
     }
 
-    /// Queues a request.
     pub(super) fn push(&mut self, request: &Request<'_>) {
         let xid = self.next_xid;
         self.next_xid = if xid == LAST_XID { 1 } else { xid + 1 };
@@ -109,7 +108,7 @@ impl Session {
 
     /// Waits until the socket is ready, then sends and receives without blocking.
     pub(super) async fn transfer(&mut self) -> Result<(), sdk::Error> {
-        let lost = |error: io::Error| sdk::Error::Unavailable(format!("the connection is lost: {error}"));
+        let lost = |error: io::Error| sdk::Error::Unavailable(format!("connection lost: {error}"));
         let has_sent = !self.output.is_empty() && self.send().map_err(lost)?;
         let mut interest = tokio::io::Interest::READABLE;
         if !self.output.is_empty() && !has_sent {
@@ -150,14 +149,14 @@ impl Session {
         match self.frames.next() {
             Ok(None) => Ok(None),
             Ok(Some(Frame::Whole(frame))) => Ok(Some(frame)),
-            Ok(Some(Frame::Oversized(_))) => Err(sdk::Error::Unavailable("a reply is too large".into())),
+            Ok(Some(Frame::Oversized(_))) => Err(sdk::Error::Unavailable("a reply exceeds the maximum size".into())),
             Err(error) => Err(sdk::Error::Unavailable(error.to_string())),
         }
     }
 }
 
 fn malformed(error: &coordination::jute::DecodeError) -> sdk::Error {
-    sdk::Error::Unavailable(format!("a reply can't be read: {error}"))
+    sdk::Error::Unavailable(format!("a reply cannot be decoded: {error}"))
 }
 
 /// Describes an error code of a reply.

@@ -72,7 +72,7 @@ fn log_bench_append_read_follow() {
     let [json, plot] = [&json, &plot].map(|path| path.to_str().expect("UTF-8"));
     let data = cluster.data().display().to_string();
     let log = |arguments: &[&str]| {
-        let common = ["log", "--data", &data, "--json", json, "--plot", plot, "--duration", "0.2", "--warmup", "0"];
+        let common = ["log", "--data", &data, "--json", json, "--plot", plot, "--seconds", "0.2", "--warmup", "0"];
         bench(&[&common, arguments].concat())
     };
 
@@ -89,8 +89,8 @@ fn log_bench_append_read_follow() {
     assert!(append["server_cpu_us_per_entry"].is_f64() && append["client_cpu_us_per_operation"].is_f64(), "{append}");
     assert!(fs::read_to_string(plot).expect("a figure was drawn").contains("append, 3 x 512 B, 2 stripes of 2 copies"));
 
-    log(&["--read", "random", "--entries", "400", "--readers", "16"]).ok();
-    log(&["--read", "follow", "--entries", "405", "--batch", "10", "--entry-size", "100"]).ok();
+    log(&["--read", "random", "--entries", "400", "--clients", "16"]).ok();
+    log(&["--read", "follow", "--entries", "405", "--batch", "10", "--value-bytes", "100"]).ok();
     let [random, follow] = &objects(json)[lines.len()..] else { panic!("two more") };
     assert!(random["operations"].as_u64() > Some(0) && random["errors"] == 0, "{random}");
     assert_eq!((&follow["operations"], &follow["entries"]), (&41.into(), &405.into()), "{follow}");
@@ -102,8 +102,8 @@ fn log_bench_kills_sequencer_node() {
     let _place = Place::take();
     let scratch = Scratch::new();
     let mut command = loggos();
-    command.env("TMPDIR", scratch.path()).args(["bench", "log", "--kill", "--runs", "1", "--appenders", "3"]);
-    command.args(["--warmup", "0.2", "--duration", "2", "--json", "-"]);
+    command.env("TMPDIR", scratch.path()).args(["bench", "log", "--kill", "--runs", "1", "--clients", "3"]);
+    command.args(["--warmup", "0.2", "--seconds", "2", "--json", "-"]);
     let lines = Done::of(&mut command, COMMAND_PATIENCE).ok();
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let kinds: Vec<_> = lines.iter().map(|line| (line["bench"].as_str(), line["leader"].as_str())).collect();
