@@ -49,8 +49,8 @@ impl Fault {
             | Self::Overloaded(reason)
             | Self::Unavailable(reason)
             | Self::Unknown(reason) => reason,
-            Self::Silent => "it does not answer".to_owned(),
-            Self::UnknownSession => "the session is unknown".to_owned(),
+            Self::Silent => "no response".to_owned(),
+            Self::UnknownSession => "unknown session".to_owned(),
             Self::Definite(error) => error.to_string(),
         }
     }
@@ -77,7 +77,7 @@ pub enum Next {
 
 /// The reason of a failure, and whether a node reported it.
 #[derive(Clone, Debug)]
-struct Said {
+struct Cause {
     by_node: bool,
     reason: String,
 }
@@ -92,15 +92,15 @@ pub struct Attempts {
     sessions: u32,
     effect: Effect,
     in_doubt: bool,
-    /// The last reason reported by a node; before the first such report, that of the last connection failure.
-    said: Option<Said>,
+    /// The last reason reported by a node, or of the last connection failure if no node has reported one.
+    cause: Option<Cause>,
 }
 
 impl Attempts {
     /// Starts a call with this effect and total time, for a client with this number of endpoints.
     #[must_use]
     pub fn new(effect: Effect, endpoints: u32, time: Duration) -> Self {
-        Self { endpoints: endpoints.max(1), time, failures: 0, sessions: 0, effect, in_doubt: false, said: None }
+        Self { endpoints: endpoints.max(1), time, failures: 0, sessions: 0, effect, in_doubt: false, cause: None }
     }
 
     /// The timeout of the next attempt: `first`, doubled after each failure.
@@ -109,7 +109,7 @@ impl Attempts {
         Duration(first.0 << self.failures.min(DOUBLINGS_MAX))
     }
 
-    /// Records that a request was sent whose outcome may never be known.
+    /// Records that a request was sent and that its outcome may remain unknown.
     pub fn doubt(&mut self) {
         if !planted(Bug::DoubtForgotten) {
             self.in_doubt |= self.effect != Effect::Reads;
@@ -143,19 +143,19 @@ impl Attempts {
             Fault::NotSent(reason) | Fault::Lost(reason) => (false, reason),
             Fault::Silent | Fault::UnknownSession | Fault::Definite(_) => return,
         };
-        self.keep(&Said { by_node, reason: reason.clone() });
+        self.keep(&Cause { by_node, reason: reason.clone() });
     }
 
     /// Records the cause from another call on which this call waited.
     pub fn note_of(&mut self, other: &Self) {
-        if let Some(said) = &other.said {
-            self.keep(said);
+        if let Some(cause) = &other.cause {
+            self.keep(cause);
         }
     }
 
-    fn keep(&mut self, said: &Said) {
-        if said.by_node || self.said.as_ref().is_none_or(|known| !known.by_node) {
-            self.said = Some(said.clone());
+    fn keep(&mut self, cause: &Cause) {
+        if cause.by_node || self.cause.as_ref().is_none_or(|known| !known.by_node) {
+            self.cause = Some(cause.clone());
         }
     }
 
@@ -179,7 +179,7 @@ impl Attempts {
         }
         self.sessions += 1;
         if self.sessions >= SESSIONS_MAX || left == Duration::ZERO {
-            return Next::GiveUp(Error::Unavailable("sessions are unknown as soon as they are opened".into()));
+            return Next::GiveUp(Error::Unavailable("newly opened sessions are unknown".into()));
         }
         Next::NewSession
     }
@@ -206,8 +206,8 @@ impl Attempts {
     /// total time and the last reported cause.
     #[must_use]
     pub fn out_of_time(&self) -> Error {
-        let cause = self.said.as_ref().map_or_else(String::new, |said| format!(": {}", said.reason));
-        let text = format!("no answer within {} ms{cause}", self.time.as_millis());
+        let cause = self.cause.as_ref().map_or_else(String::new, |cause| format!(": {}", cause.reason));
+        let text = format!("timed out after {} ms{cause}", self.time.as_millis());
         if self.in_doubt { Error::OutcomeUnknown(text) } else { Error::Unavailable(text) }
     }
 
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn unsent_write_times_out_unavailable() {
         let mut attempts = attempts(Effect::Writes, 1);
-        let reason = "no answer within 10000 ms: connection refused";
+        let reason = "timed out after 10000 ms: connection refused";
         assert_eq!(end(&mut attempts, not_sent()), Error::Unavailable(reason.into()));
     }
 
@@ -287,7 +287,7 @@ mod tests {
         for doubt in [lost(), Fault::Unknown("the leader changed".into())] {
             let mut attempts = attempts(Effect::Writes, 2);
             assert!(matches!(after(&mut attempts, doubt, PLENTY), Next::Retry { .. }));
-            let reason = "no answer within 10000 ms: no leader";
+            let reason = "timed out after 10000 ms: no leader";
             let unknown = end(&mut attempts, Fault::Unavailable("no leader".into()));
             assert_eq!(unknown, Error::OutcomeUnknown(reason.into()));
         }
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn reports_node_error_over_transport_error() {
         let mut attempts = attempts(Effect::Reads, 3);
-        assert_eq!(attempts.out_of_time(), Error::Unavailable("no answer within 10000 ms".into()));
+        assert_eq!(attempts.out_of_time(), Error::Unavailable("timed out after 10000 ms".into()));
         after(&mut attempts, Fault::Silent, PLENTY);
         after(&mut attempts, not_sent(), PLENTY);
         assert!(attempts.out_of_time().to_string().ends_with(": connection refused"));

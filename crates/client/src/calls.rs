@@ -6,7 +6,7 @@ use base::Monotonic;
 use bytes::Bytes;
 
 use crate::attempts::Attempts;
-use crate::seen::Place as SeenPlace;
+use crate::seen::CohortLsn;
 use crate::{Ask, AttemptId, CallId, Link, Position, Stamp};
 
 /// The purpose of a call.
@@ -46,13 +46,13 @@ impl<Q> Task<Q> {
 
 /// The event that a call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// A session, or room in its window.
+pub(crate) enum AwaitedEvent {
+    /// A session, or space in its window.
     Session,
     /// A connection to this endpoint.
     Connection(usize),
     /// The response to its latest attempt. The timeout is prolonged once if the endpoint answers other requests.
-    Answer { attempt: AttemptId, is_prolonged: bool },
+    Response { attempt: AttemptId, is_prolonged: bool },
     /// The end of a pause.
     Pause,
 }
@@ -63,13 +63,13 @@ pub(crate) struct Call<Q> {
     pub(crate) deadline: Monotonic,
     pub(crate) attempts: Attempts,
     pub(crate) stamp: Option<Stamp>,
-    pub(crate) place: Place,
+    pub(crate) awaited: AwaitedEvent,
     /// Outstanding attempts, including earlier ones that may still be answered.
     pub(crate) flying: Vec<AttemptId>,
     /// The endpoint of the last failed attempt.
     pub(crate) avoided: Option<usize>,
     /// The state that a read requires, after a response was older than the state seen of the same cohort.
-    pub(crate) insists: Option<SeenPlace>,
+    pub(crate) insists: Option<CohortLsn>,
     /// When its timer fires.
     alarm: Monotonic,
 }
@@ -81,7 +81,7 @@ impl<Q> Call<Q> {
             deadline,
             attempts,
             stamp: None,
-            place: Place::Pause,
+            awaited: AwaitedEvent::Pause,
             flying: Vec::new(),
             avoided: None,
             insists: None,
@@ -90,14 +90,13 @@ impl<Q> Call<Q> {
     }
 }
 
-/// An outstanding attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flying {
     pub(crate) call: CallId,
     pub(crate) link: Link,
     pub(crate) sent_at: Monotonic,
     /// The latest seen state that the request carried.
-    pub(crate) seen: Option<SeenPlace>,
+    pub(crate) seen: Option<CohortLsn>,
 }
 
 /// All calls in progress.
@@ -165,13 +164,13 @@ impl<Q> Calls<Q> {
     }
 
     /// Records that a request is sent.
-    pub(crate) fn fly(&mut self, id: CallId, link: Link, seen: Option<SeenPlace>, now: Monotonic) -> AttemptId {
+    pub(crate) fn fly(&mut self, id: CallId, link: Link, seen: Option<CohortLsn>, now: Monotonic) -> AttemptId {
         self.numbers += 1;
         let attempt = AttemptId(self.numbers);
         self.flying.insert(attempt, Flying { call: id, link, sent_at: now, seen });
         if let Some(call) = self.by_id.get_mut(&id) {
             call.flying.push(attempt);
-            call.place = Place::Answer { attempt, is_prolonged: false };
+            call.awaited = AwaitedEvent::Response { attempt, is_prolonged: false };
         }
         attempt
     }
@@ -180,7 +179,6 @@ impl<Q> Calls<Q> {
         self.flying.get(&attempt).copied()
     }
 
-    /// Ends an attempt.
     pub(crate) fn land(&mut self, attempt: AttemptId) -> Option<Flying> {
         let flying = self.flying.remove(&attempt)?;
         if let Some(call) = self.by_id.get_mut(&flying.call) {
@@ -194,23 +192,26 @@ impl<Q> Calls<Q> {
         self.flying.iter().filter(|(_, flying)| flying.link == link).map(|(attempt, _)| *attempt).collect()
     }
 
-    /// Checks the invariants.
     pub(crate) fn invariants(&self) {
         for (id, call) in &self.by_id {
-            assert!(self.alarms.contains(&(call.alarm, *id)), "every call is looked after: {id:?}");
-            assert!(call.alarm <= call.deadline, "by its deadline: {id:?}");
+            assert!(self.alarms.contains(&(call.alarm, *id)), "call {id:?} has no timer");
+            assert!(call.alarm <= call.deadline, "the timer of call {id:?} is after its deadline");
             for attempt in &call.flying {
-                assert_eq!(self.flying.get(attempt).map(|flying| flying.call), Some(*id), "an attempt is its call's");
+                assert_eq!(
+                    self.flying.get(attempt).map(|flying| flying.call),
+                    Some(*id),
+                    "an attempt belongs to another call"
+                );
             }
-            if let Place::Answer { attempt, .. } = call.place {
-                assert!(call.flying.contains(&attempt), "who waits for an answer has asked: {id:?}");
+            if let AwaitedEvent::Response { attempt, .. } = call.awaited {
+                assert!(call.flying.contains(&attempt), "call {id:?} waits for a response without an attempt");
             }
         }
-        assert_eq!(self.alarms.len(), self.by_id.len(), "no alarm is left over");
+        assert_eq!(self.alarms.len(), self.by_id.len(), "a timer has no call");
         assert_eq!(
             self.flying.len(),
             self.by_id.values().map(|call| call.flying.len()).sum(),
-            "no attempt is left over"
+            "an attempt has no call"
         );
     }
 }

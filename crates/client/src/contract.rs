@@ -3,7 +3,7 @@
 use base::{Duration, KeyRange, Monotonic};
 use bytes::Bytes;
 
-use crate::{Error, Fault, Place, Position, Shown};
+use crate::{CohortLsn, Error, Fault, Position, Shown};
 
 /// A call, from its beginning to its [`Action::Done`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,7 +97,7 @@ pub enum Sent<Q> {
         stamp: Option<Stamp>,
         /// For reads that any replica may answer: the latest seen state of the range. The result of a timeline read
         /// must not be older.
-        seen: Option<Place>,
+        seen: Option<CohortLsn>,
         /// Whether an earlier attempt may have been executed.
         in_doubt: bool,
     },
@@ -105,7 +105,7 @@ pub enum Sent<Q> {
 
 /// A successful response of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer<A> {
+pub enum NodeResponse<A> {
     /// The response to [`Sent::OpenSession`].
     Session {
         /// The session.
@@ -157,4 +157,4 @@ pub enum Action<Q, A> {
 }
 
 /// The result of an attempt.
-pub(crate) type Told<A> = Result<Answer<A>, Fault>;
+pub(crate) type AttemptResult<A> = Result<NodeResponse<A>, Fault>;

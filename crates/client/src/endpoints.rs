@@ -37,17 +37,16 @@ pub(crate) struct Endpoint {
     /// Calls that wait for the connection.
     pub(crate) waiting: Vec<CallId>,
     /// Time of the last response.
-    heard_at: Monotonic,
+    responded_at: Monotonic,
     /// Until this time it gets no requests that others can answer.
     shunned_until: Monotonic,
 }
 
-/// All endpoints.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoints {
     all: Vec<Endpoint>,
     preferred: usize,
-    /// The endpoint that was asked last for a read that any node may answer.
+    /// The endpoint of the last read that any node may answer.
     turn: usize,
     /// The known leaders of ranges.
     leaders: BTreeMap<String, Ranges<usize>>,
@@ -59,7 +58,7 @@ pub(crate) struct Endpoints {
 impl Endpoints {
     pub(crate) fn new(count: usize) -> Self {
         let (connection, waiting, never) = (Connection::None, Vec::new(), Monotonic(0));
-        let endpoint = Endpoint { connection, waiting, heard_at: never, shunned_until: never };
+        let endpoint = Endpoint { connection, waiting, responded_at: never, shunned_until: never };
         let all = vec![endpoint; count.max(1)];
         Self { all, preferred: 0, turn: 0, leaders: BTreeMap::new(), links: 0, latency: Duration::ZERO }
     }
@@ -131,14 +130,14 @@ impl Endpoints {
         is_this
     }
 
-    pub(crate) fn heard(&mut self, endpoint: usize, now: Monotonic) {
-        let heard_at = &mut self.all[endpoint].heard_at;
-        *heard_at = now.max(*heard_at);
+    pub(crate) fn responded(&mut self, endpoint: usize, now: Monotonic) {
+        let responded_at = &mut self.all[endpoint].responded_at;
+        *responded_at = now.max(*responded_at);
     }
 
     /// Whether an endpoint has sent nothing since `moment`.
     pub(crate) fn is_silent_since(&self, endpoint: usize, moment: Monotonic) -> bool {
-        self.all[endpoint].heard_at <= moment
+        self.all[endpoint].responded_at <= moment
     }
 
     /// Whether new calls are sent over this connection.

@@ -1,6 +1,6 @@
-//! Follows a shared log through any node: which node to ask, from which position, and which entries to deliver.
+//! Follows a shared log through any node: decides from which node and position to subscribe, and which entries to deliver.
 //!
-//! After a node fails or falls silent, the next node is asked from the first position that was not delivered yet. So
+//! After a node fails or stops responding, the subscription moves to the next node, at the first undelivered position. So
 //! each position is delivered once, without gaps.
 
 use base::{Duration, Monotonic, SplitMix64};
@@ -21,14 +21,14 @@ pub struct Follower {
     jitter: SplitMix64,
 }
 
-/// How a received entry relates to the delivered ones.
+/// The relation of a received entry to the delivered ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// It is the next entry.
+pub enum EntryOrder {
+    /// The next entry.
     Next,
-    /// It was delivered before.
-    Before,
-    /// Entries before it are missing: the node must not be followed.
+    /// An entry that was delivered before.
+    Duplicate,
+    /// Entries before it are missing, so the node must not be followed.
     Gap,
 }
 
@@ -47,30 +47,30 @@ impl Follower {
         self.next
     }
 
-    /// The endpoint to ask.
+    /// The endpoint to subscribe at.
     #[must_use]
     pub fn endpoint(&self) -> usize {
         self.endpoint
     }
 
-    /// Classifies an entry, which represents the positions from `position` to `after`, exclusive.
-    pub fn told(&mut self, position: u64, after: u64) -> Heard {
+    /// Classifies a received entry, which represents the positions from `position` to `after`, exclusive.
+    pub fn accept(&mut self, position: u64, after: u64) -> EntryOrder {
         if after <= self.next {
-            return Heard::Before;
+            return EntryOrder::Duplicate;
         }
         if position > self.next {
-            return Heard::Gap;
+            return EntryOrder::Gap;
         }
         self.next = after;
-        Heard::Next
+        EntryOrder::Next
     }
 
     /// Records a response of the node.
-    pub fn heard(&mut self) {
+    pub fn responded(&mut self) {
         self.failures = None;
     }
 
-    /// Records a failure of the endpoint. Returns the pause before the next endpoint is asked.
+    /// Records a failure of the endpoint, and selects the next one. Returns the pause before subscribing there.
     ///
     /// # Errors
     /// Other nodes would fail in the same way, or no node has responded for too long.
@@ -110,13 +110,13 @@ mod tests {
     fn failover_skips_delivered_positions() {
         let mut follower = Follower::new(5, 1, 3, PATIENCE, 1);
         assert_eq!((follower.endpoint(), follower.next()), (1, 5));
-        assert_eq!(follower.told(5, 6), Heard::Next);
-        assert_eq!(follower.told(6, 90), Heard::Next, "what was given up together is one entry");
+        assert_eq!(follower.accept(5, 6), EntryOrder::Next);
+        assert_eq!(follower.accept(6, 90), EntryOrder::Next, "a trimmed range is one entry");
         assert_eq!(follower.failed(lost(), at(0)), Ok(Duration::ZERO));
         assert_eq!((follower.endpoint(), follower.next()), (2, 90));
-        assert_eq!(follower.told(88, 89), Heard::Before);
-        assert_eq!(follower.told(91, 92), Heard::Gap);
-        assert_eq!(follower.told(80, 95), Heard::Next, "more was given up meanwhile");
+        assert_eq!(follower.accept(88, 89), EntryOrder::Duplicate);
+        assert_eq!(follower.accept(91, 92), EntryOrder::Gap);
+        assert_eq!(follower.accept(80, 95), EntryOrder::Next, "the trimmed range grew meanwhile");
         assert_eq!(follower.next(), 95);
     }
 
@@ -125,7 +125,7 @@ mod tests {
         let mut follower = Follower::new(0, 0, 2, PATIENCE, 1);
         assert!(follower.failed(lost(), at(0)).is_ok());
         assert!(follower.failed(lost(), at(900)).is_ok());
-        follower.heard();
+        follower.responded();
         assert!(follower.failed(lost(), at(5_000)).is_ok());
         assert!(follower.failed(lost(), at(5_900)).is_ok());
         assert!(matches!(follower.failed(lost(), at(6_000)), Err(Error::Unavailable(_))));

@@ -31,11 +31,11 @@ mod seen;
 mod sessions;
 
 pub use attempts::Fault;
-pub use contract::{Action, Answer, Ask, AttemptId, CallId, Effect, Link, Pace, Sent, Stamp};
+pub use contract::{Action, Ask, AttemptId, CallId, Effect, Link, NodeResponse, Pace, Sent, Stamp};
 pub use error::Error;
 pub use follower::Follower;
 pub use machine::Client;
-pub use seen::{Place, Position, Shown};
+pub use seen::{CohortLsn, Position, Shown};
 
 #[cfg(test)]
 mod tests;

@@ -4,12 +4,12 @@ use base::canary::{Bug, planted};
 use base::{Duration, KeyRange, Monotonic, SplitMix64};
 
 use crate::attempts::{Attempts, Next};
-use crate::calls::{Call, Calls, Flying, Place, Task};
-use crate::contract::Told;
+use crate::calls::{AwaitedEvent, Call, Calls, Flying, Task};
+use crate::contract::AttemptResult;
 use crate::endpoints::{Connection, Endpoints};
-use crate::seen::{Place as SeenPlace, Seen, Shown};
+use crate::seen::{CohortLsn, SeenStates, Shown};
 use crate::sessions::{Begun, Sessions};
-use crate::{Action, Answer, Ask, AttemptId, CallId, Effect, Error, Fault, Link, Pace, Sent};
+use crate::{Action, Ask, AttemptId, CallId, Effect, Error, Fault, Link, NodeResponse, Pace, Sent};
 
 /// Minimum timeout of an attempt, unless the deadline is earlier.
 const ATTEMPT_TIME_MIN: Duration = Duration::from_millis(10);
@@ -24,7 +24,7 @@ const LINK_SILENCE: Duration = Duration::from_millis(2_000);
 pub struct Client<Q, A> {
     endpoints: Endpoints,
     sessions: Sessions,
-    seen: Seen,
+    seen: SeenStates,
     calls: Calls<Q>,
     jitter: SplitMix64,
     timer: Monotonic,
@@ -39,7 +39,7 @@ impl<Q: Clone, A> Client<Q, A> {
         Self {
             endpoints: Endpoints::new(endpoints),
             sessions: Sessions::default(),
-            seen: Seen::default(),
+            seen: SeenStates::default(),
             calls: Calls::new(),
             jitter: SplitMix64::new(seed),
             timer: Monotonic::NEVER,
@@ -89,7 +89,7 @@ impl<Q: Clone, A> Client<Q, A> {
         if endpoint.connection == Connection::Beginning(link) {
             endpoint.connection = Connection::There(link);
             for id in std::mem::take(&mut endpoint.waiting) {
-                if self.calls.get(id).is_some_and(|call| call.place == Place::Connection(link.endpoint)) {
+                if self.calls.get(id).is_some_and(|call| call.awaited == AwaitedEvent::Connection(link.endpoint)) {
                     self.send(id, link, now);
                 }
             }
@@ -102,7 +102,7 @@ impl<Q: Clone, A> Client<Q, A> {
         if self.endpoints.lose(link) {
             self.endpoints.pass_over(link.endpoint, now);
             for id in std::mem::take(&mut self.endpoints.get_mut(link.endpoint).waiting) {
-                if self.calls.get(id).is_some_and(|call| call.place == Place::Connection(link.endpoint)) {
+                if self.calls.get(id).is_some_and(|call| call.awaited == AwaitedEvent::Connection(link.endpoint)) {
                     self.failed(id, link.endpoint, Fault::NotSent(reason.to_owned()), now);
                 }
             }
@@ -114,9 +114,9 @@ impl<Q: Clone, A> Client<Q, A> {
     }
 
     /// Reports the result of an attempt. A late response to a finished call is ignored.
-    pub fn answered(&mut self, attempt: AttemptId, told: Result<Answer<A>, Fault>, now: Monotonic) {
+    pub fn answered(&mut self, attempt: AttemptId, result: Result<NodeResponse<A>, Fault>, now: Monotonic) {
         if let Some(Flying { link, sent_at, call, .. }) = self.calls.flying(attempt) {
-            match &told {
+            match &result {
                 // The connection may be the reason for the lost response.
                 Err(Fault::Lost(_) | Fault::Silent) => {
                     self.endpoints.pass_over(link.endpoint, now);
@@ -124,14 +124,14 @@ impl<Q: Clone, A> Client<Q, A> {
                 }
                 Err(Fault::NotSent(_)) => {}
                 Ok(_) => {
-                    self.endpoints.heard(link.endpoint, now);
+                    self.endpoints.responded(link.endpoint, now);
                     if self.calls.get(call).is_some_and(|call| pace(&call.task) == Pace::Prompt) {
                         self.endpoints.took(now.since(sent_at));
                     }
                 }
-                Err(_) => self.endpoints.heard(link.endpoint, now),
+                Err(_) => self.endpoints.responded(link.endpoint, now),
             }
-            self.landed(attempt, told, now);
+            self.landed(attempt, result, now);
         }
         self.set_timer();
     }
@@ -153,7 +153,7 @@ impl<Q: Clone, A> Client<Q, A> {
         self.calls.invariants();
         assert!(
             self.calls.first_alarm().is_none_or(|first| self.timer <= first),
-            "the timer is set for the first alarm"
+            "the timer is later than the first alarm"
         );
     }
 
@@ -176,7 +176,7 @@ impl<Q: Clone, A> Client<Q, A> {
         {
             match self.sessions.begin(id, &ask.table, &ask.key) {
                 Begun::Stamped(stamp) => call.stamp = Some(stamp),
-                Begun::WindowFull => return self.wait(id, Place::Session, Monotonic::NEVER),
+                Begun::WindowFull => return self.wait(id, AwaitedEvent::Session, Monotonic::NEVER),
                 Begun::NoSession => return self.wait_for_session(id, now),
             }
         }
@@ -196,9 +196,9 @@ impl<Q: Clone, A> Client<Q, A> {
         }
     }
 
-    fn wait(&mut self, id: CallId, place: Place, until: Monotonic) {
+    fn wait(&mut self, id: CallId, awaited: AwaitedEvent, until: Monotonic) {
         if let Some(call) = self.calls.get_mut(id) {
-            call.place = place;
+            call.awaited = awaited;
         }
         self.calls.set_alarm(id, until);
     }
@@ -206,11 +206,11 @@ impl<Q: Clone, A> Client<Q, A> {
     fn wait_for_connection(&mut self, id: CallId, endpoint: usize, now: Monotonic) {
         self.endpoints.get_mut(endpoint).waiting.push(id);
         let time = self.attempt_time(id, now);
-        self.wait(id, Place::Connection(endpoint), now + time);
+        self.wait(id, AwaitedEvent::Connection(endpoint), now + time);
     }
 
     fn wait_for_session(&mut self, id: CallId, now: Monotonic) {
-        self.wait(id, Place::Session, Monotonic::NEVER);
+        self.wait(id, AwaitedEvent::Session, Monotonic::NEVER);
         let Some(call) = self.calls.get(id) else { return };
         let (name, key, deadline) = (call.task.table().to_owned(), call.task.key().clone(), call.deadline);
         let table = self.sessions.table(&name);
@@ -267,11 +267,11 @@ impl<Q: Clone, A> Client<Q, A> {
 
     /// Handles the result of an attempt. A failure counts only if it is of the latest attempt; a definite response
     /// counts from any attempt.
-    fn landed(&mut self, attempt: AttemptId, told: Told<A>, now: Monotonic) {
+    fn landed(&mut self, attempt: AttemptId, result: AttemptResult<A>, now: Monotonic) {
         let Some(Flying { call: id, link, seen, .. }) = self.calls.land(attempt) else { return };
         let Some(call) = self.calls.get_mut(id) else { return };
-        let is_latest = matches!(call.place, Place::Answer { attempt: latest, .. } if latest == attempt);
-        if let Ok(Answer::Shown { shown, .. }) = &told
+        let is_latest = matches!(call.awaited, AwaitedEvent::Response { attempt: latest, .. } if latest == attempt);
+        if let Ok(NodeResponse::Shown { shown, .. }) = &result
             && let Some(newer) = newer(&self.seen, call, seen, shown)
         {
             call.insists = Some(newer);
@@ -280,7 +280,7 @@ impl<Q: Clone, A> Client<Q, A> {
             }
             return;
         }
-        match told {
+        match result {
             Ok(answer) => self.done(id, answer, now),
             Err(fault @ (Fault::Definite(_) | Fault::UnknownSession)) => {
                 // Outstanding attempts may still be executed.
@@ -294,16 +294,16 @@ impl<Q: Clone, A> Client<Q, A> {
         }
     }
 
-    fn done(&mut self, id: CallId, answer: Answer<A>, now: Monotonic) {
+    fn done(&mut self, id: CallId, answer: NodeResponse<A>, now: Monotonic) {
         match answer {
-            Answer::Of(answer) => self.finish(id, Ok(answer), now),
-            Answer::Shown { answer, shown } => {
+            NodeResponse::Of(answer) => self.finish(id, Ok(answer), now),
+            NodeResponse::Shown { answer, shown } => {
                 if let Some(call) = self.calls.get(id) {
                     self.seen.note(call.task.table(), shown);
                 }
                 self.finish(id, Ok(answer), now);
             }
-            Answer::Session { session, range } => {
+            NodeResponse::Session { session, range } => {
                 let Some(call) = self.end(id, now) else { return };
                 let Task::OpenSession { table, .. } = call.task else { return };
                 let mut woken = self.sessions.opened(&table, session, range);
@@ -325,7 +325,7 @@ impl<Q: Clone, A> Client<Q, A> {
                 self.finish(id, Err(error), now);
             }
             // Until the deadline an outstanding attempt may be answered, or a node may report the cause.
-            Next::OutOfTime => self.wait(id, Place::Pause, Monotonic::NEVER),
+            Next::OutOfTime => self.wait(id, AwaitedEvent::Pause, Monotonic::NEVER),
             Next::NewSession => {
                 if let Some(stamp) = call.stamp.take() {
                     let table = call.task.table().to_owned();
@@ -343,7 +343,7 @@ impl<Q: Clone, A> Client<Q, A> {
                 if pause == Duration::ZERO {
                     return self.advance(id, now);
                 }
-                self.wait(id, Place::Pause, now + pause);
+                self.wait(id, AwaitedEvent::Pause, now + pause);
             }
         }
     }
@@ -354,20 +354,21 @@ impl<Q: Clone, A> Client<Q, A> {
         if call.deadline <= now {
             return self.overdue(id, now);
         }
-        match call.place {
-            Place::Session => self.calls.set_alarm(id, Monotonic::NEVER),
-            Place::Pause => self.advance(id, now),
-            Place::Connection(endpoint) => {
+        match call.awaited {
+            AwaitedEvent::Session => self.calls.set_alarm(id, Monotonic::NEVER),
+            AwaitedEvent::Pause => self.advance(id, now),
+            AwaitedEvent::Connection(endpoint) => {
                 self.failed(id, endpoint, Fault::NotSent("no connection in time".to_owned()), now);
             }
-            Place::Answer { attempt, is_prolonged } => self.unanswered(id, attempt, is_prolonged, now),
+            AwaitedEvent::Response { attempt, is_prolonged } => self.unanswered(id, attempt, is_prolonged, now),
         }
     }
 
     /// Ends a call at its deadline.
     fn overdue(&mut self, id: CallId, now: Monotonic) {
         let Some(call) = self.calls.get(id) else { return };
-        let opening = if call.place == Place::Session { self.sessions.table(call.task.table()).opening } else { None };
+        let opening =
+            if call.awaited == AwaitedEvent::Session { self.sessions.table(call.task.table()).opening } else { None };
         let of_opening = opening.and_then(|opening| self.calls.get(opening)).map(|opening| opening.attempts.clone());
         let Some(call) = self.calls.get_mut(id) else { return };
         if !call.flying.is_empty() {
@@ -380,13 +381,13 @@ impl<Q: Clone, A> Client<Q, A> {
         self.finish(id, Err(error), now);
     }
 
-    /// Handles the timeout of an attempt. The call goes on, and the attempt may still be answered.
+    /// Handles the timeout of an attempt. The call continues, and the attempt may still be answered.
     fn unanswered(&mut self, id: CallId, attempt: AttemptId, is_prolonged: bool, now: Monotonic) {
         let Some(Flying { link, sent_at, .. }) = self.calls.flying(attempt) else { return };
         let Some(call) = self.calls.get_mut(id) else { return };
         let is_silent = self.endpoints.is_silent_since(link.endpoint, sent_at);
         if !is_silent && !is_prolonged {
-            call.place = Place::Answer { attempt, is_prolonged: true };
+            call.awaited = AwaitedEvent::Response { attempt, is_prolonged: true };
             let time = call.attempts.attempt_time(self.endpoints.long_patience(bytes(&call.task)));
             return self.calls.set_alarm(id, (sent_at + time).max(now + Duration(1)));
         }
@@ -448,7 +449,7 @@ impl<Q: Clone, A> Client<Q, A> {
     /// Resumes calls that waited for a session, unless their deadline has passed.
     fn wake(&mut self, ids: Vec<CallId>, now: Monotonic) {
         for id in ids {
-            let waits = |call: &Call<Q>| call.place == Place::Session && call.deadline > now;
+            let waits = |call: &Call<Q>| call.awaited == AwaitedEvent::Session && call.deadline > now;
             if self.calls.get(id).is_some_and(waits) {
                 self.advance(id, now);
             }
@@ -468,13 +469,13 @@ impl<Q: Clone, A> Client<Q, A> {
 
 /// The state that a read must require from now on, if a response shows an older one that the attempt did not exclude
 /// (guarantee 15).
-fn newer<Q>(known: &Seen, call: &Call<Q>, asked: Option<SeenPlace>, shown: &Shown) -> Option<SeenPlace> {
+fn newer<Q>(known: &SeenStates, call: &Call<Q>, required: Option<CohortLsn>, shown: &Shown) -> Option<CohortLsn> {
     let newer = known.newer(call.task.table(), call.task.anywhere()?, shown)?;
-    let was_asked_for = asked.is_some_and(|asked| asked.cohort >= newer.cohort);
-    // A read as of a timestamp always shows that state, whatever it requires. This condition prevents endless retries
-    // between cohorts.
+    let was_required = required.is_some_and(|required| required.cohort >= newer.cohort);
+    // A read as of a timestamp always returns that state, regardless of its requirements. This condition prevents endless
+    // retries between cohorts.
     let is_insisted = call.insists.is_some_and(|place| place.cohort > newer.cohort);
-    (!was_asked_for && !is_insisted).then_some(newer)
+    (!was_required && !is_insisted).then_some(newer)
 }
 
 fn is_once<Q>(task: &Task<Q>) -> bool {

@@ -26,7 +26,7 @@ impl Position {
 
 /// A position in the log of a range's cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct CohortLsn {
     /// The cohort.
     pub cohort: CohortId,
     /// The entry.
@@ -37,14 +37,14 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
     /// Its last entry.
-    pub place: Place,
+    pub place: CohortLsn,
     /// The keys that the cohort owned in this state.
     pub range: KeyRange,
 }
 
 /// The latest seen states of all tables.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen(BTreeMap<String, Ranges>);
+pub(crate) struct SeenStates(BTreeMap<String, Ranges>);
 
 /// The latest seen state of each cohort of one table.
 ///
@@ -53,18 +53,18 @@ pub(crate) struct Seen(BTreeMap<String, Ranges>);
 #[derive(Clone, Debug, Default)]
 struct Ranges(BTreeMap<CohortId, Shown>);
 
-impl Seen {
+impl SeenStates {
     /// The latest seen state of the range that contains a position.
-    pub(crate) fn at(&self, table: &str, position: &Position) -> Option<Place> {
+    pub(crate) fn at(&self, table: &str, position: &Position) -> Option<CohortLsn> {
         self.0.get(table)?.0.values().rev().find(|shown| position.is_in(&shown.range)).map(|shown| shown.place)
     }
 
     /// The newer seen state of the cohort that responded, if the cohort no longer owned the position in it. The
     /// response then shows the position as of before the split, which is older than the state seen.
     ///
-    /// If the cohort still owned the position in the newer state, the read either asked for that state or began before
+    /// If the cohort still owned the position in the newer state, the read either required that state or began before
     /// it was seen.
-    pub(crate) fn newer(&self, table: &str, position: &Position, shown: &Shown) -> Option<Place> {
+    pub(crate) fn newer(&self, table: &str, position: &Position, shown: &Shown) -> Option<CohortLsn> {
         let seen = self.0.get(table)?.0.get(&shown.place.cohort)?;
         (seen.place.lsn > shown.place.lsn && !position.is_in(&seen.range)).then_some(seen.place)
     }
@@ -94,11 +94,11 @@ mod tests {
     use super::*;
 
     fn shown(cohort: u32, sequence: u64, start: &'static str, end: Option<&'static str>) -> Shown {
-        let place = Place { cohort: CohortId(cohort), lsn: Lsn::new(1, sequence) };
+        let place = CohortLsn { cohort: CohortId(cohort), lsn: Lsn::new(1, sequence) };
         Shown { place, range: KeyRange { start: start.into(), end: end.map(Into::into) } }
     }
 
-    fn seen_at(seen: &Seen, position: &Position) -> Option<(u32, u64)> {
+    fn seen_at(seen: &SeenStates, position: &Position) -> Option<(u32, u64)> {
         seen.at("t", position).map(|place| (place.cohort.0, place.lsn.sequence.0))
     }
 
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn seen_position_is_monotonic() {
-        let mut seen = Seen::default();
+        let mut seen = SeenStates::default();
         assert_eq!(seen_at(&seen, &at("a")), None);
         seen.note("t", shown(2, 9, "", Some("m")));
         seen.note("t", shown(2, 7, "", Some("m")));
@@ -120,24 +120,24 @@ mod tests {
 
     #[test]
     fn pre_split_answer_is_stale() {
-        let mut seen = Seen::default();
+        let mut seen = SeenStates::default();
         seen.note("t", shown(2, 9, "", None));
         seen.note("t", shown(4, 6, "", Some("m")));
         assert_eq!(seen_at(&seen, &at("n")), Some((2, 9)));
-        let newer = |seen: &Seen, sequence| seen.newer("t", &at("n"), &shown(4, sequence, "", None));
+        let newer = |seen: &SeenStates, sequence| seen.newer("t", &at("n"), &shown(4, sequence, "", None));
         assert_eq!(newer(&seen, 5).map(|place| place.lsn.sequence.0), Some(6));
         assert_eq!((newer(&seen, 6), newer(&seen, 7)), (None, None));
         assert_eq!(
             seen.newer("t", &at("a"), &shown(4, 5, "", None)),
             None,
-            "it has asked for what was seen, or before"
+            "the read required the state seen, or began before it"
         );
-        assert_eq!(seen.newer("t", &at("n"), &shown(5, 1, "m", None)), None, "nothing was seen of it");
+        assert_eq!(seen.newer("t", &at("n"), &shown(5, 1, "m", None)), None, "no state of this cohort was seen");
     }
 
     #[test]
     fn later_cohort_replaces_only_its_range() {
-        let mut seen = Seen::default();
+        let mut seen = SeenStates::default();
         seen.note("t", shown(2, 9, "", None));
         seen.note("t", shown(5, 3, "m", None));
         seen.note("t", shown(2, 12, "", Some("m")));

@@ -4,18 +4,17 @@ use base::{CohortId, Duration, KeyRange, Lsn, Monotonic, SplitMix64};
 use bytes::Bytes;
 
 use crate::{
-    Action, Answer, Ask, AttemptId, CallId, Client, Effect, Error, Fault, Link, Pace, Place, Position, Sent, Shown,
-    Stamp,
+    Action, Ask, AttemptId, CallId, Client, CohortLsn, Effect, Error, Fault, Link, NodeResponse, Pace, Position, Sent,
+    Shown, Stamp,
 };
 
 const DEADLINE: Duration = Duration::from_millis(10_000);
 
-/// A sent request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Left {
+struct SentRequest {
     link: Link,
     attempt: AttemptId,
-    /// None: a session is to be opened.
+    /// `None` if it opens a session.
     request: Option<u32>,
     stamp: Option<Stamp>,
 }
@@ -24,22 +23,22 @@ struct Left {
 type Ended = (CallId, Result<u32, Error>, bool);
 
 /// A client with its clock and its sent requests. Connections succeed immediately, unless the test handles them.
-struct Bed {
+struct Harness {
     client: Client<u32, u32>,
     now: Monotonic,
     timer: Monotonic,
     connects: bool,
     connecting: Vec<Link>,
     disconnected: Vec<Link>,
-    left: Vec<Left>,
+    left: Vec<SentRequest>,
     /// The seen states that requests carried.
-    seen: Vec<Option<Place>>,
+    seen: Vec<Option<CohortLsn>>,
     /// The doubt flags that requests carried.
     in_doubt: Vec<bool>,
     ended: Vec<Ended>,
 }
 
-impl Bed {
+impl Harness {
     fn new(endpoints: usize) -> Self {
         Self {
             client: Client::new(endpoints, 1),
@@ -76,7 +75,7 @@ impl Bed {
                                 (Some(request), stamp)
                             }
                         };
-                        self.left.push(Left { link, attempt, request, stamp });
+                        self.left.push(SentRequest { link, attempt, request, stamp });
                     }
                     Action::Done { call, outcome, in_doubt } => self.ended.push((call, outcome, in_doubt)),
                     Action::SetTimer(at) => self.timer = at,
@@ -106,12 +105,12 @@ impl Bed {
     }
 
     /// The requests sent since the last call.
-    fn sent(&mut self) -> Vec<Left> {
+    fn sent(&mut self) -> Vec<SentRequest> {
         std::mem::take(&mut self.left)
     }
 
     #[track_caller]
-    fn one_sent(&mut self) -> Left {
+    fn one_sent(&mut self) -> SentRequest {
         let sent = self.sent();
         assert_eq!(sent.len(), 1, "{sent:?}");
         sent[0].clone()
@@ -121,13 +120,13 @@ impl Bed {
         std::mem::take(&mut self.ended)
     }
 
-    fn answer(&mut self, attempt: AttemptId, told: Result<Answer<u32>, Fault>) {
-        self.client.answered(attempt, told, self.now);
+    fn answer(&mut self, attempt: AttemptId, result: Result<NodeResponse<u32>, Fault>) {
+        self.client.answered(attempt, result, self.now);
         self.carry_out();
     }
 
     fn opened(&mut self, attempt: AttemptId, session: u64) {
-        self.answer(attempt, Ok(Answer::Session { session, range: KeyRange::all() }));
+        self.answer(attempt, Ok(NodeResponse::Session { session, range: KeyRange::all() }));
     }
 
     fn breaks(&mut self, link: Link) {
@@ -148,7 +147,7 @@ impl Bed {
     }
 
     /// A write in progress, in a session that was opened for it.
-    fn write(&mut self) -> (CallId, Left) {
+    fn write(&mut self) -> (CallId, SentRequest) {
         let call = self.ask(Effect::Writes, "k", 7);
         let opening = self.one_sent();
         assert_eq!(opening.request, None);
@@ -159,208 +158,213 @@ impl Bed {
 
 #[test]
 fn concurrent_writes_share_one_session() {
-    let mut bed = Bed::new(3);
+    let mut harness = Harness::new(3);
     for request in 0..4 {
-        bed.ask(Effect::Writes, "k", request);
+        harness.ask(Effect::Writes, "k", request);
     }
-    let opening = bed.one_sent();
-    bed.opened(opening.attempt, 5);
-    let sent = bed.sent();
-    let stamps: Vec<_> = sent.iter().map(|left| left.stamp.expect("a stamp")).collect();
+    let opening = harness.one_sent();
+    harness.opened(opening.attempt, 5);
+    let sent = harness.sent();
+    let stamps: Vec<_> = sent.iter().map(|sent_request| sent_request.stamp.expect("a stamp")).collect();
     assert_eq!(stamps.iter().map(|stamp| stamp.sequence).collect::<Vec<_>>(), [1, 2, 3, 4]);
     assert!(stamps.iter().all(|stamp| stamp.session == 5 && stamp.first_incomplete == 1));
-    bed.answer(sent[0].attempt, Ok(Answer::Of(1)));
-    bed.answer(sent[1].attempt, Ok(Answer::Of(2)));
-    bed.ask(Effect::Writes, "k", 4);
-    assert_eq!(bed.one_sent().stamp, Some(Stamp { session: 5, sequence: 5, first_incomplete: 3 }));
+    harness.answer(sent[0].attempt, Ok(NodeResponse::Of(1)));
+    harness.answer(sent[1].attempt, Ok(NodeResponse::Of(2)));
+    harness.ask(Effect::Writes, "k", 4);
+    assert_eq!(harness.one_sent().stamp, Some(Stamp { session: 5, sequence: 5, first_incomplete: 3 }));
 }
 
 #[test]
 fn full_window_admits_after_oldest_ends() {
-    let mut bed = Bed::new(1);
-    let (_, first) = bed.write();
+    let mut harness = Harness::new(1);
+    let (_, first) = harness.write();
     for request in 1..base::limits::SESSION_WINDOW as u32 {
-        bed.ask(Effect::Writes, "k", request);
+        harness.ask(Effect::Writes, "k", request);
     }
-    let sent = bed.sent();
+    let sent = harness.sent();
     assert_eq!(sent.len() as u64, base::limits::SESSION_WINDOW - 1);
-    bed.ask(Effect::Writes, "k", 9_999);
-    bed.answer(sent[0].attempt, Ok(Answer::Of(1)));
-    assert_eq!(bed.sent(), []);
-    bed.answer(first.attempt, Ok(Answer::Of(0)));
-    assert_eq!(bed.one_sent().request, Some(9_999));
+    harness.ask(Effect::Writes, "k", 9_999);
+    harness.answer(sent[0].attempt, Ok(NodeResponse::Of(1)));
+    assert_eq!(harness.sent(), []);
+    harness.answer(first.attempt, Ok(NodeResponse::Of(0)));
+    assert_eq!(harness.one_sent().request, Some(9_999));
 }
 
 #[test]
 fn hedges_past_silent_endpoint() {
-    let mut bed = Bed::new(3);
-    let (call, first) = bed.write();
-    bed.pass(399);
-    assert_eq!(bed.sent(), []);
-    bed.pass(60);
-    let second = bed.one_sent();
+    let mut harness = Harness::new(3);
+    let (call, first) = harness.write();
+    harness.pass(399);
+    assert_eq!(harness.sent(), []);
+    harness.pass(60);
+    let second = harness.one_sent();
     assert_ne!(second.link.endpoint, first.link.endpoint);
     assert_eq!((second.stamp, second.request), (first.stamp, first.request));
-    bed.answer(first.attempt, Ok(Answer::Of(3)));
-    assert_eq!(bed.ended(), [(call, Ok(3), true)]);
+    harness.answer(first.attempt, Ok(NodeResponse::Of(3)));
+    assert_eq!(harness.ended(), [(call, Ok(3), true)]);
     // Later calls avoid the silent endpoint.
-    bed.ask(Effect::Reads, "k", 8);
-    assert_eq!(bed.one_sent().link.endpoint, second.link.endpoint);
-    bed.answer(second.attempt, Ok(Answer::Of(3)));
-    assert_eq!(bed.ended(), []);
+    harness.ask(Effect::Reads, "k", 8);
+    assert_eq!(harness.one_sent().link.endpoint, second.link.endpoint);
+    harness.answer(second.attempt, Ok(NodeResponse::Of(3)));
+    assert_eq!(harness.ended(), []);
 }
 
 #[test]
 fn responsive_endpoint_gets_longer_timeout() {
-    let mut bed = Bed::new(3);
-    let (_, _slow) = bed.write();
+    let mut harness = Harness::new(3);
+    let (_, _slow) = harness.write();
     for _ in 0..9 {
-        bed.pass(100);
-        bed.ask(Effect::Reads, "k", 1);
-        let quick = bed.one_sent();
-        bed.answer(quick.attempt, Ok(Answer::Of(1)));
+        harness.pass(100);
+        harness.ask(Effect::Reads, "k", 1);
+        let quick = harness.one_sent();
+        harness.answer(quick.attempt, Ok(NodeResponse::Of(1)));
     }
-    assert_eq!(bed.sent(), []);
-    bed.pass(110);
-    let second = bed.one_sent();
+    assert_eq!(harness.sent(), []);
+    harness.pass(110);
+    let second = harness.one_sent();
     assert_ne!(second.link.endpoint, 0);
     // Other calls still use it.
-    bed.ask(Effect::Reads, "k", 1);
-    assert_eq!(bed.one_sent().link.endpoint, 0);
+    harness.ask(Effect::Reads, "k", 1);
+    assert_eq!(harness.one_sent().link.endpoint, 0);
 }
 
 #[test]
 fn slow_answers_extend_timeout() {
-    let mut bed = Bed::new(3);
+    let mut harness = Harness::new(3);
     for _ in 0..20 {
-        bed.ask(Effect::Reads, "k", 1);
-        let asked = bed.one_sent();
-        bed.pass(300);
-        bed.answer(asked.attempt, Ok(Answer::Of(1)));
+        harness.ask(Effect::Reads, "k", 1);
+        let request = harness.one_sent();
+        harness.pass(300);
+        harness.answer(request.attempt, Ok(NodeResponse::Of(1)));
     }
-    bed.ask(Effect::Reads, "k", 1);
-    bed.sent();
-    bed.pass(1_000);
-    assert_eq!(bed.sent(), []);
-    bed.pass(400);
-    bed.one_sent();
+    harness.ask(Effect::Reads, "k", 1);
+    harness.sent();
+    harness.pass(1_000);
+    assert_eq!(harness.sent(), []);
+    harness.pass(400);
+    harness.one_sent();
 }
 
 /// A call never waits for a silent endpoint until its deadline, however slow earlier responses were.
 #[test]
 fn call_is_not_bound_to_one_endpoint() {
-    let mut bed = Bed::new(3);
+    let mut harness = Harness::new(3);
     for _ in 0..40 {
-        bed.ask(Effect::Reads, "k", 1);
-        let asked = bed.sent();
-        bed.pass(3_000);
-        bed.sent();
-        bed.answer(asked[0].attempt, Ok(Answer::Of(1)));
+        harness.ask(Effect::Reads, "k", 1);
+        let request = harness.sent();
+        harness.pass(3_000);
+        harness.sent();
+        harness.answer(request[0].attempt, Ok(NodeResponse::Of(1)));
     }
-    bed.ask(Effect::Reads, "k", 1);
-    let asked = bed.one_sent();
-    bed.pass(3_000);
-    assert_ne!(bed.one_sent().link.endpoint, asked.link.endpoint);
+    harness.ask(Effect::Reads, "k", 1);
+    let request = harness.one_sent();
+    harness.pass(3_000);
+    assert_ne!(harness.one_sent().link.endpoint, request.link.endpoint);
 }
 
 #[test]
 fn broken_link_retries_with_same_stamps() {
-    let mut bed = Bed::new(3);
-    let (_, first) = bed.write();
+    let mut harness = Harness::new(3);
+    let (_, first) = harness.write();
     for request in 0..10 {
-        bed.ask(Effect::Writes, "k", request);
+        harness.ask(Effect::Writes, "k", request);
     }
-    let mut before: Vec<_> = bed.sent();
+    let mut before: Vec<_> = harness.sent();
     before.insert(0, first.clone());
-    bed.breaks(first.link);
-    let after = bed.sent();
-    let told = |sent: &[Left]| sent.iter().map(|left| (left.request, left.stamp)).collect::<Vec<_>>();
-    assert_eq!(told(&after), told(&before));
-    assert!(after.iter().all(|left| left.link.endpoint == 1));
+    harness.breaks(first.link);
+    let after = harness.sent();
+    let content = |sent: &[SentRequest]| {
+        sent.iter().map(|sent_request| (sent_request.request, sent_request.stamp)).collect::<Vec<_>>()
+    };
+    assert_eq!(content(&after), content(&before));
+    assert!(after.iter().all(|sent_request| sent_request.link.endpoint == 1));
     // A late response over the old connection is ignored.
-    bed.answer(before[0].attempt, Ok(Answer::Of(1)));
-    assert_eq!(bed.ended(), []);
+    harness.answer(before[0].attempt, Ok(NodeResponse::Of(1)));
+    assert_eq!(harness.ended(), []);
 }
 
 #[test]
 fn known_leader_is_used_until_failure() {
-    let mut bed = Bed::new(3);
-    bed.client.leads(2, "t", KeyRange { start: "m".into(), end: None });
-    bed.ask(Effect::Reads, "z", 1);
-    let asked = bed.one_sent();
-    assert_eq!(asked.link.endpoint, 2);
-    bed.ask(Effect::Reads, "a", 1);
-    assert_eq!(bed.one_sent().link.endpoint, 0);
-    bed.breaks(asked.link);
-    assert_eq!(bed.one_sent().link.endpoint, 0);
+    let mut harness = Harness::new(3);
+    harness.client.leads(2, "t", KeyRange { start: "m".into(), end: None });
+    harness.ask(Effect::Reads, "z", 1);
+    let request = harness.one_sent();
+    assert_eq!(request.link.endpoint, 2);
+    harness.ask(Effect::Reads, "a", 1);
+    assert_eq!(harness.one_sent().link.endpoint, 0);
+    harness.breaks(request.link);
+    assert_eq!(harness.one_sent().link.endpoint, 0);
 }
 
 #[test]
 fn expired_session_keeps_doubtful_write_unknown() {
-    let mut bed = Bed::new(3);
-    let (_, first) = bed.write();
-    bed.answer(first.attempt, Err(Fault::UnknownSession));
-    let opening = bed.one_sent();
-    bed.opened(opening.attempt, 6);
-    let again = bed.one_sent();
+    let mut harness = Harness::new(3);
+    let (_, first) = harness.write();
+    harness.answer(first.attempt, Err(Fault::UnknownSession));
+    let opening = harness.one_sent();
+    harness.opened(opening.attempt, 6);
+    let again = harness.one_sent();
     assert_eq!(again.stamp, Some(Stamp { session: 6, sequence: 1, first_incomplete: 1 }));
-    bed.breaks(again.link);
-    let elsewhere = bed.one_sent();
-    bed.answer(elsewhere.attempt, Err(Fault::UnknownSession));
-    assert!(matches!(bed.ended()[..], [(_, Err(Error::OutcomeUnknown(_)), true)]));
+    harness.breaks(again.link);
+    let elsewhere = harness.one_sent();
+    harness.answer(elsewhere.attempt, Err(Fault::UnknownSession));
+    assert!(matches!(harness.ended()[..], [(_, Err(Error::OutcomeUnknown(_)), true)]));
 }
 
 #[test]
 fn missing_table_fails_session_waiters() {
-    let mut bed = Bed::new(3);
-    bed.ask(Effect::Writes, "a", 1);
-    bed.ask(Effect::Writes, "b", 2);
-    let opening = bed.one_sent();
-    bed.answer(opening.attempt, Err(Fault::Definite(Error::NotFound("no table".into()))));
-    assert!(bed.ended().iter().all(|(_, outcome, _)| matches!(outcome, Err(Error::NotFound(_)))));
+    let mut harness = Harness::new(3);
+    harness.ask(Effect::Writes, "a", 1);
+    harness.ask(Effect::Writes, "b", 2);
+    let opening = harness.one_sent();
+    harness.answer(opening.attempt, Err(Fault::Definite(Error::NotFound("no table".into()))));
+    assert!(harness.ended().iter().all(|(_, outcome, _)| matches!(outcome, Err(Error::NotFound(_)))));
 }
 
 #[test]
 fn deadline_reports_if_call_was_sent() {
-    let mut bed = Bed::new(3);
-    let (write, _) = bed.write();
-    let read = bed.ask(Effect::Reads, "k", 1);
-    bed.pass(10_001);
+    let mut harness = Harness::new(3);
+    let (write, _) = harness.write();
+    let read = harness.ask(Effect::Reads, "k", 1);
+    harness.pass(10_001);
     let ended: std::collections::BTreeMap<_, _> =
-        bed.ended().into_iter().map(|(call, outcome, _)| (call, outcome)).collect();
+        harness.ended().into_iter().map(|(call, outcome, _)| (call, outcome)).collect();
     assert!(matches!(ended[&write], Err(Error::OutcomeUnknown(_))));
     assert!(matches!(ended[&read], Err(Error::Unavailable(_))));
 
-    let mut bed = Bed::new(3);
-    bed.connects = false;
-    bed.ask(Effect::Writes, "k", 1);
-    bed.pass(10_001);
-    assert!(matches!(bed.ended()[..], [(_, Err(Error::Unavailable(_)), false)]));
-    assert!(bed.connecting.len() > 1, "every endpoint is tried");
+    let mut harness = Harness::new(3);
+    harness.connects = false;
+    harness.ask(Effect::Writes, "k", 1);
+    harness.pass(10_001);
+    assert!(matches!(harness.ended()[..], [(_, Err(Error::Unavailable(_)), false)]));
+    assert!(harness.connecting.len() > 1, "every endpoint is tried");
 }
 
 #[test]
 fn silent_connection_is_replaced() {
-    let mut bed = Bed::new(1);
-    bed.ask(Effect::Reads, "k", 1);
-    let asked = bed.one_sent();
-    bed.pass(4_000);
-    assert_eq!(bed.disconnected, [asked.link]);
-    assert!(bed.sent().iter().any(|left| left.link != asked.link), "another is made");
+    let mut harness = Harness::new(1);
+    harness.ask(Effect::Reads, "k", 1);
+    let request = harness.one_sent();
+    harness.pass(4_000);
+    assert_eq!(harness.disconnected, [request.link]);
+    assert!(
+        harness.sent().iter().any(|sent_request| sent_request.link != request.link),
+        "no other connection is opened"
+    );
 }
 
 #[test]
 fn abandoned_call_frees_its_slot() {
-    let mut bed = Bed::new(3);
-    let (call, sent) = bed.write();
-    bed.client.abandon(call, bed.now);
-    bed.carry_out();
-    bed.answer(sent.attempt, Ok(Answer::Of(1)));
-    bed.pass(20_000);
-    assert_eq!(bed.ended(), []);
-    assert_eq!(bed.sent(), []);
-    bed.ask(Effect::Writes, "k", 2);
-    assert_eq!(bed.one_sent().stamp, Some(Stamp { session: 5, sequence: 2, first_incomplete: 2 }));
+    let mut harness = Harness::new(3);
+    let (call, sent) = harness.write();
+    harness.client.abandon(call, harness.now);
+    harness.carry_out();
+    harness.answer(sent.attempt, Ok(NodeResponse::Of(1)));
+    harness.pass(20_000);
+    assert_eq!(harness.ended(), []);
+    assert_eq!(harness.sent(), []);
+    harness.ask(Effect::Writes, "k", 2);
+    assert_eq!(harness.one_sent().stamp, Some(Stamp { session: 5, sequence: 2, first_incomplete: 2 }));
 }
 
 /// With random events in any order, each call ends once and the invariants hold.
@@ -368,46 +372,47 @@ fn abandoned_call_frees_its_slot() {
 fn fuzz_each_call_ends_once() {
     for seed in 0..300 {
         let mut random = SplitMix64::new(seed);
-        let mut bed = Bed::new(1 + random.below(3) as usize);
-        bed.connects = random.below(2) == 0;
+        let mut harness = Harness::new(1 + random.below(3) as usize);
+        harness.connects = random.below(2) == 0;
         let (mut begun, mut sent, mut links) = (0, Vec::new(), Vec::new());
         for step in 0..400_u32 {
             match random.below(10) {
                 0..3 => {
                     let effect = [Effect::Reads, Effect::Repeatable, Effect::Writes, Effect::AppendsOnce]
                         [random.below(4) as usize];
-                    bed.ask(effect, ["a", "m", "z"][random.below(3) as usize], step);
+                    harness.ask(effect, ["a", "m", "z"][random.below(3) as usize], step);
                     begun += 1;
                 }
                 3..7 if !sent.is_empty() => {
-                    let Left { attempt, request, .. } = sent.swap_remove(random.below(sent.len() as u64) as usize);
-                    let told = match (request, random.below(8)) {
+                    let SentRequest { attempt, request, .. } =
+                        sent.swap_remove(random.below(sent.len() as u64) as usize);
+                    let result = match (request, random.below(8)) {
                         (_, 0) => Err(Fault::Unavailable("no leader".into())),
                         (_, 1) => Err(Fault::Unknown("leader lost".into())),
                         (_, 2) => Err(Fault::Lost("reset".into())),
                         (Some(_), 3) => Err(Fault::UnknownSession),
-                        (Some(request), _) => Ok(Answer::Of(request)),
-                        (None, _) => Ok(Answer::Session { session: u64::from(step) + 1, range: KeyRange::all() }),
+                        (Some(request), _) => Ok(NodeResponse::Of(request)),
+                        (None, _) => Ok(NodeResponse::Session { session: u64::from(step) + 1, range: KeyRange::all() }),
                     };
-                    bed.answer(attempt, told);
+                    harness.answer(attempt, result);
                 }
                 7 if !links.is_empty() => {
                     let link = links.swap_remove(random.below(links.len() as u64) as usize);
                     if random.below(2) == 0 {
-                        bed.client.connected(link, bed.now);
-                        bed.carry_out();
+                        harness.client.connected(link, harness.now);
+                        harness.carry_out();
                     } else {
-                        bed.breaks(link);
+                        harness.breaks(link);
                     }
                 }
-                _ => bed.pass(random.below(700)),
+                _ => harness.pass(random.below(700)),
             }
-            sent.append(&mut bed.sent());
-            links.append(&mut bed.connecting);
-            links.extend(sent.iter().map(|left| left.link).take(1));
+            sent.append(&mut harness.sent());
+            links.append(&mut harness.connecting);
+            links.extend(sent.iter().map(|sent_request| sent_request.link).take(1));
         }
-        bed.pass(30_000);
-        let mut calls: Vec<_> = bed.ended().into_iter().map(|(call, ..)| call).collect();
+        harness.pass(30_000);
+        let mut calls: Vec<_> = harness.ended().into_iter().map(|(call, ..)| call).collect();
         assert_eq!(calls.len(), begun, "seed {seed}");
         calls.sort_unstable();
         calls.dedup();
@@ -418,152 +423,154 @@ fn fuzz_each_call_ends_once() {
 /// A timer that fires late, just before the deadline, leaves time for one or two attempts, not for ever shorter ones.
 #[test]
 fn late_timer_bounds_attempts() {
-    let mut bed = Bed::new(3);
-    bed.write();
-    bed.now = Monotonic(DEADLINE.0);
-    bed.client.timer(bed.now);
-    bed.carry_out();
-    assert!(bed.sent().len() <= 3);
-    bed.pass(1);
-    assert!(matches!(&bed.ended()[..], [(_, Err(Error::OutcomeUnknown(_)), true)]));
+    let mut harness = Harness::new(3);
+    harness.write();
+    harness.now = Monotonic(DEADLINE.0);
+    harness.client.timer(harness.now);
+    harness.carry_out();
+    assert!(harness.sent().len() <= 3);
+    harness.pass(1);
+    assert!(matches!(&harness.ended()[..], [(_, Err(Error::OutcomeUnknown(_)), true)]));
 }
 
 /// Reads that any replica may answer are distributed over all nodes except those that failed. Each attempt carries the
 /// latest seen state of the range.
 #[test]
 fn any_replica_reads_rotate_with_seen_state() {
-    let mut bed = Bed::new(3);
-    let first: Vec<Left> = (1..=3).map(|request| (bed.ask_any("k", request), bed.one_sent()).1).collect();
+    let mut harness = Harness::new(3);
+    let first: Vec<SentRequest> =
+        (1..=3).map(|request| (harness.ask_any("k", request), harness.one_sent()).1).collect();
     let endpoints: Vec<usize> = first.iter().map(|sent| sent.link.endpoint).collect();
     assert_eq!(endpoints, [1, 2, 0]);
-    let place = Place { cohort: CohortId(2), lsn: Lsn::new(3, 9) };
+    let place = CohortLsn { cohort: CohortId(2), lsn: Lsn::new(3, 9) };
     let shown = Shown { place, range: KeyRange { start: "a".into(), end: None } };
-    bed.answer(first[0].attempt, Ok(Answer::Shown { answer: 1, shown }));
-    bed.answer(first[2].attempt, Ok(Answer::Of(3)));
-    assert_eq!(bed.seen, [None; 3]);
+    harness.answer(first[0].attempt, Ok(NodeResponse::Shown { answer: 1, shown }));
+    harness.answer(first[2].attempt, Ok(NodeResponse::Of(3)));
+    assert_eq!(harness.seen, [None; 3]);
 
-    bed.breaks(first[1].link);
-    bed.pass(50);
-    let again = bed.one_sent();
-    assert_ne!(again.link.endpoint, 2, "it has failed");
-    assert_eq!(bed.seen.pop(), Some(Some(place)), "more was seen by now");
-    bed.answer(again.attempt, Ok(Answer::Of(2)));
-    let ask = |bed: &mut Bed, request| {
-        bed.ask_any("0", request);
-        let sent = bed.one_sent();
-        bed.answer(sent.attempt, Ok(Answer::Of(request)));
-        assert_eq!(bed.seen.pop(), Some(None), "of that range nothing was seen");
+    harness.breaks(first[1].link);
+    harness.pass(50);
+    let again = harness.one_sent();
+    assert_ne!(again.link.endpoint, 2, "its endpoint has failed");
+    assert_eq!(harness.seen.pop(), Some(Some(place)), "a newer state was seen");
+    harness.answer(again.attempt, Ok(NodeResponse::Of(2)));
+    let ask = |harness: &mut Harness, request| {
+        harness.ask_any("0", request);
+        let sent = harness.one_sent();
+        harness.answer(sent.attempt, Ok(NodeResponse::Of(request)));
+        assert_eq!(harness.seen.pop(), Some(None), "no state of that range was seen");
         sent.link.endpoint
     };
-    assert!((4..8).all(|request| ask(&mut bed, request) != 2));
-    bed.pass(1_000);
-    assert!((8..11).any(|request| ask(&mut bed, request) == 2), "it may be well again");
+    assert!((4..8).all(|request| ask(&mut harness, request) != 2));
+    harness.pass(1_000);
+    assert!((8..11).any(|request| ask(&mut harness, request) == 2), "the endpoint is used again after a while");
 }
 
 /// A response as of before a split is rejected and requested again, with the newer state seen of that cohort.
 #[test]
 fn stale_answer_is_requested_again() {
-    let mut bed = Bed::new(3);
-    let place = |sequence| Place { cohort: CohortId(4), lsn: Lsn::new(1, sequence) };
+    let mut harness = Harness::new(3);
+    let place = |sequence| CohortLsn { cohort: CohortId(4), lsn: Lsn::new(1, sequence) };
     let shows = |sequence, end: Option<&'static str>| {
         let range = KeyRange { start: "".into(), end: end.map(Into::into) };
-        Ok(Answer::Shown { answer: 7, shown: Shown { place: place(sequence), range } })
+        Ok(NodeResponse::Shown { answer: 7, shown: Shown { place: place(sequence), range } })
     };
-    let ask = |bed: &mut Bed, key| {
-        bed.ask_any(key, 1);
-        bed.one_sent().attempt
+    let ask = |harness: &mut Harness, key| {
+        harness.ask_any(key, 1);
+        harness.one_sent().attempt
     };
-    let first = ask(&mut bed, "a");
-    bed.answer(first, shows(6, Some("m")));
-    assert_eq!(bed.ended().len(), 1);
+    let first = ask(&mut harness, "a");
+    harness.answer(first, shows(6, Some("m")));
+    assert_eq!(harness.ended().len(), 1);
 
-    let early = ask(&mut bed, "n");
-    bed.pass(600);
-    let [.., late] = &bed.sent()[..] else { panic!("it asks another") };
-    bed.answer(early, shows(2, Some("z")));
-    assert_eq!(bed.sent().len(), 0, "another was asked already");
-    bed.answer(late.attempt, shows(5, Some("z")));
-    assert_eq!(bed.ended(), []);
-    let again = bed.one_sent();
-    assert_eq!(bed.seen.pop(), Some(Some(place(6))));
-    bed.answer(again.attempt, shows(6, Some("z")));
-    assert!(matches!(&bed.ended()[..], [(_, Ok(7), false)]));
-    let next = ask(&mut bed, "n");
-    assert_eq!(bed.seen.pop(), Some(Some(place(6))), "now it was seen there, too");
-    bed.answer(next, shows(6, Some("z")));
+    let early = ask(&mut harness, "n");
+    harness.pass(600);
+    let [.., late] = &harness.sent()[..] else { panic!("no other endpoint was tried") };
+    harness.answer(early, shows(2, Some("z")));
+    assert_eq!(harness.sent().len(), 0, "another endpoint was tried already");
+    harness.answer(late.attempt, shows(5, Some("z")));
+    assert_eq!(harness.ended(), []);
+    let again = harness.one_sent();
+    assert_eq!(harness.seen.pop(), Some(Some(place(6))));
+    harness.answer(again.attempt, shows(6, Some("z")));
+    assert!(matches!(&harness.ended()[..], [(_, Ok(7), false)]));
+    let next = ask(&mut harness, "n");
+    assert_eq!(harness.seen.pop(), Some(Some(place(6))), "the state seen includes this cohort");
+    harness.answer(next, shows(6, Some("z")));
 }
 
 /// The error at the deadline contains the total time and the cause that a node reported, even for an earlier attempt.
 #[test]
 fn timeout_error_reports_time_and_cause() {
-    let mut bed = Bed::new(3);
-    let says = |bed: &mut Bed, reason: &str| {
-        let first = bed.sent()[0].attempt;
-        bed.pass(100);
-        bed.answer(first, Err(Fault::Unavailable(reason.into())));
-        assert_eq!(bed.ended(), [], "others are under way until the deadline");
-        bed.pass(1);
-        bed.ended().remove(0).1
+    let mut harness = Harness::new(3);
+    let says = |harness: &mut Harness, reason: &str| {
+        let first = harness.sent()[0].attempt;
+        harness.pass(100);
+        harness.answer(first, Err(Fault::Unavailable(reason.into())));
+        assert_eq!(harness.ended(), [], "other attempts are outstanding until the deadline");
+        harness.pass(1);
+        harness.ended().remove(0).1
     };
     let unavailable = |reason: &str| Err(Error::Unavailable(reason.to_owned()));
 
-    bed.ask(Effect::Reads, "k", 1);
-    bed.pass(10_000);
-    assert_eq!(bed.ended().remove(0).1, unavailable("no answer within 10000 ms"));
-    bed.sent();
+    harness.ask(Effect::Reads, "k", 1);
+    harness.pass(10_000);
+    assert_eq!(harness.ended().remove(0).1, unavailable("timed out after 10000 ms"));
+    harness.sent();
     for effect in [Effect::Reads, Effect::Writes] {
-        bed.ask(effect, "k", 2);
-        bed.pass(9_899);
-        assert_eq!(says(&mut bed, "no leader"), unavailable("no answer within 10000 ms: no leader"), "{effect:?}");
-        bed.sent();
+        harness.ask(effect, "k", 2);
+        harness.pass(9_899);
+        assert_eq!(says(&mut harness, "no leader"), unavailable("timed out after 10000 ms: no leader"), "{effect:?}");
+        harness.sent();
     }
 }
 
 /// A retried append is marked as in doubt: its first attempt may have been executed.
 #[test]
 fn retried_append_is_marked_in_doubt() {
-    let mut bed = Bed::new(3);
-    let id = bed.ask(Effect::Appends, "", 7);
-    let first = bed.one_sent();
-    assert_eq!((first.request, first.stamp), (Some(7), None), "it needs no session");
-    bed.answer(first.attempt, Err(Fault::Unavailable("no projection".into())));
-    let second = bed.one_sent();
-    bed.breaks(second.link);
-    let third = bed.one_sent();
+    let mut harness = Harness::new(3);
+    let id = harness.ask(Effect::Appends, "", 7);
+    let first = harness.one_sent();
+    assert_eq!((first.request, first.stamp), (Some(7), None), "an append needs no session");
+    harness.answer(first.attempt, Err(Fault::Unavailable("no projection".into())));
+    let second = harness.one_sent();
+    harness.breaks(second.link);
+    let third = harness.one_sent();
     assert_ne!(third.link.endpoint, second.link.endpoint);
-    assert_eq!(bed.in_doubt, [false, false, true]);
-    bed.answer(third.attempt, Err(Fault::Definite(Error::NotFound("no such log".into()))));
-    assert_eq!(bed.ended(), [(id, Err(Error::OutcomeUnknown("no such log".into())), true)]);
+    assert_eq!(harness.in_doubt, [false, false, true]);
+    harness.answer(third.attempt, Err(Fault::Definite(Error::NotFound("no such log".into()))));
+    assert_eq!(harness.ended(), [(id, Err(Error::OutcomeUnknown("no such log".into())), true)]);
 }
 
-/// It waits for an endpoint that answers other calls, and ends in doubt when the others go elsewhere.
+/// Such an append waits for an endpoint that answers other calls, and ends in doubt when the other calls move to another
+/// endpoint.
 #[test]
 fn append_once_waits_for_busy_endpoint() {
-    let mut bed = Bed::new(3);
-    let id = bed.ask(Effect::AppendsOnce, "", 7);
-    let once = bed.one_sent();
+    let mut harness = Harness::new(3);
+    let id = harness.ask(Effect::AppendsOnce, "", 7);
+    let once = harness.one_sent();
     for _ in 0..30 {
-        bed.pass(100);
-        bed.ask(Effect::Reads, "k", 1);
-        let read = bed.one_sent();
-        bed.answer(read.attempt, Ok(Answer::Of(1)));
-        bed.ended();
+        harness.pass(100);
+        harness.ask(Effect::Reads, "k", 1);
+        let read = harness.one_sent();
+        harness.answer(read.attempt, Ok(NodeResponse::Of(1)));
+        harness.ended();
     }
-    bed.ask(Effect::Reads, "k", 1);
-    assert_eq!(bed.one_sent().link, once.link);
-    bed.pass(1_500);
-    assert!(bed.sent().iter().all(|left| left.request == Some(1)), "only the read is repeated");
-    assert!(matches!(&bed.ended()[..], [(ended, Err(Error::OutcomeUnknown(_)), true)] if *ended == id));
+    harness.ask(Effect::Reads, "k", 1);
+    assert_eq!(harness.one_sent().link, once.link);
+    harness.pass(1_500);
+    assert!(harness.sent().iter().all(|sent_request| sent_request.request == Some(1)), "only the read is repeated");
+    assert!(matches!(&harness.ended()[..], [(ended, Err(Error::OutcomeUnknown(_)), true)] if *ended == id));
 }
 
 #[test]
 fn append_once_fails_on_silent_endpoint() {
-    let mut bed = Bed::new(3);
-    bed.ask(Effect::AppendsOnce, "", 7);
-    let first = bed.one_sent();
-    bed.answer(first.attempt, Err(Fault::Unavailable("no projection".into())));
-    assert_ne!(bed.one_sent().link.endpoint, first.link.endpoint, "nothing was done");
-    bed.pass(1_000);
-    assert_eq!(bed.sent(), []);
-    assert!(matches!(&bed.ended()[..], [(_, Err(Error::OutcomeUnknown(_)), true)]));
+    let mut harness = Harness::new(3);
+    harness.ask(Effect::AppendsOnce, "", 7);
+    let first = harness.one_sent();
+    harness.answer(first.attempt, Err(Fault::Unavailable("no projection".into())));
+    assert_ne!(harness.one_sent().link.endpoint, first.link.endpoint, "an unexecuted append is retried elsewhere");
+    harness.pass(1_000);
+    assert_eq!(harness.sent(), []);
+    assert!(matches!(&harness.ended()[..], [(_, Err(Error::OutcomeUnknown(_)), true)]));
 }

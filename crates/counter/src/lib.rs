@@ -111,7 +111,7 @@ impl View for Counter {
         if moment == self.progress.last_timestamp {
             return Ok(self);
         }
-        Err(Failure::Invalid("a counter keeps no earlier moments".to_owned()))
+        Err(Failure::Invalid("a counter keeps no earlier versions".to_owned()))
     }
 
     fn timestamp(&self) -> Timestamp {
@@ -162,7 +162,7 @@ impl StateMachine for Counter {
     fn read(&self, request: &CounterRequest) -> Reading<Count, CounterRead> {
         let outcome: Outcome<Count> = match request {
             CounterRequest::Get(_) => Ok(self.count),
-            CounterRequest::Add(_) => Err(Failure::Invalid("a change is no read".to_owned())),
+            CounterRequest::Add(_) => Err(Failure::Invalid("a change is not a read".to_owned())),
         };
         Reading::Answer(outcome)
     }
@@ -174,7 +174,7 @@ impl StateMachine for Counter {
                 out.u64(*amount);
                 Payload::Command(out.finish())
             }
-            CounterRequest::Get(_) => Payload::Refuse(Failure::Invalid("a read is no change".to_owned())),
+            CounterRequest::Get(_) => Payload::Refuse(Failure::Invalid("a read is not a change".to_owned())),
         }
     }
 

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use crate::driver::{Driver, Ended};
 use crate::endpoints::Endpoints;
 use crate::logs::Stamps;
-use crate::request::{Asked, Told};
+use crate::request::{ApiRequest, ApiResponse};
 use crate::{Durability, Error, Reads, TableDescription, fault};
 
 /// Timeout of a node's status.
@@ -122,8 +122,8 @@ impl Client {
         let retention_ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
         let (table, durability) = (table.to_owned(), durability.into());
         let request = message::CreateTableRequest { table, split_at, replicas, retention_ms, durability };
-        match self.ask(Asked::CreateTable(request)).await? {
-            Told::TableCreated(answer) => Ok(answer.existed),
+        match self.ask(ApiRequest::CreateTable(request)).await? {
+            ApiResponse::TableCreated(answer) => Ok(answer.existed),
             other => Err(unexpected(&other)),
         }
     }
@@ -134,7 +134,7 @@ impl Client {
     /// [`Error::NotFound`] if the table does not exist.
     pub async fn drop_table(&self, table: &str) -> Result<(), Error> {
         let request = message::DropTableRequest { table: table.to_owned() };
-        let Ended { outcome, in_doubt } = self.driver.call(Asked::DropTable(request), self.deadline).await;
+        let Ended { outcome, in_doubt } = self.driver.call(ApiRequest::DropTable(request), self.deadline).await;
         match outcome {
             // The table existed at the first attempt: that attempt, or another client, has dropped it.
             Err(Error::NotFound(_)) if in_doubt => Ok(()),
@@ -149,9 +149,10 @@ impl Client {
     /// [`Error::Exists`] if a range already begins at the key, [`Error::NotFound`] if the table does not exist.
     pub async fn split_range(&self, table: &str, key: impl Into<Bytes>) -> Result<u32, Error> {
         let request = SplitRangeRequest { table: table.to_owned(), key: key.into() };
-        let Ended { outcome, in_doubt } = self.driver.call(Asked::SplitRange(request.clone()), self.deadline).await;
+        let Ended { outcome, in_doubt } =
+            self.driver.call(ApiRequest::SplitRange(request.clone()), self.deadline).await;
         match outcome {
-            Ok(Told::RangeSplit(answer)) => Ok(answer.cohort),
+            Ok(ApiResponse::RangeSplit(answer)) => Ok(answer.cohort),
             // There was no such range at the first attempt: that attempt, or another client, has split it.
             Err(Error::Exists(_)) if in_doubt => {
                 let known = self.describe_table(table).await?;
@@ -170,8 +171,8 @@ impl Client {
     /// [`Error::Invalid`] if the cohort or a node does not exist.
     pub async fn move_range(&self, cohort: u32, nodes: &[u32]) -> Result<(), Error> {
         let request = MoveRangeRequest { cohort, nodes: nodes.to_vec() };
-        match self.ask(Asked::MoveRange(request)).await? {
-            Told::MoveBegun => Ok(()),
+        match self.ask(ApiRequest::MoveRange(request)).await? {
+            ApiResponse::MoveBegun => Ok(()),
             other => Err(unexpected(&other)),
         }
     }
@@ -182,8 +183,8 @@ impl Client {
     /// # Errors
     /// [`Error::Exists`] if the number or an address is taken, or the node has left.
     pub(crate) async fn add_node(&self, node: AddNodeRequest) -> Result<Vec<RosterNode>, Error> {
-        match self.ask(Asked::AddNode(node)).await? {
-            Told::Nodes(answer) => Ok(answer.nodes),
+        match self.ask(ApiRequest::AddNode(node)).await? {
+            ApiResponse::Nodes(answer) => Ok(answer.nodes),
             other => Err(unexpected(&other)),
         }
     }
@@ -194,8 +195,8 @@ impl Client {
     /// # Errors
     /// [`Error::Invalid`] if the node does not exist, or too few nodes would remain.
     pub async fn remove_node(&self, node: u32) -> Result<(), Error> {
-        match self.ask(Asked::RemoveNode(RemoveNodeRequest { node })).await? {
-            Told::LeaveBegun => Ok(()),
+        match self.ask(ApiRequest::RemoveNode(RemoveNodeRequest { node })).await? {
+            ApiResponse::LeaveBegun => Ok(()),
             other => Err(unexpected(&other)),
         }
     }
@@ -205,8 +206,8 @@ impl Client {
     /// # Errors
     /// [`Error`].
     pub async fn nodes(&self) -> Result<Vec<RosterNode>, Error> {
-        match self.ask(Asked::ListNodes(ListNodesRequest {})).await? {
-            Told::Nodes(answer) => Ok(answer.nodes),
+        match self.ask(ApiRequest::ListNodes(ListNodesRequest {})).await? {
+            ApiResponse::Nodes(answer) => Ok(answer.nodes),
             other => Err(unexpected(&other)),
         }
     }
@@ -216,8 +217,8 @@ impl Client {
     /// # Errors
     /// [`Error`].
     pub async fn list_tables(&self) -> Result<Vec<String>, Error> {
-        match self.ask(Asked::ListTables).await? {
-            Told::Tables(answer) => Ok(answer.tables),
+        match self.ask(ApiRequest::ListTables).await? {
+            ApiResponse::Tables(answer) => Ok(answer.tables),
             other => Err(unexpected(&other)),
         }
     }
@@ -228,8 +229,8 @@ impl Client {
     /// [`Error::NotFound`] if the table does not exist.
     pub async fn describe_table(&self, table: &str) -> Result<TableDescription, Error> {
         let request = message::DescribeTableRequest { table: table.to_owned() };
-        match self.ask(Asked::DescribeTable(request)).await? {
-            Told::Table(table) => Ok(table),
+        match self.ask(ApiRequest::DescribeTable(request)).await? {
+            ApiResponse::Table(table) => Ok(table),
             other => Err(unexpected(&other)),
         }
     }
@@ -269,8 +270,8 @@ impl Client {
     ) -> Result<(Vec<Cell>, Option<AsOf>), Error> {
         let options = reads.options();
         let request = message::GetRequest { table: table.to_owned(), key: key.into(), columns, options };
-        match self.ask(Asked::Get(request)).await? {
-            Told::Row(answer) => Ok((answer.cells, answer.as_of)),
+        match self.ask(ApiRequest::Get(request)).await? {
+            ApiResponse::Row(answer) => Ok((answer.cells, answer.as_of)),
             other => Err(unexpected(&other)),
         }
     }
@@ -292,8 +293,10 @@ impl Client {
         let Scan { from, to, prefix, reverse, limit, continuation } = scan;
         let (table, options) = (table.to_owned(), reads.options());
         let request = message::ScanRequest { table, from, to, prefix, reverse, limit, continuation, options };
-        match self.ask(Asked::Scan(request)).await? {
-            Told::Rows(answer) => Ok((Page { rows: answer.rows, continuation: answer.continuation }, answer.as_of)),
+        match self.ask(ApiRequest::Scan(request)).await? {
+            ApiResponse::Rows(answer) => {
+                Ok((Page { rows: answer.rows, continuation: answer.continuation }, answer.as_of))
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -359,7 +362,7 @@ impl Client {
     /// [`Error`].
     pub async fn write(&self, table: &str, key: impl Into<Bytes>, mutations: Vec<Mutation>) -> Result<i64, Error> {
         let request = message::WriteRequest { table: table.to_owned(), key: key.into(), mutations, stamp: None };
-        self.once(Asked::Write(request)).await
+        self.once(ApiRequest::Write(request)).await
     }
 
     /// Deletes a row with all its columns, whether it exists or not.
@@ -368,7 +371,7 @@ impl Client {
     /// [`Error`].
     pub async fn delete_row(&self, table: &str, key: impl Into<Bytes>) -> Result<i64, Error> {
         let request = message::DeleteRowRequest { table: table.to_owned(), key: key.into(), stamp: None };
-        self.once(Asked::DeleteRow(request)).await
+        self.once(ApiRequest::DeleteRow(request)).await
     }
 
     /// The status of the cluster, according to the first node that responds.
@@ -376,8 +379,8 @@ impl Client {
     /// # Errors
     /// [`Error`].
     pub async fn status(&self) -> Result<StatusResponse, Error> {
-        match self.ask(Asked::Status(StatusRequest {})).await? {
-            Told::Status(status) => Ok(*status),
+        match self.ask(ApiRequest::Status(StatusRequest {})).await? {
+            ApiResponse::Status(status) => Ok(*status),
             other => Err(unexpected(&other)),
         }
     }
@@ -419,35 +422,35 @@ impl Client {
         let time = self.deadline.min(STATUS_TIME_MAX);
         request.set_timeout(time);
         let mut client = AdminClient::new(connection.channel.clone());
-        let told = match timeout(time, client.status(request)).await {
+        let result = match timeout(time, client.status(request)).await {
             Ok(answer) => {
-                let told = answer.map_err(|status| fault::of(&status));
-                self.driver.endpoints.judged(endpoint, told).map_err(Fault::reason)
+                let result = answer.map_err(|status| fault::of(&status));
+                self.driver.endpoints.judged(endpoint, result).map_err(Fault::reason)
             }
-            Err(_) => Err(format!("no answer within {time:?}")),
+            Err(_) => Err(format!("timed out after {time:?}")),
         };
-        if told.is_err() {
+        if result.is_err() {
             self.driver.endpoints.drop_connection(&connection).await;
         }
-        told.map(tonic::Response::into_inner)
+        result.map(tonic::Response::into_inner)
     }
 
     /// A write with a stamp, which is executed at most once.
-    async fn once(&self, asked: Asked) -> Result<i64, Error> {
-        match self.ask(asked).await? {
-            Told::Written(answer) => Ok(answer.version),
-            other => Err(Error::OutcomeUnknown(format!("the node's answer does not fit the question: {other:?}"))),
+    async fn once(&self, request: ApiRequest) -> Result<i64, Error> {
+        match self.ask(request).await? {
+            ApiResponse::Written(answer) => Ok(answer.version),
+            other => Err(Error::OutcomeUnknown(format!("unexpected response: {other:?}"))),
         }
     }
 
-    pub(crate) async fn ask(&self, asked: Asked) -> Result<Told, Error> {
-        self.driver.call(asked, self.deadline).await.outcome
+    pub(crate) async fn ask(&self, request: ApiRequest) -> Result<ApiResponse, Error> {
+        self.driver.call(request, self.deadline).await.outcome
     }
 }
 
 /// The error for a response that does not match the request.
-pub(crate) fn unexpected(told: &Told) -> Error {
-    Error::Unavailable(format!("the node's answer does not fit the question: {told:?}"))
+pub(crate) fn unexpected(response: &ApiResponse) -> Error {
+    Error::Unavailable(format!("unexpected response: {response:?}"))
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use tonic::Streaming;
 use crate::call::call;
 use crate::endpoints::{Connection, Endpoints};
 use crate::fault::{self, with_causes};
-use crate::request::{Asked, Told, of_stream, streamed};
+use crate::request::{ApiRequest, ApiResponse, of_stream, streamed};
 use crate::stream::Outgoing;
 
 /// Timeout for opening a connection and its stream.
@@ -32,7 +32,7 @@ const LINK_TIME_MAX: Duration = Duration::from_secs(2);
 /// The result of a call.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    pub(crate) outcome: Result<Told, Error>,
+    pub(crate) outcome: Result<ApiResponse, Error>,
     /// Whether an earlier attempt with unknown outcome may have been executed.
     pub(crate) in_doubt: bool,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Driver {
 
 #[derive(Debug)]
 struct Core {
-    machine: client::Client<Asked, Told>,
+    machine: client::Client<ApiRequest, ApiResponse>,
     callers: HashMap<CallId, oneshot::Sender<Ended>>,
     /// Indexed by endpoint.
     lines: Vec<Option<Line>>,
@@ -60,7 +60,6 @@ struct Core {
     timekeeper: Option<JoinHandle<()>>,
 }
 
-/// An open connection.
 #[derive(Debug)]
 struct Line {
     link: Link,
@@ -97,11 +96,11 @@ impl Driver {
     }
 
     /// Executes a call. Dropping the future abandons it.
-    pub(crate) async fn call(&self, asked: Asked, deadline: Duration) -> Ended {
+    pub(crate) async fn call(&self, request: ApiRequest, deadline: Duration) -> Ended {
         let (sender, receiver) = oneshot::channel();
         let mut caller = self.step(|core, now| {
             let deadline = now + base::Duration(u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX));
-            let id = core.machine.begin(asked.ask(), deadline, now);
+            let id = core.machine.begin(request.ask(), deadline, now);
             core.callers.insert(id, sender);
             Caller { driver: self, id, has_ended: false }
         });
@@ -109,7 +108,7 @@ impl Driver {
         caller.has_ended = true;
         // The state machine ends every call, so the sender is dropped only with the client itself.
         ended.unwrap_or_else(|_| Ended {
-            outcome: Err(Error::OutcomeUnknown("the client is gone".to_owned())),
+            outcome: Err(Error::OutcomeUnknown("the client was closed".to_owned())),
             in_doubt: true,
         })
     }
@@ -155,7 +154,7 @@ impl Driver {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn carry_out(&self, core: &mut Core, action: Action<Asked, Told>, now: Monotonic) {
+    fn carry_out(&self, core: &mut Core, action: Action<ApiRequest, ApiResponse>, now: Monotonic) {
         match action {
             Action::Connect(link) => {
                 self.spawn(|driver| driver.connect(link));
@@ -188,7 +187,7 @@ impl Driver {
     }
 
     /// Sends a request; false if the connection is closed.
-    fn send(&self, core: &Core, link: Link, attempt: AttemptId, time: Duration, sent: Sent<Asked>) -> bool {
+    fn send(&self, core: &Core, link: Link, attempt: AttemptId, time: Duration, sent: Sent<ApiRequest>) -> bool {
         let Some(line) = core.lines[link.endpoint].as_ref().filter(|line| line.link == link) else { return false };
         let sent = match &line.stream {
             None => sent,
@@ -199,8 +198,8 @@ impl Driver {
         };
         let channel = line.connection.channel.clone();
         self.spawn(|driver| async move {
-            let told = driver.endpoints.judged(link.endpoint, call(channel, sent, time).await);
-            driver.step(|core, now| core.machine.answered(attempt, told, now));
+            let result = driver.endpoints.judged(link.endpoint, call(channel, sent, time).await);
+            driver.step(|core, now| core.machine.answered(attempt, result, now));
         });
         true
     }
@@ -275,7 +274,7 @@ async fn read(driver: Weak<Driver>, link: Link, mut answers: Streaming<StreamRes
                     }
                 });
             }
-            Ok(None) => break "the node has ended the stream".to_owned(),
+            Ok(None) => break "the node ended the stream".to_owned(),
             Err(status) => break with_causes(&status),
         }
     };

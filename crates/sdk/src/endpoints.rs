@@ -23,7 +23,7 @@ pub(crate) struct Connection {
 }
 
 #[derive(Debug)]
-struct Place {
+struct EndpointState {
     endpoint: Endpoint,
     name: String,
     /// The current connection, if any, and the generation of the last one.
@@ -35,35 +35,35 @@ struct Place {
 /// The endpoints of a cluster.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
-    places: Vec<Place>,
+    endpoints: Vec<EndpointState>,
 }
 
 impl Endpoints {
     pub(crate) fn parse<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Result<Self, Error> {
-        let places = names.into_iter().map(|name| place(name.as_ref())).collect::<Result<Vec<_>, _>>()?;
-        if places.is_empty() {
-            return Err(Error::Invalid("no endpoint is named".into()));
+        let endpoints = names.into_iter().map(|name| parse_endpoint(name.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        if endpoints.is_empty() {
+            return Err(Error::Invalid("no endpoints given".into()));
         }
-        Ok(Self { places })
+        Ok(Self { endpoints })
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.places.len()
+        self.endpoints.len()
     }
 
     pub(crate) fn name(&self, endpoint: usize) -> &str {
-        &self.places[endpoint].name
+        &self.endpoints[endpoint].name
     }
 
     /// The connection to an endpoint. Concurrent callers wait for the same connection attempt.
     pub(crate) async fn connection(&self, endpoint: usize) -> Result<Connection, String> {
-        let place = &self.places[endpoint];
-        let mut slot = place.slot.lock().await;
+        let state = &self.endpoints[endpoint];
+        let mut slot = state.slot.lock().await;
         let channel = match &slot.0 {
             Some(channel) => channel.clone(),
             None => {
-                let made = place.endpoint.connect().await;
-                let channel = made.map_err(|error| format!("{}: {}", place.name, innermost(&error)))?;
+                let made = state.endpoint.connect().await;
+                let channel = made.map_err(|error| format!("{}: {}", state.name, innermost(&error)))?;
                 *slot = (Some(channel.clone()), slot.1 + 1);
                 channel
             }
@@ -73,30 +73,30 @@ impl Endpoints {
 
     /// Adds a hint to a lost call's error if no node has ever responded at the endpoint: the listener there may be
     /// another service.
-    pub(crate) fn judged<T>(&self, endpoint: usize, told: Result<T, Fault>) -> Result<T, Fault> {
-        let Place { name, has_answered, .. } = &self.places[endpoint];
-        match told {
+    pub(crate) fn judged<T>(&self, endpoint: usize, result: Result<T, Fault>) -> Result<T, Fault> {
+        let EndpointState { name, has_answered, .. } = &self.endpoints[endpoint];
+        match result {
             Err(Fault::Lost(reason)) if !has_answered.load(Ordering::Relaxed) => {
                 Err(Fault::Lost(format!("{reason}; is {name} the gRPC address of a node?")))
             }
-            Err(Fault::Lost(_) | Fault::Silent) => told,
+            Err(Fault::Lost(_) | Fault::Silent) => result,
             _ => {
                 has_answered.store(true, Ordering::Relaxed);
-                told
+                result
             }
         }
     }
 
     /// Closes this connection, unless a newer one exists, so that the next call opens a new one.
     pub(crate) async fn drop_connection(&self, connection: &Connection) {
-        let mut slot = self.places[connection.endpoint].slot.lock().await;
+        let mut slot = self.endpoints[connection.endpoint].slot.lock().await;
         if slot.1 == connection.generation {
             slot.0 = None;
         }
     }
 }
 
-fn place(name: &str) -> Result<Place, Error> {
+fn parse_endpoint(name: &str) -> Result<EndpointState, Error> {
     let wrong = |error: &dyn std::fmt::Display| Error::Invalid(format!("endpoint {name:?}: {error}"));
     let address = name.strip_prefix("loggos://").or_else(|| name.strip_prefix("http://")).unwrap_or(name);
     if !address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
@@ -108,7 +108,12 @@ fn place(name: &str) -> Result<Place, Error> {
         .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-    Ok(Place { endpoint, name: address.to_owned(), slot: Mutex::new((None, 0)), has_answered: AtomicBool::new(false) })
+    Ok(EndpointState {
+        endpoint,
+        name: address.to_owned(),
+        slot: Mutex::new((None, 0)),
+        has_answered: AtomicBool::new(false),
+    })
 }
 
 /// The innermost cause of an error, which is the most specific: "Connection refused" rather than "transport error".

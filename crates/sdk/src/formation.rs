@@ -20,7 +20,7 @@ use crate::{Client, Error};
 
 /// Timeout of a node's response. Formatting takes long because it fills files with zeros.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
-/// Timeout of one node before the next one is asked.
+/// Timeout of one node before the next one is tried.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 /// Pause between attempts at a node that does not respond.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -45,7 +45,7 @@ pub async fn form<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>, patienc
         let request = FormRequest { disks: disks.clone() };
         formed = ask(&endpoints, endpoint, until, request, format).await?.genesis;
     }
-    formed.ok_or_else(|| Error::Unavailable("a node did not say what it was formed as".to_owned()))
+    formed.ok_or_else(|| Error::Unavailable("a node returned no cluster after formation".to_owned()))
 }
 
 /// A node that has joined a cluster.
@@ -90,14 +90,16 @@ pub async fn join<S: AsRef<str>>(
 
 /// Asks the cluster's nodes in turn until one responds.
 async fn look_at_any(endpoints: &Endpoints, until: Instant) -> Result<LookResponse, Error> {
-    let mut last = Error::Unavailable("no node answers".to_owned());
+    let mut last = Error::Unavailable("no node responds".to_owned());
     for endpoint in (0..endpoints.count()).cycle() {
         let soon = until.min(Instant::now() + LOOK_TIME_MAX);
         match ask(endpoints, endpoint, soon, LookRequest {}, look).await {
             Ok(found) if found.genesis.is_some() => return Ok(found),
             Ok(_) => {
                 let name = endpoints.name(endpoint);
-                return Err(Error::Invalid(format!("the node at {name} has a blank disk, and is in no cluster yet")));
+                return Err(Error::Invalid(format!(
+                    "the node at {name} has a blank disk and is not a member of a cluster yet"
+                )));
             }
             Err(error) => last = error,
         }
@@ -112,18 +114,19 @@ async fn look_at_any(endpoints: &Endpoints, until: Instant) -> Result<LookRespon
 fn request(cluster: &LookResponse, newcomer: LookResponse) -> Result<AddNodeRequest, Error> {
     let LookResponse { disk, genesis, format, protocol, peer, grpc, version } = newcomer;
     let Some(Disk { node, incarnation }) = disk else {
-        return Err(Error::Invalid("the node does not say what disk it has".to_owned()));
+        return Err(Error::Invalid("the node did not report its disk".to_owned()));
     };
     let name = |genesis: &Option<Genesis>| genesis.as_ref().map(|genesis| genesis.cluster.clone());
     let (ours, theirs) = (name(&cluster.genesis).unwrap_or_default(), name(&genesis));
     if let Some(theirs) = theirs.filter(|theirs| *theirs != ours) {
         return Err(Error::Exists(format!(
-            "node {node} is a member of cluster {theirs}, and can't join cluster {ours}"
+            "node {node} is a member of cluster {theirs} and cannot join cluster {ours}"
         )));
     }
     if (format, protocol) != (cluster.format, cluster.protocol) {
         return Err(Error::Invalid(format!(
-            "node {node} runs version {version}, which writes format {format} and speaks protocol {protocol}; the cluster              runs version {}, with format {} and protocol {}",
+            "node {node} runs version {version} with disk format {format} and protocol {protocol}, but the cluster runs \
+             version {} with disk format {} and protocol {}",
             cluster.version, cluster.format, cluster.protocol
         )));
     }
@@ -144,7 +147,7 @@ async fn format(mut node: Channel, request: FormRequest) -> Result<FormResponse,
     Ok(node.form(request).await?.into_inner())
 }
 
-/// Asks one node until it responds or the time is over: all of these requests may be repeated.
+/// Sends a request to one node until it responds or the time is over: all of these requests are idempotent.
 async fn ask<Q: Clone, A, F: Future<Output = Result<A, Status>>>(
     endpoints: &Endpoints,
     endpoint: usize,
@@ -156,11 +159,11 @@ async fn ask<Q: Clone, A, F: Future<Output = Result<A, Status>>>(
         let attempt = async {
             let connection = endpoints.connection(endpoint).await.map_err(Fault::NotSent)?;
             let answer = put(FormationClient::new(connection.channel.clone()), question.clone()).await;
-            let told = endpoints.judged(endpoint, answer.map_err(|status| fault::of(&status)));
-            if told.is_err() {
+            let result = endpoints.judged(endpoint, answer.map_err(|status| fault::of(&status)));
+            if result.is_err() {
                 endpoints.drop_connection(&connection).await;
             }
-            told
+            result
         };
         let left = until.saturating_duration_since(Instant::now());
         let fault = match timeout(ANSWER_TIME_MAX.min(left), attempt).await {
@@ -171,7 +174,7 @@ async fn ask<Q: Clone, A, F: Future<Output = Result<A, Status>>>(
         };
         if until.saturating_duration_since(Instant::now()) < PAUSE {
             let name = endpoints.name(endpoint);
-            let reason = fault.map_or_else(|| "it does not answer".to_owned(), Fault::reason);
+            let reason = fault.map_or_else(|| "no response".to_owned(), Fault::reason);
             return Err(Error::Unavailable(format!("the node at {name}: {reason}")));
         }
         sleep(PAUSE).await;
@@ -183,21 +186,24 @@ fn disks(looks: &[LookResponse]) -> Result<Vec<Disk>, Error> {
     let mut disks: Vec<Disk> = looks.iter().filter_map(|look| look.disk).collect();
     disks.sort_by_key(|disk| disk.node);
     if disks.len() < looks.len() {
-        return Err(Error::Invalid("a node does not say what disk it has".to_owned()));
+        return Err(Error::Invalid("a node did not report its disk".to_owned()));
     }
     if let Some(twice) = disks.windows(2).find(|pair| pair[0].node == pair[1].node) {
-        return Err(Error::Invalid(format!("node {} is named twice, or two nodes have its number", twice[0].node)));
+        return Err(Error::Invalid(format!(
+            "node {} is listed twice, or two nodes have the same number",
+            twice[0].node
+        )));
     }
     let formats: BTreeSet<u32> = looks.iter().map(|look| look.format).collect();
     if formats.len() > 1 {
-        return Err(Error::Invalid(format!("the nodes are of different versions: they write formats {formats:?}")));
+        return Err(Error::Invalid(format!("the nodes have different versions, with disk formats {formats:?}")));
     }
     let Some(genesis) = looks.iter().find_map(|look| look.genesis.clone()) else {
         if CLUSTER_NODES.contains(&disks.len()) {
             return Ok(disks);
         }
         let count = disks.len();
-        return Err(Error::Invalid(format!("a cluster is formed of 1, 3, 5 or 7 nodes, and {count} are named")));
+        return Err(Error::Invalid(format!("a cluster is formed of 1, 3, 5 or 7 nodes, not {count}")));
     };
     check_against(&genesis, looks, &disks)?;
     Ok(genesis.disks)
@@ -209,29 +215,27 @@ fn check_against(genesis: &Genesis, looks: &[LookResponse], disks: &[Disk]) -> R
     if let Some(other) = looks.iter().filter_map(|look| look.genesis.as_ref()).find(|other| *other != genesis) {
         let others = &other.cluster;
         if cluster == others {
-            return Err(Error::Exists(format!("not all of the nodes are those that cluster {cluster} was formed of")));
+            return Err(Error::Exists(format!("the nodes disagree on the founding members of cluster {cluster}")));
         }
-        return Err(Error::Exists(format!("the nodes are members of two clusters, {cluster} and {others}")));
+        return Err(Error::Exists(format!("the nodes are members of different clusters: {cluster} and {others}")));
     }
     for disk in disks {
         match genesis.disks.iter().find(|member| member.node == disk.node) {
             Some(member) if member == disk => {}
             Some(_) => {
                 return Err(Error::Exists(format!(
-                    "node {} has another disk than the one that cluster {cluster} was formed with: a disk that was \
-                     lost, or whose data was removed, is not formed once more",
+                    "node {} has another disk than when cluster {cluster} was formed: a node that lost its disk or data \
+                     cannot be formed again",
                     disk.node
                 )));
             }
             None => {
-                return Err(Error::Exists(format!("node {} is no member of cluster {cluster}", disk.node)));
+                return Err(Error::Exists(format!("node {} is not a member of cluster {cluster}", disk.node)));
             }
         }
     }
     match genesis.disks.iter().find(|member| !disks.contains(member)) {
-        Some(missing) => {
-            Err(Error::Invalid(format!("node {} is a member of cluster {cluster} and is not named", missing.node)))
-        }
+        Some(missing) => Err(Error::Invalid(format!("node {} of cluster {cluster} is not listed", missing.node))),
         None => Ok(()),
     }
 }
@@ -271,8 +275,8 @@ mod tests {
         let cluster = formed(1, "u", &[1, 2, 3]);
         let newcomer = LookResponse { peer: "p".to_owned(), grpc: "g".to_owned(), ..blank(4) };
         let request = super::request;
-        let asked = request(&cluster, newcomer.clone()).unwrap();
-        assert_eq!((asked.node, asked.incarnation, &*asked.peer, &*asked.grpc), (4, 4, "p", "g"));
+        let added = request(&cluster, newcomer.clone()).unwrap();
+        assert_eq!((added.node, added.incarnation, &*added.peer, &*added.grpc), (4, 4, "p", "g"));
         assert!(request(&cluster, formed(4, "u", &[1, 2, 3, 4])).is_ok(), "it has joined already");
         let other = request(&cluster, formed(4, "v", &[4])).unwrap_err();
         assert!(matches!(&other, Error::Exists(why) if why.contains("cluster v")), "{other}");

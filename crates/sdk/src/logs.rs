@@ -14,7 +14,7 @@ use sharedlog::validate::COORDINATION_LOG;
 
 use crate::Client;
 use crate::client_api::unexpected;
-use crate::request::{Asked, LogAsked, LogTold, Told};
+use crate::request::{ApiLogRequest, ApiLogResponse, ApiRequest, ApiResponse};
 
 pub use api::log::DescribeLogResponse as LogDescription;
 pub use snapshots::Snapshot;
@@ -84,15 +84,15 @@ impl Entry {
     }
 
     /// Converts a node's message; none if a newer node sent an unknown kind of entry.
-    fn told(entry: message::LogEntry) -> Option<Self> {
-        use message::log_entry::Content as Told;
+    fn from_message(entry: message::LogEntry) -> Option<Self> {
+        use message::log_entry::Content as WireContent;
         let content = match entry.content? {
-            Told::Data(data) if is_of_snapshot(&data.records) => Content::Snapshot(data.records),
-            Told::Data(data) => Content::Records(data.records),
-            Told::Junk(message::Junk {}) => Content::Junk,
-            Told::Repeated(message::Repeated {}) => Content::Repeated,
-            Told::Lost(message::Lost {}) => Content::Lost,
-            Told::Trimmed(message::Trimmed { before }) => Content::Trimmed { before },
+            WireContent::Data(data) if is_of_snapshot(&data.records) => Content::Snapshot(data.records),
+            WireContent::Data(data) => Content::Records(data.records),
+            WireContent::Junk(message::Junk {}) => Content::Junk,
+            WireContent::Repeated(message::Repeated {}) => Content::Repeated,
+            WireContent::Lost(message::Lost {}) => Content::Lost,
+            WireContent::Trimmed(message::Trimmed { before }) => Content::Trimmed { before },
         };
         Some(Self { position: entry.position, content })
     }
@@ -125,8 +125,8 @@ impl Client {
     /// # Errors
     /// [`Error`].
     pub async fn list_logs(&self) -> Result<Vec<String>, Error> {
-        match self.ask(Asked::Log(LogAsked::List)).await? {
-            Told::Log(LogTold::Logs(answer)) => Ok(answer.logs),
+        match self.ask(ApiRequest::Log(ApiLogRequest::List)).await? {
+            ApiResponse::Log(ApiLogResponse::Logs(answer)) => Ok(answer.logs),
             other => Err(unexpected(&other)),
         }
     }
@@ -154,8 +154,8 @@ impl Log {
     pub async fn create_of(&self, wanted: NewLog) -> Result<bool, Error> {
         let NewLog { stripes, copies } = wanted;
         let request = message::CreateLogRequest { log: self.name.clone(), stripes, copies };
-        match self.ask(LogAsked::Create(request)).await? {
-            LogTold::Created(answer) => Ok(answer.existed),
+        match self.ask(ApiLogRequest::Create(request)).await? {
+            ApiLogResponse::Created(answer) => Ok(answer.existed),
             other => Err(unexpected_of_log(other)),
         }
     }
@@ -165,8 +165,8 @@ impl Log {
     /// # Errors
     /// [`Error::NotFound`] if the log does not exist; this holds for all calls.
     pub async fn describe(&self) -> Result<LogDescription, Error> {
-        match self.ask(LogAsked::Describe(message::DescribeLogRequest { log: self.name.clone() })).await? {
-            LogTold::Log(known) => Ok(known),
+        match self.ask(ApiLogRequest::Describe(message::DescribeLogRequest { log: self.name.clone() })).await? {
+            ApiLogResponse::Log(known) => Ok(known),
             other => Err(unexpected_of_log(other)),
         }
     }
@@ -200,9 +200,9 @@ impl Log {
 
     async fn append_stamped(&self, records: Vec<Bytes>, stamp: Option<message::Stamp>) -> Result<u64, Error> {
         let append = message::AppendRequest { log: self.name.clone(), records, stamp };
-        match self.ask(LogAsked::Append(append)).await? {
-            LogTold::Appended(answer) => Ok(answer.position),
-            other => Err(Error::OutcomeUnknown(format!("the node's answer does not fit: {other:?}"))),
+        match self.ask(ApiLogRequest::Append(append)).await? {
+            ApiLogResponse::Appended(answer) => Ok(answer.position),
+            other => Err(Error::OutcomeUnknown(format!("unexpected response: {other:?}"))),
         }
     }
 
@@ -225,10 +225,10 @@ impl Log {
     pub async fn read_waiting(&self, from: u64, count: u32, wait: Duration) -> Result<Vec<Entry>, Error> {
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         let request = message::ReadRequest { log: self.name.clone(), from, count, wait_ms };
-        let LogTold::Entries(answer) = self.ask(LogAsked::Read(request)).await? else {
-            return Err(Error::Unavailable("the node's answer does not fit the question".to_owned()));
+        let ApiLogResponse::Entries(answer) = self.ask(ApiLogRequest::Read(request)).await? else {
+            return Err(Error::Unavailable("unexpected response".to_owned()));
         };
-        let entries: Option<Vec<Entry>> = answer.entries.into_iter().map(Entry::told).collect();
+        let entries: Option<Vec<Entry>> = answer.entries.into_iter().map(Entry::from_message).collect();
         entries.ok_or_else(of_no_kind)
     }
 
@@ -237,8 +237,8 @@ impl Log {
     /// # Errors
     /// [`Error`].
     pub async fn tail(&self) -> Result<u64, Error> {
-        match self.ask(LogAsked::Tail(message::TailRequest { log: self.name.clone() })).await? {
-            LogTold::Tail(answer) => Ok(answer.position),
+        match self.ask(ApiLogRequest::Tail(message::TailRequest { log: self.name.clone() })).await? {
+            ApiLogResponse::Tail(answer) => Ok(answer.position),
             other => Err(unexpected_of_log(other)),
         }
     }
@@ -248,7 +248,7 @@ impl Log {
     /// # Errors
     /// [`Error::Invalid`] if the log does not reach that position.
     pub async fn trim(&self, before: u64) -> Result<(), Error> {
-        self.ask(LogAsked::Trim(message::TrimRequest { log: self.name.clone(), before })).await.map(|_| ())
+        self.ask(ApiLogRequest::Trim(message::TrimRequest { log: self.name.clone(), before })).await.map(|_| ())
     }
 
     /// Discards the entry at one position.
@@ -257,7 +257,7 @@ impl Log {
     /// [`Error::Invalid`] if the log does not reach that position.
     pub async fn trim_one(&self, position: u64) -> Result<(), Error> {
         let request = message::TrimPositionRequest { log: self.name.clone(), position };
-        self.ask(LogAsked::TrimPosition(request)).await.map(|_| ())
+        self.ask(ApiLogRequest::TrimPosition(request)).await.map(|_| ())
     }
 
     /// Subscribes to the entries from a position on, in order, until the subscription is dropped. If the node fails,
@@ -270,19 +270,20 @@ impl Log {
         Subscription::begin(&self.client, &self.name, from.into())
     }
 
-    async fn ask(&self, asked: LogAsked) -> Result<LogTold, Error> {
-        let asked = if self.is_coordination { Asked::CoordinationLog(asked) } else { Asked::Log(asked) };
-        match self.client.ask(asked).await? {
-            Told::Log(told) => Ok(told),
+    async fn ask(&self, request: ApiLogRequest) -> Result<ApiLogResponse, Error> {
+        let request =
+            if self.is_coordination { ApiRequest::CoordinationLog(request) } else { ApiRequest::Log(request) };
+        match self.client.ask(request).await? {
+            ApiResponse::Log(response) => Ok(response),
             other => Err(unexpected(&other)),
         }
     }
 }
 
-fn unexpected_of_log(told: LogTold) -> Error {
-    unexpected(&Told::Log(told))
+fn unexpected_of_log(response: ApiLogResponse) -> Error {
+    unexpected(&ApiResponse::Log(response))
 }
 
 fn of_no_kind() -> Error {
-    Error::Unavailable("the log has entries of a kind that this library does not know".to_owned())
+    Error::Unavailable("the log has entries of a kind that this version does not support".to_owned())
 }

@@ -3,7 +3,7 @@
 use api::columns::read_options::Consistency;
 use api::columns::{self as message, AnywhereRead, AsOf, ReadOptions, TimelineRead};
 use base::{CohortId, KeyRange, Lsn};
-use client::{Answer, Place, Shown};
+use client::{CohortLsn, NodeResponse, Shown};
 
 /// The consistency level of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,10 +36,10 @@ impl Reads {
 }
 
 /// Adds the latest state that the client has seen to the options.
-pub(crate) fn after(options: Option<ReadOptions>, seen: Option<Place>) -> Option<ReadOptions> {
+pub(crate) fn after(options: Option<ReadOptions>, seen: Option<CohortLsn>) -> Option<ReadOptions> {
     let consistency = match options?.consistency? {
         Consistency::Timeline(read) => {
-            let at_least = seen.map(|Place { cohort: CohortId(cohort), lsn }| message::Place {
+            let at_least = seen.map(|CohortLsn { cohort: CohortId(cohort), lsn }| message::Place {
                 cohort,
                 epoch: lsn.epoch.0,
                 sequence: lsn.sequence.0,
@@ -52,13 +52,13 @@ pub(crate) fn after(options: Option<ReadOptions>, seen: Option<Place>) -> Option
 }
 
 /// The response, with the state it was read from if the node reported one.
-pub(crate) fn answered<A>(answer: A, as_of: Option<&AsOf>) -> Answer<A> {
+pub(crate) fn answered<A>(answer: A, as_of: Option<&AsOf>) -> NodeResponse<A> {
     match as_of.and_then(|as_of| Some((as_of, as_of.place?))) {
-        None => Answer::Of(answer),
+        None => NodeResponse::Of(answer),
         Some((as_of, message::Place { cohort, epoch, sequence })) => {
-            let place = Place { cohort: CohortId(cohort), lsn: Lsn::new(epoch, sequence) };
+            let place = CohortLsn { cohort: CohortId(cohort), lsn: Lsn::new(epoch, sequence) };
             let range = KeyRange { start: as_of.start.clone(), end: as_of.end.clone() };
-            Answer::Shown { answer, shown: Shown { place, range } }
+            NodeResponse::Shown { answer, shown: Shown { place, range } }
         }
     }
 }

@@ -13,7 +13,7 @@ use api::frugal::REQUEST_FIELDS_MAX;
 use api::log;
 use base::KeyRange;
 use bytes::Bytes;
-use client::{Answer, Ask, Effect, Fault, Pace, Place, Position, Sent, Stamp};
+use client::{Ask, CohortLsn, Effect, Fault, NodeResponse, Pace, Position, Sent, Stamp};
 use prost::Message;
 
 use crate::{fault, reads};
@@ -21,9 +21,8 @@ use crate::{fault, reads};
 /// Larger requests are sent as single calls, so that requests behind them in a stream are not delayed.
 const STREAMED_BYTES_MAX: usize = 512 << 10;
 
-/// A request.
 #[derive(Clone, Debug)]
-pub(crate) enum Asked {
+pub(crate) enum ApiRequest {
     CreateTable(message::CreateTableRequest),
     DropTable(message::DropTableRequest),
     ListTables,
@@ -38,14 +37,14 @@ pub(crate) enum Asked {
     AddNode(AddNodeRequest),
     RemoveNode(RemoveNodeRequest),
     ListNodes(ListNodesRequest),
-    Log(LogAsked),
+    Log(ApiLogRequest),
     /// A request of a translation server.
-    CoordinationLog(LogAsked),
+    CoordinationLog(ApiLogRequest),
 }
 
 /// A request about a shared log.
 #[derive(Clone, Debug)]
-pub(crate) enum LogAsked {
+pub(crate) enum ApiLogRequest {
     Create(log::CreateLogRequest),
     List,
     Describe(log::DescribeLogRequest),
@@ -57,9 +56,8 @@ pub(crate) enum LogAsked {
     TrimPosition(log::TrimPositionRequest),
 }
 
-/// A response.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum ApiResponse {
     TableCreated(message::CreateTableResponse),
     TableDropped,
     Tables(message::ListTablesResponse),
@@ -72,12 +70,12 @@ pub(crate) enum Told {
     MoveBegun,
     Nodes(NodesResponse),
     LeaveBegun,
-    Log(LogTold),
+    Log(ApiLogResponse),
 }
 
 /// A response about a shared log.
 #[derive(Debug)]
-pub(crate) enum LogTold {
+pub(crate) enum ApiLogResponse {
     Created(log::CreateLogResponse),
     Logs(log::ListLogsResponse),
     Log(log::DescribeLogResponse),
@@ -87,7 +85,7 @@ pub(crate) enum LogTold {
     Trimmed,
 }
 
-impl LogAsked {
+impl ApiLogRequest {
     fn effect(&self) -> Effect {
         match self {
             Self::Create(_) | Self::Trim(_) | Self::TrimPosition(_) => Effect::Repeatable,
@@ -113,7 +111,7 @@ impl LogAsked {
     }
 }
 
-impl Asked {
+impl ApiRequest {
     /// The request with the properties that the client state machine needs.
     pub(crate) fn ask(self) -> Ask<Self> {
         let (effect, pace) = match &self {
@@ -175,19 +173,19 @@ pub(crate) struct Streamed {
 }
 
 /// Converts a request for a stream. Returns it unchanged if it must be sent as a single call.
-pub(crate) fn streamed(sent: Sent<Asked>, number: u64, time: Duration) -> Result<Streamed, Box<Sent<Asked>>> {
+pub(crate) fn streamed(sent: Sent<ApiRequest>, number: u64, time: Duration) -> Result<Streamed, Box<Sent<ApiRequest>>> {
     /// Fields of a batch item and of the largest request, without its lists.
     const FIELDS_BESIDE: usize = 16;
     let listed = match &sent {
-        Sent::OpenSession { .. } | Sent::Request { request: Asked::DeleteRow(_), .. } => 0,
-        Sent::Request { request: Asked::Get(get), .. } => get.columns.len(),
-        Sent::Request { request: Asked::Write(write), .. } => write.mutations.len(),
+        Sent::OpenSession { .. } | Sent::Request { request: ApiRequest::DeleteRow(_), .. } => 0,
+        Sent::Request { request: ApiRequest::Get(get), .. } => get.columns.len(),
+        Sent::Request { request: ApiRequest::Write(write), .. } => write.mutations.len(),
         Sent::Request { .. } => return Err(Box::new(sent)),
     };
     let bytes = match &sent {
         Sent::OpenSession { key, .. } => key.len(),
-        Sent::Request { request: Asked::Get(request), .. } => request.encoded_len(),
-        Sent::Request { request: Asked::Write(request), .. } => request.encoded_len(),
+        Sent::Request { request: ApiRequest::Get(request), .. } => request.encoded_len(),
+        Sent::Request { request: ApiRequest::Write(request), .. } => request.encoded_len(),
         Sent::Request { .. } => 0,
     };
     if bytes > STREAMED_BYTES_MAX || listed + FIELDS_BESIDE > REQUEST_FIELDS_MAX {
@@ -195,9 +193,11 @@ pub(crate) fn streamed(sent: Sent<Asked>, number: u64, time: Duration) -> Result
     }
     let request = match sent {
         Sent::OpenSession { table, key } => StreamedRequest::OpenSession(message::OpenSessionRequest { table, key }),
-        Sent::Request { request: Asked::Get(request), seen, .. } => StreamedRequest::Get(get_after(request, seen)),
-        Sent::Request { request: Asked::Write(request), stamp, .. } => StreamedRequest::Write(stamped(request, stamp)),
-        Sent::Request { request: Asked::DeleteRow(request), stamp, .. } => {
+        Sent::Request { request: ApiRequest::Get(request), seen, .. } => StreamedRequest::Get(get_after(request, seen)),
+        Sent::Request { request: ApiRequest::Write(request), stamp, .. } => {
+            StreamedRequest::Write(stamped(request, stamp))
+        }
+        Sent::Request { request: ApiRequest::DeleteRow(request), stamp, .. } => {
             StreamedRequest::DeleteRow(message::DeleteRowRequest { stamp: stamp.map(session_stamp), ..request })
         }
         other => return Err(Box::new(other)),
@@ -208,7 +208,7 @@ pub(crate) fn streamed(sent: Sent<Asked>, number: u64, time: Duration) -> Result
 }
 
 /// Adds the latest state that the client has seen to a request.
-pub(crate) fn get_after(request: message::GetRequest, seen: Option<Place>) -> message::GetRequest {
+pub(crate) fn get_after(request: message::GetRequest, seen: Option<CohortLsn>) -> message::GetRequest {
     message::GetRequest { options: reads::after(request.options, seen), ..request }
 }
 
@@ -220,28 +220,28 @@ pub(crate) fn session_stamp(Stamp { session, sequence, first_incomplete }: Stamp
     SessionStamp { session, sequence, first_incomplete }
 }
 
-pub(crate) fn session_opened(response: message::OpenSessionResponse) -> Answer<Told> {
+pub(crate) fn session_opened(response: message::OpenSessionResponse) -> NodeResponse<ApiResponse> {
     let message::OpenSessionResponse { session, start, end } = response;
-    Answer::Session { session, range: KeyRange { start, end } }
+    NodeResponse::Session { session, range: KeyRange { start, end } }
 }
 
-pub(crate) fn row_told(row: message::GetResponse) -> Answer<Told> {
+pub(crate) fn row_response(row: message::GetResponse) -> NodeResponse<ApiResponse> {
     let as_of = row.as_of.clone();
-    reads::answered(Told::Row(row), as_of.as_ref())
+    reads::answered(ApiResponse::Row(row), as_of.as_ref())
 }
 
-pub(crate) fn rows_told(rows: message::ScanResponse) -> Answer<Told> {
+pub(crate) fn rows_response(rows: message::ScanResponse) -> NodeResponse<ApiResponse> {
     let as_of = rows.as_of.clone();
-    reads::answered(Told::Rows(rows), as_of.as_ref())
+    reads::answered(ApiResponse::Rows(rows), as_of.as_ref())
 }
 
 /// The result in a stream's response.
-pub(crate) fn of_stream(answer: Option<StreamedAnswer>) -> Result<Answer<Told>, Fault> {
+pub(crate) fn of_stream(answer: Option<StreamedAnswer>) -> Result<NodeResponse<ApiResponse>, Fault> {
     match answer {
-        Some(StreamedAnswer::Get(row)) => Ok(row_told(row)),
-        Some(StreamedAnswer::Write(written)) => Ok(Answer::Of(Told::Written(written))),
+        Some(StreamedAnswer::Get(row)) => Ok(row_response(row)),
+        Some(StreamedAnswer::Write(written)) => Ok(NodeResponse::Of(ApiResponse::Written(written))),
         Some(StreamedAnswer::OpenSession(opened)) => Ok(session_opened(opened)),
         Some(StreamedAnswer::Refusal(refusal)) => Err(fault::of_refusal(refusal)),
-        None => Err(Fault::Unknown("the node answered with nothing that this library knows".to_owned())),
+        None => Err(Fault::Unknown("unsupported kind of response".to_owned())),
     }
 }

@@ -29,7 +29,6 @@ struct Queue {
 }
 
 impl Outgoing {
-    /// Opens a stream.
     pub(crate) async fn begin(channel: Channel) -> Result<(Arc<Self>, Streaming<StreamResponse>), Status> {
         let outgoing = Arc::new(Self::default());
         let answers = columns(channel).stream(Feed(Arc::clone(&outgoing))).await?.into_inner();

@@ -13,13 +13,12 @@ pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Samples retained: three minutes, about 1.5 KiB per status response.
 const SAMPLES_MAX: usize = 180;
 
-/// The samples.
 #[derive(Debug, Default)]
-pub(crate) struct Activity(Mutex<Lately>);
+pub(crate) struct Activity(Mutex<RecentActivity>);
 
 /// Input of one sample.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct ActivitySample<'a> {
     pub(crate) at: Instant,
     /// Requests answered by the data services since the start.
     pub(crate) requests: u64,
@@ -35,7 +34,7 @@ pub(crate) struct Rates {
 }
 
 #[derive(Debug, Default)]
-struct Lately {
+struct RecentActivity {
     last: Option<Totals>,
     resident_bytes: u64,
     requests_per_second: f64,
@@ -54,38 +53,37 @@ struct Totals {
 }
 
 impl Activity {
-    /// Takes a sample.
-    pub(crate) fn sample(&self, seen: Seen<'_>) {
-        let mut lately = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn sample(&self, seen: ActivitySample<'_>) {
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let cohorts = seen.status.cohorts.iter().map(|cohort| (cohort.cohort, (cohort.writes, cohort.reads)));
         let now = Totals { at: seen.at, requests: seen.requests, cohorts: cohorts.collect() };
-        if let Some(before) = lately.last.take() {
-            lately.add(&before, &now);
+        if let Some(before) = recent.last.take() {
+            recent.add(&before, &now);
         }
-        lately.last = Some(now);
-        lately.resident_bytes = seen.resident_bytes;
+        recent.last = Some(now);
+        recent.resident_bytes = seen.resident_bytes;
     }
 
     /// The retained samples, for a status response.
     pub(crate) fn message(&self) -> Message {
-        let lately = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Message {
             sample_ms: SAMPLE_INTERVAL.as_millis() as u32,
-            resident_bytes: lately.resident_bytes,
-            requests_per_second: lately.requests_per_second,
-            writes_per_second: lately.writes_per_second.iter().copied().collect(),
-            reads_per_second: lately.reads_per_second.iter().copied().collect(),
+            resident_bytes: recent.resident_bytes,
+            requests_per_second: recent.requests_per_second,
+            writes_per_second: recent.writes_per_second.iter().copied().collect(),
+            reads_per_second: recent.reads_per_second.iter().copied().collect(),
         }
     }
 
     /// The rates of a cohort in the last sample.
     pub(crate) fn of_cohort(&self, cohort: u32) -> Rates {
-        let lately = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lately.cohorts.get(&cohort).copied().unwrap_or_default()
+        let recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.cohorts.get(&cohort).copied().unwrap_or_default()
     }
 }
 
-impl Lately {
+impl RecentActivity {
     fn add(&mut self, before: &Totals, now: &Totals) {
         let seconds = now.at.saturating_duration_since(before.at).as_secs_f64().max(f64::EPSILON);
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
@@ -154,10 +152,15 @@ mod tests {
         let activity = Activity::default();
         let began = Instant::now();
         let sample = |seconds: u64, requests: u64, status: &Status| {
-            activity.sample(Seen { at: began + Duration::from_secs(seconds), requests, resident_bytes: 7, status });
+            activity.sample(ActivitySample {
+                at: began + Duration::from_secs(seconds),
+                requests,
+                resident_bytes: 7,
+                status,
+            });
         };
         sample(0, 10, &status(100, 1_000));
-        assert_eq!(activity.of_cohort(2), Rates::default(), "one look tells no rate");
+        assert_eq!(activity.of_cohort(2), Rates::default(), "a single sample has no rate");
         sample(2, 30, &status(120, 1_100));
         assert_eq!(activity.of_cohort(2), Rates { writes_per_second: 10.0, reads_per_second: 50.0 });
         assert_eq!(activity.of_cohort(3), Rates::default());
@@ -174,7 +177,7 @@ mod tests {
         let began = Instant::now();
         for second in 0..2 * SAMPLES_MAX as u64 {
             let at = began + Duration::from_secs(second);
-            activity.sample(Seen { at, requests: 0, resident_bytes: 0, status: &status(second, 0) });
+            activity.sample(ActivitySample { at, requests: 0, resident_bytes: 0, status: &status(second, 0) });
         }
         assert_eq!(activity.message().writes_per_second, vec![1.0; SAMPLES_MAX]);
     }

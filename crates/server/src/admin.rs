@@ -118,7 +118,7 @@ impl<G: Gateway> Admin for Handler<G> {
 fn check_address(address: &str) -> Result<(), Failure> {
     match address.parse::<SocketAddr>() {
         Ok(known) if !known.ip().is_unspecified() && known.port() != 0 => Ok(()),
-        _ => Err(Failure::Invalid(format!("{address:?} is no address and port at which others reach a node"))),
+        _ => Err(Failure::Invalid(format!("{address:?} is not an address and port that other nodes can reach"))),
     }
 }
 

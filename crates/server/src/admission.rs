@@ -40,7 +40,7 @@ impl Connections {
     /// Admits the connection if there is a free slot; otherwise closes it.
     fn admit(&self, stream: TcpStream) -> Option<Connection> {
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-            tracing::debug!(connections = self.connections_max, "connection closed: too many are open");
+            tracing::debug!(connections = self.connections_max, "connection closed: limit reached");
             return None;
         };
         stream.set_nodelay(true).ok()?;
@@ -65,7 +65,7 @@ impl Stream for Connections {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "connection not accepted");
+                    tracing::warn!(%error, "cannot accept a connection");
                     self.pause = Some(Box::pin(sleep(ACCEPT_PAUSE)));
                 }
             }
@@ -73,7 +73,6 @@ impl Stream for Connections {
     }
 }
 
-/// An admitted connection.
 pub(crate) struct Connection {
     stream: TcpStream,
     /// The outstanding part of the preface; `None` once it is complete.

@@ -28,7 +28,7 @@ pub(crate) const SECONDS: [f64; 16] =
 const DATA: [&str; 2] = ["loggos.columns.v1.Columns", "loggos.log.v1.Log"];
 /// The label of calls to unknown methods.
 const UNKNOWN: &str = "unknown";
-/// The names of the status codes by number, as gRPC's own libraries print them.
+/// The names of the status codes by number, as printed by gRPC's libraries.
 const CODES: [&str; 17] = [
     "OK",
     "Canceled",
@@ -89,13 +89,16 @@ impl Families {
     fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let labels = ["grpc_service", "grpc_method"];
         let families = Self {
-            started: IntCounterVec::new(Opts::new("grpc_server_started_total", "Calls begun."), &labels)?,
+            started: IntCounterVec::new(
+                Opts::new("grpc_server_started_total", "RPCs started on the server."),
+                &labels,
+            )?,
             handled: IntCounterVec::new(
-                Opts::new("grpc_server_handled_total", "Calls ended, by the code that they ended with."),
+                Opts::new("grpc_server_handled_total", "RPCs completed on the server, by status code."),
                 &["grpc_service", "grpc_method", "grpc_code"],
             )?,
             seconds: HistogramVec::new(
-                HistogramOpts::new("grpc_server_handling_seconds", "How long calls took, in seconds.")
+                HistogramOpts::new("grpc_server_handling_seconds", "Duration of RPCs, in seconds.")
                     .buckets(SECONDS.to_vec()),
                 &labels,
             )?,
@@ -111,10 +114,10 @@ impl Calls {
     pub(crate) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let families = Families::register(registry)?;
         let data = Arc::new(AtomicU64::new(0));
-        let streamed = IntCounter::new("loggos_stream_answers_total", "Requests in streams that were answered.")?;
+        let streamed = IntCounter::new("loggos_stream_answers_total", "Responses sent to requests in streams.")?;
         registry.register(Box::new(streamed.clone()))?;
-        let told = "Entries of shared logs that subscribers were told.";
-        let subscribed = IntCounter::new("loggos_subscribed_entries_total", told)?;
+        let delivered = "Shared log entries delivered to subscribers.";
+        let subscribed = IntCounter::new("loggos_subscribed_entries_total", delivered)?;
         registry.register(Box::new(subscribed.clone()))?;
         let method = |service: &str, name: &str| {
             Arc::new(Method {
@@ -308,7 +311,7 @@ mod tests {
     #[test]
     fn unknown_methods_share_one_series() {
         let registry = Registry::new();
-        let calls = Calls::register(&registry).expect("names of their own");
+        let calls = Calls::register(&registry).expect("unique metric names");
         for path in ["/a/B", "/c/D", "", "/loggos.columns.v1.Columns/Nothing"] {
             calls.begin(path).end(Code::Unimplemented);
         }

@@ -18,7 +18,7 @@ use tablets::request::{Scan, TableRequest};
 use tonic::Status;
 
 use self::streamed::Rows;
-use self::translate::Asked;
+use self::translate::TableCall;
 use crate::deadline::{Arrival, Deadline};
 use crate::flow_control::call::{Call, HandedOver};
 use crate::flow_control::replies::size;
@@ -33,19 +33,19 @@ pub(crate) struct Handler<G> {
 const NANOSECONDS_IN_MS: u64 = 1_000_000;
 
 /// The result of a call.
-pub(crate) type Answer<T> = Result<tonic::Response<T>, Status>;
+pub(crate) type RpcResult<T> = Result<tonic::Response<T>, Status>;
 
 impl<G: Gateway> Handler<G> {
     pub(crate) fn new(gateway: Arc<G>, streams: Arc<Streams>) -> Self {
         Self { gateway, streams }
     }
 
-    async fn ask_table<T: Default + Into<Asked>>(&self, mut call: tonic::Request<T>) -> Result<Response, Status> {
-        let asked: Asked = std::mem::take(call.get_mut()).into();
-        ask(&*self.gateway, &call, asked.into()).await
+    async fn ask_table<T: Default + Into<TableCall>>(&self, mut call: tonic::Request<T>) -> Result<Response, Status> {
+        let request: TableCall = std::mem::take(call.get_mut()).into();
+        ask(&*self.gateway, &call, request.into()).await
     }
 
-    async fn change<T: Default + Into<Asked>>(&self, call: tonic::Request<T>) -> Answer<WriteResponse> {
+    async fn change<T: Default + Into<TableCall>>(&self, call: tonic::Request<T>) -> RpcResult<WriteResponse> {
         let response = self.ask_table(call).await?;
         translate::written(&response).map(tonic::Response::new).ok_or_else(|| unexpected(&response))
     }
@@ -79,8 +79,8 @@ pub(crate) fn deadline<T>(call: &tonic::Request<T>) -> Deadline {
 
 /// Status for a response of the wrong type: an internal error.
 pub(crate) fn unexpected(response: &Response) -> Status {
-    tracing::error!(?response, "the node's answer does not fit its question");
-    Status::internal("the node's answer does not fit the question")
+    tracing::error!(?response, "unexpected response type");
+    Status::internal("unexpected response type")
 }
 
 /// The durability requested for a new table, if specified.
@@ -89,11 +89,11 @@ fn wanted(durability: i32) -> Result<Option<Durability>, Status> {
         Ok(message::Durability::Unspecified) => Ok(None),
         Ok(message::Durability::Forced) => Ok(Some(Durability::Forced)),
         Ok(message::Durability::Memory) => Ok(Some(Durability::Memory)),
-        Err(_) => Err(Status::invalid_argument(format!("{durability} is no durability"))),
+        Err(_) => Err(Status::invalid_argument(format!("unknown durability {durability}"))),
     }
 }
 
-fn told(durability: Durability) -> message::Durability {
+fn durability_message(durability: Durability) -> message::Durability {
     match durability {
         Durability::Forced => message::Durability::Forced,
         Durability::Memory => message::Durability::Memory,
@@ -105,7 +105,7 @@ impl<G: Gateway> Columns for Handler<G> {
     async fn create_table(
         &self,
         mut call: tonic::Request<message::CreateTableRequest>,
-    ) -> Answer<message::CreateTableResponse> {
+    ) -> RpcResult<message::CreateTableResponse> {
         let message::CreateTableRequest { table: name, split_at, replicas, retention_ms, durability } =
             std::mem::take(call.get_mut());
         let durability = wanted(durability)?;
@@ -134,7 +134,7 @@ impl<G: Gateway> Columns for Handler<G> {
     async fn list_tables(
         &self,
         call: tonic::Request<message::ListTablesRequest>,
-    ) -> Answer<message::ListTablesResponse> {
+    ) -> RpcResult<message::ListTablesResponse> {
         match ask(&*self.gateway, &call, Request::Catalog(CatalogRequest::ListTables)).await? {
             Response::Catalog(CatalogResponse::Tables(tables)) => answer(message::ListTablesResponse { tables }),
             other => Err(unexpected(&other)),
@@ -144,7 +144,7 @@ impl<G: Gateway> Columns for Handler<G> {
     async fn describe_table(
         &self,
         mut call: tonic::Request<message::DescribeTableRequest>,
-    ) -> Answer<message::DescribeTableResponse> {
+    ) -> RpcResult<message::DescribeTableResponse> {
         let name = std::mem::take(&mut call.get_mut().table);
         match ask(&*self.gateway, &call, Request::Catalog(CatalogRequest::DescribeTable(name))).await? {
             Response::Catalog(CatalogResponse::Table(TableDescription {
@@ -156,7 +156,7 @@ impl<G: Gateway> Columns for Handler<G> {
             })) => {
                 let ranges = ranges.into_iter().map(range).collect();
                 let retention_ms = retention.0 / NANOSECONDS_IN_MS;
-                let (created, durability) = (created.0, told(durability).into());
+                let (created, durability) = (created.0, durability_message(durability).into());
                 answer(message::DescribeTableResponse { ranges, created, replicas, retention_ms, durability })
             }
             other => Err(unexpected(&other)),
@@ -166,7 +166,7 @@ impl<G: Gateway> Columns for Handler<G> {
     async fn drop_table(
         &self,
         mut call: tonic::Request<message::DropTableRequest>,
-    ) -> Answer<message::DropTableResponse> {
+    ) -> RpcResult<message::DropTableResponse> {
         let name = std::mem::take(&mut call.get_mut().table);
         match ask(&*self.gateway, &call, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name })))
             .await?
@@ -179,12 +179,12 @@ impl<G: Gateway> Columns for Handler<G> {
     async fn open_session(
         &self,
         call: tonic::Request<message::OpenSessionRequest>,
-    ) -> Answer<message::OpenSessionResponse> {
+    ) -> RpcResult<message::OpenSessionResponse> {
         let response = self.ask_table(call).await?;
         translate::session_opened(&response).map(tonic::Response::new).ok_or_else(|| unexpected(&response))
     }
 
-    async fn get(&self, call: tonic::Request<message::GetRequest>) -> Answer<message::GetResponse> {
+    async fn get(&self, call: tonic::Request<message::GetRequest>) -> RpcResult<message::GetResponse> {
         match reads::undated(self.ask_table(call).await?) {
             (Response::Tablet(TableResponse::Row(row)), as_of) => {
                 let cells = translate::row_that_fits(row).map_err(|failure| refusal::status(&failure))?;
@@ -194,34 +194,34 @@ impl<G: Gateway> Columns for Handler<G> {
         }
     }
 
-    async fn put(&self, call: tonic::Request<message::PutRequest>) -> Answer<WriteResponse> {
+    async fn put(&self, call: tonic::Request<message::PutRequest>) -> RpcResult<WriteResponse> {
         self.change(call).await
     }
 
-    async fn delete(&self, call: tonic::Request<message::DeleteRequest>) -> Answer<WriteResponse> {
+    async fn delete(&self, call: tonic::Request<message::DeleteRequest>) -> RpcResult<WriteResponse> {
         self.change(call).await
     }
 
-    async fn conditional_put(&self, call: tonic::Request<message::ConditionalPutRequest>) -> Answer<WriteResponse> {
+    async fn conditional_put(&self, call: tonic::Request<message::ConditionalPutRequest>) -> RpcResult<WriteResponse> {
         self.change(call).await
     }
 
     async fn conditional_delete(
         &self,
         call: tonic::Request<message::ConditionalDeleteRequest>,
-    ) -> Answer<WriteResponse> {
+    ) -> RpcResult<WriteResponse> {
         self.change(call).await
     }
 
-    async fn write(&self, call: tonic::Request<message::WriteRequest>) -> Answer<WriteResponse> {
+    async fn write(&self, call: tonic::Request<message::WriteRequest>) -> RpcResult<WriteResponse> {
         self.change(call).await
     }
 
-    async fn delete_row(&self, call: tonic::Request<message::DeleteRowRequest>) -> Answer<WriteResponse> {
+    async fn delete_row(&self, call: tonic::Request<message::DeleteRowRequest>) -> RpcResult<WriteResponse> {
         self.change(call).await
     }
 
-    async fn scan(&self, mut call: tonic::Request<message::ScanRequest>) -> Answer<message::ScanResponse> {
+    async fn scan(&self, mut call: tonic::Request<message::ScanRequest>) -> RpcResult<message::ScanResponse> {
         let message::ScanRequest { table, from, to, prefix, reverse, limit, continuation, options } =
             std::mem::take(call.get_mut());
         let scan = Scan { from, to, prefix, reverse, limit: limit as usize, continuation };
@@ -241,12 +241,12 @@ impl<G: Gateway> Columns for Handler<G> {
     async fn stream(
         &self,
         call: tonic::Request<tonic::Streaming<message::StreamRequest>>,
-    ) -> Answer<Self::StreamStream> {
+    ) -> RpcResult<Self::StreamStream> {
         self.streams.begin::<_, Rows>(&self.gateway, call)
     }
 }
 
-pub(crate) fn answer<T>(message: T) -> Answer<T> {
+pub(crate) fn answer<T>(message: T) -> RpcResult<T> {
     Ok(tonic::Response::new(message))
 }
 

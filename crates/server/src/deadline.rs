@@ -1,8 +1,8 @@
 //! The deadline of a call: the client's `grpc-timeout`, or the default.
 //!
 //! A response that arrives after the client's timeout is useless. So the node must respond a margin before the client's
-//! deadline. Half that margin later the server responds in its place: "unavailable" for a read, which had no effect,
-//! and "outcome unknown" for a request that may have had one. The node always responds; this guard covers bugs.
+//! deadline. If it does not, the server responds half that margin later: "unavailable" for a read, and "outcome unknown"
+//! for a request that may have had an effect. The node always responds; this guard covers bugs.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -39,18 +39,18 @@ pub(crate) struct Deadline {
 impl Deadline {
     /// The deadline of a call with these headers, of which `elapsed` has passed.
     pub(crate) fn of(headers: &MetadataMap, elapsed: Duration) -> Self {
-        let asked = headers.get("grpc-timeout").and_then(|text| parse(text.to_str().ok()?));
-        Self::within(asked, elapsed)
+        let requested = headers.get("grpc-timeout").and_then(|text| parse(text.to_str().ok()?));
+        Self::within(requested, elapsed)
     }
 
     /// The deadline of a request that just arrived in a stream; 0 milliseconds means the default.
     pub(crate) fn of_streamed(milliseconds: u32) -> Self {
-        let asked = Duration::from_millis(milliseconds.into());
-        Self::within(Some(asked).filter(|asked| !asked.is_zero()), Duration::ZERO)
+        let requested = Duration::from_millis(milliseconds.into());
+        Self::within(Some(requested).filter(|requested| !requested.is_zero()), Duration::ZERO)
     }
 
-    fn within(asked: Option<Duration>, elapsed: Duration) -> Self {
-        let whole = asked.unwrap_or(DEFAULT).min(MAX);
+    fn within(requested: Option<Duration>, elapsed: Duration) -> Self {
+        let whole = requested.unwrap_or(DEFAULT).min(MAX);
         let margin = (whole / MARGIN_SHARE).min(MARGIN_MAX);
         let left = whole.saturating_sub(elapsed);
         Self { node: left.saturating_sub(margin), guard: left.saturating_sub(margin / 2) }
@@ -69,7 +69,7 @@ impl Deadline {
 
 /// The outcome if the node has not responded.
 pub(crate) fn no_answer(changes: bool) -> Failure {
-    let silent = "the node did not answer in time".to_owned();
+    let silent = "the node did not respond in time".to_owned();
     if changes { Failure::Unknown(silent) } else { Failure::Unavailable(silent) }
 }
 

@@ -80,7 +80,7 @@ impl Founded {
 
     fn is_one_already(&self) -> Failure {
         let (node, cluster) = (self.own.member.node, self.genesis.cluster);
-        Failure::Exists(format!("node {node} is a member of cluster {cluster} already"))
+        Failure::Exists(format!("node {node} is already a member of cluster {cluster}"))
     }
 }
 
@@ -145,7 +145,7 @@ impl Handler {
     ) -> Result<tonic::Response<FormResponse>, Status> {
         let founding = Arc::clone(&self.0);
         let formed = tokio::task::spawn_blocking(move || format(&*founding)).await;
-        let formed = formed.map_err(|_| Status::internal("the formation ended without a word"))?;
+        let formed = formed.map_err(|_| Status::internal("the formation task failed"))?;
         let genesis = formed.map(genesis).map_err(|failure| refusal::status(&failure))?;
         Ok(tonic::Response::new(FormResponse { genesis: Some(genesis) }))
     }
@@ -154,19 +154,19 @@ impl Handler {
 /// Validates the description of the cluster that this node is to join.
 fn invitation(own: Member, request: JoinRequest) -> Result<Invitation, Failure> {
     let cluster = u128::from_str_radix(&request.cluster, 16).ok().filter(|_| request.cluster.len() == 32);
-    let cluster = cluster
-        .map(ClusterId)
-        .ok_or_else(|| Failure::Invalid(format!("{:?} is no cluster: 32 hexadecimal digits are", request.cluster)))?;
+    let cluster = cluster.map(ClusterId).ok_or_else(|| {
+        Failure::Invalid(format!("{:?} is not a cluster id (32 hexadecimal digits)", request.cluster))
+    })?;
     let host = |host: message::Host| Some((member(&host.disk?), host.peer));
     let hosts: Option<Vec<(Member, String)>> = request.hosts.into_iter().map(host).collect();
-    let mut hosts = hosts.ok_or_else(|| Failure::Invalid("a node without a disk is named".to_owned()))?;
+    let mut hosts = hosts.ok_or_else(|| Failure::Invalid("a listed node has no disk".to_owned()))?;
     hosts.sort_unstable();
     if hosts.windows(2).any(|pair| pair[0].0.node == pair[1].0.node) {
-        return Err(Failure::Invalid("a node is named twice".to_owned()));
+        return Err(Failure::Invalid("a node is listed twice".to_owned()));
     }
     if !hosts.iter().any(|(member, _)| *member == own) {
         return Err(Failure::Invalid(format!(
-            "this is node {} with disk {:x}, which is not among those that are named",
+            "this is node {} with disk {:x}, which is not listed",
             own.node, own.incarnation.0
         )));
     }
@@ -176,22 +176,19 @@ fn invitation(own: Member, request: JoinRequest) -> Result<Invitation, Failure> 
 /// Validates the members of a cluster that includes this node.
 fn check(own: Member, members: &[Member]) -> Result<(), Failure> {
     if !CLUSTER_NODES.contains(&members.len()) {
-        return Err(Failure::Invalid(format!(
-            "a cluster is formed of 1, 3, 5 or 7 nodes, and {} are named",
-            members.len()
-        )));
+        return Err(Failure::Invalid(format!("a cluster is formed of 1, 3, 5 or 7 nodes, not {}", members.len())));
     }
     if members.windows(2).any(|pair| pair[0].node == pair[1].node) {
-        return Err(Failure::Invalid("a node is named twice".to_owned()));
+        return Err(Failure::Invalid("a node is listed twice".to_owned()));
     }
     match members.iter().find(|member| member.node == own.node) {
         Some(member) if *member == own => Ok(()),
         Some(member) => Err(Failure::Exists(format!(
-            "node {} has disk {:x} and not {:x}, with which the cluster is formed: a disk that was lost, or whose data \
-             was removed, is not formed once more",
+            "node {} has disk {:x}, but the cluster is formed with its disk {:x}: a node that lost its disk or data \
+             cannot be formed again",
             own.node, own.incarnation.0, member.incarnation.0
         ))),
-        None => Err(Failure::Invalid(format!("this is node {}, which is not among those that are named", own.node))),
+        None => Err(Failure::Invalid(format!("this is node {}, which is not listed", own.node))),
     }
 }
 

@@ -1,14 +1,14 @@
 //! The protocol servers of a node. There are two: gRPC, with the columns service (Spinnaker, section 3), the log
 //! service (CORFU), the admin service, reflection and health; and the [`console`], HTTP for browsers and Prometheus.
 //!
-//! A server only translates. It decodes a [`Request`], refuses requests over a limit, passes the rest to the node
-//! through the [`Gateway`], and encodes the [`Outcome`]. It makes no decisions about data.
+//! A server only translates. It decodes a [`Request`], rejects it if it exceeds a limit, passes it to the node through the
+//! [`Gateway`], and encodes the [`Outcome`]. It makes no decisions about data.
 //!
 //! It guarantees to clients:
-//! * *A response by the deadline*: definite, or the statement that the outcome is unknown (`deadline`).
-//! * *An error that says what may be done next*, for machines as well as for people (`refusal`).
-//! * *Isolation*: clients stop neither the node nor each other. The number of connections, the time to send a request,
-//!   the calls of each connection and the memory of all of them are bounded (`limits`, `admission`, `flow_control`).
+//! * *A response by the deadline*: the outcome, or that the outcome is unknown (`deadline`).
+//! * *Actionable errors*, for programs and for users: how to proceed (`refusal`).
+//! * *Isolation*: no client can stop the node or another client. The number of connections, the time to send a request,
+//!   the concurrent calls of a connection and the total memory are bounded (`limits`, `admission`, `flow_control`).
 //!
 //! An [`Observer`], shared by all servers of a node, counts calls (`calls`), samples activity (`activity`), and exports
 //! metrics (`metrics`).

@@ -23,13 +23,12 @@ pub(crate) const STREAMS_PER_CONNECTION_MAX: u32 = SESSION_WINDOW as u32;
 
 /// Concurrent open streams over all connections: an idle one costs about 8 KiB.
 pub(crate) const STREAMS_MAX: usize = 4_096;
-/// Requests of one stream that are not answered, or have answers that are not sent: at this limit the stream is not
-/// read. Two full messages.
+/// Requests of one stream without a sent response: at this limit the server stops reading the stream. Two full messages.
 pub(crate) const STREAM_REQUESTS_MAX: usize = 2 * STREAM_BATCH_MAX;
-/// Size of a message of answers: clients accept 4 MiB by default. A larger answer is sent alone.
+/// Size of a message with several responses: clients accept 4 MiB by default. A larger response is sent alone.
 pub(crate) const STREAM_MESSAGE_BYTES: usize = 256 << 10;
-/// An answer to a read of a log ends with the entry that reaches this size: with entries of a usual size it is below the
-/// clients' default limit.
+/// The response to a read of a log ends with the entry that reaches this size. With entries of a usual size it stays below
+/// the clients' default limit.
 pub(crate) const READ_ANSWER_BYTES: usize = 2 << 20;
 /// Maximum bytes of a log read that is a unary call or in a stream: any single entry fits.
 pub(crate) const READ_BYTES_MAX: usize = BATCH_BYTES_MAX;
@@ -41,25 +40,25 @@ pub(crate) const PREFETCH_READ_BYTES: usize = 512 << 10;
 pub(crate) const SUBSCRIPTION_WAIT: Duration = Duration::from_millis(250);
 /// Interval of heartbeats to a subscriber when there are no entries.
 pub(crate) const SUBSCRIPTION_SILENCE: Duration = Duration::from_secs(1);
-/// How long such a read may take in addition.
+/// How long a subscription's read may take beyond its wait.
 pub(crate) const SUBSCRIPTION_READ_TIME: Duration = Duration::from_secs(10);
-/// Backoff after the node refused a subscription's read as overloaded.
+/// Backoff after the node rejected a subscription's read as overloaded.
 pub(crate) const SUBSCRIPTION_PAUSE: Duration = Duration::from_millis(100);
-/// Backoff after such a read returned nothing without waiting.
+/// Backoff after a subscription's read returned nothing without waiting.
 pub(crate) const SUBSCRIPTION_PAUSE_MIN: Duration = Duration::from_millis(5);
 
-/// How often a stream looks for requests that the node has left without an answer.
+/// Interval at which a stream checks for requests without a response.
 pub(crate) const STREAM_SWEEP: Duration = Duration::from_millis(100);
 
-/// How long a new connection may take to send HTTP/2's preface: a client sends it at once.
+/// Timeout for the HTTP/2 preface of a new connection, which clients send at once.
 pub(crate) const PREFACE_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// How long a call's message may take to arrive whole: the largest at some 3 Mbit/s.
+/// Timeout for receiving a message: enough for the largest one at about 3 Mbit/s.
 pub(crate) const MESSAGE_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// A connection that is silent for this long is pinged ...
+/// A connection without traffic for this long is pinged ...
 pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
-/// ... and closed if no answer comes within this.
+/// ... and closed if there is no response within this.
 pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// HTTP/2's window of one stream: bytes that a client may send ahead of the server's reads.
@@ -67,18 +66,19 @@ pub(crate) const STREAM_WINDOW_BYTES: u32 = 512 << 10;
 /// HTTP/2's window of one connection.
 pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 
-/// Pause after a failed `accept`, which is mostly a lack of file descriptors: without it the loop would spin.
+/// Pause after a failed `accept`, usually caused by a lack of file descriptors. Without it the loop would spin.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long calls in progress may take to complete at shutdown.
 pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
-/// Characters of a message for people: it travels in a header, and those are bounded at 16 KiB by most clients.
+/// Characters of an error message. It is sent in a header, and most clients limit headers to 16 KiB.
 pub(crate) const MESSAGE_CHARACTERS_MAX: usize = 512;
 /// Bytes of a column's name in an error's details, for the same reason.
 pub(crate) const DETAIL_COLUMN_BYTES_MAX: usize = 256;
 
-/// How long the node's machine may take to report its status: it does so between two turns, which take milliseconds.
+/// How long the node's state machine may take to report its status: it does so between two turns, which take
+/// milliseconds.
 pub(crate) const STATUS_TIME_MAX: Duration = Duration::from_secs(1);
 /// The server responds in its place this much later.
 pub(crate) const STATUS_GUARD: Duration = Duration::from_millis(100);
@@ -86,7 +86,7 @@ pub(crate) const STATUS_GUARD: Duration = Duration::from_millis(100);
 /// Concurrent connections of the console: a browser has up to six, a scraper one. With their buffers they take less
 /// than 16 MiB. Further ones are closed at once.
 pub const CONSOLE_CONNECTIONS_MAX: usize = 128;
-/// How long a request to the console may take to arrive whole, from the connection's beginning or the last answer.
+/// Timeout for receiving a request to the console, from the start of the connection or the last response.
 pub(crate) const CONSOLE_REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
 /// A connection to the console is closed after this time, so that slow readers do not occupy all connections.
 pub(crate) const CONSOLE_CONNECTION_TIME_MAX: Duration = Duration::from_secs(60);

@@ -17,7 +17,7 @@ use sharedlog::validate::COORDINATION_LOG;
 use tonic::Status;
 
 use self::streamed::{Appends, Reads};
-use crate::columns::{Answer, answer, ask, deadline, unexpected};
+use crate::columns::{RpcResult, answer, ask, deadline, unexpected};
 use crate::flow_control::call::{Call, HandedOver};
 use crate::flow_control::log_reads::LogRead;
 use crate::stream::Streams;
@@ -43,7 +43,7 @@ impl<G: Gateway> Log for Handler<G> {
     async fn create_log(
         &self,
         mut call: tonic::Request<message::CreateLogRequest>,
-    ) -> Answer<message::CreateLogResponse> {
+    ) -> RpcResult<message::CreateLogResponse> {
         let message::CreateLogRequest { log: name, stripes, copies } = std::mem::take(call.get_mut());
         match self.ask(&call, LogRequest::Create { name, stripes, copies }).await? {
             Response::Log(LogResponse::Created { existed }) => answer(message::CreateLogResponse { existed }),
@@ -51,7 +51,7 @@ impl<G: Gateway> Log for Handler<G> {
         }
     }
 
-    async fn list_logs(&self, call: tonic::Request<message::ListLogsRequest>) -> Answer<message::ListLogsResponse> {
+    async fn list_logs(&self, call: tonic::Request<message::ListLogsRequest>) -> RpcResult<message::ListLogsResponse> {
         match self.ask(&call, LogRequest::List).await? {
             Response::Log(LogResponse::Logs(mut logs)) => {
                 logs.retain(|name| name != COORDINATION_LOG);
@@ -64,7 +64,7 @@ impl<G: Gateway> Log for Handler<G> {
     async fn describe_log(
         &self,
         mut call: tonic::Request<message::DescribeLogRequest>,
-    ) -> Answer<message::DescribeLogResponse> {
+    ) -> RpcResult<message::DescribeLogResponse> {
         let name = std::mem::take(&mut call.get_mut().log);
         match self.ask(&call, LogRequest::Describe { name }).await? {
             Response::Log(LogResponse::Log(known)) => answer(translate::description(*known)),
@@ -72,7 +72,7 @@ impl<G: Gateway> Log for Handler<G> {
         }
     }
 
-    async fn append(&self, mut call: tonic::Request<message::AppendRequest>) -> Answer<message::AppendResponse> {
+    async fn append(&self, mut call: tonic::Request<message::AppendRequest>) -> RpcResult<message::AppendResponse> {
         let request = translate::append(std::mem::take(call.get_mut())).map_err(|failure| refusal::status(&failure))?;
         let response = ask(&*self.gateway, &call, request).await?;
         translate::appended(&response).map(tonic::Response::new).ok_or_else(|| unexpected(&response))
@@ -83,14 +83,14 @@ impl<G: Gateway> Log for Handler<G> {
     async fn append_stream(
         &self,
         call: tonic::Request<tonic::Streaming<message::AppendStreamRequest>>,
-    ) -> Answer<Self::AppendStreamStream> {
+    ) -> RpcResult<Self::AppendStreamStream> {
         self.streams.begin::<_, Appends>(&self.gateway, call)
     }
 
-    async fn read(&self, mut request: tonic::Request<message::ReadRequest>) -> Answer<message::ReadResponse> {
-        let asked = translate::read(std::mem::take(request.get_mut()));
-        node::request::validate(&asked).map_err(|failure| refusal::status(&failure))?;
-        let read = LogRead::of(&asked).ok_or_else(|| Status::internal("a read is none"))?;
+    async fn read(&self, mut request: tonic::Request<message::ReadRequest>) -> RpcResult<message::ReadResponse> {
+        let read_request = translate::read(std::mem::take(request.get_mut()));
+        node::request::validate(&read_request).map_err(|failure| refusal::status(&failure))?;
+        let read = LogRead::of(&read_request).ok_or_else(|| Status::internal("the request is not a read"))?;
         let (call, deadline) = (Call::of(&request)?, deadline(&request));
         call.message_taken();
         let carried_out = async {
@@ -108,11 +108,11 @@ impl<G: Gateway> Log for Handler<G> {
     async fn read_stream(
         &self,
         call: tonic::Request<tonic::Streaming<message::ReadStreamRequest>>,
-    ) -> Answer<Self::ReadStreamStream> {
+    ) -> RpcResult<Self::ReadStreamStream> {
         self.streams.begin::<_, Reads>(&self.gateway, call)
     }
 
-    async fn tail(&self, mut call: tonic::Request<message::TailRequest>) -> Answer<message::TailResponse> {
+    async fn tail(&self, mut call: tonic::Request<message::TailRequest>) -> RpcResult<message::TailResponse> {
         let log = std::mem::take(&mut call.get_mut().log);
         match self.ask(&call, LogRequest::Tail { log }).await? {
             Response::Log(LogResponse::Tail(tail)) => answer(message::TailResponse { position: tail.0 }),
@@ -120,7 +120,7 @@ impl<G: Gateway> Log for Handler<G> {
         }
     }
 
-    async fn trim(&self, mut call: tonic::Request<message::TrimRequest>) -> Answer<message::TrimResponse> {
+    async fn trim(&self, mut call: tonic::Request<message::TrimRequest>) -> RpcResult<message::TrimResponse> {
         let message::TrimRequest { log, before } = std::mem::take(call.get_mut());
         match self.ask(&call, LogRequest::Trim { log, before: Position(before) }).await? {
             Response::Log(LogResponse::Trimmed) => answer(message::TrimResponse {}),
@@ -131,7 +131,7 @@ impl<G: Gateway> Log for Handler<G> {
     async fn trim_position(
         &self,
         mut call: tonic::Request<message::TrimPositionRequest>,
-    ) -> Answer<message::TrimPositionResponse> {
+    ) -> RpcResult<message::TrimPositionResponse> {
         let message::TrimPositionRequest { log, position } = std::mem::take(call.get_mut());
         match self.ask(&call, LogRequest::TrimOne { log, position: Position(position) }).await? {
             Response::Log(LogResponse::Trimmed) => answer(message::TrimPositionResponse {}),
@@ -141,7 +141,7 @@ impl<G: Gateway> Log for Handler<G> {
 
     type SubscribeStream = HandedOver<message::SubscribeResponse>;
 
-    async fn subscribe(&self, request: tonic::Request<SubscribeRequest>) -> Answer<Self::SubscribeStream> {
+    async fn subscribe(&self, request: tonic::Request<SubscribeRequest>) -> RpcResult<Self::SubscribeStream> {
         let (call, SubscribeRequest { log, from }) = (Call::of(&request)?, request.into_inner());
         call.message_taken();
         let (gateway, from) = (Arc::clone(&self.gateway), Position(from));

@@ -1,8 +1,8 @@
 //! `/metrics`: the node's metrics in Prometheus's text format 0.0.4.
 //!
 //! Metrics that are counted as events occur are atomics in a [`Registry`]: calls (`calls`), and those that the node's
-//! driver registers. The machine's own numbers (its cohorts, its [`Counters`]) come with its status and become metrics
-//! only on a scrape: the machine's thread keeps plain integers, and writes take no lock for metrics.
+//! driver registers. The state machine's metrics (its cohorts, its [`Counters`]) are derived from its status on each
+//! scrape: its thread keeps plain integers, and writes take no lock for metrics.
 
 use node::request::{CohortStatus, Counters, ReplicaStatus, Status};
 use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
@@ -13,8 +13,8 @@ use crate::zookeeper::{Report, Value};
 /// Labels of a cohort's series.
 const COHORT: [&str; 2] = ["cohort", "table"];
 
-/// The metrics of `registry`, the process, the machine and the ZooKeeper endpoint. Without a status the machine counts as
-/// down.
+/// The metrics of `registry`, the process, the node's state machine and the ZooKeeper endpoint. Without a status the state
+/// machine counts as down.
 pub(crate) fn text(
     registry: &Registry,
     status: Option<&Status>,
@@ -26,7 +26,11 @@ pub(crate) fn text(
     if let Some(report) = zookeeper {
         now.zookeeper(report, &process)?;
     }
-    now.gauge("loggos_machine_up", "Whether the node's machine answered in time.", i64::from(status.is_some()))?;
+    now.gauge(
+        "loggos_machine_up",
+        "Whether the node's state machine responded within its deadline.",
+        i64::from(status.is_some()),
+    )?;
     if let Some(status) = status {
         now.node(status)?;
         now.counters(&status.counters)?;
@@ -73,15 +77,16 @@ impl Snapshot {
     }
 
     fn process(&self, process: &Process) -> Result<(), prometheus::Error> {
-        let cpu = prometheus::Counter::new("process_cpu_seconds_total", "User and system CPU time spent, in seconds.")?;
+        let cpu =
+            prometheus::Counter::new("process_cpu_seconds_total", "Total user and system CPU time spent, in seconds.")?;
         cpu.inc_by(process.cpu_seconds);
         self.0.register(Box::new(cpu))?;
         let gauge = |name: &str, help: &str, value: u64| self.gauge(name, help, signed(value));
         gauge("process_resident_memory_bytes", "Resident memory size in bytes.", process.resident_bytes)?;
-        gauge("process_open_fds", "Open file descriptors.", process.open_fds)?;
-        gauge("process_max_fds", "File descriptors that may be open.", process.max_fds)?;
-        gauge("process_threads", "Threads of the process.", process.threads)?;
-        let started = "When the process was started, in seconds since 1970.";
+        gauge("process_open_fds", "Number of open file descriptors.", process.open_fds)?;
+        gauge("process_max_fds", "Maximum number of open file descriptors.", process.max_fds)?;
+        gauge("process_threads", "Number of threads in the process.", process.threads)?;
+        let started = "Start time of the process, in seconds since 1970.";
         self.real("process_start_time_seconds", started, process.start_time_seconds)
     }
 
@@ -93,18 +98,18 @@ impl Snapshot {
                 Value::Counter(count) => self.counter(metric.name, metric.help, count)?,
             }
         }
-        // ZooKeeper's names of what `process_open_fds` and `process_max_fds` say too.
-        self.gauge("open_file_descriptor_count", "Open file descriptors.", signed(process.open_fds))?;
-        self.gauge("max_file_descriptor_count", "File descriptors that may be open.", signed(process.max_fds))
+        // ZooKeeper's names for `process_open_fds` and `process_max_fds`.
+        self.gauge("open_file_descriptor_count", "Number of open file descriptors.", signed(process.open_fds))?;
+        self.gauge("max_file_descriptor_count", "Maximum number of open file descriptors.", signed(process.max_fds))
     }
 
     fn node(&self, status: &Status) -> Result<(), prometheus::Error> {
-        let build = self.gauges("loggos_build_info", "1; the version is in the label.", &["version"])?;
+        let build = self.gauges("loggos_build_info", "Constant 1, labeled with the version.", &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        let boot = "The number of this start on the node's disk.";
+        let boot = "Number of times the node has been started with its disk.";
         self.gauge("loggos_boot", boot, signed(status.boot))?;
-        let alive =
-            self.gauges("loggos_peer_alive", "Whether the node was heard of within the last second.", &["peer"])?;
+        let alive = "Whether a message from the peer arrived within the last second.";
+        let alive = self.gauges("loggos_peer_alive", alive, &["peer"])?;
         for node in status.nodes.iter().filter(|node| node.node != status.node) {
             alive.with_label_values(&[&node.node.to_string()]).set(i64::from(node.alive));
         }
@@ -141,45 +146,56 @@ impl Snapshot {
             splits,
         } = *counters;
         self.counter("loggos_takeovers_total", "Elections won by this node.", takeovers)?;
-        let changed = "Members of cohorts that came, went or were given a vote by leaders on this node.";
+        let changed = "Cohort members added, removed or promoted to voters by leaders on this node.";
         self.counter("loggos_members_changed_total", changed, members_changed)?;
-        self.counter("loggos_replicas_left_total", "Replicas that left this node.", replicas_left)?;
-        let truncated = "Times that entries of this node gave way to a new leader's.";
+        self.counter("loggos_replicas_left_total", "Replicas removed from this node.", replicas_left)?;
+        let truncated = "Times that a log of this node was truncated in favor of a new leader's entries.";
         self.counter("loggos_truncations_total", truncated, truncations)?;
-        let helped = "Followers that had fallen behind and were served, by where from: memory, the log, a whole state.";
+        let helped = "Catch-ups of lagging followers served by this node, by source: memory, log or state snapshot.";
         let catch_ups = self.counters_by("loggos_catch_ups_total", helped, &["kind"])?;
         for (kind, count) in [("memory", memory_catch_ups), ("log", log_catch_ups), ("state", state_catch_ups)] {
             catch_ups.with_label_values(&[kind]).inc_by(count);
         }
         self.counter("loggos_checkpoints_total", "Checkpoints of this node's own state.", checkpoints)?;
-        self.counter("loggos_flushes_total", "Memtables that were written as tables.", flushes)?;
-        self.counter("loggos_compactions_total", "Compactions of tables begun.", compactions)?;
-        let paced = "Writes that were slowed down since compactions don't keep up.";
+        self.counter("loggos_flushes_total", "Memtables flushed to SSTables.", flushes)?;
+        self.counter("loggos_compactions_total", "Compactions started.", compactions)?;
+        let paced = "Writes throttled because compactions lag behind.";
         self.counter("loggos_writes_paced_total", paced, writes_paced)?;
-        let stalled = "Times that a write had to wait for a flush or a compaction.";
+        let stalled = "Write stalls: writes that waited for a flush or a compaction.";
         self.counter("loggos_writes_stalled_total", stalled, writes_stalled)?;
-        self.counter("loggos_tables_damaged_total", "Times that a table was found damaged.", tables_damaged)?;
-        let replaced = "Projections of shared logs that this node began to replace.";
+        self.counter(
+            "loggos_tables_damaged_total",
+            "Times that an SSTable was found to be corrupted.",
+            tables_damaged,
+        )?;
+        let replaced = "Reconfigurations of shared logs started by this node.";
         self.counter("loggos_log_repairs_total", replaced, log_repairs)?;
-        let filled = "Times that this node began to have log units filled with what older chains hold.";
+        let filled = "Re-replications started by this node: copying the entries of older chains to new log units.";
         self.counter("loggos_log_healings_total", filled, log_healings)?;
-        let lost = "Log units that were found to be in doubt for good while this node led the catalog.";
+        let lost = "Log units found to be permanently in doubt while this node led the catalog.";
         self.counter("loggos_log_units_lost_total", lost, log_units_lost)?;
-        let junk = "Positions of shared logs that were given out and never written, and that this node filled.";
+        let junk = "Holes in shared logs (assigned positions that were never written) filled by this node.";
         self.counter("loggos_log_fills_total", junk, log_fills)?;
-        self.counter("loggos_disk_reads_total", "Reads and decisions that waited for the disk.", disk_reads)?;
-        self.counter("loggos_beats_total", "Heartbeats sent, each for all cohorts at rest with a node.", beats)?;
-        self.counter("loggos_checked_reads_total", "Strong reads that rested on a view check.", checked_reads)?;
-        self.counter("loggos_lease_expiries_total", "Reads that found the lease lapsed.", lease_expiries)?;
-        let declared =
-            "Losses of acknowledged entries that were declared by leaders on this node, of tables in main memory.";
+        self.counter("loggos_disk_reads_total", "Reads and conditional writes that waited for the disk.", disk_reads)?;
+        self.counter(
+            "loggos_beats_total",
+            "Heartbeat batches sent, each for all quiescent cohorts shared with a peer.",
+            beats,
+        )?;
+        self.counter(
+            "loggos_checked_reads_total",
+            "Strong reads confirmed by a round of messages instead of the lease.",
+            checked_reads,
+        )?;
+        self.counter("loggos_lease_expiries_total", "Reads that found the leader's lease expired.", lease_expiries)?;
+        let declared = "Possible losses of acknowledged writes to in-memory tables, declared by leaders on this node.";
         self.counter("loggos_losses_total", declared, losses)?;
-        let left = "Replicas whose states gave way to those of logs that had lost some of what they held.";
+        let left = "Replicas that discarded their state in favor of a log that had lost entries of it.";
         self.counter("loggos_states_left_total", left, states_left)?;
-        self.counter("loggos_doubts_ended_total", "Replicas that doubted their logs and caught up.", doubts_ended)?;
-        let forgotten = "Sessions that were proposed to be forgotten.";
+        self.counter("loggos_doubts_ended_total", "Replicas with a doubtful log that have caught up.", doubts_ended)?;
+        let forgotten = "Proposed session expirations.";
         self.counter("loggos_sessions_expired_total", forgotten, sessions_expired)?;
-        let split_off = "Replicas of ranges that were split off, begun with the split.";
+        let split_off = "Replicas created by range splits.";
         self.counter("loggos_splits_total", split_off, splits)
     }
 
@@ -196,21 +212,21 @@ impl Snapshot {
             |cohort: &CohortStatus| own(status, cohort).map_or(0, |replica| signed(replica.committed_lsn.sequence.0));
         let leads = |cohort: &CohortStatus| i64::from(cohort.leader == Some(status.node));
         gauge("loggos_cohort_leader", "Whether this node leads the cohort.", &leads)?;
-        gauge("loggos_cohort_epoch", "The newest epoch that this node knows.", &|cohort| signed(cohort.epoch))?;
-        gauge("loggos_cohort_last_sequence", "The last entry of this node's log that counts.", &last)?;
-        gauge("loggos_cohort_committed_sequence", "The last entry that this node knows to be committed.", &committed)?;
+        gauge("loggos_cohort_epoch", "Highest epoch known to this node.", &|cohort| signed(cohort.epoch))?;
+        gauge("loggos_cohort_last_sequence", "Sequence of the last valid entry in this node's log.", &last)?;
+        gauge("loggos_cohort_committed_sequence", "Sequence of the last entry known to be committed.", &committed)?;
         let applied = |cohort: &CohortStatus| signed(cohort.applied.sequence.0);
-        gauge("loggos_cohort_applied_sequence", "The last entry that this node applied.", &applied)?;
+        gauge("loggos_cohort_applied_sequence", "Sequence of the last entry applied by this node.", &applied)?;
         let doubtful = |cohort: &CohortStatus| i64::from(own(status, cohort).is_some_and(|replica| replica.doubtful));
         let losses = |cohort: &CohortStatus| i64::from(cohort.losses);
-        gauge("loggos_cohort_losses", "How often its log declares that acknowledged entries may be lost.", &losses)?;
-        gauge("loggos_cohort_doubtful", "Whether this node doubts its log, and has no vote.", &doubtful)?;
+        gauge("loggos_cohort_losses", "Possible losses of acknowledged writes declared in the cohort's log.", &losses)?;
+        gauge("loggos_cohort_doubtful", "Whether this node's log is in doubt, so that it does not vote.", &doubtful)?;
 
-        let writes = "Requests to change something that were decided while this node led.";
+        let writes = "Changes decided while this node was the leader.";
         let writes = self.counters_by("loggos_cohort_writes_total", writes, &COHORT)?;
         let reads =
-            self.counters_by("loggos_cohort_reads_total", "Reads that this node answered as leader.", &COHORT)?;
-        let lag = "Entries that a replica's log is behind the longest; only the cohort's leader tells.";
+            self.counters_by("loggos_cohort_reads_total", "Reads served by this node as the leader.", &COHORT)?;
+        let lag = "Entries by which a replica's log is behind the longest log; exported by the cohort's leader only.";
         let lag = self.gauges("loggos_cohort_lag_entries", lag, &["cohort", "table", "replica"])?;
         for cohort in &status.cohorts {
             writes.with_label_values(&labels(cohort)).inc_by(cohort.writes);

@@ -8,7 +8,7 @@ use node::request::{Request, Response, Status};
 use prometheus::Registry;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::activity::{Activity, SAMPLE_INTERVAL, Seen};
+use crate::activity::{Activity, ActivitySample, SAMPLE_INTERVAL};
 use crate::calls::Calls;
 use crate::limits::{STATUS_GUARD, STATUS_TIME_MAX};
 use crate::zookeeper::Endpoint;
@@ -37,7 +37,7 @@ impl Observer {
         Ok(Self { registry, calls, activity: Activity::default(), console, zookeeper: None })
     }
 
-    /// Has metrics, status and console include the ZooKeeper endpoint, and looks up what it needs to know.
+    /// Adds the ZooKeeper endpoint to metrics, status and console.
     #[must_use]
     pub fn with_zookeeper(self, endpoint: Arc<Endpoint>) -> Self {
         Self { zookeeper: Some(endpoint), ..self }
@@ -60,7 +60,7 @@ impl Observer {
             ticks.tick().await;
             let Ok(status) = status(gateway).await else { continue };
             let (at, requests, resident_bytes) = (Instant::now(), self.calls.of_data(), process::resident_bytes());
-            self.activity.sample(Seen { at, requests, resident_bytes, status: &status });
+            self.activity.sample(ActivitySample { at, requests, resident_bytes, status: &status });
         }
     }
 
@@ -76,8 +76,8 @@ pub(crate) async fn status<G: Gateway>(gateway: &G) -> Result<Status, String> {
     let guard: Duration = STATUS_TIME_MAX + STATUS_GUARD;
     match timeout(guard, gateway.submit(Request::Status, STATUS_TIME_MAX, Held::default())).await {
         Ok(Ok(Response::Status(status))) => Ok(*status),
-        Ok(Ok(_)) => Err("the node's answer does not fit the question".to_owned()),
+        Ok(Ok(_)) => Err("unexpected response type".to_owned()),
         Ok(Err(failure)) => Err(failure.to_string()),
-        Err(_) => Err(format!("the node's machine did not answer within {} ms", guard.as_millis())),
+        Err(_) => Err(format!("the node's state machine did not respond within {} ms", guard.as_millis())),
     }
 }

@@ -1,6 +1,6 @@
 //! Converts read consistency, and the state that a read reflects, from and to messages.
 
-use api::columns::read_options::Consistency as Asked;
+use api::columns::read_options::Consistency as RequestedConsistency;
 use api::columns::{self as message, AnywhereRead, ReadOptions, TimelineRead};
 use base::{CohortId, Lsn, Timestamp};
 use machine::{AsOf, Consistency, LogPlace};
@@ -10,11 +10,11 @@ use node::request::Response;
 pub(crate) fn consistency(options: Option<ReadOptions>) -> Consistency {
     match options.and_then(|options| options.consistency) {
         None => Consistency::Strong,
-        Some(Asked::Timeline(TimelineRead { at_least, stale_ok })) => {
+        Some(RequestedConsistency::Timeline(TimelineRead { at_least, stale_ok })) => {
             Consistency::Timeline { at_least: at_least.map(place), stale_ok }
         }
-        Some(Asked::Anywhere(AnywhereRead {})) => Consistency::Anywhere,
-        Some(Asked::At(moment)) => Consistency::At(Timestamp(moment)),
+        Some(RequestedConsistency::Anywhere(AnywhereRead {})) => Consistency::Anywhere,
+        Some(RequestedConsistency::At(moment)) => Consistency::At(Timestamp(moment)),
     }
 }
 

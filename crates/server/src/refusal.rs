@@ -1,5 +1,5 @@
-//! Converts a [`Failure`] to a gRPC status, or to its equivalent in a stream: a code for tools, a message for people,
-//! and an [`Error`] for programs.
+//! Converts a [`Failure`] to a gRPC status, or to its equivalent in a stream: a code for tools, a message for users, and
+//! an [`Error`] for programs.
 
 use api::columns::error::Kind;
 use api::columns::{Error, Refusal};

@@ -19,7 +19,7 @@ use crate::admission::Connections;
 use crate::calls::Counting;
 use crate::flow_control::{self, ClientMemory};
 use crate::formation::{self, Founding};
-use crate::stream::{Streams, told};
+use crate::stream::{Streams, until_shutdown};
 use crate::{Gateway, Observer, admin, columns, limits, log};
 
 /// Why the server failed.
@@ -59,7 +59,8 @@ pub async fn serve<G: Gateway>(
         service_fn(move |request| flow_control::serve(Arc::clone(&memory), routes.clone(), request))
     });
     let mut layers = builder().layer(Counting(Arc::clone(&observer.calls))).layer(flow_control);
-    let mut serving = pin!(layers.add_routes(routes).serve_with_incoming_shutdown(connections, told(closing)));
+    let mut serving =
+        pin!(layers.add_routes(routes).serve_with_incoming_shutdown(connections, until_shutdown(closing)));
     tokio::select! {
         ended = &mut serving => return Ok(ended?),
         () = observer.watch(&*gateway) => {}
@@ -70,7 +71,7 @@ pub async fn serve<G: Gateway>(
     match tokio::time::timeout(limits::SHUTDOWN_GRACE, serving).await {
         Ok(ended) => Ok(ended?),
         Err(_) => {
-            tracing::info!("connections that did not end within the grace are dropped");
+            tracing::info!("connections still open after the grace period were dropped");
             Ok(())
         }
     }

@@ -1,9 +1,9 @@
 //! Streams: one call with many pipelined requests. A [`Topic`] defines their messages.
 //!
-//! The server polls a [`Conversation`] for messages to send, and it reads requests only while it is polled. So the server
-//! does not read from a client that reads no answers, and HTTP/2 flow control stops that client. All requests of a
-//! message go to the node at once, except reads of logs that have to wait for memory. All answers that are ready when
-//! the server can send go out in one message.
+//! The server polls a [`Conversation`] for messages to send, and reads requests only while polled. This applies
+//! backpressure: the server does not read from a client that reads no responses, and HTTP/2 flow control stops that
+//! client. All requests of a message are submitted to the node together, except reads of logs that wait for memory. All
+//! responses that are ready when the server can send are combined in one message.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -24,7 +24,7 @@ use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
 
-use crate::columns::Answer;
+use crate::columns::RpcResult;
 use crate::deadline::{Deadline, no_answer};
 use crate::flow_control::call::{Call, HandedOver};
 use crate::flow_control::log_reads::LogRead;
@@ -35,24 +35,22 @@ use crate::{Gateway, Observer, Ticketed, refusal};
 
 /// The messages of a kind of stream.
 pub(crate) trait Topic: 'static {
-    /// A request message.
-    type Asked: Send;
-    /// The outcome of one request.
-    type Answer: prost::Message + Unpin;
-    /// A response message.
-    type Told: prost::Message;
+    type RequestMessage: Send;
+    /// The response to one request.
+    type ItemResponse: prost::Message + Unpin;
+    type ResponseMessage: prost::Message;
 
     /// The requests in a message, not yet validated.
-    fn requests(message: Self::Asked) -> Vec<Numbered>;
+    fn requests(message: Self::RequestMessage) -> Vec<Numbered>;
 
-    /// The answer to a request that was executed.
-    fn answer(number: u64, outcome: Outcome) -> Result<Self::Answer, Failure>;
+    /// The response to an executed request.
+    fn answer(number: u64, outcome: Outcome) -> Result<Self::ItemResponse, Failure>;
 
-    /// The answer to a request that was refused.
-    fn refused(number: u64, refusal: Refusal) -> Self::Answer;
+    /// The response to a rejected request.
+    fn refused(number: u64, refusal: Refusal) -> Self::ItemResponse;
 
-    /// A message with answers.
-    fn told(answers: Vec<Self::Answer>) -> Self::Told;
+    /// Combines responses in a message.
+    fn response_message(answers: Vec<Self::ItemResponse>) -> Self::ResponseMessage;
 }
 
 /// One request of a stream.
@@ -60,7 +58,7 @@ pub(crate) trait Topic: 'static {
 pub(crate) struct Numbered {
     /// The client's number for it.
     pub(crate) number: u64,
-    /// 0 means the default.
+    /// The time until the deadline; 0 means the default.
     pub(crate) deadline_ms: u32,
     pub(crate) request: Result<Request, Failure>,
 }
@@ -82,10 +80,10 @@ impl Streams {
     pub(crate) fn begin<G: Gateway, T: Topic>(
         &self,
         gateway: &Arc<G>,
-        request: tonic::Request<Streaming<T::Asked>>,
-    ) -> Answer<HandedOver<T::Told>> {
+        request: tonic::Request<Streaming<T::RequestMessage>>,
+    ) -> RpcResult<HandedOver<T::ResponseMessage>> {
         let call = Call::of(&request)?;
-        let Begun { closing, observer, place } = self.begun()?;
+        let Begun { closing, observer, slot } = self.begun()?;
         Ok(call.stream(Conversation::<G, T> {
             gateway: Arc::clone(gateway),
             incoming: request.into_inner(),
@@ -100,15 +98,15 @@ impl Streams {
             closing,
             sweep: None,
             observer,
-            _place: place,
+            _slot: slot,
         }))
     }
 
     /// Starts a stream, unless there are too many.
     pub(crate) fn begun(&self) -> Result<Begun, Status> {
-        let place = Place::take(&self.open)?;
-        let closing = Box::pin(told(self.closing.clone()));
-        Ok(Begun { closing, observer: Arc::clone(&self.observer), place })
+        let slot = StreamSlot::take(&self.open)?;
+        let closing = Box::pin(until_shutdown(self.closing.clone()));
+        Ok(Begun { closing, observer: Arc::clone(&self.observer), slot })
     }
 }
 
@@ -117,7 +115,7 @@ pub(crate) struct Begun {
     /// Resolves when the server shuts down.
     pub(crate) closing: Closing,
     pub(crate) observer: Arc<Observer>,
-    pub(crate) place: Place,
+    pub(crate) slot: StreamSlot,
 }
 
 pub(crate) type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -128,36 +126,36 @@ pub(crate) fn stopping() -> Status {
 }
 
 /// Waits until the server shuts down.
-pub(crate) async fn told(mut closing: watch::Receiver<bool>) {
+pub(crate) async fn until_shutdown(mut closing: watch::Receiver<bool>) {
     // The sender is dropped only when the server has ended.
     let _ = closing.wait_for(|is_closing| *is_closing).await;
 }
 
 /// A slot for a stream.
-pub(crate) struct Place(Arc<AtomicUsize>);
+pub(crate) struct StreamSlot(Arc<AtomicUsize>);
 
-impl Place {
+impl StreamSlot {
     fn take(open: &Arc<AtomicUsize>) -> Result<Self, Status> {
         let before = open.fetch_add(1, Ordering::Relaxed);
-        let place = Self(Arc::clone(open));
+        let slot = Self(Arc::clone(open));
         if before < STREAMS_MAX {
-            return Ok(place);
+            return Ok(slot);
         }
-        let failure = Failure::Overloaded(format!("{STREAMS_MAX} streams are open on this node"));
+        let failure = Failure::Overloaded(format!("stream limit reached ({STREAMS_MAX} on this node)"));
         Err(refusal::status(&failure))
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A request that the node has not answered.
+/// A request without an outcome.
 struct UnderWay {
     number: u64,
-    /// After this the server answers for the node.
+    /// When the server responds in the node's place.
     guard: Instant,
     changes: bool,
     read: Option<Box<ReadUnderWay>>,
@@ -175,15 +173,13 @@ struct ReadUnderWay {
 /// An answer that is not sent yet.
 struct Ready<A> {
     answer: A,
-    /// Its size.
     bytes: usize,
     _room: Option<Reservation>,
 }
 
-/// One stream.
 struct Conversation<G: Gateway, T: Topic> {
     gateway: Arc<G>,
-    incoming: Streaming<T::Asked>,
+    incoming: Streaming<T::RequestMessage>,
     call: Arc<Call>,
     replies: Arc<Replies>,
     /// Memory for all requests with answers not sent yet.
@@ -193,24 +189,24 @@ struct Conversation<G: Gateway, T: Topic> {
     tickets: u64,
     /// Log reads that wait for memory or for entries.
     log_reads: JoinSet<()>,
-    answers: VecDeque<Ready<T::Answer>>,
+    answers: VecDeque<Ready<T::ItemResponse>>,
     /// No more requests are read; the stream ends with this once all are answered.
     ending: Option<Result<(), Status>>,
     closing: Closing,
     /// When to check for requests without an answer; `None` while none are in flight.
     sweep: Option<Pin<Box<Sleep>>>,
     observer: Arc<Observer>,
-    _place: Place,
+    _slot: StreamSlot,
 }
 
 impl<G: Gateway, T: Topic> Stream for Conversation<G, T> {
-    type Item = Result<T::Told, Status>;
+    type Item = Result<T::ResponseMessage, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
         this.read(context);
         this.collect(context);
-        this.look_for_silence(context);
+        this.check_deadlines(context);
         if let Some(message) = this.message() {
             return Poll::Ready(Some(Ok(message)));
         }
@@ -249,7 +245,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
         count < STREAM_REQUESTS_MAX && self.call.connection.requests.try_reserve(STREAMED_BYTES).is_some()
     }
 
-    fn hand_in(&mut self, message: T::Asked) {
+    fn hand_in(&mut self, message: T::RequestMessage) {
         let requests = T::requests(message);
         self.room.grow(requests.len() * STREAMED_BYTES);
         let mut batch = Vec::with_capacity(requests.len());
@@ -308,10 +304,10 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
                 // The server has already answered in the node's place.
                 let Some(mut under_way) = self.under_way.remove(&ticket) else { continue };
                 if let Some(read) = under_way.read.as_mut().filter(|read| read.room.is_some())
-                    && read.read.goes_on(&outcome)
+                    && read.read.needs_another_read(&outcome)
                 {
                     read.room = None;
-                    let read = under_way.read.as_deref().expect("it was there just now");
+                    let read = under_way.read.as_deref().expect("it was checked above");
                     self.carry_out(ticket, read);
                     self.under_way.insert(ticket, under_way);
                     continue;
@@ -324,8 +320,9 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
         }
     }
 
-    /// Answers for the node if it misses a deadline, which would be a bug. Also notices memory that others have released.
-    fn look_for_silence(&mut self, context: &mut Context<'_>) {
+    /// Responds in the node's place if it misses a deadline, which would be a bug. Also resumes reading when other streams
+    /// have released memory.
+    fn check_deadlines(&mut self, context: &mut Context<'_>) {
         if self.under_way.is_empty() && self.answers.is_empty() && self.has_room() {
             self.sweep = None;
             return;
@@ -345,7 +342,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
     }
 
     /// The next message of answers, if any are ready.
-    fn message(&mut self) -> Option<T::Told> {
+    fn message(&mut self) -> Option<T::ResponseMessage> {
         let mut answers = Vec::with_capacity(self.answers.len());
         let mut bytes = 0;
         while let Some(next) = self.answers.front() {
@@ -361,7 +358,7 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
         }
         self.room.shrink_to(self.room.bytes() - answers.len() * STREAMED_BYTES);
         self.observer.calls.streamed(answers.len());
-        Some(T::told(answers))
+        Some(T::response_message(answers))
     }
 }
 
@@ -371,7 +368,7 @@ impl<G: Gateway, T: Topic> Drop for Conversation<G, T> {
     }
 }
 
-fn refused<T: Topic>(number: u64, failure: &Failure) -> Ready<T::Answer> {
+fn refused<T: Topic>(number: u64, failure: &Failure) -> Ready<T::ItemResponse> {
     let answer = T::refused(number, refusal::streamed(failure));
     Ready { bytes: answer.encoded_len(), answer, _room: None }
 }

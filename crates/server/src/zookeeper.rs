@@ -1,6 +1,6 @@
-//! The ZooKeeper endpoint as the other servers of a node see it. Its thread publishes a [`Report`] about once a second,
-//! for metrics, status and console, and reads here what it can't know itself: the role of its node, and the tail of the
-//! log.
+//! State shared between the ZooKeeper endpoint and the other servers of a node. The endpoint's thread publishes a
+//! [`Report`] about once a second for metrics, status and console. In return it reads the role of its node and the tail
+//! of the log here.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use crate::{Gateway, Held, observer};
 const LOOK_UP_INTERVAL: Duration = Duration::from_secs(2);
 /// Deadline of a lookup.
 const LOOK_UP_DEADLINE: Duration = Duration::from_secs(1);
-/// Tails that playback has not reached, at most: later ones are not recorded until it has.
+/// Maximum number of recorded tails. Later tails are not recorded until playback has reached earlier ones.
 const TAILS_MAX: usize = 64;
 
 /// Shared between the endpoint's thread and the other servers.
@@ -56,7 +56,7 @@ impl Role {
     }
 }
 
-/// What is known about the cluster.
+/// The last known state of the cluster.
 #[derive(Debug, Default)]
 struct Surroundings {
     role: Option<Role>,
@@ -113,16 +113,16 @@ pub struct Metric {
 /// The value of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
-    /// It rises and falls.
+    /// An integer that may increase or decrease.
     Gauge(u64),
-    /// The same with fractions.
+    /// A floating-point gauge.
     Real(f64),
-    /// It only rises, until the process is restarted or an operator resets it (`srst`).
+    /// An integer that only increases, until the process is restarted or an operator resets it (`srst`).
     Counter(u64),
 }
 
 impl Endpoint {
-    /// Of a server that has no copy of the log and never looks up its surroundings.
+    /// An endpoint without a local copy of the log, which never looks up the cluster.
     #[must_use]
     pub fn observer() -> Self {
         let endpoint = Self::default();
@@ -166,27 +166,27 @@ impl Endpoint {
         self.surroundings().lag(next, now)
     }
 
-    /// Looks up the surroundings forever, once the endpoint serves clients.
+    /// Looks up the cluster periodically, once the endpoint serves clients.
     pub(crate) async fn watch<G: Gateway>(&self, gateway: &G) {
         let mut ticks = interval(LOOK_UP_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            // Before, the log may not exist.
+            // Until then the log may not exist.
             if self.report().is_some() {
                 self.look_up(gateway).await;
             }
         }
     }
 
-    /// What can't be looked up keeps its last value.
+    /// Looks up the cluster. Values that cannot be looked up are kept.
     async fn look_up<G: Gateway>(&self, gateway: &G) {
         let log = COORDINATION_LOG.to_owned();
-        let asked = Instant::now();
+        let began = Instant::now();
         let tail =
             gateway.submit(Request::Log(LogRequest::Tail { log: log.clone() }), LOOK_UP_DEADLINE, Held::default());
         if let Ok(Response::Log(LogResponse::Tail(tail))) = tail.await {
-            self.surroundings().note_tail(tail, asked);
+            self.surroundings().note_tail(tail, began);
         }
         let Ok(status) = observer::status(gateway).await else { return };
         let describe = Request::Log(LogRequest::Describe { name: log });
@@ -218,7 +218,7 @@ impl Surroundings {
     }
 
     fn note_tail(&mut self, tail: Position, at: Instant) {
-        // A new sequencer may give positions again that nobody wrote.
+        // A new sequencer may assign unwritten positions again.
         self.tails.retain(|(noted, _)| *noted <= tail);
         if self.tails.len() < TAILS_MAX {
             self.tails.push_back((tail, at));

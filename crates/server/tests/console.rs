@@ -25,11 +25,11 @@ const CLOSED_PATIENCE: Duration = Duration::from_secs(9);
 
 /// A node that leads one table and knows another node.
 #[derive(Default)]
-struct Told {
+struct StubGateway {
     is_silent: AtomicBool,
 }
 
-impl server::Gateway for Told {
+impl server::Gateway for StubGateway {
     async fn submit(&self, request: Request, deadline: Duration, _: Held) -> Outcome {
         if self.is_silent.load(Ordering::Relaxed) {
             tokio::time::sleep(deadline * 10).await;
@@ -96,7 +96,7 @@ impl server::console::Cluster for Document {
 struct Served {
     http: SocketAddr,
     grpc: SocketAddr,
-    node: Arc<Told>,
+    node: Arc<StubGateway>,
     _close: watch::Sender<()>,
 }
 
@@ -106,8 +106,8 @@ impl Served {
         let grpc_listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = |listener: &TcpListener| listener.local_addr().expect("a bound socket");
         let (http, grpc) = (address(&http_listener), address(&grpc_listener));
-        let node = Arc::new(Told::default());
-        let observer = Arc::new(server::Observer::new(Registry::new(), Some(http)).expect("names of their own"));
+        let node = Arc::new(StubGateway::default());
+        let observer = Arc::new(server::Observer::new(Registry::new(), Some(http)).expect("unique metric names"));
         let (close, closing) = watch::channel(());
         let shutdown = |mut closing: watch::Receiver<()>| async move {
             let _ = closing.changed().await;
@@ -138,17 +138,18 @@ impl Served {
         // The request may be refused before all of it is sent.
         let _ = stream.write_all(bytes).await;
         let mut answer = Vec::new();
-        let read = timeout(CLOSED_PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is closed in the end");
+        let read =
+            timeout(CLOSED_PATIENCE, stream.read_to_end(&mut answer)).await.expect("the connection was not closed");
         assert!(read.is_ok() || !answer.is_empty(), "{read:?}");
         String::from_utf8(answer).expect("text")
     }
 
-    async fn ask(&self, method: &str, path: &str) -> Answer {
+    async fn ask(&self, method: &str, path: &str) -> HttpResponse {
         let request = format!("{method} {path} HTTP/1.1\r\nHost: console\r\nConnection: close\r\n\r\n");
-        Answer::of(&self.exchange(request.as_bytes()).await)
+        HttpResponse::of(&self.exchange(request.as_bytes()).await)
     }
 
-    async fn get(&self, path: &str) -> Answer {
+    async fn get(&self, path: &str) -> HttpResponse {
         self.ask("GET", path).await
     }
 
@@ -163,13 +164,13 @@ impl Served {
 }
 
 #[derive(Debug)]
-struct Answer {
+struct HttpResponse {
     status: u16,
     headers: BTreeMap<String, String>,
     body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     fn of(text: &str) -> Self {
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
         let mut lines = head.lines();
@@ -194,8 +195,11 @@ async fn page_loads_no_external_assets() {
     let served = Served::start(usize::MAX).await;
     let page = served.get("/").await;
     page.check(200, "text/html; charset=utf-8");
-    assert!(!page.body.contains("http://") && !page.body.contains("https://"), "something from elsewhere");
-    assert!(!page.body.contains("style=") && !page.body.contains("onclick"), "its own policy forbids that");
+    assert!(!page.body.contains("http://") && !page.body.contains("https://"), "the page loads an external asset");
+    assert!(
+        !page.body.contains("style=") && !page.body.contains("onclick"),
+        "the content security policy forbids inline styles and scripts"
+    );
     for (path, kind) in [
         ("/style.css", "text/css; charset=utf-8"),
         ("/page.js", "text/javascript; charset=utf-8"),
@@ -227,17 +231,20 @@ async fn unknown_path_and_bad_method_statuses() {
 #[tokio::test]
 async fn health_reflects_machine_response() {
     let served = Served::start(usize::MAX).await;
-    let well = served.get("/healthz").await;
-    well.check(200, TEXT);
-    assert_eq!(well.body, "ok");
+    let healthy = served.get("/healthz").await;
+    healthy.check(200, TEXT);
+    assert_eq!(healthy.body, "ok");
     served.node.is_silent.store(true, Ordering::Relaxed);
     let began = Instant::now();
-    let ill = served.get("/healthz").await;
-    ill.check(503, TEXT);
-    assert!(ill.body.contains("did not answer"), "{ill:?}");
+    let unhealthy = served.get("/healthz").await;
+    unhealthy.check(503, TEXT);
+    assert!(unhealthy.body.contains("did not respond"), "{unhealthy:?}");
     assert!(began.elapsed() < Duration::from_secs(3));
     let metrics = served.get("/metrics").await;
-    assert!(metrics.body.contains("\nloggos_machine_up 0\n"), "what needs no machine is told all the same");
+    assert!(
+        metrics.body.contains("\nloggos_machine_up 0\n"),
+        "metrics of the process are exported without the state machine"
+    );
 }
 
 /// Parses the text format: series names with labels, and values.
@@ -311,15 +318,15 @@ async fn rejects_oversized_requests() {
     let served = Served::start(usize::MAX).await;
     let head = "GET /healthz HTTP/1.1\r\nHost: console\r\n";
     let large = format!("{head}X: {}\r\n\r\n", "x".repeat(40 << 10));
-    assert_eq!(Answer::of(&served.exchange(large.as_bytes()).await).status, 431);
+    assert_eq!(HttpResponse::of(&served.exchange(large.as_bytes()).await).status, 431);
     let many = format!("{head}{}\r\n", "X: y\r\n".repeat(100));
-    assert_eq!(Answer::of(&served.exchange(many.as_bytes()).await).status, 431);
+    assert_eq!(HttpResponse::of(&served.exchange(many.as_bytes()).await).status, 431);
     let path = format!("GET /{} HTTP/1.1\r\nHost: console\r\n\r\n", "x".repeat(70 << 10));
-    assert!([414, 431].contains(&Answer::of(&served.exchange(path.as_bytes()).await).status));
+    assert!([414, 431].contains(&HttpResponse::of(&served.exchange(path.as_bytes()).await).status));
     let body = format!("{head}Connection: close\r\nContent-Length: 1000000000\r\n\r\nbegun");
-    Answer::of(&served.exchange(body.as_bytes()).await).check(413, TEXT);
+    HttpResponse::of(&served.exchange(body.as_bytes()).await).check(413, TEXT);
     let chunks = format!("{head}Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegun\r\n");
-    Answer::of(&served.exchange(chunks.as_bytes()).await).check(413, TEXT);
+    HttpResponse::of(&served.exchange(chunks.as_bytes()).await).check(413, TEXT);
     assert_eq!(served.get("/healthz").await.status, 200);
 }
 
@@ -341,30 +348,30 @@ async fn http_garbage_closes_only_its_connection() {
 #[tokio::test]
 async fn incomplete_requests_time_out() {
     let served = Served::start(64).await;
-    let mut strangers = Vec::new();
+    let mut connections = Vec::new();
     for number in 0..60 {
-        let mut stranger = served.connect().await;
+        let mut connection = served.connect().await;
         if number % 2 == 0 {
-            stranger.write_all(b"GET /metrics HTTP/1.1\r\nHo").await.expect("the port takes bytes");
+            connection.write_all(b"GET /metrics HTTP/1.1\r\nHo").await.expect("the port takes bytes");
         }
-        strangers.push(stranger);
+        connections.push(connection);
     }
     let began = Instant::now();
     assert_eq!(served.get("/healthz").await.status, 200);
     served.check_grpc().await;
-    assert!(began.elapsed() < Duration::from_secs(2), "they were held up");
+    assert!(began.elapsed() < Duration::from_secs(2), "other clients were delayed");
     // A client that sends a byte now and then gets no more time than one that sends nothing.
-    let mut slow = strangers.pop().expect("one of them");
+    let mut slow = connections.pop().expect("one of them");
     let dripping = async {
         while slow.write_all(b"x").await.is_ok() {
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
     };
-    timeout(CLOSED_PATIENCE, dripping).await.expect("it is closed, however busy it looks");
-    for mut stranger in strangers {
+    timeout(CLOSED_PATIENCE, dripping).await.expect("the slow connection was not closed");
+    for mut connection in connections {
         let mut answer = Vec::new();
-        let closed = timeout(CLOSED_PATIENCE, stranger.read_to_end(&mut answer)).await;
-        assert!(closed.is_ok(), "a stranger is still there");
+        let closed = timeout(CLOSED_PATIENCE, connection.read_to_end(&mut answer)).await;
+        assert!(closed.is_ok(), "an idle connection is still open");
     }
 }
 

@@ -30,14 +30,14 @@ async fn append_many(log: &mut LogClient<Channel>, count: u64) {
     };
     let messages: Vec<_> = (0..count).step_by(100).map(appends).collect();
     let mut answers = log.append_stream(tokio_stream::iter(messages)).await.expect("a stream").into_inner();
-    let mut heard = 0;
+    let mut responses = 0;
     while let Some(message) = answers.message().await.expect("no refusal") {
-        heard += message.answers.len() as u64;
+        responses += message.answers.len() as u64;
         for answer in message.answers {
             assert!(matches!(answer.answer, Some(append_answer::Answer::Append(_))), "{answer:?}");
         }
     }
-    assert_eq!(heard, count);
+    assert_eq!(responses, count);
 }
 
 async fn subscribe(log: &mut LogClient<Channel>, from: u64) -> Streaming<message::SubscribeResponse> {
@@ -50,8 +50,12 @@ async fn next(entries: &mut Streaming<message::SubscribeResponse>) -> message::S
 }
 
 /// All entries from one position to another, in order and without gaps.
-async fn told_to(entries: &mut Streaming<message::SubscribeResponse>, from: u64, to: u64) -> Vec<message::LogEntry> {
-    let (mut at, mut told) = (from, Vec::new());
+async fn entries_until(
+    entries: &mut Streaming<message::SubscribeResponse>,
+    from: u64,
+    to: u64,
+) -> Vec<message::LogEntry> {
+    let (mut at, mut received) = (from, Vec::new());
     while at < to {
         let message = next(entries).await;
         for entry in message.entries {
@@ -60,11 +64,11 @@ async fn told_to(entries: &mut Streaming<message::SubscribeResponse>, from: u64,
                 Some(Content::Trimmed(trimmed)) => trimmed.before.max(at + 1),
                 _ => at + 1,
             };
-            told.push(entry);
+            received.push(entry);
         }
         assert_eq!(message.next, at);
     }
-    told
+    received
 }
 
 #[tokio::test]
@@ -124,14 +128,18 @@ async fn invalid_append_error_kinds() {
     let unknown = message::AppendRequest { log: "m".into(), ..append(&["r"]) };
     assert!(check(unknown, Code::NotFound, Kind::UnknownLog).await.contains("\"m\""));
     let many = message::AppendRequest { records: vec![Bytes::new(); 65_537], ..append(&[]) };
-    assert!(check(many, Code::InvalidArgument, Kind::Invalid).await.contains("it holds 65536 at most"));
+    assert!(
+        check(many, Code::InvalidArgument, Kind::Invalid)
+            .await
+            .contains("exceed the limit of 65536 records per append")
+    );
     let countless = message::AppendRequest { records: vec![Bytes::new(); 1 << 20], ..append(&[]) };
     assert!(check(countless, Code::InvalidArgument, Kind::Invalid).await.contains("65552 fields"));
 
     let far = message::ReadRequest { log: "l".into(), from: u64::MAX, count: 1, wait_ms: 0 };
     assert_eq!(log.read(far).await.expect_err("a refusal").code(), Code::InvalidArgument);
     let unknown = message::SubscribeRequest { log: "m".into(), from: 0 };
-    let mut entries = log.subscribe(unknown).await.expect("it is looked for").into_inner();
+    let mut entries = log.subscribe(unknown).await.expect("a subscription").into_inner();
     assert_eq!(entries.message().await.expect_err("a refusal").code(), Code::NotFound);
 }
 
@@ -154,8 +162,8 @@ async fn subscription_deduplicates_stamps() {
     assert!(entries.iter().all(is_data));
     for (from, delivered) in [(0, vec![true, true, false, true, false]), (1, vec![true, true, true, false])] {
         let mut entries = subscribe(&mut log, from).await;
-        let told = told_to(&mut entries, from, 5).await;
-        assert_eq!(told.iter().map(is_data).collect::<Vec<_>>(), delivered);
+        let received = entries_until(&mut entries, from, 5).await;
+        assert_eq!(received.iter().map(is_data).collect::<Vec<_>>(), delivered);
     }
 }
 
@@ -166,12 +174,12 @@ async fn subscription_catches_up_then_follows() {
     append_many(&mut log, 5_000).await;
     log.trim(message::TrimRequest { log: "l".into(), before: 1_000 }).await.expect("a trim");
     let mut entries = subscribe(&mut log, 10).await;
-    let told = told_to(&mut entries, 10, 5_000).await;
-    assert_eq!(told[0].content, Some(Content::Trimmed(message::Trimmed { before: 1_000 })));
-    assert_eq!(told.len(), 4_001, "what was trimmed is one entry");
+    let received = entries_until(&mut entries, 10, 5_000).await;
+    assert_eq!(received[0].content, Some(Content::Trimmed(message::Trimmed { before: 1_000 })));
+    assert_eq!(received.len(), 4_001, "a trimmed range is one entry");
     for position in 5_000..5_010 {
         log.append(append(&["late"])).await.expect("an append");
-        assert_eq!(told_to(&mut entries, position, position + 1).await.len(), 1);
+        assert_eq!(entries_until(&mut entries, position, position + 1).await.len(), 1);
     }
 }
 
@@ -184,7 +192,7 @@ async fn idle_subscription_sends_keepalive() {
         assert_eq!(next(&mut entries).await, message::SubscribeResponse { entries: vec![], next: 3 });
     }
     append_many(&mut log, 5).await;
-    assert_eq!(told_to(&mut entries, 3, 5).await.len(), 2);
+    assert_eq!(entries_until(&mut entries, 3, 5).await.len(), 2);
 }
 
 #[tokio::test]
@@ -222,7 +230,7 @@ async fn stalled_subscribers_starve_no_others() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     let mut alone = served.log().await;
     let mut takes = subscribe(&mut alone, 0).await;
-    assert_eq!(told_to(&mut takes, 0, 8).await.len(), 8);
+    assert_eq!(entries_until(&mut takes, 0, 8).await.len(), 8);
     let read = message::ReadRequest { log: "l".into(), from: 0, count: 9, wait_ms: 0 };
     assert_eq!(
         timeout(PATIENCE, alone.read(read)).await.expect("in time").expect("a read").into_inner().entries.len(),
@@ -249,9 +257,12 @@ async fn memory_pressure_resets_idle_subscribers() {
     }
     // Most must wait until other subscribers have been idle for a while.
     let mut takes = subscribe(&mut log, 0).await;
-    assert_eq!(told_to(&mut takes, 0, 1).await.len(), 1);
-    let reset =
-        timeout(PATIENCE, idle[0].0.message()).await.expect("in time").map(drop).expect_err("it waited longest");
+    assert_eq!(entries_until(&mut takes, 0, 1).await.len(), 1);
+    let reset = timeout(PATIENCE, idle[0].0.message())
+        .await
+        .expect("in time")
+        .map(drop)
+        .expect_err("the slowest consumer is reset");
     assert_eq!(reset.code(), Code::ResourceExhausted, "{reset}");
 }
 
@@ -261,7 +272,7 @@ async fn a_closing_local_read_ends_its_subscriptions() {
     let mut log = served.log().await;
     append_many(&mut log, 1).await;
     let mut entries = subscribe(&mut log, 0).await;
-    told_to(&mut entries, 0, 1).await;
+    entries_until(&mut entries, 0, 1).await;
     served.close();
     let ended = timeout(PATIENCE, async {
         loop {

@@ -69,12 +69,12 @@ async fn node_silence_answered_before_deadline() {
 async fn oversized_message_keeps_connection() {
     let served = Served::start().await;
     let columns = served.columns().await;
-    let mut beside = columns.clone();
-    let under_way = tokio::spawn(async move { beside.get(get("slow")).await });
+    let mut other = columns.clone();
+    let under_way = tokio::spawn(async move { other.get(get("slow")).await });
     let mut columns = columns;
     let status = columns.put(put("k", vec![0; 13 << 20])).await.expect_err("too large");
     assert_eq!(status.code(), Code::OutOfRange, "{status}");
-    under_way.await.expect("no panic").expect("the call beside it, on the same connection");
+    under_way.await.expect("no panic").expect("a concurrent call on the same connection");
 }
 
 #[tokio::test]
@@ -95,26 +95,26 @@ async fn garbage_closes_only_its_connection() {
     for garbage in
         [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 64], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff"]
     {
-        let mut stranger = TcpStream::connect(served.address).await.expect("the port is open");
-        stranger.write_all(garbage).await.expect("the port takes bytes");
+        let mut connection = TcpStream::connect(served.address).await.expect("the port is open");
+        connection.write_all(garbage).await.expect("the port takes bytes");
         let mut answer = Vec::new();
-        let closed = tokio::time::timeout(Duration::from_secs(4), stranger.read_to_end(&mut answer)).await;
+        let closed = tokio::time::timeout(Duration::from_secs(4), connection.read_to_end(&mut answer)).await;
         assert!(closed.is_ok(), "still open after {garbage:?}");
-        columns.get(get("k")).await.expect("nobody else notices");
+        columns.get(get("k")).await.expect("other connections are unaffected");
     }
 }
 
 #[tokio::test]
 async fn half_open_connections_do_not_block() {
     let served = Served::start().await;
-    let mut strangers = Vec::new();
+    let mut connections = Vec::new();
     for _ in 0..300 {
-        let mut stranger = TcpStream::connect(served.address).await.expect("the port is open");
-        stranger.write_all(b"PRI * HT").await.expect("the port takes bytes");
-        strangers.push(stranger);
+        let mut connection = TcpStream::connect(served.address).await.expect("the port is open");
+        connection.write_all(b"PRI * HT").await.expect("the port takes bytes");
+        connections.push(connection);
     }
     let mut columns = served.columns().await;
-    columns.get(get("k")).await.expect("nobody else notices");
+    columns.get(get("k")).await.expect("other connections are unaffected");
 }
 
 #[tokio::test]

@@ -38,7 +38,7 @@ impl Log {
         }
         // Makes sure that later appends are above the entries included in the snapshot.
         if next > 0 && self.read_waiting(next - 1, 1, HOLE).await?.is_empty() {
-            return Err(Error::Unavailable(format!("nothing was told of position {}", next - 1)));
+            return Err(Error::Unavailable(format!("position {} could not be read in time", next - 1)));
         }
         let snapshot = snapshot::Snapshot { next: Position(next), duplicates, state: state.into() };
         let mut keeper = Keeper::new(&snapshot).map_err(|error| Error::Invalid(error.to_string()))?;
@@ -78,7 +78,7 @@ impl Log {
                         // Positions that were assigned but never written may be assigned again.
                         finder.tail(Position(self.tail().await?));
                     } else {
-                        return Err(Error::Unavailable(format!("nothing was told of position {from}")));
+                        return Err(Error::Unavailable(format!("position {from} could not be read in time")));
                     }
                     finder.read(entries.into_iter().map(there));
                 }
@@ -90,7 +90,7 @@ impl Log {
                 Ok(Some(Snapshot { at: Cursor { next: next.0, seen: duplicates }, state }))
             }
             Found::Nothing { mark } => Err(Error::NotFound(format!(
-                "log {} is trimmed below {mark}, and has no snapshot that is as new",
+                "log {} is trimmed below {mark}, and has no snapshot of a later position",
                 self.name
             ))),
         }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use api::log::log_entry::Content as Told;
+use api::log::log_entry::Content as WireContent;
 use api::log::{LogEntry, SubscribeRequest, SubscribeResponse};
-use client::follower::{Follower, Heard};
+use client::follower::{EntryOrder, Follower};
 use client::{Error, Fault};
 use sharedlog::duplicates::Duplicates;
 use sharedlog::{ClientId, Position, Stamp};
@@ -29,7 +29,7 @@ use crate::fault;
 const MESSAGES_WAITING: usize = 4;
 /// Timeout for a connection and the start of a subscription.
 const BEGIN_TIME_MAX: Duration = Duration::from_secs(2);
-/// A node sends a keepalive every second. After this silence the next node is asked.
+/// A node sends a keepalive every second. After this time without a message the subscription moves to the next node.
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// The state of a log reader: the next position, and the stamps of appends it has seen. It remembers 8,192 runs of
@@ -79,21 +79,21 @@ struct Stamped {
 /// It ends after an error: the log does not exist, or no node responded for the client's deadline.
 #[derive(Debug)]
 pub struct Subscription {
-    told: mpsc::Receiver<Result<Vec<Stamped>, Error>>,
+    batches: mpsc::Receiver<Result<Vec<Stamped>, Error>>,
     entries: VecDeque<Stamped>,
     at: Cursor,
 }
 
 impl Subscription {
     pub(crate) fn begin(client: &Client, log: &str, at: Cursor) -> Self {
-        let (tell, told) = mpsc::channel(MESSAGES_WAITING);
+        let (sender, batches) = mpsc::channel(MESSAGES_WAITING);
         let driver = Arc::clone(&client.driver);
         let patience = base::Duration(u64::try_from(client.deadline.as_nanos()).unwrap_or(u64::MAX));
         let (endpoint, endpoints, seed) = (driver.preferred(), driver.endpoints.count(), driver.now().0);
         let follower = Follower::new(at.next, endpoint, endpoints, patience, seed);
-        let task = Task { driver, log: log.to_owned(), follower, tell };
+        let task = Task { driver, log: log.to_owned(), follower, sender };
         tokio::spawn(task.run());
-        Self { told, entries: VecDeque::new(), at }
+        Self { batches, entries: VecDeque::new(), at }
     }
 
     /// The first position that was not delivered yet.
@@ -115,7 +115,7 @@ impl Subscription {
     pub async fn next_many(&mut self) -> Option<Result<Vec<Entry>, Error>> {
         let entries: Vec<Stamped> = match std::mem::take(&mut self.entries) {
             rest if !rest.is_empty() => rest.into(),
-            _ => match self.told.recv().await? {
+            _ => match self.batches.recv().await? {
                 Ok(entries) => entries,
                 Err(error) => return Some(Err(error)),
             },
@@ -140,7 +140,7 @@ impl Stream for Subscription {
             if let Some(entry) = self.entries.pop_front() {
                 return Poll::Ready(Some(Ok(self.at.pass(entry))));
             }
-            match self.told.poll_recv(context) {
+            match self.batches.poll_recv(context) {
                 Poll::Ready(Some(Ok(entries))) => self.entries = entries.into(),
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
                 Poll::Ready(None) => return Poll::Ready(None),
@@ -155,7 +155,7 @@ struct Task {
     driver: Arc<Driver>,
     log: String,
     follower: Follower,
-    tell: mpsc::Sender<Result<Vec<Stamped>, Error>>,
+    sender: mpsc::Sender<Result<Vec<Stamped>, Error>>,
 }
 
 impl Task {
@@ -169,7 +169,7 @@ impl Task {
                 Ok(pause) => sleep(Duration::from_nanos(pause.0)).await,
                 Err(error) => {
                     // The subscriber may have been dropped.
-                    let _ = self.tell.send(Err(error)).await;
+                    let _ = self.sender.send(Err(error)).await;
                     return;
                 }
             }
@@ -184,22 +184,22 @@ impl Task {
             Err(_) => return Some(Fault::Silent),
         };
         loop {
-            let told = tokio::select! {
-                told = timeout(SILENCE, messages.message()) => told,
-                () = self.tell.closed() => return None,
+            let received = tokio::select! {
+                received = timeout(SILENCE, messages.message()) => received,
+                () = self.sender.closed() => return None,
             };
-            let fault = match told {
+            let fault = match received {
                 Ok(Ok(Some(message))) => match self.take(message) {
                     Ok(entries) if entries.is_empty() => continue,
                     Ok(entries) => {
-                        if self.tell.send(Ok(entries)).await.is_err() {
+                        if self.sender.send(Ok(entries)).await.is_err() {
                             return None;
                         }
                         continue;
                     }
                     Err(fault) => fault,
                 },
-                Ok(Ok(None)) => Fault::Lost("the node has ended the subscription".to_owned()),
+                Ok(Ok(None)) => Fault::Lost("the node ended the subscription".to_owned()),
                 Ok(Err(status)) => fault::of(&status),
                 Err(_) => Fault::Silent,
             };
@@ -227,28 +227,28 @@ impl Task {
 
     /// Selects the entries of a message that were not delivered yet.
     fn take(&mut self, message: SubscribeResponse) -> Result<Vec<Stamped>, Fault> {
-        self.follower.heard();
+        self.follower.responded();
         let mut entries = Vec::with_capacity(message.entries.len());
-        for told in message.entries {
-            let stamp = stamp_of(&told);
-            let mut entry = Entry::told(told).ok_or_else(|| Fault::Definite(of_no_kind()))?;
+        for entry in message.entries {
+            let stamp = stamp_of(&entry);
+            let mut entry = Entry::from_message(entry).ok_or_else(|| Fault::Definite(of_no_kind()))?;
             let next = self.follower.next();
-            match self.follower.told(entry.position, entry.after()) {
-                Heard::Next => {
+            match self.follower.accept(entry.position, entry.after()) {
+                EntryOrder::Next => {
                     // A part of the trimmed positions may have been delivered before.
                     entry.position = entry.position.max(next);
                     entries.push(Stamped { entry, stamp });
                 }
-                Heard::Before => {}
-                Heard::Gap => return Err(Fault::Unavailable(format!("the node leaves position {next} out"))),
+                EntryOrder::Duplicate => {}
+                EntryOrder::Gap => return Err(Fault::Unavailable(format!("the node skipped position {next}"))),
             }
         }
         Ok(entries)
     }
 }
 
-fn stamp_of(told: &LogEntry) -> Option<Stamp> {
-    let Some(Told::Data(data)) = &told.content else { return None };
+fn stamp_of(entry: &LogEntry) -> Option<Stamp> {
+    let Some(WireContent::Data(data)) = &entry.content else { return None };
     let stamp = data.stamp.as_ref()?;
     Some(Stamp { client: ClientId(stamp.client), sequence: stamp.sequence })
 }
@@ -257,7 +257,7 @@ fn stamp_of(told: &LogEntry) -> Option<Stamp> {
 mod tests {
     use super::*;
 
-    fn told(position: u64, sequence: u64) -> Stamped {
+    fn stamped(position: u64, sequence: u64) -> Stamped {
         let entry = Entry { position, content: Content::Records(vec!["r".into()]) };
         Stamped { entry, stamp: Some(Stamp { client: ClientId(7), sequence }) }
     }
@@ -265,12 +265,15 @@ mod tests {
     #[test]
     fn cursor_filters_duplicate_stamps() {
         let mut at = Cursor::from(3);
-        let delivered = |at: &mut Cursor, position, sequence| at.pass(told(position, sequence)).content;
+        let delivered = |at: &mut Cursor, position, sequence| at.pass(stamped(position, sequence)).content;
         assert!(matches!(delivered(&mut at, 3, 1), Content::Records(_)));
         assert_eq!(delivered(&mut at, 4, 1), Content::Repeated);
         let mut again = at.clone();
         assert_eq!((again.position(), delivered(&mut again, 5, 1)), (5, Content::Repeated));
         assert!(matches!(delivered(&mut again, 6, 2), Content::Records(_)));
-        assert!(matches!(delivered(&mut Cursor::from(5), 5, 1), Content::Records(_)), "it has seen nothing");
+        assert!(
+            matches!(delivered(&mut Cursor::from(5), 5, 1), Content::Records(_)),
+            "a new cursor has seen no stamps"
+        );
     }
 }

@@ -7,24 +7,22 @@ use machine::Failure;
 use node::request::{Outcome, Request, Response};
 use tablets::TableResponse;
 
-use super::translate::{self, Asked};
+use super::translate::{self, TableCall};
 use super::unexpected;
 use crate::reads;
 use crate::stream::{Numbered, Topic};
 
-/// Requests about rows.
 pub(crate) enum Rows {}
 
 impl Topic for Rows {
-    type Asked = StreamRequest;
-    type Answer = StreamedAnswer;
-    type Told = StreamResponse;
+    type RequestMessage = StreamRequest;
+    type ItemResponse = StreamedAnswer;
+    type ResponseMessage = StreamResponse;
 
     fn requests(message: StreamRequest) -> Vec<Numbered> {
         let numbered = |StreamedRequest { number, deadline_ms, request }| {
-            let request = request
-                .map(asked)
-                .ok_or_else(|| Failure::Invalid("the request asks for nothing that this node knows".to_owned()));
+            let request =
+                request.map(table_request).ok_or_else(|| Failure::Invalid("unknown kind of request".to_owned()));
             Numbered { number, deadline_ms, request }
         };
         message.requests.into_iter().map(numbered).collect()
@@ -47,13 +45,13 @@ impl Topic for Rows {
         StreamedAnswer { number, answer: Some(Answer::Refusal(refusal)) }
     }
 
-    fn told(answers: Vec<StreamedAnswer>) -> StreamResponse {
+    fn response_message(answers: Vec<StreamedAnswer>) -> StreamResponse {
         StreamResponse { answers }
     }
 }
 
-fn asked(request: Streamed) -> Request {
-    let asked: Asked = match request {
+fn table_request(request: Streamed) -> Request {
+    let call: TableCall = match request {
         Streamed::Get(request) => request.into(),
         Streamed::Put(request) => request.into(),
         Streamed::Delete(request) => request.into(),
@@ -63,5 +61,5 @@ fn asked(request: Streamed) -> Request {
         Streamed::DeleteRow(request) => request.into(),
         Streamed::OpenSession(request) => request.into(),
     };
-    asked.into()
+    call.into()
 }

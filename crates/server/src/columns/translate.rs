@@ -14,64 +14,64 @@ use crate::reads;
 
 /// A request to a table.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct TableCall {
     table: String,
     request: TableRequest,
 }
 
-impl From<Asked> for Request {
-    fn from(Asked { table, request }: Asked) -> Self {
+impl From<TableCall> for Request {
+    fn from(TableCall { table, request }: TableCall) -> Self {
         Self::table(table, request)
     }
 }
 
-impl From<message::GetRequest> for Asked {
+impl From<message::GetRequest> for TableCall {
     fn from(message::GetRequest { table, key, columns, options }: message::GetRequest) -> Self {
         let columns = (!columns.is_empty()).then_some(columns);
         Self { table, request: TableRequest::Get { key, columns, consistency: reads::consistency(options) } }
     }
 }
 
-impl From<message::PutRequest> for Asked {
+impl From<message::PutRequest> for TableCall {
     fn from(message::PutRequest { table, key, column, value, stamp }: message::PutRequest) -> Self {
         of_one(table, stamp, key, column, Some(value), None)
     }
 }
 
-impl From<message::DeleteRequest> for Asked {
+impl From<message::DeleteRequest> for TableCall {
     fn from(message::DeleteRequest { table, key, column, stamp }: message::DeleteRequest) -> Self {
         of_one(table, stamp, key, column, None, None)
     }
 }
 
-impl From<message::ConditionalPutRequest> for Asked {
+impl From<message::ConditionalPutRequest> for TableCall {
     fn from(asked: message::ConditionalPutRequest) -> Self {
         let message::ConditionalPutRequest { table, key, column, value, version, stamp } = asked;
         of_one(table, stamp, key, column, Some(value), Some(version))
     }
 }
 
-impl From<message::ConditionalDeleteRequest> for Asked {
+impl From<message::ConditionalDeleteRequest> for TableCall {
     fn from(asked: message::ConditionalDeleteRequest) -> Self {
         let message::ConditionalDeleteRequest { table, key, column, version, stamp } = asked;
         of_one(table, stamp, key, column, None, Some(version))
     }
 }
 
-impl From<message::WriteRequest> for Asked {
+impl From<message::WriteRequest> for TableCall {
     fn from(message::WriteRequest { table, key, mutations, stamp }: message::WriteRequest) -> Self {
         let mutations = mutations.into_iter().map(mutation).collect();
         Self { table, request: TableRequest::Write(Write { stamp: stamp.map(session_stamp), key, mutations }) }
     }
 }
 
-impl From<message::DeleteRowRequest> for Asked {
+impl From<message::DeleteRowRequest> for TableCall {
     fn from(message::DeleteRowRequest { table, key, stamp }: message::DeleteRowRequest) -> Self {
         Self { table, request: TableRequest::DeleteRow { stamp: stamp.map(session_stamp), key } }
     }
 }
 
-impl From<message::OpenSessionRequest> for Asked {
+impl From<message::OpenSessionRequest> for TableCall {
     fn from(message::OpenSessionRequest { table, key }: message::OpenSessionRequest) -> Self {
         Self { table, request: TableRequest::OpenSession { key } }
     }
@@ -85,9 +85,9 @@ fn of_one(
     column: Bytes,
     value: Option<Bytes>,
     condition: Option<i64>,
-) -> Asked {
+) -> TableCall {
     let mutations = vec![mutation(message::Mutation { column, value, condition })];
-    Asked { table, request: TableRequest::Write(Write { stamp: stamp.map(session_stamp), key, mutations }) }
+    TableCall { table, request: TableRequest::Write(Write { stamp: stamp.map(session_stamp), key, mutations }) }
 }
 
 fn mutation(message: message::Mutation) -> Mutation {
@@ -140,7 +140,7 @@ pub(crate) fn row_bytes(row: &[Cell]) -> usize {
 pub(crate) fn row_that_fits(row: Vec<Cell>) -> Result<Vec<message::Cell>, Failure> {
     let bytes = row_bytes(&row);
     if bytes > REPLY_BYTES_MAX {
-        let wrong = format!("the row has {bytes} bytes, an answer at most {REPLY_BYTES_MAX}: name the columns wanted");
+        let wrong = format!("the row has {bytes} bytes, which exceeds {REPLY_BYTES_MAX}: read fewer columns");
         return Err(Failure::Invalid(wrong));
     }
     Ok(cells(row))

@@ -25,7 +25,7 @@ pub(super) async fn serve(
     routes: &Router,
     shutdown: impl Future<Output = ()> + Send,
 ) {
-    let places = Arc::new(Semaphore::new(connections_max.min(CONSOLE_CONNECTIONS_MAX)));
+    let slots = Arc::new(Semaphore::new(connections_max.min(CONSOLE_CONNECTIONS_MAX)));
     let (close, closing) = watch::channel(());
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
@@ -38,18 +38,18 @@ pub(super) async fn serve(
         match accepted {
             Ok((stream, _)) => {
                 // Without a free slot the connection is closed.
-                if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+                if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
                     let serving = converse(stream, routes.clone(), closing.clone());
                     connections.spawn(async move {
                         serving.await;
-                        drop(place);
+                        drop(slot);
                     });
                 } else {
-                    tracing::debug!(connections_max, "connection to the console closed: too many are open");
+                    tracing::debug!(connections_max, "console connection closed: limit reached");
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "connection to the console not accepted");
+                tracing::warn!(%error, "cannot accept a console connection");
                 sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -2,10 +2,10 @@
 //!
 //! | path | content |
 //! |---|---|
-//! | `/` | overview of the cluster for people; polls `/api/status` every second |
-//! | `/api/status` | the same as one JSON document |
+//! | `/` | overview of the cluster; polls `/api/status` every second |
+//! | `/api/status` | status of the cluster as one JSON document |
 //! | `/metrics` | this node's metrics in Prometheus's text format |
-//! | `/healthz` | 200 while this node's machine answers, 503 with the reason otherwise |
+//! | `/healthz` | 200 while this node's state machine responds, otherwise 503 with the reason |
 //!
 //! The console is read-only. The page is built in and loads nothing from other origins; its `Content-Security-Policy`
 //! makes the browser refuse all other content.
@@ -88,7 +88,7 @@ fn routes<G: Gateway, U: Cluster>(behind: Behind<G, U>) -> Router {
         .route("/api/status", get(status::<G, U>))
         .route("/metrics", get(metrics::<G, U>))
         .route("/healthz", get(health::<G, U>))
-        .fallback(async || (StatusCode::NOT_FOUND, answer(TEXT, "there is nothing here\n")))
+        .fallback(async || (StatusCode::NOT_FOUND, answer(TEXT, "not found\n")))
         .layer(from_fn(without_body))
         .layer(map_response(sealed))
         .with_state(Arc::new(behind))
@@ -102,7 +102,7 @@ async fn metrics<G: Gateway, U: Cluster>(State(behind): State<Arc<Behind<G, U>>>
     match behind.observer.metrics(&*behind.gateway).await {
         Ok(text) => answer(TEXT_FORMAT, text),
         Err(error) => {
-            tracing::error!(%error, "the metrics can't be told");
+            tracing::error!(%error, "cannot encode the metrics");
             (StatusCode::INTERNAL_SERVER_ERROR, answer(TEXT, format!("{error}\n"))).into_response()
         }
     }
@@ -123,7 +123,8 @@ fn answer(kind: &'static str, content: impl IntoResponse) -> Response {
 async fn without_body(request: Request, next: Next) -> Response {
     let length = request.headers().get(CONTENT_LENGTH);
     if length.is_some_and(|length| length != "0") || request.headers().contains_key(TRANSFER_ENCODING) {
-        return (StatusCode::PAYLOAD_TOO_LARGE, answer(TEXT, "the console takes no bodies\n")).into_response();
+        return (StatusCode::PAYLOAD_TOO_LARGE, answer(TEXT, "requests to the console must not have a body\n"))
+            .into_response();
     }
     next.run(request).await
 }

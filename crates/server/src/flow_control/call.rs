@@ -3,10 +3,10 @@
 //! A request is counted as it arrives, because gRPC buffers it until it is complete. Then [`Held`](super::Held) counts the
 //! decoded request.
 //!
-//! HTTP/2 buffers data until the client's window lets it be sent. So a response's body returns one chunk at a time, in an
-//! allocation of its own, and at most two chunks that are not written to the socket. A reset drops the rest of the
-//! response and resets the HTTP/2 stream with ENHANCE_YOUR_CALM, which gRPC clients map to `RESOURCE_EXHAUSTED`. The
-//! client learns of it at once, or when it next opens its window.
+//! HTTP/2 buffers data until the client's flow control window allows sending it. So the body of a response returns one
+//! chunk at a time, each in a separate allocation, with at most two chunks that are not written to the socket. A reset
+//! drops the rest of the response and resets the HTTP/2 stream with ENHANCE_YOUR_CALM, which gRPC clients map to
+//! `RESOURCE_EXHAUSTED`. The client receives it at once, or when it next opens its window.
 
 use std::mem;
 use std::pin::Pin;
@@ -33,10 +33,10 @@ use crate::refusal;
 /// A call in progress. Its handler finds it among the request's extensions.
 #[derive(Debug)]
 pub(crate) struct Call {
-    /// Among its connection's.
+    /// The key in its connection's `calls`.
     number: u64,
     pub(crate) connection: Arc<Connection>,
-    /// Request and response have any number of messages, with pauses of any length between them.
+    /// Whether request and response are streams of messages, with pauses of any length between them.
     is_stream: AtomicBool,
     /// Memory for the call itself and for the message that is arriving.
     request: Mutex<Reservation>,
@@ -226,7 +226,7 @@ impl http_body::Body for RequestBody {
                 return Poll::Pending;
             }
             ready!(self.patience.get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIME_MAX))).as_mut().poll(context));
-            return Poll::Ready(Some(Err(Status::cancelled("the message took too long to arrive"))));
+            return Poll::Ready(Some(Err(Status::cancelled("timed out receiving the message"))));
         };
         let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
         if !lock(&self.call.request).try_grow(bytes) {
@@ -258,7 +258,10 @@ impl http_body::Body for ResponseBody {
         }
         let mut response = lock(&call.response);
         if call.is_reset.load(Ordering::Acquire) {
-            let mut status = Status::new(Code::ResourceExhausted, "memory is short, and the client takes nothing");
+            let mut status = Status::new(
+                Code::ResourceExhausted,
+                "response reset: client memory is nearly full and the client reads nothing (slow consumer)",
+            );
             status.set_source(Arc::new(h2::Error::from(h2::Reason::ENHANCE_YOUR_CALM)));
             return Poll::Ready(Some(Err(status)));
         }

@@ -1,10 +1,10 @@
 //! Reads of logs reserve memory for their results before they are sent to the node.
 //!
-//! A read reserves from its connection's budget for responses, like any response, and from a budget for all reads in
-//! flight, because their results pass through the queues between nodes. Reads wait for both in order.
+//! A read reserves memory from its connection's response budget, like any response, and from a budget for all reads in
+//! flight, because their results pass through the queues between nodes. Reads wait for both budgets in order of arrival.
 //!
-//! A read asks for the usual size of its entries; if the first entry is larger, it asks again for the largest size. A
-//! read that waits for an entry asks for a tiny one, without a reservation, and continues once the entry is there.
+//! A read requests the usual size of its entries; if the first entry is larger, it is repeated with the maximum size. A
+//! read that waits for an entry requests a tiny size, without a reservation, and is repeated once the entry exists.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const USUAL_ENTRY_BYTES: usize = 16 << 10;
 /// Limit of a read that assumes entries of the usual size.
 const USUAL_BYTES_MAX: usize = 1 << 20;
 
-/// A budget that serves waiters in order.
+/// A budget that serves waiters in order of arrival.
 #[derive(Clone, Debug)]
 pub(super) struct InTurn(pub(super) ByteBudget, pub(super) Arc<Turn<()>>);
 
@@ -54,15 +54,15 @@ impl Connection {
         (response, Held { _log_read: Some(log_read), ..Held::of(self) })
     }
 
-    /// The same without waiting; fails if there are waiters.
+    /// [`Connection::read_room`] without waiting; `None` if memory is short or there are waiters.
     pub(crate) fn try_read_room(self: &Arc<Self>, bytes: usize, positions: usize) -> Option<(Reservation, Held)> {
         let response = self.read_responses.try_reserve(bytes)?;
         let log_read = self.log_reads.try_reserve(bytes + positions * POSITION_BYTES)?;
         Some((response, Held { _log_read: Some(log_read), ..Held::of(self) }))
     }
 
-    /// Memory for a subscription's read that waits at the tail. None if memory is short: such a read asks for
-    /// [`SMALL_BYTES`] only, and learns that there is something to read.
+    /// Memory for a subscription's read that waits at the tail. `None` if memory is nearly full: then the read asks for
+    /// [`SMALL_BYTES`] only, to detect new entries.
     pub(crate) fn try_tail_room(self: &Arc<Self>, bytes: usize) -> Option<(Reservation, Held)> {
         let response = self.responses.try_reserve(bytes)?;
         let log_read = self.tail_reads.try_reserve(bytes)?;
@@ -70,7 +70,7 @@ impl Connection {
     }
 }
 
-/// A client's read, and the next step of it.
+/// A client's read, and its next step.
 #[derive(Clone, Debug)]
 pub(crate) struct LogRead {
     log: String,
@@ -78,12 +78,12 @@ pub(crate) struct LogRead {
     count: u32,
     /// How long to wait for the first entry.
     wait: base::Duration,
-    /// Size to ask for after the wait.
+    /// Size to request after the wait.
     bytes: usize,
 }
 
 impl LogRead {
-    /// The read that a request is, if it is one.
+    /// The read in a request, if it is a read.
     pub(crate) fn of(request: &Request) -> Option<Self> {
         let Request::Log(LogRequest::Read { log, from, count, wait, .. }) = request else { return None };
         let bytes = (*count as usize).saturating_mul(USUAL_ENTRY_BYTES).min(USUAL_BYTES_MAX);
@@ -94,7 +94,7 @@ impl LogRead {
         self.wait > base::Duration::ZERO
     }
 
-    /// The next request to the node and its memory, if it needs not wait for that.
+    /// The next request to the node with its memory, if that is available without waiting.
     pub(crate) fn try_ask(&self, connection: &Arc<Connection>) -> Option<(Request, Reservation, Held)> {
         let room = if self.waits() { None } else { connection.try_read_room(self.bytes, self.count as usize) };
         room.map(|(room, held)| (self.request(), room, held))
@@ -105,8 +105,8 @@ impl LogRead {
         Request::Log(LogRequest::Read { log: self.log.clone(), from: self.from, count, wait: self.wait, bytes })
     }
 
-    /// Handles an answer of the node; returns whether another request is needed.
-    pub(crate) fn goes_on(&mut self, outcome: &Outcome) -> bool {
+    /// Handles a response of the node; returns whether another request is needed.
+    pub(crate) fn needs_another_read(&mut self, outcome: &Outcome) -> bool {
         let is_larger = matches!(outcome, Ok(Response::Log(LogResponse::Larger)));
         let has_come = matches!(outcome, Ok(Response::Log(LogResponse::Entries(entries))) if !entries.is_empty());
         if self.waits() && (is_larger || (has_come && self.count > 1)) {
@@ -136,7 +136,7 @@ impl LogRead {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             let outcome = gateway.submit(self.request(), left, held).await;
-            if !self.goes_on(&outcome) {
+            if !self.needs_another_read(&outcome) {
                 room.iter_mut().for_each(|room| room.shrink_to(outcome.as_ref().map_or(0, size)));
                 return (outcome, room);
             }

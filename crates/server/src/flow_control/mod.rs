@@ -1,10 +1,10 @@
-//! Flow control: memory for clients stays below a bound, and a client that doesn't read doesn't stop others.
+//! Flow control: memory for clients stays below a limit, and a slow consumer does not block other clients.
 //!
 //! The node has two budgets, each with a child for each connection: *requests* are counted from their first byte until
-//! they are answered, *responses* from when the node has made them until they are written to the socket. So a node that
-//! is full of responses still accepts requests. A request or response that does not fit is refused
-//! (`RESOURCE_EXHAUSTED`); a read of a log waits ([`log_reads`]). While memory is short, a response that makes no
-//! progress is reset ([`call`]).
+//! they are answered, *responses* from their creation until they are written to the socket. So a node with a full
+//! response budget still accepts requests. A request or response that does not fit is rejected (`RESOURCE_EXHAUSTED`),
+//! but a read of a log waits ([`log_reads`]). While a budget is nearly full, responses that make no progress are reset
+//! ([`call`]).
 
 pub(crate) mod call;
 pub(crate) mod log_reads;
@@ -30,7 +30,7 @@ use self::log_reads::InTurn;
 use crate::deadline::Arrival;
 use crate::refusal;
 
-/// A connection's share of a short budget is one in this many.
+/// While a budget is nearly full, each connection may use one in this many parts of it.
 const CONNECTION_SHARES: usize = 16;
 /// Minimum of a share: two of the largest log entries.
 const SHARE_BYTES_MIN: usize = 8 << 20;
@@ -105,7 +105,7 @@ impl ClientMemory {
         connection
     }
 
-    /// Resets idle responses while memory is short. Never returns.
+    /// Resets idle responses while client memory is nearly full. Never returns.
     pub(crate) async fn sweep(&self) {
         loop {
             sleep(SWEEP_INTERVAL).await;
@@ -120,7 +120,7 @@ impl ClientMemory {
             let calls: Vec<_> = connections.iter().flat_map(calls_of).collect();
             let reset = calls.iter().filter(|call| call.reset_if_idle()).count();
             if reset > 0 {
-                tracing::info!(responses = reset, "memory for clients is short: idle responses were reset");
+                tracing::info!(responses = reset, "client memory is nearly full: idle responses were reset");
             }
         }
     }
@@ -162,10 +162,10 @@ pub(crate) async fn serve(
 
 /// Refusal of a request, or of a read.
 pub(crate) fn no_room() -> Failure {
-    Failure::Overloaded("this node's memory for clients is full".to_owned())
+    Failure::Overloaded("this node's client memory is full".to_owned())
 }
 
-/// Nothing that holds such a lock panics half-way.
+/// No code that holds such a lock panics, so the state is consistent even if the lock is poisoned.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

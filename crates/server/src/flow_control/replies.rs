@@ -47,7 +47,7 @@ impl Replies {
         self.is_given_up.load(Ordering::Relaxed)
     }
 
-    /// Drops all replies: the stream is gone, and the node may hold a reference for long.
+    /// Drops all replies, because the stream has ended while the node may still hold a reference.
     pub(crate) fn give_up(&self) {
         let mut gathered = lock(&self.gathered);
         self.is_given_up.store(true, Ordering::Relaxed);

@@ -51,7 +51,7 @@ fn poll(body: &mut ResponseBody) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
 /// A chunk, if there is one now.
 fn chunk(body: &mut ResponseBody) -> Option<Bytes> {
     match poll(body) {
-        Poll::Ready(Some(frame)) => Some(frame.expect("it goes on").into_data().expect("data")),
+        Poll::Ready(Some(frame)) => Some(frame.expect("the response continues").into_data().expect("data")),
         Poll::Ready(None) | Poll::Pending => None,
     }
 }
@@ -76,7 +76,10 @@ fn response_chunking_and_accounting() {
         let mut came = Vec::new();
         while let Some(chunk) = chunk(&mut body) {
             assert!(chunk.len() <= CHUNK_BYTES);
-            assert!(chunk.len() <= SMALL_BYTES || memory.responses.used() >= chunk.len(), "HTTP/2 has it");
+            assert!(
+                chunk.len() <= SMALL_BYTES || memory.responses.used() >= chunk.len(),
+                "unsent chunks are not counted"
+            );
             came.extend_from_slice(&chunk);
         }
         assert!(came == whole, "{bytes} bytes");
@@ -91,8 +94,8 @@ fn response_chunking_and_accounting() {
 fn transport_buffers_two_chunks() {
     let memory = ClientMemory::new(64 * MIB);
     let (_call, mut body) = response(&memory.connection(), [message(4 * CHUNK_BYTES, 0)]);
-    let first = chunk(&mut body).expect("it begins");
-    let second = chunk(&mut body).expect("another");
+    let first = chunk(&mut body).expect("a first chunk");
+    let second = chunk(&mut body).expect("a second chunk");
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
     assert!(Pin::new(&mut body).poll_frame(&mut Context::from_waker(&waker)).is_pending());
@@ -114,13 +117,13 @@ fn resets_idle_response() {
     let (call, mut body) = response(&memory.connection(), [message(4 * CHUNK_BYTES, 0)]);
     let long_ago = || Instant::now().checked_sub(RESPONSE_IDLE_MAX).expect("the machine runs for longer");
     *lock(&call.progress_at) = long_ago();
-    assert!(!call.reset_if_idle(), "HTTP/2 has nothing of it");
-    let first = chunk(&mut body).expect("it begins");
-    assert!(!call.reset_if_idle(), "that was just now");
+    assert!(!call.reset_if_idle(), "HTTP/2 has no unsent chunks");
+    let first = chunk(&mut body).expect("a first chunk");
+    assert!(!call.reset_if_idle(), "it made progress recently");
     *lock(&call.progress_at) = long_ago();
     assert!(call.reset_if_idle() && !call.reset_if_idle());
-    assert_eq!(memory.responses.used(), CHUNK_BYTES, "the rest has gone");
-    let Poll::Ready(Some(Err(status))) = poll(&mut body) else { panic!("it goes on") };
+    assert_eq!(memory.responses.used(), CHUNK_BYTES, "the rest was dropped");
+    let Poll::Ready(Some(Err(status))) = poll(&mut body) else { panic!("not reset") };
     assert_eq!(status.code(), Code::ResourceExhausted);
     let source = status.source().and_then(|source| source.downcast_ref::<h2::Error>()).expect("a reason");
     assert_eq!(source.reason(), Some(h2::Reason::ENHANCE_YOUR_CALM));
@@ -167,15 +170,15 @@ fn answers_without_memory_are_refused() {
     replies.give(1, row(MIB - 1_024));
     replies.give(2, row(1_024));
     replies.give(3, Ok(Response::Tablet(TableResponse::Written { version: Timestamp(1) })));
-    let given: Vec<Reply> = take();
-    assert!(given[0].outcome.is_ok() && given[2].outcome.is_ok());
-    assert!(matches!(given[1].outcome, Err(Failure::Overloaded(_))));
-    drop(given);
+    let taken: Vec<Reply> = take();
+    assert!(taken[0].outcome.is_ok() && taken[2].outcome.is_ok());
+    assert!(matches!(taken[1].outcome, Err(Failure::Overloaded(_))));
+    drop(taken);
     replies.give(4, row(1_024));
     assert!(memory.responses.used() > 1_024);
     replies.give_up();
     replies.give(5, row(1_024));
-    assert_eq!((memory.responses.used(), take().len()), (0, 0), "the stream has gone");
+    assert_eq!((memory.responses.used(), take().len()), (0, 0), "the stream has ended");
 }
 
 fn read_of(count: u32, wait_ms: u64) -> LogRead {
@@ -200,13 +203,16 @@ fn log_read_grows_request_on_demand() {
         other => panic!("{other:?}"),
     };
     let mut read = read_of(10, 500);
-    assert!(read.try_ask(&connection).is_none(), "it waits, and takes no room");
-    assert!(read.goes_on(&entries(1)));
+    assert!(read.try_ask(&connection).is_none(), "the read must wait for memory");
+    assert!(read.needs_another_read(&entries(1)));
     assert_eq!(asked(&read), (10, 160 << 10));
-    assert!(read.goes_on(&LARGER));
+    assert!(read.needs_another_read(&LARGER));
     assert_eq!(asked(&read), (10, READ_BYTES_MAX));
-    assert!(!read.goes_on(&entries(3)) && !read.goes_on(&LARGER));
-    assert!(!read_of(1, 500).goes_on(&entries(1)) && !read_of(10, 500).goes_on(&entries(0)), "that is all");
+    assert!(!read.needs_another_read(&entries(3)) && !read.needs_another_read(&LARGER));
+    assert!(
+        !read_of(1, 500).needs_another_read(&entries(1)) && !read_of(10, 500).needs_another_read(&entries(0)),
+        "the read is complete"
+    );
     assert_eq!((memory.responses.used(), memory.log_reads.0.used()), (0, 0));
 }
 
@@ -237,7 +243,7 @@ async fn reads_wait_for_memory_in_order() {
     let under_way = memory.log_reads.0.used();
     assert!(under_way > LOG_READS_BYTES_MAX / 2 && under_way <= LOG_READS_BYTES_MAX, "{under_way}");
     let late = read_of(1, 0).carry_out(&*node, &connection, Instant::now()).await;
-    assert!(matches!(late.0, Err(Failure::Overloaded(_))), "it had no turn by its deadline");
+    assert!(matches!(late.0, Err(Failure::Overloaded(_))), "it timed out in the queue");
     reads[39].abort();
     while memory.log_reads.0.used() > 0 {
         node.0.notify_waiters();

@@ -1,8 +1,8 @@
 //! Subscriptions: the entries of a log, delivered to one client as the log grows.
 //!
-//! A task prefetches [`PREFETCH_BYTES`], or one large entry. It reserves memory for each read below the log's tail before
-//! it sends the read, and waits for memory only while it has no other read in flight, so that no two subscriptions wait
-//! for each other. A read that waits at the tail never waits for memory: if there is none it asks for a tiny entry.
+//! A task prefetches [`PREFETCH_BYTES`], or one large entry. Before each read below the log's tail it reserves memory. It
+//! waits for memory only while it has no other read in flight, which prevents deadlocks between subscriptions. A read at
+//! the tail never waits for memory: if memory is short, it requests a tiny size.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -25,7 +25,7 @@ use tokio_stream::Stream;
 use tonic::Status;
 
 use super::translate::{after, entry, entry_bytes, repeated};
-use crate::columns::{Answer, unexpected};
+use crate::columns::{RpcResult, unexpected};
 use crate::deadline::no_answer;
 use crate::flow_control::call::{Call, HandedOver};
 use crate::flow_control::{Connection, Held, SMALL_BYTES};
@@ -33,7 +33,7 @@ use crate::limits::{
     PREFETCH_BYTES, PREFETCH_READ_BYTES, READ_BYTES_MAX, STREAM_MESSAGE_BYTES, STREAM_SWEEP, SUBSCRIPTION_PAUSE,
     SUBSCRIPTION_PAUSE_MIN, SUBSCRIPTION_READ_TIME, SUBSCRIPTION_SILENCE, SUBSCRIPTION_WAIT,
 };
-use crate::stream::{Begun, Place, Streams, stopping};
+use crate::stream::{Begun, StreamSlot, Streams, stopping};
 use crate::{Gateway, Observer, refusal};
 
 /// Assumed size of an entry before any was read.
@@ -46,12 +46,12 @@ const AT_TAIL_MANY: u32 = 16;
 /// A message and its memory.
 type Delivery = (SubscribeResponse, Option<Reservation>);
 
-/// A subscription, as the server polls it.
+/// The stream of a subscription, polled by the server.
 struct Subscription {
     deliveries: mpsc::Receiver<Result<Delivery, Status>>,
     observer: Arc<Observer>,
     _task: Task<()>,
-    _place: Place,
+    _slot: StreamSlot,
 }
 
 /// A task that is aborted when this is dropped.
@@ -70,7 +70,7 @@ pub(super) fn begin<G: Gateway>(
     call: &Call,
     log: String,
     from: Position,
-) -> Answer<HandedOver<SubscribeResponse>> {
+) -> RpcResult<HandedOver<SubscribeResponse>> {
     let follower = Follower {
         gateway,
         connection: Arc::clone(&call.connection),
@@ -78,7 +78,7 @@ pub(super) fn begin<G: Gateway>(
         next: from,
         seen: Duplicates::default(),
         seen_memory: call.connection.responses.charge(0),
-        asked: from,
+        next_read: from,
         tail: Position(0),
         ahead: VecDeque::new(),
         entry_bytes: USUAL_ENTRY_BYTES,
@@ -90,7 +90,7 @@ pub(super) fn begin<G: Gateway>(
     };
     let first = follower.request(from, 1, 0);
     node::request::validate(&first).map_err(|failure| refusal::status(&failure))?;
-    let Begun { closing, observer, place } = streams.begun()?;
+    let Begun { closing, observer, slot } = streams.begun()?;
     let (sender, deliveries) = mpsc::channel(1);
     let task = tokio::spawn(async move {
         let ended = tokio::select! {
@@ -99,7 +99,7 @@ pub(super) fn begin<G: Gateway>(
         };
         let _ = sender.send(Err(ended)).await;
     });
-    Ok(call.stream(Subscription { deliveries, observer, _task: Task(task), _place: place }))
+    Ok(call.stream(Subscription { deliveries, observer, _task: Task(task), _slot: slot }))
 }
 
 impl Stream for Subscription {
@@ -122,25 +122,25 @@ struct Follower<G> {
     log: String,
     /// The next position to deliver.
     next: Position,
-    /// The stamps of the entries before.
+    /// The stamps of delivered entries.
     seen: Duplicates,
-    /// The memory of `seen`.
+    /// Memory reserved for `seen`.
     seen_memory: Reservation,
     /// The next position to read.
-    asked: Position,
-    /// The highest known tail: positions below it are taken.
+    next_read: Position,
+    /// The highest known tail: positions below it are assigned.
     tail: Position,
     /// Reads in flight below the tail, in the order of positions.
     ahead: VecDeque<Ahead>,
     /// Recent size of an entry.
     entry_bytes: usize,
-    /// This entry was larger than the read that asked for it.
+    /// The position of an entry that was larger than its read.
     larger_at: Option<Position>,
-    /// Positions to read at the tail: as many as are likely to be written once the first is.
+    /// Number of positions to read at the tail: the number likely to be written once the first one is.
     at_tail: u32,
-    /// Ask for the tail next: it may be beyond the known one.
+    /// Whether to look up the tail next, because it may be beyond the known one.
     wants_tail: bool,
-    /// False after the node refused a read that waits: then the tail is polled.
+    /// Whether reads may wait at the tail. False after the node rejected such a read: then the tail is polled.
     may_wait: bool,
     delivered_at: Instant,
 }
@@ -156,7 +156,7 @@ struct Ahead {
 type Deliveries = mpsc::Sender<Result<Delivery, Status>>;
 
 impl<G: Gateway> Follower<G> {
-    /// Follows the log until that fails; returns the reason.
+    /// Follows the log until an error occurs, and returns its status.
     async fn follow(mut self, out: &Deliveries) -> Status {
         loop {
             let step = if self.next < self.tail { self.read_ahead(out).await } else { self.read_tail(out).await };
@@ -174,15 +174,15 @@ impl<G: Gateway> Follower<G> {
 
     /// Delivers the result of the first read below the tail, with others in flight behind it.
     async fn read_ahead(&mut self, out: &Deliveries) -> Result<(), Failure> {
-        while self.asked < self.tail {
+        while self.next_read < self.tail {
             let under_way = self.ahead.iter().map(|read| read.room.bytes().max(PREFETCH_READ_BYTES)).sum::<usize>();
             if !self.ahead.is_empty() && under_way + PREFETCH_READ_BYTES.max(self.entry_bytes) > PREFETCH_BYTES {
                 break;
             }
             let fitting = (PREFETCH_READ_BYTES / self.entry_bytes.max(1)).clamp(1, LOG_READ_MAX as usize);
-            let count = (self.tail.0 - self.asked.0).min(fitting as u64) as u32;
-            let Some(read) = self.read(self.asked, count).await else { break };
-            self.asked = Position(self.asked.0 + u64::from(read.count));
+            let count = (self.tail.0 - self.next_read.0).min(fitting as u64) as u32;
+            let Some(read) = self.read(self.next_read, count).await else { break };
+            self.next_read = Position(self.next_read.0 + u64::from(read.count));
             self.ahead.push_back(read);
         }
         let Some(Ahead { from, count, mut room, mut outcome }) = self.ahead.pop_front() else { return Ok(()) };
@@ -193,8 +193,8 @@ impl<G: Gateway> Follower<G> {
         };
         room.shrink_to(entries.iter().map(entry_bytes).sum());
         if entries.is_empty() {
-            // The known tail may be too high: a sequencer that died had assigned positions that its successor assigns
-            // again.
+            // The known tail may be too high: positions assigned by a failed sequencer may be assigned again by its
+            // successor.
             self.retreat();
             (self.tail, self.wants_tail) = (self.next, true);
             sleep(SUBSCRIPTION_PAUSE_MIN).await;
@@ -202,10 +202,10 @@ impl<G: Gateway> Follower<G> {
         }
         self.deliver(entries, room, out).await;
         self.ahead.retain(|read| read.end() > self.next);
-        self.asked = self.asked.max(self.next);
+        self.next_read = self.next_read.max(self.next);
         let end = Position(from.0 + u64::from(count));
         if self.next < end {
-            // The answer was short: read the rest of its range.
+            // The read returned less than its range: read the rest.
             match self.read(self.next, (end.0 - self.next.0) as u32).await {
                 Some(read) if read.end() == end => self.ahead.push_front(read),
                 _ => self.retreat(),
@@ -233,7 +233,7 @@ impl<G: Gateway> Follower<G> {
         if entries.is_empty() {
             if self.delivered_at.elapsed() >= SUBSCRIPTION_SILENCE {
                 self.delivered_at = Instant::now();
-                // A heartbeat. It is dropped if the client has not yet taken the message before it.
+                // A keepalive. It is dropped if the client has not yet read the previous message.
                 let _ = out.try_send(Ok((SubscribeResponse { entries: Vec::new(), next: from.0 }, None)));
             }
             if asked_at.elapsed() < SUBSCRIPTION_WAIT / 2 {
@@ -247,7 +247,7 @@ impl<G: Gateway> Follower<G> {
         self.at_tail = if is_full { 2 * count } else { count }.clamp(1, LOG_READ_MAX);
         let room = room.unwrap_or_else(|| self.connection.responses.charge(0));
         self.deliver(entries, room, out).await;
-        self.asked = self.next;
+        self.next_read = self.next;
         Ok(())
     }
 
@@ -276,7 +276,7 @@ impl<G: Gateway> Follower<G> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         let mut entries = entries.into_iter().peekable();
         while let Some(mut next) = entries.next() {
-            // One entry stands for a whole trimmed range. Entries after a gap are read again.
+            // One entry represents a whole trimmed range. Entries after a gap are read again.
             if after(&next) <= self.next {
                 continue;
             }
@@ -313,10 +313,10 @@ impl<G: Gateway> Follower<G> {
     /// Abandons all reads in flight. Their positions are read again.
     fn retreat(&mut self) {
         self.ahead.clear();
-        self.asked = self.next;
+        self.next_read = self.next;
     }
 
-    /// Starts a read. If others are in flight it needs memory at once.
+    /// Starts a read. `None` if memory is short while other reads are in flight.
     async fn read(&self, from: Position, count: u32) -> Option<Ahead> {
         let is_larger = self.larger_at == Some(from);
         let (count, bytes) = if is_larger { (1, READ_BYTES_MAX) } else { (count, self.bytes(count)) };
@@ -330,7 +330,7 @@ impl<G: Gateway> Follower<G> {
         Some(Ahead { from, count, room, outcome })
     }
 
-    /// Size of a read of `count` entries: a quarter more than their recent size, since a short answer costs another read.
+    /// Size of a read of `count` entries: a quarter more than their recent size, because a short result costs another read.
     fn bytes(&self, count: u32) -> usize {
         (self.entry_bytes / 4).saturating_mul(5 * count as usize).clamp(LEAST_BYTES, READ_BYTES_MAX)
     }

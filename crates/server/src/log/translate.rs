@@ -28,17 +28,13 @@ pub(crate) fn append(message: message::AppendRequest) -> Result<Request, Failure
 fn too_large(records: &[Bytes]) -> Failure {
     let count = records.len();
     if count > RECORDS_MAX {
-        return Failure::Invalid(format!(
-            "{count} records are too many for one append: it holds {RECORDS_MAX} at most"
-        ));
+        return Failure::Invalid(format!("{count} records exceed the limit of {RECORDS_MAX} records per append"));
     }
     let bytes = records.iter().fold(0usize, |sum, record| sum.saturating_add(record.len()));
     let most = (BATCH_BYTES_MAX - BATCH_FRAMING_BYTES).saturating_sub(count * RECORD_FRAMING_BYTES);
     Failure::Invalid(match records {
-        [_] => format!("a record of {bytes} bytes is too long: the largest has {most} bytes"),
-        _ => format!(
-            "{count} records of {bytes} bytes together are too much for one append: so many may have {most} bytes"
-        ),
+        [_] => format!("a record of {bytes} bytes exceeds the limit of {most} bytes"),
+        _ => format!("{count} records with {bytes} bytes in total exceed the limit of {most} bytes per append"),
     })
 }
 
@@ -61,16 +57,16 @@ pub(crate) fn entries(response: Response) -> Result<message::ReadResponse, Box<R
     let Response::Log(LogResponse::Entries(entries)) = response else { return Err(Box::new(response)) };
     let (mut bytes, mut kept) = (0, Vec::with_capacity(entries.len()));
     let mut next = Position(0);
-    for told in entries {
-        if told.position < next {
+    for next_entry in entries {
+        if next_entry.position < next {
             continue;
         }
         if bytes >= READ_ANSWER_BYTES {
             break;
         }
-        next = after(&told);
-        bytes += entry_bytes(&told);
-        kept.push(entry(told));
+        next = after(&next_entry);
+        bytes += entry_bytes(&next_entry);
+        kept.push(entry(next_entry));
     }
     Ok(message::ReadResponse { entries: kept })
 }
@@ -155,8 +151,8 @@ mod tests {
         assert!(append(message.clone()).is_ok());
         let records = vec![Bytes::new(); RECORDS_MAX + 1];
         let refused = append(message::AppendRequest { records, ..message }).expect_err("one too many");
-        let said = "65537 records are too many for one append: it holds 65536 at most";
-        assert_eq!(refused, Failure::Invalid(said.to_owned()));
+        let message = "65537 records exceed the limit of 65536 records per append";
+        assert_eq!(refused, Failure::Invalid(message.to_owned()));
     }
 
     #[test]
@@ -167,10 +163,10 @@ mod tests {
         };
         assert_eq!(base::limits::LOG_RECORD_BYTES_MAX, 4_194_296);
         assert!(append(&[4_194_296]).is_ok(), "the largest record");
-        let one = "a record of 4194304 bytes is too long: the largest has 4194296 bytes";
+        let one = "a record of 4194304 bytes exceeds the limit of 4194296 bytes";
         assert_eq!(append(&[4 << 20]), Err(Failure::Invalid(one.to_owned())));
         assert!(append(&[4_194_292, 0]).is_ok());
-        let two = "2 records of 4194293 bytes together are too much for one append: so many may have 4194292 bytes";
+        let two = "2 records with 4194293 bytes in total exceed the limit of 4194292 bytes per append";
         assert_eq!(append(&[4_194_292, 1]), Err(Failure::Invalid(two.to_owned())));
     }
 
@@ -186,8 +182,8 @@ mod tests {
 
     #[test]
     fn merges_trimmed_positions() {
-        let told = answer(vec![trimmed(2, 4), trimmed(3, 4), data(4, 1), trimmed(5, 4), trimmed(6, 4)]);
-        let positions: Vec<u64> = told.iter().map(|entry| entry.position).collect();
+        let returned = answer(vec![trimmed(2, 4), trimmed(3, 4), data(4, 1), trimmed(5, 4), trimmed(6, 4)]);
+        let positions: Vec<u64> = returned.iter().map(|entry| entry.position).collect();
         assert_eq!(positions, [2, 4, 5, 6], "5 and 6 were trimmed by themselves");
     }
 

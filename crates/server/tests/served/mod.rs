@@ -197,7 +197,7 @@ impl Served {
             let _ = closed.await;
         };
         let node = Arc::new(Memory::default());
-        let observer = server::Observer::new(prometheus::Registry::new(), None).expect("names of their own");
+        let observer = server::Observer::new(prometheus::Registry::new(), None).expect("unique metric names");
         tokio::spawn(server::serve(
             listener,
             usize::MAX,
@@ -219,7 +219,6 @@ impl Served {
         LogClient::new(self.channel().await).max_encoding_message_size(64 << 20).max_decoding_message_size(64 << 20)
     }
 
-    /// Starts a shutdown.
     pub(crate) fn close(self) {
         let _ = self.close.send(());
     }

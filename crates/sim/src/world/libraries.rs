@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use base::{Monotonic, NodeId};
 use bytes::Bytes;
 use client::{
-    Action, Answer, Ask, AttemptId, CallId, Effect, Error, Fault, Link, Pace, Place, Position, Sent, Shown, Stamp,
+    Action, Ask, AttemptId, CallId, CohortLsn, Effect, Error, Fault, Link, NodeResponse, Pace, Position, Sent, Shown,
+    Stamp,
 };
 use machine::{Consistency, Failure, KeyPosition, LogPlace, SessionId, SessionStamp};
 use node::contract::RequestId;
@@ -310,7 +311,7 @@ fn anywhere(request: &Request) -> Option<Position> {
 }
 
 /// The request, with the position that its client has already seen.
-fn after(mut request: Request, seen: Option<Place>) -> Request {
+fn after(mut request: Request, seen: Option<CohortLsn>) -> Request {
     if let Request::Table {
         request:
             node::registry::Ask::Tablet(TableRequest::Get { consistency, .. } | TableRequest::Scan { consistency, .. }),
@@ -318,7 +319,7 @@ fn after(mut request: Request, seen: Option<Place>) -> Request {
     } = &mut request
         && let Consistency::Timeline { at_least, .. } = consistency
     {
-        *at_least = seen.map(|Place { cohort, lsn }| LogPlace { cohort, lsn });
+        *at_least = seen.map(|CohortLsn { cohort, lsn }| LogPlace { cohort, lsn });
     }
     request
 }
@@ -343,17 +344,17 @@ fn stamped(mut request: Request, carried: Option<Stamp>) -> Request {
 }
 
 /// Converts a node's response into the library's type.
-fn told(outcome: Outcome) -> Result<Answer<Response>, Fault> {
+fn told(outcome: Outcome) -> Result<NodeResponse<Response>, Fault> {
     match outcome {
         Ok(Response::Tablet(TableResponse::SessionOpened { session, range })) => {
-            Ok(Answer::Session { session: session.0, range })
+            Ok(NodeResponse::Session { session: session.0, range })
         }
         Ok(Response::Dated { response, as_of }) => {
             let LogPlace { cohort, lsn } = as_of.place;
-            let shown = Shown { place: Place { cohort, lsn }, range: as_of.range.clone() };
-            Ok(Answer::Shown { answer: Response::Dated { response, as_of }, shown })
+            let shown = Shown { place: CohortLsn { cohort, lsn }, range: as_of.range.clone() };
+            Ok(NodeResponse::Shown { answer: Response::Dated { response, as_of }, shown })
         }
-        Ok(response) => Ok(Answer::Of(response)),
+        Ok(response) => Ok(NodeResponse::Of(response)),
         Err(Failure::VersionMismatch { column, expected, actual }) => {
             Err(Fault::Definite(Error::Refused { column, expected: expected.0, actual: actual.0 }))
         }

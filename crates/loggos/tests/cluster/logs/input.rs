@@ -131,7 +131,7 @@ async fn appends(client: &mut LogClient<Channel>) {
     let position = client.append(append("l", zeros(largest))).await.expect("the largest").into_inner().position;
     let entries = client.read(read(position, 1)).await.expect("a read").into_inner().entries;
     assert!(matches!(&entries[0].content, Some(Content::Data(data)) if data.records[0].len() == largest));
-    let says = ["a record of 4194297 bytes", "the largest has 4194296 bytes"];
+    let says = ["a record of 4194297 bytes", "the limit of 4194296 bytes"];
     refused(client.append(append("l", zeros(largest + 1))).await, Code::InvalidArgument, &says);
     refused(client.append(append("l", zeros(BATCH_BYTES_MAX + 1))).await, Code::InvalidArgument, &says[1..]);
     // A message over the size limit is rejected before it is read completely.
@@ -140,7 +140,7 @@ async fn appends(client: &mut LogClient<Channel>) {
 
     client.append(append("l", vec![Bytes::new(); RECORDS_MAX])).await.expect("the most records");
     let many = |more| append("l", vec![Bytes::new(); RECORDS_MAX + more]);
-    refused(client.append(many(1)).await, Code::InvalidArgument, &["65537 records", "it holds 65536 at most"]);
+    refused(client.append(many(1)).await, Code::InvalidArgument, &["65537 records", "the limit of 65536 records per append"]);
     refused(client.append(many(100_000)).await, Code::InvalidArgument, &["fields"]);
 }
 
@@ -174,7 +174,7 @@ async fn streamed_appends(client: &mut LogClient<Channel>) {
             told.insert(answer.number, said);
         }
     }
-    let says = ["done", "no record", "4194296 bytes", "no log named \"m\"", "holds ' '", "done", "asks for nothing"];
+    let says = ["done", "no record", "4194296 bytes", "no log named \"m\"", "holds ' '", "done", "unknown kind of request"];
     for (number, says) in (0..).zip(says) {
         assert!(told[&number].contains(says), "{number}: {says:?} is not said: {told:?}");
     }

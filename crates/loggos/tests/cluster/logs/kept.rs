@@ -80,6 +80,6 @@ fn reader_starts_from_snapshot_after_trim() {
         // Trimming beyond every snapshot leads to a specific error.
         log.trim(tail).await.expect("a trim");
         let lost = log.snapshot().await.expect_err("there is none any more");
-        assert!(matches!(&lost, Error::NotFound(why) if why.contains("no snapshot that is as new")), "{lost:?}");
+        assert!(matches!(&lost, Error::NotFound(why) if why.contains("no snapshot of a later position")), "{lost:?}");
     });
 }

@@ -5,7 +5,7 @@
 
 const POLL_MS = 1000;
 // Timeout of a status request.
-const ANSWER_MS = 3000;
+const RESPONSE_MS = 3000;
 // Samples retained by a node and plotted for the whole cluster: three minutes.
 const SAMPLES_MAX = 180;
 // Samples of a cohort retained by the page: two minutes.
@@ -118,7 +118,7 @@ function showNodes(answer) {
     say(name, node.node === answer.node ? `Node ${node.node} (this one)` : `Node ${node.node}`);
     const lamp = child(state, "span", "state");
     mark(lamp, "state", node.answers ? "up" : node.alive ? "silent" : "down");
-    say(lamp, node.answers ? "up" : node.alive ? "does not answer" : "down");
+    say(lamp, node.answers ? "up" : node.alive ? "not responding" : "down");
     say(grpc, node.grpc || "–");
     showConsole(http, node.http);
     const led = answer.cohorts.filter((cohort) => cohort.leader === node.node).length;
@@ -219,20 +219,20 @@ function remember(cohort) {
 function ownerOf(cohort) {
   if (cohort.kind === "log unit") {
     const which = cohort.log ? `log ${cohort.log}` : "log unit";
-    return [which, cohort.log ? `A unit of the shared log ${cohort.log}` : "A unit of a shared log"];
+    return [which, cohort.log ? `Unit of the shared log ${cohort.log}` : "Unit of a shared log"];
   }
   if (cohort.table) return [cohort.table, cohort.table];
-  return ["catalog", "The list of tables, logs and nodes"];
+  return ["catalog", "Metadata of tables, logs and nodes"];
 }
 
-/** A note beside a table's name if its logs are in main memory. */
+/** A note after a table's name if it is stored in main memory. */
 function durabilityOf(cohort) {
   if (cohort.durability !== "memory") return ["forced", "", ""];
   if (cohort.losses > 0) {
     const times = plural(cohort.losses, "loss", "losses");
-    return ["lost", ` · in main memory, ${times} declared`, ": acknowledged writes may be lost, since most replicas failed together"];
+    return ["lost", ` · in memory, ${times} declared`, ": acknowledged writes may be lost, because a majority of replicas failed together"];
   }
-  return ["memory", " · in main memory", ": acknowledged writes can be lost if most replicas of a range fail together"];
+  return ["memory", " · in memory", ": acknowledged writes can be lost if a majority of a range's replicas fail together"];
 }
 
 /** The keys of a range, start inclusive and end exclusive; keys that are not text come in base64. */
@@ -244,7 +244,7 @@ function rangeOf(cohort) {
   };
   if (from === "" && to === null) return "all keys";
   if (from === "") return `before ${shown(to)}`;
-  return to === null ? `from ${shown(from)} on` : `from ${shown(from)}, before ${shown(to)}`;
+  return to === null ? `from ${shown(from)}` : `from ${shown(from)} to ${shown(to)} (exclusive)`;
 }
 
 function showReplicas(cell, cohort, down) {
@@ -264,16 +264,16 @@ function replicaState(replica, cohort, down) {
   if (down.has(replica.node)) return ["down", "down"];
   if (replica.doubtful) return ["doubtful", "in doubt"];
   if (replica.lag > 10000) return ["behind", `−${numbers[0].format(replica.lag)}`];
-  if (replica.node === cohort.leader) return ["leader", "leads"];
+  if (replica.node === cohort.leader) return ["leader", "leader"];
   return ["following", replica.lag === 0 ? "in sync" : `−${numbers[0].format(replica.lag)}`];
 }
 
 function showHealth(answer) {
   const words = { healthy: "Healthy", degraded: "Degraded", unavailable: "Unavailable" };
   const meanings = {
-    healthy: "All nodes answer, and every table has its leader and its replicas.",
-    degraded: "Everything is served.",
-    unavailable: "Not everything is served.",
+    healthy: "All nodes respond, and all tables have a leader and all replicas.",
+    degraded: "All tables and logs are available.",
+    unavailable: "Some tables or logs are unavailable.",
   };
   const health = Object.hasOwn(words, answer.health) ? answer.health : "unavailable";
   mark(at("health"), "health", health);
@@ -292,7 +292,7 @@ function sentence(text) {
 function show(answer) {
   seen = { when: new Date(), answer };
   showHealth(answer);
-  say(at("served"), `from node ${answer.node} at ${clock.format(seen.when)}`);
+  say(at("served"), `Reported by node ${answer.node} at ${clock.format(seen.when)}`);
   showThroughput("writes", answer.writes_per_second, answer.sample_ms);
   showThroughput("reads", answer.reads_per_second, answer.sample_ms);
   const answering = answer.nodes.filter((node) => node.answers).length;
@@ -306,19 +306,19 @@ function show(answer) {
 /** The node that serves this page is down or does not respond: marks the shown data as stale. */
 function showStale() {
   mark(at("health"), "health", "stale");
-  const since = seen ? `This page is stale since ${clock.format(seen.when)}` : "This page has nothing to show yet";
-  const node = seen ? `Node ${seen.answer.node}, which serves it,` : "The node that serves it";
+  const since = seen ? `Stale since ${clock.format(seen.when)}` : "No data";
+  const node = seen ? `Node ${seen.answer.node}, which serves this page,` : "The node that serves this page";
   const others = seen?.answer.nodes.some((other) => other.http && other.node !== seen.answer.node);
-  const elsewhere = others ? " Other nodes have consoles too: their addresses are below." : "";
+  const elsewhere = others ? " Other nodes also serve the console: see the addresses below." : "";
   say(at("word"), since);
-  say(at("sentence"), `${node} does not answer. It is asked again every second.${elsewhere}`);
+  say(at("sentence"), `${node} is not responding. Retrying every second.${elsewhere}`);
   document.title = "Stale – Loggos";
 }
 
 /** The node's response, or null. */
 async function ask() {
   try {
-    const response = await fetch("/api/status", { signal: AbortSignal.timeout(ANSWER_MS), cache: "no-store" });
+    const response = await fetch("/api/status", { signal: AbortSignal.timeout(RESPONSE_MS), cache: "no-store" });
     return response.ok ? await response.json() : null;
   } catch {
     return null;
