@@ -1,8 +1,8 @@
-//! Access control lists: who may do what with a node.
+//! Access control lists: the permissions of clients on a node.
 //!
 //! A connection has identities: its address from the beginning, others by `auth` requests. A node's ACL grants
-//! permissions to identities; it is not inherited. Which operation asks which node for which permission is the tree's
-//! business.
+//! permissions to identities; it is not inherited. The tree decides which permission an operation
+//! needs on which node.
 
 use core::net::IpAddr;
 use std::collections::BTreeSet;
@@ -97,7 +97,7 @@ impl Id {
 }
 
 impl Acl {
-    /// Permissions for everybody.
+    /// All permissions for all clients.
     #[must_use]
     pub fn world(perms: i32) -> Self {
         Self { perms, id: Id::new("world", "anyone") }
@@ -169,7 +169,7 @@ fn is_proven(id: &Id) -> bool {
     &*id.scheme == "digest"
 }
 
-/// Like ZooKeeper without providers of `sasl` and `x509`: nobody could have such an identity.
+/// Like ZooKeeper without `sasl` and `x509` providers: no client can have such an identity.
 fn is_valid(id: &Id) -> bool {
     match &*id.scheme {
         "world" => &*id.id == "anyone",
@@ -179,7 +179,7 @@ fn is_valid(id: &Id) -> bool {
     }
 }
 
-/// As Java splits: empty parts at the end don't count.
+/// Splits like Java: trailing empty parts do not count.
 fn has_two_parts(digest: &str) -> bool {
     digest.trim_end_matches(':').split(':').count() == 2
 }
@@ -197,8 +197,8 @@ pub fn masked(acl: &Acl) -> Acl {
     masked
 }
 
-/// The identities that an `auth` request gives a connection; none if it is refused. `super_digest` is the digest of the
-/// administrator's name and password.
+/// The identities that an `auth` request adds to a connection; none if it is refused. `super_digest` is the digest of
+/// the administrator's name and password.
 #[must_use]
 pub fn authenticate(scheme: &str, auth: &[u8], address: IpAddr, super_digest: Option<&str>) -> Option<Vec<Id>> {
     match scheme {
@@ -213,7 +213,7 @@ pub fn authenticate(scheme: &str, auth: &[u8], address: IpAddr, super_digest: Op
     }
 }
 
-/// The identity in scheme `digest` of `user:password`: `user:` and the SHA-1 of it all, in base64.
+/// The identity in scheme `digest` of `user:password`: `user:` and the SHA-1 of the whole input, in base64.
 #[must_use]
 pub fn digest(user_and_password: &str) -> String {
     let user = user_and_password.split(':').next().unwrap_or_default();

@@ -47,7 +47,7 @@ number! {
 }
 
 impl Position {
-    /// The one after it.
+    /// The next one.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
@@ -66,14 +66,14 @@ pub enum Entry {
     Batch(Arc<Batch>),
 }
 
-/// Items of one server, applied one after the other.
+/// Items of one server, applied in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// The server that made it.
+    /// The server that created it.
     pub server: ServerId,
-    /// From 1, without gaps.
+    /// Counts the server's batches from 1, without gaps.
     pub number: u64,
-    /// The server's wall clock when it made the batch: the source of the times in stats.
+    /// The server's wall clock when it created the batch. Times in stats come from it.
     pub time_ms: i64,
     /// Identities of the connections that sent the requests.
     pub identities: Vec<Vec<Id>>,
@@ -84,11 +84,11 @@ pub struct Batch {
 /// One step of the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// Opens a session. Its id is given by the state.
+    /// Opens a session. The state assigns its id.
     Open {
         /// The negotiated timeout.
         timeout_ms: u32,
-        /// Drawn by the server.
+        /// Generated randomly by the server.
         password: Password,
     },
     /// Moves a session to a new connection, if the password is the session's.
@@ -97,21 +97,21 @@ pub enum Item {
         session: SessionId,
         /// The password sent by the client.
         password: Password,
-        /// The timeout as negotiated anew.
+        /// The newly negotiated timeout.
         timeout_ms: u32,
     },
     /// A write, or the end of a session.
     Request {
         /// Session, epoch and sequence number.
         stamp: Stamp,
-        /// Which of the batch's identities.
+        /// Index into the batch's identities.
         identities: u32,
-        /// The operation, and its record, as the client sent them.
+        /// The operation code.
         op: i32,
-        /// The record.
+        /// The operation's record, as the client sent it.
         body: Bytes,
     },
-    /// The client has sent something since the last touch.
+    /// The client has sent a frame since the last touch.
     Touch {
         /// The session.
         session: SessionId,
@@ -122,7 +122,7 @@ pub enum Item {
     Expire {
         /// The session.
         session: SessionId,
-        /// The last touch that the expirer knew.
+        /// The last touch known to the server that proposes the expiry.
         last_touch: Position,
     },
     /// Deletes a container or TTL node, unless it was changed.
@@ -131,12 +131,12 @@ pub enum Item {
         path: Box<str>,
         /// The transaction that last changed it.
         mzxid: i64,
-        /// The one that last changed its children.
+        /// The transaction that last changed its children.
         pzxid: i64,
     },
-    /// A snapshot lies in the log.
+    /// A snapshot is stored in the log.
     SnapshotKept {
-        /// All below was applied to it.
+        /// The snapshot includes all positions below this one.
         next: Position,
     },
 }
@@ -148,7 +148,7 @@ pub struct Stamp {
     pub session: SessionId,
     /// Its connection.
     pub epoch: MoveEpoch,
-    /// From 1 for each connection, without gaps.
+    /// Counts the requests of the connection from 1, without gaps.
     pub sequence: u64,
 }
 
@@ -169,7 +169,7 @@ mod tag {
 }
 
 impl Entry {
-    /// The bytes in the log.
+    /// The encoding in the log.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         match self {
@@ -184,10 +184,10 @@ impl Entry {
         }
     }
 
-    /// Reads one.
+    /// Decodes an entry.
     ///
     /// # Errors
-    /// When it is none.
+    /// When the bytes are not an entry.
     pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let format = reader.u8()?;
@@ -205,7 +205,7 @@ impl Entry {
 }
 
 impl Batch {
-    /// The bytes in the log.
+    /// The encoding in the log.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let identities: usize = self.identities.iter().map(|ids| identities_len(ids)).sum();
@@ -217,7 +217,7 @@ impl Batch {
         out.finish()
     }
 
-    /// Writes it without a tag.
+    /// Writes the item without a tag.
     pub(crate) fn write(&self, out: &mut Writer) {
         out.u64(self.server.0);
         out.u64(self.number);
@@ -252,7 +252,7 @@ impl Batch {
         Ok(Self { server, number, time_ms, identities, items })
     }
 
-    /// The time in it.
+    /// The server's wall clock when it created the batch.
     #[must_use]
     pub const fn time_of(wall: Timestamp) -> i64 {
         wall.0.div_euclid(1_000_000)
@@ -346,7 +346,7 @@ pub(crate) fn identities_len(ids: &[Id]) -> usize {
 }
 
 pub(crate) fn write_count(count: usize, out: &mut Writer) {
-    out.u32(u32::try_from(count).expect("limits keep counts small"));
+    out.u32(u32::try_from(count).expect("limits bound all counts"));
 }
 
 fn bounded(count: usize, max: usize, what: &'static str) -> Result<usize, DecodeError> {

@@ -9,13 +9,13 @@ macro_rules! codes {
         }
 
         impl ErrorCode {
-            /// The number in a reply's header.
+            /// The error code in the header of a reply.
             #[must_use]
             pub const fn code(self) -> i32 {
                 match self { $(Self::$name => $code,)* }
             }
 
-            /// The error of that number.
+            /// The error with that code.
             #[must_use]
             pub const fn from_code(code: i32) -> Option<Self> {
                 match code { $($code => Some(Self::$name),)* _ => None }

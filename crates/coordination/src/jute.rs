@@ -1,5 +1,5 @@
-//! jute, the encoding of the ZooKeeper protocol: big-endian numbers; buffers, strings and vectors with their length
-//! first, -1 for null.
+//! jute, the encoding of the ZooKeeper protocol: big-endian numbers; buffers, strings and vectors with a length prefix,
+//! where -1 means null.
 //!
 //! Decoding borrows from the frame. It never panics and allocates nothing: vectors stay encoded, are validated once,
 //! and are decoded again as they are iterated ([`Sequence`]).
@@ -34,11 +34,11 @@ pub use request::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The input ends inside a field.
-    #[error("the input ends inside a field: {wanted} bytes wanted, {left} left")]
+    #[error("unexpected end of input: the field needs {wanted} bytes, {left} remain")]
     Truncated {
-        /// Bytes that the field takes.
+        /// Length of the field in bytes.
         wanted: usize,
-        /// Bytes that were left.
+        /// Remaining bytes of the input.
         left: usize,
     },
     /// A length below -1.
@@ -63,27 +63,27 @@ pub enum DecodeError {
     UnknownOperation(i32),
 }
 
-/// A frame would have been longer than its limit; nothing of it was kept.
+/// A frame would exceed its limit. Nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a frame of more than {limit} bytes")]
+#[error("the frame exceeds {limit} bytes")]
 pub struct FrameTooLong {
     /// The limit in bytes.
     pub limit: usize,
 }
 
-/// A value that can be read from a frame and written to one.
+/// A value that can be encoded in a frame.
 pub trait Record<'a>: Sized {
     /// Reads one value.
     ///
     /// # Errors
-    /// When the input ends first, or a field is invalid.
+    /// When the input is too short, or a field is invalid.
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError>;
 
-    /// Writes it.
+    /// Writes the value.
     fn encode(&self, writer: &mut Writer);
 }
 
-/// Defines a record: its fields in the order in which they are encoded. The second form has nothing to borrow.
+/// Defines a record: its fields in the order of their encoding. The second form is for records without borrowed fields.
 macro_rules! record {
     ($(#[$doc:meta])* $name:ident<'a> { $($field:ident: $type:ty,)* }) => {
         $(#[$doc])*
@@ -139,7 +139,7 @@ impl<'a> Reader<'a> {
         Ok(*value)
     }
 
-    /// The bytes of a buffer or string; none for null.
+    /// The bytes of a buffer or string; `None` for null.
     fn buffer(&mut self) -> Result<Option<&'a [u8]>, DecodeError> {
         let length = i32::decode(self)?;
         if length == -1 {
@@ -153,10 +153,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Maximum length of a frame in bytes, as far as its prefix can hold it.
+/// Maximum length of a frame in bytes that its length prefix can express.
 const FRAME_BYTES_LIMIT: usize = i32::MAX as usize;
 
-/// Writes values, and frames around them. What exceeds the limit of a frame is not written.
+/// Writes values and frames. Bytes beyond the limit of a frame are dropped.
 #[derive(Debug)]
 pub struct Writer {
     buffer: BytesMut,
@@ -188,11 +188,11 @@ impl Writer {
         self.buffer.split().freeze()
     }
 
-    /// Writes one frame: its length, then what `body` writes. The body is known to be short, because its variable parts
-    /// have arrived in one frame.
+    /// Writes one frame: its length, then the output of `body`. The caller guarantees that the body is short: its
+    /// variable parts were received in one frame.
     pub fn frame(&mut self, body: impl FnOnce(&mut Self)) -> Bytes {
         let frame = self.frame_within(FRAME_BYTES_LIMIT, body);
-        debug_assert!(frame.is_ok(), "what has arrived in one frame fits into another one");
+        debug_assert!(frame.is_ok(), "the content of one frame fits into another one");
         frame.unwrap_or_default()
     }
 
@@ -220,13 +220,13 @@ impl Writer {
         }
     }
 
-    /// Whether the frame is longer than its limit: what is written from now on is lost.
+    /// Whether the frame exceeds its limit. Further output is dropped.
     #[must_use]
     pub const fn is_over_limit(&self) -> bool {
         self.is_over_limit
     }
 
-    /// Writes bytes that are encoded already.
+    /// Writes encoded bytes.
     pub fn raw(&mut self, bytes: &[u8]) {
         if bytes.len() > self.limit - self.buffer.len() {
             self.is_over_limit = true;
@@ -267,7 +267,7 @@ macro_rules! number {
 number!(i32 i64);
 
 impl<'a> Record<'a> for bool {
-    /// As Java reads it: anything but zero is true.
+    /// Like Java: any value but zero is true.
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
         reader.array::<1>().map(|[byte]| byte != 0)
     }
@@ -339,7 +339,7 @@ impl<'a, T> Sequence<'a, T> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the vector is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0

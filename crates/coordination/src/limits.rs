@@ -11,8 +11,8 @@ pub const BATCH_BYTES: usize = 256 << 10;
 /// most identities is added, and its header. The log must accept entries of this size, because a refused append is
 /// retried unchanged.
 pub const ENTRY_BYTES_MAX: usize = BATCH_BYTES + FRAME_BYTES_MAX + IDENTITY_BYTES_MAX + 256;
-const _: () = assert!(ENTRY_BYTES_MAX <= 2 << 20, "half of what a log takes");
-/// Items of one batch, at most.
+const _: () = assert!(ENTRY_BYTES_MAX <= 2 << 20, "within half of the log's batch limit");
+/// Maximum number of items per batch.
 pub const BATCH_ITEMS_MAX: usize = 16_384;
 /// Maximum number of concurrent appends per server: with a slower log, batches get larger instead.
 pub const BATCHES_IN_FLIGHT_MAX: usize = 4;
@@ -27,13 +27,14 @@ pub const ACL_BYTES_MAX: usize = 64 << 10;
 pub const INACTIVE_POSITIONS_MAX: u64 = if cfg!(test) { 400 } else { 1 << 16 };
 /// Maximum number of servers; the least recently active one is removed first.
 pub const SERVERS_MAX: usize = 1_024;
-/// Bytes of one piece of a snapshot: one entry of the log.
+/// Size of a snapshot piece in bytes. Each piece is one log entry.
 pub const SNAPSHOT_PIECE_BYTES: usize = if cfg!(test) { 512 } else { 256 << 10 };
 /// Maximum number of queued requests per connection. Reading pauses at the limit and resumes at half of it.
 pub const QUEUE_REQUESTS_MAX: usize = 2_048;
 /// The same limit in bytes.
 pub const QUEUE_BYTES_MAX: usize = 4 << 20;
-/// Bytes of all requests that wait for an append; above this limit, connections with queued requests are not read.
+/// Maximum bytes of all requests that wait for an append (backpressure): above this limit, connections with queued
+/// requests are not read.
 pub const GATHERED_BYTES_MAX: usize = 64 << 20;
 /// Maximum bytes of replies and events held back for one connection; it is closed above that.
 pub const HELD_BYTES_MAX: usize = 16 << 20;
@@ -44,15 +45,16 @@ pub const CONNECTION_TURN_BYTES: usize = if cfg!(test) { 1 << 10 } else { 1 << 2
 pub const TURN_BYTES: usize = if cfg!(test) { 4 << 10 } else { 16 << 20 };
 /// Maximum bytes of a reply. A listing of more children than fit fails.
 pub const REPLY_BYTES_MAX: usize = 64 << 20;
-/// Maximum bytes of a reply to multiRead, whose short operations may ask for one large node many times. Clients refuse
+/// Maximum bytes of a reply to multiRead, because a short request may read one large node many times. Clients refuse
 /// larger frames by default.
 pub const MULTI_READ_REPLY_BYTES_MAX: usize = 4 << 20;
-/// Small replies share chunks of this size: large enough to save allocations, small enough that one unsent reply does not
-/// keep much memory.
+/// Small replies share chunks of this size: large enough to save allocations, small enough that one unsent reply does
+/// not keep much memory.
 pub const OUTPUT_CHUNK_BYTES: usize = 4 << 10;
 /// Maximum number of watches per server, at about 200 bytes each. Above it, the client with the most is disconnected.
 pub const WATCHES_MAX: usize = 4 << 20;
-/// Maximum bytes of the paths that connections watch, which are kept up to three times. Small in this crate's own tests.
+/// Maximum bytes of watched paths over all connections. Each path is stored up to three times. Small in this crate's
+/// own tests.
 pub const WATCHED_PATH_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
 /// A client considers itself connected until two thirds of its session timeout T after it last received a frame (all
@@ -64,7 +66,7 @@ pub const STALE_PERCENT: u64 = 45;
 /// ZooKeeper rounds expiry up to its next tick.
 pub const EXPIRE_PERCENT: u64 = 115;
 /// A connection whose session is not opened or moved within this share of T is closed, so that the client tries another
-/// server: one without a majority accepts connections too, and some clients wait for the reply longer than T.
+/// server: a server without a majority accepts connections too, and some clients wait for the reply longer than T.
 pub const CONNECT_PERCENT: u64 = 50;
 /// Minimum time between two touches of an active session, as a share of T.
 pub const TOUCH_PERCENT: u64 = 10;

@@ -1,18 +1,19 @@
 //! The coordination log as a translation server uses it: opening, appends, tails, following, snapshots, trimming.
 //!
-//! A machine without IO between a [`Server`](crate::server::Server) and a transport of log requests. The driver passes in
-//! the server's actions about the log ([`LogPort::act`]), the answers to requests ([`LogPort::answered`]), the position to
-//! read from ([`LogPort::follow`]) and the time ([`LogPort::timer`]), and carries out the outputs in order
-//! ([`LogPort::take_outputs`]). Requests go to the node or, from a server without a node, over the network; every request
-//! must be answered, at the latest soon after its deadline.
+//! A machine without IO between a [`Server`](crate::server::Server) and a transport of log requests. The driver passes
+//! in the server's actions about the log ([`LogPort::act`]), the outcomes of requests ([`LogPort::answered`]), the
+//! position to read from ([`LogPort::follow`]) and the time ([`LogPort::timer`]), and carries out the outputs in order
+//! ([`LogPort::take_outputs`]). Requests go to the local node or, from a server without a node, over the network. The
+//! driver must report an outcome for every request, at the latest soon after its deadline.
 //!
-//! *Opening* creates the log if there is none, and finds and decodes the newest snapshot. [`Output::Opened`] then has the
-//! state from which the server starts. It is repeated until it succeeds.
+//! *Opening* creates the log if it does not exist, and restores the newest snapshot. [`Output::Opened`] then provides
+//! the state from which the server starts. Opening is retried until it succeeds.
 //!
-//! *Following* reads the log from the server's next position on, one read at a time. Positions are passed on in order and
-//! without gaps. A read that fails is repeated from the server's next position. `following.rs` says when the log is read.
+//! *Following* reads the log from the server's next position on, one read at a time. Positions are delivered in order
+//! and without gaps. A failed read is retried from the server's next position. `following.rs` decides when to read.
 //!
-//! *An append in doubt* is reported as failed. The server repeats it, and the state ignores the second copy of a batch.
+//! *An append with an unknown outcome* is reported as failed. The server retries it, and the state ignores the second
+//! copy of a batch (deduplication).
 
 use std::collections::BTreeMap;
 
@@ -41,34 +42,35 @@ use following::Follower;
 use opening::Opening;
 use snapshot::Snapshots;
 
-/// Deadline of a request to the log: long enough for a reconfiguration of the log, so that an append is seldom repeated.
+/// Deadline of a request to the log: longer than a reconfiguration of the log, so that appends are rarely retried.
 const DEADLINE: Duration = Duration::from_millis(10_000);
-/// Delay before a failed request is repeated.
+/// Delay before a failed request is retried.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The result of a request to the log.
-pub type Answer = Result<LogResponse, Failure>;
+pub type LogOutcome = Result<LogResponse, Failure>;
 
 /// Output of the machine.
 #[derive(Debug)]
 pub enum Output {
-    /// Send a request. Its answer goes to [`LogPort::answered`].
+    /// Send a request; [`LogPort::answered`] follows.
     Request {
-        /// The request's number, never used before by this port.
+        /// The request's number, unique within this port.
         number: u64,
-        /// When the request is given up.
+        /// The request fails at this time.
         deadline: Monotonic,
         /// The request.
         request: LogRequest,
     },
     /// The log is open: start a server with this state, the newest snapshot or the empty state.
     Opened(Box<State>),
-    /// The log could not be opened for a while. The port keeps trying.
+    /// Opening keeps failing. The port continues to retry.
     NotOpened(Failure),
     /// Pass this event to the server.
     Event(Event),
-    /// The log was found trimmed below this position. A server that has not applied that much can't go on: call
-    /// [`LogPort::open`] and replace the server. It may have passed the position meanwhile, with its own batches.
+    /// The log is trimmed below this position. If the server has not applied everything below it, call
+    /// [`LogPort::open`] and replace the server. The server may have passed the position in the meantime, with its own
+    /// batches.
     Trimmed(Position),
     /// A snapshot could not be written. [`Event::SnapshotFailed`] follows; the server writes another one later.
     SnapshotFailed(String),
@@ -81,7 +83,7 @@ enum Purpose {
     Open,
     Append(AppendId),
     Tail(TailId),
-    /// Reads from this position on.
+    /// A read from this position on.
     Follow(Position),
     /// An append of the snapshot with that number.
     Snapshot {
@@ -91,10 +93,10 @@ enum Purpose {
     Trim,
 }
 
-/// The port of one translation server, or of one after the other.
+/// The log port of a translation server, and of its successors in the same process.
 #[derive(Debug)]
 pub struct LogPort {
-    /// Copies of the log, if this port creates it.
+    /// Number of copies, if this port creates the log.
     copies: u32,
     last_number: u64,
     purposes: BTreeMap<u64, Purpose>,
@@ -105,7 +107,7 @@ pub struct LogPort {
 }
 
 impl LogPort {
-    /// A port that begins to open the log. `copies`: of the log, if it does not exist yet.
+    /// Creates a port that starts to open the log. `copies` is the number of copies if the log does not exist yet.
     #[must_use]
     pub fn new(copies: u32, playback: Playback, now: Monotonic) -> Self {
         let mut port = Self {
@@ -121,7 +123,7 @@ impl LogPort {
         port
     }
 
-    /// Opens the log again, for another server. Outputs and answers for the earlier one are dropped.
+    /// Opens the log again for another server. Outputs and outcomes for the earlier server are dropped.
     pub fn open(&mut self, now: Monotonic) {
         self.purposes.clear();
         self.outputs.clear();
@@ -130,25 +132,25 @@ impl LogPort {
         self.begin_opening(now);
     }
 
-    /// Takes the outputs so far, in order.
+    /// Drains the outputs, in order.
     pub fn take_outputs(&mut self) -> Vec<Output> {
         std::mem::take(&mut self.outputs)
     }
 
-    /// When [`Self::timer`] and [`Self::follow`] have something to do though no answer has arrived.
+    /// When to call [`Self::timer`] and [`Self::follow`] next, if no outcome arrives before.
     #[must_use]
     pub fn next_timer(&self) -> Monotonic {
         self.opening.as_ref().map_or_else(|| self.follower.next_timer(), |opening| opening.retry_at)
     }
 
-    /// Repeats what has failed, once it is due.
+    /// Runs the retries that are due.
     pub fn timer(&mut self, now: Monotonic) {
         self.open_again(now);
     }
 
-    /// Carries out an action of the server about the log. Others are the driver's.
+    /// Carries out an action of the server about the log. The driver carries out all others.
     pub fn act(&mut self, action: Action, now: Monotonic) {
-        debug_assert!(self.opening.is_none(), "there is no server while the log is opened");
+        debug_assert!(self.opening.is_none(), "no server exists while the log is being opened");
         match action {
             Action::Append { append, entry } => match Batch::of(&[entry]) {
                 Ok(batch) => self.ask(Purpose::Append(append), append_request(batch), now),
@@ -173,9 +175,9 @@ impl LogPort {
         }
     }
 
-    /// Takes the answer to a request.
-    pub fn answered(&mut self, number: u64, answer: Answer, now: Monotonic) {
-        // Requests for an earlier server have no purpose.
+    /// Handles the outcome of a request.
+    pub fn answered(&mut self, number: u64, answer: LogOutcome, now: Monotonic) {
+        // Outcomes of requests for an earlier server are dropped.
         let Some(purpose) = self.purposes.remove(&number) else { return };
         let event = match purpose {
             Purpose::Open => return self.opening_answered(answer, now),
@@ -183,7 +185,7 @@ impl LogPort {
             Purpose::Snapshot { attempt, part } => {
                 return self.snapshot_appended(attempt, part, appended(&answer), now);
             }
-            // The next snapshot trims again.
+            // A failed trim is not retried: the next snapshot trims further.
             Purpose::Trim => return,
             Purpose::Append(append) => match appended(&answer) {
                 Appended::At(position) => Event::Appended { append, position: Position(position.0) },
@@ -220,7 +222,7 @@ fn read(from: sharedlog::Position, count: u32, wait: Duration, bytes: usize) -> 
     LogRequest::Read { log: COORDINATION_LOG.into(), from, count, wait, bytes }
 }
 
-fn appended(answer: &Answer) -> Appended {
+fn appended(answer: &LogOutcome) -> Appended {
     match answer {
         Ok(LogResponse::Appended(position)) => Appended::At(*position),
         Err(Failure::MayLie { position }) => Appended::InDoubt(sharedlog::Position(*position)),
@@ -228,7 +230,7 @@ fn appended(answer: &Answer) -> Appended {
     }
 }
 
-/// The server's entry in a position; none for holes and for the log's own records.
+/// The server's entry at a position; `None` for holes and for the log's own records.
 fn entry(content: Content) -> Option<Bytes> {
     let Content::Data(data) = content else { return None };
     let mut records = data.batch.records().ok()?;

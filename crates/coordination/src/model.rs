@@ -1,11 +1,12 @@
-//! A model of ZooKeeper clients, and what must hold for them. Simulations of servers use it: this crate's own on a model
-//! of the log, and that of the whole cluster.
+//! A model of ZooKeeper clients with invariants. It is used by this crate's simulation, on a model of the log, and by
+//! the simulation of the whole cluster.
 //!
 //! *Clients* ([`Clients`]) open, move and close sessions, ping, time out, and send requests that contend for the same
-//! nodes. They check the replies: order, watches before changes, ephemeral nodes, a lock.
+//! nodes. They check the replies: order, events before changes, ephemeral nodes, a lock.
 //!
-//! *Checks* ([`Checks`]) has a spectator, which applies each position of the log before any server does, and compares:
-//! equal states at equal positions, linearizable writes and synced reads, expiries.
+//! *Checks* ([`Checks`]) applies each position of the log to a reference state before any server does. It checks that
+//! states at equal positions are equal, that writes and synced reads are linearizable, and that no session expires
+//! early.
 
 use std::collections::BTreeMap;
 
@@ -27,15 +28,15 @@ pub type Time = u64;
 
 pub(crate) const MS: Time = 1_000_000;
 
-/// The way from the clients to the servers.
+/// The network between clients and servers.
 pub trait Network {
     /// True time.
     fn time(&self) -> Time;
-    /// Connects a client to some server, which may be down.
+    /// Connects a client to a server, which may be down.
     fn dial(&mut self, client: usize) -> ConnectionId;
     /// Sends a frame, including its length.
     fn send_frame(&mut self, connection: ConnectionId, frame: &Bytes);
-    /// Ends a connection.
+    /// Closes a connection.
     fn hang_up(&mut self, connection: ConnectionId);
 }
 
@@ -44,18 +45,18 @@ pub trait Network {
 pub struct Clients {
     clients: Vec<Client>,
     random: SplitMix64,
-    /// The timeout that all of them ask for and are given.
+    /// The session timeout of all clients.
     timeout: Duration,
     /// Whether the servers offer linearizable reads.
     has_linearizable_reads: bool,
     /// Requests stop; only pings are sent.
     is_quiet: bool,
-    /// What must hold.
+    /// The invariants.
     pub checks: Checks,
 }
 
 impl Clients {
-    /// Clients with clocks whose rate is within 1% of true.
+    /// Creates clients with clock rate errors of up to 1%.
     #[must_use]
     pub fn new(count: usize, timeout: Duration, tick: Duration, has_linearizable_reads: bool, seed: u64) -> Self {
         let mut random = SplitMix64::new(seed);
@@ -69,13 +70,13 @@ impl Clients {
         self.clients.iter().map(|client| client.done).collect()
     }
 
-    /// Describes a client, for a run that is stuck.
+    /// Describes a client, for the report of a stuck run.
     #[must_use]
     pub fn describe(&self, client: usize) -> String {
         format!("{:?}", self.clients.get(client))
     }
 
-    /// No client sends further requests, and each client with an odd number is gone for good.
+    /// Stops all requests, and disconnects clients with odd numbers permanently.
     pub fn quiet(&mut self, network: &mut impl Network) {
         self.is_quiet = true;
         for client in self.clients.iter_mut().filter(|client| client.id % 2 == 1) {
@@ -97,7 +98,7 @@ impl Clients {
         self.clients.iter().find(|client| client.believes_in(session, now, self.timeout)).map(|client| client.id)
     }
 
-    /// The entry of the next position is known: applies it. `made`: when its server made it, if known.
+    /// Applies the entry of the next position. `made`: when its server created it, if known.
     pub fn settle(&mut self, entry: Option<&Bytes>, made: Option<Time>) {
         let mut checks = std::mem::take(&mut self.checks);
         let now = checks.time;

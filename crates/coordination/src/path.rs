@@ -4,14 +4,13 @@ use crate::ErrorCode;
 
 /// The root's path.
 pub const ROOT: &str = "/";
-/// Nodes that every tree has, and that can't be deleted.
+/// Nodes that every tree has and that cannot be deleted.
 pub const SPECIAL: [&str; 4] = [ROOT, "/zookeeper", "/zookeeper/quota", "/zookeeper/config"];
 
 /// Checks a path.
 ///
 /// # Errors
-/// [`ErrorCode::BadArguments`] when it is not absolute, has an empty or relative component, or a character that paths
-/// may not have.
+/// [`ErrorCode::BadArguments`] when it is not absolute, or has an empty or relative component or a forbidden character.
 pub fn validate(path: &str) -> Result<(), ErrorCode> {
     let Some(components) = path.strip_prefix('/') else { return Err(ErrorCode::BadArguments) };
     let is_valid = |component: &str| {
@@ -20,19 +19,20 @@ pub fn validate(path: &str) -> Result<(), ErrorCode> {
     if components.is_empty() || components.split('/').all(is_valid) { Ok(()) } else { Err(ErrorCode::BadArguments) }
 }
 
-/// Java looks at UTF-16 units, and so refuses every character beyond the basic plane: those take two surrogates.
+/// Java checks UTF-16 units, and therefore refuses every character outside the basic multilingual plane, because it is
+/// encoded as two surrogates.
 const fn is_forbidden(character: char) -> bool {
     matches!(character, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..)
 }
 
-/// The parent's path and the node's own name; an empty path is the root's other name. None if there is no slash, or a
-/// null character anywhere.
+/// The parent's path and the node's name. An empty path denotes the root, too. `None` if the path has no slash or
+/// contains a null character.
 #[must_use]
 pub fn split(path: &str) -> Option<(&str, &str)> {
     if path.contains('\0') { None } else { path.rsplit_once('/') }
 }
 
-/// The parent's path as it is written: `/` for the root.
+/// The parent's path in its usual form: `/` for the root.
 #[must_use]
 pub fn parent(path: &str) -> &str {
     match path.rsplit_once('/') {

@@ -9,7 +9,7 @@
 //! are known and all earlier positions were applied.
 //!
 //! *Reads* are answered from the local tree, in the order of the session's requests, so that a session reads its own
-//! writes. They never go back behind a state that the client has seen: a connection starts with an entry in the log,
+//! writes. They never show an older state than the client has seen: a connection starts with an entry in the log,
 //! and the server applies the log up to that entry before it replies.
 //!
 //! *Events* are sent when their change is applied, before any reply that shows it.
@@ -52,15 +52,15 @@ use tails::Tails;
 
 pub use statistics::{ClientStatistics, LastReply, Latency, Sizes, Statistics};
 
-/// A client's connection. The driver numbers them, and never gives a number twice.
+/// A client's connection. The driver assigns the numbers and never reuses one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// An append that was asked for.
+/// Identifies an append that the server requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AppendId(pub u64);
 
-/// A tail that was asked for.
+/// Identifies a tail request of the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TailId(pub u64);
 
@@ -69,9 +69,9 @@ pub struct TailId(pub u64);
 pub struct Config {
     /// Random, unique to this process.
     pub nonce: u128,
-    /// The shortest session timeout (ZooKeeper: two ticks).
+    /// Minimum session timeout (ZooKeeper: two ticks).
     pub session_timeout_min: Duration,
-    /// The longest one (ZooKeeper: twenty ticks).
+    /// Maximum session timeout (ZooKeeper: twenty ticks).
     pub session_timeout_max: Duration,
     /// How often sessions are touched: a tenth of the shortest timeout, or less.
     pub tick: Duration,
@@ -79,15 +79,15 @@ pub struct Config {
     pub batches_in_flight: usize,
     /// Whether reads are linearizable: each checks the log's tail first.
     pub linearizable_reads: bool,
-    /// Enter read-only mode when an append takes this long; disabled if none.
+    /// Enter read-only mode when an append takes this long; disabled if `None`.
     pub read_only_after: Option<Duration>,
     /// The digest of the administrator's name and password.
     pub super_digest: Option<String>,
     /// Interval of the search for unused containers and TTL nodes.
     pub collect_every: Duration,
-    /// Delete containers that never had a child after this time; disabled if none.
+    /// Delete containers that never had a child after this time; disabled if `None`.
     pub collect_unused_after: Option<Duration>,
-    /// Write a snapshot after this many bytes of log; disabled if none.
+    /// Write a snapshot after this many bytes of log; disabled if `None`.
     pub snapshot_after_bytes: Option<u64>,
 }
 
@@ -96,7 +96,7 @@ pub struct Config {
 pub enum Event {
     /// A client has connected.
     Connected {
-        /// A number that was not used before.
+        /// A new connection number.
         connection: ConnectionId,
         /// The client's address: its first identity.
         address: IpAddr,
@@ -125,8 +125,8 @@ pub enum Event {
         /// The connection.
         connection: ConnectionId,
     },
-    /// An append has completed: the entry is durable at the tail of its chain. The server may apply the entry from memory
-    /// once all earlier positions were applied.
+    /// An append has completed: the entry is durable at the tail of its chain. The server may apply the entry from
+    /// memory once all earlier positions were applied.
     Appended {
         /// The append's number in [`Action::Append`].
         append: AppendId,
@@ -138,10 +138,10 @@ pub enum Event {
         /// The append's number in [`Action::Append`].
         append: AppendId,
     },
-    /// The content of a position. The driver plays every position from [`State::next`] on, in order and without gaps,
-    /// including those of the server's own appends: a failed append that is in the log nevertheless, its successful
-    /// retry, and the appends of a server before it rejoined are at positions that the server does not know. A position
-    /// that was applied already is ignored, so that a driver may skip to [`State::next`] whenever it reads on.
+    /// The content of a position. The driver plays every position from [`State::next`] on, in order and without gaps.
+    /// This includes the server's own appends, because the server does not know the positions of failed appends that
+    /// are in the log nevertheless, of their retries, and of appends before it rejoined. A position that was already
+    /// applied is ignored, so the driver may skip to [`State::next`] at any time.
     Played {
         /// The position.
         position: Position,
@@ -196,12 +196,12 @@ pub enum Action {
         /// The connection.
         connection: ConnectionId,
     },
-    /// Read nothing more from a connection.
+    /// Stop reading from a connection (backpressure).
     Pause {
         /// The connection.
         connection: ConnectionId,
     },
-    /// Read on.
+    /// Continue reading from a connection.
     Resume {
         /// The connection.
         connection: ConnectionId,
@@ -214,16 +214,16 @@ pub enum Action {
         /// The entry, of at most [`crate::limits::ENTRY_BYTES_MAX`] bytes.
         entry: Bytes,
     },
-    /// Ask for the tail. [`Event::Tail`] follows, or [`Event::TailFailed`].
+    /// Query the tail. [`Event::Tail`] follows, or [`Event::TailFailed`].
     RequestTail {
         /// The request's number, unique to this server.
         request: TailId,
     },
     /// Set the timer, replacing the previous one.
     SetTimer(Monotonic),
-    /// Write a snapshot piece to the log. [`Event::PieceKept`] follows, or [`Event::SnapshotKept`] after the last one, or
-    /// [`Event::SnapshotFailed`]. A piece with index 0 begins a snapshot; an unfinished earlier one is cancelled, and
-    /// events about it are ignored.
+    /// Write a snapshot piece to the log. [`Event::PieceKept`] follows, or [`Event::SnapshotKept`] after the last one,
+    /// or [`Event::SnapshotFailed`]. A piece with index 0 begins a snapshot; an unfinished earlier one is cancelled,
+    /// and events about it are ignored.
     KeepPiece {
         /// The snapshot contains all positions below this one.
         next: Position,
@@ -254,8 +254,8 @@ pub struct ClientStatus {
     pub timeout: Option<Duration>,
     /// Requests without a reply.
     pub outstanding: usize,
-    /// When the last frame arrived.
-    pub heard: Monotonic,
+    /// When the last frame was received.
+    pub last_received: Monotonic,
     /// Latencies, and the last reply.
     pub statistics: ClientStatistics,
 }
@@ -315,7 +315,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server that continues from a state: one restored from a snapshot, or the default.
+    /// Creates a server that continues from a state, restored from a snapshot or empty.
     #[must_use]
     pub fn new(config: Config, state: State, now: Now) -> Self {
         let mut server = Self {
@@ -381,8 +381,8 @@ impl Server {
         self.is_read_only
     }
 
-    /// Whether clients wait for positions that were not applied: for a tail, for a write of this server behind a gap, or
-    /// for it to join.
+    /// Whether clients wait for positions that were not applied: for a tail, for a write of this server behind a gap,
+    /// or for it to join.
     #[must_use]
     pub fn waits_for_log(&self) -> bool {
         !self.own.is_empty() || self.tails.is_behind() || self.id().is_none()
@@ -396,19 +396,19 @@ impl Server {
             session: client.established().map(|established| established.session),
             timeout: client.established().map(|established| established.timeout),
             outstanding: client.queue.len(),
-            heard: client.heard,
+            last_received: client.last_received,
             statistics: client.statistics,
         })
     }
 
-    /// Bytes of frames that this turn has produced so far. A driver may end the turn early when they are many.
+    /// Bytes of frames that this turn has produced so far. The driver may end the turn early if there are many.
     #[must_use]
     pub const fn output_bytes(&self) -> usize {
         self.output_bytes
     }
 
-    /// Whether a frame may be sent at this time (see [`crate::limits::STALE_PERCENT`]). A driver that was paused between
-    /// [`Self::end_turn`] and the write checks again.
+    /// Whether a frame may be sent at this time (see [`crate::limits::STALE_PERCENT`]). A driver that was paused
+    /// between [`Self::end_turn`] and the write checks again.
     #[must_use]
     pub fn may_send(&self, connection: ConnectionId, now: Monotonic) -> bool {
         self.connections.get(&connection).is_none_or(|client| !client.is_stale(now))
@@ -499,10 +499,9 @@ impl Server {
         }
     }
 
-    /// Appends the join entry.
     fn join(&mut self) {
         let Membership::Joining { nonce } = self.membership else {
-            return debug_assert!(false, "the caller has set the membership");
+            return debug_assert!(false, "the caller sets the membership");
         };
         let append = self.new_append();
         let entry = Entry::Join { nonce }.encode();
@@ -537,7 +536,7 @@ impl Server {
             self.apply(Some(&Entry::Batch(batch)), bytes);
         } else {
             let bytes = entry.as_ref().map_or(0, Bytes::len);
-            // All servers skip an undecodable entry alike.
+            // All servers skip an undecodable entry in the same way.
             let entry = entry.and_then(|entry| Entry::decode(entry).ok());
             if planted(Bug::OwnDuplicateSkipped)
                 && let Some(Entry::Batch(batch)) = &entry
@@ -647,14 +646,14 @@ impl Server {
                 }
             }
             (Outcome::Stale, Origin::Request(connection)) => {
-                debug_assert!(!self.has_session(connection), "requests of a session that has not moved are in order");
+                debug_assert!(!self.has_session(connection), "requests of a session on one connection are in order");
                 self.close(connection);
             }
             _ => {}
         }
     }
 
-    /// Whether the connection is still its session's.
+    /// Whether the connection is still the current one of its session.
     fn has_session(&self, connection: ConnectionId) -> bool {
         let established = self.connections.get(&connection).and_then(Connection::established);
         established.is_some_and(|established| {

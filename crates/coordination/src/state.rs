@@ -36,7 +36,7 @@ pub struct State {
     opened: u64,
     /// The next position to apply.
     next: Position,
-    /// Bytes of entries since the last snapshot that lies in the log.
+    /// Bytes of entries since the last snapshot in the log.
     log_bytes: u64,
     snapshot: snapshot::Writing,
 }
@@ -44,7 +44,7 @@ pub struct State {
 /// Effects of admitting an entry.
 #[derive(Debug, Default)]
 pub struct Admitted {
-    /// A server has joined: its nonce and its name.
+    /// A server has joined: its nonce and its id.
     pub joined: Option<(u128, ServerId)>,
     /// The batches to apply, in order: the admitted one and those that waited for it.
     pub batches: Vec<Arc<Batch>>,
@@ -108,7 +108,7 @@ impl State {
         self.next
     }
 
-    /// Bytes of entries since the last snapshot that lies in the log.
+    /// Bytes of entries since the last snapshot in the log.
     #[must_use]
     pub const fn log_bytes(&self) -> u64 {
         self.log_bytes
@@ -125,7 +125,7 @@ impl State {
         self.sessions.get(&id)
     }
 
-    /// Whether this server is known: batches of others are ignored.
+    /// Whether this server has joined. Batches of other servers are ignored.
     #[must_use]
     pub fn has_server(&self, server: ServerId) -> bool {
         self.servers.contains(server)

@@ -49,9 +49,9 @@ pub struct Author<'a> {
 /// A change that triggers watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeEvent {
-    /// What happened.
+    /// The kind of change.
     pub kind: EventType,
-    /// To which node.
+    /// The changed node.
     pub path: Box<str>,
     /// The node's ACL: only clients with read permission are notified.
     pub acl: AclList,
@@ -111,7 +111,7 @@ impl Tree {
         }
     }
 
-    /// The node at a path. The empty path is the root's other name.
+    /// The node at a path. An empty path denotes the root, too.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<NodeRef<'_>> {
         self.find(path).map(|id| NodeRef::new(self.node(id)))
@@ -133,13 +133,13 @@ impl Tree {
         &mut self.nodes[id.0 as usize]
     }
 
-    /// Nodes, the root included.
+    /// Number of nodes, including the root.
     #[must_use]
     pub fn node_count(&self) -> usize {
         self.nodes.len() - self.free.len()
     }
 
-    /// Descendants of the node at `path`.
+    /// Number of descendants of the node at `path`.
     #[must_use]
     pub fn descendants(&self, path: &str) -> Option<usize> {
         let mut pending = vec![self.find(path)?];
@@ -163,7 +163,7 @@ impl Tree {
         self.ephemerals.get(&session).into_iter().flatten().map(|path| &**path)
     }
 
-    /// Ephemeral nodes of all sessions.
+    /// Number of ephemeral nodes of all sessions.
     #[must_use]
     pub fn ephemeral_count(&self) -> usize {
         self.ephemerals.values().map(BTreeSet::len).sum()
@@ -193,7 +193,7 @@ impl Tree {
             *self.node_mut(id) = node;
             id
         } else {
-            let id = u32::try_from(self.nodes.len()).expect("memory ends before there are so many nodes");
+            let id = u32::try_from(self.nodes.len()).expect("memory limits the number of nodes");
             self.nodes.push(node);
             NodeId(id)
         };

@@ -14,12 +14,12 @@ use crate::path;
 #[cfg(test)]
 mod tests;
 
-/// The two kinds of watches.
+/// The aspect of a node that a watch observes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Table {
+pub enum WatchTarget {
     /// Existence and data of a node.
     Data,
-    /// Its children.
+    /// The children of a node.
     Child,
 }
 
@@ -46,7 +46,7 @@ pub enum WatcherType {
 }
 
 impl WatcherType {
-    /// The type of that number.
+    /// The watcher type with that code.
     #[must_use]
     pub const fn from_code(code: i32) -> Option<Self> {
         Some(match code {
@@ -59,14 +59,16 @@ impl WatcherType {
         })
     }
 
-    /// The selected tables and modes; no mode selects all modes.
-    const fn meant(self) -> &'static [(Table, Option<Mode>)] {
+    /// The selected targets and modes. `None` selects all modes.
+    const fn meant(self) -> &'static [(WatchTarget, Option<Mode>)] {
         match self {
-            Self::Children => &[(Table::Child, Some(Mode::Standard))],
-            Self::Data => &[(Table::Data, Some(Mode::Standard))],
-            Self::Any => &[(Table::Child, None), (Table::Data, None)],
-            Self::Persistent => &[(Table::Child, Some(Mode::Persistent)), (Table::Data, Some(Mode::Persistent))],
-            Self::PersistentRecursive => &[(Table::Data, Some(Mode::Recursive))],
+            Self::Children => &[(WatchTarget::Child, Some(Mode::Standard))],
+            Self::Data => &[(WatchTarget::Data, Some(Mode::Standard))],
+            Self::Any => &[(WatchTarget::Child, None), (WatchTarget::Data, None)],
+            Self::Persistent => {
+                &[(WatchTarget::Child, Some(Mode::Persistent)), (WatchTarget::Data, Some(Mode::Persistent))]
+            }
+            Self::PersistentRecursive => &[(WatchTarget::Data, Some(Mode::Recursive))],
         }
     }
 }
@@ -95,13 +97,13 @@ impl Modes {
     }
 }
 
-/// The watches of one table. `C` names a connection.
+/// The watches of one target. `C` identifies a connection.
 #[derive(Debug)]
 struct Watchers<C> {
     by_path: BTreeMap<Box<str>, BTreeMap<C, Modes>>,
-    /// Pairs of a path and a connection.
+    /// Number of (path, connection) pairs.
     count: usize,
-    /// Recursive watches: without any, ancestors need not be searched.
+    /// Number of recursive watches. If it is 0, ancestors are not searched.
     recursive: usize,
 }
 
@@ -149,8 +151,8 @@ impl<C: Copy + Ord> Watchers<C> {
         true
     }
 
-    /// Fires the watches of the node at `path`: adds their connections to `notified`, and those whose last watch was
-    /// removed to `ended`.
+    /// Fires the watches of the node at `path`: adds their connections to `notified`, and connections without a
+    /// remaining watch of the path to `ended`.
     fn trigger(&mut self, path: &str, notified: &mut BTreeSet<C>, ended: &mut Vec<C>) {
         if self.recursive > 0 {
             for ancestor in path::ancestors(path).skip(1) {
@@ -177,12 +179,12 @@ impl<C: Copy + Ord> Watchers<C> {
     }
 }
 
-/// The watches of all connections of a server. `C` names a connection.
+/// The watches of all connections of a server. `C` identifies a connection.
 #[derive(Debug)]
 pub struct Watches<C> {
     data: Watchers<C>,
     child: Watchers<C>,
-    /// The paths that each connection watches, for when it is closed.
+    /// The paths that each connection watches, to remove its watches when it is closed.
     by_connection: BTreeMap<C, BTreeSet<Box<str>>>,
     /// Bytes of these paths.
     path_bytes: usize,
@@ -196,50 +198,50 @@ impl<C: Copy + Ord> Default for Watches<C> {
 }
 
 impl<C: Copy + Ord> Watches<C> {
-    const fn table(&mut self, table: Table) -> &mut Watchers<C> {
-        match table {
-            Table::Data => &mut self.data,
-            Table::Child => &mut self.child,
+    const fn watchers(&mut self, target: WatchTarget) -> &mut Watchers<C> {
+        match target {
+            WatchTarget::Data => &mut self.data,
+            WatchTarget::Child => &mut self.child,
         }
     }
 
     /// Adds a one-shot watch.
-    pub fn add(&mut self, table: Table, path: &str, connection: C) {
-        self.add_mode(table, path, connection, Mode::Standard);
+    pub fn add(&mut self, target: WatchTarget, path: &str, connection: C) {
+        self.add_mode(target, path, connection, Mode::Standard);
     }
 
-    /// Adds a watch that stays.
+    /// Adds a persistent watch.
     pub fn add_persistent(&mut self, path: &str, connection: C, is_recursive: bool) {
         if is_recursive {
-            self.add_mode(Table::Data, path, connection, Mode::Recursive);
+            self.add_mode(WatchTarget::Data, path, connection, Mode::Recursive);
         } else {
-            self.add_mode(Table::Data, path, connection, Mode::Persistent);
-            self.add_mode(Table::Child, path, connection, Mode::Persistent);
+            self.add_mode(WatchTarget::Data, path, connection, Mode::Persistent);
+            self.add_mode(WatchTarget::Child, path, connection, Mode::Persistent);
         }
     }
 
-    fn add_mode(&mut self, table: Table, path: &str, connection: C, mode: Mode) {
-        if self.table(table).add(path, connection, mode)
+    fn add_mode(&mut self, target: WatchTarget, path: &str, connection: C, mode: Mode) {
+        if self.watchers(target).add(path, connection, mode)
             && self.by_connection.entry(connection).or_default().insert(path.into())
         {
             self.path_bytes += path.len();
         }
     }
 
-    /// Whether the connection has such a watch.
+    /// Whether the connection has a matching watch.
     #[must_use]
     pub fn contains(&self, path: &str, kind: WatcherType, connection: C) -> bool {
-        kind.meant().iter().any(|(table, mode)| {
-            let watchers = if *table == Table::Data { &self.data } else { &self.child };
+        kind.meant().iter().any(|(target, mode)| {
+            let watchers = if *target == WatchTarget::Data { &self.data } else { &self.child };
             watchers.modes(path, connection).has(*mode)
         })
     }
 
-    /// Removes such watches of the connection. False if it has none.
+    /// Removes matching watches of the connection. Returns whether there were any.
     pub fn remove(&mut self, path: &str, kind: WatcherType, connection: C) -> bool {
         let mut removed = false;
-        for (table, mode) in kind.meant() {
-            removed |= self.table(*table).remove(path, connection, *mode);
+        for (target, mode) in kind.meant() {
+            removed |= self.watchers(*target).remove(path, connection, *mode);
         }
         self.forget_path(path, connection);
         removed
@@ -269,7 +271,7 @@ impl<C: Copy + Ord> Watches<C> {
         notified
     }
 
-    /// Removes the path from the connection's list if neither table has a watch of it.
+    /// Removes the path from the connection's list if the connection has no watch of it any more.
     fn forget_path(&mut self, path: &str, connection: C) {
         let modes = [self.data.modes(path, connection), self.child.modes(path, connection)];
         if modes.iter().any(|modes| modes.has(None)) {
@@ -285,7 +287,7 @@ impl<C: Copy + Ord> Watches<C> {
         }
     }
 
-    /// Watches, of a path and a connection each, counted as ZooKeeper does: once in each table.
+    /// Number of (path, connection) pairs, counted separately for each target, as in ZooKeeper.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.data.count + self.child.count
@@ -297,7 +299,7 @@ impl<C: Copy + Ord> Watches<C> {
         self.path_bytes
     }
 
-    /// The connection whose watches take the most memory. It is searched for among all watches.
+    /// The connection with the highest memory use by watches. Examines all watches.
     #[must_use]
     pub fn largest(&self) -> Option<C> {
         /// Memory of a watch without its path.

@@ -54,7 +54,7 @@ enum Happening {
         entry: Bytes,
         made: Time,
     },
-    /// A position becomes an entry or a hole.
+    /// A position is resolved as an entry or a hole.
     Resolve(u64),
     /// A snapshot is durable.
     Snapshot {
@@ -93,7 +93,7 @@ struct Process {
     cut_until: Time,
     fed: u64,
     is_feed_due: bool,
-    /// Whether it reads the log from the server's next position on, or every position that was not read yet.
+    /// Whether it reads from the server's next position on, or every position that was not read yet.
     skips_applied: bool,
     snapshot: Option<Writing>,
     looked_at: Position,
@@ -172,7 +172,7 @@ fn run(seed: u64) -> Outcome {
     for (client, (done, before)) in done.into_iter().zip(before).enumerate() {
         if done < before + 20 && world.clients.checks.violation.is_none() {
             let described = world.clients.describe(client);
-            world.clients.checks.violated(format!("client {client} does not get on: {described}"));
+            world.clients.checks.violated(format!("client {client} makes no progress: {described}"));
         }
     }
     world.clients.checks.finish();
@@ -184,7 +184,7 @@ fn no_clients() -> Clients {
     Clients::new(0, TIMEOUT, TICK, false, 0)
 }
 
-/// A clock's rate, within 1% of true.
+/// A clock rate with an error of up to 1%.
 fn rate(random: &mut SplitMix64) -> u64 {
     990_000 + random.below(20_001)
 }
@@ -209,7 +209,6 @@ impl Network for World {
 }
 
 impl World {
-    /// Lets the clients act.
     fn with_clients(&mut self, act: impl FnOnce(&mut Clients, &mut Self)) {
         let mut clients = std::mem::replace(&mut self.clients, no_clients());
         act(&mut clients, self);
@@ -297,8 +296,8 @@ impl World {
             None => State::default(),
             Some((_, pieces)) => {
                 let mut restorer = Restorer::default();
-                pieces.iter().for_each(|piece| restorer.push(piece).expect("it was written"));
-                restorer.finish().expect("it is whole")
+                pieces.iter().for_each(|piece| restorer.push(piece).expect("own encoding"));
+                restorer.finish().expect("complete")
             }
         };
         let nonce = u128::from(self.random.draw());
@@ -359,21 +358,21 @@ impl World {
         }
     }
 
-    /// A turn sends a bounded number of bytes, however many requests are queued: up to the limit, and one more reply.
+    /// Checks that a turn sends a bounded number of bytes: up to the limit plus one reply.
     fn check_output(&mut self, actions: &[Action]) {
         let mut sent: BTreeMap<ConnectionId, usize> = BTreeMap::new();
         let mut all = 0;
         for action in actions {
             let Action::Send { connection, frame } = action else { continue };
-            // Others than replies to requests are sent at once.
+            // Events and pings are not deferred.
             if i32::from_be_bytes(frame[4..8].try_into().unwrap_or_default()) <= 0 {
                 continue;
             }
             let sent = sent.entry(*connection).or_default();
             if *sent >= CONNECTION_TURN_BYTES || all >= TURN_BYTES {
-                self.clients
-                    .checks
-                    .violated(format!("after {sent} bytes, and {all} of all clients, a turn sends another reply"));
+                self.clients.checks.violated(format!(
+                    "a turn sends another reply after {sent} bytes on the connection and {all} in total"
+                ));
             }
             *sent += frame.len();
             all += frame.len();
@@ -395,7 +394,7 @@ impl World {
             }
             Action::RequestTail { request } => {
                 let delay = self.log_latency(server);
-                // Taken now; the answer arrives after the latency.
+                // The tail of now; the reply arrives after the latency.
                 let tail = Position(self.log.len());
                 let event = Event::Tail { request, tail };
                 let event = if self.random.chance(50_000) { Event::TailFailed { request } } else { event };
@@ -420,8 +419,8 @@ impl World {
         }
     }
 
-    /// Writes a snapshot. Its parts are appended aside from the log's other entries, so that a server may have applied
-    /// much of the log by the time that it hears of them.
+    /// Writes a snapshot. Its parts are stored separately from the log's entries, so a server may have applied much of
+    /// the log before it is notified.
     fn keep_piece(&mut self, server: usize, next: Position, index: u32, piece: Bytes, is_last: bool) {
         let boot = self.servers[server].boot;
         let slow = if self.random.chance(100_000) { self.random.below(1_500 * MS) } else { 0 };
@@ -512,12 +511,12 @@ impl World {
             }
             1 => {
                 self.clients.checks.count("pauses");
-                // Never earlier than before: events that were postponed stay in order.
+                // The end of a pause never moves back, so postponed events stay in order.
                 let until = &mut self.servers[server].paused_until;
                 *until = (self.time + long).max(*until);
             }
             2 => {
-                self.clients.checks.count("servers cut off");
+                self.clients.checks.count("servers partitioned");
                 let until = &mut self.servers[server].cut_until;
                 *until = (self.time + long).max(*until);
             }

@@ -23,10 +23,10 @@ use crate::transfer::Arrived;
 const NO_SPACE_PAUSE: Duration = Duration::from_millis(5_000);
 
 /// All cohorts are checked this many times while the log grows by the lag that one cohort may have.
-const LOOKS_AT_LAG: u64 = 16;
+const LAG_CHECKS: u64 = 16;
 
-/// A log unit gets a new checkpoint once the tables it has trimmed reach this fraction of the permitted checkpoint lag.
-/// This frees their space soon after a trim, even without further appends.
+/// A log unit gets a new checkpoint once the SSTables it has trimmed reach this fraction of the permitted checkpoint
+/// lag. This frees their space soon after a trim, even without further appends.
 const TRIMMED_PART: u64 = 16;
 
 /// Decides when checkpoints are due, while examining as few cohorts as possible.
@@ -43,9 +43,9 @@ pub(crate) struct Checkpoints {
     by_size: BTreeSet<(u64, CohortId)>,
     /// Sum of all memtable bytes.
     memtables_bytes: u64,
-    /// Cohorts with replaced tables that a manifest may still name.
+    /// Cohorts with replaced SSTables that a manifest may still name.
     leftovers: BTreeSet<CohortId>,
-    /// Tables that no storage uses any more.
+    /// SSTables that no storage uses any more.
     removed: Leftovers,
 }
 
@@ -76,9 +76,9 @@ impl Checkpoints {
 }
 
 impl Node {
-    /// Starts the checkpoints that are due: for cohorts whose newest checkpoint is so old that it retains much of the
-    /// log, and for those whose memtables use much memory. Examines cohorts with recent activity, and all cohorts
-    /// periodically, because an idle cohort falls behind only as the node's whole log grows.
+    /// Starts the checkpoints that are due: for cohorts with a checkpoint so old that it retains much of the log, and
+    /// for cohorts with large memtables. Examines cohorts with recent activity, and all cohorts periodically, because
+    /// the checkpoint of an idle cohort ages as the node's log grows.
     pub(crate) fn begin_checkpoints(&mut self, settled: &BTreeSet<CohortId>, now: Now) {
         for id in settled {
             let replica = self.replicas.get(id);
@@ -91,7 +91,7 @@ impl Node {
             self.checkpoints.largest().filter(|_| self.checkpoints.memtables_bytes > self.config.memtables_bytes);
         let mut candidates: BTreeSet<CohortId> = settled.iter().copied().chain(largest).collect();
         if self.checkpoints.all_at <= self.outgoing.appended_bytes {
-            self.checkpoints.all_at = self.outgoing.appended_bytes + self.config.checkpoint_log_bytes / LOOKS_AT_LAG;
+            self.checkpoints.all_at = self.outgoing.appended_bytes + self.config.checkpoint_log_bytes / LAG_CHECKS;
             candidates.extend(self.replicas.keys());
         }
         for id in candidates {
@@ -120,7 +120,7 @@ impl Node {
 
     fn begin_checkpoint(&mut self, id: CohortId) {
         let checkpoint = self.number_checkpoint();
-        let replica = expected!(self.replicas.get_mut(&id), "only replicas that are here are due");
+        let replica = expected!(self.replicas.get_mut(&id), "only local replicas are due");
         let (lsn, timestamp) = (replica.state.last_applied(), replica.state.last_timestamp());
         let state = replica.state.snapshot();
         let flush = replica.state.storage_mut().flush(&state.keep());
@@ -204,8 +204,8 @@ impl Node {
                 }
                 // Compactions may now drop more: old versions, and rows outside the range after a split.
                 on_disk.may_compact = true;
-                // After a drop of its table the storage has no files, although there was nothing to flush.
-                on_disk.tables = storage.files().into();
+                // After a drop of its table the storage has no files, although nothing was flushed.
+                on_disk.sstables = storage.files().into();
                 self.outgoing.manifest_for = Some(*id);
                 self.outgoing.outbox.change_manifest();
             }
@@ -213,7 +213,7 @@ impl Node {
         self.forget_gone();
     }
 
-    /// Starts compactions where tables have changed and a compaction is due.
+    /// Starts compactions where SSTables have changed and a compaction is due.
     pub(crate) fn begin_compactions(&mut self, settled: &BTreeSet<CohortId>, now: Now) {
         for id in settled {
             let Some(replica) = self.replicas.quietly(*id) else { continue };
@@ -246,7 +246,7 @@ impl Node {
         match outputs {
             Some(outputs) => {
                 storage.compacted(&outputs);
-                on_disk.tables = storage.files().into();
+                on_disk.sstables = storage.files().into();
                 self.outgoing.outbox.change_manifest();
             }
             None => {
@@ -256,7 +256,7 @@ impl Node {
         }
     }
 
-    /// Discards compaction outputs whose input tree was replaced or removed.
+    /// Discards the outputs of a compaction after its input tree was replaced or removed.
     pub(crate) fn discard(&mut self, outputs: Option<Outputs>) {
         let files: Vec<FileId> = outputs.map(|outputs| outputs.made).unwrap_or_default();
         if !files.is_empty() {
@@ -264,18 +264,18 @@ impl Node {
         }
     }
 
-    /// A tablet's table was dropped and its tree is empty. The manifest continues to name the tree's files together
-    /// with the checkpoint whose rows they hold, until it names a checkpoint of the new state.
+    /// A tablet's table was dropped and its tree is empty. The manifest continues to name the old files together with
+    /// the old checkpoint, until it names a checkpoint of the new state.
     pub(crate) fn rows_dropped(&mut self, id: CohortId) {
-        let replica = expected!(self.replicas.get_mut(&id), "an entry was applied by it");
+        let replica = expected!(self.replicas.get_mut(&id), "only a local replica applies entries");
         replica.on_disk.is_wanted = true;
         let unused = replica.begin_lineage();
         self.discard(unused);
     }
 
-    /// A manifest is forced: tables that it no longer names may be removed once no read uses them.
-    pub(crate) fn tables_forced(&mut self, through: ManifestId) {
-        self.drops.tables_forced(through);
+    /// A manifest is forced: SSTables that it no longer names may be removed once no read uses them.
+    pub(crate) fn sstables_forced(&mut self, through: ManifestId) {
+        self.drops.sstables_forced(through);
         for (_, replica) in self.replicas.all_quietly() {
             if let Some(files) = replica.on_disk.forced(through) {
                 replica.state.storage_mut().forced(&files);
@@ -283,8 +283,8 @@ impl Node {
         }
     }
 
-    /// Removes the tables that no manifest names and no read uses.
-    pub(crate) fn remove_tables(&mut self) {
+    /// Removes the SSTables that no manifest names and no read uses.
+    pub(crate) fn remove_sstables(&mut self) {
         self.checkpoints.leftovers.retain(|id| {
             let Some(replica) = self.replicas.quietly(*id) else { return false };
             let storage = replica.state.storage_mut();
@@ -305,9 +305,9 @@ impl Node {
         if !self.replicas.get(&id).is_some_and(is_written) || self.has_unnamed_children(id) {
             return;
         }
-        let replica = expected!(self.replicas.get_mut(&id), "it was looked at just now");
-        let arrived = expected!(replica.arrived.as_mut(), "it was looked at just now");
-        let at = expected!(arrived.written.take(), "it was looked at just now");
+        let replica = expected!(self.replicas.get_mut(&id), "checked above");
+        let arrived = expected!(replica.arrived.as_mut(), "checked above");
+        let at = expected!(arrived.written.take(), "checked above");
         let (state, files) = (arrived.state.clone(), arrived.files());
         let membership = SharedMembership::clone(&arrived.membership);
         let shared = SharedMembership::clone(&membership);
@@ -317,7 +317,7 @@ impl Node {
         let may_be_lost = is_in_memory && arrived.epoch != replica.cohort.promised().epoch;
         if !may_be_lost && replica.cohort.install(at.lsn, at.timestamp, shared, now, &mut self.outgoing.outbox) {
             replica.on_disk.checkpoint = Some((at, state));
-            replica.on_disk.tables = files;
+            replica.on_disk.sstables = files;
             replica.on_disk.membership = membership;
             let unused = replica.begin_lineage();
             self.discard(unused);
@@ -329,15 +329,15 @@ impl Node {
 
     /// The manifest names the received snapshot, so it is now the state of this replica.
     pub(crate) fn installed(&mut self, id: CohortId, lsn: Lsn) {
-        let replica = expected!(self.replicas.get_mut(&id), "a replica says so of itself");
+        let replica = expected!(self.replicas.get_mut(&id), "only a local replica is installed");
         let arrived =
-            expected!(replica.arrived.take_if(|arrived| arrived.id.lsn == lsn), "what is installed has arrived");
+            expected!(replica.arrived.take_if(|arrived| arrived.id.lsn == lsn), "an installed snapshot was received");
         let Arrived { from, id: whole, state, storage: arrived, .. } = *arrived;
         replica.last_change = state.last_timestamp();
         let placeholder = AnyMachine::Catalog(Box::new(Catalog::empty()));
         let mut storage = std::mem::replace(&mut replica.state, placeholder).into_storage();
         storage.replace(arrived);
-        storage.forced(&replica.on_disk.tables);
+        storage.forced(&replica.on_disk.sstables);
         replica.state = state.into_machine(storage);
         replica.on_disk.mark = self.outgoing.appended_bytes;
         replica.on_disk.may_compact = true;
@@ -356,7 +356,7 @@ impl Node {
             return;
         }
         let commands = self.chores(id, now);
-        let replica = expected!(self.replicas.get_mut(&id), "it was looked at just now");
+        let replica = expected!(self.replicas.get_mut(&id), "checked above");
         let interval = self.config.housekeeping.0.max(1);
         replica.housekeeping_at = Monotonic((now.monotonic.0 / interval + 1) * interval);
         for payload in commands {
@@ -365,7 +365,7 @@ impl Node {
     }
 
     fn chores(&mut self, id: CohortId, now: Now) -> Vec<Bytes> {
-        let replica = expected!(self.replicas.get_mut(&id), "it was looked at just now", Vec::new());
+        let replica = expected!(self.replicas.get_mut(&id), "checked above", Vec::new());
         if let Some(catalog) = replica.state.as_catalog() {
             if catalog.nodes().next().is_none() {
                 let nodes = self.config.addresses.iter().map(node_record).collect();

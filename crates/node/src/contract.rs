@@ -5,7 +5,7 @@
 //! * It carries out actions in order. An action that names a [`Durable`] waits until that much is forced, and does not
 //!   delay other actions.
 //! * It sends a reply or message that has a `valid_until` only if the monotonic clock, read *after* the machine
-//!   produced it, is not past that time. Otherwise it returns [`Event::AnswerExpired`] (guarantees 12 and 14).
+//!   produced it, is not past that time. Otherwise it returns [`Event::ReplyExpired`] (guarantees 12 and 14).
 //! * Records of [`Action::Append`] reach the log in order. The driver reports completion only for records covered by
 //!   one successful force. After a failed force the process ends (guarantee 25).
 //! * The machine never reads a clock. Time passes only with events.
@@ -84,15 +84,15 @@ pub enum Event {
         /// The request.
         request: Request,
     },
-    /// The clients of these requests have gone. Reads end at once, and their replies are discarded.
+    /// The clients of these requests have disconnected. Reads end at once, and their replies are discarded.
     GivenUp {
         /// The endpoint's numbers for the requests.
         requests: BTreeSet<RequestId>,
     },
     /// A reply was not sent because its `valid_until` had passed.
-    AnswerExpired {
+    ReplyExpired {
         /// The destination of the reply.
-        answer: Answer,
+        destination: ReplyDestination,
     },
     /// The log is forced through this record.
     LogForced {
@@ -184,7 +184,7 @@ pub enum Event {
 
 /// The destination of a reply: a server endpoint of this node, or another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Answer {
+pub enum ReplyDestination {
     /// A server endpoint of this node.
     Client(RequestId),
     /// A node that forwarded the request under its own number.
@@ -237,7 +237,7 @@ pub enum Action {
         message: Message,
         /// Wait until this is forced.
         after: Durable,
-        /// Do not send after this time; return [`Event::AnswerExpired`] instead.
+        /// Do not send after this time; return [`Event::ReplyExpired`] instead.
         valid_until: Option<Monotonic>,
     },
     /// Reply to a server endpoint.
@@ -246,7 +246,7 @@ pub enum Action {
         to: RequestId,
         /// The result.
         outcome: Outcome,
-        /// Do not send after this time; return [`Event::AnswerExpired`] instead.
+        /// Do not send after this time; return [`Event::ReplyExpired`] instead.
         valid_until: Option<Monotonic>,
     },
     /// Deliver [`Event::Timer`] at this time. A later `SetTimer` replaces this one.

@@ -21,15 +21,15 @@ impl Node {
     }
 
     /// The error for row writes while the disk is full; `None` if writes are accepted.
-    pub(crate) fn no_room(&self, now: Now) -> Option<Failure> {
-        let what = format!("the disk of node {} is full, and its rows are read only", self.cluster.me.node);
+    pub(crate) fn disk_full_failure(&self, now: Now) -> Option<Failure> {
+        let what = format!("the disk of node {} is full: its rows are read-only", self.cluster.me.node);
         self.is_disk_full(now).then_some(Failure::Unavailable(what))
     }
 
     /// Problems of this node, as messages for operators.
     pub(crate) fn troubles(&self, now: Now) -> Vec<String> {
-        let full = "its disk is full: what it leads is read only until there is room";
-        let damaged = "a table on its disk was found damaged: others serve what it can't, and its log says where";
+        let full = "disk full: ranges that it leads are read-only until space is freed";
+        let damaged = "damaged SSTable: other replicas serve its data, and the node's log names the file";
         let troubles = [(self.is_disk_full(now), full), (self.counters.tables_damaged > 0, damaged)];
         troubles.into_iter().filter(|(is_so, _)| *is_so).map(|(_, words)| words.to_owned()).collect()
     }

@@ -28,7 +28,7 @@ const DROP_PATIENCE: Duration = Duration::from_millis(5_000);
 /// The drops that this node coordinates or waits for, and the replicas that it removes.
 #[derive(Debug, Default)]
 pub(crate) struct Drops {
-    /// A drop may be able to advance.
+    /// A drop may be able to make progress.
     pub(crate) has_work: bool,
     /// Cohorts with an outstanding request to append the drop to their logs.
     asked: BTreeSet<CohortId>,
@@ -51,7 +51,7 @@ struct Leaving {
     /// The first manifest that does not name it, until that manifest is forced.
     left_out_by: Option<ManifestId>,
     is_left_out: bool,
-    /// The cohort continues on other nodes.
+    /// The cohort continues to exist on other nodes.
     is_elsewhere: bool,
 }
 
@@ -70,7 +70,7 @@ impl Drops {
     }
 
     /// The next manifest omits the forgotten cohorts.
-    pub(crate) fn name_tables(&mut self, manifest: ManifestId) {
+    pub(crate) fn name_sstables(&mut self, manifest: ManifestId) {
         let is_left_out = |leaving: &Leaving| leaving.is_elsewhere || self.forgotten.contains(&leaving.cohort);
         for leaving in self.leaving.iter_mut().filter(|leaving| is_left_out(leaving)) {
             if !leaving.is_left_out {
@@ -79,8 +79,7 @@ impl Drops {
         }
     }
 
-    /// A manifest is forced.
-    pub(crate) fn tables_forced(&mut self, through: ManifestId) {
+    pub(crate) fn sstables_forced(&mut self, through: ManifestId) {
         for leaving in &mut self.leaving {
             if leaving.left_out_by.take_if(|manifest| *manifest <= through).is_some() {
                 leaving.is_left_out = true;
@@ -120,7 +119,7 @@ impl Node {
     }
 
     pub(super) fn ask_to_drop(&mut self, cohort: CohortId, kind: Kind, now: Now) {
-        let ask = expected!(drop_request(kind), "the catalog has tables only of machines that can be dropped");
+        let ask = expected!(drop_request(kind), "the catalog creates only machines that support drops");
         if self.drops.asked.insert(cohort) {
             let deadline = now.monotonic + DROP_PATIENCE;
             self.begin(ReplyTo::Drop(cohort), deadline, Target::Cohort(cohort), Query::Machine(ask), now);
@@ -142,7 +141,7 @@ impl Node {
     /// be committed after a restart. It then finds the table in the catalog again and restarts the replica. With its
     /// promises and log the replica is harmless. A blank replica could repeat votes that the former one gave to others,
     /// and a majority of blank replicas would serve the dropped table as if it were new.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn stop_dropped_replicas(&mut self) {
         let catalog = self.catalog();
         let as_of = catalog.last_applied();
         let known = self.replicas.keys().chain(self.hosting.dormant.keys()).copied().collect();
@@ -166,13 +165,13 @@ impl Node {
         self.forget_gone();
     }
 
-    /// Stops a replica, if it runs. Its manifest entry and the tables named there remain.
+    /// Stops a replica, if it runs. Its manifest entry and the SSTables named there remain.
     pub(crate) fn end_replica(&mut self, id: CohortId, is_elsewhere: bool) {
         if !self.replicas.contains_key(&id) {
             return;
         }
         self.lead_lost(id);
-        let mut replica = expected!(self.replicas.remove(id), "it was there just now");
+        let mut replica = expected!(self.replicas.remove(id), "checked above");
         let (unused, arriving) = (replica.begin_lineage(), replica.end_arrival());
         self.discard(unused);
         self.abandon(&arriving);

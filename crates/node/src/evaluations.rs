@@ -1,7 +1,8 @@
 //! Reads of a machine's data that have to wait for the disk. Other threads evaluate them.
 //!
-//! A read is answered only under a lease of the same epoch (guarantee 12). A write whose conditions were evaluated is
-//! proposed only in the same epoch. It holds its row's latch meanwhile, so the conditions remain valid.
+//! A read is answered only under a lease of the same epoch (guarantee 12). A conditional write is proposed only in the
+//! epoch in which its conditions were evaluated. It holds its row's latch in the meantime, so the conditions remain
+//! valid.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +37,6 @@ struct UnderWay {
 }
 
 impl Evaluations {
-    /// Returns an unused number.
     pub(crate) fn number(&mut self) -> EvaluationId {
         self.last += 1;
         EvaluationId(self.last)
@@ -50,7 +50,7 @@ impl Node {
             Err(ReadError::NotCached) => {}
             answer => return self.evaluated_in(cohort, id, grounds, answer, now),
         }
-        let replica = expected!(self.replicas.get(&cohort), "rows are read of a replica that is here");
+        let replica = expected!(self.replicas.get(&cohort), "rows are read from a local replica");
         let number = self.evaluations.number();
         let epoch = replica.cohort.promised().epoch;
         self.evaluations.under_way.insert(number, UnderWay { cohort, epoch, pending: id, grounds });
@@ -98,7 +98,7 @@ impl Node {
             }
             Err(error) => {
                 self.leave_row(cohort, row);
-                let failure = Failure::Unavailable(format!("the replica can't read its disk: {error}"));
+                let failure = Failure::Unavailable(format!("disk read failed: {error}"));
                 self.complete(id, Err(failure), None);
                 self.file_damaged(cohort, now);
             }
@@ -119,7 +119,7 @@ impl Node {
         self.with_cohort(cohort, now, |cohort, out| cohort.stand_aside(now, out));
     }
 
-    /// The lead is lost: results of running evaluations are of an earlier epoch.
+    /// The lead is lost: the results of running evaluations belong to an earlier epoch and are discarded.
     pub(crate) fn forget_evaluations(&mut self, cohort: CohortId) {
         let is_of_term =
             |evaluation: &UnderWay| evaluation.cohort == cohort && matches!(evaluation.grounds, Grounds::Lead { .. });

@@ -1,10 +1,10 @@
 //! One batched heartbeat per pair of nodes for all idle cohorts (Spinnaker 4 and 7; guarantees 2, 3 and 14).
 //!
-//! The heartbeat of a leader to an idle follower is a function of the epoch and the last LSN (`replication`, `quiescence`).
-//! Each node therefore keeps, for each peer, the list of cohorts that it leads and that are idle on that peer. Every
-//! heartbeat interval it sends one [`Message::Beat`] that names the list by its number. The beat includes the list
-//! itself until the peer confirms that it has it. The reply names the cohorts that the peer does *not* vouch for,
-//! usually none.
+//! The heartbeat of a leader to an idle follower is a function of the epoch and the last LSN (`replication`,
+//! `quiescence`). Each node therefore keeps, for each peer, the list of cohorts that it leads and that are idle on that
+//! peer. Every heartbeat interval it sends one [`Message::Beat`] that names the list by its number. The beat includes
+//! the list itself until the peer confirms that it has it. The reply lists the cohorts for which the peer does *not*
+//! confirm the state, usually none.
 //!
 //! A beat replaces the heartbeats of the cohorts in its list, and its reply replaces their replies:
 //! * A list has a number, unique within the process. A changed list gets a new number.
@@ -13,8 +13,8 @@
 //! * A listed cohort that the peer refuses, or that gets no reply for the duration of a lease, returns to individual
 //!   heartbeats.
 //!
-//! HeartbeatBatches also bound the staleness of followers (guarantee 15; `replication`, `staleness`). A reply carries the
-//! follower's clock. When it arrives, the leader determines for which listed cohorts it holds the lease and has
+//! Batched heartbeats also bound the staleness of followers (guarantee 15; `replication`, `staleness`). A reply carries
+//! the follower's clock. When it arrives, the leader determines for which listed cohorts it holds the lease and has
 //! committed nothing beyond the list. The next beat of that list reports the result.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -24,7 +24,7 @@ use base::canary::{Bug, planted};
 use base::{CohortId, Monotonic, NodeId, Now};
 use replication::{Durable, ManifestId, Quiescence};
 
-use crate::message::{Beaten, Heard, List, ListId, Message};
+use crate::message::{Beaten, List, ListId, Message, PeerClock};
 use crate::node::{AT_ONCE, Node};
 use crate::replica::Replica;
 
@@ -36,15 +36,15 @@ const LISTS_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct HeartbeatBatches {
     /// State of the beats that this node sends to each peer.
-    peers: BTreeMap<NodeId, Told>,
-    /// The newest list received from the current process of each peer.
-    heard: BTreeMap<NodeId, (ListId, List)>,
+    peers: BTreeMap<NodeId, PeerState>,
+    /// The newest list received from each peer's current process.
+    received: BTreeMap<NodeId, (ListId, List)>,
     last: ListId,
     next_at: Monotonic,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct PeerState {
     /// The cohorts that this node leads and that are idle on the peer.
     resting: BTreeMap<CohortId, Quiescence>,
     has_changed: bool,
@@ -52,13 +52,13 @@ struct Told {
     lists: VecDeque<(ListId, List)>,
     /// The newest list that the peer has confirmed.
     known: ListId,
-    /// When the newest answered beat was sent. Before the first reply: when the beats started.
+    /// Send time of the newest beat with a reply. Before the first reply: when the beats started.
     answered: Monotonic,
-    /// The result of that reply, for the next beat of the same list.
-    heard: Option<(ListId, Heard)>,
+    /// The peer's clock in that reply, for the next beat of the same list.
+    peer_clock: Option<(ListId, PeerClock)>,
 }
 
-impl Told {
+impl PeerState {
     /// Records whether a cohort is idle on the peer.
     fn note(&mut self, cohort: CohortId, rest: Option<Quiescence>, now: Monotonic) {
         if self.resting.is_empty() {
@@ -77,38 +77,38 @@ impl Told {
 }
 
 impl HeartbeatBatches {
-    /// The peer has a new process: it has no list of ours, and the lists of its previous process are void.
+    /// The peer has restarted: it has lost the lists of this node, and the lists of its previous process are invalid.
     pub(crate) fn peer_restarted(&mut self, peer: NodeId) {
-        self.heard.remove(&peer);
-        if let Some(told) = self.peers.get_mut(&peer) {
-            told.known = ListId(0);
+        self.received.remove(&peer);
+        if let Some(state) = self.peers.get_mut(&peer) {
+            state.known = ListId(0);
             // A reboot of its machine may reset its clock.
-            told.heard = None;
+            state.peer_clock = None;
         }
     }
 
     /// The node has been removed from the cluster.
     pub(crate) fn forget_peer(&mut self, peer: NodeId) {
         self.peers.remove(&peer);
-        self.heard.remove(&peer);
+        self.received.remove(&peer);
     }
 
     /// When the next beat is due; `None` if no peer has an idle cohort.
     pub(crate) fn next_timer(&self) -> Option<Monotonic> {
-        self.peers.values().any(|told| !told.resting.is_empty()).then_some(self.next_at)
+        self.peers.values().any(|state| !state.resting.is_empty()).then_some(self.next_at)
     }
 
     /// Returns the newest list for a peer, and numbers it if it has changed.
     fn present_list(&mut self, peer: NodeId) -> Option<(ListId, List)> {
-        let told = self.peers.get_mut(&peer)?;
-        if std::mem::take(&mut told.has_changed) {
+        let state = self.peers.get_mut(&peer)?;
+        if std::mem::take(&mut state.has_changed) {
             self.last.0 += 1;
-            told.lists.push_back((self.last, told.resting.iter().map(|(id, rest)| (*id, *rest)).collect()));
-            if told.lists.len() > LISTS_MAX {
-                told.lists.pop_front();
+            state.lists.push_back((self.last, state.resting.iter().map(|(id, rest)| (*id, *rest)).collect()));
+            if state.lists.len() > LISTS_MAX {
+                state.lists.pop_front();
             }
         }
-        told.lists.back().cloned()
+        state.lists.back().cloned()
     }
 }
 
@@ -137,20 +137,19 @@ impl Node {
     }
 
     fn beat_to(&mut self, peer: NodeId, now: Now) {
-        let Some(told) = self.beats.peers.get(&peer).filter(|told| !told.resting.is_empty()) else { return };
-        if told.answered + self.config.timing.lease <= now.monotonic {
+        let Some(state) = self.beats.peers.get(&peer).filter(|state| !state.resting.is_empty()) else { return };
+        if state.answered + self.config.timing.lease <= now.monotonic {
             // Each cohort must determine for itself whether it still has a majority.
-            let all: Vec<CohortId> = told.resting.keys().copied().collect();
+            let all: Vec<CohortId> = state.resting.keys().copied().collect();
             return self.rouse(peer, all, now);
         }
-        let known = told.known;
-        let (list, cohorts) =
-            expected!(self.beats.present_list(peer), "what rests with a peer was noted, so there is a list");
-        let heard = self.beats.peers.get(&peer).and_then(|told| told.heard.as_ref());
-        let heard = heard.filter(|(of, _)| *of == list).map(|(_, heard)| heard.clone());
+        let known = state.known;
+        let (list, cohorts) = expected!(self.beats.present_list(peer), "a peer with idle cohorts has a list");
+        let peer_clock = self.beats.peers.get(&peer).and_then(|state| state.peer_clock.as_ref());
+        let peer_clock = peer_clock.filter(|(of, _)| *of == list).map(|(_, peer_clock)| peer_clock.clone());
         let cohorts = (list != known).then_some(cohorts);
         self.counters.beats += 1;
-        self.send(peer, Message::Beat { list, cohorts, sent: now.monotonic, heard }, AT_ONCE, None);
+        self.send(peer, Message::Beat { list, cohorts, sent: now.monotonic, peer_clock }, AT_ONCE, None);
     }
 
     /// Returns cohorts to individual heartbeats with that peer.
@@ -161,19 +160,20 @@ impl Node {
         }
     }
 
-    /// Handles a beat: vouches for every listed cohort with a state that matches the list.
+    /// Handles a beat: confirms every listed cohort with a state that matches the list.
     pub(crate) fn beat_received(
         &mut self,
         from: NodeId,
         list: ListId,
         cohorts: Option<List>,
-        (sent, heard): (Monotonic, Option<Heard>),
+        (sent, peer_clock): (Monotonic, Option<PeerClock>),
         now: Now,
     ) {
         if let Some(cohorts) = cohorts {
-            self.beats.heard.insert(from, (list, cohorts));
+            self.beats.received.insert(from, (list, cohorts));
         }
-        let known = self.beats.heard.get(&from).filter(|(number, _)| *number == list).map(|(_, list)| Arc::clone(list));
+        let known =
+            self.beats.received.get(&from).filter(|(number, _)| *number == list).map(|(_, list)| Arc::clone(list));
         let at = now.monotonic;
         let Some(cohorts) = known else {
             return self.send(from, Message::BeatAnswer { list, sent, at, beaten: Beaten::UnknownList }, AT_ONCE, None);
@@ -183,9 +183,12 @@ impl Node {
         let mut refused = Vec::new();
         let mut manifest = ManifestId(0);
         for (id, rest) in cohorts.iter() {
-            let heard = heard.as_ref().filter(|heard| heard.except.binary_search(id).is_err()).map(|heard| heard.at);
+            let peer_clock = peer_clock
+                .as_ref()
+                .filter(|peer_clock| peer_clock.except.binary_search(id).is_err())
+                .map(|peer_clock| peer_clock.at);
             let vouch = |replica: &mut Replica| {
-                Some((replica.cohort.vouch(sender, *rest, heard, now)?, replica.cohort.next_timer(now.monotonic)))
+                Some((replica.cohort.vouch(sender, *rest, peer_clock, now)?, replica.cohort.next_timer(now.monotonic)))
             };
             match self.replicas.quietly(*id).and_then(vouch) {
                 // No other work waits for a renewed vote or a lower staleness bound.
@@ -210,17 +213,17 @@ impl Node {
         now: Now,
     ) {
         // The sender may have been removed.
-        let Some(told) = self.beats.peers.get_mut(&from) else { return };
+        let Some(state) = self.beats.peers.get_mut(&from) else { return };
         let Beaten::Vouched { refused } = beaten else {
-            told.known = ListId(0);
+            state.known = ListId(0);
             return;
         };
         // Replies to lists older than those kept are ignored.
-        let Some(cohorts) = told.list(list) else { return };
+        let Some(cohorts) = state.list(list) else { return };
         let heeded = |_: &CohortId| !planted(Bug::BeatRefusalsIgnored);
         let refused: BTreeSet<CohortId> = refused.into_iter().filter(heeded).collect();
-        told.known = told.known.max(list);
-        told.answered = told.answered.max(sent);
+        state.known = state.known.max(list);
+        state.answered = state.answered.max(sent);
         let sent = if planted(Bug::BeatFromReceipt) { now.monotonic } else { sent };
         let mut except = Vec::new();
         for (id, rest) in cohorts.iter() {
@@ -231,11 +234,11 @@ impl Node {
                 except.push(*id);
             }
         }
-        if let Some(told) = self.beats.peers.get_mut(&from) {
+        if let Some(state) = self.beats.peers.get_mut(&from) {
             // If no cohort of the list has a lease (leases may be disabled), there is nothing to report.
-            told.heard = (except.len() < cohorts.len()).then_some((list, Heard { at, except }));
+            state.peer_clock = (except.len() < cohorts.len()).then_some((list, PeerClock { at, except }));
         }
-        let is_listed = |id: &CohortId| self.beats.peers.get(&from).is_some_and(|told| told.resting.contains_key(id));
+        let is_listed = |id: &CohortId| self.beats.peers.get(&from).is_some_and(|state| state.resting.contains_key(id));
         let roused: Vec<CohortId> = refused.into_iter().filter(is_listed).collect();
         self.rouse(from, roused, now);
     }

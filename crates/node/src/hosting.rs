@@ -21,14 +21,13 @@ use crate::replica_generation::ReplicaGenerations;
 /// The resources of new replicas, and the durable state of replicas that do not run.
 #[derive(Debug)]
 pub(crate) struct Hosting {
-    /// Creates the tablets' trees.
     pub(crate) tablespace: Tablespace,
     /// State on disk of cohorts that have no running replica. Their promises stay in the manifest.
     pub(crate) dormant: BTreeMap<CohortId, Dormant>,
     /// The disk may have lost all records of cohorts absent from the manifest.
     pub(crate) doubt_unknown: bool,
     pub(crate) generations: ReplicaGenerations,
-    /// The map may assign replicas to this node that do not run yet.
+    /// The map may assign replicas to this node that are not running yet.
     pub(crate) has_work: bool,
 }
 
@@ -74,11 +73,11 @@ impl Node {
     /// Stops the replicas that the map no longer names, starts those that it assigns to this node, and removes those
     /// that were moved away.
     pub(crate) fn host(&mut self, now: Now) -> Result<(), StartError> {
-        self.let_go();
+        self.stop_dropped_replicas();
         self.start_tables(now)?;
         // This must come last: a replica started only as the parent of a split is removed if this node has lost the
         // split.
-        self.let_leavers_go();
+        self.remove_moved_replicas();
         Ok(())
     }
 

@@ -52,7 +52,7 @@ impl Latches {
 
     /// A write that entered is applied, or will never be proposed. Returns the writes that may be retried, in order.
     pub(crate) fn leave(&mut self, row: &Bytes) -> VecDeque<PendingId> {
-        let latch = expected!(self.rows.get_mut(row), "who leaves has entered", VecDeque::new());
+        let latch = expected!(self.rows.get_mut(row), "a write leaves only a latch that it entered", VecDeque::new());
         latch.under_way -= 1;
         latch.is_deciding = false;
         if latch.under_way > 0 {
@@ -82,14 +82,14 @@ mod tests {
         let other = Bytes::from_static(b"l");
         let mut latches = Latches::default();
         assert!(latches.enter(&row, PendingId(1), false));
-        assert!(latches.enter(&row, PendingId(2), false), "puts pass each other");
+        assert!(latches.enter(&row, PendingId(2), false), "unconditional writes do not block each other");
         assert!(!latches.enter(&row, PendingId(3), true));
-        assert!(!latches.enter(&row, PendingId(4), false), "or the third would never get its turn");
+        assert!(!latches.enter(&row, PendingId(4), false), "later writes must not starve the third one");
         assert!(latches.enter(&other, PendingId(5), true));
         assert!(latches.leave(&row).is_empty());
         assert_eq!(latches.leave(&row), [PendingId(3), PendingId(4)]);
         assert!(latches.enter(&row, PendingId(3), true));
-        assert!(!latches.enter(&row, PendingId(6), false), "the third is being decided");
+        assert!(!latches.enter(&row, PendingId(6), false), "the third write is being decided");
         assert_eq!(latches.decided(&row), [PendingId(6)]);
         assert!(latches.enter(&row, PendingId(6), false));
         assert!(!latches.enter(&row, PendingId(7), true));

@@ -3,7 +3,7 @@
 //! For each log in use on this node there is a client machine, which serves appends and reads from this node's
 //! endpoints. If the newest projection of the log names this process, there is also a sequencer. Log units are
 //! replicas, as tablets are, of cohorts with a single member, and have messages of their own ([`units`]). Projections
-//! come from this node's copy of the catalog. The controller replaces them, where the catalog is led
+//! come from this node's copy of the catalog. The controller on the node of the catalog's leader replaces them
 //! ([`reconfiguration`]).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,7 +16,7 @@ use sharedlog::controller::{self, Controller};
 use sharedlog::follower::{self, Follower};
 use sharedlog::hole_fill::HoleFill;
 use sharedlog::sequencer::{self, Sequencer};
-use sharedlog::{AskId, Asker, ClientId, LogId, Projection, ProjectionEpoch, SequencerId, unit};
+use sharedlog::{AskId, ClientId, LogId, Projection, ProjectionEpoch, RequestSource, SequencerId, unit};
 
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node};
@@ -43,7 +43,7 @@ const EARLY_MAX: usize = 1_024;
 /// The destination of a sequencer's reply. It includes the boot, because the next process on that node reuses request
 /// numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Inquirer {
+pub(crate) struct SequencerRequester {
     pub(crate) node: NodeId,
     pub(crate) boot: Boot,
     pub(crate) ask: AskId,
@@ -55,7 +55,7 @@ struct Early {
     at: Monotonic,
     log: LogId,
     sequencer: SequencerId,
-    inquirer: Inquirer,
+    requester: SequencerRequester,
     request: sequencer::Request,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Logs {
     touched: BTreeSet<LogId>,
     timers: Timers<LogId>,
     /// Replies of units to machines of this node.
-    replies: VecDeque<(LogId, Asker, unit::Reply)>,
+    replies: VecDeque<(LogId, RequestSource, unit::Reply)>,
     /// The catalog's answers to proposals of the controller.
     verdicts: VecDeque<(LogId, ProjectionEpoch, Outcome)>,
     /// The catalog has changed projections.
@@ -89,7 +89,7 @@ struct Log {
     follower_at: Monotonic,
     calls: BTreeMap<Token, Call>,
     last_token: Token,
-    sequencer: Option<Sequencer<Inquirer>>,
+    sequencer: Option<Sequencer<SequencerRequester>>,
     sequencer_at: Monotonic,
     hole_fill: Option<HoleFill>,
     hole_fill_at: Monotonic,
@@ -137,8 +137,8 @@ impl Node {
         loop {
             if std::mem::take(&mut self.logs.has_work) {
                 self.learn_projections(now);
-            } else if let Some((log, asker, reply)) = self.logs.replies.pop_front() {
-                self.unit_answered(log, asker, reply, now);
+            } else if let Some((log, source, reply)) = self.logs.replies.pop_front() {
+                self.unit_answered(log, source, reply, now);
             } else if let Some((log, epoch, outcome)) = self.logs.verdicts.pop_front() {
                 self.proposal_answered(log, epoch, outcome, now);
             } else if let Some(id) = self.logs.touched.pop_first() {
@@ -174,12 +174,12 @@ impl Node {
     fn client_wants(&mut self, id: LogId, action: client::Action, now: Now) {
         match action {
             client::Action::AskUnit { ask, unit, request } => {
-                self.ask_unit(id, Asker::Client(ask), unit, request, now);
+                self.ask_unit(id, RequestSource::Client(ask), unit, request, now);
             }
             client::Action::AskSequencer { ask, sequencer, request } => {
-                let inquirer = Inquirer { node: self.cluster.me.node, boot: self.cluster.boot, ask };
+                let requester = SequencerRequester { node: self.cluster.me.node, boot: self.cluster.boot, ask };
                 if sequencer.node == self.cluster.me.node {
-                    self.sequencer_asked(id, sequencer, inquirer, request, now);
+                    self.sequencer_asked(id, sequencer, requester, request, now);
                 } else {
                     self.send(sequencer.node, Message::ToSequencer { log: id, sequencer, ask, request }, AT_ONCE, None);
                 }
@@ -198,7 +198,7 @@ impl Node {
     fn follower_wants(&mut self, id: LogId, action: follower::Action, now: Now) {
         match action {
             follower::Action::Ask { ask, unit, request } => {
-                self.ask_unit(id, Asker::Follower(ask), unit, request, now);
+                self.ask_unit(id, RequestSource::Follower(ask), unit, request, now);
             }
             follower::Action::Done { token, answer } => self.log_call_done(id, token, Ok(answer), now),
             follower::Action::Read { token, wanted, deadline } => {
@@ -218,12 +218,18 @@ impl Node {
         }
     }
 
-    fn sequencer_wants(&mut self, id: LogId, epoch: ProjectionEpoch, action: sequencer::Action<Inquirer>, now: Now) {
+    fn sequencer_wants(
+        &mut self,
+        id: LogId,
+        epoch: ProjectionEpoch,
+        action: sequencer::Action<SequencerRequester>,
+        now: Now,
+    ) {
         match action {
             sequencer::Action::Ask { ask, unit, request } => {
-                self.ask_unit(id, Asker::Sequencer(epoch, ask), unit, request, now);
+                self.ask_unit(id, RequestSource::Sequencer(epoch, ask), unit, request, now);
             }
-            sequencer::Action::Answer { asker, reply } => self.tell_inquirer(id, asker, reply, now),
+            sequencer::Action::Reply { requester, reply } => self.reply_to_requester(id, requester, reply, now),
             sequencer::Action::SetTimer(at) => {
                 if let Some(log) = self.logs.by_id.get_mut(&id) {
                     log.sequencer_at = at;
@@ -232,8 +238,8 @@ impl Node {
         }
     }
 
-    fn tell_inquirer(&mut self, id: LogId, asker: Inquirer, reply: sequencer::Reply, now: Now) {
-        let Inquirer { node, boot, ask } = asker;
+    fn reply_to_requester(&mut self, id: LogId, requester: SequencerRequester, reply: sequencer::Reply, now: Now) {
+        let SequencerRequester { node, boot, ask } = requester;
         if node == self.cluster.me.node {
             self.sequencer_answered(id, boot, ask, reply, now);
         } else {
@@ -242,26 +248,26 @@ impl Node {
     }
 
     /// A unit has replied to a machine of this node.
-    fn unit_answered(&mut self, id: LogId, asker: Asker, reply: unit::Reply, now: Now) {
-        match asker {
-            Asker::Client(ask) => {
+    fn unit_answered(&mut self, id: LogId, source: RequestSource, reply: unit::Reply, now: Now) {
+        match source {
+            RequestSource::Client(ask) => {
                 let Some(log) = self.touch_log(id) else { return };
                 log.client.unit_answered(ask, reply, now.monotonic);
             }
-            Asker::Follower(ask) => {
+            RequestSource::Follower(ask) => {
                 let Some(log) = self.touch_log(id) else { return };
                 log.follower.answered(ask, reply, now.monotonic);
             }
-            Asker::Sequencer(epoch, ask) => {
+            RequestSource::Sequencer(epoch, ask) => {
                 let Some(log) = self.touch_log(id) else { return };
                 if let Some(sequencer) = log.sequencer.as_mut().filter(|sequencer| sequencer.epoch() == epoch) {
                     sequencer.answered(ask, &reply, now.monotonic);
                 }
             }
-            Asker::Controller(requester, ask) => {
+            RequestSource::Controller(requester, ask) => {
                 self.logs.controller.answered(id, requester, ask, reply, now.monotonic);
             }
-            Asker::HoleFill(epoch, ask) => {
+            RequestSource::HoleFill(epoch, ask) => {
                 if let Some(fill) = self.hole_fill(id, epoch) {
                     fill.answered(ask, reply, now.monotonic);
                 }
@@ -279,7 +285,7 @@ impl Node {
         &mut self,
         id: LogId,
         sequencer: SequencerId,
-        inquirer: Inquirer,
+        requester: SequencerRequester,
         request: sequencer::Request,
         now: Now,
     ) {
@@ -291,7 +297,7 @@ impl Node {
             let at = now.monotonic;
             self.logs.early.retain(|early| at.since(early.at) < ASK_PATIENCE);
             if self.logs.early.len() < EARLY_MAX {
-                self.logs.early.push_back(Early { at, log: id, sequencer, inquirer, request });
+                self.logs.early.push_back(Early { at, log: id, sequencer, requester, request });
             }
             return;
         }
@@ -300,11 +306,11 @@ impl Node {
             && let Some(log) = self.touch_log(id)
         {
             let Some(sequencer) = &mut log.sequencer else { return };
-            return sequencer.asked(inquirer, request, now.monotonic);
+            return sequencer.asked(requester, request, now.monotonic);
         }
         let newest = self.catalog().log_of(id).map(|(_, log)| log.projection.epoch);
         let reply = sequencer::Reply::Refused { newest: newest.unwrap_or_default() };
-        self.tell_inquirer(id, inquirer, reply, now);
+        self.reply_to_requester(id, requester, reply, now);
     }
 
     /// A sequencer has answered a process of this node.
@@ -372,7 +378,7 @@ impl Node {
             self.begin_sequencer(&projection, now);
         }
         self.pendings.wake();
-        self.tell_own_units(now);
+        self.assign_own_stripes(now);
         self.check_logs(now);
     }
 
@@ -410,13 +416,15 @@ impl Node {
         (log.hole_fill, log.hole_fill_at) = (None, Monotonic::NEVER);
         if projection.epoch > log.begun {
             log.sequencer = Sequencer::begin(projection, me);
-            let begin = |_: &Sequencer<Inquirer>| HoleFill::begin(projection.clone(), hole_fill::CONFIG, now.monotonic);
+            let begin = |_: &Sequencer<SequencerRequester>| {
+                HoleFill::begin(projection.clone(), hole_fill::CONFIG, now.monotonic)
+            };
             log.hole_fill = log.sequencer.as_ref().map(begin);
             log.begun = projection.epoch;
         }
         for early in std::mem::take(&mut self.logs.early) {
             if early.log == id {
-                self.sequencer_asked(id, early.sequencer, early.inquirer, early.request, now);
+                self.sequencer_asked(id, early.sequencer, early.requester, early.request, now);
             } else {
                 self.logs.early.push_back(early);
             }

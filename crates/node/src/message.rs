@@ -8,7 +8,7 @@ use machine::state_machine::Wire as _;
 use machine::storage::FileRef;
 use sharedlog::client::Suspect;
 use sharedlog::wire;
-use sharedlog::{AskId, Asker, LogId, ProjectionEpoch, SequencerId, UnitId, sequencer, unit};
+use sharedlog::{AskId, LogId, ProjectionEpoch, RequestSource, SequencerId, UnitId, sequencer, unit};
 
 use crate::registry::Response;
 use crate::request::Outcome;
@@ -18,7 +18,7 @@ mod query;
 #[cfg(test)]
 mod tests;
 
-pub use beat::{Beaten, Heard, List, ListId};
+pub use beat::{Beaten, List, ListId, PeerClock};
 pub use query::Query;
 
 /// A message between two nodes.
@@ -40,7 +40,7 @@ pub enum Message {
         /// Send time by the sender's clock: leases count from here.
         sent: Monotonic,
         /// The receiver's clock as shown by its last reply for this list; `None` before the first reply.
-        heard: Option<Heard>,
+        peer_clock: Option<PeerClock>,
     },
     /// The reply to a beat.
     BeatAnswer {
@@ -152,7 +152,7 @@ pub enum Message {
         /// The unit.
         unit: UnitId,
         /// The machine that sent the request. The reply names it.
-        asker: Asker,
+        source: RequestSource,
         /// The request.
         request: unit::Request,
     },
@@ -163,7 +163,7 @@ pub enum Message {
         /// The process that sent the request.
         to: Boot,
         /// The machine that sent the request.
-        asker: Asker,
+        source: RequestSource,
         /// The reply.
         reply: unit::Reply,
     },
@@ -200,48 +200,48 @@ impl ReplicaGeneration {
     pub const FIRST: Self = Self(0);
 }
 
-/// Identifies a state snapshot. Two snapshots of the same entry differ if their rows are in different tables, as they
+/// Identifies a state snapshot. Two snapshots of the same entry differ if their rows are in different SSTables, as they
 /// are after a compaction. Parts of one can't be used for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateId {
     /// The last entry applied in it.
     pub lsn: Lsn,
-    /// A checksum over the names of its tables.
-    pub tables: u32,
+    /// A checksum over the names of its SSTables.
+    pub sstables: u32,
 }
 
 impl StateId {
-    /// The snapshot through that entry, with its rows in those tables.
+    /// The snapshot through that entry, with its rows in those SSTables.
     #[must_use]
-    pub fn new<'a>(lsn: Lsn, tables: impl Iterator<Item = &'a FileRef>) -> Self {
+    pub fn new<'a>(lsn: Lsn, sstables: impl Iterator<Item = &'a FileRef>) -> Self {
         let mut names = Writer::new();
-        tables.for_each(|table| table.encode(&mut names));
-        Self { lsn, tables: base::checksum(&names.finish()) }
+        sstables.for_each(|sstable| sstable.encode(&mut names));
+        Self { lsn, sstables: base::checksum(&names.finish()) }
     }
 
     fn encode(self, out: &mut Writer) {
         out.lsn(self.lsn);
-        out.u32(self.tables);
+        out.u32(self.sstables);
     }
 
     fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { lsn: input.lsn()?, tables: input.u32()? })
+        Ok(Self { lsn: input.lsn()?, sstables: input.u32()? })
     }
 }
 
-/// A part of a state snapshot. The chunks come first, then the list of tables, then the tables one after the other.
+/// A part of a state snapshot. The chunks come first, then the list of SSTables, then the SSTables one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StatePart {
     /// A chunk of the state without the rows.
     Chunk(Bytes),
-    /// The tables that follow, and the cohort's membership as of the snapshot.
+    /// The SSTables that follow, and the cohort's membership as of the snapshot.
     Files {
-        /// The tables with the rows, by the sender's names.
+        /// The SSTables with the rows, by the sender's names.
         files: Vec<FileRef>,
         /// The members of the cohort.
         membership: SharedMembership,
     },
-    /// The next bytes of the tables.
+    /// The next bytes of the SSTables.
     Piece(Bytes),
 }
 
@@ -360,18 +360,18 @@ impl Message {
                 out.u64(ask.0);
                 wire::encode_given(reply, out);
             }
-            Self::ToUnit { log, unit, asker, request } => {
+            Self::ToUnit { log, unit, source, request } => {
                 out.u8(14);
                 out.u64(log.0);
                 out.u64(unit.0);
-                asker.encode(out);
+                source.encode(out);
                 request.encode(out);
             }
-            Self::FromUnit { log, to, asker, reply } => {
+            Self::FromUnit { log, to, source, reply } => {
                 out.u8(15);
                 out.u64(log.0);
                 out.u64(to.0);
-                asker.encode(out);
+                source.encode(out);
                 reply.encode(out);
             }
             Self::Suspected { log, epoch, suspect } => {
@@ -385,12 +385,12 @@ impl Message {
                 out.u32(u32::try_from(units.len()).unwrap_or(u32::MAX));
                 units.iter().for_each(|unit| out.u64(unit.0));
             }
-            Self::Beat { list, cohorts, sent, heard } => {
+            Self::Beat { list, cohorts, sent, peer_clock } => {
                 out.u8(20);
                 out.u64(list.0);
                 out.u64(sent.0);
                 beat::encode_list(cohorts.as_ref(), out);
-                beat::encode_heard(heard.as_ref(), out);
+                beat::encode_peer_clock(peer_clock.as_ref(), out);
             }
             Self::BeatAnswer { list, sent, at, beaten } => {
                 out.u8(21);
@@ -451,13 +451,13 @@ impl Message {
             14 => Self::ToUnit {
                 log: LogId(input.u64()?),
                 unit: UnitId(input.u64()?),
-                asker: Asker::decode(&mut input)?,
+                source: RequestSource::decode(&mut input)?,
                 request: unit::Request::decode(&mut input)?,
             },
             15 => Self::FromUnit {
                 log: LogId(input.u64()?),
                 to: Boot(input.u64()?),
-                asker: Asker::decode(&mut input)?,
+                source: RequestSource::decode(&mut input)?,
                 reply: unit::Reply::decode(&mut input)?,
             },
             12 => {
@@ -470,8 +470,8 @@ impl Message {
             }
             20 => {
                 let (list, sent) = (ListId(input.u64()?), Monotonic(input.u64()?));
-                let (cohorts, heard) = (beat::decode_list(&mut input)?, beat::decode_heard(&mut input)?);
-                Self::Beat { list, cohorts, sent, heard }
+                let (cohorts, peer_clock) = (beat::decode_list(&mut input)?, beat::decode_peer_clock(&mut input)?);
+                Self::Beat { list, cohorts, sent, peer_clock }
             }
             21 => {
                 let (list, sent) = (ListId(input.u64()?), Monotonic(input.u64()?));

@@ -8,7 +8,7 @@
 //!
 //! A node removes a replica once the plan that excludes it is complete. The replica's data is then deleted, so its
 //! promise stays in the manifest with a mark: if the replica returns, it joins as a new member, in doubt. The node
-//! keeps a replica whose log has a newer plan than the map, because the map found at a start may be older than the map
+//! keeps a replica if its log has a newer plan than the map, because the map found at a start may be older than the map
 //! before the restart. It also keeps a replica on which the product of a split still depends (`splits.rs`).
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ pub(crate) struct Moves {
     last: CohortId,
     /// Completed plans that are to be recorded in the map.
     done: Vec<(CohortId, u64)>,
-    /// There may be a new plan to carry out.
+    /// The map may have a new plan.
     pub(crate) has_work: bool,
 }
 
@@ -96,10 +96,10 @@ impl Node {
 
     /// Takes the next step of a plan at the cohort's leader, or reports that the plan is complete.
     pub(crate) fn carry_plan_on(&mut self, id: PendingId, cohort: CohortId, plan: &Membership, now: Now) {
-        let replica = expected!(self.replicas.get(&cohort), "it leads the cohort");
+        let replica = expected!(self.replicas.get(&cohort), "this node leads the cohort");
         let held = SharedMembership::clone(replica.cohort.membership());
         if held.plan() > plan.plan() {
-            return self.complete(id, Err(Failure::Invalid("a newer plan has been begun".to_owned())), None);
+            return self.complete(id, Err(Failure::Invalid("superseded by a newer plan".to_owned())), None);
         }
         if !replica.unsettled.is_empty() {
             // Until the split is settled, a majority holds its product only in this cohort's log, so no member may be
@@ -138,7 +138,7 @@ impl Node {
     }
 
     /// Removes the replicas that were moved away from this node.
-    pub(crate) fn let_leavers_go(&mut self) {
+    pub(crate) fn remove_moved_replicas(&mut self) {
         let elsewhere = self.catalog().parts().filter(|part| !part.is_on(self.cluster.me));
         let leavers: Vec<CohortId> = elsewhere
             .filter(|part| self.known_plan(part.cohort).is_some_and(|plan| plan <= part.plan))
@@ -161,7 +161,7 @@ impl Node {
     fn retire(&mut self, id: CohortId) {
         let lineage = self.replicas.get(&id).map(|replica| replica.lineage);
         self.end_replica(id, true);
-        let mut dormant = expected!(self.hosting.dormant.remove(&id), "something is here that retires");
+        let mut dormant = expected!(self.hosting.dormant.remove(&id), "a removed replica left state on disk");
         if let Some(tree) = dormant.tree.take() {
             self.drops.leave(id, Box::new(tree), true);
         }

@@ -16,7 +16,7 @@ use crate::drops::Drops;
 use crate::evaluations::Evaluations;
 use crate::heartbeat_batch::HeartbeatBatches;
 use crate::hosting::Hosting;
-use crate::logs::{Inquirer, Logs, UnitReplyTo};
+use crate::logs::{Logs, SequencerRequester, UnitReplyTo};
 use crate::message::Message;
 use crate::moves::Moves;
 use crate::outgoing::Outgoing;
@@ -70,8 +70,8 @@ impl Node {
             Event::Message { from, boot, message } => self.message(from, boot, message, now),
             Event::PeerStarted { from, boot } => self.peer_started(from, boot, now),
             Event::Request { id, deadline, request } => self.request(id, deadline, request, now),
-            Event::GivenUp { requests } => self.reads_given_up(&requests, now),
-            Event::AnswerExpired { answer } => self.answer_expired(answer),
+            Event::GivenUp { requests } => self.clients_gone(&requests, now),
+            Event::ReplyExpired { destination } => self.reply_expired(destination),
             Event::LogForced { through } => self.log_forced(through, now),
             Event::ManifestForced { through } => self.manifest_forced(through, now),
             Event::CheckpointWritten { cohort, checkpoint, bytes, flushed } => {
@@ -85,7 +85,7 @@ impl Node {
             Event::FileRead { id, bytes } => self.file_read(id, bytes, now),
             Event::FileWritten { file, bytes } => self.file_written(file, bytes),
             Event::FilesAdopted { cohort, arrival, storage } => self.files_adopted(cohort, arrival, storage),
-            Event::LogRead { id, entries } => self.log_read(id, entries, now),
+            Event::LogRead { id, entries } => self.catch_up_read_done(id, entries, now),
             Event::Stop => self.stop(now),
         }
         self.run_logs(now);
@@ -97,9 +97,9 @@ impl Node {
         if !self.has_ended() && !self.is_leaving() {
             let mut rounds = 0..ROUNDS_MAX;
             while self.run(now) && !self.has_ended() {
-                debug_assert!(rounds.next().is_some(), "components give each other work without end");
+                debug_assert!(rounds.next().is_some(), "components keep creating work for each other");
             }
-            self.remove_tables();
+            self.remove_sstables();
             self.finish_stop(now);
             self.set_timer();
         }
@@ -208,7 +208,7 @@ impl Node {
                 self.send(to, Message::Cohort { cohort: id, message }, after, None);
             }
             Output::Apply(entry) => self.apply(id, &entry, now),
-            Output::ReadLog { peer, from } => self.begin_log_read(id, peer, from),
+            Output::ReadLog { peer, from } => self.begin_catch_up_read(id, peer, from),
             Output::SendState { peer } => self.begin_transfer(id, peer, now),
             Output::Installed(lsn) => self.installed(id, lsn),
             Output::ReadIndexConfirmed => self.pendings.wake(),
@@ -229,10 +229,10 @@ impl Node {
     }
 
     fn apply(&mut self, id: CohortId, entry: &Entry, now: Now) {
-        let replica = expected!(self.replicas.get_mut(&id), "a replica applies its own entries");
+        let replica = expected!(self.replicas.get_mut(&id), "entries are applied to local replicas");
         let applied = match replica.state.apply(entry) {
             Ok(applied) => applied,
-            Err(error) => return self.halt(format!("entry {} of cohort {id} can't be applied: {error}", entry.lsn)),
+            Err(error) => return self.halt(format!("cannot apply entry {} of cohort {id}: {error}", entry.lsn)),
         };
         let proposal = replica.proposed.remove(&entry.lsn.sequence).filter(|proposal| proposal.lsn == entry.lsn);
         let is_barrier = entry.payload.is_empty();
@@ -307,8 +307,8 @@ impl Node {
         let (epoch, left) = (replica.cohort.promised().epoch, replica.cohort.last());
         self.actions.push(Action::Warn {
             what: format!(
-                "table {table}, range {range} (cohort {id}): most of its replicas ended at once, and what was acknowledged \
-                 of late may be lost: epoch {epoch} goes on from what is left, to {left}"
+                "possible data loss in table {table}, range {range} (cohort {id}): a majority of its replicas failed at \
+                 the same time, so recently acknowledged writes may be lost; epoch {epoch} continues from entry {left}"
             ),
         });
     }
@@ -316,7 +316,7 @@ impl Node {
     /// The leader of a tablet without a range assigns its range once the epoch's barrier is applied. By then the state
     /// includes the commands of all earlier leaders (guarantee 19).
     fn found(&mut self, id: CohortId, now: Now) {
-        let replica = expected!(self.replicas.get_mut(&id), "a replica has applied its barrier");
+        let replica = expected!(self.replicas.get_mut(&id), "only a local replica applies its barrier");
         let is_unfounded = replica.state.ownership() == Some(&Ownership::Unfounded);
         if is_unfounded
             && replica.cohort.is_open()
@@ -328,7 +328,7 @@ impl Node {
 
     /// The local copy of the catalog. Every node has a replica of it.
     pub(crate) fn catalog(&self) -> &Catalog {
-        self.replicas[&CohortId::CATALOG].state.as_catalog().expect("cohort 1 is the catalog's")
+        self.replicas[&CohortId::CATALOG].state.as_catalog().expect("cohort 1 is the catalog")
     }
 
     /// The catalog, if this node leads it and has applied all entries that earlier leaders committed.
@@ -342,12 +342,12 @@ impl Node {
     }
 
     pub(crate) fn lead_lost(&mut self, id: CohortId) {
-        let replica = expected!(self.replicas.get_mut(&id), "a replica has lost its lead");
+        let replica = expected!(self.replicas.get_mut(&id), "only a local replica loses its lead");
         self.pendings.wake();
         replica.timestamp_history.clear();
         for Proposal { pending, .. } in std::mem::take(&mut replica.proposed).into_values() {
             let failure = if planted(Bug::LostLeadMeansFailed) {
-                Failure::Unavailable("this node leads no more".to_owned())
+                Failure::Unavailable("this node no longer leads the cohort".to_owned())
             } else {
                 Failure::Unknown("the leader changed before the write was known to be committed".to_owned())
             };
@@ -360,7 +360,7 @@ impl Node {
             self.drops.lead_lost();
             // The new leader completes the changes but does not know the clients that wait here.
             for id in self.pendings.take_changes() {
-                let unknown = "the leader changed before the change was known to have ended";
+                let unknown = "the leader changed before the change completed";
                 self.complete(id, Err(Failure::Unknown(unknown.to_owned())), None);
             }
         }
@@ -368,8 +368,8 @@ impl Node {
     }
 
     fn message(&mut self, from: NodeId, boot: Boot, message: Message, now: Now) {
-        self.heard(from, boot, now);
-        let Some(message) = self.of_the_living(from, message, now) else { return };
+        self.peer_contacted(from, boot, now);
+        let Some(message) = self.current_only(from, message, now) else { return };
         match message {
             Message::Cohort { cohort, message } => {
                 let lacks = matches!(&message, replication::Message::ProposeReply { reply: Reply::Missing(_), .. });
@@ -380,8 +380,8 @@ impl Node {
                     self.counters.memory_catch_ups += 1;
                 }
             }
-            Message::Beat { list, cohorts, sent, heard } => {
-                self.beat_received(from, list, cohorts, (sent, heard), now);
+            Message::Beat { list, cohorts, sent, peer_clock } => {
+                self.beat_received(from, list, cohorts, (sent, peer_clock), now);
             }
             Message::BeatAnswer { list, sent, at, beaten } => {
                 self.beat_answered(from, list, (sent, at), beaten, now);
@@ -391,7 +391,7 @@ impl Node {
             }
             Message::Answer { request, outcome } => self.answered(from, request, outcome),
             Message::NotLeader { request, cohort, leader } => self.not_leader(from, request, cohort, leader),
-            Message::ElsewhereNow { request } => self.told_elsewhere(from, request, now),
+            Message::ElsewhereNow { request } => self.redirected(from, request, now),
             Message::StateChunk { cohort, epoch, state, timestamp, index, last, part: content } => {
                 let part = crate::transfer::Part { epoch, state, timestamp, index, last, content };
                 self.part_received(from, cohort, part);
@@ -400,13 +400,13 @@ impl Node {
                 self.chunk_acknowledged(from, cohort, state, received, installed, now);
             }
             Message::ToSequencer { log, sequencer, ask, request } => {
-                self.sequencer_asked(log, sequencer, Inquirer { node: from, boot, ask }, request, now);
+                self.sequencer_asked(log, sequencer, SequencerRequester { node: from, boot, ask }, request, now);
             }
             Message::FromSequencer { log, to, ask, reply } => self.sequencer_answered(log, to, ask, reply, now),
-            Message::ToUnit { log, unit, asker, request } => {
-                self.unit_asked(unit, UnitReplyTo { node: from, boot, log, asker }, request, now);
+            Message::ToUnit { log, unit, source, request } => {
+                self.unit_asked(unit, UnitReplyTo { node: from, boot, log, source }, request, now);
             }
-            Message::FromUnit { log, to, asker, reply } => self.unit_replied(log, to, asker, reply),
+            Message::FromUnit { log, to, source, reply } => self.unit_replied(log, to, source, reply),
             Message::Suspected { log, epoch, suspect } => self.suspected(log, epoch, suspect, now),
             Message::UnitsInDoubt { units } => self.units_in_doubt(from, &units, now),
             Message::OfGenerations { .. } | Message::Generation { .. } => {}
@@ -419,12 +419,12 @@ impl Node {
     }
 
     /// Records contact with a peer. A new process of the peer has forgotten the requests sent to the old one.
-    pub(crate) fn heard(&mut self, from: NodeId, boot: Boot, now: Now) {
+    pub(crate) fn peer_contacted(&mut self, from: NodeId, boot: Boot, now: Now) {
         // The peer may have been removed.
         let Some(peer) = self.cluster.peers.get_mut(&from) else { return };
-        peer.heard_at = Some(now.monotonic);
+        peer.last_contact = Some(now.monotonic);
         peer.silent = false;
-        self.logs.controller.heard(from, boot);
+        self.logs.controller.message_received(from, boot);
         if boot <= peer.boot {
             return;
         }
@@ -434,7 +434,7 @@ impl Node {
         self.hosting.generations.forget_peer(from);
         self.each_cohort(now, |cohort, _| cohort.peer_restarted(from));
         if restarted {
-            self.peer_forgot(from);
+            self.peer_lost_requests(from);
         }
     }
 
@@ -519,11 +519,11 @@ impl Node {
                 self.has_ended() || replica.state.last_applied().sequence == replica.cohort.applied(),
                 "cohort {id}"
             );
-            assert!(replica.proposed.is_empty() || replica.cohort.leads(), "only a leader has proposals of its own");
-            assert!(replica.latches.is_empty() || replica.cohort.leads(), "only a leader has rows to guard");
+            assert!(replica.proposed.is_empty() || replica.cohort.leads(), "only a leader has proposals");
+            assert!(replica.latches.is_empty() || replica.cohort.leads(), "only a leader holds latches");
         }
         self.replicas.invariants();
-        assert!(self.outgoing.outbox.is_empty(), "a step takes all that its cohorts want");
+        assert!(self.outgoing.outbox.is_empty(), "every step drains the outbox");
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct Outgoing {
     pub(crate) appended_bytes: u64,
     /// The log is forced through this record.
     pub(crate) log_forced_through: WriteId,
-    /// Cohorts with entries that may not be forced yet.
+    /// Cohorts that wait for the log to be forced.
     pub(crate) awaiting_log: BTreeSet<CohortId>,
     /// Cohorts that wait for a manifest.
     pub(crate) awaiting_manifest: BTreeSet<CohortId>,
@@ -31,7 +31,7 @@ pub(crate) struct Outgoing {
 impl Node {
     /// Records the forces that a cohort waits for.
     pub(crate) fn note_awaited(&mut self, id: CohortId) {
-        let replica = expected!(self.replicas.get(&id), "something was run on it");
+        let replica = expected!(self.replicas.get(&id), "only a local replica has output");
         if replica.cohort.awaits_log() {
             self.outgoing.awaiting_log.insert(id);
         }
@@ -48,7 +48,7 @@ impl Node {
     }
 
     pub(crate) fn manifest_forced(&mut self, through: ManifestId, now: Now) {
-        self.tables_forced(through);
+        self.sstables_forced(through);
         self.doubts_forced(through);
         self.leavers_forced(through);
         for id in std::mem::take(&mut self.outgoing.awaiting_manifest) {
@@ -60,8 +60,8 @@ impl Node {
     pub(crate) fn write_manifest(&mut self, actions: &mut Vec<Action>) {
         let Some(manifest) = self.outgoing.outbox.take_manifest() else { return };
         let doubt_unknown = self.hosting.doubt_unknown;
-        self.replicas.all_quietly().for_each(|(_, replica)| replica.on_disk.name_tables(manifest));
-        self.drops.name_tables(manifest);
+        self.replicas.all_quietly().for_each(|(_, replica)| replica.on_disk.name_sstables(manifest));
+        self.drops.name_sstables(manifest);
         let gone = self.drops.forgotten.clone();
         actions.push(Action::WriteManifest { manifest, cohorts: self.manifest(), doubt_unknown, gone });
         self.outgoing.manifest_for = None;

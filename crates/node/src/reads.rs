@@ -2,9 +2,9 @@
 //! 15 and 16).
 //!
 //! A *timeline* read returns the rows as applied by this replica, with a bound on their staleness. It waits while the
-//! replica may be behind what the client has seen: after a restart until the replica has caught up with the leader, and
-//! always until it has applied the LSN that the client names. It also waits while no leader is known, unless the client
-//! accepts stale data.
+//! replica may be behind the state that the client has seen: after a restart until the replica has caught up with the
+//! leader, and always until it has applied the LSN in the request. It also waits while no leader is known, unless the
+//! client accepts stale data.
 //!
 //! A strong read *anywhere* is answered once a read-index check has returned an entry and the replica has applied it
 //! (`replication`'s `read_index`; Gaios, 3.3.2). If leases are disabled, the leader answers all strong reads this way.
@@ -46,7 +46,7 @@ pub(crate) enum Grounds {
 impl Node {
     /// Answers a read from the local replica, or makes it wait here. Returns false if another node must answer it.
     pub(crate) fn read_here(&mut self, id: PendingId, cohort: CohortId, now: Now) -> bool {
-        let pending = expected!(self.pendings.get(id), "requests are routed that have no answer", true);
+        let pending = expected!(self.pendings.get(id), "only pending requests are routed", true);
         let consistency = pending.query.consistency();
         let Some(replica) = self.replicas.get(&cohort) else { return false };
         let Some(ask) = pending.query.ask().filter(|_| consistency.is_for_any_replica()) else { return false };
@@ -70,9 +70,10 @@ impl Node {
         }
         let view = match consistency {
             Consistency::Timeline { at_least, stale_ok } => {
-                let (seen, is_current) = (Seen { cohort, at_least, stale_ok }, replica.cohort.is_current());
+                let (requirement, is_current) =
+                    (ReadRequirement { cohort, at_least, stale_ok }, replica.cohort.is_current());
                 let has_leader = replica.cohort.leader().is_some();
-                let may = seen.may_be_shown(replica.state.last_applied(), has_leader, is_current);
+                let may = requirement.may_be_shown(replica.state.last_applied(), has_leader, is_current);
                 may.then_some(current).ok_or(NotNow::Wait)
             }
             Consistency::At(moment) => current.at(moment).map_err(|failure| match failure {
@@ -101,7 +102,7 @@ impl Node {
     pub(crate) fn is_view_checked(&mut self, id: PendingId, cohort: CohortId, now: Now) -> bool {
         let rests_on = self.pendings.get(id).and_then(|pending| pending.view_check);
         let rests_on = rests_on.filter(|(of, _)| *of == cohort).map(|(_, check)| check);
-        let replica = expected!(self.replicas.get(&cohort), "the read was put to it", false);
+        let replica = expected!(self.replicas.get(&cohort), "the read was routed to a local replica", false);
         let checked = rests_on.and_then(|check| replica.cohort.checked(check));
         let holds = checked.is_none_or(|checked| replica.cohort.still_holds(checked));
         if let Some(checked) = checked.filter(|_| holds)
@@ -123,9 +124,9 @@ impl Node {
 
     /// Answers a read from a state at or past the entry of its read-index check.
     pub(crate) fn read_checked(&mut self, id: PendingId, cohort: CohortId, now: Now) {
-        let pending = expected!(self.pendings.get(id), "a read waits for its view check");
-        let replica = expected!(self.replicas.get(&cohort), "the read was put to it");
-        let ask = expected!(pending.query.ask(), "what is read is asked of a machine");
+        let pending = expected!(self.pendings.get(id), "the read waits for its read-index check");
+        let replica = expected!(self.replicas.get(&cohort), "the read was routed to a local replica");
+        let ask = expected!(pending.query.ask(), "reads go to a state machine");
         match replica.state.read(ask) {
             Reading::Answer(outcome) => self.checked_read_done(id, cohort, outcome),
             Reading::Evaluate(read) => self.evaluate(id, cohort, read, Grounds::Checked, now),
@@ -145,7 +146,7 @@ impl Node {
     /// are retried until their deadlines.
     fn advance_log(&mut self, id: PendingId, cohort: CohortId, moment: Timestamp, now: Now) {
         self.pendings.place(id, RequestState::Waiting);
-        let replica = expected!(self.replicas.get_mut(&cohort), "the read was put to it");
+        let replica = expected!(self.replicas.get_mut(&cohort), "the read was routed to a local replica");
         // A wall clock that failed validation does not advance the log.
         let next = replica.cohort.next_timestamp(now.wall);
         if let Some(failure) = in_the_future(moment, next, now.wall) {
@@ -178,21 +179,22 @@ fn in_the_future(moment: Timestamp, next: Timestamp, wall: Timestamp) -> Option<
     let ahead = Duration(u64::try_from(moment.0.saturating_sub(wall.0)).unwrap_or(0));
     (next == wall && ahead > CLOCKS_DIFFER).then(|| {
         let seconds = ahead.as_millis() / 1_000;
-        let clock = format!("{seconds} s ahead of {wall}, which the clock of the range's leader shows");
-        Failure::Invalid(format!("the moment {moment} lies in the future, {clock}"))
+        Failure::Invalid(format!(
+            "timestamp {moment} is in the future: {seconds} s ahead of the leader's clock ({wall})"
+        ))
     })
 }
 
 /// The log position that a client has seen, and whether it requires a known leader.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ReadRequirement {
     /// The cohort that is read.
     pub(crate) cohort: CohortId,
     pub(crate) at_least: Option<LogPlace>,
     pub(crate) stale_ok: bool,
 }
 
-impl Seen {
+impl ReadRequirement {
     /// Whether a replica may show the client its own state.
     ///
     /// The position may be in another cohort's log. Cohort numbers grow with creation, and a later cohort continues

@@ -23,7 +23,7 @@ use crate::roster::{Roster, catalog_voters};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// Data was lost, and no other node has a copy.
-    #[error("part of this node's log is damaged, and a cluster of one node has no other copy")]
+    #[error("the log is damaged, and a single-node cluster has no other copy")]
     NothingToMendFrom,
     /// The catalog gives this node a replica of a kind that this version doesn't know.
     #[error("cohort {cohort}: {reason}")]
@@ -34,7 +34,7 @@ pub enum StartError {
         reason: UnknownKind,
     },
     /// The checkpoint does not match the manifest.
-    #[error("the checkpoint of cohort {cohort} can't be read: {reason}")]
+    #[error("cannot read the checkpoint of cohort {cohort}: {reason}")]
     Checkpoint {
         /// The cohort.
         cohort: CohortId,

@@ -233,7 +233,7 @@ fn in_checkpoint(_: impl FnOnce() -> Tree) -> Box<dyn Storage> {
 
 /// The cohort's state machine kind is unknown to this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this version knows no state machine of kind {}", .0.0)]
+#[error("unknown state machine kind {}", .0.0)]
 pub struct UnknownKind(pub Kind);
 
 /// The result of applying an entry.
@@ -370,7 +370,9 @@ impl AnyMachine {
         fn of<M: Hosted>(machine: &M, ask: &Ask) -> Payload<Read> {
             match M::request(ask) {
                 Some(request) => machine.propose(request).map(M::question),
-                None => Payload::Refuse(Failure::Invalid("this cohort's log can't carry that".to_owned())),
+                None => Payload::Refuse(Failure::Invalid(
+                    "request not supported by the state machine of this cohort".to_owned(),
+                )),
             }
         }
         dispatch!(Self, self, machine => of(&**machine, ask))
@@ -486,7 +488,7 @@ fn kind_of<M: StateMachine>(_: &M) -> Kind {
 }
 
 fn unanswerable() -> Failure {
-    Failure::Invalid("this cohort can't answer that".to_owned())
+    Failure::Invalid("request not supported by the state machine of this cohort".to_owned())
 }
 
 impl Ask {
@@ -610,7 +612,7 @@ impl Response {
                 response.encode(out);
             }
             Self::Status(_) => {
-                debug_assert!(false, "a status is not forwarded");
+                debug_assert!(false, "a status is never forwarded");
                 out.u8(PLAN_DONE);
             }
         }
@@ -635,7 +637,7 @@ impl Response {
             kind => by_kind!(
                 Kind(kind),
                 M => Wire::decode(input).map(<M as Hosted>::response),
-                Kind(tag) => Err(DecodeError::UnknownTag { what: "kind of answer", tag: u64::from(tag) })
+                Kind(tag) => Err(DecodeError::UnknownTag { what: "kind of response", tag: u64::from(tag) })
             ),
         }
     }

@@ -91,11 +91,11 @@ pub(crate) type ShippedFiles = Vec<(FileRef, Arc<dyn StoredFile>)>;
 pub(crate) struct OnDisk {
     /// The checkpoint that the manifest names, and its state without the rows.
     pub(crate) checkpoint: Option<(CheckpointRef, Snapshot)>,
-    /// The tables that the manifest names together with the checkpoint.
-    pub(crate) tables: Arc<[FileRef]>,
+    /// The SSTables that the manifest names together with the checkpoint.
+    pub(crate) sstables: Arc<[FileRef]>,
     /// The membership as of the checkpoint, or of the cohort's creation.
     pub(crate) membership: SharedMembership,
-    /// The tables named by manifests in progress, where they differ from those of the preceding manifest.
+    /// The SSTables named by manifests in progress, where they differ from those of the preceding manifest.
     named: VecDeque<(ManifestId, Arc<[FileRef]>)>,
     named_last: Arc<[FileRef]>,
     /// The checkpoint being written.
@@ -106,7 +106,7 @@ pub(crate) struct OnDisk {
     pub(crate) is_wanted: bool,
     /// Bytes appended by the whole node when the last checkpoint was taken.
     pub(crate) mark: u64,
-    /// The tables have changed since the last check whether a compaction is due.
+    /// The SSTables have changed since the last check whether a compaction is due.
     pub(crate) may_compact: bool,
     /// The disk was full: no checkpoint starts before this time. 0: there is no pause.
     pub(crate) not_before: Monotonic,
@@ -118,7 +118,7 @@ pub(crate) struct Written {
     pub(crate) checkpoint: CheckpointRef,
     pub(crate) state: Snapshot,
     pub(crate) membership: SharedMembership,
-    /// The table made from the memtable.
+    /// The SSTable flushed from the memtable.
     pub(crate) flushed: Option<Outputs>,
 }
 
@@ -136,7 +136,7 @@ impl OnDisk {
     pub(crate) fn found(manifest: &CohortManifest, state: Option<Snapshot>, mark: u64) -> Self {
         Self {
             named_last: Arc::clone(&manifest.tables),
-            tables: Arc::clone(&manifest.tables),
+            sstables: Arc::clone(&manifest.tables),
             membership: Arc::clone(&manifest.membership),
             checkpoint: manifest.checkpoint.zip(state),
             mark,
@@ -170,25 +170,25 @@ impl OnDisk {
         has_ended
     }
 
-    /// Records that the next manifest names these tables.
-    pub(crate) fn name_tables(&mut self, manifest: ManifestId) {
-        if !Arc::ptr_eq(&self.named_last, &self.tables) {
-            self.named_last = Arc::clone(&self.tables);
-            self.named.push_back((manifest, Arc::clone(&self.tables)));
+    /// Records that the next manifest names these SSTables.
+    pub(crate) fn name_sstables(&mut self, manifest: ManifestId) {
+        if !Arc::ptr_eq(&self.named_last, &self.sstables) {
+            self.named_last = Arc::clone(&self.sstables);
+            self.named.push_back((manifest, Arc::clone(&self.sstables)));
         }
     }
 
-    /// A manifest is forced. If its tables differ from those before, returns all tables that a restart may find named:
-    /// by this manifest, by those in progress, and by the next one.
+    /// A manifest is forced. If its SSTables differ from those before, returns all SSTables that a restart may find
+    /// named: by this manifest, by those in progress, and by the next one.
     pub(crate) fn forced(&mut self, through: ManifestId) -> Option<Vec<FileRef>> {
         let mut newest = None;
-        while let Some((_, tables)) = self.named.pop_front_if(|(manifest, _)| *manifest <= through) {
-            newest = Some(tables);
+        while let Some((_, sstables)) = self.named.pop_front_if(|(manifest, _)| *manifest <= through) {
+            newest = Some(sstables);
         }
         let mut named = newest?.to_vec();
         if !planted(Bug::TableRemovedEarly) {
-            let coming = self.named.iter().map(|(_, tables)| tables).chain([&self.tables]);
-            named.extend(coming.flat_map(|tables| tables.iter().copied()));
+            let coming = self.named.iter().map(|(_, sstables)| sstables).chain([&self.sstables]);
+            named.extend(coming.flat_map(|sstables| sstables.iter().copied()));
         }
         Some(named)
     }
@@ -220,7 +220,7 @@ impl Replica {
         pressure.is_stalled || pressure.memory_bytes >= config.memtable_bytes_max
     }
 
-    /// Starts a new storage: a running flush or compaction of the old one is discarded. Returns the tables of a flush
+    /// Starts a new storage: a running flush or compaction of the old one is discarded. Returns the SSTables of a flush
     /// that had completed.
     pub(crate) fn begin_lineage(&mut self) -> Option<Outputs> {
         self.lineage.0 += 1;
@@ -247,7 +247,7 @@ impl Replica {
         CohortManifest {
             promised: self.cohort.promised(),
             checkpoint: self.on_disk.checkpoint.as_ref().map(|(at, _)| *at),
-            tables: Arc::clone(&self.on_disk.tables),
+            tables: Arc::clone(&self.on_disk.sstables),
             membership: SharedMembership::clone(&self.on_disk.membership),
             doubtful: self.cohort.doubtful(),
             is_retired: false,

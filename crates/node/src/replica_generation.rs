@@ -60,7 +60,7 @@ impl ReplicaGenerations {
 impl Node {
     /// Returns the message if it is between current generations. If it is for a removed replica, this node informs the
     /// sender of the current generation.
-    pub(crate) fn of_the_living(&mut self, peer: NodeId, message: Message, now: Now) -> Option<Message> {
+    pub(crate) fn current_only(&mut self, peer: NodeId, message: Message, now: Now) -> Option<Message> {
         let (from, to, message) = match message {
             Message::OfGenerations { from, to, message } => (from, to, *message),
             Message::Generation { cohort, generation } => {

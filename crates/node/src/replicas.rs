@@ -104,7 +104,7 @@ impl Replicas {
         for (id, replica) in self.by_id.iter().filter(|(id, _)| !self.touched.contains(id)) {
             let (wanted, queued) = (replica.cohort.next_timer(Monotonic::NEVER), self.timers.of(*id));
             let is_noted = wanted == Monotonic::NEVER || queued.is_some_and(|queued| queued <= wanted);
-            assert!(is_noted, "cohort {id} waits for {wanted:?}, and is noted for {queued:?}");
+            assert!(is_noted, "cohort {id} needs a timer at {wanted:?}, but has one at {queued:?}");
         }
     }
 

@@ -149,7 +149,7 @@ pub struct Counters {
     pub state_catch_ups: u64,
     /// Checkpoints of local state.
     pub checkpoints: u64,
-    /// Memtables flushed to tables.
+    /// Memtables flushed to SSTables.
     pub flushes: u64,
     /// Compactions started.
     pub compactions: u64,
@@ -161,11 +161,11 @@ pub struct Counters {
     pub log_repairs: u64,
     /// Times that this node started to copy entries of older chains to log units.
     pub log_healings: u64,
-    /// Log units reported as lost, although their disks are not, while this node led the catalog.
+    /// Log units reported as lost, although their disks are present, while this node led the catalog.
     pub log_units_lost: u64,
     /// Log positions that this node filled because their writer never wrote them.
     pub log_fills: u64,
-    /// Tables found corrupt.
+    /// Damaged SSTables found.
     pub tables_damaged: u64,
     /// Reads, and decisions about writes, that waited for the disk.
     pub disk_reads: u64,
@@ -177,7 +177,7 @@ pub struct Counters {
     pub lease_expiries: u64,
     /// Losses declared by leaders on this node (guarantee 11).
     pub losses: u64,
-    /// Replica states replaced because the log had lost a part of it.
+    /// Replica states replaced because the log had lost a part of them.
     pub states_left: u64,
     /// Replicas that were in doubt about their logs, or had lost part of them, and have caught up.
     pub doubts_ended: u64,

@@ -375,7 +375,7 @@ impl RequestTable {
     /// Checks the invariants that hold between any two steps.
     pub(crate) fn invariants(&self) {
         let all = || self.by_id.values();
-        assert_eq!(self.of_clients, all().filter(|pending| pending.is_of_client()).count(), "requests of clients");
-        assert_eq!(self.of_peers, all().filter(|pending| pending.is_of_peer()).count(), "requests of peers");
+        assert_eq!(self.of_clients, all().filter(|pending| pending.is_of_client()).count(), "count of client requests");
+        assert_eq!(self.of_peers, all().filter(|pending| pending.is_of_peer()).count(), "count of peer requests");
     }
 }

@@ -12,7 +12,7 @@ use machine::state_machine::Reading;
 use machine::{Consistency, Failure, Standing};
 use sharedlog::request::LogRequest;
 
-use crate::contract::{Action, Answer, RequestId};
+use crate::contract::{Action, ReplyDestination, RequestId};
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node};
 use crate::reads::Grounds;
@@ -72,7 +72,7 @@ impl Node {
             return Some(Failure::Unavailable("the node is stopping".to_owned()));
         }
         let full = self.pendings.of_clients() >= REQUESTS_IN_FLIGHT_MAX + WAITS_IN_FLIGHT_MAX;
-        full.then(|| Failure::Overloaded("too many requests are under way".to_owned()))
+        full.then(|| Failure::Overloaded("too many requests in progress".to_owned()))
     }
 
     /// Whether a log may be created under that name. An existing log keeps its name, so creating it again reports that
@@ -98,7 +98,7 @@ impl Node {
 
     /// Advances a request, or makes it wait.
     pub(crate) fn route(&mut self, id: PendingId, now: Now) {
-        // It may have been answered while another request was handled.
+        // The request may have been completed while another one was handled.
         let Some(pending) = self.pendings.get(id) else { return };
         let cohort = match &pending.target {
             Target::Cohort(cohort) => *cohort,
@@ -108,7 +108,7 @@ impl Node {
             },
             Target::Log(_) => return self.put_to_log(id, now),
         };
-        let pending = expected!(self.pendings.get_mut(id), "it was looked at just now");
+        let pending = expected!(self.pendings.get_mut(id), "checked above");
         pending.cohort = Some(cohort);
         if self.read_here(id, cohort, now) {
             return;
@@ -144,9 +144,9 @@ impl Node {
         Some(split_off.unwrap_or(cohort))
     }
 
-    /// The node to ask: the leader known to the local replica or from a redirect, otherwise a possible member. This
-    /// knowledge may stay stale: members may not know a new node yet, and a removed replica does not receive its own
-    /// removal through the log. Repeatable requests therefore go to another member every few attempts.
+    /// The node to send a request to: the leader known to the local replica or from a redirect, otherwise a member.
+    /// This knowledge may stay stale: members may not know a new node yet, and a removed replica does not receive its
+    /// own removal through the log. Repeatable requests therefore go to another member every few attempts.
     fn leader_of(&self, cohort: CohortId, id: PendingId, now: Now) -> Option<NodeId> {
         let pending = self.pendings.get(id)?;
         let is_in_turn = pending.is_repeatable() && pending.asked % ASKED_IN_TURN == ASKED_IN_TURN - 1;
@@ -163,8 +163,8 @@ impl Node {
             }
         }
         let is_for_anyone = self.pendings.get(id).is_some_and(Pending::is_for_any_member);
-        let told = self.cluster.routes.get(&cohort).filter(|_| !is_for_anyone);
-        told.copied().or_else(|| self.member_in_turn(cohort, id))
+        let known_leader = self.cluster.routes.get(&cohort).filter(|_| !is_for_anyone);
+        known_leader.copied().or_else(|| self.member_in_turn(cohort, id))
     }
 
     /// A member of the cohort, current or planned, according to the map.
@@ -186,7 +186,7 @@ impl Node {
     }
 
     fn forward(&mut self, id: PendingId, cohort: CohortId, leader: NodeId, now: Now) {
-        let pending = expected!(self.pendings.get(id), "requests are routed that have no answer");
+        let pending = expected!(self.pendings.get(id), "only pending requests are routed");
         let patience = pending.deadline.since(now.monotonic);
         let query = pending.query.clone();
         let overdue = Duration(ANSWER_OVERDUE.0 << pending.unanswered.min(DOUBLINGS_MAX));
@@ -198,7 +198,7 @@ impl Node {
     /// Asks the catalog leader whether a table exists, because the local copy lacks it or a tablet reported the copy to
     /// be stale. If the table exists, the local copy will eventually include it.
     fn look_up(&mut self, id: PendingId, now: Now) {
-        let pending = expected!(self.pendings.get(id), "requests are routed that have no answer");
+        let pending = expected!(self.pendings.get(id), "only pending requests are routed");
         let Target::Table(table) = &pending.target else { return };
         let (deadline, query) = (pending.deadline, Query::Machine(CatalogRequest::FindTable(table.clone()).into()));
         self.pendings.place(id, RequestState::LookingUp);
@@ -217,8 +217,8 @@ impl Node {
     /// Executes a request at the cohort's leader: the log decides it, or the applied state answers it. According to its
     /// own log, the tablet must own the request's first key position (guarantee 19).
     fn execute(&mut self, id: PendingId, cohort: CohortId, now: Now) {
-        let pending = expected!(self.pendings.get(id), "requests are routed that have no answer");
-        let replica = expected!(self.replicas.get(&cohort), "it leads the cohort");
+        let pending = expected!(self.pendings.get(id), "only pending requests are routed");
+        let replica = expected!(self.replicas.get(&cohort), "this node leads the cohort");
         match replica.state.standing(pending.query.position().as_ref()) {
             Standing::Owned => {}
             Standing::NotYet => return self.pendings.place(id, RequestState::Waiting),
@@ -243,16 +243,16 @@ impl Node {
                 self.pendings.remove(id);
                 self.send(node, Message::ElsewhereNow { request }, AT_ONCE, None);
             }
-            _ => self.look_again(id, now),
+            _ => self.reroute(id, now),
         }
     }
 
     /// Reroutes a request that was sent to a cohort without its first key position. If the local map shows a split in
     /// progress, the request goes to the new cohort. Otherwise the local copy is stale.
-    fn look_again(&mut self, id: PendingId, now: Now) {
-        let pending = expected!(self.pendings.get_mut(id), "a request was refused that has no answer");
+    fn reroute(&mut self, id: PendingId, now: Now) {
+        let pending = expected!(self.pendings.get_mut(id), "the refused request is pending");
         pending.refused_by = pending.cohort;
-        let pending = expected!(self.pendings.get(id), "a request was refused that has no answer");
+        let pending = expected!(self.pendings.get(id), "the refused request is pending");
         // A request addressed to a cohort by number is sent to it again.
         let Target::Table(table) = &pending.target else { return };
         let is_split_off = |cohort: CohortId| pending.cohort.is_some_and(|refused_by| refused_by < cohort);
@@ -263,9 +263,9 @@ impl Node {
     }
 
     /// The leader replied that its tablet does not own the key position.
-    pub(crate) fn told_elsewhere(&mut self, from: NodeId, request: u64, now: Now) {
+    pub(crate) fn redirected(&mut self, from: NodeId, request: u64, now: Now) {
         if let Some(id) = self.pendings.asked(from, request) {
-            self.look_again(id, now);
+            self.reroute(id, now);
         }
     }
 
@@ -277,12 +277,12 @@ impl Node {
             }
             return;
         }
-        let pending = expected!(self.pendings.get(id), "requests are routed that have no answer");
-        let replica = expected!(self.replicas.get(&cohort), "it leads the cohort");
+        let pending = expected!(self.pendings.get(id), "only pending requests are routed");
+        let replica = expected!(self.replicas.get(&cohort), "this node leads the cohort");
         if replica.cohort.lease_end(now.monotonic).is_none() {
             return self.wait_for_lease(id);
         }
-        let ask = expected!(pending.query.ask(), "what is read is asked of a machine");
+        let ask = expected!(pending.query.ask(), "reads go to a state machine");
         match replica.state.read(ask) {
             Reading::Answer(outcome) => self.read_done(id, cohort, outcome, now),
             Reading::Evaluate(read) => self.evaluate(id, cohort, read, Grounds::Lead { locked: None }, now),
@@ -291,7 +291,7 @@ impl Node {
 
     /// Completes a lease read. The reply may be sent while the lease of the same epoch is valid.
     pub(crate) fn read_done(&mut self, id: PendingId, cohort: CohortId, outcome: Outcome, now: Now) {
-        let replica = expected!(self.replicas.get_mut(&cohort), "it leads the cohort");
+        let replica = expected!(self.replicas.get_mut(&cohort), "this node leads the cohort");
         replica.reads += 1;
         match replica.cohort.lease_end(now.monotonic) {
             None if planted(Bug::LeaseCheckedBefore) => self.complete(id, outcome, None),
@@ -341,24 +341,24 @@ impl Node {
     pub(crate) fn overdue(&mut self, id: PendingId) {
         let why = match self.pendings.get(id).map(|pending| pending.query.consistency()) {
             Some(Consistency::Timeline { .. }) => {
-                "no replica that may answer had come as far as the client by the deadline, or none knew of a leader"
+                "deadline exceeded: no replica has caught up with the client's position, or no leader is known"
             }
-            Some(Consistency::At(_)) => "the range's log had not come to that moment by the deadline",
+            Some(Consistency::At(_)) => "deadline exceeded: the range's log has not reached the timestamp",
             _ if self.pendings.get(id).is_some_and(|pending| pending.place == RequestState::AtLog) => {
-                "the log did not answer by the deadline"
+                "deadline exceeded: no reply from the log"
             }
-            _ => "no leader answered by the deadline",
+            _ => "deadline exceeded: no reply from a leader",
         };
         self.give_up(id, why);
     }
 
     /// The driver found that the lease had expired before it sent the reply, so the result is discarded.
-    pub(crate) fn answer_expired(&mut self, answer: Answer) {
+    pub(crate) fn reply_expired(&mut self, destination: ReplyDestination) {
         self.counters.lease_expiries += 1;
-        let outcome = Err(Failure::Unavailable("the leader's lease ended while it answered".to_owned()));
-        match answer {
-            Answer::Client(to) => self.actions.push(Action::Reply { to, outcome, valid_until: None }),
-            Answer::Forwarded { node, request } => {
+        let outcome = Err(Failure::Unavailable("the leader's lease expired before the reply was sent".to_owned()));
+        match destination {
+            ReplyDestination::Client(to) => self.actions.push(Action::Reply { to, outcome, valid_until: None }),
+            ReplyDestination::Forwarded { node, request } => {
                 self.send(node, Message::Answer { request, outcome }, AT_ONCE, None);
             }
         }
@@ -374,7 +374,7 @@ impl Node {
         now: Now,
     ) {
         if self.is_stopping() || self.pendings.of_peers() >= REQUESTS_IN_FLIGHT_MAX {
-            let outcome = Err(Failure::Overloaded("the leader has too many requests under way".to_owned()));
+            let outcome = Err(Failure::Overloaded("the leader has too many requests in progress".to_owned()));
             return self.send(from, Message::Answer { request, outcome }, AT_ONCE, None);
         }
         let deadline = now.monotonic + patience.min(DEADLINE_MAX);
@@ -424,7 +424,7 @@ impl Node {
 
     /// A node did not reply in time. Others may know another leader, and the request may never have arrived.
     pub(crate) fn forward_unanswered(&mut self, id: PendingId) {
-        let pending = expected!(self.pendings.get(id), "an answer is overdue that was not given");
+        let pending = expected!(self.pendings.get(id), "the overdue request is pending");
         let RequestState::Forwarded(node, _) = pending.place else { return };
         if let Some(peer) = self.cluster.peers.get_mut(&node) {
             peer.silent = true;
@@ -466,7 +466,7 @@ impl Node {
     }
 
     /// A peer has a new process, which does not know the requests forwarded to the old one.
-    pub(crate) fn peer_forgot(&mut self, peer: NodeId) {
+    pub(crate) fn peer_lost_requests(&mut self, peer: NodeId) {
         for pending in self.pendings.forwarded_to(|_, node| node == peer) {
             self.ask_elsewhere(pending);
         }
@@ -478,7 +478,7 @@ impl Node {
             self.pendings.ask_again(id);
             self.pendings.wake();
         } else {
-            self.give_up(id, "the leader changed before it answered");
+            self.give_up(id, "the leader changed before it replied");
         }
     }
 }
@@ -488,7 +488,9 @@ impl Node {
 fn in_doubt(outcome: Outcome) -> Outcome {
     match outcome {
         Ok(_) | Err(Failure::VersionMismatch { .. } | Failure::Unknown(_)) => outcome,
-        Err(failure) => Err(Failure::Unknown(format!("a node that was asked before did not answer; then: {failure}"))),
+        Err(failure) => {
+            Err(Failure::Unknown(format!("an earlier attempt got no reply; the last one failed: {failure}")))
+        }
     }
 }
 

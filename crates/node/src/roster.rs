@@ -48,7 +48,7 @@ pub(crate) struct Roster {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Peer {
     pub(crate) boot: Boot,
-    pub(crate) heard_at: Option<Monotonic>,
+    pub(crate) last_contact: Option<Monotonic>,
     /// A forwarded request to it timed out, and no message has arrived from it since.
     pub(crate) silent: bool,
 }
@@ -103,7 +103,7 @@ impl Node {
             self.cluster.know(from);
         }
         if self.cluster.member(from.node) == Some(from) {
-            self.heard(from.node, boot, now);
+            self.peer_contacted(from.node, boot, now);
         }
     }
 
@@ -186,8 +186,8 @@ pub(crate) fn proposals(
     let mut proposals: Vec<CatalogCommand> =
         gone.map(|member| CatalogCommand::EndLeave { node: member.node }).collect();
     if catalog.leaving().any(|member| catalog.is_kept_on(member)) {
-        let is_heard = |peer: &Peer| peer.heard_at.is_some_and(|heard| now.since(heard) < ALIVE);
-        let absent = peers.iter().filter(|(_, peer)| !is_heard(peer)).map(|(node, _)| *node).collect();
+        let is_alive = |peer: &Peer| peer.last_contact.is_some_and(|last_contact| now.since(last_contact) < ALIVE);
+        let absent = peers.iter().filter(|(_, peer)| !is_alive(peer)).map(|(node, _)| *node).collect();
         proposals.push(CatalogCommand::MoveOff { absent });
     }
     proposals.iter().map(CatalogCommand::encode).collect()

@@ -35,7 +35,7 @@ const SPLIT_PATIENCE: Duration = Duration::from_millis(5_000);
 /// The splits that this node coordinates or waits for, and the replicas that they create here.
 #[derive(Debug, Default)]
 pub(crate) struct Splits {
-    /// A split may be able to advance.
+    /// A split may be able to make progress.
     pub(crate) has_work: bool,
     /// New cohorts with an outstanding request to their parents to append the split.
     asked: BTreeSet<CohortId>,
@@ -79,7 +79,7 @@ impl Node {
             } else if had_work && self.splits.asked.insert(child) {
                 let deadline = now.monotonic + SPLIT_PATIENCE;
                 let Some(ask) = split_request(kind, key, child, Membership::of(members)) else {
-                    debug_assert!(false, "the catalog begins no split of a machine that has none");
+                    debug_assert!(false, "the catalog splits only machines that support it");
                     continue;
                 };
                 self.begin(ReplyTo::Split(child), deadline, Target::Cohort(parent), Query::Machine(ask), now);
@@ -103,10 +103,10 @@ impl Node {
         let has_part = members.is_voter(self.cluster.me) && !has_left;
         let there = self.replicas.get(&child);
         let (is_there, has_nothing) = (there.is_some(), there.is_some_and(Replica::has_nothing));
-        let replica = expected!(self.replicas.get_mut(&parent), "a replica has applied the split");
+        let replica = expected!(self.replicas.get_mut(&parent), "only a local replica applies the split");
         // If the parent was removed from this node before, the new replica was started without it.
         if has_part && has_nothing && !replica.has_returned {
-            return self.halt(format!("cohort {child} was begun with nothing before cohort {parent} split it off"));
+            return self.halt(format!("cohort {child} was started empty before cohort {parent} split it off"));
         }
         replica.unsettled.push(child);
         replica.on_disk.may_compact |= planted(Bug::CompactionAheadOfSplit);
@@ -115,7 +115,8 @@ impl Node {
         // no replica.
         if has_part && !is_there {
             let Some(state) = replica.state.split_off(child, range.clone(), &self.hosting.tablespace) else {
-                return self.halt(format!("cohort {parent} has a split in its log, and its state machine has none"));
+                return self
+                    .halt(format!("the log of cohort {parent} has a split that its state machine does not support"));
             };
             let genesis = Membership::of(members.voters().to_vec());
             self.splits.births.push_back(Birth { parent, child, genesis, range, state });
@@ -135,7 +136,7 @@ impl Node {
 
     fn give_birth(&mut self, birth: Birth, now: Now) -> Result<(), StartError> {
         let Birth { parent: id, child, genesis, range, state } = birth;
-        let parent = expected!(self.replicas.get_mut(&id), "a replica has applied the split", Ok(()));
+        let parent = expected!(self.replicas.get_mut(&id), "only a local replica applies the split", Ok(()));
         // A restart must not find a record of the new cohort without the commit of the split.
         parent.cohort.note_committed(&mut self.outgoing.outbox);
         // The parent's leader also campaigns for the new cohort, after it has informed the followers of the commit.
@@ -191,7 +192,7 @@ impl Node {
         parts.any(|part| part.parent == Some(id) && part.is_on(self.cluster.me) && rests(part.cohort))
     }
 
-    /// Whether the map assigns a replica to this node, or one must stay while a child depends on it.
+    /// Whether the map assigns a replica to this node, or the replica must stay because a child depends on it.
     pub(crate) fn is_ours(&self, part: &catalog::Part<'_>) -> bool {
         part.is_on(self.cluster.me)
             || (self.hosting.dormant.contains_key(&part.cohort) && self.is_rested_on(part.cohort))

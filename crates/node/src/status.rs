@@ -16,8 +16,9 @@ use crate::roster::ALIVE;
 impl Node {
     pub(crate) fn status(&self, now: Now) -> Status {
         let alive = |node| {
-            let heard = self.cluster.peers.get(&node).and_then(|peer| peer.heard_at);
-            node == self.cluster.me.node || heard.is_some_and(|heard| now.monotonic.since(heard) < ALIVE)
+            let last_contact = self.cluster.peers.get(&node).and_then(|peer| peer.last_contact);
+            node == self.cluster.me.node
+                || last_contact.is_some_and(|last_contact| now.monotonic.since(last_contact) < ALIVE)
         };
         let known: BTreeMap<NodeId, &NodeRecord> =
             self.catalog().nodes().map(|node| (node.member.node, node)).collect();

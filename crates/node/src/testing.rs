@@ -34,7 +34,7 @@ pub(crate) struct Bench {
     pub(crate) manifests: Vec<(BTreeMap<CohortId, CohortManifest>, BTreeSet<CohortId>)>,
     /// Whether checkpoints complete.
     pub(crate) writes_checkpoints: bool,
-    /// The disk of its tables.
+    /// The disk of its SSTables.
     pub(crate) disk: MemoryDisk,
     timer: Monotonic,
 }
@@ -88,7 +88,7 @@ impl Bench {
         let addresses = recovered.identity.members.iter().map(|member| (*member, String::new(), String::new()));
         let config = NodeConfig { addresses: addresses.collect(), ..NodeConfig::default() };
         let mut actions = Vec::new();
-        let node = Node::new(config, &mut recovered, now, &mut actions).expect("it can start");
+        let node = Node::new(config, &mut recovered, now, &mut actions).expect("the node starts");
         let (sent, appended, answers) = (Vec::new(), Vec::new(), BTreeMap::new());
         let (manifests, writes_checkpoints) = (Vec::new(), false);
         let (disk, timer) = (MemoryDisk::new(), Monotonic::NEVER);
@@ -121,12 +121,12 @@ impl Bench {
                     self.step(Event::CheckpointWritten { cohort, checkpoint, bytes: 1, flushed });
                 }
                 Action::RemoveFiles { files } => {
-                    store::shipping::remove(&self.disk, &files).expect("a disk that works");
+                    store::shipping::remove(&self.disk, &files).expect("a working disk");
                 }
                 Action::Send { to, message, .. } => self.sent.push((to, message)),
                 Action::Reply { to, outcome, .. } => drop(self.answers.insert(to, outcome)),
                 Action::SetTimer { at } => self.timer = at,
-                Action::Halt { reason } => panic!("it halts: {reason}"),
+                Action::Halt { reason } => panic!("the node halted: {reason}"),
                 // Tests of this crate need no other actions.
                 _ => {}
             }
@@ -175,7 +175,7 @@ impl Bench {
             }
             .encode(),
         ];
-        let catalog = self.node.replicas.get_mut(&CohortId::CATALOG).expect("every node has one");
+        let catalog = self.node.replicas.get_mut(&CohortId::CATALOG).expect("every node has a catalog replica");
         let mut previous = Lsn::ZERO;
         for payload in payloads {
             let entry = entry(previous, payload);
@@ -230,7 +230,7 @@ impl Cluster {
 
 fn flushed(mut job: Box<dyn Job>, disk: &MemoryDisk) -> Outputs {
     loop {
-        if let Progress::Done(outputs) = job.step(disk).expect("a disk with room") {
+        if let Progress::Done(outputs) = job.step(disk).expect("a disk with free space") {
             return outputs;
         }
     }
@@ -240,9 +240,8 @@ pub(crate) fn split_at(keys: &[&str]) -> Vec<Bytes> {
     keys.iter().map(|key| Bytes::copy_from_slice(key.as_bytes())).collect()
 }
 
-/// The entry after `previous`.
 pub(crate) fn entry(previous: Lsn, payload: Bytes) -> Entry {
     let lsn = Lsn::new(1, previous.sequence.0 + 1);
-    let timestamp = Timestamp(i64::try_from(lsn.sequence.0).expect("a small number"));
+    let timestamp = Timestamp(i64::try_from(lsn.sequence.0).expect("within the range of the type"));
     Entry { lsn, previous, timestamp, payload, members: None }
 }

@@ -45,7 +45,6 @@ impl<K: Copy + Ord> Timers<K> {
         self.of.get(&id).copied()
     }
 
-    /// The earliest queued time.
     pub(crate) fn next_due(&self) -> Option<Monotonic> {
         self.queue.first().map(|(at, _)| *at)
     }
@@ -68,7 +67,7 @@ mod tests {
         timers.set(first, Monotonic::NEVER);
         assert_eq!(timers.take_due(Monotonic(4)), None);
         assert_eq!(timers.take_due(Monotonic(10)), Some(second));
-        assert_eq!(timers.take_due(Monotonic(10)), Some(first), "earlier than need be");
+        assert_eq!(timers.take_due(Monotonic(10)), Some(first), "at the original time");
         assert_eq!(timers.take_due(Monotonic(100)), None);
     }
 }

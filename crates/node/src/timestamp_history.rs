@@ -58,7 +58,7 @@ mod tests {
         for (second, timestamp) in [(10, 5), (11, 1_000_000), (12, 1_000_001), (13, 1_000_002)] {
             history.note(Timestamp(timestamp), at(second), Duration(10 * SECOND.0));
         }
-        assert_eq!(history.before(SECOND, at(10)), None, "nothing is that old yet");
+        assert_eq!(history.before(SECOND, at(10)), None, "no sample is old enough");
         assert_eq!(history.before(SECOND, at(11)), Some(Timestamp(5)));
         assert_eq!(history.before(SECOND, at(13)), Some(Timestamp(1_000_001)));
         assert_eq!(history.before(SECOND, at(99)), Some(Timestamp(1_000_002)));
@@ -77,7 +77,7 @@ mod tests {
             history.note(Timestamp(second as i64), at(second), longest);
             assert!(history.seen.len() as u64 <= MOMENTS_MAX + 2);
         }
-        let old = history.before(longest, at(200_000)).expect("something is that old");
+        let old = history.before(longest, at(200_000)).expect("a sample is old enough");
         assert!((149_900..=150_000).contains(&old.0), "{old}");
     }
 }

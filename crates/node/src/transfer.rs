@@ -191,7 +191,7 @@ impl Transfers {
 }
 
 impl Node {
-    pub(crate) fn begin_log_read(&mut self, cohort: CohortId, peer: NodeId, from: Sequence) {
+    pub(crate) fn begin_catch_up_read(&mut self, cohort: CohortId, peer: NodeId, from: Sequence) {
         let id = self.transfers.number_read();
         self.counters.log_catch_ups += 1;
         self.transfers.log_reads.insert(id, LogRead { cohort, peer, from });
@@ -199,14 +199,14 @@ impl Node {
         self.actions.push(Action::ReadLog { id, cohort, from, bytes });
     }
 
-    pub(crate) fn log_read(&mut self, id: ReadId, entries: Option<Vec<Entry>>, now: Now) {
+    pub(crate) fn catch_up_read_done(&mut self, id: ReadId, entries: Option<Vec<Entry>>, now: Now) {
         // `None` if the lead was lost meanwhile.
         let Some(LogRead { cohort, peer, from }) = self.transfers.log_reads.remove(&id) else { return };
         self.with_cohort(cohort, now, |cohort, out| cohort.log_read(peer, from, entries, now, out));
     }
 
     pub(crate) fn begin_transfer(&mut self, cohort: CohortId, peer: NodeId, now: Now) {
-        let replica = expected!(self.replicas.get_mut(&cohort), "a replica has a follower far behind");
+        let replica = expected!(self.replicas.get_mut(&cohort), "only a local replica has followers");
         // Request a newer checkpoint, which the next transfer will use.
         replica.on_disk.is_wanted = true;
         let Some(whole) = replica.whole_state() else {
@@ -221,7 +221,7 @@ impl Node {
 
     /// Sends the next part, or starts its read.
     fn take_step(&mut self, cohort: CohortId, peer: NodeId, step: Step, now: Now) {
-        let transfer = expected!(self.transfers.under_way.get_mut(&(cohort, peer)), "its next step was made just now");
+        let transfer = expected!(self.transfers.under_way.get_mut(&(cohort, peer)), "the transfer exists");
         match step {
             Step::Here(part) => {
                 transfer.part = Some(part);
@@ -240,7 +240,7 @@ impl Node {
 
     /// A part of a file was read for a transfer.
     pub(crate) fn file_read(&mut self, id: ReadId, bytes: Option<Bytes>, now: Now) {
-        let (cohort, peer, index) = expected!(self.transfers.file_reads.remove(&id), "a part is read once");
+        let (cohort, peer, index) = expected!(self.transfers.file_reads.remove(&id), "each read completes once");
         // The lead may have been lost meanwhile.
         let Some(transfer) = self.transfers.under_way.get_mut(&(cohort, peer)) else { return };
         if transfer.index != index || transfer.part.is_some() {
@@ -257,16 +257,16 @@ impl Node {
 
     /// Sends a part when the rate limit allows it: immediately or by timer.
     fn pace_part(&mut self, cohort: CohortId, peer: NodeId, now: Now) {
-        let transfer = expected!(self.transfers.under_way.get_mut(&(cohort, peer)), "it has a part to send");
+        let transfer = expected!(self.transfers.under_way.get_mut(&(cohort, peer)), "the transfer has a part");
         if transfer.resend_at <= now.monotonic || transfer.sendings > 0 {
             self.send_part(cohort, peer, now);
         }
     }
 
     fn send_part(&mut self, cohort: CohortId, peer: NodeId, now: Now) {
-        let transfer = expected!(self.transfers.under_way.get_mut(&(cohort, peer)), "it has a part to send");
-        let replica = expected!(self.replicas.get(&cohort), "transfers end with the lead of their replica");
-        let part = expected!(transfer.part.clone(), "it has a part to send");
+        let transfer = expected!(self.transfers.under_way.get_mut(&(cohort, peer)), "the transfer has a part");
+        let replica = expected!(self.replicas.get(&cohort), "transfers end when the replica loses its lead");
+        let part = expected!(transfer.part.clone(), "the transfer has a part");
         transfer.resend_at = now.monotonic + RESEND;
         transfer.sendings += 1;
         let epoch = replica.cohort.promised().epoch;

@@ -2,7 +2,7 @@
 //!
 //! A [`ReadView`] is an immutable snapshot of the state from which a replica can answer, together with the validity
 //! conditions of an answer. A new view replaces the previous one before any reply that depends on the new state, and
-//! before any message by which a leader gives up its lead ([`crate::contract::Action::Publish`]).
+//! before any message by which a leader relinquishes its lead ([`crate::contract::Action::Publish`]).
 //!
 //! A [`LocalRead`] has three steps, and is safe against any event between them. It takes the view. It reads the rows
 //! without waiting for a disk. Then it validates the result: the view published *now* must be of the same epoch, and
@@ -22,7 +22,7 @@ use store::sstable::Io;
 
 use crate::contract::Action;
 use crate::node::Node;
-use crate::reads::Seen;
+use crate::reads::ReadRequirement;
 use crate::registry::{Read, View};
 use crate::replica::Replica;
 use crate::request::{Outcome, Request, Response};
@@ -101,9 +101,9 @@ impl LocalRead {
         let said = match consistency {
             Consistency::Strong => view.still_leads(&*views.view(cohort)?, now).then_some(outcome),
             Consistency::Timeline { at_least, stale_ok } => {
-                let seen = Seen { cohort, at_least, stale_ok };
+                let requirement = ReadRequirement { cohort, at_least, stale_ok };
                 let has_leader = view.leader_until.is_some_and(|until| now <= until);
-                let may = seen.may_be_shown(view.place.lsn, has_leader, view.is_current);
+                let may = requirement.may_be_shown(view.place.lsn, has_leader, view.is_current);
                 (may && now.since(view.at) <= STALE).then(|| dated(outcome, view.as_of(&shown, now)))
             }
             Consistency::At(_) => Some(dated(outcome, view.as_of(&shown, now))),
@@ -144,8 +144,8 @@ impl ReadView {
 }
 
 /// Maximum age of a view for timeline reads, because staleness and leader information are fixed when it is made. Idle
-/// cohorts are renewed by batched heartbeats (`beats`), which publish no views. A timeline read of an older view goes
-/// to the machine, which has newer information and publishes it.
+/// cohorts are renewed by batched heartbeats (`heartbeat_batch`), which publish no views. A timeline read of an older
+/// view goes to the machine, which has newer information and publishes it.
 const STALE: base::Duration = base::Duration::from_millis(250);
 /// A view is renewed after this time if its replica has activity: well before it is stale.
 const RENEWED: base::Duration = base::Duration::from_millis(100);
@@ -194,7 +194,7 @@ fn view_of(cohort: CohortId, replica: &Replica, now: Monotonic) -> Option<ReadVi
         content: replica.state.view()?,
         place: LogPlace { cohort, lsn: replica.state.last_applied() },
         epoch: replica.cohort.promised().epoch,
-        // With a single voter nobody else can be elected, so the lease never expires.
+        // With a single voter no other node can be elected, so the lease never expires.
         lease_end: replica.cohort.lease_end(now).map(|end| if is_alone { Monotonic::NEVER } else { end }),
         leader_until: replica.cohort.leader_until(),
         is_current: replica.cohort.is_current(),

@@ -1,5 +1,5 @@
-//! Write throttle: slows down writes to a tablet while its compactions fall behind, so that writes never stall until a
-//! compaction ends. Each write gets a time slot in arrival order, at the rate that the tablet's tree allows
+//! Write throttle: slows down writes to a tablet while its compactions fall behind, to avoid write stalls that last
+//! until a compaction ends. Each write gets a time slot in arrival order, at the rate that the tablet's tree allows
 //! ([`store::tree::Tree::pace`]).
 
 use base::{CohortId, Duration, Monotonic, Now};
@@ -44,8 +44,8 @@ impl WriteThrottle {
 
 impl Node {
     /// Refuses or delays a write if the disk is full or can't keep up. Returns whether it did.
-    pub(crate) fn held_up(&mut self, id: PendingId, cohort: CohortId, now: Now) -> bool {
-        if let Some(failure) = self.no_room(now) {
+    pub(crate) fn delay_or_refuse(&mut self, id: PendingId, cohort: CohortId, now: Now) -> bool {
+        if let Some(failure) = self.disk_full_failure(now) {
             self.complete(id, Err(failure), None);
             return true;
         }
@@ -66,7 +66,7 @@ impl Node {
                 self.pendings.place(id, RequestState::Paced(turn));
             }
             Turn::Never => {
-                let failure = Failure::Overloaded("compactions don't keep up with what is written".to_owned());
+                let failure = Failure::Overloaded("writes are throttled: compactions have fallen behind".to_owned());
                 self.complete(id, Err(failure), None);
             }
         }
@@ -137,7 +137,7 @@ mod tests {
             waits.push(bench.now.monotonic.since(asked).0 / MILLI);
         }
         let sums: Vec<u64> = waits.chunks(30).map(|waits| waits.iter().sum()).collect();
-        assert_eq!(sums[..2], [0, 0], "it takes its time to press: {sums:?}");
+        assert_eq!(sums[..2], [0, 0], "the throttle starts gradually: {sums:?}");
         assert!(sums[2..].is_sorted() && sums[2] > 0 && waits.iter().all(|wait| *wait < 100), "{waits:?}");
         assert_eq!(bench.node.counters().writes_stalled, 0);
 
@@ -147,7 +147,7 @@ mod tests {
         bench.pass(Duration::from_millis(3_000));
         let is_written = |id: &&RequestId| matches!(bench.answers.get(id), Some(Ok(_)));
         let written = crowd.iter().filter(is_written).count();
-        assert_eq!((refused + written, written > 0), (crowd.len(), true), "{refused} are refused, {written} written");
+        assert_eq!((refused + written, written > 0), (crowd.len(), true), "{refused} refused, {written} written");
     }
 
     #[test]
@@ -157,11 +157,11 @@ mod tests {
         let mut turn = |after: u64| throttle.turn(1_000, 400_000, start + Duration(after * MILLI));
         let at = |after: u64| Turn::At(start + Duration(after * MILLI));
         assert_eq!([turn(0), turn(0), turn(0), turn(4)], [Turn::Now, at(3), at(5), at(8)]);
-        assert_eq!(turn(1_000), Turn::Now, "nothing is saved up for later");
+        assert_eq!(turn(1_000), Turn::Now, "unused slots are not saved");
         assert_eq!(turn(1_000), at(1_003));
         let given = (0..1_000).take_while(|_| turn(1_000) != Turn::Never).count();
-        assert_eq!(given, 159, "400 ms of them");
-        assert_eq!(turn(1_004), at(1_403), "and no slot is lost to who was refused");
+        assert_eq!(given, 159, "slots within 400 ms");
+        assert_eq!(turn(1_004), at(1_403), "a refused write takes no slot");
     }
 
     #[test]

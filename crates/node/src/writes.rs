@@ -16,10 +16,10 @@ use crate::request_table::{PendingId, RequestState};
 impl Node {
     /// Proposes a write. This node leads the cohort, and its tablet owns the row.
     pub(crate) fn write(&mut self, id: PendingId, cohort: CohortId, now: Now) {
-        let pending = expected!(self.pendings.get(id), "requests are routed that have no answer");
-        let replica = expected!(self.replicas.get_mut(&cohort), "it leads the cohort");
+        let pending = expected!(self.pendings.get(id), "only pending requests are routed");
+        let replica = expected!(self.replicas.get_mut(&cohort), "this node leads the cohort");
         if replica.cohort.overloaded() {
-            let failure = Failure::Overloaded("too many bytes wait to be committed".to_owned());
+            let failure = Failure::Overloaded("too many uncommitted bytes".to_owned());
             return self.complete(id, Err(failure), None);
         }
         if planted(Bug::RefusalBeforeCommit)
@@ -34,11 +34,11 @@ impl Node {
             return self.pendings.place(id, RequestState::Waiting);
         }
         // A change without a key, such as a drop, needs no space.
-        if locked.is_some() && self.held_up(id, cohort, now) {
+        if locked.is_some() && self.delay_or_refuse(id, cohort, now) {
             return;
         }
         let (Some(pending), Some(replica)) = (self.pendings.get(id), self.replicas.get_mut(&cohort)) else { return };
-        let ask = expected!(pending.query.ask(), "what is written is asked of a machine");
+        let ask = expected!(pending.query.ask(), "writes go to a state machine");
         if let Some(key) = &locked
             && !replica.latches.enter(key, id, is_exclusive && !planted(Bug::ConditionIgnoresUnderWay))
         {
@@ -82,7 +82,7 @@ impl Node {
         row: Option<Bytes>,
         now: Now,
     ) {
-        let replica = expected!(self.replicas.get_mut(&cohort), "it leads the cohort");
+        let replica = expected!(self.replicas.get_mut(&cohort), "this node leads the cohort");
         if self.pendings.get(id).is_none() {
             // The deadline passed during the read of the disk: nothing was done.
             return self.leave_row(cohort, row.as_ref());
@@ -105,7 +105,7 @@ impl Node {
 
     /// The lead is lost, and with it the authority to decide.
     pub(crate) fn leave_all_rows(&mut self, cohort: CohortId) {
-        let replica = expected!(self.replicas.get_mut(&cohort), "a replica has lost its lead");
+        let replica = expected!(self.replicas.get_mut(&cohort), "only a local replica loses its lead");
         for id in replica.latches.clear() {
             self.pendings.place(id, RequestState::Waiting);
         }

@@ -39,7 +39,7 @@ mod task;
 mod tests;
 mod trim;
 
-pub use contract::{Action, Answer, Error, ReadMany, Suspect, Timing, Token, Wait};
+pub use contract::{Action, Error, LogReply, ReadMany, Suspect, Timing, Token, Wait};
 
 use append::Append;
 use fetching::Fetching;
@@ -71,11 +71,11 @@ pub struct Client {
     last_ask: AskId,
     alarms: BTreeSet<(Monotonic, CallId)>,
     /// Appends that need a position, in order.
-    wanting: Vec<CallId>,
+    awaiting_position: Vec<CallId>,
     /// The pending request for positions.
-    asking: Option<CallId>,
+    position_request: Option<CallId>,
     /// Range reads to advance because one of their calls has ended.
-    going_on: BTreeSet<CallId>,
+    range_reads_to_advance: BTreeSet<CallId>,
     fetching: Option<Fetching>,
     suspicions: Suspicions,
     timer: Monotonic,
@@ -84,7 +84,7 @@ pub struct Client {
 
 #[derive(Debug)]
 struct Call {
-    whose: Whose,
+    owner: CallOwner,
     deadline: Monotonic,
     alarm: Monotonic,
     ask: Option<AskId>,
@@ -99,13 +99,13 @@ struct Call {
 
 /// The receiver of a call's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
+enum CallOwner {
     /// The caller.
     Caller(Token),
     /// The range read that started the call.
     Range(CallId),
     /// None: an internal call.
-    Nobody,
+    Internal,
 }
 
 /// Consecutive failed requests before the target is reported as suspect.
@@ -128,9 +128,9 @@ impl Client {
             asks: BTreeMap::new(),
             last_ask: AskId(0),
             alarms: BTreeSet::new(),
-            wanting: Vec::new(),
-            asking: None,
-            going_on: BTreeSet::new(),
+            awaiting_position: Vec::new(),
+            position_request: None,
+            range_reads_to_advance: BTreeSet::new(),
             fetching: None,
             suspicions: Suspicions::new(timing),
             timer: Monotonic::NEVER,
@@ -165,7 +165,7 @@ impl Client {
     }
 
     /// Reads a position. If it is unwritten, the read is repeated until `wait` has passed, and then fills it. With
-    /// `None` the answer is [`Answer::Unwritten`].
+    /// `None` the answer is [`LogReply::Unwritten`].
     pub fn read(
         &mut self,
         token: Token,
@@ -179,10 +179,10 @@ impl Client {
         self.begin(token, Task::Read(read), deadline, now);
     }
 
-    /// Reads many positions. [`Answer::Range`] contains, from the first position on, the answers that [`Client::read`]
-    /// would give. It may end early at an unwritten or unavailable position, or at the size limit. If the first entry
-    /// exceeds the limit, the answer is [`Answer::Larger`]. At the deadline it contains the answers so far. The call
-    /// fails only if the first position cannot be read.
+    /// Reads many positions. [`LogReply::Range`] contains, from the first position on, the answers that
+    /// [`Client::read`] would give. It may end early at an unwritten or unavailable position, or at the size limit. If
+    /// the first entry exceeds the limit, the answer is [`LogReply::Larger`]. At the deadline it contains the answers
+    /// so far. The call fails only if the first position cannot be read.
     pub fn read_many(&mut self, token: Token, wanted: ReadMany, deadline: Monotonic, now: Monotonic) {
         let row = RangeRead::new(wanted, self.timing);
         self.begin(token, Task::Range(Box::new(row)), deadline, now);
@@ -212,24 +212,24 @@ impl Client {
 
     /// Cancels these calls: they end as at their deadlines.
     pub fn give_up(&mut self, tokens: &BTreeSet<Token>, now: Monotonic) {
-        let is_among = |whose| matches!(whose, Whose::Caller(token) if tokens.contains(&token));
+        let is_among = |owner| matches!(owner, CallOwner::Caller(token) if tokens.contains(&token));
         let given_up: Vec<CallId> =
-            self.calls.iter().filter(|(_, call)| is_among(call.whose)).map(|(id, _)| *id).collect();
+            self.calls.iter().filter(|(_, call)| is_among(call.owner)).map(|(id, _)| *id).collect();
         given_up.into_iter().for_each(|id| self.out_of_time(id));
         self.settle(now);
     }
 
     fn begin(&mut self, token: Token, task: Task, deadline: Monotonic, now: Monotonic) {
-        self.start(Whose::Caller(token), task, deadline, now);
+        self.start(CallOwner::Caller(token), task, deadline, now);
         self.settle(now);
     }
 
     /// Starts a call with the next number.
-    fn start(&mut self, whose: Whose, task: Task, deadline: Monotonic, now: Monotonic) {
+    fn start(&mut self, owner: CallOwner, task: Task, deadline: Monotonic, now: Monotonic) {
         self.last_call += 1;
         let id = self.last_call;
         let call = Call {
-            whose,
+            owner,
             deadline,
             alarm: Monotonic::NEVER,
             ask: None,
@@ -245,7 +245,7 @@ impl Client {
 
     /// Runs the work that every event may cause.
     fn settle(&mut self, now: Monotonic) {
-        while let Some(id) = self.going_on.pop_first() {
+        while let Some(id) = self.range_reads_to_advance.pop_first() {
             if self.calls.get(&id).is_some_and(|call| call.ask.is_none()) {
                 self.advance(id, now);
             }
@@ -257,12 +257,12 @@ impl Client {
     /// Handles the reply of a unit. A reply without a waiting call only counts as a sign of life.
     pub fn unit_answered(&mut self, ask: AskId, reply: unit::Reply, now: Monotonic) {
         if let Some(id) = self.landed(ask, now) {
-            self.heard_unit(id, reply, now);
+            self.unit_replied(id, reply, now);
         }
         self.settle(now);
     }
 
-    fn heard_unit(&mut self, id: CallId, reply: unit::Reply, now: Monotonic) {
+    fn unit_replied(&mut self, id: CallId, reply: unit::Reply, now: Monotonic) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         let reply = match reply {
             // A size-limited read of one position returns a list.
@@ -274,7 +274,7 @@ impl Client {
         match reply {
             unit::Reply::Refused { sealed } => {
                 call.failures = 0;
-                if !call.task.heeds_no_seal() {
+                if !call.task.ignores_seal() {
                     call.outdated = Some(sealed.max(call.asked_in));
                 }
             }
@@ -289,7 +289,7 @@ impl Client {
                     self.actions.push(Action::Suspect { epoch: call.asked_in, suspect });
                 }
                 call.failures = 0;
-                call.task.heard_unit(reply);
+                call.task.unit_replied(reply);
             }
         }
         self.advance(id, now);
@@ -319,7 +319,7 @@ impl Client {
             }
             (sequencer::Reply::Tail(tail), task) if !matches!(task, Task::Asking(..)) => {
                 call.failures = 0;
-                task.heard_tail(epoch, tail);
+                task.tail_replied(epoch, tail);
                 self.note_tail(epoch, tail);
                 self.advance(id, now);
             }
@@ -337,14 +337,14 @@ impl Client {
             self.fetching = None;
             let given = self.wait_for_positions();
             for id in self.calls.keys().copied().filter(|id| !given.contains(id)).collect::<Vec<_>>() {
-                self.begin_anew(id, now);
+                self.restart_call(id, now);
             }
         }
         self.settle(now);
     }
 
     /// Continues a call in a newer projection.
-    fn begin_anew(&mut self, id: CallId, now: Monotonic) {
+    fn restart_call(&mut self, id: CallId, now: Monotonic) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if planted(Bug::OldTailCounts) && call.ask.is_some() && call.task.asked_unit().is_none() {
             return;
@@ -376,7 +376,7 @@ impl Client {
     fn alarm(&mut self, id: CallId, now: Monotonic) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         // The target of the request; a newer projection may have replaced it.
-        let suspect = call.ask.map(|_| call.task.whom());
+        let suspect = call.ask.map(|_| call.task.target());
         match suspect {
             _ if call.deadline <= now => {
                 self.suspect_silent(id, now);
@@ -395,8 +395,8 @@ impl Client {
             _ => Vec::new(),
         };
         let calls = of_row.into_iter().chain([id]).filter_map(|id| self.calls.get(&id));
-        let waited_for = calls.filter(|call| call.ask.is_some()).map(|call| (call.asked_in, call.task.whom()));
-        let silent = waited_for.filter(|(_, whom)| self.suspicions.is_silent(*whom, now));
+        let waited_for = calls.filter(|call| call.ask.is_some()).map(|call| (call.asked_in, call.task.target()));
+        let silent = waited_for.filter(|(_, target)| self.suspicions.is_silent(*target, now));
         let silent: BTreeSet<_> = silent.collect();
         silent.into_iter().for_each(|(epoch, suspect)| self.suspect(epoch, suspect));
     }
@@ -422,7 +422,7 @@ impl Client {
         let Some(call) = self.calls.get_mut(&id) else { return };
         if let Some(ask) = call.ask.take() {
             self.asks.remove(&ask);
-            self.suspicions.gave_up(ask, call.task.whom());
+            self.suspicions.abandoned(ask, call.task.target());
         }
         call.failures += 1;
         call.task.unanswered();
@@ -446,7 +446,7 @@ impl Client {
     /// Advances a call that has no pending request.
     fn advance(&mut self, id: CallId, now: Monotonic) {
         if self.is_in_vain(id) {
-            self.asking = None;
+            self.position_request = None;
             self.end(id);
             return;
         }
@@ -473,7 +473,7 @@ impl Client {
             }
             Next::Position => {
                 call.asked_in = epoch;
-                self.wanting.push(id);
+                self.awaiting_position.push(id);
             }
             Next::Until(at) => {
                 call.asked_in = epoch;
@@ -485,7 +485,7 @@ impl Client {
                     if let Some(Call { task: Task::Range(row), .. }) = self.calls.get_mut(&id) {
                         row.began(self.last_call + 1);
                     }
-                    self.start(Whose::Range(id), task, deadline, now);
+                    self.start(CallOwner::Range(id), task, deadline, now);
                 }
             }
             Next::Done(outcome) => self.finish(id, outcome),
@@ -502,7 +502,7 @@ impl Client {
         if let Some(call) = self.calls.get_mut(&id) {
             call.ask = Some(ask);
             call.asked_in = epoch;
-            self.suspicions.asked(call.task.whom(), now + held);
+            self.suspicions.asked(call.task.target(), now + held);
         }
         self.set_alarm(id, now + held + patience);
         ask
@@ -515,21 +515,21 @@ impl Client {
         };
         let call = self.calls.get_mut(&id)?;
         call.ask = None;
-        self.suspicions.answered(call.task.whom(), now);
+        self.suspicions.answered(call.task.target(), now);
         Some(id)
     }
 
-    fn finish(&mut self, id: CallId, outcome: Result<Answer, Error>) {
+    fn finish(&mut self, id: CallId, outcome: Result<LogReply, Error>) {
         let Some(call) = self.end(id) else { return };
-        match call.whose {
-            Whose::Caller(token) => self.actions.push(Action::Done { token, outcome }),
-            Whose::Range(of) => {
+        match call.owner {
+            CallOwner::Caller(token) => self.actions.push(Action::Done { token, outcome }),
+            CallOwner::Range(of) => {
                 if let Some(Call { task: Task::Range(row), .. }) = self.calls.get_mut(&of) {
                     row.ended(id, call.task, outcome);
-                    self.going_on.insert(of);
+                    self.range_reads_to_advance.insert(of);
                 }
             }
-            Whose::Nobody => {}
+            CallOwner::Internal => {}
         }
     }
 
@@ -538,7 +538,7 @@ impl Client {
         self.alarms.remove(&(call.alarm, id));
         if let Some(ask) = call.ask {
             self.asks.remove(&ask);
-            self.suspicions.gave_up(ask, call.task.whom());
+            self.suspicions.abandoned(ask, call.task.target());
         }
         if let Task::Range(row) = &call.task {
             row.calls().for_each(|id| {
@@ -574,16 +574,25 @@ impl Client {
     /// # Panics
     /// When an invariant is violated.
     pub fn invariants(&self) {
-        assert!(self.asking.is_none_or(|id| self.calls.contains_key(&id)), "the asking under way is there");
-        assert!(self.wanting.is_empty() || self.asking.is_some(), "who wants a position has one asked for");
+        assert!(
+            self.position_request.is_none_or(|id| self.calls.contains_key(&id)),
+            "the pending position request is a call"
+        );
+        assert!(
+            self.awaiting_position.is_empty() || self.position_request.is_some(),
+            "positions are requested for waiting appends"
+        );
         for (ask, id) in &self.asks {
-            assert!(self.calls.get(id).is_some_and(|call| call.ask == Some(*ask)), "an asking is a call's");
+            assert!(
+                self.calls.get(id).is_some_and(|call| call.ask == Some(*ask)),
+                "every pending request belongs to a call"
+            );
         }
         for (id, call) in &self.calls {
             let has_alarm = call.alarm < Monotonic::NEVER && self.alarms.contains(&(call.alarm, *id));
-            assert!(has_alarm || call.deadline == Monotonic::NEVER, "a call is woken by its deadline");
+            assert!(has_alarm || call.deadline == Monotonic::NEVER, "every call has an alarm");
         }
         let first = self.alarms.first().map_or(Monotonic::NEVER, |(at, _)| *at);
-        assert!(self.timer <= first, "the timer is set for the first alarm");
+        assert!(self.timer <= first, "the timer is not later than the first alarm");
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use base::{AwakeClock, Boot, DetectorConfig, Duration, FailureDetector, Member, Monotonic, NodeId};
 
-use crate::client::{Answer, Error};
+use crate::client::{Error, LogReply};
 use crate::recovery::{Homes, Timing, Verdict};
 use crate::{AskId, LogId, Position, Projection, ProjectionEpoch, Run, SequencerId, UnitId, copier, unit};
 
@@ -280,7 +280,7 @@ impl Controller {
     }
 
     /// Records a message from a process of another node. Call [`Controller::awake`] first.
-    pub fn heard(&mut self, node: NodeId, boot: Boot) {
+    pub fn message_received(&mut self, node: NodeId, boot: Boot) {
         let known = self.processes.entry(node).or_insert(boot);
         if boot > *known {
             *known = boot;
@@ -317,10 +317,10 @@ impl Controller {
     /// Returns whether any unit is new; then call [`Controller::observe`] soon, after the reports that arrive together.
     pub fn units_in_doubt(&mut self, from: Member, units: &[UnitId]) -> bool {
         let Some(cluster) = &self.cluster else { return false };
-        let told: BTreeSet<UnitId> = units.iter().copied().take(UNITS_IN_DOUBT_MAX).collect();
+        let reported: BTreeSet<UnitId> = units.iter().copied().take(UNITS_IN_DOUBT_MAX).collect();
         let named = cluster.logs.values().flat_map(|log| &log.units.0);
         let own = named.filter(|(_, member)| **member == from).map(|(unit, _)| *unit);
-        let news: Vec<UnitId> = own.filter(|unit| told.contains(unit) && !self.in_doubt.contains(unit)).collect();
+        let news: Vec<UnitId> = own.filter(|unit| reported.contains(unit) && !self.in_doubt.contains(unit)).collect();
         let is_news = !news.is_empty();
         self.counters.units_in_doubt += news.len() as u64;
         self.in_doubt.extend(news);
@@ -353,7 +353,7 @@ impl Controller {
     }
 
     /// Handles the outcome of a read for a copier.
-    pub fn read(&mut self, log: LogId, id: CopierId, run: Run, outcome: Result<Answer, Error>, now: Monotonic) {
+    pub fn read(&mut self, log: LogId, id: CopierId, run: Run, outcome: Result<LogReply, Error>, now: Monotonic) {
         if let Some(copier) = self.re_replication.copier(log, id) {
             copier.read(run, outcome, now);
             self.run(now);
@@ -467,7 +467,6 @@ impl Controller {
 
 #[cfg(any(test, feature = "sim"))]
 impl Controller {
-    /// The recoveries under way.
     pub(crate) fn recoveries(&self) -> impl Iterator<Item = &crate::recovery::Recovery> {
         self.reconfigurations.values().map(|reconfiguration| &reconfiguration.recovery)
     }

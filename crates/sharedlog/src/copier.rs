@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use base::{Duration, Monotonic};
 
-use crate::client::{Answer, Error};
+use crate::client::{Error, LogReply};
 use crate::limits::{MANY_BYTES_MAX, MANY_MAX};
 use crate::recovery::Healing;
 use crate::unit::{Command, Reply, Request};
@@ -107,14 +107,13 @@ impl Copier {
         self.has_ended
     }
 
-    /// Sends the next requests.
     fn go_on(&mut self, now: Monotonic) {
         let Some(healing) = self.healings.last().copied() else { return self.end(true) };
         self.again_at = now + self.config.again;
         match self.next {
             None => {
                 let stripes = vec![healing.stripe];
-                self.ask(healing.unit, None, Command::Tell { stripes });
+                self.ask(healing.unit, None, Command::AssignStripes { stripes });
             }
             Some(_) => {
                 while self.under_way.len() < self.config.window
@@ -143,7 +142,7 @@ impl Copier {
     }
 
     /// Handles the outcome of a read.
-    pub fn read(&mut self, run: Run, outcome: Result<Answer, Error>, now: Monotonic) {
+    pub fn read(&mut self, run: Run, outcome: Result<LogReply, Error>, now: Monotonic) {
         let (Some(healing), Some((of, None))) = (self.healings.last().copied(), self.under_way.get(&run.from)) else {
             return;
         };
@@ -151,9 +150,9 @@ impl Copier {
             return;
         }
         let command = match outcome {
-            Ok(Answer::Range(answers)) if answers.contains(&Answer::Lost) => return self.end(false),
+            Ok(LogReply::Range(answers)) if answers.contains(&LogReply::Lost) => return self.end(false),
             Err(Error::Conflict { .. }) => return self.end(false),
-            Ok(Answer::Range(answers)) => command(run, answers),
+            Ok(LogReply::Range(answers)) => command(run, answers),
             _ => None,
         };
         let Some((command, count)) = command else {
@@ -177,7 +176,7 @@ impl Copier {
         let Some(position) = self.asks.remove(&ask) else { return };
         let Some(healing) = self.healings.last().copied() else { return };
         match (position, reply) {
-            (None, Reply::Told(report)) if self.next.is_none() => {
+            (None, Reply::StripesAssigned(report)) if self.next.is_none() => {
                 let missing = report.whole.iter().find(|(stripe, _)| *stripe == healing.stripe);
                 match missing {
                     Some((_, missing)) if *missing >= healing.to => {
@@ -219,7 +218,7 @@ impl Copier {
             let Some(healing) = copier.healings.last().copied() else { return };
             copier.asks.clear();
             if copier.next.is_none() {
-                copier.ask(healing.unit, None, Command::Tell { stripes: vec![healing.stripe] });
+                copier.ask(healing.unit, None, Command::AssignStripes { stripes: vec![healing.stripe] });
             }
             for (from, (_, command)) in copier.under_way.clone() {
                 if let Some(command) = command {
@@ -253,17 +252,17 @@ impl Copier {
 
 /// The command that stores the first answers of a run, and the number of positions it covers. `None` if the first
 /// answer is not final.
-fn command(run: Run, answers: Vec<Answer>) -> Option<(Command, usize)> {
+fn command(run: Run, answers: Vec<LogReply>) -> Option<(Command, usize)> {
     let (mut copies, mut bytes) = (Vec::new(), 0);
     for (position, answer) in run.positions().zip(answers) {
         let kept = match answer {
-            Answer::Entry(data) => Kept::Entry(Entry::Data(data)),
-            Answer::Junk => Kept::Entry(Entry::Junk),
-            Answer::Trimmed { mark } if mark > position && copies.is_empty() => {
+            LogReply::Entry(data) => Kept::Entry(Entry::Data(data)),
+            LogReply::Junk => Kept::Entry(Entry::Junk),
+            LogReply::Trimmed { mark } if mark > position && copies.is_empty() => {
                 let below = run.positions().take_while(|position| *position < mark).count();
                 return Some((Command::Trim { epoch: None, before: mark }, below));
             }
-            Answer::Trimmed { mark } if mark <= position => Kept::Trimmed,
+            LogReply::Trimmed { mark } if mark <= position => Kept::Trimmed,
             _ => break,
         };
         bytes += kept.value_bytes();

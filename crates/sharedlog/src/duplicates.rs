@@ -2,18 +2,18 @@
 //!
 //! A retried append may be in the log twice, if the node that made the first attempt crashed or timed out before it
 //! replied. Units and sequencers do not deduplicate: readers deliver the first entry of each stamp and skip the others.
-//! For each client the table holds the delivered sequences as intervals. A client numbers its appends consecutively, so
-//! its appends form one interval, plus one for each missing append.
+//! For each client, [`Duplicates`] holds the delivered sequences as intervals. A client numbers its appends
+//! consecutively, so its appends form one interval, plus one for each missing append.
 //!
-//! *Limit.* The table holds [`DUPLICATES_MAX`] intervals. Beyond that it evicts the lowest sequences of the client that
+//! *Limit.* It holds [`DUPLICATES_MAX`] intervals. Beyond that it evicts the lowest sequences of the client that
 //! appended least recently. An evicted stamp counts as new: its entry may be delivered twice, but no entry is ever
 //! skipped without having been delivered.
 //!
 //! An append without a caller's stamp has a stamp of the node that appended it ([`ClientId::FIRST_OF_NODES`]). A node
 //! never repeats such an append before it has resolved the first position, so these stamps are not recorded.
 //!
-//! The table is a function of the entries played: a reader that starts from a snapshot starts with the snapshot's
-//! table, and makes the same decisions as the readers before it.
+//! The state is a function of the entries played: a reader that starts from a snapshot restores the deduplication state
+//! of that snapshot, and makes the same decisions as the readers before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,7 +90,7 @@ impl Duplicates {
         }
     }
 
-    /// Number of clients in the table.
+    /// Number of clients.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.clients.len()
@@ -119,7 +119,7 @@ impl Duplicates {
         writer.finish()
     }
 
-    /// Decodes a table.
+    /// Decodes the deduplication state.
     ///
     /// # Errors
     /// When the bytes are malformed or exceed a limit.
@@ -171,7 +171,7 @@ mod tests {
                 let stamp = stamp(1 + random.below(2), 1 + random.below(DUPLICATES_MAX as u64));
                 assert_eq!(table.is_first(stamp, Position(position)), plain.insert(stamp), "{stamp:?}");
                 if position % 20 == 0 {
-                    table = Duplicates::decode(table.encode()).expect("it was written");
+                    table = Duplicates::decode(table.encode()).expect("own encoding");
                 }
             }
         }
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!((table.seen.len(), table.clients()), (DUPLICATES_MAX, 3));
         assert!(!table.seen.contains_key(&stamp(9, 1)) && table.seen.contains_key(&stamp(9, 3)));
         assert!(table.is_first(stamp(2, 9), Position(max + 1)));
-        assert_eq!(table.clients(), 2, "client 9 is forgotten");
+        assert_eq!(table.clients(), 2, "client 9 is evicted");
         assert!(!table.is_first(stamp(1, 4), Position(max + 2)));
         // With a single client it evicts that client's lowest interval.
         let mut table = Duplicates::default();

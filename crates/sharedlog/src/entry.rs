@@ -18,7 +18,7 @@ pub struct Batch(Bytes);
 
 /// An append exceeds [`BATCH_BYTES_MAX`] or [`RECORDS_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("one append can't hold {} of {bytes} bytes", base::counted(*records as u64, "record"))]
+#[error("append too large: {} with {bytes} bytes (limit: {RECORDS_MAX} records, {BATCH_BYTES_MAX} bytes)", base::counted(*records as u64, "record"))]
 pub struct BatchTooLarge {
     /// Number of records.
     pub records: usize,
@@ -37,7 +37,7 @@ impl Batch {
             return Err(BatchTooLarge { records: records.len(), bytes });
         }
         let mut writer = Writer::with_capacity(bytes);
-        writer.u32(u32::try_from(records.len()).expect("their number was looked at"));
+        writer.u32(u32::try_from(records.len()).expect("the number of records was checked"));
         records.iter().for_each(|record| writer.bytes(record));
         Ok(Self(writer.finish()))
     }
@@ -206,7 +206,7 @@ mod tests {
     use crate::ClientId;
 
     fn data() -> Entry {
-        let batch = Batch::of(&[Bytes::from_static(b"one"), Bytes::new()]).expect("it is small");
+        let batch = Batch::of(&[Bytes::from_static(b"one"), Bytes::new()]).expect("within the limits");
         Entry::Data(Data { stamp: Stamp { client: ClientId(3), sequence: 4 }, batch })
     }
 

@@ -1,16 +1,17 @@
 //! Follows a log at its end: subscribes at the tail of the last chain, which pushes entries as they complete
 //! ([`Request::Follow`]), and answers the reads of this node that wait for them.
 //!
-//! An entry at the tail of a chain is held by the whole chain, so what the tail pushes is what a read of it would
-//! return. All readers of a node share one subscription. A read that does not fit (elsewhere in the log, or while there
-//! is no subscription) is carried out by the [`Client`](crate::client::Client). So is a read that has waited long
-//! enough: only the client can confirm that a position is unwritten.
+//! An entry at the tail of a chain is held by the whole chain, so a pushed entry equals the entry that a read of the
+//! tail returns. All readers of a node share one subscription. The [`Client`](crate::client::Client) carries out reads
+//! of other positions, and all reads while there is no subscription. It also carries out a read whose wait has ended,
+//! because only the client can confirm that a position is unwritten.
 //!
-//! * *Gap.* If the tail holds later positions, but not the next one, its writer has probably died. It is filled after
-//!   [`GAP`].
-//! * *Loss.* A feed that does not begin at the next position, or a renewal without an answer, ends the subscription.
-//! * *Flow control.* The tail sends a limited number of bytes until the subscription is renewed. The entries kept for
-//!   readers are bounded, too: a reader that falls behind reads with the client.
+//! * *Gap.* If the tail holds later positions but not the next one, the writer has probably crashed. The follower has
+//!   the position filled after [`GAP`].
+//! * *Loss.* A feed that does not begin at the next position restarts the subscription, and a renewal without a reply
+//!   ends it.
+//! * *Flow control.* The tail sends a limited number of bytes until the subscription is renewed. The buffered
+//!   entries are bounded as well: the client serves a slow reader that falls behind the buffer.
 //!
 //! Only logs with one chain in their last extent are followed.
 
@@ -19,43 +20,43 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
 
-use crate::client::{Answer, ReadMany, Token, Wait};
+use crate::client::{LogReply, ReadMany, Token, Wait};
 use crate::limits::{FOLLOW_BUFFER_BYTES, FOLLOW_CREDIT_MAX, FOLLOW_ENTRY_BYTES, FOLLOW_LEASE_MAX};
 use crate::unit::{Reply, Request};
 use crate::{AskId, Entry, Position, Projection, ProjectionEpoch, UnitId};
 
 /// Interval of renewals.
 const RENEW: Duration = Duration::from_millis(250);
-/// A renewal or subscription that is not answered within this time has failed.
+/// Timeout of a renewal or a new subscription.
 const ANSWER: Duration = Duration::from_millis(200);
 /// A subscription without readers ends after this time.
 const IDLE: Duration = Duration::from_millis(2_000);
-/// A position is filled when later ones have been complete for this time. A writer whose position is filled appends
-/// again at another one.
+/// A position is filled when later ones have been complete for this time. If its writer is only slow, the writer
+/// appends at another position.
 pub const GAP: Duration = Duration::from_millis(100);
-/// A read whose wait is over is given to the client, which waits this long before it fills the position.
+/// The client waits this long before it fills the position of a read whose wait has ended.
 const FILL: Duration = Duration::from_millis(50);
 
 /// An effect for the driver to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Send a request to a unit; [`Follower::answered`] may follow, any number of times.
+    /// Send a request to a unit. Any number of calls of [`Follower::answered`] may follow.
     Ask {
         /// Matches the replies to the request.
         ask: AskId,
         /// The addressed unit.
         unit: UnitId,
-        /// The request.
+        /// The request to send.
         request: Request,
     },
-    /// A read has ended.
+    /// Complete a read.
     Done {
         /// The read.
         token: Token,
-        /// Its answer, [`Answer::Range`] or [`Answer::Larger`].
-        answer: Answer,
+        /// [`LogReply::Range`] or [`LogReply::Larger`].
+        answer: LogReply,
     },
-    /// The client is to carry out a read.
+    /// Pass a read to the client.
     Read {
         /// The read.
         token: Token,
@@ -64,13 +65,13 @@ pub enum Action {
         /// The deadline of the read.
         deadline: Monotonic,
     },
-    /// The client is to fill a position.
+    /// Have the client fill a position.
     Fill(Position),
     /// Call [`Follower::timer`] at this time. Replaces the previous timer.
     SetTimer(Monotonic),
 }
 
-/// A read that waits for the next entry.
+/// A read parked until the next entry arrives.
 #[derive(Clone, Copy, Debug)]
 struct Parked {
     wanted: ReadMany,
@@ -84,19 +85,19 @@ struct Subscription {
     ask: AskId,
     unit: UnitId,
     epoch: ProjectionEpoch,
-    /// When it was last renewed, and whether that is unanswered.
+    /// When the last renewal was sent, and whether its reply is pending.
     renewed: Monotonic,
     is_unanswered: bool,
-    /// Bytes received since then.
+    /// Bytes received since the last renewal.
     received: usize,
     gap: Option<Gap>,
 }
 
-/// Unwritten positions from the next one on, below completed ones.
+/// Consecutive unwritten positions, starting with the next one, below written ones.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
     since: Monotonic,
-    /// The end of the positions that were known to be handed out then.
+    /// End of the positions that were known to be handed out when the gap was noticed.
     end: Position,
     /// The position that is being filled.
     filling: Option<Position>,
@@ -123,7 +124,7 @@ pub struct Follower {
     entries: VecDeque<Entry>,
     bytes: usize,
     parked: BTreeMap<Token, Parked>,
-    /// When a read last came.
+    /// Time of the last read.
     used: Monotonic,
     last_ask: AskId,
     timer: Option<Monotonic>,
@@ -154,13 +155,13 @@ impl Follower {
         }
     }
 
-    /// Bytes that an entry counts in the credit of a subscription and in the memory of a follower.
+    /// Bytes charged for an entry, to the credit of a subscription and to the buffer of a follower.
     #[must_use]
     pub fn cost(entry: &Entry) -> usize {
         FOLLOW_ENTRY_BYTES + entry.bytes()
     }
 
-    /// A read with a wait has come to the end of the log, which is this position: follows it from there.
+    /// A waiting read has reached the end of the log, which is this position. Subscribes from there.
     pub fn caught_up(&mut self, next: Position, now: Monotonic) {
         // A reader may have asked for a position far beyond the end.
         let is_beyond = self.entries.is_empty() && next < self.next;
@@ -172,7 +173,7 @@ impl Follower {
         }
     }
 
-    /// Takes a read that waits, unless the client has to carry it out: then returns false.
+    /// Accepts a waiting read. Returns false if the client must carry it out.
     pub fn read(&mut self, token: Token, wanted: ReadMany, deadline: Monotonic, now: Monotonic) -> bool {
         let (from, next) = (wanted.run.from, self.next);
         let (Wait::First(wait) | Wait::Watch(wait)) = wanted.wait else { return false };
@@ -190,7 +191,7 @@ impl Follower {
         true
     }
 
-    /// Forgets these reads.
+    /// Cancels these reads.
     pub fn give_up(&mut self, tokens: &BTreeSet<Token>) {
         self.parked.retain(|token, _| !tokens.contains(token));
     }
@@ -213,7 +214,7 @@ impl Follower {
                 self.evict();
                 self.renew_if_due(now);
             }
-            // Something was lost on the way.
+            // A feed was lost in transit.
             Reply::Feed { .. } => self.subscribe(self.next, now),
             _ => self.end(now),
         }
@@ -241,7 +242,7 @@ impl Follower {
         }
     }
 
-    /// Begins a subscription. Entries received so far are kept if they are followed by it.
+    /// Starts a subscription. Buffered entries are kept if the subscription continues them.
     fn subscribe(&mut self, next: Position, now: Monotonic) {
         let Some(target) = self.target.filter(|target| next >= target.from) else { return self.end(now) };
         self.last_ask.0 += 1;
@@ -261,7 +262,7 @@ impl Follower {
         self.ask();
     }
 
-    /// The first position whose entry is here.
+    /// Position of the first buffered entry.
     fn first(&self) -> Position {
         Position(self.next.0 - self.entries.len() as u64)
     }
@@ -281,7 +282,7 @@ impl Follower {
         }
     }
 
-    /// Ends the subscription: the client carries out the parked reads.
+    /// Ends the subscription and passes the parked reads to the client.
     fn end(&mut self, now: Monotonic) {
         self.subscription = None;
         self.forget_entries();
@@ -295,8 +296,9 @@ impl Follower {
         self.bytes = 0;
     }
 
-    /// The client carries out a read: it waits for what is left of the wait. Within a quarter of the time that is left
-    /// before the deadline, the read can still be answered.
+    /// Passes a read to the client with the remaining wait. If the wait has ended, a read that may fill the position
+    /// waits for [`FILL`], or for a quarter of the time before the deadline if that is less, so that the reply is in
+    /// time.
     fn release(&mut self, token: Token, Parked { wanted, until, deadline }: Parked, now: Monotonic) {
         let left = until.since(now);
         let fill = FILL.min(Duration(deadline.since(now).0 / 4));
@@ -317,17 +319,17 @@ impl Follower {
         }
     }
 
-    /// The entries that a read wants, of those that are here.
-    fn answer(&self, wanted: ReadMany) -> Answer {
+    /// The requested entries that are buffered.
+    fn answer(&self, wanted: ReadMany) -> LogReply {
         let at = (wanted.run.from.0 - self.first().0) as usize;
         let mut bytes = 0;
         let fits = |entry: &&Entry| {
             bytes += entry.bytes();
             bytes <= wanted.bytes
         };
-        let row: Vec<Answer> =
-            self.entries.range(at..).take(wanted.run.count).take_while(fits).cloned().map(Answer::from).collect();
-        if row.is_empty() { Answer::Larger } else { Answer::Range(row) }
+        let row: Vec<LogReply> =
+            self.entries.range(at..).take(wanted.run.count).take_while(fits).cloned().map(LogReply::from).collect();
+        if row.is_empty() { LogReply::Larger } else { LogReply::Range(row) }
     }
 
     fn evict(&mut self) {
@@ -354,7 +356,7 @@ impl Follower {
 }
 
 impl Subscription {
-    /// The tail unit holds positions up to `tail`. Positions that were in a gap stay as old as they are.
+    /// Records that the tail unit holds positions up to `tail`. Positions of a known gap keep their age.
     fn note_gap(&mut self, next: Position, tail: Position, now: Monotonic) {
         self.gap = match self.gap {
             _ if tail <= next => None,
@@ -364,7 +366,7 @@ impl Subscription {
     }
 }
 
-impl From<Entry> for Answer {
+impl From<Entry> for LogReply {
     fn from(entry: Entry) -> Self {
         match entry {
             Entry::Data(data) => Self::Entry(data),

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use base::{Duration, Monotonic};
 
-use crate::client::{Answer, Error};
+use crate::client::{Error, LogReply};
 use crate::limits::HOLES_MAX;
 use crate::unit::{Reply, Request};
 use crate::{AskId, Position, Projection, ProjectionEpoch, Stripe, UnitId};
@@ -46,7 +46,7 @@ pub enum Action {
 }
 
 /// Maximum remembered tails.
-const TOLD_MAX: usize = 64;
+const KNOWN_TAILS_MAX: usize = 64;
 
 /// Fills the holes of one projection's sequencer and of its predecessors.
 #[derive(Clone, Debug)]
@@ -56,9 +56,9 @@ pub struct HoleFill {
     /// Positions below are filled.
     done: Position,
     /// Positions below were handed out.
-    given_out: Position,
+    handed_out: Position,
     /// Known tails, each with the time at which it was learned.
-    told: VecDeque<(Position, Monotonic)>,
+    known_tails: VecDeque<(Position, Monotonic)>,
     asks_tail: bool,
     /// The scan ends here.
     until: Position,
@@ -80,10 +80,10 @@ impl HoleFill {
         let done = projection.first();
         let mut fill = Self {
             config,
-            given_out: projection.start,
+            handed_out: projection.start,
             projection,
             done,
-            told: VecDeque::new(),
+            known_tails: VecDeque::new(),
             asks_tail: false,
             until: done,
             chains: Vec::new(),
@@ -104,10 +104,10 @@ impl HoleFill {
         self.projection.epoch
     }
 
-    /// The sequencer has handed out every position below `before`.
-    pub fn given_out(&mut self, before: Position, now: Monotonic) {
-        self.given_out = self.given_out.max(before);
-        if self.again_at == Monotonic::NEVER && self.done < self.given_out {
+    /// Records that the sequencer has handed out every position below `before`.
+    pub fn handed_out(&mut self, before: Position, now: Monotonic) {
+        self.handed_out = self.handed_out.max(before);
+        if self.again_at == Monotonic::NEVER && self.done < self.handed_out {
             self.again_at = now + self.config.age;
             self.actions.push(Action::SetTimer(self.again_at));
         }
@@ -122,12 +122,12 @@ impl HoleFill {
     pub fn tail(&mut self, outcome: Result<Position, Error>, now: Monotonic) {
         self.asks_tail = false;
         if let Ok(tail) = outcome
-            && self.told.back().is_none_or(|(told, _)| *told < tail)
+            && self.known_tails.back().is_none_or(|(known, _)| *known < tail)
         {
-            if self.told.len() >= TOLD_MAX {
-                self.told.pop_back();
+            if self.known_tails.len() >= KNOWN_TAILS_MAX {
+                self.known_tails.pop_back();
             }
-            self.told.push_back((tail, now));
+            self.known_tails.push_back((tail, now));
         }
         self.go_on(now);
     }
@@ -151,7 +151,7 @@ impl HoleFill {
     }
 
     /// Handles the outcome of a fill.
-    pub fn filled(&mut self, position: Position, outcome: &Result<Answer, Error>, now: Monotonic) {
+    pub fn filled(&mut self, position: Position, outcome: &Result<LogReply, Error>, now: Monotonic) {
         if !self.filling.remove(&position) {
             return;
         }
@@ -166,7 +166,7 @@ impl HoleFill {
     pub fn timer(&mut self, now: Monotonic) {
         if self.again_at > now {
             self.actions.push(Action::SetTimer(self.again_at));
-        } else if self.done < self.given_out {
+        } else if self.done < self.handed_out {
             self.ask_tail(now);
         } else {
             self.again_at = Monotonic::NEVER;
@@ -195,7 +195,7 @@ impl HoleFill {
         }
         if self.chains.is_empty() && self.holes.is_empty() && self.filling.is_empty() {
             self.done = self.done.max(self.until);
-            self.look_through(now);
+            self.scan_aged(now);
         }
         // Limits the scan to the rate of the fills.
         if self.asked.is_none()
@@ -210,11 +210,11 @@ impl HoleFill {
     }
 
     /// Starts to scan the positions that have become old enough.
-    fn look_through(&mut self, now: Monotonic) {
-        while let Some((tail, at)) = self.told.front().copied()
+    fn scan_aged(&mut self, now: Monotonic) {
+        while let Some((tail, at)) = self.known_tails.front().copied()
             && at + self.config.age <= now
         {
-            self.told.pop_front();
+            self.known_tails.pop_front();
             self.until = self.until.max(tail);
         }
         let (done, until) = (self.done, self.until);

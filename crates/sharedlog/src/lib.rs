@@ -27,7 +27,6 @@
 //! **Architecture invariants:** no clock, no randomness except from a seed, no socket, no file, no thread, no `async`.
 //! Bytes and messages from outside never panic. [`limits`] bounds every request to a machine.
 
-mod asker;
 pub mod client;
 pub mod controller;
 pub mod copier;
@@ -42,6 +41,7 @@ pub mod player;
 pub mod projection;
 pub mod recovery;
 pub mod request;
+mod request_source;
 mod run;
 pub mod sequencer;
 pub mod snapshot;
@@ -52,9 +52,9 @@ pub mod wire;
 #[cfg(any(test, feature = "sim"))]
 pub mod world;
 
-pub use asker::Asker;
 pub use entry::{Batch, BatchTooLarge, Data, Entry, Kept, Kind};
 pub use ids::{AskId, ClientId, LogId, Position, ProjectionEpoch, SequencerId, Stamp, UnitId};
 pub use projection::{Extent, Projection};
+pub use request_source::RequestSource;
 pub use run::Run;
 pub use stripe::Stripe;

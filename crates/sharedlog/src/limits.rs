@@ -46,14 +46,15 @@ pub const FOLLOW_LEASE_MAX: Duration = Duration::from_millis(2_000);
 /// Maximum bytes that a unit sends to a follower that does not renew its subscription, not counting the last entries. A
 /// follower renews when half of it is used.
 pub const FOLLOW_CREDIT_MAX: usize = 2 << 20;
-/// Maximum subscriptions of one node at the units of another. With [`FOLLOW_CREDIT_MAX`] it limits what waits for a
-/// stalled connection, which consensus messages share.
+/// Maximum subscriptions of one node at the units of another. With [`FOLLOW_CREDIT_MAX`] it limits the bytes queued on
+/// a stalled connection, which also carries consensus messages.
 pub const FOLLOWED_MAX: usize = 8;
-/// A subscription begins at most this many positions before the unit's tail. Readers further back read by themselves.
+/// A subscription begins at most this many positions before the unit's tail. Readers that are further behind use
+/// ordinary reads.
 pub const FOLLOW_BEHIND_MAX: u64 = 1_024;
 /// Maximum bytes of entries that a follower keeps for readers. Small in this crate's own tests.
 pub const FOLLOW_BUFFER_BYTES: usize = if cfg!(test) { 240 } else { 2 << 20 };
-/// Memory of an entry beside its bytes.
+/// Memory overhead of an entry in bytes.
 pub const FOLLOW_ENTRY_BYTES: usize = 64;
 /// Maximum positions in one range read of a client machine.
 pub const ROW_MAX: usize = 4_096;
@@ -63,7 +64,7 @@ pub const ROW_CALLS_MAX: usize = if cfg!(test) { 3 } else { 16 };
 /// Maximum bytes that the calls of a range read may return together. At the limit no further call starts. Small in this
 /// crate's own tests.
 pub const ROW_BYTES_MAX: usize = if cfg!(test) { 96 } else { 2 << 20 };
-/// Maximum intervals of sequences in a table of duplicates, over all clients. An interval takes up to 130 bytes of
+/// Maximum intervals of sequences in the deduplication state, over all clients. An interval takes up to 130 bytes of
 /// memory (each of another client), 1 MB in all, and 40 bytes in a snapshot, 330 KB in all. Small in this crate's own
 /// tests, so that they reach it.
 pub const DUPLICATES_MAX: usize = if cfg!(test) { 64 } else { 8_192 };

@@ -1,13 +1,12 @@
 //! A log unit as the state machine of a cohort (guarantee 20).
 //!
-//! A unit's commands are the entries of its cohort's log, and so records of its node's write-ahead log: one force
-//! serves all that the node has. Its cohort has one member. The copies of a position are made by the shared log, on the
-//! other units of the position's chain, and not by this log's replication. What the unit knows by itself is
-//! [`Unit`]; the values lie in a tree, under their positions, and move from the log to its tables as a
-//! tablet's rows do.
+//! A unit's commands are the entries of its cohort's log, and therefore records of its node's write-ahead log: one
+//! forced write covers all cohorts of the node. The cohort has a single member, because the shared log replicates each
+//! position to the other units of its chain. [`Unit`] holds the unit's state without the values. The values are stored
+//! in a log-structured merge tree, keyed by position, and are flushed to SSTables like the rows of a tablet.
 //!
-//! Units have messages of their own ([`unit::Request`], [`Reply`]): they are not asked by requests to their cohorts
-//! ([`NoRequest`]), and how a command is answered is an event.
+//! Other nodes send [`unit::Request`]s to units and get [`Reply`]s. Cohort requests are not used ([`NoRequest`]), so
+//! the response to an applied command is delivered as an event.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, Lsn, Timestamp};
@@ -20,10 +19,10 @@ use store::cell;
 use store::sstable::Io;
 use store::tree::{Tree, View};
 
-use crate::unit::{self, Command, Met, Reply, Request, Unit};
+use crate::unit::{self, Command, Decision, Reply, Request, Unit};
 use crate::{Kept, Position, ProjectionEpoch, Stripe};
 
-/// Where the value of a position's row lies.
+/// The column of a position's row that holds its value.
 const COLUMN: &[u8] = b"v";
 
 /// The positions of a log that one unit holds.
@@ -32,40 +31,40 @@ pub struct LogUnit {
     progress: Progress,
     unit: Unit,
     tree: Tree,
-    /// What the last entry applied is to those who wait.
+    /// Changes by the entry applied last.
     news: News,
 }
 
-/// What an entry that was applied is to those who wait at the unit.
+/// Changes by an applied entry that parked reads may wait for.
 #[derive(Debug, Default)]
 pub struct News {
-    /// The positions that it has stored something at.
+    /// The positions with new values.
     pub stored: Vec<Position>,
-    /// It has sealed the unit, or trimmed it: for whatever position one waits, another answer may come.
+    /// The unit was sealed or trimmed, which may change the reply for any position.
     pub is_other: bool,
 }
 
-/// Something that must be looked up to be answered.
+/// A lookup of stored values that completes a reply.
 #[derive(Clone, Debug)]
 pub struct Lookup {
     values: View,
     at: Timestamp,
-    /// What lies below was trimmed.
+    /// Positions below are trimmed.
     mark: Position,
-    /// What the answers are made of.
-    asked: unit::Outcome,
+    /// The outcome to complete.
+    outcome: unit::Outcome,
 }
 
-/// How a request to a unit, or an applied command, is answered.
+/// The response to a request, or to an applied command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// With this.
+pub enum UnitResponse {
+    /// The complete reply.
     Reply(Reply),
-    /// With the result of this, which may have to wait for the disk.
+    /// The reply needs stored values, and may have to wait for the disk.
     Lookup(Lookup),
 }
 
-/// No request to the cohort of a unit.
+/// Uninhabited: a unit's cohort receives no cohort requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRequest {}
 
@@ -74,7 +73,7 @@ impl LogUnit {
         Self { progress, unit, tree, news: News::default() }
     }
 
-    /// Keeps what is to be kept: what remains is the answer, or what must be looked up for it.
+    /// Stores the values of an outcome. Returns the remaining outcome, which is a reply or needs a lookup.
     fn keep(&mut self, outcome: unit::Outcome, entry: &Entry) -> unit::Outcome {
         match outcome {
             unit::Outcome::Store { position, kept, reply } => {
@@ -92,44 +91,44 @@ impl LogUnit {
         }
     }
 
-    /// Answers a request from the applied state; none if it is a command that the log is to carry.
+    /// Answers a request from the applied state. `None` if the request is a command to be appended to the log.
     #[must_use]
-    pub fn meet(&self, request: &Request) -> Option<Answer> {
-        match self.unit.meet(request) {
-            Met::Log { .. } => None,
-            Met::Answer(outcome) => Some(self.answer(outcome)),
+    pub fn decide(&self, request: &Request) -> Option<UnitResponse> {
+        match self.unit.decide(request) {
+            Decision::Log { .. } => None,
+            Decision::Answer(outcome) => Some(self.answer(outcome)),
         }
     }
 
-    /// The answer, if nothing must be looked up for it.
-    fn answer(&self, outcome: unit::Outcome) -> Answer {
+    /// Converts an outcome to a reply, or to a lookup if the reply needs stored values.
+    fn answer(&self, outcome: unit::Outcome) -> UnitResponse {
         match outcome {
             unit::Outcome::Reply(reply) | unit::Outcome::Store { reply, .. } | unit::Outcome::Forget { reply, .. } => {
-                Answer::Reply(reply)
+                UnitResponse::Reply(reply)
             }
             unit::Outcome::Many { each, .. } if each.iter().all(|one| matches!(one, unit::Outcome::Reply(_))) => {
-                let said = |one| if let unit::Outcome::Reply(reply) = one { Some(reply) } else { None };
-                Answer::Reply(Reply::Many(each.into_iter().filter_map(said).collect()))
+                let reply = |one| if let unit::Outcome::Reply(reply) = one { Some(reply) } else { None };
+                UnitResponse::Reply(Reply::Many(each.into_iter().filter_map(reply).collect()))
             }
-            asked => {
+            outcome => {
                 let (values, at, mark) = (self.tree.view(), self.progress.last_timestamp, self.unit.trimmed());
-                Answer::Lookup(Lookup { values, at, mark, asked })
+                UnitResponse::Lookup(Lookup { values, at, mark, outcome })
             }
         }
     }
 
-    /// What the last entry applied is to those who wait at the unit; once.
+    /// Takes the changes by the entry applied last.
     pub fn take_news(&mut self) -> News {
         std::mem::take(&mut self.news)
     }
 
-    /// Whether it has not begun.
+    /// Whether the unit was not started.
     #[must_use]
     pub fn is_blank(&self) -> bool {
         self.unit == Unit::new(self.unit.disk())
     }
 
-    /// Everything of this epoch of its log and before is refused.
+    /// Requests of this epoch and earlier ones are refused.
     #[must_use]
     pub fn sealed(&self) -> ProjectionEpoch {
         self.unit.sealed()
@@ -147,12 +146,12 @@ impl LogUnit {
         self.unit.holds(position)
     }
 
-    /// The stripes that it was told of.
-    pub fn told(&self) -> impl Iterator<Item = Stripe> {
-        self.unit.told()
+    /// The stripes assigned to it.
+    pub fn stripes(&self) -> impl Iterator<Item = Stripe> {
+        self.unit.stripes()
     }
 
-    /// Whether it knows that what lies at a position can't be read.
+    /// Whether a position is known to be damaged.
     #[must_use]
     pub fn knows_damaged(&self, position: Position) -> bool {
         self.unit.is_damaged(position)
@@ -172,14 +171,14 @@ impl LogUnit {
 }
 
 impl Lookup {
-    fn reply(&self, asked: &unit::Outcome, io: Io) -> Result<Reply, ReadError> {
-        match asked {
+    fn reply(&self, outcome: &unit::Outcome, io: Io) -> Result<Reply, ReadError> {
+        match outcome {
             unit::Outcome::Look { position } => Ok(unit::found(self.kept(*position, io)?, self.mark)),
             unit::Outcome::Compare { position, entry } => {
                 Ok(unit::compared(self.kept(*position, io)?.as_ref(), entry, self.mark))
             }
             unit::Outcome::Many { each, bytes } => {
-                Reply::of_many(each.iter().map(|asked| self.reply(asked, io)), *bytes)
+                Reply::of_many(each.iter().map(|outcome| self.reply(outcome, io)), *bytes)
             }
             unit::Outcome::Reply(reply) | unit::Outcome::Store { reply, .. } | unit::Outcome::Forget { reply, .. } => {
                 Ok(reply.clone())
@@ -187,7 +186,7 @@ impl Lookup {
         }
     }
 
-    /// What is kept under a position. What can't be read as a value is as good as lost.
+    /// The stored value of a position. An undecodable value counts as lost.
     fn kept(&self, position: Position, io: Io) -> Result<Option<Kept>, ReadError> {
         let value = self.values.newest(&position.0.to_be_bytes(), COLUMN, self.at, io)?;
         Ok(value.and_then(|(_, value)| Kept::decode(&mut Reader::new(value)).ok()))
@@ -195,10 +194,10 @@ impl Lookup {
 }
 
 impl PartialEq for Lookup {
-    /// Of the same sources, at the same places.
+    /// Compares the inputs of the lookups, not the stored values.
     fn eq(&self, other: &Self) -> bool {
         (self.at, self.mark) == (other.at, other.mark)
-            && self.asked == other.asked
+            && self.outcome == other.outcome
             && self.values.is_same(&other.values)
     }
 }
@@ -209,7 +208,7 @@ impl Read for Lookup {
     type Response = Box<Reply>;
 
     fn answer(&self, io: Io) -> Result<Evaluated<Box<Reply>>, ReadError> {
-        Ok(Evaluated::Outcome(Ok(Box::new(self.reply(&self.asked, io)?))))
+        Ok(Evaluated::Outcome(Ok(Box::new(self.reply(&self.outcome, io)?))))
     }
 }
 
@@ -229,7 +228,8 @@ impl state_machine::Request for NoRequest {
     }
 }
 
-/// The endpoints bound the bytes of log reads in flight: their answers are not replaced when the queue to a peer is long.
+/// The endpoints already bound the bytes of log reads in flight, so replies are not replaced by an error when the queue
+/// to a peer is full.
 impl state_machine::Response for Reply {
     fn is_of_read(&self) -> bool {
         false
@@ -241,7 +241,7 @@ impl StateMachine for LogUnit {
 
     type Request = NoRequest;
     type Response = Box<Reply>;
-    type Event = Answer;
+    type Event = UnitResponse;
     type Read = Lookup;
     type View = NoView<NoRequest, Lookup>;
     type Snapshot = UnitSnapshot;
@@ -255,7 +255,7 @@ impl StateMachine for LogUnit {
         &self.progress
     }
 
-    fn apply(&mut self, entry: &Entry) -> Result<Applied<Box<Reply>, Answer>, ApplyError> {
+    fn apply(&mut self, entry: &Entry) -> Result<Applied<Box<Reply>, UnitResponse>, ApplyError> {
         self.progress.check(entry)?;
         self.news = News::default();
         if entry.payload.is_empty() {
@@ -279,7 +279,7 @@ impl StateMachine for LogUnit {
         match *request {}
     }
 
-    /// Units are asked by other nodes, and by nobody else.
+    /// Only other nodes send requests to units, so no local thread needs a view.
     fn view(&self) -> Option<Self::View> {
         None
     }
@@ -321,7 +321,7 @@ impl StateMachine for LogUnit {
         self.tree.invariants();
     }
 
-    /// Tables that were trimmed since the checkpoint go once there is a newer one.
+    /// SSTables that were trimmed since the last checkpoint are deleted after the next one.
     fn reclaimable_bytes(&self, checkpoint: Option<&UnitSnapshot>) -> u64 {
         let kept = kept_cells(&self.unit);
         let before = checkpoint.map_or_else(cell::Range::all, |checkpoint| kept_cells(&checkpoint.unit));
@@ -329,7 +329,7 @@ impl StateMachine for LogUnit {
     }
 }
 
-/// A unit, frozen.
+/// A frozen copy of a unit's state.
 #[derive(Clone, Debug)]
 pub struct UnitSnapshot {
     progress: Progress,
@@ -363,7 +363,7 @@ impl Snapshot for UnitSnapshot {
     }
 }
 
-/// All of it is in the header.
+/// The header holds the whole state.
 impl Loader for UnitSnapshot {
     type Snapshot = Self;
 
@@ -378,12 +378,12 @@ impl Loader for UnitSnapshot {
     }
 }
 
-/// Values sort as their positions do.
+/// The key of a position. Keys sort in the order of positions.
 fn key(position: Position) -> Vec<u8> {
     cell::encode(&position.0.to_be_bytes(), COLUMN)
 }
 
-/// What a unit has not trimmed.
+/// The key range of the positions that are not trimmed.
 fn kept_cells(unit: &Unit) -> cell::Range {
     cell::Range::rows(&unit.trimmed().0.to_be_bytes(), None)
 }

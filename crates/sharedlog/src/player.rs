@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use base::{Duration, Monotonic};
 
-use crate::client::{Answer, Error};
+use crate::client::{Error, LogReply};
 use crate::duplicates::Duplicates;
 use crate::limits::ROW_MAX;
 use crate::{Data, Position, Run};
@@ -60,7 +60,7 @@ pub enum Delivery {
         position: Position,
     },
     /// The next positions were trimmed: nothing is readable below the mark. The consumer must load a snapshot at or
-    /// above the mark, with its table of duplicates.
+    /// above the mark, with its deduplication state.
     Trimmed {
         /// The first position that may be readable.
         mark: Position,
@@ -68,7 +68,7 @@ pub enum Delivery {
 }
 
 /// Maximum remembered tails.
-const TOLD_MAX: usize = 64;
+const KNOWN_TAILS_MAX: usize = 64;
 /// While it is behind, a read covers at least the window divided by this.
 const SHARE: usize = 4;
 
@@ -81,27 +81,27 @@ pub struct Player {
     /// Highest known tail: positions below were handed out.
     tail: Position,
     /// Known tails, each with the time at which it was learned.
-    told: VecDeque<(Position, Monotonic)>,
+    known_tails: VecDeque<(Position, Monotonic)>,
     asks_tail: bool,
     /// Time of the next tail query.
     poll_at: Option<Monotonic>,
     /// The time of the last [`Action::SetTimer`].
     timer: Option<Monotonic>,
     /// Outcomes read ahead; `None` while the read is in flight.
-    ahead: BTreeMap<Position, Option<Answer>>,
+    ahead: BTreeMap<Position, Option<LogReply>>,
     duplicates: Duplicates,
     actions: Vec<Action>,
 }
 
 impl Player {
-    /// Creates a player that starts at `next`, with the table of duplicates of the entries before it.
+    /// Creates a player that starts at `next`, with the deduplication state of the entries before it.
     #[must_use]
     pub fn new(config: Config, next: Position, duplicates: Duplicates) -> Self {
         Self {
             config,
             next,
             tail: next,
-            told: VecDeque::new(),
+            known_tails: VecDeque::new(),
             asks_tail: false,
             poll_at: None,
             timer: None,
@@ -142,18 +142,18 @@ impl Player {
             let Some(answer) = self.ahead.get_mut(&self.next).and_then(Option::take) else { break };
             let position = self.next;
             match answer {
-                Answer::Entry(data) => {
+                LogReply::Entry(data) => {
                     self.pass();
                     if self.duplicates.is_first(data.stamp, position) {
                         taken = Some(Delivery::Entry { position, data });
                     }
                 }
-                Answer::Trimmed { mark } if mark > position => {
+                LogReply::Trimmed { mark } if mark > position => {
                     taken = Some(Delivery::Trimmed { mark });
                     self.ahead.insert(position, Some(answer));
                     return taken;
                 }
-                Answer::Lost => {
+                LogReply::Lost => {
                     self.pass();
                     taken = Some(Delivery::Lost { position });
                 }
@@ -171,16 +171,16 @@ impl Player {
     }
 
     /// Handles the outcome of a read. Positions without an answer are read again.
-    pub fn read(&mut self, run: Run, outcome: Result<Answer, Error>, now: Monotonic) {
+    pub fn read(&mut self, run: Run, outcome: Result<LogReply, Error>, now: Monotonic) {
         let answers = match outcome {
-            Ok(Answer::Range(answers)) => answers,
+            Ok(LogReply::Range(answers)) => answers,
             Err(Error::BeyondTail { tail }) => {
                 // Positions handed out by a replaced sequencer no longer count.
                 run.positions().for_each(|position| {
                     self.ahead.remove(&position);
                 });
                 self.tail = self.tail.min(tail.max(self.next));
-                self.told.retain(|(told, _)| *told <= self.tail);
+                self.known_tails.retain(|(known, _)| *known <= self.tail);
                 return self.look(now);
             }
             _ => Vec::new(),
@@ -198,8 +198,8 @@ impl Player {
 
     /// Remaining wait for a position.
     fn wait_for(&self, position: Position, now: Monotonic) -> Duration {
-        let told = self.told.iter().find(|(tail, _)| position < *tail).map_or(now, |(_, at)| *at);
-        Duration(self.config.wait.0.saturating_sub(now.0.saturating_sub(told.0)))
+        let learned_at = self.known_tails.iter().find(|(tail, _)| position < *tail).map_or(now, |(_, at)| *at);
+        Duration(self.config.wait.0.saturating_sub(now.0.saturating_sub(learned_at.0)))
     }
 
     /// Records a newly learned tail. If the list is full, the newest tail is replaced, and its positions are waited for
@@ -207,10 +207,10 @@ impl Player {
     fn note_tail(&mut self, tail: Position, now: Monotonic) {
         if tail > self.tail {
             self.tail = tail;
-            if self.told.len() >= TOLD_MAX {
-                self.told.pop_back();
+            if self.known_tails.len() >= KNOWN_TAILS_MAX {
+                self.known_tails.pop_back();
             }
-            self.told.push_back((tail, now));
+            self.known_tails.push_back((tail, now));
         }
     }
 
@@ -233,8 +233,8 @@ impl Player {
     /// Starts the reads that the window allows, and queries the tail once every position below it is being read.
     fn look(&mut self, now: Monotonic) {
         let end = Position(self.next.0.saturating_add(self.config.window as u64)).min(self.tail);
-        while self.told.front().is_some_and(|(told, _)| *told <= self.next) {
-            self.told.pop_front();
+        while self.known_tails.front().is_some_and(|(known, _)| *known <= self.next) {
+            self.known_tails.pop_front();
         }
         // If the tail moved back, positions above it are not read and are not in `ahead`.
         let is_vacant = |position: &Position| !self.ahead.contains_key(position);
@@ -280,8 +280,11 @@ impl Player {
     /// # Panics
     /// When an invariant is violated.
     pub fn invariants(&self) {
-        assert!(self.ahead.len() <= self.config.window, "it reads no further ahead than it may");
-        assert!(self.ahead.first_key_value().is_none_or(|(first, _)| *first >= self.next), "what was passed is gone");
+        assert!(self.ahead.len() <= self.config.window, "read-ahead exceeds the window");
+        assert!(
+            self.ahead.first_key_value().is_none_or(|(first, _)| *first >= self.next),
+            "no outcome below the next position remains"
+        );
     }
 }
 

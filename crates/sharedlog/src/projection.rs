@@ -59,31 +59,31 @@ pub struct Projection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
     /// The number of extents, chains or units is out of range.
-    #[error("{0} are missing or too many")]
+    #[error("the number of {0} is out of range")]
     Count(&'static str),
     /// The extents are not in ascending order, or a position is above the limit.
-    #[error("the extents are out of order")]
+    #[error("the extents are not in ascending order")]
     Order,
     /// A unit occurs twice in one extent.
-    #[error("unit {0} stands twice in one extent")]
+    #[error("unit {0} occurs twice in one extent")]
     Twice(UnitId),
     /// The log differs, the epoch is not the next, or the start moves back.
-    #[error("it does not follow: {0}")]
+    #[error("not a valid successor: {0}")]
     Succession(&'static str),
     /// Written positions would be striped differently.
-    #[error("position {0} lies in another place than before")]
+    #[error("position {0} would move to another chain")]
     Moved(Position),
     /// A chain lost all of its units, or changed their order.
-    #[error("the chain of position {0} keeps none of its units, or not their order")]
+    #[error("the chain of position {0} lost all of its units, or changed their order")]
     Chain(Position),
     /// A unit that was not in the last extent joins a chain that was already written.
-    #[error("unit {0} stands in a chain that was written before it came")]
+    #[error("unit {0} joins a chain with entries that it may lack")]
     Stranger(UnitId),
     /// A unit's number was used before, or exceeds `newest_unit`.
-    #[error("unit {0} has a number that was used before, or is not noted")]
+    #[error("unit {0} reuses a number, or its number exceeds newest_unit")]
     Number(UnitId),
     /// A unit that was removed from one chain remains in the last extent.
-    #[error("unit {0} was left out of one chain, and stands in the last extent")]
+    #[error("unit {0} was removed from one chain but remains in the last extent")]
     HalfLeftOut(UnitId),
 }
 
@@ -169,8 +169,8 @@ impl Projection {
         self.extents.iter().flat_map(Extent::units).filter(|unit| seen.insert(*unit)).collect()
     }
 
-    /// The stripes assigned to a unit. Its node passes them to the unit ([`Command::Tell`](crate::unit::Command::Tell))
-    /// when it learns of the projection.
+    /// The stripes assigned to a unit. Its node passes them to the unit
+    /// ([`Command::AssignStripes`](crate::unit::Command::AssignStripes)) when it learns of the projection.
     #[must_use]
     pub fn stripes_of(&self, unit: UnitId) -> Vec<Stripe> {
         let of_extent = |extent: &Extent| {
@@ -190,7 +190,7 @@ impl Projection {
             return Err(Unfit::Count("extents"));
         }
         if self.epoch.0 == 0 {
-            return Err(Unfit::Succession("epochs begin with 1"));
+            return Err(Unfit::Succession("epochs start at 1"));
         }
         if let Some(unit) = self.units().into_iter().find(|unit| *unit > self.newest_unit) {
             return Err(Unfit::Number(unit));
@@ -202,7 +202,7 @@ impl Projection {
                     return Err(Unfit::Count("chains"));
                 }
                 if !(1..=STRIPE_WIDTH_MAX).contains(&extent.width) {
-                    return Err(Unfit::Count("positions in a row"));
+                    return Err(Unfit::Count("consecutive positions per chain"));
                 }
                 // Only earlier extents may have abandoned chains, because nothing is written there any more.
                 let least = if std::ptr::eq(extent, self.last()) { 1 } else { 0 };
@@ -224,13 +224,13 @@ impl Projection {
     pub fn may_follow(&self, old: &Self) -> Result<(), Unfit> {
         self.check()?;
         if self.log != old.log {
-            return Err(Unfit::Succession("it is of another log"));
+            return Err(Unfit::Succession("it describes another log"));
         }
         if self.epoch != old.epoch.next() {
-            return Err(Unfit::Succession("its epoch is not the next"));
+            return Err(Unfit::Succession("its epoch is not the next one"));
         }
         if self.start < old.start {
-            return Err(Unfit::Succession("its start goes back"));
+            return Err(Unfit::Succession("its start moves back"));
         }
         let known = BTreeSet::from_iter(old.units());
         let is_used = |unit: &UnitId| *unit <= old.newest_unit && !known.contains(unit);

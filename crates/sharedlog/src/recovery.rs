@@ -207,7 +207,7 @@ impl Recovery {
 
     /// Stops waiting for these units, if each of their chains has another unit that has replied. A unit that still
     /// replies in time stays.
-    pub fn await_no_more(&mut self, units: &BTreeSet<UnitId>, now: Monotonic) {
+    pub fn stop_waiting_for(&mut self, units: &BTreeSet<UnitId>, now: Monotonic) {
         if self.stage == Stage::Sealing && !units.is_subset(&self.unawaited) {
             self.unawaited.extend(units);
             self.build_if_answered(now);

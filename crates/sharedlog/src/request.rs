@@ -207,7 +207,7 @@ impl Wire for LogResponse {
                 units.iter().for_each(|unit| out.u64(unit.0));
             }
             Self::Appended(_) | Self::Entries(_) | Self::Larger | Self::Tail(_) | Self::Trimmed => {
-                debug_assert!(false, "the catalog answers nothing of the kind");
+                debug_assert!(false, "only responses of the catalog are sent between nodes");
                 out.u8(u8::MAX);
             }
         }
@@ -226,7 +226,7 @@ impl Wire for LogResponse {
                 let units = (0..input.count(8)?).map(|_| input.u64().map(UnitId));
                 Self::UnitsGone(units.collect::<Result<_, _>>()?)
             }
-            tag => return Err(DecodeError::UnknownTag { what: "answer about a log", tag: u64::from(tag) }),
+            tag => return Err(DecodeError::UnknownTag { what: "response about a log", tag: u64::from(tag) }),
         })
     }
 }

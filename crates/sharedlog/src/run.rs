@@ -76,7 +76,7 @@ mod tests {
         assert_eq!((positions(run.first(2)), positions(run.after(2))), (vec![5, 8], vec![11, 14]));
         assert_eq!((positions(run.first(9)), positions(run.after(9))), (vec![5, 8, 11, 14], vec![]));
         let far = Run { from: Position(POSITION_MAX - 1), step: u64::MAX, count: 3 };
-        assert!(far.positions().all(|position| position.0 <= POSITION_MAX), "no sum overflows");
+        assert!(far.positions().all(|position| position.0 <= POSITION_MAX), "a position overflows");
         let mut writer = Writer::new();
         run.encode(&mut writer);
         assert_eq!(Run::decode(&mut Reader::new(writer.finish())), Ok(run));

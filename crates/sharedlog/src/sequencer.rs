@@ -82,9 +82,9 @@ pub enum Action<A> {
         request: unit::Request,
     },
     /// Send a reply to a client.
-    Answer {
-        /// The client, as passed to [`Sequencer::asked`].
-        asker: A,
+    Reply {
+        /// The requester, as passed to [`Sequencer::asked`].
+        requester: A,
         /// The reply to send.
         reply: Reply,
     },
@@ -125,7 +125,7 @@ pub struct Sequencer<A> {
 #[derive(Clone, Debug)]
 struct Check<A> {
     noted: Position,
-    askers: Vec<A>,
+    requesters: Vec<A>,
     asked_at: Monotonic,
     asked: Vec<(AskId, UnitId)>,
     confirmed: BTreeSet<UnitId>,
@@ -171,29 +171,29 @@ impl<A> Sequencer<A> {
     }
 
     /// Handles a request.
-    pub fn asked(&mut self, asker: A, request: Request, now: Monotonic) {
+    pub fn asked(&mut self, requester: A, request: Request, now: Monotonic) {
         let (Request::Positions { epoch, .. } | Request::Tail { epoch }) = request;
         if epoch != self.projection.epoch || self.newest > self.projection.epoch {
             let reply = Reply::Refused { newest: self.newest };
-            return self.actions.push(Action::Answer { asker, reply });
+            return self.actions.push(Action::Reply { requester, reply });
         }
         match request {
             Request::Positions { client, count, .. } => {
                 let (first, count) = self.hand_out(client, count, now);
-                self.actions.push(Action::Answer { asker, reply: Reply::Positions { first, count } });
+                self.actions.push(Action::Reply { requester, reply: Reply::Positions { first, count } });
             }
             Request::Tail { .. } if planted(Bug::TailUnchecked) => {
-                self.actions.push(Action::Answer { asker, reply: Reply::Tail(self.next) });
+                self.actions.push(Action::Reply { requester, reply: Reply::Tail(self.next) });
             }
             Request::Tail { .. } if now < self.leased_until => {
-                self.actions.push(Action::Answer { asker, reply: Reply::Tail(self.next) });
+                self.actions.push(Action::Reply { requester, reply: Reply::Tail(self.next) });
                 if self.leased_until.since(now) < Duration(LEASE.0 / 2) && self.check.is_none() {
                     self.begin_check(now);
                 }
             }
             Request::Tail { .. } => {
                 if self.waiting.len() < WAITING_MAX {
-                    self.waiting.push(asker);
+                    self.waiting.push(requester);
                 }
                 if self.check.is_none() {
                     self.begin_check(now);
@@ -229,10 +229,10 @@ impl<A> Sequencer<A> {
     }
 
     fn begin_check(&mut self, now: Monotonic) {
-        let askers = std::mem::take(&mut self.waiting);
+        let requesters = std::mem::take(&mut self.waiting);
         self.check = Some(Check {
             noted: self.next,
-            askers,
+            requesters,
             asked_at: now,
             asked: Vec::new(),
             confirmed: BTreeSet::new(),
@@ -279,8 +279,8 @@ impl<A> Sequencer<A> {
         let is_leased = now < self.leased_until;
         let tail = if is_leased { self.next } else { check.noted };
         let more = if is_leased { std::mem::take(&mut self.waiting) } else { Vec::new() };
-        let answer = |asker| Action::Answer { asker, reply: Reply::Tail(tail) };
-        self.actions.extend(check.askers.into_iter().chain(more).map(answer));
+        let answer = |requester| Action::Reply { requester, reply: Reply::Tail(tail) };
+        self.actions.extend(check.requesters.into_iter().chain(more).map(answer));
         if !self.waiting.is_empty() {
             self.begin_check(now);
         }
@@ -304,10 +304,10 @@ impl<A> Sequencer<A> {
         if self.newest == self.projection.epoch {
             return;
         }
-        let askers = self.check.take().map(|check| check.askers).unwrap_or_default();
+        let requesters = self.check.take().map(|check| check.requesters).unwrap_or_default();
         let newest = self.newest;
-        for asker in askers.into_iter().chain(std::mem::take(&mut self.waiting)) {
-            self.actions.push(Action::Answer { asker, reply: Reply::Refused { newest } });
+        for requester in requesters.into_iter().chain(std::mem::take(&mut self.waiting)) {
+            self.actions.push(Action::Reply { requester, reply: Reply::Refused { newest } });
         }
     }
 }

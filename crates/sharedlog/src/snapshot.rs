@@ -19,7 +19,7 @@ use base::checksum_append;
 use base::codec::{DecodeError, Reader, Writer};
 use bytes::{Bytes, BytesMut};
 
-use crate::client::{Answer, Error};
+use crate::client::{Error, LogReply};
 use crate::duplicates::Duplicates;
 use crate::limits::{POSITION_MAX, SNAPSHOT_PART_BYTES, SNAPSHOT_PARTS_AT_ONCE, SNAPSHOT_PARTS_MAX};
 use crate::{Batch, Position, Run};
@@ -45,7 +45,7 @@ pub struct Snapshot {
 /// A snapshot needs more than [`SNAPSHOT_PARTS_MAX`] parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a snapshot of {bytes} bytes is too large: with the appends that were seen it may have {max}",
+    "snapshot too large: {bytes} bytes, limit {max} (including the deduplication state)",
     max = SNAPSHOT_PARTS_MAX * SNAPSHOT_PART_BYTES
 )]
 pub struct SnapshotTooLarge {
@@ -113,10 +113,10 @@ pub enum Appended {
     Failed,
 }
 
-impl From<&Result<Answer, Error>> for Appended {
-    fn from(outcome: &Result<Answer, Error>) -> Self {
+impl From<&Result<LogReply, Error>> for Appended {
+    fn from(outcome: &Result<LogReply, Error>) -> Self {
         match outcome {
-            Ok(Answer::Appended(position)) => Self::At(*position),
+            Ok(LogReply::Appended(position)) => Self::At(*position),
             Err(Error::Unknown { position }) => Self::InDoubt(*position),
             _ => Self::Failed,
         }
@@ -142,8 +142,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts a snapshot of all positions below `next`, with the appends that were seen there. Its player has passed the
-    /// position before `next`.
+    /// Starts a snapshot of all positions below `next`, with the deduplication state at that position. The player must
+    /// have passed the position before `next`.
     #[must_use]
     pub fn begin(next: Position, duplicates: &Duplicates) -> Self {
         let none = Duplicates::default();
@@ -233,7 +233,7 @@ impl Keeper {
             }
             _ => return None,
         };
-        Some((number, Batch::of(&records).expect("it is smaller than the largest")))
+        Some((number, Batch::of(&records).expect("a part is smaller than the largest batch")))
     }
 
     /// Handles the outcome of an append.
@@ -282,11 +282,11 @@ pub enum There {
 impl There {
     /// Converts the answer to a read; `None` if it is not final.
     #[must_use]
-    pub fn of(answer: &Answer, position: Position) -> Option<Self> {
+    pub fn of(answer: &LogReply, position: Position) -> Option<Self> {
         match answer {
-            Answer::Entry(data) => Some(data.batch.records().map_or(Self::Nothing, Self::Records)),
-            Answer::Trimmed { mark } if *mark > position => Some(Self::TrimmedBelow(*mark)),
-            Answer::Junk | Answer::Lost | Answer::Trimmed { .. } => Some(Self::Nothing),
+            LogReply::Entry(data) => Some(data.batch.records().map_or(Self::Nothing, Self::Records)),
+            LogReply::Trimmed { mark } if *mark > position => Some(Self::TrimmedBelow(*mark)),
+            LogReply::Junk | LogReply::Lost | LogReply::Trimmed { .. } => Some(Self::Nothing),
             _ => None,
         }
     }
@@ -363,7 +363,8 @@ struct Fetching<C> {
     /// The size and checksum of the parts read.
     bytes: u64,
     checksum: u32,
-    /// The start of the first parts, until it has the table of duplicates, which precedes the state.
+    /// The start of the first parts, until they include the deduplication state, which precedes the application's
+    /// state.
     head: BytesMut,
     duplicates: Option<Duplicates>,
     state: C,
@@ -520,9 +521,12 @@ impl<C: Collect> Finder<C> {
     /// # Panics
     /// When an invariant is violated.
     pub fn invariants(&self) {
-        assert!(self.mark <= self.next && self.next.0 <= POSITION_MAX, "it looks at what is kept");
+        assert!(
+            self.mark <= self.next && self.next.0 <= POSITION_MAX,
+            "the finder reads positions at or above the trim mark"
+        );
         let is_short = |fetching: &Fetching<C>| fetching.count < fetching.pointer.parts.len();
-        assert!(self.fetching.as_ref().is_none_or(is_short), "what is whole is taken");
+        assert!(self.fetching.as_ref().is_none_or(is_short), "a complete snapshot ends the search");
     }
 }
 

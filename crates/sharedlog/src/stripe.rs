@@ -178,7 +178,7 @@ mod tests {
             }
         }
         let first = (9..100).map(Position).find(|first| stripe(9, 2, 0, 4).is_within(&stripe(3, 2, 0, 4), *first));
-        assert_eq!(first, Some(Position(9)), "from wherever their extents begin");
+        assert_eq!(first, Some(Position(9)), "for any start of the extents");
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! * *Trimmed.* Clients trimmed all positions below the mark. The mark only rises.
 //!
 //! A reply reflects the state after all forced commands. So requests that change nothing are answered from that state
-//! without the log: [`Unit::meet`].
+//! without the log: [`Unit::decide`].
 
 use std::collections::BTreeSet;
 
@@ -85,12 +85,12 @@ impl Outcome {
 
 /// How a request is handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Met {
+pub enum Decision {
     /// It changes nothing and is answered immediately.
     Answer(Outcome),
     /// It is appended to the write-ahead log and answered when it is applied.
     Log {
-        /// An answer that leaves before the log is forced: never, but for a planted bug.
+        /// A reply that is sent before the log is forced. `None` unless a planted bug is active.
         early: Option<Outcome>,
     },
 }
@@ -186,8 +186,8 @@ impl Unit {
     }
 
     /// The stripes assigned to it.
-    pub fn told(&self) -> impl Iterator<Item = Stripe> {
-        self.occupied.told()
+    pub fn stripes(&self) -> impl Iterator<Item = Stripe> {
+        self.occupied.stripes()
     }
 
     /// Number of intervals in its set of positions, which determines the size of its state.
@@ -198,34 +198,36 @@ impl Unit {
 
     /// Decides how to handle a request, from the state after all forced commands.
     #[must_use]
-    pub fn meet(&self, request: &Request) -> Met {
+    pub fn decide(&self, request: &Request) -> Decision {
         match *request {
             Request::Read { epoch, position } => {
                 let refusal = self.refusal(epoch).map(Outcome::Reply);
-                Met::Answer(refusal.unwrap_or_else(|| self.look(position)))
+                Decision::Answer(refusal.unwrap_or_else(|| self.look(position)))
             }
-            Request::ReadMany { epoch, run, bytes } => Met::Answer(match self.refusal(epoch) {
+            Request::ReadMany { epoch, run, bytes } => Decision::Answer(match self.refusal(epoch) {
                 Some(refusal) => Outcome::Reply(refusal),
                 None => Outcome::Many { each: self.look_at(run), bytes },
             }),
             Request::Await { epoch, position, bytes, .. } => {
                 let refusal = self.refusal(epoch).map(Outcome::Reply);
-                Met::Answer(refusal.unwrap_or_else(|| Outcome::Many { each: vec![self.look(position)], bytes }))
+                Decision::Answer(refusal.unwrap_or_else(|| Outcome::Many { each: vec![self.look(position)], bytes }))
             }
             Request::Follow { epoch, from, .. } => {
                 let is_far = self.tail.0.saturating_sub(from.0) > FOLLOW_BEHIND_MAX;
                 let feed =
                     || if is_far { Reply::Done } else { Reply::Feed { from, entries: Vec::new(), tail: self.tail } };
-                Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or_else(feed)))
+                Decision::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or_else(feed)))
             }
-            Request::Confirm { epoch } => Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or(Reply::Confirmed))),
+            Request::Confirm { epoch } => {
+                Decision::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or(Reply::Confirmed)))
+            }
             Request::Holes { epoch, stripe, from, to } => {
                 let holes = || Reply::Holes(self.holes(stripe, from, to));
-                Met::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or_else(holes)))
+                Decision::Answer(Outcome::Reply(self.refusal(epoch).unwrap_or_else(holes)))
             }
             Request::Command(ref command) => match self.unchanged(command.command()) {
-                Some(outcome) => Met::Answer(outcome),
-                None => Met::Log { early: self.early(command.command()) },
+                Some(outcome) => Decision::Answer(outcome),
+                None => Decision::Log { early: self.early(command.command()) },
             },
         }
     }
@@ -265,7 +267,7 @@ impl Unit {
                 };
                 Outcome::many(copies.into_iter().map(copy).collect())
             }
-            Command::Mend { position, kept } => self.store(position, kept),
+            Command::Repair { position, kept } => self.store(position, kept),
             Command::Damaged { position } => {
                 self.damaged.insert(position);
                 Outcome::Reply(Reply::Damaged)
@@ -279,9 +281,9 @@ impl Unit {
                 self.damaged.remove(&position);
                 Outcome::Store { position, kept: Kept::Trimmed, reply: Reply::Done }
             }
-            Command::Tell { stripes } => {
+            Command::AssignStripes { stripes } => {
                 stripes.into_iter().for_each(|stripe| self.occupied.tell(stripe));
-                Outcome::Reply(Reply::Told(self.report()))
+                Outcome::Reply(Reply::StripesAssigned(self.report()))
             }
         }
     }
@@ -313,8 +315,8 @@ impl Unit {
                 let each = copies.iter().map(|(position, kept)| self.unchanged_at(*position, kept));
                 each.collect::<Option<Vec<_>>>().map(Outcome::many)
             }
-            Command::Mend { position, .. } if !self.holds(*position) => reply(Reply::Unwritten),
-            Command::Mend { position, kept } => self.unchanged_at(*position, kept),
+            Command::Repair { position, .. } if !self.holds(*position) => reply(Reply::Unwritten),
+            Command::Repair { position, kept } => self.unchanged_at(*position, kept),
             Command::Damaged { position } => {
                 let is_new = self.gone(*position).is_none() && self.occupied.holds(*position);
                 let is_new = is_new && self.damaged.len() < DAMAGED_MAX && !self.damaged.contains(position);
@@ -332,9 +334,9 @@ impl Unit {
                 None if !self.occupied.holds(*position) => reply(Reply::Unwritten),
                 None => None,
             },
-            Command::Tell { stripes } => {
-                let all_known = stripes.iter().all(|stripe| self.occupied.told().any(|known| known == *stripe));
-                if all_known { reply(Reply::Told(self.report())) } else { None }
+            Command::AssignStripes { stripes } => {
+                let all_known = stripes.iter().all(|stripe| self.occupied.stripes().any(|known| known == *stripe));
+                if all_known { reply(Reply::StripesAssigned(self.report())) } else { None }
             }
             Command::Seal { .. } => None,
         }
@@ -414,7 +416,7 @@ impl Unit {
             let damaged = damaged.iter().copied().find(|position| stripe.holds(*position));
             (stripe, damaged.map_or(missing, |position| position.min(missing)))
         };
-        let whole = self.occupied.told().map(missing).collect();
+        let whole = self.occupied.stripes().map(missing).collect();
         let (sealed, tail, trimmed) = (self.sealed, self.tail, self.trimmed);
         Report { sealed, tail, trimmed, damaged: damaged.len() as u32, whole }
     }
@@ -424,12 +426,15 @@ impl Unit {
     /// # Panics
     /// When an invariant is violated.
     pub fn invariants(&self) {
-        assert!(self.begun || *self == Self::new(self.disk), "nothing is taken before the beginning");
-        assert!(!self.occupied.holds(self.tail), "nothing lies at the tail or above");
-        assert!(self.trimmed.0 == 0 || !self.occupied.holds(Position(self.trimmed.0 - 1)), "nothing below the mark");
-        assert!(self.damaged.iter().all(|position| self.occupied.holds(*position)), "what is damaged is held");
-        assert!(self.damaged.len() <= DAMAGED_MAX, "damage is bounded");
-        assert!(self.occupied.told().count() <= UNIT_STRIPES_MAX, "stripes are bounded");
+        assert!(self.begun || *self == Self::new(self.disk), "a unit that was not started has no state");
+        assert!(!self.occupied.holds(self.tail), "no position at or above the tail is held");
+        assert!(
+            self.trimmed.0 == 0 || !self.occupied.holds(Position(self.trimmed.0 - 1)),
+            "no position below the trim mark is held"
+        );
+        assert!(self.damaged.iter().all(|position| self.occupied.holds(*position)), "damaged positions are held");
+        assert!(self.damaged.len() <= DAMAGED_MAX, "too many damaged positions");
+        assert!(self.occupied.stripes().count() <= UNIT_STRIPES_MAX, "too many stripes");
     }
 
     /// The encoded state, without the values, for a checkpoint.

@@ -14,8 +14,8 @@ pub const COORDINATION_LOG: &str = "zookeeper";
 pub const COORDINATION_COPIES: u32 = 3;
 
 /// The gRPC metadata key of requests of translation servers, which may change the log of the coordination service. The
-/// value does not matter. The key protects against accidents only: clients are not authenticated, so that any of them can
-/// send it.
+/// value does not matter. The key protects against accidents only: clients are not authenticated, so that any of them
+/// can send it.
 pub const TRANSLATION_SERVER_KEY: &str = "loggos-translation-server";
 
 /// Refuses a client's request to change the log of the coordination service.
@@ -52,23 +52,23 @@ pub fn validate(request: &LogRequest) -> Result<(), Failure> {
         LogRequest::List | LogRequest::Describe { .. } | LogRequest::Tail { .. } => Ok(()),
         LogRequest::Create { stripes, copies, .. } => {
             check_at_most("stripes", *stripes, LOG_STRIPES_MAX)?;
-            check_at_most("copies of each position", *copies, LOG_COPIES_MAX)
+            check_at_most("copies per position", *copies, LOG_COPIES_MAX)
         }
         LogRequest::Append { batch, stamp, .. } => {
             if batch.is_empty() {
-                return refuse("there is no record to append");
+                return refuse("the append has no records");
             }
             stamp.map_or(Ok(()), check_stamp)
         }
         LogRequest::Read { from, count, .. } => {
             if *count == 0 {
-                return refuse("no position is to be read");
+                return refuse("the number of positions to read is 0");
             }
-            check_at_most("positions of one read", *count, LOG_READ_MAX)?;
-            check_lies_below(*from)
+            check_at_most("positions per read", *count, LOG_READ_MAX)?;
+            check_in_range(*from)
         }
         LogRequest::Trim { before, .. } => check_position(*before),
-        LogRequest::TrimOne { position, .. } => check_lies_below(*position),
+        LogRequest::TrimOne { position, .. } => check_in_range(*position),
     }
 }
 
@@ -79,9 +79,9 @@ pub fn validate(request: &LogRequest) -> Result<(), Failure> {
 pub fn new_log_name(name: &str) -> Result<(), Failure> {
     check_name("log", name)?;
     match name {
-        "." | ".." => refuse(format!("the log's name {name:?} is that of a directory: '.' and '..' are no names")),
+        "." | ".." => refuse(format!("invalid log name {name:?}: '.' and '..' are reserved")),
         _ if name.starts_with('-') => {
-            refuse(format!("the log's name {name:?} begins with '-', as an option does: a name begins otherwise"))
+            refuse(format!("invalid log name {name:?}: it begins with '-', like a command-line option"))
         }
         _ => Ok(()),
     }
@@ -90,15 +90,15 @@ pub fn new_log_name(name: &str) -> Result<(), Failure> {
 fn check_stamp(Stamp { client, sequence }: Stamp) -> Result<(), Failure> {
     match sequence {
         _ if client >= ClientId::FIRST_OF_NODES => {
-            refuse(format!("client {client} is none that callers may name: it is above 2^63 - 1"))
+            refuse(format!("client {client} is reserved: the highest number for callers is 2^63 - 1"))
         }
-        0 => refuse(format!("sequence 0 of client {client}: a client's appends are numbered from 1")),
+        0 => refuse(format!("invalid sequence 0 of client {client}: appends are numbered from 1")),
         _ => Ok(()),
     }
 }
 
 /// Checks a position that can hold an entry. `POSITION_MAX` itself cannot.
-fn check_lies_below(position: Position) -> Result<(), Failure> {
+fn check_in_range(position: Position) -> Result<(), Failure> {
     if position.0 < POSITION_MAX { Ok(()) } else { refuse_position(position) }
 }
 
@@ -110,9 +110,9 @@ fn check_position(position: Position) -> Result<(), Failure> {
 }
 
 fn refuse_position(position: Position) -> Result<(), Failure> {
-    refuse(format!("position {position}: the positions of a log lie below {POSITION_MAX}"))
+    refuse(format!("position {position} is out of range: the limit is {POSITION_MAX}"))
 }
 
 fn check_at_most(what: &str, count: u32, max: u32) -> Result<(), Failure> {
-    if count <= max { Ok(()) } else { refuse(format!("{count} {what} are asked for, over the limit of {max}")) }
+    if count <= max { Ok(()) } else { refuse(format!("{count} {what} exceed the limit of {max}")) }
 }

@@ -126,7 +126,7 @@ fn encode_reply(reply: &Reply, out: &mut Writer) {
         Reply::Begun(report) => encode_report(8, report, out),
         Reply::NotEmpty => out.u8(9),
         Reply::Confirmed => out.u8(10),
-        Reply::Told(report) => encode_report(11, report, out),
+        Reply::StripesAssigned(report) => encode_report(11, report, out),
         Reply::Done => out.u8(12),
         Reply::Unknown => out.u8(13),
         Reply::Damaged => out.u8(14),
@@ -180,7 +180,7 @@ fn decode_one(tag: u8, input: &mut Reader) -> Result<Reply, DecodeError> {
         8 => Reply::Begun(decode_report(input)?),
         9 => Reply::NotEmpty,
         10 => Reply::Confirmed,
-        11 => Reply::Told(decode_report(input)?),
+        11 => Reply::StripesAssigned(decode_report(input)?),
         12 => Reply::Done,
         13 => Reply::Unknown,
         14 => Reply::Damaged,
@@ -396,6 +396,6 @@ mod tests {
         let decoded = |reply: Reply| decode_reply(&mut Reader::new(encoded(&reply)));
         assert!(decoded(Reply::Many(vec![Reply::Unwritten; MANY_MAX])).is_ok());
         assert!(decoded(Reply::Many(vec![Reply::Unwritten; MANY_MAX + 1])).is_err());
-        assert!(decoded(Reply::Many(vec![many])).is_err(), "none is many itself");
+        assert!(decoded(Reply::Many(vec![many])).is_err(), "nested replies are refused");
     }
 }

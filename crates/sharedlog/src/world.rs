@@ -84,7 +84,6 @@ const CONTROLLER: controller::Config = controller::Config {
     recovery: RECOVERY,
     copier: copier::Config { window: 4, again: Duration::from_millis(10), failures: 8 },
 };
-/// The only log.
 const LOG: LogId = LogId(1);
 /// Maximum duration of the liveness phase.
 const PATIENCE: Time = 20_000 * MILLISECOND;
@@ -125,7 +124,7 @@ struct World {
     /// The command that started each unit. It may arrive again much later.
     begins: BTreeMap<UnitId, Command>,
     /// The end of the positions handed out in each epoch.
-    given_out: BTreeMap<ProjectionEpoch, Position>,
+    handed_out: BTreeMap<ProjectionEpoch, Position>,
     /// The processes with controllers that lead, or believe that they do.
     leaders: Vec<(u32, u64)>,
     /// Nodes that should leave.
@@ -173,7 +172,7 @@ impl World {
             checks: Checks::default(),
             left_out: BTreeSet::new(),
             gone: BTreeSet::new(),
-            given_out: BTreeMap::new(),
+            handed_out: BTreeMap::new(),
             begins: BTreeMap::new(),
             leaders: Vec::new(),
             leaving: BTreeSet::new(),
@@ -195,8 +194,8 @@ impl World {
         self.network.put(self.now, Event::Fault);
         self.play_until(self.options.fault_time);
         self.heal();
-        self.play_until_all("the log is whole", Self::is_well);
-        self.play_until_all("what was begun has ended", Self::are_clients_done);
+        self.play_until_all("the log is fully replicated", Self::is_well);
+        self.play_until_all("every call has ended", Self::are_clients_done);
         self.read_all();
         self.play_until_all("the whole log was read and played", Self::are_clients_done);
         self.check_end();
@@ -215,7 +214,7 @@ impl World {
         while self.violation.is_none() && !holds(self) {
             if self.now > end || self.network.next_time().is_none() {
                 let why = self.why_stuck();
-                return self.violate(&format!("it does not come about that {what}: {why}"));
+                return self.violate(&format!("the run did not reach the state {what:?}: {why}"));
             }
             self.play_one();
         }
@@ -226,7 +225,7 @@ impl World {
         self.now = self.now.max(time);
         self.events += 1;
         if self.events > EVENTS_MAX {
-            return self.violate("too much happens");
+            return self.violate("event limit exceeded");
         }
         self.note(time ^ event.tag());
         self.happen(event);
@@ -240,7 +239,7 @@ impl World {
         }
         match event {
             Event::Deliver { from, to, life, message } => self.deliver(from, to, life, message),
-            Event::Timer { place, life, asker } => self.timer(place, life, asker),
+            Event::Timer { place, life, machine } => self.timer(place, life, machine),
             Event::Forced { node, life, count } => self.forced(node, life, count),
             Event::Tick { node, life } => self.tick(node, life),
             Event::Work => self.work(),

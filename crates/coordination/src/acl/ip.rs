@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-/// Whether an ACL may name this.
+/// Whether the range is valid in an ACL.
 pub(super) fn is_valid(range: &str) -> bool {
     parse(range).is_some()
 }
@@ -23,7 +23,7 @@ fn same_prefix(one: u128, other: u128, low_bits: u32) -> bool {
     (one ^ other).checked_shr(low_bits).unwrap_or(0) == 0
 }
 
-/// The address, and how many of its first bits count.
+/// The address, and the length of the prefix to compare.
 fn parse(range: &str) -> Option<(IpAddr, u32)> {
     let (address, bits) = range.split_once('/').map_or((range, None), |(address, bits)| (address, Some(bits)));
     let address: IpAddr = address.parse().ok()?;

@@ -1,11 +1,10 @@
-//! SHA-1 (RFC 3174): what ZooKeeper's digest scheme is defined with. Not for anything else.
+//! SHA-1 (RFC 3174), which ZooKeeper's digest scheme uses. Do not use it for anything else.
 
 const BLOCK_BYTES: usize = 64;
 
-/// The hash of `message`.
 pub(super) fn sha1(message: &[u8]) -> [u8; 20] {
     let mut state = [0x6745_2301_u32, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476, 0xc3d2_e1f0];
-    // A one, zeros up to eight bytes before a block's end, the length in bits.
+    // Padding: a 1 bit, zeros up to eight bytes before the end of a block, and the length in bits.
     let mut padded = message.to_vec();
     padded.push(0x80);
     let zeros = (BLOCK_BYTES * 2 - 8 - padded.len() % BLOCK_BYTES) % BLOCK_BYTES;

@@ -15,7 +15,7 @@ pub struct ConnectRequest<'a> {
     pub protocol_version: i32,
     /// The newest zxid that the client has seen.
     pub last_zxid_seen: i64,
-    /// The session timeout that the client asks for, in milliseconds.
+    /// The requested session timeout in milliseconds.
     pub timeout_ms: i32,
     /// 0 to open a session.
     pub session: i64,
@@ -58,7 +58,7 @@ pub struct ConnectResponse {
     pub session: i64,
     /// Its password; zeros if there is none.
     pub password: Password,
-    /// Whether the server is read-only. Left out for clients that left it out.
+    /// Whether the server is read-only. Omitted if the request omits it.
     pub read_only: Option<bool>,
 }
 

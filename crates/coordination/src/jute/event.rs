@@ -11,7 +11,7 @@ record! {
     }
 }
 
-/// What happened to a watched node.
+/// The kind of change of a watched node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventType {
     /// It was created.
@@ -25,10 +25,10 @@ pub enum EventType {
 }
 
 impl EventType {
-    /// The type of that number.
+    /// The event type with that code.
     ///
     /// # Errors
-    /// When there is none.
+    /// When the code is unknown.
     pub const fn from_code(code: i32) -> Result<Self, DecodeError> {
         Ok(match code {
             1 => Self::Created,

@@ -2,7 +2,7 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// A frame, without its length.
+/// A received frame without its length prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// A whole frame.
@@ -12,7 +12,7 @@ pub enum Frame {
 }
 
 impl Frame {
-    /// The bytes that were kept.
+    /// The retained bytes.
     #[must_use]
     pub const fn bytes(&self) -> &Bytes {
         let (Self::Whole(bytes) | Self::Oversized(bytes)) = self;
@@ -43,7 +43,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Frames of at most `limit` bytes (`jute.maxbuffer`).
+    /// Creates a decoder for frames of at most `limit` bytes (`jute.maxbuffer`).
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { buffer: BytesMut::new(), dropping: 0, limit }

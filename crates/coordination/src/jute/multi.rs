@@ -37,14 +37,14 @@ pub enum ReadOperation<'a> {
 
 /// An operation that follows a [`MultiHeader`].
 pub trait Headed<'a>: Sized {
-    /// Reads the operation of that number.
+    /// Decodes the operation with that code.
     ///
     /// # Errors
-    /// When a request of this kind may not have it, or it can't be read.
+    /// When this kind of request does not permit the operation, or it cannot be decoded.
     fn decode(op: i32, reader: &mut Reader<'a>) -> Result<Self, DecodeError>;
-    /// Its number.
+    /// The operation code.
     fn op(&self) -> i32;
-    /// Writes it without the header.
+    /// Writes the operation without the header.
     fn encode(&self, writer: &mut Writer);
 }
 
@@ -126,14 +126,14 @@ enum Source<'a, T> {
 }
 
 impl<'a, T> Operations<'a, T> {
-    /// These operations.
+    /// Creates a list of these operations.
     #[must_use]
     pub const fn of(operations: &'a [T]) -> Self {
         Self(Source::Given(operations))
     }
 }
 
-/// The next operation; none at the end.
+/// The next operation; `None` at the end.
 fn next<'a, T: Headed<'a>>(reader: &mut Reader<'a>) -> Result<Option<T>, DecodeError> {
     let header = MultiHeader::decode(reader)?;
     if header.done { Ok(None) } else { T::decode(header.op, reader).map(Some) }
@@ -220,10 +220,10 @@ impl<'a> MultiResult<'a> {
         END.encode(writer);
     }
 
-    /// Reads the next result; none at the end.
+    /// Decodes the next result; `None` at the end.
     ///
     /// # Errors
-    /// When it can't be read.
+    /// When it cannot be decoded.
     pub fn decode_next(reader: &mut Reader<'a>) -> Result<Option<Self>, DecodeError> {
         let header = MultiHeader::decode(reader)?;
         if header.done {

@@ -35,7 +35,6 @@ record! {
     }
 }
 
-/// A vector of ACLs.
 pub(super) type AclList<'a> = Sequence<'a, AclRecord<'a>>;
 /// A vector of paths or names.
 pub(super) type Strings<'a> = Sequence<'a, &'a str>;

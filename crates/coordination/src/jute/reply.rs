@@ -1,4 +1,4 @@
-//! Replies: a header, then, unless it holds an error, the operation's record.
+//! Replies: a header, followed by the operation's record unless the header has an error.
 
 use super::records::{AclList, Strings};
 use super::{Sequence, Stat, record};

@@ -1,10 +1,10 @@
-//! Requests: a header with a transaction id and the operation, then the operation's record.
+//! Requests: a header with a request id (xid) and the operation code, followed by the operation's record.
 
 use super::records::{AclList, Strings};
 use super::{DecodeError, Operation, Operations, ReadOperation, Reader, Record, Writer, record};
 
 record! {
-    /// The header of every request but the first.
+    /// The header of every request except the connect request.
     RequestHeader {
         xid: i32,
         op: i32,
@@ -75,7 +75,7 @@ record! {
 }
 
 record! {
-    /// Waits until the server is up to date.
+    /// Waits until the server has applied all completed writes.
     Sync<'a> {
         path: &'a str,
     }
@@ -92,7 +92,7 @@ record! {
 }
 
 record! {
-    /// The same, with persistent watches.
+    /// Like [`SetWatches`], with persistent watches.
     SetWatches2<'a> {
         relative_zxid: i64,
         data: Strings<'a>,
@@ -151,11 +151,11 @@ pub struct Create<'a> {
     pub acl: AclList<'a>,
     /// 0 persistent, 1 ephemeral, 2 sequential, 3 both, 4 container, 5 with a TTL, 6 with a TTL and sequential.
     pub flags: i32,
-    /// Milliseconds, of [`CreateKind::Ttl`] only.
+    /// Time to live in milliseconds; only for [`CreateKind::Ttl`].
     pub ttl_ms: Option<i64>,
 }
 
-/// The operations that create nodes. They differ in the reply and the kinds of nodes.
+/// The operations that create nodes. They differ in their replies and in the kinds of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the operations' own names")]
 pub enum CreateKind {
@@ -166,7 +166,7 @@ pub enum CreateKind {
 }
 
 impl CreateKind {
-    /// The operation's number.
+    /// The operation code.
     #[must_use]
     pub const fn op(self) -> i32 {
         match self {
@@ -201,7 +201,7 @@ impl<'a> Create<'a> {
     }
 }
 
-/// The numbers of the operations (`ZooDefs.OpCode`).
+/// Operation codes (`ZooDefs.OpCode`).
 #[expect(missing_docs, reason = "the operations' own names")]
 pub mod op {
     pub const CREATE: i32 = 1;
@@ -254,7 +254,7 @@ macro_rules! requests {
             /// Decodes the record of operation `op`. Trailing bytes are ignored, as in ZooKeeper.
             ///
             /// # Errors
-            /// When the operation is unknown, or its record can't be read.
+            /// When the operation is unknown, or its record cannot be decoded.
             pub fn decode(op: i32, body: &'a [u8]) -> Result<Self, DecodeError> {
                 let reader = &mut Reader::new(body);
                 Ok(match op {
@@ -270,7 +270,7 @@ macro_rules! requests {
                 })
             }
 
-            /// Its operation's number.
+            /// The operation code.
             #[must_use]
             pub const fn op(&self) -> i32 {
                 match self {
@@ -282,7 +282,7 @@ macro_rules! requests {
                 }
             }
 
-            /// Writes its record, without a header.
+            /// Writes the record without a header.
             pub fn encode(&self, writer: &mut Writer) {
                 match self {
                     Self::Create(create) => create.encode(writer),
@@ -318,7 +318,7 @@ requests! {
 }
 
 impl Request<'_> {
-    /// Whether the request goes through the log.
+    /// Whether the request is appended to the log.
     #[must_use]
     pub const fn is_write(&self) -> bool {
         matches!(
@@ -332,7 +332,7 @@ impl Request<'_> {
         )
     }
 
-    /// Writes it with its header, as one frame.
+    /// Encodes the request with its header as one frame.
     #[must_use]
     pub fn to_frame(&self, xid: i32) -> bytes::Bytes {
         Writer::new().frame(|writer| {

@@ -1,4 +1,4 @@
-//! Frames written by hand from the protocol's description, and frames that no client would send.
+//! Golden frames from the protocol's specification, and invalid frames.
 
 use base::SplitMix64;
 use bytes::Bytes;
@@ -185,7 +185,7 @@ fn multis() {
         &Request::MultiRead(Operations::of(&reads)),
         "00000003 00000016 00000004 00 ffffffff 00000002 2f61 00 ffffffff 01 ffffffff",
     );
-    // A read in a multi, and flags that no node has.
+    // A read in a multi, and unknown create flags.
     let read = from_hex("00000004 00 ffffffff 00000002 2f61 00 ffffffff 01 ffffffff");
     assert_eq!(Request::decode(op::MULTI, &read), Err(DecodeError::Invalid { what: "operation of a multi", value: 4 }));
     let flags = from_hex("00000001 00 ffffffff 00000002 2f61 ffffffff 00000000 00000007 ffffffff 01 ffffffff");
@@ -245,7 +245,7 @@ fn null_vectors_and_paths() {
     assert_eq!(Request::decode(op::CHECK, &request), Err(DecodeError::UnknownOperation(13)));
     let truncated = DecodeError::Truncated { wanted: 0x7fff_ffff, left: 1 };
     assert_eq!(Request::decode(op::GET_ACL, &from_hex("7fffffff 00")), Err(truncated));
-    // A vector that says it has two thousand million strings.
+    // A vector with a declared length of 2^31 - 1 strings.
     let lie = from_hex("0000000000000000 7fffffff 00000000");
     assert!(matches!(Request::decode(op::SET_WATCHES, &lie), Err(DecodeError::Truncated { .. })));
 }
@@ -370,6 +370,6 @@ fn frame_size_limit() {
         }
     });
     assert_eq!((result, lost), (Err(FrameTooLong { limit: 100 }), 992));
-    // The writer goes on.
+    // The writer remains usable.
     assert_eq!(writer.frame(|writer| 1.encode(writer))[..], [0, 0, 0, 4, 0, 0, 0, 1]);
 }

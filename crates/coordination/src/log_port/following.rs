@@ -3,14 +3,14 @@
 //! | playback | reads |
 //! |---|---|
 //! | push | one read is always in flight, and waits at the tail for the next entry |
-//! | an interval | all that is there, once per interval |
+//! | an interval | all available entries, once per interval |
 //! | adaptive | as with push while clients wait for the log, otherwise with an interval that fits the rate of entries |
 //!
-//! A longer interval reads more entries at a time and costs less, but changes are seen later. Writes are accepted
-//! regardless, and the server's own entries are applied from memory once everything before them is.
+//! A longer interval reads more entries at a time and costs less, but delays the visibility of changes. Writes are
+//! accepted regardless, and the server applies its own entries from memory once all earlier entries are applied.
 //!
-//! A read that does not wait fills no holes. So a position that was empty for [`FOLLOW_WAIT`] is read with a wait, which
-//! fills it if its writer has died. Thus an idle log is not polled, either.
+//! A read that does not wait fills no holes. A position that was empty for [`FOLLOW_WAIT`] is therefore read with a
+//! wait, which fills it if the writer has crashed. So an idle log is not polled either.
 
 use core::fmt;
 use core::str::FromStr;
@@ -21,22 +21,22 @@ use base::{Duration, Monotonic};
 use sharedlog::limits::BATCH_BYTES_MAX;
 use sharedlog::request::{Content, LogEntry, LogResponse};
 
-use super::{Answer, LogPort, Output, PAUSE, Purpose, entry, read};
+use super::{LogOutcome, LogPort, Output, PAUSE, Purpose, entry, read};
 use crate::entry::Position;
 use crate::limits::ENTRY_BYTES_MAX;
 use crate::server::Event;
 
-/// Maximum time that a read waits at the tail. A position whose writer has died is filled after this time.
+/// Maximum time that a read waits at the tail. A hole left by a crashed writer is filled after this time.
 pub(super) const FOLLOW_WAIT: Duration = Duration::from_millis(500);
-/// Bytes that one read returns, unless a single entry is larger.
+/// Maximum bytes that one read returns, unless a single entry is larger.
 pub(super) const FOLLOW_BYTES: usize = 2 << 20;
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
 const INTERVAL_MAX: Duration = Duration::from_millis(1_000);
 /// The longest interval of adaptive playback, as in the paper.
 const ADAPTIVE_MAX: Duration = Duration::from_millis(100);
-/// The interval of adaptive playback gets shorter if a read returns more positions.
+/// Adaptive playback shortens the interval if a read returns more positions than this.
 const ADAPTIVE_COUNT: usize = 4;
-/// Positions of a read that does not wait, at least.
+/// Minimum number of positions of a read that does not wait.
 const POLL_COUNT: u32 = 16;
 
 /// When a server reads the log.
@@ -47,11 +47,11 @@ pub enum Playback {
     Push,
     /// At this interval, from 1 ms to 1 s.
     Interval(Duration),
-    /// At once while clients wait for entries, otherwise at intervals from 1 to 100 ms.
+    /// Immediately while clients wait for entries, otherwise at intervals from 1 to 100 ms.
     Adaptive,
 }
 
-/// The text is not a kind of playback.
+/// The text is not a playback mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected `push`, `adaptive`, or an interval from 1 ms to 1 s, such as `10ms`")]
 pub struct ParsePlaybackError;
@@ -89,9 +89,9 @@ impl fmt::Display for Playback {
 #[derive(Debug)]
 pub(super) struct Follower {
     playback: Playback,
-    reading: Option<Reading>,
-    /// Positions of the next read: as many as are likely to be written once the first is. At the tail, a read of one
-    /// position takes one request to its unit.
+    reading: Option<ReadInFlight>,
+    /// Positions of the next read: the number that is probably written once the first one is. At the tail, a read of
+    /// one position takes one request to its unit.
     pub(super) count: u32,
     /// Size of the next read: larger after one entry did not fit.
     bytes: usize,
@@ -101,13 +101,13 @@ pub(super) struct Follower {
     next_at: Monotonic,
     /// The interval of adaptive playback.
     interval: Duration,
-    /// Since when the next position is known to be empty.
+    /// When the next position was first found empty.
     empty_since: Option<Monotonic>,
 }
 
 /// The read in flight.
 #[derive(Clone, Copy, Debug)]
-struct Reading {
+struct ReadInFlight {
     began: Monotonic,
     count: u32,
 }
@@ -138,8 +138,8 @@ impl Follower {
         if self.reading.is_some() || next == Monotonic(0) { Monotonic::NEVER } else { next }
     }
 
-    /// Notes the number and size of the entries that were read.
-    fn note_entries(&mut self, reading: Reading, count: usize, bytes: usize, now: Monotonic) {
+    /// Adapts count, size and interval to the entries that were read.
+    fn note_entries(&mut self, reading: ReadInFlight, count: usize, bytes: usize, now: Monotonic) {
         self.bytes = FOLLOW_BYTES;
         let is_full = count as u32 >= reading.count;
         let next_count = if is_full { 2 * count as u32 } else { count as u32 };
@@ -164,8 +164,9 @@ impl Follower {
 }
 
 impl LogPort {
-    /// Reads on from the server's next position, unless a read is in flight or none is due. Called at the end of each
-    /// turn. `is_awaited`: whether clients wait for the log ([`Server::waits_for_log`](crate::server::Server::waits_for_log)).
+    /// Reads from the server's next position on, unless a read is in flight or none is due. Called at the end of each
+    /// turn. `is_awaited`: whether clients wait for the log
+    /// ([`Server::waits_for_log`](crate::server::Server::waits_for_log)).
     pub fn follow(&mut self, next: Position, is_awaited: bool, now: Monotonic) {
         let follower = &mut self.follower;
         let is_pushed = match follower.playback {
@@ -181,12 +182,12 @@ impl LogPort {
         let (wait, count) =
             if waits { (FOLLOW_WAIT, follower.count) } else { (Duration::ZERO, follower.count.max(POLL_COUNT)) };
         let bytes = follower.bytes;
-        follower.reading = Some(Reading { began: now, count });
+        follower.reading = Some(ReadInFlight { began: now, count });
         (follower.retry_at, follower.next_at) = (Monotonic(0), Monotonic(0));
         self.ask(Purpose::Follow(next), read(sharedlog::Position(next.0), count, wait, bytes), now);
     }
 
-    pub(super) fn followed(&mut self, from: Position, answer: Answer, now: Monotonic) {
+    pub(super) fn followed(&mut self, from: Position, answer: LogOutcome, now: Monotonic) {
         let Some(reading) = self.follower.reading.take() else {
             return debug_assert!(false, "one read is in flight");
         };

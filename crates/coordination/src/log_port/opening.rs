@@ -1,7 +1,7 @@
 //! Opening the log: creates it if it does not exist, and restores its newest snapshot.
 //!
-//! One request at a time: a read of position 0 shows whether the log exists and whether it was trimmed. If it was, the
-//! snapshot is searched for from the trim mark on, and decoded part by part.
+//! One request is in flight at a time. A read of position 0 shows whether the log exists and whether it was trimmed. If
+//! it was trimmed, the port searches for a snapshot from the trim mark on and decodes it part by part.
 
 use base::codec::DecodeError;
 use base::{Duration, Monotonic};
@@ -13,19 +13,19 @@ use sharedlog::snapshot::{Collect, Finder, There, Wanted};
 use sharedlog::validate::COORDINATION_LOG;
 
 use super::following::FOLLOW_WAIT;
-use super::{Answer, LogPort, Output, PAUSE, Purpose, read};
+use super::{LogOutcome, LogPort, Output, PAUSE, Purpose, read};
 use crate::state::{Restorer, State};
 
-/// Deadline of the log's creation, which nodes do not retransmit: it is idempotent, and repeated here.
+/// Deadline of the log's creation. Nodes do not retransmit it, so the port retries it, which is idempotent.
 const CREATE_DEADLINE: Duration = Duration::from_millis(2_000);
-/// Failures are reported this often.
+/// Minimum interval between reports of failures.
 const REPORT: Duration = Duration::from_millis(10_000);
 
 /// The log is not open yet.
 #[derive(Debug)]
 pub(super) struct Opening {
     step: Step,
-    /// When to begin again after a failure.
+    /// When to retry after a failure.
     pub(super) retry_at: Monotonic,
     report_at: Monotonic,
 }
@@ -46,7 +46,6 @@ impl LogPort {
         self.probe(now);
     }
 
-    /// Begins again after a failure.
     pub(super) fn open_again(&mut self, now: Monotonic) {
         if let Some(opening) = &mut self.opening
             && opening.retry_at <= now
@@ -60,9 +59,9 @@ impl LogPort {
         self.ask(Purpose::Open, read(sharedlog::Position(0), 1, Duration::ZERO, BATCH_BYTES_MAX), now);
     }
 
-    pub(super) fn opening_answered(&mut self, answer: Answer, now: Monotonic) {
+    pub(super) fn opening_answered(&mut self, answer: LogOutcome, now: Monotonic) {
         let Some(mut opening) = self.opening.take() else {
-            return debug_assert!(false, "answers to earlier requests have no purpose");
+            return debug_assert!(false, "replies to earlier requests are dropped");
         };
         let failure = match (std::mem::replace(&mut opening.step, Step::Probe), answer) {
             (Step::Probe, Ok(LogResponse::Entries(entries))) => match entries.first().map(|entry| &entry.content) {
@@ -134,7 +133,7 @@ fn restored(finder: Finder<Restorer>) -> Result<State, Failure> {
         Ok(snapshot) => snapshot
             .state
             .finish()
-            .map_err(|error| Failure::Unavailable(format!("the snapshot can't be decoded: {error}"))),
+            .map_err(|error| Failure::Unavailable(format!("cannot decode the snapshot: {error}"))),
         Err(mark) => Err(Failure::Unavailable(format!("no snapshot found, and the log is trimmed below {mark}"))),
     }
 }

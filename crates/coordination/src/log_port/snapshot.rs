@@ -12,7 +12,7 @@ use crate::server::Event;
 /// The snapshot in progress.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
-    /// Snapshots begun.
+    /// Number of snapshots started.
     attempts: u64,
     writing: Option<Writing>,
 }
@@ -33,7 +33,6 @@ impl Snapshots {
 }
 
 impl LogPort {
-    /// Writes the next piece.
     pub(super) fn keep_piece(&mut self, next: Position, index: u32, piece: &[u8], is_last: bool, now: Monotonic) {
         let snapshots = &mut self.snapshots;
         if index == 0 {
@@ -42,7 +41,7 @@ impl LogPort {
             snapshots.writing = Some(Writing { attempt: snapshots.attempts, next, keeper, wants_after: None });
         }
         let Some(writing) = snapshots.writing.as_mut().filter(|writing| writing.next == next) else {
-            // It failed while the server made this piece.
+            // The snapshot failed while the server produced this piece.
             return self.outputs.push(Output::Event(Event::SnapshotFailed { next }));
         };
         if let Err(error) = writing.keeper.push(piece) {
@@ -79,7 +78,7 @@ impl LogPort {
     /// Appends the parts that are complete, and asks the server for the next piece.
     fn write_on(&mut self, now: Monotonic) {
         let Some(writing) = &mut self.snapshots.writing else {
-            return debug_assert!(false, "the callers have checked that a snapshot is in progress");
+            return debug_assert!(false, "the callers check that a snapshot is in progress");
         };
         let (attempt, next) = (writing.attempt, writing.next);
         let appends: Vec<_> = std::iter::from_fn(|| writing.keeper.next_append()).collect();

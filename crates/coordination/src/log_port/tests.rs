@@ -67,7 +67,7 @@ impl Bench {
         }
     }
 
-    fn answer(&mut self, answer: Answer) {
+    fn answer(&mut self, answer: LogOutcome) {
         let (number, _) = self.asked.remove(0);
         self.port.answered(number, answer, self.now);
         self.hear();
@@ -81,7 +81,7 @@ impl Bench {
         }
     }
 
-    fn log(&mut self, request: LogRequest) -> Answer {
+    fn log(&mut self, request: LogRequest) -> LogOutcome {
         let at = |position: u64| sharedlog::Position(position);
         match request {
             LogRequest::Create { copies: 3, .. } => {
@@ -209,7 +209,7 @@ fn restores_snapshot() {
     bench.hear();
     bench.answer_all();
     assert_eq!(bench.opened.as_ref().unwrap().next(), Position(3));
-    // The log's own records are no entries of the server.
+    // The log's own records are not delivered to the server.
     let mut played = Vec::new();
     while played.len() < bench.contents.len() - 3 {
         bench.follow(3 + played.len() as u64);
@@ -251,7 +251,7 @@ fn retries_failed_read() {
     bench.follow(0);
     bench.answer_all();
     assert_eq!(bench.played(), [(0, Some(Bytes::from_static(b"x")))]);
-    // Further reads are larger, and continue from wherever the server is.
+    // Further reads are larger, and continue from the server's position.
     bench.follow(2);
     bench.answer_all();
     assert_eq!(bench.played(), [(2, Some(Bytes::from_static(b"x")))]);
@@ -355,7 +355,7 @@ fn interval_playback_drains_log() {
     assert_eq!(bench.now, Monotonic(10_000_000));
 }
 
-/// Only a read that waits fills a position whose writer has died.
+/// Only a read that waits fills a hole left by a crashed writer.
 #[test]
 fn waits_at_persistent_hole() {
     for playback in [Playback::Interval(Duration::from_millis(10)), Playback::Adaptive] {
@@ -379,7 +379,7 @@ fn waits_at_persistent_hole() {
     }
 }
 
-/// Clients that wait for the log do not wait for the end of the interval.
+/// If clients wait for the log, it is read before the interval ends.
 #[test]
 fn adaptive_playback_serves_waiting_clients() {
     let mut bench = Bench::open_with(Playback::Adaptive);
@@ -393,7 +393,7 @@ fn adaptive_playback_serves_waiting_clients() {
     assert_eq!(bench.port.next_timer(), bench.now + Duration::from_millis(100));
     bench.follow_awaited(0, true);
     assert_eq!(bench.wait_of_read(), FOLLOW_WAIT);
-    // A failure is waited out, all the same.
+    // A failed read is still retried only after the delay.
     bench.answer(Err(Failure::Unavailable(String::new())));
     bench.follow_awaited(0, true);
     assert!(bench.asked.is_empty());

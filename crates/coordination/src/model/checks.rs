@@ -1,6 +1,6 @@
 //! Invariants.
 //!
-//! A spectator applies each position as soon as it is resolved, before any server does.
+//! A reference state applies each position as soon as it is resolved, before any server does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,21 +12,21 @@ use crate::entry::{Batch, Entry, Item, Position, SessionId};
 use crate::path;
 use crate::state::{Outcome, State};
 
-/// What must hold.
+/// The invariants and the data to check them.
 #[derive(Debug, Default)]
 pub struct Checks {
     /// The first violation.
     pub violation: Option<String>,
-    /// What has happened, and how often.
+    /// Number of occurrences of each kind of event.
     pub counters: BTreeMap<&'static str, u64>,
-    /// The time.
+    /// Current true time.
     pub time: Time,
-    /// When the log was known to be stalled.
+    /// Known stalls of the log, each with start and end.
     pub stalls: Vec<(Time, Time)>,
     timeout: Duration,
     tick: Duration,
     spectator: State,
-    /// When each position was settled.
+    /// When each position was resolved.
     settled: Vec<Time>,
     /// The fingerprint of the state at each position.
     states: BTreeMap<Position, u64>,
@@ -57,19 +57,19 @@ impl Checks {
         &self.spectator
     }
 
-    /// Something has happened.
+    /// Counts an event.
     pub fn count(&mut self, what: &'static str) {
         *self.counters.entry(what).or_default() += 1;
     }
 
-    /// Something must not have happened.
+    /// Reports a violated invariant.
     pub fn violated(&mut self, what: impl AsRef<str>) {
         if self.violation.is_none() {
             self.violation = Some(format!("at {} us: {}", self.time / 1_000, what.as_ref()));
         }
     }
 
-    /// Equal states at equal positions.
+    /// Checks that states at equal positions are equal.
     pub fn state(&mut self, state: &State) {
         let fingerprint = fingerprint(state);
         let known = *self.states.entry(state.next()).or_insert(fingerprint);
@@ -78,7 +78,6 @@ impl Checks {
         }
     }
 
-    /// Applies the next position.
     pub(super) fn settle(
         &mut self,
         entry: Option<&Bytes>,
@@ -134,7 +133,7 @@ impl Checks {
         }
     }
 
-    /// A session expires no earlier than a timeout after its last touch.
+    /// Checks that a session expires no earlier than one timeout after its last touch.
     fn check_silence(&mut self, session: SessionId, last_touch: Position, made: Time) {
         let touched = usize::try_from(last_touch.0).ok().and_then(|position| self.settled.get(position)).copied();
         let touched = touched.unwrap_or(0);
@@ -158,12 +157,12 @@ impl Checks {
         }
     }
 
-    /// A write is sent.
+    /// Records that a write was sent.
     pub(super) fn sent(&mut self, value: u64) {
         self.sent.insert(value, self.time);
     }
 
-    /// A write was acknowledged: it must be ordered after all writes acknowledged before it was sent.
+    /// Checks an acknowledged write: it must be ordered after all writes acknowledged before it was sent.
     pub(super) fn written(&mut self, path: &str, value: u64, zxid: i64) {
         self.count("writes");
         self.value(value, zxid);
@@ -187,11 +186,11 @@ impl Checks {
             self.violated(format!("value {value} was written at {known} and at {zxid}"));
         }
         if self.undone.contains(&value) {
-            self.violated(format!("value {value} is of a multi that failed"));
+            self.violated(format!("value {value} belongs to a failed multi"));
         }
     }
 
-    /// A node was read. A read after a sync must see every write acknowledged before the sync.
+    /// Checks a read of a node. A read after a sync must see every write acknowledged before the sync.
     pub(super) fn read(&mut self, path: &str, value: Option<u64>, state: i64, mzxid: i64, synced: Option<Time>) {
         self.count("reads");
         if let Some(value) = value {
@@ -199,16 +198,16 @@ impl Checks {
         }
         self.reads.push((path.to_owned(), state, mzxid));
         let Some(synced) = synced else { return };
-        self.count("reads behind a sync");
+        self.count("reads after a sync");
         let missed = self.writes.get(path).and_then(|writes| {
             writes.range(mzxid + 1..).find(|(_, write)| write.acknowledged < synced).map(|(zxid, _)| *zxid)
         });
         if let Some(missed) = missed {
-            self.violated(format!("a read of {path} behind a sync misses write {missed}"));
+            self.violated(format!("a read of {path} after a sync misses write {missed}"));
         }
     }
 
-    /// Every read must have seen the last write up to its state.
+    /// Checks that every read has seen the last write up to its state.
     pub fn finish(&mut self) {
         for (path, state, mzxid) in std::mem::take(&mut self.reads) {
             let missed = self.writes.get(&path).and_then(|writes| writes.range(mzxid + 1..).next());

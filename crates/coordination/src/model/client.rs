@@ -1,4 +1,4 @@
-//! One client: it pings, times out, and moves its session to another server. It checks the replies.
+//! A client that pings, times out, moves its session to another server, and checks the replies.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -27,7 +27,7 @@ pub(super) struct Client {
     rate: u64,
     phase: Phase,
     session: Option<(i64, Password)>,
-    heard: Time,
+    last_received: Time,
     sent: Time,
     last_zxid: i64,
     xid: i32,
@@ -70,7 +70,7 @@ impl Client {
             rate,
             phase: Phase::Waiting { until: 0 },
             session: None,
-            heard: 0,
+            last_received: 0,
             sent: 0,
             last_zxid: 0,
             xid: 0,
@@ -91,14 +91,14 @@ impl Client {
     pub(super) fn believes_in(&self, session: i64, now: Time, timeout: Duration) -> bool {
         matches!(self.phase, Phase::Connected(_))
             && self.session_id() == Some(session)
-            && self.since(self.heard, now) < timeout.0 * 2 / 3
+            && self.since(self.last_received, now) < timeout.0 * 2 / 3
     }
 
     pub(super) fn session_id(&self) -> Option<i64> {
         self.session.map(|(session, _)| session)
     }
 
-    /// Never returns.
+    /// Disconnects permanently.
     pub(super) fn leave(&mut self, network: &mut impl Network) {
         if let Phase::Connecting(connection) | Phase::Connected(connection) = self.phase {
             network.hang_up(connection);
@@ -111,7 +111,7 @@ impl Client {
         format!("/own-{}", self.id)
     }
 
-    /// Its session has ended.
+    /// Handles the end of its session.
     fn lose_session(&mut self) {
         self.session = None;
         self.owns = Some(false);
@@ -120,12 +120,12 @@ impl Client {
 }
 
 impl Clients {
-    /// A client checks its timers, and may send requests.
+    /// Checks a client's timers and may send requests.
     pub fn step(&mut self, id: usize, network: &mut impl Network) {
         let now = network.time();
         self.checks.time = now;
         let client = &self.clients[id];
-        let silent = client.since(client.heard, now);
+        let silent = client.since(client.last_received, now);
         match client.phase {
             Phase::Waiting { until } if until <= now => self.connect(id, network),
             Phase::Waiting { .. } | Phase::Gone => {}
@@ -153,7 +153,7 @@ impl Clients {
         let connection = network.dial(id);
         let client = &mut self.clients[id];
         client.phase = Phase::Connecting(connection);
-        (client.heard, client.sent) = (network.time(), network.time());
+        (client.last_received, client.sent) = (network.time(), network.time());
         let (session, password) = client.session.unwrap_or_default();
         let request = ConnectRequest {
             protocol_version: 0,
@@ -254,7 +254,7 @@ impl Clients {
             Ask::Owned => Request::Exists(PathAndWatch { path: &own, watch: false }).to_frame(xid),
             Ask::Lock => Request::Create(create(LOCK, 1)).to_frame(xid),
             Ask::Unlock => {
-                // From here on it does not rely on the lock.
+                // The client does not rely on the lock from here on.
                 self.clients[id].has_lock = false;
                 Request::Delete(Delete { path: LOCK, version: -1 }).to_frame(xid)
             }
@@ -279,12 +279,12 @@ impl Clients {
         }
         // The client has timed out, although its timer has not fired yet.
         let client = &self.clients[id];
-        if client.since(client.heard, now) >= self.timeout.0 * 2 / 3 {
+        if client.since(client.last_received, now) >= self.timeout.0 * 2 / 3 {
             network.hang_up(connection);
             return self.disconnected(id, now);
         }
         let Some(frame) = frame else { return self.disconnected(id, now) };
-        self.clients[id].heard = now;
+        self.clients[id].last_received = now;
         let mut reader = Reader::new(&frame[4..]);
         if matches!(phase, Phase::Connecting(_)) {
             return self.connected(id, connection, ConnectResponse::decode(&mut reader).expect("a reply"));
@@ -304,11 +304,11 @@ impl Clients {
                     let before = std::mem::replace(&mut client.last_zxid, header.zxid);
                     if header.zxid < before {
                         let now = header.zxid;
-                        return self.checks.violated(format!("client {id} goes back from {before} to {now}"));
+                        return self.checks.violated(format!("client {id} sees zxid {now} after {before}"));
                     }
                     self.reply(id, ask, header, reader.rest());
                 }
-                asked => self.checks.violated(format!("client {id} asked {asked:?} and is answered {xid}")),
+                asked => self.checks.violated(format!("client {id} sent {asked:?} and got a reply to {xid}")),
             },
         }
     }
@@ -318,12 +318,12 @@ impl Clients {
         if response.session == 0 {
             client.lose_session();
             client.phase = Phase::Waiting { until: self.checks.time };
-            return self.checks.count("sessions that are over");
+            return self.checks.count("sessions that ended");
         }
         if let Some((session, _)) = client.session
             && session != response.session
         {
-            return self.checks.violated(format!("client {id} is given another session"));
+            return self.checks.violated(format!("client {id} got another session"));
         }
         client.session = Some((response.session, response.password));
         client.phase = Phase::Connected(connection);
@@ -367,7 +367,7 @@ impl Clients {
             // An existing node may belong to a previous session that was closed without a reply.
             Ask::Own => client.owns = is_done.then_some(true),
             Ask::Owned if !is_done => {
-                self.checks.violated(format!("the node of client {id} is gone, whose session lives"));
+                self.checks.violated(format!("the node of client {id} is missing although its session is alive"));
             }
             Ask::Lock if is_done => {
                 client.has_lock = true;

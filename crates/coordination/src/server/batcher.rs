@@ -31,15 +31,15 @@ struct Gathered {
     origin: Origin,
 }
 
-/// A batch that was made and is not applied yet.
+/// A batch that is not applied yet.
 #[derive(Debug)]
 pub(super) struct UnderWay {
     append: AppendId,
     entry: Bytes,
     batch: Arc<Batch>,
-    /// Of each item.
+    /// The origin of each item.
     pub(super) origins: Vec<Origin>,
-    /// When it was made.
+    /// When the batch was created.
     pub(super) made: Monotonic,
     has_failed: bool,
 }
@@ -50,7 +50,7 @@ pub(super) struct Batcher {
     gathered: VecDeque<Gathered>,
     gathered_bytes: usize,
     under_way: BTreeMap<u64, UnderWay>,
-    /// Number of batches made.
+    /// Number of batches created.
     made: u64,
     /// Whether to append a batch even if it is empty.
     wants_empty: bool,
@@ -84,7 +84,7 @@ impl Batcher {
         (self.wants_empty || !self.gathered.is_empty()) && self.under_way.len() < in_flight_max
     }
 
-    /// Makes a batch of the accumulated items. Returns its entry, and the number of items.
+    /// Creates a batch of the accumulated items. Returns its entry, and the number of items.
     pub(super) fn append(&mut self, append: AppendId, server: ServerId, now: Now) -> (Bytes, usize) {
         self.made += 1;
         self.wants_empty = false;
@@ -170,7 +170,7 @@ impl Batcher {
         self.joining = None;
     }
 
-    /// When the oldest append in flight was made.
+    /// When the oldest append in flight was created.
     pub(super) fn oldest(&self) -> Option<Monotonic> {
         let joining = self.joining.as_ref().map(|joining| joining.since);
         joining.or_else(|| self.under_way.values().next().map(|under_way| under_way.made))

@@ -106,7 +106,7 @@ pub(super) struct Connection {
     /// Whether the session has ended and the connection closes after the last reply.
     pub(super) is_closing: bool,
     /// When the last frame was received.
-    pub(super) heard: Monotonic,
+    pub(super) last_received: Monotonic,
     /// When the last touch was submitted.
     pub(super) touching: Monotonic,
     /// When the last applied touch was submitted.
@@ -132,7 +132,7 @@ impl Connection {
             turn_bytes: 0,
             is_deferred: false,
             is_closing: false,
-            heard: now,
+            last_received: now,
             touching: now,
             touched: now,
             statistics: ClientStatistics::default(),
@@ -221,7 +221,7 @@ impl Connection {
     pub(super) fn insert_event(&mut self, index: usize, event: Bytes) {
         self.queue_bytes += event.len();
         let bytes = event.len();
-        let (xid, op, arrived) = (xid::NOTIFICATION, op::ERROR, self.heard);
+        let (xid, op, arrived) = (xid::NOTIFICATION, op::ERROR, self.last_received);
         self.queue.insert(index, Pending { xid, op, arrived, bytes, work: Work::Answered(event) });
     }
 

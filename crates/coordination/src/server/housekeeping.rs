@@ -9,8 +9,8 @@ use super::{Action, Membership, Origin, Server};
 use crate::entry::{Batch, Item, Position};
 use crate::tree::{Kind, NodeRef};
 
-/// Delay before a failed snapshot is repeated, in ticks. It doubles with each failure: a state that is too large for a
-/// snapshot appends many parts each time.
+/// Delay before a failed snapshot is retried, in ticks. It doubles with each failure, because each attempt may append
+/// many parts.
 const SNAPSHOT_RETRY_TICKS: u64 = 10;
 const SNAPSHOT_RETRY_MAX: Duration = Duration::from_millis(600_000);
 /// Maximum number of nodes collected at once, to leave room for client writes.
@@ -77,7 +77,7 @@ impl Server {
         }
     }
 
-    /// Begins a snapshot once the log has grown enough since the last one.
+    /// Starts a snapshot once the log has grown enough since the last one.
     pub(super) fn begin_snapshot_if_due(&mut self) {
         let Some(limit) = self.config.snapshot_after_bytes else { return };
         // With jitter: servers begin at 1 to 2 times the limit.
@@ -92,10 +92,10 @@ impl Server {
 
     fn next_piece(&mut self) {
         let Some(under_way) = &mut self.snapshotter.under_way else {
-            return debug_assert!(false, "the callers have checked that a snapshot is in progress");
+            return debug_assert!(false, "the callers check that a snapshot is in progress");
         };
         let Some(piece) = self.state.next_piece() else {
-            return debug_assert!(false, "no piece is accepted twice, and none follows the last one");
+            return debug_assert!(false, "each piece is accepted once, and no piece follows the last one");
         };
         let (next, index, is_last) = (under_way.next, under_way.pieces, !self.state.has_piece());
         under_way.pieces += 1;
@@ -109,7 +109,7 @@ impl Server {
         self.snapshotter.under_way.as_ref().is_some_and(is_of)
     }
 
-    /// The driver asks for the piece after this one.
+    /// The driver requests the next piece.
     pub(super) fn piece_kept(&mut self, next: Position, index: u32) {
         let is_newest = |snapshot: &UnderWay| !snapshot.is_complete && snapshot.pieces == index + 1;
         if self.is_in_progress(next) && self.snapshotter.under_way.as_ref().is_some_and(is_newest) {

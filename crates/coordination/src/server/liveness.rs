@@ -31,13 +31,13 @@ pub(super) struct Expirer {
     credited_at: Monotonic,
     /// Maximum advance after that.
     credit_max: Duration,
-    seen: BTreeMap<SessionId, Seen>,
+    activity: BTreeMap<SessionId, SessionActivity>,
     /// When to check each session next: never before it can expire.
     due: BTreeSet<(Duration, SessionId)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct SessionActivity {
     touched: Duration,
     patience: Duration,
     due: Duration,
@@ -49,7 +49,7 @@ impl Expirer {
             credited: Duration::ZERO,
             credited_at: now,
             credit_max: Duration::ZERO,
-            seen: BTreeMap::new(),
+            activity: BTreeMap::new(),
             due: BTreeSet::new(),
         }
     }
@@ -64,24 +64,24 @@ impl Expirer {
     pub(super) fn touched(&mut self, session: SessionId, timeout_ms: u32, now: Monotonic) {
         let touched = self.clock(now);
         let patience = Duration::from_millis(timeout_ms.into()).percent(EXPIRE_PERCENT);
-        let due = match self.seen.get(&session) {
+        let due = match self.activity.get(&session) {
             // The check is scheduled already, and reschedules itself.
-            Some(seen) if seen.due.0 <= touched.0 + patience.0 => seen.due,
-            seen => {
-                if let Some(seen) = seen {
-                    self.due.remove(&(seen.due, session));
+            Some(activity) if activity.due.0 <= touched.0 + patience.0 => activity.due,
+            activity => {
+                if let Some(activity) = activity {
+                    self.due.remove(&(activity.due, session));
                 }
                 let due = Duration(touched.0 + patience.0);
                 self.due.insert((due, session));
                 due
             }
         };
-        self.seen.insert(session, Seen { touched, patience, due });
+        self.activity.insert(session, SessionActivity { touched, patience, due });
     }
 
     pub(super) fn ended(&mut self, session: SessionId) {
-        if let Some(seen) = self.seen.remove(&session) {
-            self.due.remove(&(seen.due, session));
+        if let Some(activity) = self.activity.remove(&session) {
+            self.due.remove(&(activity.due, session));
         }
     }
 
@@ -95,24 +95,24 @@ impl Expirer {
             && due <= self.credited
         {
             self.due.pop_first();
-            let Some(seen) = self.seen.get_mut(&session) else { continue };
+            let Some(activity) = self.activity.get_mut(&session) else { continue };
             // Jitter: one server's proposal is enough.
             let jitter = SplitMix64::new(jitter_seed ^ session.0.cast_unsigned()).below(tick.0);
-            let end = Duration(seen.touched.0 + seen.patience.0 + jitter);
+            let end = Duration(activity.touched.0 + activity.patience.0 + jitter);
             if end <= self.credited {
                 over.push(session);
-                seen.due = Duration(self.credited.0 + seen.patience.0 / 4);
+                activity.due = Duration(self.credited.0 + activity.patience.0 / 4);
             } else {
-                seen.due = end;
+                activity.due = end;
             }
-            self.due.insert((seen.due, session));
+            self.due.insert((activity.due, session));
         }
         over
     }
 }
 
 impl Server {
-    /// Every tick.
+    /// Runs the periodic checks of all sessions and connections.
     pub(super) fn tick(&mut self) {
         let all: Vec<ConnectionId> = self.connections.keys().copied().collect();
         for connection in all {
@@ -141,14 +141,14 @@ impl Server {
         if now.since(client.touched) >= established.timeout && client.is_stale(now) {
             // The client has timed out by now.
             self.close(connection);
-        } else if client.heard > client.touching
+        } else if client.last_received > client.touching
             && now.since(client.touching) >= established.timeout.percent(TOUCH_PERCENT)
         {
             self.touch(connection);
         }
     }
 
-    /// Touches the session of a client that was silent for long at once, rather than at the next tick.
+    /// Touches the session immediately, instead of at the next tick, if the client was silent for long.
     pub(super) fn touch_if_stale(&mut self, connection: ConnectionId) {
         let now = self.now.monotonic;
         let is_due = |client: &Connection| {
@@ -164,11 +164,11 @@ impl Server {
 
     fn touch(&mut self, connection: ConnectionId) {
         let Some(client) = self.connections.get_mut(&connection) else {
-            return debug_assert!(false, "the caller has found the connection");
+            return debug_assert!(false, "the caller looks up the connection");
         };
         client.touching = self.now.monotonic;
         let Some(established) = client.established() else {
-            return debug_assert!(false, "the caller has found its session");
+            return debug_assert!(false, "the caller looks up the session");
         };
         let item = Item::Touch { session: established.session, epoch: established.epoch };
         self.batcher.gather(item, None, Origin::Touch(connection));
@@ -192,7 +192,6 @@ impl Server {
         }
     }
 
-    /// Sends held frames.
     pub(super) fn send_held(&mut self, connection: ConnectionId) {
         let Some(client) = self.connections.get_mut(&connection) else { return };
         client.note_sent(self.turn, client.held_bytes);

@@ -13,11 +13,11 @@ use crate::jute::{
 use crate::limits::{MULTI_READ_REPLY_BYTES_MAX, REPLY_BYTES_MAX, WATCHED_PATH_BYTES_MAX, WATCHES_MAX};
 use crate::state::State;
 use crate::tree::NodeRef;
-use crate::watches::{Table, WatcherType, Watches};
+use crate::watches::{WatchTarget, WatcherType, Watches};
 use crate::{ErrorCode, jute};
 
 /// The result of a read.
-enum Answer<'a> {
+enum ReadReply<'a> {
     Nothing,
     Stat(Stat),
     Data(NodeRef<'a>),
@@ -45,16 +45,16 @@ impl Server {
     /// Evaluates a read on the current tree and returns the reply. Events caused by the request are sent first.
     pub(super) fn answer(&mut self, connection: ConnectionId, xid: i32, op: i32, body: &[u8]) -> Bytes {
         let Some(client) = self.connections.get(&connection) else {
-            debug_assert!(false, "the caller has found the connection");
+            debug_assert!(false, "the caller looks up the connection");
             return Bytes::new();
         };
         let ids = client.ids.clone();
         let session = client.established().map_or(0, |established| established.session.0);
         let mut missed = Missed::new();
         let request = Request::decode(op, body);
-        let reading = Reading { state: &self.state, ids: &ids, session, connection };
+        let context = ReadContext { state: &self.state, ids: &ids, session, connection };
         let answer = match &request {
-            Ok(request) => reading.answer(request, &mut self.watches, &mut missed),
+            Ok(request) => context.answer(request, &mut self.watches, &mut missed),
             Err(_) => Err(ErrorCode::Marshalling),
         };
         let zxid = self.state.zxid();
@@ -84,14 +84,14 @@ impl Server {
 }
 
 /// The context of a read.
-struct Reading<'a> {
+struct ReadContext<'a> {
     state: &'a State,
     ids: &'a [Id],
     session: i64,
     connection: ConnectionId,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> ReadContext<'a> {
     fn node(&self, path: &str) -> Option<NodeRef<'a>> {
         self.state.tree().get(path)
     }
@@ -106,12 +106,12 @@ impl<'a> Reading<'a> {
     fn watched(
         &self,
         read: &PathAndWatch<'_>,
-        table: Table,
+        target: WatchTarget,
         watches: &mut Watches<ConnectionId>,
     ) -> Result<NodeRef<'a>, ErrorCode> {
         let node = self.readable(read.path, perms::READ)?;
         if read.watch {
-            watches.add(table, read.path, self.connection);
+            watches.add(target, read.path, self.connection);
         }
         Ok(node)
     }
@@ -121,7 +121,7 @@ impl<'a> Reading<'a> {
         request: &Request<'b>,
         watches: &mut Watches<ConnectionId>,
         missed: &mut Missed<'b>,
-    ) -> Result<Answer<'c>, ErrorCode>
+    ) -> Result<ReadReply<'c>, ErrorCode>
     where
         'a: 'c,
         'b: 'c,
@@ -137,37 +137,39 @@ impl<'a> Reading<'a> {
                 }
                 // A watch on a missing node fires when the node is created.
                 if read.watch {
-                    watches.add(Table::Data, read.path, self.connection);
+                    watches.add(WatchTarget::Data, read.path, self.connection);
                 }
-                Answer::Stat(node.ok_or(ErrorCode::NoNode)?.stat())
+                ReadReply::Stat(node.ok_or(ErrorCode::NoNode)?.stat())
             }
-            Request::GetData(read) => Answer::Data(self.watched(read, Table::Data, watches)?),
-            Request::GetChildren(read) => Answer::Children(self.watched(read, Table::Child, watches)?),
-            Request::GetChildren2(read) => Answer::ChildrenAndStat(self.watched(read, Table::Child, watches)?),
+            Request::GetData(read) => ReadReply::Data(self.watched(read, WatchTarget::Data, watches)?),
+            Request::GetChildren(read) => ReadReply::Children(self.watched(read, WatchTarget::Child, watches)?),
+            Request::GetChildren2(read) => {
+                ReadReply::ChildrenAndStat(self.watched(read, WatchTarget::Child, watches)?)
+            }
             Request::GetAcl(read) => {
                 let node = self.readable(read.path, perms::READ | perms::ADMIN)?;
                 let is_admin = acl::permits(node.acl(), perms::ADMIN, self.ids);
                 let list: &'a [Acl] = node.acl();
-                Answer::Acl(node, if is_admin { list.into() } else { list.iter().map(acl::masked).collect() })
+                ReadReply::Acl(node, if is_admin { list.into() } else { list.iter().map(acl::masked).collect() })
             }
             Request::GetAllChildrenNumber(read) => {
                 self.readable(read.path, perms::READ)?;
                 let count = self.state.tree().descendants(read.path).unwrap_or(0);
-                Answer::Number(i32::try_from(count).unwrap_or(i32::MAX))
+                ReadReply::Number(i32::try_from(count).unwrap_or(i32::MAX))
             }
             Request::GetEphemerals(read) => {
                 let prefix = read.prefix.filter(|prefix| !matches!(prefix.trim(), "" | "/")).unwrap_or_default();
                 let all = self.state.tree().ephemerals(self.session);
-                Answer::Paths(all.filter(|path| path.starts_with(prefix)).collect())
+                ReadReply::Paths(all.filter(|path| path.starts_with(prefix)).collect())
             }
-            Request::WhoAmI => Answer::Identities(self.ids),
-            Request::Sync(sync) => Answer::Path(sync.path),
+            Request::WhoAmI => ReadReply::Identities(self.ids),
+            Request::Sync(sync) => ReadReply::Path(sync.path),
             Request::MultiRead(reads) => {
                 let each = reads.iter().map(|read| match read {
                     ReadOperation::GetData(read) => self.readable(read.path, perms::READ).map(EachRead::Data),
                     ReadOperation::GetChildren(read) => self.readable(read.path, perms::READ).map(EachRead::Children),
                 });
-                Answer::Each(each.collect())
+                ReadReply::Each(each.collect())
             }
             Request::SetWatches(set) => {
                 let none = Sequence::of(&[]);
@@ -180,32 +182,32 @@ impl<'a> Reading<'a> {
                     persistent_recursive: none,
                 };
                 self.set_watches(&set, watches, missed);
-                Answer::Nothing
+                ReadReply::Nothing
             }
             Request::SetWatches2(set) => {
                 self.set_watches(set, watches, missed);
-                Answer::Nothing
+                ReadReply::Nothing
             }
             Request::AddWatch(add) => {
                 if !matches!(add.mode, 0 | 1) {
                     return Err(ErrorCode::Marshalling);
                 }
                 watches.add_persistent(add.path, self.connection, add.mode == 1);
-                Answer::Error(ErrorReply { err: 0 })
+                ReadReply::Error(ErrorReply { err: 0 })
             }
             Request::CheckWatches(of_type) => {
                 let kind = WatcherType::from_code(of_type.kind).ok_or(ErrorCode::Marshalling)?;
                 if !watches.contains(of_type.path, kind, self.connection) {
                     return Err(ErrorCode::NoWatcher);
                 }
-                Answer::Nothing
+                ReadReply::Nothing
             }
             Request::RemoveWatches(of_type) => {
                 let kind = WatcherType::from_code(of_type.kind).ok_or(ErrorCode::Marshalling)?;
                 if !watches.remove(of_type.path, kind, self.connection) {
                     return Err(ErrorCode::NoWatcher);
                 }
-                Answer::Nothing
+                ReadReply::Nothing
             }
             // Writes go through the log; others were handled on arrival.
             _ => return Err(ErrorCode::Unimplemented),
@@ -215,13 +217,13 @@ impl<'a> Reading<'a> {
     /// Restores the watches of a client that has reconnected. Watches of nodes that changed after `relative_zxid` fire
     /// immediately instead.
     fn set_watches<'b>(&self, set: &SetWatches2<'b>, watches: &mut Watches<ConnectionId>, missed: &mut Missed<'b>) {
-        let mut check = |table, path: &'b str, event: Option<EventType>| match event {
+        let mut check = |target, path: &'b str, event: Option<EventType>| match event {
             Some(event) => missed.push((event, path)),
-            None => watches.add(table, path, self.connection),
+            None => watches.add(target, path, self.connection),
         };
         for path in set.data.iter() {
             check(
-                Table::Data,
+                WatchTarget::Data,
                 path,
                 match self.node(path).map(NodeRef::stat) {
                     None => Some(EventType::Deleted),
@@ -230,11 +232,11 @@ impl<'a> Reading<'a> {
             );
         }
         for path in set.exist.iter() {
-            check(Table::Data, path, self.node(path).map(|_| EventType::Created));
+            check(WatchTarget::Data, path, self.node(path).map(|_| EventType::Created));
         }
         for path in set.child.iter() {
             check(
-                Table::Child,
+                WatchTarget::Child,
                 path,
                 match self.node(path).map(NodeRef::stat) {
                     None => Some(EventType::Deleted),
@@ -251,29 +253,29 @@ impl<'a> Reading<'a> {
     }
 }
 
-impl Answer<'_> {
+impl ReadReply<'_> {
     fn encode(&self, writer: &mut Writer) {
         match self {
-            Answer::Nothing => {}
-            Answer::Stat(stat) => stat.encode(writer),
-            Answer::Data(node) => DataReply { data: node.data(), stat: node.stat() }.encode(writer),
-            Answer::Children(node) => writer.sequence(node.children()),
-            Answer::ChildrenAndStat(node) => {
+            ReadReply::Nothing => {}
+            ReadReply::Stat(stat) => stat.encode(writer),
+            ReadReply::Data(node) => DataReply { data: node.data(), stat: node.stat() }.encode(writer),
+            ReadReply::Children(node) => writer.sequence(node.children()),
+            ReadReply::ChildrenAndStat(node) => {
                 writer.sequence(node.children());
                 node.stat().encode(writer);
             }
-            Answer::Acl(node, list) => {
+            ReadReply::Acl(node, list) => {
                 writer.sequence(list.iter().map(Acl::record));
                 node.stat().encode(writer);
             }
-            Answer::Number(number) => NumberReply { number: *number }.encode(writer),
-            Answer::Paths(paths) => writer.sequence(paths.iter().copied()),
-            Answer::Identities(ids) => {
+            ReadReply::Number(number) => NumberReply { number: *number }.encode(writer),
+            ReadReply::Paths(paths) => writer.sequence(paths.iter().copied()),
+            ReadReply::Identities(ids) => {
                 writer.sequence(ids.iter().map(|id| ClientInfo { scheme: &id.scheme, user: id.user() }));
             }
-            Answer::Path(path) => PathReply { path }.encode(writer),
-            Answer::Error(error) => error.encode(writer),
-            Answer::Each(each) => {
+            ReadReply::Path(path) => PathReply { path }.encode(writer),
+            ReadReply::Error(error) => error.encode(writer),
+            ReadReply::Each(each) => {
                 for read in each {
                     encode_each(read, writer);
                     if writer.is_over_limit() {

@@ -27,7 +27,7 @@ impl Server {
         if client.is_closing {
             return;
         }
-        client.heard = self.now.monotonic;
+        client.last_received = self.now.monotonic;
         match (&mut client.phase, frame) {
             (Phase::Greeting, Frame::Whole(frame)) => self.greet(connection, &frame),
             (Phase::Greeting, Frame::Oversized(_)) => self.close(connection),
@@ -61,7 +61,7 @@ impl Server {
             (_, None) => return self.reply_expired(connection, request.read_only),
         };
         let Some(client) = self.connections.get_mut(&connection) else {
-            return debug_assert!(false, "the connection has sent this frame");
+            return debug_assert!(false, "the connection sent this frame");
         };
         let password = client.password;
         client.touching = self.now.monotonic;
@@ -150,10 +150,10 @@ impl Server {
         /// Ids of local sessions, disjoint from those of [`SessionId::nth`].
         const LOCAL: i64 = 2 << 56;
         let Some(client) = self.connections.get_mut(&connection) else {
-            return debug_assert!(false, "the caller has found the connection");
+            return debug_assert!(false, "the caller looks up the connection");
         };
         let Phase::Connecting(connecting) = &mut client.phase else {
-            return debug_assert!(false, "the caller has found that it waits");
+            return debug_assert!(false, "the caller checks that the connection waits");
         };
         let known = |(id, password)| self.state.session(id).is_some_and(|session| session.password == password);
         let is_acceptable = connecting.read_only == Some(true)
@@ -174,7 +174,8 @@ impl Server {
     }
 
     /// A client that was accepted in read-only mode closes its session. One that exists in the log can't be closed now,
-    /// and expires later: there is no reply, as in ZooKeeper, because one would promise that its ephemeral nodes are gone.
+    /// and expires later: there is no reply, as in ZooKeeper, because one would promise that its ephemeral nodes are
+    /// gone.
     fn close_read_only(&mut self, connection: ConnectionId, xid: i32) {
         let session = self.connections.get(&connection).and_then(Connection::established);
         if session.is_some_and(|established| self.state.session(established.session).is_none()) {
@@ -185,7 +186,7 @@ impl Server {
     }
 
     fn request(&mut self, connection: ConnectionId, frame: &Frame) {
-        // Of several early frames, one may have closed it.
+        // An earlier frame may have closed the connection.
         let Some(client) = self.connections.get(&connection) else { return };
         let is_read_only = client.established().is_some_and(|established| established.is_read_only);
         let bytes = frame.bytes();
@@ -234,7 +235,7 @@ impl Server {
 
     fn enqueue(&mut self, connection: ConnectionId, header: RequestHeader, work: Work) {
         let Some(client) = self.connections.get_mut(&connection) else {
-            return debug_assert!(false, "the connection has sent this request");
+            return debug_assert!(false, "the connection sent this request");
         };
         let bytes =
             HEADER_BYTES + if let Work::Held { body, .. } | Work::Read { body, .. } = &work { body.len() } else { 0 };
@@ -246,7 +247,7 @@ impl Server {
     /// Adds identities to a connection. The reply is sent immediately, as in ZooKeeper.
     fn authenticate(&mut self, connection: ConnectionId, xid: i32, packet: &AuthPacket<'_>) {
         let Some(client) = self.connections.get_mut(&connection) else {
-            return debug_assert!(false, "the connection has sent this request");
+            return debug_assert!(false, "the connection sent this request");
         };
         let (scheme, auth) = (packet.scheme.unwrap_or_default(), packet.auth.unwrap_or_default());
         let proven = acl::authenticate(scheme, auth, client.address, self.config.super_digest.as_deref());
@@ -272,11 +273,12 @@ impl Server {
         }
     }
 
-    /// Submits a write, unless a read ahead of it waits for the tail or the next turn: that read must not see the write.
+    /// Submits a write, unless a read ahead of it waits for the tail or the next turn: that read must not see the
+    /// write.
     fn submit_in_order(&mut self, connection: ConnectionId, header: RequestHeader, body: Bytes) {
         let RequestHeader { xid, op } = header;
         let Some(client) = self.connections.get_mut(&connection) else {
-            return debug_assert!(false, "the connection has sent this request");
+            return debug_assert!(false, "the connection sent this request");
         };
         if client.waits_for_tail() || client.is_deferred {
             return self.enqueue(connection, header, Work::Held { op, body });
@@ -288,12 +290,12 @@ impl Server {
 
     fn submit(&mut self, connection: ConnectionId, op: i32, body: Bytes) {
         let Some(client) = self.connections.get_mut(&connection) else {
-            return debug_assert!(false, "the caller has found the connection");
+            return debug_assert!(false, "the caller looks up the connection");
         };
         let ids = client.ids.clone();
         client.touching = self.now.monotonic;
         let Some(established) = client.established_mut() else {
-            return debug_assert!(false, "requests are accepted once there is a session");
+            return debug_assert!(false, "requests are accepted only with a session");
         };
         established.sequence += 1;
         let stamp = Stamp { session: established.session, epoch: established.epoch, sequence: established.sequence };
@@ -307,7 +309,7 @@ impl Server {
         let Some(client) = self.connections.get(&connection) else { return };
         let first = client.queue.iter().position(|pending| matches!(pending.work, Work::Submitted { reply: None }));
         let Some(first) = first else {
-            debug_assert!(false, "a reply to a write that nobody waits for");
+            debug_assert!(false, "no pending write for this reply");
             return;
         };
         let frame = self.write_reply(client.queue[first].xid, result);
@@ -388,7 +390,7 @@ impl Server {
             let xid = front.xid;
             let reply = match &front.work {
                 Work::Submitted { reply: None } | Work::Held { .. } => {
-                    debug_assert!(false, "it is not ready");
+                    debug_assert!(false, "only answered requests are removed");
                     break;
                 }
                 Work::Submitted { reply: Some(reply) } | Work::Answered(reply) => reply.clone(),
@@ -422,7 +424,7 @@ impl Server {
         }
     }
 
-    /// Leaves the connection's replies to the next turn, which begins at once.
+    /// Defers the connection's replies to the next turn, which starts immediately.
     fn defer(&mut self, connection: ConnectionId) {
         if let Some(client) = self.connections.get_mut(&connection)
             && !std::mem::replace(&mut client.is_deferred, true)
@@ -432,7 +434,7 @@ impl Server {
         }
     }
 
-    /// Continues connections whose replies were left to this turn, in the order in which they were.
+    /// Sends the replies that were deferred to this turn, in order of deferral.
     pub(super) fn send_deferred(&mut self) {
         for _ in 0..self.deferred.len() {
             if self.output_bytes < TURN_BYTES

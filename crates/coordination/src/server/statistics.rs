@@ -1,5 +1,4 @@
-//! Statistics for operators, with the meanings that ZooKeeper gives them. They use the times of events, so that no
-//! clock is read for them.
+//! Statistics for operators, with ZooKeeper's definitions. They use the times of events and read no clock.
 
 use base::{Duration, Monotonic};
 
@@ -27,7 +26,7 @@ impl Latency {
         self.count += 1;
     }
 
-    /// Of both sets of requests together.
+    /// The combined latencies of two sets of requests.
     #[must_use]
     pub fn merged(self, other: Self) -> Self {
         let min = match (self.count, other.count) {
@@ -49,11 +48,11 @@ impl Latency {
 /// Sizes of entries in bytes; zero without entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// Of the newest one.
+    /// The newest entry.
     pub last: u64,
-    /// Of the smallest one.
+    /// The smallest entry.
     pub min: u64,
-    /// Of the largest one.
+    /// The largest entry.
     pub max: u64,
 }
 

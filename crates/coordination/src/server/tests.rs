@@ -48,7 +48,7 @@ struct Bench {
     appends: usize,
     tails: usize,
     kept: Vec<Bytes>,
-    /// Snapshot pieces that the driver was given and says nothing about.
+    /// Snapshot pieces that the driver received and does not acknowledge.
     withheld: Option<Vec<(Position, u32)>>,
     trimmed: Option<Position>,
 }
@@ -89,7 +89,7 @@ impl Bench {
         self.settle();
     }
 
-    /// Ends turns until nothing is left to be done.
+    /// Ends turns until the server has no more actions.
     fn settle(&mut self) {
         let mut busy = true;
         while std::mem::take(&mut busy) {
@@ -160,7 +160,7 @@ impl Bench {
         self.settle();
     }
 
-    /// Time passes, tick by tick.
+    /// Advances the time, tick by tick.
     fn pass(&mut self, ms: u64) {
         for _ in 0..ms / 100 {
             self.now += 100 * MS;
@@ -206,7 +206,7 @@ impl Bench {
         frames.into_iter().map(decode).collect()
     }
 
-    /// One request, and the error or the body that it is answered with.
+    /// Sends one request and returns the error or the body of the reply.
     fn ask(&mut self, connection: u64, request: Request<'_>) -> Result<Vec<u8>, i32> {
         self.send(0, connection, 5, request);
         let (xid, _, err, body) = self.received(connection).pop().expect("a reply");
@@ -280,7 +280,7 @@ fn session_writes_and_reads() {
     assert!(bench.servers[0].state().tree().get("/a").is_none());
 }
 
-/// Replies come in the order of the requests, and a read sees the write before it, but no later one.
+/// Replies are in the order of the requests, and a read sees earlier writes of its session and no later ones.
 #[test]
 fn pipelined_requests_keep_order() {
     let mut bench = Bench::new(1);
@@ -292,7 +292,7 @@ fn pipelined_requests_keep_order() {
     bench.send(0, 1, 4, Request::Delete(Delete { path: "/a", version: -1 }));
     bench.send(0, 1, 5, get("/a", false));
     bench.send(0, 1, -2, Request::Ping);
-    // A ping overtakes.
+    // A ping overtakes other requests.
     let replies: Vec<_> = bench.received(1).into_iter().map(|(xid, _, err, _)| (xid, err)).collect();
     assert_eq!(replies, [(1, -101), (-2, 0)]);
     bench.go_on();
@@ -310,7 +310,7 @@ fn concurrent_writes_form_batches() {
     for connection in 1..=20 {
         bench.send(0, connection, 1, create("/s-", 2));
     }
-    // Three are under way, the others wait.
+    // Three batches are in flight; the others wait.
     assert_eq!(bench.stalled.as_ref().unwrap().len(), 3);
     let before = bench.appends;
     bench.go_on();
@@ -333,7 +333,7 @@ fn watch_event_precedes_changed_reply() {
     assert_eq!(frames, [(-1, 3), (-1, 3), (3, 3)]);
     assert_eq!(received[0].3, event(EventType::Created, "/a"));
     assert_eq!(received[1].3, event(EventType::ChildrenChanged, "/"));
-    // The own change, too.
+    // A client gets events about its own changes, too.
     bench.send(0, 1, 4, set("/a"));
     let received = bench.received(1);
     assert_eq!(received.iter().map(|reply| reply.0).collect::<Vec<_>>(), [-1, 4]);
@@ -429,7 +429,7 @@ fn multi_requests_and_results() {
     assert_eq!(results, [MultiResult::GetChildren(children), error(-101)]);
 }
 
-/// One short request may ask for a large node many times.
+/// One short request may read a large node many times.
 #[test]
 fn multi_read_reply_limit() {
     let mut bench = Bench::new(1);
@@ -488,7 +488,7 @@ fn identity_count_limit() {
     assert!(bench.is_closed(2));
 }
 
-/// Many connections with large identities and large requests: no entry is larger than the log takes.
+/// Many connections with large identities and large requests: no entry exceeds the log's limit.
 #[test]
 fn batch_size_limit_under_load() {
     let mut bench = Bench::new(1);
@@ -570,7 +570,7 @@ fn session_moves_between_servers() {
     assert!(bench.is_closed(1));
     bench.send(1, 3, 1, get("/e", false));
     assert_eq!(bench.received(3)[0].2, 0);
-    // Back, and again at the same server.
+    // Moves back to the same server.
     assert!(bench.greet(0, 4, &request(session.session, Some(&session.password))).is_some());
     assert!(bench.greet(0, 5, &request(session.session, Some(&session.password))).is_some());
     assert!(bench.is_closed(3) && bench.is_closed(4) && !bench.is_closed(5));
@@ -641,7 +641,7 @@ fn read_only_mode_on_stalled_log() {
     let session = bench.open(0, 1);
     bench.stalled = Some(VecDeque::new());
     bench.pass(3_000);
-    // It waits for an entry in the log.
+    // The connection waits for an entry in the log.
     let accepting = ConnectRequest { read_only: Some(true), ..request(0, None) };
     assert_eq!(bench.greet(0, 2, &accepting), None);
     bench.pass(5_000);
@@ -694,7 +694,7 @@ fn closes_read_only_sessions() {
     for connection in [2, 3] {
         bench.send(0, connection, 7, Request::CloseSession);
     }
-    // The session in the log is still there, and a reply would say otherwise.
+    // The session still exists in the log, so no reply may confirm that it is closed.
     assert_eq!((bench.received(2).len(), bench.received(3).len()), (1, 0));
     assert!(bench.is_closed(2) && bench.is_closed(3));
     assert!(bench.servers[0].state().session(crate::entry::SessionId(session.session)).is_some());
@@ -705,7 +705,7 @@ fn idle_server_detects_stalled_log() {
     let mut bench = Bench::new(1);
     bench.stalled = Some(VecDeque::new());
     bench.pass(10_000);
-    assert!(!bench.servers[0].is_read_only(), "without sessions nothing is appended");
+    assert!(!bench.servers[0].is_read_only(), "no appends without sessions");
     bench.servers[0].probe_log();
     bench.settle();
     bench.pass(6_000);
@@ -851,12 +851,13 @@ fn slow_consumer_backpressure() {
     bench.event(0, Event::OutputDrained { connection: ConnectionId(1) });
     let received = bench.received(1);
     assert_eq!(received.iter().map(|reply| reply.0).collect::<Vec<_>>(), [1, 2]);
-    // The read came before the write.
+    // The read precedes the write.
     assert_eq!(DataReply::decode(&mut Reader::new(&received[0].3)).unwrap().stat.num_children, 1);
     assert!(bench.paused.is_empty());
 }
 
-/// Many requests for a large node are queued at once: each turn sends some, and the driver can say that its buffer is full.
+/// Many reads of a large node are queued at once: each turn answers some, so the driver can report a full buffer in
+/// between.
 #[test]
 fn turn_output_limit() {
     let mut bench = Bench::new(1);
@@ -891,7 +892,7 @@ fn turn_output_limit() {
     let xids = |received: Vec<Received>| received.iter().map(|reply| reply.0).collect::<Vec<_>>();
     let all: Vec<i32> = (1..=10).collect();
     let first = bench.received(1);
-    // The reads see the write behind which they are, and no other client has written before.
+    // The reads see the session's earlier write.
     assert_eq!((first[6].3.len() > 2_000, first[9].3.len() < 200), (true, true));
     assert_eq!((xids(first), xids(bench.received(3))), (all.clone(), all.clone()));
     let some = xids(bench.received(2));
@@ -927,7 +928,7 @@ fn retries_failed_appends() {
     bench.now += 30 * MS;
     bench.event(0, Event::Timer);
     assert_eq!(bench.received(1).len(), 1);
-    // The first attempt lands in the log as well.
+    // The first attempt is in the log as well.
     let position = Position(bench.log.len() as u64);
     bench.log.push(entry.clone());
     bench.event(0, Event::Played { position, entry: Some(entry) });
@@ -938,7 +939,7 @@ fn retries_failed_appends() {
     );
 }
 
-/// A failed append is in the log at a position that the server was not told of, in front of its retry.
+/// A failed append is in the log, at a position that the server does not know, ahead of its retry.
 #[test]
 fn plays_duplicates_of_own_appends() {
     let mut bench = Bench::new(2);
@@ -1024,7 +1025,7 @@ fn ignores_events_of_cancelled_snapshot() {
     bench.event(0, Event::SnapshotFailed { next: first });
     assert_eq!((bench.trimmed, bench.withheld.as_ref().unwrap().len()), (None, 0));
     bench.event(0, Event::PieceKept { next: second, index: 0 });
-    // A piece that was accepted twice counts once.
+    // A duplicate acknowledgement of a piece counts once.
     bench.event(0, Event::PieceKept { next: second, index: 0 });
     assert_eq!(bench.withheld.as_ref().unwrap()[..], [(second, 1)]);
     bench.event(0, Event::SnapshotKept { next: second });
@@ -1142,7 +1143,7 @@ fn watched_path_byte_limit() {
     for (connection, path) in [1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 1].into_iter().zip(&paths) {
         bench.send(0, connection, 1, Request::Exists(PathAndWatch { path, watch: true }));
     }
-    // The second client's second watch was too much, and the first client has the most.
+    // The second client's second watch exceeds the limit, and the first client has the most watches.
     assert_eq!((bench.is_closed(1), bench.is_closed(2)), (true, false));
     assert_eq!(bench.servers[0].watches().count(), 2);
 }

@@ -23,7 +23,7 @@ struct Progress {
     applied: u64,
     /// The position at which it was applied.
     active: Position,
-    /// Batches that precede their predecessor in the log.
+    /// Reorder buffer: batches that precede their predecessor in the log.
     early: BTreeMap<u64, Arc<Batch>>,
 }
 

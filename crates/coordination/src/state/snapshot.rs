@@ -89,7 +89,7 @@ impl State {
 
 /// Sets the record's length and appends it to the stream.
 fn end_record(mut record: Writer, stream: &mut BytesMut) {
-    let length = u32::try_from(record.len() - 4).expect("a record is a node of one frame, or the sessions");
+    let length = u32::try_from(record.len() - 4).expect("a record holds one node or the sessions");
     record.patch_u32(0, length);
     stream.extend_from_slice(record.as_slice());
 }
@@ -142,7 +142,7 @@ impl Restorer {
     /// The state.
     ///
     /// # Errors
-    /// When the snapshot is not whole.
+    /// When the snapshot is incomplete.
     pub fn finish(self) -> Result<State, DecodeError> {
         let head = self.head.filter(|_| self.is_whole && self.stream.is_empty());
         let head = head.ok_or(DecodeError::Invalid { what: "end of a snapshot" })?;

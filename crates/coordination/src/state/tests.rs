@@ -12,7 +12,7 @@ struct Log {
 }
 
 impl Log {
-    /// With a server that has joined at position 0.
+    /// Creates a log with a server that joined at position 0.
     fn new() -> Self {
         let mut log = Self { state: State::default(), outcomes: Vec::new() };
         assert_eq!(log.entry(&Entry::Join { nonce: 9 }).joined, Some((9, ServerId(0))));
@@ -112,7 +112,7 @@ fn expiry_requires_last_touch() {
     let expire = |last_touch| Item::Expire { session: FIRST, last_touch: Position(last_touch) };
     assert_eq!(log.state.session(FIRST).unwrap().last_touch, Position(3));
     assert_eq!(log.batch(0, 3, vec![expire(1)]), [Outcome::Nothing]);
-    // Of an old connection.
+    // A touch of an old connection.
     log.batch(0, 4, vec![Item::Touch { session: FIRST, epoch: MoveEpoch(0) }]);
     assert!(is_done(&log.batch(0, 5, vec![create(FIRST, 1, 1, "/a")])[0]));
     assert_eq!(log.batch(0, 6, vec![expire(3)]), [Outcome::Nothing]);
@@ -148,7 +148,7 @@ fn snapshot_round_trip() {
     for number in 2..60 {
         log.batch(0, number, vec![create(FIRST, 1, number - 1, &format!("/node-{number}"))]);
     }
-    // One waits for the one before it.
+    // A batch waits for its predecessor.
     log.batch(0, 61, vec![create(FIRST, 1, 60, "/late")]);
     log.state.begin_snapshot();
     let mut restorer = Restorer::default();

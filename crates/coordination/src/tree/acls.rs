@@ -9,11 +9,11 @@ use crate::acl::{Acl, AclList};
 #[derive(Debug, Default)]
 pub(super) struct Acls {
     lists: BTreeSet<AclList>,
-    /// Table size at which unused ACLs are removed.
+    /// Number of ACLs at which unused ones are removed.
     sweep_at: usize,
 }
 
-/// Smaller tables are not swept.
+/// Unused ACLs are not removed below this number.
 const SWEEP_MIN: usize = 64;
 
 impl Acls {

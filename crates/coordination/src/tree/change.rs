@@ -66,7 +66,7 @@ impl Tree {
             match step {
                 Undo::Create { path, parent } => {
                     let (Some(parent_id), Some(id)) = (self.find(path::parent(&path)), self.find(&path)) else {
-                        debug_assert!(false, "{path} was created before");
+                        debug_assert!(false, "{path} does not exist");
                         continue;
                     };
                     self.detach(parent_id, &path, id);
@@ -74,7 +74,7 @@ impl Tree {
                 }
                 Undo::Delete { path, node, parent } => {
                     let Some(parent_id) = self.find(path::parent(&path)) else {
-                        debug_assert!(false, "{path} was deleted from its parent before");
+                        debug_assert!(false, "the parent of {path} does not exist");
                         continue;
                     };
                     self.attach(parent_id, &path, *node);

@@ -1,4 +1,4 @@
-//! One node.
+//! A znode.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -52,7 +52,7 @@ impl Kind {
     }
 }
 
-/// Boxed, because most nodes have no children.
+/// Stored boxed, because most nodes have no children.
 type Children = BTreeMap<Box<str>, NodeId>;
 
 #[derive(Debug, Default)]
@@ -184,7 +184,7 @@ impl<'a> NodeRef<'a> {
         self.0.kind()
     }
 
-    /// Children created in it so far.
+    /// Number of children created so far.
     #[must_use]
     pub const fn created(self) -> i32 {
         self.0.created

@@ -109,7 +109,7 @@ impl Tree {
             Some(node) => cursor.write(&path, node, out),
             None => {
                 let Some(id) = self.find(&path) else {
-                    debug_assert!(false, "the walk came upon {path}");
+                    debug_assert!(false, "unexpected node {path} in the walk");
                     return false;
                 };
                 cursor.write(&path, self.node(id), out);

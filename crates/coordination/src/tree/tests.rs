@@ -18,7 +18,7 @@ const fn record(perms: i32, scheme: &'static str, id: &'static str) -> AclRecord
     AclRecord { perms, id: IdRecord { scheme: Some(scheme), id: Some(id) } }
 }
 
-/// A tree with a zxid of its own.
+/// A tree with its zxid.
 struct Bench {
     tree: Tree,
     zxid: i64,
@@ -93,11 +93,11 @@ fn created(path: &str) -> Outcome {
     Ok(OperationResult::Create { path: path.into() })
 }
 
-/// Everything that can be seen of a node.
-type Seen = (String, Option<Vec<u8>>, AclList, Stat, Kind);
+/// The visible content of a node.
+type NodeDump = (String, Option<Vec<u8>>, AclList, Stat, Kind);
 
-/// Everything that can be seen of a tree.
-fn dump(tree: &Tree) -> Vec<Seen> {
+/// The visible content of a tree.
+fn dump(tree: &Tree) -> Vec<NodeDump> {
     let mut dump = Vec::new();
     let mut pending = vec!["/".to_owned()];
     while let Some(path) = pending.pop() {
@@ -123,7 +123,7 @@ fn restore(bytes: Vec<u8>) -> Tree {
     builder.finish().unwrap()
 }
 
-/// As a new ZooKeeper has it.
+/// Matches a new ZooKeeper ensemble.
 #[test]
 fn initial_nodes() {
     let bench = Bench::new();
@@ -226,7 +226,7 @@ fn acl_enforcement() {
     bench.set("/a", None, -1).unwrap();
     bench.ids = vec![Id::new("super", "")];
     bench.delete("/a/b", -1).unwrap();
-    // It is the parent that permits a deletion.
+    // A deletion needs a permission on the parent.
     bench.ids.clear();
     bench.delete("/a", -1).unwrap();
 }
@@ -346,7 +346,7 @@ fn multi_is_atomic() {
     assert_eq!(bench.multi(&[]), []);
 }
 
-/// A change drawn at random: any operation, on a few paths, so that they meet.
+/// A random change: any operation, on few paths, so that changes interact.
 fn change(bench: &mut Bench, random: &mut SplitMix64) {
     let names = ["a", "b", "c", "a!", "ab"];
     let mut draw = |bound| random.below(bound);
@@ -417,7 +417,7 @@ fn snapshot_of_changing_tree() {
         let mut restored = restore(written.clone());
         assert_eq!(dump(&restored), before, "seed {seed}");
         assert_eq!(restored.data_bytes(), bytes);
-        // The same bytes, whether the tree was played or restored.
+        // A restored tree produces the same bytes as the original.
         assert_eq!(written, expected, "seed {seed}");
         assert_eq!(snapshot(&mut restored), expected, "seed {seed}");
         let ephemerals = |tree: &Tree| tree.ephemerals(SESSION).map(str::to_owned).collect::<Vec<_>>();
@@ -442,7 +442,7 @@ fn fuzz_damaged_snapshots() {
     assert!(TreeBuilder::default().finish().is_err());
 }
 
-/// Deep trees need no stack, wide ones no time.
+/// Deep trees do not overflow the stack, and wide trees are fast.
 #[test]
 fn deep_and_wide_trees() {
     let mut bench = Bench::new();

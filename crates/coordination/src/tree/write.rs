@@ -42,8 +42,8 @@ struct Mode {
 }
 
 impl Mode {
-    /// As ZooKeeper has it: the flags say whether a node is ephemeral or sequential, the operation whether it is a
-    /// container or has a TTL. `create` with the flag for a container makes a persistent node.
+    /// Like ZooKeeper: the flags determine whether a node is ephemeral or sequential, and the operation determines
+    /// whether it is a container or has a TTL. `create` with the container flag creates a persistent node.
     fn of(create: &Create<'_>, session: i64) -> Result<Self, ErrorCode> {
         let ttl_ms = create.ttl_ms.unwrap_or(-1);
         let (is_ephemeral, is_sequential, has_ttl) = match create.flags {
@@ -55,7 +55,7 @@ impl Mode {
             6 => (false, true, true),
             _ => return Err(ErrorCode::BadArguments),
         };
-        // The flags and the operation must agree on a TTL, and it must fit.
+        // The flags and the operation must agree on a TTL, and the TTL must be in range.
         if has_ttl != (create.kind == CreateKind::Ttl) || (has_ttl && !(1..=TTL_MAX_MS).contains(&ttl_ms)) {
             return Err(ErrorCode::BadArguments);
         }
@@ -69,7 +69,7 @@ impl Mode {
     }
 }
 
-/// The next version, if the current one is the expected one. -1 means any version, so that no node has it.
+/// The next version, if the current version is the expected one. -1 matches any version, so no node gets it.
 pub(super) const fn next_version(version: i32, expected: i32) -> Result<i32, ErrorCode> {
     if expected != -1 && expected != version {
         return Err(ErrorCode::BadVersion);
@@ -84,8 +84,8 @@ impl Tree {
     /// Creates a node.
     ///
     /// # Errors
-    /// In this order: the flags or the TTL are invalid, the path has no parent, the ACL is invalid, there is no parent,
-    /// the parent does not permit it, the path is invalid, the node exists, the parent is ephemeral.
+    /// In this order: invalid flags or TTL, a path without a parent, an invalid ACL, no parent node, no permission on
+    /// the parent, an invalid path, the node exists, the parent is ephemeral.
     pub fn create(
         &mut self,
         create: &Create<'_>,
@@ -98,8 +98,8 @@ impl Tree {
     /// Deletes a node.
     ///
     /// # Errors
-    /// In this order: the node is one that every tree has, there is no parent, the parent does not permit it, there is
-    /// no node, the version is another one, the node has children.
+    /// In this order: a node that every tree has, no parent node, no permission on the parent, no node, a version
+    /// mismatch, the node has children.
     pub fn delete(
         &mut self,
         delete: &Delete<'_>,
@@ -112,7 +112,7 @@ impl Tree {
     /// Sets a node's data.
     ///
     /// # Errors
-    /// In this order: the path is invalid, there is no node, it does not permit it, the version is another one.
+    /// In this order: an invalid path, no node, no permission, a version mismatch.
     pub fn set_data(
         &mut self,
         set: &SetData<'_>,
@@ -125,8 +125,7 @@ impl Tree {
     /// Sets a node's ACL. Fires no watches.
     ///
     /// # Errors
-    /// In this order: the path is invalid, the ACL is invalid, there is no node, it does not permit it, the version of
-    /// the ACL is another one.
+    /// In this order: an invalid path, an invalid ACL, no node, no permission, a mismatch of the ACL version.
     pub fn set_acl(&mut self, set: &SetAcl<'_>, author: Author<'_>) -> Result<Stat, ErrorCode> {
         path::validate(set.path)?;
         let list = acl::resolve(set.acl, author.ids)?;
@@ -188,7 +187,7 @@ impl Tree {
     }
 
     /// Deletes a container or TTL node if it is unchanged since the collector found it unused: it has no children, and
-    /// `mzxid` and `pzxid` are still the same. Returns none otherwise.
+    /// `mzxid` and `pzxid` are still the same. Returns `None` otherwise.
     pub fn collect(&mut self, path: &str, mzxid: i64, pzxid: i64, txn: Txn) -> Option<Vec<TreeEvent>> {
         let (parent, id) = (self.find(path::parent(path))?, self.find(path)?);
         let node = self.node(id);

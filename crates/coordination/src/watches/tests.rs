@@ -8,10 +8,10 @@ fn notified(watches: &mut Watches<u32>, kind: EventType, path: &str) -> Vec<u32>
 #[test]
 fn standard_watch_fires_once() {
     let mut watches = Watches::default();
-    watches.add(Table::Data, "/a", 1);
-    watches.add(Table::Data, "/a", 1);
-    watches.add(Table::Data, "/a", 2);
-    watches.add(Table::Child, "/a", 3);
+    watches.add(WatchTarget::Data, "/a", 1);
+    watches.add(WatchTarget::Data, "/a", 1);
+    watches.add(WatchTarget::Data, "/a", 2);
+    watches.add(WatchTarget::Child, "/a", 3);
     assert_eq!(watches.count(), 3);
     assert_eq!(notified(&mut watches, ChildrenChanged, "/a"), [3]);
     assert_eq!(notified(&mut watches, Created, "/a"), [1, 2]);
@@ -23,10 +23,10 @@ fn standard_watch_fires_once() {
 #[test]
 fn deletion_fires_both_tables_once() {
     let mut watches = Watches::default();
-    watches.add(Table::Data, "/a", 1);
-    watches.add(Table::Child, "/a", 1);
-    watches.add(Table::Child, "/a", 2);
-    watches.add(Table::Child, "/", 3);
+    watches.add(WatchTarget::Data, "/a", 1);
+    watches.add(WatchTarget::Child, "/a", 1);
+    watches.add(WatchTarget::Child, "/a", 2);
+    watches.add(WatchTarget::Child, "/", 3);
     assert_eq!(notified(&mut watches, Deleted, "/a"), [1, 2]);
     assert_eq!(notified(&mut watches, ChildrenChanged, "/"), [3]);
     assert_eq!(watches.count(), 0);
@@ -36,7 +36,7 @@ fn deletion_fires_both_tables_once() {
 fn persistent_watch_stays() {
     let mut watches = Watches::default();
     watches.add_persistent("/a", 1, false);
-    watches.add(Table::Data, "/a", 1);
+    watches.add(WatchTarget::Data, "/a", 1);
     for kind in [Created, DataChanged, ChildrenChanged, Deleted, Created] {
         assert_eq!(notified(&mut watches, kind, "/a"), [1]);
         assert_eq!(notified(&mut watches, kind, "/a/b"), [0; 0]);
@@ -64,8 +64,8 @@ fn recursive_watch_omits_child_events() {
 #[test]
 fn checks_and_removes_watches_by_type() {
     let mut watches = Watches::default();
-    watches.add(Table::Data, "/a", 1);
-    watches.add(Table::Child, "/a", 1);
+    watches.add(WatchTarget::Data, "/a", 1);
+    watches.add(WatchTarget::Child, "/a", 1);
     watches.add_persistent("/a", 1, false);
     for kind in [WatcherType::Data, WatcherType::Children, WatcherType::Persistent] {
         assert!(watches.contains("/a", kind, 1));
@@ -83,8 +83,8 @@ fn checks_and_removes_watches_by_type() {
 fn disconnect_removes_watches() {
     let mut watches = Watches::default();
     for connection in [1, 2] {
-        watches.add(Table::Data, "/a", connection);
-        watches.add(Table::Child, "/b", connection);
+        watches.add(WatchTarget::Data, "/a", connection);
+        watches.add(WatchTarget::Child, "/b", connection);
         watches.add_persistent("/c", connection, true);
     }
     assert_eq!(watches.count(), 6);
@@ -100,11 +100,11 @@ fn disconnect_removes_watches() {
 fn path_bytes_counted_once_per_connection() {
     let mut watches = Watches::default();
     for connection in [1, 2] {
-        watches.add(Table::Data, "/1234567", connection);
-        watches.add(Table::Child, "/1234567", connection);
+        watches.add(WatchTarget::Data, "/1234567", connection);
+        watches.add(WatchTarget::Child, "/1234567", connection);
         watches.add_persistent("/1234567", connection, true);
     }
-    watches.add(Table::Data, "/2", 1);
+    watches.add(WatchTarget::Data, "/2", 1);
     assert_eq!(watches.path_bytes(), 18);
     watches.trigger(EventType::Deleted, "/2");
     assert!(!watches.remove("/none", WatcherType::Any, 1));

@@ -1,5 +1,6 @@
-//! A client that is no good citizen: it waits for no reply, sends oversized credentials, and asks for much output with few
-//! bytes. It checks that other clients' load does not delay its syncs for ever, and that its own requests do no harm.
+//! An abusive client: it does not wait for replies, sends oversized credentials, and requests much output with few
+//! bytes. Checks that the load of other clients does not delay its syncs forever, and that its requests do not harm
+//! others.
 
 use std::collections::VecDeque;
 
@@ -17,7 +18,7 @@ use crate::server::ConnectionId;
 pub(super) const FLOOD: usize = usize::MAX;
 /// Each byte of invalid UTF-8 becomes three bytes of an identity.
 static GARBAGE: [u8; 600_000] = [0xff; 600_000];
-/// Faults that began in the first phase are over at this time.
+/// Faults that started in the first phase have ended by this time.
 const CALM: Time = SAFETY + 1_800 * MS;
 const SYNC_MAX: Time = 500 * MS;
 
@@ -25,7 +26,7 @@ const SYNC_MAX: Time = 500 * MS;
 pub(super) struct Flood {
     connection: Option<ConnectionId>,
     is_open: bool,
-    heard: Time,
+    last_received: Time,
     pinged: Time,
     xid: i32,
     syncs: VecDeque<(i32, Time)>,
@@ -33,12 +34,12 @@ pub(super) struct Flood {
 
 impl World {
     pub(super) fn flood_step(&mut self) {
-        // The log grows all the time, so that a server that lags never reaches its tail.
+        // The log grows continuously, so a lagging server never reaches its tail.
         if self.time > SAFETY && self.random.chance(300_000) {
-            self.place(Some(&Bytes::from_static(b"no entry of a server")), self.time, None, MS / 10);
+            self.place(Some(&Bytes::from_static(b"not an entry of a server")), self.time, None, MS / 10);
         }
         let Some(connection) = self.flood.connection else { return self.flood_connects() };
-        if self.time - self.flood.heard > TIMEOUT.0 {
+        if self.time - self.flood.last_received > TIMEOUT.0 {
             return self.flood_hangs_up();
         }
         if !self.flood.is_open {
@@ -48,21 +49,21 @@ impl World {
             self.flood.pinged = self.time;
             self.send_frame(connection, &Request::Ping.to_frame(xid::PING));
         }
-        // A server that has stopped answers nothing, which a client finds out by its timeout.
+        // A stopped server does not reply, which the client detects by its timeout.
         if self.links.contains_key(&connection)
             && let Some((_, sent)) = self.flood.syncs.front()
             && self.time.saturating_sub(*sent.max(&CALM)) > SYNC_MAX
         {
-            self.clients.checks.violated(format!("a sync of {sent} is not answered"));
+            self.clients.checks.violated(format!("a sync sent at {sent} got no reply"));
         }
         match self.random.below(1_000) {
-            // This ends the connection.
+            // The server closes the connection.
             0..2 if self.time < SAFETY => {
                 let auth = AuthPacket { kind: 0, scheme: Some("digest"), auth: Some(&GARBAGE) };
                 self.send_frame(connection, &Request::Auth(auth).to_frame(-4));
                 self.clients.checks.count("oversized credentials");
             }
-            // A write behind a sync is submitted once that is answered, so that many would take their time.
+            // A write after a sync is submitted only once the sync is answered, so few of them are sent.
             2..30 if self.time < SAFETY => {
                 let own = [AclRecord { perms: 31, id: IdRecord { scheme: Some("auth"), id: None } }];
                 let acl = Sequence::of(if self.random.chance(500_000) { OPEN } else { &own });
@@ -83,7 +84,7 @@ impl World {
         }
     }
 
-    /// Leaves its connection, with all that it has asked there.
+    /// Closes its connection and abandons its requests.
     pub(super) fn flood_hangs_up(&mut self) {
         if let Some(connection) = std::mem::take(&mut self.flood).connection {
             self.hang_up(connection);
@@ -101,8 +102,8 @@ impl World {
             read_only: Some(false),
         };
         self.send_frame(connection, &Writer::new().frame(|writer| request.encode(writer)));
-        let (heard, pinged) = (self.time, self.time);
-        self.flood = Flood { connection: Some(connection), heard, pinged, ..Flood::default() };
+        let (last_received, pinged) = (self.time, self.time);
+        self.flood = Flood { connection: Some(connection), last_received, pinged, ..Flood::default() };
     }
 
     fn flood_asks(&mut self, connection: ConnectionId, request: Request<'_>) {
@@ -118,13 +119,13 @@ impl World {
             self.flood = Flood::default();
             return;
         };
-        self.flood.heard = self.time;
+        self.flood.last_received = self.time;
         if !std::mem::replace(&mut self.flood.is_open, true) {
             return;
         }
         let header = ReplyHeader::decode(&mut Reader::new(&frame[4..])).expect("a header");
         if self.flood.syncs.pop_front_if(|(asked, _)| *asked == header.xid).is_some() {
-            self.clients.checks.count("syncs of the flood");
+            self.clients.checks.count("syncs of the flooding client");
         }
     }
 }

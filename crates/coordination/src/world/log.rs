@@ -26,7 +26,7 @@ pub(super) struct Slot {
     /// When it was resolved.
     pub(super) settled: Option<Time>,
     /// The append to complete.
-    told: Option<(usize, u64, AppendId)>,
+    completion: Option<(usize, u64, AppendId)>,
 }
 
 impl Log {
@@ -44,15 +44,15 @@ impl World {
     /// are lost, so that the entry appears twice.
     pub(super) fn append(&mut self, server: usize, boot: u64, append: AppendId, entry: &Bytes, made: Time) {
         if entry.len() > ENTRY_BYTES_MAX {
-            return self.clients.checks.violated(format!("an entry of {} bytes", entry.len()));
+            return self.clients.checks.violated(format!("an entry of {} bytes exceeds the limit", entry.len()));
         }
-        let told = Some((server, boot, append));
+        let completion = Some((server, boot, append));
         let quick = self.latency();
         let slow = 5 * MS + self.random.below(80 * MS);
         let again = Happening::Append { server, boot, append, entry: entry.clone(), made };
         match self.random.below(100) {
-            0..90 => self.place(Some(entry), made, told, quick),
-            90..94 => self.place(Some(entry), made, told, slow),
+            0..90 => self.place(Some(entry), made, completion, quick),
+            90..94 => self.place(Some(entry), made, completion, slow),
             94..96 => {
                 self.place(None, made, None, slow);
                 self.after(slow, again);
@@ -75,11 +75,11 @@ impl World {
         &mut self,
         entry: Option<&Bytes>,
         made: Time,
-        told: Option<(usize, u64, AppendId)>,
+        completion: Option<(usize, u64, AppendId)>,
         delay: Time,
     ) {
         let position = self.log.len();
-        self.log.slots.push(Slot { entry: entry.cloned(), made, settled: None, told });
+        self.log.slots.push(Slot { entry: entry.cloned(), made, settled: None, completion });
         let stall = self.log.stalled_until.saturating_sub(self.time);
         self.after(stall + delay, Happening::Resolve(position));
     }
@@ -92,7 +92,7 @@ impl World {
         let time = self.time;
         let slot = &mut self.log.slots[usize::try_from(position).unwrap_or(usize::MAX)];
         slot.settled = Some(time);
-        if let Some((server, boot, append)) = slot.told {
+        if let Some((server, boot, append)) = slot.completion {
             let delay = self.log_latency(server);
             let event = Event::Appended { append, position: Position(position) };
             self.after(delay, Happening::Server { server, boot, event });
@@ -134,7 +134,7 @@ impl World {
         self.servers[server].is_feed_due = false;
         if self.servers[server].fed < self.log.trimmed {
             // The server fell behind a trim and restarts from a snapshot.
-            self.clients.checks.count("servers left behind by a trim");
+            self.clients.checks.count("servers that missed a trim");
             self.stop(server);
             return self.after(MS, Happening::Start(server));
         }

@@ -1,10 +1,10 @@
-//! Many seeds without a bug, and each bug by some seed.
+//! Runs many seeds without a bug, and finds each planted bug with some seed.
 
 use std::ops::Range;
 
 use super::*;
 
-/// From 0 on. `COORDINATION_SEEDS` asks for another number, `COORDINATION_FIRST` for another beginning.
+/// Seeds from 0. `COORDINATION_SEEDS` sets their number, `COORDINATION_FIRST` the first one.
 fn seeds(usual: u64) -> Range<u64> {
     let asked = |name| std::env::var(name).ok().and_then(|number| number.parse().ok());
     let first = asked("COORDINATION_FIRST").unwrap_or(0);
@@ -36,22 +36,22 @@ fn random_seeds_hold_invariants() {
         "multis undone",
         "oversized credentials",
         "pauses",
-        "reads behind a sync",
+        "reads after a sync",
         "requests of sessions that have moved",
-        "servers cut off",
+        "servers partitioned",
         "servers removed",
-        "servers left behind by a trim",
+        "servers that missed a trim",
         "sessions closed",
-        "sessions that are over",
+        "sessions that ended",
         "slow consumers",
         "snapshots",
         "stalls",
-        "syncs of the flood",
+        "syncs of the flooding client",
         "trims",
         "turns with much output",
     ];
     let missing: Vec<_> = must_happen.iter().filter(|what| !counters.contains_key(**what)).collect();
-    assert!(missing.is_empty(), "it did not happen: {missing:?}");
+    assert!(missing.is_empty(), "events that no seed covered: {missing:?}");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn seed_is_deterministic() {
     }
 }
 
-/// All of them, or the one that `COORDINATION_BUG` names.
+/// All bugs, or the one named by `COORDINATION_BUG`.
 #[cfg(feature = "canary")]
 #[test]
 fn coordination_bugs_are_found() {
@@ -112,5 +112,5 @@ fn coordination_bugs_are_found() {
         }
     }
     let _ = std::panic::take_hook();
-    assert_eq!(escaped, [""; 0], "no seed shows them");
+    assert_eq!(escaped, [""; 0], "bugs that no seed found");
 }

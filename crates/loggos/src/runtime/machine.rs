@@ -16,7 +16,7 @@ use std::sync::Arc;
 use base::Monotonic;
 use mio::{Events, Poll, Token};
 use node::Node;
-use node::contract::{Action, Answer, Durable, Event, RequestId};
+use node::contract::{Action, Durable, Event, ReplyDestination, RequestId};
 use node::message::Message;
 use node::request::Outcome;
 use store::checkpoint::CheckpointMeta;
@@ -72,7 +72,7 @@ pub(crate) struct Machine {
     inputs: Vec<Input>,
     events: Vec<Event>,
     actions: Vec<Action>,
-    expired: Vec<Answer>,
+    expired: Vec<ReplyDestination>,
     answered: Vec<(Ticket, Outcome)>,
 }
 
@@ -147,7 +147,7 @@ impl Machine {
             }
             end = self.carry_out();
             let expired = self.expired.drain(..);
-            self.events.extend(expired.map(|answer| Event::AnswerExpired { answer }));
+            self.events.extend(expired.map(|destination| Event::ReplyExpired { destination }));
         }
         if matches!(end, Some(End::Halted(_))) {
             // A halted machine sends nothing more. Responses that were sent early belong to earlier steps.
@@ -326,7 +326,7 @@ impl Machine {
 
     fn reply(&mut self, to: RequestId, outcome: Outcome, valid_until: Option<Monotonic>) {
         if is_expired(valid_until) {
-            self.expired.push(Answer::Client(to));
+            self.expired.push(ReplyDestination::Client(to));
         } else if let Some(ticket) = self.waiting.remove(&to) {
             self.answered.push((ticket, outcome));
         } else {
@@ -342,9 +342,9 @@ fn is_expired(valid_until: Option<Monotonic>) -> bool {
 }
 
 /// The response that a message carries to another node's server.
-fn answer_in(parcel: &Parcel) -> Option<Answer> {
+fn answer_in(parcel: &Parcel) -> Option<ReplyDestination> {
     match &parcel.message {
-        Message::Answer { request, .. } => Some(Answer::Forwarded { node: parcel.to, request: *request }),
+        Message::Answer { request, .. } => Some(ReplyDestination::Forwarded { node: parcel.to, request: *request }),
         _ => None,
     }
 }

@@ -128,7 +128,7 @@ fn reports_under_replicated_log() {
     wait_for_health(&cluster, 1, "healthy");
     cluster.signal(3, Signal::KILL);
     cluster.log(&["append", "l", "meanwhile"]).ok();
-    let lacks = "log l has 2 copies of some positions, and should have 3";
+    let lacks = "log l is under-replicated: some positions have 2 of 3 copies";
     wait_for("the log is known to lack a copy", PATIENCE, || {
         let problems = status(&cluster, 1)["problems"].take();
         let is_told = problems.as_array().is_some_and(|problems| problems.iter().any(|problem| problem == lacks));
@@ -151,7 +151,7 @@ fn unreachable_log_makes_cluster_unavailable() {
     let node = known["extents"][0]["chains"][0][0]["node"].as_u64().expect("a node") as u32;
     let other = node % 3 + 1;
     cluster.signal(node, Signal::KILL);
-    let missing = "log l has no copy of some positions within reach";
+    let missing = "log l is unavailable: some positions have no live copy";
     wait_for("the log is known to be out of reach", PATIENCE, || {
         let said = status(&cluster, other);
         (said["health"] == "unavailable" && said["problems"][0] == missing).then_some(())

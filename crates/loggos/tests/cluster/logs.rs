@@ -69,7 +69,7 @@ fn log_append_read_follow_trim() {
     let hint = "no log named \"m\"; create it with: loggos log create m\n";
     run(&["read", "m", "0"]).failed(1, &[hint]);
     run(&["append", "m", "x"]).failed(1, &[hint]);
-    let refusal = "no log named \".\"; the name is invalid: the log's name \".\" is that of a directory";
+    let refusal = "no log named \".\"; the name is invalid: invalid log name \".\": '.' and '..' are reserved";
     run(&["append", ".", "x"]).failed(1, &[refusal]);
     run(&["append", "l", "x", "--file", &file]).failed(2, &["--file"]);
     run(&["append", "l", "--unknown"]).failed(2, &["--unknown"]);

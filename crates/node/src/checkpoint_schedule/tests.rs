@@ -58,7 +58,7 @@ fn commands(bench: &mut Bench) -> Vec<Command> {
 }
 
 fn tablet(bench: &Bench) -> &Tablet {
-    bench.node.replicas[&TABLE].state.as_tablet().expect("it is a table's")
+    bench.node.replicas[&TABLE].state.as_tablet().expect("a tablet")
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn old_versions_follow_table_retention() {
         ask(&mut bench, 2, put());
         let written = tablet(&bench).last_timestamp();
         bench.pass(Duration::from_millis(kept_ms - 1));
-        assert!(tablet(&bench).watermark() < written, "not before their time");
+        assert!(tablet(&bench).watermark() < written, "not before the retention ends");
         bench.pass(Duration::from_millis(5_000));
         assert_eq!(tablet(&bench).watermark(), written);
     }
@@ -105,7 +105,7 @@ fn wall_clock_jump_does_not_block_expiry() {
     assert_eq!(tablet(&bench).watermark(), written);
     assert_eq!(tablet(&bench).sessions_open(), 1);
     bench.pass(Duration::from_millis(535_000));
-    assert_eq!(tablet(&bench).sessions_open(), 1, "not before its time");
+    assert_eq!(tablet(&bench).sessions_open(), 1, "not before the lifetime ends");
     bench.pass(Duration::from_millis(15_000));
     assert_eq!(tablet(&bench).sessions_open(), 0);
 }
@@ -115,7 +115,7 @@ fn wall_clock_jump_does_not_block_expiry() {
 #[test]
 fn checkpoint_waits_for_local_log_sync() {
     let mut bench = alone();
-    let replica = bench.node.replicas.get_mut(&TABLE).expect("it has one");
+    let replica = bench.node.replicas.get_mut(&TABLE).expect("the node has a replica");
     let forced = replica.cohort.forced();
     let named = |sequence: Sequence| CheckpointRef {
         lsn: Lsn { sequence, ..replica.cohort.last() },
@@ -133,7 +133,7 @@ fn checkpoint_waits_for_local_log_sync() {
     replica.on_disk.written = written(early);
     bench.node.name_checkpoints(&BTreeSet::from([TABLE]));
     assert_eq!(named_now(&bench), (None, Some(early)));
-    bench.node.replicas.get_mut(&TABLE).expect("it has one").on_disk.written = written(ready);
+    bench.node.replicas.get_mut(&TABLE).expect("the node has a replica").on_disk.written = written(ready);
     bench.node.name_checkpoints(&BTreeSet::from([TABLE]));
     assert_eq!(named_now(&bench), (Some(ready), None));
 }
@@ -147,7 +147,7 @@ fn memtable_limit_delays_writes() {
     bench.ask(3, Request::Table { table: "t".into(), request: Ask::Tablet(put()) });
     bench.pass(Duration::from_millis(1_000));
     assert!(!bench.answers.contains_key(&RequestId(3)));
-    let (checkpoint, ..) = bench.node.replicas[&TABLE].on_disk.writing.clone().expect("it is being flushed");
+    let (checkpoint, ..) = bench.node.replicas[&TABLE].on_disk.writing.clone().expect("a flush is in progress");
     bench.step(crate::contract::Event::CheckpointFailed { cohort: TABLE, checkpoint });
     bench.writes_checkpoints = true;
     bench.pass(Duration::from_millis(6_000));
@@ -162,37 +162,37 @@ fn full_disk_is_read_only() {
     bench.step(crate::contract::Event::DiskFull);
     let of_table = |request| Request::Table { table: "t".into(), request: Ask::Tablet(request) };
     bench.ask(3, of_table(put()));
-    let Some(Err(Failure::Unavailable(why))) = bench.answers.get(&RequestId(3)) else { panic!("it is refused") };
-    assert_eq!(why, "the disk of node 1 is full, and its rows are read only");
+    let Some(Err(Failure::Unavailable(why))) = bench.answers.get(&RequestId(3)) else { panic!("expected a refusal") };
+    assert_eq!(why, "the disk of node 1 is full: its rows are read-only");
     bench.ask(4, of_table(TableRequest::Get { key: "k".into(), columns: None, consistency: Consistency::Strong }));
     assert!(matches!(bench.answers.get(&RequestId(4)), Some(Ok(_))), "{:?}", bench.answers);
     assert_eq!(bench.node.status(bench.now).troubles.len(), 1);
     bench.pass(Duration::from_millis(9_000));
     bench.ask(5, of_table(put()));
-    assert!(matches!(bench.answers.get(&RequestId(5)), Some(Ok(_))), "nothing has failed for long enough");
+    assert!(matches!(bench.answers.get(&RequestId(5)), Some(Ok(_))), "no write has failed recently");
     assert_eq!(bench.node.status(bench.now).troubles, [""; 0]);
 }
 
-/// A restart may find any manifest in progress, so tables named by one of them must stay.
+/// A restart may find any manifest in progress, so SSTables named by one of them must stay.
 #[test]
-fn pending_manifest_retains_tables() {
-    let table = |number| FileRef { id: FileId { cohort: TABLE, number }, level: 0, bytes: 1, checksum: 0 };
+fn pending_manifest_retains_sstables() {
+    let sstable = |number| FileRef { id: FileId { cohort: TABLE, number }, level: 0, bytes: 1, checksum: 0 };
     let mut on_disk = crate::replica::OnDisk::default();
     for number in 1..=3 {
-        on_disk.tables = [table(number)].into();
+        on_disk.sstables = [sstable(number)].into();
         if number < 3 {
-            on_disk.name_tables(ManifestId(number));
+            on_disk.name_sstables(ManifestId(number));
         }
     }
-    let named = on_disk.forced(ManifestId(1)).expect("it names others than the one before");
-    assert_eq!(named, [table(1), table(2), table(3)]);
+    let named = on_disk.forced(ManifestId(1)).expect("the SSTables have changed");
+    assert_eq!(named, [sstable(1), sstable(2), sstable(3)]);
 }
 
 #[cfg(feature = "canary")]
 #[test]
-fn early_table_removal_is_found() {
+fn early_sstable_removal_is_found() {
     base::canary::plant(Some(base::canary::Bug::TableRemovedEarly));
-    let outcome = std::panic::catch_unwind(pending_manifest_retains_tables);
+    let outcome = std::panic::catch_unwind(pending_manifest_retains_sstables);
     base::canary::plant(None);
     assert!(outcome.is_err());
 }

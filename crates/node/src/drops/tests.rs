@@ -90,14 +90,15 @@ fn promises_kept_until_catalog_checkpoint() {
     bench.ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
     bench.pass(Duration::from_millis(1_000));
     assert!(!bench.node.replicas.contains_key(&FIRST));
-    let (cohorts, gone) = bench.manifests.last().expect("promises were made").clone();
+    let (cohorts, gone) = bench.manifests.last().expect("a manifest was written").clone();
     assert!(cohorts.contains_key(&FIRST) && cohorts.contains_key(&SECOND) && gone.is_empty());
 
     bench.manifests.clear();
     let dropped_at = bench.node.catalog().last_applied();
     // The checkpoint requested by the drop is written.
     let (cohort, flushed) = (CohortId::CATALOG, None);
-    let (checkpoint, ..) = bench.node.replicas[&cohort].on_disk.writing.clone().expect("it is wanted at once");
+    let (checkpoint, ..) =
+        bench.node.replicas[&cohort].on_disk.writing.clone().expect("a checkpoint is requested at once");
     bench.step(crate::contract::Event::CheckpointWritten { cohort, checkpoint, bytes: 1, flushed });
     let (cohorts, gone) = bench.manifests.last().expect("the checkpoint is named").clone();
     let named = cohorts[&CohortId::CATALOG].checkpoint;
@@ -113,7 +114,7 @@ fn restart_ignores_dropped_table() {
     bench.writes_checkpoints = true;
     bench.ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
     bench.pass(Duration::from_millis(1_000));
-    let (cohorts, _) = bench.manifests.last().expect("promises were made").clone();
+    let (cohorts, _) = bench.manifests.last().expect("a manifest was written").clone();
     let mut recovered = empty(1, 1);
     recovered.boot = base::Boot(2);
     let state = &bench.node.replicas[&CohortId::CATALOG].state;
@@ -123,23 +124,23 @@ fn restart_ignores_dropped_table() {
     assert!(recovered.records.iter().any(|record| record.cohort == FIRST) && !recovered.cohorts.contains_key(&FIRST));
     let again = Bench::start(recovered);
     assert!(again.node.replicas.keys().eq(&[CohortId::CATALOG]) && again.node.hosting.dormant.is_empty());
-    assert_eq!(again.manifests.last().expect("it is said").1, BTreeSet::from([FIRST, SECOND]));
+    assert_eq!(again.manifests.last().expect("a manifest was written").1, BTreeSet::from([FIRST, SECOND]));
 }
 
-/// Flushes the rows of the first range, which creates a table and a checkpoint on disk.
+/// Flushes the rows of the first range, which creates an SSTable and a checkpoint on disk.
 fn flush(bench: &mut Bench) {
     bench.writes_checkpoints = true;
-    bench.node.replicas.get_mut(&FIRST).expect("it runs").on_disk.is_wanted = true;
+    bench.node.replicas.get_mut(&FIRST).expect("the replica runs").on_disk.is_wanted = true;
     bench.pass(Duration::from_millis(100));
-    assert_eq!(tables(bench), 1);
-    assert_eq!(bench.manifests.last().expect("it is named").0[&FIRST].tables.len(), 1);
+    assert_eq!(sstables(bench), 1);
+    assert_eq!(bench.manifests.last().expect("the manifest names it").0[&FIRST].tables.len(), 1);
 }
 
-fn tables(bench: &Bench) -> usize {
-    store::files::Files::list(&bench.disk, store::sstable::DIRECTORY).expect("it is there").len()
+fn sstables(bench: &Bench) -> usize {
+    store::files::Files::list(&bench.disk, store::sstable::DIRECTORY).expect("a working disk").len()
 }
 
-/// The manifest names the tables of its checkpoint until the next checkpoint releases them.
+/// The manifest names the SSTables of its checkpoint until the next checkpoint releases them.
 #[test]
 fn checkpoint_removes_dropped_tablet_sstables() {
     let mut bench = alone();
@@ -151,17 +152,21 @@ fn checkpoint_removes_dropped_tablet_sstables() {
     bench.pass(Duration::from_millis(100));
     let replica = &bench.node.replicas[&FIRST];
     assert_eq!(replica.state.ownership(), Some(&machine::Ownership::Dropped));
-    assert_eq!((replica.manifest(false).tables.len(), tables(&bench)), (1, 1), "they are the old checkpoint's");
-    assert!(replica.whole_state().is_none(), "that is nothing to send");
-    let (checkpoint, state, _) = replica.on_disk.writing.clone().expect("another is wanted at once");
+    assert_eq!(
+        (replica.manifest(false).tables.len(), sstables(&bench)),
+        (1, 1),
+        "the SSTables belong to the old checkpoint"
+    );
+    assert!(replica.whole_state().is_none(), "no snapshot to send");
+    let (checkpoint, state, _) = replica.on_disk.writing.clone().expect("another checkpoint is requested at once");
     assert!(crate::node::newer(state.last_applied(), before));
     bench.step(crate::contract::Event::CheckpointWritten { cohort: FIRST, checkpoint, bytes: 1, flushed: None });
     bench.pass(Duration::from_millis(100));
-    assert_eq!((bench.node.replicas[&FIRST].manifest(false).tables.len(), tables(&bench)), (0, 0));
+    assert_eq!((bench.node.replicas[&FIRST].manifest(false).tables.len(), sstables(&bench)), (0, 0));
     assert!(bench.node.replicas[&FIRST].whole_state().is_some_and(|whole| whole.files.is_empty()));
 }
 
-/// The tables of a removed cohort stay while a manifest names them or a read uses them.
+/// The SSTables of a removed cohort stay while a manifest names them or a read uses them.
 #[test]
 fn dropped_sstables_removed_with_promises() {
     let mut bench = alone();
@@ -171,14 +176,15 @@ fn dropped_sstables_removed_with_promises() {
     bench.ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
     bench.pass(Duration::from_millis(1_000));
     assert!(!bench.node.replicas.contains_key(&FIRST));
-    assert_eq!((bench.manifests.last().expect("one").0[&FIRST].tables.len(), tables(&bench)), (1, 1));
+    assert_eq!((bench.manifests.last().expect("one").0[&FIRST].tables.len(), sstables(&bench)), (1, 1));
 
     let (cohort, flushed) = (CohortId::CATALOG, None);
-    let (checkpoint, ..) = bench.node.replicas[&cohort].on_disk.writing.clone().expect("it is wanted at once");
+    let (checkpoint, ..) =
+        bench.node.replicas[&cohort].on_disk.writing.clone().expect("a checkpoint is requested at once");
     bench.step(crate::contract::Event::CheckpointWritten { cohort, checkpoint, bytes: 1, flushed });
     assert!(!bench.manifests.last().expect("one").0.contains_key(&FIRST));
-    assert_eq!(tables(&bench), 1, "it is still read");
+    assert_eq!(sstables(&bench), 1, "a read still uses the SSTable");
     drop(view);
     bench.pass(Duration::from_millis(1_000));
-    assert_eq!(tables(&bench), 0);
+    assert_eq!(sstables(&bench), 0);
 }

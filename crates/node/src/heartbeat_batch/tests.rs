@@ -49,9 +49,9 @@ fn idle_cohorts_share_one_beat_per_node_pair() {
     assert_eq!((cluster.readable(), cluster.messages_of_cohorts()), (7, 0));
     let beats = cluster.seen.iter().filter(|(_, _, message)| matches!(message, Message::Beat { .. }));
     let pairs: BTreeSet<(NodeId, NodeId)> = beats.clone().map(|(from, to, _)| (*from, *to)).collect();
-    assert!(beats.clone().count() <= 10 * pairs.len(), "one in a heartbeat interval");
+    assert!(beats.clone().count() <= 10 * pairs.len(), "one beat per heartbeat interval");
     assert!(beats.clone().all(|(_, _, message)| matches!(message, Message::Beat { cohorts: None, .. })));
-    assert_eq!(cluster.seen.len(), 2 * beats.count(), "each has an answer, and there is nothing else");
+    assert_eq!(cluster.seen.len(), 2 * beats.count(), "one reply per beat, and no other messages");
 }
 
 #[test]
@@ -60,7 +60,10 @@ fn cohorts_quiesce_after_partition_heals() {
     cluster.cut_off = Some(NodeId(3));
     cluster.pass(Duration::from_millis(2_000));
     assert_eq!(cluster.readable(), 7, "two nodes are a majority");
-    assert!(cluster.nodes[2].node.replicas().all(|(_, cohort, _)| !cohort.leads()), "a leader without votes leaves");
+    assert!(
+        cluster.nodes[2].node.replicas().all(|(_, cohort, _)| !cohort.leads()),
+        "a leader without votes steps down"
+    );
     cluster.cut_off = None;
     cluster.pass(Duration::from_millis(2_000));
     cluster.seen.clear();
@@ -72,13 +75,13 @@ fn cohorts_quiesce_after_partition_heals() {
 fn lost_list_is_retransmitted() {
     let mut cluster = Cluster::at_rest();
     for bench in &mut cluster.nodes {
-        bench.node.beats.heard.clear();
+        bench.node.beats.received.clear();
     }
     cluster.pass(Duration::from_millis(1_000));
     assert_eq!((cluster.readable(), cluster.messages_of_cohorts()), (7, 0));
 }
 
-/// A follower does not vouch for a cohort whose listed state differs from its own.
+/// A follower refuses a cohort if the listed state differs from its own.
 #[test]
 fn mismatched_list_entry_is_not_vouched() {
     let mut cluster = Cluster::at_rest();
@@ -86,16 +89,17 @@ fn mismatched_list_entry_is_not_vouched() {
         .nodes
         .iter()
         .find_map(|bench| {
-            let told = bench.node.beats.peers.get(&NodeId(3))?;
-            told.resting.first_key_value().map(|(id, rest)| (bench.node.me().node, *id, *rest))
+            let state = bench.node.beats.peers.get(&NodeId(3))?;
+            state.resting.first_key_value().map(|(id, rest)| (bench.node.me().node, *id, *rest))
         })
-        .expect("somebody leads something");
+        .expect("a cohort has a leader");
     let bench = &mut cluster.nodes[2];
     let earlier = Quiescence { epoch: Epoch(rest.epoch.0 - 1), ..rest };
     let shorter = Quiescence { last: base::Lsn { sequence: rest.last.sequence.previous(), ..rest.last }, ..rest };
     for (list, rest) in [(900, earlier), (901, shorter)] {
         let cohorts: List = [(id, rest)].into();
-        let message = Message::Beat { list: ListId(list), cohorts: Some(cohorts), sent: Monotonic(1), heard: None };
+        let message =
+            Message::Beat { list: ListId(list), cohorts: Some(cohorts), sent: Monotonic(1), peer_clock: None };
         bench.step(Event::Message { from: leader, boot: Boot(1), message });
         let refused = Beaten::Vouched { refused: vec![id] };
         let at = bench.now.monotonic;
@@ -109,20 +113,20 @@ fn mismatched_list_entry_is_not_vouched() {
 fn lease_starts_at_beat_send_time() {
     let mut cluster = Cluster::at_rest();
     let leader =
-        cluster.nodes.iter().position(|bench| bench.node.beats.peers.values().any(|told| !told.resting.is_empty()));
-    let leader = leader.expect("somebody leads something");
+        cluster.nodes.iter().position(|bench| bench.node.beats.peers.values().any(|state| !state.resting.is_empty()));
+    let leader = leader.expect("a cohort has a leader");
     let bench = &mut cluster.nodes[leader];
     let lease = bench.node.config.timing.lease;
     let sent = bench.now.monotonic;
     let (peer, list) = {
-        let (peer, told) = bench.node.beats.peers.iter().find(|(_, told)| !told.resting.is_empty()).expect("one");
-        (*peer, told.lists.back().expect("it has beaten").0)
+        let (peer, state) = bench.node.beats.peers.iter().find(|(_, state)| !state.resting.is_empty()).expect("one");
+        (*peer, state.lists.back().expect("a beat was sent").0)
     };
     bench.now.monotonic = sent + Duration(grace(lease).0 / 2);
     let beaten = Beaten::Vouched { refused: Vec::new() };
     let message = Message::BeatAnswer { list, sent, at: sent, beaten };
     bench.step(Event::Message { from: peer, boot: Boot(1), message });
-    let listed = bench.node.beats.peers[&peer].list(list).expect("it is kept");
+    let listed = bench.node.beats.peers[&peer].list(list).expect("the list is kept");
     for (id, _) in listed.iter() {
         assert_eq!(bench.node.replicas[id].cohort.lease_end(bench.now.monotonic), Some(sent + lease));
     }
@@ -152,15 +156,16 @@ fn beats_carry_staleness_of_idle_cohorts() {
 fn no_staleness_report_without_lease() {
     let mut cluster = Cluster::at_rest();
     let leader =
-        cluster.nodes.iter().position(|bench| bench.node.beats.peers.values().any(|told| told.heard.is_some()));
-    let bench = &mut cluster.nodes[leader.expect("somebody leads something")];
-    let told = bench.node.beats.peers.iter().find(|(_, told)| told.heard.is_some());
-    let (peer, list) =
-        told.map(|(peer, told)| (*peer, told.lists.back().expect("it has beaten").0)).expect("it was found");
+        cluster.nodes.iter().position(|bench| bench.node.beats.peers.values().any(|state| state.peer_clock.is_some()));
+    let bench = &mut cluster.nodes[leader.expect("a cohort has a leader")];
+    let state = bench.node.beats.peers.iter().find(|(_, state)| state.peer_clock.is_some());
+    let (peer, list) = state
+        .map(|(peer, state)| (*peer, state.lists.back().expect("a beat was sent").0))
+        .expect("a peer state exists");
     bench.now.monotonic = bench.now.monotonic + bench.node.config.timing.lease + Duration(1);
     let (sent, at) = (Monotonic(1), Monotonic(2));
     let beaten = Beaten::Vouched { refused: Vec::new() };
     let message = Message::BeatAnswer { list, sent, at, beaten };
     bench.step(Event::Message { from: peer, boot: Boot(1), message });
-    assert_eq!(bench.node.beats.peers[&peer].heard, None, "a vote from long ago makes no lease");
+    assert_eq!(bench.node.beats.peers[&peer].peer_clock, None, "an old vote grants no lease");
 }

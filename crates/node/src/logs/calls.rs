@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use base::{Duration, Monotonic, Now};
 use catalog::CatalogRequest;
 use machine::Failure;
-use sharedlog::client::{Answer, Error, Token};
+use sharedlog::client::{Error, LogReply, Token};
 use sharedlog::controller::CopierId;
 use sharedlog::request::{Content, LogEntry, LogRequest, LogResponse};
 use sharedlog::{LogId, Position, ProjectionEpoch, Run};
@@ -23,15 +23,15 @@ pub(super) enum Call {
     Append(PendingId),
     Tail(PendingId),
     Trim(PendingId),
-    /// From that position on.
+    /// A read from that position on.
     Read(PendingId, Position),
-    /// Positions that a copier needs.
+    /// A read for a copier.
     Copied(CopierId, Run),
-    /// The tail, for the hole filling that goes with the sequencer of that epoch.
+    /// A tail query for the hole fill of that epoch.
     TailForFill(ProjectionEpoch),
-    /// A position that it fills.
+    /// A fill for the hole fill of that epoch.
     Fill(ProjectionEpoch, Position),
-    /// A position that the follower fills. It sees the result at the tail.
+    /// A fill for the follower, which gets the result from the tail.
     FillGap,
 }
 
@@ -79,7 +79,7 @@ impl Node {
             LogRequest::TrimOne { position, .. } => self.call(log, Call::Trim(id), |client, token| {
                 client.trim_one(token, position, deadline, now.monotonic);
             }),
-            LogRequest::Read { .. } => self.read_log(log, id, now),
+            LogRequest::Read { .. } => self.begin_shared_log_read(log, id, now),
             LogRequest::Create { .. } | LogRequest::List | LogRequest::Describe { .. } => {}
         }
     }
@@ -93,7 +93,7 @@ impl Node {
 
     /// The clients of these requests have disconnected. Reads that wait for an entry end, because they could wait for a
     /// long time. Other requests continue: a change may be in a log already, and other reads end soon.
-    pub(crate) fn reads_given_up(&mut self, requests: &BTreeSet<RequestId>, now: Now) {
+    pub(crate) fn clients_gone(&mut self, requests: &BTreeSet<RequestId>, now: Now) {
         let is_idle = |(_, pending): &(PendingId, &Pending)| pending.query.waits();
         let idle: BTreeSet<PendingId> = self.pendings.at_logs(requests).filter(is_idle).map(|(id, _)| id).collect();
         for (id, log) in &mut self.logs.by_id {
@@ -104,17 +104,17 @@ impl Node {
                 self.logs.touched.insert(*id);
                 log.follower.give_up(&tokens);
                 log.client.give_up(&tokens, now.monotonic);
-                // Those that were parked end without a result.
+                // Parked reads end without a result.
                 log.calls.retain(|token, _| !tokens.contains(token));
             }
         }
         for id in idle {
-            self.give_up(id, "nobody waited for it any more");
+            self.give_up(id, "the client disconnected");
         }
     }
 
     /// A call of a log's client machine has ended.
-    pub(super) fn log_call_done(&mut self, id: LogId, token: Token, outcome: Result<Answer, Error>, now: Now) {
+    pub(super) fn log_call_done(&mut self, id: LogId, token: Token, outcome: Result<LogReply, Error>, now: Now) {
         let Some(call) = self.logs.by_id.get_mut(&id).and_then(|log| log.calls.remove(&token)) else { return };
         match call {
             Call::Read(pending, from) => {
@@ -127,17 +127,17 @@ impl Node {
             }
             Call::Copied(copier, run) => self.logs.controller.read(id, copier, run, outcome, now.monotonic),
             Call::TailForFill(epoch) => self.tail_for_fill(id, epoch, outcome, now),
-            Call::FillGap => self.counters.log_fills += u64::from(outcome == Ok(Answer::Junk)),
+            Call::FillGap => self.counters.log_fills += u64::from(outcome == Ok(LogReply::Junk)),
             Call::Fill(epoch, position) => self.filled(id, epoch, position, &outcome, now),
         }
     }
 }
 
 /// The entries at the first positions from `from` on.
-fn entries(from: Position, outcome: Result<Answer, Error>) -> Outcome {
+fn entries(from: Position, outcome: Result<LogReply, Error>) -> Outcome {
     let answers = match outcome {
-        Ok(Answer::Range(answers)) => answers,
-        Ok(Answer::Larger) => return Ok(Response::Log(LogResponse::Larger)),
+        Ok(LogReply::Range(answers)) => answers,
+        Ok(LogReply::Larger) => return Ok(Response::Log(LogResponse::Larger)),
         // The wait ended without an entry.
         Ok(_) | Err(Error::BeyondTail { .. }) => Vec::new(),
         Err(error) => return Err(failure(error)),
@@ -145,29 +145,31 @@ fn entries(from: Position, outcome: Result<Answer, Error>) -> Outcome {
     let mut entries = Vec::with_capacity(answers.len());
     for (answer, position) in answers.into_iter().zip(from.0..) {
         let content = match answer {
-            Answer::Entry(data) => Content::Data(data),
-            Answer::Lost => Content::Lost,
-            Answer::Junk => Content::Junk,
-            Answer::Trimmed { mark } => Content::Trimmed { mark },
-            Answer::Unwritten | Answer::Larger => break,
-            Answer::Range(_) | Answer::Appended(_) | Answer::Tail(_) | Answer::Done => break,
+            LogReply::Entry(data) => Content::Data(data),
+            LogReply::Lost => Content::Lost,
+            LogReply::Junk => Content::Junk,
+            LogReply::Trimmed { mark } => Content::Trimmed { mark },
+            LogReply::Unwritten | LogReply::Larger => break,
+            LogReply::Range(_) | LogReply::Appended(_) | LogReply::Tail(_) | LogReply::Done => break,
         };
         entries.push(LogEntry { position: Position(position), content });
     }
     Ok(Response::Log(LogResponse::Entries(entries)))
 }
 
-fn said(outcome: Result<Answer, Error>) -> Outcome {
+fn said(outcome: Result<LogReply, Error>) -> Outcome {
     Ok(Response::Log(match outcome.map_err(failure)? {
-        Answer::Appended(position) => LogResponse::Appended(position),
-        Answer::Tail(position) => LogResponse::Tail(position),
+        LogReply::Appended(position) => LogResponse::Appended(position),
+        LogReply::Tail(position) => LogResponse::Tail(position),
         _ => LogResponse::Trimmed,
     }))
 }
 
 fn failure(error: Error) -> Failure {
     match error {
-        Error::OutOfTime => Failure::Unavailable("the log's units or its sequencer did not answer in time".to_owned()),
+        Error::OutOfTime => {
+            Failure::Unavailable("timed out: no reply from the log's units or its sequencer".to_owned())
+        }
         Error::Unknown { position } => Failure::MayLie { position: position.0 },
         Error::BeyondTail { .. } => Failure::Invalid(error.to_string()),
         Error::Conflict { .. } | Error::Damaged { .. } => Failure::Unavailable(error.to_string()),

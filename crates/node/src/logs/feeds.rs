@@ -7,7 +7,7 @@ use base::{CohortId, Monotonic, NodeId, Now};
 use machine::state_machine::Evaluated;
 use sharedlog::follower::Follower;
 use sharedlog::limits::{BATCH_BYTES_MAX, FOLLOW_CREDIT_MAX, FOLLOW_LEASE_MAX, FOLLOWED_MAX, MANY_MAX};
-use sharedlog::log_unit::Answer;
+use sharedlog::log_unit::UnitResponse;
 use sharedlog::unit::{Reply, Request};
 use sharedlog::{Entry, Position, ProjectionEpoch, Run};
 use store::sstable::Io;
@@ -27,7 +27,7 @@ struct Feed {
     /// Bytes that may be sent before the subscription is renewed.
     credit: usize,
     until: Monotonic,
-    /// The tail that the follower was sent last ([`Reply::Feed`]).
+    /// The last tail sent to the follower ([`Reply::Feed`]).
     tail: Position,
 }
 
@@ -35,7 +35,7 @@ struct Feed {
 #[derive(Debug, Default)]
 pub(super) struct Feeds {
     by_unit: BTreeMap<CohortId, BTreeMap<NodeId, Feed>>,
-    /// Units with followers that have stored something.
+    /// Units with followers and new entries.
     touched: BTreeSet<CohortId>,
 }
 
@@ -47,19 +47,19 @@ enum Part {
 }
 
 impl Feeds {
-    /// A unit has stored something, or was sealed or trimmed.
+    /// Records that a unit has stored entries, or was sealed or trimmed.
     pub(super) fn touch(&mut self, cohort: CohortId) {
         if self.by_unit.contains_key(&cohort) {
             self.touched.insert(cohort);
         }
     }
 
-    /// The unit is gone. Its followers renew in vain.
+    /// The unit was removed. Renewals of its followers fail.
     pub(super) fn forget(&mut self, cohort: CohortId) {
         self.by_unit.remove(&cohort);
     }
 
-    /// Begins or renews a subscription. Returns whether there is room for it.
+    /// Starts or renews a subscription. Returns false if there are too many.
     pub(super) fn follow(
         &mut self,
         cohort: CohortId,
@@ -79,7 +79,7 @@ impl Feeds {
             renewed.unwrap_or(Feed { reply_to, epoch, next: from, credit: 0, until: now, tail: Position(0) });
         feed.credit = credit.min(FOLLOW_CREDIT_MAX);
         feed.until = now + lease.min(FOLLOW_LEASE_MAX);
-        // It is answered in any case.
+        // Force a reply, even without new entries.
         feed.tail = Position(0);
         feeds.insert(reply_to.node, feed);
         self.touched.insert(cohort);
@@ -88,7 +88,7 @@ impl Feeds {
 }
 
 impl Node {
-    /// Sends followers what the units have stored. Returns whether anything was sent.
+    /// Sends new entries to followers. Returns whether any message was sent.
     pub(super) fn run_feeds(&mut self, now: Now) -> bool {
         let mut has_sent = false;
         while let Some(cohort) = self.logs.units.feeds.touched.pop_first() {
@@ -106,7 +106,7 @@ impl Node {
         has_sent
     }
 
-    /// Sends one follower what it lacks. Returns whether its subscription continues.
+    /// Sends the missing entries to one follower. Returns whether its subscription continues.
     fn feed(&mut self, cohort: CohortId, feed: &mut Feed, has_sent: &mut bool) -> bool {
         loop {
             let unit = self.replicas.get(&cohort).and_then(|replica| replica.state.as_unit());
@@ -136,17 +136,17 @@ impl Node {
         }
     }
 
-    /// The entries at the next positions, as a reader would find them, from memory only.
+    /// The entries at the next positions, as a read would return them. Uses only cached data.
     fn next_part(&self, cohort: CohortId, feed: &Feed) -> Part {
         let Some(unit) = self.replicas.get(&cohort).and_then(|replica| replica.state.as_unit()) else {
             return Part::End(Reply::Unknown);
         };
         let count = (unit.tail().0.saturating_sub(feed.next.0)).clamp(1, MANY_MAX as u64) as usize;
-        // The last entries may exceed the credit, so that one of any size fits.
+        // The last entry may exceed the credit, so that an entry of any size can be sent.
         let request = Request::ReadMany { epoch: feed.epoch, run: Run::of(feed.next, count), bytes: BATCH_BYTES_MAX };
-        let reply = match unit.meet(&request) {
-            Some(Answer::Reply(reply)) => reply,
-            Some(Answer::Lookup(lookup)) => match Read::Unit(lookup).answer(Io::CacheOnly) {
+        let reply = match unit.decide(&request) {
+            Some(UnitResponse::Reply(reply)) => reply,
+            Some(UnitResponse::Lookup(lookup)) => match Read::Unit(lookup).answer(Io::CacheOnly) {
                 Ok(Evaluated::Outcome(Ok(Response::Unit(reply)))) => *reply,
                 // The follower reads from the disk like any other reader, which also reports damage.
                 _ => return Part::End(Reply::Done),

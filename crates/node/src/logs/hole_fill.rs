@@ -1,12 +1,12 @@
-//! Drives the hole filling of a log ([`sharedlog::hole_fill`]) where its sequencer is.
+//! Drives the hole fill of a log ([`sharedlog::hole_fill`]) on the node of its sequencer.
 
 use base::{Duration, Now};
-use sharedlog::client::{Answer, Error};
+use sharedlog::client::{Error, LogReply};
 use sharedlog::hole_fill::{Action, Config, HoleFill};
 use sharedlog::{LogId, Position, ProjectionEpoch};
 
 use crate::logs::calls::Call;
-use crate::logs::{Asker, Log};
+use crate::logs::{Log, RequestSource};
 use crate::node::Node;
 
 pub(super) const CONFIG: Config =
@@ -20,7 +20,7 @@ impl Node {
         let Some(Log { hole_fill: Some(fill), sequencer: Some(sequencer), .. }) = self.logs.by_id.get_mut(&id) else {
             return;
         };
-        fill.given_out(sequencer.next(), now.monotonic);
+        fill.handed_out(sequencer.next(), now.monotonic);
         let (epoch, deadline) = (fill.epoch(), now.monotonic + TIMEOUT);
         for action in fill.take_actions() {
             match action {
@@ -31,7 +31,7 @@ impl Node {
                     client.fill(token, position, deadline, now.monotonic);
                 }),
                 Action::Ask { ask, unit, request } => {
-                    self.ask_unit(id, Asker::HoleFill(epoch, ask), unit, request, now);
+                    self.ask_unit(id, RequestSource::HoleFill(epoch, ask), unit, request, now);
                 }
                 Action::SetTimer(at) => {
                     if let Some(log) = self.logs.by_id.get_mut(&id) {
@@ -42,7 +42,7 @@ impl Node {
         }
     }
 
-    /// The hole filling of an epoch, if it is running.
+    /// The hole fill of an epoch, if it is running.
     pub(super) fn hole_fill(&mut self, id: LogId, epoch: ProjectionEpoch) -> Option<&mut HoleFill> {
         self.touch_log(id)?.hole_fill.as_mut().filter(|fill| fill.epoch() == epoch)
     }
@@ -51,11 +51,11 @@ impl Node {
         &mut self,
         id: LogId,
         epoch: ProjectionEpoch,
-        outcome: Result<Answer, Error>,
+        outcome: Result<LogReply, Error>,
         now: Now,
     ) {
         let tail = outcome.and_then(|answer| match answer {
-            Answer::Tail(tail) => Ok(tail),
+            LogReply::Tail(tail) => Ok(tail),
             _ => Err(Error::OutOfTime),
         });
         if let Some(fill) = self.hole_fill(id, epoch) {
@@ -68,10 +68,10 @@ impl Node {
         id: LogId,
         epoch: ProjectionEpoch,
         position: Position,
-        outcome: &Result<Answer, Error>,
+        outcome: &Result<LogReply, Error>,
         now: Now,
     ) {
-        if matches!(outcome, Ok(Answer::Junk)) {
+        if matches!(outcome, Ok(LogReply::Junk)) {
             self.counters.log_fills += 1;
         }
         if let Some(fill) = self.hole_fill(id, epoch) {

@@ -1,8 +1,8 @@
-//! Reads that wait at a log unit for an entry.
+//! Reads that are parked at a log unit until an entry arrives (long poll).
 //!
-//! A follower at its log's end asks once, and is answered as soon as the entry arrives: it does not poll. When the unit
-//! is sealed or trimmed, all waiting reads are answered at once, because the log may continue on other units. A read
-//! whose wait ends is answered with "no entry". If too many reads wait, further ones get that answer at once.
+//! A reader at the end of the log sends one request and gets the reply as soon as the entry arrives. When the unit is
+//! sealed or trimmed, all parked reads are answered at once, because the log may continue on other units. At the end of
+//! its wait a read gets the reply "no entry". If too many reads are parked, further ones get that reply immediately.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use sharedlog::unit::Request;
 
 use super::units::UnitCall;
 
-/// Maximum number of reads that wait at the units of one node: as many as may wait at the endpoints of four nodes.
+/// Maximum number of reads parked at the units of one node: as many as the endpoints of four nodes may have waiting.
 const AWAITS_MAX: usize = 4 * WAITS_IN_FLIGHT_MAX;
 
-/// The waiting reads, ordered by position and by the end of their wait.
+/// The parked reads, ordered by position and by the end of their wait.
 #[derive(Debug, Default)]
 pub(crate) struct ParkedReads {
     last: u64,
@@ -45,7 +45,7 @@ impl ParkedReads {
         self.by_position.insert((call.cohort, position, self.last), call);
     }
 
-    /// Removes and returns the reads that wait at a unit for these positions, or all of them.
+    /// Removes and returns the reads parked at a unit for these positions, or all of them.
     pub(super) fn take(&mut self, cohort: CohortId, stored: &[Position], all: bool) -> Vec<UnitCall> {
         if self.by_end.is_empty() {
             return Vec::new();
@@ -63,7 +63,7 @@ impl ParkedReads {
         taken
     }
 
-    /// Removes one read that has waited long enough.
+    /// Removes one read with an expired wait.
     pub(super) fn take_due(&mut self, now: Monotonic) -> Option<UnitCall> {
         let first = self.by_end.first_entry().filter(|first| first.key().0 <= now)?;
         let ((_, number), (cohort, position)) = first.remove_entry();

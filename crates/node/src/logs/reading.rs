@@ -1,5 +1,5 @@
-//! Reads of shared logs for this node's clients. The server bounds the bytes in flight: each read asks for no more bytes
-//! than the server has reserved for it.
+//! Reads of shared logs for this node's clients. The server bounds the bytes in flight: each read asks for no more
+//! bytes than the server has reserved for it.
 
 use base::{Duration, Now};
 use sharedlog::client::{ReadMany, Wait};
@@ -13,15 +13,15 @@ use crate::registry::Response;
 use crate::request::Outcome;
 use crate::request_table::PendingId;
 
-/// Typical time to fill a hole. A read whose deadline leaves less time than this after its wait does not fill the hole,
-/// because other readers may be willing to wait longer.
+/// Typical time to fill a hole. A read does not fill the hole if less time than this remains between the end of its
+/// wait and its deadline, because other readers may wait longer.
 const FILLING: Duration = Duration::from_millis(50);
-/// Such a read is answered this long before its deadline.
+/// A read that does not fill the hole is answered this long before its deadline.
 const SAYING: Duration = Duration::from_millis(100);
 
 impl Node {
-    /// Starts a read of a log.
-    pub(super) fn read_log(&mut self, log: LogId, id: PendingId, now: Now) {
+    /// Starts a read of a shared log.
+    pub(super) fn begin_shared_log_read(&mut self, log: LogId, id: PendingId, now: Now) {
         let Some(pending) = self.pendings.get(id) else { return };
         let Query::Log(LogRequest::Read { from, count, wait, bytes, .. }) = &pending.query else { return };
         let (from, count, wait, bytes) = (*from, *count as usize, *wait, *bytes);
@@ -43,7 +43,7 @@ impl Node {
         }
     }
 
-    /// Follows the log if a read that waits has come to its end: the next read probably continues there.
+    /// Follows the log if a waiting read has reached its end, because the next read probably continues there.
     pub(super) fn follow_if_at_end(&mut self, log: LogId, id: PendingId, outcome: &Outcome, now: Now) {
         let Some(Query::Log(request)) = self.pendings.get(id).map(|pending| &pending.query) else { return };
         let LogRequest::Read { from, count, wait, .. } = request else { return };

@@ -1,5 +1,5 @@
-//! Drives the shared logs' reconfiguration controller ([`sharedlog::controller`]), which leads where the catalog is
-//! led, and reports the units of this node that are in doubt.
+//! Drives the shared logs' reconfiguration controller ([`sharedlog::controller`]), which leads on the node of the
+//! catalog's leader, and reports the units of this node that are in doubt.
 //!
 //! A replica that may have lost acknowledged entries with its disk is in doubt until it has caught up with other
 //! members of its cohort. A unit's cohort has a single member, so its doubt never ends and it does not open. Only its
@@ -17,7 +17,7 @@ use sharedlog::limits::{BATCH_BYTES_MAX, STRIPE_WIDTH};
 use sharedlog::recovery::Verdict;
 use sharedlog::request::LogResponse;
 use sharedlog::validate::{COORDINATION_COPIES, COORDINATION_LOG};
-use sharedlog::{Asker, LogId, Position, ProjectionEpoch, UnitId};
+use sharedlog::{LogId, Position, ProjectionEpoch, RequestSource, UnitId};
 
 use crate::logs::calls::Call;
 use crate::message::{Message, Query};
@@ -33,7 +33,7 @@ const CHECK: Duration = Duration::from_millis(500);
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(2_000);
 /// Timeout of one read of a copier.
 const READ_TIMEOUT: Duration = Duration::from_millis(2_000);
-/// Maximum number of logs that the status lists by name.
+/// Maximum number of logs listed by name in the status.
 const NAMED_MAX: usize = 8;
 
 impl Node {
@@ -41,7 +41,8 @@ impl Node {
         self.replicas[&CohortId::CATALOG].cohort.leader()
     }
 
-    /// A client machine of this node reports what blocks it. Without a leader, it reports again later.
+    /// Reports a suspect of a client machine on this node to the leader. Without a leader, the machine reports it again
+    /// later.
     pub(super) fn suspect(&mut self, log: LogId, epoch: ProjectionEpoch, suspect: Suspect, now: Now) {
         match self.leader_of_catalog() {
             Some(leader) if leader == self.cluster.me.node => self.suspected(log, epoch, suspect, now),
@@ -50,14 +51,14 @@ impl Node {
         }
     }
 
-    /// A client machine of a node reports what blocks it.
+    /// Handles a suspect reported by a client machine of any node.
     pub(crate) fn suspected(&mut self, log: LogId, epoch: ProjectionEpoch, suspect: Suspect, now: Now) {
         if self.leads_logs(now) {
             self.logs.controller.suspected(log, epoch, suspect, now.monotonic);
         }
     }
 
-    /// A node reports which of its units are in doubt.
+    /// Handles a node's report of its units in doubt.
     pub(crate) fn units_in_doubt(&mut self, from: NodeId, units: &[UnitId], now: Now) {
         if let Some(member) = self.cluster.member(from)
             && self.leads_logs(now)
@@ -108,7 +109,7 @@ impl Node {
         for action in actions {
             match action {
                 Action::Ask { log, requester, ask, unit, request } => {
-                    self.ask_unit(log, Asker::Controller(requester, ask), unit, request, now);
+                    self.ask_unit(log, RequestSource::Controller(requester, ask), unit, request, now);
                 }
                 Action::Read { log, copier, run } => {
                     self.use_log(log);
@@ -175,17 +176,17 @@ impl Node {
     /// Reports logs that lack copies although there are nodes for them.
     pub(crate) fn under_replicated_logs(&self) -> Vec<String> {
         let lacking = self.logs.controller.under_replicated().into_iter().map(|lacking| {
-            let copies = counted(lacking.copies as u64, "copy");
-            (lacking.log, format!("has {copies} of some positions, and should have {}", lacking.wanted))
+            let (copies, wanted) = (lacking.copies, lacking.wanted);
+            (lacking.log, format!("is under-replicated: some positions have {copies} of {wanted} copies"))
         });
-        self.name_logs(lacking.collect(), "with fewer copies than they should have")
+        self.name_logs(lacking.collect(), "under-replicated")
     }
 
-    /// Reports logs that can't be read or written as a whole.
+    /// Reports logs that are partly unavailable.
     pub(crate) fn logs_out_of_reach(&self) -> Vec<String> {
         let missing = self.logs.controller.out_of_reach().into_iter();
-        let missing = missing.map(|log| (log, "has no copy of some positions within reach".to_owned()));
-        self.name_logs(missing.collect(), "with no copy of some positions within reach")
+        let missing = missing.map(|log| (log, "is unavailable: some positions have no live copy".to_owned()));
+        self.name_logs(missing.collect(), "unavailable")
     }
 
     fn name_logs(&self, logs: Vec<(LogId, String)>, what: &str) -> Vec<String> {
@@ -193,12 +194,12 @@ impl Node {
         let name = |log| self.catalog().log_of(log).map(|(name, _)| name);
         let named = logs.into_iter().take(NAMED_MAX);
         let named = named.filter_map(|(log, what)| Some(format!("log {} {what}", name(log)?)));
-        named.chain((more > 0).then(|| format!("{} more {what}", counted(more as u64, "log")))).collect()
+        named.chain((more > 0).then(|| format!("{}: {what}", counted(more as u64, "further log")))).collect()
     }
 }
 
-/// The coordination log gets more copies as nodes join, since nobody chooses their number. The controller limits it by
-/// the number of nodes.
+/// No user chooses the number of copies of the coordination log, so it increases as nodes join. The controller limits
+/// it to the number of nodes.
 fn state_of(name: &str, log: &LogRecord) -> LogState {
     let copies = if name == COORDINATION_LOG { COORDINATION_COPIES } else { log.copies };
     LogState {

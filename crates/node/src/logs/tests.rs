@@ -22,7 +22,7 @@ pub(super) fn alone() -> Bench {
 pub(super) fn ask(bench: &mut Bench, number: u64, request: LogRequest) -> Result<LogResponse, Failure> {
     bench.ask(number, Request::Log(request));
     bench.pass(Duration::from_millis(1_000));
-    said(bench.answers.get(&RequestId(number)).expect("it is answered"))
+    said(bench.answers.get(&RequestId(number)).expect("a reply was sent"))
 }
 
 pub(super) fn said(outcome: &Outcome) -> Result<LogResponse, Failure> {
@@ -34,7 +34,7 @@ pub(super) fn said(outcome: &Outcome) -> Result<LogResponse, Failure> {
 }
 
 pub(super) fn append(record: &'static str) -> LogRequest {
-    let batch = Batch::of(&[Bytes::from_static(record.as_bytes())]).expect("it is small");
+    let batch = Batch::of(&[Bytes::from_static(record.as_bytes())]).expect("within the limits");
     LogRequest::Append { log: "l".into(), batch, stamp: None }
 }
 
@@ -45,7 +45,7 @@ fn read(from: u64, count: u32) -> LogRequest {
 pub(super) fn records(response: Result<LogResponse, Failure>) -> Vec<Bytes> {
     let Ok(LogResponse::Entries(entries)) = response else { panic!("{response:?}") };
     let record = |entry: LogEntry| match entry.content {
-        Content::Data(data) => data.batch.records().expect("its own bytes")[0].clone(),
+        Content::Data(data) => data.batch.records().expect("own encoding")[0].clone(),
         other => panic!("{other:?}"),
     };
     entries.into_iter().map(record).collect()
@@ -56,7 +56,7 @@ fn restarted(bench: &Bench) -> Recovered {
     let mut recovered = empty(1, 1);
     recovered.boot = base::Boot(2);
     recovered.records = bench.appended.clone();
-    recovered.cohorts = bench.manifests.last().expect("promises were made").0.clone();
+    recovered.cohorts = bench.manifests.last().expect("a manifest was written").0.clone();
     recovered
 }
 
@@ -69,10 +69,10 @@ fn reads_follow_append_order() {
     assert_eq!(ask(&mut bench, 5, LogRequest::Tail { log: "l".into() }), Ok(LogResponse::Tail(Position(3))));
     assert_eq!(records(ask(&mut bench, 6, read(0, 10))), ["a", "b", "c"]);
     assert_eq!(records(ask(&mut bench, 7, read(1, 1))), ["b"]);
-    assert_eq!(records(ask(&mut bench, 8, read(9, 1))), [""; 0], "nothing lies there yet");
+    assert_eq!(records(ask(&mut bench, 8, read(9, 1))), [""; 0], "the position is unwritten");
     let trim = LogRequest::Trim { log: "l".into(), before: Position(2) };
     assert_eq!(ask(&mut bench, 9, trim), Ok(LogResponse::Trimmed));
-    let Ok(LogResponse::Entries(entries)) = ask(&mut bench, 10, read(1, 1)) else { panic!("it says so") };
+    let Ok(LogResponse::Entries(entries)) = ask(&mut bench, 10, read(1, 1)) else { panic!("expected entries") };
     assert_eq!(entries[0].content, Content::Trimmed { mark: Position(2) });
     assert_eq!(bench.node.logs.by_id.values().map(|log| log.calls.len()).sum::<usize>(), 0);
 }
@@ -82,9 +82,9 @@ fn reads_follow_append_order() {
 fn read_byte_limit() {
     let mut bench = alone();
     for (number, bytes) in [(2, 100), (3, 100), (4, 3 << 20)] {
-        let batch = Batch::of(&[Bytes::from(vec![7; bytes])]).expect("it is small");
+        let batch = Batch::of(&[Bytes::from(vec![7; bytes])]).expect("within the limits");
         let request = LogRequest::Append { log: "l".into(), batch, stamp: None };
-        ask(&mut bench, number, request).expect("it is appended");
+        ask(&mut bench, number, request).expect("the append succeeds");
     }
     let read =
         |from, bytes| LogRequest::Read { log: "l".into(), from: Position(from), count: 9, wait: Duration::ZERO, bytes };
@@ -103,7 +103,7 @@ fn unknown_and_existing_log_errors() {
     let other = LogRequest::Create { name: "l".into(), stripes: 2, copies: 0 };
     assert!(matches!(ask(&mut bench, 4, other), Err(Failure::Exists(_))));
     let many = LogRequest::Create { name: "m".into(), stripes: 1, copies: 2 };
-    assert!(matches!(ask(&mut bench, 5, many), Err(Failure::Invalid(_))), "there is one node");
+    assert!(matches!(ask(&mut bench, 5, many), Err(Failure::Invalid(_))), "the cluster has one node");
     assert_eq!(ask(&mut bench, 6, LogRequest::List), Ok(LogResponse::Logs(vec!["l".into()])));
 }
 
@@ -112,45 +112,45 @@ fn unknown_and_existing_log_errors() {
 fn node_sends_stripes_to_its_units() {
     let mut bench = alone();
     for number in 2..7 {
-        ask(&mut bench, number, append("a")).expect("it is appended");
+        ask(&mut bench, number, append("a")).expect("the append succeeds");
     }
     let before = bench.appended.len();
-    let old = bench.node.catalog().log("l").expect("it is there").clone();
+    let old = bench.node.catalog().log("l").expect("the log exists").clone();
     let mut projection = old.projection.clone();
     (projection.epoch, projection.start) = (projection.epoch.next(), Position(9));
     projection.extents.push(sharedlog::Extent { from: Position(9), ..projection.extents[0].clone() });
     let (unit, stripes) = (projection.units()[0], projection.stripes_of(projection.units()[0]));
     let project = catalog::CatalogCommand::Project { projection: Box::new(projection) }.encode();
     let now = bench.now;
-    let catalog = bench.node.replicas.get_mut(&base::CohortId::CATALOG).expect("every node has one");
+    let catalog = bench.node.replicas.get_mut(&base::CohortId::CATALOG).expect("every node has a catalog replica");
     catalog.cohort.propose(project, now, &mut bench.node.outgoing.outbox);
     bench.node.drain(base::CohortId::CATALOG, now);
     bench.pass(Duration::from_millis(1_000));
-    let cohort = catalog::cohort_of(unit).expect("a small number");
-    let told = |bench: &Bench| {
-        let unit = bench.node.replicas[&cohort].state.as_unit().expect("it is one");
-        unit.told().collect::<Vec<_>>()
+    let cohort = catalog::cohort_of(unit).expect("within the range of the type");
+    let stripes_of = |bench: &Bench| {
+        let unit = bench.node.replicas[&cohort].state.as_unit().expect("a log unit");
+        unit.stripes().collect::<Vec<_>>()
     };
-    assert_eq!((told(&bench), stripes.len()), (stripes.clone(), 2));
+    assert_eq!((stripes_of(&bench), stripes.len()), (stripes.clone(), 2));
     // The process ends before the stripes are in the unit's log: they are sent when the unit opens.
     let mut recovered = restarted(&bench);
     let last = recovered.records.iter().rposition(|record| {
         record.cohort == cohort && matches!(&record.body, base::LogRecord::Entry(entry) if !entry.payload.is_empty())
     });
-    let last = last.expect("the unit was told");
+    let last = last.expect("the unit has logged its stripes");
     assert!(last >= before);
     recovered.records.remove(last);
     let mut again = Bench::start(recovered);
-    assert_eq!(told(&again), stripes[..1]);
+    assert_eq!(stripes_of(&again), stripes[..1]);
     again.pass(Duration::from_millis(5_000));
-    assert_eq!(told(&again), stripes);
+    assert_eq!(stripes_of(&again), stripes);
 }
 
 /// The sequencer loses its state in a restart. The units do not.
 #[test]
 fn restart_resumes_at_log_tail() {
     let mut bench = alone();
-    ask(&mut bench, 2, append("a")).expect("it is appended");
+    ask(&mut bench, 2, append("a")).expect("the append succeeds");
     let mut again = Bench::start(restarted(&bench));
     again.pass(Duration::from_millis(5_000));
     assert_eq!(ask(&mut again, 1, append("b")), Ok(LogResponse::Appended(Position(1))));
@@ -167,22 +167,22 @@ fn with_log_elsewhere() -> (Cluster, LogId, usize) {
         said(&cluster.nodes[node].answers[&RequestId(number)])
     };
     let create = LogRequest::Create { name: "l".into(), stripes: 0, copies: 0 };
-    ask(&mut cluster, 0, 1, create).expect("it is created");
+    ask(&mut cluster, 0, 1, create).expect("the log is created");
     assert_eq!(ask(&mut cluster, 0, 2, append("a")), Ok(LogResponse::Appended(Position(0))));
-    let log = cluster.nodes[0].node.catalog().log("l").expect("it is there");
-    let (id, asker) = (log.id, usize::from(log.projection.sequencer.node == base::NodeId(1)));
+    let log = cluster.nodes[0].node.catalog().log("l").expect("the log exists");
+    let (id, source) = (log.id, usize::from(log.projection.sequencer.node == base::NodeId(1)));
     let tail = LogRequest::Tail { log: "l".into() };
-    assert_eq!(ask(&mut cluster, asker, 3, tail), Ok(LogResponse::Tail(Position(1))));
-    (cluster, id, asker)
+    assert_eq!(ask(&mut cluster, source, 3, tail), Ok(LogResponse::Tail(Position(1))));
+    (cluster, id, source)
 }
 
 /// A reply to the tail request of a former process arrives late. It does not cover appends that have completed since,
 /// and its number may match an open request.
 #[test]
 fn ignores_answer_to_former_process() {
-    let (mut cluster, id, asker) = with_log_elsewhere();
+    let (mut cluster, id, source) = with_log_elsewhere();
     let tail = || LogRequest::Tail { log: "l".into() };
-    let bench = &mut cluster.nodes[asker];
+    let bench = &mut cluster.nodes[source];
     bench.ask(4, Request::Log(tail()));
     assert!(!bench.answers.contains_key(&RequestId(4)), "the sequencer is another node");
     let (former, now) = (base::Boot(0), bench.now);
@@ -190,7 +190,7 @@ fn ignores_answer_to_former_process() {
         bench.node.sequencer_answered(id, former, AskId(number), sequencer::Reply::Tail(Position(0)), now);
     }
     cluster.pass(Duration::from_millis(1_000));
-    assert_eq!(said(&cluster.nodes[asker].answers[&RequestId(4)]), Ok(LogResponse::Tail(Position(1))));
+    assert_eq!(said(&cluster.nodes[source].answers[&RequestId(4)]), Ok(LogResponse::Tail(Position(1))));
 }
 
 #[cfg(feature = "canary")]
@@ -205,8 +205,8 @@ fn answer_to_former_process_is_found() {
 /// The node was paused past all deadlines: an append in progress at the log's client machine may have been executed.
 #[test]
 fn dispatched_append_times_out_unknown() {
-    let (mut cluster, _, asker) = with_log_elsewhere();
-    let bench = &mut cluster.nodes[asker];
+    let (mut cluster, _, source) = with_log_elsewhere();
+    let bench = &mut cluster.nodes[source];
     bench.ask(4, Request::Log(append("b")));
     bench.ask(5, Request::Log(LogRequest::Tail { log: "l".into() }));
     assert!(!bench.answers.contains_key(&RequestId(4)), "the sequencer is another node");

@@ -2,8 +2,8 @@
 //!
 //! A request to a unit is a separate message, sent once. The requesting machine retransmits it if no reply arrives and
 //! ignores duplicate replies, so neither side keeps a request table. A unit's node keeps only the requests in progress:
-//! commands proposed to the unit's log, reads of the disk, reads that wait for an entry ([`parked_reads`](super::parked_reads)),
-//! and, for a short time, requests that can't be executed yet.
+//! commands proposed to the unit's log, reads of the disk, reads that wait for an entry
+//! ([`parked_reads`](super::parked_reads)), and, for a short time, requests that can't be executed yet.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use bytes::Bytes;
 use catalog::cohort_of;
 use machine::ReadError;
 use machine::state_machine::Evaluated;
-use sharedlog::log_unit::{Answer, Lookup, News};
+use sharedlog::log_unit::{Lookup, News, UnitResponse};
 use sharedlog::unit::{Command, Reply, Request};
-use sharedlog::{Asker, LogId, Position, Projection, ProjectionEpoch, UnitId};
+use sharedlog::{LogId, Position, Projection, ProjectionEpoch, RequestSource, UnitId};
 use store::sstable::Io;
 
 use super::feeds::Feeds;
@@ -39,7 +39,7 @@ pub(crate) struct UnitReplyTo {
     pub(crate) node: NodeId,
     pub(crate) boot: Boot,
     pub(crate) log: LogId,
-    pub(crate) asker: Asker,
+    pub(crate) source: RequestSource,
 }
 
 /// A request to a unit of this node.
@@ -96,14 +96,14 @@ impl Units {
 impl Node {
     /// Sends a request to a unit, which may be on this node. If the unit's node is not known yet, the request is
     /// dropped and retransmitted later.
-    pub(super) fn ask_unit(&mut self, log: LogId, asker: Asker, unit: UnitId, request: Request, now: Now) {
+    pub(super) fn ask_unit(&mut self, log: LogId, source: RequestSource, unit: UnitId, request: Request, now: Now) {
         let Some(cohort) = cohort_of(unit) else { return };
         let Some((_, member)) = self.catalog().unit_of(cohort) else { return };
         if member == self.cluster.me {
-            let reply_to = UnitReplyTo { node: self.cluster.me.node, boot: self.cluster.boot, log, asker };
+            let reply_to = UnitReplyTo { node: self.cluster.me.node, boot: self.cluster.boot, log, source };
             self.begin_unit_call(cohort, reply_to, request, now);
         } else {
-            self.send(member.node, Message::ToUnit { log, unit, asker, request }, AT_ONCE, None);
+            self.send(member.node, Message::ToUnit { log, unit, source, request }, AT_ONCE, None);
         }
     }
 
@@ -133,27 +133,27 @@ impl Node {
             Request::Command(command) if matches!(command.command(), Command::Damaged { .. }) => {
                 self.reply(call.reply_to, Reply::Unknown);
             }
-            request @ Request::Follow { .. } => match unit.meet(request) {
-                Some(Answer::Reply(Reply::Feed { .. })) => {
+            request @ Request::Follow { .. } => match unit.decide(request) {
+                Some(UnitResponse::Reply(Reply::Feed { .. })) => {
                     let has_room = self.logs.units.feeds.follow(call.cohort, call.reply_to, request, now.monotonic);
                     if !has_room {
                         self.reply(call.reply_to, Reply::Done);
                     }
                 }
-                Some(Answer::Reply(refusal)) => self.reply(call.reply_to, refusal),
+                Some(UnitResponse::Reply(refusal)) => self.reply(call.reply_to, refusal),
                 _ => {}
             },
-            request => match unit.meet(request) {
+            request => match unit.decide(request) {
                 Some(answer) => self.answer_unit_call(call, answer, now),
                 None => self.log_command(call, now),
             },
         }
     }
 
-    fn answer_unit_call(&mut self, call: UnitCall, answer: Answer, now: Now) {
+    fn answer_unit_call(&mut self, call: UnitCall, answer: UnitResponse, now: Now) {
         match answer {
-            Answer::Lookup(lookup) => self.look_up_values(call, lookup, now),
-            Answer::Reply(reply) => {
+            UnitResponse::Lookup(lookup) => self.look_up_values(call, lookup, now),
+            UnitResponse::Reply(reply) => {
                 let may_wait = call.request.wait() > Duration::ZERO && now.monotonic < call.until;
                 if may_wait && reply.each() == [Reply::Unwritten] && self.logs.units.parked_reads.has_room() {
                     self.logs.units.parked_reads.insert(call);
@@ -169,7 +169,7 @@ impl Node {
         let UnitCall { cohort, request: Request::Command(command), .. } = &call else { return };
         let (cohort, adds_values) =
             (*cohort, matches!(command.command(), Command::Write { .. } | Command::CopyMany { .. }));
-        if adds_values && self.no_room(now).is_some() {
+        if adds_values && self.disk_full_failure(now).is_some() {
             return;
         }
         let is_full = self.checkpoints.are_memtables_full(&self.config);
@@ -187,8 +187,8 @@ impl Node {
         }
     }
 
-    /// A unit has applied a command: its writer is answered, and so are the reads that waited for its entries.
-    pub(crate) fn unit_applied(&mut self, cohort: CohortId, lsn: Lsn, answer: Answer, now: Now) {
+    /// A unit has applied a command: replies to its writer, and to the reads parked for its entries.
+    pub(crate) fn unit_applied(&mut self, cohort: CohortId, lsn: Lsn, answer: UnitResponse, now: Now) {
         let Some(replica) = self.replicas.get_mut(&cohort) else { return };
         let Some(unit) = replica.state.as_unit_mut() else { return };
         let News { stored, is_other } = unit.take_news();
@@ -225,10 +225,10 @@ impl Node {
         let cohort = call.cohort;
         let reply = match answer {
             Ok(Evaluated::Outcome(Ok(Response::Unit(reply)))) => *reply,
-            Ok(_) => return debug_assert!(false, "a lookup comes to a reply"),
+            Ok(_) => return debug_assert!(false, "a lookup returns a reply"),
             Err(error) => {
                 self.counters.tables_damaged += 1;
-                let what = format!("a unit of a shared log, {cohort}, can't read its disk: {error}");
+                let what = format!("log unit {cohort}: disk read failed: {error}");
                 self.actions.push(Action::Warn { what });
                 Reply::Damaged
             }
@@ -250,22 +250,22 @@ impl Node {
     }
 
     pub(super) fn reply(&mut self, to: UnitReplyTo, reply: Reply) {
-        let UnitReplyTo { node, boot, log, asker } = to;
+        let UnitReplyTo { node, boot, log, source } = to;
         if node == self.cluster.me.node {
-            self.logs.replies.push_back((log, asker, reply));
+            self.logs.replies.push_back((log, source, reply));
         } else {
-            self.send(node, Message::FromUnit { log, to: boot, asker, reply }, AT_ONCE, None);
+            self.send(node, Message::FromUnit { log, to: boot, source, reply }, AT_ONCE, None);
         }
     }
 
     /// A unit of another node has replied to a process of this node.
-    pub(crate) fn unit_replied(&mut self, log: LogId, to: Boot, asker: Asker, reply: Reply) {
+    pub(crate) fn unit_replied(&mut self, log: LogId, to: Boot, source: RequestSource, reply: Reply) {
         if to == self.cluster.boot || planted(Bug::AnswerToFormerProcess) {
-            self.logs.replies.push_back((log, asker, reply));
+            self.logs.replies.push_back((log, source, reply));
         }
     }
 
-    /// Replies "no entry" to reads that have waited long enough.
+    /// Replies "no entry" to parked reads with an expired wait.
     pub(super) fn await_timers(&mut self, now: Now) {
         while let Some(call) = self.logs.units.parked_reads.take_due(now.monotonic) {
             self.reply(call.reply_to, Reply::Unwritten);
@@ -300,7 +300,7 @@ impl Node {
 
     /// Sends the units of this node their stripes in the newest projections. A unit represents positions of known
     /// stripes compactly.
-    pub(super) fn tell_own_units(&mut self, now: Now) {
+    pub(super) fn assign_own_stripes(&mut self, now: Now) {
         let mut news: Vec<(CohortId, Bytes)> = Vec::new();
         for (_, log) in self.catalog().logs() {
             for (unit, _) in log.units.iter().filter(|(_, member)| *member == self.cluster.me) {
@@ -308,9 +308,9 @@ impl Node {
                 let Some((cohort, replica)) = replica.filter(|(_, replica)| replica.cohort.is_open()) else { continue };
                 let Some(state) = replica.state.as_unit().filter(|state| !state.is_blank()) else { continue };
                 let mut stripes = log.projection.stripes_of(*unit);
-                stripes.retain(|stripe| state.told().all(|told| told != *stripe));
+                stripes.retain(|stripe| state.stripes().all(|assigned| assigned != *stripe));
                 if !stripes.is_empty() {
-                    news.push((cohort, Command::Tell { stripes }.encode()));
+                    news.push((cohort, Command::AssignStripes { stripes }.encode()));
                 }
             }
         }

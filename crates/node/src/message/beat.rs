@@ -18,7 +18,7 @@ pub type List = Arc<[(CohortId, Quiescence)]>;
 
 /// The sender's knowledge at the time of the last reply for the same list (guarantee 15).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct PeerClock {
     /// The receiver's clock as shown by that reply. Everything committed anywhere before that time is within the LSNs
     /// of the list.
     pub at: Monotonic,
@@ -68,19 +68,19 @@ fn decode_cohorts(input: &mut Reader) -> Result<Vec<CohortId>, DecodeError> {
     (0..count).map(|_| Ok(CohortId(input.u32()?))).collect()
 }
 
-pub(super) fn encode_heard(heard: Option<&Heard>, out: &mut Writer) {
-    out.bool(heard.is_some());
-    if let Some(Heard { at, except }) = heard {
+pub(super) fn encode_peer_clock(peer_clock: Option<&PeerClock>, out: &mut Writer) {
+    out.bool(peer_clock.is_some());
+    if let Some(PeerClock { at, except }) = peer_clock {
         out.u64(at.0);
         encode_cohorts(except, out);
     }
 }
 
-pub(super) fn decode_heard(input: &mut Reader) -> Result<Option<Heard>, DecodeError> {
+pub(super) fn decode_peer_clock(input: &mut Reader) -> Result<Option<PeerClock>, DecodeError> {
     if !input.bool()? {
         return Ok(None);
     }
-    Ok(Some(Heard { at: Monotonic(input.u64()?), except: decode_cohorts(input)? }))
+    Ok(Some(PeerClock { at: Monotonic(input.u64()?), except: decode_cohorts(input)? }))
 }
 
 pub(super) fn encode_list(list: Option<&List>, out: &mut Writer) {

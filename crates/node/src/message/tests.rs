@@ -10,7 +10,7 @@ use catalog::{
 use machine::{AsOf, Consistency, Failure, Kind, LogPlace, SessionId};
 use sharedlog::controller::{CopierId, Requester};
 use sharedlog::request::LogResponse;
-use sharedlog::{AskId, Asker, LogId, ProjectionEpoch, UnitId, unit};
+use sharedlog::{AskId, LogId, ProjectionEpoch, RequestSource, UnitId, unit};
 use store::sstable::{TableId, TableRef};
 use tablets::TableResponse;
 use tablets::request::TableRequest;
@@ -119,9 +119,9 @@ fn samples() -> Vec<Message> {
     let mut samples: Vec<Message> = spoken.map(|message| Message::Cohort { cohort, message }).into();
     let rest = replication::Quiescence { epoch: Epoch(3), last: Lsn::new(2, 9) };
     let (list, sent) = (ListId(6), Monotonic(12));
-    samples.push(Message::Beat { list, cohorts: None, sent, heard: None });
-    let heard = Some(super::Heard { at: Monotonic(7), except: vec![cohort] });
-    samples.push(Message::Beat { list, cohorts: Some([(cohort, rest), (CohortId(8), rest)].into()), sent, heard });
+    samples.push(Message::Beat { list, cohorts: None, sent, peer_clock: None });
+    let peer_clock = Some(super::PeerClock { at: Monotonic(7), except: vec![cohort] });
+    samples.push(Message::Beat { list, cohorts: Some([(cohort, rest), (CohortId(8), rest)].into()), sent, peer_clock });
     samples.push(Message::BeatAnswer { list, sent, at: sent, beaten: Beaten::UnknownList });
     samples.push(Message::BeatAnswer { list, sent, at: sent, beaten: Beaten::Vouched { refused: vec![cohort] } });
     let patience = Duration::from_millis(5);
@@ -141,20 +141,20 @@ fn samples() -> Vec<Message> {
     samples.push(Message::ElsewhereNow { request: 3 });
     let (log, unit) = (LogId(4), UnitId(7));
     let askers = [
-        Asker::Client(AskId(3)),
-        Asker::Sequencer(ProjectionEpoch(2), AskId(3)),
-        Asker::Controller(Requester::Recovery(ProjectionEpoch(2)), AskId(3)),
-        Asker::Controller(Requester::Copier(CopierId(9)), AskId(3)),
-        Asker::HoleFill(ProjectionEpoch(2), AskId(3)),
-        Asker::Follower(AskId(3)),
+        RequestSource::Client(AskId(3)),
+        RequestSource::Sequencer(ProjectionEpoch(2), AskId(3)),
+        RequestSource::Controller(Requester::Recovery(ProjectionEpoch(2)), AskId(3)),
+        RequestSource::Controller(Requester::Copier(CopierId(9)), AskId(3)),
+        RequestSource::HoleFill(ProjectionEpoch(2), AskId(3)),
+        RequestSource::Follower(AskId(3)),
     ];
     let command = unit::Command::Seal { epoch: ProjectionEpoch(5) };
-    samples.extend(askers.map(|asker| {
+    samples.extend(askers.map(|source| {
         let request = unit::Request::Command(command.clone().into());
-        Message::ToUnit { log, unit, asker, request }
+        Message::ToUnit { log, unit, source, request }
     }));
     let reply = unit::Reply::Many(vec![unit::Reply::Written, unit::Reply::Unwritten]);
-    samples.push(Message::FromUnit { log, to: Boot(8), asker: askers[0], reply });
+    samples.push(Message::FromUnit { log, to: Boot(8), source: askers[0], reply });
     samples.push(Message::UnitsInDoubt { units: vec![UnitId(7), UnitId(1 << 40)] });
     let reply = Box::new(Message::StateReply { cohort, state, received: 3, installed: false });
     samples.push(Message::OfGenerations { from: ReplicaGeneration(1), to: ReplicaGeneration::FIRST, message: reply });

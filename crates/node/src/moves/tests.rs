@@ -19,7 +19,7 @@ fn of(nodes: &[u32]) -> Membership {
 fn steps(mut held: Membership, plan: &Membership) -> Vec<MembershipChange> {
     let mut steps = Vec::new();
     while let Some(step) = next_step(&held, plan, held.voters()[0]) {
-        held = held.after(step).expect("it is a step");
+        held = held.after(step).expect("a valid step");
         steps.push(step);
     }
     assert_eq!(&held, plan);
@@ -71,14 +71,14 @@ fn removed_replica_rejoins_without_state() {
 
     bench.node.retire(COHORT);
     bench.step(Event::Timer);
-    let left = &bench.manifests.first().expect("it is said").0[&COHORT];
+    let left = &bench.manifests.first().expect("a manifest was written").0[&COHORT];
     let (is_marked, checkpoint) = (left.is_retired && left.doubtful, left.checkpoint);
     assert_eq!((is_marked, checkpoint, left.promised), (true, None, promised));
     let replica = &bench.node.replicas[&COHORT];
     assert!(replica.cohort.doubtful() && replica.cohort.membership().is_empty());
-    assert!(replica.lineage > Lineage(0), "what was begun for its earlier trees is of no use");
+    assert!(replica.lineage > Lineage(0), "work on earlier trees is discarded");
     let cut = LogRecord::Truncation { from: Sequence(1) };
     assert!(bench.appended.iter().any(|record| record.cohort == COHORT && record.body == cut));
-    let back = &bench.manifests.last().expect("it is said").0[&COHORT];
+    let back = &bench.manifests.last().expect("a manifest was written").0[&COHORT];
     assert!(!back.is_retired && back.doubtful);
 }

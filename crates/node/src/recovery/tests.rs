@@ -27,13 +27,13 @@ fn replayed_log_bytes_trigger_checkpoint() {
         assert!(bench.node.outgoing.appended_bytes >= 10 * size);
         bench.node.hosting.dormant[&OTHER].checkpoint_mark
     };
-    assert_eq!(mark(None), 0, "without a checkpoint all of the log is needed");
+    assert_eq!(mark(None), 0, "without a checkpoint the whole log is needed");
     let checkpoint = |sequence: i64| {
         let lsn = Lsn::new(1, sequence.cast_unsigned());
         Some(CheckpointRef { lsn, timestamp: Timestamp(sequence), bytes: 1 })
     };
     assert_eq!(mark(checkpoint(4)), 4 * size);
-    assert_eq!(mark(checkpoint(10)), 10 * size, "nothing is needed");
+    assert_eq!(mark(checkpoint(10)), 10 * size, "no log record is needed");
 }
 
 #[test]

@@ -52,10 +52,10 @@ impl Loader {
                 Stage::Parts(parts)
             }
             (Stage::Parts(parts), Frame::End) => Stage::Whole(Box::new(parts.finish()?)),
-            (Stage::Whole(_), _) => return Err(LoadError::NotWhole("there is more after the end")),
-            (Stage::Refused, _) => return Err(LoadError::NotWhole("a chunk was refused")),
+            (Stage::Whole(_), _) => return Err(LoadError::NotWhole("unexpected chunk after the end")),
+            (Stage::Refused, _) => return Err(LoadError::NotWhole("an earlier chunk was invalid")),
             (Stage::Begins | Stage::Parts(_), _) => {
-                return Err(LoadError::NotWhole("the header is not where it should be"));
+                return Err(LoadError::NotWhole("the header is missing or repeated"));
             }
         };
         Ok(())
@@ -68,7 +68,7 @@ impl Loader {
     pub fn finish(self) -> Result<Snapshot, LoadError> {
         match self.stage {
             Stage::Whole(snapshot) => Ok(*snapshot),
-            _ => Err(LoadError::NotWhole("the end is missing")),
+            _ => Err(LoadError::NotWhole("the last chunk is missing")),
         }
     }
 

@@ -39,8 +39,8 @@ fn message_to_former_generation_is_rejected() {
     let mut bench = Bench::start(empty(1, 3));
     assert!(is_answered(&say(&mut bench, question()), (0, 0)));
     bench.node.hosting.generations.end(COHORT);
-    let told = [(PEER, Message::Generation { cohort: COHORT, generation: ReplicaGeneration(1) })];
-    assert_eq!(say(&mut bench, question()), told);
+    let notice = [(PEER, Message::Generation { cohort: COHORT, generation: ReplicaGeneration(1) })];
+    assert_eq!(say(&mut bench, question()), notice);
     assert!(is_answered(&say(&mut bench, between(0, 1)), (1, 0)));
 }
 

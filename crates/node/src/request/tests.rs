@@ -70,7 +70,7 @@ fn long(bytes: usize) -> String {
 
 fn check_refused(request: &Request, says: &[&str]) {
     let Err(Failure::Invalid(message)) = validate(request) else {
-        panic!("it should be refused, saying {says:?}");
+        panic!("expected a refusal with {says:?}");
     };
     assert!(says.iter().all(|part| message.contains(part)), "{message:?} should say {says:?}");
 }
@@ -118,7 +118,7 @@ fn names_of_new_logs() {
         assert!(message.contains(says), "{message}");
     }
     let existing = Request::Log(LogRequest::Tail { log: "-l".into() });
-    assert_eq!(validate(&existing), Ok(()), "logs that are there keep their names");
+    assert_eq!(validate(&existing), Ok(()), "existing logs keep their names");
 }
 
 #[test]
@@ -199,5 +199,5 @@ fn reads() {
         &["continuation", "8194"],
     );
     let longest = Scan { continuation: Some(bytes(&long(8193))), ..Scan::default() };
-    assert_eq!(validate(&scan_of(longest)), Ok(()), "what comes right after the longest key");
+    assert_eq!(validate(&scan_of(longest)), Ok(()), "the successor of the longest key");
 }

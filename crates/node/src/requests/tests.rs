@@ -59,7 +59,7 @@ fn silent_leader_is_abandoned() {
     for number in 2..8 {
         bench.ask(number, get());
     }
-    assert!(asked(&mut bench).iter().all(|(node, _)| *node != NodeId(2)), "nor for others, until it is heard of");
+    assert!(asked(&mut bench).iter().all(|(node, _)| *node != NodeId(2)), "a silent node gets no further requests");
     let (node, request) = again[0];
     let rows = Ok(Response::Tablet(TableResponse::Row(Vec::new())));
     say(&mut bench, node, Message::Answer { request, outcome: rows.clone() });
@@ -109,7 +109,7 @@ fn retried_stamped_write_stays_in_doubt() {
     check(Err(refused), |outcome| matches!(outcome, Err(Failure::VersionMismatch { .. })));
     check(Err(Failure::UnknownSession(SessionId(3))), is_unknown);
     check(Err(Failure::Overloaded("full".into())), is_unknown);
-    check(Err(Failure::Unavailable("nobody leads".into())), is_unknown);
+    check(Err(Failure::Unavailable("no leader".into())), is_unknown);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn routes_requests_by_key_range() {
         bench.ask(1, of_table(request));
         let sent = std::mem::take(&mut bench.sent);
         let cohort = |message| if let Message::Forward { cohort, .. } = message { Some(cohort) } else { None };
-        sent.into_iter().find_map(|(_, message)| cohort(message)).expect("it is forwarded")
+        sent.into_iter().find_map(|(_, message)| cohort(message)).expect("the request is forwarded")
     };
     let get =
         |key: &'static str| TableRequest::Get { key: key.into(), columns: None, consistency: Consistency::Strong };
@@ -195,16 +195,16 @@ fn ranges_store_rows_separately() {
     )));
     bench.ask(5, of_table(TableRequest::Scan { scan: Scan::default(), consistency: Consistency::Strong }));
     let Ok(Response::Tablet(TableResponse::Rows { rows, continuation })) = &bench.answers[&RequestId(5)] else {
-        panic!("a scan gives rows")
+        panic!("expected rows")
     };
     assert_eq!((rows.len(), continuation.clone()), (1, Some("d".into())));
     bench.ask(6, Request::Status);
-    let Ok(Response::Status(status)) = &bench.answers[&RequestId(6)] else { panic!("it is asked for") };
+    let Ok(Response::Status(status)) = &bench.answers[&RequestId(6)] else { panic!("expected a status") };
     let ranges: Vec<String> = status.cohorts.iter().map(|cohort| cohort.range.to_string()).collect();
     assert_eq!(ranges[1..], ["[\"\", \"d\")", "[\"d\", \"m\")", "[\"m\", end)"]);
     bench.ask(7, Request::Catalog(CatalogRequest::DescribeTable("t".into())));
     let Ok(Response::Catalog(CatalogResponse::Table(table))) = &bench.answers[&RequestId(7)] else {
-        panic!("it is there")
+        panic!("expected a table")
     };
     let cohorts: Vec<(u32, &[u32])> = table.ranges.iter().map(|range| (range.cohort, &range.members[..])).collect();
     assert_eq!(cohorts, [(2, &[1][..]), (3, &[1]), (4, &[1])]);
@@ -229,7 +229,7 @@ fn log_name_rule_applies_to_new_logs() {
     assert_eq!(bench.answers[&RequestId(3)], created(true));
 
     bench.ask(4, Request::Status);
-    let Ok(Response::Status(status)) = &bench.answers[&RequestId(4)] else { panic!("it is answered at once") };
+    let Ok(Response::Status(status)) = &bench.answers[&RequestId(4)] else { panic!("an immediate reply") };
     let logs: Vec<Option<&str>> = status.cohorts.iter().map(|cohort| cohort.log.as_deref()).collect();
     assert_eq!(logs, [None, Some("-l")], "the catalog, and the log's unit");
 }

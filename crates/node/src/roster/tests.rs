@@ -33,7 +33,7 @@ fn registered(nodes: u32) -> CatalogCommand {
 fn steps(mut held: Membership, catalog: &Catalog) -> Vec<MembershipChange> {
     let mut steps = Vec::new();
     while let Some(step) = next_step(&held, catalog, |_| true) {
-        held = held.after(step).expect("it is a step");
+        held = held.after(step).expect("a valid step");
         steps.push(step);
     }
     steps
@@ -76,9 +76,9 @@ fn roster_and_claims_identify_nodes() {
     bench.node.peer_started(from(5, 50), Boot(3), bench.now);
     bench.node.peer_started(from(2, 99), Boot(3), bench.now);
     assert_eq!((known(&bench), bench.node.cluster.peers[&NodeId(5)].boot), (vec![1, 2, 3, 5], Boot(3)));
-    assert_eq!(bench.node.cluster.peers[&NodeId(2)].boot, Boot(0), "that is another disk's");
+    assert_eq!(bench.node.cluster.peers[&NodeId(2)].boot, Boot(0), "the boot belongs to another disk");
     let node = NodeRecord { member: from(5, 50), ..record(5) };
-    let replica = bench.node.replicas.get_mut(&CohortId::CATALOG).expect("every node has one");
+    let replica = bench.node.replicas.get_mut(&CohortId::CATALOG).expect("every node has a catalog replica");
     let mut previous = Lsn::ZERO;
     let leave = [CatalogCommand::BeginLeave { node: NodeId(5) }, CatalogCommand::EndLeave { node: NodeId(5) }];
     let all = [

@@ -94,7 +94,7 @@ fn restart(bench: &Bench) -> Bench {
     let mut recovered = empty(1, 1);
     recovered.boot = base::Boot(2);
     recovered.records = bench.appended.clone();
-    recovered.cohorts = bench.manifests.last().expect("promises were made").0.clone();
+    recovered.cohorts = bench.manifests.last().expect("a manifest was written").0.clone();
     Bench::start(recovered)
 }
 
@@ -106,8 +106,15 @@ fn both_halves_serve_after_split() {
     assert_eq!(bench.answers[&RequestId(4)], Ok(Response::Catalog(CatalogResponse::RangeSplit { cohort: CHILD.0 })));
     bench.pass(Duration::from_millis(1_000));
     assert_eq!(rows(&mut bench, 5), 2);
-    let starts: Vec<_> =
-        bench.node.catalog().table("t").expect("it is there").ranges.iter().map(|range| range.start.clone()).collect();
+    let starts: Vec<_> = bench
+        .node
+        .catalog()
+        .table("t")
+        .expect("the table exists")
+        .ranges
+        .iter()
+        .map(|range| range.start.clone())
+        .collect();
     assert_eq!(starts, ["", "m"]);
     bench.ask(9, split("m"));
     assert!(matches!(bench.answers[&RequestId(9)], Err(Failure::Exists(_))));
@@ -153,7 +160,7 @@ fn child_waits_for_parent_replica() {
         place += 1;
         record.cohort == CohortId::CATALOG || (place <= of_before && record.cohort == PARENT)
     });
-    let (cohorts, _) = bench.manifests.last_mut().expect("promises were made");
+    let (cohorts, _) = bench.manifests.last_mut().expect("a manifest was written");
     cohorts.retain(|cohort, _| *cohort <= PARENT);
     let again = restart(&bench);
     assert!(again.node.catalog().parts().count() == 3);
@@ -170,7 +177,7 @@ fn removed_parent_starts_no_child() {
     bench.ask(5, put("z"));
     let mut again = restart(&bench);
     again.node.end_replica(PARENT, false);
-    let (cohorts, _) = bench.manifests.last().expect("promises were made");
+    let (cohorts, _) = bench.manifests.last().expect("a manifest was written");
     let mut replay = Replay::after(Lsn::ZERO);
     let records = bench.appended.iter().filter(|record| record.cohort == CHILD);
     records.for_each(|record| replay.record(record.body.clone()));
@@ -178,7 +185,7 @@ fn removed_parent_starts_no_child() {
     again.node.end_replica(CHILD, false);
     again.node.hosting.dormant.insert(CHILD, child);
     assert!(again.node.is_rested_on(PARENT));
-    again.node.hosting.dormant.get_mut(&PARENT).expect("it was ended").manifest.is_retired = true;
+    again.node.hosting.dormant.get_mut(&PARENT).expect("the replica was stopped").manifest.is_retired = true;
     assert!(!again.node.is_rested_on(PARENT));
 }
 
@@ -188,17 +195,18 @@ fn parent_checkpoint_waits_for_child() {
     let mut bench = alone();
     bench.ask(4, split("m"));
     bench.pass(Duration::from_millis(1_000));
-    let parent = bench.node.replicas.get_mut(&PARENT).expect("it runs");
+    let parent = bench.node.replicas.get_mut(&PARENT).expect("the replica runs");
     assert_eq!(parent.unsettled, [CHILD]);
     parent.on_disk.is_wanted = true;
     bench.pass(Duration::from_millis(100));
     assert!(bench.node.replicas[&PARENT].on_disk.writing.is_none());
-    let (checkpoint, ..) = bench.node.replicas[&CHILD].on_disk.writing.clone().expect("it is wanted at once");
+    let (checkpoint, ..) =
+        bench.node.replicas[&CHILD].on_disk.writing.clone().expect("a checkpoint is requested at once");
     bench.writes_checkpoints = true;
     bench.step(crate::contract::Event::CheckpointFailed { cohort: CHILD, checkpoint });
     bench.pass(Duration::from_millis(10_000));
     assert!(bench.node.replicas[&PARENT].unsettled.is_empty());
-    let (cohorts, _) = bench.manifests.last().expect("both are named");
+    let (cohorts, _) = bench.manifests.last().expect("a manifest was written");
     assert!(cohorts[&PARENT].checkpoint.is_some() && cohorts[&CHILD].checkpoint.is_some());
     assert_eq!(cohorts[&CHILD].tables.len(), 1);
 }

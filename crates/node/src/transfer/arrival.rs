@@ -130,7 +130,6 @@ impl Incoming {
         }
     }
 
-    /// The piece is written.
     fn written(&mut self, bytes: u64) -> Taken {
         self.is_writing = false;
         self.parts += 1;
@@ -200,15 +199,15 @@ impl Node {
             Taken::Refused => self.reply_received(id, from, state, 0),
             Taken::Write(file, offset, bytes) => self.actions.push(Action::WriteFile { file, offset, bytes }),
             Taken::Adopt => {
-                let replica = expected!(self.replicas.get(&id), "a part was taken by it");
-                let incoming = expected!(&replica.incoming, "a part was taken of it");
+                let replica = expected!(self.replicas.get(&id), "a part was accepted");
+                let incoming = expected!(&replica.incoming, "a part was accepted");
                 let adoption = replica.state.storage().adoption(incoming.files.clone());
                 self.actions.push(Action::AdoptFiles { cohort: id, arrival: incoming.number, adoption });
             }
         }
     }
 
-    /// A piece of a file is written, though not forced, or the disk was full and the leader will retransmit it.
+    /// A piece of a file is written but not forced, or the disk was full and the leader will retransmit it.
     pub(crate) fn file_written(&mut self, file: FileId, bytes: Option<u64>) {
         // The replica may have been removed, or the transfer aborted.
         let Some(replica) = self.replicas.get_mut(&file.cohort) else { return };
@@ -267,8 +266,8 @@ impl Node {
     /// Writes a checkpoint of the received snapshot.
     fn write_arrived(&mut self, id: CohortId) {
         let checkpoint = self.number_checkpoint();
-        let replica = expected!(self.replicas.get_mut(&id), "a state has arrived at it");
-        let arrived = expected!(replica.arrived.as_mut(), "a state has arrived at it");
+        let replica = expected!(self.replicas.get_mut(&id), "the replica has received a snapshot");
+        let arrived = expected!(replica.arrived.as_mut(), "the replica has received a snapshot");
         arrived.being_written = Some(checkpoint);
         let (lsn, timestamp, state) = (arrived.id.lsn, arrived.timestamp, Box::new(arrived.state.clone()));
         self.actions.push(Action::WriteCheckpoint { cohort: id, checkpoint, lsn, timestamp, state, flush: None });
@@ -287,7 +286,7 @@ impl Node {
     }
 
     pub(crate) fn reply_installed(&mut self, id: CohortId, to: NodeId, state: StateId) {
-        let replica = expected!(self.replicas.get(&id), "a state has arrived at it");
+        let replica = expected!(self.replicas.get(&id), "the replica has received a snapshot");
         // The log is truncated only after the manifest that names the snapshot is forced.
         let received = u32::MAX;
         let installed = !replica.cohort.wants_state(state.lsn);

@@ -17,7 +17,7 @@ fn tree(cohort: CohortId) -> Tree {
 /// The state of a range before its first entry.
 fn blank(cohort: CohortId) -> Snapshot {
     let disk = base::Incarnation(7);
-    AnyMachine::new(Kind::TABLET, cohort, disk, Box::new(tree(cohort))).expect("a kind that is known").snapshot()
+    AnyMachine::new(Kind::TABLET, cohort, disk, Box::new(tree(cohort))).expect("a known kind").snapshot()
 }
 
 fn membership() -> SharedMembership {
@@ -27,7 +27,7 @@ fn membership() -> SharedMembership {
 fn transfer() -> Transfer {
     let state = blank(TABLE);
     let mut transfer = Transfer::new(WholeState { state, files: Vec::new(), membership: membership() });
-    let Step::Here(first) = transfer.step() else { panic!("a state begins with a chunk") };
+    let Step::Here(first) = transfer.step() else { panic!("a snapshot starts with a chunk") };
     transfer.part = Some(first);
     transfer
 }
@@ -50,7 +50,7 @@ fn transfer_sends_next_part_after_ack() {
             Some(Step::Here(part)) if more => transfer.part = Some(part),
             step => assert!(step.is_none() && !more, "and the last one stays"),
         }
-        assert!(transfer.acknowledged(received).is_none(), "an acknowledgement that comes twice says nothing new");
+        assert!(transfer.acknowledged(received).is_none(), "a duplicate acknowledgement has no effect");
         if !more {
             break;
         }
@@ -65,7 +65,7 @@ fn transfer_restarts_for_empty_follower() {
     assert!(matches!(transfer.acknowledged(1), Some(Step::Here(part)) if Some(&part) != first.as_ref()));
     assert!(matches!(transfer.acknowledged(0), Some(Step::Here(part)) if Some(&part) == first.as_ref()));
     assert_eq!(transfer.index, 0);
-    assert!(transfer.acknowledged(0).is_none(), "it is on its way");
+    assert!(transfer.acknowledged(0).is_none(), "the part is in transit");
 }
 
 /// A leader that restarts with the same checkpoint resumes at the follower's position.
@@ -82,7 +82,7 @@ fn leader_waits_for_snapshot_install() {
     let mut bench = Bench::start(empty(2, 3));
     let cohort = CohortId::CATALOG;
     let state = blank(cohort);
-    let at = |sequence| StateId { lsn: Lsn::new(1, sequence), tables: 5 };
+    let at = |sequence| StateId { lsn: Lsn::new(1, sequence), sstables: 5 };
     let (from, timestamp, parts) = (NodeId(1), Timestamp(9), 4);
     let arrived = Arrived {
         from,
@@ -96,7 +96,7 @@ fn leader_waits_for_snapshot_install() {
         being_written: Some(crate::contract::CheckpointId(1)),
         written: None,
     };
-    bench.node.replicas.get_mut(&cohort).expect("every node has one").arrived = Some(Box::new(arrived));
+    bench.node.replicas.get_mut(&cohort).expect("every node has a catalog replica").arrived = Some(Box::new(arrived));
     let mut say = |state| {
         let (epoch, part) = (Epoch(1), StatePart::Chunk(Bytes::from_static(b"part")));
         let message = Message::StateChunk { cohort, epoch, state, timestamp, index: 3, last: true, part };
@@ -106,10 +106,10 @@ fn leader_waits_for_snapshot_install() {
     };
     let reply = |state, received| (from, Message::StateReply { cohort, state, received, installed: false });
     assert_eq!(say(at(9)), [reply(at(9), 4)]);
-    let compacted = StateId { tables: 6, ..at(9) };
-    assert_eq!(say(compacted), [reply(compacted, 0)], "the same entry in other tables is another state");
+    let compacted = StateId { sstables: 6, ..at(9) };
+    assert_eq!(say(compacted), [reply(compacted, 0)], "the same entry in other SSTables is another snapshot");
     let later = at(12);
-    assert_eq!(say(later), [reply(later, 0)], "another state's turn comes after");
+    assert_eq!(say(later), [reply(later, 0)], "another snapshot must wait");
 
     let mut transfer = transfer();
     while transfer.acknowledged(transfer.index + 1).is_some() {}

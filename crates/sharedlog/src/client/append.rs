@@ -9,7 +9,7 @@ use base::canary::{Bug, planted};
 
 use crate::client::hole_fill::{Filled, HoleFill};
 use crate::client::task::{Next, View};
-use crate::client::{Answer, Error};
+use crate::client::{Error, LogReply};
 use crate::unit::{Command, EncodedCommand, Reply, Request};
 use crate::{Data, Entry, Kept, Position, ProjectionEpoch, UnitId};
 
@@ -29,7 +29,7 @@ enum Stage {
     /// The projection was replaced, or the head's value is damaged. Finds out whether the position holds the entry, and
     /// prevents a later write if not. The epoch is that of the position.
     Resolving(HoleFill, ProjectionEpoch),
-    Ended(Result<Answer, Error>),
+    Ended(Result<LogReply, Error>),
 }
 
 #[derive(Debug)]
@@ -42,8 +42,8 @@ struct Writing {
     /// A write was sent to the head, which may hold the entry.
     in_doubt: bool,
     /// The next unit holds the entry, but its value is damaged.
-    mends: bool,
-    /// What all units of the chain are asked.
+    repairs: bool,
+    /// The write command for every unit of the chain.
     write: EncodedCommand,
 }
 
@@ -56,7 +56,7 @@ impl Append {
     pub(super) fn given(&mut self, position: Position, epoch: ProjectionEpoch) {
         if matches!(self.stage, Stage::Wanting) {
             let write = write(epoch, position, &self.data);
-            self.stage = Stage::Writing(Writing { position, epoch, count: 0, in_doubt: false, mends: false, write });
+            self.stage = Stage::Writing(Writing { position, epoch, count: 0, in_doubt: false, repairs: false, write });
         }
     }
 
@@ -100,13 +100,13 @@ impl Append {
                     return Next::Done(Err(Error::Unknown { position }));
                 };
                 let Some(unit) = chain.get(writing.count) else {
-                    return Next::Done(Ok(Answer::Appended(position)));
+                    return Next::Done(Ok(LogReply::Appended(position)));
                 };
                 writing.in_doubt = true;
                 self.asked = Some(*unit);
-                if writing.mends {
+                if writing.repairs {
                     let kept = Kept::Entry(Entry::Data(self.data.clone()));
-                    return Next::Unit(*unit, Request::Command(Command::Mend { position, kept }.into()));
+                    return Next::Unit(*unit, Request::Command(Command::Repair { position, kept }.into()));
                 }
                 Next::Unit(*unit, Request::Command(writing.write.clone()))
             }
@@ -118,7 +118,7 @@ impl Append {
                         return Next::Unit(unit, request);
                     }
                     Err(Filled::Entry(entry)) if entry.stamp() == Some(self.data.stamp) => {
-                        Ok(Answer::Appended(position))
+                        Ok(LogReply::Appended(position))
                     }
                     Err(Filled::Entry(_)) => {
                         self.stage = Stage::Wanting;
@@ -135,19 +135,19 @@ impl Append {
         }
     }
 
-    pub(super) fn heard(&mut self, reply: Reply) {
+    pub(super) fn unit_replied(&mut self, reply: Reply) {
         let writing = match &mut self.stage {
-            Stage::Resolving(filling, _) => return filling.heard(reply),
+            Stage::Resolving(filling, _) => return filling.unit_replied(reply),
             Stage::Writing(writing) => writing,
             Stage::Wanting | Stage::Ended(_) => return,
         };
         let position = writing.position;
         match reply {
-            Reply::Written => (writing.count, writing.mends) = (writing.count + 1, false),
+            Reply::Written => (writing.count, writing.repairs) = (writing.count + 1, false),
             // The head accepted the entry, and this unit was trimmed since: it accepts no other entry there.
-            Reply::Trimmed { .. } if writing.count > 0 => (writing.count, writing.mends) = (writing.count + 1, false),
+            Reply::Trimmed { .. } if writing.count > 0 => (writing.count, writing.repairs) = (writing.count + 1, false),
             // The preceding unit holds this entry, so this unit held it too.
-            Reply::Damaged if writing.count > 0 => writing.mends = true,
+            Reply::Damaged if writing.count > 0 => writing.repairs = true,
             // The head holds this entry or another one; the units after it may know which.
             Reply::Damaged => self.stage = Stage::Resolving(HoleFill::new(position), writing.epoch),
             // Another client filled the position: this entry will never be there.
@@ -161,7 +161,7 @@ impl Append {
     }
 
     /// A planted bug: treats a sealed unit as if it had accepted the entry.
-    pub(super) fn heeds_no_seal(&mut self) -> bool {
+    pub(super) fn ignores_seal(&mut self) -> bool {
         match &mut self.stage {
             Stage::Writing(writing) if writing.count > 0 && planted(Bug::SealIgnored) => {
                 writing.count += 1;

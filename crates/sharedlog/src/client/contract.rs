@@ -129,13 +129,13 @@ pub enum Action {
         /// Identifies the call.
         token: Token,
         /// The outcome of the call.
-        outcome: Result<Answer, Error>,
+        outcome: Result<LogReply, Error>,
     },
 }
 
 /// The result of a successful call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum LogReply {
     /// Every unit of the chain holds the batch at this position.
     Appended(Position),
     /// The position holds this entry.
@@ -166,28 +166,28 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The deadline passed. Nothing was appended; a trim or a fill may have happened.
-    #[error("there was no answer in time")]
+    #[error("timed out")]
     OutOfTime,
     /// The append may have happened: units did not reply in time, or its position was trimmed or lost.
-    #[error("the batch may lie in the log, at position {position}")]
+    #[error("outcome unknown: the batch may be in the log at position {position}")]
     Unknown {
         /// The position at which this attempt may have appended the batch, or still may.
         position: Position,
     },
     /// The value is unreadable on every unit that holds it, or cannot be determined.
-    #[error("what lies at position {position} is damaged")]
+    #[error("the entry at position {position} is damaged")]
     Damaged {
         /// The damaged position.
         position: Position,
     },
     /// The position has not been handed out yet.
-    #[error("the log ends at position {tail}")]
+    #[error("position out of range: the log ends at position {tail}")]
     BeyondTail {
         /// The tail of the log: the first position that has not been handed out.
         tail: Position,
     },
     /// Two units of one chain hold different entries, which violates an invariant.
-    #[error("the units disagree about position {position}")]
+    #[error("units of one chain hold different entries at position {position}")]
     Conflict {
         /// The affected position.
         position: Position,

@@ -29,7 +29,7 @@ enum Stage {
     /// The head's value is damaged. Read it from the unit with this index.
     Seek(usize),
     /// The value of the unit with this index is damaged: restore it with this entry.
-    Mend(Entry, usize),
+    Repair(Entry, usize),
     /// The first units, as many as given, hold the entry.
     Down(Entry, usize),
     Ended(Filled),
@@ -80,9 +80,9 @@ impl HoleFill {
             Stage::Junk => (chain[0], write(Entry::Junk)),
             Stage::Look => (chain[0], Request::Read { epoch, position }),
             Stage::Seek(number) => (chain[*number], Request::Read { epoch, position }),
-            Stage::Mend(entry, number) => {
+            Stage::Repair(entry, number) => {
                 let kept = Kept::Entry(entry.clone());
-                (chain[*number], Request::Command(Command::Mend { position, kept }.into()))
+                (chain[*number], Request::Command(Command::Repair { position, kept }.into()))
             }
             Stage::Down(entry, count) => match chain.get(*count) {
                 Some(unit) => (*unit, write(entry.clone())),
@@ -99,7 +99,7 @@ impl HoleFill {
         if self.is_damaged { Error::Damaged { position } } else { Error::OutOfTime }
     }
 
-    pub(super) fn heard(&mut self, reply: Reply) {
+    pub(super) fn unit_replied(&mut self, reply: Reply) {
         self.is_damaged = false;
         self.stage = match (self.stage.clone(), reply) {
             (_, Reply::Trimmed { mark }) => Stage::Ended(Filled::Trimmed(mark)),
@@ -107,11 +107,11 @@ impl HoleFill {
             (Stage::Junk, Reply::Occupied { by: Kind::Data }) => Stage::Look,
             (Stage::Look, Reply::Value(entry)) => Stage::Down(entry, 1),
             (Stage::Junk | Stage::Look, Reply::Damaged) => Stage::Seek(1),
-            (Stage::Seek(_), Reply::Value(entry)) => Stage::Mend(entry, 0),
+            (Stage::Seek(_), Reply::Value(entry)) => Stage::Repair(entry, 0),
             (Stage::Seek(number), Reply::Unwritten | Reply::Damaged) => Stage::Seek(number + 1),
-            (Stage::Down(entry, count), Reply::Damaged) => Stage::Mend(entry, count),
-            (Stage::Mend(entry, number), Reply::Written) => Stage::Down(entry, number + 1),
-            (Stage::Mend(..), Reply::Occupied { .. }) => Stage::Ended(Filled::Conflict),
+            (Stage::Down(entry, count), Reply::Damaged) => Stage::Repair(entry, count),
+            (Stage::Repair(entry, number), Reply::Written) => Stage::Down(entry, number + 1),
+            (Stage::Repair(..), Reply::Occupied { .. }) => Stage::Ended(Filled::Conflict),
             (Stage::Down(entry, count), Reply::Written) => Stage::Down(entry, count + 1),
             (Stage::Down(..), Reply::Occupied { .. }) => Stage::Ended(Filled::Conflict),
             (stage, _) => stage,

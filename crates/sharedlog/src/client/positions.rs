@@ -5,28 +5,28 @@ use std::collections::BTreeSet;
 use base::Monotonic;
 
 use crate::client::task::{Fill, Task};
-use crate::client::{CallId, Client, Whose};
+use crate::client::{CallId, CallOwner, Client};
 use crate::limits::POSITIONS_AT_ONCE_MAX;
 use crate::{Position, ProjectionEpoch, Run};
 
 impl Client {
     /// Assigns positions to the appends for which they were requested. The position of an append that has ended is
-    /// filled, so that readers need not wait. An append that got none asks again.
+    /// filled, so that readers need not wait. An append that got no position requests one again.
     pub(super) fn given(
         &mut self,
-        asking: CallId,
+        position_request: CallId,
         for_whom: Vec<CallId>,
         epoch: ProjectionEpoch,
         run: Run,
         now: Monotonic,
     ) {
-        self.end(asking);
-        self.asking = None;
+        self.end(position_request);
+        self.position_request = None;
         self.note_tail(epoch, run.position(run.count as u64));
         let mut positions = run.positions();
         for id in for_whom {
             let Some(position) = positions.next() else {
-                self.wanting.push(id);
+                self.awaiting_position.push(id);
                 continue;
             };
             match self.calls.get_mut(&id).map(|call| &mut call.task) {
@@ -35,7 +35,7 @@ impl Client {
                     self.advance(id, now);
                 }
                 _ => {
-                    self.start(Whose::Nobody, Task::Fill(Fill::new(position)), now + self.timing.errand, now);
+                    self.start(CallOwner::Internal, Task::Fill(Fill::new(position)), now + self.timing.errand, now);
                 }
             }
         }
@@ -45,24 +45,24 @@ impl Client {
     /// was requested after the append started: an earlier one may be below an append that has completed by then.
     pub(super) fn ask_positions(&mut self, now: Monotonic) {
         let calls = &self.calls;
-        self.wanting.retain(|id| calls.contains_key(id));
-        if self.asking.is_some() || self.wanting.is_empty() {
+        self.awaiting_position.retain(|id| calls.contains_key(id));
+        if self.position_request.is_some() || self.awaiting_position.is_empty() {
             return;
         }
-        let take = self.wanting.len().min(POSITIONS_AT_ONCE_MAX as usize);
-        let wanted = self.wanting.drain(..take).collect();
-        self.asking = Some(self.last_call + 1);
-        self.start(Whose::Nobody, Task::Asking(self.id, wanted), Monotonic::NEVER, now);
+        let take = self.awaiting_position.len().min(POSITIONS_AT_ONCE_MAX as usize);
+        let wanted = self.awaiting_position.drain(..take).collect();
+        self.position_request = Some(self.last_call + 1);
+        self.start(CallOwner::Internal, Task::Asking(self.id, wanted), Monotonic::NEVER, now);
     }
 
-    /// Appends that will get a position without asking again.
+    /// Appends that will get a position from the pending request.
     pub(super) fn wait_for_positions(&self) -> BTreeSet<CallId> {
-        let asking = self.asking.and_then(|id| self.calls.get(&id)).map(|call| &call.task);
-        let asked_for = match asking {
+        let position_request = self.position_request.and_then(|id| self.calls.get(&id)).map(|call| &call.task);
+        let asked_for = match position_request {
             Some(Task::Asking(_, wanted)) => wanted.as_slice(),
             _ => &[],
         };
-        self.wanting.iter().chain(asked_for).copied().collect()
+        self.awaiting_position.iter().chain(asked_for).copied().collect()
     }
 
     /// Whether a call requests positions for appends that have all ended.

@@ -18,7 +18,7 @@ use base::canary::{Bug, planted};
 
 use crate::client::read::Read;
 use crate::client::task::{Next, Task, View};
-use crate::client::{Answer, CallId, Error, ReadMany, Timing, Wait};
+use crate::client::{CallId, Error, LogReply, ReadMany, Timing, Wait};
 use crate::limits::{BATCH_BYTES_MAX, MANY_MAX, POSITION_MAX, ROW_BYTES_MAX, ROW_CALLS_MAX, ROW_MAX};
 use crate::unit::{Reply, Request};
 use crate::{Entry, Position, Run, UnitId};
@@ -43,7 +43,7 @@ pub(super) struct RangeRead {
     calls: BTreeSet<CallId>,
     /// Individual reads in progress.
     alone_under_way: usize,
-    found: BTreeMap<Position, Answer>,
+    found: BTreeMap<Position, LogReply>,
     /// Bytes of the entries found.
     bytes: usize,
     /// Why the first position cannot be read.
@@ -76,7 +76,6 @@ impl RangeRead {
         }
     }
 
-    /// Its calls in progress.
     pub(super) fn calls(&self) -> impl Iterator<Item = CallId> {
         self.calls.iter().copied()
     }
@@ -163,13 +162,13 @@ impl RangeRead {
     }
 
     /// Handles the end of one of its calls.
-    pub(super) fn ended(&mut self, call: CallId, task: Task, outcome: Result<Answer, Error>) {
+    pub(super) fn ended(&mut self, call: CallId, task: Task, outcome: Result<LogReply, Error>) {
         self.calls.remove(&call);
         if let Task::Read(_) = &task {
             self.alone_under_way -= 1;
         }
         match (task, outcome) {
-            (Task::Part(part), Ok(_)) => self.told(part),
+            (Task::Part(part), Ok(_)) => self.part_answered(part),
             (Task::Part(part), Err(error)) => self.answered(part.run.from, Err(error)),
             (Task::Read(read), outcome) => self.answered(read.position(), outcome),
             _ => {}
@@ -177,15 +176,15 @@ impl RangeRead {
     }
 
     /// Handles a tail's reply for a part.
-    fn told(&mut self, part: Part) {
-        let Part { run: part, asked_for, is_larger, told, .. } = part;
+    fn part_answered(&mut self, part: Part) {
+        let Part { run: part, asked_for, is_larger, replies, .. } = part;
         let mut covered = 0;
-        for (position, reply) in part.first(asked_for).positions().zip(told) {
+        for (position, reply) in part.first(asked_for).positions().zip(replies) {
             covered += 1;
             match reply {
-                Reply::Value(Entry::Data(data)) => self.answered(position, Ok(Answer::Entry(data))),
-                Reply::Value(Entry::Junk) => self.answered(position, Ok(Answer::Junk)),
-                Reply::Trimmed { mark } => self.answered(position, Ok(Answer::Trimmed { mark })),
+                Reply::Value(Entry::Data(data)) => self.answered(position, Ok(LogReply::Entry(data))),
+                Reply::Value(Entry::Junk) => self.answered(position, Ok(LogReply::Junk)),
+                Reply::Trimmed { mark } => self.answered(position, Ok(LogReply::Trimmed { mark })),
                 Reply::Unwritten if position > self.run.from && !matches!(self.wait, Wait::Each(_)) => {
                     self.end_before(position);
                 }
@@ -209,18 +208,18 @@ impl RangeRead {
         }
     }
 
-    fn answered(&mut self, position: Position, outcome: Result<Answer, Error>) {
+    fn answered(&mut self, position: Position, outcome: Result<LogReply, Error>) {
         if position >= self.end {
             return;
         }
         match outcome {
-            Ok(Answer::Unwritten) => self.end_before(position),
-            Ok(Answer::Larger) => {
+            Ok(LogReply::Unwritten) => self.end_before(position),
+            Ok(LogReply::Larger) => {
                 self.is_larger |= position == self.run.from;
                 self.end_before(position);
             }
             Ok(answer) => {
-                if let Answer::Entry(data) = &answer {
+                if let LogReply::Entry(data) = &answer {
                     self.bytes += data.batch.len();
                 }
                 self.found.insert(position, answer);
@@ -247,26 +246,26 @@ impl RangeRead {
         self.found.len() as u64 >= before_end
     }
 
-    fn outcome(&mut self) -> Result<Answer, Error> {
+    fn outcome(&mut self) -> Result<LogReply, Error> {
         if let Some(error) = self.failure {
             return Err(error);
         }
         let mut bytes = 0;
-        let fits = |answer: &Answer| {
-            if let Answer::Entry(data) = answer {
+        let fits = |answer: &LogReply| {
+            if let LogReply::Entry(data) = answer {
                 bytes += data.batch.len();
             }
             bytes <= self.bytes_max
         };
         let is_any = !self.found.is_empty();
-        let told: Vec<Answer> = std::mem::take(&mut self.found).into_values().take_while(fits).collect();
+        let answers: Vec<LogReply> = std::mem::take(&mut self.found).into_values().take_while(fits).collect();
         // An entry that was filled or repaired may have any size.
-        let is_larger = self.is_larger || is_any && told.is_empty();
-        Ok(if is_larger { Answer::Larger } else { Answer::Range(told) })
+        let is_larger = self.is_larger || is_any && answers.is_empty();
+        Ok(if is_larger { LogReply::Larger } else { LogReply::Range(answers) })
     }
 
     /// At the deadline it returns the answers so far.
-    pub(super) fn out_of_time(&mut self) -> Result<Answer, Error> {
+    pub(super) fn out_of_time(&mut self) -> Result<LogReply, Error> {
         let missing = self.run.positions().find(|position| !self.found.contains_key(position));
         match missing {
             Some(first) if first == self.run.from => self.failure = self.failure.or(Some(Error::OutOfTime)),
@@ -287,14 +286,14 @@ pub(super) struct Part {
     bytes: usize,
     /// The first value exceeds the limit.
     is_larger: bool,
-    told: Vec<Reply>,
+    replies: Vec<Reply>,
     has_ended: bool,
     pub(super) asked: Option<UnitId>,
 }
 
 impl Part {
     fn new(run: Run, bytes: usize) -> Self {
-        Self { run, asked_for: 0, bytes, is_larger: false, told: Vec::new(), has_ended: false, asked: None }
+        Self { run, asked_for: 0, bytes, is_larger: false, replies: Vec::new(), has_ended: false, asked: None }
     }
 
     pub(super) fn next(&mut self, view: &View) -> Next {
@@ -302,7 +301,7 @@ impl Part {
         let chain = view.projection.chain_of(self.run.from).unwrap_or_default();
         let unit = if planted(Bug::RowAtHead) { chain.first() } else { chain.last() };
         // A chain without a unit is trimmed or lost: an individual read finds out which.
-        let Some(unit) = unit.filter(|_| !self.has_ended) else { return Next::Done(Ok(Answer::Done)) };
+        let Some(unit) = unit.filter(|_| !self.has_ended) else { return Next::Done(Ok(LogReply::Done)) };
         let place = view.projection.place_of(self.run.from);
         let is_there = |position: &Position| view.projection.place_of(*position) == place;
         self.asked_for = self.run.positions().take_while(is_there).count();
@@ -311,10 +310,10 @@ impl Part {
         Next::Unit(*unit, Request::ReadMany { epoch, run, bytes: self.bytes })
     }
 
-    pub(super) fn heard(&mut self, reply: Reply) {
+    pub(super) fn unit_replied(&mut self, reply: Reply) {
         self.has_ended = true;
-        if let Reply::Many(told) = reply {
-            (self.is_larger, self.told) = (told.is_empty(), told);
+        if let Reply::Many(replies) = reply {
+            (self.is_larger, self.replies) = (replies.is_empty(), replies);
         }
     }
 }

@@ -8,7 +8,7 @@ use base::{Duration, Monotonic};
 
 use crate::client::hole_fill::{Filled, HoleFill};
 use crate::client::task::{Bound, Next, View};
-use crate::client::{Answer, Error, Timing, Wait};
+use crate::client::{Error, LogReply, Timing, Wait};
 use crate::limits::BATCH_BYTES_MAX;
 use crate::unit::{Command, Reply, Request};
 use crate::{Entry, Kept, Position, ProjectionEpoch, Run, UnitId};
@@ -44,7 +44,7 @@ enum Stage {
     Look,
     /// The values of units are damaged, and the unit before them has the entry: repairs them and then returns the
     /// entry.
-    Mend(Entry),
+    Repair(Entry),
     /// The position was unwritten.
     Empty,
     /// The position was unwritten in that epoch, and the caller does not wait. The sequencer confirms that the epoch
@@ -56,12 +56,12 @@ enum Stage {
     /// The wait is over: fill the position.
     Fill(HoleFill),
     /// The content of the position.
-    Told(Told),
-    Ended(Result<Answer, Error>),
+    Content(PositionContent),
+    Ended(Result<LogReply, Error>),
 }
 
 #[derive(Clone, Debug)]
-enum Told {
+enum PositionContent {
     Entry(Entry),
     Trimmed(Position),
     Lost,
@@ -87,7 +87,6 @@ impl Read {
         }
     }
 
-    /// The position to read.
     pub(super) fn position(&self) -> Position {
         self.at
     }
@@ -99,11 +98,11 @@ impl Read {
             match &mut self.stage {
                 Stage::Look => {
                     let Some(chain) = view.projection.chain_of(self.at) else {
-                        self.stage = Stage::Told(Told::Trimmed(view.projection.first()));
+                        self.stage = Stage::Content(PositionContent::Trimmed(view.projection.first()));
                         continue;
                     };
                     if chain.is_empty() {
-                        self.stage = Stage::Told(Told::Lost);
+                        self.stage = Stage::Content(PositionContent::Lost);
                         continue;
                     }
                     if self.looked_in != view.projection.epoch {
@@ -122,17 +121,17 @@ impl Read {
                     self.awaited = self.left(view.now).is_some();
                     return Next::Unit(unit, self.question(view));
                 }
-                Stage::Mend(entry) => {
+                Stage::Repair(entry) => {
                     let chain = view.projection.chain_of(self.at).unwrap_or_default();
                     let unit = chain.iter().rev().nth(self.damaged.wrapping_sub(1)).copied();
                     let Some(unit) = unit.filter(|_| self.damaged > 0 && self.looked_in == view.projection.epoch)
                     else {
-                        self.stage = Stage::Told(Told::Entry(entry.clone()));
+                        self.stage = Stage::Content(PositionContent::Entry(entry.clone()));
                         continue;
                     };
                     self.asked = Some(unit);
                     let (position, kept) = (self.at, Kept::Entry(entry.clone()));
-                    return Next::Unit(unit, Request::Command(Command::Mend { position, kept }.into()));
+                    return Next::Unit(unit, Request::Command(Command::Repair { position, kept }.into()));
                 }
                 Stage::Empty => self.empty(began, view.now),
                 Stage::Confirm(epoch) if *epoch == view.projection.epoch => return view.ask_tail(),
@@ -148,18 +147,18 @@ impl Read {
                             self.asked = Some(unit);
                             return Next::Unit(unit, request);
                         }
-                        Err(Filled::Entry(entry)) => self.stage = Stage::Told(Told::Entry(entry)),
-                        Err(Filled::Trimmed(mark)) => self.stage = Stage::Told(Told::Trimmed(mark)),
+                        Err(Filled::Entry(entry)) => self.stage = Stage::Content(PositionContent::Entry(entry)),
+                        Err(Filled::Trimmed(mark)) => self.stage = Stage::Content(PositionContent::Trimmed(mark)),
                         Err(Filled::Damaged) => return Next::Until(view.now + view.pause),
-                        Err(Filled::Lost) => self.stage = Stage::Told(Told::Lost),
+                        Err(Filled::Lost) => self.stage = Stage::Content(PositionContent::Lost),
                         Err(Filled::Conflict) => {
                             self.stage = Stage::Ended(Err(Error::Conflict { position: self.at }));
                         }
                     }
                 }
-                Stage::Told(told) => {
-                    let told = told.clone();
-                    self.judge(told);
+                Stage::Content(content) => {
+                    let content = content.clone();
+                    self.end_with(content);
                 }
                 Stage::Ended(outcome) => return Next::Done(outcome.clone()),
             }
@@ -201,18 +200,18 @@ impl Read {
     }
 
     /// Ends with the content of the position.
-    fn judge(&mut self, told: Told) {
-        self.stage = Stage::Ended(Ok(match told {
-            Told::Entry(Entry::Data(data)) => Answer::Entry(data),
-            Told::Entry(Entry::Junk) => Answer::Junk,
-            Told::Trimmed(mark) => Answer::Trimmed { mark },
-            Told::Lost => Answer::Lost,
+    fn end_with(&mut self, content: PositionContent) {
+        self.stage = Stage::Ended(Ok(match content {
+            PositionContent::Entry(Entry::Data(data)) => LogReply::Entry(data),
+            PositionContent::Entry(Entry::Junk) => LogReply::Junk,
+            PositionContent::Trimmed(mark) => LogReply::Trimmed { mark },
+            PositionContent::Lost => LogReply::Lost,
         }));
     }
 
     /// Skips the repair of a unit that does not reply.
     pub(super) fn unanswered(&mut self) {
-        if let Stage::Mend(_) = &self.stage {
+        if let Stage::Repair(_) = &self.stage {
             self.damaged = self.damaged.saturating_sub(1);
         }
     }
@@ -225,29 +224,29 @@ impl Read {
         }
     }
 
-    pub(super) fn heard_tail(&mut self, epoch: ProjectionEpoch, tail: Position) {
+    pub(super) fn tail_replied(&mut self, epoch: ProjectionEpoch, tail: Position) {
         match self.stage {
             // The position was unwritten in another epoch.
             Stage::Confirm(of) if of != epoch => self.stage = Stage::Look,
-            Stage::Confirm(_) if self.at < tail => self.stage = Stage::Ended(Ok(Answer::Unwritten)),
+            Stage::Confirm(_) if self.at < tail => self.stage = Stage::Ended(Ok(LogReply::Unwritten)),
             Stage::Confirm(_) => self.stage = Stage::Ended(Err(Error::BeyondTail { tail })),
-            _ => self.bound.heard(epoch, tail),
+            _ => self.bound.tail_replied(epoch, tail),
         }
     }
 
-    pub(super) fn heard(&mut self, reply: Reply) {
+    pub(super) fn unit_replied(&mut self, reply: Reply) {
         match (&mut self.stage, reply) {
-            (Stage::Fill(filling), reply) => filling.heard(reply),
+            (Stage::Fill(filling), reply) => filling.unit_replied(reply),
             // Any reply: continue with the next unit toward the tail. The entry is known.
-            (Stage::Mend(_), _) => self.damaged = self.damaged.saturating_sub(1),
-            (stage, Reply::Many(none)) if none.is_empty() => *stage = Stage::Ended(Ok(Answer::Larger)),
+            (Stage::Repair(_), _) => self.damaged = self.damaged.saturating_sub(1),
+            (stage, Reply::Many(none)) if none.is_empty() => *stage = Stage::Ended(Ok(LogReply::Larger)),
             (Stage::Look, Reply::Damaged) => self.damaged += 1,
             (Stage::Look, Reply::Unwritten) if self.damaged > 0 => {
                 self.stage = Stage::Ended(Err(Error::Conflict { position: self.at }));
             }
-            (stage, Reply::Value(entry)) if self.damaged > 0 => *stage = Stage::Mend(entry),
-            (stage, Reply::Value(entry)) => *stage = Stage::Told(Told::Entry(entry)),
-            (stage, Reply::Trimmed { mark }) => *stage = Stage::Told(Told::Trimmed(mark)),
+            (stage, Reply::Value(entry)) if self.damaged > 0 => *stage = Stage::Repair(entry),
+            (stage, Reply::Value(entry)) => *stage = Stage::Content(PositionContent::Entry(entry)),
+            (stage, Reply::Trimmed { mark }) => *stage = Stage::Content(PositionContent::Trimmed(mark)),
             (stage, Reply::Unwritten) => *stage = Stage::Empty,
             _ => {}
         }

@@ -30,17 +30,17 @@ impl Suspicions {
     }
 
     /// A request was sent; a reply is due from `from` on.
-    pub(super) fn asked(&mut self, whom: Suspect, from: Monotonic) {
-        self.detector.expect(whom, from, STALE);
+    pub(super) fn asked(&mut self, target: Suspect, from: Monotonic) {
+        self.detector.expect(target, from, STALE);
     }
 
-    pub(super) fn answered(&mut self, whom: Suspect, now: Monotonic) {
-        self.detector.answered(whom, now);
+    pub(super) fn answered(&mut self, target: Suspect, now: Monotonic) {
+        self.detector.answered(target, now);
     }
 
     /// No call waits for the reply any more.
-    pub(super) fn gave_up(&mut self, ask: AskId, whom: Suspect) {
-        self.late.insert(ask, whom);
+    pub(super) fn abandoned(&mut self, ask: AskId, target: Suspect) {
+        self.late.insert(ask, target);
         if self.late.len() > LATE_MAX {
             self.late.pop_first();
         }
@@ -48,17 +48,17 @@ impl Suspicions {
 
     /// Handles a reply that no call waits for.
     pub(super) fn answered_late(&mut self, ask: AskId, now: Monotonic) {
-        if let Some(whom) = self.late.remove(&ask) {
-            self.detector.answered(whom, now);
+        if let Some(target) = self.late.remove(&ask) {
+            self.detector.answered(target, now);
         }
     }
 
-    pub(super) fn is_silent(&self, whom: Suspect, now: Monotonic) -> bool {
-        self.detector.is_silent(whom, now)
+    pub(super) fn is_silent(&self, target: Suspect, now: Monotonic) -> bool {
+        self.detector.is_silent(target, now)
     }
 
-    pub(super) fn suspect(&mut self, whom: Suspect) {
-        self.detector.suspect(whom);
+    pub(super) fn suspect(&mut self, target: Suspect) {
+        self.detector.suspect(target);
     }
 
     /// Abandons requests of older projections. Units that remain keep their timeouts, and so does an unchanged
@@ -67,7 +67,7 @@ impl Suspicions {
         self.late.clear();
         let units = new.units();
         let is_same = old.is_some_and(|old| old.sequencer == new.sequencer);
-        self.detector.retain(|whom| match whom {
+        self.detector.retain(|target| match target {
             Suspect::Unit(unit) => units.contains(&unit),
             Suspect::Sequencer => is_same,
             Suspect::Projection => false,

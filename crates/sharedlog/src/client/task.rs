@@ -8,7 +8,7 @@ use crate::client::hole_fill::{Filled, HoleFill};
 use crate::client::range_read::{Part, RangeRead};
 use crate::client::read::Read;
 use crate::client::trim::{Trim, TrimOne};
-use crate::client::{Answer, CallId, Error, Suspect};
+use crate::client::{CallId, Error, LogReply, Suspect};
 use crate::{ClientId, Entry, Position, Projection, ProjectionEpoch, UnitId, sequencer, unit};
 
 /// The context in which a call decides its next step.
@@ -24,11 +24,10 @@ pub(super) struct View<'a> {
 
 impl View<'_> {
     /// Whether a position is certainly below the tail.
-    pub(super) fn is_given_out(&self, position: Position) -> bool {
+    pub(super) fn is_handed_out(&self, position: Position) -> bool {
         position < self.projection.start || self.tail.is_some_and(|tail| position < tail)
     }
 
-    /// Queries the tail.
     pub(super) fn ask_tail(&self) -> Next {
         Next::Sequencer(sequencer::Request::Tail { epoch: self.projection.epoch })
     }
@@ -48,7 +47,7 @@ pub(super) enum Next {
     /// Advance the call again at that time.
     Until(Monotonic),
     /// The call has ended.
-    Done(Result<Answer, Error>),
+    Done(Result<LogReply, Error>),
 }
 
 /// A caller's call or an internal one.
@@ -74,7 +73,7 @@ impl Task {
             Self::Range(row) => row.next(view),
             Self::Part(part) => part.next(view),
             Self::Tail(None) => view.ask_tail(),
-            Self::Tail(Some(tail)) => Next::Done(Ok(Answer::Tail(*tail))),
+            Self::Tail(Some(tail)) => Next::Done(Ok(LogReply::Tail(*tail))),
             Self::Fill(fill) => fill.next(view),
             Self::Trim(trim) => trim.next(view),
             Self::TrimOne(trim) => trim.next(view),
@@ -86,26 +85,26 @@ impl Task {
     }
 
     /// Handles a unit's reply, except a refusal or [`Unknown`](unit::Reply::Unknown).
-    pub(super) fn heard_unit(&mut self, reply: unit::Reply) {
+    pub(super) fn unit_replied(&mut self, reply: unit::Reply) {
         match self {
-            Self::Append(append) => append.heard(reply),
-            Self::Read(read) => read.heard(reply),
-            Self::Part(part) => part.heard(reply),
-            Self::Fill(fill) => fill.filling.heard(reply),
-            Self::Trim(trim) => trim.heard(&reply),
-            Self::TrimOne(trim) => trim.heard(reply),
+            Self::Append(append) => append.unit_replied(reply),
+            Self::Read(read) => read.unit_replied(reply),
+            Self::Part(part) => part.unit_replied(reply),
+            Self::Fill(fill) => fill.filling.unit_replied(reply),
+            Self::Trim(trim) => trim.unit_replied(&reply),
+            Self::TrimOne(trim) => trim.unit_replied(reply),
             Self::Range(_) | Self::Tail(_) | Self::Asking(..) => {}
         }
     }
 
     /// Handles a tail reported by the sequencer of that epoch.
-    pub(super) fn heard_tail(&mut self, epoch: ProjectionEpoch, tail: Position) {
+    pub(super) fn tail_replied(&mut self, epoch: ProjectionEpoch, tail: Position) {
         match self {
-            Self::Tail(told) => *told = Some(tail),
-            Self::Read(read) => read.heard_tail(epoch, tail),
-            Self::Fill(fill) => fill.bound.heard(epoch, tail),
-            Self::Trim(trim) => trim.bound.heard(epoch, tail),
-            Self::TrimOne(trim) => trim.bound.heard(epoch, tail),
+            Self::Tail(found) => *found = Some(tail),
+            Self::Read(read) => read.tail_replied(epoch, tail),
+            Self::Fill(fill) => fill.bound.tail_replied(epoch, tail),
+            Self::Trim(trim) => trim.bound.tail_replied(epoch, tail),
+            Self::TrimOne(trim) => trim.bound.tail_replied(epoch, tail),
             Self::Append(_) | Self::Range(_) | Self::Part(_) | Self::Asking(..) => {}
         }
     }
@@ -120,15 +119,15 @@ impl Task {
     }
 
     /// Whether it continues despite a refusal: only with a planted bug.
-    pub(super) fn heeds_no_seal(&mut self) -> bool {
+    pub(super) fn ignores_seal(&mut self) -> bool {
         match self {
-            Self::Append(append) => append.heeds_no_seal(),
+            Self::Append(append) => append.ignores_seal(),
             _ => false,
         }
     }
 
     /// Target of the last request.
-    pub(super) fn whom(&self) -> Suspect {
+    pub(super) fn target(&self) -> Suspect {
         self.asked_unit().map_or(Suspect::Sequencer, Suspect::Unit)
     }
 
@@ -146,7 +145,7 @@ impl Task {
     }
 
     /// The outcome at the deadline.
-    pub(super) fn out_of_time(&mut self) -> Result<Answer, Error> {
+    pub(super) fn out_of_time(&mut self) -> Result<LogReply, Error> {
         Err(match self {
             Self::Range(row) => return row.out_of_time(),
             Self::Append(append) => append.out_of_time(),
@@ -162,21 +161,21 @@ impl Task {
 /// log there. A tail is valid only in its epoch, because the next sequencer may start lower and reuse positions.
 #[derive(Debug, Default)]
 pub(super) struct Bound {
-    told: Option<(ProjectionEpoch, Position)>,
+    tail: Option<(ProjectionEpoch, Position)>,
 }
 
 impl Bound {
-    pub(super) fn heard(&mut self, epoch: ProjectionEpoch, tail: Position) {
-        self.told = Some((epoch, tail));
+    pub(super) fn tail_replied(&mut self, epoch: ProjectionEpoch, tail: Position) {
+        self.tail = Some((epoch, tail));
     }
 
     /// `None` if the position was handed out; otherwise the step to take first.
     pub(super) fn check(&mut self, position: Position, view: &View) -> Option<Next> {
-        if view.is_given_out(position) {
+        if view.is_handed_out(position) {
             return None;
         }
         let is_newest = |epoch: ProjectionEpoch| epoch == view.projection.epoch || planted(Bug::OldTailCounts);
-        match self.told.take().filter(|(epoch, _)| is_newest(*epoch)) {
+        match self.tail.take().filter(|(epoch, _)| is_newest(*epoch)) {
             Some((_, tail)) if position < tail => None,
             Some((_, tail)) => Some(Next::Done(Err(Error::BeyondTail { tail }))),
             None => Some(view.ask_tail()),
@@ -203,10 +202,10 @@ impl Fill {
         }
         match self.filling.next(view.projection) {
             Ok((unit, request)) => Next::Unit(unit, request),
-            Err(Filled::Entry(Entry::Data(data))) => Next::Done(Ok(Answer::Entry(data))),
-            Err(Filled::Entry(Entry::Junk)) => Next::Done(Ok(Answer::Junk)),
-            Err(Filled::Trimmed(mark)) => Next::Done(Ok(Answer::Trimmed { mark })),
-            Err(Filled::Lost) => Next::Done(Ok(Answer::Lost)),
+            Err(Filled::Entry(Entry::Data(data))) => Next::Done(Ok(LogReply::Entry(data))),
+            Err(Filled::Entry(Entry::Junk)) => Next::Done(Ok(LogReply::Junk)),
+            Err(Filled::Trimmed(mark)) => Next::Done(Ok(LogReply::Trimmed { mark })),
+            Err(Filled::Lost) => Next::Done(Ok(LogReply::Lost)),
             Err(Filled::Damaged) => Next::Until(view.now + view.pause),
             Err(Filled::Conflict) => Next::Done(Err(Error::Conflict { position: self.filling.position })),
         }

@@ -5,7 +5,7 @@
 
 use crate::client::hole_fill::{Filled, HoleFill};
 use crate::client::task::{Bound, Next, View};
-use crate::client::{Answer, Error};
+use crate::client::{Error, LogReply};
 use crate::unit::{Command, Reply, Request};
 use crate::{Position, ProjectionEpoch, UnitId};
 
@@ -29,7 +29,7 @@ impl Trim {
     pub(super) fn next(&mut self, view: &View) -> Next {
         self.asked = None;
         if self.before.0 == 0 {
-            return Next::Done(Ok(Answer::Done));
+            return Next::Done(Ok(LogReply::Done));
         }
         if let Some(first) = self.bound.check(Position(self.before.0 - 1), view) {
             return first;
@@ -38,7 +38,7 @@ impl Trim {
             (self.epoch, self.count) = (view.projection.epoch, 0);
         }
         let Some(unit) = view.projection.units().get(self.count).copied() else {
-            return Next::Done(Ok(Answer::Done));
+            return Next::Done(Ok(LogReply::Done));
         };
         self.asked = Some(unit);
         let is_kept = |end: Option<Position>| end.is_none_or(|end| end > self.before);
@@ -47,13 +47,13 @@ impl Trim {
         Next::Unit(unit, Request::Command(Command::Trim { epoch: Some(self.epoch), before: self.before }.into()))
     }
 
-    pub(super) fn heard(&mut self, reply: &Reply) {
+    pub(super) fn unit_replied(&mut self, reply: &Reply) {
         if matches!(reply, Reply::Done) {
             self.count += 1;
         }
     }
 
-    /// A unit whose extents are trimmed completely may be dead: the next projection drops these extents.
+    /// If all extents of a unit are trimmed, the unit may be dead. The next projection drops these extents.
     pub(super) fn unanswered(&mut self) {
         if self.holds_nothing {
             self.count += 1;
@@ -96,7 +96,7 @@ impl TrimOne {
                     self.asked = Some(unit);
                     return Next::Unit(unit, request);
                 }
-                Err(Filled::Lost) => return Next::Done(Ok(Answer::Lost)),
+                Err(Filled::Lost) => return Next::Done(Ok(LogReply::Lost)),
                 Err(Filled::Damaged) => return Next::Until(view.now + view.pause),
                 Err(Filled::Conflict) => return Next::Done(Err(Error::Conflict { position })),
                 // An earlier trim may have reached only some of the units.
@@ -107,7 +107,7 @@ impl TrimOne {
             (self.epoch, self.count) = (view.projection.epoch, 0);
         }
         let chain = view.projection.chain_of(position).unwrap_or_default();
-        let Some(unit) = chain.get(self.count).copied() else { return Next::Done(Ok(Answer::Done)) };
+        let Some(unit) = chain.get(self.count).copied() else { return Next::Done(Ok(LogReply::Done)) };
         self.asked = Some(unit);
         Next::Unit(unit, Request::Command(Command::TrimOne { epoch: self.epoch, position }.into()))
     }
@@ -116,9 +116,9 @@ impl TrimOne {
         self.filling.out_of_time()
     }
 
-    pub(super) fn heard(&mut self, reply: Reply) {
+    pub(super) fn unit_replied(&mut self, reply: Reply) {
         if !self.is_filled {
-            return self.filling.heard(reply);
+            return self.filling.unit_replied(reply);
         }
         // A unit that never held the position has nothing to trim.
         if matches!(reply, Reply::Done | Reply::Unwritten) {

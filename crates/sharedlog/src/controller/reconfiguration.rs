@@ -103,7 +103,7 @@ impl Controller {
     }
 
     /// Whether a recovery of the log would not depend on an overdue node.
-    fn awaits_nobody(&self, log: &LogState) -> bool {
+    fn depends_on_no_overdue_node(&self, log: &LogState) -> bool {
         log.units.of(log.projection.units()).all(|node| !self.is_overdue(node))
     }
 
@@ -160,9 +160,9 @@ impl Controller {
         true
     }
 
-    /// Keeps the sequencer if its process is alive. Otherwise chooses a live node with a unit of the log: the one of the
-    /// head if there is one chain, so that an append takes fewer hops; otherwise preferably not this one, so that one
-    /// crash does not take both the sequencer and the controller.
+    /// Keeps the sequencer if its process is alive. Otherwise chooses a live node with a unit of the log: the one of
+    /// the head if there is one chain, so that an append takes fewer hops; otherwise preferably not this one, so that
+    /// one crash does not take both the sequencer and the controller.
     fn next_sequencer(&self, log: &LogState) -> SequencerId {
         let old = log.projection.sequencer;
         if self.is_process(old) {
@@ -242,7 +242,7 @@ impl Controller {
         let nodes: Vec<NodeId> = homes.of(silent.iter().copied()).collect();
         nodes.into_iter().for_each(|node| self.detector.suspect(node));
         if let Some(Reconfiguration { recovery, .. }) = self.reconfigurations.get_mut(&id) {
-            recovery.await_no_more(&silent, now);
+            recovery.stop_waiting_for(&silent, now);
         }
     }
 
@@ -250,7 +250,7 @@ impl Controller {
     /// asks the units whether they are still complete.
     pub(super) fn copied(&mut self, id: LogId, now: Monotonic) {
         if let Some(log) = self.log(id)
-            && self.awaits_nobody(&log)
+            && self.depends_on_no_overdue_node(&log)
         {
             self.reconfigure(&log, now);
         }
@@ -277,7 +277,7 @@ impl Controller {
             self.reconfigure(log, now);
         } else if !is_of_use {
             self.history.entry(id).or_default().in_vain.0 = 0;
-        } else if self.can_be_sealed(log) && self.awaits_nobody(log) {
+        } else if self.can_be_sealed(log) && self.depends_on_no_overdue_node(log) {
             self.reconfigure_lazily(log, now);
         }
     }

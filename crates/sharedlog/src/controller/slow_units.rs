@@ -56,9 +56,9 @@ mod tests {
         // The report times of one call that gets no reply.
         assert!(is_slow(&[350, 800, 1_750, 3_600]));
         assert!(is_slow(&[3_600, 7_400, 11_200]));
-        assert!(!is_slow(&[5_000, 6_000, 6_900]), "it answers again after two seconds");
-        assert!(!is_slow(&[5_000; 99]), "that is one moment");
-        assert!(!is_slow(&[5_000, 6_000, 16_100, 17_100]), "it has answered between");
+        assert!(!is_slow(&[5_000, 6_000, 6_900]), "the unit replied for two seconds");
+        assert!(!is_slow(&[5_000; 99]), "suspicions at one time count once");
+        assert!(!is_slow(&[5_000, 6_000, 16_100, 17_100]), "the unit replied in between");
     }
 
     #[test]
@@ -68,7 +68,7 @@ mod tests {
         assert!(unit.is_slow(&config, at(3_000)) && unit.is_slow(&config, at(33_000)));
         assert!(!unit.is_slow(&config, at(33_001)));
         unit.suspected(&config, at(20_000));
-        assert!(unit.is_slow(&config, at(50_000)), "it is slow still");
+        assert!(unit.is_slow(&config, at(50_000)), "the unit is still slow");
         unit.suspected(&config, at(99_000));
         assert!(!unit.is_slow(&config, at(99_000)));
     }

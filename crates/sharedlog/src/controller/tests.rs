@@ -21,7 +21,7 @@ fn sealed(epoch: u64, tail: u64) -> Reply {
 
 /// A log with one chain of units 1, 2 and 3 on nodes 1, 2 and 3, and a fourth node. The controller runs on node 4, the
 /// sequencer on node 1.
-struct Bed {
+struct Harness {
     controller: Controller,
     cluster: ClusterState,
     now: Monotonic,
@@ -29,7 +29,7 @@ struct Bed {
     alive: BTreeMap<u32, u64>,
 }
 
-impl Bed {
+impl Harness {
     fn new() -> Self {
         let sequencer = SequencerId { node: NodeId(1), boot: Boot(1) };
         let chain = [1, 2, 3].map(UnitId);
@@ -56,19 +56,19 @@ impl Bed {
             logs: BTreeMap::from([(LOG, Arc::new(log))]),
         };
         let me = SequencerId { node: NodeId(4), boot: Boot(1) };
-        let mut bed = Self {
+        let mut harness = Self {
             controller: Controller::new(me, Config::default()),
             cluster,
             now: Monotonic(1),
             alive: [1, 2, 3].map(|node| (node, 1)).into(),
         };
-        bed.pass(STEP);
-        bed.controller.observe(bed.cluster.clone(), bed.now);
-        bed
+        harness.pass(STEP);
+        harness.controller.observe(harness.cluster.clone(), harness.now);
+        harness
     }
 
     fn log(&mut self) -> &mut LogState {
-        Arc::make_mut(self.cluster.logs.get_mut(&LOG).expect("there is one"))
+        Arc::make_mut(self.cluster.logs.get_mut(&LOG).expect("the log exists"))
     }
 
     /// Advances the time while the process runs and receives heartbeats.
@@ -76,7 +76,7 @@ impl Bed {
         for _ in 0..millis / STEP {
             self.now = self.now + Duration::from_millis(STEP);
             self.controller.awake(self.now);
-            self.alive.iter().for_each(|(node, boot)| self.controller.heard(NodeId(*node), Boot(*boot)));
+            self.alive.iter().for_each(|(node, boot)| self.controller.message_received(NodeId(*node), Boot(*boot)));
             if self.controller.next_timer().is_some_and(|at| at <= self.now) {
                 self.controller.timer(self.now);
             }
@@ -92,7 +92,7 @@ impl Bed {
     /// then replaces the projection.
     fn is_left_out_after(&mut self, millis: u64) -> bool {
         let before = self.controller.counters().reconfigurations;
-        let boot = self.alive.remove(&2).expect("it was alive");
+        let boot = self.alive.remove(&2).expect("the node was alive");
         self.pass(millis);
         self.suspect(Suspect::Unit(UnitId(2)));
         self.alive.insert(2, boot);
@@ -153,169 +153,173 @@ impl Bed {
 
 #[test]
 fn silent_node_is_removed_at_once() {
-    let mut bed = Bed::new();
-    bed.pass(1_000);
-    bed.suspect(Suspect::Unit(UnitId(2)));
-    assert!(bed.recovery().is_none(), "it is heard of");
-    bed.alive.remove(&2);
-    bed.pass(300);
-    bed.suspect(Suspect::Unit(UnitId(2)));
-    assert!(bed.recovery().is_some());
-    let next = bed.seal(&[1, 3], 7).expect("the others are enough");
+    let mut harness = Harness::new();
+    harness.pass(1_000);
+    harness.suspect(Suspect::Unit(UnitId(2)));
+    assert!(harness.recovery().is_none(), "the node sends heartbeats");
+    harness.alive.remove(&2);
+    harness.pass(300);
+    harness.suspect(Suspect::Unit(UnitId(2)));
+    assert!(harness.recovery().is_some());
+    let next = harness.seal(&[1, 3], 7).expect("the other units suffice");
     assert_eq!((next.epoch, next.start, next.units()), (ProjectionEpoch(2), Position(7), vec![UnitId(1), UnitId(3)]));
-    assert_eq!(next.sequencer.node, NodeId(1), "the sequencer goes on");
-    bed.install(next);
-    assert!(bed.recovery().is_none());
-    assert_eq!(bed.observe(), [Action::AddUnits { log: LOG, nodes: vec![NodeId(4)] }]);
-    assert_eq!(bed.observe(), [], "it was asked for just now");
+    assert_eq!(next.sequencer.node, NodeId(1), "the sequencer stays");
+    harness.install(next);
+    assert!(harness.recovery().is_none());
+    assert_eq!(harness.observe(), [Action::AddUnits { log: LOG, nodes: vec![NodeId(4)] }]);
+    assert_eq!(harness.observe(), [], "a recent request is pending");
     let lacking = UnderReplication { log: LOG, copies: 2, wanted: 3 };
-    assert_eq!((bed.controller.under_replicated(), bed.controller.out_of_reach()), (vec![lacking], vec![]));
+    assert_eq!((harness.controller.under_replicated(), harness.controller.out_of_reach()), (vec![lacking], vec![]));
     // The new unit joins the next projection.
-    bed.log().units.0.insert(UnitId(4), member(4));
-    bed.pass(4_000);
-    bed.observe();
-    assert!(bed.recovery().is_some());
+    harness.log().units.0.insert(UnitId(4), member(4));
+    harness.pass(4_000);
+    harness.observe();
+    assert!(harness.recovery().is_some());
 }
 
 #[test]
 fn false_suspicion_extends_timeout() {
-    let mut bed = Bed::new();
-    assert!(!bed.is_left_out_after(150), "a heartbeat was late");
-    assert!(bed.is_left_out_after(400));
-    assert!(!bed.is_left_out_after(400));
-    assert!(bed.is_left_out_after(800));
-    assert!(bed.is_left_out_after(1_500));
-    assert!(!bed.is_left_out_after(1_900));
-    assert!(bed.is_left_out_after(2_000), "however often it was suspected falsely");
+    let mut harness = Harness::new();
+    assert!(!harness.is_left_out_after(150), "a heartbeat was late");
+    assert!(harness.is_left_out_after(400));
+    assert!(!harness.is_left_out_after(400));
+    assert!(harness.is_left_out_after(800));
+    assert!(harness.is_left_out_after(1_500));
+    assert!(!harness.is_left_out_after(1_900));
+    assert!(harness.is_left_out_after(2_000), "regardless of false suspicions");
 }
 
 /// An overdue node may be dead although it is not suspected yet. It must not block anything: it neither triggers a
 /// recovery nor becomes the sequencer.
 #[test]
 fn overdue_node_is_neither_slow_nor_sequencer() {
-    let mut bed = Bed::new();
-    assert!(bed.is_left_out_after(400));
-    let before = bed.controller.counters().reconfigurations;
-    bed.alive.remove(&2);
-    bed.pass(300);
+    let mut harness = Harness::new();
+    assert!(harness.is_left_out_after(400));
+    let before = harness.controller.counters().reconfigurations;
+    harness.alive.remove(&2);
+    harness.pass(300);
     for _ in 0..9 {
-        bed.suspect(Suspect::Unit(UnitId(2)));
+        harness.suspect(Suspect::Unit(UnitId(2)));
     }
-    assert_eq!(bed.controller.counters().reconfigurations, before);
-    bed.alive.insert(2, 1);
-    bed.pass(STEP);
-    bed.alive.retain(|node, _| *node == 3);
-    bed.pass(300);
-    bed.suspect(Suspect::Sequencer);
-    let next = bed.seal(&[3], 7).expect("the others become silent meanwhile");
+    assert_eq!(harness.controller.counters().reconfigurations, before);
+    harness.alive.insert(2, 1);
+    harness.pass(STEP);
+    harness.alive.retain(|node, _| *node == 3);
+    harness.pass(300);
+    harness.suspect(Suspect::Sequencer);
+    let next = harness.seal(&[3], 7).expect("the other nodes become silent meanwhile");
     assert_eq!((next.sequencer.node, next.units()), (NodeId(3), vec![UnitId(3)]));
 }
 
 #[test]
 fn slow_unit_is_removed() {
-    let mut bed = Bed::new();
+    let mut harness = Harness::new();
     for _ in 0..3 {
-        assert!(bed.recovery().is_none());
-        bed.pass(1_100);
-        bed.suspect(Suspect::Unit(UnitId(2)));
+        assert!(harness.recovery().is_none());
+        harness.pass(1_100);
+        harness.suspect(Suspect::Unit(UnitId(2)));
     }
-    assert!(bed.recovery().is_some());
-    let next = bed.seal(&[1, 2, 3], 7).expect("all are sealed");
+    assert!(harness.recovery().is_some());
+    let next = harness.seal(&[1, 2, 3], 7).expect("all are sealed");
     assert_eq!(next.units(), [1, 3].map(UnitId));
-    bed.install(next);
-    assert_eq!(bed.observe(), [Action::AddUnits { log: LOG, nodes: vec![NodeId(4)] }], "not on the slow node again");
+    harness.install(next);
+    assert_eq!(
+        harness.observe(),
+        [Action::AddUnits { log: LOG, nodes: vec![NodeId(4)] }],
+        "the slow node gets no new unit"
+    );
 }
 
 /// The unit was alive but too slow to seal: the next recovery waits longer for it.
 #[test]
 fn late_unit_gets_longer_seal_timeout() {
-    let mut bed = Bed::new();
-    bed.suspect(Suspect::Projection);
-    let next = bed.seal(&[1, 3], 7).expect("the others are enough after a second");
+    let mut harness = Harness::new();
+    harness.suspect(Suspect::Projection);
+    let next = harness.seal(&[1, 3], 7).expect("the other units suffice after a second");
     assert_eq!(next.units(), [1, 3].map(UnitId));
-    bed.controller.verdict(LOG, next.epoch, Verdict::Newest(next.clone()), bed.now);
-    bed.suspect(Suspect::Projection);
-    assert!(bed.recovery().is_none(), "what the registry says is out of date");
-    bed.log().projection.epoch = next.epoch;
-    bed.observe();
-    bed.suspect(Suspect::Projection);
-    assert_eq!(bed.seal(&[1, 3], 7), None, "it waits for two seconds");
-    bed.pass(1_000);
-    assert!(bed.controller.take_actions().iter().any(|action| matches!(action, Action::Propose(_))));
+    harness.controller.verdict(LOG, next.epoch, Verdict::Newest(next.clone()), harness.now);
+    harness.suspect(Suspect::Projection);
+    assert!(harness.recovery().is_none(), "the registry's view is outdated");
+    harness.log().projection.epoch = next.epoch;
+    harness.observe();
+    harness.suspect(Suspect::Projection);
+    assert_eq!(harness.seal(&[1, 3], 7), None, "waits for two seconds");
+    harness.pass(1_000);
+    assert!(harness.controller.take_actions().iter().any(|action| matches!(action, Action::Propose(_))));
 }
 
 /// No projection can follow while one chain has no unit that answers, so no unit is sealed.
 #[test]
 fn unrecoverable_log_is_not_sealed() {
-    let mut bed = Bed::new();
-    bed.log().projection.extents[0].chains = vec![vec![UnitId(1), UnitId(2)], vec![UnitId(3)]];
-    bed.log().stripes = 2;
-    bed.observe();
-    bed.alive.remove(&3);
-    bed.pass(400);
-    bed.suspect(Suspect::Unit(UnitId(3)));
-    bed.suspect(Suspect::Projection);
-    bed.pass(6_000);
-    bed.observe();
-    assert!(bed.recovery().is_none());
-    assert_eq!(bed.controller.out_of_reach(), [LOG]);
-    bed.log().lost.insert(UnitId(3));
-    bed.observe();
-    assert!(bed.recovery().is_some(), "an operator has given it up");
+    let mut harness = Harness::new();
+    harness.log().projection.extents[0].chains = vec![vec![UnitId(1), UnitId(2)], vec![UnitId(3)]];
+    harness.log().stripes = 2;
+    harness.observe();
+    harness.alive.remove(&3);
+    harness.pass(400);
+    harness.suspect(Suspect::Unit(UnitId(3)));
+    harness.suspect(Suspect::Projection);
+    harness.pass(6_000);
+    harness.observe();
+    assert!(harness.recovery().is_none());
+    assert_eq!(harness.controller.out_of_reach(), [LOG]);
+    harness.log().lost.insert(UnitId(3));
+    harness.observe();
+    assert!(harness.recovery().is_some(), "an operator declared the unit lost");
 }
 
 #[test]
 fn doubt_reports_cover_own_units_only() {
-    let mut bed = Bed::new();
-    bed.controller.units_in_doubt(member(1), &[UnitId(2), UnitId(999)]);
-    bed.controller.units_in_doubt(Member { incarnation: Incarnation(9), ..member(2) }, &[UnitId(2)]);
+    let mut harness = Harness::new();
+    harness.controller.units_in_doubt(member(1), &[UnitId(2), UnitId(999)]);
+    harness.controller.units_in_doubt(Member { incarnation: Incarnation(9), ..member(2) }, &[UnitId(2)]);
     let many: Vec<UnitId> = (0..UNITS_IN_DOUBT_MAX as u64).map(|number| UnitId(1_000 + number)).collect();
-    bed.controller.units_in_doubt(member(2), &[many, vec![UnitId(2)]].concat());
-    assert!(bed.controller.in_doubt.is_empty(), "too many are told at one time");
-    assert!(bed.controller.units_in_doubt(member(2), &[UnitId(2), UnitId(999), UnitId(2)]));
-    assert!(!bed.controller.units_in_doubt(member(2), &[UnitId(2)]), "that is no news");
-    assert_eq!((bed.controller.counters().units_in_doubt, bed.controller.in_doubt.len()), (1, 1));
-    assert_eq!(bed.controller.under_replicated(), [UnderReplication { log: LOG, copies: 2, wanted: 3 }]);
+    harness.controller.units_in_doubt(member(2), &[many, vec![UnitId(2)]].concat());
+    assert!(harness.controller.in_doubt.is_empty(), "too many units in one report");
+    assert!(harness.controller.units_in_doubt(member(2), &[UnitId(2), UnitId(999), UnitId(2)]));
+    assert!(!harness.controller.units_in_doubt(member(2), &[UnitId(2)]), "already reported");
+    assert_eq!((harness.controller.counters().units_in_doubt, harness.controller.in_doubt.len()), (1, 1));
+    assert_eq!(harness.controller.under_replicated(), [UnderReplication { log: LOG, copies: 2, wanted: 3 }]);
     let named = Action::AddUnits { log: LOG, nodes: vec![NodeId(2)] };
-    assert_eq!(bed.observe(), [named], "its disk is well");
-    bed.log().units.0.remove(&UnitId(2));
-    bed.observe();
-    assert!(bed.controller.in_doubt.is_empty(), "it is named no more");
+    assert_eq!(harness.observe(), [named], "a live unit is not reported");
+    harness.log().units.0.remove(&UnitId(2));
+    harness.observe();
+    assert!(harness.controller.in_doubt.is_empty(), "the catalog no longer names the unit");
 }
 
 #[test]
 fn doubtful_spare_is_forgotten() {
-    let mut bed = Bed::new();
-    bed.log().units.0.insert(UnitId(4), member(4));
-    assert_eq!(bed.observe(), []);
-    bed.controller.units_in_doubt(member(4), &[UnitId(4)]);
-    assert_eq!(bed.observe(), [Action::ForgetSpares { log: LOG, units: vec![UnitId(4)] }]);
+    let mut harness = Harness::new();
+    harness.log().units.0.insert(UnitId(4), member(4));
+    assert_eq!(harness.observe(), []);
+    harness.controller.units_in_doubt(member(4), &[UnitId(4)]);
+    assert_eq!(harness.observe(), [Action::ForgetSpares { log: LOG, units: vec![UnitId(4)] }]);
 }
 
 #[test]
 fn replaces_units_of_leaving_node_first() {
-    let mut bed = Bed::new();
-    bed.cluster.staying.retain(|member| member.node != NodeId(3));
-    bed.cluster.leaving.push(member(3));
-    assert_eq!(bed.observe(), [Action::AddUnits { log: LOG, nodes: vec![NodeId(4)] }]);
-    bed.log().units.0.insert(UnitId(4), member(4));
-    bed.pass(2_000);
-    bed.observe();
-    let recovery = bed.recovery().expect("a spare is there");
+    let mut harness = Harness::new();
+    harness.cluster.staying.retain(|member| member.node != NodeId(3));
+    harness.cluster.leaving.push(member(3));
+    assert_eq!(harness.observe(), [Action::AddUnits { log: LOG, nodes: vec![NodeId(4)] }]);
+    harness.log().units.0.insert(UnitId(4), member(4));
+    harness.pass(2_000);
+    harness.observe();
+    let recovery = harness.recovery().expect("a spare exists");
     assert_eq!(recovery.epoch(), ProjectionEpoch(1));
 }
 
 /// Replacements that change nothing become less frequent.
 #[test]
 fn ineffective_replacement_backs_off() {
-    let mut bed = Bed::new();
-    bed.log().copies = 4;
-    bed.log().units.0.insert(UnitId(4), member(4));
+    let mut harness = Harness::new();
+    harness.log().copies = 4;
+    harness.log().units.0.insert(UnitId(4), member(4));
     let mut begun = Vec::new();
     for second in 0..120 {
-        bed.observe();
-        bed.pass(1_000);
-        if bed.controller.counters().reconfigurations > begun.len() as u64 {
+        harness.observe();
+        harness.pass(1_000);
+        if harness.controller.counters().reconfigurations > begun.len() as u64 {
             begun.push(second);
         }
     }
@@ -326,23 +330,25 @@ fn ineffective_replacement_backs_off() {
 /// The driver decides whether another controller leads.
 #[test]
 fn non_leader_controller_is_idle() {
-    let mut bed = Bed::new();
-    bed.controller.step_down();
-    bed.suspect(Suspect::Projection);
-    bed.controller.units_in_doubt(member(2), &[UnitId(2)]);
-    assert!(!bed.controller.leads() && bed.recovery().is_none() && bed.controller.take_actions().is_empty());
-    assert_eq!((bed.controller.under_replicated(), bed.controller.out_of_reach()), (vec![], vec![]));
+    let mut harness = Harness::new();
+    harness.controller.step_down();
+    harness.suspect(Suspect::Projection);
+    harness.controller.units_in_doubt(member(2), &[UnitId(2)]);
+    assert!(
+        !harness.controller.leads() && harness.recovery().is_none() && harness.controller.take_actions().is_empty()
+    );
+    assert_eq!((harness.controller.under_replicated(), harness.controller.out_of_reach()), (vec![], vec![]));
 }
 
 #[test]
 fn restarted_sequencer_is_replaced() {
-    let mut bed = Bed::new();
-    bed.pass(2_000);
-    bed.alive.insert(1, 2);
-    bed.observe();
-    assert!(bed.recovery().is_none());
-    bed.pass(STEP);
-    bed.controller.observe(bed.cluster.clone(), bed.now);
-    let next = bed.seal(&[1, 2, 3], 7).expect("it is replaced");
+    let mut harness = Harness::new();
+    harness.pass(2_000);
+    harness.alive.insert(1, 2);
+    harness.observe();
+    assert!(harness.recovery().is_none());
+    harness.pass(STEP);
+    harness.controller.observe(harness.cluster.clone(), harness.now);
+    let next = harness.seal(&[1, 2, 3], 7).expect("the projection is replaced");
     assert_eq!(next.sequencer, SequencerId { node: NodeId(1), boot: Boot(2) });
 }

@@ -7,7 +7,7 @@ use crate::{Batch, ClientId, Data, ProjectionEpoch, Stamp, Stripe};
 const CONFIG: Config = Config { window: 2, again: Duration::from_millis(10), failures: 2 };
 const STRIPE: Stripe = Stripe { from: Position(0), count: 2, index: 1, width: 1 };
 
-struct Bed {
+struct Harness {
     copier: Copier,
     now: Monotonic,
     asked: Vec<(AskId, Command)>,
@@ -15,13 +15,13 @@ struct Bed {
     ended: Option<bool>,
 }
 
-impl Bed {
+impl Harness {
     fn begin() -> Self {
         let healing = Healing { unit: UnitId(7), stripe: STRIPE, to: Position(20) };
         let copier = Copier::begin(vec![healing], CONFIG, Monotonic(1));
-        let mut bed = Self { copier, now: Monotonic(1), asked: Vec::new(), reads: Vec::new(), ended: None };
-        bed.carry_out();
-        bed
+        let mut harness = Self { copier, now: Monotonic(1), asked: Vec::new(), reads: Vec::new(), ended: None };
+        harness.carry_out();
+        harness
     }
 
     fn carry_out(&mut self) {
@@ -46,20 +46,19 @@ impl Bed {
         command
     }
 
-    fn told(&mut self, missing: u64) {
+    fn report(&mut self, missing: u64) {
         let whole = vec![(STRIPE, Position(missing))];
         let report = Report { sealed: ProjectionEpoch(1), tail: Position(9), trimmed: Position(0), damaged: 0, whole };
-        assert_eq!(self.answer(Reply::Told(report)), Command::Tell { stripes: vec![STRIPE] });
+        assert_eq!(self.answer(Reply::StripesAssigned(report)), Command::AssignStripes { stripes: vec![STRIPE] });
     }
 
     /// Ends the first read in progress.
-    fn read(&mut self, answers: Vec<Answer>) {
+    fn read(&mut self, answers: Vec<LogReply>) {
         let run = self.reads.remove(0);
-        self.copier.read(run, Ok(Answer::Range(answers)), self.now);
+        self.copier.read(run, Ok(LogReply::Range(answers)), self.now);
         self.carry_out();
     }
 
-    /// The positions being read.
     fn reading(&self) -> Vec<Vec<u64>> {
         self.reads.iter().map(|run| run.positions().map(|position| position.0).collect()).collect()
     }
@@ -83,35 +82,35 @@ const JUNK: Kept = Kept::Entry(Entry::Junk);
 
 #[test]
 fn copies_missing_and_confirms_complete() {
-    let mut bed = Bed::begin();
-    bed.told(3);
-    assert_eq!(bed.reading(), [[3, 5, 7], [9, 11, 13]], "two runs at one time");
-    bed.read(vec![Answer::Junk, Answer::Trimmed { mark: Position(2) }, Answer::Junk]);
-    assert_eq!(bed.answer(written(3)), copies([(3, JUNK), (5, Kept::Trimmed), (7, JUNK)]));
-    assert_eq!(bed.reading(), [vec![9, 11, 13], vec![15, 17, 19]]);
+    let mut harness = Harness::begin();
+    harness.report(3);
+    assert_eq!(harness.reading(), [[3, 5, 7], [9, 11, 13]], "two runs in flight");
+    harness.read(vec![LogReply::Junk, LogReply::Trimmed { mark: Position(2) }, LogReply::Junk]);
+    assert_eq!(harness.answer(written(3)), copies([(3, JUNK), (5, Kept::Trimmed), (7, JUNK)]));
+    assert_eq!(harness.reading(), [vec![9, 11, 13], vec![15, 17, 19]]);
     // Positions below the chain's mark are trimmed here too, and only positions that were read are copied.
-    bed.read(vec![Answer::Trimmed { mark: Position(12) }; 2]);
-    assert_eq!(bed.answer(Reply::Done), Command::Trim { epoch: None, before: Position(12) });
-    assert_eq!(bed.reading(), [vec![15, 17, 19], vec![13]]);
-    bed.read(vec![Answer::Junk]);
-    assert_eq!(bed.answer(written(1)), copies([(15, JUNK)]));
-    assert_eq!(bed.reading(), [vec![13], vec![17, 19]]);
-    bed.read(vec![Answer::Junk]);
-    bed.answer(Reply::Many(vec![Reply::Trimmed { mark: Position(14) }]));
-    bed.read(vec![Answer::Junk, Answer::Trimmed { mark: Position(30) }]);
-    assert_eq!(bed.answer(written(1)), copies([(17, JUNK)]));
-    bed.read(vec![Answer::Junk]);
-    bed.answer(written(1));
-    bed.told(17);
-    assert_eq!(bed.reading(), [[17, 19]], "it says otherwise");
-    bed.read(vec![Answer::Junk; 2]);
+    harness.read(vec![LogReply::Trimmed { mark: Position(12) }; 2]);
+    assert_eq!(harness.answer(Reply::Done), Command::Trim { epoch: None, before: Position(12) });
+    assert_eq!(harness.reading(), [vec![15, 17, 19], vec![13]]);
+    harness.read(vec![LogReply::Junk]);
+    assert_eq!(harness.answer(written(1)), copies([(15, JUNK)]));
+    assert_eq!(harness.reading(), [vec![13], vec![17, 19]]);
+    harness.read(vec![LogReply::Junk]);
+    harness.answer(Reply::Many(vec![Reply::Trimmed { mark: Position(14) }]));
+    harness.read(vec![LogReply::Junk, LogReply::Trimmed { mark: Position(30) }]);
+    assert_eq!(harness.answer(written(1)), copies([(17, JUNK)]));
+    harness.read(vec![LogReply::Junk]);
+    harness.answer(written(1));
+    harness.report(17);
+    assert_eq!(harness.reading(), [[17, 19]], "the unit reports missing positions");
+    harness.read(vec![LogReply::Junk; 2]);
     // The unit answered only a part.
-    bed.answer(written(1));
-    assert_eq!(bed.reading(), [[19]]);
-    bed.read(vec![Answer::Junk]);
-    bed.answer(written(1));
-    bed.told(21);
-    assert_eq!(bed.ended, Some(true));
+    harness.answer(written(1));
+    assert_eq!(harness.reading(), [[19]]);
+    harness.read(vec![LogReply::Junk]);
+    harness.answer(written(1));
+    harness.report(21);
+    assert_eq!(harness.ended, Some(true));
 }
 
 /// A command is limited in bytes, unless it has a single value.
@@ -119,53 +118,53 @@ fn copies_missing_and_confirms_complete() {
 fn large_values_are_copied_in_batches() {
     let data = |sequence: u64, bytes: usize| Data {
         stamp: Stamp { client: ClientId(1), sequence },
-        batch: Batch::of(&[vec![7; bytes].into()]).expect("it is small"),
+        batch: Batch::of(&[vec![7; bytes].into()]).expect("within the limits"),
     };
     let kept = |data: &Data| Kept::Entry(Entry::Data(data.clone()));
     let (long, short) = (data(1, 2 * MANY_BYTES_MAX), data(2, 1));
-    let mut bed = Bed::begin();
-    bed.told(15);
-    bed.read(vec![Answer::Entry(short.clone()), Answer::Entry(long.clone()), Answer::Entry(short.clone())]);
-    assert_eq!(bed.answer(written(1)), copies([(15, kept(&short))]));
-    bed.read(vec![Answer::Entry(long.clone()), Answer::Entry(short.clone())]);
-    assert_eq!(bed.answer(written(1)), copies([(17, kept(&long))]));
-    bed.read(vec![Answer::Entry(short.clone())]);
-    assert_eq!(bed.answer(written(1)), copies([(19, kept(&short))]));
-    bed.told(21);
-    assert_eq!(bed.ended, Some(true));
+    let mut harness = Harness::begin();
+    harness.report(15);
+    harness.read(vec![LogReply::Entry(short.clone()), LogReply::Entry(long.clone()), LogReply::Entry(short.clone())]);
+    assert_eq!(harness.answer(written(1)), copies([(15, kept(&short))]));
+    harness.read(vec![LogReply::Entry(long.clone()), LogReply::Entry(short.clone())]);
+    assert_eq!(harness.answer(written(1)), copies([(17, kept(&long))]));
+    harness.read(vec![LogReply::Entry(short.clone())]);
+    assert_eq!(harness.answer(written(1)), copies([(19, kept(&short))]));
+    harness.report(21);
+    assert_eq!(harness.ended, Some(true));
 }
 
 #[test]
 fn copy_retries_then_gives_up() {
-    let mut bed = Bed::begin();
-    bed.late();
-    assert_eq!(bed.asked.len(), 2);
-    bed.asked.remove(0);
-    bed.told(19);
-    bed.read(vec![]);
-    assert_eq!(bed.reading(), [[19]], "nothing was brought");
-    bed.read(vec![Answer::Junk]);
-    let asked = bed.asked[0].1.clone();
-    bed.late();
-    assert_eq!(bed.asked.iter().map(|(_, command)| command).collect::<Vec<_>>(), [&asked, &asked]);
-    bed.late();
-    assert_eq!(bed.ended, None);
-    bed.late();
-    assert_eq!(bed.ended, Some(false));
+    let mut harness = Harness::begin();
+    harness.late();
+    assert_eq!(harness.asked.len(), 2);
+    harness.asked.remove(0);
+    harness.report(19);
+    harness.read(vec![]);
+    assert_eq!(harness.reading(), [[19]], "the copy got no reply");
+    harness.read(vec![LogReply::Junk]);
+    let asked = harness.asked[0].1.clone();
+    harness.late();
+    assert_eq!(harness.asked.iter().map(|(_, command)| command).collect::<Vec<_>>(), [&asked, &asked]);
+    harness.late();
+    assert_eq!(harness.ended, None);
+    harness.late();
+    assert_eq!(harness.ended, Some(false));
 }
 
 #[test]
 fn conflicting_unit_is_not_completed() {
     let refused = [Reply::Occupied { by: crate::Kind::Data }, Reply::Damaged];
     for reply in refused.into_iter().flat_map(|reply| [reply.clone(), Reply::Many(vec![Reply::Written, reply])]) {
-        let mut bed = Bed::begin();
-        bed.told(17);
-        bed.read(vec![Answer::Junk; 2]);
-        bed.answer(reply);
-        assert_eq!(bed.ended, Some(false));
+        let mut harness = Harness::begin();
+        harness.report(17);
+        harness.read(vec![LogReply::Junk; 2]);
+        harness.answer(reply);
+        assert_eq!(harness.ended, Some(false));
     }
-    let mut bed = Bed::begin();
-    bed.told(17);
-    bed.read(vec![Answer::Junk, Answer::Lost]);
-    assert_eq!(bed.ended, Some(false), "nor one whose chain was given up");
+    let mut harness = Harness::begin();
+    harness.report(17);
+    harness.read(vec![LogReply::Junk, LogReply::Lost]);
+    assert_eq!(harness.ended, Some(false), "a position on an abandoned chain cannot be copied");
 }

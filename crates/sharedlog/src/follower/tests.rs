@@ -20,7 +20,7 @@ fn projection(epoch: u64, from: u64, chain: &[u64]) -> Projection {
 }
 
 fn entry(sequence: u64) -> Entry {
-    let batch = Batch::of(&[Bytes::from(vec![0; 8])]).expect("it is small");
+    let batch = Batch::of(&[Bytes::from(vec![0; 8])]).expect("within the limits");
     Entry::Data(Data { stamp: Stamp { client: ClientId(1), sequence }, batch })
 }
 
@@ -39,7 +39,7 @@ fn ms(ms: u64) -> Monotonic {
 fn following() -> Follower {
     let mut follower = Follower::default();
     follower.projected(&projection(1, 0, &[1, 2, 3]), ms(0));
-    assert!(!follower.read(Token(1), wanted(10), NEVER, ms(0)), "the client finds the end of the log");
+    assert!(!follower.read(Token(1), wanted(10), NEVER, ms(0)), "the client must find the end of the log");
     follower.caught_up(Position(10), ms(0));
     assert_eq!(subscriptions(&mut follower), [(AskId(1), UnitId(3), 10)]);
     feed(&mut follower, 1, 10, 0, 10, 0);
@@ -62,10 +62,12 @@ fn subscriptions(follower: &mut Follower) -> Vec<(AskId, UnitId, u64)> {
 
 /// The reads that were answered, with the sequences of the entries.
 fn done(follower: &mut Follower) -> Vec<(u64, Vec<u64>)> {
-    let sequence = |answer: Answer| if let Answer::Entry(data) = answer { data.stamp.sequence } else { 0 };
+    let sequence = |answer: LogReply| if let LogReply::Entry(data) = answer { data.stamp.sequence } else { 0 };
     let actions = follower.take_actions().into_iter();
     let done = actions.filter_map(|action| match action {
-        Action::Done { token, answer: Answer::Range(row) } => Some((token.0, row.into_iter().map(sequence).collect())),
+        Action::Done { token, answer: LogReply::Range(row) } => {
+            Some((token.0, row.into_iter().map(sequence).collect()))
+        }
         _ => None,
     });
     done.collect()
@@ -76,7 +78,7 @@ fn fills(follower: &mut Follower) -> Vec<u64> {
     actions.filter_map(|action| if let Action::Fill(position) = action { Some(position.0) } else { None }).collect()
 }
 
-/// The reads that the client has to carry out, and how they wait.
+/// The reads passed to the client, each with its wait.
 fn reads(follower: &mut Follower) -> Vec<(u64, Wait)> {
     let actions = follower.take_actions().into_iter();
     let reads = actions.filter_map(|action| match action {
@@ -93,12 +95,12 @@ fn pushed_entries_answer_reads() {
     assert!(done(&mut follower).is_empty());
     feed(&mut follower, 1, 10, 3, 13, 2);
     assert_eq!(done(&mut follower), [(2, vec![10, 11, 12])]);
-    assert!(follower.read(Token(3), wanted(11), NEVER, ms(3)), "it is kept for others");
+    assert!(follower.read(Token(3), wanted(11), NEVER, ms(3)), "the entry stays for other readers");
     assert_eq!(done(&mut follower), [(3, vec![11, 12])]);
-    assert!(!follower.read(Token(4), wanted(9), NEVER, ms(3)), "that was before the subscription");
-    assert!(!follower.read(Token(4), wanted(14), NEVER, ms(3)), "that is beyond the next position");
+    assert!(!follower.read(Token(4), wanted(9), NEVER, ms(3)), "the position precedes the subscription");
+    assert!(!follower.read(Token(4), wanted(14), NEVER, ms(3)), "the position is beyond the next one");
     let now = ReadMany { wait: Wait::No, ..wanted(13) };
-    assert!(!follower.read(Token(4), now, NEVER, ms(3)), "only the client can say that a position is unwritten");
+    assert!(!follower.read(Token(4), now, NEVER, ms(3)), "only the client can confirm that a position is unwritten");
 }
 
 #[test]
@@ -109,7 +111,7 @@ fn follower_buffer_is_bounded() {
     assert_eq!(first, Some(12), "{:?}", follower.bytes);
     let small = ReadMany { bytes: 3, ..wanted(14) };
     assert!(follower.read(Token(3), small, NEVER, ms(1)));
-    let larger = Action::Done { token: Token(3), answer: Answer::Larger };
+    let larger = Action::Done { token: Token(3), answer: LogReply::Larger };
     assert!(follower.take_actions().contains(&larger));
 }
 
@@ -160,7 +162,7 @@ fn expired_reads_fall_back_to_client() {
     feed(&mut follower, 1, 10, 0, 10, 261);
     follower.timer(ms(520));
     assert_eq!(reads(&mut follower), [(2, Wait::First(FILL))]);
-    // Nobody reads any more.
+    // There are no readers any more.
     (1..30).for_each(|round| {
         feed(&mut follower, 1, 10, 0, 10, 500 + 100 * round);
         follower.timer(ms(500 + 100 * round));
@@ -177,7 +179,7 @@ fn silent_tail_reads_fall_back_to_client() {
     follower.timer(ms(449));
     assert!(reads(&mut follower).is_empty());
     follower.timer(ms(450));
-    assert_eq!(reads(&mut follower), [(2, Wait::First(Duration::from_millis(290)))], "what is left of its wait");
+    assert_eq!(reads(&mut follower), [(2, Wait::First(Duration::from_millis(290)))], "the remaining wait");
 }
 
 #[test]
@@ -189,7 +191,7 @@ fn reads_continue_in_next_projection() {
     feed(&mut follower, 2, 10, 1, 11, 3);
     assert_eq!(done(&mut follower), [(2, vec![10])]);
     follower.read(Token(3), wanted(11), NEVER, ms(4));
-    // Positions before the last extent are the client's.
+    // The client reads positions before the last extent.
     follower.projected(&projection(3, 20, &[1, 2]), ms(5));
     assert_eq!(reads(&mut follower), [(3, Wait::First(Duration::from_millis(499)))]);
     follower.read(Token(4), wanted(11), NEVER, ms(6));
@@ -211,7 +213,7 @@ fn reader_past_end_does_not_stall_feed() {
     assert_eq!(subscriptions(&mut follower), [(AskId(2), UnitId(3), 10)]);
     feed(&mut follower, 2, 10, 1, 11, 2);
     follower.caught_up(Position(10), ms(3));
-    assert!(subscriptions(&mut follower).is_empty(), "entries have come");
+    assert!(subscriptions(&mut follower).is_empty(), "entries have arrived");
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn projection(epoch: u64, chains: &[&[u64]]) -> Projection {
     }
 }
 
-struct Bed {
+struct Harness {
     fill: HoleFill,
     now: Monotonic,
     timer: Option<Monotonic>,
@@ -28,12 +28,12 @@ struct Bed {
     fills: Vec<u64>,
 }
 
-impl Bed {
+impl Harness {
     fn begin() -> Self {
         let fill = HoleFill::begin(projection(1, &[&[1, 2], &[3]]), CONFIG, Monotonic(1));
-        let mut bed = Self { fill, now: Monotonic(1), timer: None, tails: 0, asked: Vec::new(), fills: Vec::new() };
-        bed.carry_out();
-        bed
+        let mut harness = Self { fill, now: Monotonic(1), timer: None, tails: 0, asked: Vec::new(), fills: Vec::new() };
+        harness.carry_out();
+        harness
     }
 
     fn carry_out(&mut self) {
@@ -67,7 +67,7 @@ impl Bed {
         self.carry_out();
     }
 
-    fn filled(&mut self, position: u64, outcome: &Result<Answer, Error>) {
+    fn filled(&mut self, position: u64, outcome: &Result<LogReply, Error>) {
         self.fill.filled(Position(position), outcome, self.now);
         self.carry_out();
     }
@@ -75,13 +75,13 @@ impl Bed {
 
 #[test]
 fn fills_only_old_holes() {
-    let mut bed = Bed::begin();
-    assert_eq!(bed.tails, 1);
-    bed.tail(9);
-    bed.wait(50);
-    bed.tail(40);
-    assert!(bed.asked.is_empty());
-    bed.wait(50);
+    let mut harness = Harness::begin();
+    assert_eq!(harness.tails, 1);
+    harness.tail(9);
+    harness.wait(50);
+    harness.tail(40);
+    assert!(harness.asked.is_empty());
+    harness.wait(50);
     let stripe = |index| Stripe { from: Position(0), count: 2, index, width: 1 };
     let holes = |index, from, to| Request::Holes {
         epoch: ProjectionEpoch(1),
@@ -89,59 +89,59 @@ fn fills_only_old_holes() {
         from: Position(from),
         to: Position(to),
     };
-    assert_eq!(bed.asked[0].2, holes(1, 0, 9), "the tails of the chains are asked");
+    assert_eq!(harness.asked[0].2, holes(1, 0, 9), "requests go to the tails of the chains");
     // A full reply, so there may be more holes.
-    bed.answer(3, &[1, 3, 5]);
-    assert_eq!((bed.fills.clone(), bed.asked.len()), (vec![1, 3], 0));
-    bed.filled(1, &Ok(Answer::Junk));
-    assert_eq!(bed.fills, [1, 3, 5]);
-    assert_eq!(bed.asked[0].2, holes(1, 6, 9));
-    bed.answer(3, &[]);
-    assert_eq!(bed.asked[0].2, holes(0, 0, 9));
-    bed.filled(3, &Err(Error::OutOfTime));
-    assert_eq!(bed.fills, [1, 3, 5, 3], "it is filled again");
-    bed.answer(2, &[]);
-    assert_eq!(bed.fill.done, Position(0));
-    bed.filled(3, &Ok(Answer::Junk));
-    bed.filled(5, &Ok(Answer::Junk));
-    assert_eq!(bed.fill.done, Position(9));
-    bed.fill.given_out(Position(40), bed.now);
-    bed.wait(50);
-    assert_eq!(bed.asked[0].2, holes(1, 9, 40));
+    harness.answer(3, &[1, 3, 5]);
+    assert_eq!((harness.fills.clone(), harness.asked.len()), (vec![1, 3], 0));
+    harness.filled(1, &Ok(LogReply::Junk));
+    assert_eq!(harness.fills, [1, 3, 5]);
+    assert_eq!(harness.asked[0].2, holes(1, 6, 9));
+    harness.answer(3, &[]);
+    assert_eq!(harness.asked[0].2, holes(0, 0, 9));
+    harness.filled(3, &Err(Error::OutOfTime));
+    assert_eq!(harness.fills, [1, 3, 5, 3], "the fill is repeated");
+    harness.answer(2, &[]);
+    assert_eq!(harness.fill.done, Position(0));
+    harness.filled(3, &Ok(LogReply::Junk));
+    harness.filled(5, &Ok(LogReply::Junk));
+    assert_eq!(harness.fill.done, Position(9));
+    harness.fill.handed_out(Position(40), harness.now);
+    harness.wait(50);
+    assert_eq!(harness.asked[0].2, holes(1, 9, 40));
 }
 
 #[test]
 fn retries_silent_unit() {
-    let mut bed = Bed::begin();
-    bed.tail(9);
-    bed.wait(100);
-    assert_eq!(bed.asked.len(), 1);
-    bed.wait(10);
-    let (old, ..) = bed.asked.remove(0);
-    assert_eq!(bed.asked.len(), 1);
-    bed.fill.answered(old, Reply::Holes(vec![Position(1)]), bed.now);
-    bed.answer(3, &[]);
-    bed.answer(2, &[4]);
-    assert_eq!(bed.fills, [4]);
+    let mut harness = Harness::begin();
+    harness.tail(9);
+    harness.wait(100);
+    assert_eq!(harness.asked.len(), 1);
+    harness.wait(10);
+    let (old, ..) = harness.asked.remove(0);
+    assert_eq!(harness.asked.len(), 1);
+    harness.fill.answered(old, Reply::Holes(vec![Position(1)]), harness.now);
+    harness.answer(3, &[]);
+    harness.answer(2, &[4]);
+    assert_eq!(harness.fills, [4]);
 }
 
 #[test]
 fn idles_while_all_positions_are_filled() {
-    let mut bed = Bed::begin();
-    bed.tail(9);
-    bed.wait(100);
-    bed.answer(3, &[]);
-    bed.answer(2, &[]);
-    bed.tail(9);
-    let tails = bed.tails;
-    bed.wait(1_000);
-    assert_eq!((bed.tails, bed.timer), (tails, None));
-    bed.fill.given_out(Position(9), bed.now);
-    bed.carry_out();
-    assert_eq!(bed.timer, None);
-    bed.fill.given_out(Position(10), bed.now);
-    bed.carry_out();
-    assert_eq!(bed.timer, Some(Monotonic(bed.now.0 + 100)));
-    bed.wait(100);
-    assert_eq!(bed.tails, tails + 1);
+    let mut harness = Harness::begin();
+    harness.tail(9);
+    harness.wait(100);
+    harness.answer(3, &[]);
+    harness.answer(2, &[]);
+    harness.tail(9);
+    let tails = harness.tails;
+    harness.wait(1_000);
+    assert_eq!((harness.tails, harness.timer), (tails, None));
+    harness.fill.handed_out(Position(9), harness.now);
+    harness.carry_out();
+    assert_eq!(harness.timer, None);
+    harness.fill.handed_out(Position(10), harness.now);
+    harness.carry_out();
+    assert_eq!(harness.timer, Some(Monotonic(harness.now.0 + 100)));
+    harness.wait(100);
+    assert_eq!(harness.tails, tails + 1);
 }

@@ -30,7 +30,7 @@ impl Log {
     }
 }
 
-/// An empty tree with small tables.
+/// An empty tree with small SSTables.
 fn tree(cohort: CohortId) -> Tree {
     let (cluster, node, incarnation) = (ClusterId(1), NodeId(1), Incarnation(1));
     let config = Config { table_bytes: 8 << 10, level0_tables: 2, level1_bytes: 16 << 10, ..Config::DEFAULT };
@@ -40,11 +40,11 @@ fn tree(cohort: CohortId) -> Tree {
 /// A unit restored from the checkpoint, with the same values.
 fn copy(unit: &LogUnit) -> LogUnit {
     let chunks: Vec<Bytes> = Chunks::of(unit.snapshot()).collect();
-    let snapshot: UnitSnapshot = load(unit.progress.cohort, &chunks).expect("its own chunks");
+    let snapshot: UnitSnapshot = load(unit.progress.cohort, &chunks).expect("own chunks");
     let mut values = tree(unit.progress.cohort);
     let oldest = Timestamp(i64::MIN);
     for version in unit.tree.view().versions(cell::Range::all(), oldest, Timestamp(i64::MAX), Io::Allowed) {
-        let version = version.expect("the disk can be read");
+        let version = version.expect("the disk is readable");
         values.put(version.key, version.timestamp, version.lsn, version.value);
     }
     snapshot.into_machine(values)
@@ -70,7 +70,7 @@ fn unit() -> (State, Log) {
 
 fn value(number: u64) -> Value {
     let stamp = Stamp { client: ClientId(1), sequence: number };
-    let batch = Batch::of(&[Bytes::from(number.to_string())]).expect("it is small");
+    let batch = Batch::of(&[Bytes::from(number.to_string())]).expect("within the limits");
     Value::Data(Data { stamp, batch })
 }
 
@@ -78,10 +78,10 @@ fn write(position: u64, number: u64) -> Command {
     Command::Write { epoch: EPOCH, position: Position(position), entry: value(number) }
 }
 
-fn answered(answer: Answer) -> Reply {
+fn answered(answer: UnitResponse) -> Reply {
     match answer {
-        Answer::Reply(reply) => reply,
-        Answer::Lookup(lookup) => match lookup.answer(Io::Allowed) {
+        UnitResponse::Reply(reply) => reply,
+        UnitResponse::Lookup(lookup) => match lookup.answer(Io::Allowed) {
             Ok(Evaluated::Outcome(Ok(reply))) => *reply,
             other => panic!("{other:?}"),
         },
@@ -90,7 +90,7 @@ fn answered(answer: Answer) -> Reply {
 
 fn hash_of(unit: &LogUnit) -> u64 {
     let mut hash = LogicalHash::new();
-    unit.hash(&mut hash).expect("the disk can be read");
+    unit.hash(&mut hash).expect("the disk is readable");
     hash.finish()
 }
 
@@ -108,14 +108,14 @@ fn read(state: &State, epoch: ProjectionEpoch, position: u64) -> Reply {
 }
 
 fn ask(state: &State, request: &Request) -> Reply {
-    answered(state.meet(request).expect("a read changes nothing"))
+    answered(state.decide(request).expect("a read needs no log entry"))
 }
 
 #[test]
 fn writes_once_and_reads_back() {
     let (mut state, mut log) = unit();
     assert_eq!(tell(&mut state, &mut log, &write(3, 1)), Reply::Written);
-    assert_eq!(tell(&mut state, &mut log, &write(3, 1)), Reply::Written, "the same again");
+    assert_eq!(tell(&mut state, &mut log, &write(3, 1)), Reply::Written, "a retransmission");
     assert!(matches!(tell(&mut state, &mut log, &write(3, 2)), Reply::Occupied { .. }));
     assert_eq!((read(&state, EPOCH, 3), read(&state, EPOCH, 2)), (Reply::Value(value(1)), Reply::Unwritten));
     state.invariants();
@@ -155,7 +155,7 @@ fn copy_many_in_one_command() {
     let said = tell(&mut state, &mut log, &copies(&[(0, 7), (3, 8), (2, 6)]));
     assert_eq!(said, Reply::Many(vec![occupied.clone(), Reply::Written, Reply::Written]));
     let again = ask(&state, &Request::Command(copies(&[(0, 7), (3, 8)]).into()));
-    assert_eq!(again, Reply::Many(vec![occupied, Reply::Written]), "without the log");
+    assert_eq!(again, Reply::Many(vec![occupied, Reply::Written]), "no log entry");
     let values = [5, 1, 6, 8].map(|number| Reply::Value(value(number)));
     assert_eq!([0, 1, 2, 3].map(|position| read(&copy(&state), EPOCH, position)), values);
 }
@@ -179,7 +179,7 @@ fn checkpoint_preserves_seal_and_entries() {
     again.invariants();
 }
 
-/// Tables may drop trimmed values.
+/// Compactions may drop trimmed values.
 #[test]
 fn trimmed_cells_are_reclaimable() {
     let (mut state, mut log) = unit();

@@ -49,15 +49,19 @@ fn projection_round_trip_and_fuzz() {
 
 #[test]
 fn rejects_invalid_projections() {
-    let unfit = |extents: &[Extent]| projection(1, 0, extents).check().expect_err("it can't be");
+    let unfit = |extents: &[Extent]| projection(1, 0, extents).check().expect_err("the projection is invalid");
     assert_eq!(unfit(&[]), Unfit::Count("extents"));
     assert_eq!(unfit(&[extent(0, &[])]), Unfit::Count("chains"));
     assert_eq!(unfit(&[extent(0, &[&[1], &[]])]), Unfit::Count("units"));
-    assert_eq!(projection(1, 0, &[extent(0, &[&[1], &[]]), extent(4, &[&[2]])]).check(), Ok(()), "it was given up");
+    assert_eq!(
+        projection(1, 0, &[extent(0, &[&[1], &[]]), extent(4, &[&[2]])]).check(),
+        Ok(()),
+        "the chain was abandoned"
+    );
     assert_eq!(unfit(&[extent(0, &[&[1]]), extent(0, &[&[1]])]), Unfit::Order);
     assert_eq!(unfit(&[extent(0, &[&[1, 2], &[2]])]), Unfit::Twice(UnitId(2)));
     assert_eq!(unfit(&[extent(u64::MAX, &[&[1]])]), Unfit::Order);
-    assert_eq!(projection(0, 0, &[extent(0, &[&[1]])]).check(), Err(Unfit::Succession("epochs begin with 1")));
+    assert_eq!(projection(0, 0, &[extent(0, &[&[1]])]).check(), Err(Unfit::Succession("epochs start at 1")));
 }
 
 #[test]
@@ -65,13 +69,17 @@ fn successor_preserves_written_extents() {
     let old = projection(4, 10, &[extent(0, &[&[1, 2, 3], &[4, 5, 6]])]);
     let follow = |start: u64, extents: &[Extent]| projection(5, start, extents).may_follow(&old);
     assert_eq!(follow(20, &[extent(0, &[&[1, 2, 3], &[4, 5, 6]])]), Ok(()));
-    assert_eq!(follow(20, &[extent(0, &[&[1, 3], &[5]])]), Ok(()), "units may be left out");
-    assert_eq!(follow(9, &[extent(0, &[&[1, 3], &[5]])]), Err(Unfit::Succession("its start goes back")));
-    assert_eq!(follow(20, &[extent(0, &[&[3, 1], &[5]])]), Err(Unfit::Chain(Position(0))), "in another order");
-    assert_eq!(follow(20, &[extent(0, &[&[1], &[9]])]), Err(Unfit::Chain(Position(1))), "none is left");
+    assert_eq!(follow(20, &[extent(0, &[&[1, 3], &[5]])]), Ok(()), "units may be removed");
+    assert_eq!(follow(9, &[extent(0, &[&[1, 3], &[5]])]), Err(Unfit::Succession("its start moves back")));
+    assert_eq!(follow(20, &[extent(0, &[&[3, 1], &[5]])]), Err(Unfit::Chain(Position(0))), "changed order");
+    assert_eq!(follow(20, &[extent(0, &[&[1], &[9]])]), Err(Unfit::Chain(Position(1))), "no unit remains");
     assert_eq!(follow(20, &[extent(0, &[&[1, 9], &[5]])]), Err(Unfit::Stranger(UnitId(9))));
-    assert_eq!(follow(20, &[extent(0, &[&[1, 2]])]), Err(Unfit::Moved(Position(0))), "spread otherwise");
-    assert_eq!(follow(20, &[extent(2, &[&[1, 2, 3], &[4, 5, 6]])]), Err(Unfit::Moved(Position(2))), "the rest is gone");
+    assert_eq!(follow(20, &[extent(0, &[&[1, 2]])]), Err(Unfit::Moved(Position(0))), "other number of chains");
+    assert_eq!(
+        follow(20, &[extent(2, &[&[1, 2, 3], &[4, 5, 6]])]),
+        Err(Unfit::Moved(Position(2))),
+        "part of an extent was dropped"
+    );
     // New units and another number of chains, from the start on.
     assert_eq!(follow(20, &[extent(0, &[&[1, 3], &[5]]), extent(20, &[&[1, 9], &[5, 8], &[7]])]), Ok(()));
     assert_eq!(
@@ -83,10 +91,10 @@ fn successor_preserves_written_extents() {
     let left = [extent(0, &[&[1, 3], &[5]]), extent(20, &[&[1, 2], &[5]])];
     assert_eq!(follow(20, &left), Err(Unfit::HalfLeftOut(UnitId(2))));
     let mut next = projection(6, 20, &[extent(0, &[&[1], &[5]])]);
-    assert_eq!(next.may_follow(&old), Err(Unfit::Succession("its epoch is not the next")));
+    assert_eq!(next.may_follow(&old), Err(Unfit::Succession("its epoch is not the next one")));
     next.epoch = ProjectionEpoch(5);
     next.log = LogId(8);
-    assert_eq!(next.may_follow(&old), Err(Unfit::Succession("it is of another log")));
+    assert_eq!(next.may_follow(&old), Err(Unfit::Succession("it describes another log")));
 }
 
 /// A removed unit cannot return under its number.
@@ -132,15 +140,15 @@ fn extents_are_completed_merged_and_trimmed() {
     let old = projection(4, 20, &[extent(0, &[&[1], &[4]]), extent(8, &[&[2], &[3]]), extent(20, &[&[1, 9], &[4, 8]])]);
     let follow = |extents: &[Extent]| projection(5, 30, extents).may_follow(&old);
     let (first, second, third) = (extent(0, &[&[1, 9], &[4, 8]]), old.extents[1].clone(), old.extents[2].clone());
-    assert_eq!(follow(&[first, second.clone(), third.clone()]), Ok(()), "new units stand in what was written before");
+    assert_eq!(follow(&[first, second.clone(), third.clone()]), Ok(()), "complete units join older chains");
     assert_eq!(follow(&[second, third.clone()]), Ok(()), "the first extent was trimmed");
-    assert_eq!(follow(&[third]), Ok(()), "so was the second");
+    assert_eq!(follow(&[third]), Ok(()), "the second extent was trimmed");
 
     let old = projection(4, 20, &[extent(1, &[&[1, 9], &[4, 8]]), extent(21, &[&[1, 9], &[4, 8]])]);
     let joined = projection(5, 30, &[extent(1, &[&[1, 9], &[4, 8]])]);
     assert_eq!(joined.may_follow(&old), Ok(()));
     let turned = projection(4, 20, &[extent(1, &[&[1, 9], &[4, 8]]), extent(20, &[&[1, 9], &[4, 8]])]);
-    assert_eq!(joined.may_follow(&turned), Err(Unfit::Chain(Position(20))), "the turns are others");
+    assert_eq!(joined.may_follow(&turned), Err(Unfit::Chain(Position(20))), "the round-robin order differs");
 }
 
 /// If the chains of the next extent continue the round-robin order, every position keeps its chain, for any start of
@@ -171,13 +179,13 @@ fn chain_width_in_positions() {
     let extents = [Extent::new(Position(0), 4, vec![vec![UnitId(1)], vec![UnitId(2)]])];
     let projection = projection(1, 0, &extents);
     assert_eq!(projection.check(), Ok(()));
-    let of: Vec<u64> = (0..10).map(|at| projection.chain_of(Position(at)).expect("it is there")[0].0).collect();
+    let of: Vec<u64> = (0..10).map(|at| projection.chain_of(Position(at)).expect("a chain")[0].0).collect();
     assert_eq!(of, [1, 1, 1, 1, 2, 2, 2, 2, 1, 1]);
     assert_eq!(Projection::decode(projection.encode()).as_ref(), Ok(&projection));
     let unit = projection.stripes_of(UnitId(2))[0];
     assert_eq!((0..5).map(|number| unit.position(number).0).collect::<Vec<_>>(), [4, 5, 6, 7, 12]);
     let wide = Extent { width: STRIPE_WIDTH_MAX + 1, ..extents[0].clone() };
-    assert_eq!(super::tests::projection(1, 0, &[wide]).check(), Err(Unfit::Count("positions in a row")));
+    assert_eq!(super::tests::projection(1, 0, &[wide]).check(), Err(Unfit::Count("consecutive positions per chain")));
     // No position may move to another chain.
     let mut moved = Projection { epoch: ProjectionEpoch(2), start: Position(9), ..projection.clone() };
     moved.extents[0].width = 2;

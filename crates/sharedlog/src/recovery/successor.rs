@@ -145,7 +145,7 @@ impl Recovery {
     /// Whether a unit reported that it holds all of a stripe below a position.
     fn is_whole(&self, unit: UnitId, stripe: Stripe, to: Position) -> bool {
         let Some(report) = self.reports.get(&unit) else { return false };
-        let is_whole = |(told, missing): &(Stripe, Position)| *told == stripe && *missing >= to;
+        let is_whole = |(assigned, missing): &(Stripe, Position)| *assigned == stripe && *missing >= to;
         report.whole.iter().any(is_whole) || planted(Bug::CopyNotWhole)
     }
 

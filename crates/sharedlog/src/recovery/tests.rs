@@ -29,7 +29,7 @@ fn homes() -> Homes {
     (1..20).map(of).collect()
 }
 
-struct Bed {
+struct Harness {
     recovery: Recovery,
     now: Monotonic,
     asked: Vec<(AskId, UnitId, Command)>,
@@ -37,7 +37,7 @@ struct Bed {
     ended: Option<Ended>,
 }
 
-impl Bed {
+impl Harness {
     fn begin(old: Projection, leave_out: &[u64], spares: &[u64]) -> Self {
         let plan = Plan {
             sequencer: sequencer(2),
@@ -56,9 +56,9 @@ impl Bed {
 
     fn with(old: Projection, plan: Plan) -> Self {
         let recovery = Recovery::begin(old, plan, Timing::default(), Monotonic(1));
-        let mut bed = Self { recovery, now: Monotonic(1), asked: Vec::new(), proposed: Vec::new(), ended: None };
-        bed.carry_out();
-        bed
+        let mut harness = Self { recovery, now: Monotonic(1), asked: Vec::new(), proposed: Vec::new(), ended: None };
+        harness.carry_out();
+        harness
     }
 
     fn carry_out(&mut self) {
@@ -67,7 +67,7 @@ impl Bed {
                 Action::Ask { ask, unit, request: Request::Command(command) } => {
                     self.asked.push((ask, unit, command.command().clone()));
                 }
-                Action::Ask { .. } => panic!("a recovery only gives commands"),
+                Action::Ask { .. } => panic!("a recovery sends only commands"),
                 Action::Propose(projection) => self.proposed.push(projection),
                 Action::SetTimer(_) => {}
                 Action::Done(ended) => self.ended = Some(ended),
@@ -78,7 +78,7 @@ impl Bed {
     /// Answers the last request to a unit.
     fn answer(&mut self, unit: u64, reply: Reply) {
         let asked = self.asked.iter().rev().find(|(_, asked, _)| *asked == UnitId(unit));
-        let (ask, ..) = asked.expect("it was asked");
+        let (ask, ..) = asked.expect("a request was sent");
         self.recovery.answered(*ask, reply, self.now);
         self.carry_out();
     }
@@ -106,156 +106,156 @@ fn report(tail: u64, whole: &[(Stripe, Position)]) -> Report {
 
 #[test]
 fn responders_stay_and_log_resumes_above_tail() {
-    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), &[], &[]);
+    let mut harness = Harness::begin(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), &[], &[]);
     for (unit, tail) in [(1, 17), (2, 11), (3, 9)] {
-        bed.sealed(unit, tail);
+        harness.sealed(unit, tail);
     }
-    assert_eq!(bed.proposed, [], "the last may answer yet");
-    bed.sealed(4, 19);
+    assert_eq!(harness.proposed, [], "the last unit may still reply");
+    harness.sealed(4, 19);
     let wanted = Projection {
         epoch: EPOCH.next(),
         start: Position(19),
         sequencer: sequencer(2),
         ..projection(&[extent(0, &[&[1, 2], &[3, 4]])])
     };
-    assert_eq!(bed.proposed(), wanted);
-    bed.recovery.verdict(Verdict::Newest(wanted.clone()), bed.now);
-    bed.carry_out();
-    assert_eq!(bed.ended, Some(Ended::Installed(wanted)));
+    assert_eq!(harness.proposed(), wanted);
+    harness.recovery.verdict(Verdict::Newest(wanted.clone()), harness.now);
+    harness.carry_out();
+    assert_eq!(harness.ended, Some(Ended::Installed(wanted)));
 }
 
 #[test]
 fn waits_for_sequencer_lease_expiry() {
-    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), &[], &[]);
-    bed.sealed(1, 17);
-    bed.wait(Duration::from_millis(60));
-    bed.sealed(3, 9);
-    bed.wait(Duration::from_millis(1));
+    let mut harness = Harness::begin(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), &[], &[]);
+    harness.sealed(1, 17);
+    harness.wait(Duration::from_millis(60));
+    harness.sealed(3, 9);
+    harness.wait(Duration::from_millis(1));
     for unit in [2, 4] {
-        bed.sealed(unit, 17);
+        harness.sealed(unit, 17);
     }
-    bed.wait(Duration(LEASE_GRACE.0 - 1_000_001));
-    assert_eq!(bed.proposed, [], "it counts from when each chain had a unit that was sealed");
-    bed.wait(Duration(1));
-    assert_eq!(bed.proposed.len(), 1);
+    harness.wait(Duration(LEASE_GRACE.0 - 1_000_001));
+    assert_eq!(harness.proposed, [], "the wait starts when each chain has a sealed unit");
+    harness.wait(Duration(1));
+    assert_eq!(harness.proposed.len(), 1);
 }
 
 #[test]
 fn requires_sealed_unit_in_every_chain() {
-    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), &[], &[]);
-    bed.sealed(1, 17);
-    bed.sealed(2, 17);
+    let mut harness = Harness::begin(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), &[], &[]);
+    harness.sealed(1, 17);
+    harness.sealed(2, 17);
     for _ in 0..20 {
-        bed.wait(Duration::from_millis(100));
+        harness.wait(Duration::from_millis(100));
     }
-    assert_eq!((bed.proposed.len(), &bed.ended), (0, &None));
-    let seals = bed.asked.iter().filter(|(_, unit, _)| *unit == UnitId(3)).count();
-    assert!(seals > 15, "they are asked again");
-    bed.sealed(4, 30);
-    bed.wait(Duration::from_millis(1));
-    assert_eq!(bed.proposed().extents, [extent(0, &[&[1, 2], &[4]])]);
-    assert_eq!(bed.proposed().start, Position(30));
-    bed.wait(Timing::default().limit);
-    assert_eq!(bed.ended, Some(Ended::OutOfTime));
+    assert_eq!((harness.proposed.len(), &harness.ended), (0, &None));
+    let seals = harness.asked.iter().filter(|(_, unit, _)| *unit == UnitId(3)).count();
+    assert!(seals > 15, "requests are retransmitted");
+    harness.sealed(4, 30);
+    harness.wait(Duration::from_millis(1));
+    assert_eq!(harness.proposed().extents, [extent(0, &[&[1, 2], &[4]])]);
+    assert_eq!(harness.proposed().start, Position(30));
+    harness.wait(Timing::default().limit);
+    assert_eq!(harness.ended, Some(Ended::OutOfTime));
 }
 
 #[test]
 fn slow_unit_is_dropped_unless_last_copy() {
     let old = || projection(&[extent(0, &[&[1, 2]]), extent(4, &[&[2, 3]])]);
-    let mut bed = Bed::begin(old(), &[2], &[]);
-    bed.sealed(2, 12);
-    bed.sealed(1, 12);
-    assert_eq!(bed.proposed, [], "the second chain has no other yet");
-    bed.sealed(3, 12);
-    assert_eq!(bed.proposed().extents, [extent(0, &[&[1]]), extent(4, &[&[3]])]);
-    let mut bed = Bed::begin(old(), &[2, 3], &[]);
-    bed.sealed(2, 12);
-    bed.sealed(1, 12);
-    bed.wait(Timing::default().patience);
-    assert_eq!(bed.proposed().extents, [extent(0, &[&[1, 2]]), extent(4, &[&[2]])]);
+    let mut harness = Harness::begin(old(), &[2], &[]);
+    harness.sealed(2, 12);
+    harness.sealed(1, 12);
+    assert_eq!(harness.proposed, [], "the second chain has no other unit yet");
+    harness.sealed(3, 12);
+    assert_eq!(harness.proposed().extents, [extent(0, &[&[1]]), extent(4, &[&[3]])]);
+    let mut harness = Harness::begin(old(), &[2, 3], &[]);
+    harness.sealed(2, 12);
+    harness.sealed(1, 12);
+    harness.wait(Timing::default().patience);
+    assert_eq!(harness.proposed().extents, [extent(0, &[&[1, 2]]), extent(4, &[&[2]])]);
 }
 
 /// The unit's node has become silent.
 #[test]
 fn silent_unit_is_dropped_unless_it_replies() {
-    let await_no_more = |bed: &mut Bed, units: &[u64]| {
-        bed.recovery.await_no_more(&units.iter().copied().map(UnitId).collect(), bed.now);
-        bed.carry_out();
+    let stop_waiting_for = |harness: &mut Harness, units: &[u64]| {
+        harness.recovery.stop_waiting_for(&units.iter().copied().map(UnitId).collect(), harness.now);
+        harness.carry_out();
     };
     for answers in [false, true] {
-        let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2, 3]])]), &[], &[]);
-        assert_eq!(bed.recovery.unanswered(), [UnitId(1), UnitId(2), UnitId(3)]);
-        await_no_more(&mut bed, &[2]);
-        bed.sealed(1, 12);
-        assert_eq!(bed.proposed, [], "the third may answer yet");
-        assert_eq!(bed.recovery.unanswered(), [UnitId(3)]);
+        let mut harness = Harness::begin(projection(&[extent(0, &[&[1, 2, 3]])]), &[], &[]);
+        assert_eq!(harness.recovery.unanswered(), [UnitId(1), UnitId(2), UnitId(3)]);
+        stop_waiting_for(&mut harness, &[2]);
+        harness.sealed(1, 12);
+        assert_eq!(harness.proposed, [], "the third unit may still reply");
+        assert_eq!(harness.recovery.unanswered(), [UnitId(3)]);
         if answers {
-            bed.sealed(2, 12);
+            harness.sealed(2, 12);
         }
-        bed.sealed(3, 12);
+        harness.sealed(3, 12);
         let chain: &[u64] = if answers { &[1, 2, 3] } else { &[1, 3] };
-        assert_eq!(bed.proposed().extents, [extent(0, &[chain])]);
+        assert_eq!(harness.proposed().extents, [extent(0, &[chain])]);
     }
-    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]]), extent(4, &[&[2, 3]])]), &[], &[]);
-    await_no_more(&mut bed, &[1, 2]);
-    bed.sealed(3, 12);
-    assert_eq!(bed.proposed, [], "nobody else has what the first two have");
-    bed.sealed(2, 12);
-    assert_eq!(bed.proposed().extents, [extent(0, &[&[2]]), extent(4, &[&[2, 3]])]);
+    let mut harness = Harness::begin(projection(&[extent(0, &[&[1, 2]]), extent(4, &[&[2, 3]])]), &[], &[]);
+    stop_waiting_for(&mut harness, &[1, 2]);
+    harness.sealed(3, 12);
+    assert_eq!(harness.proposed, [], "no other unit holds these entries");
+    harness.sealed(2, 12);
+    assert_eq!(harness.proposed().extents, [extent(0, &[&[2]]), extent(4, &[&[2, 3]])]);
 }
 
 #[test]
 fn started_spares_serve_new_positions() {
-    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[7, 8, 9]);
-    bed.sealed(1, 15);
-    bed.wait(Timing::default().patience);
+    let mut harness = Harness::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[7, 8, 9]);
+    harness.sealed(1, 15);
+    harness.wait(Timing::default().patience);
     let begin = |unit, from| {
         let stripes = vec![Stripe { from: Position(from), count: 1, index: 0, width: 1 }];
         let disk = Incarnation(unit);
         (UnitId(unit), Command::Begin { disk, log: LogId(1), epoch: EPOCH, trimmed: Position(0), stripes })
     };
-    let last = |bed: &Bed| bed.asked.last().map(|(_, unit, command)| (*unit, command.clone()));
-    assert_eq!(last(&bed), Some(begin(7, 15)));
-    assert_eq!(bed.proposed, []);
-    bed.answer(7, Reply::Elsewhere);
-    assert_eq!(last(&bed), Some(begin(8, 15)), "another is taken");
-    bed.answer(8, Reply::Begun(report(0, &[])));
-    assert_eq!(bed.proposed().extents, [extent(0, &[&[1]]), extent(15, &[&[1, 8]])]);
-    assert_eq!(bed.proposed().newest_unit, UnitId(8));
+    let last = |harness: &Harness| harness.asked.last().map(|(_, unit, command)| (*unit, command.clone()));
+    assert_eq!(last(&harness), Some(begin(7, 15)));
+    assert_eq!(harness.proposed, []);
+    harness.answer(7, Reply::Elsewhere);
+    assert_eq!(last(&harness), Some(begin(8, 15)), "another spare is used");
+    harness.answer(8, Reply::Begun(report(0, &[])));
+    assert_eq!(harness.proposed().extents, [extent(0, &[&[1]]), extent(15, &[&[1, 8]])]);
+    assert_eq!(harness.proposed().newest_unit, UnitId(8));
 }
 
 /// A spare had started; then its node left, or another spare replaced it.
 #[test]
 fn gone_spare_is_skipped_at_once() {
-    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[7, 8]);
-    bed.sealed(1, 15);
-    bed.wait(Timing::default().patience);
-    bed.answer(7, Reply::Begun(report(0, &[])));
-    assert_eq!(bed.proposed.len(), 1);
-    let refuse = |bed: &mut Bed, unit| {
-        bed.recovery.verdict(Verdict::UnitsGone(vec![UnitId(unit)]), bed.now);
-        bed.carry_out();
+    let mut harness = Harness::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[7, 8]);
+    harness.sealed(1, 15);
+    harness.wait(Timing::default().patience);
+    harness.answer(7, Reply::Begun(report(0, &[])));
+    assert_eq!(harness.proposed.len(), 1);
+    let refuse = |harness: &mut Harness, unit| {
+        harness.recovery.verdict(Verdict::UnitsGone(vec![UnitId(unit)]), harness.now);
+        harness.carry_out();
     };
-    refuse(&mut bed, 7);
-    bed.answer(8, Reply::Begun(report(0, &[])));
-    assert_eq!(bed.proposed.last().map(|proposed| proposed.newest_unit), Some(UnitId(8)), "another is taken");
-    let proposed = bed.proposed.len();
-    refuse(&mut bed, 7);
-    assert_eq!(bed.proposed.len(), proposed, "that was said of the earlier one");
-    refuse(&mut bed, 8);
-    assert_eq!(bed.proposed.last().map(|proposed| &proposed.extents[..]), Some(&[extent(0, &[&[1]])][..]));
-    bed.recovery.verdict(Verdict::Unfit, bed.now);
-    bed.carry_out();
-    assert_eq!(bed.ended, Some(Ended::NoSuccessor));
+    refuse(&mut harness, 7);
+    harness.answer(8, Reply::Begun(report(0, &[])));
+    assert_eq!(harness.proposed.last().map(|proposed| proposed.newest_unit), Some(UnitId(8)), "another spare is used");
+    let proposed = harness.proposed.len();
+    refuse(&mut harness, 7);
+    assert_eq!(harness.proposed.len(), proposed, "the verdict refers to the earlier proposal");
+    refuse(&mut harness, 8);
+    assert_eq!(harness.proposed.last().map(|proposed| &proposed.extents[..]), Some(&[extent(0, &[&[1]])][..]));
+    harness.recovery.verdict(Verdict::Unfit, harness.now);
+    harness.carry_out();
+    assert_eq!(harness.ended, Some(Ended::NoSuccessor));
 }
 
 #[test]
 fn proceeds_without_unresponsive_spares() {
-    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[7]);
-    bed.sealed(1, 15);
-    bed.wait(Timing::default().patience);
-    bed.wait(Timing::default().patience);
-    assert_eq!(bed.proposed().extents, [extent(0, &[&[1]])]);
+    let mut harness = Harness::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[7]);
+    harness.sealed(1, 15);
+    harness.wait(Timing::default().patience);
+    harness.wait(Timing::default().patience);
+    assert_eq!(harness.proposed().extents, [extent(0, &[&[1]])]);
 }
 
 #[test]
@@ -268,38 +268,38 @@ fn complete_unit_joins_older_chain() {
     });
     assert_eq!(healings(&old, 2, &homes(), &BTreeSet::new()), wanted);
     let of = |missing: [u64; 2]| {
-        let mut bed = Bed::begin(old.clone(), &[], &[]);
-        bed.sealed(1, 30);
-        bed.sealed(3, 30);
+        let mut harness = Harness::begin(old.clone(), &[], &[]);
+        harness.sealed(1, 30);
+        harness.sealed(3, 30);
         for (healing, missing) in wanted.iter().zip(missing) {
             let whole = [(healing.stripe, Position(missing))];
-            bed.answer(healing.unit.0, Reply::Sealed(report(30, &whole)));
+            harness.answer(healing.unit.0, Reply::Sealed(report(30, &whole)));
         }
-        bed.proposed().extents.clone()
+        harness.proposed().extents.clone()
     };
     assert_eq!(of([8, 9]), old.extents);
     assert_eq!(of([10, 9]), [extent(0, &[&[1, 7], &[3]]), extent(10, &[&[1, 7], &[3, 8]])]);
-    assert_eq!(of([10, 11]), [extent(0, &[&[1, 7], &[3, 8]])], "alike, they are one");
+    assert_eq!(of([10, 11]), [extent(0, &[&[1, 7], &[3, 8]])], "equal extents are joined");
 }
 
 /// A copy on the same node does not count.
 #[test]
 fn chain_units_are_on_distinct_nodes() {
-    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), &[], &[11, 13, 12]);
-    bed.sealed(1, 15);
-    bed.sealed(3, 15);
-    bed.wait(Timing::default().patience);
+    let mut harness = Harness::begin(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), &[], &[11, 13, 12]);
+    harness.sealed(1, 15);
+    harness.sealed(3, 15);
+    harness.wait(Timing::default().patience);
     for unit in [13, 11] {
-        bed.answer(unit, Reply::Begun(report(0, &[])));
+        harness.answer(unit, Reply::Begun(report(0, &[])));
     }
-    assert_eq!(bed.proposed().extents, [extent(0, &[&[1], &[3]]), extent(15, &[&[3, 11], &[1, 13]])]);
+    assert_eq!(harness.proposed().extents, [extent(0, &[&[1], &[3]]), extent(15, &[&[3, 11], &[1, 13]])]);
     // The unit with the same index is on the node of the remaining unit.
     let old =
         projection(&[extent(0, &[&[1], &[3]]), extent(10, &[&[1, 13], &[3, 12]]), extent(30, &[&[3, 11], &[1, 12]])]);
     let healed: Vec<_> =
         healings(&old, 2, &homes(), &BTreeSet::new()).iter().map(|healing| (healing.to.0, healing.unit.0)).collect();
-    assert_eq!(healed, [(10, 12), (10, 11)], "unit 11, of the same turn, can't stand with unit 1");
-    let unplaced = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[77]);
+    assert_eq!(healed, [(10, 12), (10, 11)], "unit 11 cannot share a chain with unit 1");
+    let unplaced = Harness::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[77]);
     assert!(!unplaced.recovery.plan.homes.may_join(UnitId(77), &[]));
 }
 
@@ -320,19 +320,19 @@ fn new_chain_starts_full() {
             width: 1,
             copies: 2,
         };
-        let mut bed = Bed::with(projection(&[extent(0, &[&[1, 2]])]), plan);
-        bed.sealed(1, 15);
-        bed.sealed(2, 15);
+        let mut harness = Harness::with(projection(&[extent(0, &[&[1, 2]])]), plan);
+        harness.sealed(1, 15);
+        harness.sealed(2, 15);
         for spare in spares {
-            if bed.asked.iter().any(|(_, unit, _)| *unit == spare) {
-                bed.answer(spare.0, Reply::Begun(report(0, &[])));
+            if harness.asked.iter().any(|(_, unit, _)| *unit == spare) {
+                harness.answer(spare.0, Reply::Begun(report(0, &[])));
             }
         }
-        bed.proposed().last().chains.len()
+        harness.proposed().last().chains.len()
     };
     assert_eq!(chains_with(&[]), 1);
     assert_eq!(chains_with(&[3]), 1);
-    assert_eq!(chains_with(&[3, 13]), 1, "of one node");
+    assert_eq!(chains_with(&[3, 13]), 1, "both units are on one node");
     assert_eq!(chains_with(&[3, 13, 4]), 2);
     assert_eq!(chains_with(&[3, 4, 5, 6, 7]), 3);
 }
@@ -342,29 +342,29 @@ fn new_chain_starts_full() {
 fn silent_old_chain_does_not_block_recovery() {
     let mut old = projection(&[extent(0, &[&[1, 2], &[3]]), extent(10, &[&[1, 4], &[3, 5]])]);
     old.start = Position(10);
-    let mut bed = Bed::begin(old, &[], &[]);
-    bed.sealed(4, 15);
-    bed.wait(Timing::default().patience);
-    assert_eq!(bed.proposed, [], "the last extent has a chain that somebody may write to");
-    bed.sealed(5, 16);
-    bed.wait(Timing::default().patience);
-    assert_eq!(bed.proposed().extents, [extent(0, &[&[1, 2], &[3]]), extent(10, &[&[4], &[5]])]);
+    let mut harness = Harness::begin(old, &[], &[]);
+    harness.sealed(4, 15);
+    harness.wait(Timing::default().patience);
+    assert_eq!(harness.proposed, [], "the last extent has a chain without a sealed unit");
+    harness.sealed(5, 16);
+    harness.wait(Timing::default().patience);
+    assert_eq!(harness.proposed().extents, [extent(0, &[&[1, 2], &[3]]), extent(10, &[&[4], &[5]])]);
     // A trimmed extent needs no unit at all.
     let mut old = projection(&[extent(0, &[&[1, 2], &[3]]), extent(10, &[&[4], &[5]])]);
     old.start = Position(10);
-    let mut bed = Bed::begin(old, &[], &[]);
-    bed.answer(4, Reply::Sealed(Report { trimmed: Position(10), ..report(15, &[]) }));
-    bed.sealed(5, 16);
-    bed.wait(Timing::default().patience);
-    assert_eq!(bed.proposed().extents, [extent(10, &[&[4], &[5]])]);
+    let mut harness = Harness::begin(old, &[], &[]);
+    harness.answer(4, Reply::Sealed(Report { trimmed: Position(10), ..report(15, &[]) }));
+    harness.sealed(5, 16);
+    harness.wait(Timing::default().patience);
+    assert_eq!(harness.proposed().extents, [extent(10, &[&[4], &[5]])]);
 }
 
 /// Only an operator can declare units lost, and an abandoned chain stays abandoned.
 #[test]
 fn declared_lost_chain_is_abandoned() {
-    let late = |mut bed: Bed| {
-        bed.wait(Timing::default().patience);
-        bed
+    let late = |mut harness: Harness| {
+        harness.wait(Timing::default().patience);
+        harness
     };
     let begin = |lost: &[u64]| {
         let plan = Plan {
@@ -379,63 +379,63 @@ fn declared_lost_chain_is_abandoned() {
             width: 1,
             copies: 2,
         };
-        let mut bed = Bed::with(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), plan);
-        bed.sealed(1, 15);
-        bed.sealed(2, 15);
-        bed
+        let mut harness = Harness::with(projection(&[extent(0, &[&[1, 2], &[3, 4]])]), plan);
+        harness.sealed(1, 15);
+        harness.sealed(2, 15);
+        harness
     };
-    assert!(late(begin(&[])).asked.iter().all(|(_, unit, _)| unit.0 < 5), "it waits for units 3 and 4");
-    assert!(late(begin(&[3])).asked.iter().all(|(_, unit, _)| unit.0 < 5), "and for unit 4");
-    let mut bed = begin(&[1, 3, 4]);
+    assert!(late(begin(&[])).asked.iter().all(|(_, unit, _)| unit.0 < 5), "waits for units 3 and 4");
+    assert!(late(begin(&[3])).asked.iter().all(|(_, unit, _)| unit.0 < 5), "waits for unit 4");
+    let mut harness = begin(&[1, 3, 4]);
     for unit in [7, 8] {
-        bed.answer(unit, Reply::Begun(report(0, &[])));
+        harness.answer(unit, Reply::Begun(report(0, &[])));
     }
     let extents = [extent(0, &[&[1, 2], &[]]), extent(40, &[&[1, 2], &[7, 8]])];
-    assert_eq!(bed.proposed().extents, extents, "unit 1 lives, whatever is said of it");
-    assert_eq!(healings(&bed.proposed(), 2, &homes(), &BTreeSet::new()), []);
+    assert_eq!(harness.proposed().extents, extents, "unit 1 is alive, although it is declared lost");
+    assert_eq!(healings(&harness.proposed(), 2, &homes(), &BTreeSet::new()), []);
 }
 
 /// A unit with damage is not a complete copy.
 #[test]
 fn damaged_unit_counts_as_missing() {
-    let damaged = |bed: &mut Bed| bed.answer(1, Reply::Sealed(Report { damaged: 1, ..report(15, &[]) }));
+    let damaged = |harness: &mut Harness| harness.answer(1, Reply::Sealed(Report { damaged: 1, ..report(15, &[]) }));
     // The recovery waits longer than usual for the undamaged unit.
-    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[]);
-    damaged(&mut bed);
-    bed.wait(Timing::default().patience);
-    assert_eq!(bed.proposed, []);
-    bed.sealed(2, 15);
-    assert_eq!(bed.proposed().extents, [extent(0, &[&[1, 2]])]);
+    let mut harness = Harness::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[]);
+    damaged(&mut harness);
+    harness.wait(Timing::default().patience);
+    assert_eq!(harness.proposed, []);
+    harness.sealed(2, 15);
+    assert_eq!(harness.proposed().extents, [extent(0, &[&[1, 2]])]);
     // The undamaged unit is not left out in favour of the damaged one.
-    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[2], &[]);
-    damaged(&mut bed);
-    bed.wait(Timing::default().patience);
-    assert_eq!(bed.proposed, []);
-    bed.sealed(2, 15);
-    assert_eq!(bed.proposed().extents, [extent(0, &[&[1, 2]])]);
+    let mut harness = Harness::begin(projection(&[extent(0, &[&[1, 2]])]), &[2], &[]);
+    damaged(&mut harness);
+    harness.wait(Timing::default().patience);
+    assert_eq!(harness.proposed, []);
+    harness.sealed(2, 15);
+    assert_eq!(harness.proposed().extents, [extent(0, &[&[1, 2]])]);
     // In the end the recovery continues; a chain of an older extent stays unchanged until its other unit returns.
     let mut old = projection(&[extent(0, &[&[1, 3]]), extent(10, &[&[1, 2]])]);
     old.start = Position(10);
-    let mut bed = Bed::begin(old, &[], &[]);
-    damaged(&mut bed);
-    bed.wait(Duration(Timing::default().limit.0 / 2));
-    assert_eq!(bed.proposed().extents, [extent(0, &[&[1, 3]]), extent(10, &[&[1]])]);
+    let mut harness = Harness::begin(old, &[], &[]);
+    damaged(&mut harness);
+    harness.wait(Duration(Timing::default().limit.0 / 2));
+    assert_eq!(harness.proposed().extents, [extent(0, &[&[1, 3]]), extent(10, &[&[1]])]);
 }
 
 #[test]
 fn newer_projection_ends_recovery() {
-    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[]);
-    bed.answer(1, Reply::Sealed(Report { sealed: EPOCH.next(), ..Report::default() }));
-    assert_eq!(bed.ended, Some(Ended::Lost));
-    let mut bed = Bed::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[]);
-    bed.sealed(1, 5);
-    bed.sealed(2, 5);
-    bed.recovery.verdict(Verdict::Newest(projection(&[extent(0, &[&[1, 2]])])), bed.now);
-    bed.carry_out();
-    assert_eq!(bed.ended, None, "the one that is to be replaced");
-    let mut other = bed.proposed();
+    let mut harness = Harness::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[]);
+    harness.answer(1, Reply::Sealed(Report { sealed: EPOCH.next(), ..Report::default() }));
+    assert_eq!(harness.ended, Some(Ended::Lost));
+    let mut harness = Harness::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[]);
+    harness.sealed(1, 5);
+    harness.sealed(2, 5);
+    harness.recovery.verdict(Verdict::Newest(projection(&[extent(0, &[&[1, 2]])])), harness.now);
+    harness.carry_out();
+    assert_eq!(harness.ended, None, "the replaced projection");
+    let mut other = harness.proposed();
     other.start = Position(11);
-    bed.recovery.verdict(Verdict::Newest(other), bed.now);
-    bed.carry_out();
-    assert_eq!(bed.ended, Some(Ended::Lost));
+    harness.recovery.verdict(Verdict::Newest(other), harness.now);
+    harness.carry_out();
+    assert_eq!(harness.ended, Some(Ended::Lost));
 }

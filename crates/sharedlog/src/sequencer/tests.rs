@@ -15,14 +15,13 @@ fn projection() -> Projection {
 }
 
 fn sequencer() -> Sequencer<u32> {
-    Sequencer::begin(&projection(), ME).expect("it is the one")
+    Sequencer::begin(&projection(), ME).expect("the projection names this process")
 }
 
-type Asked = Vec<(AskId, UnitId)>;
+type UnitRequests = Vec<(AskId, UnitId)>;
 type Answered = Vec<(u32, Reply)>;
 
-/// Its requests and replies.
-fn told(sequencer: &mut Sequencer<u32>) -> (Asked, Answered) {
+fn outputs(sequencer: &mut Sequencer<u32>) -> (UnitRequests, Answered) {
     let (mut asks, mut answers) = (Vec::new(), Vec::new());
     for action in sequencer.take_actions() {
         match action {
@@ -30,7 +29,7 @@ fn told(sequencer: &mut Sequencer<u32>) -> (Asked, Answered) {
                 assert_eq!(request, unit::Request::Confirm { epoch: EPOCH });
                 asks.push((ask, unit));
             }
-            Action::Answer { asker, reply } => answers.push((asker, reply)),
+            Action::Reply { requester, reply } => answers.push((requester, reply)),
             Action::SetTimer(_) => {}
         }
     }
@@ -56,10 +55,10 @@ fn assigns_positions_once_per_epoch() {
         (4, refused()),
         (5, refused()),
     ];
-    assert_eq!(told(&mut sequencer).1, wanted);
+    assert_eq!(outputs(&mut sequencer).1, wanted);
     sequencer.superseded(ProjectionEpoch(4));
     sequencer.asked(6, positions(EPOCH, 1), now);
-    assert_eq!(told(&mut sequencer).1, [(6, Reply::Refused { newest: ProjectionEpoch(4) })]);
+    assert_eq!(outputs(&mut sequencer).1, [(6, Reply::Refused { newest: ProjectionEpoch(4) })]);
 }
 
 /// One client can leave only a limited number of holes; other clients still get positions.
@@ -68,7 +67,7 @@ fn outstanding_positions_limit() {
     let mut sequencer = sequencer();
     let mut ask = |client: u64, count: u64, now: Monotonic| {
         sequencer.asked(1, Request::Positions { epoch: EPOCH, client: ClientId(client), count }, now);
-        match told(&mut sequencer).1[..] {
+        match outputs(&mut sequencer).1[..] {
             [(1, Reply::Positions { count, .. })] => count,
             ref other => panic!("{other:?}"),
         }
@@ -92,27 +91,27 @@ fn tail_lease_needs_full_chain() {
     let mut sequencer = sequencer();
     let (began, tail) = (Monotonic(0), || Request::Tail { epoch: EPOCH });
     let positions = |count| Request::Positions { epoch: EPOCH, client: ClientId(1), count };
-    let units = |asks: &Asked| asks.iter().map(|(_, unit)| unit.0).collect::<Vec<_>>();
+    let units = |asks: &UnitRequests| asks.iter().map(|(_, unit)| unit.0).collect::<Vec<_>>();
     sequencer.asked(1, tail(), began);
-    let (first, _) = told(&mut sequencer);
+    let (first, _) = outputs(&mut sequencer);
     assert_eq!(units(&first), [1, 2]);
     sequencer.asked(9, positions(5), began);
     sequencer.asked(2, tail(), began);
-    let _ = told(&mut sequencer);
+    let _ = outputs(&mut sequencer);
     let now = began + Duration::from_millis(3);
     sequencer.answered(first[0].0, &unit::Reply::Confirmed, now);
     sequencer.answered(first[0].0, &unit::Reply::Confirmed, now);
-    assert_eq!(told(&mut sequencer), (vec![], vec![]), "one of them is missing");
+    assert_eq!(outputs(&mut sequencer), (vec![], vec![]), "one confirmation is missing");
     sequencer.answered(first[1].0, &unit::Reply::Confirmed, now);
-    assert_eq!(told(&mut sequencer), (vec![], vec![(1, Reply::Tail(Position(25))), (2, Reply::Tail(Position(25)))]));
+    assert_eq!(outputs(&mut sequencer), (vec![], vec![(1, Reply::Tail(Position(25))), (2, Reply::Tail(Position(25)))]));
 
     sequencer.asked(9, positions(3), now);
-    let _ = told(&mut sequencer);
+    let _ = outputs(&mut sequencer);
     sequencer.asked(3, tail(), now);
-    assert_eq!(told(&mut sequencer), (vec![], vec![(3, Reply::Tail(Position(28)))]));
+    assert_eq!(outputs(&mut sequencer), (vec![], vec![(3, Reply::Tail(Position(28)))]));
     let late = began + Duration(LEASE.0 / 2 + 1);
     sequencer.asked(4, tail(), late);
-    let (second, answers) = told(&mut sequencer);
+    let (second, answers) = outputs(&mut sequencer);
     assert_eq!(
         (units(&second), answers),
         (vec![3], vec![(4, Reply::Tail(Position(28)))]),
@@ -120,9 +119,9 @@ fn tail_lease_needs_full_chain() {
     );
     sequencer.answered(first[1].0, &unit::Reply::Confirmed, late);
     sequencer.asked(5, tail(), began + LEASE);
-    assert_eq!(told(&mut sequencer).1, [], "it has ended: an answer to the check before counts for nothing");
+    assert_eq!(outputs(&mut sequencer).1, [], "replies to an earlier check are ignored");
     sequencer.answered(second[0].0, &unit::Reply::Confirmed, began + LEASE);
-    assert_eq!(told(&mut sequencer).1, [(5, Reply::Tail(Position(28)))]);
+    assert_eq!(outputs(&mut sequencer).1, [(5, Reply::Tail(Position(28)))]);
 }
 
 /// A check that ends after its own lease covers only the tail recorded at its start, and only the queries before it.
@@ -131,41 +130,41 @@ fn late_reply_grants_no_lease() {
     let mut sequencer = sequencer();
     let tail = || Request::Tail { epoch: EPOCH };
     sequencer.asked(1, tail(), Monotonic(0));
-    let (asks, _) = told(&mut sequencer);
+    let (asks, _) = outputs(&mut sequencer);
     let positions = Request::Positions { epoch: EPOCH, client: ClientId(1), count: 5 };
     sequencer.asked(9, positions, Monotonic(0));
     sequencer.asked(2, tail(), Monotonic(0));
-    let _ = told(&mut sequencer);
+    let _ = outputs(&mut sequencer);
     for (ask, _) in asks {
         sequencer.answered(ask, &unit::Reply::Confirmed, Monotonic(0) + LEASE);
     }
-    let (again, answers) = told(&mut sequencer);
+    let (again, answers) = outputs(&mut sequencer);
     assert_eq!(answers, [(1, Reply::Tail(Position(20)))]);
-    assert_eq!(again.len(), 1, "the next check, for the other");
+    assert_eq!(again.len(), 1, "the next check, for the other query");
 }
 
 #[test]
 fn stalled_check_moves_to_next_chain() {
     let mut sequencer = sequencer();
     sequencer.asked(1, Request::Tail { epoch: EPOCH }, Monotonic(0));
-    let (first, _) = told(&mut sequencer);
+    let (first, _) = outputs(&mut sequencer);
     sequencer.answered(first[0].0, &unit::Reply::Confirmed, Monotonic(0));
     sequencer.timer(Monotonic(0) + CHECK_AGAIN);
-    let (second, _) = told(&mut sequencer);
+    let (second, _) = outputs(&mut sequencer);
     assert_eq!(second.iter().map(|(_, unit)| unit.0).collect::<Vec<_>>(), [3]);
     sequencer.answered(second[0].0, &unit::Reply::Confirmed, Monotonic(0));
-    assert_eq!(told(&mut sequencer).1, [(1, Reply::Tail(Position(20)))]);
+    assert_eq!(outputs(&mut sequencer).1, [(1, Reply::Tail(Position(20)))]);
 }
 
 #[test]
 fn sealed_unit_stops_sequencer() {
     let mut sequencer = sequencer();
     sequencer.asked(1, Request::Tail { epoch: EPOCH }, Monotonic(0));
-    let (asks, _) = told(&mut sequencer);
+    let (asks, _) = outputs(&mut sequencer);
     sequencer.asked(2, Request::Tail { epoch: EPOCH }, Monotonic(0));
     sequencer.answered(asks[1].0, &unit::Reply::Refused { sealed: EPOCH }, Monotonic(0));
     let refused = || Reply::Refused { newest: ProjectionEpoch(4) };
-    assert_eq!(told(&mut sequencer).1, [(1, refused()), (2, refused())]);
+    assert_eq!(outputs(&mut sequencer).1, [(1, refused()), (2, refused())]);
     sequencer.asked(3, Request::Positions { epoch: EPOCH, client: ClientId(1), count: 1 }, Monotonic(0));
-    assert_eq!(told(&mut sequencer).1, [(3, refused())]);
+    assert_eq!(outputs(&mut sequencer).1, [(3, refused())]);
 }

@@ -17,15 +17,15 @@ impl Log {
     /// Stores a snapshot, with other entries between its own. Every `fails`-th append fails, though it may have been
     /// made.
     fn keep(&mut self, snapshot: &Snapshot, fails: usize) -> Position {
-        let mut keeper = Keeper::new(snapshot).expect("it is small");
+        let mut keeper = Keeper::new(snapshot).expect("within the limits");
         let mut turn = 0;
         loop {
             let Some((number, batch)) = keeper.next_append() else {
-                return keeper.kept_at().expect("all was appended");
+                return keeper.kept_at().expect("the snapshot is stored");
             };
-            assert_eq!(keeper.may_trim_below(), None, "something has still to be appended");
+            assert_eq!(keeper.may_trim_below(), None, "an append is pending");
             self.append(&[b"another's"]);
-            self.entries.push(There::Records(batch.records().expect("it was made here")));
+            self.entries.push(There::Records(batch.records().expect("own encoding")));
             turn += 1;
             let lies = Position(self.entries.len() as u64 - 1);
             let outcome = match turn % fails {
@@ -55,7 +55,7 @@ impl Log {
                 Wanted::Nothing => return finder.found(),
             }
         }
-        panic!("it doesn't end")
+        panic!("the search does not end")
     }
 }
 
@@ -120,7 +120,7 @@ fn skips_incomplete_snapshot() {
         let mut log = log_of(2);
         log.keep(&snapshot(2, 40), 9);
         let part = log.entries.iter().position(|there| matches!(there, There::Records(records) if records[0] == PART));
-        spoil(&mut log.entries[part.expect("it has parts")]);
+        spoil(&mut log.entries[part.expect("the snapshot has parts")]);
         assert_eq!(log.find(0), Found::Nothing { mark: Position(0) });
         let second = snapshot(2, 41);
         log.keep(&second, 9);
@@ -135,9 +135,9 @@ fn search_restarts_at_newer_mark() {
     log.keep(&snapshot(3, 60), 9);
     let mut finder = Finder::new(Position(3));
     finder.tail(Position(log.entries.len() as u64));
-    let Wanted::Read(run) = finder.wants() else { panic!("there is a log") };
+    let Wanted::Read(run) = finder.wants() else { panic!("the log has entries") };
     finder.read(run.positions().map(|position| log.there(position)));
-    let Wanted::Read(run) = finder.wants() else { panic!("there is a pointer") };
+    let Wanted::Read(run) = finder.wants() else { panic!("the log has a pointer") };
     assert_eq!(run.count, 1);
     let next = log.entries.len() as u64;
     let newest = Snapshot { next: Position(next), ..snapshot(4, 10) };
@@ -154,7 +154,7 @@ fn search_restarts_at_newer_mark() {
 
 #[test]
 fn limits_parts_in_flight() {
-    let mut keeper = Keeper::new(&snapshot(1, 100 * SNAPSHOT_PART_BYTES)).expect("it is small");
+    let mut keeper = Keeper::new(&snapshot(1, 100 * SNAPSHOT_PART_BYTES)).expect("within the limits");
     let first: Vec<usize> = std::iter::from_fn(|| keeper.next_append()).map(|(number, _)| number).collect();
     assert_eq!(first.len(), SNAPSHOT_PARTS_AT_ONCE);
     keeper.appended(first[1], Appended::At(Position(9)));
@@ -170,12 +170,12 @@ fn finds_streamed_snapshot() {
     let mut pieces = whole.state.chunks(SNAPSHOT_PART_BYTES / 2 + 1);
     while keeper.kept_at().is_none() {
         while let Some((number, batch)) = keeper.next_append() {
-            log.entries.push(There::Records(batch.records().expect("it was made here")));
+            log.entries.push(There::Records(batch.records().expect("own encoding")));
             keeper.appended(number, Appended::At(Position(log.entries.len() as u64 - 1)));
         }
         assert!(!keeper.is_busy() && keeper.parts.iter().all(|(_, bytes)| bytes.is_empty()));
         match pieces.next() {
-            Some(piece) => keeper.push(piece).expect("it is small"),
+            Some(piece) => keeper.push(piece).expect("within the limits"),
             None if keeper.is_ended => {}
             None => keeper.end(),
         }
@@ -213,7 +213,7 @@ fn ignores_damaged_pointers() {
     }
 }
 
-/// The table of duplicates counts toward the size, too.
+/// The deduplication state counts toward the size, too.
 #[test]
 fn rejects_oversized_snapshot() {
     const ALL: usize = SNAPSHOT_PARTS_MAX * SNAPSHOT_PART_BYTES;

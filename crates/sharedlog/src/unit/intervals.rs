@@ -57,7 +57,6 @@ impl Intervals {
         }
     }
 
-    /// Number of intervals.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }

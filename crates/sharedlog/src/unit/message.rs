@@ -68,7 +68,7 @@ pub enum Request {
         /// The end of the positions, exclusive.
         to: Position,
     },
-    /// Something is to be changed.
+    /// Changes the unit's state.
     Command(EncodedCommand),
 }
 
@@ -109,7 +109,7 @@ pub enum Command {
     },
     /// Restores a damaged position from another unit of the chain. It never replaces a readable value, so it needs no
     /// epoch.
-    Mend {
+    Repair {
         /// The damaged position.
         position: Position,
         /// The value held by another unit.
@@ -135,7 +135,7 @@ pub enum Command {
         position: Position,
     },
     /// Assigns stripes, so that the set of their positions stays compact.
-    Tell {
+    AssignStripes {
         /// The stripes to assign.
         stripes: Vec<Stripe>,
     },
@@ -177,7 +177,7 @@ impl EncodedCommand {
     }
 }
 
-/// What a unit says of itself.
+/// The status that a unit reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Report {
     /// Requests of this epoch and earlier ones are refused.
@@ -208,7 +208,8 @@ pub enum Reply {
     /// others. Empty only if the first value exceeds the requested size.
     Many(Vec<Self>),
     /// The next entries of a subscription, and the answer to [`Request::Follow`]. A subscription ends with another
-    /// reply: [`Reply::Refused`], or [`Reply::Done`] if the reader has to read the next position by itself.
+    /// reply: [`Reply::Refused`], or [`Reply::Done`] if the follower must read the next position with an ordinary
+    /// request.
     Feed {
         /// The position of the first entry.
         from: Position,
@@ -244,7 +245,7 @@ pub enum Reply {
     /// The epoch is not sealed.
     Confirmed,
     /// The stripes are assigned.
-    Told(Report),
+    StripesAssigned(Report),
     /// The command has completed durably.
     Done,
     /// The unit does not exist or was not started.
@@ -359,12 +360,12 @@ impl Command {
                 writer.u8(9);
                 writer.u64(position.0);
             }
-            Self::Mend { position, kept } => {
+            Self::Repair { position, kept } => {
                 writer.u8(10);
                 writer.u64(position.0);
                 kept.encode(&mut writer);
             }
-            Self::Tell { stripes } => {
+            Self::AssignStripes { stripes } => {
                 writer.u8(7);
                 encode_stripes(&mut writer, stripes);
             }
@@ -397,9 +398,9 @@ impl Command {
             5 => Self::Trim { epoch: Some(epoch(&mut reader)?), before: Position::decode(&mut reader)? },
             8 => Self::Trim { epoch: None, before: Position::decode(&mut reader)? },
             6 => Self::TrimOne { epoch: epoch(&mut reader)?, position: Position::decode(&mut reader)? },
-            7 => Self::Tell { stripes: decode_stripes(&mut reader)? },
+            7 => Self::AssignStripes { stripes: decode_stripes(&mut reader)? },
             9 => Self::Damaged { position: Position::decode(&mut reader)? },
-            10 => Self::Mend { position: Position::decode(&mut reader)?, kept: Kept::decode(&mut reader)? },
+            10 => Self::Repair { position: Position::decode(&mut reader)?, kept: Kept::decode(&mut reader)? },
             tag => return Err(DecodeError::UnknownTag { what: "command of a log unit", tag: tag.into() }),
         };
         reader.end()?;

@@ -33,7 +33,7 @@ impl Occupied {
     /// Adds a stripe and moves its positions to it. At the limit it replaces an empty stripe; if there is none, the new
     /// stripe is ignored and its positions stay with the others.
     pub(super) fn tell(&mut self, stripe: Stripe) {
-        if self.told().any(|known| known == stripe) {
+        if self.stripes().any(|known| known == stripe) {
             return;
         }
         if self.stripes.len() > UNIT_STRIPES_MAX {
@@ -58,7 +58,7 @@ impl Occupied {
     }
 
     /// The stripes that were added.
-    pub(super) fn told(&self) -> impl Iterator<Item = Stripe> {
+    pub(super) fn stripes(&self) -> impl Iterator<Item = Stripe> {
         self.stripes.iter().skip(1).map(|(stripe, _)| *stripe)
     }
 
@@ -194,7 +194,7 @@ mod tests {
                 occupied.insert(position);
             }
         }
-        assert!(occupied.intervals() > 100, "it doesn't know of the newest yet");
+        assert!(occupied.intervals() > 100, "the newest stripe is not assigned yet");
         occupied.tell(newest);
         assert_eq!(occupied.intervals(), 3);
         assert_eq!(occupied.missing(newest, Position(4_000)), Position(6_000));

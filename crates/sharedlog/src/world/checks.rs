@@ -18,26 +18,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::World;
-use crate::client::{Answer, Error};
+use crate::client::{Error, LogReply};
 use crate::unit::Command;
 use crate::{Batch, Data, Entry, Kept, Position, Run, Stamp, Stripe, UnitId};
 
 /// The content seen at a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Seen {
+enum ObservedContent {
     Data(Stamp, Batch),
     Junk,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Checks {
-    seen: BTreeMap<Position, Seen>,
+    seen: BTreeMap<Position, ObservedContent>,
     complete: BTreeMap<Position, Stamp>,
     /// The stamp that players delivered at each position, if any.
     played: BTreeMap<Position, Option<Stamp>>,
     /// The position at which each stamp was delivered.
     delivered: BTreeMap<Stamp, Position>,
-    /// Table of duplicates and application state of players, by position.
+    /// Deduplication and application state of players, by position.
     pub(super) states: BTreeMap<Position, (Bytes, u64)>,
     /// Positions of stored snapshots. Everything below the highest may be trimmed.
     pub(super) kept: BTreeSet<Position>,
@@ -62,7 +62,7 @@ impl Checks {
         self.seen.contains_key(&position)
     }
 
-    fn see(&mut self, position: Position, seen: Seen) -> Said {
+    fn see(&mut self, position: Position, seen: ObservedContent) -> Said {
         match self.seen.get(&position) {
             Some(before) if *before != seen => Err(format!("position {position} was {before:?} and is {seen:?}")),
             _ => {
@@ -74,16 +74,16 @@ impl Checks {
 
     pub(super) fn appended(&mut self, stamp: Stamp, batch: Batch, position: Position, floor: Option<Position>) -> Said {
         if floor.is_some_and(|floor| position <= floor) {
-            return Err(format!("an append lies at {position}, and one that had ended before it at {floor:?}"));
+            return Err(format!("an append is at {position}, below {floor:?} of an append that completed before it"));
         }
         self.complete.insert(position, stamp);
-        self.see(position, Seen::Data(stamp, batch))
+        self.see(position, ObservedContent::Data(stamp, batch))
     }
 
-    pub(super) fn tail(&self, outcome: &Result<Answer, Error>, floor: Option<Position>) -> Said {
+    pub(super) fn tail(&self, outcome: &Result<LogReply, Error>, floor: Option<Position>) -> Said {
         match outcome {
-            Ok(Answer::Tail(tail)) if floor.is_some_and(|floor| *tail <= floor) => {
-                Err(format!("the tail is {tail}, and an append had ended at {floor:?}"))
+            Ok(LogReply::Tail(tail)) if floor.is_some_and(|floor| *tail <= floor) => {
+                Err(format!("the tail is {tail}, although an append at {floor:?} had completed"))
             }
             _ => Ok(()),
         }
@@ -91,42 +91,44 @@ impl Checks {
 
     pub(super) fn told_trimmed(&self, mark: Position) -> Said {
         let is_asked_for = mark <= self.trimmed;
-        if is_asked_for { Ok(()) } else { Err(format!("trimmed below {mark}, asked for below {}", self.trimmed)) }
+        if is_asked_for { Ok(()) } else { Err(format!("trimmed below {mark}, but requested below {}", self.trimmed)) }
     }
 
     /// Checks the outcome of a read. `was_there`: the position was written when the read started.
-    pub(super) fn read(&mut self, position: Position, outcome: &Result<Answer, Error>, was_there: bool) -> Said {
+    pub(super) fn read(&mut self, position: Position, outcome: &Result<LogReply, Error>, was_there: bool) -> Said {
         match outcome {
-            Ok(Answer::Entry(data)) => self.see(position, Seen::Data(data.stamp, data.batch.clone())),
-            Ok(Answer::Junk) => self.see(position, Seen::Junk),
-            Ok(Answer::Trimmed { .. }) if self.trimmed_singly.contains(&position) => Ok(()),
-            Ok(Answer::Trimmed { mark }) => {
+            Ok(LogReply::Entry(data)) => self.see(position, ObservedContent::Data(data.stamp, data.batch.clone())),
+            Ok(LogReply::Junk) => self.see(position, ObservedContent::Junk),
+            Ok(LogReply::Trimmed { .. }) if self.trimmed_singly.contains(&position) => Ok(()),
+            Ok(LogReply::Trimmed { mark }) => {
                 if position >= *mark {
-                    return Err(format!("{position} is trimmed, and the mark is {mark}"));
+                    return Err(format!("{position} is reported as trimmed with the mark {mark}"));
                 }
                 self.told_trimmed(*mark)
             }
-            Ok(Answer::Unwritten) | Err(Error::BeyondTail { .. }) if was_there => {
-                Err(format!("{position} was read before, and is {outcome:?}"))
+            Ok(LogReply::Unwritten) | Err(Error::BeyondTail { .. }) if was_there => {
+                Err(format!("{position} was read before and is now {outcome:?}"))
             }
             _ => Ok(()),
         }
     }
 
     /// Checks the outcome of a range read. `was_there`: the first position was written when the read started.
-    pub(super) fn read_many(&mut self, run: Run, outcome: Result<Answer, Error>, was_there: bool) -> Said {
+    pub(super) fn read_many(&mut self, run: Run, outcome: Result<LogReply, Error>, was_there: bool) -> Said {
         match outcome {
-            Ok(Answer::Range(answers)) if answers.is_empty() => self.read(run.from, &Ok(Answer::Unwritten), was_there),
-            Ok(Answer::Range(answers)) if answers.len() > run.count => {
-                Err(format!("{run:?} is told to be {answers:?}"))
+            Ok(LogReply::Range(answers)) if answers.is_empty() => {
+                self.read(run.from, &Ok(LogReply::Unwritten), was_there)
             }
-            Ok(Answer::Range(answers)) => {
+            Ok(LogReply::Range(answers)) if answers.len() > run.count => {
+                Err(format!("a read of {run:?} returned {answers:?}"))
+            }
+            Ok(LogReply::Range(answers)) => {
                 let mut answers = run.positions().zip(answers);
                 answers.try_for_each(|(position, answer)| self.read(position, &Ok(answer), false))
             }
             // The size limit was below the size of the entry.
-            Ok(Answer::Larger) => Ok(()),
-            Ok(other) => Err(format!("a read of {run:?} came to {other:?}")),
+            Ok(LogReply::Larger) => Ok(()),
+            Ok(other) => Err(format!("a read of {run:?} returned {other:?}")),
             Err(error) => self.read(run.from, &Err(error), was_there),
         }
     }
@@ -148,7 +150,7 @@ impl Checks {
             }
         }
         match delivered {
-            Some((position, data)) => self.see(position, Seen::Data(data.stamp, data.batch)),
+            Some((position, data)) => self.see(position, ObservedContent::Data(data.stamp, data.batch)),
             None => Ok(()),
         }
     }
@@ -159,22 +161,22 @@ impl Checks {
     }
 
     /// Checks a state that a player has reached.
-    pub(super) fn came_to(&mut self, next: Position, table: Bytes, state: u64) -> Said {
+    pub(super) fn reached_state(&mut self, next: Position, table: Bytes, state: u64) -> Said {
         let agree = self.do_players_agree();
         let known = self.states.entry(next).or_insert_with(|| (table.clone(), state));
         if agree && *known != (table, state) {
-            return Err(format!("two players came to different states at {next}"));
+            return Err(format!("two players have different states at {next}"));
         }
         Ok(())
     }
 
     /// Checks the snapshot that a process starts with.
-    pub(super) fn begun_with(&self, next: Position, table: &Bytes, state: u64) -> Said {
+    pub(super) fn started_from(&self, next: Position, table: &Bytes, state: u64) -> Said {
         let is_as_played = self.states.get(&next).is_some_and(|known| known.0 == table && known.1 == state);
         if is_as_played || !self.do_players_agree() {
             return Ok(());
         }
-        Err(format!("a snapshot of {next} is not what was played up to there"))
+        Err(format!("the snapshot at {next} differs from the state of players"))
     }
 
     /// Parts of snapshots may have been declared lost or trimmed individually.
@@ -183,15 +185,15 @@ impl Checks {
     }
 
     /// Checks a position in the final read of the log.
-    pub(super) fn finally(&mut self, position: Position, outcome: &Result<Answer, Error>) -> Said {
+    pub(super) fn finally(&mut self, position: Position, outcome: &Result<LogReply, Error>) -> Said {
         let stamp = match outcome {
-            Ok(Answer::Entry(data)) => data.stamp,
-            Ok(Answer::Lost) => {
+            Ok(LogReply::Entry(data)) => data.stamp,
+            Ok(LogReply::Lost) => {
                 self.lost.insert(position);
                 return Ok(());
             }
-            Ok(Answer::Junk | Answer::Trimmed { .. }) => return Ok(()),
-            other => return Err(format!("{position} can't be read: {other:?}")),
+            Ok(LogReply::Junk | LogReply::Trimmed { .. }) => return Ok(()),
+            other => return Err(format!("a read of {position} failed: {other:?}")),
         };
         self.found.insert(position, stamp);
         Ok(())
@@ -222,10 +224,10 @@ impl World {
         }
         for job in &self.clients.jobs {
             let places = self.places(job.stamp);
-            let untold = places.iter().filter(|position| !job.told.contains(position)).count();
-            if untold > job.untold {
-                let (stamp, told) = (job.stamp, &job.told);
-                return Err(format!("{stamp:?} lay at {places:?}, and its appenders were told {told:?}"));
+            let unreported = places.iter().filter(|position| !job.reported.contains(position)).count();
+            if unreported > job.unreported {
+                let (stamp, reported) = (job.stamp, &job.reported);
+                return Err(format!("{stamp:?} is at {places:?}, but its clients got {reported:?}"));
             }
             let is_delivered = checks.delivered.contains_key(&job.stamp);
             let may_miss = is_delivered || !(checks.lost.is_empty() && checks.trimmed_singly.is_empty());
@@ -239,7 +241,8 @@ impl World {
 
     /// The current and trimmed positions of an append.
     fn places(&self, stamp: Stamp) -> BTreeSet<Position> {
-        let seen = self.checks.seen.iter().filter(|(_, seen)| matches!(seen, Seen::Data(of, _) if *of == stamp));
+        let seen =
+            self.checks.seen.iter().filter(|(_, seen)| matches!(seen, ObservedContent::Data(of, _) if *of == stamp));
         let found = self.checks.found.iter().filter(|(_, of)| **of == stamp);
         seen.map(|(at, _)| *at).chain(found.map(|(at, _)| *at)).collect()
     }
@@ -249,7 +252,7 @@ impl World {
         self.checks.lost.insert(position);
         let chain = self.newest().chain_of(position);
         let is_lost = chain.is_none_or(<[UnitId]>::is_empty);
-        if is_lost { Ok(()) } else { Err(format!("{position} is told to be lost, and lies on {chain:?}")) }
+        if is_lost { Ok(()) } else { Err(format!("{position} is reported as lost, but is on {chain:?}")) }
     }
 
     /// Checks that a fill is below the end of the positions handed out in its epoch; otherwise it would end the log
@@ -258,11 +261,11 @@ impl World {
         let Command::Write { epoch, position, entry: Entry::Junk } = command else { return Ok(()) };
         let projection = self.registry.history.get(epoch.0 as usize - 1);
         let start = projection.map_or(Position(0), |projection| projection.start);
-        let end = self.given_out.get(epoch).copied().unwrap_or_default().max(start);
+        let end = self.handed_out.get(epoch).copied().unwrap_or_default().max(start);
         if *position < end {
             Ok(())
         } else {
-            Err(format!("{position} is filled in epoch {epoch}, given out below {end}"))
+            Err(format!("{position} is filled in epoch {epoch}, although only positions below {end} were handed out"))
         }
     }
 
@@ -277,11 +280,11 @@ impl World {
         for unit in self.newest().units() {
             let process = self.registry.units.get(&unit).and_then(|node| self.nodes.get(node)?.process.as_ref());
             let Some(state) = process.and_then(|process| process.units.units.get(&unit)) else { continue };
-            let mut told: Vec<_> = state.told().chain([Stripe::ALL]).collect();
-            told.sort_by_key(|stripe| (*stripe != Stripe::ALL, stripe.order()));
+            let mut stripes: Vec<_> = state.stripes().chain([Stripe::ALL]).collect();
+            stripes.sort_by_key(|stripe| (*stripe != Stripe::ALL, stripe.order()));
             // The stripe that contains each position, and its number there.
             let counted = |position: &Position| {
-                let stripe = told.iter().rev().find(|stripe| stripe.holds(*position))?;
+                let stripe = stripes.iter().rev().find(|stripe| stripe.holds(*position))?;
                 Some((*stripe, stripe.before(*position)))
             };
             let held = (state.trimmed().0..state.tail().0).map(Position).filter(|position| state.holds(*position));
@@ -289,7 +292,7 @@ impl World {
             let starts = |(stripe, number): &&(Stripe, u64)| *number == 0 || !held.contains(&(*stripe, number - 1));
             let wanted = held.iter().filter(starts).count();
             if state.intervals() != wanted {
-                return Err(format!("unit {unit} takes {} intervals, and should take {wanted}", state.intervals()));
+                return Err(format!("unit {unit} has {} intervals instead of {wanted}", state.intervals()));
             }
         }
         Ok(())
@@ -304,7 +307,7 @@ impl World {
             let chain = newest.chain_of(position).unwrap_or_default();
             let kept: Vec<_> = chain.iter().map(|unit| self.kept(*unit, position)).collect();
             if kept.windows(2).any(|pair| pair[0] != pair[1]) {
-                return Err(format!("the units {chain:?} hold at {position}: {kept:?}"));
+                return Err(format!("the units {chain:?} hold different values at {position}: {kept:?}"));
             }
         }
         Ok(())

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::{Duration, Monotonic};
 
 use super::jobs::Job;
-use super::network::{Asker, Event, Message, Place};
+use super::network::{Event, Message, SimMachine, SimProcess};
 use super::throughput::Appends;
 use super::{MILLISECOND, PLAYER, Time, World, snapshots};
-use crate::client::{Answer, Client, Error, ReadMany, Token, Wait};
+use crate::client::{Client, Error, LogReply, ReadMany, Token, Wait};
 use crate::duplicates::Duplicates;
 use crate::limits::BATCH_BYTES_MAX;
 use crate::player::{self, Delivery, Player};
@@ -55,8 +55,7 @@ pub(super) struct Process {
     pub(super) client: Client,
     pub(super) calls: BTreeMap<Token, Call>,
     pub(super) player: Player,
-    /// Positions below were checked.
-    pub(super) told: Position,
+    pub(super) checked_to: Position,
     /// The application state: a hash of the deliveries.
     pub(super) state: u64,
     /// The keeper of a snapshot, with its number.
@@ -70,7 +69,6 @@ pub(super) struct Clients {
     pub(super) processes: BTreeMap<u32, Process>,
     paused_until: BTreeMap<u32, Time>,
     pub(super) jobs: Vec<Job>,
-    /// Appends to retry.
     pub(super) waiting: Vec<usize>,
     calls_left: u32,
     /// The end of the final read, and the number of its reads in progress.
@@ -106,8 +104,8 @@ impl World {
         let life = self.life();
         let client = Client::new(ClientId(life), self.options.client(), life);
         let player = Player::new(PLAYER, Position(0), Duplicates::default());
-        let (calls, told) = (BTreeMap::new(), player.next());
-        let process = Process { life, client, calls, player, told, state: 0, keeper: None, finder: None };
+        let (calls, checked_to) = (BTreeMap::new(), player.next());
+        let process = Process { life, client, calls, player, checked_to, state: 0, keeper: None, finder: None };
         self.clients.processes.insert(id, process);
         if self.options.players {
             if self.random.chance(500_000) {
@@ -127,15 +125,15 @@ impl World {
                 Call::Append { job, .. } => {
                     let of = &mut self.clients.jobs[job];
                     of.under_way -= 1;
-                    of.untold += 1;
+                    of.unreported += 1;
                     self.retry_in_doubt(job);
                 }
-                Call::Final(_) | Call::FinalTail => self.violate("a client died after the faults"),
+                Call::Final(_) | Call::FinalTail => self.violate("a client crashed after the faults ended"),
                 _ => {}
             }
         }
         let back = self.now + MILLISECOND + self.random.below(50 * MILLISECOND);
-        self.network.put(back, Event::Restart(Place::Client(id)));
+        self.network.put(back, Event::Restart(SimProcess::Client(id)));
     }
 
     pub(super) fn pause_client(&mut self, id: u32, until: Time) {
@@ -225,7 +223,7 @@ impl World {
         self.settle_client(id);
     }
 
-    /// The callers of this client's reads have gone away.
+    /// The callers of this client's reads have disconnected.
     fn give_up_reads(&mut self, id: u32) {
         let now = self.clock();
         let Some(process) = self.clients.processes.get_mut(&id) else { return };
@@ -234,16 +232,16 @@ impl World {
             process.calls.iter().filter(|(_, call)| reads(call)).map(|(token, _)| *token).collect();
         process.client.give_up(&tokens, now);
         if !tokens.is_empty() {
-            self.count("reads given up");
+            self.count("reads cancelled");
         }
         self.settle_client(id);
         let Some(process) = self.clients.processes.get(&id) else { return };
         if process.calls.keys().any(|token| tokens.contains(token)) {
-            self.violate("what was given up has not ended");
+            self.violate("a cancelled read has not ended");
         }
     }
 
-    pub(super) fn client_hears(&mut self, id: u32, life: Option<u64>, message: Message) {
+    pub(super) fn client_receives(&mut self, id: u32, life: Option<u64>, message: Message) {
         let now = self.clock();
         let Some(process) = self.clients.processes.get_mut(&id) else { return };
         if life.is_some_and(|life| life != process.life) {
@@ -258,11 +256,11 @@ impl World {
         self.settle_client(id);
     }
 
-    pub(super) fn client_timer(&mut self, id: u32, life: u64, asker: Asker) {
+    pub(super) fn client_timer(&mut self, id: u32, life: u64, machine: SimMachine) {
         let now = self.clock();
         let Some(process) = self.clients.processes.get_mut(&id).filter(|process| process.life == life) else { return };
-        match asker {
-            Asker::Player => process.player.timer(now),
+        match machine {
+            SimMachine::Player => process.player.timer(now),
             _ => process.client.timer(now),
         }
         self.settle_client(id);
@@ -270,7 +268,7 @@ impl World {
 
     /// Carries out the actions of a client's machines until there are none.
     pub(super) fn settle_client(&mut self, id: u32) {
-        let place = Place::Client(id);
+        let place = SimProcess::Client(id);
         loop {
             self.deliver_played(id);
             let Some(process) = self.clients.processes.get_mut(&id) else { return };
@@ -301,7 +299,9 @@ impl World {
                 process.calls.insert(token, Call::PlayerTail);
                 process.client.tail(token, deadline, now);
             }
-            player::Action::SetTimer(at) => self.network.set_timer(at.0, Place::Client(id), life, Asker::Player),
+            player::Action::SetTimer(at) => {
+                self.network.set_timer(at.0, SimProcess::Client(id), life, SimMachine::Player);
+            }
         }
     }
 
@@ -316,14 +316,14 @@ impl World {
                 return;
             };
             let delivery = process.player.take(now);
-            let (from, next) = (process.told, process.player.next());
-            process.told = next;
+            let (from, next) = (process.checked_to, process.player.next());
+            process.checked_to = next;
             let delivered = match &delivery {
                 Some(Delivery::Entry { position, data }) => Some((*position, data.clone())),
                 _ => None,
             };
             if let Some(Delivery::Lost { position }) = delivery {
-                self.count("lost positions told");
+                self.count("lost positions reported");
                 if let Err(what) = self.check_lost(position) {
                     return self.violate(&what);
                 }
@@ -344,7 +344,7 @@ impl World {
                 Some(Delivery::Entry { .. }) => self.count("entries delivered"),
                 Some(Delivery::Lost { .. }) => {}
                 Some(Delivery::Trimmed { mark }) => {
-                    self.count("players told of a trim");
+                    self.count("players notified of a trim");
                     if let Err(what) = self.checks.told_trimmed(mark) {
                         return self.violate(&what);
                     }
@@ -354,22 +354,21 @@ impl World {
         }
     }
 
-    /// A call has ended.
-    pub(super) fn client_done(&mut self, id: u32, token: Token, outcome: Result<Answer, Error>) {
+    pub(super) fn client_done(&mut self, id: u32, token: Token, outcome: Result<LogReply, Error>) {
         let now = self.clock();
         let Some(process) = self.clients.processes.get_mut(&id) else { return };
         let Some(call) = process.calls.remove(&token) else { return };
         if let Err(Error::Conflict { position }) = outcome {
-            return self.violate(&format!("the units disagree about {position}"));
+            return self.violate(&format!("units of one chain hold different entries at {position}"));
         }
-        if let (Ok(Answer::Range(answers)), Call::ReadMany { run, .. } | Call::Find(run)) = (&outcome, &call) {
-            for (position, _) in run.positions().zip(answers).filter(|(_, answer)| **answer == Answer::Lost) {
+        if let (Ok(LogReply::Range(answers)), Call::ReadMany { run, .. } | Call::Find(run)) = (&outcome, &call) {
+            for (position, _) in run.positions().zip(answers).filter(|(_, answer)| **answer == LogReply::Lost) {
                 if let Err(what) = self.check_lost(position) {
                     return self.violate(&what);
                 }
             }
         }
-        if let (Ok(Answer::Lost), Call::Read { position, .. } | Call::Final(position) | Call::Fill(position)) =
+        if let (Ok(LogReply::Lost), Call::Read { position, .. } | Call::Final(position) | Call::Fill(position)) =
             (&outcome, &call)
             && let Err(what) = self.check_lost(*position)
         {
@@ -387,7 +386,7 @@ impl World {
             }
             Call::PlayerTail => {
                 let tail = match outcome {
-                    Ok(Answer::Tail(tail)) => Ok(tail),
+                    Ok(LogReply::Tail(tail)) => Ok(tail),
                     Ok(_) => Err(Error::OutOfTime),
                     Err(error) => Err(error),
                 };
@@ -410,15 +409,15 @@ impl World {
                 Ok(())
             }
             Call::Keep { keeper, number } => {
-                self.keeper_hears(id, keeper, number, &outcome);
+                self.keeper_receives(id, keeper, number, &outcome);
                 Ok(())
             }
             Call::Find(run) => {
-                self.finder_hears(id, Some(run), &outcome);
+                self.finder_receives(id, Some(run), &outcome);
                 self.checks.read_many(run, outcome, false)
             }
             Call::FindTail => {
-                self.finder_hears(id, None, &outcome);
+                self.finder_receives(id, None, &outcome);
                 self.checks.tail(&outcome, None)
             }
             Call::FinalTail => self.final_tail(id, &outcome),
@@ -440,9 +439,9 @@ impl World {
         self.settle_client(id);
     }
 
-    fn final_tail(&mut self, id: u32, outcome: &Result<Answer, Error>) -> Result<(), String> {
+    fn final_tail(&mut self, id: u32, outcome: &Result<LogReply, Error>) -> Result<(), String> {
         self.checks.tail(outcome, self.checks.highest_complete())?;
-        let Ok(Answer::Tail(tail)) = outcome else { return Err(format!("the tail can't be had: {outcome:?}")) };
+        let Ok(LogReply::Tail(tail)) = outcome else { return Err(format!("the tail query failed: {outcome:?}")) };
         let now = self.clock();
         self.clients.final_tail = Some(*tail);
         self.clients.final_left = tail.0 as usize;
@@ -455,7 +454,7 @@ impl World {
         Ok(())
     }
 
-    fn final_read(&mut self, _: u32, position: Position, outcome: &Result<Answer, Error>) -> Result<(), String> {
+    fn final_read(&mut self, _: u32, position: Position, outcome: &Result<LogReply, Error>) -> Result<(), String> {
         self.clients.final_left -= 1;
         self.checks.read(position, outcome, self.checks.was_seen(position))?;
         // A newer projection does not know positions that were handed out and never written.

@@ -2,7 +2,7 @@
 
 use base::{Incarnation, SplitMix64};
 
-use super::network::{Asker, Event, Message, Place, Return};
+use super::network::{Event, Message, Return, SimMachine, SimProcess};
 use super::node::{Disk, Node};
 use super::{MILLISECOND, Time, World};
 use crate::recovery::Recovery;
@@ -11,11 +11,11 @@ use crate::{AskId, Position, Projection, UnitId};
 
 impl World {
     /// The end of a pause.
-    pub(super) fn paused_until(&self, place: Place) -> Option<Time> {
+    pub(super) fn paused_until(&self, place: SimProcess) -> Option<Time> {
         let until = match place {
-            Place::Node(node) => self.nodes.get(&node)?.paused_until,
-            Place::Client(client) => self.clients.paused_until(client)?,
-            Place::Registry => return None,
+            SimProcess::Node(node) => self.nodes.get(&node)?.paused_until,
+            SimProcess::Client(client) => self.clients.paused_until(client)?,
+            SimProcess::Registry => return None,
         };
         (until > self.now).then_some(until)
     }
@@ -49,12 +49,12 @@ impl World {
                 if let Some(node) = self.nodes.get_mut(&node) {
                     node.paused_until = until;
                 }
-                self.count("nodes stood still");
+                self.count("nodes paused");
             }
             3 if self.options.pauses => {
                 let until = self.pause_end();
                 self.pause_client(client, until);
-                self.count("clients stood still");
+                self.count("clients paused");
             }
             4 if self.options.client_kills => self.kill_client(client),
             5 if self.options.partitions => self.part(),
@@ -67,10 +67,10 @@ impl World {
         let stood = self.newest().units();
         for unit in stood.into_iter().filter(|unit| self.registry.units[unit] == id) {
             let Some(command) = self.begins.get(&unit).cloned() else { continue };
-            let back = Return { place: Place::Node(id), life: 0, asker: Asker::Player, ask: AskId(0) };
+            let back = Return { place: SimProcess::Node(id), life: 0, machine: SimMachine::Player, ask: AskId(0) };
             let message = Message::ToUnit { unit, request: Request::Command(command.into()), back };
             let time = self.now + self.random.below(150 * MILLISECOND);
-            let to = Place::Node(id);
+            let to = SimProcess::Node(id);
             self.network.put(time, Event::Deliver { from: back.place, to, life: None, message });
         }
     }
@@ -135,7 +135,7 @@ impl World {
         }
         node.die(&mut random);
         let back = self.now + MILLISECOND + self.random.below(80 * MILLISECOND);
-        self.network.put(back, Event::Restart(Place::Node(id)));
+        self.network.put(back, Event::Restart(SimProcess::Node(id)));
         self.count("nodes killed");
     }
 
@@ -171,9 +171,9 @@ impl World {
 
     /// Partitions two places, in one direction or in both.
     fn part(&mut self) {
-        let mut places: Vec<Place> = (1..=self.options.nodes).map(Place::Node).collect();
-        places.extend((1..=self.options.clients).map(Place::Client));
-        places.push(Place::Registry);
+        let mut places: Vec<SimProcess> = (1..=self.options.nodes).map(SimProcess::Node).collect();
+        places.extend((1..=self.options.clients).map(SimProcess::Client));
+        places.push(SimProcess::Registry);
         let mut any = || places[self.random.below(places.len() as u64) as usize];
         let (one, other) = (any(), any());
         let both = self.random.chance(600_000);
@@ -185,12 +185,12 @@ impl World {
         self.count("partitions");
     }
 
-    pub(super) fn restart(&mut self, place: Place) {
+    pub(super) fn restart(&mut self, place: SimProcess) {
         match place {
-            Place::Node(node) if self.nodes.get(&node).is_some_and(|node| node.process.is_none()) => {
+            SimProcess::Node(node) if self.nodes.get(&node).is_some_and(|node| node.process.is_none()) => {
                 self.start_node(node);
             }
-            Place::Client(client) => self.start_client(client),
+            SimProcess::Client(client) => self.start_client(client),
             _ => {}
         }
     }
@@ -205,7 +205,7 @@ impl World {
             if let Some(node) = self.nodes.get_mut(&id) {
                 node.paused_until = 0;
             }
-            self.restart(Place::Node(id));
+            self.restart(SimProcess::Node(id));
         }
         // Removes wrong reports from the controllers.
         self.elect(false);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::World;
 use super::clients::Call;
-use crate::client::{Answer, Error};
+use crate::client::{Error, LogReply};
 use crate::{Batch, ClientId, Position, Stamp};
 
 /// An append in progress.
@@ -21,9 +21,9 @@ pub(super) struct Job {
     pub(super) is_done: bool,
     is_given_up: bool,
     /// Positions returned by its attempts, acknowledged or in doubt.
-    pub(super) told: BTreeSet<Position>,
+    pub(super) reported: BTreeSet<Position>,
     /// Attempts that returned no position, because their process crashed.
-    pub(super) untold: usize,
+    pub(super) unreported: usize,
 }
 
 impl Job {
@@ -45,7 +45,7 @@ impl World {
         let number = self.clients.jobs.len() as u64;
         // Few client numbers, each with several concurrent appends.
         let stamp = Stamp { client: ClientId(1 + number % 2), sequence: 1 + number / 2 };
-        let batch = Batch::of(&[Bytes::from(number.to_be_bytes().to_vec())]).expect("it is small");
+        let batch = Batch::of(&[Bytes::from(number.to_be_bytes().to_vec())]).expect("within the limits");
         self.clients.jobs.push(Job {
             stamp,
             batch,
@@ -53,8 +53,8 @@ impl World {
             under_way: 0,
             is_done: false,
             is_given_up: false,
-            told: BTreeSet::new(),
-            untold: 0,
+            reported: BTreeSet::new(),
+            unreported: 0,
         });
         self.attempt(id, number as usize);
     }
@@ -78,21 +78,21 @@ impl World {
         &mut self,
         job: usize,
         floor: Option<Position>,
-        outcome: Result<Answer, Error>,
+        outcome: Result<LogReply, Error>,
     ) -> Result<(), String> {
         let retries = self.is_healed || self.random.chance(700_000);
         let of = &mut self.clients.jobs[job];
         of.under_way -= 1;
         match outcome {
-            Ok(Answer::Appended(position)) => {
+            Ok(LogReply::Appended(position)) => {
                 of.is_done = true;
-                of.told.insert(position);
+                of.reported.insert(position);
                 let (stamp, batch) = (of.stamp, of.batch.clone());
                 self.count("appends");
                 self.checks.appended(stamp, batch, position, floor)
             }
             Err(Error::Unknown { position }) => {
-                of.told.insert(position);
+                of.reported.insert(position);
                 self.count("appends in doubt");
                 self.retry_in_doubt(job);
                 Ok(())
@@ -106,7 +106,7 @@ impl World {
                 self.count("appends that failed");
                 Ok(())
             }
-            other => Err(format!("an append came to {other:?}")),
+            other => Err(format!("an append returned {other:?}")),
         }
     }
 }

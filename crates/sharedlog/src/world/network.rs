@@ -12,7 +12,7 @@ use crate::{AskId, Projection, ProjectionEpoch, SequencerId, UnitId, sequencer, 
 
 /// Where an event happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum SimProcess {
     Node(u32),
     Client(u32),
     Registry,
@@ -20,7 +20,7 @@ pub(super) enum Place {
 
 /// A machine within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Asker {
+pub(super) enum SimMachine {
     Client,
     Player,
     Sequencer(ProjectionEpoch),
@@ -32,10 +32,10 @@ pub(super) enum Asker {
 /// The destination of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Return {
-    pub(super) place: Place,
+    pub(super) place: SimProcess,
     /// The process. Another process at the same place does not receive the reply.
     pub(super) life: u64,
-    pub(super) asker: Asker,
+    pub(super) machine: SimMachine,
     pub(super) ask: AskId,
 }
 
@@ -97,15 +97,15 @@ pub(super) enum Message {
 #[derive(Clone, Debug)]
 pub(super) enum Event {
     Deliver {
-        from: Place,
-        to: Place,
+        from: SimProcess,
+        to: SimProcess,
         life: Option<u64>,
         message: Message,
     },
     Timer {
-        place: Place,
+        place: SimProcess,
         life: u64,
-        asker: Asker,
+        machine: SimMachine,
     },
     /// The first `count` commands of a node's log are forced.
     Forced {
@@ -124,18 +124,18 @@ pub(super) enum Event {
     Operate,
     /// Injects a fault.
     Fault,
-    Restart(Place),
+    Restart(SimProcess),
     /// Ends a partition.
-    Rejoin(Place, Place),
+    Rejoin(SimProcess, SimProcess),
 }
 
 impl Event {
     /// The place of the event, if that can be paused.
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<SimProcess> {
         match self {
             Self::Deliver { to, .. } => Some(*to),
             Self::Timer { place, .. } => Some(*place),
-            Self::Forced { node, .. } | Self::Tick { node, .. } => Some(Place::Node(*node)),
+            Self::Forced { node, .. } | Self::Tick { node, .. } => Some(SimProcess::Node(*node)),
             _ => None,
         }
     }
@@ -174,8 +174,8 @@ pub(super) struct Network {
     queue: BTreeMap<(Time, u64), Event>,
     last: u64,
     /// Ordered pairs without a connection.
-    cut: BTreeSet<(Place, Place)>,
-    timers: BTreeMap<(Place, u64, Asker), Time>,
+    cut: BTreeSet<(SimProcess, SimProcess)>,
+    timers: BTreeMap<(SimProcess, u64, SimMachine), Time>,
 }
 
 impl Network {
@@ -186,8 +186,8 @@ impl Network {
 
     pub(super) fn take(&mut self) -> Option<(Time, Event)> {
         let ((time, _), event) = self.queue.pop_first()?;
-        if let Event::Timer { place, life, asker } = &event {
-            self.timers.remove(&(*place, *life, *asker));
+        if let Event::Timer { place, life, machine } = &event {
+            self.timers.remove(&(*place, *life, *machine));
         }
         Some((time, event))
     }
@@ -197,19 +197,19 @@ impl Network {
     }
 
     /// Sets a timer for a machine, unless an earlier one is set.
-    pub(super) fn set_timer(&mut self, at: Time, place: Place, life: u64, asker: Asker) {
-        let timer = self.timers.entry((place, life, asker)).or_insert(Time::MAX);
+    pub(super) fn set_timer(&mut self, at: Time, place: SimProcess, life: u64, machine: SimMachine) {
+        let timer = self.timers.entry((place, life, machine)).or_insert(Time::MAX);
         if at < *timer {
             *timer = at;
-            self.put(at, Event::Timer { place, life, asker });
+            self.put(at, Event::Timer { place, life, machine });
         }
     }
 
-    pub(super) fn part(&mut self, from: Place, to: Place) {
+    pub(super) fn part(&mut self, from: SimProcess, to: SimProcess) {
         self.cut.insert((from, to));
     }
 
-    pub(super) fn rejoin(&mut self, from: Place, to: Place) {
+    pub(super) fn rejoin(&mut self, from: SimProcess, to: SimProcess) {
         self.cut.remove(&(from, to));
     }
 
@@ -217,11 +217,10 @@ impl Network {
         self.cut.clear();
     }
 
-    fn is_cut(&self, from: Place, to: Place) -> bool {
+    fn is_cut(&self, from: SimProcess, to: SimProcess) -> bool {
         self.cut.contains(&(from, to))
     }
 
-    /// The proposals in flight.
     pub(super) fn proposals(&self) -> impl Iterator<Item = &Projection> {
         self.queue.values().filter_map(|event| match event {
             Event::Deliver { message: Message::Propose { projection, .. }, .. } => Some(projection),
@@ -232,7 +231,7 @@ impl Network {
 
 impl World {
     /// Sends a message, which may be lost, duplicated or delayed.
-    pub(super) fn send(&mut self, from: Place, to: Place, life: Option<u64>, message: Message) {
+    pub(super) fn send(&mut self, from: SimProcess, to: SimProcess, life: Option<u64>, message: Message) {
         let faulty = !self.is_healed;
         if faulty && (self.network.is_cut(from, to) || self.random.chance(self.options.loss)) {
             return;
@@ -244,7 +243,7 @@ impl World {
         self.put_message(from, to, life, message);
     }
 
-    fn put_message(&mut self, from: Place, to: Place, life: Option<u64>, message: Message) {
+    fn put_message(&mut self, from: SimProcess, to: SimProcess, life: Option<u64>, message: Message) {
         let mut delay = match self.options.speed {
             Some(speed) => speed.message,
             None => 100 * MICROSECOND + self.random.below(1_000) * MICROSECOND,
@@ -255,19 +254,19 @@ impl World {
         self.network.put(self.now + delay, Event::Deliver { from, to, life, message });
     }
 
-    pub(super) fn deliver(&mut self, from: Place, to: Place, life: Option<u64>, message: Message) {
+    pub(super) fn deliver(&mut self, from: SimProcess, to: SimProcess, life: Option<u64>, message: Message) {
         match to {
-            Place::Registry => self.registry_hears(from, message),
-            Place::Node(node) => self.node_hears(node, life, message),
-            Place::Client(client) => self.client_hears(client, life, message),
+            SimProcess::Registry => self.registry_receives(from, message),
+            SimProcess::Node(node) => self.node_receives(node, life, message),
+            SimProcess::Client(client) => self.client_receives(client, life, message),
         }
     }
 
-    pub(super) fn timer(&mut self, place: Place, life: u64, asker: Asker) {
+    pub(super) fn timer(&mut self, place: SimProcess, life: u64, machine: SimMachine) {
         match place {
-            Place::Node(node) => self.node_timer(node, life, asker),
-            Place::Client(client) => self.client_timer(client, life, asker),
-            Place::Registry => {}
+            SimProcess::Node(node) => self.node_timer(node, life, machine),
+            SimProcess::Client(client) => self.client_timer(client, life, machine),
+            SimProcess::Registry => {}
         }
     }
 }

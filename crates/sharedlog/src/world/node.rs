@@ -10,10 +10,10 @@ use std::convert::Infallible;
 use base::{Boot, Incarnation, SplitMix64};
 use bytes::Bytes;
 
-use super::network::{Asker, Event, Message, Place, Return};
+use super::network::{Event, Message, Return, SimMachine, SimProcess};
 use super::process::Process;
 use super::{MICROSECOND, World};
-use crate::unit::{self, Command, EncodedCommand, Met, Outcome, Reply, Request, Unit};
+use crate::unit::{self, Command, Decision, EncodedCommand, Outcome, Reply, Request, Unit};
 use crate::{AskId, Kept, Position, Projection, UnitId};
 
 /// The state that survives a crash.
@@ -47,16 +47,13 @@ pub(super) struct Units {
 }
 
 impl Disk {
-    /// A blank disk.
     pub(super) fn blank(incarnation: Incarnation) -> Self {
         Self { incarnation, checkpoint: BTreeMap::new(), values: BTreeMap::new(), log: Vec::new() }
     }
 
     /// Recovers the units from the checkpoint and the log.
     pub(super) fn replay(&self) -> Units {
-        let decoded = |(id, bytes): (&UnitId, &Bytes)| {
-            (*id, Unit::decode(bytes.clone()).expect("a checkpoint that was written is read"))
-        };
+        let decoded = |(id, bytes): (&UnitId, &Bytes)| (*id, Unit::decode(bytes.clone()).expect("own encoding"));
         let mut units = Units {
             disk: self.incarnation,
             units: self.checkpoint.iter().map(decoded).collect(),
@@ -64,7 +61,7 @@ impl Disk {
             ..Units::default()
         };
         for (unit, command) in &self.log {
-            let command = Command::decode(command.clone()).expect("a command that was logged is read");
+            let command = Command::decode(command.clone()).expect("own encoding");
             units.apply(*unit, command);
         }
         units
@@ -168,23 +165,24 @@ impl World {
         let Some(process) = self.nodes.get_mut(&node).and_then(|node| node.process.as_mut()) else { return };
         let of_nobody = Unit::new(process.units.disk);
         let positions = request.positions();
-        let met = process.units.units.get(&unit).unwrap_or(&of_nobody).meet(&request);
+        let met = process.units.units.get(&unit).unwrap_or(&of_nobody).decide(&request);
         let reply = match met {
-            Met::Answer(outcome) => Some(process.units.carry_out(unit, outcome)),
-            Met::Log { early } => {
+            Decision::Answer(outcome) => Some(process.units.carry_out(unit, outcome)),
+            Decision::Log { early } => {
                 if let Request::Command(command) = request {
                     process.units.queue.push((unit, command, back));
                 }
                 early.map(|outcome| process.units.carry_out(unit, outcome))
             }
         };
-        let own = Return { place: Place::Node(node), life: process.life, asker: Asker::Player, ask: AskId(0) };
+        let own =
+            Return { place: SimProcess::Node(node), life: process.life, machine: SimMachine::Player, ask: AskId(0) };
         let replies = reply.as_ref().map_or(&[][..], Reply::each);
         for (position, _) in positions.into_iter().zip(replies).filter(|(_, reply)| **reply == Reply::Damaged) {
             process.units.queue.push((unit, Command::Damaged { position }.into(), own));
         }
         if let Some(reply) = reply {
-            self.send(Place::Node(node), back.place, Some(back.life), Message::OfUnit { reply, back });
+            self.send(SimProcess::Node(node), back.place, Some(back.life), Message::OfUnit { reply, back });
         }
         self.force(node);
     }
@@ -221,7 +219,7 @@ impl World {
             self.count("checkpoints");
         }
         for (reply, back) in replies {
-            self.send(Place::Node(id), back.place, Some(back.life), Message::OfUnit { reply, back });
+            self.send(SimProcess::Node(id), back.place, Some(back.life), Message::OfUnit { reply, back });
         }
         self.force(id);
     }
@@ -231,7 +229,8 @@ impl World {
     /// The node's periodic scrub: checks that every value is readable.
     pub(super) fn scrub(&mut self, id: u32) {
         let Some(process) = self.nodes.get_mut(&id).and_then(|node| node.process.as_mut()) else { return };
-        let own = Return { place: Place::Node(id), life: process.life, asker: Asker::Player, ask: AskId(0) };
+        let own =
+            Return { place: SimProcess::Node(id), life: process.life, machine: SimMachine::Player, ask: AskId(0) };
         let units: Vec<UnitId> = process.units.units.keys().copied().collect();
         for unit in units {
             for position in process.units.lost(unit) {

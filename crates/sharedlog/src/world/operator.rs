@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use base::{Member, NodeId};
 
-use super::network::{Event, Message, Place};
+use super::network::{Event, Message, SimProcess};
 use super::{MILLISECOND, World};
 use crate::client::Suspect;
 use crate::{ProjectionEpoch, UnitId};
@@ -59,7 +59,7 @@ impl World {
         self.leaders.extend(elected);
         self.count("controllers elected");
         if self.leaders.len() > 1 {
-            self.count("controllers that led at one time");
+            self.count("concurrent leading controllers");
         }
     }
 
@@ -75,16 +75,16 @@ impl World {
             0 | 1 => {
                 for (leader, _) in self.leaders.clone() {
                     let message = Message::Suspected { epoch, suspect: Suspect::Projection };
-                    self.send(Place::Registry, Place::Node(leader), None, message);
+                    self.send(SimProcess::Registry, SimProcess::Node(leader), None, message);
                 }
             }
-            2 => self.report_suspect(Place::Registry, epoch, Suspect::Unit(unit)),
-            3 => self.report_suspect(Place::Registry, epoch, Suspect::Sequencer),
+            2 => self.report_suspect(SimProcess::Registry, epoch, Suspect::Unit(unit)),
+            3 => self.report_suspect(SimProcess::Registry, epoch, Suspect::Sequencer),
             4 if self.has_others(unit) => self.report_in_doubt(&BTreeSet::from([unit])),
             5 | 9 | 10 => self.cut_off(node, epoch),
             6 if !self.leaving.remove(&node) => {
                 self.leaving.insert(node);
-                self.count("nodes that are to leave");
+                self.count("nodes asked to leave");
             }
             7 | 8 => self.name_units(&[NodeId(node)]),
             _ => {}
@@ -95,10 +95,10 @@ impl World {
     /// one must take over.
     fn cut_off(&mut self, node: u32, epoch: ProjectionEpoch) {
         let until = self.now + self.random.below(250 * MILLISECOND);
-        self.count("nodes cut off from the others");
-        let others = self.nodes.keys().copied().filter(|other| *other != node).map(Place::Node);
-        for other in others.chain([Place::Registry]).collect::<Vec<_>>() {
-            for (from, to) in [(Place::Node(node), other), (other, Place::Node(node))] {
+        self.count("nodes partitioned from the others");
+        let others = self.nodes.keys().copied().filter(|other| *other != node).map(SimProcess::Node);
+        for other in others.chain([SimProcess::Registry]).collect::<Vec<_>>() {
+            for (from, to) in [(SimProcess::Node(node), other), (other, SimProcess::Node(node))] {
                 self.network.part(from, to);
                 self.network.put(until, Event::Rejoin(from, to));
             }
@@ -106,7 +106,7 @@ impl World {
         // By then its silence exceeds any timeout extended by false suspicions.
         for delay in [30, 60, 110, 210] {
             for (leader, _) in self.leaders.clone() {
-                let (from, to) = (Place::Registry, Place::Node(leader));
+                let (from, to) = (SimProcess::Registry, SimProcess::Node(leader));
                 let message = Message::Suspected { epoch, suspect: Suspect::Sequencer };
                 let time = self.now + delay * MILLISECOND;
                 self.network.put(time, Event::Deliver { from, to, life: None, message });
@@ -126,18 +126,18 @@ impl World {
             let Some(member) = self.registry.member_of(*unit) else { continue };
             for (leader, _) in self.leaders.clone() {
                 let message = Message::UnitsInDoubt { member, units: vec![*unit] };
-                self.send(Place::Node(member.node.0), Place::Node(leader), None, message);
+                self.send(SimProcess::Node(member.node.0), SimProcess::Node(leader), None, message);
             }
         }
     }
 
     /// A client or a sequencer reports a suspect.
-    pub(super) fn report_suspect(&mut self, from: Place, epoch: ProjectionEpoch, suspect: Suspect) {
+    pub(super) fn report_suspect(&mut self, from: SimProcess, epoch: ProjectionEpoch, suspect: Suspect) {
         self.count("suspicions");
         // The leader as known to its node.
         let leader = self.leaders.get(self.random.below(self.leaders.len().max(1) as u64) as usize).copied();
         if let Some((leader, _)) = leader {
-            self.send(from, Place::Node(leader), None, Message::Suspected { epoch, suspect });
+            self.send(from, SimProcess::Node(leader), None, Message::Suspected { epoch, suspect });
         }
     }
 

@@ -125,7 +125,6 @@ impl Options {
         }
     }
 
-    /// Timeouts of the clients.
     pub(super) fn client(&self) -> Timing {
         if self.speed.is_some() { Timing::default() } else { CLIENT }
     }

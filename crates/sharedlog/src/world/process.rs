@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::{Boot, NodeId};
 
-use super::network::{Asker, Event, Message, Place, Return};
+use super::network::{Event, Message, Return, SimMachine, SimProcess};
 use super::node::Units;
 use super::{CONTROLLER, LOG, MILLISECOND, World};
 use crate::client::{self, Client, ReadMany, Token, Wait};
@@ -78,17 +78,17 @@ impl World {
         let Some(process) = self.process(id, Some(life)) else { return };
         process.controller.awake(now);
         let me = process.me;
-        let back = Return { place: Place::Node(id), life, asker: Asker::Client, ask: AskId(0) };
-        self.send(Place::Node(id), Place::Registry, None, Message::Fetch { back });
+        let back = Return { place: SimProcess::Node(id), life, machine: SimMachine::Client, ask: AskId(0) };
+        self.send(SimProcess::Node(id), SimProcess::Registry, None, Message::Fetch { back });
         let is_other = |other: &u32| *other != id && self.options.speed.is_none();
         for other in self.nodes.keys().copied().filter(is_other).collect::<Vec<_>>() {
-            self.send(Place::Node(id), Place::Node(other), None, Message::Heartbeat { process: me });
+            self.send(SimProcess::Node(id), SimProcess::Node(other), None, Message::Heartbeat { process: me });
         }
         let pause = 5 * MILLISECOND + self.random.below(5 * MILLISECOND);
         self.network.put(self.now + pause, Event::Tick { node: id, life });
     }
 
-    pub(super) fn node_hears(&mut self, id: u32, life: Option<u64>, message: Message) {
+    pub(super) fn node_receives(&mut self, id: u32, life: Option<u64>, message: Message) {
         let now = self.clock();
         let Some(process) = self.process(id, life) else { return };
         process.controller.awake(now);
@@ -102,26 +102,26 @@ impl World {
                         let newest = ProjectionEpoch(0);
                         let reply = sequencer::Reply::Refused { newest };
                         let reply = Message::OfSequencer { reply, back };
-                        self.send(Place::Node(id), back.place, Some(back.life), reply);
+                        self.send(SimProcess::Node(id), back.place, Some(back.life), reply);
                     }
                 }
             }
-            Message::OfUnit { reply, back } => match back.asker {
-                Asker::Client => process.client.unit_answered(back.ask, reply, now),
-                Asker::Sequencer(epoch) => {
+            Message::OfUnit { reply, back } => match back.machine {
+                SimMachine::Client => process.client.unit_answered(back.ask, reply, now),
+                SimMachine::Sequencer(epoch) => {
                     if let Some(machine) = process.sequencer.as_mut().filter(|machine| machine.epoch() == epoch) {
                         machine.answered(back.ask, &reply, now);
                     }
                 }
-                Asker::ControllerPart(requester) => {
+                SimMachine::ControllerPart(requester) => {
                     process.controller.answered(LOG, requester, back.ask, reply, now);
                 }
-                Asker::HoleFill(epoch) => {
+                SimMachine::HoleFill(epoch) => {
                     if let Some(fill) = process.hole_fill.as_mut().filter(|fill| fill.epoch() == epoch) {
                         fill.answered(back.ask, reply, now);
                     }
                 }
-                Asker::Player | Asker::Controller => {}
+                SimMachine::Player | SimMachine::Controller => {}
             },
             Message::OfSequencer { reply, back } => process.client.sequencer_answered(back.ask, reply, now),
             Message::Fetched { projection, cluster } => {
@@ -131,14 +131,14 @@ impl World {
                 }
             }
             Message::Verdict { verdict, back } => {
-                if let Asker::ControllerPart(controller::Requester::Recovery(epoch)) = back.asker {
+                if let SimMachine::ControllerPart(controller::Requester::Recovery(epoch)) = back.machine {
                     process.controller.verdict(LOG, epoch.next(), verdict.clone(), now);
                 }
                 if let Verdict::Newest(newest) = verdict {
                     self.node_learns(id, newest);
                 }
             }
-            Message::Heartbeat { process: of } => process.controller.heard(of.node, of.boot),
+            Message::Heartbeat { process: of } => process.controller.message_received(of.node, of.boot),
             Message::Suspected { epoch, suspect } => process.controller.suspected(LOG, epoch, suspect, now),
             Message::UnitsInDoubt { member, units } => {
                 process.controller.units_in_doubt(member, &units);
@@ -149,24 +149,24 @@ impl World {
         self.settle_node(id);
     }
 
-    pub(super) fn node_timer(&mut self, id: u32, life: u64, asker: Asker) {
+    pub(super) fn node_timer(&mut self, id: u32, life: u64, machine: SimMachine) {
         let now = self.clock();
         let Some(process) = self.process(id, Some(life)) else { return };
         process.controller.awake(now);
-        match asker {
-            Asker::Client => process.client.timer(now),
-            Asker::Sequencer(epoch) => {
+        match machine {
+            SimMachine::Client => process.client.timer(now),
+            SimMachine::Sequencer(epoch) => {
                 if let Some(machine) = process.sequencer.as_mut().filter(|machine| machine.epoch() == epoch) {
                     machine.timer(now);
                 }
             }
-            Asker::Controller => process.controller.timer(now),
-            Asker::HoleFill(epoch) => {
+            SimMachine::Controller => process.controller.timer(now),
+            SimMachine::HoleFill(epoch) => {
                 if let Some(fill) = process.hole_fill.as_mut().filter(|fill| fill.epoch() == epoch) {
                     fill.timer(now);
                 }
             }
-            Asker::Player | Asker::ControllerPart(_) => {}
+            SimMachine::Player | SimMachine::ControllerPart(_) => {}
         }
         self.settle_node(id);
     }
@@ -196,7 +196,7 @@ impl World {
         if begun {
             self.count("sequencers");
         }
-        self.tell_own_units(id);
+        self.assign_own_stripes(id);
     }
 
     /// Updates a leading controller with the registry's state, which may be slightly outdated.
@@ -213,14 +213,15 @@ impl World {
     }
 
     /// Assigns the current stripes to the units of a node.
-    fn tell_own_units(&mut self, id: u32) {
+    fn assign_own_stripes(&mut self, id: u32) {
         let Some(process) = self.process(id, None) else { return };
         let Some(known) = &process.known else { return };
-        let back = Return { place: Place::Node(id), life: process.life, asker: Asker::Player, ask: AskId(0) };
+        let back =
+            Return { place: SimProcess::Node(id), life: process.life, machine: SimMachine::Player, ask: AskId(0) };
         let stripes = |unit: &UnitId| known.stripes_of(*unit);
-        let told: Vec<_> = process.units.units.keys().map(|unit| (*unit, stripes(unit))).collect();
-        for (unit, stripes) in told.into_iter().filter(|(_, stripes)| !stripes.is_empty()) {
-            self.unit_asked(id, unit, unit::Request::Command(unit::Command::Tell { stripes }.into()), back);
+        let assigned: Vec<_> = process.units.units.keys().map(|unit| (*unit, stripes(unit))).collect();
+        for (unit, stripes) in assigned.into_iter().filter(|(_, stripes)| !stripes.is_empty()) {
+            self.unit_asked(id, unit, unit::Request::Command(unit::Command::AssignStripes { stripes }.into()), back);
         }
     }
 
@@ -237,7 +238,7 @@ impl World {
             }
             wanted.extend(process.controller.take_actions().into_iter().map(Wanted::Controller));
             if let (Some(fill), Some(sequencer)) = (&mut process.hole_fill, &process.sequencer) {
-                fill.given_out(sequencer.next(), now);
+                fill.handed_out(sequencer.next(), now);
                 let epoch = fill.epoch();
                 wanted.extend(fill.take_actions().into_iter().map(|action| Wanted::HoleFill(epoch, action)));
             }
@@ -249,53 +250,57 @@ impl World {
     }
 
     fn carry_out(&mut self, id: u32, wanted: Wanted) {
-        let place = Place::Node(id);
+        let place = SimProcess::Node(id);
         let Some(life) = self.process(id, None).map(|process| process.life) else { return };
         match wanted {
             Wanted::Client(action) => self.carry_out_client(place, life, action),
             Wanted::Sequencer(epoch, action) => match action {
                 sequencer::Action::Ask { ask, unit, request } => {
-                    self.ask_unit(unit, request, Return { place, life, asker: Asker::Sequencer(epoch), ask });
+                    self.ask_unit(unit, request, Return { place, life, machine: SimMachine::Sequencer(epoch), ask });
                 }
-                sequencer::Action::Answer { asker, reply } => {
+                sequencer::Action::Reply { requester, reply } => {
                     if let sequencer::Reply::Positions { first, count } = &reply {
-                        let end = self.given_out.entry(epoch).or_default();
+                        let end = self.handed_out.entry(epoch).or_default();
                         *end = Position(first.0 + count).max(*end);
                     }
-                    let reply = Message::OfSequencer { reply, back: asker };
-                    self.send(place, asker.place, Some(asker.life), reply);
+                    let reply = Message::OfSequencer { reply, back: requester };
+                    self.send(place, requester.place, Some(requester.life), reply);
                 }
                 sequencer::Action::SetTimer(at) => {
-                    self.network.set_timer(at.0, place, life, Asker::Sequencer(epoch));
+                    self.network.set_timer(at.0, place, life, SimMachine::Sequencer(epoch));
                 }
             },
             Wanted::Controller(action) => self.carry_out_controller(id, life, action),
             Wanted::HoleFill(epoch, action) => {
-                let back = Return { place, life, asker: Asker::HoleFill(epoch), ask: AskId(0) };
+                let back = Return { place, life, machine: SimMachine::HoleFill(epoch), ask: AskId(0) };
                 self.carry_out_hole_fill(id, epoch, back, action);
             }
         }
     }
 
     fn carry_out_controller(&mut self, id: u32, life: u64, action: controller::Action) {
-        let place = Place::Node(id);
+        let place = SimProcess::Node(id);
         match action {
             controller::Action::Ask { log: _, requester, ask, unit, request } => {
-                self.ask_unit(unit, request, Return { place, life, asker: Asker::ControllerPart(requester), ask });
+                self.ask_unit(
+                    unit,
+                    request,
+                    Return { place, life, machine: SimMachine::ControllerPart(requester), ask },
+                );
             }
             controller::Action::Read { log: _, copier, run } => self.copier_reads(id, copier, run),
             controller::Action::Propose(projection) => {
                 let epoch = ProjectionEpoch(projection.epoch.0 - 1);
-                let asker = Asker::ControllerPart(controller::Requester::Recovery(epoch));
-                let back = Return { place, life, asker, ask: AskId(0) };
-                self.send(place, Place::Registry, None, Message::Propose { projection, back });
+                let machine = SimMachine::ControllerPart(controller::Requester::Recovery(epoch));
+                let back = Return { place, life, machine, ask: AskId(0) };
+                self.send(place, SimProcess::Registry, None, Message::Propose { projection, back });
             }
             controller::Action::AddUnits { log: _, nodes } => {
-                self.send(place, Place::Registry, None, Message::AddUnits { nodes });
+                self.send(place, SimProcess::Registry, None, Message::AddUnits { nodes });
             }
             controller::Action::ForgetSpares { log: _, units } => {
-                self.count("spares forgotten");
-                self.send(place, Place::Registry, None, Message::ForgetSpares { units });
+                self.count("spares deleted");
+                self.send(place, SimProcess::Registry, None, Message::ForgetSpares { units });
             }
         }
     }
@@ -307,17 +312,17 @@ impl World {
         let new = process.controller.counters();
         let old = std::mem::replace(&mut process.counted, new);
         if let Some(at) = at {
-            self.network.set_timer(at.0, Place::Node(id), life, Asker::Controller);
+            self.network.set_timer(at.0, SimProcess::Node(id), life, SimMachine::Controller);
         }
         for (what, times) in [
-            ("recoveries begun", new.reconfigurations - old.reconfigurations),
+            ("recoveries started", new.reconfigurations - old.reconfigurations),
             ("recoveries", new.installed - old.installed),
             ("recoveries lost", new.superseded - old.superseded),
             ("recoveries out of time", new.timed_out - old.timed_out),
             ("recoveries without a successor", new.no_successor - old.no_successor),
             ("copiers", new.copiers - old.copiers),
-            ("units made whole", new.copied - old.copied),
-            ("units found in doubt", new.units_in_doubt - old.units_in_doubt),
+            ("units fully copied", new.copied - old.copied),
+            ("units reported in doubt", new.units_in_doubt - old.units_in_doubt),
         ] {
             (0..times).for_each(|_| self.count(what));
         }
@@ -332,7 +337,7 @@ impl World {
         let deadline = now + base::Duration::from_millis(100);
         match action {
             hole_fill::Action::Ask { ask, unit, request } => self.ask_unit(unit, request, Return { ask, ..back }),
-            hole_fill::Action::SetTimer(at) => self.network.set_timer(at.0, back.place, back.life, back.asker),
+            hole_fill::Action::SetTimer(at) => self.network.set_timer(at.0, back.place, back.life, back.machine),
             hole_fill::Action::Tail => {
                 let Some(process) = self.process(id, None) else { return };
                 process.fills.insert(token, (epoch, None));
@@ -358,7 +363,7 @@ impl World {
     }
 
     /// A call of the node's client has ended; it belongs to the controller or to the hole fill.
-    pub(super) fn node_done(&mut self, id: u32, token: Token, outcome: &Result<client::Answer, client::Error>) {
+    pub(super) fn node_done(&mut self, id: u32, token: Token, outcome: &Result<client::LogReply, client::Error>) {
         let now = self.clock();
         let Some(process) = self.process(id, None) else { return };
         if let Some((epoch, asked)) = process.fills.remove(&token) {
@@ -366,7 +371,7 @@ impl World {
             let Some(fill) = fill else { return };
             match (asked, outcome) {
                 (Some(position), outcome) => fill.filled(position, outcome, now),
-                (None, Ok(client::Answer::Tail(tail))) => fill.tail(Ok(*tail), now),
+                (None, Ok(client::LogReply::Tail(tail))) => fill.tail(Ok(*tail), now),
                 (None, _) => fill.tail(Err(client::Error::OutOfTime), now),
             }
             return;
@@ -374,34 +379,34 @@ impl World {
         let Some((copier, run)) = process.reads.remove(&token) else { return };
         process.controller.read(LOG, copier, run, outcome.clone(), now);
         if let Err(client::Error::Conflict { position }) = outcome {
-            self.violate(&format!("the units disagree about {position}"));
+            self.violate(&format!("units of one chain hold different entries at {position}"));
         }
     }
 
     /// Sends a request to a unit.
     pub(super) fn ask_unit(&mut self, unit: UnitId, request: unit::Request, back: Return) {
         let Some(node) = self.registry.units.get(&unit).copied() else { return };
-        self.send(back.place, Place::Node(node), None, Message::ToUnit { unit, request, back });
+        self.send(back.place, SimProcess::Node(node), None, Message::ToUnit { unit, request, back });
     }
 
     /// Carries out an action of any client machine.
-    pub(super) fn carry_out_client(&mut self, place: Place, life: u64, action: client::Action) {
-        let back = |ask| Return { place, life, asker: Asker::Client, ask };
+    pub(super) fn carry_out_client(&mut self, place: SimProcess, life: u64, action: client::Action) {
+        let back = |ask| Return { place, life, machine: SimMachine::Client, ask };
         match action {
             client::Action::AskUnit { ask, unit, request } => self.ask_unit(unit, request, back(ask)),
             client::Action::AskSequencer { ask, sequencer, request } => {
                 let message = Message::ToSequencer { sequencer, request, back: back(ask) };
-                self.send(place, Place::Node(sequencer.node.0), None, message);
+                self.send(place, SimProcess::Node(sequencer.node.0), None, message);
             }
             client::Action::Fetch => {
-                self.send(place, Place::Registry, None, Message::Fetch { back: back(AskId(0)) });
+                self.send(place, SimProcess::Registry, None, Message::Fetch { back: back(AskId(0)) });
             }
             client::Action::Suspect { epoch, suspect } => self.report_suspect(place, epoch, suspect),
-            client::Action::SetTimer(at) => self.network.set_timer(at.0, place, life, Asker::Client),
+            client::Action::SetTimer(at) => self.network.set_timer(at.0, place, life, SimMachine::Client),
             client::Action::Done { token, outcome } => match place {
-                Place::Node(node) => self.node_done(node, token, &outcome),
-                Place::Client(client) => self.client_done(client, token, outcome),
-                Place::Registry => {}
+                SimProcess::Node(node) => self.node_done(node, token, &outcome),
+                SimProcess::Client(client) => self.client_done(client, token, outcome),
+                SimProcess::Registry => {}
             },
         }
     }

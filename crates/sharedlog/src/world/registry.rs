@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use base::{Incarnation, Member, NodeId};
 
-use super::network::{Message, Place};
+use super::network::{Message, SimProcess};
 use super::{LOG, World};
 use crate::controller::{ClusterState, LogState};
 use crate::recovery::Verdict;
@@ -15,7 +15,6 @@ use crate::{Extent, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
 
 #[derive(Debug, Default)]
 pub(super) struct Registry {
-    /// All installed projections.
     pub(super) history: Vec<Projection>,
     /// The node of each unit.
     pub(super) units: BTreeMap<UnitId, u32>,
@@ -28,7 +27,7 @@ pub(super) struct Registry {
 
 impl Registry {
     pub(super) fn newest(&self) -> &Projection {
-        self.history.last().expect("a log has a projection from its beginning")
+        self.history.last().expect("a log always has a projection")
     }
 
     /// The disk of a unit.
@@ -66,7 +65,7 @@ impl World {
                 nodes.collect::<Vec<_>>().into_iter().map(|node| self.registry.unit_on(node, Incarnation(1))).collect()
             })
             .collect();
-        let node = self.nodes.get(&1).expect("it was just made");
+        let node = self.nodes.get(&1).expect("the node was just created");
         let projection = Projection {
             log: LOG,
             epoch: ProjectionEpoch(1),
@@ -75,22 +74,23 @@ impl World {
             newest_unit: chains.iter().flatten().copied().max().unwrap_or_default(),
             extents: vec![Extent::new(Position(0), self.options.width, chains)],
         };
-        projection.check().expect("a log begins with a good projection");
+        projection.check().expect("the initial projection is valid");
         self.begin_units(&projection);
         self.registry.history.push(projection);
     }
 
-    pub(super) fn registry_hears(&mut self, from: Place, message: Message) {
+    pub(super) fn registry_receives(&mut self, from: SimProcess, message: Message) {
         match message {
             Message::Fetch { back } => {
                 let older = if !self.is_healed && self.random.chance(100_000) { 2 } else { 1 };
                 let history = &self.registry.history;
                 let projection = history[history.len().saturating_sub(older)].clone();
                 // Messages are encoded.
-                let projection = Projection::decode(projection.encode()).expect("it was just encoded");
-                let leads = self.leaders.iter().any(|(node, life)| from == Place::Node(*node) && *life == back.life);
+                let projection = Projection::decode(projection.encode()).expect("own encoding");
+                let leads =
+                    self.leaders.iter().any(|(node, life)| from == SimProcess::Node(*node) && *life == back.life);
                 let cluster = leads.then(|| Box::new(self.cluster_state()));
-                self.send(Place::Registry, from, Some(back.life), Message::Fetched { projection, cluster });
+                self.send(SimProcess::Registry, from, Some(back.life), Message::Fetched { projection, cluster });
             }
             Message::Propose { projection, back } => {
                 let newest = self.newest().clone();
@@ -101,11 +101,11 @@ impl World {
                     match projection.may_follow(&newest) {
                         Ok(()) if !gone.is_empty() => verdict = Some(Verdict::UnitsGone(gone)),
                         Ok(()) => self.install(&newest, projection),
-                        Err(unfit) => self.violate(&format!("a projection is proposed that can't follow: {unfit}")),
+                        Err(unfit) => self.violate(&format!("an invalid projection was proposed: {unfit}")),
                     }
                 }
                 let verdict = verdict.unwrap_or_else(|| Verdict::Newest(self.newest().clone()));
-                self.send(Place::Registry, from, Some(back.life), Message::Verdict { verdict, back });
+                self.send(SimProcess::Registry, from, Some(back.life), Message::Verdict { verdict, back });
             }
             Message::AddUnits { nodes } => self.name_units(&nodes),
             Message::ForgetSpares { units } => {
@@ -139,7 +139,7 @@ impl World {
 
     /// An end of the log supplied by the operator, so that no position is handed out twice.
     fn end_remembered(&self) -> Position {
-        self.given_out.values().copied().fold(Position(0), Position::max)
+        self.handed_out.values().copied().fold(Position(0), Position::max)
     }
 
     /// Creates a unit on each node that stays, replacing its spare.
@@ -161,9 +161,9 @@ impl World {
         for position in (new.first().0..last).map(Position) {
             let (was, is) = (old.chain_of(position).unwrap_or_default(), new.chain_of(position).unwrap_or_default());
             if is.is_empty() && !was.is_empty() {
-                self.count("positions given up");
+                self.count("positions abandoned");
                 if let Some(unit) = was.iter().find(|unit| !self.gone.contains(unit)) {
-                    return self.violate(&format!("position {position} is given up, and unit {unit} holds it"));
+                    return self.violate(&format!("position {position} is abandoned although unit {unit} holds it"));
                 }
             }
         }
@@ -176,7 +176,7 @@ impl World {
         if let Some(chain) =
             chains.into_iter().find(|chain| BTreeSet::from_iter(chain.iter().map(node)).len() < chain.len())
         {
-            self.violate(&format!("two units of one node stand in the chain {chain:?}"));
+            self.violate(&format!("chain {chain:?} has two units on one node"));
         }
         self.count("projections");
         let old_process = self.nodes.get(&old.sequencer.node.0).and_then(|node| node.process.as_ref());
@@ -186,7 +186,7 @@ impl World {
         let units = new.units();
         let gone: Vec<UnitId> = old.units().into_iter().filter(|unit| !units.contains(unit)).collect();
         if !gone.is_empty() {
-            self.count("units left out");
+            self.count("units removed");
         }
         self.left_out.extend(gone);
         if units.iter().any(|unit| !old.units().contains(unit)) {
@@ -197,14 +197,14 @@ impl World {
         }
         let copies = |projection: &Projection| projection.extents.first().map_or(0, |extent| extent.units().count());
         if copies(&new) > copies(old) && new.first() == old.first() && old.extents.len() > 1 {
-            self.count("chains healed");
+            self.count("chains re-replicated");
         }
         if new.first() > old.first() {
-            self.count("extents trimmed away");
+            self.count("extents dropped after a trim");
         }
         // The new sequencer's node is notified; the others learn of the projection at their next tick.
-        let (to, projection) = (Place::Node(new.sequencer.node.0), new.clone());
-        self.send(Place::Registry, to, None, Message::Fetched { projection, cluster: None });
+        let (to, projection) = (SimProcess::Node(new.sequencer.node.0), new.clone());
+        self.send(SimProcess::Registry, to, None, Message::Fetched { projection, cluster: None });
         self.registry.history.push(new);
         self.forget_vain_spares();
     }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::clients::Call;
 use super::{PLAYER, World};
-use crate::client::{Answer, Error, ReadMany, Token, Wait};
+use crate::client::{Error, LogReply, ReadMany, Token, Wait};
 use crate::duplicates::Duplicates;
 use crate::limits::BATCH_BYTES_MAX;
 use crate::player::Player;
@@ -42,7 +42,7 @@ impl World {
         let snapshot = Snapshot { next, duplicates, state: state.into() };
         let number = self.token();
         let Some(process) = self.clients.processes.get_mut(&id) else { return };
-        process.keeper = Some((number, Keeper::new(&snapshot).expect("it is small")));
+        process.keeper = Some((number, Keeper::new(&snapshot).expect("within the limits")));
         self.keep_on(id);
     }
 
@@ -67,14 +67,14 @@ impl World {
                 self.checks.kept.insert(next);
             }
             if has_ended {
-                self.count("snapshots kept");
+                self.count("snapshots stored");
             }
             return;
         }
     }
 
     /// An append of a keeper has ended.
-    pub(super) fn keeper_hears(&mut self, id: u32, keeper: Token, number: usize, outcome: &Result<Answer, Error>) {
+    pub(super) fn keeper_receives(&mut self, id: u32, keeper: Token, number: usize, outcome: &Result<LogReply, Error>) {
         let is_abandoned = outcome.is_err() && self.random.chance(ABANDONED);
         let Some(process) = self.clients.processes.get_mut(&id) else { return };
         let Some((_, keeper)) = process.keeper.as_mut().filter(|(of, _)| *of == keeper) else { return };
@@ -121,14 +121,14 @@ impl World {
     }
 
     /// Passes the tail or the content of positions to a finder.
-    pub(super) fn finder_hears(&mut self, id: u32, run: Option<Run>, outcome: &Result<Answer, Error>) {
+    pub(super) fn finder_receives(&mut self, id: u32, run: Option<Run>, outcome: &Result<LogReply, Error>) {
         let Some(process) = self.clients.processes.get_mut(&id) else { return };
         let Some(finder) = &mut process.finder else { return };
         match (run, outcome) {
-            (None, Ok(Answer::Tail(tail)) | Err(Error::BeyondTail { tail })) => finder.tail(*tail),
+            (None, Ok(LogReply::Tail(tail)) | Err(Error::BeyondTail { tail })) => finder.tail(*tail),
             // Positions that were handed out and never written are handed out again.
             (Some(_), Err(Error::BeyondTail { tail })) => finder.tail(*tail),
-            (Some(run), Ok(Answer::Range(answers))) => {
+            (Some(run), Ok(LogReply::Range(answers))) => {
                 let there = run.positions().zip(answers).map_while(|(position, answer)| There::of(answer, position));
                 finder.read(there);
             }
@@ -141,10 +141,10 @@ impl World {
         let now = self.clock();
         let Snapshot { next, duplicates, state } = snapshot;
         let state = state.first_chunk().map_or(0, |first| u64::from_be_bytes(*first));
-        if let Err(what) = self.checks.begun_with(next, &duplicates.encode(), state) {
+        if let Err(what) = self.checks.started_from(next, &duplicates.encode(), state) {
             return self.violate(&what);
         }
-        self.count("snapshots begun with");
+        self.count("players started from a snapshot");
         self.begin_at(id, next, duplicates, state);
         if let Some(process) = self.clients.processes.get_mut(&id) {
             process.player.nudge(now);
@@ -155,12 +155,12 @@ impl World {
     fn begin_without(&mut self, id: u32, mark: Position) {
         let now = self.clock();
         if mark.0 > 0 && !self.checks.may_lack_snapshots() {
-            return self.violate(&format!("what lies below {mark} was trimmed, and no snapshot is as new"));
+            return self.violate(&format!("positions below {mark} are trimmed, and no snapshot covers them"));
         }
         let known = self.checks.states.range(mark..).next().map(|(next, known)| (*next, known.clone()));
         match known.filter(|_| mark.0 > 0) {
             Some((next, (table, state))) => {
-                let duplicates = Duplicates::decode(table).expect("a table that was written is read");
+                let duplicates = Duplicates::decode(table).expect("own encoding");
                 self.begin_at(id, next, duplicates, state);
             }
             None => self.begin_at(id, mark, Duplicates::default(), 0),
@@ -172,7 +172,7 @@ impl World {
 
     fn begin_at(&mut self, id: u32, next: Position, duplicates: Duplicates, state: u64) {
         let Some(process) = self.clients.processes.get_mut(&id) else { return };
-        (process.player, process.told, process.state) = (Player::new(PLAYER, next, duplicates), next, state);
+        (process.player, process.checked_to, process.state) = (Player::new(PLAYER, next, duplicates), next, state);
     }
 
     /// Records a player's state, to compare with others.
@@ -180,7 +180,7 @@ impl World {
         let Some(process) = self.clients.processes.get(&id) else { return };
         let table: Bytes = process.player.duplicates().encode();
         let (next, state) = (process.player.next(), process.state);
-        if let Err(what) = self.checks.came_to(next, table, state) {
+        if let Err(what) = self.checks.reached_state(next, table, state) {
             self.violate(&what);
         }
     }

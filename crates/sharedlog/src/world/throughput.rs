@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::clients::Call;
 use super::{MILLISECOND, Options, Speed, Time, World};
-use crate::client::{Answer, Error};
+use crate::client::{Error, LogReply};
 use crate::limits::STRIPE_WIDTH;
 use crate::{Batch, Position};
 
@@ -102,11 +102,10 @@ impl World {
         process.client.append(token, batch, None, Monotonic::NEVER, now);
     }
 
-    /// An append has ended.
-    pub(super) fn appended(&mut self, id: u32, outcome: &Result<Answer, Error>) -> Result<(), String> {
-        let Ok(Answer::Appended(position)) = outcome else { return Err(format!("an append came to {outcome:?}")) };
+    pub(super) fn appended(&mut self, id: u32, outcome: &Result<LogReply, Error>) -> Result<(), String> {
+        let Ok(LogReply::Appended(position)) = outcome else { return Err(format!("an append returned {outcome:?}")) };
         if !self.clients.appends.ended.insert(*position) {
-            return Err(format!("two appends lie at {position}"));
+            return Err(format!("two appends have position {position}"));
         }
         self.append_on(id);
         Ok(())
@@ -127,7 +126,7 @@ mod tests {
 
     /// Maximum appends per second on one disk.
     fn disk() -> f64 {
-        let batch = Batch::of(&[Bytes::from(vec![0; BYTES])]).expect("it is small");
+        let batch = Batch::of(&[Bytes::from(vec![0; BYTES])]).expect("within the limits");
         let stamp = Stamp { client: ClientId(1), sequence: 1 };
         let entry = Entry::Data(Data { stamp, batch });
         let command = Command::Write { epoch: ProjectionEpoch(1), position: Position(0), entry };
@@ -142,8 +141,8 @@ mod tests {
         let of =
             |stripes| appends_per_second(Load { stripes, copies: COPIES, appenders: APPENDERS, bytes: BYTES }, SPEED);
         let [one, two, four] = [1, 2, 4].map(of);
-        println!("appends a second: {one} with 1 stripe, {two} with 2, {four} with 4; a disk takes {disk:.0}");
-        assert!(one > 0.97 * disk && one < 1.01 * disk, "{one}: the disks of a chain are busy, and each takes {disk}");
+        println!("appends per second: {one} with 1 stripe, {two} with 2, {four} with 4; disk limit {disk:.0}");
+        assert!(one > 0.97 * disk && one < 1.01 * disk, "{one} appends per second, disk limit {disk}");
         assert!(two > 1.95 * one, "{two} with 2 stripes, {one} with 1");
         assert!(four > 3.9 * one, "{four} with 4 stripes, {one} with 1");
     }

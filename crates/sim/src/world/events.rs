@@ -7,7 +7,7 @@ use base::{CohortId, Entry, Monotonic, NodeId};
 use bytes::Bytes;
 use client::Link;
 use coordination::server::ConnectionId;
-use node::contract::{Answer, ReadId, RequestId};
+use node::contract::{ReadId, ReplyDestination, RequestId};
 use node::request::Request;
 use store::log::SegmentJob;
 
@@ -63,7 +63,7 @@ pub(crate) enum Happening {
     /// The endpoints close that stayed open after a clean stop.
     EndpointClosed { node: NodeId, generation: Generation },
     /// A response of a process was too late to be sent.
-    AnswerExpired { node: NodeId, generation: Generation, answer: Answer },
+    ReplyExpired { node: NodeId, generation: Generation, destination: ReplyDestination },
     /// A process is asked to stop.
     Stop { node: NodeId, generation: Generation },
     /// A paused process resumes.
@@ -112,7 +112,7 @@ impl Happening {
             | Self::LogForced { node, generation }
             | Self::Echo { node, generation, .. }
             | Self::Hurry { node, generation }
-            | Self::AnswerExpired { node, generation, .. }
+            | Self::ReplyExpired { node, generation, .. }
             | Self::Stop { node, generation }
             | Self::Manifest { node, generation, .. }
             | Self::Work { node, generation, .. }
@@ -137,7 +137,7 @@ impl Happening {
             Self::LogForced { node, .. } => of(4, *node),
             Self::Echo { node, .. } => of(5, *node),
             Self::Hurry { node, .. } => of(25, *node),
-            Self::AnswerExpired { node, .. } => of(26, *node),
+            Self::ReplyExpired { node, .. } => of(26, *node),
             Self::Stop { node, .. } => of(24, *node),
             Self::Manifest { node, .. } => of(6, *node),
             Self::Work { node, .. } => of(7, *node),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use base::{Boot, CohortId, Member, Monotonic, NodeId};
 use catalog::Standing;
 use node::Node;
-use node::contract::{Action, Answer, Durable, Event, ManifestId};
+use node::contract::{Action, Durable, Event, ManifestId, ReplyDestination};
 use node::message::Message;
 use store::Store;
 use store::checkpoint::CheckpointMeta;
@@ -210,7 +210,7 @@ impl World {
             Happening::LogForced { node, .. } => self.log_forced(node),
             Happening::Echo { node, batches, .. } => self.echo(node, batches),
             Happening::Hurry { node, .. } => self.hurry(node),
-            Happening::AnswerExpired { node, answer, .. } => self.step(node, Event::AnswerExpired { answer }),
+            Happening::ReplyExpired { node, destination, .. } => self.step(node, Event::ReplyExpired { destination }),
             Happening::Stop { node, .. } => self.step(node, Event::Stop),
             Happening::Manifest { node, step, .. } => self.manifest_step(node, step),
             Happening::Work { node, number, .. } => self.work(node, number),
@@ -425,7 +425,7 @@ impl World {
                 if self.is_valid(id, valid_until) {
                     self.request_answered(to, outcome);
                 } else {
-                    self.answer_expired(id, Answer::Client(to));
+                    self.reply_expired(id, ReplyDestination::Client(to));
                 }
             }
             Action::SetTimer { at } => self.set_timer(id, at),
@@ -494,14 +494,14 @@ impl World {
         if self.is_valid(id, valid_until) {
             self.send(id, to, message);
         } else if let Message::Answer { request, .. } = message {
-            self.answer_expired(id, Answer::Forwarded { node: to, request: *request });
+            self.reply_expired(id, ReplyDestination::Forwarded { node: to, request: *request });
         }
     }
 
     /// The machine is notified once its current actions are executed.
-    fn answer_expired(&mut self, id: NodeId, answer: Answer) {
+    fn reply_expired(&mut self, id: NodeId, destination: ReplyDestination) {
         let generation = self.generation(id);
-        self.queue.put(self.now, Happening::AnswerExpired { node: id, generation, answer });
+        self.queue.put(self.now, Happening::ReplyExpired { node: id, generation, destination });
     }
 
     fn set_timer(&mut self, id: NodeId, at: Monotonic) {

@@ -14,7 +14,7 @@ use base::{Duration, Monotonic, NodeId, SplitMix64};
 use bytes::Bytes;
 use coordination::entry::{Position, SessionId};
 use coordination::jute::Frame;
-use coordination::log_port::{Answer, LogPort, Output, Playback};
+use coordination::log_port::{LogOutcome, LogPort, Output, Playback};
 use coordination::model::{Clients, Network, Time};
 use coordination::server::{Action, AppendId, Config, ConnectionId, Event, Server};
 use machine::Failure;
@@ -40,7 +40,7 @@ pub(crate) enum Input {
     /// Of a client.
     Client(Event),
     /// The answer to a request to the log.
-    Answer { number: u64, answer: Answer },
+    Answer { number: u64, answer: LogOutcome },
     /// The server's timer fires.
     Timer(u64),
     /// The port's timer fires.
@@ -529,7 +529,7 @@ impl World {
         for (what, times) in std::mem::take(&mut self.zookeeper.clients.checks.counters) {
             let what = match what {
                 "writes" => "ZooKeeper writes",
-                "reads behind a sync" => "ZooKeeper reads behind a sync",
+                "reads after a sync" => "ZooKeeper reads behind a sync",
                 "events" => "ZooKeeper events",
                 "expiries" => "ZooKeeper sessions expired",
                 "moves" => "ZooKeeper sessions moved",

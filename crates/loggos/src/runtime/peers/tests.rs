@@ -103,7 +103,7 @@ fn chunk(length: usize) -> Message {
     Message::StateChunk {
         cohort: CohortId::CATALOG,
         epoch: base::Epoch(1),
-        state: node::message::StateId { lsn: base::Lsn::ZERO, tables: 0 },
+        state: node::message::StateId { lsn: base::Lsn::ZERO, sstables: 0 },
         timestamp: base::Timestamp(0),
         index: 0,
         last: true,

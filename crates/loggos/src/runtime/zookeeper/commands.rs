@@ -283,7 +283,7 @@ fn connection_timeouts(out: &mut String, service: &Service) -> Written {
     let (now, tick) = (clock::now(), tick(service).as_millis().max(1));
     let mut by_tick = BTreeMap::<u64, Vec<ClientStatus>>::new();
     for client in service.server.clients() {
-        let silent = now.monotonic.since(client.heard);
+        let silent = now.monotonic.since(client.last_received);
         let patience = client.timeout.unwrap_or(GREETING_TIMEOUT).0.saturating_sub(silent.0);
         let end = now.wall.0.cast_unsigned().saturating_add(patience) / 1_000_000;
         by_tick.entry(end.next_multiple_of(tick)).or_default().push(client);

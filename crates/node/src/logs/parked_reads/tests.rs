@@ -15,7 +15,7 @@ fn follow(from: u64) -> LogRequest {
     LogRequest::Read { log: "l".into(), from: Position(from), count: 1, wait, bytes: BATCH_BYTES_MAX }
 }
 
-/// A follower at the log's end asks its unit once. The reply arrives with an entry or at the end of the wait.
+/// A reader at the log's end sends one request to the unit. The reply arrives with an entry or at the end of the wait.
 #[test]
 fn tail_read_waits_for_entry() {
     let mut bench = alone();
@@ -26,7 +26,7 @@ fn tail_read_waits_for_entry() {
     bench.pass(Duration::from_millis(20));
     assert_eq!(records(said(&bench.answers[&RequestId(2)])), ["a"]);
     assert_eq!(bench.node.logs.units.parked_reads.len(), 0);
-    assert_eq!(records(ask(&mut bench, 4, follow(1))), [""; 0], "nothing came");
+    assert_eq!(records(ask(&mut bench, 4, follow(1))), [""; 0], "no entry arrived");
     assert_eq!(bench.node.logs.units.parked_reads.len(), 0);
 }
 
@@ -63,7 +63,7 @@ fn append_survives_client_disconnect() {
     assert_eq!(said(&bench.answers[&RequestId(2)]), Ok(LogResponse::Appended(Position(0))));
 }
 
-/// A read whose deadline precedes the end of its wait is answered in time and fills no hole, because others may wait.
+/// A read with a deadline before the end of its wait is answered in time and fills no hole.
 #[test]
 fn wait_ends_before_deadline() {
     let mut bench = alone();
@@ -87,12 +87,12 @@ fn read_does_not_wait_at_sealed_unit() {
     }
     bench.pass(Duration::from_millis(50));
     assert_eq!(bench.node.logs.units.parked_reads.len(), 2);
-    let log = bench.node.catalog().log("l").expect("it is there");
+    let log = bench.node.catalog().log("l").expect("the log exists");
     let (epoch, unit) = (log.projection.epoch, log.projection.units()[0]);
-    let cohort = catalog::cohort_of(unit).expect("a small number");
+    let cohort = catalog::cohort_of(unit).expect("within the range of the type");
     let seal = Command::Seal { epoch };
     let now = bench.now;
-    let replica = bench.node.replicas.get_mut(&cohort).expect("it is here");
+    let replica = bench.node.replicas.get_mut(&cohort).expect("a local replica");
     replica.cohort.propose(seal.encode(), now, &mut bench.node.outgoing.outbox);
     bench.node.drain(cohort, now);
     bench.pass(Duration::from_millis(5));

@@ -37,7 +37,7 @@ impl Cluster {
     }
 
     fn append(&mut self, number: u64) -> u64 {
-        let batch = Batch::of(&[Bytes::from(number.to_string())]).expect("it is small");
+        let batch = Batch::of(&[Bytes::from(number.to_string())]).expect("within the limits");
         match self.asked(number, LogRequest::Append { log: "l".into(), batch, stamp: None }) {
             LogResponse::Appended(position) => position.0,
             other => panic!("{other:?}"),
@@ -52,14 +52,14 @@ impl Cluster {
             wait: Duration::ZERO,
             bytes: BATCH_BYTES_MAX,
         };
-        let LogResponse::Entries(entries) = self.asked(number, read) else { panic!("it is a read") };
+        let LogResponse::Entries(entries) = self.asked(number, read) else { panic!("expected entries") };
         let Content::Data(data) = &entries[0].content else { panic!("{entries:?}") };
-        data.batch.records().expect("its own bytes")[0].clone()
+        data.batch.records().expect("own encoding")[0].clone()
     }
 
     fn log(&self) -> LogRecord {
         let log = self.nodes[0].node.catalog().log("l");
-        log.expect("it was created").clone()
+        log.expect("the log exists").clone()
     }
 
     /// Restarts a node with a damaged log tail.
@@ -74,7 +74,7 @@ impl Cluster {
         let mut recovered = empty(node, 3);
         recovered.boot = Boot(bench.node.cluster.boot.0 + 1);
         recovered.records = bench.appended.clone();
-        recovered.cohorts = bench.manifests.last().expect("promises were made").0.clone();
+        recovered.cohorts = bench.manifests.last().expect("a manifest was written").0.clone();
         recovered.cohorts.iter_mut().for_each(|(id, cohort)| cohort.doubtful |= doubts(*id));
         self.nodes[node as usize - 1] = Bench::start(recovered);
     }
@@ -84,7 +84,7 @@ impl Cluster {
         let command = catalog::CatalogCommand::AddUnits { log: self.log().id, nodes: vec![NodeId(node)] };
         let leader = self.leader_of_catalog();
         let bench = &mut self.nodes[leader.0 as usize - 1];
-        let catalog = bench.node.replicas.get_mut(&CohortId::CATALOG).expect("every node has one");
+        let catalog = bench.node.replicas.get_mut(&CohortId::CATALOG).expect("every node has a catalog replica");
         catalog.cohort.propose(command.encode(), bench.now, &mut bench.node.outgoing.outbox);
         bench.node.drain(CohortId::CATALOG, bench.now);
         self.pass(SECOND);
@@ -92,7 +92,7 @@ impl Cluster {
 
     fn leader_of_catalog(&self) -> NodeId {
         let leader = self.nodes.iter().find(|bench| bench.node.led_catalog().is_some());
-        leader.expect("somebody leads it").node.me().node
+        leader.expect("the catalog has a leader").node.me().node
     }
 }
 
@@ -110,7 +110,7 @@ fn doubtful_units_are_replaced() {
     let leader = cluster.leader_of_catalog();
     for node in [leader.0, 1 + leader.0 % 3] {
         let lost = on(&cluster.log(), node);
-        assert_eq!(lost.len(), 2, "one of each chain but one");
+        assert_eq!(lost.len(), 2, "one unit of each chain but one");
         cluster.damage(node);
         cluster.pass(Duration(20 * SECOND.0));
         let log = cluster.log();
@@ -124,7 +124,7 @@ fn doubtful_units_are_replaced() {
         );
         let damaged = &cluster.nodes[node as usize - 1].node;
         let gone = |unit: &UnitId| damaged.replicas().all(|(id, ..)| Some(id) != catalog::cohort_of(*unit));
-        assert!(lost.iter().all(gone), "their replicas take no room any more");
+        assert!(lost.iter().all(gone), "their replicas use no space");
         assert_eq!(damaged.own_units_in_doubt().count(), 0);
     }
     assert!(cluster.log().projection.newest_unit > before.projection.newest_unit);
@@ -139,15 +139,15 @@ fn doubtful_units_are_replaced() {
 fn doubtful_spare_is_removed() {
     let mut cluster = Cluster::with_log(1);
     let before = cluster.log();
-    let free = (1..=3).find(|node| on(&before, *node).is_empty()).expect("two of three have a unit");
+    let free = (1..=3).find(|node| on(&before, *node).is_empty()).expect("one of three nodes has no unit");
     cluster.name_on(free);
     let named = cluster.log();
     let [spare] = on(&named, free)[..] else { panic!("{named:?}") };
     cluster.pass(Duration(5 * SECOND.0));
-    assert_eq!(cluster.log(), named, "a sound one may be of use later");
+    assert_eq!(cluster.log(), named, "an undamaged spare stays");
     cluster.damage(free);
     cluster.pass(Duration(20 * SECOND.0));
-    assert_eq!(cluster.log(), before, "the log needs no other");
+    assert_eq!(cluster.log(), before, "the log needs no other unit");
     let damaged = &cluster.nodes[free as usize - 1].node;
     assert!(damaged.replicas().all(|(id, ..)| Some(id) != catalog::cohort_of(spare)));
     assert_eq!(damaged.own_units_in_doubt().count(), 0);
@@ -159,7 +159,7 @@ fn last_copy_is_retained() {
     let mut cluster = Cluster::with_log(1);
     let chain = cluster.log().projection.last().chains[0].clone();
     for unit in &chain {
-        let node = cluster.log().member_of(*unit).expect("it stands").node;
+        let node = cluster.log().member_of(*unit).expect("the unit is in the log").node;
         cluster.restart(node.0, |id| Some(id) == catalog::cohort_of(*unit));
     }
     cluster.pass(Duration(20 * SECOND.0));
@@ -177,7 +177,7 @@ fn intact_chain_stays_readable() {
     let leader = cluster.leader_of_catalog();
     let bench = &mut cluster.nodes[leader.0 as usize - 1];
     for unit in doubted {
-        let home = before.member_of(unit).expect("it stands").node;
+        let home = before.member_of(unit).expect("the unit is in the log").node;
         bench.node.units_in_doubt(home, &[unit], bench.now);
     }
     cluster.pass(Duration(20 * SECOND.0));
@@ -208,27 +208,27 @@ fn status_lists_under_replicated_logs() {
     let mut cluster = Cluster::with_log(1);
     cluster.pass(SECOND);
     let leader = cluster.leader_of_catalog();
-    let told = |cluster: &Cluster| {
+    let reported = |cluster: &Cluster| {
         let node = &cluster.nodes[leader.0 as usize - 1].node;
         (node.under_replicated_logs(), node.logs_out_of_reach())
     };
-    assert_eq!(told(&cluster), (vec![], vec![]));
+    assert_eq!(reported(&cluster), (vec![], vec![]));
     let [unit, other] = cluster.log().projection.units()[..] else { panic!("a chain of two") };
     for (unit, lacking, missing) in [
-        (unit, "log l has 1 copy of some positions, and should have 2", None),
+        (unit, "log l is under-replicated: some positions have 1 of 2 copies", None),
         (
             other,
-            "log l has 0 copies of some positions, and should have 2",
-            Some("log l has no copy of some positions within reach"),
+            "log l is under-replicated: some positions have 0 of 2 copies",
+            Some("log l is unavailable: some positions have no live copy"),
         ),
     ] {
-        let home = cluster.log().member_of(unit).expect("it stands").node;
+        let home = cluster.log().member_of(unit).expect("the unit is in the log").node;
         let bench = &mut cluster.nodes[leader.0 as usize - 1];
         bench.node.units_in_doubt(home, &[unit], bench.now);
         let missing: Vec<String> = missing.map(str::to_owned).into_iter().collect();
-        assert_eq!(told(&cluster), (vec![lacking.to_owned()], missing));
+        assert_eq!(reported(&cluster), (vec![lacking.to_owned()], missing));
     }
     let node = &cluster.nodes[leader.0 as usize - 1].node;
     let many = vec![(cluster.log().id, "is it".to_owned()); NAMED_MAX + 2];
-    assert_eq!(node.name_logs(many, "like it")[NAMED_MAX - 1..], ["log l is it", "2 logs more like it"]);
+    assert_eq!(node.name_logs(many, "like it")[NAMED_MAX - 1..], ["log l is it", "2 further logs: like it"]);
 }

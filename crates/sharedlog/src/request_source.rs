@@ -6,22 +6,22 @@ use machine::Wire;
 use crate::controller::{CopierId, Requester};
 use crate::{AskId, ProjectionEpoch};
 
-/// The machine of a process that asks a unit: the return address of a request, which the reply repeats.
+/// The machine that sent a request to a unit. The reply repeats it, so that the node can route the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asker {
+pub enum RequestSource {
     /// The client machine.
     Client(AskId),
     /// The sequencer of an epoch.
     Sequencer(ProjectionEpoch, AskId),
     /// The controller.
     Controller(Requester, AskId),
-    /// The hole filling that goes with the sequencer of an epoch.
+    /// The hole fill of a sequencer's epoch.
     HoleFill(ProjectionEpoch, AskId),
     /// The follower.
     Follower(AskId),
 }
 
-impl Wire for Asker {
+impl Wire for RequestSource {
     fn encode(&self, out: &mut Writer) {
         let (tag, number, ask) = match *self {
             Self::Client(ask) => (1, 0, ask),
@@ -45,7 +45,7 @@ impl Wire for Asker {
             4 => Self::Controller(Requester::Copier(CopierId(number)), ask),
             5 => Self::HoleFill(ProjectionEpoch(number), ask),
             6 => Self::Follower(ask),
-            tag => return Err(DecodeError::UnknownTag { what: "asker of a log unit", tag: tag.into() }),
+            tag => return Err(DecodeError::UnknownTag { what: "source of a log unit request", tag: tag.into() }),
         })
     }
 }
