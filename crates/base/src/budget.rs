@@ -25,7 +25,6 @@ struct Account {
     parent: Option<ByteBudget>,
     /// Waiters of the root and of all its children are registered with the root.
     wakers: Mutex<Vec<Waker>>,
-    /// Number of wakers.
     waiting: AtomicUsize,
 }
 
@@ -180,7 +179,6 @@ mod tests {
 
     use super::*;
 
-    /// Counts wakeups.
     #[derive(Default)]
     struct Woken(AtomicUsize);
 
@@ -209,9 +207,9 @@ mod tests {
     fn share_enforced_under_parent_pressure() {
         let node = ByteBudget::new(100);
         let (busy, other) = (node.child(10), node.child(10));
-        let half = busy.try_reserve(50).expect("nobody else needs it");
-        assert!(busy.try_reserve(1).is_none(), "it is past its share, and half of all is in use");
-        let share = other.try_reserve(10).expect("its share is there");
+        let half = busy.try_reserve(50).expect("the parent has free memory");
+        assert!(busy.try_reserve(1).is_none(), "the share is enforced once half of the parent is in use");
+        let share = other.try_reserve(10).expect("the share is available");
         assert!(other.try_reserve(1).is_none());
         assert_eq!((busy.used(), other.used(), node.used()), (50, 10, 60));
         drop(half);
@@ -226,7 +224,7 @@ mod tests {
         let children: Vec<_> = (0..4).map(|_| node.child(10)).collect();
         let all: Vec<_> = children.iter().filter_map(|child| child.try_reserve(10)).collect();
         assert_eq!((all.len(), node.used()), (3, 30));
-        assert_eq!(children[3].used(), 0, "a refusal leaves nothing behind");
+        assert_eq!(children[3].used(), 0, "a failed reservation changes nothing");
     }
 
     #[test]
@@ -242,7 +240,7 @@ mod tests {
         of_other.shrink_to(49);
         assert_eq!(count(), 1);
         of_other.shrink_to(48);
-        assert_eq!(count(), 0, "it does not wait any more");
+        assert_eq!(count(), 0, "its waker was removed");
         assert!(connection.poll_reserve(5, &waker).is_none());
         drop(own);
         assert_eq!(count(), 1);

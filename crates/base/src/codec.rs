@@ -11,7 +11,7 @@ use crate::{Epoch, Lsn, Sequence};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The input ends inside a field.
-    #[error("the input ends inside a field: {wanted} bytes wanted, {left} left")]
+    #[error("unexpected end of input: {wanted} bytes expected, {left} left")]
     Truncated {
         /// Bytes that the field needs.
         wanted: usize,
@@ -33,7 +33,7 @@ pub enum DecodeError {
         what: &'static str,
     },
     /// Bytes remain after the last field.
-    #[error("{0} bytes left over")]
+    #[error("{0} trailing bytes")]
     TrailingBytes(usize),
 }
 

@@ -271,7 +271,11 @@ mod tests {
         assert_eq!(detector.timeout(1, at(400)), Duration::from_millis(500));
         detector.expect(1, at(400), stale);
         detector.expect(1, at(1_500), stale);
-        assert_eq!(detector.silence(1, at(1_510)), Some(Duration::from_millis(10)), "the first request is forgotten");
+        assert_eq!(
+            detector.silence(1, at(1_510)),
+            Some(Duration::from_millis(10)),
+            "the restart cleared the first request"
+        );
     }
 
     #[test]

@@ -39,19 +39,19 @@ pub enum MembershipChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoStep {
     /// The step has been made already.
-    #[error("it is so already")]
+    #[error("the change is already in effect")]
     AlreadySo,
     /// The node is a member with another disk, which must be removed first.
     #[error("node {} is a member with another disk", .0.node)]
     OtherDisk(Member),
     /// The member to promote is not a learner.
-    #[error("it is no candidate member")]
+    #[error("the member to promote is not a learner")]
     NoLearner,
     /// The step would remove the last voter.
-    #[error("it is the last voter")]
+    #[error("the last voter cannot be removed")]
     LastVoter,
     /// There are too many members.
-    #[error("there are {MEMBERS_MAX} members already")]
+    #[error("member limit reached ({MEMBERS_MAX})")]
     TooMany,
 }
 
