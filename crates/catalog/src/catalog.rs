@@ -192,7 +192,7 @@ impl Catalog {
         split_at.retain(|key| !key.is_empty());
         if let Some(table) = self.tables.get(name) {
             if table.is_dropping {
-                return Err(Failure::Unavailable(format!("the last table {name} is still being dropped")));
+                return Err(Failure::Unavailable(format!("the previous table {name} is still being dropped")));
             }
             return table.created_again(name, &split_at, replicas, retention, durability, kind);
         }
@@ -211,15 +211,15 @@ impl Catalog {
     fn check_room(&self, ranges: usize, replicas: u32) -> Result<(), Failure> {
         let nodes = self.staying().count();
         if self.tables.len() >= TABLES_MAX {
-            return Err(Failure::Overloaded(format!("there are {TABLES_MAX} tables, and no more may be")));
+            return Err(Failure::Overloaded(format!("table limit reached ({TABLES_MAX})")));
         }
         self.check_ranges(ranges)?;
         if nodes == 0 {
-            return Err(Failure::Unavailable("no node is registered that could keep a table".into()));
+            return Err(Failure::Unavailable("no registered node can hold a table".into()));
         }
         if replicas as usize > nodes {
             let nodes = counted(nodes as u64, "node");
-            return Err(invalid(format!("{replicas} replicas are asked for, and the cluster has {nodes}")));
+            return Err(invalid(format!("{replicas} replicas requested, but the cluster has {nodes}")));
         }
         Ok(())
     }
@@ -229,13 +229,13 @@ impl Catalog {
         let there = self.parts().count() + self.units().count();
         if there + ranges > RANGES_IN_CLUSTER_MAX {
             return Err(Failure::Overloaded(format!(
-                "the tables and logs have {there} ranges and units, and with {ranges} more they would be over the limit of \
+                "range limit exceeded: {there} ranges and log units exist, {ranges} requested, at most \
                  {RANGES_IN_CLUSTER_MAX}"
             )));
         }
         let cohorts_left = SessionId::COHORTS_MAX.saturating_sub(u64::from(self.next_cohort.0));
         if cohorts_left < ranges as u64 {
-            return Err(Failure::Overloaded("the numbers of cohorts are used up".into()));
+            return Err(Failure::Overloaded("cohort ids exhausted".into()));
         }
         Ok(())
     }
@@ -329,7 +329,7 @@ impl Catalog {
     /// When an invariant is broken.
     pub fn assert_invariants(&self) {
         if let Err(broken) = self.check() {
-            panic!("the catalog's invariant is broken: {broken}");
+            panic!("catalog invariant violated: {broken}");
         }
     }
 
@@ -353,12 +353,14 @@ impl Catalog {
             () if self.tables.len() > TABLES_MAX => Err("too many tables"),
             () if cohorts.len() > RANGES_IN_CLUSTER_MAX => Err("too many ranges"),
             () if self.nodes().count() > NODES_MAX => Err("too many nodes"),
-            () if self.next_cohort < FIRST_TABLE_COHORT => Err("a next cohort that no range can have"),
-            () if !self.tables.values().all(TableRecord::is_whole) => Err("a table's ranges don't hold every key once"),
-            () if !cohorts.is_sorted_by(|a, b| a < b) => Err("two ranges in one cohort"),
-            () if !cohorts.iter().all(was_given_out) => Err("a range's cohort that was never given out"),
-            () if !ranges().all(members_fit) => Err("a range's members are not known nodes"),
-            () if self.bytes_of_records() != self.bytes => Err("the account of bytes is not what the records take"),
+            () if self.next_cohort < FIRST_TABLE_COHORT => Err("next cohort id out of range"),
+            () if !self.tables.values().all(TableRecord::is_whole) => {
+                Err("a table's ranges do not partition the key space")
+            }
+            () if !cohorts.is_sorted_by(|a, b| a < b) => Err("two ranges share a cohort"),
+            () if !cohorts.iter().all(was_given_out) => Err("a range has an unassigned cohort id"),
+            () if !ranges().all(members_fit) => Err("a range has an unknown member"),
+            () if self.bytes_of_records() != self.bytes => Err("byte count does not match the records"),
             () => Ok(()),
         }
     }

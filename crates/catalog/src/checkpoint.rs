@@ -117,7 +117,7 @@ impl Loader for CatalogLoader {
                 _ => return Err(unexpected(tag)),
             };
             if !fresh {
-                return Err(LoadError::Impossible("a table, log or node twice"));
+                return Err(LoadError::Impossible("duplicate table, log or node"));
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Implements the hosting interface of a node ([`StateMachine`]) for the catalog.
 
 use base::{CohortId, Entry, Incarnation, KeyRange, Timestamp};
-use machine::state_machine::{Applied, Effect, Evaluated, Kind, Payload, Read, Reading, StateMachine, View};
+use machine::state_machine::{Applied, Effect, Evaluated, Kind, Payload, Read, ReadStep, StateMachine, View};
 use machine::storage::Io;
 use machine::{ApplyError, Failure, LogicalHash, NoStorage, Progress, ReadError};
 
@@ -33,7 +33,7 @@ impl Catalog {
                 Some(_) => Ok(CatalogResponse::TableCreated { existed: true }),
                 None => Err(Failure::UnknownTable(name.clone())),
             },
-            CatalogRequest::Change(_) => Err(Failure::Invalid("a change is no read".to_owned())),
+            CatalogRequest::Change(_) => Err(Failure::Invalid("a change is not a read".to_owned())),
         }
     }
 }
@@ -47,7 +47,7 @@ impl View for Catalog {
     }
 
     fn at(self, _: Timestamp) -> Result<Self, Failure> {
-        Err(Failure::Invalid("the catalog keeps no earlier moments".to_owned()))
+        Err(Failure::Invalid("the catalog keeps no earlier versions".to_owned()))
     }
 
     fn timestamp(&self) -> Timestamp {
@@ -87,14 +87,14 @@ impl StateMachine for Catalog {
         Ok(Applied { outcome, effect: change.map(Effect::Own) })
     }
 
-    fn read(&self, request: &CatalogRequest) -> Reading<CatalogResponse, CatalogRead> {
-        Reading::Answer(self.look_up(request))
+    fn read(&self, request: &CatalogRequest) -> ReadStep<CatalogResponse, CatalogRead> {
+        ReadStep::Answer(self.look_up(request))
     }
 
     fn propose(&self, request: &CatalogRequest) -> Payload<CatalogRead> {
         match request {
             CatalogRequest::Change(command) => Payload::Command(command.encode()),
-            _ => Payload::Refuse(Failure::Invalid("a read is no change".to_owned())),
+            _ => Payload::Refuse(Failure::Invalid("a read is not a change".to_owned())),
         }
     }
 

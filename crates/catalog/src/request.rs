@@ -203,7 +203,7 @@ impl Wire for CatalogResponse {
             }
             TABLE => Self::Table(TableDescription::decode(input)?),
             LOG => Self::Log(LogResponse::decode(input)?),
-            tag => return Err(DecodeError::UnknownTag { what: "answer of the catalog", tag: u64::from(tag) }),
+            tag => return Err(DecodeError::UnknownTag { what: "response of the catalog", tag: u64::from(tag) }),
         })
     }
 }

@@ -54,11 +54,11 @@ pub fn validate(request: &CatalogRequest) -> Result<(), Failure> {
 
 fn check_node(node: &NodeRecord) -> Result<(), Failure> {
     if !(1..=NODE_MAX).contains(&node.member.node.0) {
-        return refuse(format!("node {}: a node's number is 1 to {NODE_MAX}", node.member.node));
+        return refuse(format!("node {}: node numbers are 1 to {NODE_MAX}", node.member.node));
     }
     for address in [&node.peer, &node.grpc] {
         if address.is_empty() {
-            return refuse(format!("node {} has an address that is empty", node.member.node));
+            return refuse(format!("node {} has an empty address", node.member.node));
         }
         check_size("a node's address", address.len(), ADDRESS_BYTES_MAX)?;
     }
@@ -68,11 +68,11 @@ fn check_node(node: &NodeRecord) -> Result<(), Failure> {
 fn check_nodes(nodes: &[NodeId]) -> Result<(), Failure> {
     let distinct: BTreeSet<NodeId> = nodes.iter().copied().collect();
     if distinct.len() != nodes.len() {
-        return refuse("a node is named twice");
+        return refuse("a node is given twice");
     }
     match nodes.len() {
         1..=MOVED_MAX => Ok(()),
-        other => refuse(format!("{other} nodes are named: a range has 1 to {MOVED_MAX} replicas")),
+        other => refuse(format!("{other} nodes given: a range has 1 to {MOVED_MAX} replicas")),
     }
 }
 
@@ -86,18 +86,18 @@ pub fn check_table_name(name: &str) -> Result<(), Failure> {
 
 /// Checks the split keys of a table: in any order, without duplicates.
 fn check_split(split_at: &[Bytes]) -> Result<(), Failure> {
-    check_count("the table's ranges", split_at.len() + 1, RANGES_MAX)?;
+    check_count("ranges of the table", split_at.len() + 1, RANGES_MAX)?;
     let mut keys = BTreeSet::new();
     for key in split_at {
         if key.is_empty() {
-            return refuse("a key to split at is empty: the first range begins there");
+            return refuse("a split key is empty: the first range begins there");
         }
-        check_size("a key to split at", key.len(), KEY_BYTES_MAX)?;
+        check_size("a split key", key.len(), KEY_BYTES_MAX)?;
         if !keys.insert(key) {
-            return refuse(format!("the table is to be split at \"{}\" twice", shown(key)));
+            return refuse(format!("the split key \"{}\" is given twice", shown(key)));
         }
     }
-    check_size("the keys to split at, together", split_at.iter().map(Bytes::len).sum(), SPLIT_BYTES_MAX)
+    check_size("the split keys together", split_at.iter().map(Bytes::len).sum(), SPLIT_BYTES_MAX)
 }
 
 /// Only odd numbers are allowed: an even number tolerates no more failures than the odd number below it and needs a
@@ -106,12 +106,12 @@ fn check_replicas(replicas: u32) -> Result<(), Failure> {
     if replicas == 0 || (replicas <= REPLICAS_MAX && replicas % 2 == 1) {
         return Ok(());
     }
-    refuse(format!("{replicas} replicas are asked for: a range has 1, 3 or 5"))
+    refuse(format!("{replicas} replicas requested: a range has 1, 3 or 5"))
 }
 
 fn check_retention(retention: Duration) -> Result<(), Failure> {
     if retention > RETENTION_MAX {
-        return refuse(format!("old versions are to be kept for {retention}, over the limit of {RETENTION_MAX}"));
+        return refuse(format!("a retention of {retention} is over the limit of {RETENTION_MAX}"));
     }
     Ok(())
 }

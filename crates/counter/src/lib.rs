@@ -7,7 +7,7 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, KeyRange, Timestamp};
 use machine::checkpoint::{Chunked, Keep, LoadError, Loader, Snapshot};
 use machine::state_machine::{
-    Applied, Evaluated, Kind, Payload, Read, Reading, Request, Response, StateMachine, View, Wire,
+    Applied, Evaluated, Kind, Payload, Read, ReadStep, Request, Response, StateMachine, View, Wire,
 };
 use machine::storage::{NoStorage, ReadError};
 use machine::{ApplyError, Consistency, Failure, KeyPosition, LogicalHash, Outcome, Progress};
@@ -159,12 +159,12 @@ impl StateMachine for Counter {
         Ok(Applied::outcome(Ok(self.count)))
     }
 
-    fn read(&self, request: &CounterRequest) -> Reading<Count, CounterRead> {
+    fn read(&self, request: &CounterRequest) -> ReadStep<Count, CounterRead> {
         let outcome: Outcome<Count> = match request {
             CounterRequest::Get(_) => Ok(self.count),
             CounterRequest::Add(_) => Err(Failure::Invalid("a change is not a read".to_owned())),
         };
-        Reading::Answer(outcome)
+        ReadStep::Answer(outcome)
     }
 
     fn propose(&self, request: &CounterRequest) -> Payload<CounterRead> {

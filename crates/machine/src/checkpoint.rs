@@ -36,13 +36,13 @@ const END: u8 = u8::MAX;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
     /// Chunks are missing, surplus or altered.
-    #[error("the checkpoint is not whole: {0}")]
+    #[error("the checkpoint is incomplete: {0}")]
     NotWhole(&'static str),
     /// A version of Loggos with an unknown format wrote it.
-    #[error("the checkpoint has format {0}, which this version doesn't know")]
+    #[error("unsupported checkpoint format {0}")]
     UnknownFormat(u32),
     /// It belongs to another cohort.
-    #[error("the checkpoint is of cohort {found}, not of {expected}")]
+    #[error("the checkpoint belongs to cohort {found}, not {expected}")]
     OtherCohort {
         /// The cohort asked for.
         expected: CohortId,
@@ -50,13 +50,13 @@ pub enum LoadError {
         found: CohortId,
     },
     /// It belongs to another or an unknown kind of state machine.
-    #[error("the checkpoint is of state machine kind {0}, which the cohort doesn't have")]
+    #[error("the checkpoint has state machine kind {0}, not the cohort's")]
     OtherKind(u8),
     /// The bytes are not a valid encoding.
-    #[error("the checkpoint can't be read: {0}")]
+    #[error("cannot decode the checkpoint: {0}")]
     Undecodable(#[from] DecodeError),
     /// The content violates an invariant of the state.
-    #[error("the checkpoint holds what no state can: {0}")]
+    #[error("invalid checkpoint content: {0}")]
     Impossible(&'static str),
 }
 
@@ -268,12 +268,12 @@ impl Frames {
     pub fn next(&mut self, chunk: &Bytes) -> Result<Frame, LoadError> {
         let tag = chunk.first().copied().unwrap_or_default();
         if tag < self.last_tag {
-            return Err(LoadError::Impossible("chunks out of their order"));
+            return Err(LoadError::Impossible("chunks out of order"));
         }
         let frame = match tag {
             _ if self.count == 0 => header(chunk, self.cohort)?,
             END if *chunk == end(self.count, self.checksum) => Frame::End,
-            END => return Err(LoadError::NotWhole("the last chunk is not the end of those before")),
+            END => return Err(LoadError::NotWhole("the count or checksum of the chunks is wrong")),
             FIRST_PART..END => {
                 let mut input = Reader::new(chunk.clone());
                 Frame::Part(input.u8()?, input)
@@ -304,11 +304,11 @@ fn header(chunk: &Bytes, expected: CohortId) -> Result<Frame, LoadError> {
     let (last_applied, last_timestamp, losses) = (input.lsn()?, Timestamp(input.i64()?), input.u32()?);
     let progress = Progress { cohort: found, last_applied, last_timestamp, losses };
     if last_applied.sequence.0 > i64::MAX as u64 {
-        return Err(LoadError::Impossible("a sequence that no log comes to"));
+        return Err(LoadError::Impossible("sequence out of range"));
     }
     let untouched = progress.last_applied == Lsn::ZERO;
     if progress.last_timestamp.0 < 0 || untouched != (progress.last_timestamp == Timestamp(0)) {
-        return Err(LoadError::Impossible("a last timestamp that doesn't go with the last entry"));
+        return Err(LoadError::Impossible("the last timestamp does not match the last entry"));
     }
     Ok(Frame::Header(kind, progress, input))
 }
@@ -332,7 +332,7 @@ pub fn load<S: Snapshot>(cohort: CohortId, chunks: &[Bytes]) -> Result<S, LoadEr
                 loader = Some(parts);
             }
             (Frame::End, Some(parts)) => whole = Some(parts.finish()?),
-            (Frame::Part(..) | Frame::End, None) => return Err(LoadError::NotWhole("there is more after the end")),
+            (Frame::Part(..) | Frame::End, None) => return Err(LoadError::NotWhole("chunks follow the end")),
         }
     }
     whole.ok_or(LoadError::NotWhole("the end is missing"))

@@ -36,7 +36,7 @@ pub use pinning::owned;
 pub use progress::{ApplyError, Progress};
 pub use sessions::{SessionId, SessionStamp};
 pub use state_machine::{
-    Applied, Effect, Evaluated, Housekeeping, Kind, Lock, NoView, Past, Payload, Read, Reading, Request, Response,
+    Applied, Effect, Evaluated, Housekeeping, Kind, Lock, NoView, Past, Payload, Read, ReadStep, Request, Response,
     StateMachine, Verdict, View, Wire,
 };
 pub use storage::{NoStorage, ReadError, Storage};

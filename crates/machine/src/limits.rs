@@ -17,7 +17,9 @@ pub fn check_name(of: &str, name: &str) -> Result<(), Failure> {
     }
     check_size(format_args!("the {of}'s name"), name.len(), TABLE_NAME_BYTES_MAX)?;
     match name.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))) {
-        Some(c) => refuse(format!("the {of}'s name {name:?} holds {c:?}: letters, digits, '_', '-' and '.' only")),
+        Some(c) => refuse(format!(
+            "the {of}'s name {name:?} contains {c:?}: only letters, digits, '_', '-' and '.' are allowed"
+        )),
         None => Ok(()),
     }
 }
@@ -39,7 +41,7 @@ pub fn check_size(what: impl Display, bytes: usize, limit: usize) -> Result<(), 
 /// [`Failure::Invalid`] if it is above the limit.
 pub fn check_count(what: &str, count: usize, limit: usize) -> Result<(), Failure> {
     if count > limit {
-        return refuse(format!("{what} are {count}, over the limit of {limit}"));
+        return refuse(format!("{count} {what}, over the limit of {limit}"));
     }
     Ok(())
 }

@@ -82,7 +82,7 @@ impl Ownership {
     /// again. This does not halt the node, because all replicas reach the same result.
     pub fn check(&self, position: &KeyPosition) -> Result<&KeyRange, Failure> {
         let holds = self.range().filter(|range| position.is_in(range));
-        holds.ok_or_else(|| Failure::Unavailable("the row belongs to another range by now".to_owned()))
+        holds.ok_or_else(|| Failure::Unavailable("the row now belongs to another range".to_owned()))
     }
 
     /// Assigns the range, unless one was assigned before: successive leaders may both have proposed it. Returns whether

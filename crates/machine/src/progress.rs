@@ -47,7 +47,7 @@ pub enum ApplyError {
         last_timestamp: Timestamp,
     },
     /// The entry's payload is not a command of this state machine.
-    #[error("cohort {cohort}: the command of entry {lsn} can't be read: {source}")]
+    #[error("cohort {cohort}: cannot decode the command of entry {lsn}: {source}")]
     Undecodable {
         /// The cohort.
         cohort: CohortId,

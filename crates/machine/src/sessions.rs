@@ -198,10 +198,10 @@ impl<O: Remembered> Sessions<O> {
     /// If it is open already: each entry opens a session with its own id.
     pub fn open(&mut self, id: SessionId, now: Timestamp) -> Result<(), Failure> {
         if self.open.len() >= SESSIONS_MAX {
-            return Err(Failure::Overloaded(format!("{SESSIONS_MAX} sessions are open, and no more may be")));
+            return Err(Failure::Overloaded(format!("session limit reached ({SESSIONS_MAX})")));
         }
         let fresh = self.load(id, Session { last_used: now, floor: 1, outcomes: VecDeque::new() });
-        assert!(fresh, "a session is named for its entry's sequence, which is never used twice");
+        assert!(fresh, "a session's id contains its entry's sequence, which is unique");
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl<O: Remembered> Sessions<O> {
     /// If its session is not open, so the write was not admitted.
     pub fn record(&mut self, stamp: &SessionStamp, outcome: &Outcome<O::Response>) {
         let Some(session) = self.open.get_mut(&stamp.session) else {
-            assert!(planted(Bug::UnknownSessionExecuted), "only a known session's write is admitted");
+            assert!(planted(Bug::UnknownSessionExecuted), "a write is admitted only if its session is open");
             return;
         };
         let remembered = O::of(outcome);
@@ -271,12 +271,12 @@ impl<O: Remembered> Sessions<O> {
         assert!(self.open.len() <= SESSIONS_MAX, "sessions are bounded");
         let mut bytes = 0;
         for (id, session) in &self.open {
-            assert!(id.may_be_known_to(cohort, last), "a session is named for an entry that was applied");
-            assert!(session.last_used <= last_timestamp, "a session was used by an entry that was applied");
+            assert!(id.may_be_known_to(cohort, last), "sessions are opened by applied entries");
+            assert!(session.last_used <= last_timestamp, "sessions are used by applied entries");
             assert!(session.is_bounded(), "outcomes are in order and within the window");
             bytes += session.bytes();
         }
-        assert_eq!(bytes, self.bytes, "the account of bytes is what the sessions take");
+        assert_eq!(bytes, self.bytes, "the byte count matches the sessions");
     }
 
     /// Adds everything that determines later outcomes to a hash.
@@ -312,8 +312,8 @@ impl<O: Remembered> Session<O> {
         if number - self.floor >= SESSION_WINDOW {
             let floor = self.floor;
             return Admission::Answer(Err(Failure::Invalid(format!(
-                "write {number} is out of its session's window: from {floor}, the first whose outcome the client has not \
-                 acknowledged, {SESSION_WINDOW} writes may be under way"
+                "write {number} is outside the session's window: at most {SESSION_WINDOW} writes from {floor}, the first \
+                 unacknowledged one, may be in progress"
             ))));
         }
         Admission::Execute
@@ -405,7 +405,7 @@ pub fn load_sessions<O: Remembered>(
         let floor = input.u64()?;
         let count = input.count(8 + O::ENCODED_BYTES_MIN)?;
         if count as u64 > SESSION_WINDOW {
-            return Err(LoadError::Impossible("more outcomes than a session's window holds"));
+            return Err(LoadError::Impossible("more outcomes than a session's window allows"));
         }
         let outcomes = (0..count).map(|_| Ok((input.u64()?, O::decode(input)?)));
         let outcomes = outcomes.collect::<Result<VecDeque<_>, DecodeError>>()?;
@@ -413,11 +413,11 @@ pub fn load_sessions<O: Remembered>(
         let is_own = id.may_be_known_to(progress.cohort, progress.name_of(progress.last_applied.sequence));
         if !is_own || last_used > progress.last_timestamp || !session.is_bounded() {
             return Err(LoadError::Impossible(
-                "a session of another cohort or of the future, or one with outcomes out of its window",
+                "a session of another cohort or a later entry, or with outcomes outside its window",
             ));
         }
         if sessions.len() >= SESSIONS_MAX || !sessions.load(id, session) {
-            return Err(LoadError::Impossible("a session twice, or too many"));
+            return Err(LoadError::Impossible("duplicate session, or too many sessions"));
         }
     }
     Ok(())

@@ -122,7 +122,7 @@ impl<R: Response> Response for Box<R> {
 
 /// The first step of a read.
 #[derive(Debug)]
-pub enum Reading<R, Q> {
+pub enum ReadStep<R, Q> {
     /// The outcome.
     Answer(Outcome<R>),
     /// A query that gives the outcome and may have to wait for the disk.
@@ -140,12 +140,12 @@ pub enum Payload<Q> {
     Refuse(Failure),
 }
 
-impl<R, Q> Reading<R, Q> {
+impl<R, Q> ReadStep<R, Q> {
     /// Converts to the types of a registry.
-    pub fn map<S, P>(self, response: impl Fn(R) -> S, read: impl Fn(Q) -> P) -> Reading<S, P> {
+    pub fn map<S, P>(self, response: impl Fn(R) -> S, read: impl Fn(Q) -> P) -> ReadStep<S, P> {
         match self {
-            Self::Answer(outcome) => Reading::Answer(outcome.map(response)),
-            Self::Evaluate(question) => Reading::Evaluate(read(question)),
+            Self::Answer(outcome) => ReadStep::Answer(outcome.map(response)),
+            Self::Evaluate(question) => ReadStep::Evaluate(read(question)),
         }
     }
 }
@@ -388,7 +388,7 @@ pub trait StateMachine: fmt::Debug + Sized {
     fn apply(&mut self, entry: &Entry) -> Result<AppliedBy<Self>, ApplyError>;
 
     /// Begins a read, at a replica that may answer it.
-    fn read(&self, request: &Self::Request) -> Reading<Self::Response, Self::Read>;
+    fn read(&self, request: &Self::Request) -> ReadStep<Self::Response, Self::Read>;
 
     /// Begins a change, at the leader.
     fn propose(&self, request: &Self::Request) -> Payload<Self::Read>;

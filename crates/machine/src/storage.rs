@@ -15,13 +15,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use store::erased::DynFiles;
 use store::files::FileError;
-use store::sstable::TableError;
+use store::sstable::SstableError;
 
 use crate::checkpoint::Keep;
 
 mod tree;
 
-pub use store::sstable::{Io, TableId as FileId, TableRef as FileRef};
+pub use store::sstable::{Io, SstableId as FileId, SstableRef as FileRef};
 pub use store::tree::JobError;
 
 /// Backpressure of a storage on its writers.
@@ -55,10 +55,10 @@ pub enum ReadError {
     Damaged(String),
 }
 
-impl From<TableError> for ReadError {
-    fn from(error: TableError) -> Self {
+impl From<SstableError> for ReadError {
+    fn from(error: SstableError) -> Self {
         match error {
-            TableError::NotCached => Self::NotCached,
+            SstableError::NotCached => Self::NotCached,
             other => Self::Damaged(other.to_string()),
         }
     }
@@ -95,7 +95,7 @@ impl Outputs {
     /// # Panics
     /// If another type of storage created the job.
     pub fn content<T: Any>(&self) -> &T {
-        self.content.downcast_ref().expect("a job's outputs go to the storage that gave it out")
+        self.content.downcast_ref().expect("a job's outputs are passed to the storage that created it")
     }
 }
 
@@ -225,7 +225,7 @@ pub trait Storage: Any + fmt::Debug + Send {
 #[must_use]
 pub fn downcast<S: Storage>(storage: Box<dyn Storage>) -> S {
     let storage: Box<dyn Any> = storage;
-    *storage.downcast().expect("a cohort's storage is of its machine's kind")
+    *storage.downcast().expect("a cohort's storage has the type of its machine's kind")
 }
 
 /// The storage of a machine that keeps its whole state in its checkpoint.

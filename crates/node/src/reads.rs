@@ -16,7 +16,7 @@
 use base::canary::{Bug, planted};
 use base::{CohortId, Duration, Lsn, Monotonic, Now, Timestamp};
 use bytes::Bytes;
-use machine::state_machine::Reading;
+use machine::state_machine::ReadStep;
 use machine::{AsOf, Consistency, Failure, LogPlace, Standing};
 
 use crate::node::Node;
@@ -128,8 +128,8 @@ impl Node {
         let replica = expected!(self.replicas.get(&cohort), "the read was routed to a local replica");
         let ask = expected!(pending.query.ask(), "reads go to a state machine");
         match replica.state.read(ask) {
-            Reading::Answer(outcome) => self.checked_read_done(id, cohort, outcome),
-            Reading::Evaluate(read) => self.evaluate(id, cohort, read, Grounds::Checked, now),
+            ReadStep::Answer(outcome) => self.checked_read_done(id, cohort, outcome),
+            ReadStep::Evaluate(read) => self.evaluate(id, cohort, read, Grounds::Checked, now),
         }
     }
 

@@ -24,7 +24,7 @@ use crate::roster::{Roster, catalog_voters};
 pub enum StartError {
     /// Data was lost, and no other node has a copy.
     #[error("the log is damaged, and a single-node cluster has no other copy")]
-    NothingToMendFrom,
+    NoCopyToRepairFrom,
     /// The catalog gives this node a replica of a kind that this version doesn't know.
     #[error("cohort {cohort}: {reason}")]
     UnknownKind {
@@ -95,7 +95,7 @@ impl Node {
         let me = Member { node: identity.node, incarnation: identity.incarnation };
         let genesis = identity.members.clone();
         if genesis.len() == 1 && dormant.values().any(|cohort| cohort.manifest.doubtful && cohort.is_alone(me)) {
-            return Err(StartError::NothingToMendFrom);
+            return Err(StartError::NoCopyToRepairFrom);
         }
         let mut members: Vec<Member> = identity.known().chain([me]).collect();
         members.sort_unstable();

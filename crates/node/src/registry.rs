@@ -10,7 +10,7 @@ use bytes::Bytes;
 use catalog::{Catalog, CatalogRequest, CatalogResponse};
 use machine::checkpoint::{Chunked, Chunks, Cursor, Keep, Snapshot as _};
 use machine::state_machine::{
-    self, Evaluated, Housekeeping, Kind, Lock, Past, Payload, Read as _, Reading, Request as _, Response as _,
+    self, Evaluated, Housekeeping, Kind, Lock, Past, Payload, Read as _, ReadStep, Request as _, Response as _,
     StateMachine, View as _, Wire,
 };
 use machine::storage::{self, NoStorage, Pressure, Storage};
@@ -355,11 +355,11 @@ impl AnyMachine {
     }
 
     /// Starts a read at a replica that may answer it.
-    pub(crate) fn read(&self, ask: &Ask) -> Reading<Response, Read> {
-        fn of<M: Hosted>(machine: &M, ask: &Ask) -> Reading<Response, Read> {
+    pub(crate) fn read(&self, ask: &Ask) -> ReadStep<Response, Read> {
+        fn of<M: Hosted>(machine: &M, ask: &Ask) -> ReadStep<Response, Read> {
             match M::request(ask) {
                 Some(request) => StateMachine::read(machine, request).map(M::response, M::question),
-                None => Reading::Answer(Err(unanswerable())),
+                None => ReadStep::Answer(Err(unanswerable())),
             }
         }
         dispatch!(Self, self, machine => of(&**machine, ask))

@@ -135,8 +135,8 @@ impl OnDisk {
     /// The state named by a manifest found on disk.
     pub(crate) fn found(manifest: &CohortManifest, state: Option<Snapshot>, mark: u64) -> Self {
         Self {
-            named_last: Arc::clone(&manifest.tables),
-            sstables: Arc::clone(&manifest.tables),
+            named_last: Arc::clone(&manifest.sstables),
+            sstables: Arc::clone(&manifest.sstables),
             membership: Arc::clone(&manifest.membership),
             checkpoint: manifest.checkpoint.zip(state),
             mark,
@@ -247,7 +247,7 @@ impl Replica {
         CohortManifest {
             promised: self.cohort.promised(),
             checkpoint: self.on_disk.checkpoint.as_ref().map(|(at, _)| *at),
-            tables: Arc::clone(&self.on_disk.sstables),
+            sstables: Arc::clone(&self.on_disk.sstables),
             membership: SharedMembership::clone(&self.on_disk.membership),
             doubtful: self.cohort.doubtful(),
             is_retired: false,

@@ -8,7 +8,7 @@ use base::canary::{Bug, planted};
 use base::limits::{DEADLINE_MAX, REQUESTS_IN_FLIGHT_MAX, WAITS_IN_FLIGHT_MAX};
 use base::{CohortId, Duration, Monotonic, NodeId, Now};
 use catalog::{CatalogRequest, TableRecord};
-use machine::state_machine::Reading;
+use machine::state_machine::ReadStep;
 use machine::{Consistency, Failure, Standing};
 use sharedlog::request::LogRequest;
 
@@ -284,8 +284,8 @@ impl Node {
         }
         let ask = expected!(pending.query.ask(), "reads go to a state machine");
         match replica.state.read(ask) {
-            Reading::Answer(outcome) => self.read_done(id, cohort, outcome, now),
-            Reading::Evaluate(read) => self.evaluate(id, cohort, read, Grounds::Lead { locked: None }, now),
+            ReadStep::Answer(outcome) => self.read_done(id, cohort, outcome, now),
+            ReadStep::Evaluate(read) => self.evaluate(id, cohort, read, Grounds::Lead { locked: None }, now),
         }
     }
 

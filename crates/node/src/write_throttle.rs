@@ -103,8 +103,8 @@ mod tests {
     fn compaction_backlog_throttles_writes() {
         let tiny = Config {
             memtable_bytes: 1_000,
-            level0_tables: 2,
-            level0_tables_max: 40,
+            level0_sstables: 2,
+            level0_sstables_max: 40,
             brake: Duration::from_millis(2_000),
             ..Config::DEFAULT
         };

@@ -12,7 +12,7 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, Lsn, Timestamp};
 use machine::checkpoint::{Chunked, Keep, LoadError, Loader, Snapshot};
 use machine::state_machine::{
-    self, Applied, Effect, Evaluated, Kind, NoView, Payload, Read, Reading, StateMachine, Wire,
+    self, Applied, Effect, Evaluated, Kind, NoView, Payload, Read, ReadStep, StateMachine, Wire,
 };
 use machine::{ApplyError, LogicalHash, Progress, ReadError};
 use store::cell;
@@ -271,7 +271,7 @@ impl StateMachine for LogUnit {
         Ok(Applied::effect(Effect::Own(self.answer(kept))))
     }
 
-    fn read(&self, request: &NoRequest) -> Reading<Box<Reply>, Lookup> {
+    fn read(&self, request: &NoRequest) -> ReadStep<Box<Reply>, Lookup> {
         match *request {}
     }
 

@@ -1,4 +1,4 @@
-//! A file written once, sequentially: tables and checkpoints.
+//! A file written once, sequentially: SSTables and checkpoints.
 //!
 //! Whole blocks are written with direct IO. The data may never be read again, and allocating, filling and freeing page
 //! cache for it took most of the CPU time of a flush. The remainder at the end, less than a block, goes through the
@@ -7,7 +7,6 @@
 use crate::files::{File, FileError, Files, OpenOptions};
 use crate::{AlignedBuffer, BLOCK_BYTES};
 
-/// Bytes buffered per write.
 const WRITE_BYTES: usize = 256 << 10;
 
 /// Spare capacity, which suffices for most single additions.

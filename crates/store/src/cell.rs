@@ -1,5 +1,5 @@
-//! The keys of a tablet's tables: a row key and a column name as one byte string that sorts like the pair (`BigTable`,
-//! section 2).
+//! The keys of a tablet's SSTables: a row key and a column name as one byte string that sorts like the pair
+//! (`BigTable`, section 2).
 //!
 //! The row's bytes come first, with each zero byte followed by `0xff`; then `0x00 0x01`, which sorts before any
 //! continuation of a longer row; then the column name unchanged. No key is a prefix of another row's key.
@@ -24,7 +24,7 @@ pub const BYTES_MAX: usize = 2 * KEY_BYTES_MAX + 2 + COLUMN_BYTES_MAX;
 
 /// The bytes are not a valid key, because they do not mark the end of the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a key that is not of a row and a column")]
+#[error("the key does not consist of a row and a column")]
 pub struct NotACell;
 
 /// The key of a cell; with an empty column, that of the row's tombstones.

@@ -46,16 +46,16 @@ pub enum CheckpointError {
     #[error("the checkpoint is missing")]
     Missing,
     /// The file has an unknown format.
-    #[error("the checkpoint is of format {0}")]
+    #[error("the checkpoint has format {0}")]
     OtherFormat(u32),
     /// The header is damaged, or belongs to another checkpoint.
-    #[error("the checkpoint's header is damaged, or another's")]
+    #[error("the checkpoint's header is damaged, or belongs to another checkpoint")]
     Header,
     /// The block with this index is damaged.
     #[error("block {0} of the checkpoint is damaged")]
     Block(u64),
     /// The file is truncated, or its blocks do not match the footer.
-    #[error("the checkpoint is not whole")]
+    #[error("the checkpoint is incomplete")]
     Footer,
 }
 

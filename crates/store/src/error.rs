@@ -15,7 +15,7 @@ pub enum StoreError {
     #[error("the data directory is not formatted: it has no file `identity`")]
     NotFormatted,
     /// The directory has an unknown format.
-    #[error("{what} is of format {found}, this version reads format {known}")]
+    #[error("{what} has format {found}; this version reads format {known}")]
     OtherFormat {
         /// The affected file.
         what: &'static str,
@@ -26,14 +26,14 @@ pub enum StoreError {
     },
     /// Both copies are damaged or missing: the disk is lost, and the node must rejoin as a new replica with a new
     /// incarnation (guarantee 6).
-    #[error("no whole copy of the {what} is left: this disk is lost, format it under a new incarnation")]
+    #[error("no intact copy of the {what} remains: this disk is lost; format it with a new incarnation")]
     Lost {
         /// The lost data.
         what: &'static str,
     },
     /// Forced data of a single-node cluster is damaged, and there is no other copy for a repair. Nothing was changed.
     #[error("{what} is damaged, and a cluster of one node has no other copy")]
-    NothingToMendFrom {
+    NoCopyToRepairFrom {
         /// The damaged data.
         what: String,
     },
@@ -44,7 +44,9 @@ pub enum StoreError {
         node: NodeId,
     },
     /// There is data without an identity: formatting would destroy it.
-    #[error("the data directory has no identity but holds a node's data: it is not formatted over")]
+    #[error(
+        "the data directory has no identity but contains a node's data: it is not formatted, to preserve that data"
+    )]
     InUse,
     /// `segment_bytes` is invalid.
     #[error("segment_bytes must be a multiple of 4096 and at least {least}, not {found}")]
@@ -58,7 +60,7 @@ pub enum StoreError {
 
 /// A record does not fit in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a record of {bytes} bytes fits in no segment: at most {limit} do")]
+#[error("a record of {bytes} bytes does not fit in a segment: the limit is {limit}")]
 pub struct RecordTooLarge {
     /// Size of the record.
     pub bytes: usize,

@@ -30,7 +30,7 @@ pub enum FileErrorKind {
 
 /// A failed file operation.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("can't {op} {path}: {message}")]
+#[error("cannot {op} {path}: {message}")]
 pub struct FileError {
     /// The operation, as a verb.
     pub op: &'static str,

@@ -1,5 +1,5 @@
-//! Limits the number of open files: a node may have more tables than a process may open. Recently read files stay open
-//! (LRU), and others are reopened when they are read.
+//! Limits the number of open files: a node may have more SSTables than a process may open. Recently read files stay
+//! open (LRU), and others are reopened when they are read.
 //!
 //! For files that are written once and then only read. A created file is held open by its creator, because a force only
 //! covers writes through its own handle. A file opened for direct IO is held by its reader, because such sequential
@@ -186,7 +186,7 @@ mod tests {
             file.write_at(0, &[number as u8]).unwrap();
             file.sync().unwrap();
         }
-        assert_eq!(files.open_files(), 0, "who writes holds the file");
+        assert_eq!(files.open_files(), 0, "the creator holds the file");
         let handles: Vec<_> = paths.iter().map(|path| files.open(path, OpenOptions::BUFFERED).unwrap()).collect();
         for _ in 0..3 {
             for (number, handle) in handles.iter().enumerate() {
@@ -197,7 +197,7 @@ mod tests {
             }
         }
         files.remove(&paths[9]).unwrap();
-        assert_eq!(files.open_files(), 2, "what is removed is closed");
+        assert_eq!(files.open_files(), 2, "removed files are closed");
         assert_eq!(handles[9].len().unwrap_err().kind, FileErrorKind::NotFound);
         assert_eq!(
             files.open("none", OpenOptions::BUFFERED).err().map(|error| error.kind),

@@ -1,5 +1,5 @@
 //! The durable state of a node: its identity, its hard state, the write-ahead log shared by all of its cohorts,
-//! checkpoints, and the sorted tables of its tablets.
+//! checkpoints, and the SSTables of its tablets.
 //!
 //! **Architecture invariants:** this crate is synchronous. It has no clock, no randomness and no threads, and accesses
 //! files only through [`files::Files`]. State ([`Store`], [`tree::Tree`]) and IO ([`log::Batch`],

@@ -22,7 +22,7 @@ use crate::files::{File, FileError, Files, OpenOptions, open_if_exists, read_who
 use crate::identity::Owner;
 use crate::log::LogPosition;
 use crate::sealed::{Broken, SEALED_BYTES_MAX, seal, unseal};
-use crate::sstable::TableRef;
+use crate::sstable::SstableRef;
 
 const MAGIC: [u8; 8] = *b"loggosMF";
 const WHAT: &str = "manifest";
@@ -48,8 +48,8 @@ pub struct CohortManifest {
     pub promised: Promise,
     /// The newest checkpoint.
     pub checkpoint: Option<CheckpointRef>,
-    /// The tables with the rows as of the checkpoint.
-    pub tables: Arc<[TableRef]>,
+    /// The SSTables with the rows as of the checkpoint.
+    pub sstables: Arc<[SstableRef]>,
     /// The cohort's members as of the checkpoint, or as of its creation without one. Empty if this replica joined an
     /// existing cohort and has no checkpoint yet: it learns them from the log (guarantee 8).
     pub membership: SharedMembership,
@@ -97,8 +97,8 @@ impl CohortManifest {
             out.i64(checkpoint.timestamp.0);
             out.u64(checkpoint.bytes);
         }
-        out.u32(u32::try_from(self.tables.len()).expect("tables are far fewer than 2^32"));
-        self.tables.iter().for_each(|table| table.encode(out));
+        out.u32(u32::try_from(self.sstables.len()).expect("SSTables are far fewer than 2^32"));
+        self.sstables.iter().for_each(|sstable| sstable.encode(out));
         self.membership.encode(out);
         out.bool(self.doubtful);
         out.bool(self.is_retired);
@@ -115,11 +115,12 @@ impl CohortManifest {
             true => Some(CheckpointRef { lsn: input.lsn()?, timestamp: Timestamp(input.i64()?), bytes: input.u64()? }),
             false => None,
         };
-        let tables = (0..input.count(TableRef::BYTES)?).map(|_| TableRef::decode(input)).collect::<Result<_, _>>()?;
+        let sstables =
+            (0..input.count(SstableRef::BYTES)?).map(|_| SstableRef::decode(input)).collect::<Result<_, _>>()?;
         let membership = Membership::decode(input)?.into();
         let promised = Promise { epoch, candidate };
         let (doubtful, is_retired, whole) = (input.bool()?, input.bool()?, input.bool()?);
-        Ok(Self { promised, checkpoint, tables, membership, doubtful, is_retired, whole })
+        Ok(Self { promised, checkpoint, sstables, membership, doubtful, is_retired, whole })
     }
 }
 
@@ -147,7 +148,7 @@ impl Manifest {
         let mut input = Reader::new(content);
         let owner = Owner::decode(&mut input)?;
         if input.bytes()? != PLACES[place].as_bytes() {
-            return Err(DecodeError::Invalid { what: "place of a manifest" });
+            return Err(DecodeError::Invalid { what: "manifest copy index" });
         }
         let mut manifest = Self {
             version: input.u64()?,

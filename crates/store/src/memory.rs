@@ -52,7 +52,6 @@ pub struct MemoryFile {
 
 type Directory = BTreeMap<String, Arc<Mutex<Content>>>;
 
-/// An unforced directory operation.
 #[derive(Clone, Debug)]
 enum Change {
     CreateDirectory { path: String },
@@ -205,15 +204,15 @@ impl Disk {
     }
 
     /// Check before a reading operation.
-    fn look(&self, op: &'static str, path: &str) -> Result<(), FileError> {
+    fn check_readable(&self, op: &'static str, path: &str) -> Result<(), FileError> {
         if self.crashed() { Err(failed(op, path, FileErrorKind::Crashed)) } else { Ok(()) }
     }
 
     /// Check before a modifying operation.
     fn change(&mut self, op: &'static str, path: &str) -> Result<(), FileError> {
-        self.look(op, path)?;
+        self.check_readable(op, path)?;
         self.counters.operations += 1;
-        self.look(op, path)
+        self.check_readable(op, path)
     }
 
     fn used(&self) -> u64 {
@@ -277,7 +276,7 @@ impl Files for MemoryDisk {
 
     fn open(&self, path: &str, options: OpenOptions) -> Result<MemoryFile, FileError> {
         let disk = lock(&self.disk);
-        disk.look("open", path)?;
+        disk.check_readable("open", path)?;
         let content = disk.seen.get(path).ok_or_else(|| failed("open", path, FileErrorKind::NotFound))?;
         Ok(self.handle(path, options, content, disk.process))
     }
@@ -299,7 +298,7 @@ impl Files for MemoryDisk {
 
     fn list(&self, directory: &str) -> Result<Vec<String>, FileError> {
         let disk = lock(&self.disk);
-        disk.look("list", directory)?;
+        disk.check_readable("list", directory)?;
         if !directory.is_empty() && !disk.directories_seen.contains(directory) {
             return Err(failed("list", directory, FileErrorKind::NotFound));
         }
@@ -362,7 +361,7 @@ impl ReadAt for MemoryFile {
         let disk = lock(&self.disk);
         self.check("read", &disk)?;
         self.check_blocks("read whole blocks of", offset, buffer)?;
-        disk.look("read", &self.path)?;
+        disk.check_readable("read", &self.path)?;
         Ok(lock(&self.content).read_at(offset, buffer))
     }
 }
@@ -406,7 +405,7 @@ impl File for MemoryFile {
     fn len(&self) -> Result<u64, FileError> {
         let disk = lock(&self.disk);
         self.check("measure", &disk)?;
-        disk.look("measure", &self.path)?;
+        disk.check_readable("measure", &self.path)?;
         Ok(lock(&self.content).len())
     }
 }

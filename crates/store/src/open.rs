@@ -16,9 +16,9 @@ use crate::files::{FileErrorKind, Files};
 use crate::identity::{self, Identity, Owner};
 use crate::log::{self, Damage, LogPosition, LogSink, SegmentJob};
 use crate::manifest::{self, CohortManifest, Manifest, Places};
-use crate::sstable::{self, TableError};
+use crate::sstable::{self, SstableError};
 use crate::store::{Config, Store};
-use crate::tree::{OpenTables, Tablespace, Tree};
+use crate::tree::{OpenSstables, Tablespace, Tree};
 
 /// The content of an opened data directory. `L` is the sink that received the log's records.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Recovered<L = Vec<Record>> {
     pub identity: Identity,
     /// The number of this start, forced.
     pub boot: Boot,
-    /// The hard state of every cohort. A cohort with a damaged checkpoint or table has neither and is in doubt; after
+    /// The hard state of every cohort. A cohort with a damaged checkpoint or SSTable has neither and is in doubt; after
     /// damage in the log every cohort is in doubt. The flags of a clean stop are already cleared on disk.
     pub cohorts: BTreeMap<CohortId, CohortManifest>,
     /// Whether cohorts missing from `cohorts` are in doubt too.
@@ -36,7 +36,7 @@ pub struct Recovered<L = Vec<Record>> {
     pub records: L,
     /// The chunks of the checkpoints named in `cohorts`.
     pub checkpoints: BTreeMap<CohortId, Vec<Bytes>>,
-    /// The trees of the tables named in `cohorts`.
+    /// The trees of the SSTables named in `cohorts`.
     pub trees: BTreeMap<CohortId, Tree>,
     /// The tablespace of these trees and of later ones.
     pub tablespace: Tablespace,
@@ -116,41 +116,41 @@ pub fn format<F: Files>(files: &F, identity: &Identity, config: &Config) -> Resu
 /// When the directory is not formatted, has another format or is lost, or a file operation fails. A repeated call
 /// continues after a failed one.
 pub fn open<F: Files + Clone>(files: F, config: Config) -> Result<(Store<F>, Recovered), StoreError> {
-    let tables = files.clone();
-    open_into(files, &tables, config, Vec::new())
+    let sstables = files.clone();
+    open_into(files, &sstables, config, Vec::new())
 }
 
-/// As [`open`], with a sink for the log's records, and with tables opened through `tables`: the same directory as
+/// As [`open`], with a sink for the log's records, and with SSTables opened through `sstables`: the same directory as
 /// `files`, possibly with a limit on open files.
 ///
 /// # Errors
 /// As for [`open`].
 pub fn open_into<F: Files, T: Files, L: LogSink>(
     files: F,
-    tables: &T,
+    sstables: &T,
     config: Config,
     mut records: L,
 ) -> Result<(Store<F>, Recovered<L>), StoreError> {
     let mut notes = Vec::new();
     let (identity, is_mended) = identity::open(&files)?;
-    note_if(&mut notes, is_mended, "a copy of the identity was missing or damaged: mended");
+    note_if(&mut notes, is_mended, "repaired a missing or damaged copy of the identity");
     let owner = identity.owner();
     let (mut manifest, places, is_mended) = manifest::open(&files, owner)?;
-    note_if(&mut notes, is_mended, "a copy of the manifest was missing, older or damaged: mended");
+    note_if(&mut notes, is_mended, "repaired a missing, outdated or damaged copy of the manifest");
     let config = Config { segment_bytes: manifest.segment_bytes, ..config };
     config.check()?;
 
     // Before the log is read, because entries of an unusable checkpoint are needed from the log.
     let is_alone = identity.members.len() == 1;
     let tablespace = Tablespace::new(owner, config.tree, config.cache_bytes, config.recent_bytes);
-    let (checkpoints, trees) = read_states(&files, tables, &owner, &tablespace, is_alone, &mut manifest, &mut notes)?;
+    let (checkpoints, trees) = read_states(&files, sstables, &owner, &tablespace, is_alone, &mut manifest, &mut notes)?;
     let log = log::recover(&files, owner, &manifest, &mut records)?;
     if let Some(damage) = log.damage.as_ref().filter(|_| is_alone) {
-        return Err(StoreError::NothingToMendFrom { what: format!("the log at {}", damage.position) });
+        return Err(StoreError::NoCopyToRepairFrom { what: format!("the log at {}", damage.position) });
     }
     if let Some(damage) = &log.damage {
-        notes.push(format!("the log is damaged at {}: every cohort is in doubt from there on", damage.position));
-        doubt_everything(&mut manifest, &log.cohorts);
+        notes.push(format!("the log is damaged at {}: all cohorts are in doubt from there on", damage.position));
+        mark_all_doubtful(&mut manifest, &log.cohorts);
     }
 
     let found = manifest.cohorts.clone();
@@ -191,7 +191,7 @@ fn note_if(notes: &mut Vec<String>, condition: bool, note: &str) {
     }
 }
 
-fn doubt_everything(manifest: &mut Manifest, in_log: &BTreeSet<CohortId>) {
+fn mark_all_doubtful(manifest: &mut Manifest, in_log: &BTreeSet<CohortId>) {
     for cohort in in_log {
         manifest.cohorts.entry(*cohort).or_default();
     }
@@ -201,11 +201,11 @@ fn doubt_everything(manifest: &mut Manifest, in_log: &BTreeSet<CohortId>) {
 
 type States = (BTreeMap<CohortId, Vec<Bytes>>, BTreeMap<CohortId, Tree>);
 
-/// Reads the checkpoints and tables named by the manifest. If one is unreadable, all of its cohort are removed from the
-/// manifest and the cohort is in doubt. A single-node cluster refuses to start instead, and changes nothing.
+/// Reads the checkpoints and SSTables named by the manifest. If one is unreadable, all of its cohort are removed from
+/// the manifest and the cohort is in doubt. A single-node cluster refuses to start instead, and changes nothing.
 fn read_states<F: Files, T: Files>(
     files: &F,
-    tables: &T,
+    sstables: &T,
     owner: &Owner,
     tablespace: &Tablespace,
     is_alone: bool,
@@ -213,33 +213,33 @@ fn read_states<F: Files, T: Files>(
     notes: &mut Vec<String>,
 ) -> Result<States, StoreError> {
     let (mut checkpoints, mut trees) = States::default();
-    let mut opened = OpenTables::new();
+    let mut opened = OpenSstables::new();
     for (id, cohort) in &mut manifest.cohorts {
         let Some(named) = cohort.checkpoint else { continue };
         let meta = CheckpointMeta { cohort: *id, lsn: named.lsn, timestamp: named.timestamp };
-        let opened_tree = open_tree(tables, tablespace, *id, cohort, &mut opened);
+        let opened_tree = open_tree(sstables, tablespace, *id, cohort, &mut opened);
         let wrong = match (read_checkpoint(files, owner, &meta), opened_tree) {
             (Ok(chunks), Ok(tree)) => {
                 checkpoints.insert(*id, chunks);
                 trees.extend(tree.map(|tree| (*id, tree)));
                 continue;
             }
-            (Err(CheckpointError::File(error)), _) | (_, Err(TableError::File(error))) => return Err(error.into()),
+            (Err(CheckpointError::File(error)), _) | (_, Err(SstableError::File(error))) => return Err(error.into()),
             (Err(CheckpointError::OtherFormat(found)), _) => {
                 return Err(StoreError::OtherFormat { what: "a checkpoint", found, known: FORMAT });
             }
-            (_, Err(TableError::OtherFormat(found))) => {
-                return Err(StoreError::OtherFormat { what: "a table", found, known: FORMAT });
+            (_, Err(SstableError::OtherFormat(found))) => {
+                return Err(StoreError::OtherFormat { what: "an SSTable", found, known: FORMAT });
             }
             (Err(error), _) => format!("{}: {error}", meta.path()),
             (_, Err(error)) => error.to_string(),
         };
         if is_alone {
-            return Err(StoreError::NothingToMendFrom { what: wrong });
+            return Err(StoreError::NoCopyToRepairFrom { what: wrong });
         }
         notes.push(format!("cohort {id} is in doubt: {wrong}"));
         cohort.checkpoint = None;
-        cohort.tables = Default::default();
+        cohort.sstables = Default::default();
         cohort.doubtful = true;
     }
     Ok((checkpoints, trees))
@@ -250,21 +250,21 @@ fn open_tree<F: Files>(
     tablespace: &Tablespace,
     id: CohortId,
     cohort: &CohortManifest,
-    opened: &mut OpenTables,
-) -> Result<Option<Tree>, TableError> {
-    if cohort.tables.is_empty() {
+    opened: &mut OpenSstables,
+) -> Result<Option<Tree>, SstableError> {
+    if cohort.sstables.is_empty() {
         return Ok(None);
     }
-    // New tables must not reuse the numbers of tables that another cohort's tree refers to.
-    cohort.tables.iter().for_each(|table| tablespace.site(table.id.cohort).numbers.pass(table.id.number));
-    Tree::open(files, tablespace.site(id), &cohort.tables, opened).map(Some)
+    // New SSTables must not reuse the numbers of SSTables that another cohort's tree refers to.
+    cohort.sstables.iter().for_each(|sstable| tablespace.site(sstable.id.cohort).numbers.pass(sstable.id.number));
+    Tree::open(files, tablespace.site(id), &cohort.sstables, opened).map(Some)
 }
 
 /// Removes files that an earlier process did not finish or name.
 fn remove_remains<F: Files>(files: &F, manifest: &Manifest) -> Result<(), StoreError> {
     let named = manifest.cohorts.iter().filter_map(|(id, cohort)| Some((*id, cohort.checkpoint?.lsn)));
     checkpoint::remove_unnamed(files, &named.collect())?;
-    let named = manifest.cohorts.values().flat_map(|cohort| cohort.tables.iter().map(|table| table.id));
+    let named = manifest.cohorts.values().flat_map(|cohort| cohort.sstables.iter().map(|sstable| sstable.id));
     Ok(sstable::remove_unnamed(files, &named.collect())?)
 }
 

@@ -1,4 +1,4 @@
-//! Sorted tables: the files of a log-structured merge tree (`BigTable`, section 4). A table is written once, in order,
+//! SSTables: the files of a log-structured merge tree (`BigTable`, section 4). An SSTable is written once, in order,
 //! and is immutable. It holds *versions*: the value of a key from a timestamp on, with the LSN of its log entry.
 //!
 //! A file consists of data blocks with an index block after every few of them, then a filter, the top index, and a
@@ -12,25 +12,27 @@
 //!   `frame`).
 //! * An *index block* names data blocks, and the *top index* names index blocks, each with a separator key (`index`).
 //!   They have the format of data blocks.
-//! * The *filter* excludes most keys that are not in the table. It uses the key's prefix that identifies the row,
+//! * The *filter* excludes most keys that are not in the SSTable. It uses the key's prefix that identifies the row,
 //!   independent of column and timestamp (`filter`).
-//! * The *footer* records the table's origin and statistics. They include the minimum and maximum LSN, so that a
-//!   follower beyond the log's retention receives only the tables with the entries that it lacks (Spinnaker, section
+//! * The *footer* records the SSTable's origin and statistics. They include the minimum and maximum LSN, so that a
+//!   follower beyond the log's retention receives only the SSTables with the entries that it lacks (Spinnaker, section
 //!   6.1).
 //!
-//! An open table keeps its filter and its top index in memory. Other blocks are read through a [`BlockCache`] shared by
-//! all tables of a node.
+//! An open SSTable keeps its filter and its top index in memory. Other blocks are read through a [`BlockCache`] shared
+//! by all SSTables of a node.
 //!
 //! Invariants:
 //! * Versions are ordered by key ascending, then by timestamp descending, newest first. No two have the same key and
 //!   timestamp.
-//! * Every byte of a file is covered by a checksum, and every checksum includes the table's origin and the file offset,
-//!   to detect stale, foreign and misdirected blocks. A manifest names a table with its checksum ([`TableRef`]), to
-//!   detect a misplaced table. A table has the same bytes on every disk. Verified data may be cached; unverifiable data
-//!   is [`TableError::Damaged`]. Damage never causes a panic, or an allocation beyond the limits and the file's length.
+//! * Every byte of a file is covered by a checksum, and every checksum includes the SSTable's origin and the file
+//!   offset, to detect stale, foreign and misdirected blocks. A manifest names an SSTable with its checksum
+//!   ([`SstableRef`]), to detect a misplaced SSTable. An SSTable has the same bytes on every disk. Verified data may be
+//!   cached; unverifiable data is [`SstableError::Damaged`]. Damage never causes a panic, or an allocation beyond the
+//!   limits and the file's length.
 //! * The file is forced, then its directory; only then may a manifest name it. A file that no manifest names is garbage
 //!   and is removed at the next start ([`remove_unnamed`]).
-//! * A table number is not reused within its cohort while the process runs, because the cache identifies blocks by it.
+//! * An SSTable number is not reused within its cohort while the process runs, because the cache identifies blocks by
+//!   it.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -55,13 +57,13 @@ mod varint;
 mod writer;
 
 pub use cache::{BlockCache, Blocks, Io};
-pub use cursor::TableCursor;
+pub use cursor::SstableCursor;
 pub(crate) use filter::hash as filter_hash;
-pub use footer::{Origin, TableMeta};
-pub use reader::Table;
-pub use writer::TableWriter;
+pub use footer::{Origin, SstableMeta};
+pub use reader::Sstable;
+pub use writer::SstableWriter;
 
-/// The directory of the tables.
+/// The directory of the SSTables.
 pub const DIRECTORY: &str = "tables";
 
 /// Maximum bytes of a key: those of the longest [`crate::cell`].
@@ -74,25 +76,25 @@ pub const VALUE_BYTES_MAX: usize = base::limits::WRITE_BYTES_MAX;
 /// share a filter entry. A length beyond the key means the whole key.
 pub type FilterPrefix = fn(&[u8]) -> usize;
 
-/// The name of a table on one disk.
+/// The name of an SSTable on one disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TableId {
+pub struct SstableId {
     /// The cohort that wrote or received it.
     pub cohort: CohortId,
-    /// Counts the tables of the cohort on this disk.
+    /// Counts the SSTables of the cohort on this disk.
     pub number: u64,
 }
 
-/// A table as named by a manifest.
+/// An SSTable as named by a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TableRef {
-    /// Its name on this disk. A range that was split off shares tables with its parent, under the parent's names.
-    pub id: TableId,
+pub struct SstableRef {
+    /// Its name on this disk. A range that was split off shares SSTables with its parent, under the parent's names.
+    pub id: SstableId,
     /// Its level in the tree.
     pub level: u8,
     /// Size of the file.
     pub bytes: u64,
-    /// Its checksum, as in [`TableMeta`].
+    /// Its checksum, as in [`SstableMeta`].
     pub checksum: u32,
 }
 
@@ -122,7 +124,7 @@ pub struct VersionRef<'a> {
     pub value: Option<&'a [u8]>,
 }
 
-/// Layout of a table. May differ between tables; readers do not need it.
+/// Layout of an SSTable. May differ between SSTables; readers do not need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Uncompressed size of a block. A larger version gets its own block.
@@ -131,17 +133,17 @@ pub struct Config {
     pub filter_bits_per_key: usize,
 }
 
-/// Why a table cannot be read.
+/// Why an SSTable cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum TableError {
+pub enum SstableError {
     /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
     /// The file does not exist.
-    #[error("the table is missing")]
+    #[error("the SSTable is missing")]
     Missing,
-    /// The tables in a manifest do not form a tree: some overlap within a level.
-    #[error("the tables named are not a tree")]
+    /// The SSTables in a manifest do not form a tree: some overlap within a level.
+    #[error("the SSTables in the manifest overlap within a level")]
     Tree,
     /// It contains a key that is not a valid cell.
     #[error(transparent)]
@@ -150,10 +152,10 @@ pub enum TableError {
     #[error("a block is not in the cache")]
     NotCached,
     /// It has an unknown format.
-    #[error("the table is of format {0}")]
+    #[error("the SSTable has format {0}")]
     OtherFormat(u32),
-    /// It is damaged, or another table: it must be fetched from another replica.
-    #[error("{path} is damaged at byte {offset}, or another's")]
+    /// It is damaged, or another SSTable: it must be fetched from another replica.
+    #[error("{path} is damaged at byte {offset}, or is another SSTable")]
     Damaged {
         /// The affected file.
         path: String,
@@ -166,14 +168,14 @@ pub enum TableError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Malformed;
 
-impl TableId {
+impl SstableId {
     /// The path of its file.
     #[must_use]
     pub fn path(&self) -> String {
         format!("{DIRECTORY}/{}-{}", self.cohort, self.number)
     }
 
-    /// Parses the name of a table file.
+    /// Parses the name of an SSTable file.
     fn parse(name: &str) -> Option<Self> {
         let (cohort, number) = name.split_once('-')?;
         let id = Self { cohort: CohortId(cohort.parse().ok()?), number: number.parse().ok()? };
@@ -182,13 +184,13 @@ impl TableId {
     }
 }
 
-impl TableRef {
+impl SstableRef {
     /// Length of the encoding in bytes.
     pub const BYTES: usize = 25;
 
-    /// A reference to a table in `level`.
+    /// A reference to an SSTable in `level`.
     #[must_use]
-    pub fn new(id: TableId, level: u8, meta: &TableMeta) -> Self {
+    pub fn new(id: SstableId, level: u8, meta: &SstableMeta) -> Self {
         Self { id, level, bytes: meta.bytes, checksum: meta.checksum }
     }
 
@@ -206,7 +208,7 @@ impl TableRef {
     /// # Errors
     /// When the input is too short.
     pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        let id = TableId { cohort: CohortId(input.u32()?), number: input.u64()? };
+        let id = SstableId { cohort: CohortId(input.u32()?), number: input.u64()? };
         Ok(Self { id, level: input.u8()?, bytes: input.u64()?, checksum: input.u32()? })
     }
 }
@@ -249,14 +251,14 @@ pub fn compare(left: (&[u8], Timestamp), right: (&[u8], Timestamp)) -> Ordering 
     left.0.cmp(right.0).then_with(|| right.1.cmp(&left.1))
 }
 
-/// Removes every file except the named tables: unfinished ones, and finished ones that no manifest names. Call at
-/// startup, before any table is written.
+/// Removes every file except the named SSTables: unfinished ones, and finished ones that no manifest names. Call at
+/// startup, before any SSTable is written.
 ///
 /// # Errors
 /// When a file operation fails; the next start continues.
-pub fn remove_unnamed<F: Files>(files: &F, named: &BTreeSet<TableId>) -> Result<(), FileError> {
+pub fn remove_unnamed<F: Files>(files: &F, named: &BTreeSet<SstableId>) -> Result<(), FileError> {
     for name in files.list(DIRECTORY)? {
-        if TableId::parse(&name).is_none_or(|id| !named.contains(&id)) {
+        if SstableId::parse(&name).is_none_or(|id| !named.contains(&id)) {
             remove_if_exists(files, &format!("{DIRECTORY}/{name}"))?;
         }
     }

@@ -27,7 +27,7 @@ pub struct Config {
     pub segments_ahead: u64,
     /// Sizes for the tablets' trees.
     pub tree: tree::Config,
-    /// Size in bytes of the block cache shared by all tables.
+    /// Size in bytes of the block cache shared by all SSTables.
     pub cache_bytes: u64,
     /// Bytes of flushed memtables kept in memory.
     pub recent_bytes: u64,
@@ -235,7 +235,7 @@ impl<F: Files> Store<F> {
     /// # Panics
     /// When manifests finish in another order than they started.
     pub fn finish_manifest(&mut self, write: &ManifestWrite<F::File>) {
-        assert!(write.manifest().version <= self.manifest.version, "this manifest began here");
+        assert!(write.manifest().version <= self.manifest.version, "manifests finish in the order of their versions");
         self.log.released(&write.release, write.manifest().oldest_segment);
     }
 

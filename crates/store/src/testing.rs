@@ -43,7 +43,6 @@ pub(crate) fn truncation(cohort: u32, from: u64) -> Record {
     Record { cohort: CohortId(cohort), body: LogRecord::Truncation { from: Sequence(from) } }
 }
 
-/// A formatted disk.
 pub(crate) fn formatted() -> MemoryDisk {
     let disk = MemoryDisk::new();
     crate::format(&disk, &identity(), &CONFIG).unwrap();
@@ -57,7 +56,6 @@ pub(crate) fn execute(store: &mut Store<MemoryDisk>, batch: &Batch) -> Result<u6
     Ok(store.forced())
 }
 
-/// Executes all segment jobs.
 pub(crate) fn prepare(store: &mut Store<MemoryDisk>) -> Result<(), FileError> {
     while let Some(job) = store.segment_job() {
         job.execute(store.files())?;
@@ -93,7 +91,7 @@ pub(crate) fn crash_everywhere<E: std::fmt::Debug>(
             after(&disk);
         }
         if is_through {
-            assert!(operation > 1, "something was to be done");
+            assert!(operation > 1, "at least one operation was executed");
             return;
         }
     }

@@ -1,6 +1,6 @@
 //! The storage of one tablet: a log-structured merge tree (O'Neil, Cheng, Gawlick and O'Neil, 1996; `BigTable`, section
-//! 5.3). Writes go into a *memtable*. A full memtable is *frozen* and *flushed* to a sorted table of level 0.
-//! *Compactions* merge the tables of a level into those of the next, which is ten times as large.
+//! 5.3). Writes go into a *memtable*. A full memtable is *frozen* and *flushed* to an SSTable of level 0.
+//! *Compactions* merge the SSTables of a level into those of the next, which is ten times as large.
 //!
 //! Keys are cells ([`crate::cell`]). The tree stores *versions* of them (MVCC), with the timestamp from which they are
 //! valid and the LSN of the entry that wrote them. Every read is at a timestamp. Old versions are kept down to the
@@ -10,14 +10,14 @@
 //! thread can read. [`FlushJob`] and [`CompactionJob`] do the file IO in steps, on any thread of the driver.
 //!
 //! Invariants:
-//! * A table and then its directory are forced before the tree includes it and [`Tree::refs`] names it. Then the
-//!   manifest that names it is forced. Only after that may the log release the table's entries, and the files of
-//!   replaced tables be removed ([`Tree::forced`], [`Tree::give_up`], [`Leftovers`]).
-//! * Timestamps decide, not the order of sources. So an entry may be applied again, and a table received from another
-//!   replica may contain entries that are already present. Entries are applied in timestamp order, so if memtables hold
-//!   a version of a key that is visible at a timestamp, no table holds a newer one.
+//! * An SSTable and then its directory are forced before the tree includes it and [`Tree::refs`] names it. Then the
+//!   manifest that names it is forced. Only after that may the log release the SSTable's entries, and the files of
+//!   replaced SSTables be removed ([`Tree::forced`], [`Tree::give_up`], [`Leftovers`]).
+//! * Timestamps decide, not the order of sources. So an entry may be applied again, and an SSTable received from
+//!   another replica may contain entries that are already present. Entries are applied in timestamp order, so if
+//!   memtables hold a version of a key that is visible at a timestamp, no SSTable holds a newer one.
 //! * At most one flush and one compaction are in progress. A dropped job leaves files that no manifest names.
-//! * A table number is used once while the process runs, because the cache identifies blocks by it.
+//! * An SSTable number is used once while the process runs, because the cache identifies blocks by it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use bytes::Bytes;
 use crate::cell;
 use crate::files::Files;
 use crate::identity::Owner;
-use crate::sstable::{self, BlockCache, Table, TableError, TableId, TableRef};
+use crate::sstable::{self, BlockCache, Sstable, SstableError, SstableId, SstableRef};
 
 mod cells;
 mod compaction;
@@ -74,13 +74,13 @@ pub struct Config {
     pub memtable_bytes: u64,
     /// Number of frozen memtables at which writers should wait (write stall).
     pub frozen_max: usize,
-    /// Approximate size of a table below the first level, in bytes.
-    pub table_bytes: u64,
-    /// Number of tables in the first level that triggers a compaction.
-    pub level0_tables: usize,
-    /// Number of tables in the first level at which writers should wait, because every read checks each of them.
-    pub level0_tables_max: usize,
-    /// Once a compaction is urgent, time in which writers may add the tables that remain up to the write stall.
+    /// Approximate size of an SSTable below the first level, in bytes.
+    pub sstable_bytes: u64,
+    /// Number of SSTables in the first level that triggers a compaction.
+    pub level0_sstables: usize,
+    /// Number of SSTables in the first level at which writers should wait, because every read checks each of them.
+    pub level0_sstables_max: usize,
+    /// Once a compaction is urgent, time in which writers may add the SSTables that remain up to the write stall.
     pub brake: Duration,
     /// Maximum size of the second level, in bytes.
     pub level1_bytes: u64,
@@ -88,14 +88,14 @@ pub struct Config {
     pub level_ratio: u64,
     /// Bytes of versions read per step of a job.
     pub step_bytes: u64,
-    /// Layout of the tables.
-    pub table: sstable::Config,
+    /// Layout of the SSTables.
+    pub sstable: sstable::Config,
 }
 
-/// Allocates the table numbers of a cohort on one disk. They only grow while the process runs: a tree that replaces
+/// Allocates the SSTable numbers of a cohort on one disk. They only grow while the process runs: a tree that replaces
 /// another one continues with its numbers. Clones share the counter.
 #[derive(Clone, Debug)]
-pub struct TableNumbers(Arc<AtomicU64>);
+pub struct SstableNumbers(Arc<AtomicU64>);
 
 /// The location of a tree, and its shared resources.
 #[derive(Clone, Debug)]
@@ -108,16 +108,16 @@ pub struct Site {
     pub config: Config,
     /// The node's block cache.
     pub cache: Arc<BlockCache>,
-    /// Allocates numbers for its tables.
-    pub numbers: TableNumbers,
+    /// Allocates numbers for its SSTables.
+    pub numbers: SstableNumbers,
     /// Whether compactions of the node are urgent.
     pub pressure: Arc<Pressure>,
     /// The node's recently flushed memtables.
     pub recent: Arc<Recent>,
 }
 
-/// Open tables by name, so that trees that share a table open it once.
-pub type OpenTables = BTreeMap<TableId, Arc<Table>>;
+/// Open SSTables by name, so that trees that share an SSTable open it once.
+pub type OpenSstables = BTreeMap<SstableId, Arc<Sstable>>;
 
 /// The state of one tablet's tree.
 pub struct Tree {
@@ -133,10 +133,10 @@ pub struct Tree {
     is_compacting: bool,
     /// The key through which each level was compacted.
     cursors: [Bytes; LEVELS],
-    /// Replaced tables that a manifest may still name.
-    replaced: Vec<Arc<Table>>,
-    /// Tables that no manifest names for this tree, but that a view or another tree may still use.
-    unnamed: Vec<Arc<Table>>,
+    /// Replaced SSTables that a manifest may still name.
+    replaced: Vec<Arc<Sstable>>,
+    /// SSTables that no manifest names for this tree, but that a view or another tree may still use.
+    unnamed: Vec<Arc<Sstable>>,
     /// Present while a write stall is near unless a compaction completes.
     pressing: Option<Pressing>,
 }
@@ -146,14 +146,14 @@ impl Config {
     pub const DEFAULT: Self = Self {
         memtable_bytes: 32 << 20,
         frozen_max: 2,
-        table_bytes: 32 << 20,
-        level0_tables: 8,
-        level0_tables_max: 36,
+        sstable_bytes: 32 << 20,
+        level0_sstables: 8,
+        level0_sstables_max: 36,
         brake: Duration::from_millis(10_000),
         level1_bytes: 1 << 30,
         level_ratio: 10,
         step_bytes: 1 << 20,
-        table: sstable::Config::DEFAULT,
+        sstable: sstable::Config::DEFAULT,
     };
 
     /// Maximum size of a level below the first.
@@ -168,13 +168,13 @@ impl Default for Config {
     }
 }
 
-impl Default for TableNumbers {
+impl Default for SstableNumbers {
     fn default() -> Self {
         Self(Arc::new(AtomicU64::new(1)))
     }
 }
 
-impl TableNumbers {
+impl SstableNumbers {
     /// Allocates an unused number.
     #[must_use]
     pub fn draw(&self) -> u64 {
@@ -206,47 +206,48 @@ impl Tree {
         }
     }
 
-    /// Opens the tables named by a manifest; later writes must be applied again. Uses tables in `opened`, and adds the
-    /// others to it.
+    /// Opens the SSTables named by a manifest; later writes must be applied again. Uses SSTables in `opened`, and adds
+    /// the others to it.
     ///
     /// # Errors
-    /// When a table is missing, different or damaged.
+    /// When an SSTable is missing, different or damaged.
     pub fn open<F: Files>(
         files: &F,
         site: Site,
-        refs: &[TableRef],
-        opened: &mut OpenTables,
-    ) -> Result<Self, TableError> {
-        let mut tables = Vec::with_capacity(refs.len());
+        refs: &[SstableRef],
+        opened: &mut OpenSstables,
+    ) -> Result<Self, SstableError> {
+        let mut sstables = Vec::with_capacity(refs.len());
         for named in refs {
             if named.id.cohort == site.cohort {
                 site.numbers.pass(named.id.number);
             }
-            let table = match opened.get(&named.id) {
-                Some(table) => Arc::clone(table),
-                None => Arc::new(Table::open(files, named, cell::row_prefix_bytes)?),
+            let sstable = match opened.get(&named.id) {
+                Some(sstable) => Arc::clone(sstable),
+                None => Arc::new(Sstable::open(files, named, cell::row_prefix_bytes)?),
             };
-            opened.insert(named.id, Arc::clone(&table));
-            tables.push((named.level, table));
+            opened.insert(named.id, Arc::clone(&sstable));
+            sstables.push((named.level, sstable));
         }
-        let levels = Levels::new(tables);
+        let levels = Levels::new(sstables);
         levels.check(refs.len())?;
         Ok(Self { levels: Arc::new(levels), ..Self::new(site) })
     }
 
-    /// Replaces the whole content by these tables and their levels: the state of another replica (guarantee 9). Jobs in
-    /// progress must be dropped.
+    /// Replaces the whole content by these SSTables and their levels: the state of another replica (guarantee 9). Jobs
+    /// in progress must be dropped.
     ///
     /// # Errors
-    /// When the tables do not form a tree. Nothing is changed then.
-    pub fn replace(&mut self, tables: impl IntoIterator<Item = (u8, Arc<Table>)>) -> Result<(), TableError> {
-        let tables: Vec<_> = tables.into_iter().collect();
-        let count = tables.len();
-        let levels = Levels::new(tables);
+    /// When the SSTables do not form a tree. Nothing is changed then.
+    pub fn replace(&mut self, sstables: impl IntoIterator<Item = (u8, Arc<Sstable>)>) -> Result<(), SstableError> {
+        let sstables: Vec<_> = sstables.into_iter().collect();
+        let count = sstables.len();
+        let levels = Levels::new(sstables);
         levels.check(count)?;
         let gone = std::mem::replace(self, Self::new(self.site.clone()));
-        let stays = |table: &Arc<Table>| levels.tables().any(|new| new.id() == table.id());
-        self.replaced = gone.levels.tables().filter(|table| !stays(table)).cloned().chain(gone.replaced).collect();
+        let stays = |sstable: &Arc<Sstable>| levels.sstables().any(|new| new.id() == sstable.id());
+        self.replaced =
+            gone.levels.sstables().filter(|sstable| !stays(sstable)).cloned().chain(gone.replaced).collect();
         self.unnamed = gone.unnamed;
         if planted(Bug::RecentOutlivesState) {
             self.recent = gone.recent;
@@ -256,7 +257,7 @@ impl Tree {
         Ok(())
     }
 
-    /// A tree with the same content, for a range that is split off. Both share memory and tables, and each drops the
+    /// A tree with the same content, for a range that is split off. Both share memory and SSTables, and each drops the
     /// other's data when it flushes and compacts.
     #[must_use]
     pub fn split_off(&mut self, site: Site) -> Self {
@@ -276,7 +277,7 @@ impl Tree {
     /// # Panics
     /// When the key is that of a row and there is a value, which is a bug.
     pub fn put(&mut self, key: Bytes, timestamp: Timestamp, lsn: Lsn, value: Option<Bytes>) {
-        assert!(value.is_none() || cell::row_prefix_bytes(&key) < key.len(), "a value is a cell's");
+        assert!(value.is_none() || cell::row_prefix_bytes(&key) < key.len(), "a row key has no value");
         self.active.put(key, timestamp, lsn, value);
     }
 
@@ -309,7 +310,7 @@ impl Tree {
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         let config = &self.site.config;
-        self.frozen.len() >= config.frozen_max || self.levels.level(0).len() >= config.level0_tables_max
+        self.frozen.len() >= config.frozen_max || self.levels.level(0).len() >= config.level0_sstables_max
     }
 
     /// Rate limit for writers in memtable bytes per second, while compactions do not keep up. It decreases as the write
@@ -318,7 +319,7 @@ impl Tree {
     pub fn pace(&self) -> Option<u64> {
         self.pressing.as_ref()?;
         let config = &self.site.config;
-        let left = config.level0_tables_max.saturating_sub(self.levels.level(0).len()) as u128;
+        let left = config.level0_sstables_max.saturating_sub(self.levels.level(0).len()) as u128;
         let in_a_second = left * u128::from(config.memtable_bytes) * 1_000_000_000 / u128::from(config.brake.0.max(1));
         Some(u64::try_from(in_a_second).unwrap_or(u64::MAX))
     }
@@ -351,11 +352,11 @@ impl Tree {
     /// When no flush is in progress.
     pub fn flushed(&mut self, outputs: &Outputs) {
         let flushed = std::mem::take(&mut self.flushing);
-        assert!(flushed > 0, "a flush is under way");
+        assert!(flushed > 0, "a flush is in progress");
         let left = self.frozen.len() - flushed;
         self.recent = self.site.recent.keep(&self.frozen[left..], &self.recent);
         self.frozen = self.frozen[..left].into();
-        self.levels = Arc::new(self.levels.replaced(&[], outputs.level, &outputs.tables));
+        self.levels = Arc::new(self.levels.replaced(&[], outputs.level, &outputs.sstables));
         self.note_pressure();
     }
 
@@ -363,7 +364,7 @@ impl Tree {
     /// many flushes.
     fn note_pressure(&mut self) {
         let config = &self.site.config;
-        let presses = 4 * self.levels.level(0).len() > 3 * config.level0_tables + config.level0_tables_max;
+        let presses = 4 * self.levels.level(0).len() > 3 * config.level0_sstables + config.level0_sstables_max;
         if presses != self.pressing.is_some() {
             self.pressing = presses.then(|| self.site.pressure.begin());
         }
@@ -382,7 +383,7 @@ impl Tree {
         }
         let choice = compaction::choose(&self.levels, &self.site.config, &self.cursors, watermark, range)?;
         self.is_compacting = true;
-        if let Some(last) = choice.upper.iter().map(|table| &table.meta().last_key).max() {
+        if let Some(last) = choice.upper.iter().map(|sstable| &sstable.meta().last_key).max() {
             self.cursors[choice.level] = last.clone();
         }
         Some(CompactionJob::new(self.site.clone(), choice, &self.levels, watermark, range.clone()))
@@ -393,13 +394,13 @@ impl Tree {
     /// # Panics
     /// When no compaction is in progress.
     pub fn compacted(&mut self, outputs: &Outputs) {
-        assert!(std::mem::take(&mut self.is_compacting), "a compaction is under way");
-        let gone: Vec<TableId> = outputs.inputs.iter().map(|table| table.id()).collect();
-        self.levels = Arc::new(self.levels.replaced(&gone, outputs.level, &outputs.tables));
+        assert!(std::mem::take(&mut self.is_compacting), "a compaction is in progress");
+        let gone: Vec<SstableId> = outputs.inputs.iter().map(|sstable| sstable.id()).collect();
+        self.levels = Arc::new(self.levels.replaced(&gone, outputs.level, &outputs.sstables));
         self.note_pressure();
-        // A moved table remains.
-        let has_moved = |table: &Table| outputs.tables.iter().any(|output| output.id() == table.id());
-        self.replaced.extend(outputs.inputs.iter().filter(|table| !has_moved(table)).cloned());
+        // A moved SSTable remains.
+        let has_moved = |sstable: &Sstable| outputs.sstables.iter().any(|output| output.id() == sstable.id());
+        self.replaced.extend(outputs.inputs.iter().filter(|sstable| !has_moved(sstable)).cloned());
         debug_assert!(self.levels.are_disjoint(), "levels below the first are sorted");
     }
 
@@ -408,26 +409,26 @@ impl Tree {
         self.is_compacting = false;
     }
 
-    /// The tables of the tree, all forced, for the manifest. Excludes data in memtables.
+    /// The SSTables of the tree, all forced, for the manifest. Excludes data in memtables.
     #[must_use]
-    pub fn refs(&self) -> Vec<TableRef> {
+    pub fn refs(&self) -> Vec<SstableRef> {
         self.levels.refs()
     }
 
-    /// A manifest that names exactly these tables of the tree is forced in both places.
-    pub fn forced(&mut self, refs: &[TableRef]) {
-        let is_named = |table: &Arc<Table>| refs.iter().any(|named| named.id == table.id());
+    /// A manifest that names exactly these SSTables of the tree is forced in both places.
+    pub fn forced(&mut self, refs: &[SstableRef]) {
+        let is_named = |sstable: &Arc<Sstable>| refs.iter().any(|named| named.id == sstable.id());
         let (named, unnamed) = std::mem::take(&mut self.replaced).into_iter().partition(is_named);
         self.replaced = named;
         self.unnamed.extend::<Vec<_>>(unnamed);
     }
 
-    /// Drains the tables that no manifest names for this tree any more.
-    pub fn give_up(&mut self) -> Vec<(TableId, Arc<Table>)> {
-        std::mem::take(&mut self.unnamed).into_iter().map(|table| (table.id(), table)).collect()
+    /// Drains the SSTables that no manifest names for this tree any more.
+    pub fn give_up(&mut self) -> Vec<(SstableId, Arc<Sstable>)> {
+        std::mem::take(&mut self.unnamed).into_iter().map(|sstable| (sstable.id(), sstable)).collect()
     }
 
-    /// Whether files of replaced tables still exist.
+    /// Whether files of replaced SSTables still exist.
     #[must_use]
     pub fn has_leftovers(&self) -> bool {
         !self.replaced.is_empty() || !self.unnamed.is_empty()
@@ -437,7 +438,7 @@ impl Tree {
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let memtables = self.frozen.iter().map(|memtable| memtable.bytes()).sum::<u64>() + self.active.bytes();
-        memtables + self.levels.tables().map(|table| table.memory_bytes() as u64).sum::<u64>()
+        memtables + self.levels.sstables().map(|sstable| sstable.memory_bytes() as u64).sum::<u64>()
     }
 
     /// Bytes in memtables.
@@ -446,10 +447,10 @@ impl Tree {
         self.frozen.iter().map(|memtable| memtable.bytes()).sum::<u64>() + self.active.bytes()
     }
 
-    /// Its tables with their names, to send to a replica that is far behind.
+    /// Its SSTables with their names, to send to a replica that is far behind.
     #[must_use]
-    pub fn tables(&self) -> Vec<(TableRef, Arc<Table>)> {
-        self.levels.refs().into_iter().zip(self.levels.tables().cloned()).collect()
+    pub fn sstables(&self) -> Vec<(SstableRef, Arc<Sstable>)> {
+        self.levels.refs().into_iter().zip(self.levels.sstables().cloned()).collect()
     }
 
     /// Versions in memtables.
@@ -458,14 +459,14 @@ impl Tree {
         self.active.entries() + self.frozen.iter().map(|memtable| memtable.entries()).sum::<usize>()
     }
 
-    /// Size of the tables with a last key from `from` to below `before`.
+    /// Size of the SSTables with a last key from `from` to below `before`.
     #[must_use]
     pub fn bytes_ending(&self, from: &[u8], before: &[u8]) -> u64 {
-        let ends = |table: &&Arc<Table>| (from..before).contains(&&table.meta().last_key[..]);
-        self.levels.tables().filter(ends).map(|table| table.meta().bytes).sum()
+        let ends = |sstable: &&Arc<Sstable>| (from..before).contains(&&sstable.meta().last_key[..]);
+        self.levels.sstables().filter(ends).map(|sstable| sstable.meta().bytes).sum()
     }
 
-    /// Number of tables and size of their files, by level.
+    /// Number of SSTables and size of their files, by level.
     #[must_use]
     pub fn level_sizes(&self) -> [(usize, u64); LEVELS] {
         std::array::from_fn(|level| (self.levels.level(level).len(), self.levels.bytes(level)))
@@ -477,8 +478,8 @@ impl Tree {
     /// When an invariant is violated.
     pub fn invariants(&self) {
         assert!(self.levels.are_disjoint(), "levels below the first are sorted");
-        assert!(self.frozen.iter().all(|memtable| !memtable.is_empty()), "what waits for a flush has something");
-        assert!(self.flushing <= self.frozen.len(), "what is flushed is there until it is done");
+        assert!(self.frozen.iter().all(|memtable| !memtable.is_empty()), "frozen memtables are not empty");
+        assert!(self.flushing <= self.frozen.len(), "memtables in a flush stay frozen until it ends");
     }
 }
 

@@ -98,7 +98,7 @@ impl Loader for TabletLoader {
             (0..header.count(4)?).map(|_| Ok(CohortId(header.u32()?))).collect::<Result<_, DecodeError>>()?;
         let watermark = Timestamp(header.i64()?);
         if watermark < Timestamp(0) || watermark > progress.last_timestamp {
-            return Err(LoadError::Impossible("a watermark that is no moment of the log"));
+            return Err(LoadError::Impossible("the watermark exceeds the last timestamp"));
         }
         let count = header.u64()?;
         header.end()?;
@@ -115,7 +115,7 @@ impl Loader for TabletLoader {
     fn finish(self) -> Result<TabletSnapshot, LoadError> {
         let Self { progress, ownership, children, watermark, sessions, count } = self;
         if sessions.len() as u64 != count {
-            return Err(LoadError::Impossible("another number of sessions than the header says"));
+            return Err(LoadError::Impossible("the session count does not match the header"));
         }
         let sessions = sessions.open_sessions().clone();
         Ok(TabletSnapshot { progress, ownership, children, watermark, sessions })

@@ -5,7 +5,8 @@
 //! * [`command`]: the commands in the log. [`tablet`]: the rows and sessions of a range.
 //! * [`evaluation`]: reads and decisions that may have to wait for the disk. [`checkpoint`]: the state as chunks.
 //!
-//! **Architecture invariant:** this crate does no IO, reads no clock, draws no randomness, and iterates over no hash map.
+//! **Architecture invariant:** this crate does no IO, reads no clock, draws no randomness, and iterates over no hash
+//! map.
 
 pub mod checkpoint;
 pub mod command;

@@ -386,7 +386,7 @@ impl Wire for TableResponse {
             }
             SPLIT_DONE => Self::Split,
             DROPPED => Self::Dropped,
-            tag => return Err(DecodeError::UnknownTag { what: "answer of a range", tag: u64::from(tag) }),
+            tag => return Err(DecodeError::UnknownTag { what: "response of a range", tag: u64::from(tag) }),
         })
     }
 }

@@ -20,7 +20,7 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, KeyRange, Lsn, Membership, Timestamp};
 use bytes::Bytes;
 use machine::sessions::{Admission, Remembered};
-use machine::state_machine::{Applied, Effect, Housekeeping, Kind, Past, Payload, Reading, StateMachine, Wire};
+use machine::state_machine::{Applied, Effect, Housekeeping, Kind, Past, Payload, ReadStep, StateMachine, Wire};
 use machine::{ApplyError, Failure, KeyPosition, LogicalHash, Ownership, Progress, ReadError};
 use store::tree::{Site, Tree};
 
@@ -134,10 +134,10 @@ impl Tablet {
 
     fn open_session(&mut self, entry: &Entry) -> Outcome {
         let Some(range) = self.ownership.range().cloned() else {
-            return Err(Failure::Unavailable("the range belongs to nobody yet".to_owned()));
+            return Err(Failure::Unavailable("the range is not assigned yet".to_owned()));
         };
         let session = SessionId::new(self.progress.cohort, self.progress.name_of(entry.lsn.sequence))
-            .ok_or_else(|| Failure::Overloaded("the numbers of sessions are used up".to_owned()))?;
+            .ok_or_else(|| Failure::Overloaded("session ids exhausted".to_owned()))?;
         self.sessions.open(session, entry.timestamp)?;
         Ok(TableResponse::SessionOpened { session, range })
     }
@@ -242,10 +242,10 @@ impl StateMachine for Tablet {
         Ok(self.execute(command, entry))
     }
 
-    fn read(&self, request: &TableRequest) -> Reading<TableResponse, Evaluation> {
+    fn read(&self, request: &TableRequest) -> ReadStep<TableResponse, Evaluation> {
         match Question::of(request) {
-            Some(question) => Reading::Evaluate(Evaluation { view: self.view_now(), question }),
-            None => Reading::Answer(Err(Failure::Invalid("a change is no read".to_owned()))),
+            Some(question) => ReadStep::Evaluate(Evaluation { view: self.view_now(), question }),
+            None => ReadStep::Answer(Err(Failure::Invalid("a change is not a read".to_owned()))),
         }
     }
 
@@ -263,7 +263,7 @@ impl StateMachine for Tablet {
             }
             TableRequest::Drop => Command::Drop,
             TableRequest::Get { .. } | TableRequest::Scan { .. } => {
-                return Payload::Refuse(Failure::Invalid("a read is no change".to_owned()));
+                return Payload::Refuse(Failure::Invalid("a read is not a change".to_owned()));
             }
         };
         Payload::Command(command.encode())
@@ -303,7 +303,7 @@ impl StateMachine for Tablet {
     }
 
     fn invariants(&self) {
-        assert!(self.rows.watermark() <= self.last_timestamp(), "the watermark is a moment of the log");
+        assert!(self.rows.watermark() <= self.last_timestamp(), "the watermark does not exceed the last timestamp");
         self.rows.tree.invariants();
         let last = self.progress.name_of(self.last_applied().sequence);
         self.sessions.invariants(self.progress.cohort, self.last_timestamp(), last);
@@ -405,7 +405,7 @@ impl Remembered for WriteOutcome {
                 let column = Bytes::copy_from_slice(column);
                 Self::Mismatch(Box::new(Mismatch { column, expected: *expected, actual: *actual }))
             }
-            other => unreachable!("a write that is executed is written or mismatched, not {other:?}"),
+            other => unreachable!("an executed write has no outcome {other:?}"),
         }
     }
 

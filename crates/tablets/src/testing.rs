@@ -15,7 +15,6 @@ use crate::command::Command;
 use crate::request::{Mutation, Outcome, SessionId, SessionStamp, Write};
 use crate::tablet::Tablet;
 
-/// The state under test.
 pub(crate) type State = Tablet;
 
 /// Shorthands for frequent operations on a state.
@@ -69,14 +68,15 @@ impl Log {
     pub(crate) fn write(&mut self, state: &mut State, write: &Write) -> Outcome {
         let view = state.view_now();
         let command = view.decide(write, Io::Allowed).expect("the disk can be read");
-        self.apply(state, &command).unwrap_or_else(|| Err(Failure::Unavailable("it is put elsewhere".to_owned())))
+        self.apply(state, &command)
+            .unwrap_or_else(|| Err(Failure::Unavailable("another range owns the row".to_owned())))
     }
 }
 
-/// An empty tree with small tables.
+/// An empty tree with small SSTables.
 pub(crate) fn tree(cohort: CohortId) -> Tree {
     let (cluster, node, incarnation) = (ClusterId(1), NodeId(1), Incarnation(1));
-    let config = Config { table_bytes: 8 << 10, level0_tables: 2, level1_bytes: 16 << 10, ..Config::DEFAULT };
+    let config = Config { sstable_bytes: 8 << 10, level0_sstables: 2, level1_bytes: 16 << 10, ..Config::DEFAULT };
     Tree::new(Tablespace::new(Owner { cluster, node, incarnation }, config, 1 << 20, 1 << 20).site(cohort))
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn copy(state: &State) -> State {
     load(state, state.progress.cohort, &state.chunks()).expect("its own chunks")
 }
 
-/// A disk with the directory for tables.
+/// A disk with the directory for SSTables.
 pub(crate) fn disk() -> MemoryDisk {
     let disk = MemoryDisk::new();
     store::files::Files::create_dir(&disk, DIRECTORY).expect("an empty disk");

@@ -43,7 +43,7 @@ fn check_write(write: &Write) -> Result<(), Failure> {
     if write.mutations.is_empty() {
         return refuse("the write has no mutation");
     }
-    check_count("the write's columns", write.mutations.len(), WRITE_COLUMNS_MAX)?;
+    check_count("columns in the write", write.mutations.len(), WRITE_COLUMNS_MAX)?;
     let mut columns = BTreeSet::new();
     for mutation in &write.mutations {
         check_mutation(mutation)?;
@@ -62,9 +62,7 @@ fn check_stamp(stamp: &SessionStamp) -> Result<(), Failure> {
         return refuse(format!("writes of a session are numbered from 1: write {sequence}, first {first_incomplete}"));
     }
     if first_incomplete > sequence {
-        return refuse(format!(
-            "write {sequence} is below {first_incomplete}, the first that is said to be incomplete"
-        ));
+        return refuse(format!("write {sequence} is below the first incomplete write, {first_incomplete}"));
     }
     if sequence - first_incomplete >= SESSION_WINDOW {
         return refuse(format!(
@@ -81,7 +79,7 @@ fn check_mutation(mutation: &Mutation) -> Result<(), Failure> {
         check_size(format_args!("the value of column \"{}\"", shown(&mutation.column)), value.len(), VALUE_BYTES_MAX)?;
     }
     match mutation.condition {
-        Some(version) if version.0 < 0 => refuse(format!("no version is negative: {version}")),
+        Some(version) if version.0 < 0 => refuse(format!("negative version: {version}")),
         _ => Ok(()),
     }
 }
@@ -89,7 +87,7 @@ fn check_mutation(mutation: &Mutation) -> Result<(), Failure> {
 fn check_get(key: &Bytes, columns: Option<&[Bytes]>) -> Result<(), Failure> {
     check_key(key)?;
     let columns = columns.unwrap_or_default();
-    check_count("the columns asked for", columns.len(), READ_COLUMNS_MAX)?;
+    check_count("columns requested", columns.len(), READ_COLUMNS_MAX)?;
     columns.iter().try_for_each(check_column)
 }
 
@@ -107,7 +105,7 @@ fn check_scan(scan: &Scan) -> Result<(), Failure> {
 pub(crate) fn check_ends(scan: &Scan) -> Result<(), Failure> {
     match &scan.to {
         Some(to) if scan.from > *to => refuse(format!(
-            "the scan's ends are reversed: from \"{}\" comes after to \"{}\" (a scan in reverse has the lesser end first, too)",
+            "the scan's ends are reversed: from \"{}\" is above to \"{}\" (also in a reverse scan, from is the lower end)",
             shown(&scan.from),
             shown(to)
         )),

@@ -20,7 +20,7 @@ impl Catalog {
         };
         if let Some(split) = table.ranges.iter().find_map(|range| range.split.as_ref()) {
             let key = base::shown(&split.key).to_string();
-            let why = format!("table {name} is being split at \"{key}\": it can be dropped after that");
+            let why = format!("table {name} is being split at \"{key}\"; it can be dropped after the split");
             return (Some(Err(Failure::Unavailable(why))), None);
         }
         table.is_dropping = true;

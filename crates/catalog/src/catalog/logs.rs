@@ -137,20 +137,20 @@ impl Catalog {
                 return Ok(None);
             }
             let (stripes, copies) = (counted(log.stripes.into(), "stripe"), counted(log.copies.into(), "copy"));
-            return Err(Failure::Exists(format!("log {name} is there, with {stripes} of {copies}")));
+            return Err(Failure::Exists(format!("log {name} already exists, with {stripes} of {copies}")));
         }
         if self.logs.len() >= LOGS_MAX {
-            return Err(Failure::Overloaded(format!("there are {LOGS_MAX} logs, and no more may be")));
+            return Err(Failure::Overloaded(format!("log limit reached ({LOGS_MAX})")));
         }
         let nodes: Vec<Member> = self.staying().collect();
         if nodes.is_empty() {
-            return Err(Failure::Unavailable("no node is registered that could keep a log".into()));
+            return Err(Failure::Unavailable("no registered node can hold a log unit".into()));
         }
         let usual = if nodes.len() >= MANY_NODES { COPIES + 1 } else { COPIES.min(nodes.len() as u32) };
         let (stripes, copies) = (stripes.max(1), if copies == 0 { usual } else { copies });
         if copies as usize > nodes.len() {
             let nodes = counted(nodes.len() as u64, "node");
-            return Err(invalid(format!("{copies} copies are asked for, and the cluster has {nodes}")));
+            return Err(invalid(format!("{copies} copies requested, but the cluster has {nodes}")));
         }
         self.check_ranges((stripes * copies) as usize)?;
         let first = self.next_cohort.0 as usize;
@@ -337,7 +337,7 @@ impl Catalog {
         };
         match () {
             () if self.logs.len() > LOGS_MAX => Err("too many logs"),
-            () if !self.logs.values().all(is_whole) => Err("a log whose projection is none, or is of units unknown"),
+            () if !self.logs.values().all(is_whole) => Err("a log has an invalid projection or unknown units"),
             () => Ok(()),
         }
     }

@@ -41,7 +41,7 @@ impl Catalog {
         members.sort_unstable();
         members.dedup();
         if members.is_empty() {
-            return Err(invalid("a range has one replica at least".to_owned()));
+            return Err(invalid("a range needs at least one replica".to_owned()));
         }
         let is_dropping = self.tables.values().any(|table| table.is_dropping && has(table, cohort));
         if is_dropping {
@@ -60,7 +60,7 @@ impl Catalog {
             range.plan += 1;
             range.members = members;
         });
-        if changed { Ok(CatalogResponse::MoveBegun) } else { Err(invalid(format!("no table has a cohort {cohort}"))) }
+        if changed { Ok(CatalogResponse::MoveBegun) } else { Err(invalid(format!("no table has cohort {cohort}"))) }
     }
 
     /// Ends a move, if `plan` is still the current plan.

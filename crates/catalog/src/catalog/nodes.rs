@@ -31,7 +31,6 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// The encoded form.
     pub(crate) fn tag(self) -> u8 {
         self as u8
     }
@@ -63,7 +62,7 @@ impl Catalog {
             let known = registered.get(&node.member.node);
             if let Some(known) = known.filter(|known| known.member != node.member && !planted(Bug::NumberUsedTwice)) {
                 return Err(invalid(format!(
-                    "node {} is known with the disk {}: the disk {} is another's",
+                    "node {} is registered with disk {}, not with disk {}",
                     node.member.node, known.member, node.member
                 )));
             }
@@ -72,7 +71,7 @@ impl Catalog {
         }
         let count = registered.values().filter(|node| node.standing != Standing::Left).count();
         if count > NODES_MAX {
-            return Err(Failure::Overloaded(format!("{count} nodes would be known, over the limit of {NODES_MAX}")));
+            return Err(Failure::Overloaded(format!("node limit exceeded: {count} nodes, at most {NODES_MAX}")));
         }
         self.bytes -= self.nodes.values().map(node_bytes).sum::<usize>();
         self.bytes += registered.values().map(node_bytes).sum::<usize>();
@@ -87,13 +86,13 @@ impl Catalog {
         match self.nodes.get(&number) {
             Some(known) if known.member != node.member && !planted(Bug::NumberUsedTwice) => {
                 return Err(Failure::Exists(format!(
-                    "the number {number} is taken, by another disk: no number is used twice, not even a lost disk's. The node \
-                     of a new disk has a number of its own"
+                    "number {number} is taken by another disk: numbers are never reused, not even that of a lost disk. \
+                     Start the new disk with a new node number"
                 )));
             }
             Some(known) if known.standing == Standing::Left => {
                 return Err(Failure::Exists(format!(
-                    "node {number} has left the cluster: it comes back with a blank disk and another number"
+                    "node {number} has left the cluster: it can rejoin only with a blank disk and a new number"
                 )));
             }
             _ => {}
@@ -103,7 +102,7 @@ impl Catalog {
         if let Some(other) = self.nodes().filter(is_other).find(|other| is_there(other)) {
             let (peer, grpc, other) = (&node.peer, &node.grpc, other.member.node);
             return Err(Failure::Exists(format!(
-                "node {other} is reached at {peer} or {grpc}, as node {number} would be"
+                "node {other} already uses {peer} or {grpc}, the addresses of node {number}"
             )));
         }
         self.register_nodes(vec![node])?;
@@ -121,7 +120,7 @@ impl Catalog {
                 let least = self.most_replicas().max(REPLICAS as usize);
                 if left < least {
                     return Err(invalid(format!(
-                        "without node {node} there would be {left} nodes, and {least} are needed for the replicas of a range"
+                        "without node {node} the cluster has {left} nodes, and {least} are needed for a range's replicas"
                     )));
                 }
                 self.set_standing(node, Standing::Leaving);

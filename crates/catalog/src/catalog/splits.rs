@@ -45,12 +45,12 @@ impl Catalog {
         let table = self.table(name).ok_or_else(|| Failure::UnknownTable(name.to_owned()))?;
         if table.durability == Durability::Memory {
             return Err(invalid(format!(
-                "table {name} is in main memory, and a loss could undo a split: its ranges stay as it was created with"
+                "table {name} is in main memory and cannot be split: a data loss could undo the split"
             )));
         }
         let range = table.at(&KeyPosition::At(key.clone()));
         if range.start == *key {
-            return Err(Failure::Exists(format!("a range of table {name} begins at \"{}\" already", shown(key))));
+            return Err(Failure::Exists(format!("a range of table {name} already begins at \"{}\"", shown(key))));
         }
         match &range.split {
             Some(split) if split.key == *key => return Ok(split.child),
@@ -71,7 +71,7 @@ impl Catalog {
         let split = SplitRecord { key: Bytes::copy_from_slice(key), child };
         self.change_table(name, |table| {
             let range = table.ranges.iter_mut().find(|range| range.cohort == parent);
-            range.expect("it was found by its keys").split = Some(split);
+            range.expect("the range was found by its keys").split = Some(split);
         });
         Ok(child)
     }
@@ -117,7 +117,7 @@ fn check_size(name: &str, table: &TableRecord, key: &Bytes) -> Result<(), Failur
     }
     if bytes > SPLIT_BYTES_MAX {
         return Err(invalid(format!(
-            "the keys that table {name} is split at would have {bytes} bytes, over the limit of {SPLIT_BYTES_MAX}"
+            "the split keys of table {name} would have {bytes} bytes, over the limit of {SPLIT_BYTES_MAX}"
         )));
     }
     Ok(())

@@ -31,7 +31,6 @@ pub struct RangeRecord {
 }
 
 impl RangeRecord {
-    /// A new range.
     pub(super) fn new(start: Bytes, cohort: CohortId, members: Vec<Member>) -> Self {
         Self { start, cohort, genesis: members.clone(), members, plan: 0, leaving: None, parent: None, split: None }
     }
@@ -160,24 +159,24 @@ impl TableRecord {
         kind: Kind,
     ) -> Result<CatalogResponse, Failure> {
         if kind != self.kind {
-            return Err(Failure::Exists(format!("table {name} is there, and of another kind")));
+            return Err(Failure::Exists(format!("table {name} already exists, with another kind")));
         }
         let is_split_so = || self.ranges[1..].iter().map(|range| &range.start).eq(split_at);
         if !split_at.is_empty() && !is_split_so() {
             let ranges = counted(self.ranges.len() as u64, "range");
-            return Err(Failure::Exists(format!("table {name} is there, with {ranges}, split at other keys")));
+            return Err(Failure::Exists(format!("table {name} already exists, with {ranges} and other split keys")));
         }
         if replicas != 0 && replicas != self.replicas {
             let has = counted(self.replicas.into(), "replica");
-            return Err(Failure::Exists(format!("table {name} is there, with {has} of each range")));
+            return Err(Failure::Exists(format!("table {name} already exists, with {has} of each range")));
         }
         if retention != Duration::ZERO && retention != self.retention {
             let has = self.retention.0 / 1_000_000;
-            return Err(Failure::Exists(format!("table {name} is there, and keeps old versions for {has} ms")));
+            return Err(Failure::Exists(format!("table {name} already exists, with a retention of {has} ms")));
         }
         if durability.is_some_and(|wanted| wanted != self.durability) {
             let has = self.durability.name();
-            return Err(Failure::Exists(format!("table {name} is there, with durability \"{has}\"")));
+            return Err(Failure::Exists(format!("table {name} already exists, with durability \"{has}\"")));
         }
         Ok(CatalogResponse::TableCreated { existed: true })
     }

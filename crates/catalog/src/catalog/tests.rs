@@ -50,7 +50,7 @@ fn split(name: &str, split_at: &[&str], replicas: u32) -> CatalogCommand {
 fn create_is_idempotent() {
     let (mut catalog, mut log) = with_nodes(3);
     let (outcome, change) = apply(&mut catalog, &mut log, &create("t"));
-    let table = catalog.table("t").expect("it was created").clone();
+    let table = catalog.table("t").expect("the table exists").clone();
     assert_eq!(outcome, Some(Ok(CatalogResponse::TableCreated { existed: false })));
     assert_eq!(change, Some(Change::TableCreated { name: "t".into() }));
     assert_eq!((table.ranges.len(), table.created, table.replicas), (1, log.timestamp, 3));
@@ -65,7 +65,7 @@ fn create_is_idempotent() {
 
 fn nodes_of(catalog: &Catalog, name: &str) -> Vec<Vec<u32>> {
     let nodes = |range: &RangeRecord| range.members.iter().map(|member| member.node.0).collect();
-    catalog.table(name).expect("it was created").ranges.iter().map(nodes).collect()
+    catalog.table(name).expect("the table exists").ranges.iter().map(nodes).collect()
 }
 
 /// Spinnaker's Figure 2: over five nodes, each range is placed on three consecutive nodes, one node after the previous
@@ -95,7 +95,7 @@ fn replicas_limited_by_node_count() {
     apply(&mut catalog, &mut log, &create("t"));
     assert_eq!(nodes_of(&catalog, "t"), [[1]]);
     let refused = apply(&mut catalog, &mut log, &split("u", &[], 3));
-    let (Some(Err(Failure::Invalid(why))), None) = refused else { panic!("it should be refused: {refused:?}") };
+    let (Some(Err(Failure::Invalid(why))), None) = refused else { panic!("it should be rejected: {refused:?}") };
     assert!(why.contains("3 replicas") && why.ends_with("1 node"), "{why}");
 }
 
@@ -104,7 +104,7 @@ fn replicas_limited_by_node_count() {
 fn key_maps_to_one_range() {
     let (mut catalog, mut log) = with_nodes(3);
     apply(&mut catalog, &mut log, &split("t", &["m", "c", "m", ""], 0));
-    let table = catalog.table("t").expect("it was created");
+    let table = catalog.table("t").expect("the table exists");
     let ranges: Vec<KeyRange> = table.ranges().map(|(range, _)| range).collect();
     let range =
         |start: &'static str, end: Option<&'static str>| KeyRange { start: start.into(), end: end.map(Bytes::from) };
@@ -147,7 +147,7 @@ fn conflicting_create_is_rejected() {
         };
         apply(&mut catalog, &mut log, &create).0
     };
-    assert_eq!(keeps(60_000), Some(Ok(CatalogResponse::TableCreated { existed: true })), "that is the usual");
+    assert_eq!(keeps(60_000), Some(Ok(CatalogResponse::TableCreated { existed: true })), "60 s is the default");
     assert!(matches!(keeps(1), Some(Err(Failure::Exists(_)))));
 }
 
@@ -221,7 +221,11 @@ fn drop_begins_and_ends() {
     let begin = CatalogCommand::BeginDrop { name: "t".into() };
     for _ in 0..2 {
         let begun = apply(&mut catalog, &mut log, &begin);
-        assert_eq!(begun, (None, Some(Change::DropBegun { table: CohortId(2) })), "it is answered at its end");
+        assert_eq!(
+            begun,
+            (None, Some(Change::DropBegun { table: CohortId(2) })),
+            "the client is answered when the operation ends"
+        );
     }
     assert_eq!((catalog.table("t"), catalog.dropping().count()), (None, 1));
     assert_eq!(catalog.list(), CatalogResponse::Tables(vec!["u".into()]));
@@ -231,15 +235,15 @@ fn drop_begins_and_ends() {
     assert_eq!(catalog.gone(all()), []);
 
     let end = |table| CatalogCommand::EndDrop { name: "t".into(), table: CohortId(table) };
-    assert_eq!(apply(&mut catalog, &mut log, &end(3)), (None, None), "that is no table's identity");
+    assert_eq!(apply(&mut catalog, &mut log, &end(3)), (None, None), "no table has this id");
     let ended = apply(&mut catalog, &mut log, &end(2));
     assert_eq!(ended, (None, Some(Change::TableDropped { table: CohortId(2) })));
     assert_eq!(catalog.gone(all()), [CohortId(2), CohortId(3)]);
     let unknown = apply(&mut catalog, &mut log, &begin);
     assert_eq!(unknown, (Some(Err(Failure::UnknownTable("t".into()))), None));
     apply(&mut catalog, &mut log, &create("t"));
-    assert_eq!(catalog.table("t").map(TableRecord::id), Some(CohortId(5)), "numbers never come again");
-    assert_eq!(apply(&mut catalog, &mut log, &end(2)), (None, None), "a late end is not this table's");
+    assert_eq!(catalog.table("t").map(TableRecord::id), Some(CohortId(5)), "ids are never reused");
+    assert_eq!(apply(&mut catalog, &mut log, &end(2)), (None, None), "an end of the former table has no effect");
 }
 
 /// A split in progress does not show in the map, but its new cohort is known. Until it ends the table can neither be
@@ -253,17 +257,21 @@ fn split_begins_and_ends() {
     let end = |child| CatalogCommand::EndSplit { name: "t".into(), child: CohortId(child) };
     for _ in 0..2 {
         let begun = apply(&mut catalog, &mut log, &begin("c"));
-        assert_eq!(begun, (None, Some(Change::SplitBegun { child: CohortId(4) })), "it is answered at its end");
+        assert_eq!(
+            begun,
+            (None, Some(Change::SplitBegun { child: CohortId(4) })),
+            "the client is answered when the operation ends"
+        );
     }
     let starts = |catalog: &Catalog| {
-        let ranges = &catalog.table("t").expect("it was created").ranges;
+        let ranges = &catalog.table("t").expect("the table exists").ranges;
         ranges.iter().map(|range| (range.start.clone(), range.cohort.0)).collect::<Vec<_>>()
     };
     assert_eq!(starts(&catalog), [(Bytes::new(), 2), (Bytes::from("m"), 3)]);
     assert_eq!(catalog.gone(vec![CohortId(4)]), []);
     let members = |cohort| catalog.part_of(CohortId(cohort)).map(|part| part.members.to_vec());
     assert_eq!(members(4), members(2));
-    let table = catalog.table("t").expect("it was created");
+    let table = catalog.table("t").expect("the table exists");
     let at = |key: &'static str| table.split_off_at(&KeyPosition::At(key.into()));
     assert_eq!([at("b"), at("c"), at("l"), at("m")], [None, Some(CohortId(4)), Some(CohortId(4)), None]);
     let moved = |cohort| CatalogCommand::BeginMove { cohort: CohortId(cohort), nodes: vec![NodeId(1)] };
@@ -275,7 +283,7 @@ fn split_begins_and_ends() {
     let loaded: CatalogSnapshot = load(CohortId::CATALOG, &chunks).expect("its own chunks");
     assert!(loaded.into_machine(NoStorage).splits().eq(catalog.splits()));
 
-    assert_eq!(apply(&mut catalog, &mut log, &end(3)), (None, None), "that is no split's");
+    assert_eq!(apply(&mut catalog, &mut log, &end(3)), (None, None), "no split has this child");
     assert_eq!(apply(&mut catalog, &mut log, &end(4)), (None, Some(Change::SplitEnded { child: CohortId(4) })));
     assert_eq!(apply(&mut catalog, &mut log, &end(4)), (None, None));
     assert_eq!(starts(&catalog), [(Bytes::new(), 2), (Bytes::from("c"), 4), (Bytes::from("m"), 3)]);
@@ -336,7 +344,7 @@ fn range_move_follows_plan() {
     assert!(matches!(refused, (Some(Err(Failure::Unavailable(_))), None)), "{refused:?}");
     let end = |plan| CatalogCommand::EndMove { cohort, plan };
     assert_eq!(apply(&mut catalog, &mut log, &end(1)), (None, None));
-    assert_eq!(on(&catalog).len(), 5, "an old plan that was carried out says nothing");
+    assert_eq!(on(&catalog).len(), 5, "the end of an outdated plan has no effect");
     assert_eq!(apply(&mut catalog, &mut log, &end(2)), (None, Some(Change::MoveEnded)));
     assert_eq!((on(&catalog), catalog.moves().count()), (vec![3, 4, 5], 0));
     for refused in [begin(&[]), begin(&[9]), CatalogCommand::BeginMove { cohort: CohortId(9), nodes: vec![NodeId(1)] }]

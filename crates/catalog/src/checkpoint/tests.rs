@@ -45,7 +45,7 @@ fn loaded(chunks: &[Bytes]) -> Result<Catalog, LoadError> {
 fn checkpoint_round_trip() {
     for catalog in [Catalog::empty(), catalog()] {
         let pieces = chunks(&catalog);
-        let loaded = loaded(&pieces).expect("they are whole");
+        let loaded = loaded(&pieces).expect("the chunks are complete");
         loaded.invariants();
         assert_eq!(chunks(&loaded), pieces);
         assert_eq!(loaded.snapshot_bytes(), catalog.snapshot_bytes());

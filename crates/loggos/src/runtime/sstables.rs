@@ -142,7 +142,7 @@ fn compaction_lane(files: SstableFiles, budget: Arc<Budget>, inbox: Arc<Inbox>) 
                 tracing::error!(%cohort, %error, "disk full: SSTables will be compacted when space is available");
                 None
             }
-            Err(JobError::Table(error)) => {
+            Err(JobError::Sstable(error)) => {
                 tracing::error!(%cohort, %error, "can't read an SSTable: this replica resigns as leader");
                 inbox.post(Input::Done(Event::FileDamaged { cohort }));
                 None

@@ -35,7 +35,7 @@ fn all_read_levels_on_every_replica() {
     }
     wait_for("what is old is forgotten", Duration::from_secs(20), || {
         let refused = run(&["get", "t", "k", "--as-of", "1"]);
-        (refused.status == 2).then(|| refused.failed(2, &["the moment 1 is before"]))
+        (refused.status == 2).then(|| refused.failed(2, &["timestamp 1 is before"]))
     });
 
     let shown = wait_for("an age is known", Duration::from_secs(5), || {

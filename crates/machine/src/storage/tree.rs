@@ -1,12 +1,12 @@
-//! [`Storage`] implemented by a log-structured merge tree: memtables are flushed into sorted tables, tables are
-//! compacted, and tables are sent to other replicas as files.
+//! [`Storage`] implemented by a log-structured merge tree: memtables are flushed to SSTables, SSTables are
+//! compacted, and SSTables are sent to other replicas as files.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use store::erased::{DynFiles, ErasedFiles};
 use store::shipping;
-use store::sstable::{Table, TableError};
+use store::sstable::{Sstable, SstableError};
 use store::tree::{self, CompactionJob, FlushJob, Site, Tree};
 
 use super::{
@@ -64,28 +64,28 @@ impl Storage for Tree {
     }
 
     fn give_up(&mut self) -> Vec<(FileId, Arc<dyn StoredFile>)> {
-        Self::give_up(self).into_iter().map(|(id, table)| (id, table as Arc<dyn StoredFile>)).collect()
+        Self::give_up(self).into_iter().map(|(id, sstable)| (id, sstable as Arc<dyn StoredFile>)).collect()
     }
 
     fn ship(&self) -> Vec<(FileRef, Arc<dyn StoredFile>)> {
-        self.tables().into_iter().map(|(named, table)| (named, table as Arc<dyn StoredFile>)).collect()
+        self.sstables().into_iter().map(|(named, sstable)| (named, sstable as Arc<dyn StoredFile>)).collect()
     }
 
     fn rename(&self, files: &[FileRef]) -> Vec<FileRef> {
         shipping::renamed(self.site(), files)
     }
 
-    fn adoption(&self, tables: Vec<FileRef>) -> Box<dyn Adoption> {
-        Box::new(TreeAdoption { site: self.site().clone(), tables })
+    fn adoption(&self, sstables: Vec<FileRef>) -> Box<dyn Adoption> {
+        Box::new(TreeAdoption { site: self.site().clone(), sstables })
     }
 
     fn replace(&mut self, arrived: Box<dyn Storage>) {
-        let tables = downcast::<Self>(arrived).tables().into_iter().map(|(named, table)| (named.level, table));
-        Self::replace(self, tables).expect("the tables were a tree already");
+        let sstables = downcast::<Self>(arrived).sstables().into_iter().map(|(named, sstable)| (named.level, sstable));
+        Self::replace(self, sstables).expect("the received SSTables form a tree");
     }
 
     fn retire(&mut self) {
-        Self::replace(self, []).expect("no table is a tree");
+        Self::replace(self, []).expect("an empty tree is valid");
         Self::forced(self, &[]);
     }
 
@@ -94,18 +94,18 @@ impl Storage for Tree {
     }
 }
 
-/// Sorted tables received from another replica.
+/// SSTables received from another replica.
 #[derive(Debug)]
 struct TreeAdoption {
     site: Site,
-    tables: Vec<FileRef>,
+    sstables: Vec<FileRef>,
 }
 
 impl Adoption for TreeAdoption {
     fn run(self: Box<Self>, files: &dyn DynFiles) -> Result<Box<dyn Storage>, AdoptError> {
-        match shipping::adopt(&ErasedFiles(files), self.site, &self.tables) {
+        match shipping::adopt(&ErasedFiles(files), self.site, &self.sstables) {
             Ok(tree) => Ok(Box::new(tree)),
-            Err(TableError::File(error)) => Err(AdoptError::File(error)),
+            Err(SstableError::File(error)) => Err(AdoptError::File(error)),
             Err(error) => Err(AdoptError::Refused(error.to_string())),
         }
     }
@@ -146,7 +146,7 @@ impl Job for CompactionJob {
     }
 }
 
-impl StoredFile for Table {
+impl StoredFile for Sstable {
     fn read_raw(&self, offset: u64, bytes_max: usize) -> Result<Bytes, ReadError> {
         Ok(Self::read_raw(self, offset, bytes_max)?)
     }

@@ -133,7 +133,7 @@ fn flush(bench: &mut Bench) {
     bench.node.replicas.get_mut(&FIRST).expect("the replica runs").on_disk.is_wanted = true;
     bench.pass(Duration::from_millis(100));
     assert_eq!(sstables(bench), 1);
-    assert_eq!(bench.manifests.last().expect("the manifest names it").0[&FIRST].tables.len(), 1);
+    assert_eq!(bench.manifests.last().expect("the manifest names it").0[&FIRST].sstables.len(), 1);
 }
 
 fn sstables(bench: &Bench) -> usize {
@@ -153,7 +153,7 @@ fn checkpoint_removes_dropped_tablet_sstables() {
     let replica = &bench.node.replicas[&FIRST];
     assert_eq!(replica.state.ownership(), Some(&machine::Ownership::Dropped));
     assert_eq!(
-        (replica.manifest(false).tables.len(), sstables(&bench)),
+        (replica.manifest(false).sstables.len(), sstables(&bench)),
         (1, 1),
         "the SSTables belong to the old checkpoint"
     );
@@ -162,7 +162,7 @@ fn checkpoint_removes_dropped_tablet_sstables() {
     assert!(crate::node::newer(state.last_applied(), before));
     bench.step(crate::contract::Event::CheckpointWritten { cohort: FIRST, checkpoint, bytes: 1, flushed: None });
     bench.pass(Duration::from_millis(100));
-    assert_eq!((bench.node.replicas[&FIRST].manifest(false).tables.len(), sstables(&bench)), (0, 0));
+    assert_eq!((bench.node.replicas[&FIRST].manifest(false).sstables.len(), sstables(&bench)), (0, 0));
     assert!(bench.node.replicas[&FIRST].whole_state().is_some_and(|whole| whole.files.is_empty()));
 }
 
@@ -176,7 +176,7 @@ fn dropped_sstables_removed_with_promises() {
     bench.ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
     bench.pass(Duration::from_millis(1_000));
     assert!(!bench.node.replicas.contains_key(&FIRST));
-    assert_eq!((bench.manifests.last().expect("one").0[&FIRST].tables.len(), sstables(&bench)), (1, 1));
+    assert_eq!((bench.manifests.last().expect("one").0[&FIRST].sstables.len(), sstables(&bench)), (1, 1));
 
     let (cohort, flushed) = (CohortId::CATALOG, None);
     let (checkpoint, ..) =

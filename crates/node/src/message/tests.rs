@@ -11,7 +11,7 @@ use machine::{AsOf, Consistency, Failure, Kind, LogPlace, SessionId};
 use sharedlog::controller::{CopierId, Requester};
 use sharedlog::request::LogResponse;
 use sharedlog::{AskId, LogId, ProjectionEpoch, RequestSource, UnitId, unit};
-use store::sstable::{TableId, TableRef};
+use store::sstable::{SstableId, SstableRef};
 use tablets::TableResponse;
 use tablets::request::TableRequest;
 use tablets::request::{Cell, Mutation, Row, Scan, Write};
@@ -128,7 +128,7 @@ fn samples() -> Vec<Message> {
     samples.extend(queries.map(|query| Message::Forward { cohort, request: 3, patience, query }));
     samples.extend(outcomes.map(|outcome| Message::Answer { request: 3, outcome }));
     let (epoch, timestamp) = (Epoch(3), Timestamp(9));
-    let table = TableRef { id: TableId { cohort: CohortId(3), number: 7 }, level: 1, bytes: 4_096, checksum: 9 };
+    let table = SstableRef { id: SstableId { cohort: CohortId(3), number: 7 }, level: 1, bytes: 4_096, checksum: 9 };
     let bytes = Bytes::from_static(b"part");
     let parts = [
         StatePart::Chunk(bytes.clone()),

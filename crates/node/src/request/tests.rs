@@ -135,7 +135,7 @@ fn table_names() {
 fn ranges() {
     check_refused(&create("t", &["a", "b", "a"]), &["split", "\"a\"", "twice"]);
     check_refused(&create("t", &["a", ""]), &["empty"]);
-    check_refused(&create("t", &[&long(8193)]), &["key to split at", "8193", "8192"]);
+    check_refused(&create("t", &[&long(8193)]), &["split key", "8193", "8192"]);
     let many: Vec<String> = (0..1_000).map(|number| number.to_string()).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     check_refused(&create("t", &many), &["ranges", "1001", "1000"]);

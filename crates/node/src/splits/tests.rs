@@ -208,5 +208,5 @@ fn parent_checkpoint_waits_for_child() {
     assert!(bench.node.replicas[&PARENT].unsettled.is_empty());
     let (cohorts, _) = bench.manifests.last().expect("a manifest was written");
     assert!(cohorts[&PARENT].checkpoint.is_some() && cohorts[&CHILD].checkpoint.is_some());
-    assert_eq!(cohorts[&CHILD].tables.len(), 1);
+    assert_eq!(cohorts[&CHILD].sstables.len(), 1);
 }

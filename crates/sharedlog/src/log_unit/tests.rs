@@ -33,7 +33,7 @@ impl Log {
 /// An empty tree with small SSTables.
 fn tree(cohort: CohortId) -> Tree {
     let (cluster, node, incarnation) = (ClusterId(1), NodeId(1), Incarnation(1));
-    let config = Config { table_bytes: 8 << 10, level0_tables: 2, level1_bytes: 16 << 10, ..Config::DEFAULT };
+    let config = Config { sstable_bytes: 8 << 10, level0_sstables: 2, level1_bytes: 16 << 10, ..Config::DEFAULT };
     Tree::new(Tablespace::new(Owner { cluster, node, incarnation }, config, 1 << 20, 1 << 20).site(cohort))
 }
 

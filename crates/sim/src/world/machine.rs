@@ -55,11 +55,12 @@ impl KnownLog {
         let doubted = found.cohorts.iter().any(|(id, cohort)| cohort.doubtful && !may_join(*id));
         let is_doubted = found.doubt_unknown || doubted;
         if found.damage.is_some() && !rot.log_since_start || is_doubted && !rot.ever {
-            return Some("a disk that nothing damaged is doubted".to_owned());
+            return Some("a replica is in doubt although its disk is intact".to_owned());
         }
         let is_missed = rot.log_since_start && (found.damage.is_some() || found.doubt_unknown);
         let sure = if rot.log_since_start { self.named } else { self.forced };
-        (tail < sure && !is_missed).then(|| format!("the log was forced through {sure}, and ends at {tail} unnoticed"))
+        (tail < sure && !is_missed)
+            .then(|| format!("the log was forced through {sure} but ends at {tail}, without a report of damage"))
     }
 }
 
@@ -96,14 +97,14 @@ pub(super) fn store_config(options: &Options) -> Config {
     let tree = tree::Config {
         memtable_bytes: options.memtable_bytes,
         frozen_max: 2,
-        table_bytes: options.memtable_bytes / 2,
-        level0_tables: 2,
-        level0_tables_max: 5,
+        sstable_bytes: options.memtable_bytes / 2,
+        level0_sstables: 2,
+        level0_sstables_max: 5,
         brake: Duration::from_millis(200),
         level1_bytes: 2 * options.memtable_bytes,
         level_ratio: 2,
         step_bytes: 256,
-        table: sstable::Config { block_bytes: 128, filter_bits_per_key: 10 },
+        sstable: sstable::Config { block_bytes: 128, filter_bits_per_key: 10 },
     };
     let (segment_bytes, keep_bytes) = (options.segment_bytes, options.keep_bytes);
     let cache_bytes = options.cache_bytes;

@@ -1,5 +1,5 @@
-//! Background work of a process on its tables: flushes and checkpoints, compactions, reads that wait for the disk,
-//! creation and removal of tables. Each runs in steps that take time, and the machine may crash between any two of
+//! Background work of a process on its SSTables: flushes and checkpoints, compactions, reads that wait for the disk,
+//! creation and removal of SSTables. Each runs in steps that take time, and the machine may crash between any two of
 //! them.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,6 @@ use super::{MILLISECOND, World};
 /// Slowdown of a slow step.
 const SLOWED: u64 = 400;
 
-/// Work in progress.
 pub(crate) enum Work {
     Checkpoint {
         number: CheckpointId,
@@ -77,7 +76,6 @@ pub(crate) struct Works {
 enum Step {
     Again(Box<Work>),
     Done(Option<Box<Event>>),
-    /// The disk failed.
     Failed,
 }
 
@@ -143,7 +141,7 @@ impl World {
                 Ok(Progress::Done(outputs)) => Step::done(Event::Compacted { cohort, lineage, outputs: Some(outputs) }),
                 Err(JobError::File(_)) => Step::Failed,
                 Err(error) => {
-                    if let JobError::Table(_) = error {
+                    if let JobError::Sstable(_) = error {
                         self.step(id, Event::FileDamaged { cohort });
                     }
                     Step::done(Event::Compacted { cohort, lineage, outputs: None })

@@ -11,7 +11,7 @@ fn intact_copy_repairs_other() {
         write(&disk, &identity()).unwrap();
         assert!(disk.flip_bit(place, 30, 1));
         assert_eq!(open(&disk).unwrap(), (identity(), true));
-        assert_eq!(open(&disk).unwrap(), (identity(), false), "the copy was mended");
+        assert_eq!(open(&disk).unwrap(), (identity(), false), "the copy was repaired");
         disk.remove(place).unwrap();
         assert_eq!(open(&disk).unwrap(), (identity(), true));
     }

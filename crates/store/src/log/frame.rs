@@ -51,7 +51,7 @@ pub(super) fn padded(length: usize) -> usize {
 
 /// The location of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct BatchLocation {
     pub(super) owner: Owner,
     pub(super) position: LogPosition,
     pub(super) segment: u64,
@@ -68,7 +68,7 @@ pub(super) struct Frame {
 
 /// Encodes a batch, without padding, into `out`.
 pub(super) fn encode<'a>(
-    place: &Place,
+    place: &BatchLocation,
     previous: &BatchIdentity,
     records: impl ExactSizeIterator<Item = &'a Record>,
     out: &mut Writer,
@@ -77,7 +77,7 @@ pub(super) fn encode<'a>(
     out.u32(MAGIC);
     out.u32(0);
     out.u32(0);
-    out.u32(u32::try_from(records.len()).expect("a batch has fewer records than bytes"));
+    out.u32(u32::try_from(records.len()).expect("a record has at least one byte"));
     place.owner.encode(out);
     out.u64(place.position.0);
     out.u64(place.segment);
@@ -86,7 +86,7 @@ pub(super) fn encode<'a>(
     out.u32(previous.checksum);
     debug_assert_eq!(out.len(), HEADER_BYTES);
     records.for_each(|record| record.encode(out));
-    let length = u32::try_from(out.len()).expect("a batch is shorter than its segment, and far shorter than 4 GiB");
+    let length = u32::try_from(out.len()).expect("a batch is shorter than its segment, far below 4 GiB");
     out.patch_u32(8, length - HEADER_BYTES as u32);
     let sum = checksum(&out.as_slice()[CHECKED_FROM..]);
     out.patch_u32(CHECKSUM_AT, sum);
@@ -101,7 +101,7 @@ pub(super) fn claimed_bytes(bytes: &[u8]) -> Option<usize> {
 }
 
 /// The batch at the start of `bytes`, if it is intact and belongs at `place`.
-pub(super) fn parse(bytes: &[u8], place: &Place) -> Option<Frame> {
+pub(super) fn parse(bytes: &[u8], place: &BatchLocation) -> Option<Frame> {
     let claimed = claimed_bytes(bytes)?;
     // Detects the common stale frame of another location before computing a checksum.
     let header = Bytes::copy_from_slice(bytes.get(..HEADER_BYTES)?);
@@ -130,7 +130,7 @@ struct Header {
     checksum: u32,
     payload_bytes: u32,
     count: u32,
-    place: Place,
+    place: BatchLocation,
     previous: BatchIdentity,
 }
 
@@ -139,7 +139,7 @@ fn parse_header(header: Bytes) -> Result<Header, DecodeError> {
     let _magic = input.u32()?;
     let (checksum, payload_bytes, count) = (input.u32()?, input.u32()?, input.u32()?);
     let owner = Owner::decode(&mut input)?;
-    let place = Place { owner, position: LogPosition(input.u64()?), segment: input.u64()? };
+    let place = BatchLocation { owner, position: LogPosition(input.u64()?), segment: input.u64()? };
     let previous = BatchIdentity { position: LogPosition(input.u64()?), length: input.u32()?, checksum: input.u32()? };
     Ok(Header { checksum, payload_bytes, count, place, previous })
 }

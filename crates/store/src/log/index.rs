@@ -27,7 +27,6 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Records a forced batch.
     pub(super) fn note<'a>(&mut self, batch: &BatchIdentity, records: impl Iterator<Item = &'a Record>) {
         for record in records {
             match &record.body {
@@ -97,10 +96,13 @@ impl Index {
         for runs in self.cohorts.values() {
             let mut before: Option<&Run> = None;
             for (first, run) in runs {
-                assert!(*first == run.first && run.first <= run.last, "a run is not empty and lies under its own name");
+                assert!(
+                    *first == run.first && run.first <= run.last,
+                    "a run is not empty and is indexed by its first sequence"
+                );
                 assert!(
                     before.is_none_or(|before| before.last < run.first && before.batch <= run.batch),
-                    "runs don't overlap, and live entries lie in the log in their own order"
+                    "runs do not overlap, and live entries are in log order"
                 );
                 before = Some(run);
             }

@@ -2,7 +2,7 @@
 
 use base::{CohortId, Entry, LogRecord, Record, Sequence};
 
-use super::frame::{self, Frame, Place};
+use super::frame::{self, BatchLocation, Frame};
 use super::index::Run;
 use super::segments;
 use super::writer::LogWriter;
@@ -10,7 +10,6 @@ use crate::AlignedBuffer;
 use crate::files::{FileError, Files, OpenOptions, ReadAt as _, open_if_exists};
 use crate::identity::Owner;
 
-/// Maximum batches per read.
 const READ_BATCHES_MAX: usize = 256;
 
 /// A read that may run on any thread. It contains the locations of the entries at planning time. If a segment was
@@ -65,7 +64,7 @@ impl ReadPlan {
         };
         let mut bytes = AlignedBuffer::zeroed(run.bytes as usize);
         let read = file.read_at(run.batch.offset(self.segment_bytes), &mut bytes)?;
-        let place = Place { owner: self.owner, position: run.batch, segment: number };
+        let place = BatchLocation { owner: self.owner, position: run.batch, segment: number };
         let records = frame::parse(&bytes[..read], &place).and_then(|frame: Frame| frame.records().ok());
         Ok(records.and_then(|records| self.live(records, run)))
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::canary::{Bug, planted};
 use base::{CohortId, Lsn, Record};
 
-use super::frame::{self, BatchIdentity, Frame, Place};
+use super::frame::{self, BatchIdentity, BatchLocation, Frame};
 use super::segments::{self, Segments};
 use super::writer::LogWriter;
 use super::{BATCH_BYTES_MAX, LogPosition};
@@ -191,7 +191,6 @@ struct Scan<F: Files> {
     forced: LogPosition,
     /// The last segment before a gap.
     prepared: u64,
-    /// Segments before the oldest.
     spare: Vec<u64>,
     /// Content of the recently read segments.
     loaded: BTreeMap<u64, AlignedBuffer>,
@@ -315,7 +314,7 @@ impl<F: Files> Scan<F> {
             return Ok(None);
         }
         let offset = usize::try_from(position.offset(self.segment_bytes)).unwrap_or(usize::MAX);
-        let place = Place { owner: self.owner, position, segment };
+        let place = BatchLocation { owner: self.owner, position, segment };
         Ok(self.loaded[&segment].get(offset..).and_then(|bytes| frame::parse(bytes, &place)))
     }
 

@@ -168,7 +168,7 @@ impl Segments {
     /// # Panics
     /// When it is not the job in progress.
     pub fn job_done(&mut self, job: SegmentJob) {
-        assert_eq!(self.job.take(), Some(job), "one job is under way at most");
+        assert_eq!(self.job.take(), Some(job), "at most one job is in progress");
         if job.kind != JobKind::Remove {
             self.prepared = job.number;
         }
@@ -181,7 +181,7 @@ impl Segments {
     /// # Panics
     /// When it is not the job in progress.
     pub(crate) fn job_postponed(&mut self, job: SegmentJob) {
-        assert_eq!(self.job.take(), Some(job), "one job is under way at most");
+        assert_eq!(self.job.take(), Some(job), "at most one job is in progress");
         match job.kind {
             JobKind::Fill => {}
             JobKind::Recycle { from } => self.spare.push_front(from),

@@ -25,7 +25,7 @@ fn reopen(disk: &MemoryDisk) -> (Store<MemoryDisk>, Recovered) {
 }
 
 fn echo(store: &mut Store<MemoryDisk>) {
-    let batch = store.echo().expect("the last batch is not named yet");
+    let batch = store.echo().expect("no later batch names the last one yet");
     execute(store, &batch).unwrap();
     assert!(store.echo().is_none(), "one echo is enough");
 }
@@ -44,7 +44,7 @@ fn torn_tail_is_truncated() {
             batch.execute(&file).unwrap_err();
             disk.crash(&mut random);
             let (mut store, recovered) = open(disk.clone(), CONFIG).unwrap();
-            assert_eq!(recovered.damage, None, "what was never forced is not damaged");
+            assert_eq!(recovered.damage, None, "lost unforced data is not damage");
             if recovered.records.len() > records.len() {
                 records.push(large);
             }
@@ -71,7 +71,7 @@ fn confirmed_tail_damage_is_cut_after_doubt() {
         assert_eq!(recovered.records, records[..records.len() - 1]);
         let (_, again) = reopen(&disk);
         assert_eq!(again.damage, None, "the damage was cut");
-        assert!(again.cohorts[&CohortId(1)].doubtful, "but not the doubt");
+        assert!(again.cohorts[&CohortId(1)].doubtful, "the doubt remains");
         assert_eq!(again.records, recovered.records);
     }
 }
@@ -149,7 +149,7 @@ fn recycled_segments_hide_stale_frames() {
         crate::checkpoint::CheckpointMeta { cohort: CohortId(1), lsn: checkpoint.lsn, timestamp: checkpoint.timestamp };
     crate::checkpoint::write_checkpoint(&disk, &store.owner(), &meta, std::iter::empty()).unwrap();
     let manifest = store.begin_manifest([(CohortId(1), cohort)].into(), false);
-    assert_eq!(manifest.manifest().oldest_segment, 9, "two segments are kept, the last among them");
+    assert_eq!(manifest.manifest().oldest_segment, 9, "two segments are kept, including the last");
     manifest.execute(&disk).unwrap();
     store.finish_manifest(&manifest);
     prepare(&mut store).unwrap();
@@ -159,7 +159,7 @@ fn recycled_segments_hide_stale_frames() {
         records.push(record);
         assert_eq!(reopen_copy(&disk, &store), records[32..]);
     }
-    assert!(disk.list(super::DIRECTORY).unwrap().len() <= 12, "the disk doesn't fill");
+    assert!(disk.list(super::DIRECTORY).unwrap().len() <= 12, "segments are recycled");
 }
 
 /// The records that a restart would read now, without affecting the running store.
@@ -198,10 +198,10 @@ fn reads_match_replay_and_stop_at_damage() {
         Some(entries.into_iter().map(|entry| entry.payload[0] as char).collect::<String>())
     };
     assert_eq!(read(&store, 1, 1000).as_deref(), Some("abcd"));
-    assert_eq!(read(&store, 2, 1).as_deref(), Some("b"), "one at least");
+    assert_eq!(read(&store, 2, 1).as_deref(), Some("b"), "at least one entry");
     assert_eq!(read(&store, 5, 1000), None);
     store.append(10, entry(1, 3, b"pending"), Force::WithNext).unwrap();
-    assert_eq!(read(&store, 1, 1000).as_deref(), Some("ab"), "what waits will kill the rest");
+    assert_eq!(read(&store, 1, 1000).as_deref(), Some("ab"), "the pending record invalidates the rest");
     disk.flip_bit(&super::segment_path(1), 4096 + 90, 1);
     assert_eq!(read(&store, 1, 1000).as_deref(), Some("a"));
     assert_eq!(read(&store, 2, 1000), None);

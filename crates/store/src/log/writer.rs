@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use base::codec::Writer;
 use base::{CohortId, Force, LogRecord, Record, Sequence};
 
-use super::frame::{self, BatchIdentity, HEADER_BYTES, Place, padded};
+use super::frame::{self, BatchIdentity, BatchLocation, HEADER_BYTES, padded};
 use super::index::Index;
 use super::read::ReadPlan;
 use super::segments::Segments;
@@ -121,7 +121,7 @@ impl LogWriter {
     /// # Panics
     /// When the number is not higher than the last one.
     pub fn append(&mut self, write: u64, record: Record, force: Force) -> Result<(), RecordTooLarge> {
-        assert!(write > self.appended, "appends are numbered in their order");
+        assert!(write > self.appended, "append numbers increase");
         let (bytes, limit) = (record.size(), self.record_bytes_max());
         if bytes > limit {
             return Err(RecordTooLarge { bytes, limit });
@@ -167,7 +167,7 @@ impl LogWriter {
     /// # Panics
     /// While a batch is in flight.
     pub fn next_batch(&mut self) -> Option<Batch> {
-        assert!(self.is_idle(), "one batch is in flight at most");
+        assert!(self.is_idle(), "at most one batch is in flight");
         if self.wanted <= self.taken {
             return None;
         }
@@ -185,7 +185,7 @@ impl LogWriter {
     /// # Panics
     /// While a batch is in flight.
     pub fn echo(&mut self) -> Option<Batch> {
-        assert!(self.is_idle(), "one batch is in flight at most");
+        assert!(self.is_idle(), "at most one batch is in flight");
         if self.named {
             return None;
         }
@@ -287,10 +287,10 @@ impl LogWriter {
     /// When an invariant is violated.
     pub fn invariants(&self) {
         let sum: usize = self.pending.iter().map(|pending| pending.record.size()).sum();
-        assert_eq!(self.pending_bytes, sum, "what waits is counted");
+        assert_eq!(self.pending_bytes, sum, "pending_bytes matches the pending records");
         assert!(self.forced <= self.taken && self.taken <= self.appended && self.wanted <= self.appended);
         assert!(self.wanted_soon <= self.appended);
-        assert!(self.last.end() <= self.tail, "the tail lies behind the last batch");
+        assert!(self.last.end() <= self.tail, "the tail is not before the end of the last batch");
         self.index.invariants();
     }
 
@@ -322,12 +322,12 @@ impl LogWriter {
 
     fn launch(&mut self, position: LogPosition, records: Vec<Pending>, bytes: usize) -> Batch {
         let segment = position.segment(self.segment_bytes);
-        let place = Place { owner: self.owner, position, segment };
+        let place = BatchLocation { owner: self.owner, position, segment };
         let records_of_batch = records.iter().map(|pending| &pending.record);
         let identity = frame::encode(&place, &self.last, records_of_batch, &mut self.encoded);
         let room = self.spare.take().unwrap_or_else(|| AlignedBuffer::zeroed(0));
         let encoded = room.refilled(self.encoded.as_slice(), padded(self.encoded.len()));
-        assert!(identity.length as usize <= bytes, "a record is no longer than it says");
+        assert!(identity.length as usize <= bytes, "a record is not longer than its estimate");
         let through = records.last().map_or(self.forced, |last| last.write);
         self.in_flight = Some(InFlight { identity, records, through });
         Batch { segment, offset: position.offset(self.segment_bytes), bytes: encoded, through }

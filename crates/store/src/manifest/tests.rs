@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::memory::MemoryDisk;
-use crate::sstable::TableId;
+use crate::sstable::SstableId;
 use crate::testing::{crash_everywhere, identity};
 use base::{Membership, SplitMix64};
 
@@ -17,8 +17,13 @@ fn manifest(version: u64, cohorts: u32) -> Manifest {
             timestamp: Timestamp(-1),
             bytes: 9,
         }),
-        tables: (0..u64::from(id % 4))
-            .map(|number| TableRef { id: TableId { cohort: CohortId(id), number }, level: 1, bytes: 7, checksum: id })
+        sstables: (0..u64::from(id % 4))
+            .map(|number| SstableRef {
+                id: SstableId { cohort: CohortId(id), number },
+                level: 1,
+                bytes: 7,
+                checksum: id,
+            })
             .collect(),
         membership: Membership::of(vec![Member { node: NodeId(id), incarnation: Incarnation(1) }]).into(),
         doubtful: id.is_multiple_of(3),
@@ -78,8 +83,8 @@ fn repair_is_crash_safe() {
         half_written,
         |disk| open(disk, identity().owner()).map(|_| ()),
         |disk| {
-            assert_eq!(read(disk), manifest(2, 3), "what was once found is found again");
-            assert!(!open(disk, identity().owner()).unwrap().2, "and in both places");
+            assert_eq!(read(disk), manifest(2, 3), "a recovered manifest is recovered again");
+            assert!(!open(disk, identity().owner()).unwrap().2, "both places are intact");
         },
     );
 }
@@ -94,7 +99,7 @@ fn repairs_one_damaged_copy_but_not_both() {
         disk.flip_bit(PLACES[place], offset, random.below(8) as u8);
         assert_eq!(read(&disk), manifest(2, 3));
         disk.flip_bit(PLACES[1 - place], 40, 1);
-        assert_eq!(read(&disk), manifest(2, 3), "the first had been mended before");
+        assert_eq!(read(&disk), manifest(2, 3), "the first place was repaired before");
     }
     let disk = disk_with(manifest(2, 3));
     disk.flip_bit(PLACES[0], 40, 1);

@@ -47,7 +47,6 @@ impl Content {
         }
     }
 
-    /// Makes all writes durable.
     pub(super) fn sync(&mut self) {
         self.durable.resize(self.written.len(), 0);
         for sector in std::mem::take(&mut self.dirty) {

@@ -28,7 +28,6 @@ struct Base {
     sequence: u64,
 }
 
-/// Builds a block.
 #[derive(Default)]
 pub(super) struct BlockBuilder {
     content: Vec<u8>,
@@ -108,7 +107,6 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// A block without entries.
     pub(super) fn empty() -> Self {
         Self { content: Bytes::new(), entries_end: 0, runs: 0 }
     }
@@ -124,7 +122,6 @@ impl Block {
         if is_whole { Ok(block) } else { Err(Malformed) }
     }
 
-    /// Size in memory.
     pub(super) fn bytes(&self) -> usize {
         self.content.len()
     }

@@ -1,4 +1,4 @@
-//! The block cache shared by all tables of a node.
+//! The block cache shared by all SSTables of a node.
 //!
 //! The content of the cache and the cost of a read depend on earlier reads; the result of a read does not. The cache
 //! uses no random numbers, so a simulated run always has the same cost.
@@ -10,7 +10,7 @@ use base::canary::{Bug, planted};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
-use super::TableId;
+use super::SstableId;
 use super::block::Block;
 
 /// Approximate overhead per cached block in bytes. Counting it keeps many small blocks within the limit.
@@ -28,7 +28,7 @@ const SHARDS: usize = 8;
 pub enum Io {
     /// Read it from the file, and cache it.
     Allowed,
-    /// Fail with [`super::TableError::NotCached`] without accessing the file. For callers that must not block.
+    /// Fail with [`super::SstableError::NotCached`] without accessing the file. For callers that must not block.
     CacheOnly,
     /// Read it from the file without caching it. For sequential scans.
     PassBy,
@@ -43,10 +43,10 @@ pub struct Blocks<'a> {
     pub io: Io,
 }
 
-/// Caches the most useful blocks of all tables of a node, up to a size limit. Thread-safe.
+/// Caches the most useful blocks of all SSTables of a node, up to a size limit. Thread-safe.
 ///
-/// It identifies a block by cohort, number and offset, so it belongs to one node, and a table number must not be reused
-/// while the cache exists.
+/// It identifies a block by cohort, number and offset, so it belongs to one node, and an SSTable number must not be
+/// reused while the cache exists.
 #[derive(Debug)]
 pub struct BlockCache {
     blocks: Cache<Key, Block, BlockWeighter, BuildHasherDefault<Mixer>>,
@@ -71,33 +71,33 @@ impl BlockCache {
         self.blocks.weight()
     }
 
-    pub(super) fn block(&self, table: TableId, offset: u64) -> Option<Block> {
-        self.blocks.get(&Key::new(table, offset))
+    pub(super) fn block(&self, sstable: SstableId, offset: u64) -> Option<Block> {
+        self.blocks.get(&Key::new(sstable, offset))
     }
 
-    pub(super) fn insert(&self, table: TableId, offset: u64, block: Block) {
-        self.blocks.insert(Key::new(table, offset), block);
+    pub(super) fn insert(&self, sstable: SstableId, offset: u64, block: Block) {
+        self.blocks.insert(Key::new(sstable, offset), block);
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
-    table: TableId,
+    sstable: SstableId,
     offset: u64,
 }
 
 impl Key {
-    fn new(table: TableId, offset: u64) -> Self {
+    fn new(sstable: SstableId, offset: u64) -> Self {
         if planted(Bug::StaleBlockCached) {
-            return Self { table: TableId { number: 0, ..table }, offset };
+            return Self { sstable: SstableId { number: 0, ..sstable }, offset };
         }
-        Self { table, offset }
+        Self { sstable, offset }
     }
 }
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Self { table: TableId { cohort: CohortId(cohort), number }, offset } = *self;
+        let Self { sstable: SstableId { cohort: CohortId(cohort), number }, offset } = *self;
         state.write_u64(u64::from(cohort));
         state.write_u64(number);
         state.write_u64(offset);
@@ -156,19 +156,19 @@ mod tests {
     fn cache_capacity_and_lookup() {
         let cache = BlockCache::new(100_000);
         for number in 0..10 {
-            let table = TableId { cohort: CohortId(number as u32 % 3), number };
+            let sstable = SstableId { cohort: CohortId(number as u32 % 3), number };
             for offset in 0..100 {
-                cache.insert(table, offset * 1000, block(1 + offset as usize * 10));
+                cache.insert(sstable, offset * 1000, block(1 + offset as usize * 10));
                 assert!(cache.bytes_held() <= 100_000);
-                if let Some(found) = cache.block(table, (offset / 2) * 1000) {
+                if let Some(found) = cache.block(sstable, (offset / 2) * 1000) {
                     assert_eq!(found.bytes(), 1 + (offset / 2) as usize * 10 + 8);
                 }
-                assert!(cache.block(table, offset * 1000 + 1).is_none());
+                assert!(cache.block(sstable, offset * 1000 + 1).is_none());
             }
         }
-        assert!(cache.bytes_held() > 50_000, "and makes use of it: {}", cache.bytes_held());
-        cache.insert(TableId { cohort: CohortId(9), number: 9 }, 0, block(1_000_000));
-        assert!(cache.bytes_held() <= 100_000, "what is larger than the cache is not kept");
+        assert!(cache.bytes_held() > 50_000, "the cache uses its capacity: {}", cache.bytes_held());
+        cache.insert(SstableId { cohort: CohortId(9), number: 9 }, 0, block(1_000_000));
+        assert!(cache.bytes_held() <= 100_000, "a block larger than the cache is not kept");
     }
 
     #[test]

@@ -102,7 +102,6 @@ impl Filter {
         probes(hash, self.probes).all(|bit| line[bit / 8] & (1 << (bit % 8)) != 0)
     }
 
-    /// Size in memory.
     pub(super) fn bytes(&self) -> usize {
         self.lines.len()
     }

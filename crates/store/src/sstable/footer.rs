@@ -1,7 +1,7 @@
-//! The footer of a table: its origin and statistics, and the locations of its filter and top index.
+//! The footer of an SSTable: its origin and statistics, and the locations of its filter and top index.
 //!
-//! A table is identified by its *origin*: the disk that wrote it, and its name there. That stays the same, byte for
-//! byte, when the table is transferred; the name on the current disk is only the file name and is not stored in the
+//! An SSTable is identified by its *origin*: the disk that wrote it, and its name there. That stays the same, byte for
+//! byte, when the SSTable is transferred; the name on the current disk is only the file name and is not stored in the
 //! file.
 //!
 //! The footer consists of its content, the length of the content (four bytes), the format (four), a checksum of all
@@ -13,40 +13,40 @@ use base::{CohortId, Lsn, Timestamp, checksum, checksum_append};
 use bytes::Bytes;
 
 use super::frame::Handle;
-use super::{KEY_BYTES_MAX, TableId, VersionRef};
+use super::{KEY_BYTES_MAX, SstableId, VersionRef};
 use crate::FORMAT;
 use crate::identity::Owner;
 use crate::sealed::Broken;
 
 const MAGIC: [u8; 8] = *b"loggosST";
 
-/// Bytes after the content.
 const TRAILER_BYTES: usize = 20;
 
 /// Maximum bytes of a footer: two keys, and numbers.
 pub(super) const FOOTER_BYTES_MAX: usize = 2 * KEY_BYTES_MAX + 512;
 
-/// The origin of a table, included in each of its checksums.
+/// The origin of an SSTable, included in each of its checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The disk that wrote it.
     pub owner: Owner,
     /// Its name on that disk.
-    pub id: TableId,
+    pub id: SstableId,
 }
 
-/// The statistics of a table.
+/// The statistics of an SSTable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct TableMeta {
-    /// The origin of the table.
+pub struct SstableMeta {
+    /// The origin of the SSTable.
     pub origin: Origin,
     /// Number of versions, including tombstones.
     pub entries: u64,
     /// Number of tombstones.
     pub tombstones: u64,
-    /// Number of row tombstones. A lookup of row tombstones can skip a table without any.
+    /// Number of row tombstones. A lookup of row tombstones can skip an SSTable without any.
     pub row_tombstones: u64,
-    /// Versions older than another version of the same key: rewriting the table can drop them once no read needs them.
+    /// Versions older than another version of the same key: rewriting the SSTable can drop them once no read needs
+    /// them.
     pub superseded: u64,
     /// Minimum and maximum LSN, including versions that a compaction dropped (Spinnaker, section 6.1); zero without
     /// versions.
@@ -60,7 +60,7 @@ pub struct TableMeta {
     /// Size of the file.
     pub bytes: u64,
     /// The footer's checksum. It covers the checksums of all blocks and these statistics, so it differs between any two
-    /// different tables.
+    /// different SSTables.
     pub checksum: u32,
 }
 
@@ -73,12 +73,12 @@ impl Origin {
 
     fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         let owner = Owner::decode(input)?;
-        Ok(Self { owner, id: TableId { cohort: CohortId(input.u32()?), number: input.u64()? } })
+        Ok(Self { owner, id: SstableId { cohort: CohortId(input.u32()?), number: input.u64()? } })
     }
 }
 
-impl TableMeta {
-    /// The statistics of a table without versions.
+impl SstableMeta {
+    /// The statistics of an SSTable without versions.
     pub(super) fn new(origin: Origin) -> Self {
         Self {
             origin,
@@ -174,16 +174,14 @@ impl Part {
 pub(super) struct BlocksChecksum(u32);
 
 impl BlocksChecksum {
-    /// Adds a block's checksum.
     pub(super) fn add(&mut self, sum: u32) {
         self.0 = checksum_append(self.0, &sum.to_le_bytes());
     }
 }
 
-/// The decoded footer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Footer {
-    pub(super) meta: TableMeta,
+    pub(super) meta: SstableMeta,
     pub(super) blocks: BlocksChecksum,
     pub(super) filter: Part,
     pub(super) top: Part,
@@ -232,7 +230,7 @@ impl Footer {
     fn decode_content(content: Bytes, checksum: u32) -> Result<Self, DecodeError> {
         let mut input = Reader::new(content);
         let footer = Self {
-            meta: TableMeta::decode(&mut input, checksum)?,
+            meta: SstableMeta::decode(&mut input, checksum)?,
             blocks: BlocksChecksum(input.u32()?),
             filter: Part::decode(&mut input)?,
             top: Part::decode(&mut input)?,

@@ -1,7 +1,7 @@
 //! The on-disk frame of a block: kind and compression flag (one byte), length of the content (four), checksum (four),
 //! then the content, raw or compressed with LZ4.
 //!
-//! The checksum includes the table's origin and the file offset. The length of the frame is stored in the [`Handle`]
+//! The checksum includes the SSTable's origin and the file offset. The length of the frame is stored in the [`Handle`]
 //! that refers to it.
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use base::codec::Writer;
 use bytes::Bytes;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
-use super::{KEY_BYTES_MAX, Origin, TableError, VALUE_BYTES_MAX};
+use super::{KEY_BYTES_MAX, Origin, SstableError, VALUE_BYTES_MAX};
 use crate::files::ReadAt;
 
 /// Bytes before a block's content.
@@ -57,7 +57,7 @@ impl Handle {
     }
 }
 
-/// A checksum of the table's origin, from which the checksums of its blocks start.
+/// A checksum of the SSTable's origin, from which the checksums of its blocks start.
 #[derive(Clone, Copy)]
 pub(super) struct Seed(u32);
 
@@ -74,10 +74,9 @@ impl Seed {
     }
 }
 
-/// Builds frames.
 pub(super) struct Framer {
     seed: Seed,
-    table: CompressTable,
+    sstable: CompressTable,
     compressed: Vec<u8>,
     /// Consecutive uncompressed data blocks.
     poor: u32,
@@ -85,7 +84,7 @@ pub(super) struct Framer {
 
 impl Framer {
     pub(super) fn new(seed: Seed) -> Self {
-        Self { seed, table: CompressTable::default(), compressed: Vec::new(), poor: 0 }
+        Self { seed, sstable: CompressTable::default(), compressed: Vec::new(), poor: 0 }
     }
 
     /// Appends a block to `out`, the end of which is at `offset` of the file. Returns its handle and checksum.
@@ -125,7 +124,7 @@ impl Framer {
         if self.compressed.len() < room {
             self.compressed.resize(room, 0);
         }
-        let length = compress_into_with_table(content, &mut self.compressed, &mut self.table).ok()?;
+        let length = compress_into_with_table(content, &mut self.compressed, &mut self.sstable).ok()?;
         self.compressed.get(..length)
     }
 }
@@ -146,12 +145,12 @@ impl Source {
         Self { file, ..self }
     }
 
-    pub(super) fn damaged(&self, offset: u64) -> TableError {
-        TableError::Damaged { path: self.path.clone(), offset }
+    pub(super) fn damaged(&self, offset: u64) -> SstableError {
+        SstableError::Damaged { path: self.path.clone(), offset }
     }
 
     /// Reads the content of a block and its checksum.
-    pub(super) fn read(&self, handle: Handle, kind: Kind) -> Result<(Bytes, u32), TableError> {
+    pub(super) fn read(&self, handle: Handle, kind: Kind) -> Result<(Bytes, u32), SstableError> {
         let damaged = || self.damaged(handle.offset);
         let length = handle.length as usize;
         if handle.end().is_none_or(|end| end > self.end) || is_too_long(kind, length.saturating_sub(HEADER_BYTES)) {
@@ -197,11 +196,11 @@ mod tests {
     use super::*;
     use crate::files::{File, Files, OpenOptions};
     use crate::memory::MemoryDisk;
-    use crate::sstable::TableId;
+    use crate::sstable::SstableId;
     use crate::testing::identity;
 
     fn seed() -> Seed {
-        let id = TableId { cohort: CohortId(1), number: 1 };
+        let id = SstableId { cohort: CohortId(1), number: 1 };
         Seed::new(&Origin { owner: identity().owner(), id })
     }
 
@@ -243,10 +242,10 @@ mod tests {
             frame[0] & COMPRESSED != 0
         };
         assert!(!(0..POOR_MAX).any(|_| is_compressed(&noise)) && is_compressed(&words));
-        assert!(!(0..=POOR_MAX).any(|_| is_compressed(&noise)), "one was tried");
+        assert!(!(0..=POOR_MAX).any(|_| is_compressed(&noise)), "one attempt is made");
         let untried = (0..POOR_MAX).take_while(|_| !is_compressed(&words)).count();
         assert_eq!(untried, POOR_MAX as usize - 1);
-        assert!(is_compressed(&words), "and each again once one is helped");
+        assert!(is_compressed(&words), "after a success each block is tried again");
     }
 
     /// A checksum protects the decompressor from damage; this test recomputes it after the damage.

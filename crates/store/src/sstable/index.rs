@@ -39,7 +39,6 @@ impl IndexBuilder {
         self.block.bytes() >= block_bytes && self.block.entries() >= ENTRIES_MIN
     }
 
-    /// The last separator.
     pub(super) fn last(&self) -> (&[u8], Timestamp) {
         self.block.last()
     }

@@ -1,4 +1,4 @@
-//! An open table.
+//! An open SSTable.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use bytes::Bytes;
 
 use super::block::Block;
 use super::filter::{self, Filter};
-use super::footer::{BlocksChecksum, FOOTER_BYTES_MAX, Footer, Part, TableMeta};
+use super::footer::{BlocksChecksum, FOOTER_BYTES_MAX, Footer, Part, SstableMeta};
 use super::frame::{Handle, Kind, Seed, Source};
 use super::sweep::Sweep;
-use super::{Blocks, FilterPrefix, Io, TableCursor, TableError, TableId, TableRef, Version};
+use super::{Blocks, FilterPrefix, Io, SstableCursor, SstableError, SstableId, SstableRef, Version};
 use crate::files::{File, Files, OpenOptions, open_if_exists};
 use crate::sealed::Broken;
 
@@ -19,29 +19,29 @@ mod verify;
 /// Bytes read first from the end of a file: enough for the footer, except with very long keys.
 const END_BYTES: u64 = 1 << 10;
 
-/// An open table, with its filter and its top index in memory. Thread-safe; clones share memory.
+/// An open SSTable, with its filter and its top index in memory. Thread-safe; clones share memory.
 #[derive(Clone)]
-pub struct Table {
-    id: TableId,
+pub struct Sstable {
+    id: SstableId,
     pub(super) source: Source,
     pub(super) top: Block,
-    meta: TableMeta,
+    meta: SstableMeta,
     blocks: BlocksChecksum,
     filter: Filter,
     filter_prefix: FilterPrefix,
 }
 
-impl Table {
-    /// Opens the table named by `named`, which must have been written with the same `filter_prefix`. Reads only the
-    /// filter and the top index. Rejects a valid but different table: the checksum includes the origin, which may be
+impl Sstable {
+    /// Opens the SSTable named by `named`, which must have been written with the same `filter_prefix`. Reads only the
+    /// filter and the top index. Rejects a valid but different SSTable: the checksum includes the origin, which may be
     /// another cohort than the current one.
     ///
     /// # Errors
-    /// When the file does not exist, is a different table, or its footer, filter or top index is damaged.
-    pub fn open<F: Files>(files: &F, named: &TableRef, filter_prefix: FilterPrefix) -> Result<Self, TableError> {
+    /// When the file does not exist, is a different SSTable, or its footer, filter or top index is damaged.
+    pub fn open<F: Files>(files: &F, named: &SstableRef, filter_prefix: FilterPrefix) -> Result<Self, SstableError> {
         let id = named.id;
         let path = id.path();
-        let file = open_if_exists(files, &path, OpenOptions::BUFFERED)?.ok_or(TableError::Missing)?;
+        let file = open_if_exists(files, &path, OpenOptions::BUFFERED)?.ok_or(SstableError::Missing)?;
         let end = file.len()?;
         let (footer, footer_at) = read_footer(&file, &path, end)?;
         let Footer { meta, blocks, filter: filter_part, top: top_part } = footer;
@@ -62,24 +62,24 @@ impl Table {
         Ok(Self { id, source, top, meta, blocks, filter, filter_prefix })
     }
 
-    /// The same table for one sequential scan that bypasses all caches.
+    /// The same SSTable for one sequential scan that bypasses all caches.
     ///
     /// # Errors
     /// When its file cannot be opened.
-    pub(crate) fn swept<F: Files>(&self, files: &F) -> Result<Self, TableError> {
-        let file = open_if_exists(files, &self.source.path, OpenOptions::DIRECT)?.ok_or(TableError::Missing)?;
+    pub(crate) fn swept<F: Files>(&self, files: &F) -> Result<Self, SstableError> {
+        let file = open_if_exists(files, &self.source.path, OpenOptions::DIRECT)?.ok_or(SstableError::Missing)?;
         Ok(Self { source: self.source.clone().with_file(Arc::new(Sweep::new(file))), ..self.clone() })
     }
 
     /// Its name on this disk.
     #[must_use]
-    pub fn id(&self) -> TableId {
+    pub fn id(&self) -> SstableId {
         self.id
     }
 
     /// The statistics from its footer.
     #[must_use]
-    pub fn meta(&self) -> &TableMeta {
+    pub fn meta(&self) -> &SstableMeta {
         &self.meta
     }
 
@@ -95,7 +95,7 @@ impl Table {
     ///
     /// # Errors
     /// When the disk fails, or the file is truncated.
-    pub fn read_raw(&self, offset: u64, bytes_max: usize) -> Result<Bytes, TableError> {
+    pub fn read_raw(&self, offset: u64, bytes_max: usize) -> Result<Bytes, SstableError> {
         let left = usize::try_from(self.meta.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
         let mut bytes = vec![0; left.min(bytes_max)];
         let read = self.source.file.read_at(offset, &mut bytes)?;
@@ -112,7 +112,7 @@ impl Table {
     ///
     /// # Errors
     /// When a block is unreadable or damaged.
-    pub fn newest(&self, key: &[u8], at: Timestamp, blocks: Blocks<'_>) -> Result<Option<Version>, TableError> {
+    pub fn newest(&self, key: &[u8], at: Timestamp, blocks: Blocks<'_>) -> Result<Option<Version>, SstableError> {
         let mut cursor = self.cursor(blocks);
         let prefix = &key[..(self.filter_prefix)(key).min(key.len())];
         let is_found = cursor.seek_newest(key, filter::hash(prefix), at)?;
@@ -126,17 +126,17 @@ impl Table {
 
     /// A cursor over its versions, nowhere at first.
     #[must_use]
-    pub fn cursor<'a>(&'a self, blocks: Blocks<'a>) -> TableCursor<'a> {
-        TableCursor::new(self, blocks)
+    pub fn cursor<'a>(&'a self, blocks: Blocks<'a>) -> SstableCursor<'a> {
+        SstableCursor::new(self, blocks)
     }
 
     /// A block from the cache or the file.
-    pub(super) fn block(&self, handle: Handle, kind: Kind, blocks: Blocks<'_>) -> Result<Block, TableError> {
+    pub(super) fn block(&self, handle: Handle, kind: Kind, blocks: Blocks<'_>) -> Result<Block, SstableError> {
         if let Some(block) = blocks.cache.block(self.id, handle.offset) {
             return Ok(block);
         }
         if blocks.io == Io::CacheOnly {
-            return Err(TableError::NotCached);
+            return Err(SstableError::NotCached);
         }
         let (block, _) = self.read_block(handle, kind)?;
         if blocks.io == Io::Allowed {
@@ -146,7 +146,7 @@ impl Table {
     }
 
     /// A block from the file, and its checksum.
-    fn read_block(&self, handle: Handle, kind: Kind) -> Result<(Block, u32), TableError> {
+    fn read_block(&self, handle: Handle, kind: Kind) -> Result<(Block, u32), SstableError> {
         let (content, sum) = self.source.read(handle, kind)?;
         let block = Block::parse(content).map_err(|_| self.source.damaged(handle.offset))?;
         Ok((block, sum))
@@ -154,8 +154,8 @@ impl Table {
 }
 
 /// The footer, and its offset.
-fn read_footer<H: File>(file: &H, path: &str, length: u64) -> Result<(Footer, u64), TableError> {
-    let damaged = |bytes: u64| TableError::Damaged { path: path.to_owned(), offset: length.saturating_sub(bytes) };
+fn read_footer<H: File>(file: &H, path: &str, length: u64) -> Result<(Footer, u64), SstableError> {
+    let damaged = |bytes: u64| SstableError::Damaged { path: path.to_owned(), offset: length.saturating_sub(bytes) };
     let read_end = |bytes: u64| {
         let bytes = bytes.min(length);
         let mut end = vec![0; usize::try_from(bytes).unwrap_or(0)];
@@ -170,12 +170,12 @@ fn read_footer<H: File>(file: &H, path: &str, length: u64) -> Result<(Footer, u6
     let start = end.len().checked_sub(bytes).ok_or_else(|| damaged(end.len() as u64))?;
     match Footer::decode(&end.slice(start..)) {
         Ok(footer) => Ok((footer, length - bytes as u64)),
-        Err(Broken::OtherFormat(format)) => Err(TableError::OtherFormat(format)),
+        Err(Broken::OtherFormat(format)) => Err(SstableError::OtherFormat(format)),
         Err(Broken::Damaged) => Err(damaged(bytes as u64)),
     }
 }
 
-fn read_part(source: &Source, part: Part, kind: Kind) -> Result<Bytes, TableError> {
+fn read_part(source: &Source, part: Part, kind: Kind) -> Result<Bytes, SstableError> {
     let (content, sum) = source.read(part.handle, kind)?;
     if sum == part.checksum { Ok(content) } else { Err(source.damaged(part.handle.offset)) }
 }

@@ -1,4 +1,4 @@
-//! Sequential reading of a table file with direct IO in large pieces, which leaves the page cache to other files.
+//! Sequential reading of an SSTable file with direct IO in large pieces, which leaves the page cache to other files.
 //!
 //! Index blocks come after the data blocks that they name. So a read that does not continue at the end of the last one
 //! does not move the window, and reads only the requested bytes.
@@ -8,7 +8,6 @@ use std::sync::{Mutex, PoisonError};
 use crate::files::{FileError, ReadAt};
 use crate::{AlignedBuffer, BLOCK_BYTES};
 
-/// Bytes per read.
 const WINDOW_BYTES: usize = 256 << 10;
 
 /// A read that starts within this distance after the last one continues it: an index block is in between.
@@ -32,7 +31,6 @@ struct Part {
     bytes: AlignedBuffer,
     /// File offset, a multiple of the block size.
     start: u64,
-    /// Number of valid bytes.
     length: usize,
     /// File offset of the end of the last read.
     read_to: u64,
@@ -152,7 +150,7 @@ mod tests {
         }
     }
 
-    /// The access pattern of a table scan: each index block before its data blocks, and again at each step of a job.
+    /// The access pattern of an SSTable scan: each index block before its data blocks, and again at each step of a job.
     #[test]
     fn sweep_rereads_little() {
         const GROUP: usize = 400_000;

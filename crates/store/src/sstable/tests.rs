@@ -1,4 +1,4 @@
-//! Tests that a table equals a sorted map of versions, is atomic across crashes, and is rejected when damaged.
+//! Tests that an SSTable equals a sorted map of versions, is atomic across crashes, and is rejected when damaged.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ mod sending;
 
 type Model = BTreeMap<(Vec<u8>, Reverse<Timestamp>), (Lsn, Option<Bytes>)>;
 
-const ID: TableId = TableId { cohort: CohortId(3), number: 7 };
+const ID: SstableId = SstableId { cohort: CohortId(3), number: 7 };
 
 /// Small blocks: many of them, and index blocks with few entries.
 const SMALL: Config = Config { block_bytes: 256, filter_bits_per_key: 10 };
@@ -47,30 +47,30 @@ fn versions(model: &Model) -> Vec<Version> {
     model.iter().map(version).collect()
 }
 
-fn write(disk: &MemoryDisk, id: TableId, config: Config, model: &Model) -> Result<TableMeta, FileError> {
-    let mut writer = TableWriter::create(disk, &owner(), id, config, row)?;
+fn write(disk: &MemoryDisk, id: SstableId, config: Config, model: &Model) -> Result<SstableMeta, FileError> {
+    let mut writer = SstableWriter::create(disk, &owner(), id, config, row)?;
     for version in &versions(model) {
         writer.push(version)?;
     }
     writer.finish(disk)
 }
 
-fn open(disk: &MemoryDisk, meta: &TableMeta) -> Result<Table, TableError> {
-    Table::open(disk, &TableRef::new(meta.origin.id, 0, meta), row)
+fn open(disk: &MemoryDisk, meta: &SstableMeta) -> Result<Sstable, SstableError> {
+    Sstable::open(disk, &SstableRef::new(meta.origin.id, 0, meta), row)
 }
 
 fn through(cache: &BlockCache) -> Blocks<'_> {
     Blocks { cache, io: Io::Allowed }
 }
 
-/// A table on its own disk.
-fn table(config: Config, model: &Model) -> (MemoryDisk, Table) {
+/// An SSTable on its own disk.
+fn sstable(config: Config, model: &Model) -> (MemoryDisk, Sstable) {
     let disk = disk();
     let meta = write(&disk, ID, config, model).unwrap();
-    let table = open(&disk, &meta).unwrap();
-    assert_eq!(*table.meta(), meta);
-    table.verify().unwrap();
-    (disk, table)
+    let sstable = open(&disk, &meta).unwrap();
+    assert_eq!(*sstable.meta(), meta);
+    sstable.verify().unwrap();
+    (disk, sstable)
 }
 
 fn random_key(random: &mut SplitMix64) -> Vec<u8> {
@@ -111,15 +111,15 @@ fn random_model(random: &mut SplitMix64, entries: u64) -> Model {
     (0..entries).map(entry).collect()
 }
 
-/// Compares the table with the model from a key and a timestamp on: the newest version, and some steps in both
+/// Compares the SSTable with the model from a key and a timestamp on: the newest version, and some steps in both
 /// directions.
-fn compare_at(table: &Table, cache: &BlockCache, model: &[Version], key: &[u8], at: Timestamp) {
+fn compare_at(sstable: &Sstable, cache: &BlockCache, model: &[Version], key: &[u8], at: Timestamp) {
     let place = model.partition_point(|version| compare((&version.key, version.timestamp), (key, at)).is_lt());
     let newest = model.get(place).filter(|version| version.key == key);
-    assert_eq!(table.newest(key, at, through(cache)).unwrap().as_ref(), newest);
-    assert!(newest.is_none() || table.may_hold(&key[..row(key)]));
+    assert_eq!(sstable.newest(key, at, through(cache)).unwrap().as_ref(), newest);
+    assert!(newest.is_none() || sstable.may_hold(&key[..row(key)]));
     for forward in [true, false] {
-        let mut cursor = table.cursor(through(cache));
+        let mut cursor = sstable.cursor(through(cache));
         cursor.seek(key, at).unwrap();
         let mut place = Some(place).filter(|place| *place < model.len());
         for _ in 0..40 {
@@ -135,8 +135,8 @@ fn compare_at(table: &Table, cache: &BlockCache, model: &[Version], key: &[u8], 
     }
 }
 
-fn compare_all(table: &Table, cache: &BlockCache, model: &[Version]) {
-    let mut cursor = table.cursor(through(cache));
+fn compare_all(sstable: &Sstable, cache: &BlockCache, model: &[Version]) {
+    let mut cursor = sstable.cursor(through(cache));
     cursor.seek_to_first().unwrap();
     for version in model {
         assert_eq!(cursor.current(), Some(version.into()));
@@ -151,7 +151,7 @@ fn compare_all(table: &Table, cache: &BlockCache, model: &[Version]) {
     assert_eq!(cursor.current(), None);
 }
 
-fn check_meta(meta: &TableMeta, model: &[Version]) {
+fn check_meta(meta: &SstableMeta, model: &[Version]) {
     let least_and_greatest = |lsns: &mut dyn Iterator<Item = Lsn>| {
         lsns.fold(None, |found: Option<(Lsn, Lsn)>, lsn| {
             Some(found.map_or((lsn, lsn), |(least, greatest)| (least.min(lsn), greatest.max(lsn))))
@@ -173,24 +173,24 @@ fn check_meta(meta: &TableMeta, model: &[Version]) {
 }
 
 #[test]
-fn table_matches_sorted_map_model() {
+fn sstable_matches_sorted_map_model() {
     for seed in 0..40 {
         let mut random = SplitMix64::new(seed);
         let entries = [0, 1, 3, 30, 300, 800][seed as usize % 6];
         let model = random_model(&mut random, entries);
         let config = Config { block_bytes: 64 << random.below(8), ..SMALL };
-        let (_disk, table) = table(config, &model);
+        let (_disk, sstable) = sstable(config, &model);
         let model = versions(&model);
-        check_meta(table.meta(), &model);
+        check_meta(sstable.meta(), &model);
         let capacity = [0, 1_000, 20_000, 1 << 30][random.below(4) as usize];
         let cache = BlockCache::new(capacity);
         for _ in 0..2 {
-            compare_all(&table, &cache, &model);
+            compare_all(&sstable, &cache, &model);
             for _ in 0..100 {
-                compare_at(&table, &cache, &model, &random_key(&mut random), random_timestamp(&mut random));
+                compare_at(&sstable, &cache, &model, &random_key(&mut random), random_timestamp(&mut random));
             }
             for version in model.iter().filter(|_| random.below(4) == 0) {
-                compare_at(&table, &cache, &model, &version.key, version.timestamp);
+                compare_at(&sstable, &cache, &model, &version.key, version.timestamp);
             }
         }
         assert!(cache.bytes_held() <= capacity);
@@ -198,24 +198,24 @@ fn table_matches_sorted_map_model() {
 }
 
 #[test]
-fn empty_table() {
-    let (_disk, table) = table(Config::default(), &Model::new());
+fn empty_sstable() {
+    let (_disk, sstable) = sstable(Config::default(), &Model::new());
     let cache = BlockCache::new(1000);
-    assert_eq!(table.newest(b"", Timestamp(0), through(&cache)), Ok(None));
-    assert!(!table.may_hold(b"row"));
-    compare_all(&table, &cache, &[]);
-    check_meta(table.meta(), &[]);
+    assert_eq!(sstable.newest(b"", Timestamp(0), through(&cache)), Ok(None));
+    assert!(!sstable.may_hold(b"row"));
+    compare_all(&sstable, &cache, &[]);
+    check_meta(sstable.meta(), &[]);
 }
 
 #[test]
 fn prefix_keys_are_distinct() {
     let keys = (0..200).map(|length| vec![b'a'; length]);
     let model: Model = keys.map(|key| ((key, Reverse(Timestamp(5))), (Lsn::new(1, 1), Some(Bytes::new())))).collect();
-    let (_disk, table) = table(SMALL, &model);
+    let (_disk, sstable) = sstable(SMALL, &model);
     let cache = BlockCache::new(10_000);
     for length in 0..220 {
         for at in [4, 5, 6, i64::MAX] {
-            compare_at(&table, &cache, &versions(&model), &vec![b'a'; length], Timestamp(at));
+            compare_at(&sstable, &cache, &versions(&model), &vec![b'a'; length], Timestamp(at));
         }
     }
 }
@@ -231,24 +231,24 @@ fn maximum_keys_and_values_fit() {
     for (entry, value) in model.values_mut().step_by(9).zip(values) {
         entry.1 = value;
     }
-    let (_disk, table) = table(Config::default(), &model);
+    let (_disk, sstable) = sstable(Config::default(), &model);
     let cache = BlockCache::new(1 << 30);
-    compare_all(&table, &cache, &versions(&model));
+    compare_all(&sstable, &cache, &versions(&model));
     let [first, second] =
-        [(); 2].map(|()| table.newest(&key(0), Timestamp(1), through(&cache)).unwrap().unwrap().value.unwrap());
-    assert_eq!(first.as_ptr(), second.as_ptr(), "both are parts of one block");
-    assert!(table.memory_bytes() < 6 * KEY_BYTES_MAX, "{}", table.memory_bytes());
+        [(); 2].map(|()| sstable.newest(&key(0), Timestamp(1), through(&cache)).unwrap().unwrap().value.unwrap());
+    assert_eq!(first.as_ptr(), second.as_ptr(), "both share one block");
+    assert!(sstable.memory_bytes() < 6 * KEY_BYTES_MAX, "{}", sstable.memory_bytes());
 }
 
 #[test]
-fn open_table_memory_is_small() {
+fn open_sstable_memory_is_small() {
     let keys = (0..50_000).map(|number| format!("row{number:08}/c").into_bytes());
     let model: Model =
         keys.map(|key| ((key, Reverse(Timestamp(5))), (Lsn::new(1, 1), Some(vec![1; 8].into())))).collect();
-    let (_disk, table) = table(Config::default(), &model);
+    let (_disk, sstable) = sstable(Config::default(), &model);
     let filter = 50_000 * 10 / 8;
-    assert!((filter..filter + 4_000).contains(&table.memory_bytes()), "{}", table.memory_bytes());
-    let wrong = (50_000..150_000).filter(|number| table.may_hold(format!("row{number:08}").as_bytes())).count();
+    assert!((filter..filter + 4_000).contains(&sstable.memory_bytes()), "{}", sstable.memory_bytes());
+    let wrong = (50_000..150_000).filter(|number| sstable.may_hold(format!("row{number:08}").as_bytes())).count();
     assert!(wrong < 2_000, "{wrong} of 100000");
 }
 
@@ -256,18 +256,18 @@ fn open_table_memory_is_small() {
 fn reads_without_filter() {
     let mut random = SplitMix64::new(1);
     let model = random_model(&mut random, 300);
-    let (_disk, table) = table(Config { filter_bits_per_key: 0, ..SMALL }, &model);
+    let (_disk, sstable) = sstable(Config { filter_bits_per_key: 0, ..SMALL }, &model);
     let model = versions(&model);
     for version in &model {
-        compare_at(&table, &BlockCache::new(0), &model, &version.key, version.timestamp);
+        compare_at(&sstable, &BlockCache::new(0), &model, &version.key, version.timestamp);
     }
 }
 
-/// A stand-in for a manifest: it names the table once that is finished.
+/// A stand-in for a manifest: it names the SSTable once that is finished.
 const NAMED: &str = "named";
 
 #[test]
-fn table_write_is_atomic() {
+fn sstable_write_is_atomic() {
     let mut random = SplitMix64::new(1);
     let mut model = random_model(&mut random, 300);
     let noise: Bytes = (0..300_000).map(|_| random.draw() as u8).collect();
@@ -286,12 +286,12 @@ fn table_write_is_atomic() {
             let named = if is_named { BTreeSet::from([ID]) } else { BTreeSet::new() };
             remove_unnamed(disk, &named).unwrap();
             if is_named {
-                let table = open(disk, &meta).unwrap();
-                table.verify().unwrap();
-                compare_all(&table, &BlockCache::new(10_000), &versions(&model));
+                let sstable = open(disk, &meta).unwrap();
+                sstable.verify().unwrap();
+                compare_all(&sstable, &BlockCache::new(10_000), &versions(&model));
             } else {
                 assert_eq!(disk.list(DIRECTORY).unwrap(), [""; 0]);
-                assert_eq!(open(disk, &meta).err(), Some(TableError::Missing));
+                assert_eq!(open(disk, &meta).err(), Some(SstableError::Missing));
                 write(disk, ID, SMALL, &model).unwrap();
             }
         },
@@ -301,7 +301,7 @@ fn table_write_is_atomic() {
 #[test]
 fn push_writes_once_and_fsync_is_not_retried() {
     let disk = disk();
-    let mut writer = TableWriter::create(&disk, &owner(), ID, SMALL, row).unwrap();
+    let mut writer = SstableWriter::create(&disk, &owner(), ID, SMALL, row).unwrap();
     let value: Bytes = (0..100_000).scan(SplitMix64::new(1), |random, _| Some(random.draw() as u8)).collect();
     for number in 0..40 {
         let before = disk.counters().operations;
@@ -318,9 +318,9 @@ fn push_writes_once_and_fsync_is_not_retried() {
 }
 
 #[test]
-#[should_panic(expected = "versions come in their order")]
+#[should_panic(expected = "versions are pushed in order")]
 fn out_of_order_versions_panic() {
-    let mut writer = TableWriter::create(&disk(), &owner(), ID, SMALL, row).unwrap();
+    let mut writer = SstableWriter::create(&disk(), &owner(), ID, SMALL, row).unwrap();
     for timestamp in [5, 6] {
         writer.push(VersionRef { key: b"", timestamp: Timestamp(timestamp), lsn: Lsn::ZERO, value: None }).unwrap();
     }
@@ -329,33 +329,33 @@ fn out_of_order_versions_panic() {
 #[test]
 fn cache_only_read_does_no_io() {
     let model = random_model(&mut SplitMix64::new(1), 300);
-    let (disk, table) = table(SMALL, &model);
+    let (disk, sstable) = sstable(SMALL, &model);
     let cache = BlockCache::new(1 << 30);
     let alone = Blocks { cache: &cache, io: Io::CacheOnly };
     let model = versions(&model);
-    let read = |version: &Version, blocks| table.newest(&version.key, version.timestamp, blocks);
-    assert_eq!(read(&model[9], alone), Err(TableError::NotCached));
+    let read = |version: &Version, blocks| sstable.newest(&version.key, version.timestamp, blocks);
+    assert_eq!(read(&model[9], alone), Err(SstableError::NotCached));
     assert_eq!(read(&model[9], Blocks { io: Io::PassBy, ..alone }).as_ref(), Ok(&Some(model[9].clone())));
-    assert_eq!(read(&model[9], alone), Err(TableError::NotCached), "what passed by was not kept");
+    assert_eq!(read(&model[9], alone), Err(SstableError::NotCached), "Io::PassBy does not fill the cache");
     read(&model[9], through(&cache)).unwrap();
     disk.kill();
     assert_eq!(read(&model[9], alone), Ok(Some(model[9].clone())));
 }
 
 #[test]
-fn table_is_send_and_sync() {
+fn sstable_is_send_and_sync() {
     fn shared<T: Send + Sync>() {}
     fn sent<T: Send>() {}
-    shared::<Table>();
-    sent::<TableWriter>();
+    shared::<Sstable>();
+    sent::<SstableWriter>();
 }
 
 #[test]
-fn removes_unnamed_tables_and_keeps_numbers_unique() {
+fn removes_unnamed_sstables_keeps_numbers_unique() {
     let disk = disk();
-    let named = BTreeSet::from([ID, TableId { number: 8, ..ID }]);
+    let named = BTreeSet::from([ID, SstableId { number: 8, ..ID }]);
     for number in 7..10 {
-        write(&disk, TableId { number, ..ID }, SMALL, &Model::new()).unwrap();
+        write(&disk, SstableId { number, ..ID }, SMALL, &Model::new()).unwrap();
     }
     for stray in ["3-07", "+3-7", "3-7.new", "else"] {
         disk.create(&format!("{DIRECTORY}/{stray}"), OpenOptions::BUFFERED).unwrap();

@@ -1,9 +1,7 @@
 //! Variable-length integers: seven bits per byte, lowest first, with the top bit set on all but the last byte.
 
-/// Maximum length.
 const BYTES_MAX: u32 = 10;
 
-/// Appends a number.
 #[inline]
 pub(super) fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {

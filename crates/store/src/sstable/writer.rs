@@ -1,7 +1,7 @@
-//! Writes a table: accepts versions in order and writes blocks as they fill.
+//! Writes an SSTable: accepts versions in order and writes blocks as they fill.
 //!
-//! A writer may be suspended after any version. The table does not exist before [`TableWriter::finish`] has forced the
-//! file and its directory; a writer that is dropped earlier leaves a file that no manifest names.
+//! A writer may be suspended after any version. The SSTable does not exist before [`SstableWriter::finish`] has forced
+//! the file and its directory; a writer that is dropped earlier leaves a file that no manifest names.
 
 use base::canary::{Bug, planted};
 use base::{Lsn, Timestamp};
@@ -9,10 +9,10 @@ use bytes::Bytes;
 
 use super::block::BlockBuilder;
 use super::filter::{self, FilterBuilder};
-use super::footer::{BlocksChecksum, Footer, Origin, Part, TableMeta};
+use super::footer::{BlocksChecksum, Footer, Origin, Part, SstableMeta};
 use super::frame::{Framer, Handle, Kind, Seed};
 use super::index::{IndexBuilder, separator};
-use super::{Config, DIRECTORY, FilterPrefix, KEY_BYTES_MAX, TableId, VALUE_BYTES_MAX, VersionRef, compare};
+use super::{Config, DIRECTORY, FilterPrefix, KEY_BYTES_MAX, SstableId, VALUE_BYTES_MAX, VersionRef, compare};
 use crate::appender::Appender;
 use crate::files::{FileError, Files};
 use crate::identity::Owner;
@@ -20,16 +20,16 @@ use crate::identity::Owner;
 /// Approximate overhead of an entry, to decide where a block ends.
 const ENTRY_BYTES: usize = 16;
 
-/// Writes one table.
-pub struct TableWriter {
+/// Writes one SSTable.
+pub struct SstableWriter {
     out: Appender,
     config: Config,
     filter_prefix: FilterPrefix,
     /// Statistics of the versions so far. The last key is in `last_key` until the end.
-    meta: TableMeta,
+    meta: SstableMeta,
     last_key: Vec<u8>,
     last_timestamp: Timestamp,
-    /// Minimum and maximum LSN of the table's inputs, if they cover more than its versions.
+    /// Minimum and maximum LSN of the SSTable's inputs, if they cover more than its versions.
     covered: Option<(Lsn, Lsn)>,
     blocks: BlocksChecksum,
     data: BlockBuilder,
@@ -41,8 +41,8 @@ pub struct TableWriter {
     framer: Framer,
 }
 
-impl TableWriter {
-    /// Creates the file of a table.
+impl SstableWriter {
+    /// Creates the file of an SSTable.
     ///
     /// # Errors
     /// When a file operation fails; [`crate::files::FileErrorKind::Exists`] if the number was used before.
@@ -52,17 +52,17 @@ impl TableWriter {
     pub fn create<F: Files>(
         files: &F,
         owner: &Owner,
-        id: TableId,
+        id: SstableId,
         config: Config,
         filter_prefix: FilterPrefix,
     ) -> Result<Self, FileError> {
-        assert!(config.block_bytes <= VALUE_BYTES_MAX, "no reader takes a block of {} bytes", config.block_bytes);
+        assert!(config.block_bytes <= VALUE_BYTES_MAX, "readers reject blocks of {} bytes", config.block_bytes);
         let origin = Origin { owner: *owner, id };
         Ok(Self {
             out: Appender::create(files, id.path())?,
             config,
             filter_prefix,
-            meta: TableMeta::new(origin),
+            meta: SstableMeta::new(origin),
             last_key: Vec::new(),
             last_timestamp: Timestamp(0),
             covered: None,
@@ -79,7 +79,7 @@ impl TableWriter {
     /// Adds a version. Writes buffered data if there is enough, with at most one write.
     ///
     /// # Errors
-    /// When the write fails. The table is then unusable: drop the writer.
+    /// When the write fails. The SSTable is then unusable: drop the writer.
     ///
     /// # Panics
     /// When the version is out of order or exceeds the limits. That is a bug: external input is validated earlier.
@@ -90,7 +90,7 @@ impl TableWriter {
         assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
         assert!(value_bytes <= VALUE_BYTES_MAX, "a value of {value_bytes} bytes");
         let last = (&self.last_key[..], self.last_timestamp);
-        assert!(self.meta.entries == 0 || compare(last, (key, timestamp)).is_lt(), "versions come in their order");
+        assert!(self.meta.entries == 0 || compare(last, (key, timestamp)).is_lt(), "versions are pushed in order");
 
         let bytes = ENTRY_BYTES + key.len() + value_bytes;
         if self.data.entries() > 0 && self.data.bytes() + bytes > self.config.block_bytes {
@@ -116,14 +116,14 @@ impl TableWriter {
         self.out.write_if_full()
     }
 
-    /// Extends the LSN range to dropped entries: a replica that lacks any of them must receive the table to learn that
-    /// they are gone.
+    /// Extends the LSN range to dropped entries: a replica that lacks any of them must receive the SSTable to learn
+    /// that they are gone.
     pub fn cover(&mut self, lsns: (Lsn, Lsn)) {
         let covered = self.covered.unwrap_or(lsns);
         self.covered = Some((covered.0.min(lsns.0), covered.1.max(lsns.1)));
     }
 
-    /// Approximate size of the file if it ended here, to decide where to start another table.
+    /// Approximate size of the file if it ended here, to decide where to start another SSTable.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.out.offset() + self.data.bytes() as u64
@@ -135,11 +135,11 @@ impl TableWriter {
         self.meta.entries
     }
 
-    /// Writes the remaining data, and forces the file and then its directory. A manifest may then name the table.
+    /// Writes the remaining data, and forces the file and then its directory. A manifest may then name the SSTable.
     ///
     /// # Errors
-    /// When a file operation fails. The table is then unusable; after a failed force the process must end.
-    pub fn finish<F: Files>(mut self, files: &F) -> Result<TableMeta, FileError> {
+    /// When a file operation fails. The SSTable is then unusable; after a failed force the process must end.
+    pub fn finish<F: Files>(mut self, files: &F) -> Result<SstableMeta, FileError> {
         if self.data.entries() > 0 {
             self.end_data_block();
         }
@@ -169,7 +169,7 @@ impl TableWriter {
         if !planted(Bug::TableDirectoryNotForced) {
             files.sync_dir(DIRECTORY)?;
         }
-        Ok(TableMeta { checksum, ..footer.meta })
+        Ok(SstableMeta { checksum, ..footer.meta })
     }
 
     fn append(&mut self, kind: Kind, content: &[u8]) -> Part {

@@ -88,7 +88,6 @@ impl Model {
         live
     }
 
-    /// Runs a random operation.
     fn act(&mut self, store: &mut Store<MemoryDisk>) -> Result<(), FileError> {
         store.invariants();
         match self.random.below(12) {
@@ -125,7 +124,7 @@ impl Model {
         let Some(plan) = store.plan_read(cohort, from, bytes) else {
             let is_pending = self.forced < self.history.len();
             let may_be_gone = store.manifest().oldest_segment > 1;
-            assert!(is_pending || may_be_gone || !live.contains_key(&from), "what is there is found");
+            assert!(is_pending || may_be_gone || !live.contains_key(&from), "present entries are found");
             return Ok(());
         };
         let entries = plan.execute(store.files())?.expect("nothing is damaged or recycled");
@@ -167,16 +166,16 @@ impl Model {
     fn check(&mut self, recovered: &Recovered) {
         assert_eq!((recovered.damage, recovered.doubt_unknown), (None, false));
         let is_begun = self.begun.take().is_some_and(|begun| begun == recovered.cohorts);
-        assert!(is_begun || recovered.cohorts == self.acknowledged, "the hard state is one that was written");
+        assert!(is_begun || recovered.cohorts == self.acknowledged, "the hard state was written before");
         self.acknowledged = recovered.cohorts.clone();
         for (id, cohort) in &recovered.cohorts {
             let chunks = cohort.checkpoint.map(|checkpoint| vec![Bytes::from(checkpoint.lsn.to_string())]);
-            assert_eq!(recovered.checkpoints.get(id), chunks.as_ref(), "a checkpoint is what was written");
+            assert_eq!(recovered.checkpoints.get(id), chunks.as_ref(), "a checkpoint has the written content");
         }
         let count = recovered.records.len();
         let end = (self.forced..=self.history.len())
             .find(|end| *end >= count && self.history[end - count..*end] == recovered.records)
-            .expect("the log is an unbroken part of what was appended, with all that was forced");
+            .expect("the log is a contiguous part of the appended records, with all forced ones");
         self.history.truncate(end);
         (self.forced, self.first_write) = (end, end);
         for gone in &self.history[..end - count] {
@@ -184,7 +183,7 @@ impl Model {
             let checkpoint = recovered.cohorts.get(&gone.cohort).and_then(|cohort| cohort.checkpoint);
             let floor = checkpoint.map_or(Sequence(0), |checkpoint| checkpoint.lsn.sequence);
             let is_dead = self.live(gone.cohort).get(&entry.lsn.sequence) != Some(entry);
-            assert!(is_dead || entry.lsn.sequence <= floor, "what is gone is in a checkpoint, or dead");
+            assert!(is_dead || entry.lsn.sequence <= floor, "missing records are in a checkpoint, or invalidated");
         }
         for id in (1..=COHORTS).map(CohortId) {
             let last = self.live(id).last_key_value().map_or(0, |(sequence, _)| sequence.0);
@@ -194,7 +193,7 @@ impl Model {
 }
 
 /// Opens the disk, with occasional crashes.
-fn open_somehow(disk: &MemoryDisk, random: &mut SplitMix64) -> (Store<MemoryDisk>, Recovered) {
+fn open_with_crashes(disk: &MemoryDisk, random: &mut SplitMix64) -> (Store<MemoryDisk>, Recovered) {
     loop {
         if random.chance(300_000) {
             disk.crash_after_operations(1 + random.below(30));
@@ -215,7 +214,7 @@ fn campaign(seed: u64, lives: usize) -> u64 {
     let mut model = Model::new(seed);
     for _ in 0..lives {
         let mut random = model.random.clone();
-        let (mut store, recovered) = open_somehow(&disk, &mut random);
+        let (mut store, recovered) = open_with_crashes(&disk, &mut random);
         model.random = random;
         model.check(&recovered);
         disk.crash_after_operations(1 + model.random.below(300));
@@ -245,7 +244,7 @@ fn campaign(seed: u64, lives: usize) -> u64 {
 fn forced_records_survive_random_crashes() {
     let seeds = std::env::var("STORE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
     for seed in 0..seeds {
-        assert!(campaign(seed, 40) > 100, "work was done");
+        assert!(campaign(seed, 40) > 100, "operations were executed");
     }
 }
 
@@ -265,7 +264,11 @@ fn format_preserves_existing_data() {
     let disk = formatted();
     drop(open(disk.clone(), CONFIG).unwrap());
     crate::format(&disk, &identity(), &CONFIG).unwrap();
-    assert_eq!(open(disk.clone(), CONFIG).unwrap().1.boot, Boot(2), "the same identity: nothing is done");
+    assert_eq!(
+        open(disk.clone(), CONFIG).unwrap().1.boot,
+        Boot(2),
+        "formatting again with the same identity has no effect"
+    );
     let other = Identity { incarnation: base::Incarnation(1), ..identity() };
     assert!(matches!(crate::format(&disk, &other, &CONFIG), Err(StoreError::OtherIdentity { .. })));
     for place in crate::identity::PLACES {
@@ -307,10 +310,10 @@ fn clean_stop_mark_is_valid_once() {
     };
     let disk = marked();
     let (store, recovered) = open(disk.clone(), CONFIG).unwrap();
-    assert_eq!(recovered.cohorts[&CohortId(2)], whole, "this start knows of it");
+    assert_eq!(recovered.cohorts[&CohortId(2)], whole, "this start sees the mark");
     assert!(!store.manifest().cohorts[&CohortId(2)].whole);
     disk.crash(&mut SplitMix64::new(1));
-    assert!(!open(disk, CONFIG).unwrap().1.cohorts[&CohortId(2)].whole, "and no other");
+    assert!(!open(disk, CONFIG).unwrap().1.cohorts[&CohortId(2)].whole, "later starts do not");
 
     // An interrupted start has acknowledged nothing: the mark may remain, and the disk still opens.
     let again = |disk: &MemoryDisk| {
@@ -335,8 +338,8 @@ fn sole_node_aborts_on_damaged_checkpoint() {
     store.finish_manifest(&write);
     assert!(disk.flip_bit(&meta.path(), 4096 + 10, 1));
     let refused = open(disk.clone(), CONFIG).unwrap_err();
-    assert!(matches!(refused, StoreError::NothingToMendFrom { what } if what.starts_with(&meta.path())));
-    assert!(disk.flip_bit(&meta.path(), 4096 + 10, 1), "it is still there");
+    assert!(matches!(refused, StoreError::NoCopyToRepairFrom { what } if what.starts_with(&meta.path())));
+    assert!(disk.flip_bit(&meta.path(), 4096 + 10, 1), "the file still exists");
     assert_eq!(open(disk, CONFIG).unwrap().1.checkpoints.len(), 1);
 }
 
@@ -357,8 +360,8 @@ fn truncated_log_is_damaged() {
         file.sync().unwrap();
         disk.sync_dir(crate::log::DIRECTORY).unwrap();
         let recovered = open(disk.clone(), CONFIG).unwrap().1;
-        assert!(recovered.damage.is_some() && recovered.doubt_unknown, "{kept} bytes are left");
-        assert_eq!(open(disk, CONFIG).unwrap().1.damage, None, "its length is given back");
+        assert!(recovered.damage.is_some() && recovered.doubt_unknown, "{kept} bytes remain");
+        assert_eq!(open(disk, CONFIG).unwrap().1.damage, None, "the segment has its full length again");
     }
 }
 
@@ -399,7 +402,7 @@ fn dead_entries_release_segments() {
     }
     let floors = |first, second| [(CohortId(1), Sequence(first)), (CohortId(2), Sequence(second))].into();
     let of_the_dead = store.log().dispensable(&floors(5, 0), 0);
-    assert!(!of_the_dead.is_empty(), "what the first cohort has live is in its checkpoint");
+    assert!(!of_the_dead.is_empty(), "the live entries of the first cohort are in its checkpoint");
     assert!(store.log().dispensable(&floors(4, 8), 0).len() < of_the_dead.len());
 }
 
@@ -416,12 +419,12 @@ fn full_disk_stops_preallocation_only() {
         execute(&mut store, &batch).unwrap();
         job = job.or_else(|| store.segment_job());
     }
-    let job = job.expect("a segment is wanted");
+    let job = job.expect("a segment is due");
     assert_eq!(job.execute(&disk).unwrap_err().kind, FileErrorKind::NoSpace);
     disk.set_capacity(None);
     job.execute(&disk).unwrap();
     store.segment_done(job);
-    let batch = store.next_batch().expect("there is room again");
+    let batch = store.next_batch().expect("space is available again");
     assert_eq!(execute(&mut store, &batch), Ok(number));
 }
 
@@ -512,5 +515,5 @@ fn removed_cohort_releases_space() {
     write.execute(&disk).unwrap();
     store.finish_manifest(&write);
     let checkpoints = disk.list(crate::checkpoint::DIRECTORY).unwrap();
-    assert_eq!(checkpoints, ["3-1.1"], "one that no manifest names yet may be on its way into one");
+    assert_eq!(checkpoints, ["3-1.1"], "a checkpoint may be named by a manifest in progress");
 }

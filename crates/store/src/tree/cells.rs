@@ -6,7 +6,7 @@ use bytes::Bytes;
 use super::merge::{Direction, Merge};
 use super::view::View;
 use crate::cell::{self, Range};
-use crate::sstable::{Io, TableError, VersionRef};
+use crate::sstable::{Io, SstableError, VersionRef};
 
 /// Versions of one key that are skipped one by one before seeking past the others.
 const STEPS_MAX: usize = 8;
@@ -72,7 +72,6 @@ enum State {
     Ended,
 }
 
-/// The current row.
 #[derive(Default)]
 struct Row {
     /// Key prefix of the row; empty before the first.
@@ -120,7 +119,7 @@ impl<'a> Cells<'a> {
     }
 
     /// Counts one more examined version, unless a limit is reached.
-    fn is_cut(&mut self) -> Result<bool, TableError> {
+    fn is_cut(&mut self) -> Result<bool, SstableError> {
         let Some(version) = self.merge.current() else { return Ok(false) };
         if self.first_row.is_empty() {
             self.first_row.extend_from_slice(&version.key[..cell::row_prefix_bytes(version.key)]);
@@ -138,7 +137,7 @@ impl<'a> Cells<'a> {
         Ok(false)
     }
 
-    fn next_cell(&mut self) -> Result<Option<Cell>, TableError> {
+    fn next_cell(&mut self) -> Result<Option<Cell>, SstableError> {
         if self.state == State::New {
             self.begin()?;
             self.state = State::Reading;
@@ -149,7 +148,7 @@ impl<'a> Cells<'a> {
         }
     }
 
-    fn begin(&mut self) -> Result<(), TableError> {
+    fn begin(&mut self) -> Result<(), SstableError> {
         match (self.direction, &self.range.end) {
             (Direction::Forwards, _) => self.merge.seek(&self.range.start, Timestamp(i64::MAX)),
             (Direction::Backwards, Some(end)) => self.merge.seek_before(end, Timestamp(i64::MAX)),
@@ -158,7 +157,7 @@ impl<'a> Cells<'a> {
     }
 
     /// The first version of a key that is not newer than `at` is the visible one; the others are skipped.
-    fn next_forwards(&mut self) -> Result<Option<Cell>, TableError> {
+    fn next_forwards(&mut self) -> Result<Option<Cell>, SstableError> {
         while let Some(version) = self.merge.current().filter(|version| self.range.ends_after(version.key)) {
             let (timestamp, is_value) = (version.timestamp, version.value.is_some());
             if self.is_cut()? {
@@ -190,7 +189,7 @@ impl<'a> Cells<'a> {
     }
 
     /// Moves to the next version, or past all versions of this key that are too new.
-    fn pass_newer(&mut self) -> Result<(), TableError> {
+    fn pass_newer(&mut self) -> Result<(), SstableError> {
         self.steps += 1;
         match self.merge.current() {
             Some(version) if self.steps >= STEPS_MAX => {
@@ -203,7 +202,7 @@ impl<'a> Cells<'a> {
     }
 
     /// Moves to the next version, or past all versions of this key.
-    fn pass_over(&mut self) -> Result<(), TableError> {
+    fn pass_over(&mut self) -> Result<(), SstableError> {
         self.steps += 1;
         if self.steps < STEPS_MAX {
             return self.merge.step();
@@ -218,7 +217,7 @@ impl<'a> Cells<'a> {
     }
 
     /// Versions of a key arrive oldest first; the last one not newer than `at` is the visible one.
-    fn next_backwards(&mut self) -> Result<Option<Cell>, TableError> {
+    fn next_backwards(&mut self) -> Result<Option<Cell>, SstableError> {
         loop {
             let is_left = |version: VersionRef<'_>| *version.key >= *self.range.start;
             if self.merge.current().is_some_and(is_left) && self.is_cut()? {
@@ -252,7 +251,7 @@ impl<'a> Cells<'a> {
     }
 
     /// Enters the row of the current key, unless it is the same row.
-    fn enter_row(&mut self) -> Result<(), TableError> {
+    fn enter_row(&mut self) -> Result<(), SstableError> {
         if !self.row.prefix.is_empty() && self.key.starts_with(&self.row.prefix) {
             return Ok(());
         }
@@ -279,7 +278,7 @@ impl<'a> Cells<'a> {
 }
 
 impl Iterator for Cells<'_> {
-    type Item = Result<Cell, TableError>;
+    type Item = Result<Cell, SstableError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.state == State::Ended {

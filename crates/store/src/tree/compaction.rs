@@ -1,5 +1,5 @@
-//! A compaction: merges tables of one level with the overlapping ones of the next, and drops dead versions (`BigTable`,
-//! section 5.4; levels and tables are chosen as in `LevelDB`).
+//! A compaction: merges SSTables of one level with the overlapping ones of the next, and drops dead versions
+//! (`BigTable`, section 5.4; levels and SSTables are chosen as in `LevelDB`).
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::run::RunCursor;
 use super::{Config, Site};
 use crate::cell::Range;
 use crate::files::Files;
-use crate::sstable::{Blocks, Io, Table, TableError};
+use crate::sstable::{Blocks, Io, Sstable, SstableError};
 
 /// The inputs of a compaction.
 #[derive(Clone)]
@@ -24,28 +24,28 @@ pub(super) struct Choice {
     pub(super) level: usize,
     /// The level of the output: the next or the same.
     pub(super) into: usize,
-    /// Tables of `level`; in level 0 newest first.
-    pub(super) upper: Vec<Arc<Table>>,
-    /// The overlapping tables of the next level.
-    pub(super) lower: Vec<Arc<Table>>,
+    /// SSTables of `level`; in level 0 newest first.
+    pub(super) upper: Vec<Arc<Sstable>>,
+    /// The overlapping SSTables of the next level.
+    pub(super) lower: Vec<Arc<Sstable>>,
 }
 
 impl Choice {
-    fn swept<F: Files>(&self, files: &F) -> Result<Self, TableError> {
-        let swept = |tables: &[Arc<Table>]| -> Result<Vec<_>, TableError> {
-            tables.iter().map(|table| table.swept(files).map(Arc::new)).collect()
+    fn swept<F: Files>(&self, files: &F) -> Result<Self, SstableError> {
+        let swept = |sstables: &[Arc<Sstable>]| -> Result<Vec<_>, SstableError> {
+            sstables.iter().map(|sstable| sstable.swept(files).map(Arc::new)).collect()
         };
         Ok(Self { upper: swept(&self.upper)?, lower: swept(&self.lower)?, ..*self })
     }
 }
 
-/// A table is rewritten if that drops one version in this many.
+/// An SSTable is rewritten if that drops one version in this many.
 const DEAD_SHARE: u64 = 2;
 
 /// Fullness of a level, in thousandths of its maximum.
 fn fullness(levels: &Levels, level: usize, config: &Config) -> u64 {
     let (has, may_have) = match level {
-        0 => (levels.level(0).len() as u64, config.level0_tables as u64),
+        0 => (levels.level(0).len() as u64, config.level0_sstables as u64),
         _ => (levels.bytes(level), config.level_bytes(level)),
     };
     has.saturating_mul(1000) / may_have.max(1)
@@ -61,7 +61,7 @@ pub(super) fn choose(
     range: &Range,
 ) -> Option<Choice> {
     let scores = (0..LEVELS - 1).map(|level| (fullness(levels, level, config), level));
-    // Among equally full levels the first, because every read checks its tables.
+    // Among equally full levels the first, because every read checks its SSTables.
     let (score, level) = scores.reduce(|best, other| if other.0 > best.0 { other } else { best })?;
     if score < 1000 {
         return choose_dead(levels, watermark).or_else(|| choose_foreign(levels, range));
@@ -69,17 +69,17 @@ pub(super) fn choose(
     if level == 0 {
         return choose_of_first(levels, config);
     }
-    let tables = levels.level(level);
-    let next = tables.iter().find(|table| table.meta().first_key > cursors[level]);
-    let upper = vec![Arc::clone(next.or_else(|| tables.first())?)];
+    let sstables = levels.level(level);
+    let next = sstables.iter().find(|sstable| sstable.meta().first_key > cursors[level]);
+    let upper = vec![Arc::clone(next.or_else(|| sstables.first())?)];
     let lower = levels.overlapping(level + 1, &Span::of_all(&upper)?);
     Some(Choice { level, into: level + 1, upper, lower })
 }
 
-/// For the first level. Its tables move down once they are as large as the tables they would be merged with, or as the
-/// next level's maximum. Until then some of the newest are merged within the level: most versions that are kept only
-/// for the retention time die there, and merges into the next level carry more data (lazy levelling: Dayan and Idreos,
-/// "Dostoevsky", SIGMOD 2018).
+/// For the first level. Its SSTables move down once they are as large as the SSTables they would be merged with, or as
+/// the next level's maximum. Until then some of the newest are merged within the level: most versions that are kept
+/// only for the retention time die there, and merges into the next level carry more data (lazy levelling: Dayan and
+/// Idreos, "Dostoevsky", SIGMOD 2018).
 fn choose_of_first(levels: &Levels, config: &Config) -> Option<Choice> {
     let upper = oldest_and_overlapping(levels.level(0));
     let lower = levels.overlapping(1, &Span::of_all(&upper)?);
@@ -90,47 +90,47 @@ fn choose_of_first(levels: &Levels, config: &Config) -> Option<Choice> {
     Some(Choice { level: 0, into: 0, upper: upper[..cheapest].to_vec(), lower: Vec::new() })
 }
 
-/// The number of newest tables, at least two, with the lowest merge cost per eliminated table.
-fn cheapest_to_merge(tables: &[Arc<Table>]) -> usize {
-    let sums = tables.iter().scan(0, |sum, table| {
-        *sum += table.meta().bytes;
+/// The number of newest SSTables, at least two, with the lowest merge cost per eliminated SSTable.
+fn cheapest_to_merge(sstables: &[Arc<Sstable>]) -> usize {
+    let sums = sstables.iter().scan(0, |sum, sstable| {
+        *sum += sstable.meta().bytes;
         Some(*sum)
     });
     let costs = sums.enumerate().skip(1).map(|(fewer, bytes)| (bytes / fewer as u64, fewer + 1));
-    costs.min().map_or(tables.len(), |(_, count)| count)
+    costs.min().map_or(sstables.len(), |(_, count)| count)
 }
 
-/// A table to rewrite in place, because much of it is superseded below the watermark. Versions kept while the watermark
-/// did not advance may be in a deep level without new writes, or in the first level while writers are idle. Rewriting
-/// drops all of them, so no table is chosen repeatedly.
+/// An SSTable to rewrite in place, because much of it is superseded below the watermark. Versions kept while the
+/// watermark did not advance may be in a deep level without new writes, or in the first level while writers are idle.
+/// Rewriting drops all of them, so no SSTable is chosen repeatedly.
 fn choose_dead(levels: &Levels, watermark: Timestamp) -> Option<Choice> {
-    let is_mostly_dead = |table: &&Arc<Table>| {
-        let meta = table.meta();
+    let is_mostly_dead = |sstable: &&Arc<Sstable>| {
+        let meta = sstable.meta();
         meta.superseded.saturating_mul(DEAD_SHARE) >= meta.entries && meta.timestamps.1 <= watermark
     };
-    let found = levels.iter().find_map(|(level, tables)| Some((level, tables.iter().find(is_mostly_dead)?)));
-    let (level, table) = found?;
-    Some(Choice { level, into: level, upper: vec![Arc::clone(table)], lower: Vec::new() })
+    let found = levels.iter().find_map(|(level, sstables)| Some((level, sstables.iter().find(is_mostly_dead)?)));
+    let (level, sstable) = found?;
+    Some(Choice { level, into: level, upper: vec![Arc::clone(sstable)], lower: Vec::new() })
 }
 
-/// A table to rewrite in place, because part of it belongs to a range that was split off. Rewriting drops that part, so
-/// each table is chosen once.
+/// An SSTable to rewrite in place, because part of it belongs to a range that was split off. Rewriting drops that part,
+/// so each SSTable is chosen once.
 fn choose_foreign(levels: &Levels, range: &Range) -> Option<Choice> {
-    let is_foreign = |table: &&Arc<Table>| {
-        let meta = table.meta();
+    let is_foreign = |sstable: &&Arc<Sstable>| {
+        let meta = sstable.meta();
         meta.first_key < range.start || !range.ends_after(&meta.last_key)
     };
-    let found = levels.iter().find_map(|(level, tables)| Some((level, tables.iter().find(is_foreign)?)));
-    let (level, table) = found?;
-    Some(Choice { level, into: level, upper: vec![Arc::clone(table)], lower: Vec::new() })
+    let found = levels.iter().find_map(|(level, sstables)| Some((level, sstables.iter().find(is_foreign)?)));
+    let (level, sstable) = found?;
+    Some(Choice { level, into: level, upper: vec![Arc::clone(sstable)], lower: Vec::new() })
 }
 
-/// The oldest table of the first level, and all tables that overlap it directly or transitively.
-fn oldest_and_overlapping(tables: &[Arc<Table>]) -> Vec<Arc<Table>> {
-    let mut chosen: Vec<_> = tables.last().cloned().into_iter().collect();
+/// The oldest SSTable of the first level, and all SSTables that overlap it directly or transitively.
+fn oldest_and_overlapping(sstables: &[Arc<Sstable>]) -> Vec<Arc<Sstable>> {
+    let mut chosen: Vec<_> = sstables.last().cloned().into_iter().collect();
     loop {
         let Some(span) = Span::of_all(&chosen) else { return chosen };
-        let wider: Vec<_> = tables.iter().filter(|table| span.overlaps(table)).cloned().collect();
+        let wider: Vec<_> = sstables.iter().filter(|sstable| span.overlaps(sstable)).cloned().collect();
         if wider.len() == chosen.len() {
             return wider;
         }
@@ -138,15 +138,14 @@ fn oldest_and_overlapping(tables: &[Arc<Table>]) -> Vec<Arc<Table>> {
     }
 }
 
-/// Merges tables into new ones, usually one level lower.
+/// Merges SSTables into new ones, usually one level lower.
 pub struct CompactionJob {
     choice: Choice,
-    /// The same tables, opened for sequential reads; `None` before the first step.
+    /// The same SSTables, opened for sequential reads; `None` before the first step.
     swept: Option<Choice>,
-    /// All other tables that may hold versions older than a tombstone.
-    others: Vec<Arc<Table>>,
+    /// All other SSTables that may hold versions older than a tombstone.
+    others: Vec<Arc<Sstable>>,
     site: Site,
-    /// The range to keep.
     range: Range,
     /// The next version; `None` at the end.
     place: Option<(Bytes, Timestamp)>,
@@ -158,12 +157,12 @@ pub struct CompactionJob {
 impl CompactionJob {
     pub(super) fn new(site: Site, choice: Choice, levels: &Levels, watermark: Timestamp, range: Range) -> Self {
         let inputs = || choice.upper.iter().chain(&choice.lower);
-        let is_input = |table: &Arc<Table>| inputs().any(|input| input.id() == table.id());
-        let others = levels.tables().filter(|table| !is_input(table)).cloned().collect();
-        let lsns = span(inputs().map(|table| table.meta().lsns));
-        // Tables of the first level are counted, so its output is a single table of any size.
-        let table_bytes = if choice.into == 0 { u64::MAX } else { site.config.table_bytes };
-        let sink = Sink::new(site.clone(), choice.into as u8, table_bytes, lsns);
+        let is_input = |sstable: &Arc<Sstable>| inputs().any(|input| input.id() == sstable.id());
+        let others = levels.sstables().filter(|sstable| !is_input(sstable)).cloned().collect();
+        let lsns = span(inputs().map(|sstable| sstable.meta().lsns));
+        // SSTables of the first level are counted, so its output is a single SSTable of any size.
+        let sstable_bytes = if choice.into == 0 { u64::MAX } else { site.config.sstable_bytes };
+        let sink = Sink::new(site.clone(), choice.into as u8, sstable_bytes, lsns);
         let retention = Retention::of_job(watermark);
         let place = Some((range.start.clone(), Timestamp(i64::MAX)));
         Self { choice, swept: None, others, site, range, place, retention, sink, dropped_through: Lsn::ZERO }
@@ -181,22 +180,22 @@ impl CompactionJob {
         self.site.config.step_bytes
     }
 
-    /// The level of the upper input tables.
+    /// The level of the upper input SSTables.
     #[must_use]
     pub fn level(&self) -> usize {
         self.choice.level
     }
 
-    /// Size of the input tables.
+    /// Size of the input SSTables.
     #[must_use]
     pub fn input_bytes(&self) -> u64 {
-        self.inputs().map(|table| table.meta().bytes).sum()
+        self.inputs().map(|sstable| sstable.meta().bytes).sum()
     }
 
-    /// Runs one step. After the last one the new tables and their directory are forced.
+    /// Runs one step. After the last one the new SSTables and their directory are forced.
     ///
     /// # Errors
-    /// When a file operation fails, or a table is damaged. The output is removed, unless the process must end.
+    /// When a file operation fails, or an SSTable is damaged. The output is removed, unless the process must end.
     pub fn step<F: Files>(&mut self, files: &F) -> Result<Progress, JobError> {
         let progress = self.try_step(files);
         if let Err(error) = &progress {
@@ -210,30 +209,30 @@ impl CompactionJob {
         self.sink.abandon(files);
     }
 
-    fn inputs(&self) -> impl Iterator<Item = &Arc<Table>> {
+    fn inputs(&self) -> impl Iterator<Item = &Arc<Sstable>> {
         self.choice.upper.iter().chain(&self.choice.lower)
     }
 
     fn try_step<F: Files>(&mut self, files: &F) -> Result<Progress, JobError> {
         let moves = self.choice.into != self.choice.level;
-        if let ([table], []) = (&self.choice.upper[..], &self.choice.lower[..])
+        if let ([sstable], []) = (&self.choice.upper[..], &self.choice.lower[..])
             && moves
         {
-            // Nothing to merge: the table moves unchanged.
-            return Ok(self.done(vec![Arc::clone(table)]));
+            // Nothing to merge: the SSTable moves unchanged.
+            return Ok(self.done(vec![Arc::clone(sstable)]));
         }
         let bytes = merge_some(self, files)?;
         if self.place.is_some() {
             return Ok(Progress::Working { bytes });
         }
-        let tables = self.sink.finish(files)?;
-        Ok(self.done(tables))
+        let sstables = self.sink.finish(files)?;
+        Ok(self.done(sstables))
     }
 
-    fn done(&self, tables: Vec<Arc<Table>>) -> Progress {
+    fn done(&self, sstables: Vec<Arc<Sstable>>) -> Progress {
         let inputs = self.inputs().cloned().collect();
         let level = self.choice.into as u8;
-        Progress::Done(Outputs { tables, level, inputs, dropped_through: self.dropped_through })
+        Progress::Done(Outputs { sstables, level, inputs, dropped_through: self.dropped_through })
     }
 }
 
@@ -255,7 +254,8 @@ fn merge_some<F: Files>(job: &mut CompactionJob, files: &F) -> Result<u64, JobEr
         }
         bytes += version.bytes();
         let lives = retention.lives(version, |tombstone, timestamp| {
-            !planted(Bug::TombstoneDroppedEarly) && others.iter().any(|table| holds_older(table, tombstone, timestamp))
+            !planted(Bug::TombstoneDroppedEarly)
+                && others.iter().any(|sstable| holds_older(sstable, tombstone, timestamp))
         });
         if lives {
             sink.push(files, version)?;
@@ -268,7 +268,7 @@ fn merge_some<F: Files>(job: &mut CompactionJob, files: &F) -> Result<u64, JobEr
 }
 
 fn merge_of<'a>(choice: &'a Choice, blocks: Blocks<'a>) -> Merge<'a> {
-    // Tables of the first level overlap, so each is its own run.
+    // SSTables of the first level overlap, so each is its own run.
     let upper = if choice.level == 0 { choice.upper.chunks(1) } else { choice.upper.chunks(usize::MAX) };
     let lower = choice.lower.chunks(usize::MAX);
     let sources = upper.chain(lower).map(|run| Source::Run(Box::new(RunCursor::new(run, blocks))));

@@ -1,4 +1,4 @@
-//! A flush: writes frozen memtables to a table of the first level (`BigTable`, section 5.4: a minor compaction).
+//! A flush: writes frozen memtables to an SSTable of the first level (`BigTable`, section 5.4: a minor compaction).
 
 use std::sync::Arc;
 
@@ -15,14 +15,13 @@ use super::retention::Retention;
 use crate::cell::Range;
 use crate::files::Files;
 
-/// Writes frozen memtables as a table.
+/// Writes frozen memtables as an SSTable.
 pub struct FlushJob {
     memtables: Arc<[Arc<Memtable>]>,
-    /// All tables, which may hold older versions.
+    /// All SSTables, which may hold older versions.
     levels: Arc<Levels>,
     step_bytes: u64,
     range: Range,
-    /// The next version.
     place: (Bytes, Timestamp),
     retention: Retention,
     sink: Sink,
@@ -40,14 +39,15 @@ impl FlushJob {
     ) -> Self {
         let step_bytes = site.config.step_bytes;
         let recent = Arc::clone(&site.recent);
-        // A single table of any size, because the number of tables in the first level measures how far compactions lag.
+        // A single SSTable of any size, because the number of SSTables in the first level measures how far compactions
+        // lag.
         let sink = Sink::new(site, 0, u64::MAX, span(memtables.iter().map(|memtable| memtable.lsns())));
         let retention = Retention::of_job(watermark);
         let place = (range.start.clone(), Timestamp(i64::MAX));
         Self { memtables, levels, step_bytes, range, place, retention, sink, recent, dropped_through: Lsn::ZERO }
     }
 
-    /// Runs one step. After the last one the table and its directory are forced.
+    /// Runs one step. After the last one the SSTable and its directory are forced.
     ///
     /// # Errors
     /// When a file operation fails. The output is removed, unless the process must end.
@@ -77,7 +77,7 @@ impl FlushJob {
             bytes += version.bytes();
             let levels = &self.levels;
             let lives = self.retention.lives(version, |tombstone, timestamp| {
-                levels.tables().any(|table| holds_older(table, tombstone, timestamp))
+                levels.sstables().any(|sstable| holds_older(sstable, tombstone, timestamp))
             });
             if lives {
                 self.sink.push(files, version)?;
@@ -86,10 +86,10 @@ impl FlushJob {
             }
             merge.step()?;
         }
-        let tables = self.sink.finish(files)?;
+        let sstables = self.sink.finish(files)?;
         // The flushed memtables will be kept in memory next. Frees the space here, off the critical path.
         self.recent.make_room(self.memtables.iter().map(|memtable| memtable.bytes()).sum());
         let dropped_through = self.dropped_through;
-        Ok(Progress::Done(Outputs { tables, level: 0, inputs: Vec::new(), dropped_through }))
+        Ok(Progress::Done(Outputs { sstables, level: 0, inputs: Vec::new(), dropped_through }))
     }
 }

@@ -1,4 +1,4 @@
-//! Common parts of flushes and compactions: jobs that run in steps on any thread, and write tables that do not exist
+//! Common parts of flushes and compactions: jobs that run in steps on any thread, and write SSTables that do not exist
 //! before a manifest names them.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::Site;
 use crate::cell;
 use crate::files::{FileError, FileErrorKind, Files, remove_if_exists};
-use crate::sstable::{Table, TableError, TableId, TableRef, TableWriter, VersionRef};
+use crate::sstable::{Sstable, SstableError, SstableId, SstableRef, SstableWriter, VersionRef};
 
 /// The result of a step.
 pub enum Progress {
@@ -25,22 +25,22 @@ pub enum Progress {
 
 /// The output of a job.
 pub struct Outputs {
-    /// The new tables, forced.
-    pub(super) tables: Vec<Arc<Table>>,
-    /// The level of the new tables.
+    /// The new SSTables, forced.
+    pub(super) sstables: Vec<Arc<Sstable>>,
+    /// The level of the new SSTables.
     pub(super) level: u8,
-    /// The tables that they replace.
-    pub(super) inputs: Vec<Arc<Table>>,
+    /// The SSTables that they replace.
+    pub(super) inputs: Vec<Arc<Sstable>>,
     /// The highest LSN of an entry that may have been dropped; zero if none was. A replica that has not applied it
-    /// cannot learn of it from individual tables (guarantee 9).
+    /// cannot learn of it from individual SSTables (guarantee 9).
     pub dropped_through: Lsn,
 }
 
 impl Outputs {
-    /// The tables written by the job, not counting moved ones.
-    pub fn made(&self) -> impl Iterator<Item = TableId> {
-        let is_input = |table: &Table| self.inputs.iter().any(|input| input.id() == table.id());
-        self.tables.iter().filter(move |table| !is_input(table)).map(|table| table.id())
+    /// The SSTables written by the job, not counting moved ones.
+    pub fn made(&self) -> impl Iterator<Item = SstableId> {
+        let is_input = |sstable: &Sstable| self.inputs.iter().any(|input| input.id() == sstable.id());
+        self.sstables.iter().filter(move |sstable| !is_input(sstable)).map(|sstable| sstable.id())
     }
 }
 
@@ -53,9 +53,9 @@ pub enum JobError {
     /// The disk failed: the process must end (guarantee 25).
     #[error(transparent)]
     File(FileError),
-    /// A table is unreadable or damaged: it must be fetched from another replica.
+    /// An SSTable is unreadable or damaged: it must be fetched from another replica.
     #[error(transparent)]
-    Table(TableError),
+    Sstable(SstableError),
 }
 
 impl From<FileError> for JobError {
@@ -64,11 +64,11 @@ impl From<FileError> for JobError {
     }
 }
 
-impl From<TableError> for JobError {
-    fn from(error: TableError) -> Self {
+impl From<SstableError> for JobError {
+    fn from(error: SstableError) -> Self {
         match error {
-            TableError::File(error) => error.into(),
-            error => Self::Table(error),
+            SstableError::File(error) => error.into(),
+            error => Self::Sstable(error),
         }
     }
 }
@@ -78,27 +78,27 @@ pub(super) fn span(lsns: impl Iterator<Item = (Lsn, Lsn)>) -> (Lsn, Lsn) {
     lsns.reduce(|range, other| (range.0.min(other.0), range.1.max(other.1))).unwrap_or_default()
 }
 
-/// Writes versions into a sequence of tables.
+/// Writes versions into a sequence of SSTables.
 pub(super) struct Sink {
     site: Site,
     level: u8,
-    /// Size at which a table ends.
-    table_bytes: u64,
+    /// Size at which an SSTable ends.
+    sstable_bytes: u64,
     /// Minimum and maximum LSN of all inputs.
     lsns: (Lsn, Lsn),
-    writer: Option<(u64, TableWriter)>,
+    writer: Option<(u64, SstableWriter)>,
     last_key: Vec<u8>,
-    /// Numbers of all tables started.
+    /// Numbers of all SSTables started.
     begun: Vec<u64>,
-    finished: Vec<Arc<Table>>,
+    finished: Vec<Arc<Sstable>>,
 }
 
 impl Sink {
-    pub(super) fn new(site: Site, level: u8, table_bytes: u64, lsns: (Lsn, Lsn)) -> Self {
+    pub(super) fn new(site: Site, level: u8, sstable_bytes: u64, lsns: (Lsn, Lsn)) -> Self {
         Self {
             site,
             level,
-            table_bytes,
+            sstable_bytes,
             lsns,
             writer: None,
             last_key: Vec::new(),
@@ -107,20 +107,20 @@ impl Sink {
         }
     }
 
-    /// Writes a version. A table ends only before another key.
+    /// Writes a version. An SSTable ends only before another key.
     pub(super) fn push<F: Files>(&mut self, files: &F, version: VersionRef<'_>) -> Result<(), JobError> {
-        let is_full = self.writer.as_ref().is_some_and(|(_, writer)| writer.bytes() >= self.table_bytes);
+        let is_full = self.writer.as_ref().is_some_and(|(_, writer)| writer.bytes() >= self.sstable_bytes);
         if is_full && *self.last_key != *version.key {
-            self.end_table(files)?;
+            self.end_sstable(files)?;
         }
         let writer = match &mut self.writer {
             Some((_, writer)) => writer,
             none => {
                 let number = self.site.numbers.draw();
-                let id = TableId { cohort: self.site.cohort, number };
+                let id = SstableId { cohort: self.site.cohort, number };
                 self.begun.push(number);
-                let config = self.site.config.table;
-                let writer = TableWriter::create(files, &self.site.owner, id, config, cell::row_prefix_bytes)?;
+                let config = self.site.config.sstable;
+                let writer = SstableWriter::create(files, &self.site.owner, id, config, cell::row_prefix_bytes)?;
                 let (_, writer) = none.insert((number, writer));
                 if planted(Bug::CompactionLosesVersion) && self.begun.len() > 1 {
                     return Ok(());
@@ -134,19 +134,19 @@ impl Sink {
         Ok(())
     }
 
-    fn end_table<F: Files>(&mut self, files: &F) -> Result<(), JobError> {
+    fn end_sstable<F: Files>(&mut self, files: &F) -> Result<(), JobError> {
         let Some((number, mut writer)) = self.writer.take() else { return Ok(()) };
         writer.cover(self.lsns);
         let meta = writer.finish(files)?;
-        let id = TableId { cohort: self.site.cohort, number };
-        let table = Table::open(files, &TableRef::new(id, self.level, &meta), cell::row_prefix_bytes)?;
-        self.finished.push(Arc::new(table));
+        let id = SstableId { cohort: self.site.cohort, number };
+        let sstable = Sstable::open(files, &SstableRef::new(id, self.level, &meta), cell::row_prefix_bytes)?;
+        self.finished.push(Arc::new(sstable));
         Ok(())
     }
 
-    /// Finishes the last table, and returns all of them.
-    pub(super) fn finish<F: Files>(&mut self, files: &F) -> Result<Vec<Arc<Table>>, JobError> {
-        self.end_table(files)?;
+    /// Finishes the last SSTable, and returns all of them.
+    pub(super) fn finish<F: Files>(&mut self, files: &F) -> Result<Vec<Arc<Sstable>>, JobError> {
+        self.end_sstable(files)?;
         Ok(std::mem::take(&mut self.finished))
     }
 
@@ -162,7 +162,7 @@ impl Sink {
         self.writer = None;
         self.finished.clear();
         for number in self.begun.drain(..) {
-            let _ = remove_if_exists(files, &TableId { cohort: self.site.cohort, number }.path());
+            let _ = remove_if_exists(files, &SstableId { cohort: self.site.cohort, number }.path());
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The tables of a tree by level. Tables of level 0 come from memtables and may overlap; in lower levels, tables are
-//! sorted and disjoint.
+//! The SSTables of a tree by level. SSTables of level 0 come from memtables and may overlap; in lower levels, SSTables
+//! are sorted and disjoint.
 //!
-//! Invariant: no key has versions in two tables of one level below the first. So a lookup reads at most one table of
-//! such a level.
+//! Invariant: no key has versions in two SSTables of one level below the first. So a lookup reads at most one SSTable
+//! of such a level.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use bytes::Bytes;
 
 use super::retention::Tombstone;
 use super::run::place_of;
-use crate::sstable::{Table, TableError, TableId, TableRef};
+use crate::sstable::{Sstable, SstableError, SstableId, SstableRef};
 
 /// Number of levels. With the configured ratio between levels, this is enough for any disk.
 pub const LEVELS: usize = 7;
 
-/// The tables of a tree. Immutable: a flush or a compaction creates a new value.
+/// The SSTables of a tree. Immutable: a flush or a compaction creates a new value.
 #[derive(Clone, Default)]
 pub(super) struct Levels {
-    /// In the first level, the table with the newest version is first.
-    levels: [Vec<Arc<Table>>; LEVELS],
-    /// Whether any table has a row tombstone; checked by every read.
+    /// In the first level, the SSTable with the newest version is first.
+    levels: [Vec<Arc<Sstable>>; LEVELS],
+    /// Whether any SSTable has a row tombstone; checked by every read.
     has_row_tombstones: bool,
 }
 
@@ -34,31 +34,31 @@ pub(super) struct Span {
 }
 
 impl Span {
-    pub(super) fn of(table: &Table) -> Self {
-        Self { first: table.meta().first_key.clone(), last: table.meta().last_key.clone() }
+    pub(super) fn of(sstable: &Sstable) -> Self {
+        Self { first: sstable.meta().first_key.clone(), last: sstable.meta().last_key.clone() }
     }
 
-    /// The span of several tables; `None` without tables.
-    pub(super) fn of_all<'a>(tables: impl IntoIterator<Item = &'a Arc<Table>>) -> Option<Self> {
-        tables
+    /// The span of several SSTables; `None` without SSTables.
+    pub(super) fn of_all<'a>(sstables: impl IntoIterator<Item = &'a Arc<Sstable>>) -> Option<Self> {
+        sstables
             .into_iter()
-            .map(|table| Self::of(table))
+            .map(|sstable| Self::of(sstable))
             .reduce(|span, other| Self { first: span.first.min(other.first), last: span.last.max(other.last) })
     }
 
-    pub(super) fn overlaps(&self, table: &Table) -> bool {
-        self.first <= table.meta().last_key && table.meta().first_key <= self.last
+    pub(super) fn overlaps(&self, sstable: &Sstable) -> bool {
+        self.first <= sstable.meta().last_key && sstable.meta().first_key <= self.last
     }
 }
 
-/// Size of the tables' files.
-pub(super) fn bytes_of(tables: &[Arc<Table>]) -> u64 {
-    tables.iter().map(|table| table.meta().bytes).sum()
+/// Size of the SSTables' files.
+pub(super) fn bytes_of(sstables: &[Arc<Sstable>]) -> u64 {
+    sstables.iter().map(|sstable| sstable.meta().bytes).sum()
 }
 
-/// Whether a table may hold versions that a tombstone with that timestamp deletes.
-pub(super) fn holds_older(table: &Table, tombstone: Tombstone<'_>, timestamp: Timestamp) -> bool {
-    let meta = table.meta();
+/// Whether an SSTable may hold versions that a tombstone with that timestamp deletes.
+pub(super) fn holds_older(sstable: &Sstable, tombstone: Tombstone<'_>, timestamp: Timestamp) -> bool {
+    let meta = sstable.meta();
     let (first, last) = (&*meta.first_key, &*meta.last_key);
     let overlaps = match tombstone {
         Tombstone::OfCell(key) => first <= key && key <= last,
@@ -68,12 +68,11 @@ pub(super) fn holds_older(table: &Table, tombstone: Tombstone<'_>, timestamp: Ti
 }
 
 impl Levels {
-    /// Tables with their levels.
-    pub(super) fn new(tables: impl IntoIterator<Item = (u8, Arc<Table>)>) -> Self {
+    pub(super) fn new(sstables: impl IntoIterator<Item = (u8, Arc<Sstable>)>) -> Self {
         let mut levels = Self::default();
-        for (level, table) in tables {
+        for (level, sstable) in sstables {
             if let Some(level) = levels.levels.get_mut(usize::from(level)) {
-                level.push(table);
+                level.push(sstable);
             }
         }
         levels.settle();
@@ -82,11 +81,11 @@ impl Levels {
 
     /// Sorts each level and computes summaries.
     fn settle(&mut self) {
-        self.levels[0].sort_by_key(|table| Reverse(table.meta().timestamps.1));
+        self.levels[0].sort_by_key(|sstable| Reverse(sstable.meta().timestamps.1));
         for level in &mut self.levels[1..] {
             level.sort_by(|left, right| left.meta().first_key.cmp(&right.meta().first_key));
         }
-        self.has_row_tombstones = self.levels.iter().flatten().any(|table| table.meta().row_tombstones > 0);
+        self.has_row_tombstones = self.levels.iter().flatten().any(|sstable| sstable.meta().row_tombstones > 0);
     }
 
     #[inline]
@@ -94,17 +93,16 @@ impl Levels {
         self.has_row_tombstones
     }
 
-    pub(super) fn level(&self, level: usize) -> &[Arc<Table>] {
+    pub(super) fn level(&self, level: usize) -> &[Arc<Sstable>] {
         &self.levels[level]
     }
 
-    /// Each level's number and tables, from the first level on.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &[Arc<Table>])> {
+    /// Each level's number and SSTables, from the first level on.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &[Arc<Sstable>])> {
         self.levels.iter().map(Vec::as_slice).enumerate()
     }
 
-    /// Every table.
-    pub(super) fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
+    pub(super) fn sstables(&self) -> impl Iterator<Item = &Arc<Sstable>> {
         self.levels.iter().flatten()
     }
 
@@ -113,23 +111,23 @@ impl Levels {
         bytes_of(&self.levels[level])
     }
 
-    /// The tables of a level that overlap a span.
-    pub(super) fn overlapping(&self, level: usize, span: &Span) -> Vec<Arc<Table>> {
-        self.levels[level].iter().filter(|table| span.overlaps(table)).cloned().collect()
+    /// The SSTables of a level that overlap a span.
+    pub(super) fn overlapping(&self, level: usize, span: &Span) -> Vec<Arc<Sstable>> {
+        self.levels[level].iter().filter(|sstable| span.overlaps(sstable)).cloned().collect()
     }
 
-    /// The table of a level below the first that may hold a key.
+    /// The SSTable of a level below the first that may hold a key.
     #[inline]
-    pub(super) fn table_of(&self, level: usize, key: &[u8]) -> Option<&Arc<Table>> {
-        let tables = &self.levels[level];
-        tables.get(place_of(tables, key)).filter(|table| *table.meta().first_key <= *key)
+    pub(super) fn sstable_of(&self, level: usize, key: &[u8]) -> Option<&Arc<Sstable>> {
+        let sstables = &self.levels[level];
+        sstables.get(place_of(sstables, key)).filter(|sstable| *sstable.meta().first_key <= *key)
     }
 
-    /// Replaces tables by new ones in `level`.
-    pub(super) fn replaced(&self, gone: &[TableId], level: u8, new: &[Arc<Table>]) -> Self {
+    /// Replaces SSTables by new ones in `level`.
+    pub(super) fn replaced(&self, gone: &[SstableId], level: u8, new: &[Arc<Sstable>]) -> Self {
         let mut levels = self.clone();
-        for tables in &mut levels.levels {
-            tables.retain(|table| !gone.contains(&table.id()));
+        for sstables in &mut levels.levels {
+            sstables.retain(|sstable| !gone.contains(&sstable.id()));
         }
         levels.levels[usize::from(level)].extend(new.iter().cloned());
         levels.settle();
@@ -137,23 +135,23 @@ impl Levels {
     }
 
     /// Their names, for a manifest.
-    pub(super) fn refs(&self) -> Vec<TableRef> {
-        let of_level = |(level, tables): (usize, &[Arc<Table>])| {
-            let named = |table: &Arc<Table>| TableRef::new(table.id(), level as u8, table.meta());
-            tables.iter().map(named).collect::<Vec<_>>()
+    pub(super) fn refs(&self) -> Vec<SstableRef> {
+        let of_level = |(level, sstables): (usize, &[Arc<Sstable>])| {
+            let named = |sstable: &Arc<Sstable>| SstableRef::new(sstable.id(), level as u8, sstable.meta());
+            sstables.iter().map(named).collect::<Vec<_>>()
         };
         self.iter().flat_map(of_level).collect()
     }
 
-    /// Checks that there are `count` tables and that they form a tree.
-    pub(super) fn check(&self, count: usize) -> Result<(), TableError> {
-        if self.are_disjoint() && self.tables().count() == count { Ok(()) } else { Err(TableError::Tree) }
+    /// Checks that there are `count` SSTables and that they form a tree.
+    pub(super) fn check(&self, count: usize) -> Result<(), SstableError> {
+        if self.are_disjoint() && self.sstables().count() == count { Ok(()) } else { Err(SstableError::Tree) }
     }
 
-    /// Whether no two tables of a level below the first overlap.
+    /// Whether no two SSTables of a level below the first overlap.
     pub(super) fn are_disjoint(&self) -> bool {
         self.levels[1..]
             .iter()
-            .all(|tables| tables.windows(2).all(|pair| pair[0].meta().last_key < pair[1].meta().first_key))
+            .all(|sstables| sstables.windows(2).all(|pair| pair[0].meta().last_key < pair[1].meta().first_key))
     }
 }

@@ -1,4 +1,4 @@
-//! The memtable: writes that are not in a table yet (`BigTable`, section 5.3).
+//! The memtable: writes that are not in an SSTable yet (`BigTable`, section 5.3).
 //!
 //! One thread writes and any number read concurrently, without waiting for each other. A reader sees everything that
 //! was added before it learned of a timestamp, and ignores newer versions.
@@ -19,10 +19,9 @@ use crate::sstable::{VersionRef, compare};
 /// Approximate memory overhead per version: the links of the map, and two allocations.
 pub const CELL_OVERHEAD_BYTES: usize = 160;
 
-/// Versions in memory.
 #[derive(Debug)]
 pub(super) struct Memtable {
-    versions: SkipMap<Place, Stored>,
+    versions: SkipMap<VersionKey, Stored>,
     bytes: AtomicU64,
     row_tombstones: AtomicU64,
     /// Minimum and maximum timestamp; inverted while empty.
@@ -37,7 +36,7 @@ pub(super) struct Memtable {
 /// The sort key of a version. Most comparisons are decided by the head, which is in the map's own memory; the key costs
 /// another memory access.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct VersionKey {
     head: u64,
     key: Bytes,
     timestamp: Timestamp,
@@ -45,7 +44,7 @@ struct Place {
 
 /// A sort key with a borrowed key, for lookups.
 #[derive(Clone, Copy)]
-struct Sought<'a> {
+struct VersionKeyRef<'a> {
     head: u64,
     key: &'a [u8],
     timestamp: Timestamp,
@@ -58,29 +57,29 @@ struct Stored {
 }
 
 /// A stored or a borrowed sort key, so that lookups need no copy.
-trait Placed {
-    fn place(&self) -> Sought<'_>;
+trait AsVersionKey {
+    fn as_version_key(&self) -> VersionKeyRef<'_>;
 }
 
-impl Placed for Place {
-    fn place(&self) -> Sought<'_> {
-        Sought { head: self.head, key: &self.key, timestamp: self.timestamp }
+impl AsVersionKey for VersionKey {
+    fn as_version_key(&self) -> VersionKeyRef<'_> {
+        VersionKeyRef { head: self.head, key: &self.key, timestamp: self.timestamp }
     }
 }
 
-impl Placed for Sought<'_> {
-    fn place(&self) -> Sought<'_> {
+impl AsVersionKey for VersionKeyRef<'_> {
+    fn as_version_key(&self) -> VersionKeyRef<'_> {
         *self
     }
 }
 
-impl<'a> Sought<'a> {
+impl<'a> VersionKeyRef<'a> {
     fn new(key: &'a [u8], timestamp: Timestamp) -> Self {
         Self { head: head(key), key, timestamp }
     }
 
     #[inline]
-    fn compare(self, other: Sought<'_>) -> Ordering {
+    fn compare(self, other: VersionKeyRef<'_>) -> Ordering {
         let by_key = || compare((self.key, self.timestamp), (other.key, other.timestamp));
         self.head.cmp(&other.head).then_with(by_key)
     }
@@ -94,40 +93,40 @@ fn head(key: &[u8]) -> u64 {
     }
 }
 
-impl PartialEq for dyn Placed + '_ {
+impl PartialEq for dyn AsVersionKey + '_ {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for dyn Placed + '_ {}
+impl Eq for dyn AsVersionKey + '_ {}
 
-impl Ord for dyn Placed + '_ {
+impl Ord for dyn AsVersionKey + '_ {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.place().compare(other.place())
+        self.as_version_key().compare(other.as_version_key())
     }
 }
 
-impl PartialOrd for dyn Placed + '_ {
+impl PartialOrd for dyn AsVersionKey + '_ {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Place {
+impl Ord for VersionKey {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.place().compare(other.place())
+        self.as_version_key().compare(other.as_version_key())
     }
 }
 
-impl PartialOrd for Place {
+impl PartialOrd for VersionKey {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<'a> Borrow<dyn Placed + 'a> for Place {
-    fn borrow(&self) -> &(dyn Placed + 'a) {
+impl<'a> Borrow<dyn AsVersionKey + 'a> for VersionKey {
+    fn borrow(&self) -> &(dyn AsVersionKey + 'a) {
         self
     }
 }
@@ -160,47 +159,45 @@ impl Memtable {
         }
         self.timestamps.0.fetch_min(timestamp.0, Memory::Release);
         self.timestamps.1.fetch_max(timestamp.0, Memory::Release);
-        let place = Place { head: head(&key), key, timestamp };
-        self.heads.0.fetch_min(place.head, Memory::Release);
-        self.heads.1.fetch_max(place.head, Memory::Release);
+        let version_key = VersionKey { head: head(&key), key, timestamp };
+        self.heads.0.fetch_min(version_key.head, Memory::Release);
+        self.heads.1.fetch_max(version_key.head, Memory::Release);
         // An existing version is not replaced by an equal one, because a concurrent reader could miss it meanwhile.
         let stored = Stored { lsn, value };
         let is_other = {
             let value = stored.value.clone();
             move |known: &Stored| known.value != value
         };
-        self.versions.compare_insert(place, stored, is_other);
+        self.versions.compare_insert(version_key, stored, is_other);
     }
 
     /// The newest version of exactly this key that is not newer than `at`: its timestamp, and its value unless it is a
     /// tombstone.
     pub(super) fn newest(&self, key: &[u8], at: Timestamp) -> Option<(Timestamp, Option<Bytes>)> {
-        let sought = Sought::new(key, at);
+        let wanted = VersionKeyRef::new(key, at);
         let is_within =
-            self.heads.0.load(Memory::Acquire) <= sought.head && sought.head <= self.heads.1.load(Memory::Acquire);
+            self.heads.0.load(Memory::Acquire) <= wanted.head && wanted.head <= self.heads.1.load(Memory::Acquire);
         if !is_within {
             return None;
         }
-        let found = self.at_or_after(sought)?;
-        let Place { key: found_key, timestamp, .. } = found.key();
+        let found = self.at_or_after(wanted)?;
+        let VersionKey { key: found_key, timestamp, .. } = found.key();
         (*found_key == key).then(|| (*timestamp, found.value().value.clone()))
     }
 
-    fn at_or_after(&self, sought: Sought<'_>) -> Option<Entry<'_, Place, Stored>> {
-        let place: &dyn Placed = &sought;
-        self.versions.lower_bound(Bound::Included(place))
+    fn at_or_after(&self, wanted: VersionKeyRef<'_>) -> Option<Entry<'_, VersionKey, Stored>> {
+        let version_key: &dyn AsVersionKey = &wanted;
+        self.versions.lower_bound(Bound::Included(version_key))
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.versions.is_empty()
     }
 
-    /// Number of versions.
     pub(super) fn entries(&self) -> usize {
         self.versions.len()
     }
 
-    /// Approximate memory use.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Memory::Acquire)
     }
@@ -234,18 +231,18 @@ fn store((epoch, sequence): &(AtomicU64, AtomicU64), lsn: Lsn) {
     sequence.store(lsn.sequence.0, Memory::Release);
 }
 
-/// A cursor over the versions of a memtable, on one or nowhere. It moves like [`crate::sstable::TableCursor`] but never
-/// fails.
+/// A cursor over the versions of a memtable, on one or nowhere. It moves like [`crate::sstable::SstableCursor`] but
+/// never fails.
 pub(super) struct MemtableCursor<'a> {
     memtable: &'a Memtable,
-    entry: Option<Entry<'a, Place, Stored>>,
+    entry: Option<Entry<'a, VersionKey, Stored>>,
 }
 
 impl MemtableCursor<'_> {
     #[inline]
     pub(super) fn current(&self) -> Option<VersionRef<'_>> {
         let entry = self.entry.as_ref()?;
-        let (Place { key, timestamp, .. }, Stored { lsn, value }) = (entry.key(), entry.value());
+        let (VersionKey { key, timestamp, .. }, Stored { lsn, value }) = (entry.key(), entry.value());
         Some(VersionRef { key, timestamp: *timestamp, lsn: *lsn, value: value.as_deref() })
     }
 
@@ -254,12 +251,12 @@ impl MemtableCursor<'_> {
     }
 
     pub(super) fn seek(&mut self, key: &[u8], at: Timestamp) {
-        self.entry = self.memtable.at_or_after(Sought::new(key, at));
+        self.entry = self.memtable.at_or_after(VersionKeyRef::new(key, at));
     }
 
     pub(super) fn seek_before(&mut self, key: &[u8], at: Timestamp) {
-        let place: &dyn Placed = &Sought::new(key, at);
-        self.entry = self.memtable.versions.upper_bound(Bound::Excluded(place));
+        let version_key: &dyn AsVersionKey = &VersionKeyRef::new(key, at);
+        self.entry = self.memtable.versions.upper_bound(Bound::Excluded(version_key));
     }
 
     pub(super) fn seek_to_last(&mut self) {

@@ -1,4 +1,4 @@
-//! Merges sorted sources: memtables and runs of tables, in the order of versions or in reverse.
+//! Merges sorted sources: memtables and runs of SSTables, in the order of versions or in reverse.
 
 use std::cmp::Ordering;
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::memtable::MemtableCursor;
 use super::run::RunCursor;
-use crate::sstable::{TableError, VersionRef, compare};
+use crate::sstable::{SstableError, VersionRef, compare};
 
 /// The direction of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,6 @@ pub enum Direction {
     Backwards,
 }
 
-/// One of the sources.
 pub(super) enum Source<'a> {
     Memtable(MemtableCursor<'a>),
     Run(Box<RunCursor<'a>>),
@@ -40,7 +39,7 @@ impl Source<'_> {
         }
     }
 
-    fn seek(&mut self, key: &[u8], at: Timestamp) -> Result<(), TableError> {
+    fn seek(&mut self, key: &[u8], at: Timestamp) -> Result<(), SstableError> {
         match self {
             Self::Memtable(cursor) => {
                 cursor.seek(key, at);
@@ -50,7 +49,7 @@ impl Source<'_> {
         }
     }
 
-    fn seek_before(&mut self, key: &[u8], at: Timestamp) -> Result<(), TableError> {
+    fn seek_before(&mut self, key: &[u8], at: Timestamp) -> Result<(), SstableError> {
         match self {
             Self::Memtable(cursor) => {
                 cursor.seek_before(key, at);
@@ -60,7 +59,7 @@ impl Source<'_> {
         }
     }
 
-    fn seek_to_last(&mut self) -> Result<(), TableError> {
+    fn seek_to_last(&mut self) -> Result<(), SstableError> {
         match self {
             Self::Memtable(cursor) => {
                 cursor.seek_to_last();
@@ -71,7 +70,7 @@ impl Source<'_> {
     }
 
     #[inline]
-    fn step(&mut self, direction: Direction) -> Result<(), TableError> {
+    fn step(&mut self, direction: Direction) -> Result<(), SstableError> {
         match (self, direction) {
             (Self::Memtable(cursor), Direction::Forwards) => cursor.next(),
             (Self::Memtable(cursor), Direction::Backwards) => cursor.previous(),
@@ -111,24 +110,24 @@ impl<'a> Merge<'a> {
     }
 
     /// Forwards: moves to the first version not before that of `key` at `at`.
-    pub(super) fn seek(&mut self, key: &[u8], at: Timestamp) -> Result<(), TableError> {
+    pub(super) fn seek(&mut self, key: &[u8], at: Timestamp) -> Result<(), SstableError> {
         debug_assert_eq!(self.direction, Direction::Forwards);
         self.place_all(|source| source.seek(key, at))
     }
 
     /// Backwards: moves to the last version before that of `key` at `at`.
-    pub(super) fn seek_before(&mut self, key: &[u8], at: Timestamp) -> Result<(), TableError> {
+    pub(super) fn seek_before(&mut self, key: &[u8], at: Timestamp) -> Result<(), SstableError> {
         debug_assert_eq!(self.direction, Direction::Backwards);
         self.place_all(|source| source.seek_before(key, at))
     }
 
     /// Backwards: moves to the last version.
-    pub(super) fn seek_to_last(&mut self) -> Result<(), TableError> {
+    pub(super) fn seek_to_last(&mut self) -> Result<(), SstableError> {
         debug_assert_eq!(self.direction, Direction::Backwards);
         self.place_all(Source::seek_to_last)
     }
 
-    fn place_all(&mut self, place: impl Fn(&mut Source<'a>) -> Result<(), TableError>) -> Result<(), TableError> {
+    fn place_all(&mut self, place: impl Fn(&mut Source<'a>) -> Result<(), SstableError>) -> Result<(), SstableError> {
         self.order.clear();
         self.sources.iter_mut().try_for_each(place)?;
         for source in 0..self.sources.len() {
@@ -139,7 +138,7 @@ impl<'a> Merge<'a> {
 
     /// Moves to the next version in the direction.
     #[inline]
-    pub(super) fn step(&mut self) -> Result<(), TableError> {
+    pub(super) fn step(&mut self) -> Result<(), SstableError> {
         let Some(source) = self.order.pop() else { return Ok(()) };
         if let Err(error) = self.sources[source].step(self.direction) {
             self.order.clear();

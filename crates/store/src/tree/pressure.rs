@@ -1,5 +1,5 @@
-//! Tracks whether any tree of a node has so many tables that its writers will soon stall unless a compaction completes.
-//! Any running compaction is then urgent: that tree's own, or one ahead of it.
+//! Tracks whether any tree of a node has so many SSTables that its writers will soon stall unless a compaction
+//! completes. Any running compaction is then urgent: that tree's own, or one ahead of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -122,9 +122,9 @@ mod tests {
         recent.make_room(2_000);
         assert_eq!((bytes(&one), bytes(&other)), (vec![2], vec![4]));
         let one = recent.keep(&[memtable(9_000), memtable(1_000)], &one);
-        assert_eq!((bytes(&one), bytes(&other)), (vec![9], vec![]), "the newest first");
+        assert_eq!((bytes(&one), bytes(&other)), (vec![9], vec![]), "newest first");
         let one = recent.keep(&[memtable(11_000)], &one);
-        assert_eq!(bytes(&one), [0; 0], "what is larger than all the room is not kept");
+        assert_eq!(bytes(&one), [0; 0], "a memtable above the limit is not kept");
     }
 
     #[test]
@@ -135,6 +135,6 @@ mod tests {
         let one = recent.keep(&[newer], &one);
         let split_off = recent.keep(&[older], &RecentOfTree::default());
         let one = recent.keep(&[memtable(4_000)], &one);
-        assert_eq!((bytes(&one), bytes(&split_off)), (vec![4], vec![1]), "the older one lives, but not for this tree");
+        assert_eq!((bytes(&one), bytes(&split_off)), (vec![4], vec![1]), "the older one exists, but not for this tree");
     }
 }

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::CohortId;
 
-use super::{CompactionJob, Config, FlushJob, Outputs, Pressure, Recent, Site, TableNumbers, Tree, View};
+use super::{CompactionJob, Config, FlushJob, Outputs, Pressure, Recent, Site, SstableNumbers, Tree, View};
 use crate::identity::Owner;
-use crate::sstable::{BlockCache, Table};
+use crate::sstable::{BlockCache, Sstable};
 
 /// The trees of one disk: owner, sizes, and shared resources.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct Tablespace {
     owner: Owner,
     config: Config,
     cache: Arc<BlockCache>,
-    numbers: Arc<Mutex<BTreeMap<CohortId, TableNumbers>>>,
+    numbers: Arc<Mutex<BTreeMap<CohortId, SstableNumbers>>>,
     pressure: Arc<Pressure>,
     recent: Arc<Recent>,
 }
@@ -63,4 +63,4 @@ macro_rules! opaque {
     };
 }
 
-opaque!(Tree, View, FlushJob, CompactionJob, Outputs, Table);
+opaque!(Tree, View, FlushJob, CompactionJob, Outputs, Sstable);

@@ -60,19 +60,19 @@ fn levels_fill_and_dead_entries_are_dropped() {
     }
     world.settle();
     world.check_whole();
-    let entries = |world: &World| world.tree.tree.levels.tables().map(|table| table.meta().entries).sum::<u64>();
+    let entries = |world: &World| world.tree.tree.levels.sstables().map(|sstable| sstable.meta().entries).sum::<u64>();
     let (sizes, before) = (world.tree.tree.level_sizes(), entries(&world));
-    assert!(sizes.iter().filter(|(tables, _)| *tables > 0).count() > 3, "{sizes:?}");
+    assert!(sizes.iter().filter(|(sstables, _)| *sstables > 0).count() > 3, "{sizes:?}");
     world.watermark = world.model.last();
     world.settle();
     world.check_whole();
     let after = entries(&world);
-    assert!(after < before / 2, "{after} versions are left of {before}");
-    assert!(world.tree.tree.pick_compaction(world.watermark, &Range::all()).is_none(), "and there is an end to it");
+    assert!(after < before / 2, "{after} of {before} versions remain");
+    assert!(world.tree.tree.pick_compaction(world.watermark, &Range::all()).is_none(), "compactions end");
 }
 
 #[test]
-fn byte_estimate_by_table_ends() {
+fn byte_estimate_by_sstable_ends() {
     let world = World::with_rows(400);
     let tree = &world.tree.tree;
     let all: u64 = tree.level_sizes().iter().map(|(_, bytes)| bytes).sum();
@@ -90,19 +90,19 @@ fn trivial_move_without_overlap() {
     world.check_whole();
     let written: u64 = world.tree.tree.level_sizes().iter().map(|(_, bytes)| bytes).sum();
     let counted = world.disk.counters().bytes_written;
-    assert!(counted < written * 2, "{counted} bytes were written for {written}, with manifests");
+    assert!(counted < written * 2, "{counted} bytes written for {written}, including manifests");
 }
 
 #[test]
-fn newest_tables_merge_up_to_size_below() {
+fn newest_sstables_merge_up_to_size_below() {
     let mut world = World::new(1);
     let put = |world: &mut World, rows: std::ops::Range<u64>| {
         for number in rows {
             world.write(Write::row(number));
         }
     };
-    let of_level = |world: &World, level: usize| -> Vec<TableId> {
-        world.tree.tree.levels.level(level).iter().map(|table| table.id()).collect()
+    let of_level = |world: &World, level: usize| -> Vec<SstableId> {
+        world.tree.tree.levels.level(level).iter().map(|sstable| sstable.id()).collect()
     };
     put(&mut world, 0..30);
     world.settle();
@@ -113,13 +113,13 @@ fn newest_tables_merge_up_to_size_below() {
     let mut rounds = 0;
     while of_level(&world, 1) == below {
         for _ in 0..2 {
-            // The first and the last row, so that every table overlaps all others.
+            // The first and the last row, so that every SSTable overlaps all others.
             put(&mut world, 0..3);
             put(&mut world, 29..30);
             world.flush_all();
         }
         world.settle();
-        assert!(of_level(&world, 0).len() <= 1, "the newest became one, or went down");
+        assert!(of_level(&world, 0).len() <= 1, "the newest were merged, or moved down");
         rounds += 1;
     }
     assert!((3..20).contains(&rounds), "{rounds}");
@@ -135,7 +135,7 @@ fn unreferenced_files_are_removed() {
     }
     world.settle();
     let (view, model, at) = (world.tree.tree.view(), world.model.clone(), world.model.last());
-    let held: Vec<TableId> = view.levels.tables().map(|table| table.id()).collect();
+    let held: Vec<SstableId> = view.levels.sstables().map(|sstable| sstable.id()).collect();
     for _ in 0..600 {
         world.write(Write::random(&mut random, 20));
         world.work(&mut random);
@@ -143,8 +143,8 @@ fn unreferenced_files_are_removed() {
     world.settle();
     let disk = world.disk.clone();
     let names = || disk.list(sstable::DIRECTORY).unwrap();
-    let is_there = |id: &TableId| names().iter().any(|name| id.path().ends_with(&format!("/{name}")));
-    assert!(held.iter().all(is_there), "a view reads them");
+    let is_there = |id: &SstableId| names().iter().any(|name| id.path().ends_with(&format!("/{name}")));
+    assert!(held.iter().all(is_there), "files in use by a view remain");
     model.check_cells(&view, &Range::all(), at);
     let named = world.tree.tree.refs().len();
     assert!(names().len() > named);
@@ -167,12 +167,12 @@ fn full_disk_only_delays_flush() {
     let error = loop {
         match job.step(&world.disk) {
             Ok(Progress::Working { .. }) => {}
-            Ok(Progress::Done(_)) => panic!("there was no room"),
+            Ok(Progress::Done(_)) => panic!("the disk was full"),
             Err(error) => break error,
         }
     };
     assert!(matches!(error, JobError::NoSpace(_)));
-    assert_eq!(world.disk.bytes_used(), used, "the space is back");
+    assert_eq!(world.disk.bytes_used(), used, "the space was freed");
     world.tree.tree.flush_failed();
     world.disk.set_capacity(None);
     world.settle();
@@ -193,8 +193,8 @@ fn cache_only_read_reports_miss() {
     let view = world.tree.tree.view();
     let alone = || view.newest(&row, &column, at, Io::CacheOnly);
     let scan = |io| view.cells(Range::all(), Direction::Forwards, at, io).collect::<Result<Vec<_>, _>>();
-    assert_eq!(alone(), Err(TableError::NotCached));
-    assert_eq!(scan(Io::CacheOnly), Err(TableError::NotCached));
+    assert_eq!(alone(), Err(SstableError::NotCached));
+    assert_eq!(scan(Io::CacheOnly), Err(SstableError::NotCached));
     let cells = scan(Io::Allowed).unwrap();
     world.disk.kill();
     assert!(alone().unwrap().is_some());
@@ -202,7 +202,7 @@ fn cache_only_read_reports_miss() {
 }
 
 #[test]
-fn many_tables_need_few_open_files() {
+fn many_sstables_need_few_open_files() {
     let mut world = World::new(1);
     let mut random = SplitMix64::new(8);
     for _ in 0..800 {
@@ -211,7 +211,7 @@ fn many_tables_need_few_open_files() {
     }
     world.settle();
     let files = HandleCache::new(world.disk.clone(), 2);
-    let tree = Tree::open(&files, world.fresh_site(), &world.tree.tree.refs(), &mut OpenTables::new()).unwrap();
+    let tree = Tree::open(&files, world.fresh_site(), &world.tree.tree.refs(), &mut OpenSstables::new()).unwrap();
     assert!(tree.refs().len() > 10);
     world.model.check_cells(&tree.view(), &Range::all(), world.model.last());
     assert_eq!(files.open_files(), 2);
@@ -232,7 +232,7 @@ fn replayed_puts_are_idempotent() {
 }
 
 #[test]
-fn rejects_invalid_table_refs() {
+fn rejects_invalid_sstable_refs() {
     let mut world = World::new(1);
     for _ in 0..2 {
         world.write(Write { puts: vec![(b"row".to_vec(), b"c".to_vec(), Some(vec![1]))], deleted_row: None });
@@ -241,19 +241,19 @@ fn rejects_invalid_table_refs() {
     let mut refs = world.tree.tree.refs();
     assert_eq!(refs.len(), 2);
     refs.iter_mut().for_each(|named| named.level = 1);
-    assert_eq!(Tree::open(&world.disk, world.site(), &refs, &mut OpenTables::new()).err(), Some(TableError::Tree));
+    assert_eq!(Tree::open(&world.disk, world.site(), &refs, &mut OpenSstables::new()).err(), Some(SstableError::Tree));
     refs.truncate(1);
     refs[0].level = LEVELS as u8;
-    assert_eq!(Tree::open(&world.disk, world.site(), &refs, &mut OpenTables::new()).err(), Some(TableError::Tree));
-    let missing = TableRef { id: TableId { number: 99, ..refs[0].id }, level: 0, ..refs[0] };
+    assert_eq!(Tree::open(&world.disk, world.site(), &refs, &mut OpenSstables::new()).err(), Some(SstableError::Tree));
+    let missing = SstableRef { id: SstableId { number: 99, ..refs[0].id }, level: 0, ..refs[0] };
     assert_eq!(
-        Tree::open(&world.disk, world.site(), &[missing], &mut OpenTables::new()).err(),
-        Some(TableError::Missing)
+        Tree::open(&world.disk, world.site(), &[missing], &mut OpenSstables::new()).err(),
+        Some(SstableError::Missing)
     );
 }
 
 #[test]
-fn tree_installs_tables_of_other_replica() {
+fn tree_installs_sstables_of_other_replica() {
     let (mut ours, mut theirs, mut random) = (World::new(1), World::new(1), SplitMix64::new(6));
     for world in [&mut ours, &mut theirs] {
         for _ in 0..400 {
@@ -264,11 +264,11 @@ fn tree_installs_tables_of_other_replica() {
     theirs.settle();
     let (kept, kept_model) = (ours.tree.tree.view(), ours.model.clone());
     let mut taken = Vec::new();
-    for (level, table) in theirs.tree.tree.view().tables() {
+    for (level, sstable) in theirs.tree.tree.view().sstables() {
         let number = ours.site().numbers.draw();
-        let named = TableRef::new(TableId { cohort: world::COHORT, number }, level, table.meta());
-        shipping::write_part(&ours.disk, named.id, 0, &table.read_raw(0, usize::MAX).unwrap()).unwrap();
-        taken.push((level, Arc::new(Table::open(&ours.disk, &named, cell::row_prefix_bytes).unwrap())));
+        let named = SstableRef::new(SstableId { cohort: world::COHORT, number }, level, sstable.meta());
+        shipping::write_part(&ours.disk, named.id, 0, &sstable.read_raw(0, usize::MAX).unwrap()).unwrap();
+        taken.push((level, Arc::new(Sstable::open(&ours.disk, &named, cell::row_prefix_bytes).unwrap())));
     }
     ours.take(taken, &theirs);
     ours.check_whole();

@@ -6,7 +6,7 @@ use super::merge::{Direction, Merge};
 use super::retention::Retention;
 use super::view::View;
 use crate::cell::{self, Range};
-use crate::sstable::{Io, TableError, Version};
+use crate::sstable::{Io, SstableError, Version};
 
 /// The live versions of a view, in order. Excludes tombstones at or below the watermark, together with everything that
 /// they delete.
@@ -31,7 +31,7 @@ impl<'a> Versions<'a> {
         Self { view, merge, retention, range, watermark, at, io, is_new: true, is_ended: false }
     }
 
-    fn next_version(&mut self) -> Result<Option<Version>, TableError> {
+    fn next_version(&mut self) -> Result<Option<Version>, SstableError> {
         if std::mem::replace(&mut self.is_new, false) {
             self.begin()?;
         }
@@ -46,7 +46,7 @@ impl<'a> Versions<'a> {
         Ok(None)
     }
 
-    fn begin(&mut self) -> Result<(), TableError> {
+    fn begin(&mut self) -> Result<(), SstableError> {
         let start = &self.range.start;
         let prefix_bytes = cell::row_prefix_bytes(start);
         // A range that starts within a row starts after its tombstone.
@@ -60,7 +60,7 @@ impl<'a> Versions<'a> {
 }
 
 impl Iterator for Versions<'_> {
-    type Item = Result<Version, TableError>;
+    type Item = Result<Version, SstableError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.is_ended {

@@ -13,7 +13,7 @@ use super::recent::{RecentAtOnce, RecentOfTree};
 use super::run::RunCursor;
 use super::versions::Versions;
 use crate::cell;
-use crate::sstable::{BlockCache, Blocks, Io, Table, TableError, filter_hash};
+use crate::sstable::{BlockCache, Blocks, Io, Sstable, SstableError, filter_hash};
 
 /// A snapshot of a tree. Cheap to create and to clone.
 ///
@@ -24,7 +24,7 @@ pub struct View {
     pub(super) active: Arc<Memtable>,
     /// Newest first.
     pub(super) frozen: Arc<[Arc<Memtable>]>,
-    /// Also in tables: lookups of single keys search here first.
+    /// Also in SSTables: lookups of single keys search here first.
     pub(super) recent: RecentOfTree,
     pub(super) levels: Arc<Levels>,
     pub(super) cache: Arc<BlockCache>,
@@ -62,13 +62,13 @@ impl View {
         column: &[u8],
         at: Timestamp,
         io: Io,
-    ) -> Result<Option<(Timestamp, Bytes)>, TableError> {
+    ) -> Result<Option<(Timestamp, Bytes)>, SstableError> {
         let key = cell::encode(row, column);
         let prefix = &key[..key.len() - column.len()];
         let filter_hash = filter_hash(prefix);
         let wanted = Wanted { key: &key, filter_hash, at, above: None, is_row: false };
-        // A version found in a recent memtable needs the row tombstones of recent memtables: a table may have dropped a
-        // tombstone together with the versions that it deletes.
+        // A version found in a recent memtable needs the row tombstones of recent memtables: an SSTable may have
+        // dropped a tombstone together with the versions that it deletes.
         let recent = self.recent.at_once();
         let Some((timestamp, Some(value))) = self.find(&wanted, &recent, io)? else { return Ok(None) };
         let above = timestamp.0.checked_sub(1).map(Timestamp);
@@ -91,9 +91,9 @@ impl View {
         Versions::new(self, range, watermark, at, io)
     }
 
-    /// The tables with their levels, to send to another replica after older data was flushed.
-    pub fn tables(&self) -> impl Iterator<Item = (u8, &Arc<Table>)> {
-        self.levels.iter().flat_map(|(level, tables)| tables.iter().map(move |table| (level as u8, table)))
+    /// The SSTables with their levels, to send to another replica after older data was flushed.
+    pub fn sstables(&self) -> impl Iterator<Item = (u8, &Arc<Sstable>)> {
+        self.levels.iter().flat_map(|(level, sstables)| sstables.iter().map(move |sstable| (level as u8, sstable)))
     }
 
     /// Whether any source has a row tombstone; otherwise no lookup is needed.
@@ -102,7 +102,7 @@ impl View {
     }
 
     /// The timestamp of the newest tombstone of a row.
-    pub(super) fn row_deleted(&self, prefix: &[u8], at: Timestamp, io: Io) -> Result<Option<Timestamp>, TableError> {
+    pub(super) fn row_deleted(&self, prefix: &[u8], at: Timestamp, io: Io) -> Result<Option<Timestamp>, SstableError> {
         let filter_hash = filter_hash(prefix);
         let wanted = Wanted { key: prefix, filter_hash, at, above: None, is_row: true };
         Ok(self.find(&wanted, &RecentAtOnce::default(), io)?.map(|(timestamp, _)| timestamp))
@@ -112,7 +112,7 @@ impl View {
         let blocks = Blocks { cache: &self.cache, io };
         let memtables = self.memtables().map(|memtable| Source::Memtable(memtable.cursor()));
         let newest = self.levels.level(0).chunks(1);
-        let deeper = self.levels.iter().skip(1).map(|(_, tables)| tables).filter(|tables| !tables.is_empty());
+        let deeper = self.levels.iter().skip(1).map(|(_, sstables)| sstables).filter(|sstables| !sstables.is_empty());
         let runs = newest.chain(deeper).map(|run| Source::Run(Box::new(RunCursor::new(run, blocks))));
         Merge::new(memtables.chain(runs).collect(), direction)
     }
@@ -122,7 +122,7 @@ impl View {
     }
 
     /// The newest matching version. Searches newer sources first, and skips sources that cannot hold a newer one.
-    fn find(&self, wanted: &Wanted<'_>, recent: &RecentAtOnce, io: Io) -> Result<Found, TableError> {
+    fn find(&self, wanted: &Wanted<'_>, recent: &RecentAtOnce, io: Io) -> Result<Found, SstableError> {
         let blocks = Blocks { cache: &self.cache, io };
         let mut found = None;
         for memtable in self.memtables() {
@@ -132,17 +132,17 @@ impl View {
             wanted.find_in_memtable(memtable, &mut found);
         }
         if found.is_some() {
-            // Versions of the key in tables are older or equal.
+            // Versions of the key in SSTables are older or equal.
             return Ok(found);
         }
-        for table in self.levels.level(0) {
-            wanted.find_in_table(table, blocks, &mut found)?;
+        for sstable in self.levels.level(0) {
+            wanted.find_in_sstable(sstable, blocks, &mut found)?;
         }
-        for (level, tables) in self.levels.iter().skip(1) {
-            if !tables.is_empty()
-                && let Some(table) = self.levels.table_of(level, wanted.key)
+        for (level, sstables) in self.levels.iter().skip(1) {
+            if !sstables.is_empty()
+                && let Some(sstable) = self.levels.sstable_of(level, wanted.key)
             {
-                wanted.find_in_table(table, blocks, &mut found)?;
+                wanted.find_in_sstable(sstable, blocks, &mut found)?;
             }
         }
         Ok(found)
@@ -167,13 +167,13 @@ impl Wanted<'_> {
         }
     }
 
-    fn find_in_table(&self, table: &Table, blocks: Blocks<'_>, found: &mut Found) -> Result<(), TableError> {
-        let meta = table.meta();
+    fn find_in_sstable(&self, sstable: &Sstable, blocks: Blocks<'_>, found: &mut Found) -> Result<(), SstableError> {
+        let meta = sstable.meta();
         let is_worthwhile = meta.timestamps.0 <= self.at && self.is_news(meta.timestamps.1, found);
         if !is_worthwhile || (self.is_row && meta.row_tombstones == 0) {
             return Ok(());
         }
-        let mut cursor = table.cursor(blocks);
+        let mut cursor = sstable.cursor(blocks);
         if !cursor.seek_newest(self.key, self.filter_hash, self.at)? {
             return Ok(());
         }

@@ -50,7 +50,7 @@ fn checkpoint_round_trip() {
         let snapshot = state.snapshot();
         is_send(&snapshot);
         let pieces = chunks(&state);
-        let loaded = load(&state, COHORT, &pieces).expect("they are whole");
+        let loaded = load(&state, COHORT, &pieces).expect("the chunks are complete");
         loaded.invariants();
         assert_eq!(loaded.logical_hash(), state.logical_hash());
         assert_eq!(loaded.last_applied(), state.last_applied());
@@ -162,7 +162,7 @@ fn chunks_are_bounded() {
     let pieces = chunks(&state);
     assert!(pieces.len() > 3);
     assert!(pieces.iter().all(|chunk| chunk.len() <= CHUNK_BYTES));
-    let loaded = load(&state, COHORT, &pieces).expect("they are whole");
+    let loaded = load(&state, COHORT, &pieces).expect("the chunks are complete");
     assert_eq!(loaded.logical_hash(), state.logical_hash());
 }
 
@@ -183,6 +183,6 @@ fn chunk_iteration_can_resume() {
         assert_eq!((left.is_at_end(), is_end), (index + 1 == whole.len(), index + 1 == whole.len()));
     }
     assert!(left.next().is_none());
-    assert!(frames.next(&whole[0]).is_err(), "nothing comes after the end");
+    assert!(frames.next(&whole[0]).is_err(), "no chunk may follow the end");
     assert!(Frames::new(COHORT).next(&whole[1]).is_err(), "the header comes first");
 }

@@ -81,7 +81,7 @@ fn largest_write_fits_into_entry() {
     let mut large = Write { stamp: None, key, mutations };
     large.mutations[0].value = Some(Bytes::from(vec![b'v'; large.mutations[0].value.as_ref().unwrap().len() + left]));
     let large = stamped(large, SessionId(1), 1, 1);
-    validate(&crate::request::TableRequest::Write(large.clone())).expect("it keeps to the limits");
+    validate(&crate::request::TableRequest::Write(large.clone())).expect("the write is within the limits");
     let Write { stamp, key, mutations } = large;
     let columns = mutations.into_iter().map(|mutation| (mutation.column, mutation.value)).collect();
     let entry = crate::testing::Log::new().entry(Command::Write { stamp, key, columns }.encode());
@@ -94,7 +94,9 @@ fn largest_write_fits_into_entry() {
 fn decoded_values_share_payload() {
     let columns = vec![(bytes("c"), Some(bytes("value")))];
     let payload = Command::Write { stamp: None, key: bytes("k"), columns }.encode();
-    let Ok(Command::Write { columns, .. }) = Command::decode(payload.clone()) else { panic!("it was written so") };
+    let Ok(Command::Write { columns, .. }) = Command::decode(payload.clone()) else {
+        panic!("it was encoded as a write")
+    };
     let value = columns[0].1.as_ref().unwrap();
     assert_eq!(*value, bytes("value"));
     assert!(payload.as_ptr_range().contains(&value.as_ptr()));

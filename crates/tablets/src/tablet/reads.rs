@@ -10,7 +10,7 @@ use machine::failure::invalid;
 use machine::state_machine::View as MachineView;
 use machine::{Failure, KeyPosition, Ownership};
 use store::cell::Range;
-use store::sstable::{Io, TableError};
+use store::sstable::{Io, SstableError};
 use store::tree::{self, Cells, Direction, View};
 
 use crate::command::Command;
@@ -50,8 +50,8 @@ impl TabletView {
     /// columns that exist, or [`Failure::Invalid`] if the response would be too large.
     ///
     /// # Errors
-    /// A table cannot be read, or only by blocking and `io` does not allow that.
-    pub fn get(&self, key: &Bytes, columns: Option<&[Bytes]>, io: Io) -> Result<Outcome, TableError> {
+    /// An SSTable cannot be read, or only by blocking and `io` does not allow that.
+    pub fn get(&self, key: &Bytes, columns: Option<&[Bytes]>, io: Io) -> Result<Outcome, SstableError> {
         self.get_at(key, columns, self.applied, io)
     }
 
@@ -60,7 +60,13 @@ impl TabletView {
     ///
     /// # Errors
     /// As [`TabletView::get`].
-    pub fn get_at(&self, key: &Bytes, columns: Option<&[Bytes]>, at: Timestamp, io: Io) -> Result<Outcome, TableError> {
+    pub fn get_at(
+        &self,
+        key: &Bytes,
+        columns: Option<&[Bytes]>,
+        at: Timestamp,
+        io: Io,
+    ) -> Result<Outcome, SstableError> {
         let at = match self.ownership.check(&KeyPosition::At(key.clone())).and_then(|_| self.moment(at)) {
             Ok(at) => at,
             Err(failure) => return Ok(Err(failure)),
@@ -93,7 +99,7 @@ impl TabletView {
     ///
     /// # Errors
     /// As [`TabletView::get`].
-    pub fn scan(&self, scan: &Scan, io: Io) -> Result<Outcome, TableError> {
+    pub fn scan(&self, scan: &Scan, io: Io) -> Result<Outcome, SstableError> {
         self.scan_at(scan, self.applied, io)
     }
 
@@ -101,7 +107,7 @@ impl TabletView {
     ///
     /// # Errors
     /// As [`TabletView::get`].
-    pub fn scan_at(&self, scan: &Scan, at: Timestamp, io: Io) -> Result<Outcome, TableError> {
+    pub fn scan_at(&self, scan: &Scan, at: Timestamp, io: Io) -> Result<Outcome, SstableError> {
         let begin = || {
             check_ends(scan)?;
             Ok((self.ownership.check(&scan.position())?, self.moment(at)?))
@@ -124,7 +130,7 @@ impl TabletView {
     ///
     /// # Errors
     /// As [`TabletView::get`].
-    pub fn decide(&self, write: &Write, io: Io) -> Result<Command, TableError> {
+    pub fn decide(&self, write: &Write, io: Io) -> Result<Command, SstableError> {
         for Mutation { column, condition, .. } in &write.mutations {
             let Some(expected) = *condition else { continue };
             let found = self.rows.newest(&write.key, column, self.applied, io)?;
@@ -150,7 +156,7 @@ impl TabletView {
     fn moment(&self, at: Timestamp) -> Result<Timestamp, Failure> {
         let watermark = self.watermark;
         if at < watermark {
-            return Err(invalid(format!("the moment {at} is before {watermark}, the oldest that can still be read")));
+            return Err(invalid(format!("timestamp {at} is before {watermark}, the oldest readable one")));
         }
         Ok(at.min(self.applied))
     }
@@ -168,7 +174,7 @@ impl MachineView for TabletView {
         let applied = self.applied;
         if moment > applied {
             return Err(Failure::Unavailable(format!(
-                "the moment {moment} is ahead of {applied}, through which the range's log has come here"
+                "timestamp {moment} is after {applied}, the last one that this replica has applied"
             )));
         }
         self.applied = self.moment(moment)?;
@@ -266,8 +272,8 @@ impl RowBuilder {
             return Ok(());
         }
         Err(invalid(format!(
-            "the columns asked for of row \"{}\" have more than {ANSWER_BYTES_MAX} bytes, or are more than \
-             {ROW_STEPS_MAX} with deleted ones, the limits for one answer: name fewer",
+            "the requested columns of row \"{}\" exceed the limits of one response, {ANSWER_BYTES_MAX} bytes or \
+             {ROW_STEPS_MAX} versions including deleted ones: request fewer columns",
             shown(key)
         )))
     }
@@ -291,7 +297,7 @@ impl Page {
 
     /// Adds rows until the page is full or `cells` ends. It reads one row beyond the page, so that a continuation is
     /// returned only if there is another row (or if the work limit was reached before that is known).
-    fn fill(mut self, mut cells: Cells<'_>) -> Result<Outcome, TableError> {
+    fn fill(mut self, mut cells: Cells<'_>) -> Result<Outcome, SstableError> {
         let mut row = RowBuilder::default();
         let mut key: Option<Bytes> = None;
         loop {

@@ -6,7 +6,7 @@ use base::{Entry, Timestamp};
 use bytes::Bytes;
 use machine::{LogicalHash, owned};
 use store::cell::{self, Range};
-use store::sstable::{Io, TableError};
+use store::sstable::{Io, SstableError};
 use store::tree::Tree;
 
 /// All versions of a tablet's cells, down to the watermark.
@@ -44,11 +44,11 @@ impl Rows {
 
     /// Deletes all rows; the watermark stays.
     pub(crate) fn clear(&mut self) {
-        self.tree.replace([]).expect("nothing is a tree");
+        self.tree.replace([]).expect("an empty tree is valid");
     }
 
     /// Hashes the cells in a range. A split may have left cells outside it that are not readable.
-    pub(crate) fn hash(&self, range: Range, hash: &mut LogicalHash) -> Result<(), TableError> {
+    pub(crate) fn hash(&self, range: Range, hash: &mut LogicalHash) -> Result<(), SstableError> {
         hash.signed(self.watermark.0);
         let all = Timestamp(i64::MAX);
         for version in self.tree.view().versions(range, self.watermark, all, Io::Allowed) {

@@ -26,10 +26,10 @@ impl Tablet {
             return Ok(None);
         }
         let Some(range) = self.ownership.range() else {
-            return Err(Failure::Unavailable("the range belongs to nobody yet, or to nobody any more".to_owned()));
+            return Err(Failure::Unavailable("the range is not assigned yet, or was dropped".to_owned()));
         };
         if *key <= range.start || !range.contains(key) {
-            return Err(invalid(format!("the range {range} can't be split at \"{}\"", base::shown(key))));
+            return Err(invalid(format!("the range {range} cannot be split at \"{}\"", base::shown(key))));
         }
         // Copied, because a slice would keep the whole entry in memory.
         let key = Bytes::copy_from_slice(key);

@@ -112,7 +112,7 @@ fn reads_as_of_timestamp() {
     assert_eq!(at(&state, 50), one("5", 50));
     assert!(matches!(at(&state, 24), Err(Failure::Invalid(_))));
     log.apply(&mut state, &Command::Watermark(Timestamp(i64::MAX)));
-    assert_eq!(tablet(&state).watermark(), log.timestamp, "a watermark is no moment of the future");
+    assert_eq!(tablet(&state).watermark(), log.timestamp, "a watermark is capped at the last timestamp");
 }
 
 /// Compactions free the space of deleted rows and old versions, without a visible effect.
@@ -136,7 +136,7 @@ fn compaction_drops_dead_data() {
     testing::settle(&mut state, &disk);
     assert_eq!(state.logical_hash(), hash);
     let left: u64 = tablet(&state).tree().level_sizes().iter().map(|(_, bytes)| bytes).sum();
-    assert!(left < 4_096, "{left} bytes are left");
+    assert!(left < 4_096, "{left} bytes remain");
     state.invariants();
 }
 
@@ -154,7 +154,7 @@ fn session_write_is_exactly_once() {
     assert_eq!(log.write(&mut state, &first), written(20));
     assert_eq!(read(&state, "k"), []);
     let loaded = testing::copy(&state);
-    assert_eq!(log.write(&mut { loaded }, &first), written(20), "the outcomes travel with the state");
+    assert_eq!(log.write(&mut { loaded }, &first), written(20), "checkpoints contain the outcomes");
 }
 
 /// A number below the floor has an unknown outcome, and one above the window is not executed. Neither changes the rows.
@@ -171,7 +171,7 @@ fn session_window() {
         panic!("it is below the floor")
     };
     assert!(message.contains("outcome already acknowledged"));
-    assert!(log.write(&mut state, &numbered(2, u64::MAX)).is_ok(), "no write acknowledges itself");
+    assert!(log.write(&mut state, &numbered(2, u64::MAX)).is_ok(), "a stamp cannot acknowledge its own write");
     assert!(log.write(&mut state, &numbered(u64::MAX, u64::MAX)).is_ok());
     state.invariants();
 }
@@ -187,7 +187,7 @@ fn unused_sessions_expire() {
     assert_eq!(tablet(&state).sessions_unused_since(Timestamp(10)), []);
     log.write(&mut state, &numbered(1)).unwrap();
     assert_eq!(log.apply(&mut state, &Command::ExpireSessions { sessions: seen }), None);
-    assert_eq!(tablet(&state).sessions_open(), 1, "it was used since");
+    assert_eq!(tablet(&state).sessions_open(), 1, "the session was used in the meantime");
     let seen = tablet(&state).sessions_unused_since(Timestamp(i64::MAX));
     log.apply(&mut state, &Command::ExpireSessions { sessions: seen });
     assert_eq!(tablet(&state).sessions_open(), 0);
@@ -256,7 +256,7 @@ fn applies_only_next_entry() {
     assert!(matches!(error(&wrong[5]), ApplyError::TimestampNotAfter { .. }));
     assert!(matches!(error(&wrong[6]), ApplyError::Undecodable { .. }));
     let later = Entry { lsn: lsn(7, 2), ..next };
-    assert!(state.apply(&later).is_ok(), "a later epoch follows on an earlier one");
+    assert!(state.apply(&later).is_ok(), "an entry of a later epoch may follow");
 }
 
 /// A small value does not keep its entry's buffer in memory; a large one is not copied.

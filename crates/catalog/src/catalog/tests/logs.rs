@@ -15,23 +15,23 @@ fn with_log() -> (Catalog, Log) {
 }
 
 fn spares(catalog: &Catalog) -> Vec<(UnitId, u32)> {
-    let log = catalog.log("l").expect("it was created");
+    let log = catalog.log("l").expect("the log exists");
     log.spares().map(|(unit, member)| (unit, member.node.0)).collect()
 }
 
 fn name_on(catalog: &mut Catalog, log: &mut Log, nodes: &[u32]) {
-    let of = catalog.log("l").expect("it was created").id;
+    let of = catalog.log("l").expect("the log exists").id;
     let nodes = nodes.iter().copied().map(NodeId).collect();
     apply(catalog, log, &CatalogCommand::AddUnits { log: of, nodes });
 }
 
 fn propose(catalog: &mut Catalog, log: &mut Log, projection: &Projection) -> Outcome {
     let project = CatalogCommand::Project { projection: Box::new(projection.clone()) };
-    apply(catalog, log, &project).0.expect("it is answered")
+    apply(catalog, log, &project).0.expect("a projection has an outcome")
 }
 
 fn newest(catalog: &Catalog) -> Projection {
-    catalog.log("l").expect("it was created").projection.clone()
+    catalog.log("l").expect("the log exists").projection.clone()
 }
 
 /// The rejection names the missing units, so that the proposer can leave them out.
@@ -84,8 +84,8 @@ fn one_spare_per_disk_and_log() {
 fn forget_removes_only_spares() {
     let (mut catalog, mut log) = with_log();
     name_on(&mut catalog, &mut log, &[1, 3]);
-    let (of, stand) = (catalog.log("l").expect("it was created").id, newest(&catalog).units());
-    let [on_one, on_three] = spares(&catalog)[..] else { panic!("two were named") };
+    let (of, stand) = (catalog.log("l").expect("the log exists").id, newest(&catalog).units());
+    let [on_one, on_three] = spares(&catalog)[..] else { panic!("two spares exist") };
     let all: Vec<UnitId> = stand.iter().copied().chain([on_three.0, UnitId(999)]).collect();
     let mut forget = |catalog: &mut Catalog, of| {
         apply(catalog, &mut log, &CatalogCommand::ForgetSpares { log: of, units: all.clone() }).1
@@ -93,12 +93,12 @@ fn forget_removes_only_spares() {
     assert_eq!(forget(&mut catalog, sharedlog::LogId(999)), None);
     assert_eq!(forget(&mut catalog, of), Some(Change::LogProjected { log: of }));
     assert_eq!((newest(&catalog).units(), spares(&catalog)), (stand, vec![on_one]));
-    assert_eq!(forget(&mut catalog, of), None, "they were forgotten before");
+    assert_eq!(forget(&mut catalog, of), None, "forgetting is idempotent");
     // A recovery that began earlier must continue without the forgotten units.
     let mut next = newest(&catalog);
     (next.epoch, next.newest_unit) = (next.epoch.next(), on_three.0);
     next.extents[0].chains[0].push(on_three.0);
     let gone = Ok(CatalogResponse::Log(LogResponse::UnitsGone(vec![on_three.0])));
     assert_eq!(propose(&mut catalog, &mut log, &next), gone);
-    catalog.check().expect("it is whole");
+    catalog.check().expect("the invariants hold");
 }

@@ -21,7 +21,7 @@ fn gone(node: u32) -> CatalogCommand {
 
 fn refused(applied: (Option<Outcome>, Option<Change>), says: &str) {
     let (outcome, change) = applied;
-    let Some(Err(failure)) = outcome else { panic!("it is not refused: {outcome:?}") };
+    let Some(Err(failure)) = outcome else { panic!("it is not rejected: {outcome:?}") };
     assert!(failure.to_string().contains(says) && change.is_none(), "{failure}");
 }
 
@@ -31,7 +31,7 @@ fn join_is_idempotent_and_ids_are_not_reused() {
     let (outcome, change) = apply(&mut catalog, &mut log, &add(node(5, 50)));
     assert_eq!((outcome, change), (Some(Ok(catalog.list_nodes())), Some(Change::NodesChanged)));
     apply(&mut catalog, &mut log, &add(node(5, 50)));
-    assert_eq!(catalog.nodes().count(), 4, "again is the same");
+    assert_eq!(catalog.nodes().count(), 4, "adding a node is idempotent");
     refused(apply(&mut catalog, &mut log, &add(node(5, 51))), "number 5 is taken");
     refused(apply(&mut catalog, &mut log, &add(node(3, 51))), "number 3 is taken");
     refused(apply(&mut catalog, &mut log, &add(NodeRecord { grpc: "grpc-2".into(), ..node(6, 6) })), "node 2");
@@ -50,25 +50,25 @@ fn node_leaves_once_unreferenced() {
     let (mut catalog, mut log) = with_nodes(5);
     // The placement is 1-2-3, 2-3-4, 3-4-5, 4-5-1.
     apply(&mut catalog, &mut log, &split("t", &["c", "m", "x"], 3));
-    assert_eq!(apply(&mut catalog, &mut log, &gone(3)), (None, None), "it was not asked to");
+    assert_eq!(apply(&mut catalog, &mut log, &gone(3)), (None, None), "the node is not leaving");
     assert_eq!(
         apply(&mut catalog, &mut log, &leave(3)),
         (Some(Ok(CatalogResponse::LeaveBegun)), Some(Change::NodesChanged))
     );
     assert_eq!(apply(&mut catalog, &mut log, &off(&[])), (None, Some(Change::MoveBegun)));
     assert_eq!(nodes_of(&catalog, "t"), [vec![1, 2, 5], vec![1, 2, 4], vec![2, 4, 5], vec![1, 4, 5]]);
-    assert_eq!(apply(&mut catalog, &mut log, &off(&[])), (None, None), "once is enough");
+    assert_eq!(apply(&mut catalog, &mut log, &off(&[])), (None, None), "moving off is idempotent");
     let ranges = |catalog: &Catalog| match catalog.list_nodes() {
         CatalogResponse::Nodes(nodes) => {
             nodes.into_iter().map(|NodeDescription { ranges, .. }| ranges).collect::<Vec<_>>()
         }
         other => panic!("{other:?}"),
     };
-    assert_eq!(ranges(&catalog), [3, 3, 3, 3, 3], "it keeps what it has until the others have it");
+    assert_eq!(ranges(&catalog), [3, 3, 3, 3, 3], "replicas stay until they are moved");
     let back = CatalogCommand::BeginMove { cohort: CohortId(2), nodes: [1, 2, 3].map(NodeId).to_vec() };
     refused(apply(&mut catalog, &mut log, &back), "leaving");
     apply(&mut catalog, &mut log, &create("u"));
-    assert!(!nodes_of(&catalog, "u")[0].contains(&3), "it gets nothing more");
+    assert!(!nodes_of(&catalog, "u")[0].contains(&3), "a leaving node gets no new replicas");
     assert_eq!(apply(&mut catalog, &mut log, &gone(3)), (None, None));
     for cohort in [2, 3, 4].map(CohortId) {
         assert_eq!(apply(&mut catalog, &mut log, &gone(3)), (None, None));
@@ -80,7 +80,7 @@ fn node_leaves_once_unreferenced() {
     assert_eq!(
         apply(&mut catalog, &mut log, &leave(3)).0,
         Some(Ok(CatalogResponse::LeaveBegun)),
-        "it has left already"
+        "the node has already left"
     );
     let back = CatalogCommand::BeginMove { cohort: CohortId(2), nodes: [1, 2, 3].map(NodeId).to_vec() };
     refused(apply(&mut catalog, &mut log, &back), "no node 3");

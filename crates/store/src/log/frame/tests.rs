@@ -5,8 +5,8 @@ use crate::AlignedBuffer;
 use crate::testing::{entry, identity, truncation};
 use base::SplitMix64;
 
-fn place() -> Place {
-    Place { owner: identity().owner(), position: LogPosition(3 * 65_536 + 4096), segment: 3 }
+fn place() -> BatchLocation {
+    BatchLocation { owner: identity().owner(), position: LogPosition(3 * 65_536 + 4096), segment: 3 }
 }
 
 fn batch() -> (BatchIdentity, AlignedBuffer, Vec<Record>) {
@@ -25,10 +25,10 @@ fn batch_round_trip_checks_place() {
     let frame = parse(&bytes, &place()).unwrap();
     assert_eq!((frame.identity, frame.previous.length, frame.records().unwrap()), (identity, 2, records));
     assert!(!frame.is_echo());
-    assert!(parse(&bytes, &Place { segment: 4, ..place() }).is_none(), "a stale frame");
-    assert!(parse(&bytes, &Place { position: LogPosition(0), ..place() }).is_none(), "a misdirected one");
+    assert!(parse(&bytes, &BatchLocation { segment: 4, ..place() }).is_none(), "stale frame");
+    assert!(parse(&bytes, &BatchLocation { position: LogPosition(0), ..place() }).is_none(), "misdirected frame");
     let owner = Owner { incarnation: base::Incarnation(9), ..place().owner };
-    assert!(parse(&bytes, &Place { owner, ..place() }).is_none(), "a foreign one");
+    assert!(parse(&bytes, &BatchLocation { owner, ..place() }).is_none(), "foreign frame");
 }
 
 #[test]

@@ -13,7 +13,6 @@ use crate::sstable::{Malformed, VersionRef, compare};
 pub(in crate::sstable) struct BlockCursor {
     block: Block,
     entry: Option<Entry>,
-    /// The current key.
     key: Vec<u8>,
     /// The run of the last entry read, and its end.
     run: usize,
@@ -34,7 +33,6 @@ impl BlockCursor {
         self.entry = None;
     }
 
-    /// Moves to nowhere.
     pub(in crate::sstable) fn leave(&mut self) {
         self.entry = None;
     }

@@ -1,31 +1,35 @@
-//! Verifies a whole table, to detect damage before a read encounters it, or before a received table is named.
+//! Verifies a whole SSTable, to detect damage before a read encounters it, or before a received SSTable is named.
 
 use bytes::Bytes;
 
 use super::super::block::{Block, BlockCursor};
-use super::super::footer::{BlocksChecksum, TableMeta};
+use super::super::footer::{BlocksChecksum, SstableMeta};
 use super::super::frame::{Handle, Kind};
-use super::super::{Malformed, TableError, VersionRef, compare, filter, index};
-use super::Table;
+use super::super::{Malformed, SstableError, VersionRef, compare, filter, index};
+use super::Sstable;
 
 /// The state of the verification.
-struct Seen {
+struct Verification {
     /// Expected offset of the next block.
     offset: u64,
-    meta: TableMeta,
+    meta: SstableMeta,
     blocks: BlocksChecksum,
     last: Option<(Vec<u8>, base::Timestamp)>,
 }
 
-impl Table {
-    /// Reads the whole table without the cache: checks every checksum, the order of the versions, and their consistency
-    /// with the footer and the filter.
+impl Sstable {
+    /// Reads the whole SSTable without the cache: checks every checksum, the order of the versions, and their
+    /// consistency with the footer and the filter.
     ///
     /// # Errors
     /// When a part of it is unreadable or damaged.
-    pub fn verify(&self) -> Result<(), TableError> {
-        let mut seen =
-            Seen { offset: 0, meta: TableMeta::new(self.meta.origin), blocks: BlocksChecksum::default(), last: None };
+    pub fn verify(&self) -> Result<(), SstableError> {
+        let mut seen = Verification {
+            offset: 0,
+            meta: SstableMeta::new(self.meta.origin),
+            blocks: BlocksChecksum::default(),
+            last: None,
+        };
         for index_block in self.handles(&self.top, self.source.end)? {
             let (index, index_sum) = self.read_block(index_block, Kind::Index)?;
             for data_block in self.handles(&index, index_block.offset)? {
@@ -49,7 +53,7 @@ impl Table {
     }
 
     /// The handles in an index block at `offset`.
-    fn handles(&self, block: &Block, offset: u64) -> Result<Vec<Handle>, TableError> {
+    fn handles(&self, block: &Block, offset: u64) -> Result<Vec<Handle>, SstableError> {
         let read = || {
             let mut handles = Vec::new();
             let mut entries = BlockCursor::new(block.clone());
@@ -64,7 +68,7 @@ impl Table {
     }
 
     /// Blocks are contiguous, so every byte is read.
-    fn verify_next(&self, seen: &mut Seen, block: Handle) -> Result<(), TableError> {
+    fn verify_next(&self, seen: &mut Verification, block: Handle) -> Result<(), SstableError> {
         match block.end() {
             Some(end) if block.offset == seen.offset => {
                 seen.offset = end;
@@ -74,7 +78,7 @@ impl Table {
         }
     }
 
-    fn verify_versions(&self, seen: &mut Seen, block: Block) -> Result<(), Malformed> {
+    fn verify_versions(&self, seen: &mut Verification, block: Block) -> Result<(), Malformed> {
         let mut versions = BlockCursor::new(block);
         versions.seek_to_first()?;
         while let Some(version) = versions.current() {
@@ -84,7 +88,7 @@ impl Table {
         Ok(())
     }
 
-    fn verify_version(&self, seen: &mut Seen, version: VersionRef<'_>) -> Result<(), Malformed> {
+    fn verify_version(&self, seen: &mut Verification, version: VersionRef<'_>) -> Result<(), Malformed> {
         let VersionRef { key, timestamp, .. } = version;
         let is_in_order = seen.last.as_ref().is_none_or(|last| compare((&last.0, last.1), (key, timestamp)).is_lt());
         let prefix_bytes = (self.filter_prefix)(key).min(key.len());

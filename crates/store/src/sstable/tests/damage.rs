@@ -1,4 +1,4 @@
-//! Tests that relevant damage to a table is detected, and that none causes harm.
+//! Tests that relevant damage to an SSTable is detected, and that none causes harm.
 
 use super::*;
 use crate::sstable::block::BlockCursor;
@@ -24,41 +24,41 @@ fn content(disk: &MemoryDisk, path: &str) -> Vec<u8> {
     read_whole(disk, path, u64::MAX).unwrap().unwrap().to_vec()
 }
 
-/// A disk with these bytes as the table.
-fn with_content(id: TableId, bytes: &[u8]) -> MemoryDisk {
+/// A disk with these bytes as the SSTable.
+fn with_content(id: SstableId, bytes: &[u8]) -> MemoryDisk {
     let disk = disk();
     disk.create(&id.path(), OpenOptions::BUFFERED).unwrap().write_at(0, bytes).unwrap();
     disk
 }
 
-fn is_seen<T>(result: &Result<T, TableError>) -> bool {
-    matches!(result, Err(TableError::Damaged { .. } | TableError::OtherFormat(_)))
+fn is_seen<T>(result: &Result<T, SstableError>) -> bool {
+    matches!(result, Err(SstableError::Damaged { .. } | SstableError::OtherFormat(_)))
 }
 
 /// Checks that a result is right or reports damage.
-fn right_or_seen<T: PartialEq>(found: &Result<T, TableError>, expected: &T) {
+fn right_or_seen<T: PartialEq>(found: &Result<T, SstableError>, expected: &T) {
     assert!(is_seen(found) || found.as_ref() == Ok(expected));
 }
 
-/// The statistics of the undamaged table.
-fn small_meta() -> TableMeta {
+/// The statistics of the undamaged SSTable.
+fn small_meta() -> SstableMeta {
     write(&disk(), ID, TINY, &small_model()).unwrap()
 }
 
-/// Reads a damaged table: each answer must be right or report damage, and verification must report damage.
+/// Reads a damaged SSTable: each answer must be right or report damage, and verification must report damage.
 fn check_damaged(disk: &MemoryDisk, model: &[Version]) {
-    let table = match open(disk, &small_meta()) {
-        Ok(table) => table,
+    let sstable = match open(disk, &small_meta()) {
+        Ok(sstable) => sstable,
         Err(error) => return assert!(is_seen::<()>(&Err(error))),
     };
-    assert!(is_seen(&table.verify()));
+    assert!(is_seen(&sstable.verify()));
     let cache = BlockCache::new(1 << 20);
     for version in model {
-        right_or_seen(&table.newest(&version.key, version.timestamp, through(&cache)), &Some(version.clone()));
+        right_or_seen(&sstable.newest(&version.key, version.timestamp, through(&cache)), &Some(version.clone()));
     }
-    right_or_seen(&table.newest(b"row05/c2", Timestamp(0), through(&cache)), &None);
+    right_or_seen(&sstable.newest(b"row05/c2", Timestamp(0), through(&cache)), &None);
     for is_forward in [true, false] {
-        let mut cursor = table.cursor(through(&cache));
+        let mut cursor = sstable.cursor(through(&cache));
         let mut moved = if is_forward { cursor.seek_to_first() } else { cursor.seek_to_last() };
         let mut expected: Box<dyn Iterator<Item = &Version>> =
             if is_forward { Box::new(model.iter()) } else { Box::new(model.iter().rev()) };
@@ -87,7 +87,7 @@ fn detects_every_bit_flip() {
 }
 
 #[test]
-fn detects_wrong_table_length() {
+fn detects_wrong_sstable_length() {
     let pristine = disk();
     let meta = write(&pristine, ID, TINY, &small_model()).unwrap();
     let whole = content(&pristine, &ID.path());
@@ -105,19 +105,19 @@ fn detects_truncation_while_open() {
     let model = versions(&small_model());
     let disk = disk();
     let meta = write(&disk, ID, TINY, &small_model()).unwrap();
-    let mut table = open(&disk, &meta).unwrap();
+    let mut sstable = open(&disk, &meta).unwrap();
     let cut = disk.create("tables/cut", OpenOptions::BUFFERED).unwrap();
     cut.write_at(0, &content(&disk, &ID.path())[..100]).unwrap();
-    table.source.file = std::sync::Arc::new(cut);
-    assert!(is_seen(&table.newest(&model[29].key, model[29].timestamp, through(&BlockCache::new(0)))));
+    sstable.source.file = std::sync::Arc::new(cut);
+    assert!(is_seen(&sstable.newest(&model[29].key, model[29].timestamp, through(&BlockCache::new(0)))));
 }
 
 #[test]
 fn verify_detects_wrong_filter() {
     let disk = disk();
     let meta = write(&disk, ID, TINY, &small_model()).unwrap();
-    let table = Table::open(&disk, &TableRef::new(ID, 0, &meta), |key| key.len()).unwrap();
-    assert!(is_seen(&table.verify()));
+    let sstable = Sstable::open(&disk, &SstableRef::new(ID, 0, &meta), |key| key.len()).unwrap();
+    assert!(is_seen(&sstable.verify()));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn other_format_is_not_damage() {
     other[format_at] += 1;
     let sum = base::checksum(&other[footer_at..format_at + 4]);
     other[format_at + 4..format_at + 8].copy_from_slice(&sum.to_le_bytes());
-    assert_eq!(open(&with_content(ID, &other), &meta).err(), Some(TableError::OtherFormat(crate::FORMAT + 1)));
+    assert_eq!(open(&with_content(ID, &other), &meta).err(), Some(SstableError::OtherFormat(crate::FORMAT + 1)));
 }
 
 fn footer_bytes(whole: &[u8]) -> usize {
@@ -137,13 +137,13 @@ fn footer_bytes(whole: &[u8]) -> usize {
 }
 
 /// The handles of all data blocks.
-fn data_blocks(table: &Table) -> Vec<Handle> {
+fn data_blocks(sstable: &Sstable) -> Vec<Handle> {
     let mut found = Vec::new();
     let cache = BlockCache::new(0);
-    let mut top = BlockCursor::new(table.top.clone());
+    let mut top = BlockCursor::new(sstable.top.clone());
     top.seek_to_first().unwrap();
     while let Some(entry) = top.current() {
-        let block = table.block(index::handle(entry.value).unwrap(), Kind::Index, through(&cache)).unwrap();
+        let block = sstable.block(index::handle(entry.value).unwrap(), Kind::Index, through(&cache)).unwrap();
         let mut entries = BlockCursor::new(block);
         entries.seek_to_first().unwrap();
         while let Some(entry) = entries.current() {
@@ -160,7 +160,7 @@ fn rejects_misplaced_blocks() {
     let disk = disk();
     let model = small_model();
     let meta = write(&disk, ID, TINY, &model).unwrap();
-    let other = TableId { number: 8, ..ID };
+    let other = SstableId { number: 8, ..ID };
     write(&disk, other, TINY, &model).unwrap();
     let (ours, theirs) = (content(&disk, &ID.path()), content(&disk, &other.path()));
     let blocks = data_blocks(&open(&disk, &meta).unwrap());
@@ -177,5 +177,5 @@ fn rejects_misplaced_blocks() {
             pairs += 1;
         }
     }
-    assert!(pairs > 0, "some blocks are of one length");
+    assert!(pairs > 0, "some blocks have equal lengths");
 }

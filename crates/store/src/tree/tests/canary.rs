@@ -1,4 +1,4 @@
-//! Tests that the tests of the tree find the planted bugs of tables and tree.
+//! Tests that the tests of the tree find the planted bugs of SSTables and tree.
 
 use base::canary::{Bug, plant};
 
@@ -29,7 +29,7 @@ fn wrong_read_bugs_are_found() {
 
 #[test]
 fn replaced_state_is_not_read() {
-    assert!(is_found(Bug::RecentOutlivesState, tree_installs_tables_of_other_replica));
+    assert!(is_found(Bug::RecentOutlivesState, tree_installs_sstables_of_other_replica));
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! Tests power loss between any two file operations of flushes and compactions: named tables remain complete.
+//! Tests power loss between any two file operations of flushes and compactions: named SSTables remain complete.
 
 use super::world::formatted;
 use super::*;
 
-/// Writes, flushes, compacts and names tables, until the disk crashes.
+/// Writes, flushes, compacts and names SSTables, until the disk crashes.
 fn attempt(world: &mut World, random: &mut SplitMix64, writes: u64) -> Result<(), JobError> {
     for _ in 0..writes {
         world.write(Write::random(random, 20));
@@ -11,7 +11,7 @@ fn attempt(world: &mut World, random: &mut SplitMix64, writes: u64) -> Result<()
         match random.below(4) {
             0 => drop(world.tree.flush_step(&disk, watermark)?),
             1 | 2 => drop(world.tree.compaction_step(&disk, watermark)?),
-            _ => world.tree.name_tables(&disk)?,
+            _ => world.tree.name_sstables(&disk)?,
         }
         if random.below(20) == 0 {
             world.raise_watermark(random);
@@ -33,7 +33,7 @@ fn power_loss_at_every_operation() {
             world.check_whole();
         }
         if outcome.is_ok() {
-            assert!(operation > 200, "there was something to lose: {operation}");
+            assert!(operation > 200, "too few operations: {operation}");
             return;
         }
         world.settle();
@@ -60,7 +60,7 @@ pub(super) fn crash_campaign(seed: u64) {
 }
 
 #[test]
-fn crash_leftover_tables_are_removed() {
+fn crash_leftover_sstables_are_removed() {
     crash_everywhere(
         formatted,
         |disk| {

@@ -1,15 +1,15 @@
-//! Tests that a damaged table causes errors or right answers, for readers and compactions.
+//! Tests that a damaged SSTable causes errors or right answers, for readers and compactions.
 
 use super::world::named;
 use super::*;
 use crate::files::{FileErrorKind, Files, read_whole};
 
-fn is_seen(error: &TableError) -> bool {
-    matches!(error, TableError::Damaged { .. } | TableError::OtherFormat(_))
+fn is_seen(error: &SstableError) -> bool {
+    matches!(error, SstableError::Damaged { .. } | SstableError::OtherFormat(_))
 }
 
-/// Tables in a few levels, with pending compactions.
-fn several_tables(seed: u64) -> World {
+/// SSTables in a few levels, with pending compactions.
+fn several_sstables(seed: u64) -> World {
     let mut world = World::new(1);
     let mut random = SplitMix64::new(seed);
     for _ in 0..120 {
@@ -24,16 +24,16 @@ fn several_tables(seed: u64) -> World {
         world.flush_all();
     }
     let disk = world.disk.clone();
-    world.tree.name_tables(&disk).unwrap();
+    world.tree.name_sstables(&disk).unwrap();
     world
 }
 
-/// Reads everything of a tree with a damaged table, then compacts it.
+/// Reads everything of a tree with a damaged SSTable, then compacts it.
 fn check_damaged(world: &World) {
     let (refs, _) = named(&world.disk);
     let ids = refs.iter().map(|named| named.id);
     sstable::remove_unnamed(&world.disk, &ids.collect()).unwrap();
-    let mut tree = match Tree::open(&world.disk, world.fresh_site(), &refs, &mut OpenTables::new()) {
+    let mut tree = match Tree::open(&world.disk, world.fresh_site(), &refs, &mut OpenSstables::new()) {
         Ok(tree) => tree,
         Err(error) => return assert!(is_seen(&error), "{error}"),
     };
@@ -65,7 +65,7 @@ fn check_damaged(world: &World) {
             match job.step(&world.disk) {
                 Ok(Progress::Working { .. }) => {}
                 Ok(Progress::Done(outputs)) => break tree.compacted(&outputs),
-                Err(JobError::Table(error)) => return assert!(is_seen(&error)),
+                Err(JobError::Sstable(error)) => return assert!(is_seen(&error)),
                 Err(error) => panic!("{error}"),
             }
         }
@@ -76,8 +76,8 @@ fn check_damaged(world: &World) {
 fn bit_flips_never_give_wrong_answers() {
     let mut random = SplitMix64::new(9);
     for seed in 0..2 {
-        let world = several_tables(seed);
-        assert!(world.tree.tree.level_sizes().iter().filter(|(tables, _)| *tables > 0).count() > 2);
+        let world = several_sstables(seed);
+        assert!(world.tree.tree.level_sizes().iter().filter(|(sstables, _)| *sstables > 0).count() > 2);
         let paths = world.disk.paths();
         for path in paths.iter().filter(|path| path.starts_with(sstable::DIRECTORY)) {
             let bytes = read_whole(&world.disk, path, u64::MAX).unwrap().unwrap().len() as u64;
@@ -94,7 +94,7 @@ fn bit_flips_never_give_wrong_answers() {
 
 #[test]
 fn failed_compaction_leaves_no_files() {
-    let mut world = several_tables(3);
+    let mut world = several_sstables(3);
     let before = world.disk.list(sstable::DIRECTORY).unwrap();
     let newest = world.tree.tree.refs()[0].id.path();
     assert!(world.disk.flip_bit(&newest, 30, 3));
@@ -102,11 +102,11 @@ fn failed_compaction_leaves_no_files() {
     let disk = world.disk.clone();
     let error = loop {
         match world.tree.compaction_step(&disk, world.watermark) {
-            Ok(is_working) => assert!(is_working, "the damaged table is to be compacted"),
+            Ok(is_working) => assert!(is_working, "the damaged SSTable must be compacted"),
             Err(error) => break error,
         }
     };
-    let JobError::Table(TableError::Damaged { path, .. }) = error else { panic!("{error}") };
+    let JobError::Sstable(SstableError::Damaged { path, .. }) = error else { panic!("{error}") };
     assert_eq!(path, newest);
     let left: Vec<_> = disk.list(sstable::DIRECTORY).unwrap();
     assert!(before.contains(&newest["tables/".len()..].to_owned()) && left.iter().all(|name| before.contains(name)));
@@ -122,5 +122,5 @@ fn failed_fsync_is_fatal() {
     let error = world.tree.flush_step(&disk, world.watermark).unwrap_err();
     assert!(matches!(&error, JobError::File(error) if error.kind == FileErrorKind::Other));
     let after = disk.counters();
-    assert_eq!((after.syncs, after.operations), (before.syncs + 1, before.operations + 3), "created, written, forced");
+    assert_eq!((after.syncs, after.operations), (before.syncs + 1, before.operations + 3), "create, write, force");
 }

@@ -1,4 +1,4 @@
-//! Tests that two trees share their tables after a split, and that each drops the other's data.
+//! Tests that two trees share their SSTables after a split, and that each drops the other's data.
 
 use super::*;
 use crate::sstable::Version;
@@ -39,9 +39,9 @@ fn split_trees_share_files_until_unused() {
         world.write(Write::random(&mut random, 300));
     }
     let (disk, watermark, middle) = (world.disk.clone(), world.watermark, b"row2");
-    let site = Site { cohort: CohortId(9), numbers: TableNumbers::default(), ..world.site() };
+    let site = Site { cohort: CohortId(9), numbers: SstableNumbers::default(), ..world.site() };
     let mut child = world.tree.tree.split_off(site);
-    let shared: Vec<TableId> = child.refs().iter().map(|named| named.id).collect();
+    let shared: Vec<SstableId> = child.refs().iter().map(|named| named.id).collect();
     assert!(shared.len() > 4 && shared.iter().all(|id| id.cohort == world::COHORT));
     let given = Range::rows(middle, None);
     let kept = Range { start: Range::all().start, end: Some(given.start.clone()) };
@@ -52,16 +52,16 @@ fn split_trees_share_files_until_unused() {
         assert!(before.len() > 50, "{}", before.len());
         drive(tree, &disk, watermark, range);
         assert_eq!(versions(tree, range, watermark), before);
-        assert_eq!(versions(tree, &Range::all(), watermark), before, "nothing of the other is left");
+        assert_eq!(versions(tree, &Range::all(), watermark), before, "the other side's data is gone");
         tree.forced(&tree.refs());
         leftovers.take_in(tree.give_up());
         let removable = leftovers.removable();
-        // A table within one side remains that side's.
-        assert_eq!(removable.iter().any(|id| shared.contains(id)), !is_first, "the other had them still");
+        // An SSTable within one side remains that side's.
+        assert_eq!(removable.iter().any(|id| shared.contains(id)), !is_first, "the other tree still uses them");
         removable.iter().for_each(|id| disk.remove(&id.path()).unwrap());
         is_first = false;
     }
-    let mut opened = OpenTables::new();
+    let mut opened = OpenSstables::new();
     for (tree, range) in [(&world.tree.tree, &kept), (&child, &given)] {
         let again = Tree::open(&disk, Site { ..tree.site().clone() }, &tree.refs(), &mut opened).unwrap();
         assert_eq!(versions(&again, range, watermark), versions(tree, range, watermark));

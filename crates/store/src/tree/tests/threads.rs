@@ -21,16 +21,20 @@ fn concurrent_reads_are_atomic_and_monotonic() {
                 while !is_over.load(Ordering::Acquire) || reads < 10 {
                     let (view, at) = newest.lock().unwrap().clone();
                     let cells = || view.cells(Range::all(), Direction::Forwards, at, Io::Allowed);
-                    let number = |cell: Result<Cell, TableError>| {
+                    let number = |cell: Result<Cell, SstableError>| {
                         u64::from_be_bytes(cell.unwrap().value.first_chunk().copied().unwrap())
                     };
                     let numbers: Vec<u64> = cells().map(number).collect();
                     assert!(numbers.len().is_multiple_of(COLUMNS.len()));
                     assert!(numbers.chunks(COLUMNS.len()).all(|row| row.iter().all(|number| *number == row[0])));
                     let newest = numbers.iter().max().copied().unwrap_or(0);
-                    assert_eq!(Timestamp(newest as i64 * 10), at, "what was put before it was told of is there");
+                    assert_eq!(
+                        Timestamp(newest as i64 * 10),
+                        at,
+                        "a reader sees everything added before the announcement"
+                    );
                     assert!(newest >= last);
-                    assert!(numbers.into_iter().eq(cells().map(number)), "a view stays what it was");
+                    assert!(numbers.into_iter().eq(cells().map(number)), "a view does not change");
                     (last, reads) = (newest, reads + 1);
                 }
             });

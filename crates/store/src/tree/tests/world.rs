@@ -1,4 +1,4 @@
-//! A tree with its disk, a log that is never lost, and a stand-in for the manifest: a file that names the tables and
+//! A tree with its disk, a log that is never lost, and a stand-in for the manifest: a file that names the SSTables and
 //! the position from which to replay the log.
 
 use std::collections::VecDeque;
@@ -17,20 +17,20 @@ pub(super) const COHORT: CohortId = CohortId(3);
 pub(super) const TINY: Config = Config {
     memtable_bytes: 4_000,
     frozen_max: 2,
-    table_bytes: 1_000,
-    level0_tables: 2,
-    level0_tables_max: 6,
+    sstable_bytes: 1_000,
+    level0_sstables: 2,
+    level0_sstables_max: 6,
     brake: Duration::from_millis(1_000),
     level1_bytes: 4_000,
     level_ratio: 3,
     step_bytes: 700,
-    table: sstable::Config { block_bytes: 128, filter_bits_per_key: 10 },
+    sstable: sstable::Config { block_bytes: 128, filter_bits_per_key: 10 },
 };
 
 const NAMED: &str = "named";
 
-/// The content of the manifest: the tables, and the number of log entries that they include.
-pub(super) type Named = (Vec<TableRef>, usize);
+/// The content of the manifest: the SSTables, and the number of log entries that they include.
+pub(super) type Named = (Vec<SstableRef>, usize);
 
 /// A tree, and the number of entries included in each of its memtables.
 pub(super) struct Driven {
@@ -49,7 +49,7 @@ pub(super) struct World {
     pub(super) disk: MemoryDisk,
     cache_bytes: u64,
     cache: Arc<BlockCache>,
-    numbers: TableNumbers,
+    numbers: SstableNumbers,
     recent: Arc<Recent>,
     pub(super) tree: Driven,
     pub(super) log: Vec<Write>,
@@ -57,7 +57,6 @@ pub(super) struct World {
     pub(super) watermark: Timestamp,
 }
 
-/// A formatted disk.
 pub(super) fn formatted() -> MemoryDisk {
     let disk = MemoryDisk::new();
     disk.create_dir(DIRECTORY).unwrap();
@@ -131,7 +130,7 @@ impl Driven {
     }
 
     /// Forces the stand-in for the manifest, and removes files that it no longer names.
-    pub(super) fn name_tables(&mut self, disk: &MemoryDisk) -> Result<(), FileError> {
+    pub(super) fn name_sstables(&mut self, disk: &MemoryDisk) -> Result<(), FileError> {
         let refs = self.tree.refs();
         let mut out = Writer::new();
         out.u64(self.flushed as u64);
@@ -147,7 +146,7 @@ pub(super) fn named(disk: &MemoryDisk) -> Named {
     let content = read_whole(disk, NAMED, u64::MAX).unwrap().unwrap_or_else(|| vec![0; 8].into());
     let mut input = Reader::new(content);
     let flushed = input.u64().unwrap() as usize;
-    let refs = (0..input.left() / TableRef::BYTES).map(|_| TableRef::decode(&mut input).unwrap());
+    let refs = (0..input.left() / SstableRef::BYTES).map(|_| SstableRef::decode(&mut input).unwrap());
     (refs.collect(), flushed)
 }
 
@@ -163,7 +162,7 @@ impl World {
     }
 
     /// A world with `rows` rows of one small column, written concurrently with flushes and compactions, and flushed to
-    /// tables.
+    /// SSTables.
     pub(super) fn with_rows(rows: u64) -> Self {
         let mut world = Self::new(1);
         for number in 0..rows {
@@ -175,7 +174,7 @@ impl World {
     }
 
     fn of(disk: MemoryDisk, cache_bytes: u64, log: Vec<Write>, model: Model, watermark: Timestamp) -> Self {
-        let (cache, numbers) = (Arc::new(BlockCache::new(cache_bytes)), TableNumbers::default());
+        let (cache, numbers) = (Arc::new(BlockCache::new(cache_bytes)), SstableNumbers::default());
         let recent = Arc::new(Recent::new(cache_bytes));
         let site = Site {
             owner: identity().owner(),
@@ -189,7 +188,7 @@ impl World {
         let (refs, flushed) = named(&disk);
         let ids = refs.iter().map(|named| named.id);
         remove_unnamed(&disk, &ids.collect()).unwrap();
-        let mut tree = Driven::new(Tree::open(&disk, site, &refs, &mut OpenTables::new()).unwrap(), flushed);
+        let mut tree = Driven::new(Tree::open(&disk, site, &refs, &mut OpenSstables::new()).unwrap(), flushed);
         log[flushed..].iter().for_each(|write| tree.apply(write));
         Self { disk, cache_bytes, cache, numbers, recent, tree, log, model, watermark }
     }
@@ -204,7 +203,7 @@ impl World {
     pub(super) fn fresh_site(&self) -> Site {
         let (cache, recent) = (BlockCache::new(self.cache_bytes), Recent::new(self.cache_bytes));
         let (cache, recent) = (Arc::new(cache), Arc::new(recent));
-        Site { cache, recent, numbers: TableNumbers::default(), ..self.site() }
+        Site { cache, recent, numbers: SstableNumbers::default(), ..self.site() }
     }
 
     /// Restarts the process and replays the log.
@@ -214,7 +213,6 @@ impl World {
         *self = Self::of(self.disk.clone(), self.cache_bytes, log, model, self.watermark);
     }
 
-    /// Loses power and restarts.
     pub(super) fn crash(&mut self, random: &mut SplitMix64) {
         self.disk.crash(random);
         self.reopen();
@@ -245,7 +243,7 @@ impl World {
         match random.below(8) {
             0..3 => drop(self.tree.flush_step(&self.disk, self.watermark).unwrap()),
             3..7 => drop(self.tree.compaction_step(&self.disk, self.watermark).unwrap()),
-            _ => self.tree.name_tables(&self.disk).unwrap(),
+            _ => self.tree.name_sstables(&self.disk).unwrap(),
         }
     }
 
@@ -258,7 +256,7 @@ impl World {
     pub(super) fn settle(&mut self) {
         self.flush_all();
         while self.tree.compaction_step(&self.disk, self.watermark).unwrap() {}
-        self.tree.name_tables(&self.disk).unwrap();
+        self.tree.name_sstables(&self.disk).unwrap();
         assert_eq!(self.tree.tree.entries_in_memory(), 0);
         assert!(!self.tree.tree.is_stalled());
     }
@@ -269,16 +267,16 @@ impl World {
         }
     }
 
-    /// Installs the tables of another world, with its log and model, in one manifest.
-    pub(super) fn take(&mut self, tables: Vec<(u8, Arc<Table>)>, other: &Self) {
+    /// Installs the SSTables of another world, with its log and model, in one manifest.
+    pub(super) fn take(&mut self, sstables: Vec<(u8, Arc<Sstable>)>, other: &Self) {
         (self.log, self.model, self.watermark) = (other.log.clone(), other.model.clone(), other.watermark);
-        self.tree.tree.replace(tables).unwrap();
+        self.tree.tree.replace(sstables).unwrap();
         let disk = self.disk.clone();
         self.tree.flush.take().into_iter().for_each(|job| job.abandon(&disk));
         self.tree.compaction.take().into_iter().for_each(|job| job.abandon(&disk));
         (self.tree.applied, self.tree.flushed) = (self.log.len(), self.log.len());
         self.tree.frozen_at.clear();
-        self.tree.name_tables(&disk).unwrap();
+        self.tree.name_sstables(&disk).unwrap();
     }
 
     fn random_moment(&self, random: &mut SplitMix64) -> Timestamp {

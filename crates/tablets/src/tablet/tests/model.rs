@@ -29,10 +29,10 @@ impl Model {
         Some((*version, value.clone()?))
     }
 
-    fn apply(&mut self, asked: &Asked, sequence: u64, now: i64) -> Option<Outcome> {
+    fn apply(&mut self, asked: &GeneratedRequest, sequence: u64, now: i64) -> Option<Outcome> {
         match asked {
-            Asked::Write(write) => Some(self.write(write, now)),
-            Asked::Command(command) => self.command(command, sequence, now),
+            GeneratedRequest::Write(write) => Some(self.write(write, now)),
+            GeneratedRequest::Command(command) => self.command(command, sequence, now),
         }
     }
 
@@ -44,7 +44,7 @@ impl Model {
             | Command::Split { .. }
             | Command::Drop
             | Command::DeclareLoss => {
-                unreachable!("these are not drawn")
+                unreachable!("these are not generated")
             }
             Command::DeleteRow { key, .. } => {
                 for (_, versions) in self.columns.iter_mut().filter(|((row, _), _)| row == key) {
@@ -123,7 +123,7 @@ impl Model {
 
 /// A generated request: the tablet decides a write before it is applied.
 #[derive(Debug)]
-enum Asked {
+enum GeneratedRequest {
     Write(Write),
     Command(Command),
 }
@@ -142,14 +142,14 @@ impl Driver {
         names[self.random.below(names.len() as u64) as usize]
     }
 
-    fn ask(&mut self) -> Asked {
-        Asked::Command(match self.random.below(100) {
+    fn ask(&mut self) -> GeneratedRequest {
+        GeneratedRequest::Command(match self.random.below(100) {
             0..3 => open_session(),
             3..6 => Command::Watermark(Timestamp(self.log.timestamp.0 - self.random.below(200).cast_signed())),
             6..9 => self.expiry(),
             9..12 => Command::DeleteRow { stamp: None, key: bytes(self.pick(&["a", "ab", "b", "c"])) },
-            12..60 => return Asked::Write(self.plain_write()),
-            _ => return Asked::Write(self.session_write()),
+            12..60 => return GeneratedRequest::Write(self.plain_write()),
+            _ => return GeneratedRequest::Write(self.session_write()),
         })
     }
 
@@ -206,8 +206,10 @@ impl Driver {
     fn apply(&mut self, state: &mut State, replica: &mut State) {
         let asked = self.ask();
         let command = match &asked {
-            Asked::Write(write) => tablet(state).view_now().decide(write, Io::Allowed).expect("the disk can be read"),
-            Asked::Command(command) => command.clone(),
+            GeneratedRequest::Write(write) => {
+                tablet(state).view_now().decide(write, Io::Allowed).expect("the disk can be read")
+            }
+            GeneratedRequest::Command(command) => command.clone(),
         };
         let entry = self.log.entry(command.encode());
         let outcome = state.apply(&entry).expect("the log's next entry").outcome;

@@ -141,11 +141,11 @@ fn keys(states: &[&State], scan: &Scan) -> Vec<Bytes> {
     loop {
         let position = scan.position();
         let holds = |state: &&&State| tablet(state).ownership().range().is_some_and(|range| position.is_in(range));
-        let state = states.iter().find(holds).expect("each place has a range");
+        let state = states.iter().find(holds).expect("each position has a range");
         let Ok(TableResponse::Rows { rows, continuation }) = scanned(state, &scan) else { panic!("a scan gives rows") };
         all.extend(rows.into_iter().map(|Row { key, .. }| key));
         let Some(next) = continuation else { return all };
-        assert_ne!(scan.continuation, Some(next.clone()), "a scan goes on");
+        assert_ne!(scan.continuation, Some(next.clone()), "a scan makes progress");
         scan.continuation = Some(next);
     }
 }
@@ -171,7 +171,7 @@ fn dropped_tablet_stays_empty() {
     assert!(is_put_elsewhere(&mut state, &mut log, &open_session()));
     assert_eq!((state.snapshot_bytes(), tablet(&state).watermark()), (0, now));
     assert_eq!(tablet(&state).tree().entries_in_memory(), 0);
-    assert!(tablet(&state).tree().tables().is_empty(), "those on the disk go, too");
+    assert!(tablet(&state).tree().sstables().is_empty(), "SSTables are dropped too");
     state.invariants();
     let chunks: Vec<Bytes> = state.chunks();
     assert_eq!(load(&state, CohortId(2), &chunks).map(|loaded| loaded.logical_hash()), Ok(state.logical_hash()));

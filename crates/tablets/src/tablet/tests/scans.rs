@@ -21,7 +21,7 @@ fn pages(state: &State, scan: &Scan) -> Vec<Row> {
         let (rows, continuation) = page(state, &scan);
         all.extend(rows);
         let Some(last) = continuation else { return all };
-        assert_ne!(scan.continuation, Some(last.clone()), "a scan goes on");
+        assert_ne!(scan.continuation, Some(last.clone()), "a scan makes progress");
         scan.continuation = Some(last);
     }
 }
@@ -50,10 +50,10 @@ fn pages_form_complete_scan() {
         assert_eq!(pages(&state, &Scan { limit, ..Scan::default() }), all);
         assert_eq!(pages(&state, &Scan { limit, reverse: true, ..Scan::default() }), backwards);
     }
-    assert_eq!(page(&state, &Scan { limit: 100, ..Scan::default() }).1, None, "nothing is left to go on with");
-    assert_eq!(page(&state, &Scan { limit: 99, ..Scan::default() }).1, Some(bytes("k00099")), "the first that is left");
+    assert_eq!(page(&state, &Scan { limit: 100, ..Scan::default() }).1, None, "no rows remain");
+    assert_eq!(page(&state, &Scan { limit: 99, ..Scan::default() }).1, Some(bytes("k00099")), "the next row");
     let backwards = Scan { limit: 99, reverse: true, ..Scan::default() };
-    assert_eq!(page(&state, &backwards).1, Some(bytes("k00000\0")), "right after the first that is left");
+    assert_eq!(page(&state, &backwards).1, Some(bytes("k00000\0")), "just above the next row");
 }
 
 /// Ends, prefix and continuation limit a scan, also in combination; an empty range is not an error.
@@ -138,7 +138,7 @@ fn oversized_row_is_read_in_parts() {
     log.write(&mut state, &write("a", [put("a", "")])).unwrap();
     assert!(matches!(get(&state, "large", None), Err(Failure::Invalid(_))));
     let Ok(TableResponse::Row(cells)) = get(&state, "large", Some(&[bytes("a"), bytes("c"), bytes("x")])) else {
-        panic!("two of the columns are not too large")
+        panic!("two columns fit into a response")
     };
     assert_eq!(cells.len(), 2);
     let (rows, continuation) = page(&state, &Scan::default());

@@ -42,7 +42,7 @@ fn split_partitions_keys_and_sessions() {
     let (mut child, mut child_log) = split_off(&mut state, &mut log, "m");
     assert_eq!(tablet(&child).ownership(), &Ownership::Owns(KeyRange { start: bytes("m"), end: None }));
     assert_eq!((tablet(&child).watermark(), child.last_timestamp()), (Timestamp(20), log.timestamp));
-    assert!(child.last_timestamp() > before, "versions go on growing in both");
+    assert!(child.last_timestamp() > before, "versions keep increasing in both");
 
     assert!(is_elsewhere(&mut state, &mut log, stamped(write("m", [put("c", "new")]), session, 4, 1)));
     assert!(is_elsewhere(&mut child, &mut child_log, write("a", [put("c", "new")])));
@@ -51,7 +51,7 @@ fn split_partitions_keys_and_sessions() {
         key: bytes("z"),
         mismatch: crate::request::Mismatch { column: bytes("c"), expected: Timestamp(1), actual: Timestamp(2) },
     };
-    assert_eq!(log.apply(&mut state, &refused), None, "nor is it refused there");
+    assert_eq!(log.apply(&mut state, &refused), None, "the refusal is not recorded");
     // A retry finds the outcome of the first attempt in the tablet that has the row now. A write that was rejected
     // there is executed.
     assert_eq!(log.write(&mut state, &stamped(write("a", [put("c", "x")]), session, 1, 1)), outcomes[0]);
@@ -64,7 +64,7 @@ fn split_partitions_keys_and_sessions() {
     let opened = log.apply(&mut state, &open_session());
     let kept = KeyRange { start: Bytes::new(), end: Some(bytes("m")) };
     assert!(matches!(opened, Some(Ok(TableResponse::SessionOpened { range, .. })) if range == kept));
-    assert_eq!(testing::copy(&child).logical_hash(), child.logical_hash(), "a checkpoint has all of it");
+    assert_eq!(testing::copy(&child).logical_hash(), child.logical_hash(), "a checkpoint is complete");
 }
 
 /// A second entry of the same split has no effect; an invalid split is rejected without partial effects.
@@ -118,5 +118,5 @@ fn replicas_agree_after_split() {
         let view = tablet(state).tree().view();
         view.versions(all, log.timestamp, log.timestamp, Io::Allowed).count()
     };
-    assert_eq!((rows(&one), rows(&child)), (100, 200), "nothing of the other is left");
+    assert_eq!((rows(&one), rows(&child)), (100, 200), "the other side's rows are gone");
 }

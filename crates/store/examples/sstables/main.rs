@@ -1,5 +1,5 @@
 //! Measures the CPU time per operation of a tablet's tree on one thread, in microseconds, with files in a real
-//! directory: `cargo run --release -p store --example tables [ENTRIES [DIRECTORY]]`.
+//! directory: `cargo run --release -p store --example sstables [ENTRIES [DIRECTORY]]`.
 //!
 //! Rows have 16 bytes, one column, and values of 100 bytes that are half compressible. Linux only: uses the kernel's
 //! count of this thread's CPU time, including system calls.
@@ -15,7 +15,7 @@ use store::cell::{self, Range};
 use store::files::Files as _;
 use store::identity::Owner;
 use store::sstable::{BlockCache, DIRECTORY, Io};
-use store::tree::{Config, Direction, OpenTables, Progress, Recent, Site, TableNumbers, Tree, View};
+use store::tree::{Config, Direction, OpenSstables, Progress, Recent, Site, SstableNumbers, Tree, View};
 
 mod files;
 use files::Directory;
@@ -26,7 +26,6 @@ const VALUE_BYTES: usize = 100;
 const SCAN_CELLS: usize = 100;
 const OPERATIONS: u64 = 200_000;
 
-/// Timestamps between two entries.
 const TICK: i64 = 977;
 
 /// CPU time of this thread, in nanoseconds.
@@ -66,28 +65,28 @@ fn values() -> Vec<[u8; VALUE_BYTES]> {
 fn work(tree: &mut Tree, files: &Directory, watermark: Timestamp) {
     while let Some(mut job) = tree.flush_job(watermark, &Range::all()) {
         loop {
-            if let Progress::Done(outputs) = job.step(files).expect("a disk that works") {
+            if let Progress::Done(outputs) = job.step(files).expect("a working disk") {
                 break tree.flushed(&outputs);
             }
         }
     }
     while let Some(mut job) = tree.pick_compaction(watermark, &Range::all()) {
         loop {
-            if let Progress::Done(outputs) = job.step(files).expect("a disk that works") {
+            if let Progress::Done(outputs) = job.step(files).expect("a working disk") {
                 break tree.compacted(&outputs);
             }
         }
     }
     tree.forced(&tree.refs());
     for (id, _) in tree.give_up() {
-        files.remove(&id.path()).expect("a disk that works");
+        files.remove(&id.path()).expect("a working disk");
     }
 }
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let entries: u64 = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(1_500_000);
-    let scratch = std::env::temp_dir().join(format!("loggos-tables-{}", std::process::id()));
+    let scratch = std::env::temp_dir().join(format!("loggos-sstables-{}", std::process::id()));
     let directory = arguments.next().map_or(scratch, PathBuf::from);
     let files = Directory(directory.clone());
     files.create_dir("").and_then(|()| files.create_dir(DIRECTORY)).expect("a directory to write in");
@@ -96,14 +95,14 @@ fn main() {
         cohort: CohortId(1),
         config: Config::default(),
         cache: Arc::new(BlockCache::new(1 << 30)),
-        numbers: TableNumbers::default(),
+        numbers: SstableNumbers::default(),
         pressure: Arc::default(),
-        // Disabled, to measure the tables.
+        // Disabled, to measure the SSTables.
         recent: Arc::new(Recent::new(0)),
     };
     let mut tree = Tree::new(site.clone());
     fill(&mut tree, &files, entries);
-    let open = |site: Site| Tree::open(&files, site, &tree.refs(), &mut OpenTables::new()).expect("whole tables");
+    let open = |site: Site| Tree::open(&files, site, &tree.refs(), &mut OpenSstables::new()).expect("intact SSTables");
     measure("open", 20, |_| drop(black_box(open(site.clone()))));
     let now = Timestamp(entries as i64 * TICK);
     let small = Site { cache: Arc::new(BlockCache::new(0)), ..site.clone() };
@@ -111,7 +110,7 @@ fn main() {
     for (name, view) in [("cache hot", tree.view()), ("no cache", cold.view())] {
         reads(name, &view, entries, now);
     }
-    fs::remove_dir_all(directory).expect("what was written is removed");
+    fs::remove_dir_all(directory).expect("the directory can be removed");
 }
 
 fn fill(tree: &mut Tree, files: &Directory, entries: u64) {
@@ -134,23 +133,23 @@ fn fill(tree: &mut Tree, files: &Directory, entries: u64) {
     let all = cpu_nanoseconds() - start;
     println!("{:<44} {:>9.3} us", "put into the memtable", each(all - worked));
     println!("{:<44} {:>9.3} us", "flush and compaction, for each put", each(worked));
-    println!("{:<44} {:>9.3} us", "fill in all, until settled", each(all));
-    println!("tables and bytes by level: {:?}", tree.level_sizes());
+    println!("{:<44} {:>9.3} us", "fill in total, until settled", each(all));
+    println!("SSTables and bytes by level: {:?}", tree.level_sizes());
     println!("{} bytes in memory", tree.memory_bytes());
 }
 
 fn reads(name: &str, view: &View, entries: u64, now: Timestamp) {
     for cell in view.cells(Range::all(), Direction::Forwards, now, Io::Allowed) {
-        cell.expect("whole tables");
+        cell.expect("intact SSTables");
     }
     let mut random = SplitMix64::new(2);
     let mut any = || row(random.below(entries));
     measure(&format!("newest version, {name}"), OPERATIONS, |_| {
-        let found = view.newest(&any(), COLUMN, now, Io::Allowed).expect("whole tables");
+        let found = view.newest(&any(), COLUMN, now, Io::Allowed).expect("intact SSTables");
         assert!(black_box(found).is_some());
     });
-    measure(&format!("newest version of no row, {name}"), OPERATIONS, |place| {
-        black_box(view.newest(&row(u64::MAX - place), COLUMN, now, Io::Allowed).expect("whole tables"));
+    measure(&format!("newest version of an absent row, {name}"), OPERATIONS, |place| {
+        black_box(view.newest(&row(u64::MAX - place), COLUMN, now, Io::Allowed).expect("intact SSTables"));
     });
     for direction in [Direction::Forwards, Direction::Backwards] {
         measure(&format!("scan of {SCAN_CELLS} {direction:?}, {name}").to_lowercase(), OPERATIONS / 10, |_| {
@@ -160,7 +159,7 @@ fn reads(name: &str, view: &View, entries: u64, now: Timestamp) {
                 Direction::Backwards => Range::rows(b"", Some(&row)),
             };
             for cell in view.cells(range, direction, now, Io::Allowed).take(SCAN_CELLS) {
-                black_box(cell.expect("whole tables"));
+                black_box(cell.expect("intact SSTables"));
             }
         });
     }

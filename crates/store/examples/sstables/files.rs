@@ -1,4 +1,4 @@
-//! Operating system files, with the operations that tables need.
+//! Operating system files, with the operations that SSTables need.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,6 @@ use store::files::{File, FileError, FileErrorKind, Files, OpenOptions, ReadAt};
 /// The files in one directory.
 pub(crate) struct Directory(pub(crate) PathBuf);
 
-/// An open file.
 #[derive(Clone)]
 pub(crate) struct OpenFile(Arc<fs::File>);
 
