@@ -97,7 +97,6 @@ pub struct Cohort {
 pub(crate) struct Unforced {
     pub(crate) write: WriteId,
     pub(crate) sequence: Sequence,
-    /// Approximate size.
     pub(crate) bytes: usize,
 }
 

@@ -76,7 +76,6 @@ pub(crate) struct Peer {
     in_flight: VecDeque<InFlight>,
 }
 
-/// A proposal in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct InFlight {
     through: Sequence,
@@ -94,7 +93,6 @@ pub(crate) struct Answered {
     pub(crate) reply: Reply,
     pub(crate) committed: Sequence,
     pub(crate) doubtful: bool,
-    /// The follower's clock reading.
     pub(crate) at: Monotonic,
 }
 
@@ -290,7 +288,6 @@ impl Leader {
         }
     }
 
-    /// Discards expired votes.
     pub(crate) fn forget_lapsed_votes(&mut self, lease: base::Duration, now: Monotonic) {
         for peer in self.peers.values_mut() {
             if peer.vote_sent + lease <= now && !planted(Bug::LeaseCheckedBefore) {

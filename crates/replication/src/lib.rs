@@ -11,15 +11,16 @@
 //! * **Replication** (`leader`, `follower`): an entry keeps its LSN, bytes and timestamp permanently and names its
 //!   predecessor. Any majority commits, with or without the leader (Gaios 3.1). A new leader re-proposes the entries
 //!   that it holds unchanged, and counts nothing as committed before a barrier of its own epoch is. Missing entries are
-//!   retransmitted, and later ones wait in a reorder buffer (`reorder_buffer`). Large proposals may travel from follower to
-//!   follower (`chain`).
+//!   retransmitted, and later ones wait in a reorder buffer (`reorder_buffer`). Large proposals may travel from
+//!   follower to follower (`chain`).
 //! * **Leases** (`lease`): votes are piggybacked on acknowledgements; a leader serves reads alone while a quorum of
 //!   votes is valid. An idle leader renews its votes through batched heartbeats of its node (`quiescence`).
 //! * **Staleness** (`staleness`): a bound on the age of a follower's state, from times that leaders report within their
 //!   leases.
-//! * **Main-memory logs** (`main_memory`, `data_loss`): entries that count before they are on disk, and the consequences.
-//! * **Read index** (`read_index`): linearizable reads at any replica, confirmed by a majority and independent of clocks
-//!   (read index).
+//! * **Main-memory logs** (`main_memory`, `data_loss`): entries that count before they are on disk, and the
+//!   consequences.
+//! * **Read index** (`read_index`): linearizable reads at any replica, confirmed by a majority and independent of
+//!   clocks.
 //! * **Membership** (`membership`): the voters are part of the log; one member at a time is added or removed.
 //! * **Replay** (`replay`): the meaning of the shared write-ahead log's records after a restart.
 //!

@@ -54,7 +54,6 @@ pub(crate) struct ReadIndexChecks {
     under_way: Option<UnderWay>,
     /// Reads wait for the check after the current one.
     is_wanted: bool,
-    /// The last completed check.
     done: Option<Checked>,
 }
 

@@ -10,10 +10,10 @@
 //! 1. `parse`: responses name versions, which determines most of the order before any search. Every version that was
 //!    acknowledged, read, named by a refusal or matched by a condition belongs to exactly one write; together these
 //!    writes are the *steps*, ordered by version. A write of unknown outcome is a step if its version was seen.
-//! 2. `slots`: every other operation with a response is a *look*: it observes the row without changing it, and fits
-//!    between two steps or nowhere. A response that fits nowhere is found here, with a short reason.
-//! 3. `order`: the search for one total order: steps in sequence, observations as early as possible, and writes of unknown
-//!    outcome only where their effect is needed.
+//! 2. `slots`: every other operation with a response is an *observation*: it reads the row without changing it, and
+//!    fits between two steps or nowhere. A response that fits nowhere is found here, with a short reason.
+//! 3. `order`: the search for one total order: steps in sequence, observations as early as possible, and writes of
+//!    unknown outcome only where their effect is needed.
 //!
 //! **Invariant:** the verdict is exact. Pruning never removes the last order that explains a history, and a search that
 //! reaches its limit reports [`Kind::Undecided`] instead of passing.

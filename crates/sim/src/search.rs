@@ -220,7 +220,6 @@ pub fn search_small_scopes(scopes: &[Scope], limit: Duration) -> Report {
     report
 }
 
-/// A search in progress.
 struct Search {
     world: World,
     histories: Histories,

@@ -102,7 +102,7 @@ pub(crate) struct World {
 }
 
 /// How often a run that waits for a condition checks it.
-const LOOK_EVERY: TrueTime = 10 * MILLISECOND;
+const CHECK_EVERY: TrueTime = 10 * MILLISECOND;
 
 /// More events than this at one instant indicate an endless loop.
 const HAPPENINGS_AT_ONCE_MAX: u64 = 1_000_000;
@@ -180,10 +180,10 @@ impl World {
 
     fn finish(&mut self) {
         self.heal();
-        self.play_until_all("clients were answered", |world| world.clients.are_done());
-        self.play_until_all("users of the log were answered", |world| world.log_users.are_done());
+        self.play_until_all("clients received responses", |world| world.clients.are_done());
+        self.play_until_all("log users received responses", |world| world.log_users.are_done());
         self.finish_zookeeper();
-        self.play_until_all("chains of logs were made whole", Self::are_logs_whole);
+        self.play_until_all("log chains were fully replicated", Self::are_logs_whole);
         self.play_until_all("replicas caught up", Self::are_replicas_equal);
         self.final_checks();
     }
@@ -192,19 +192,19 @@ impl World {
     /// violation.
     fn play_until_all(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
         let end = self.now + self.options.patience;
-        let mut look_at = self.now;
+        let mut check_at = self.now;
         while self.violation.is_none() && self.now < end {
-            if self.now >= look_at {
+            if self.now >= check_at {
                 if holds(self) {
                     return;
                 }
-                look_at = self.now + LOOK_EVERY;
+                check_at = self.now + CHECK_EVERY;
             }
             self.play_one();
         }
         if self.violation.is_none() {
             let why = self.why_stuck();
-            self.violate(&format!("not all {what}: {why}"));
+            self.violate(&format!("timeout: not all {what}: {why}"));
         }
     }
 
@@ -226,7 +226,7 @@ impl World {
         }
         self.happened_now += 1;
         if self.happened_now > HAPPENINGS_AT_ONCE_MAX {
-            return self.violate("time stands still: too much happens at one moment");
+            return self.violate("too many events at one instant");
         }
         self.note(time, happening.tag());
         self.happen(happening);

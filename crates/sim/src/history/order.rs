@@ -1,19 +1,19 @@
 //! The search for a total order of a row's operations that explains every response.
 //!
-//! A search state holds the number of steps taken, the pending observations, how many members of each group of unknown writes
-//! were used, and the row. A look changes nothing, so taking it as soon as it agrees with the row loses no order; the
-//! search takes all such observations before it makes a choice. The choice is the next write: the next step, or an unknown
-//! write before it. Only *useful* unknown writes are tried: in an order with as few of them as possible, the effect of
-//! each is observed (a look sees the column that it deleted as absent, or a condition matches a version that it wrote)
-//! before a step overwrites it.
+//! A search state holds the number of steps taken, the pending observations, how many members of each group of unknown
+//! writes were used, and the row. An observation changes nothing, so taking it as soon as it agrees with the row loses
+//! no order; the search takes all such observations before it makes a choice. The choice is the next write: the next
+//! step, or an unknown write before it. Only *useful* unknown writes are tried: in an order with as few of them as
+//! possible, the effect of each is observed (an observation sees the column that it deleted as absent, or a condition
+//! matches a version that it wrote) before a step overwrites it.
 //!
 //! At first, members of groups are not counted: each unknown write may be used any number of times. If no order exists
 //! even so, none exists at all. If the order found uses more of a group than it has members, that group becomes
 //! *limited* and the search restarts. So only scarce groups are counted.
 //!
 //! A failed state is memoized. It rules out every state of the same row and step that is no better: one with at least
-//! as high a version floor, at least the same pending observations, and at least the same usage of each limited group. A state
-//! that fails with fewer limited groups also fails with more, so memoized failures survive a restart.
+//! as high a version floor, at least the same pending observations, and at least the same usage of each limited group.
+//! A state that fails with fewer limited groups also fails with more, so memoized failures survive a restart.
 
 use std::collections::HashMap;
 
@@ -28,7 +28,7 @@ const MAX_EFFORT: u64 = 500_000_000;
 /// Approximate limit of memory for failed states, in bytes. Beyond it the search continues without recording more.
 const MAX_REMEMBERED_BYTES: usize = 256 << 20;
 
-/// Looks and columns listed in the report of a failed search.
+/// Observations and columns listed in the report of a failed search.
 const REPORTED: usize = 8;
 
 /// Succeeds if an order exists.
@@ -40,9 +40,10 @@ pub(super) fn find(row: &Row<'_>, timelines: &Timelines) -> Result<(), Finding> 
 struct State {
     /// Steps taken.
     step: usize,
-    /// The first look that was called after the earliest pending return, and so must wait.
+    /// The first observation that was called after the earliest pending return, and so must wait.
     next: usize,
-    /// The observations before `next` that are still pending. They all overlap, so there are at most as many as clients.
+    /// The observations before `next` that are still pending. They all overlap, so there are at most as many as
+    /// clients.
     pending: Vec<usize>,
     /// Members used of each group.
     used: Vec<usize>,
@@ -95,13 +96,13 @@ struct Search<'a> {
     timelines: &'a Timelines,
     /// For each step, the earliest return among it and all later steps.
     first_return: Vec<u64>,
-    /// For each step, one past the last look that must come before it.
-    look_deadlines: Vec<usize>,
-    /// For each deletable column: the observations that see it absent, each with the earliest slot among it and all later
-    /// ones.
+    /// For each step, one past the last observation that must come before it.
+    observation_deadlines: Vec<usize>,
+    /// For each deletable column: the observations that see it absent, each with the earliest slot among it and all
+    /// later ones.
     absences: Vec<Vec<(usize, usize)>>,
-    /// For columns and versions of steps: the last look that sees it; `None` if a step's condition does, which is
-    /// later.
+    /// For columns and versions of steps: the last observation that sees it; `None` if a step's condition does, which
+    /// is later.
     last_sights: HashMap<(usize, Code), Option<usize>>,
     /// For each group: the slots that its conditions allow, and the steps that may be writes of it.
     group_slots: Vec<(usize, usize)>,
@@ -124,9 +125,9 @@ impl<'a> Search<'a> {
         for (index, step) in row.steps.iter().enumerate().rev() {
             first_return[index] = first_return[index + 1].min(step.returned);
         }
-        let mut look_deadlines = vec![0; row.steps.len() + 1];
-        for (index, look) in row.observations.iter().enumerate() {
-            let deadline = &mut look_deadlines[look.slots.1];
+        let mut observation_deadlines = vec![0; row.steps.len() + 1];
+        for (index, observation) in row.observations.iter().enumerate() {
+            let deadline = &mut observation_deadlines[observation.slots.1];
             *deadline = index + 1;
         }
         let start = State {
@@ -143,7 +144,7 @@ impl<'a> Search<'a> {
             .observations
             .iter()
             .enumerate()
-            .flat_map(|(index, look)| look.sees.iter().map(move |&it| (it, Some(index))));
+            .flat_map(|(index, observation)| observation.sees.iter().map(move |&it| (it, Some(index))));
         let mut last_sights: HashMap<(usize, Code), Option<usize>> = sights.collect();
         for step in &row.steps {
             if let Writer::Known { change, .. } = &step.writer {
@@ -168,7 +169,7 @@ impl<'a> Search<'a> {
             row,
             timelines,
             first_return,
-            look_deadlines,
+            observation_deadlines,
             absences,
             last_sights,
             group_slots,
@@ -240,20 +241,22 @@ impl<'a> Search<'a> {
         state.step == self.row.steps.len() && state.next == self.row.observations.len() && state.pending.is_empty()
     }
 
-    /// Takes every look that can come now. Returns the earliest return among pending operations: operations called
-    /// later must wait.
+    /// Takes every observation that can come now. Returns the earliest return among pending operations: operations
+    /// called later must wait.
     fn settle(&self, state: &mut State) -> u64 {
         loop {
-            let pending = state.pending.iter().map(|&look| self.row.observations[look].returned);
+            let pending = state.pending.iter().map(|&observation| self.row.observations[observation].returned);
             let mut frontier = pending.min().unwrap_or(u64::MAX).min(self.first_return[state.step]);
-            while let Some(look) = self.row.observations.get(state.next).filter(|look| look.called <= frontier) {
-                frontier = frontier.min(look.returned);
+            while let Some(observation) =
+                self.row.observations.get(state.next).filter(|observation| observation.called <= frontier)
+            {
+                frontier = frontier.min(observation.returned);
                 state.pending.push(state.next);
                 state.next += 1;
             }
             let before = state.pending.len();
             let mut pending = std::mem::take(&mut state.pending);
-            pending.retain(|&look| !self.agrees(state, look));
+            pending.retain(|&observation| !self.agrees(state, observation));
             state.pending = pending;
             if state.pending.len() == before {
                 return frontier;
@@ -304,10 +307,10 @@ impl<'a> Search<'a> {
         self.row.groups[group].members.get(state.used[group]).is_some_and(|&(called, _)| called <= frontier)
     }
 
-    /// Whether the next step would come before a look that must precede it.
+    /// Whether the next step would come before an observation that must precede it.
     fn leaves_behind(&self, state: &State) -> bool {
-        state.pending.iter().any(|&look| self.row.observations[look].slots.1 <= state.step)
-            || self.look_deadlines[state.step] > state.next
+        state.pending.iter().any(|&observation| self.row.observations[observation].slots.1 <= state.step)
+            || self.observation_deadlines[state.step] > state.next
     }
 
     /// Adds the ways in which a write of `group` between steps is useful.
@@ -339,13 +342,14 @@ impl<'a> Search<'a> {
     fn is_still_needed(&self, state: &State, column: usize) -> bool {
         let code = state.row[column];
         let Some(&last) = self.last_sights.get(&(column, code)).filter(|_| code != ABSENT) else { return false };
-        let Some(look) = last else { return true };
-        let sees = |&look: &usize| self.row.observations[look].sees.binary_search(&(column, code)).is_ok();
-        look >= state.next || state.pending.iter().any(sees)
+        let Some(observation) = last else { return true };
+        let sees =
+            |&observation: &usize| self.row.observations[observation].sees.binary_search(&(column, code)).is_ok();
+        observation >= state.next || state.pending.iter().any(sees)
     }
 
-    /// Whether a later operation could see `column` absent before a step overwrites it: a look, a step's condition, or
-    /// the condition of an unknown write that is itself useful then.
+    /// Whether a later operation could see `column` absent before a step overwrites it: an observation, a step's
+    /// condition, or the condition of an unknown write that is itself useful then.
     fn wants_absence(&self, state: &State, column: usize) -> bool {
         let end = self.row.steps.len();
         let cover = |column, step| self.timelines.next(column, step).unwrap_or(end);
@@ -356,7 +360,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             last_slots[column] = Some(last);
-            if self.look_wants_absence(state, column, last) || self.step_wants_absence(state, column, last) {
+            if self.observation_wants_absence(state, column, last) || self.step_wants_absence(state, column, last) {
                 return true;
             }
             for &group in &self.absence_conditions[column] {
@@ -374,15 +378,21 @@ impl<'a> Search<'a> {
         false
     }
 
-    fn look_wants_absence(&self, state: &State, column: usize, last: usize) -> bool {
-        let fits = |look: usize| {
-            let (low, high) = self.row.observations[look].slots;
+    fn observation_wants_absence(&self, state: &State, column: usize, last: usize) -> bool {
+        let fits = |observation: usize| {
+            let (low, high) = self.row.observations[observation].slots;
             low <= last && state.step <= high
         };
         let absences = &self.absences[column];
-        let to_come = absences.partition_point(|&(look, _)| look < state.next);
-        state.pending.iter().any(|&look| fits(look) && self.row.observations[look].sees_absent(column))
-            || absences[to_come..].iter().take_while(|&&(_, first)| first <= last).any(|&(look, _)| fits(look))
+        let to_come = absences.partition_point(|&(observation, _)| observation < state.next);
+        state
+            .pending
+            .iter()
+            .any(|&observation| fits(observation) && self.row.observations[observation].sees_absent(column))
+            || absences[to_come..]
+                .iter()
+                .take_while(|&&(_, first)| first <= last)
+                .any(|&(observation, _)| fits(observation))
     }
 
     fn step_wants_absence(&self, state: &State, column: usize, last: usize) -> bool {
@@ -429,7 +439,7 @@ impl<'a> Search<'a> {
                         self.spend(state, group, frontier);
                         (&self.row.groups[group].change, code)
                     }
-                    (Writer::OneOf(_), _) => unreachable!("a step of unknown writer is taken by a group"),
+                    (Writer::OneOf(_), _) => unreachable!("a step of an unknown writer is taken by a group"),
                 }
             }
         };
@@ -482,7 +492,7 @@ impl<'a> Search<'a> {
     }
 
     fn undecided(&self) -> Finding {
-        let what = format!("the search was given up; {}", self.stuck().0);
+        let what = format!("the search reached its limit; {}", self.stuck().0);
         Finding::new(Kind::Undecided, self.stuck().1, what)
     }
 
@@ -503,16 +513,17 @@ impl<'a> Search<'a> {
             .take(REPORTED)
             .collect();
         let mut waiting = state.pending.clone();
-        waiting.sort_by_key(|&look| self.row.observations[look].returned);
+        waiting.sort_by_key(|&observation| self.row.observations[observation].returned);
         waiting.truncate(REPORTED);
-        let mut suspects: Vec<usize> = waiting.iter().map(|&look| self.row.observations[look].operation).collect();
+        let mut suspects: Vec<usize> =
+            waiting.iter().map(|&observation| self.row.observations[observation].operation).collect();
         if state.step < self.row.steps.len() {
             suspects.extend(self.row.writers(state.step));
         }
         let names: Vec<String> = suspects.iter().map(|operation| format!("#{operation}")).collect();
         let row = if cells.is_empty() { "empty".to_owned() } else { cells.join(" ") };
         let what = format!(
-            "in every order the answers contradict each other; furthest: after {} writes of known version the row is {row}, \
+            "no order explains all responses; furthest: after {} writes of known version the row is {row}, \
              and none of {} can come next",
             state.step,
             names.join(", "),
@@ -539,8 +550,8 @@ impl Failed {
     fn is_no_worse_than(&self, state: &State) -> bool {
         self.floor <= state.floor
             && self.used.iter().all(|&(group, used)| used <= state.used[group])
-            && self.pending.iter().all(|&look| look >= state.next || state.pending.contains(&look))
-            && (self.next..state.next).all(|look| state.pending.contains(&look))
+            && self.pending.iter().all(|&observation| observation >= state.next || state.pending.contains(&observation))
+            && (self.next..state.next).all(|observation| state.pending.contains(&observation))
     }
 }
 
@@ -555,8 +566,8 @@ fn absences(row: &Row<'_>, timelines: &Timelines, column: usize) -> Vec<(usize, 
     if !timelines.is_deletable(column) {
         return Vec::new();
     }
-    let sees = row.observations.iter().enumerate().filter(|(_, look)| look.sees_absent(column));
-    let mut absences: Vec<(usize, usize)> = sees.map(|(index, look)| (index, look.slots.0)).collect();
+    let sees = row.observations.iter().enumerate().filter(|(_, observation)| observation.sees_absent(column));
+    let mut absences: Vec<(usize, usize)> = sees.map(|(index, observation)| (index, observation.slots.0)).collect();
     let mut first = usize::MAX;
     for (_, slot) in absences.iter_mut().rev() {
         first = first.min(*slot);

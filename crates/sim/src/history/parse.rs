@@ -1,5 +1,5 @@
-//! Converts the operations of one row into steps, observations and groups, and derives what each response implies about the
-//! order.
+//! Converts the operations of one row into steps, observations and groups, and derives what each response implies about
+//! the order.
 //!
 //! A version identifies a write: no two effective writes of a row share one. This module finds the write of each
 //! version that was seen. Values help to identify it and are dropped afterwards: the search compares versions only.
@@ -137,7 +137,7 @@ pub(super) fn parse<'a>(history: &'a [Operation], operations: &[usize]) -> Resul
     Ok(parser.finish(&open))
 }
 
-/// A look before its versions are replaced by codes.
+/// An observation before its versions are replaced by codes.
 struct Glimpse {
     operation: usize,
     sees: Vec<(usize, i64)>,
@@ -169,7 +169,7 @@ impl<'a> Parser<'a> {
     fn take(&mut self, operation: usize) -> Result<(), Finding> {
         let it = &self.history[operation];
         if it.returned.is_some_and(|returned| returned < it.called) {
-            return Err(malformed(operation, "was answered before it was called"));
+            return Err(malformed(operation, "returned before it was called"));
         }
         match &it.what {
             What::Read { .. } if it.returned.is_none() => Ok(()),
@@ -203,11 +203,14 @@ impl<'a> Parser<'a> {
         for cell in cells {
             let column = self.column(&cell.column);
             if cell.version.0 <= 0 {
-                return Err(malformed(operation, &format!("shows {} at version {}", text(&cell.column), cell.version)));
+                return Err(malformed(
+                    operation,
+                    &format!("returned {} at version {}", text(&cell.column), cell.version),
+                ));
             }
             let before = sees.insert(column, cell.version.0);
             if before != asked.map(|_| 0) {
-                return Err(malformed(operation, &format!("shows {} unasked or twice", text(&cell.column))));
+                return Err(malformed(operation, &format!("returned {} unrequested or twice", text(&cell.column))));
             }
             self.see(operation, column, cell.version.0, Some(&cell.value));
         }
@@ -238,7 +241,7 @@ impl<'a> Parser<'a> {
     ) -> Result<(), Finding> {
         let named = |mutation: &Mutation| mutation.column == *column && mutation.condition == Some(expected);
         let Some(at) = mutations.iter().position(named).filter(|_| actual != expected && actual.0 >= 0) else {
-            return Err(malformed(operation, "was refused for a condition that it did not make"));
+            return Err(malformed(operation, "was refused for a condition that it does not have"));
         };
         let mut sees = Vec::new();
         let met = mutations[..at].iter().filter_map(|mutation| Some((&mutation.column, mutation.condition?.0)));
@@ -381,7 +384,7 @@ impl<'a> Parser<'a> {
                 if !self.puts(writer, column, value) {
                     let column = text(self.columns[column]);
                     let what =
-                        format!("#{by} saw {column} at version {version}, which #{writer} wrote but did not put so");
+                        format!("#{by} saw {column} at version {version}, which #{writer} wrote with another content");
                     return Err(Finding::new(Kind::Unwritten, [by, writer], what));
                 }
             }
@@ -392,11 +395,11 @@ impl<'a> Parser<'a> {
     /// The finding that no write can have produced `version`, with near matches.
     fn unwritten(&self, version: i64, sighting: &Sighting<'a>) -> Finding {
         let mut suspects: Vec<usize> = sighting.cells.values().copied().collect();
-        let mut what = format!("#{} saw version {version}, which no write can have given", suspects[0]);
+        let mut what = format!("#{} saw version {version}, which no write can have produced", suspects[0]);
         for (&(column, value), _) in sighting.cells.iter().filter(|((_, value), _)| value.is_some()) {
             let puts = |operation: &&usize| self.puts(**operation, column, value);
             for &near in self.not_done.iter().filter(puts) {
-                what += &format!("; #{near} has that value but was not done");
+                what += &format!("; #{near} has that value but was not executed");
                 suspects.push(near);
             }
             for (written, &near) in self.writer_of.iter().filter(|(_, operation)| puts(operation)) {
@@ -436,7 +439,7 @@ impl<'a> Parser<'a> {
         };
         let mut observations: Vec<Observation> =
             std::mem::take(&mut self.glimpses).into_iter().map(observation).collect();
-        observations.sort_by_key(|look| (look.called, look.operation));
+        observations.sort_by_key(|observation| (observation.called, observation.operation));
         Row { columns: self.columns, steps, observations, groups, extra: extra.into_iter().collect() }
     }
 

@@ -52,7 +52,7 @@ pub(super) fn violation(history: &[Operation], key: &Bytes, row: &[usize], mut f
         let _ = writeln!(excerpt, "{mark} #{index} {}", line(&history[index]));
     }
     if left_out > 0 {
-        let _ = writeln!(excerpt, "  and {left_out} more that overlap them");
+        let _ = writeln!(excerpt, "  and {left_out} more overlapping operations");
     }
     Violation { kind: finding.kind, key: key.clone(), what: finding.what, suspects: finding.suspects, excerpt }
 }

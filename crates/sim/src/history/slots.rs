@@ -1,4 +1,4 @@
-//! Computes the steps between which each look fits, and checks that the steps agree with real time.
+//! Computes the steps between which each observation fits, and checks that the steps agree with real time.
 //!
 //! Every conclusion here holds in all orders that explain the history, regardless of the unknown writes.
 
@@ -38,7 +38,7 @@ enum Reason {
     Time(usize),
     /// It saw the version that this step gave the column.
     Seen(usize, usize),
-    /// It saw the version of the column that this step writes over.
+    /// It saw the version of the column that this step overwrites.
     Overwritten(usize, usize),
     /// It saw the column absent after this step deleted it.
     Deleted(usize, usize),
@@ -48,7 +48,7 @@ enum Reason {
     Put(usize, usize),
 }
 
-/// Sets the slots of every look.
+/// Sets the slots of every observation.
 pub(super) fn narrow(row: &mut Row<'_>) -> Result<Timelines, Finding> {
     check_time(row)?;
     let timelines = Timelines::new(row);
@@ -62,12 +62,16 @@ pub(super) fn narrow(row: &mut Row<'_>) -> Result<Timelines, Finding> {
     }
     let clock = Clock::new(row);
     let mut slots = Vec::with_capacity(row.observations.len());
-    for look in &row.observations {
-        let bounds = timelines.place(&look.sees, look.whole, clock.bounds(look.called, look.returned));
-        slots.push(bounds.map_err(|bounds| misplaced(row, look.operation, bounds))?);
+    for observation in &row.observations {
+        let bounds = timelines.place(
+            &observation.sees,
+            observation.whole,
+            clock.bounds(observation.called, observation.returned),
+        );
+        slots.push(bounds.map_err(|bounds| misplaced(row, observation.operation, bounds))?);
     }
-    for (look, slots) in row.observations.iter_mut().zip(slots) {
-        look.slots = slots;
+    for (observation, slots) in row.observations.iter_mut().zip(slots) {
+        observation.slots = slots;
     }
     Ok(timelines)
 }
@@ -182,12 +186,10 @@ impl Timeline {
 }
 
 impl Bound {
-    /// The tighter lower bound.
     fn max(self, other: Self) -> Self {
         if other.slot > self.slot { other } else { self }
     }
 
-    /// The tighter upper bound.
     fn min(self, other: Self) -> Self {
         if other.slot < self.slot { other } else { self }
     }
@@ -245,7 +247,7 @@ fn misplaced(row: &Row<'_>, operation: usize, (low, high): (Bound, Bound)) -> Fi
         Reason::Free => "all others".to_owned(),
         Reason::Own => format!("all of {own} version"),
         Reason::NeverDeleted(column) => {
-            format!("a delete of {}, seen absent, and there is none", text(row.columns[column]))
+            format!("a delete of {}, which it saw absent, but there is none", text(row.columns[column]))
         }
         Reason::Time(step) => {
             suspects.extend(row.writers(step));
@@ -259,9 +261,9 @@ fn misplaced(row: &Row<'_>, operation: usize, (low, high): (Bound, Bound)) -> Fi
             let column = text(row.columns[column]);
             let because = match reason {
                 Reason::Seen(..) => format!("whose version {} of {column} it saw", row.steps[step].version),
-                Reason::Overwritten(..) => format!("which writes over the version of {column} that it saw"),
-                Reason::Deleted(..) => format!("which deletes {column}, seen absent"),
-                _ => format!("which puts {column}, seen absent"),
+                Reason::Overwritten(..) => format!("which overwrites the version of {column} that it saw"),
+                Reason::Deleted(..) => format!("which deletes {column}, which it saw absent"),
+                _ => format!("which puts {column}, which it saw absent"),
             };
             format!("{}, {because}", names(row, step))
         }

@@ -202,7 +202,7 @@ fn violation_message() {
     assert_eq!(
         violation.to_string(),
         "row \"k\" is not linearizable: #2 comes after #1, which returned before it was called; and before #1, which \
-         writes over the version of \"a\" that it saw\n\
+         overwrites the version of \"a\" that it saw\n\
          > #1 client 1 [2, 3] write \"a\"=\"y\" if 1 -> written 2\n\
          > #2 client 2 [4, 5] read \"a\" -> \"a\"=\"x\"@1\n"
     );

@@ -141,7 +141,7 @@ fn settle_disk(before: &Replica, replica: &mut Replica, step: &mut Step, disk: D
         }
         step.add(replica.step(|cohort, out| cohort.settle(now, out)));
     }
-    replica.forget_what_waits_in_vain();
+    replica.drop_unsendable();
 }
 
 /// Makes a leader send its followers everything it can: proposals from every entry on, regardless of the followers'

@@ -10,7 +10,6 @@ use replication::{Gap, Message, Reply};
 
 use super::replica::Replica;
 
-/// A message in flight.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Envelope {
     pub(super) from: NodeId,

@@ -14,16 +14,16 @@ const NAMES: [&str; 14] = [
     "leaders of epoch 2",
     "leaders of epoch 3",
     "leaders of epoch 4",
-    "entries of clients in epoch 1",
-    "entries of clients in epoch 2",
-    "entries of clients in epoch 3",
-    "entries of clients in epoch 4",
+    "client entries in epoch 1",
+    "client entries in epoch 2",
+    "client entries in epoch 3",
+    "client entries in epoch 4",
     "truncations",
     "re-proposals",
     "commits",
     "crashes",
     "records lost",
-    "changes of the membership",
+    "membership changes",
 ];
 const EPOCHS: u64 = 4;
 const TRUNCATION: Marks = 1 << 8;

@@ -71,12 +71,11 @@ pub(super) fn member(node: u32) -> Member {
     Member { node: NodeId(node), incarnation: Incarnation(1) }
 }
 
-/// The initial membership.
 pub(super) fn genesis(scope: Scope) -> SharedMembership {
     let learner = |node: u64| MembershipChange::AddLearner(member(node as u32));
     let mut membership = Membership::of((1..=scope.voters as u32).map(member).collect());
     for node in scope.voters + 1..=scope.voters + scope.learners {
-        membership = membership.after(learner(node)).expect("it is none yet");
+        membership = membership.after(learner(node)).expect("the node is not a member yet");
     }
     membership.into()
 }
@@ -166,8 +165,8 @@ impl Replica {
         let at = now.monotonic;
         let message = Message::ProposeReply { epoch, sent, voted: true, reply, committed, doubtful: false, at };
         let after = Durable { manifest, ..Durable::default() };
-        assert_eq!(out.take(), [Output::Send { to: from.node, message, after }], "a heartbeat has another answer");
-        assert!(vouching == cohort, "a heartbeat does something else: {vouching:?}, {cohort:?}");
+        assert_eq!(out.take(), [Output::Send { to: from.node, message, after }], "a heartbeat has a different reply");
+        assert!(vouching == cohort, "a heartbeat has a different effect: {vouching:?}, {cohort:?}");
     }
 
     fn collect(&mut self) -> Step {
@@ -254,7 +253,7 @@ impl Replica {
     }
 
     /// Drops the messages that wait for writes which will never be forced.
-    pub(super) fn forget_what_waits_in_vain(&mut self) {
+    pub(super) fn drop_unsendable(&mut self) {
         self.parked.clear();
     }
 

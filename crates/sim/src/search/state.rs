@@ -10,20 +10,19 @@ use super::event::Event;
 use super::moves::Move;
 use super::reached::Marks;
 use super::replica::Replica;
-use super::world::{Number, ORDERS, REPLICAS, Table, World};
+use super::world::{Interner, Number, ORDERS, REPLICAS, World};
 
 /// Interned histories: the entries applied anywhere, by sequence from 1, and all entries appended anywhere.
 #[derive(Default)]
 pub(super) struct Histories {
-    pub(super) chosen: Table<Vec<Lsn>>,
-    values: Table<Vec<Entry>>,
+    pub(super) chosen: Interner<Vec<Lsn>>,
+    values: Interner<Vec<Entry>>,
 }
 
 /// A state of the model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
     pub(super) cells: [Number; REPLICAS],
-    /// The entries applied anywhere.
     pub(super) chosen: Number,
     /// All entries appended anywhere, to check that an LSN has one value. Not part of the fingerprint: a value that no
     /// replica holds any more can no longer be sent.
@@ -31,7 +30,6 @@ pub(super) struct State {
     left: Left,
 }
 
-/// The remaining scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Left {
     epochs: u8,
@@ -43,12 +41,10 @@ struct Left {
     changes: u8,
 }
 
-/// A transition.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Choice {
     /// The move with this number of the replica at that index.
     Move(u8, u16),
-    /// A step of time.
     Tick,
 }
 
@@ -208,7 +204,7 @@ impl State {
                 held + membership.quorum() > membership.voters().len()
             };
             if holders.is_empty() || !replicas.iter().filter(holds).all(meets) {
-                return Err(format!("{lsn} was applied, but restarts would find it on the disks of {holders:?} only"));
+                return Err(format!("{lsn} was applied, but after restarts only {holders:?} would recover it"));
             }
         }
         Ok(())
@@ -220,7 +216,10 @@ impl State {
         for (index, cohort) in cohorts.iter().enumerate() {
             let others = [cohorts[(index + 1) % 3], cohorts[(index + 2) % 3]];
             if let Some(stamp) = cohort.view_of(&others).filter(|stamp| *stamp < Sequence(chosen as u64)) {
-                return Err(format!("{} reads by a view check at {stamp}, of {chosen} entries", cohort.me().node));
+                return Err(format!(
+                    "node {} could read with read index {stamp}, but {chosen} entries are applied",
+                    cohort.me().node
+                ));
             }
         }
         Ok(())
@@ -232,7 +231,11 @@ impl State {
             let cell = world.get(cell);
             if cell.reads_at.is_some_and(|applied| applied < Sequence(chosen as u64)) {
                 let cohort = &cell.local.replica.cohort;
-                return Err(format!("{} reads at {}, of {chosen} entries", cohort.me().node, cohort.applied()));
+                return Err(format!(
+                    "node {} could read at {}, but {chosen} entries are applied",
+                    cohort.me().node,
+                    cohort.applied()
+                ));
             }
         }
         Ok(())
@@ -259,7 +262,7 @@ impl Histories {
         for entry in entries {
             let values = self.values.get(*number);
             match values.iter().find(|known| known.lsn == entry.lsn) {
-                Some(known) if proposed => return Err(format!("LSN {} was given to two entries", known.lsn)),
+                Some(known) if proposed => return Err(format!("LSN {} was assigned to two entries", known.lsn)),
                 Some(known) if known == entry => {}
                 Some(known) => return Err(format!("LSN {} has two values: {known:?} and {entry:?}", entry.lsn)),
                 None => {
@@ -281,7 +284,7 @@ impl Histories {
             match chosen.get(index) {
                 Some(lsn) if *lsn == entry.lsn => {}
                 Some(lsn) => {
-                    return Err(format!("{lsn} was applied at sequence {}, now {}", entry.lsn.sequence, entry.lsn));
+                    return Err(format!("{lsn} was applied at sequence {}, then {}", entry.lsn.sequence, entry.lsn));
                 }
                 None if index == chosen.len() => {
                     let mut chosen = chosen.clone();
@@ -295,7 +298,6 @@ impl Histories {
     }
 }
 
-/// Describes a choice.
 pub(super) fn describe(state: &State, choice: Choice, world: &mut World) -> String {
     let Choice::Move(index, number) = choice else { return "time passes".to_owned() };
     let moves = world.moves(state.cells[index as usize]);

@@ -28,8 +28,8 @@ fn exhaustive_search_of_two_epochs_with_crash() {
     assert!(report.exhausted);
     for what in [
         "leaders of epoch 2",
-        "entries of clients in epoch 1",
-        "entries of clients in epoch 2",
+        "client entries in epoch 1",
+        "client entries in epoch 2",
         "truncations",
         "re-proposals",
         "commits",
@@ -61,14 +61,14 @@ fn search_of_membership_changes() {
         println!("{} states, {} transitions, {:?}", report.states, report.transitions, report.elapsed);
         assert_eq!(report.violation, None);
         assert!(report.exhausted, "{scope:?}");
-        assert!(report.reached.contains_key("changes of the membership"));
+        assert!(report.reached.contains_key("membership changes"));
     }
 }
 
 /// The externally visible state: logs, promises, leaders, applied entries. Excludes what quiet events change.
-type Seen = (Vec<(Vec<Lsn>, Vec<Lsn>, u64, Option<u8>, Option<u64>)>, Vec<Lsn>);
+type Observation = (Vec<(Vec<Lsn>, Vec<Lsn>, u64, Option<u8>, Option<u64>)>, Vec<Lsn>);
 
-fn seen(search: &Search, state: &State, order: [u8; 3]) -> Seen {
+fn seen(search: &Search, state: &State, order: [u8; 3]) -> Observation {
     let mut replicas = vec![(Vec::new(), Vec::new(), 0, None, None); 3];
     for (cell, place) in state.cells.iter().zip(order) {
         let replica = &search.world.get(*cell).local.replica;
@@ -83,7 +83,7 @@ fn seen(search: &Search, state: &State, order: [u8; 3]) -> Seen {
 }
 
 /// All externally visible states of a scope, independent of replica numbers.
-fn all_seen(scope: Scope, reduced: bool) -> BTreeSet<Seen> {
+fn all_seen(scope: Scope, reduced: bool) -> BTreeSet<Observation> {
     let mut search = Search::new(scope);
     search.orders &= reduced;
     search.world.puts_off &= reduced;
@@ -93,7 +93,9 @@ fn all_seen(scope: Scope, reduced: bool) -> BTreeSet<Seen> {
         assert_eq!(search.carry_out(state, choice), Ok(()));
         if search.path.len() > depth {
             let (state, _) = search.path[depth];
-            all.insert(ORDERS.map(|order| seen(&search, &state, order)).into_iter().min().expect("there are orders"));
+            all.insert(
+                ORDERS.map(|order| seen(&search, &state, order)).into_iter().min().expect("ORDERS is not empty"),
+            );
         }
     }
     all
@@ -107,7 +109,7 @@ fn state_reduction_is_sound() {
         Scope { epochs: 3, entries: 0, ticks: 1, ..SMALL },
     ] {
         let (all, reduced) = (all_seen(scope, false), all_seen(scope, true));
-        println!("{scope:?}: {} seen, {} of them with everything put off", all.len(), reduced.len());
+        println!("{scope:?}: {} states, {} with reductions", all.len(), reduced.len());
         all.difference(&reduced).take(3).for_each(|missed| println!("missed: {missed:?}"));
         reduced.difference(&all).take(3).for_each(|more| println!("invented: {more:?}"));
         assert!(all == reduced);

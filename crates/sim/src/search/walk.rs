@@ -16,7 +16,7 @@ const WALK_STEPS: u32 = 300;
 const CHOICE_EVERY: u64 = 8;
 /// Average number of steps between changes of the isolated replica.
 const CUT_EVERY: u64 = 20;
-/// The tables are cleared when they exceed this number of cells.
+/// The interners are cleared when they exceed this number of cells.
 const CELLS_MAX: usize = 1 << 19;
 
 /// Walks for at most `limit`, until it finds a violation.

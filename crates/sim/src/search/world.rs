@@ -1,4 +1,4 @@
-//! Interning tables: messages, replicas, and replicas with the messages in flight to them ([`Cell`]). The effect of an
+//! Interners for messages, replicas, and replicas with the messages in flight to them ([`Cell`]). The effect of an
 //! event on a cell is computed once; a state of the model is little more than a cell number per replica.
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use super::moves::{Move, Step};
 use super::replica::{Replica, genesis, member};
 use super::{Forces, Scope};
 
-/// An index into one of the tables.
+/// The index of an interned value.
 pub(super) type Number = u32;
 pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
 
@@ -38,13 +38,13 @@ pub(super) struct Cell {
     pub(super) reads_at: Option<Sequence>,
 }
 
-/// The tables.
+/// All interned values.
 pub(super) struct World {
     pub(super) scope: Scope,
     /// Whether quiet events are delayed.
     pub(super) puts_off: bool,
-    pub(super) messages: Table<Envelope>,
-    pub(super) bundles: Table<Box<[Number]>>,
+    pub(super) messages: Interner<Envelope>,
+    pub(super) bundles: Interner<Box<[Number]>>,
     renamings: Map<Number, [Number; 6]>,
     locals: Vec<Rc<Local>>,
     local_numbers: Map<(u64, Monotonic), Number>,
@@ -71,8 +71,8 @@ impl World {
         Self {
             scope,
             puts_off: scope.forces == Forces::Eager,
-            messages: Table::default(),
-            bundles: Table::default(),
+            messages: Interner::default(),
+            bundles: Interner::default(),
             locals: Vec::new(),
             local_numbers: Map::default(),
             cells: Vec::new(),
@@ -106,7 +106,6 @@ impl World {
         self.messages.get(number)
     }
 
-    /// Number of cells.
     pub(super) fn size(&self) -> usize {
         self.cells.len()
     }
@@ -236,18 +235,18 @@ pub(super) const ORDERS: [[u8; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2,
 impl Local {}
 
 /// Interned values with their numbers.
-pub(super) struct Table<T> {
+pub(super) struct Interner<T> {
     things: Vec<T>,
     numbers: Map<T, Number>,
 }
 
-impl<T> Default for Table<T> {
+impl<T> Default for Interner<T> {
     fn default() -> Self {
         Self { things: Vec::new(), numbers: Map::default() }
     }
 }
 
-impl<T: Clone + Eq + Hash> Table<T> {
+impl<T: Clone + Eq + Hash> Interner<T> {
     pub(super) fn get(&self, number: Number) -> &T {
         &self.things[number as usize]
     }

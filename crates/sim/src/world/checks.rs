@@ -16,7 +16,7 @@ pub(crate) struct Checks {
     /// The entry applied at each sequence, on any node, by cohort and number of losses.
     chosen: BTreeMap<(CohortId, u32), BTreeMap<Sequence, Lsn>>,
     /// The last applied entry of each process that was checked, with its generation and number of losses.
-    looked_at: BTreeMap<(NodeId, CohortId), ((u64, u32), Sequence)>,
+    checked: BTreeMap<(NodeId, CohortId), ((u64, u32), Sequence)>,
     /// Logical hashes of states, by their last entry.
     hashes: BTreeMap<(CohortId, Lsn), (NodeId, u64)>,
     /// The newest entry that a leader has sent to a follower in its epoch.
@@ -58,12 +58,12 @@ impl World {
         let mut others = Vec::new();
         for (cohort, replica, state) in process.node.replicas() {
             let losses = losses(state);
-            let looked = self.checks.looked_at.entry((id, cohort)).or_default();
-            if looked.0 != (machine.generation, losses) {
-                *looked = ((machine.generation, losses), Sequence(0));
+            let checked = self.checks.checked.entry((id, cohort)).or_default();
+            if checked.0 != (machine.generation, losses) {
+                *checked = ((machine.generation, losses), Sequence(0));
             }
             let chosen = self.checks.chosen.entry((cohort, losses)).or_default();
-            let first = looked.1.next().max(replica.entries().next().map_or(Sequence(0), |entry| entry.lsn.sequence));
+            let first = checked.1.next().max(replica.entries().next().map_or(Sequence(0), |entry| entry.lsn.sequence));
             for sequence in first.0..=replica.applied().0 {
                 let sequence = Sequence(sequence);
                 let Some(lsn) = replica.lsn_at(sequence) else { continue };
@@ -72,12 +72,14 @@ impl World {
                     others.push((cohort, known, lsn));
                 }
             }
-            looked.1 = replica.applied();
+            checked.1 = replica.applied();
         }
         // Until it applies a loss, a replica of that cohort may apply entries that others do not have.
         let wrong = others.into_iter().find(|(cohort, _, _)| !self.losses.is_of(*cohort));
         if let Some((cohort, known, lsn)) = wrong {
-            self.violate(&format!("node {id} applied {lsn} in cohort {cohort}, where {known} was applied"));
+            self.violate(&format!(
+                "node {id} applied {lsn} in cohort {cohort}, but another node applied {known} at that sequence"
+            ));
         }
     }
 
@@ -97,7 +99,10 @@ impl World {
                     continue;
                 }
                 if last(cohort, state).is_some_and(|last| last > replica.applied()) {
-                    wrong = Some(format!("node {id} may read cohort {cohort} at {}, behind others", replica.applied()));
+                    wrong = Some(format!(
+                        "node {id} may serve reads of cohort {cohort} at {}, behind entries applied elsewhere",
+                        replica.applied()
+                    ));
                 }
                 if let Some(other) = readers.insert(cohort, *id) {
                     wrong = Some(format!("nodes {other} and {id} both hold a lease of cohort {cohort}"));
@@ -116,11 +121,11 @@ impl World {
         let mut wrong = None;
         for (cohort, _, state) in process.node.replicas() {
             let last = state.last_applied();
-            // A rotten table returns an error.
+            // A corrupt SSTable returns an error.
             let Ok(hash) = state.logical_hash() else { continue };
             let (other, known) = *self.checks.hashes.entry((cohort, last)).or_insert((id, hash));
             if known != hash {
-                wrong = Some(format!("nodes {other} and {id} differ in cohort {cohort} at {last}"));
+                wrong = Some(format!("nodes {other} and {id} have different states of cohort {cohort} at {last}"));
             }
         }
         if let Some(wrong) = wrong {
@@ -142,7 +147,7 @@ impl World {
                     self.count_entries((from, *to, *cohort), relay.epoch, &relay.entries);
                 }
             }
-            replication::Message::Relay(_) => self.count("proposals handed on"),
+            replication::Message::Relay(_) => self.count("proposals relayed"),
             _ => {}
         }
     }
@@ -155,7 +160,7 @@ impl World {
         }
         let (known, new): (Vec<&Entry>, Vec<&Entry>) = entries.iter().partition(|entry| entry.lsn.sequence <= newest.1);
         newest.1 = newest.1.max(last);
-        for (what, entries) in [("bytes proposed", new), ("bytes proposed again", known)] {
+        for (what, entries) in [("bytes proposed", new), ("bytes retransmitted", known)] {
             *self.counters.entry(what).or_default() += entries.iter().map(|entry| entry.size() as u64).sum::<u64>();
         }
     }
@@ -171,27 +176,27 @@ impl World {
             ("truncations", new.truncations - old.truncations),
             ("catch-ups from memory", new.memory_catch_ups - old.memory_catch_ups),
             ("catch-ups from the log", new.log_catch_ups - old.log_catch_ups),
-            ("catch-ups by whole state", new.state_catch_ups - old.state_catch_ups),
+            ("catch-ups by snapshot", new.state_catch_ups - old.state_catch_ups),
             ("checkpoints", new.checkpoints - old.checkpoints),
             ("flushes", new.flushes - old.flushes),
             ("compactions", new.compactions - old.compactions),
-            ("writes slowed down", new.writes_paced - old.writes_paced),
-            ("writes that waited for the store", new.writes_stalled - old.writes_stalled),
-            ("reads that waited for the disk", new.disk_reads - old.disk_reads),
-            ("tables found damaged", new.tables_damaged - old.tables_damaged),
-            ("beats", new.beats - old.beats),
-            ("reads by view checks", new.checked_reads - old.checked_reads),
+            ("writes throttled", new.writes_paced - old.writes_paced),
+            ("writes stalled", new.writes_stalled - old.writes_stalled),
+            ("disk reads", new.disk_reads - old.disk_reads),
+            ("damaged SSTables", new.tables_damaged - old.tables_damaged),
+            ("heartbeat batches", new.beats - old.beats),
+            ("reads by read index", new.checked_reads - old.checked_reads),
             ("lease expiries", new.lease_expiries - old.lease_expiries),
             ("doubts ended", new.doubts_ended - old.doubts_ended),
-            ("states left", new.states_left - old.states_left),
+            ("diverged states", new.states_left - old.states_left),
             ("sessions expired", new.sessions_expired - old.sessions_expired),
             ("replicas split off", new.splits - old.splits),
             ("projections replaced", new.log_repairs - old.log_repairs),
-            ("healings of logs", new.log_healings - old.log_healings),
-            ("log units found in doubt", new.log_units_lost - old.log_units_lost),
+            ("log re-replications", new.log_healings - old.log_healings),
+            ("log units in doubt", new.log_units_lost - old.log_units_lost),
             ("positions filled", new.log_fills - old.log_fills),
-            ("members changed", new.members_changed - old.members_changed),
-            ("replicas left", new.replicas_left - old.replicas_left),
+            ("membership changes", new.members_changed - old.members_changed),
+            ("replicas removed", new.replicas_left - old.replicas_left),
         ];
         for (what, by) in grown {
             if by > 0 {
@@ -206,7 +211,7 @@ impl World {
         if !self.operator.is_idle() {
             return false;
         }
-        let left = self.those_that_left();
+        let left = self.departed_members();
         let is_there = |machine: &&Machine| !machine.is_gone && !left.contains(&machine.member);
         let members = self.machines.values().filter(|machine| !machine.is_foreign()).filter(is_there);
         let processes: Option<Vec<_>> = members.map(|machine| machine.process.as_ref()).collect();
@@ -236,9 +241,14 @@ impl World {
     }
 
     pub(crate) fn why_stuck(&self) -> String {
-        let thin = self.thin_log().map_or_else(String::new, |log| format!("a log with a thin chain: {log:?}"));
-        let mut lines =
-            vec![self.clients.waiting_for(), self.log_users.waiting_for(), thin, self.operator.waiting_for()];
+        let under_replicated =
+            self.under_replicated_log().map_or_else(String::new, |log| format!("an under-replicated log: {log:?}"));
+        let mut lines = vec![
+            self.clients.waiting_for(),
+            self.log_users.waiting_for(),
+            under_replicated,
+            self.operator.waiting_for(),
+        ];
         lines.push(self.zookeeper.waiting_for());
         for (id, machine) in &self.machines {
             let Some(process) = machine.process.as_ref() else {

@@ -22,7 +22,6 @@ use super::{MILLISECOND, Options, TrueTime, World};
 use crate::history::{Operation, What, WriteOutcome};
 
 pub(super) const TABLE: &str = "t";
-/// Columns of a row.
 const COLUMNS: u64 = 2;
 /// How long old versions are kept: short, so that some are collected during a run.
 pub(super) const RETENTION: base::Duration = base::Duration::from_millis(2_000);
@@ -141,7 +140,6 @@ impl Clients {
         doing.collect::<Vec<_>>().join("; ")
     }
 
-    /// The current logical time.
     pub(super) fn moment(&self) -> u64 {
         self.moment
     }
@@ -175,7 +173,7 @@ impl Clients {
             0..10 => Task::Get(key, self.strong()),
             10..25 => Task::BareGet(key, self.strong()),
             25..30 => Task::Scan(Scan { reverse: self.random.below(2) == 0, ..Scan::default() }, self.strong()),
-            30..50 => Task::TimelineRead(self.look(id, key, self.nodes)),
+            30..50 => Task::TimelineRead(self.next_timeline_read(id, key, self.nodes)),
             50..60 => Task::BareWrite(self.write(id, key)),
             _ => Task::Write(self.write(id, key)),
         }
@@ -251,15 +249,15 @@ impl World {
     fn ask(&mut self, id: u32) {
         let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
         let any = nodes[self.clients.random.below(nodes.len() as u64) as usize];
-        let (still, apart) = (self.stands_still(), self.draw_apart());
+        let (still, apart) = (self.paused_node(), self.draw_apart());
         let Some(doing) = self.clients.clients[id as usize].doing.as_mut() else { return };
         doing.is_asked = true;
         let mut node = any;
         match &mut doing.task {
-            Task::TimelineRead(look) => {
-                look.asked = self.now;
-                look.node = look.node.map(|kept_to| apart.unwrap_or(kept_to));
-                node = look.node.unwrap_or(any);
+            Task::TimelineRead(timeline_read) => {
+                timeline_read.asked = self.now;
+                timeline_read.node = timeline_read.node.map(|kept_to| apart.unwrap_or(kept_to));
+                node = timeline_read.node.unwrap_or(any);
             }
             Task::BareGet(..) => node = still.unwrap_or(any),
             _ => {}
@@ -274,7 +272,7 @@ impl World {
 
     /// A node whose machine is paused or has stopped while its endpoints stay open: they must not assume that the lease
     /// is still valid.
-    fn stands_still(&self) -> Option<NodeId> {
+    fn paused_node(&self) -> Option<NodeId> {
         let is_still = |machine: &Machine| machine.paused && machine.endpoint_runs;
         let mut all = self.machines.iter();
         all.find(|(id, machine)| is_still(machine) || self.has_open_endpoint(**id)).map(|(id, _)| *id)
@@ -312,10 +310,12 @@ impl World {
 
     /// A node has restarted. Clients that wait to read from it do so at once, when its state is most likely to have
     /// gone backwards.
-    pub(super) fn look_at_started(&mut self, node: NodeId) {
+    pub(super) fn reread_at_started(&mut self, node: NodeId) {
         let waits = |client: &Client| {
             let doing = client.doing.as_ref().filter(|doing| !doing.is_asked);
-            doing.is_some_and(|doing| matches!(&doing.task, Task::TimelineRead(look) if look.node == Some(node)))
+            doing.is_some_and(
+                |doing| matches!(&doing.task, Task::TimelineRead(timeline_read) if timeline_read.node == Some(node)),
+            )
         };
         let all = self.clients.clients.iter().zip(0..);
         let waiting: Vec<u32> = all.filter(|(client, _)| waits(client)).map(|(_, id)| id).collect();
@@ -396,10 +396,10 @@ impl World {
                 }
             }
             (Task::Split(key), outcome) => self.split_answered(key, &outcome, doing.maybe_done),
-            (Task::TimelineRead(look), outcome) => {
-                self.looked(id, look, &outcome);
-                if let Some(look) = self.clients.look_again(look) {
-                    return self.go_on(id, Task::TimelineRead(look));
+            (Task::TimelineRead(timeline_read), outcome) => {
+                self.timeline_read_answered(id, timeline_read, &outcome);
+                if let Some(timeline_read) = self.clients.repeat_timeline_read(timeline_read) {
+                    return self.go_on(id, Task::TimelineRead(timeline_read));
                 }
             }
             (Task::Write(write) | Task::BareWrite(write), outcome) => self.write_ended(id, doing, write, outcome),
@@ -412,15 +412,15 @@ impl World {
             (Task::Scan(scan, consistency), Ok(Response::Tablet(TableResponse::Rows { rows, continuation }))) => {
                 self.scanned(id, doing.called, scan, rows, continuation.as_ref());
                 if let Some(continuation) = continuation {
-                    self.count("scans gone on with");
+                    self.count("scans continued");
                     let scan = Scan { continuation: Some(continuation), ..scan.clone() };
                     return self.scan_on(id, scan, *consistency);
                 }
             }
             (Task::Get(..) | Task::BareGet(..) | Task::Scan(..), Err(Failure::UnknownTable(_))) => {
-                self.violate("a table that was created is unknown");
+                self.violate("a created table is unknown");
             }
-            (task, outcome) => self.violate(&format!("{task:?} was answered with {outcome:?}")),
+            (task, outcome) => self.violate(&format!("{task:?}: unexpected outcome {outcome:?}")),
         }
         self.think(id);
     }
@@ -432,13 +432,13 @@ impl World {
                 self.clients.clients[id as usize].versions.insert((write.key.clone(), column.clone()), actual);
                 WriteOutcome::Mismatch { column, expected, actual }
             }
-            other => return self.violate(&format!("{write:?} was answered with {other:?}")),
+            other => return self.violate(&format!("{write:?}: unexpected outcome {other:?}")),
         };
         if let WriteOutcome::Written(version) = outcome {
             self.count("writes acknowledged");
             self.clients.known.acknowledged(self.now, write.key.clone(), version);
             if doing.maybe_done {
-                self.count("retries answered");
+                self.count("retries deduplicated");
             }
             for mutation in &write.mutations {
                 let version = if mutation.value.is_some() { version } else { Timestamp(0) };
@@ -479,7 +479,7 @@ impl World {
             self.remember_row(client, called, row);
         }
         if let Some(key) = by_key.keys().next() {
-            self.violate(&format!("a page of {page} shows {key:?}"));
+            self.violate(&format!("a page of {page} contains {key:?}"));
         }
     }
 
@@ -516,7 +516,7 @@ fn key(number: u64) -> Bytes {
 fn effect(task: &Task) -> Option<Effect> {
     match task {
         Task::Get(..) | Task::Scan(..) => Some(Effect::Reads),
-        Task::TimelineRead(look) => look.carries_what_it_has_seen().then_some(Effect::Reads),
+        Task::TimelineRead(timeline_read) => timeline_read.carries_position().then_some(Effect::Reads),
         Task::CreateTable(_) | Task::Split(_) => Some(Effect::Repeatable),
         Task::Write(_) => Some(Effect::Writes),
         Task::BareWrite(_) | Task::BareGet(..) => None,
@@ -547,7 +547,7 @@ fn request(task: &Task, clients: &Clients) -> Request {
             of_table(TableRequest::Get { key: key.clone(), columns: None, consistency: *consistency })
         }
         Task::Scan(scan, consistency) => of_table(TableRequest::Scan { scan: scan.clone(), consistency: *consistency }),
-        Task::TimelineRead(look) => of_table(look.request()),
+        Task::TimelineRead(timeline_read) => of_table(timeline_read.request()),
         Task::Split(key) => Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginSplit {
             name: TABLE.to_owned(),
             key: key.clone(),

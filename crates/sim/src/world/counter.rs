@@ -48,7 +48,7 @@ impl World {
             self.play_one();
         }
         // The node that received the request crashed.
-        Err(Failure::Unknown("no answer".to_owned()))
+        Err(Failure::Unknown("no response".to_owned()))
     }
 
     fn pass(&mut self, span: TrueTime) {
@@ -64,7 +64,7 @@ impl World {
             }
             self.pass(50 * MILLISECOND);
         }
-        panic!("{request:?} is not answered: {:?}", self.violation);
+        panic!("{request:?} got no response: {:?}", self.violation);
     }
 
     fn counter_cohort(&mut self) -> (CohortId, Vec<NodeId>) {

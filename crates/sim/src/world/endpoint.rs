@@ -41,7 +41,7 @@ impl Published {
 }
 
 /// A read that an endpoint has begun.
-pub(crate) struct Reading {
+pub(crate) struct PendingLocalRead {
     pub(super) id: RequestId,
     read: Box<LocalRead>,
     /// For the machine, if the endpoint cannot answer.
@@ -60,7 +60,7 @@ impl World {
             }
             return self.happen(Happening::Request { node, generation, id, deadline, request, is_at_endpoint: false });
         };
-        let reading = Box::new(Reading { id, read: Box::new(read), deadline, request });
+        let reading = Box::new(PendingLocalRead { id, read: Box::new(read), deadline, request });
         let longest = match self.random.below(8) {
             _ if self.healed => 0,
             0 => 1_000 * MILLISECOND,
@@ -81,9 +81,9 @@ impl World {
     }
 
     /// An endpoint evaluates a read and either completes it or passes it to the machine.
-    pub(super) fn local_read_ends(&mut self, node: NodeId, reading: Reading) {
+    pub(super) fn local_read_ends(&mut self, node: NodeId, reading: PendingLocalRead) {
         let Some(machine) = self.machines.get(&node) else { return };
-        let Reading { id, read, deadline, request } = reading;
+        let PendingLocalRead { id, read, deadline, request } = reading;
         let (now, generation) = (machine.clocks.monotonic(self.now), machine.generation);
         let is_closed = machine.process.is_none() && !self.has_open_endpoint(node);
         let said =

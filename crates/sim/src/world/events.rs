@@ -12,7 +12,7 @@ use node::request::Request;
 use store::log::SegmentJob;
 
 use super::TrueTime;
-use super::endpoint::Reading;
+use super::endpoint::PendingLocalRead;
 use super::network::Envelope;
 use super::roster::Errand;
 use super::zookeeper::Input;
@@ -30,25 +30,57 @@ pub(crate) enum ManifestStep {
 /// A future event. Events of a process carry its generation, and are ignored once the process has ended.
 pub(crate) enum Happening {
     /// A machine starts its process.
-    Start { node: NodeId },
-    /// A message arrives.
+    Start {
+        node: NodeId,
+    },
     Deliver(Box<Envelope>),
     /// A timer of the machine fires.
-    Timer { node: NodeId, generation: Generation, number: u64 },
+    Timer {
+        node: NodeId,
+        generation: Generation,
+        number: u64,
+    },
     /// The force of the log's batch in flight completes or fails.
-    LogForced { node: NodeId, generation: Generation },
+    LogForced {
+        node: NodeId,
+        generation: Generation,
+    },
     /// The log has been idle for a while.
-    Echo { node: NodeId, generation: Generation, batches: u64 },
+    Echo {
+        node: NodeId,
+        generation: Generation,
+        batches: u64,
+    },
     /// Records that the log may force later are now due.
-    Hurry { node: NodeId, generation: Generation },
+    Hurry {
+        node: NodeId,
+        generation: Generation,
+    },
     /// The next step of writing a manifest.
-    Manifest { node: NodeId, generation: Generation, step: ManifestStep },
-    /// The next step of background work on tables.
-    Work { node: NodeId, generation: Generation, number: u64 },
+    Manifest {
+        node: NodeId,
+        generation: Generation,
+        step: ManifestStep,
+    },
+    /// The next step of background work on SSTables.
+    Work {
+        node: NodeId,
+        generation: Generation,
+        number: u64,
+    },
     /// A read of the log has completed.
-    LogRead { node: NodeId, generation: Generation, id: ReadId, entries: Option<Vec<Entry>> },
+    LogRead {
+        node: NodeId,
+        generation: Generation,
+        id: ReadId,
+        entries: Option<Vec<Entry>>,
+    },
     /// The file of a segment is prepared.
-    Segment { node: NodeId, generation: Generation, job: SegmentJob },
+    Segment {
+        node: NodeId,
+        generation: Generation,
+        job: SegmentJob,
+    },
     /// A client's request arrives at the endpoint, or the endpoint passes it to the machine.
     Request {
         node: NodeId,
@@ -59,49 +91,98 @@ pub(crate) enum Happening {
         is_at_endpoint: bool,
     },
     /// An endpoint continues a read.
-    LocalRead { node: NodeId, generation: Generation, reading: Box<Reading> },
+    LocalRead {
+        node: NodeId,
+        generation: Generation,
+        reading: Box<PendingLocalRead>,
+    },
     /// The endpoints close that stayed open after a clean stop.
-    EndpointClosed { node: NodeId, generation: Generation },
+    EndpointClosed {
+        node: NodeId,
+        generation: Generation,
+    },
     /// A response of a process was too late to be sent.
-    ReplyExpired { node: NodeId, generation: Generation, destination: ReplyDestination },
+    ReplyExpired {
+        node: NodeId,
+        generation: Generation,
+        destination: ReplyDestination,
+    },
     /// A process is asked to stop.
-    Stop { node: NodeId, generation: Generation },
-    /// A paused process resumes.
-    Resume { node: NodeId, generation: Generation },
-    /// A client continues.
-    Client { client: u32 },
+    Stop {
+        node: NodeId,
+        generation: Generation,
+    },
+    Resume {
+        node: NodeId,
+        generation: Generation,
+    },
+    Client {
+        client: u32,
+    },
     /// A request without a stamp has timed out.
-    ClientPatience { request: RequestId },
+    ClientPatience {
+        request: RequestId,
+    },
     /// A connection attempt of a client library succeeds or fails.
-    LinkMade { library: usize, link: Link },
-    /// A connection breaks.
-    LinkBroken { library: usize, link: Link },
+    LinkMade {
+        library: usize,
+        link: Link,
+    },
+    LinkBroken {
+        library: usize,
+        link: Link,
+    },
     /// The timer of a client library fires.
-    LibraryTimer { library: usize, number: u64 },
+    LibraryTimer {
+        library: usize,
+        number: u64,
+    },
     /// An operator requests another move of a range.
-    MoveAgain { cohort: CohortId },
+    MoveAgain {
+        cohort: CohortId,
+    },
     /// The operator continues a task.
-    Errand { errand: Errand },
+    Errand {
+        errand: Errand,
+    },
     /// A user of the log continues.
-    LogUser { user: usize, call: u64 },
+    LogUser {
+        user: usize,
+        call: u64,
+    },
     /// An input of a node's ZooKeeper endpoint.
-    Translation { node: NodeId, generation: Generation, input: Box<Input> },
-    /// A ZooKeeper client continues.
-    ZooKeeperClient { client: usize },
+    Translation {
+        node: NodeId,
+        generation: Generation,
+        input: Box<Input>,
+    },
+    ZooKeeperClient {
+        client: usize,
+    },
     /// A ZooKeeper client receives a frame, or the end of its connection.
-    ZooKeeperFrame { client: usize, connection: ConnectionId, frame: Option<Bytes> },
-    /// A machine loses power.
-    PowerLoss { node: NodeId },
+    ZooKeeperFrame {
+        client: usize,
+        connection: ConnectionId,
+        frame: Option<Bytes>,
+    },
+    PowerLoss {
+        node: NodeId,
+    },
     /// A disk that was full has space again.
-    Room { node: NodeId },
+    Room {
+        node: NodeId,
+    },
     /// A write that found no space on the disk is retried.
-    RoomWanted { node: NodeId, generation: Generation },
+    RoomWanted {
+        node: NodeId,
+        generation: Generation,
+    },
     /// A bit flips on the machine with the rotting disk.
     Rot,
-    /// A fault.
     Fault,
-    /// The network partition ends.
-    Rejoin { number: u64 },
+    Rejoin {
+        number: u64,
+    },
 }
 
 impl Happening {

@@ -26,7 +26,6 @@ impl World {
         self.queue.put(self.now + pause, Happening::Fault);
     }
 
-    /// Injects a fault.
     pub(crate) fn fault(&mut self) {
         if self.healed {
             return;
@@ -105,11 +104,11 @@ impl World {
         while nodes.len() > kept {
             nodes.remove(self.random.below(nodes.len() as u64) as usize);
         }
-        self.count("moves asked for");
+        self.count("moves requested");
         let machine = &self.machines[&id];
         let deadline = machine.clocks.monotonic(self.now) + Duration::from_millis(5_000);
         // The response is ignored: the final placement of the replicas is checked instead.
-        let number = RequestId(u64::MAX - self.counters["moves asked for"]);
+        let number = RequestId(u64::MAX - self.counters["moves requested"]);
         self.step(
             id,
             Event::Request {
@@ -153,7 +152,7 @@ impl World {
 
     fn lose_all_power(&mut self) {
         let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
-        self.count("power losses of all");
+        self.count("power losses of all machines");
         for id in nodes {
             if self.process(id).is_some() {
                 self.end(id, true);

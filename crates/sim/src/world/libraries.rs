@@ -22,7 +22,6 @@ use super::clients::TABLE;
 use super::events::{Generation, Happening};
 use super::{MILLISECOND, Options, SECOND, TrueTime, World};
 
-/// Clients per library.
 const CLIENTS_EACH: u32 = 3;
 /// Deadline of a call, including retries.
 const DEADLINE: base::Duration = base::Duration::from_millis(6_000);
@@ -37,7 +36,6 @@ const CONNECTING: TrueTime = 5 * MILLISECOND;
 
 type Library = client::Client<Request, Response>;
 
-/// All libraries.
 pub(crate) struct Libraries {
     all: Vec<Held>,
     /// The attempt of each request sent to a node.
@@ -136,7 +134,7 @@ impl World {
                 self.queue.put(at, Happening::LinkMade { library, link });
             }
             // Later responses on it are still delivered.
-            Action::Disconnect(_) => self.count("connections left"),
+            Action::Disconnect(_) => self.count("connections closed"),
             Action::Send { link, attempt, time, sent } => self.send_for_library(library, link, attempt, time, sent),
             Action::Done { call, outcome, in_doubt } => {
                 if let Some(client) = self.libraries.all[library].callers.remove(&call) {
@@ -200,7 +198,6 @@ impl World {
         self.queue.put(at, Happening::Request { node, generation, id, deadline, request, is_at_endpoint: true });
     }
 
-    /// Handles a node's response.
     pub(crate) fn request_answered(&mut self, id: RequestId, outcome: Outcome) {
         self.note(id.0, u64::from(outcome.is_ok()));
         #[cfg(test)]
@@ -223,15 +220,15 @@ impl World {
         if let (Some(key), Ok(Response::Tablet(TableResponse::SessionOpened { range, .. }))) = (&opens, &outcome)
             && !range.contains(key)
         {
-            return self.violate(&format!("a session for {key:?} was opened in {range}"));
+            return self.violate(&format!("a session for {key:?} was opened in another range, {range}"));
         }
         if let Err(Failure::UnknownSession(session)) = &outcome {
             if is_lasting && self.options.session_lifetime >= ENDLESS && !self.is_lossy() {
-                return self.violate(&format!("{session:?}, which can't have expired, is unknown"));
+                return self.violate(&format!("{session:?} is unknown although it cannot have expired"));
             }
-            self.count("unknown sessions met");
+            self.count("unknown sessions");
         }
-        self.with_library(library, |library, now| library.answered(attempt, told(outcome), now));
+        self.with_library(library, |library, now| library.answered(attempt, to_node_response(outcome), now));
     }
 
     pub(super) fn link_made(&mut self, library: usize, link: Link) {
@@ -344,7 +341,7 @@ fn stamped(mut request: Request, carried: Option<Stamp>) -> Request {
 }
 
 /// Converts a node's response into the library's type.
-fn told(outcome: Outcome) -> Result<NodeResponse<Response>, Fault> {
+fn to_node_response(outcome: Outcome) -> Result<NodeResponse<Response>, Fault> {
     match outcome {
         Ok(Response::Tablet(TableResponse::SessionOpened { session, range })) => {
             Ok(NodeResponse::Session { session: session.0, range })

@@ -27,7 +27,6 @@ use sharedlog::{Batch, ClientId, Position, Stamp, UnitId};
 use super::events::Happening;
 use super::{MILLISECOND, World};
 
-/// The log's name.
 const LOG: &str = "log";
 /// Deadline of a request to one node.
 const DEADLINE: Duration = Duration::from_millis(2_000);
@@ -35,7 +34,6 @@ const DEADLINE: Duration = Duration::from_millis(2_000);
 const HURRIED: Duration = Duration::from_millis(40);
 /// How long a user waits for a response before it tries another node.
 const PATIENCE: u64 = 2_500 * MILLISECOND;
-/// Positions per read.
 const READ: u32 = 8;
 
 /// The users of the log.
@@ -46,10 +44,9 @@ pub(crate) struct LogUsers {
     is_created: bool,
     stripes: u32,
     /// The content seen at each position.
-    seen: BTreeMap<u64, Seen>,
+    seen: BTreeMap<u64, ObservedEntry>,
     /// The positions at which each append was seen.
     places: BTreeMap<Stamp, BTreeSet<u64>>,
-    /// Attempts of each append.
     attempts: BTreeMap<Stamp, usize>,
     /// The acknowledged appends, by position.
     acknowledged: BTreeMap<u64, Stamp>,
@@ -65,7 +62,7 @@ pub(crate) struct LogUsers {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
+enum ObservedEntry {
     Data(Stamp),
     Junk,
 }
@@ -196,7 +193,7 @@ impl LogUsers {
             Doing::Append { .. } => {
                 let stamp = self.stamp(user);
                 let record = Bytes::from(format!("{} of {user}", stamp.sequence));
-                let batch = Batch::of(&[record]).expect("it is small");
+                let batch = Batch::of(&[record]).expect("the batch is small");
                 LogRequest::Append { log: log(), batch, stamp: Some(stamp) }
             }
             Doing::Read { from, wait, .. } => {
@@ -213,9 +210,9 @@ impl LogUsers {
     }
 
     /// Records the content of a position.
-    fn see(&mut self, position: u64, seen: Seen) -> Result<(), String> {
+    fn see(&mut self, position: u64, seen: ObservedEntry) -> Result<(), String> {
         match self.seen.insert(position, seen) {
-            Some(before) if before != seen => Err(format!("position {position} had {before:?}, and now has {seen:?}")),
+            Some(before) if before != seen => Err(format!("position {position} changed from {before:?} to {seen:?}")),
             _ => Ok(()),
         }
     }
@@ -223,7 +220,7 @@ impl LogUsers {
     fn see_entries(&mut self, from: u64, entries: &[LogEntry]) -> Result<(), String> {
         for (entry, position) in entries.iter().zip(from..) {
             if entry.position.0 != position {
-                return Err(format!("position {} was read in the place of {position}", entry.position));
+                return Err(format!("position {} was returned instead of {position}", entry.position));
             }
             match &entry.content {
                 Content::Data(data) => {
@@ -231,13 +228,18 @@ impl LogUsers {
                     places.insert(position);
                     let attempts = self.attempts.get(&data.stamp).copied().unwrap_or(0);
                     if places.len() > attempts {
-                        return Err(format!("{:?} lies at {places:?}, and was attempted {attempts} times", data.stamp));
+                        return Err(format!("{:?} occupies {places:?} after {attempts} attempts", data.stamp));
                     }
-                    self.see(position, Seen::Data(data.stamp))?;
+                    self.see(position, ObservedEntry::Data(data.stamp))?;
                 }
-                Content::Junk => self.see(position, Seen::Junk)?,
+                Content::Junk => self.see(position, ObservedEntry::Junk)?,
                 Content::Trimmed { mark } if mark.0 <= self.trimmed && position < mark.0 => {}
-                other => return Err(format!("position {position} has {other:?}, trimmed below {}", self.trimmed)),
+                other => {
+                    return Err(format!(
+                        "position {position} has content {other:?}, with the log trimmed below {}",
+                        self.trimmed
+                    ));
+                }
             }
         }
         Ok(())
@@ -250,7 +252,7 @@ impl LogUsers {
                 && self.reader.is_first(data.stamp, *position)
                 && !self.delivered.insert(data.stamp)
             {
-                return Err(format!("{:?} was delivered before, and again at {position}", data.stamp));
+                return Err(format!("{:?} was delivered twice, again at {position}", data.stamp));
             }
         }
         Ok(())
@@ -258,10 +260,10 @@ impl LogUsers {
 
     /// After the whole log was read, checks that every acknowledged append that is not trimmed was delivered.
     fn check_delivered(&self) -> Result<(), String> {
-        let lies = |position: &u64, stamp: &Stamp| self.seen.get(position) == Some(&Seen::Data(*stamp));
+        let lies = |position: &u64, stamp: &Stamp| self.seen.get(position) == Some(&ObservedEntry::Data(*stamp));
         let mut acknowledged = self.acknowledged.range(self.trimmed..);
         match acknowledged.find(|(at, stamp)| !lies(at, stamp) || !self.delivered.contains(stamp)) {
-            Some((at, stamp)) => Err(format!("{stamp:?} was appended at {at}, and is not delivered")),
+            Some((at, stamp)) => Err(format!("{stamp:?} was appended at {at} but not delivered")),
             None => Ok(()),
         }
     }
@@ -274,7 +276,7 @@ impl LogUsers {
         let response = match outcome {
             Ok(Response::Log(response)) => response,
             Err(Failure::MayLie { .. }) if !matches!(doing, Doing::Append { .. }) => {
-                return Err("only appends may lie somewhere".to_owned());
+                return Err("the outcome is only valid for an append".to_owned());
             }
             Err(Failure::MayLie { .. } | Failure::Unknown(_)) => return Ok(false),
             // A reader with a short deadline tries once.
@@ -282,17 +284,17 @@ impl LogUsers {
                 return Ok(true);
             }
             Err(Failure::Unavailable(_) | Failure::Overloaded(_)) => return Ok(false),
-            other => return Err(format!("that is no answer: {other:?}")),
+            other => return Err(format!("unexpected outcome: {other:?}")),
         };
         match (doing, response) {
             (Doing::Create, LogResponse::Created { .. }) => self.is_created = true,
             (Doing::Append { floor }, LogResponse::Appended(position)) => {
                 let stamp = self.stamp(user);
-                self.see(position.0, Seen::Data(stamp))?;
+                self.see(position.0, ObservedEntry::Data(stamp))?;
                 self.acknowledged.insert(position.0, stamp);
                 if position.0 < *floor {
                     return Err(format!(
-                        "an append lies at {position}, and one at {floor} - 1 had ended before it began"
+                        "an append got {position}, but one at {floor} - 1 had completed before it began"
                     ));
                 }
                 self.ended = self.ended.max(position.0 + 1);
@@ -304,18 +306,18 @@ impl LogUsers {
                 *read_to = read_to.filter(|_| !is_trimmed).map(|(_, node)| (*from + entries.len() as u64, node));
                 let is_filled = *wait > Duration::ZERO && *how != Haste::Deadline;
                 if entries.is_empty() && (*is_there || is_filled && *from < *floor) {
-                    return Err(format!("nothing was read at {from}, though appends below {floor} had ended"));
+                    return Err(format!("a read at {from} was empty, although appends below {floor} had completed"));
                 }
             }
             (Doing::Tail { floor }, LogResponse::Tail(tail)) => {
                 if tail.0 < *floor {
-                    return Err(format!("the tail is {tail}, though an append below {floor} had ended"));
+                    return Err(format!("the tail is {tail}, although an append below {floor} had completed"));
                 }
             }
             (Doing::Trim { .. }, LogResponse::Trimmed) => {}
             (Doing::ReadAll { next, tail, floor }, LogResponse::Tail(end)) => {
                 if end.0 < *floor {
-                    return Err(format!("in the end the tail is {end}, though an append below {floor} had ended"));
+                    return Err(format!("the final tail is {end}, although an append below {floor} had completed"));
                 }
                 *tail = Some(end.0);
                 self.is_read = *next >= end.0;
@@ -333,7 +335,7 @@ impl LogUsers {
                 *tail = tail.filter(|_| !entries.is_empty());
                 return Ok(false);
             }
-            (doing, other) => return Err(format!("{doing:?} was answered with {other:?}")),
+            (doing, other) => return Err(format!("{doing:?}: unexpected response {other:?}")),
         }
         Ok(true)
     }
@@ -411,7 +413,7 @@ impl World {
     /// Whether every log has all its copies, as far as suitable units exist, and none on a node that is leaving,
     /// according to the newest copy of the catalog.
     pub(crate) fn are_logs_whole(&self) -> bool {
-        self.thin_log().is_none()
+        self.under_replicated_log().is_none()
     }
 
     /// The newest copy of the catalog. Nodes that have left receive no updates.
@@ -448,7 +450,7 @@ impl World {
     }
 
     /// A log with missing copies.
-    pub(crate) fn thin_log(&self) -> Option<&LogRecord> {
+    pub(crate) fn under_replicated_log(&self) -> Option<&LogRecord> {
         let is_thin = |catalog: &Catalog, log: &LogRecord| {
             let has_disk =
                 |member: &Member| self.machines.values().any(|machine| machine.member == *member && !machine.is_gone);
@@ -485,10 +487,10 @@ impl World {
                 if is_done {
                     self.count(match doing {
                         Doing::Create => "logs created",
-                        Doing::Append { .. } => "appends to a log",
-                        Doing::Read { .. } | Doing::ReadAll { .. } => "reads of a log",
-                        Doing::Tail { .. } => "tails of a log",
-                        Doing::Trim { .. } => "trims of a log",
+                        Doing::Append { .. } => "log appends",
+                        Doing::Read { .. } | Doing::ReadAll { .. } => "log reads",
+                        Doing::Tail { .. } => "log tail requests",
+                        Doing::Trim { .. } => "log trims",
                     });
                 } else {
                     self.log_users.users[user].doing = Some(doing);

@@ -44,7 +44,7 @@ impl World {
             in_memory.all(|(cohort, replica, _)| replica.config().durability == Durability::Forced || is_left(&cohort));
         drop(in_memory);
         let has_mark = has_marks && process.manifests.is_empty();
-        self.count(if has_mark { "stops with marks" } else { "stops without marks" });
+        self.count(if has_mark { "stops with clean-stop marks" } else { "stops without clean-stop marks" });
         if !has_mark {
             self.losses.ended.insert(id);
         }
@@ -64,7 +64,9 @@ impl World {
             let ended = membership.voters().iter().filter(has_ended).count();
             let others = membership.voters().len() - ended;
             if replica.config().durability == Durability::Forced || others >= membership.quorum() {
-                wrong = Some(format!("node {id} declares a loss in cohort {cohort}, and {ended} processes have ended"));
+                wrong = Some(format!(
+                    "node {id} declares a loss in cohort {cohort}, but only {ended} processes have ended uncleanly"
+                ));
             }
             let now = self.clients.moment();
             self.losses.first.get_or_insert(now);

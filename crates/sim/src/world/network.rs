@@ -11,7 +11,6 @@ use super::events::Happening;
 use super::machine::Machine;
 use super::{MILLISECOND, SECOND, World};
 
-/// A message in flight.
 pub(crate) struct Envelope {
     pub(crate) from: Member,
     pub(crate) from_boot: Boot,
@@ -24,7 +23,6 @@ pub(crate) struct Envelope {
     pub(crate) bytes: Bytes,
 }
 
-/// The network's partition.
 #[derive(Default)]
 pub(crate) struct Network {
     cut: BTreeSet<(NodeId, NodeId)>,
@@ -149,7 +147,7 @@ impl World {
         self.network.partition += 1;
         self.network.cut.clear();
         for envelope in std::mem::take(&mut self.network.held) {
-            self.count("messages held back");
+            self.count("messages delayed by partitions");
             let delay = self.random.below(self.options.delay);
             self.queue.put(self.now + 20_000 + delay, Happening::Deliver(Box::new(envelope)));
         }

@@ -43,7 +43,7 @@ pub struct Options {
     /// Duration of the fault phase.
     pub fault_time: TrueTime,
     /// How long the cluster has to recover once faults have ended: longer than the 80 s after which a leader that can't
-    /// read its disk leaves the lead to others once more.
+    /// read its disk stands aside once more.
     pub patience: TrueTime,
     /// Bytes per log segment; small, so that segments are created and removed.
     pub segment_bytes: u64,
@@ -51,7 +51,7 @@ pub struct Options {
     pub keep_bytes: u64,
     /// Bytes of log between checkpoints.
     pub checkpoint_log_bytes: u64,
-    /// Bytes per memtable; small, so that tables are created and removed.
+    /// Bytes per memtable; small, so that SSTables are created and removed.
     pub memtable_bytes: u64,
     /// Bytes of the block cache, and of cached flushed memtables; a small cache makes every read wait for the disk.
     pub cache_bytes: u64,
@@ -94,7 +94,7 @@ pub struct Options {
     pub stall: u64,
     /// Probability that a machine loses power while it writes a manifest with a new promise.
     pub crash_at_manifest: u64,
-    /// Probability that a step of background work on tables takes hundreds of times as long.
+    /// Probability that a step of background work on SSTables takes hundreds of times as long.
     pub slow_work: u64,
     /// Probability that writing a copy of the manifest takes a hundred times as long.
     pub slow_manifests: u64,

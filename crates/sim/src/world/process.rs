@@ -19,7 +19,6 @@ use super::machine::{KnownLog, node_config, store_config};
 use super::work::{Work, Works};
 use super::{MILLISECOND, SECOND, TrueTime, World};
 
-/// A process.
 pub(crate) struct Process {
     pub(crate) node: Node,
     pub(super) store: Store<MemoryDisk>,
@@ -34,7 +33,6 @@ pub(crate) struct Process {
     pub(super) works: Works,
     /// A segment that found no space on the disk.
     pub(super) unmade: Option<SegmentJob>,
-    /// A retry is scheduled.
     pub(super) wants_room: bool,
     /// A force of the records that may be forced later is scheduled.
     pub(super) will_hurry: bool,
@@ -108,7 +106,7 @@ impl World {
         let node = Node::new(node_config(&self.options, seed), &mut recovered, now, &mut actions);
         let node = match node {
             Ok(node) => node,
-            Err(error) => return self.violate(&format!("node {id} can't start: {error}")),
+            Err(error) => return self.violate(&format!("node {id} cannot start: {error}")),
         };
         let forgetful = node.replicas().any(|(_, replica, _)| replica.forgetful());
         machine.last_counters = node::Counters::default();
@@ -131,7 +129,7 @@ impl World {
         });
         self.count("starts");
         if torn {
-            self.count("torn ends cut");
+            self.count("torn log ends truncated");
         }
         if damaged {
             self.count("damaged logs");
@@ -140,7 +138,7 @@ impl World {
             self.count("doubtful starts");
         }
         if whole {
-            self.count("whole starts");
+            self.count("starts with intact logs");
         }
         if forgetful {
             self.count("forgetful starts");
@@ -150,7 +148,7 @@ impl World {
         self.introduce_others_to(id);
         self.start_endpoint(id);
         self.carry_out(id, actions);
-        self.look_at_started(id);
+        self.reread_at_started(id);
     }
 
     fn start_failed(&mut self, id: NodeId, error: &str) {
@@ -163,7 +161,7 @@ impl World {
             self.queue.put(again, Happening::Start { node: id });
             return;
         }
-        self.violate(&format!("node {id} can't open its disk: {error}"));
+        self.violate(&format!("node {id} cannot open its disk: {error}"));
     }
 
     /// Ends the process and all its connections. A power loss also loses unforced writes.
@@ -273,7 +271,7 @@ impl World {
         let known = process.known_boot(from);
         let meant_for_another = envelope.to_boot != Boot(0) && envelope.to_boot != process.boot();
         if process.left.contains(&from) {
-            self.count("messages of a node that left");
+            self.count("messages of removed nodes");
             return;
         }
         let holder: Vec<Member> = process.node.members().iter().filter(|known| known.node == from).copied().collect();
@@ -282,7 +280,7 @@ impl World {
             return;
         }
         if !machine.member.is_among(&[envelope.to_member]) {
-            self.count("messages for a lost disk");
+            self.count("messages for lost disks");
             return;
         }
         if envelope.from_boot < known {
@@ -303,7 +301,7 @@ impl World {
         }
         match Message::decode(envelope.bytes) {
             Ok(message) => self.step(id, Event::Message { from, boot: envelope.from_boot, message }),
-            Err(error) => self.violate(&format!("a message of node {from} can't be decoded: {error}")),
+            Err(error) => self.violate(&format!("cannot decode a message of node {from}: {error}")),
         }
     }
 
@@ -335,7 +333,6 @@ impl World {
         !self.healed && !is_paused && self.random.chance(20 * self.options.stall)
     }
 
-    /// Delays the remaining actions.
     fn stall(&mut self, id: NodeId) {
         self.count("stalls");
         let span = 10 * MILLISECOND + self.random.below(2 * SECOND);
@@ -398,7 +395,7 @@ impl World {
             Action::Append { write, record, force } => {
                 let Some(process) = self.process(id) else { return };
                 if let Err(error) = process.store.append(write.0, record, force) {
-                    self.violate(&format!("node {id} can't append: {error}"));
+                    self.violate(&format!("node {id} cannot append: {error}"));
                 }
             }
             Action::Publish { cohort, view } => {

@@ -21,11 +21,8 @@ const DEADLINE: Duration = Duration::from_millis(2_000);
 /// A task of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Errand {
-    /// Add a node.
     Join(NodeId),
-    /// Remove some node.
     LeaveSomeone,
-    /// Remove this node.
     Leave(NodeId),
     /// Add a blank disk under the number of an existing node.
     Impostor(NodeId),
@@ -79,7 +76,7 @@ impl World {
 
     pub(crate) fn errand(&mut self, errand: Errand) {
         let request = match errand {
-            Errand::LeaveSomeone => return self.let_someone_leave(),
+            Errand::LeaveSomeone => return self.begin_some_leave(),
             Errand::Join(node) => {
                 if self.machines.contains_key(&node) {
                     return;
@@ -116,7 +113,7 @@ impl World {
         self.step(id, Event::Request { id: number, deadline, request });
     }
 
-    fn let_someone_leave(&mut self) {
+    fn begin_some_leave(&mut self) {
         if self.healed || !self.operator.leaving.is_empty() {
             return;
         }
@@ -162,7 +159,7 @@ impl World {
                     self.operator.refused.remove(&node);
                 }
             }
-            (errand, outcome) => self.violate(&format!("{errand:?} was answered with {outcome:?}")),
+            (errand, outcome) => self.violate(&format!("{errand:?}: unexpected outcome {outcome:?}")),
         }
         true
     }
@@ -197,7 +194,7 @@ impl World {
         let may_be_lost = may_be_lost && self.may_units_be_lost();
         let are_three = self.options.nodes > 3 || faults.move_range == 0;
         if may_be_lost && are_three && self.options.nodes > 1 && self.random.below(2) == 0 {
-            self.count("leavers lost for good");
+            self.count("leaving nodes lost");
             self.take_away(node);
         }
     }
@@ -228,7 +225,7 @@ impl World {
 
     /// The members that have left according to any node. An operator's request may have succeeded although a retry was
     /// refused.
-    pub(super) fn those_that_left(&self) -> BTreeSet<Member> {
+    pub(super) fn departed_members(&self) -> BTreeSet<Member> {
         let processes = self.machines.values().filter_map(|machine| machine.process.as_ref());
         let catalogs =
             processes.flat_map(|process| process.node.replicas()).filter_map(|(.., state)| state.as_catalog());
@@ -242,7 +239,7 @@ impl World {
         if self.options.leaves == 0 {
             return;
         }
-        let left = self.those_that_left();
+        let left = self.departed_members();
         let mut leaders: Vec<(CohortId, Epoch, BTreeSet<Member>)> = Vec::new();
         let mut wrong = None;
         for process in self.machines.values().filter_map(|machine| machine.process.as_ref()) {
@@ -262,18 +259,18 @@ impl World {
                     catalog.roster().any(|node| node.member == *on && node.standing == Standing::Left)
                 };
                 if let Some((unit, member)) = catalog.units().find(has_left) {
-                    wrong = Some(format!("{member} has left, and has log unit {unit}"));
+                    wrong = Some(format!("{member} has left but still holds log unit {unit}"));
                 }
                 let mut gone = catalog.roster().filter(|node| node.standing == Standing::Left).map(|node| node.member);
                 if let Some(member) = gone.find(|member| replica.membership_applied().on(member.node).is_some()) {
-                    wrong = Some(format!("{member} has left, and is a member of the catalog's cohort"));
+                    wrong = Some(format!("{member} has left but is still a member of the catalog's cohort"));
                 }
             }
         }
         leaders.retain(|(cohort, epoch, _)| self.operator.epochs[cohort] == *epoch);
         for (cohort, _, members) in leaders {
             if let Some(member) = members.intersection(&left).next() {
-                wrong = Some(format!("{member} has left, and is a member of cohort {cohort}"));
+                wrong = Some(format!("{member} has left but is still a member of cohort {cohort}"));
             }
         }
         if let Some(wrong) = wrong {

@@ -40,13 +40,10 @@ impl Step {
     }
 }
 
-/// The client's progress.
 #[derive(Clone, Debug)]
 pub(crate) struct Spare {
     pub(crate) step: Step,
-    /// Number of names used.
     name: u64,
-    /// Number of tables created.
     round: u64,
     /// A create or drop of this name may still take effect.
     is_in_doubt: bool,
@@ -105,12 +102,12 @@ impl Spare {
             (Step::Create, Ok(Response::Catalog(CatalogResponse::TableCreated { existed }))) => {
                 self.is_in_doubt |= maybe_done;
                 if *existed && !maybe_done {
-                    return Err("a table is there that was dropped, or never created");
+                    return Err("a dropped or never created table exists");
                 }
             }
             (Step::ReadEmpty, Ok(Response::Tablet(TableResponse::Row(cells)))) => {
                 if cells.iter().any(|cell| !self.late.contains(&cell.value)) {
-                    return Err("a fresh table shows what was dropped");
+                    return Err("a new table contains dropped data");
                 }
             }
             (Step::Write, Ok(Response::Tablet(TableResponse::Written { .. }))) => {
@@ -121,15 +118,15 @@ impl Spare {
             (Step::Read, Ok(Response::Tablet(TableResponse::Row(cells)))) => {
                 let is_right = |value: &Bytes| *value == self.value() || self.late.contains(value);
                 if cells.len() != 1 || !cells.iter().all(|cell| is_right(&cell.value)) {
-                    return Err("what was written does not show");
+                    return Err("an acknowledged write is not visible");
                 }
             }
             (Step::Drop, Ok(Response::Catalog(CatalogResponse::TableDropped))) => self.is_in_doubt |= maybe_done,
             (Step::Drop, Err(Failure::UnknownTable(_))) if maybe_done => self.is_in_doubt = true,
             (Step::ReadDropped, Err(Failure::UnknownTable(_))) => {}
             (Step::ReadDropped, Ok(Response::Tablet(TableResponse::Row(_)))) if self.is_in_doubt => {}
-            (Step::ReadDropped, Ok(_)) => return Err("a dropped table is answered for"),
-            _ => return Err("that is no answer"),
+            (Step::ReadDropped, Ok(_)) => return Err("a dropped table serves a read"),
+            _ => return Err("unexpected outcome"),
         }
         self.step = self.after(step);
         Ok(())
@@ -159,12 +156,12 @@ impl World {
     pub(super) fn spare_answered(&mut self, step: Step, outcome: &Outcome, maybe_done: bool) {
         let Some(spare) = self.clients.spare.as_mut() else { return };
         if let Err(wrong) = spare.answered(step, outcome, maybe_done) {
-            let what = format!("{wrong}: {step:?} of {spare:?} was answered with {outcome:?}");
+            let what = format!("{wrong}: {step:?} of {spare:?}, outcome {outcome:?}");
             return self.violate(&what);
         }
         match step {
             Step::Drop => self.count("tables dropped"),
-            Step::ReadDropped => self.count("dropped tables asked"),
+            Step::ReadDropped => self.count("requests for dropped tables"),
             _ => {}
         }
     }

@@ -22,9 +22,9 @@ impl World {
             }
             Err(Failure::Exists(_)) if maybe_done || self.clients.splits.done.contains(key) => {
                 self.clients.splits.done.insert(key.clone());
-                self.count("splits asked for twice");
+                self.count("splits requested twice");
             }
-            other => self.violate(&format!("the split at {key:?} was answered with {other:?}")),
+            other => self.violate(&format!("the split at {key:?}: unexpected outcome {other:?}")),
         }
     }
 

@@ -85,7 +85,7 @@ impl World {
         if let Some(machine) = self.machines.get_mut(&id) {
             machine.log.forced_through(tail);
         }
-        self.count("forces of the log");
+        self.count("log forces");
         self.queue.put(now + ECHO_AFTER, Happening::Echo { node: id, generation, batches });
         self.release_parked(id);
         self.step(id, Event::LogForced { through: WriteId(through) });

@@ -10,50 +10,34 @@ const TRACES: &[(u64, u64)] = &[(1, 0xd78e_b7b9_6ed7_93ea), (2, 0xa368_afe4_117b
 
 /// Seeds that exposed bugs, with a description.
 const ONCE_BROKEN: &[(u64, &str)] = &[
-    (9, "a flush that was begun anew after a full disk left out what had been frozen meanwhile"),
-    (14, "a newcomer that knew no leader named the very node that asked it, which then waited for itself for ever"),
-    (19, "a session was opened in a range that held its key no more, since it had been split"),
-    (36, "the manifest named a checkpoint with a timestamp that memory no longer held"),
-    (37, "memtables that splits had frozen, and that nothing flushed, had writers wait for ever"),
+    (9, "a flush retried after a full disk omitted memtables frozen in the meantime"),
+    (14, "a new replica without a leader named the requesting node as leader, which then waited for itself forever"),
+    (19, "a session was opened in a range that had split off its key"),
+    (36, "the manifest named a checkpoint with a timestamp that was no longer in memory"),
+    (37, "memtables frozen by splits were never flushed, and writers stalled forever"),
     (
         40,
-        "a cell was read from a flushed memtable, and the tombstone of its row looked for in tables that had dropped it",
+        "a cell was read from a flushed memtable, but its row tombstone was looked up in SSTables that had dropped it",
     ),
-    (136, "a follower acknowledged while the log was read for it, and was never sent anything again"),
-    (657, "a table was removed that a manifest on its way named"),
-    (351, "a flushed memtable was asked though a newer one was given up"),
-    (382, "a read at a moment that a clock had passed which nobody believes had the log grow without end"),
-    (1403, "a whole state that began to arrive in some tables was gone on with in others"),
-    (1535, "an answer to an earlier process's request was taken for one of this process's"),
-    (2_218, "a node that was removed waited without end for the leader of whom it was told nothing any more"),
-    (6_800, "a client spent each call on one silent node, since answers had been slow before"),
-    (77_007_484, "a checkpoint of a replica that had left counted for the one that came back"),
-    (
-        1_194_570_365,
-        "a node was asked to leave while one that had been taken away had not left (the simulator's own fault)",
-    ),
+    (136, "a follower acknowledged during a log read on its behalf, and received no further entries"),
+    (657, "an SSTable was removed while a manifest in progress named it"),
+    (351, "a flushed memtable was read although a newer one had been evicted"),
+    (382, "a read at a timestamp of an implausible clock made the log grow without bound"),
+    (1403, "a snapshot transfer that began with some SSTables continued with others"),
+    (1535, "a reply to an earlier process's request was accepted as a reply to this process"),
+    (2_218, "a removed node waited forever for a leader that it could no longer learn of"),
+    (6_800, "a client spent each call on one unresponsive node, because earlier responses had been slow"),
+    (77_007_484, "a checkpoint of a removed replica counted for the re-added one"),
+    (1_194_570_365, "a node was asked to leave before a lost one had left (simulator bug)"),
     (
         1_430_907_496,
-        "what a replica showed of before a split was older than what its cohort had shown the client since",
+        "a replica returned a state before a split that was older than the state its cohort had already returned",
     ),
-    (
-        2_657_576_133,
-        "a range began with nothing, since the range that it was split off from had not been split off itself yet",
-    ),
-    (
-        2_976_752_440,
-        "a follower lacked the very entry in whose place it had another leader's, held those after it, and told of a gap \
-         of nothing",
-    ),
-    (
-        3_667_306_877,
-        "a range that had lost its checkpoint waited without end for the one that it was split off from, which had left",
-    ),
-    (24_375_421_288_646, "a message for a disk that was lost reached the blank one (the simulator's own fault)"),
-    (
-        3_445_203_303,
-        "a leader that couldn't read its disk kept the lead for 80 s, and was given 60 (the simulator's own fault)",
-    ),
+    (2_657_576_133, "a range started empty, because its parent had not been split off itself yet"),
+    (2_976_752_440, "a follower with a conflicting entry and buffered successors reported an empty gap"),
+    (3_667_306_877, "a range that lost its checkpoint waited forever for its parent, which had been removed"),
+    (24_375_421_288_646, "a message for a lost disk reached the blank one (simulator bug)"),
+    (3_445_203_303, "a leader that cannot read its disk leads for up to 80 s, but the limit was 60 s (simulator bug)"),
 ];
 
 #[test]
@@ -99,7 +83,7 @@ fn acknowledged_writes_are_durable_on_quorum() {
     (options.resets, options.crash_at_manifest) = (0, 0);
     let outcome = super::run_with(77, options);
     assert_eq!(outcome.violation, None);
-    let (writes, forces) = (outcome.counters["writes acknowledged"], outcome.counters["forces of the log"]);
+    let (writes, forces) = (outcome.counters["writes acknowledged"], outcome.counters["log forces"]);
     assert!(writes > 30 && forces >= 2 * writes, "{writes} writes, {forces} forces");
 }
 
@@ -118,7 +102,7 @@ fn reordering_causes_few_retransmits() {
     for memory_log_bytes in [256, 2_048, 65_536] {
         let outcome = super::run_with(7, super::Options { memory_log_bytes, ..options.clone() });
         assert_eq!(outcome.violation, None);
-        let (new, again) = (outcome.counters["bytes proposed"], outcome.counters["bytes proposed again"]);
+        let (new, again) = (outcome.counters["bytes proposed"], outcome.counters["bytes retransmitted"]);
         println!("{memory_log_bytes}: {new} bytes proposed, {again} again");
         assert!(2 * again < new, "{new} bytes proposed, {again} again");
     }
@@ -138,7 +122,7 @@ fn logs_survive_doubtful_units() {
     let campaign = campaign::campaign_with(1..=300, with_rot, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None);
     // Usually a user encounters them first.
-    assert!(campaign.counters.contains_key("log units found in doubt"), "{:?}", campaign.counters);
+    assert!(campaign.counters.contains_key("log units in doubt"), "{:?}", campaign.counters);
 }
 
 /// A disk is lost for good, with its log units.
@@ -167,12 +151,12 @@ fn log_campaign_passes() {
     let campaign = campaign::campaign_with(1..=900, with_logs, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None);
     for what in [
-        "appends to a log",
-        "reads of a log",
-        "tails of a log",
-        "trims of a log",
+        "log appends",
+        "log reads",
+        "log tail requests",
+        "log trims",
         "projections replaced",
-        "healings of logs",
+        "log re-replications",
         "positions filled",
     ] {
         assert!(campaign.counters.contains_key(what), "{what} never happened: {:?}", campaign.counters);
@@ -192,14 +176,14 @@ fn zookeeper_campaign_passes() {
     for what in [
         "ZooKeeper events",
         "ZooKeeper locks",
-        "ZooKeeper reads behind a sync",
+        "ZooKeeper synced reads",
         "ZooKeeper sessions expired",
         "ZooKeeper sessions moved",
         "ZooKeeper writes",
-        "batches appended again",
+        "batch appends retried",
         "projections replaced",
-        "servers left behind by a trim",
-        "trims for snapshots of znodes",
+        "servers behind a trim",
+        "trims after znode snapshots",
         "znodes restored",
     ] {
         assert!(campaign.counters.contains_key(what), "{what} never happened: {:?}", campaign.counters);

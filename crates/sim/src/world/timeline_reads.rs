@@ -50,10 +50,10 @@ impl Known {
     }
 
     /// A cohort that was split off later, of which the client has seen a range that includes the position of this read.
-    fn split_off(&self, client: u32, look: &TimelineRead, cohort: CohortId) -> Option<CohortId> {
-        let place = |cohort| (client, look.node, CohortId(cohort));
+    fn split_off(&self, client: u32, timeline_read: &TimelineRead, cohort: CohortId) -> Option<CohortId> {
+        let place = |cohort| (client, timeline_read.node, CohortId(cohort));
         let mut seen = self.seen.range(place(cohort.0 + 1)..=place(u32::MAX));
-        let position = look.question.position();
+        let position = timeline_read.question.position();
         seen.find(|(_, (_, range))| position.is_in(range)).map(|((.., later), _)| *later)
     }
 }
@@ -64,19 +64,19 @@ impl TimelineRead {
         match self.question.clone() {
             Question::Scan(scan) => TableRequest::Scan { scan, consistency },
             Question::Get { key, columns } => TableRequest::Get { key, columns, consistency },
-            Question::Decide(_) => unreachable!("a look changes nothing"),
+            Question::Decide(_) => unreachable!("a timeline read is not a write"),
         }
     }
 
     /// Whether it goes through the library, which carries the position.
-    pub(super) fn carries_what_it_has_seen(&self) -> bool {
+    pub(super) fn carries_position(&self) -> bool {
         self.node.is_none()
     }
 }
 
 impl Clients {
     /// The next such read of a client.
-    pub(super) fn look(&mut self, id: u32, key: Bytes, nodes: u32) -> TimelineRead {
+    pub(super) fn next_timeline_read(&mut self, id: u32, key: Bytes, nodes: u32) -> TimelineRead {
         let keeps_to_a_node = id % 2 == 1;
         let node = keeps_to_a_node.then(|| NodeId(id % nodes + 1));
         let consistency = match self.random.below(4) {
@@ -91,10 +91,10 @@ impl Clients {
     }
 
     /// Repeats timeline reads, to detect ones that go backwards.
-    pub(super) fn look_again(&mut self, look: &TimelineRead) -> Option<TimelineRead> {
-        let is_timeline = matches!(look.consistency, Consistency::Timeline { .. });
+    pub(super) fn repeat_timeline_read(&mut self, timeline_read: &TimelineRead) -> Option<TimelineRead> {
+        let is_timeline = matches!(timeline_read.consistency, Consistency::Timeline { .. });
         let again = is_timeline && !self.is_ending && self.random.below(3) > 0;
-        again.then(|| look.clone())
+        again.then(|| timeline_read.clone())
     }
 
     /// A timestamp near the last writes, or in the future.
@@ -109,52 +109,53 @@ impl Clients {
 
 impl World {
     /// Checks the response to such a read.
-    pub(super) fn looked(&mut self, id: u32, look: &TimelineRead, outcome: &Outcome) {
-        let wrong = match (outcome, look.consistency) {
-            (Ok(Response::Dated { response, as_of }), _) => self.judge(id, look, response, as_of),
+    pub(super) fn timeline_read_answered(&mut self, id: u32, timeline_read: &TimelineRead, outcome: &Outcome) {
+        let wrong = match (outcome, timeline_read.consistency) {
+            (Ok(Response::Dated { response, as_of }), _) => self.judge(id, timeline_read, response, as_of),
             (Err(Failure::Invalid(_)), Consistency::At(moment)) => {
-                self.count("moments refused");
+                self.count("timestamps rejected");
                 (!self.is_lossy() && self.is_kept(moment) && !self.is_ahead(moment)).then(|| {
-                    format!("the moment {moment} is refused, and is before no watermark and ahead of no clock")
+                    format!("timestamp {moment} was rejected, although it is above every watermark and not ahead of any clock")
                 })
             }
             (Err(Failure::Unavailable(_) | Failure::Overloaded(_) | Failure::Unknown(_)), _) => None,
-            _ => Some("that is no answer".to_owned()),
+            _ => Some("unexpected outcome".to_owned()),
         };
         if let Some(wrong) = wrong {
-            self.violate(&format!("{wrong}: client {id} asked {look:?} and was told {outcome:?}"));
+            self.violate(&format!("{wrong}: client {id} sent {timeline_read:?}, outcome {outcome:?}"));
         }
     }
 
-    fn judge(&mut self, id: u32, look: &TimelineRead, response: &Response, as_of: &AsOf) -> Option<String> {
-        let wrong = match look.consistency {
+    fn judge(&mut self, id: u32, timeline_read: &TimelineRead, response: &Response, as_of: &AsOf) -> Option<String> {
+        let wrong = match timeline_read.consistency {
             Consistency::At(_) => {
-                self.count("reads at moments");
+                self.count("reads at timestamps");
                 None
             }
             _ => {
                 self.count("timeline reads");
-                let wrong = self.is_behind_client(id, look, as_of);
-                wrong.or_else(|| if self.is_lossy() { None } else { self.is_older_than_told(look, as_of) })
+                let wrong = self.is_behind_client(id, timeline_read, as_of);
+                wrong.or_else(|| if self.is_lossy() { None } else { self.exceeds_reported_age(timeline_read, as_of) })
             }
         };
         // State that was lost cannot be compared.
-        wrong.or_else(|| if self.is_lossy() { None } else { self.is_other_than_replicas(look, response, as_of) })
+        wrong
+            .or_else(|| if self.is_lossy() { None } else { self.differs_from_replicas(timeline_read, response, as_of) })
     }
 
-    fn is_behind_client(&mut self, id: u32, look: &TimelineRead, as_of: &AsOf) -> Option<String> {
-        let stale_ok = matches!(look.consistency, Consistency::Timeline { stale_ok: true, .. });
+    fn is_behind_client(&mut self, id: u32, timeline_read: &TimelineRead, as_of: &AsOf) -> Option<String> {
+        let stale_ok = matches!(timeline_read.consistency, Consistency::Timeline { stale_ok: true, .. });
         let place = as_of.place;
-        if look.node.is_some_and(|node| !self.has_come_to(node, place)) {
+        if timeline_read.node.is_some_and(|node| !self.has_applied(node, place)) {
             return None;
         }
-        let may_go_back = look.node.is_some() && stale_ok;
-        let later = self.clients.known.split_off(id, look, place.cohort);
+        let may_go_back = timeline_read.node.is_some() && stale_ok;
+        let later = self.clients.known.split_off(id, timeline_read, place.cohort);
         let (seen, range) = self
             .clients
             .known
             .seen
-            .entry((id, look.node, place.cohort))
+            .entry((id, timeline_read.node, place.cohort))
             .or_insert_with(|| (place, KeyRange::default()));
         let before = seen.lsn;
         seen.lsn = seen.lsn.max(place.lsn);
@@ -163,31 +164,38 @@ impl World {
             return None;
         }
         let is_behind = before > place.lsn;
-        is_behind
-            .then(|| format!("it had seen {before} already"))
-            .or_else(|| later.map(|later| format!("it had seen it at {later} already, which was split off later")))
+        is_behind.then(|| format!("the client has already seen {before}")).or_else(|| {
+            later.map(|later| format!("the client has already seen it in cohort {later}, which was split off later"))
+        })
     }
 
     /// Whether the node's own replica has applied the position.
-    fn has_come_to(&self, node: NodeId, place: LogPlace) -> bool {
+    fn has_applied(&self, node: NodeId, place: LogPlace) -> bool {
         let process = self.machines.get(&node).and_then(|machine| machine.process.as_ref());
         let mut replicas = process.into_iter().flat_map(|process| process.node.replicas());
         let has_come = |state: &AnyMachine| state.last_applied().sequence >= place.lsn.sequence;
         replicas.any(|(cohort, _, state)| cohort == place.cohort && has_come(state))
     }
 
-    fn is_older_than_told(&mut self, look: &TimelineRead, as_of: &AsOf) -> Option<String> {
-        let since = look.asked.saturating_sub(as_of.age?.0);
-        self.count("ages told");
+    fn exceeds_reported_age(&mut self, timeline_read: &TimelineRead, as_of: &AsOf) -> Option<String> {
+        let since = timeline_read.asked.saturating_sub(as_of.age?.0);
+        self.count("ages reported");
         let acknowledged = self.clients.known.acknowledged.iter();
         let of_range = acknowledged.take_while(|(at, ..)| *at < since).filter(|(_, key, _)| as_of.range.contains(key));
         let newest = of_range.map(|(.., version)| *version).max()?;
         let lacks = newest > as_of.timestamp;
-        lacks.then(|| format!("version {newest} was acknowledged longer ago than the age that is told"))
+        lacks.then(|| {
+            format!("version {newest} is missing although it was acknowledged longer ago than the reported age")
+        })
     }
 
     /// Compares the response with every replica that has applied the position and retained the timestamp.
-    fn is_other_than_replicas(&mut self, look: &TimelineRead, response: &Response, as_of: &AsOf) -> Option<String> {
+    fn differs_from_replicas(
+        &mut self,
+        timeline_read: &TimelineRead,
+        response: &Response,
+        as_of: &AsOf,
+    ) -> Option<String> {
         let mut compared = 0;
         let mut wrong = None;
         let processes = self.machines.iter().filter_map(|(id, machine)| Some((id, machine.process.as_ref()?)));
@@ -202,16 +210,16 @@ impl World {
             if view.range() != Some(&as_of.range) {
                 continue;
             }
-            let evaluation = tablets::Evaluation { view, question: look.question.clone() };
-            // A rotten table cannot be read, and a range that has moved is absent.
+            let evaluation = tablets::Evaluation { view, question: timeline_read.question.clone() };
+            // A corrupt SSTable cannot be read, and a range that has moved is absent.
             let Ok(Evaluated::Outcome(Ok(other))) = evaluation.answer(Io::Allowed) else { continue };
             compared += 1;
             if Response::Tablet(other.clone()) != *response {
-                wrong = Some(format!("node {node} has {other:?} at {}", as_of.timestamp));
+                wrong = Some(format!("node {node} returns {other:?} at {}", as_of.timestamp));
             }
         }
         if compared > 0 {
-            self.count("looks compared");
+            self.count("timeline reads compared");
         }
         wrong
     }

@@ -3,10 +3,10 @@
 //! Each node has a server and its port to the coordination log, like the endpoint's thread in the product; both live as
 //! long as the node's process. Clients connect to any node. They and their checks are those of [`coordination::model`].
 //!
-//! * A position of the log has the same content for all servers, and for the server that appended it. So an acknowledged
-//!   write is never lost, and all servers have equal states at equal positions.
+//! * A position of the log has the same content for all servers, and for the server that appended it. So an
+//!   acknowledged write is never lost, and all servers have equal states at equal positions.
 //! * Nothing is trimmed before a snapshot is durable.
-//! * Once faults have ended, all clients get on. When half of them leave, exactly their sessions end.
+//! * Once faults have ended, all clients make progress. When half of them leave, exactly their sessions end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,10 +40,11 @@ pub(crate) enum Input {
     /// Of a client.
     Client(Event),
     /// The answer to a request to the log.
-    Answer { number: u64, answer: LogOutcome },
-    /// The server's timer fires.
+    Answer {
+        number: u64,
+        answer: LogOutcome,
+    },
     Timer(u64),
-    /// The port's timer fires.
     PortTimer(u64),
 }
 
@@ -73,7 +74,6 @@ struct Link {
     to_client: Time,
 }
 
-/// All servers and clients.
 pub(crate) struct ZooKeeper {
     count: usize,
     clients: Clients,
@@ -140,7 +140,9 @@ impl ZooKeeper {
         let known = self.contents.entry(position.0).or_insert_with(|| content.cloned());
         if known.as_ref() != content {
             let (known, found) = (known.as_ref().map(Bytes::len), content.map(Bytes::len));
-            self.clients.checks.violated(format!("{position:?} has an entry of {known:?} bytes, then of {found:?}"));
+            self.clients
+                .checks
+                .violated(format!("the entry at {position:?} changed from {known:?} to {found:?} bytes"));
         }
         while let Some(content) = self.contents.get(&self.settled) {
             self.clients.settle(content.as_ref(), None);
@@ -295,7 +297,6 @@ impl World {
         self.queue.put(at, Happening::ZooKeeperFrame { client, connection, frame });
     }
 
-    /// Lets the clients act.
     fn with_zookeeper_clients(&mut self, act: impl FnOnce(&mut Clients, &mut Self)) {
         let mut taken = std::mem::replace(&mut self.zookeeper.clients, clients(0, false, 0));
         act(&mut taken, self);
@@ -399,7 +400,8 @@ impl World {
         }
     }
 
-    /// Passes the port's outputs to the server, and the server's actions to the port. Returns whether there may be more.
+    /// Passes the port's outputs to the server, and the server's actions to the port. Returns whether there may be
+    /// more.
     fn endpoint_turn(
         &mut self,
         node: NodeId,
@@ -421,7 +423,11 @@ impl World {
                 }
                 Output::Opened(state) => {
                     self.zookeeper.clients.checks.state(&state);
-                    self.count(if state.next() > Position(0) { "znodes restored" } else { "znodes from the start" });
+                    self.count(if state.next() > Position(0) {
+                        "znodes restored"
+                    } else {
+                        "znodes replayed from the start"
+                    });
                     endpoint.appends.clear();
                     endpoint.server = Some(Server::new(self.zookeeper.config(), *state, now));
                 }
@@ -432,7 +438,7 @@ impl World {
                             let entry = endpoint.appends.remove(append);
                             self.zookeeper.observe(*position, entry.as_ref());
                         }
-                        Event::AppendFailed { .. } => self.count("batches appended again"),
+                        Event::AppendFailed { .. } => self.count("batch appends retried"),
                         _ => {}
                     }
                     if let Some(server) = &mut endpoint.server {
@@ -441,12 +447,12 @@ impl World {
                 }
                 Output::Trimmed(mark) => trimmed = Some(mark),
                 Output::NotOpened(_) => self.count("coordination log unavailable"),
-                Output::SnapshotFailed(_) => self.count("snapshots of znodes failed"),
+                Output::SnapshotFailed(_) => self.count("znode snapshots failed"),
             }
         }
         let Some(server) = &mut endpoint.server else { return has_outputs };
         if trimmed.is_some_and(|mark| mark > server.state().next()) {
-            self.count("servers left behind by a trim");
+            self.count("servers behind a trim");
             endpoint.server = None;
             endpoint.port.open(now.monotonic);
             self.break_links(node);
@@ -471,7 +477,7 @@ impl World {
                     }
                 }
                 action => {
-                    self.look_at_action(endpoint, &action);
+                    self.check_action(endpoint, &action);
                     endpoint.port.act(action, now.monotonic);
                 }
             }
@@ -480,7 +486,7 @@ impl World {
         has_outputs
     }
 
-    fn look_at_action(&mut self, endpoint: &mut Endpoint, action: &Action) {
+    fn check_action(&mut self, endpoint: &mut Endpoint, action: &Action) {
         match action {
             Action::Append { append, entry } => {
                 endpoint.appends.insert(*append, entry.clone());
@@ -492,9 +498,9 @@ impl World {
             Action::Trim { below } => {
                 // A part and the pointer, at least.
                 if !endpoint.snapshot_appends.is_empty() || endpoint.snapshot_appended < 2 {
-                    self.violate(&format!("the log is trimmed below {below:?} before a snapshot is durable"));
+                    self.violate(&format!("the log was trimmed below {below:?} before a snapshot was durable"));
                 }
-                self.count("trims for snapshots of znodes");
+                self.count("trims after znode snapshots");
             }
             _ => {}
         }
@@ -510,26 +516,26 @@ impl World {
             && served.all(|(_, endpoint)| endpoint.server.as_ref().is_some_and(has_those))
     }
 
-    /// After faults have ended: all clients get on, and when half of them leave, exactly their sessions end.
+    /// After faults have ended: all clients make progress, and when half of them leave, exactly their sessions end.
     pub(crate) fn finish_zookeeper(&mut self) {
         if self.zookeeper.count == 0 {
             return;
         }
         self.zookeeper.done = self.zookeeper.clients.done();
-        self.play_until_all("ZooKeeper clients got on", |world| world.zookeeper.has_got_on());
+        self.play_until_all("ZooKeeper clients made progress", |world| world.zookeeper.has_got_on());
         self.with_zookeeper_clients(Clients::quiet);
         self.play_until_all("sessions of lost clients ended", Self::is_zookeeper_settled);
         let spectator = self.zookeeper.clients.checks.spectator();
         let sessions: BTreeSet<SessionId> = spectator.sessions().map(|(id, _)| id).collect();
         if self.violation.is_none() && spectator.tree().owners().any(|owner| !sessions.contains(&SessionId(owner))) {
-            self.violate("an ephemeral node has outlived its session");
+            self.violate("an ephemeral node outlived its session");
         }
         self.zookeeper.clients.checks.finish();
         self.note_zookeeper();
         for (what, times) in std::mem::take(&mut self.zookeeper.clients.checks.counters) {
             let what = match what {
                 "writes" => "ZooKeeper writes",
-                "reads after a sync" => "ZooKeeper reads behind a sync",
+                "reads after a sync" => "ZooKeeper synced reads",
                 "events" => "ZooKeeper events",
                 "expiries" => "ZooKeeper sessions expired",
                 "moves" => "ZooKeeper sessions moved",

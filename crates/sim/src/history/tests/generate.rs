@@ -65,15 +65,15 @@ pub(super) fn generate(shape: Shape, random: &mut SplitMix64) -> Generated {
                 if !it.takes_effect {
                     continue;
                 }
-                let told = *outcome != WriteOutcome::Unknown;
+                let is_known = *outcome != WriteOutcome::Unknown;
                 match refusal(&row, mutations) {
-                    Some(refusal) if told => *outcome = refusal,
+                    Some(refusal) if is_known => *outcome = refusal,
                     Some(_) => {}
                     None => {
                         version += 1 + i64::try_from(random.below(shape.version_step)).expect("small");
                         apply(&mut row, mutations, Timestamp(version));
                         effects.push((index, row.clone()));
-                        if told {
+                        if is_known {
                             *outcome = WriteOutcome::Written(Timestamp(version));
                         }
                     }
@@ -98,7 +98,7 @@ fn plan(shape: Shape, random: &mut SplitMix64) -> Vec<Planned> {
         let mut takes_effect = true;
         let mut answered = Some(returned);
         let what = if random.below(100) < shape.reads {
-            What::Read { columns: asked(shape, random), cells: Vec::new() }
+            What::Read { columns: requested_columns(shape, random), cells: Vec::new() }
         } else {
             let unknown = random.below(100) < shape.unknown;
             if unknown {
@@ -121,7 +121,7 @@ fn column(number: u64) -> Bytes {
     Bytes::from(format!("c{number}"))
 }
 
-fn asked(shape: Shape, random: &mut SplitMix64) -> Option<Vec<Bytes>> {
+fn requested_columns(shape: Shape, random: &mut SplitMix64) -> Option<Vec<Bytes>> {
     (random.below(2) > 0).then(|| (0..shape.columns).filter(|_| random.below(2) > 0).map(column).collect())
 }
 

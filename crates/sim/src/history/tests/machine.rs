@@ -199,11 +199,11 @@ fn highest(history: &[Operation]) -> i64 {
         What::Read { cells, .. } => cells.iter().map(|cell| cell.version.0).collect::<Vec<_>>(),
         What::Write { mutations, outcome } => {
             let conditions = mutations.iter().filter_map(|mutation| Some(mutation.condition?.0));
-            let told = match outcome {
+            let condition = match outcome {
                 WriteOutcome::Written(version) | WriteOutcome::Mismatch { actual: version, .. } => version.0,
                 WriteOutcome::Unknown | WriteOutcome::NotDone => 0,
             };
-            conditions.chain([told]).collect()
+            conditions.chain([condition]).collect()
         }
     });
     named.max().unwrap_or(0)
