@@ -12,6 +12,7 @@ use crate::message::{Gap, Reply};
 use crate::{CatchUp, Cohort, Config, Limits, ManifestId, Message, Outbox, Output, Replay, Start, Timing, WriteId};
 
 mod aside;
+mod golden;
 mod reads;
 
 /// Replicas with disks that force at once, and the messages in flight.
