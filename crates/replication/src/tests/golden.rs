@@ -43,7 +43,7 @@ fn run(driver: &mut Driver, command: &str) {
             run(driver, &rest.join(" "));
             driver.output.truncate(length);
         }
-        ["start", members, "nodes", ref options @ ..] => driver.start(number(members), options),
+        ["start", members, "nodes", ref options @ ..] => driver.start(scene(number(members), options)),
         ["wait", millis] => driver.scene.wait(Duration::from_millis(number(millis) as u64)),
         ["tick", at] => driver.tick(index(at)),
         ["deliver", "all"] => {
@@ -61,10 +61,10 @@ fn run(driver: &mut Driver, command: &str) {
             }
         }),
         ["read", at, key] => driver.read(index(at), key),
-        ["slow", at] => driver.slow(index(at)),
+        ["slow", at] => driver.hosts[index(at)].is_slow = true,
         ["force", at] => driver.force(index(at)),
-        ["cut", at] => driver.cut_off(index(at), true),
-        ["heal", at] => driver.cut_off(index(at), false),
+        ["cut", at] => driver.hosts[index(at)].is_cut_off = true,
+        ["heal", at] => driver.hosts[index(at)].is_cut_off = false,
         ["crash", at] => driver.crash(index(at)),
         ["restart", at] => driver.restart(index(at)),
         ["add", who] => driver.change(MembershipChange::AddLearner(member(node(index(who))))),
@@ -73,10 +73,31 @@ fn run(driver: &mut Driver, command: &str) {
         ["checkpoint", at] => driver.checkpoint(index(at)),
         ["read-log", at] => driver.read_log(index(at)),
         ["send-state", from, to] => driver.send_state(index(from), index(to)),
-        ["state"] => driver.print_states(),
-        ["members"] => driver.print_members(),
+        ["state"] => (0..driver.hosts.len()).for_each(|index| driver.print_state(index)),
+        ["members"] => (0..driver.hosts.len()).for_each(|index| {
+            let members = describe::members(driver.scene.replicas[index].0.membership());
+            driver.say(index, &members);
+        }),
         _ => panic!("unknown command: {command}"),
     }
+}
+
+/// The replicas that `start` starts.
+fn scene(members: usize, options: &[&str]) -> Scene {
+    let (mut limits, mut timing, mut spares) = (Limits::default(), Timing::default(), 0);
+    for option in options {
+        match option.split_once('=') {
+            Some(("memory-log-bytes", bytes)) => limits.memory_log_bytes = number(bytes),
+            Some(("commit-period-ms", millis)) => {
+                timing.commit_period = Duration::from_millis(number(millis) as u64);
+                timing.piggyback_commits = false;
+            }
+            None if *option == "spare" => {}
+            None => spares = number(option),
+            Some(_) => panic!("unknown option: {option}"),
+        }
+    }
+    Scene::with(members, spares, limits, timing)
 }
 
 fn number(word: &str) -> usize {

@@ -7,7 +7,7 @@ use base::{MembershipChange, Promise, SharedMembership};
 
 use super::super::*;
 use super::describe::{self, name, ranges};
-use super::{index, number};
+use super::index;
 use crate::{CheckId, Durable, Replayed};
 
 /// The state machine of a replica: a map, as of an entry.
@@ -21,11 +21,12 @@ struct State {
 
 /// What the driver of a replica owns: its disk, its state machine, and its waiting messages and reads.
 #[derive(Default)]
-struct Host {
+pub(super) struct Host {
     is_down: bool,
-    is_slow: bool,
+    /// Its disk completes no force.
+    pub(super) is_slow: bool,
     /// Messages to and from it are lost.
-    is_cut_off: bool,
+    pub(super) is_cut_off: bool,
     /// Forced records, and records without a completed force.
     log: Vec<LogRecord>,
     unforced_log: Vec<LogRecord>,
@@ -50,16 +51,12 @@ impl Host {
         self.log.iter().chain(&self.unforced_log).for_each(|record| replay.record(record.clone()));
         replay.finish(self.checkpoint.lsn)
     }
-
-    fn is_durable(&self, after: Durable) -> bool {
-        after.log <= self.forced.log && after.manifest <= self.forced.manifest
-    }
 }
 
 /// The replicas, the messages in flight, and the output since the last command.
 pub(super) struct Driver {
     pub(super) scene: Scene,
-    hosts: Vec<Host>,
+    pub(super) hosts: Vec<Host>,
     pub(super) output: String,
 }
 
@@ -73,26 +70,13 @@ impl Driver {
     }
 
     /// Prints a line about a replica.
-    fn say(&mut self, index: usize, text: &str) {
+    pub(super) fn say(&mut self, index: usize, text: &str) {
         let epoch = self.scene.replicas[index].0.promised().epoch;
         let _ = writeln!(self.output, "{}@{epoch} {text}", name(node(index)));
     }
 
-    pub(super) fn start(&mut self, members: usize, options: &[&str]) {
-        let (mut limits, mut timing, mut spares) = (Limits::default(), Timing::default(), 0);
-        for option in options {
-            match option.split_once('=') {
-                Some(("memory-log-bytes", bytes)) => limits.memory_log_bytes = number(bytes),
-                Some(("commit-period-ms", millis)) => {
-                    timing.commit_period = Duration::from_millis(number(millis) as u64);
-                    timing.piggyback_commits = false;
-                }
-                None if *option == "spare" => {}
-                None => spares = number(option),
-                Some(_) => panic!("unknown option: {option}"),
-            }
-        }
-        self.scene = Scene::with(members, spares, limits, timing);
+    pub(super) fn start(&mut self, scene: Scene) {
+        self.scene = scene;
         for (cohort, _) in &self.scene.replicas {
             let state = State { members: cohort.membership().clone(), ..State::default() };
             let manifest = (cohort.promised(), cohort.doubtful());
@@ -178,7 +162,8 @@ impl Driver {
     /// Sends the messages whose condition is forced.
     fn send_durable(&mut self, index: usize) {
         for (to, message, after) in std::mem::take(&mut self.hosts[index].held) {
-            if self.hosts[index].is_durable(after) {
+            let forced = self.hosts[index].forced;
+            if after.log <= forced.log && after.manifest <= forced.manifest {
                 self.say(index, &format!("-> {} {}", name(to), describe::message(&message)));
                 self.scene.under_way.push((node(index), to, message));
             } else {
@@ -220,20 +205,11 @@ impl Driver {
         forces_log || manifest.is_some()
     }
 
-    /// The disk of a replica completes no force from now on.
-    pub(super) fn slow(&mut self, index: usize) {
-        self.hosts[index].is_slow = true;
-    }
-
     /// The disk completes all forces, and is fast again.
     pub(super) fn force(&mut self, index: usize) {
         self.hosts[index].is_slow = false;
         self.force_disk(index, true);
         self.step(index, |_, _, _| {});
-    }
-
-    pub(super) fn cut_off(&mut self, index: usize, is_cut_off: bool) {
-        self.hosts[index].is_cut_off = is_cut_off;
     }
 
     pub(super) fn tick(&mut self, index: usize) {
@@ -384,18 +360,7 @@ impl Driver {
         }
     }
 
-    pub(super) fn print_members(&mut self) {
-        for index in 0..self.hosts.len() {
-            let members = describe::members(self.scene.replicas[index].0.membership());
-            self.say(index, &members);
-        }
-    }
-
-    pub(super) fn print_states(&mut self) {
-        (0..self.hosts.len()).for_each(|index| self.print_state(index));
-    }
-
-    fn print_state(&mut self, index: usize) {
+    pub(super) fn print_state(&mut self, index: usize) {
         let (host, cohort) = (&self.hosts[index], &self.scene.replicas[index].0);
         let replayed = host.replayed();
         let mut text = if host.is_down { "down:".to_owned() } else { format!("{}:", host.role) };
