@@ -19,7 +19,7 @@ struct State {
     data: BTreeMap<String, String>,
 }
 
-/// What the driver of a replica owns: its disk, its state machine, and its waiting messages and reads.
+/// The environment of a replica: disk, state machine, and the messages and reads that wait.
 #[derive(Default)]
 pub(super) struct Host {
     is_down: bool,
@@ -45,7 +45,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// What a restart would find in the log.
+    /// The log as a restart would replay it.
     fn replayed(&self) -> Replayed {
         let mut replay = Replay::after(self.checkpoint.lsn);
         self.log.iter().chain(&self.unforced_log).for_each(|record| replay.record(record.clone()));
@@ -172,8 +172,8 @@ impl Driver {
         }
     }
 
-    /// Forces the log and the manifest. A commit point alone does not require it, unless `all` is requested. Returns
-    /// whether there was anything to force.
+    /// Forces the log and the manifest. Commit points alone are forced only if `all` is set. Returns false if nothing
+    /// was forced.
     fn force_disk(&mut self, index: usize, all: bool) -> bool {
         let host = &mut self.hosts[index];
         let is_urgent = |record: &LogRecord| !matches!(record, LogRecord::CommitPoint(_));
