@@ -140,7 +140,11 @@ async fn appends(client: &mut LogClient<Channel>) {
 
     client.append(append("l", vec![Bytes::new(); RECORDS_MAX])).await.expect("the most records");
     let many = |more| append("l", vec![Bytes::new(); RECORDS_MAX + more]);
-    refused(client.append(many(1)).await, Code::InvalidArgument, &["65537 records", "the limit of 65536 records per append"]);
+    refused(
+        client.append(many(1)).await,
+        Code::InvalidArgument,
+        &["65537 records", "the limit of 65536 records per append"],
+    );
     refused(client.append(many(100_000)).await, Code::InvalidArgument, &["fields"]);
 }
 
@@ -174,7 +178,8 @@ async fn streamed_appends(client: &mut LogClient<Channel>) {
             told.insert(answer.number, said);
         }
     }
-    let says = ["done", "no record", "4194296 bytes", "no log named \"m\"", "holds ' '", "done", "unknown kind of request"];
+    let says =
+        ["done", "no record", "4194296 bytes", "no log named \"m\"", "holds ' '", "done", "unknown kind of request"];
     for (number, says) in (0..).zip(says) {
         assert!(told[&number].contains(says), "{number}: {says:?} is not said: {told:?}");
     }
