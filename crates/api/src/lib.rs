@@ -6,6 +6,8 @@
 //! **Architecture invariant:** this crate depends on no other crate of the workspace. The servers and the SDK implement
 //! the meaning of the messages.
 
+#![warn(missing_docs)]
+
 pub mod details;
 pub mod frugal;
 

@@ -23,7 +23,6 @@ pub enum DecodeError {
     UnknownTag {
         /// The kind of object to decode.
         what: &'static str,
-        /// The tag.
         tag: u64,
     },
     /// The value of a field is out of range.

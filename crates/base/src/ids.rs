@@ -52,14 +52,12 @@ impl CohortId {
 /// a known node id is not the former replica (guarantee 6).
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
-    /// The node.
     pub node: NodeId,
     /// The disk of the node when it became a member.
     pub incarnation: Incarnation,
 }
 
 impl Member {
-    /// Encoded bytes.
     pub const ENCODED_BYTES: usize = 12;
 
     /// Appends the encoding to `out`.

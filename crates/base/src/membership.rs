@@ -25,7 +25,6 @@ pub const MEMBERS_MAX: usize = 1_024;
 /// One step of a membership change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MembershipChange {
-    /// Add a learner.
     AddLearner(Member),
     /// Make a learner a voter.
     Promote(Member),

@@ -72,15 +72,9 @@ pub enum CatalogCommand {
         plan: u64,
     },
     /// Register the cluster's first nodes, or update their addresses.
-    RegisterNodes {
-        /// The nodes.
-        nodes: Vec<NodeRecord>,
-    },
+    RegisterNodes { nodes: Vec<NodeRecord> },
     /// Add a node to the cluster.
-    AddNode {
-        /// The node.
-        node: NodeRecord,
-    },
+    AddNode { node: NodeRecord },
     /// Create a shared log unless it exists.
     CreateLog {
         /// The log's name.
@@ -98,24 +92,11 @@ pub enum CatalogCommand {
         projection: Box<Projection>,
     },
     /// Assign new spare units to a log, one on each of these nodes.
-    AddUnits {
-        /// The log.
-        log: LogId,
-        /// The nodes.
-        nodes: Vec<NodeId>,
-    },
+    AddUnits { log: LogId, nodes: Vec<NodeId> },
     /// Forget units of a log that are in no projection.
-    ForgetSpares {
-        /// The log.
-        log: LogId,
-        /// The units.
-        units: Vec<UnitId>,
-    },
+    ForgetSpares { log: LogId, units: Vec<UnitId> },
     /// Mark a node as leaving.
-    BeginLeave {
-        /// The node.
-        node: NodeId,
-    },
+    BeginLeave { node: NodeId },
     /// Plan to move all ranges away from the nodes that are leaving.
     MoveOff {
         /// Nodes that the failure detector suspects: they are chosen last as targets.
@@ -123,10 +104,7 @@ pub enum CatalogCommand {
     },
     /// Mark a leaving node as having left, if no range counts on it. The catalog's own cohort does not count on it
     /// either: its removal from that cohort precedes this command in the same log.
-    EndLeave {
-        /// The node.
-        node: NodeId,
-    },
+    EndLeave { node: NodeId },
 }
 
 const CREATE_TABLE: u8 = 65;

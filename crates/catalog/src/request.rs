@@ -18,7 +18,6 @@ pub enum CatalogRequest {
     Change(CatalogCommand),
     /// Lists the names of the tables.
     ListTables,
-    /// Describes a table.
     DescribeTable(String),
     /// Checks whether a table exists.
     FindTable(String),
@@ -26,7 +25,6 @@ pub enum CatalogRequest {
     ListNodes,
     /// Lists the names of the logs.
     ListLogs,
-    /// Describes a log.
     DescribeLog(String),
 }
 
@@ -256,7 +254,6 @@ pub struct TableDescription {
 /// A range of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RangeDescription {
-    /// Its keys.
     pub range: KeyRange,
     /// The cohort that serves it.
     pub cohort: u32,
@@ -269,7 +266,6 @@ pub struct RangeDescription {
 /// The description of a node for clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeDescription {
-    /// The node.
     pub record: NodeRecord,
     /// The number of ranges with a replica on it, including replicas that will move away.
     pub ranges: u32,

@@ -25,7 +25,6 @@ pub struct Link {
 /// Identifies a write of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp {
-    /// The session.
     pub session: u64,
     /// The number of the write in the session, from 1.
     pub sequence: u64,
@@ -66,7 +65,6 @@ pub struct Ask<Q> {
     pub table: String,
     /// The row, or the position where a scan begins.
     pub key: Bytes,
-    /// The effect.
     pub effect: Effect,
     /// The expected response time.
     pub pace: Pace,
@@ -83,15 +81,9 @@ pub struct Ask<Q> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sent<Q> {
     /// Opens a session in the range that contains the key.
-    OpenSession {
-        /// The table.
-        table: String,
-        /// The key.
-        key: Bytes,
-    },
+    OpenSession { table: String, key: Bytes },
     /// A caller's request.
     Request {
-        /// The request.
         request: Q,
         /// The stamp of a write.
         stamp: Option<Stamp>,
@@ -108,7 +100,6 @@ pub enum Sent<Q> {
 pub enum NodeResponse<A> {
     /// The response to [`Sent::OpenSession`].
     Session {
-        /// The session.
         session: u64,
         /// The keys that the session can write.
         range: KeyRange,
@@ -145,9 +136,7 @@ pub enum Action<Q, A> {
     },
     /// Report the outcome to the caller.
     Done {
-        /// The call.
         call: CallId,
-        /// The outcome.
         outcome: Result<A, Error>,
         /// Whether an earlier attempt with unknown outcome may have been executed.
         in_doubt: bool,

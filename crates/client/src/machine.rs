@@ -68,7 +68,6 @@ impl<Q: Clone, A> Client<Q, A> {
         self.endpoints.leads(endpoint, table, range);
     }
 
-    /// Begins a call.
     pub fn begin(&mut self, ask: Ask<Q>, deadline: Monotonic, now: Monotonic) -> CallId {
         let attempts = Attempts::new(ask.effect, self.endpoints.count() as u32, deadline.since(now));
         let id = self.calls.insert(Call::new(Task::Ask(ask), deadline, attempts));

@@ -27,7 +27,6 @@ impl Position {
 /// A position in the log of a range's cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CohortLsn {
-    /// The cohort.
     pub cohort: CohortId,
     /// The entry.
     pub lsn: Lsn,

@@ -37,7 +37,6 @@ number! {
 }
 
 number! {
-    /// A session.
     SessionId(i64)
 }
 
@@ -77,7 +76,6 @@ pub struct Batch {
     pub time_ms: i64,
     /// Identities of the connections that sent the requests.
     pub identities: Vec<Vec<Id>>,
-    /// The items.
     pub items: Vec<Item>,
 }
 
@@ -93,7 +91,6 @@ pub enum Item {
     },
     /// Moves a session to a new connection, if the password is the session's.
     Move {
-        /// The session.
         session: SessionId,
         /// The password sent by the client.
         password: Password,
@@ -113,21 +110,18 @@ pub enum Item {
     },
     /// The client has sent a frame since the last touch.
     Touch {
-        /// The session.
         session: SessionId,
         /// Its connection.
         epoch: MoveEpoch,
     },
     /// Ends a session, unless it was touched after this (guarantee 21).
     Expire {
-        /// The session.
         session: SessionId,
         /// The last touch known to the server that proposes the expiry.
         last_touch: Position,
     },
     /// Deletes a container or TTL node, unless it was changed.
     Collect {
-        /// Its path.
         path: Box<str>,
         /// The transaction that last changed it.
         mzxid: i64,
@@ -144,7 +138,6 @@ pub enum Item {
 /// The order of a session's requests (guarantee 22).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// The session.
     pub session: SessionId,
     /// Its connection.
     pub epoch: MoveEpoch,

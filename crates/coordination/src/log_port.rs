@@ -59,7 +59,6 @@ pub enum Output {
         number: u64,
         /// The request fails at this time.
         deadline: Monotonic,
-        /// The request.
         request: LogRequest,
     },
     /// The log is open: start a server with this state, the newest snapshot or the empty state.

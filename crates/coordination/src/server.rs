@@ -111,20 +111,11 @@ pub enum Event {
         frame: Frame,
     },
     /// The connection is closed by the client, or broken.
-    Disconnected {
-        /// The connection.
-        connection: ConnectionId,
-    },
+    Disconnected { connection: ConnectionId },
     /// The connection's output buffer is full (slow consumer). Further replies are held back and reading pauses.
-    OutputFull {
-        /// The connection.
-        connection: ConnectionId,
-    },
+    OutputFull { connection: ConnectionId },
     /// The output buffer has room again.
-    OutputDrained {
-        /// The connection.
-        connection: ConnectionId,
-    },
+    OutputDrained { connection: ConnectionId },
     /// An append has completed: the entry is durable at the tail of its chain. The server may apply the entry from
     /// memory once all earlier positions were applied.
     Appended {
@@ -143,7 +134,6 @@ pub enum Event {
     /// are in the log nevertheless, of their retries, and of appends before it rejoined. A position that was already
     /// applied is ignored, so the driver may skip to [`State::next`] at any time.
     Played {
-        /// The position.
         position: Position,
         /// The entry; none for a hole or a record of another kind.
         entry: Option<Bytes>,
@@ -192,20 +182,11 @@ pub enum Action {
         frame: Bytes,
     },
     /// Close a connection after all pending output was sent. No further event is expected for it.
-    Close {
-        /// The connection.
-        connection: ConnectionId,
-    },
+    Close { connection: ConnectionId },
     /// Stop reading from a connection (backpressure).
-    Pause {
-        /// The connection.
-        connection: ConnectionId,
-    },
+    Pause { connection: ConnectionId },
     /// Continue reading from a connection.
-    Resume {
-        /// The connection.
-        connection: ConnectionId,
-    },
+    Resume { connection: ConnectionId },
     /// Append an entry. [`Event::Appended`] follows, or [`Event::AppendFailed`]. A retry has the number of the first
     /// attempt.
     Append {
@@ -229,7 +210,6 @@ pub enum Action {
         next: Position,
         /// The piece's number, from 0.
         index: u32,
-        /// The piece.
         piece: Bytes,
         /// Whether it is the last.
         is_last: bool,

@@ -68,19 +68,13 @@ pub enum Outcome {
     #[default]
     Nothing,
     /// A session was opened or moved.
-    Connected {
-        /// The session.
-        session: SessionId,
-        /// Its epoch.
-        epoch: MoveEpoch,
-    },
+    Connected { session: SessionId, epoch: MoveEpoch },
     /// Unknown session or wrong password.
     Refused,
     /// The result of a write.
     Written(Result<WriteResult, ErrorCode>),
     /// The session was closed or has expired.
     Ended {
-        /// The session.
         session: SessionId,
         /// Whether it has expired.
         is_expired: bool,
@@ -90,7 +84,6 @@ pub enum Outcome {
 }
 
 impl State {
-    /// The tree.
     #[must_use]
     pub const fn tree(&self) -> &Tree {
         &self.tree
@@ -119,7 +112,6 @@ impl State {
         self.sessions.iter().map(|(id, session)| (*id, session))
     }
 
-    /// A session.
     #[must_use]
     pub fn session(&self, id: SessionId) -> Option<&Session> {
         self.sessions.get(&id)

@@ -63,7 +63,6 @@ pub enum Event {
         from: NodeId,
         /// The boot of the sender's process.
         boot: Boot,
-        /// The message.
         message: Message,
     },
     /// A peer's process has identified itself. The driver reports this before it delivers the first message of that
@@ -81,7 +80,6 @@ pub enum Event {
         id: RequestId,
         /// The reply is due by this time.
         deadline: Monotonic,
-        /// The request.
         request: Request,
     },
     /// The clients of these requests have disconnected. Reads end at once, and their replies are discarded.
@@ -100,15 +98,11 @@ pub enum Event {
         through: WriteId,
     },
     /// Both copies of the manifest are forced.
-    ManifestForced {
-        /// The manifest.
-        through: ManifestId,
-    },
+    ManifestForced { through: ManifestId },
     /// The requested checkpoint and its directory are forced, as are the files that its flush made.
     CheckpointWritten {
         /// The cohort of the state.
         cohort: CohortId,
-        /// The checkpoint.
         checkpoint: CheckpointId,
         /// Size of the checkpoint file in bytes.
         bytes: u64,
@@ -119,7 +113,6 @@ pub enum Event {
     CheckpointFailed {
         /// The cohort of the state.
         cohort: CohortId,
-        /// The checkpoint.
         checkpoint: CheckpointId,
     },
     /// The disk was full for a checkpoint, a log segment or the manifest. The driver retries every few seconds and
@@ -128,7 +121,6 @@ pub enum Event {
     DiskFull,
     /// A compaction has ended.
     Compacted {
-        /// The cohort.
         cohort: CohortId,
         /// The storage that it compacted.
         lineage: Lineage,
@@ -136,34 +128,23 @@ pub enum Event {
         outputs: Option<Outputs>,
     },
     /// A file of a cohort can't be read or is corrupt.
-    FileDamaged {
-        /// The cohort.
-        cohort: CohortId,
-    },
+    FileDamaged { cohort: CohortId },
     /// An evaluation has ended.
-    Evaluated {
-        /// The evaluation.
-        id: EvaluationId,
-        /// The result.
-        answer: Result<Evaluated<Response>, ReadError>,
-    },
+    Evaluated { id: EvaluationId, answer: Result<Evaluated<Response>, ReadError> },
     /// The requested part of a file.
     FileRead {
-        /// The read.
         id: ReadId,
         /// The bytes; `None` if they can't be read.
         bytes: Option<Bytes>,
     },
     /// A part of an incoming file is written.
     FileWritten {
-        /// The file.
         file: FileId,
         /// Number of bytes written; `None` if the disk was full.
         bytes: Option<u64>,
     },
     /// The files of a snapshot are forced and verified.
     FilesAdopted {
-        /// The cohort.
         cohort: CohortId,
         /// The incoming snapshot that the files belong to.
         arrival: ArrivalId,
@@ -172,7 +153,6 @@ pub enum Event {
     },
     /// The requested part of the log.
     LogRead {
-        /// The read.
         id: ReadId,
         /// The entries in order, starting with the requested one. `None` if the log no longer holds that entry or can't
         /// be read there.
@@ -211,7 +191,6 @@ pub enum Action {
     Append {
         /// The record's number, one more than the last.
         write: WriteId,
-        /// The record.
         record: Record,
         /// How soon the record must be forced.
         force: Force,
@@ -233,7 +212,6 @@ pub enum Action {
     Send {
         /// The destination.
         to: NodeId,
-        /// The message.
         message: Message,
         /// Wait until this is forced.
         after: Durable,
@@ -272,7 +250,6 @@ pub enum Action {
     },
     /// Run background work on a storage.
     Compact {
-        /// The cohort.
         cohort: CohortId,
         /// The storage to compact.
         lineage: Lineage,
@@ -280,22 +257,17 @@ pub enum Action {
         job: Box<dyn Job>,
     },
     /// Remove files that no manifest names and no read uses.
-    RemoveFiles {
-        /// The files.
-        files: Vec<FileId>,
-    },
+    RemoveFiles { files: Vec<FileId> },
     /// Evaluate a read that needs the disk.
     Evaluate {
         /// The evaluation's number.
         id: EvaluationId,
-        /// The read.
         read: Box<Read>,
     },
     /// Read a part of a file as stored, without decoding.
     ReadFile {
         /// The read's number.
         id: ReadId,
-        /// The file.
         file: Arc<dyn StoredFile>,
         /// Offset of the part in bytes.
         offset: u64,
@@ -313,7 +285,6 @@ pub enum Action {
     },
     /// Force the received files and their directory, verify them, and open them as a storage.
     AdoptFiles {
-        /// The cohort.
         cohort: CohortId,
         /// The incoming snapshot that the files belong to.
         arrival: ArrivalId,
@@ -324,7 +295,6 @@ pub enum Action {
     ReadLog {
         /// The read's number.
         id: ReadId,
-        /// The cohort.
         cohort: CohortId,
         /// The first entry wanted.
         from: Sequence,

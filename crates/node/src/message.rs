@@ -25,12 +25,7 @@ pub use query::Query;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// From a replica to another of its cohort.
-    Cohort {
-        /// The cohort.
-        cohort: CohortId,
-        /// The message.
-        message: replication::Message,
-    },
+    Cohort { cohort: CohortId, message: replication::Message },
     /// The heartbeats of all cohorts that the sender leads and that are idle at the receiver.
     Beat {
         /// The number of the list of these cohorts.
@@ -55,7 +50,6 @@ pub enum Message {
     },
     /// A request for the leader of a cohort.
     Forward {
-        /// The cohort.
         cohort: CohortId,
         /// The sender's number for the request.
         request: u64,
@@ -75,7 +69,6 @@ pub enum Message {
     NotLeader {
         /// The number of the forwarded request.
         request: u64,
-        /// The cohort.
         cohort: CohortId,
         /// The leader, if the sender knows it.
         leader: Option<NodeId>,
@@ -88,7 +81,6 @@ pub enum Message {
     },
     /// A part of a state snapshot, for a replica too far behind for the log.
     StateChunk {
-        /// The cohort.
         cohort: CohortId,
         /// The sender's epoch.
         epoch: Epoch,
@@ -100,12 +92,10 @@ pub enum Message {
         index: u32,
         /// Whether it is the last.
         last: bool,
-        /// The part.
         part: StatePart,
     },
     /// Acknowledges the received parts of a snapshot.
     StateReply {
-        /// The cohort.
         cohort: CohortId,
         /// The snapshot.
         state: StateId,
@@ -120,71 +110,55 @@ pub enum Message {
         from: ReplicaGeneration,
         /// The generation of the receiver's replica that is meant, as far as the sender knows.
         to: ReplicaGeneration,
-        /// The message.
         message: Box<Self>,
     },
     /// A request of a shared log's client to a sequencer.
     ToSequencer {
-        /// The log.
         log: LogId,
         /// The process that is meant.
         sequencer: SequencerId,
         /// The sender's number for the request.
         ask: AskId,
-        /// The request.
         request: sequencer::Request,
     },
     /// The sequencer's reply.
     FromSequencer {
-        /// The log.
         log: LogId,
         /// The process that sent the request.
         to: Boot,
         /// The number of the request.
         ask: AskId,
-        /// The reply.
         reply: sequencer::Reply,
     },
     /// A request to a log unit. It is answered at most once: the sender retransmits it.
     ToUnit {
-        /// The log.
         log: LogId,
-        /// The unit.
         unit: UnitId,
         /// The machine that sent the request. The reply names it.
         source: RequestSource,
-        /// The request.
         request: unit::Request,
     },
     /// The unit's reply.
     FromUnit {
-        /// The log.
         log: LogId,
         /// The process that sent the request.
         to: Boot,
         /// The machine that sent the request.
         source: RequestSource,
-        /// The reply.
         reply: unit::Reply,
     },
     /// Reports a process or unit that blocks a log to the catalog leader, which replaces it.
     Suspected {
-        /// The log.
         log: LogId,
         /// The epoch of the projection.
         epoch: ProjectionEpoch,
-        /// The suspect.
         suspect: Suspect,
     },
     /// Reports log units of the sender that are permanently in doubt. The catalog leader reconfigures their logs
     /// without them.
-    UnitsInDoubt {
-        /// The units.
-        units: Vec<UnitId>,
-    },
+    UnitsInDoubt { units: Vec<UnitId> },
     /// The receiver's message was for another generation of the sender's replica.
     Generation {
-        /// The cohort.
         cohort: CohortId,
         /// The current generation of the sender's replica.
         generation: ReplicaGeneration,

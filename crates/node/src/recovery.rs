@@ -27,16 +27,10 @@ pub enum StartError {
     NoCopyToRepairFrom,
     /// The catalog gives this node a replica of a kind that this version doesn't know.
     #[error("cohort {cohort}: {reason}")]
-    UnknownKind {
-        /// The cohort.
-        cohort: CohortId,
-        /// The unknown kind.
-        reason: UnknownKind,
-    },
+    UnknownKind { cohort: CohortId, reason: UnknownKind },
     /// The checkpoint does not match the manifest.
     #[error("cannot read the checkpoint of cohort {cohort}: {reason}")]
     Checkpoint {
-        /// The cohort.
         cohort: CohortId,
         /// The cause.
         reason: String,

@@ -19,7 +19,6 @@ pub enum Request {
     Table {
         /// The table's name.
         table: String,
-        /// The request.
         request: Ask,
     },
     /// A request about shared logs.
@@ -190,7 +189,6 @@ pub struct Counters {
 /// A node as seen by another node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeStatus {
-    /// The node.
     pub node: u32,
     /// The incarnation of its disk, as known to the cluster.
     pub incarnation: u64,
@@ -205,7 +203,6 @@ pub struct NodeStatus {
 /// A cohort as seen by one of its replicas. The leader knows all replicas, others only themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CohortStatus {
-    /// The cohort.
     pub cohort: u32,
     /// Its table; empty for the catalog, and for a log unit.
     pub table: String,

@@ -119,17 +119,25 @@ pub(crate) enum Role {
         stand_at: Monotonic,
     },
     /// Asks whether it could win.
-    PreCandidate { epoch: Epoch, granted: Grants, give_up_at: Monotonic },
+    PreCandidate {
+        epoch: Epoch,
+        granted: Grants,
+        give_up_at: Monotonic,
+    },
     /// Requests promises. Its own counts once it is forced. It may declare a loss (`data_loss`).
-    Candidate { epoch: Epoch, granted: Grants, refused: Vec<NodeId>, give_up_at: Monotonic, declares: bool },
-    /// The leader.
+    Candidate {
+        epoch: Epoch,
+        granted: Grants,
+        refused: Vec<NodeId>,
+        give_up_at: Monotonic,
+        declares: bool,
+    },
     Leader(Leader),
 }
 
 /// The publicly visible state of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaView {
-    /// Its node.
     pub node: NodeId,
     /// The last entry that it has acknowledged, as far as known.
     pub last: Lsn,

@@ -38,7 +38,6 @@ pub enum Output {
     Send {
         /// The receiver.
         to: NodeId,
-        /// The message.
         message: Message,
         /// Send only after this is forced.
         after: Durable,

@@ -38,6 +38,8 @@
 //!
 //! **Architecture invariant:** an error other than [`Error::OutcomeUnknown`] means that nothing was written.
 
+#![warn(missing_docs)]
+
 mod call;
 mod client_api;
 mod driver;

@@ -99,14 +99,12 @@ pub struct Report {
     pub metrics: Vec<Metric>,
 }
 
-/// A metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     /// Its name in `/metrics`.
     pub name: &'static str,
     /// Its meaning, as one sentence.
     pub help: &'static str,
-    /// Its value.
     pub value: Value,
 }
 

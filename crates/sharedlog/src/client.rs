@@ -100,7 +100,6 @@ struct Call {
 /// The receiver of a call's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallOwner {
-    /// The caller.
     Caller(Token),
     /// The range read that started the call.
     Range(CallId),

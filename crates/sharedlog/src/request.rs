@@ -125,7 +125,6 @@ pub enum LogResponse {
 pub struct LogEntry {
     /// The position that was read.
     pub position: Position,
-    /// Its content.
     pub content: Content,
 }
 

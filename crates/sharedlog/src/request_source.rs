@@ -13,11 +13,9 @@ pub enum RequestSource {
     Client(AskId),
     /// The sequencer of an epoch.
     Sequencer(ProjectionEpoch, AskId),
-    /// The controller.
     Controller(Requester, AskId),
     /// The hole fill of a sequencer's epoch.
     HoleFill(ProjectionEpoch, AskId),
-    /// The follower.
     Follower(AskId),
 }
 

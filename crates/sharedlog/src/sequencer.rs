@@ -55,7 +55,6 @@ pub enum Request {
 pub enum Reply {
     /// Positions, valid in its epoch.
     Positions {
-        /// The first position.
         first: Position,
         /// Number of positions. May be less than requested, or 0 if the client has reached its limit.
         count: u64,

@@ -165,7 +165,6 @@ pub fn campaign_with(
 /// The result of looking for a planted bug.
 #[derive(Clone, Debug)]
 pub struct Catch {
-    /// The bug.
     pub bug: Bug,
     /// The seed that exposes it, and the violation; `None` if the time limit passed first.
     pub found: Option<(u64, String)>,

@@ -57,7 +57,6 @@ pub enum What {
     Write {
         /// The mutations, at most one per column.
         mutations: Vec<Mutation>,
-        /// The outcome.
         outcome: WriteOutcome,
     },
     /// A read of one row.
@@ -92,7 +91,6 @@ pub enum WriteOutcome {
 /// Statistics of a linearizable history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Operations in all.
     pub operations: usize,
     /// Rows.
     pub keys: usize,

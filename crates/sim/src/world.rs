@@ -61,7 +61,6 @@ pub(crate) const SECOND: TrueTime = 1_000 * MILLISECOND;
 /// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The seed.
     pub seed: u64,
     /// A hash of all events.
     pub trace: u64,

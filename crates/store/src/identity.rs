@@ -21,9 +21,7 @@ pub const PLACES: [&str; 2] = ["identity", "identity.copy"];
 /// The identity of a data directory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// The cluster.
     pub cluster: ClusterId,
-    /// The node.
     pub node: NodeId,
     /// The disk's number, drawn at formatting.
     pub incarnation: Incarnation,
@@ -45,9 +43,7 @@ pub struct Host {
 /// The part of an identity in every frame and file, to detect data of other nodes and earlier incarnations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
-    /// The cluster.
     pub cluster: ClusterId,
-    /// The node.
     pub node: NodeId,
     /// The disk.
     pub incarnation: Incarnation,

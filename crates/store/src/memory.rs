@@ -29,7 +29,6 @@ pub struct Counters {
     pub syncs: u64,
     /// Directories forced.
     pub directory_syncs: u64,
-    /// Bytes written.
     pub bytes_written: u64,
 }
 

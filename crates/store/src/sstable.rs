@@ -101,7 +101,6 @@ pub struct SstableRef {
 /// The value of a key from a timestamp on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Version {
-    /// The key.
     pub key: Bytes,
     /// Start of its validity.
     pub timestamp: Timestamp,
@@ -114,7 +113,6 @@ pub struct Version {
 /// A borrowed version, in a block or a memtable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VersionRef<'a> {
-    /// The key.
     pub key: &'a [u8],
     /// Start of its validity.
     pub timestamp: Timestamp,

@@ -441,7 +441,6 @@ impl Tree {
         memtables + self.levels.sstables().map(|sstable| sstable.memory_bytes() as u64).sum::<u64>()
     }
 
-    /// Bytes in memtables.
     #[must_use]
     pub fn memtable_bytes(&self) -> u64 {
         self.frozen.iter().map(|memtable| memtable.bytes()).sum::<u64>() + self.active.bytes()

@@ -17,10 +17,7 @@ use crate::request::{Mismatch, SessionId, SessionStamp, Write};
 pub enum Command {
     /// Assigns the range that the tablet owns and serves from here on (guarantee 19). The first leader takes the range
     /// from the catalog. A second such entry has no effect.
-    Found {
-        /// The range.
-        range: KeyRange,
-    },
+    Found { range: KeyRange },
     /// Splits the range. From here on, the keys at and above `key` belong to another tablet, which begins with this
     /// tablet's state for them (guarantee 19). A second entry of the same split has no effect.
     Split {

@@ -125,7 +125,6 @@ pub enum TableRequest {
 pub struct Cell {
     /// The column's name.
     pub column: Bytes,
-    /// Its value.
     pub value: Bytes,
     /// Its version: the commit timestamp of the write.
     pub version: Timestamp,
@@ -134,7 +133,6 @@ pub struct Cell {
 /// One row in a response, with its columns in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Row {
-    /// The key.
     pub key: Bytes,
     /// The columns that exist.
     pub cells: Vec<Cell>,
@@ -145,7 +143,6 @@ pub struct Row {
 pub enum TableResponse {
     /// The session was opened.
     SessionOpened {
-        /// The session.
         session: SessionId,
         /// The keys that the session can write: the range of its tablet.
         range: KeyRange,
@@ -159,7 +156,6 @@ pub enum TableResponse {
     Row(Vec<Cell>),
     /// A page of rows.
     Rows {
-        /// The rows.
         rows: Vec<Row>,
         /// The position of the next page; none: the scan is complete.
         continuation: Option<Bytes>,

@@ -43,7 +43,6 @@ impl EventType {
 /// The connection state in an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeeperState {
-    /// Connected.
     SyncConnected = 3,
 }
 

@@ -145,9 +145,7 @@ pub struct Create<'a> {
     pub kind: CreateKind,
     /// The path; for sequential nodes, the prefix.
     pub path: &'a str,
-    /// The data.
     pub data: Option<&'a [u8]>,
-    /// The ACL.
     pub acl: AclList<'a>,
     /// 0 persistent, 1 ephemeral, 2 sequential, 3 both, 4 container, 5 with a TTL, 6 with a TTL and sequential.
     pub flags: i32,

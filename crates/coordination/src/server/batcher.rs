@@ -16,7 +16,6 @@ use crate::limits::{BATCH_BYTES, BATCH_ITEMS_MAX, ENTRY_BYTES_MAX};
 pub(super) enum Origin {
     /// A connection's first frame.
     Connect(ConnectionId),
-    /// A request.
     Request(ConnectionId),
     /// An active client.
     Touch(ConnectionId),

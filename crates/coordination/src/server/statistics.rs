@@ -90,7 +90,6 @@ pub struct ClientStatistics {
     pub last_xid: Option<i32>,
 }
 
-/// A reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastReply {
     /// The operation code of the request (see [`crate::jute::op`]).

@@ -166,7 +166,6 @@ impl<'a> NodeRef<'a> {
         self.0.data.as_deref()
     }
 
-    /// Its ACL.
     #[must_use]
     pub const fn acl(self) -> &'a AclList {
         &self.0.acl
@@ -178,7 +177,6 @@ impl<'a> NodeRef<'a> {
         self.0.stat()
     }
 
-    /// Its kind.
     #[must_use]
     pub const fn kind(self) -> Kind {
         self.0.kind()

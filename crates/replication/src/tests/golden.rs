@@ -34,7 +34,6 @@ use driver::Driver;
 mod describe;
 mod driver;
 
-/// Runs a command.
 fn run(driver: &mut Driver, command: &str) {
     let words: Vec<&str> = command.split_whitespace().collect();
     match words[..] {

@@ -164,7 +164,6 @@ impl EncodedCommand {
         Ok(Self { command: Command::decode(bytes.clone())?, bytes })
     }
 
-    /// The command.
     #[must_use]
     pub fn command(&self) -> &Command {
         &self.command

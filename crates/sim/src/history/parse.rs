@@ -52,8 +52,10 @@ pub(super) struct Step {
 /// The operation that a step is.
 #[derive(Debug)]
 pub(super) enum Writer {
-    /// This operation.
-    Known { operation: usize, change: Change },
+    Known {
+        operation: usize,
+        change: Change,
+    },
     /// A member of one of these groups.
     OneOf(Vec<usize>),
 }

@@ -6,7 +6,6 @@ use base::{Durability, Duration};
 use super::options::Faults;
 use super::{MILLISECOND, Options};
 
-/// A theme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Theme {
     /// Manifest writes queue up behind a slow disk while tables are created and dropped.

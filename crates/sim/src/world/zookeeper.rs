@@ -37,7 +37,6 @@ const GET_ON: u64 = 20;
 /// An input of a translation server.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// Of a client.
     Client(Event),
     /// The answer to a request to the log.
     Answer {

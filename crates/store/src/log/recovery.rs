@@ -41,7 +41,6 @@ impl LogSink for Vec<Record> {
     }
 }
 
-/// A recovered log.
 #[derive(Debug)]
 pub struct RecoveredLog {
     /// Cohorts with records in the log.

@@ -40,7 +40,6 @@ pub(super) enum Kind {
     Index = 2,
     /// Handles of index blocks.
     Top = 3,
-    /// A filter.
     Filter = 4,
 }
 

@@ -45,7 +45,6 @@ impl Tablespace {
         Site { owner, cohort, config, cache, numbers, pressure, recent }
     }
 
-    /// The block cache.
     #[must_use]
     pub fn cache(&self) -> &BlockCache {
         &self.cache
