@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::attempts::Attempts;
 use crate::seen::CohortLsn;
-use crate::{Ask, AttemptId, CallId, Link, Position, Stamp};
+use crate::{Ask, AttemptId, CallId, Link, ScanStart, Stamp};
 
 /// The purpose of a call.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ impl<Q> Task<Q> {
     }
 
     /// The position where it begins, if it is a read that any replica may answer.
-    pub(crate) fn anywhere(&self) -> Option<&Position> {
+    pub(crate) fn anywhere(&self) -> Option<&ScanStart> {
         match self {
             Self::Ask(ask) => ask.anywhere.as_ref(),
             Self::OpenSession { .. } => None,

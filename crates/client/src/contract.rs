@@ -3,7 +3,7 @@
 use base::{Duration, KeyRange, Monotonic};
 use bytes::Bytes;
 
-use crate::{CohortLsn, Error, Fault, Position, Shown};
+use crate::{CohortLsn, Error, Fault, ScanStart, Shown};
 
 /// A call, from its beginning to its [`Action::Done`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,7 +72,7 @@ pub struct Ask<Q> {
     pub bytes: usize,
     /// For reads that any replica may answer: the position where the read begins. Such reads are distributed over all
     /// nodes.
-    pub anywhere: Option<Position>,
+    pub anywhere: Option<ScanStart>,
     /// The request itself.
     pub request: Q,
 }

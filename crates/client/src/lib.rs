@@ -35,7 +35,7 @@ pub use contract::{Action, Ask, AttemptId, CallId, Effect, Link, NodeResponse, P
 pub use error::Error;
 pub use follower::Follower;
 pub use machine::Client;
-pub use seen::{CohortLsn, Position, Shown};
+pub use seen::{CohortLsn, ScanStart, Shown};
 
 #[cfg(test)]
 mod tests;

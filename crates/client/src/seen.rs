@@ -8,14 +8,14 @@ use bytes::Bytes;
 
 /// The position in a table's key order at which a read begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Position {
+pub enum ScanStart {
     /// At this key.
     At(Bytes),
     /// Immediately below this exclusive end; none is above every key.
     Below(Option<Bytes>),
 }
 
-impl Position {
+impl ScanStart {
     fn is_in(&self, range: &KeyRange) -> bool {
         match self {
             Self::At(key) => range.contains(key),
@@ -54,7 +54,7 @@ struct Ranges(BTreeMap<CohortId, Shown>);
 
 impl SeenStates {
     /// The latest seen state of the range that contains a position.
-    pub(crate) fn at(&self, table: &str, position: &Position) -> Option<CohortLsn> {
+    pub(crate) fn at(&self, table: &str, position: &ScanStart) -> Option<CohortLsn> {
         self.0.get(table)?.0.values().rev().find(|shown| position.is_in(&shown.range)).map(|shown| shown.place)
     }
 
@@ -63,7 +63,7 @@ impl SeenStates {
     ///
     /// If the cohort still owned the position in the newer state, the read either required that state or began before
     /// it was seen.
-    pub(crate) fn newer(&self, table: &str, position: &Position, shown: &Shown) -> Option<CohortLsn> {
+    pub(crate) fn newer(&self, table: &str, position: &ScanStart, shown: &Shown) -> Option<CohortLsn> {
         let seen = self.0.get(table)?.0.get(&shown.place.cohort)?;
         (seen.place.lsn > shown.place.lsn && !position.is_in(&seen.range)).then_some(seen.place)
     }
@@ -97,12 +97,12 @@ mod tests {
         Shown { place, range: KeyRange { start: start.into(), end: end.map(Into::into) } }
     }
 
-    fn seen_at(seen: &SeenStates, position: &Position) -> Option<(u32, u64)> {
+    fn seen_at(seen: &SeenStates, position: &ScanStart) -> Option<(u32, u64)> {
         seen.at("t", position).map(|place| (place.cohort.0, place.lsn.sequence.0))
     }
 
-    fn at(key: &'static str) -> Position {
-        Position::At(key.into())
+    fn at(key: &'static str) -> ScanStart {
+        ScanStart::At(key.into())
     }
 
     #[test]
@@ -113,8 +113,8 @@ mod tests {
         seen.note("t", shown(2, 7, "", Some("m")));
         seen.note("u", shown(3, 99, "", None));
         assert_eq!((seen_at(&seen, &at("a")), seen_at(&seen, &at("m"))), (Some((2, 9)), None));
-        assert_eq!(seen_at(&seen, &Position::Below(Some("m".into()))), Some((2, 9)));
-        assert_eq!(seen_at(&seen, &Position::Below(None)), None);
+        assert_eq!(seen_at(&seen, &ScanStart::Below(Some("m".into()))), Some((2, 9)));
+        assert_eq!(seen_at(&seen, &ScanStart::Below(None)), None);
     }
 
     #[test]

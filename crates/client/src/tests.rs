@@ -4,7 +4,7 @@ use base::{CohortId, Duration, KeyRange, Lsn, Monotonic, SplitMix64};
 use bytes::Bytes;
 
 use crate::{
-    Action, Ask, AttemptId, CallId, Client, CohortLsn, Effect, Error, Fault, Link, NodeResponse, Pace, Position, Sent,
+    Action, Ask, AttemptId, CallId, Client, CohortLsn, Effect, Error, Fault, Link, NodeResponse, Pace, ScanStart, Sent,
     Shown, Stamp,
 };
 
@@ -93,7 +93,7 @@ impl Harness {
     /// Begins a read that any replica may answer.
     fn ask_any(&mut self, key: &'static str, request: u32) -> CallId {
         let (table, key) = ("t".to_owned(), Bytes::from(key));
-        let anywhere = Some(Position::At(key.clone()));
+        let anywhere = Some(ScanStart::At(key.clone()));
         let ask = Ask { table, key, effect: Effect::Reads, pace: Pace::Prompt, bytes: 100, anywhere, request };
         self.begin(ask)
     }

@@ -13,7 +13,7 @@ use api::frugal::REQUEST_FIELDS_MAX;
 use api::log;
 use base::KeyRange;
 use bytes::Bytes;
-use client::{Ask, CohortLsn, Effect, Fault, NodeResponse, Pace, Position, Sent, Stamp};
+use client::{Ask, CohortLsn, Effect, Fault, NodeResponse, Pace, ScanStart, Sent, Stamp};
 use prost::Message;
 
 use crate::{fault, reads};
@@ -140,7 +140,7 @@ impl ApiRequest {
             _ => (String::new(), Bytes::new(), 0),
         };
         let anywhere = match &self {
-            Self::Get(get) if get.options.is_some() => Some(Position::At(key.clone())),
+            Self::Get(get) if get.options.is_some() => Some(ScanStart::At(key.clone())),
             Self::Scan(scan) if scan.options.is_some() => Some(position(scan)),
             _ => None,
         };
@@ -150,16 +150,16 @@ impl ApiRequest {
 
 /// The position where a scan begins or continues. A reverse scan of a prefix without an end is sent to the range of the
 /// prefix itself.
-fn position(scan: &message::ScanRequest) -> Position {
+fn position(scan: &message::ScanRequest) -> ScanStart {
     let message::ScanRequest { from, to, prefix, continuation, .. } = scan;
     if !scan.reverse {
         let from = from.max(prefix);
-        return Position::At(continuation.as_ref().map_or(from, |next| next.max(from)).clone());
+        return ScanStart::At(continuation.as_ref().map_or(from, |next| next.max(from)).clone());
     }
     match (continuation, to) {
-        (Some(end), _) | (None, Some(end)) => Position::Below(Some(end.clone())),
-        (None, None) if !prefix.is_empty() => Position::At(prefix.clone()),
-        (None, None) => Position::Below(None),
+        (Some(end), _) | (None, Some(end)) => ScanStart::Below(Some(end.clone())),
+        (None, None) if !prefix.is_empty() => ScanStart::At(prefix.clone()),
+        (None, None) => ScanStart::Below(None),
     }
 }
 

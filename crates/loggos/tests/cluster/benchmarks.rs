@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::harness::{COMMAND_PATIENCE, Cluster, Done, Place, Scratch, loggos};
+use crate::harness::{COMMAND_PATIENCE, Cluster, ClusterSlot, Done, Scratch, loggos};
 
 /// Runs `loggos bench ...`.
 fn bench(arguments: &[&str]) -> Done {
@@ -99,7 +99,7 @@ fn log_bench_append_read_follow() {
 
 #[test]
 fn log_bench_kills_sequencer_node() {
-    let _place = Place::take();
+    let _slot = ClusterSlot::take();
     let scratch = Scratch::new();
     let mut command = loggos();
     command.env("TMPDIR", scratch.path()).args(["bench", "log", "--kill", "--runs", "1", "--clients", "3"]);
@@ -118,7 +118,7 @@ fn log_bench_kills_sequencer_node() {
 
 #[test]
 fn failover_bench_kills_leader_and_cleans_up() {
-    let _place = Place::take();
+    let _slot = ClusterSlot::take();
     let scratch = Scratch::new();
     let mut command = loggos();
     command.env("TMPDIR", scratch.path()).args(["bench", "failover", "--runs", "1", "--signal", "kill"]);

@@ -147,12 +147,12 @@ impl Done {
 
 /// A permit for a running cluster.
 #[derive(Debug)]
-pub(crate) struct Place;
+pub(crate) struct ClusterSlot;
 
 static RUNNING: Mutex<u32> = Mutex::new(0);
 static FREED: Condvar = Condvar::new();
 
-impl Place {
+impl ClusterSlot {
     pub(crate) fn take() -> Self {
         let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         let mut running =
@@ -162,7 +162,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ClusterSlot {
     fn drop(&mut self) {
         *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         FREED.notify_one();
@@ -179,7 +179,7 @@ pub(crate) struct Cluster {
     descriptors: Option<u32>,
     /// Whether a killed process loses its unforced writes.
     loses_unforced: bool,
-    dev: Option<(Child, Place)>,
+    dev: Option<(Child, ClusterSlot)>,
 }
 
 impl Cluster {
@@ -208,7 +208,7 @@ impl Cluster {
     /// Starts `dev` and waits until it prints `ready`.
     pub(crate) fn start(&mut self) {
         assert!(self.dev.is_none(), "it runs already");
-        let place = Place::take();
+        let place = ClusterSlot::take();
         let said = File::create(self.said()).expect("a file for what dev says");
         let mut command = self.dev_command();
         command.stdin(Stdio::null()).stdout(said.try_clone().expect("a second handle")).stderr(said);

@@ -8,7 +8,7 @@ use api::admin::formation_client::FormationClient;
 use api::admin::{Disk, FormRequest, LookRequest, LookResponse};
 use tonic::Code;
 
-use crate::harness::{COMMAND_PATIENCE, Done, Place, Scratch, free_offset, loggos, runtime, wait_for};
+use crate::harness::{COMMAND_PATIENCE, ClusterSlot, Done, Scratch, free_offset, loggos, runtime, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -17,12 +17,12 @@ pub(crate) struct Hosts {
     pub(crate) scratch: Scratch,
     offset: u16,
     pub(crate) running: Vec<(u32, Child)>,
-    _place: Place,
+    _slot: ClusterSlot,
 }
 
 impl Hosts {
     pub(crate) fn new() -> Self {
-        Self { scratch: Scratch::new(), offset: free_offset(), running: Vec::new(), _place: Place::take() }
+        Self { scratch: Scratch::new(), offset: free_offset(), running: Vec::new(), _slot: ClusterSlot::take() }
     }
 
     pub(crate) fn grpc(&self, node: u32) -> String {

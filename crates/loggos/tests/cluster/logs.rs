@@ -41,7 +41,7 @@ fn log_append_read_follow_trim() {
     let run = |arguments: &[&str]| cluster.log(arguments);
     assert_eq!(objects(&run(&["create", "l", "--stripes", "2", "--copies", "2", "--json"]).ok())[0]["existed"], false);
     run(&["create", "l"]).ok();
-    run(&["create", "l", "--copies", "3"]).failed(1, &["log l is there", "2 copies"]);
+    run(&["create", "l", "--copies", "3"]).failed(1, &["log l already exists", "2 copies"]);
     assert_eq!(run(&["list"]).ok(), "l\n");
     let known = &objects(&run(&["info", "l", "--json"]).ok())[0];
     assert_eq!((&known["stripes"], &known["copies"]), (&json!(2), &json!(2)));
@@ -84,7 +84,7 @@ fn log_append_read_follow_trim() {
     let to_the_end = objects(&run(&["read", "l", "1", "--to", "9999", "--json"]).ok());
     assert_eq!(to_the_end.len() as u64, tail - 1, "it ends where the log does");
     for name in [".", "..", "--", "-m"] {
-        run(&["create", "--", name]).failed(2, &["the log's name"]);
+        run(&["create", "--", name]).failed(2, &["log name"]);
         let unknown = run(&["info", "--", name]);
         assert!(!unknown.err.contains("create"), "{}", unknown.err);
         unknown.failed(1, &["no log named"]);

@@ -101,7 +101,7 @@ fn create_keeps_existing_split_points() {
     run(&["create", "u", "--retention", "99999999d"]).failed(2, &["'99999999d'", "limit of 7d"]);
     run(&["create", "u", "--retention", "5"]).failed(2, &["ms, s, m, h or d"]);
     run(&["create", "u", "--retention", "0s"]).failed(2, &["must be positive"]);
-    run(&["create", "u", "--split-at", "x", "--split-at", "x"]).failed(2, &["\"x\" twice"]);
+    run(&["create", "u", "--split-at", "x", "--split-at", "x"]).failed(2, &["\"x\" is given twice"]);
     run(&["create", "u", "--replicas", "2"]).failed(2, &["1, 3 or 5"]);
     run(&["create", "u", "--replicas", "5"]).failed(2, &["5 replicas", "3 nodes"]);
     run(&["describe", "u"]).failed(1, &["no table named \"u\""]);

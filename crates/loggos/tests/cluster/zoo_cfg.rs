@@ -10,7 +10,7 @@ use coordination::jute::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::client::Client;
-use crate::harness::{Place, Scratch, free_offset, loggos, wait_for};
+use crate::harness::{ClusterSlot, Scratch, free_offset, loggos, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -20,7 +20,7 @@ struct Servers {
     offset: u16,
     third_host: &'static str,
     running: Vec<Child>,
-    _place: Place,
+    _slot: ClusterSlot,
 }
 
 impl Servers {
@@ -30,7 +30,7 @@ impl Servers {
             offset: free_offset(),
             third_host: "localhost",
             running: Vec::new(),
-            _place: Place::take(),
+            _slot: ClusterSlot::take(),
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use base::{Monotonic, NodeId};
 use bytes::Bytes;
 use client::{
-    Action, Ask, AttemptId, CallId, CohortLsn, Effect, Error, Fault, Link, NodeResponse, Pace, Position, Sent, Shown,
+    Action, Ask, AttemptId, CallId, CohortLsn, Effect, Error, Fault, Link, NodeResponse, Pace, ScanStart, Sent, Shown,
     Stamp,
 };
 use machine::{Consistency, Failure, KeyPosition, LogPlace, SessionId, SessionStamp};
@@ -294,7 +294,7 @@ fn key(request: &TableRequest) -> Bytes {
 }
 
 /// The position of a read that any replica may serve.
-fn anywhere(request: &Request) -> Option<Position> {
+fn anywhere(request: &Request) -> Option<ScanStart> {
     let Request::Table { request: node::registry::Ask::Tablet(request), .. } = request else { return None };
     let (question, consistency) = match request.clone() {
         TableRequest::Get { key, columns, consistency } => (Question::Get { key, columns }, consistency),
@@ -302,8 +302,8 @@ fn anywhere(request: &Request) -> Option<Position> {
         _ => return None,
     };
     consistency.is_for_any_replica().then(|| match question.position() {
-        KeyPosition::At(key) => Position::At(key),
-        KeyPosition::Below(end) => Position::Below(end),
+        KeyPosition::At(key) => ScanStart::At(key),
+        KeyPosition::Below(end) => ScanStart::Below(end),
     })
 }
 

@@ -90,11 +90,11 @@ async fn names(client: &mut LogClient<Channel>) {
     let long = "n".repeat(129);
     let says: [(&str, &str); 8] = [
         ("", "the log's name is empty"),
-        (" ", "holds ' '"),
-        ("a/b", "holds '/'"),
-        ("a\nb", r"holds '\n'"),
-        ("журнал", "holds 'ж'"),
-        ("\0", r"holds '\0'"),
+        (" ", "contains ' '"),
+        ("a/b", "contains '/'"),
+        ("a\nb", r"contains '\n'"),
+        ("журнал", "contains 'ж'"),
+        ("\0", r"contains '\0'"),
         (&long, "129"),
         (&"n".repeat(1_000), "1000"),
     ];
@@ -179,7 +179,7 @@ async fn streamed_appends(client: &mut LogClient<Channel>) {
         }
     }
     let says =
-        ["done", "no record", "4194296 bytes", "no log named \"m\"", "holds ' '", "done", "unknown kind of request"];
+        ["done", "no record", "4194296 bytes", "no log named \"m\"", "contains ' '", "done", "unknown kind of request"];
     for (number, says) in (0..).zip(says) {
         assert!(told[&number].contains(says), "{number}: {says:?} is not said: {told:?}");
     }
