@@ -179,7 +179,7 @@ async function check(browser) {
   // From here on the browser logs errors, because the page's requests fail.
   process.kill(pid(1), "SIGKILL");
   await waitUntil(page, "the page shows that it is stale", () =>
-    document.getElementById("word").textContent.startsWith("This page is stale since "));
+    document.getElementById("word").textContent.startsWith("Stale since "));
   await screenshot(page, "stale");
   loggos("dev", "restart", "1", "--data", data);
   await waitUntil(page, "the page recovers when its node is back", says, "Healthy");

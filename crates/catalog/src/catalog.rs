@@ -15,7 +15,7 @@ use imbl::OrdMap;
 use sharedlog::LogId;
 
 use machine::failure::invalid;
-use machine::{ApplyError, Failure, Kind, LogicalHash, NoStorage, Progress, SessionId};
+use machine::{ApplyError, ClientSessionId, Failure, Kind, LogicalHash, NoStorage, Progress};
 
 use crate::command::CatalogCommand;
 use crate::request::{CatalogResponse, Outcome};
@@ -233,7 +233,7 @@ impl Catalog {
                  {RANGES_IN_CLUSTER_MAX}"
             )));
         }
-        let cohorts_left = SessionId::COHORTS_MAX.saturating_sub(u64::from(self.next_cohort.0));
+        let cohorts_left = ClientSessionId::COHORTS_MAX.saturating_sub(u64::from(self.next_cohort.0));
         if cohorts_left < ranges as u64 {
             return Err(Failure::Overloaded("cohort ids exhausted".into()));
         }

@@ -8,7 +8,7 @@ use crate::calls::{AwaitedEvent, Call, Calls, Flying, Task};
 use crate::contract::AttemptResult;
 use crate::endpoints::{Connection, Endpoints};
 use crate::seen::{CohortLsn, SeenStates, Shown};
-use crate::sessions::{Begun, Sessions};
+use crate::sessions::{Begun, ClientSessions};
 use crate::{Action, Ask, AttemptId, CallId, Effect, Error, Fault, Link, NodeResponse, Pace, Sent};
 
 /// Minimum timeout of an attempt, unless the deadline is earlier.
@@ -23,7 +23,7 @@ const LINK_SILENCE: Duration = Duration::from_millis(2_000);
 #[derive(Debug)]
 pub struct Client<Q, A> {
     endpoints: Endpoints,
-    sessions: Sessions,
+    sessions: ClientSessions,
     seen: SeenStates,
     calls: Calls<Q>,
     jitter: SplitMix64,
@@ -38,7 +38,7 @@ impl<Q: Clone, A> Client<Q, A> {
     pub fn new(endpoints: usize, seed: u64) -> Self {
         Self {
             endpoints: Endpoints::new(endpoints),
-            sessions: Sessions::default(),
+            sessions: ClientSessions::default(),
             seen: SeenStates::default(),
             calls: Calls::new(),
             jitter: SplitMix64::new(seed),

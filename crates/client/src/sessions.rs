@@ -20,7 +20,7 @@ pub(crate) struct Table {
 }
 
 #[derive(Clone, Debug)]
-struct Session {
+struct ClientSession {
     ledger: Ledger,
     /// Writes that wait for the window.
     waiting: VecDeque<CallId>,
@@ -30,9 +30,9 @@ struct Session {
 
 /// All sessions of a client.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sessions {
+pub(crate) struct ClientSessions {
     tables: BTreeMap<String, Table>,
-    by_name: BTreeMap<u64, Session>,
+    by_name: BTreeMap<u64, ClientSession>,
 }
 
 /// The result of requesting a stamp.
@@ -44,7 +44,7 @@ pub(crate) enum Begun {
     NoSession,
 }
 
-impl Sessions {
+impl ClientSessions {
     pub(crate) fn table(&mut self, table: &str) -> &mut Table {
         if !self.tables.contains_key(table) {
             self.tables.insert(table.to_owned(), Table::default());
@@ -83,7 +83,7 @@ impl Sessions {
         let before: Vec<u64> = table.open.iter().copied().collect();
         table.open.keep(range, name);
         let after: Vec<u64> = table.open.iter().copied().collect();
-        let session = Session { ledger: Ledger::new(name), waiting: VecDeque::new(), is_open: true };
+        let session = ClientSession { ledger: Ledger::new(name), waiting: VecDeque::new(), is_open: true };
         self.by_name.insert(name, session);
         let replaced = before.into_iter().filter(|session| !after.contains(session));
         replaced.flat_map(|session| self.close(session)).collect()

@@ -4,7 +4,7 @@ use base::Timestamp;
 use base::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
 
-use crate::sessions::SessionId;
+use crate::sessions::ClientSessionId;
 use crate::state_machine::Wire;
 
 /// The result of a request.
@@ -35,7 +35,7 @@ pub enum Failure {
     /// The session is unknown or has expired. *This* request did not execute the write. For a retry, the outcome of the
     /// first attempt is unknown.
     #[error("session {id} is unknown or has expired", id = .0.0)]
-    UnknownSession(SessionId),
+    UnknownSession(ClientSessionId),
     /// The request exceeds a limit or is malformed; nothing was done.
     #[error("{0}")]
     Invalid(String),
@@ -97,7 +97,7 @@ impl Wire for Failure {
                 expected: Timestamp(input.i64()?),
                 actual: Timestamp(input.i64()?),
             },
-            UNKNOWN_SESSION => Self::UnknownSession(SessionId(input.u64()?)),
+            UNKNOWN_SESSION => Self::UnknownSession(ClientSessionId(input.u64()?)),
             UNKNOWN_TABLE => Self::UnknownTable(text(input)?),
             INVALID => Self::Invalid(text(input)?),
             OVERLOADED => Self::Overloaded(text(input)?),

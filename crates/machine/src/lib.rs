@@ -36,7 +36,7 @@ pub use key_position::KeyPosition;
 pub use ownership::{Ownership, Standing};
 pub use pinning::owned;
 pub use progress::{ApplyError, Progress};
-pub use sessions::{SessionId, SessionStamp};
+pub use sessions::{ClientSessionId, SessionStamp};
 pub use state_machine::{
     Applied, Effect, Evaluated, Housekeeping, Kind, Lock, NoView, Past, Payload, Read, ReadStep, Request, Response,
     StateMachine, Verdict, View, Wire,

@@ -31,14 +31,14 @@ use crate::state_machine::Wire;
 const EXPIRED_AT_ONCE_MAX: usize = 1_000;
 
 /// Approximate bytes of a session without its outcomes.
-const SESSION_BYTES: usize = size_of::<Session<()>>() + 64;
+const SESSION_BYTES: usize = size_of::<ClientSession<()>>() + 64;
 
 /// A session id: the cohort that opened the session and the sequence of the opening entry. It is unique in the cluster
 /// and never reused. So a session of one range is unknown in every other range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId(pub u64);
+pub struct ClientSessionId(pub u64);
 
-impl SessionId {
+impl ClientSessionId {
     /// Bits of the entry's sequence: enough for three years at ten thousand entries per second. The other bits identify
     /// sixteen million cohorts.
     const SEQUENCE_BITS: u32 = 40;
@@ -66,7 +66,7 @@ impl SessionId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionStamp {
     /// The session.
-    pub session: SessionId,
+    pub session: ClientSessionId,
     /// The number of the write in the session, from 1.
     pub sequence: u64,
     /// The client knows the outcomes of all lower numbers; they may be discarded.
@@ -92,7 +92,7 @@ impl SessionStamp {
         if !input.bool()? {
             return Ok(None);
         }
-        let (session, sequence, first_incomplete) = (SessionId(input.u64()?), input.u64()?, input.u64()?);
+        let (session, sequence, first_incomplete) = (ClientSessionId(input.u64()?), input.u64()?, input.u64()?);
         Ok(Some(Self { session, sequence, first_incomplete }))
     }
 }
@@ -123,7 +123,7 @@ pub trait Remembered: Wire + Clone + fmt::Debug + PartialEq + Eq {
 
 /// One client's session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Session<O> {
+pub struct ClientSession<O> {
     /// Timestamp of the last entry that used it.
     last_used: Timestamp,
     /// The client knows the outcomes of all lower numbers.
@@ -133,16 +133,16 @@ pub struct Session<O> {
 }
 
 /// An immutable snapshot of the open sessions.
-pub type Open<O> = OrdMap<SessionId, Arc<Session<O>>>;
+pub type Open<O> = OrdMap<ClientSessionId, Arc<ClientSession<O>>>;
 
 /// The open sessions of a state machine.
 #[derive(Clone, Debug)]
-pub struct Sessions<O> {
+pub struct ClientSessions<O> {
     open: Open<O>,
     bytes: usize,
 }
 
-impl<O> Default for Sessions<O> {
+impl<O> Default for ClientSessions<O> {
     fn default() -> Self {
         Self { open: Open::new(), bytes: 0 }
     }
@@ -157,7 +157,7 @@ pub enum Admission<R> {
     Answer(Outcome<R>),
 }
 
-impl<O: Remembered> Sessions<O> {
+impl<O: Remembered> ClientSessions<O> {
     /// Restores the sessions of a snapshot.
     #[must_use]
     pub fn of(open: Open<O>) -> Self {
@@ -196,17 +196,17 @@ impl<O: Remembered> Sessions<O> {
     ///
     /// # Panics
     /// If it is open already: each entry opens a session with its own id.
-    pub fn open(&mut self, id: SessionId, now: Timestamp) -> Result<(), Failure> {
+    pub fn open(&mut self, id: ClientSessionId, now: Timestamp) -> Result<(), Failure> {
         if self.open.len() >= SESSIONS_MAX {
             return Err(Failure::Overloaded(format!("session limit reached ({SESSIONS_MAX})")));
         }
-        let fresh = self.load(id, Session { last_used: now, floor: 1, outcomes: VecDeque::new() });
+        let fresh = self.load(id, ClientSession { last_used: now, floor: 1, outcomes: VecDeque::new() });
         assert!(fresh, "a session's id contains its entry's sequence, which is unique");
         Ok(())
     }
 
     /// Inserts a session; returns false if the id was already present.
-    fn load(&mut self, id: SessionId, session: Session<O>) -> bool {
+    fn load(&mut self, id: ClientSessionId, session: ClientSession<O>) -> bool {
         if self.open.contains_key(&id) {
             return false;
         }
@@ -245,9 +245,9 @@ impl<O: Remembered> Sessions<O> {
     }
 
     /// Ends each session that was not used after the given timestamp.
-    pub fn expire(&mut self, sessions: &[(SessionId, Timestamp)]) {
+    pub fn expire(&mut self, sessions: &[(ClientSessionId, Timestamp)]) {
         for (id, last_used) in sessions {
-            let unused = |session: &Arc<Session<O>>| session.last_used <= *last_used;
+            let unused = |session: &Arc<ClientSession<O>>| session.last_used <= *last_used;
             if self.open.get(id).is_some_and(unused)
                 && let Some(session) = self.open.remove(id)
             {
@@ -258,7 +258,7 @@ impl<O: Remembered> Sessions<O> {
 
     /// Sessions last used before `moment`, each with its last use; at most 1,000. It scans all sessions.
     #[must_use]
-    pub fn unused_since(&self, moment: Timestamp) -> Vec<(SessionId, Timestamp)> {
+    pub fn unused_since(&self, moment: Timestamp) -> Vec<(ClientSessionId, Timestamp)> {
         let unused = self.open.iter().filter(|(_, session)| session.last_used < moment);
         unused.map(|(id, session)| (*id, session.last_used)).take(EXPIRED_AT_ONCE_MAX).collect()
     }
@@ -289,7 +289,7 @@ impl<O: Remembered> Sessions<O> {
     }
 }
 
-impl<O: Remembered> Session<O> {
+impl<O: Remembered> ClientSession<O> {
     /// Discards the outcomes that the client acknowledges, and returns the bytes freed. A stamp cannot acknowledge its
     /// own write, so the floor never passes a number that may still be retried.
     fn acknowledge(&mut self, stamp: &SessionStamp) -> usize {
@@ -362,7 +362,7 @@ fn outcome_bytes<O: Remembered>(outcome: &O) -> usize {
 }
 
 /// A session encoded for a checkpoint. The flag says whether outcomes are included; only a planted bug omits them.
-impl<O: Remembered> Record for (SessionId, &Session<O>, bool) {
+impl<O: Remembered> Record for (ClientSessionId, &ClientSession<O>, bool) {
     fn size(&self) -> usize {
         28 + self.1.outcomes.iter().map(|(_, outcome)| 8 + outcome.encoded_bytes()).sum::<usize>()
     }
@@ -383,7 +383,11 @@ impl<O: Remembered> Record for (SessionId, &Session<O>, bool) {
 
 /// The next checkpoint chunk with the sessions after `last`, in order of id.
 #[must_use]
-pub fn pack_sessions<O: Remembered>(tag: u8, open: &Open<O>, last: Option<SessionId>) -> Option<(Bytes, SessionId)> {
+pub fn pack_sessions<O: Remembered>(
+    tag: u8,
+    open: &Open<O>,
+    last: Option<ClientSessionId>,
+) -> Option<(Bytes, ClientSessionId)> {
     let with_outcomes = !planted(Bug::DedupeNotInCheckpoint);
     let rest = open.range((last.map_or(Unbounded, Excluded), Unbounded));
     let rest = rest.map(|(id, session)| (*id, &**session, with_outcomes));
@@ -397,10 +401,10 @@ pub fn pack_sessions<O: Remembered>(tag: u8, open: &Open<O>, last: Option<Sessio
 pub fn load_sessions<O: Remembered>(
     input: &mut Reader,
     progress: &Progress,
-    sessions: &mut Sessions<O>,
+    sessions: &mut ClientSessions<O>,
 ) -> Result<(), LoadError> {
     while input.left() > 0 {
-        let id = SessionId(input.u64()?);
+        let id = ClientSessionId(input.u64()?);
         let last_used = Timestamp(input.i64()?);
         let floor = input.u64()?;
         let count = input.count(8 + O::ENCODED_BYTES_MIN)?;
@@ -409,7 +413,7 @@ pub fn load_sessions<O: Remembered>(
         }
         let outcomes = (0..count).map(|_| Ok((input.u64()?, O::decode(input)?)));
         let outcomes = outcomes.collect::<Result<VecDeque<_>, DecodeError>>()?;
-        let session = Session { last_used, floor, outcomes };
+        let session = ClientSession { last_used, floor, outcomes };
         let is_own = id.may_be_known_to(progress.cohort, progress.name_of(progress.last_applied.sequence));
         if !is_own || last_used > progress.last_timestamp || !session.is_bounded() {
             return Err(LoadError::Impossible(

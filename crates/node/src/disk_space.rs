@@ -30,7 +30,7 @@ impl Node {
     pub(crate) fn troubles(&self, now: Now) -> Vec<String> {
         let full = "disk full: ranges that it leads are read-only until space is freed";
         let damaged = "damaged SSTable: other replicas serve its data, and the node's log names the file";
-        let troubles = [(self.is_disk_full(now), full), (self.counters.tables_damaged > 0, damaged)];
+        let troubles = [(self.is_disk_full(now), full), (self.counters.sstables_damaged > 0, damaged)];
         troubles.into_iter().filter(|(is_so, _)| *is_so).map(|(_, words)| words.to_owned()).collect()
     }
 }

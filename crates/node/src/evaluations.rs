@@ -115,7 +115,7 @@ impl Node {
 
     /// This replica can't read its data: another replica must lead.
     pub(crate) fn file_damaged(&mut self, cohort: CohortId, now: Now) {
-        self.counters.tables_damaged += 1;
+        self.counters.sstables_damaged += 1;
         self.with_cohort(cohort, now, |cohort, out| cohort.stand_aside(now, out));
     }
 

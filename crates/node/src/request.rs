@@ -165,7 +165,7 @@ pub struct Counters {
     /// Log positions that this node filled because their writer never wrote them.
     pub log_fills: u64,
     /// Damaged SSTables found.
-    pub tables_damaged: u64,
+    pub sstables_damaged: u64,
     /// Reads, and decisions about writes, that waited for the disk.
     pub disk_reads: u64,
     /// Batched heartbeats sent for all cohorts that were idle on a peer.

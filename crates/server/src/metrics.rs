@@ -130,7 +130,7 @@ impl Snapshot {
             compactions,
             writes_paced,
             writes_stalled,
-            tables_damaged,
+            sstables_damaged,
             log_repairs,
             log_healings,
             log_units_lost,
@@ -164,9 +164,9 @@ impl Snapshot {
         let stalled = "Write stalls: writes that waited for a flush or a compaction.";
         self.counter("loggos_writes_stalled_total", stalled, writes_stalled)?;
         self.counter(
-            "loggos_tables_damaged_total",
+            "loggos_sstables_damaged_total",
             "Times that an SSTable was found to be corrupted.",
-            tables_damaged,
+            sstables_damaged,
         )?;
         let replaced = "Reconfigurations of shared logs started by this node.";
         self.counter("loggos_log_repairs_total", replaced, log_repairs)?;

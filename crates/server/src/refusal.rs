@@ -69,7 +69,7 @@ fn shortened(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use base::Timestamp;
-    use machine::SessionId;
+    use machine::ClientSessionId;
 
     use super::*;
 
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(error.table, "t");
         let error = check(&Failure::UnknownLog("l".into()), Code::NotFound, Kind::UnknownLog);
         assert_eq!(error.log, "l");
-        let error = check(&Failure::UnknownSession(SessionId(5)), Code::FailedPrecondition, Kind::UnknownSession);
+        let error = check(&Failure::UnknownSession(ClientSessionId(5)), Code::FailedPrecondition, Kind::UnknownSession);
         assert_eq!(error.session, 5);
         let error = check(&Failure::MayLie { position: 6 }, Code::Unknown, Kind::OutcomeUnknown);
         assert_eq!(error.position, Some(6));

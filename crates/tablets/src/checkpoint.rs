@@ -6,10 +6,10 @@ use bytes::Bytes;
 use machine::checkpoint::{Chunked, Cursor, FIRST_PART, Keep, LoadError, Loader, Snapshot, unexpected};
 use machine::sessions::{Open, load_sessions, pack_sessions};
 use machine::state_machine::Wire;
-use machine::{Kind, Ownership, Progress, SessionId};
+use machine::{ClientSessionId, Kind, Ownership, Progress};
 use store::tree::Tree;
 
-use crate::tablet::{Sessions, Tablet, WriteOutcome};
+use crate::tablet::{ClientSessions, Tablet, WriteOutcome};
 
 const SESSIONS: u8 = FIRST_PART;
 
@@ -53,8 +53,8 @@ impl Chunked for TabletSnapshot {
     }
 
     fn part(&self, after: &Cursor) -> Option<(Bytes, Cursor)> {
-        let last = after.last[..].try_into().ok().map(|last| SessionId(u64::from_be_bytes(last)));
-        let (chunk, SessionId(last)) = pack_sessions(SESSIONS, &self.sessions, last)?;
+        let last = after.last[..].try_into().ok().map(|last| ClientSessionId(u64::from_be_bytes(last)));
+        let (chunk, ClientSessionId(last)) = pack_sessions(SESSIONS, &self.sessions, last)?;
         Some((chunk, Cursor { tag: SESSIONS, last: Bytes::copy_from_slice(&last.to_be_bytes()) }))
     }
 }
@@ -73,7 +73,7 @@ impl Snapshot for TabletSnapshot {
 
     fn into_machine(self, tree: Tree) -> Tablet {
         let Self { progress, ownership, children, watermark, sessions } = self;
-        Tablet::of(progress, ownership, children, watermark, Sessions::of(sessions), tree)
+        Tablet::of(progress, ownership, children, watermark, ClientSessions::of(sessions), tree)
     }
 }
 
@@ -84,7 +84,7 @@ pub struct TabletLoader {
     ownership: Ownership,
     children: Vec<CohortId>,
     watermark: Timestamp,
-    sessions: Sessions,
+    sessions: ClientSessions,
     /// The number of sessions according to the header.
     count: u64,
 }
@@ -102,7 +102,7 @@ impl Loader for TabletLoader {
         }
         let count = header.u64()?;
         header.end()?;
-        Ok(Self { progress, ownership, children, watermark, sessions: Sessions::default(), count })
+        Ok(Self { progress, ownership, children, watermark, sessions: ClientSessions::default(), count })
     }
 
     fn part(&mut self, tag: u8, mut input: Reader) -> Result<(), LoadError> {

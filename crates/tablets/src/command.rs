@@ -10,7 +10,7 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, KeyRange, Membership, Timestamp};
 use bytes::Bytes;
 
-use crate::request::{Mismatch, SessionId, SessionStamp, Write};
+use crate::request::{ClientSessionId, Mismatch, SessionStamp, Write};
 
 /// A command of a tablet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -67,7 +67,7 @@ pub enum Command {
     /// Ends sessions, each unless it was used after the given timestamp (guarantee 10).
     ExpireSessions {
         /// The sessions, each with the last use that the proposer saw.
-        sessions: Vec<(SessionId, Timestamp)>,
+        sessions: Vec<(ClientSessionId, Timestamp)>,
     },
     /// Raises the watermark: reads as of an earlier moment are rejected, and versions that only such reads could see
     /// may be dropped (guarantee 16).
@@ -196,7 +196,7 @@ impl Command {
             },
             EXPIRE_SESSIONS => {
                 let sessions = (0..input.count(16)?)
-                    .map(|_| Ok((SessionId(input.u64()?), Timestamp(input.i64()?))))
+                    .map(|_| Ok((ClientSessionId(input.u64()?), Timestamp(input.i64()?))))
                     .collect::<Result<_, DecodeError>>()?;
                 Self::ExpireSessions { sessions }
             }

@@ -10,7 +10,7 @@ use store::tree::CELL_OVERHEAD_BYTES;
 
 use crate::tablet::reads::{after_prefix, least};
 
-pub use machine::{AsOf, Consistency, SessionId, SessionStamp};
+pub use machine::{AsOf, ClientSessionId, Consistency, SessionStamp};
 
 /// The outcome of a request to a range.
 pub type Outcome = machine::Outcome<TableResponse>;
@@ -143,7 +143,7 @@ pub struct Row {
 pub enum TableResponse {
     /// The session was opened.
     SessionOpened {
-        session: SessionId,
+        session: ClientSessionId,
         /// The keys that the session can write: the range of its tablet.
         range: KeyRange,
     },
@@ -369,7 +369,7 @@ impl Wire for TableResponse {
     fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         Ok(match input.u8()? {
             SESSION_OPENED => {
-                let session = SessionId(input.u64()?);
+                let session = ClientSessionId(input.u64()?);
                 Self::SessionOpened { session, range: KeyRange::decode(input)? }
             }
             WRITTEN => Self::Written { version: Timestamp(input.i64()?) },

@@ -27,7 +27,7 @@ use store::tree::{Site, Tree};
 use crate::checkpoint::TabletSnapshot;
 use crate::command::Command;
 use crate::evaluation::{Evaluation, Question};
-use crate::request::{Mismatch, Outcome, SessionId, SessionStamp, TableRequest, TableResponse};
+use crate::request::{ClientSessionId, Mismatch, Outcome, SessionStamp, TableRequest, TableResponse};
 
 pub(crate) mod reads;
 mod rows;
@@ -38,7 +38,7 @@ pub use reads::TabletView;
 use rows::Rows;
 
 /// The sessions of a tablet.
-pub type Sessions = machine::sessions::Sessions<WriteOutcome>;
+pub type ClientSessions = machine::sessions::ClientSessions<WriteOutcome>;
 
 /// The rows and sessions of one range of a table.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub struct Tablet {
     /// The cohorts that were split off from its range.
     pub(crate) children: Vec<CohortId>,
     rows: Rows,
-    pub(crate) sessions: Sessions,
+    pub(crate) sessions: ClientSessions,
 }
 
 impl Tablet {
@@ -57,7 +57,7 @@ impl Tablet {
         ownership: Ownership,
         children: Vec<CohortId>,
         watermark: Timestamp,
-        sessions: Sessions,
+        sessions: ClientSessions,
         tree: Tree,
     ) -> Self {
         Self { progress, ownership, children, rows: Rows::new(tree, watermark), sessions }
@@ -120,7 +120,7 @@ impl Tablet {
         let is_news = self.ownership != Ownership::Dropped;
         if is_news {
             self.ownership = Ownership::Dropped;
-            self.sessions = Sessions::default();
+            self.sessions = ClientSessions::default();
             self.rows.clear();
         }
         is_news
@@ -136,7 +136,7 @@ impl Tablet {
         let Some(range) = self.ownership.range().cloned() else {
             return Err(Failure::Unavailable("the range is not assigned yet".to_owned()));
         };
-        let session = SessionId::new(self.progress.cohort, self.progress.name_of(entry.lsn.sequence))
+        let session = ClientSessionId::new(self.progress.cohort, self.progress.name_of(entry.lsn.sequence))
             .ok_or_else(|| Failure::Overloaded("session ids exhausted".to_owned()))?;
         self.sessions.open(session, entry.timestamp)?;
         Ok(TableResponse::SessionOpened { session, range })
@@ -204,7 +204,7 @@ impl Tablet {
     /// Sessions last used before `moment`, each with its last use, in order of session id; at most 1,000. A leader
     /// proposes to expire them. It scans all open sessions.
     #[must_use]
-    pub fn sessions_unused_since(&self, moment: Timestamp) -> Vec<(SessionId, Timestamp)> {
+    pub fn sessions_unused_since(&self, moment: Timestamp) -> Vec<(ClientSessionId, Timestamp)> {
         self.sessions.unused_since(moment)
     }
 }
@@ -224,7 +224,7 @@ impl StateMachine for Tablet {
     type Storage = Tree;
 
     fn new(cohort: CohortId, _: Incarnation, tree: Tree) -> Self {
-        Self::of(Progress::new(cohort), Ownership::default(), Vec::new(), Timestamp(0), Sessions::default(), tree)
+        Self::of(Progress::new(cohort), Ownership::default(), Vec::new(), Timestamp(0), ClientSessions::default(), tree)
     }
 
     fn progress(&self) -> &Progress {

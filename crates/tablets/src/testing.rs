@@ -12,7 +12,7 @@ use store::tree::{Config, Progress, Tablespace, Tree};
 
 use crate::checkpoint::TabletSnapshot;
 use crate::command::Command;
-use crate::request::{Mutation, Outcome, SessionId, SessionStamp, Write};
+use crate::request::{ClientSessionId, Mutation, Outcome, SessionStamp, Write};
 use crate::tablet::Tablet;
 
 pub(crate) type State = Tablet;
@@ -167,7 +167,7 @@ pub(crate) fn write(key: &str, mutations: impl Into<Vec<Mutation>>) -> Write {
 }
 
 /// The write with a session stamp.
-pub(crate) fn stamped(write: Write, session: SessionId, sequence: u64, first_incomplete: u64) -> Write {
+pub(crate) fn stamped(write: Write, session: ClientSessionId, sequence: u64, first_incomplete: u64) -> Write {
     Write { stamp: Some(SessionStamp { session, sequence, first_incomplete }), ..write }
 }
 

@@ -227,7 +227,7 @@ impl Node {
             Ok(Evaluated::Outcome(Ok(Response::Unit(reply)))) => *reply,
             Ok(_) => return debug_assert!(false, "a lookup returns a reply"),
             Err(error) => {
-                self.counters.tables_damaged += 1;
+                self.counters.sstables_damaged += 1;
                 let what = format!("log unit {cohort}: disk read failed: {error}");
                 self.actions.push(Action::Warn { what });
                 Reply::Damaged

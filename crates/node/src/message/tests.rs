@@ -7,7 +7,7 @@ use catalog::{
     CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, RangeDescription, Standing,
     TableDescription,
 };
-use machine::{AsOf, Consistency, Failure, Kind, LogPlace, SessionId};
+use machine::{AsOf, ClientSessionId, Consistency, Failure, Kind, LogPlace};
 use sharedlog::controller::{CopierId, Requester};
 use sharedlog::request::LogResponse;
 use sharedlog::{AskId, LogId, ProjectionEpoch, RequestSource, UnitId, unit};
@@ -103,7 +103,7 @@ fn samples() -> Vec<Message> {
         Ok(Response::PlanDone),
         Ok(Response::Catalog(CatalogResponse::LeaveBegun)),
         Ok(Response::Catalog(CatalogResponse::Nodes(vec![NodeDescription { record: node, ranges: 4 }]))),
-        Ok(Response::Tablet(TableResponse::SessionOpened { session: SessionId(7), range: range.clone() })),
+        Ok(Response::Tablet(TableResponse::SessionOpened { session: ClientSessionId(7), range: range.clone() })),
         Ok(Response::Catalog(CatalogResponse::Table(TableDescription {
             ranges,
             created: Timestamp(6),

@@ -5,7 +5,7 @@ use base::limits::{
 use base::{Duration, Timestamp};
 use bytes::Bytes;
 use catalog::CatalogCommand;
-use machine::{Consistency, Kind, SessionId, SessionStamp};
+use machine::{ClientSessionId, Consistency, Kind, SessionStamp};
 use sharedlog::validate::new_log_name;
 use tablets::request::{Mutation, Scan, TableRequest, Write};
 
@@ -31,7 +31,7 @@ fn write(key: &str, mutations: impl Into<Vec<Mutation>>) -> Write {
     Write { stamp: None, key: bytes(key), mutations: mutations.into() }
 }
 
-fn stamped(write: Write, session: SessionId, sequence: u64, first_incomplete: u64) -> Write {
+fn stamped(write: Write, session: ClientSessionId, sequence: u64, first_incomplete: u64) -> Write {
     Write { stamp: Some(SessionStamp { session, sequence, first_incomplete }), ..write }
 }
 
@@ -97,7 +97,7 @@ fn accepts_requests_within_limits() {
         table(TableRequest::OpenSession { key: bytes(&long(KEY_BYTES_MAX)) }),
         writing(write(&long(KEY_BYTES_MAX), [largest])),
         writing(write("k", many)),
-        writing(stamped(write("k", [delete("c")]), SessionId(1), SESSION_WINDOW, 1)),
+        writing(stamped(write("k", [delete("c")]), ClientSessionId(1), SESSION_WINDOW, 1)),
         getting("k", None),
         getting("k", Some(vec![])),
         getting("k", Some(vec![bytes("c")])),
@@ -177,7 +177,7 @@ fn writes() {
 
 #[test]
 fn stamps() {
-    let numbered = |sequence, first| writing(stamped(write("k", [put("c", "v")]), SessionId(1), sequence, first));
+    let numbered = |sequence, first| writing(stamped(write("k", [put("c", "v")]), ClientSessionId(1), sequence, first));
     check_refused(&numbered(0, 0), &["from 1"]);
     check_refused(&numbered(3, 4), &["3", "4"]);
     check_refused(&numbered(1025, 1), &["1025", "1024"]);

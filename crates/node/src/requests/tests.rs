@@ -2,7 +2,7 @@
 
 use base::{Boot, NodeId, Timestamp};
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
-use machine::{Kind, SessionId, SessionStamp};
+use machine::{ClientSessionId, Kind, SessionStamp};
 use tablets::TableResponse;
 use tablets::request::{Mutation, Scan, TableRequest, Write};
 
@@ -33,7 +33,7 @@ fn write(stamp: Option<SessionStamp>) -> Request {
 }
 
 fn stamp() -> SessionStamp {
-    SessionStamp { session: SessionId(3), sequence: 1, first_incomplete: 1 }
+    SessionStamp { session: ClientSessionId(3), sequence: 1, first_incomplete: 1 }
 }
 
 /// Returns the nodes asked since the last call, with the request numbers.
@@ -107,7 +107,7 @@ fn retried_stamped_write_stays_in_doubt() {
     let is_unknown = |outcome: &Outcome| matches!(outcome, Err(Failure::Unknown(_)));
     check(Ok(Response::Tablet(TableResponse::Written { version: Timestamp(7) })), |outcome| outcome.is_ok());
     check(Err(refused), |outcome| matches!(outcome, Err(Failure::VersionMismatch { .. })));
-    check(Err(Failure::UnknownSession(SessionId(3))), is_unknown);
+    check(Err(Failure::UnknownSession(ClientSessionId(3))), is_unknown);
     check(Err(Failure::Overloaded("full".into())), is_unknown);
     check(Err(Failure::Unavailable("no leader".into())), is_unknown);
 }

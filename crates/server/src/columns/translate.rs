@@ -4,7 +4,7 @@
 use api::columns as message;
 use base::{KeyRange, Timestamp};
 use bytes::Bytes;
-use machine::{Failure, SessionId, SessionStamp};
+use machine::{ClientSessionId, Failure, SessionStamp};
 use node::request::{Request, Response};
 use tablets::TableResponse;
 use tablets::request::{Cell, Mutation, Row, TableRequest, Write};
@@ -97,7 +97,7 @@ fn mutation(message: message::Mutation) -> Mutation {
 
 fn session_stamp(message: message::SessionStamp) -> SessionStamp {
     let message::SessionStamp { session, sequence, first_incomplete } = message;
-    SessionStamp { session: SessionId(session), sequence, first_incomplete }
+    SessionStamp { session: ClientSessionId(session), sequence, first_incomplete }
 }
 
 /// The response to a write, if it is one.

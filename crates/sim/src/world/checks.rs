@@ -183,7 +183,7 @@ impl World {
             ("writes throttled", new.writes_paced - old.writes_paced),
             ("writes stalled", new.writes_stalled - old.writes_stalled),
             ("disk reads", new.disk_reads - old.disk_reads),
-            ("damaged SSTables", new.tables_damaged - old.tables_damaged),
+            ("damaged SSTables", new.sstables_damaged - old.sstables_damaged),
             ("heartbeat batches", new.beats - old.beats),
             ("reads by read index", new.checked_reads - old.checked_reads),
             ("lease expiries", new.lease_expiries - old.lease_expiries),

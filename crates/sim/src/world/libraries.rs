@@ -12,7 +12,7 @@ use client::{
     Action, Ask, AttemptId, CallId, CohortLsn, Effect, Error, Fault, Link, NodeResponse, Pace, ScanStart, Sent, Shown,
     Stamp,
 };
-use machine::{Consistency, Failure, KeyPosition, LogPlace, SessionId, SessionStamp};
+use machine::{ClientSessionId, Consistency, Failure, KeyPosition, LogPlace, SessionStamp};
 use node::contract::RequestId;
 use node::request::{Outcome, Request, Response};
 use tablets::request::TableRequest;
@@ -324,7 +324,7 @@ fn after(mut request: Request, seen: Option<CohortLsn>) -> Request {
 /// The request with the stamp that its attempt carries.
 fn stamped(mut request: Request, carried: Option<Stamp>) -> Request {
     let carried = carried.map(|Stamp { session, sequence, first_incomplete }| SessionStamp {
-        session: SessionId(session),
+        session: ClientSessionId(session),
         sequence,
         first_incomplete,
     });

@@ -13,8 +13,8 @@ use crate::testing::{
 
 const COHORT: CohortId = CohortId(2);
 
-fn session(sequence: u64) -> SessionId {
-    SessionId::new(COHORT, Sequence(sequence)).expect("small numbers")
+fn session(sequence: u64) -> ClientSessionId {
+    ClientSessionId::new(COHORT, Sequence(sequence)).expect("small numbers")
 }
 
 fn open_session() -> Command {

@@ -8,7 +8,7 @@ use crate::validate::validate;
 
 fn commands() -> Vec<Command> {
     let columns = vec![(bytes("a"), Some(bytes("1"))), (bytes("b"), Some(bytes(""))), (bytes("c"), None)];
-    let stamp = Some(SessionStamp { session: SessionId(3), sequence: 9, first_incomplete: 8 });
+    let stamp = Some(SessionStamp { session: ClientSessionId(3), sequence: 9, first_incomplete: 8 });
     let mismatch = Mismatch { column: bytes("c"), expected: Timestamp(7), actual: Timestamp(0) };
     let member = Member { node: NodeId(3), incarnation: Incarnation(4) };
     vec![
@@ -25,7 +25,9 @@ fn commands() -> Vec<Command> {
         Command::Refuse { stamp, key: Bytes::new(), mismatch },
         Command::Split { key: "k".into(), child: CohortId(9), members: Membership::of(vec![member]) },
         Command::ExpireSessions { sessions: vec![] },
-        Command::ExpireSessions { sessions: vec![(SessionId(1), Timestamp(2)), (SessionId(u64::MAX), Timestamp(-1))] },
+        Command::ExpireSessions {
+            sessions: vec![(ClientSessionId(1), Timestamp(2)), (ClientSessionId(u64::MAX), Timestamp(-1))],
+        },
         Command::Watermark(Timestamp(i64::MIN)),
     ]
 }
@@ -80,7 +82,7 @@ fn largest_write_fits_into_entry() {
     }
     let mut large = Write { stamp: None, key, mutations };
     large.mutations[0].value = Some(Bytes::from(vec![b'v'; large.mutations[0].value.as_ref().unwrap().len() + left]));
-    let large = stamped(large, SessionId(1), 1, 1);
+    let large = stamped(large, ClientSessionId(1), 1, 1);
     validate(&crate::request::TableRequest::Write(large.clone())).expect("the write is within the limits");
     let Write { stamp, key, mutations } = large;
     let columns = mutations.into_iter().map(|mutation| (mutation.column, mutation.value)).collect();

@@ -17,7 +17,7 @@ use machine::{Failure, Ownership, Progress};
 
 use store::tree::Site;
 
-use super::{Sessions, Tablet};
+use super::{ClientSessions, Tablet};
 
 impl Tablet {
     /// Gives up the keys from `key` on, and returns their range; none if this split was done before.
@@ -48,7 +48,7 @@ impl Tablet {
         let last_timestamp = if forgets_time { Timestamp(1) } else { self.last_timestamp() };
         let progress = Progress { cohort: site.cohort, last_applied: SPLIT_OFF, last_timestamp, losses: 0 };
         let sessions = if planted(Bug::SplitForgetsSessions) || forgets_time {
-            Sessions::default()
+            ClientSessions::default()
         } else {
             self.sessions.clone()
         };

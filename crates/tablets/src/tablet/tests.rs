@@ -24,7 +24,7 @@ fn tablet(state: &State) -> &Tablet {
     state
 }
 
-fn open(state: &mut State, log: &mut Log) -> SessionId {
+fn open(state: &mut State, log: &mut Log) -> ClientSessionId {
     match log.apply(state, &testing::open_session(state)) {
         Some(Ok(TableResponse::SessionOpened { session, .. })) => session,
         other => panic!("a session should be open, not {other:?}"),
@@ -204,11 +204,11 @@ fn unused_sessions_expire() {
 fn session_ids_are_unique_after_data_loss() {
     let (mut state, mut log) = fresh();
     let (mut left, mut after) = (testing::copy(&state), log.clone());
-    let lost: Vec<SessionId> = (0..5).map(|_| open(&mut state, &mut log)).collect();
+    let lost: Vec<ClientSessionId> = (0..5).map(|_| open(&mut state, &mut log)).collect();
     assert_eq!(after.apply(&mut left, &Command::DeclareLoss), None);
     let mut left = testing::copy(&left);
     assert_eq!(left.progress.losses, 1);
-    let opened: Vec<SessionId> = (0..5).map(|_| open(&mut left, &mut after)).collect();
+    let opened: Vec<ClientSessionId> = (0..5).map(|_| open(&mut left, &mut after)).collect();
     assert!(opened.iter().all(|session| !lost.contains(session)), "{opened:?} {lost:?}");
     left.invariants();
     testing::copy(&left).invariants();
@@ -291,7 +291,7 @@ fn planted_bugs_change_outcomes() {
     let mut loaded = testing::copy(&state);
     assert_ne!(log.clone().write(&mut loaded, &once), first);
     plant(Some(Bug::UnknownSessionExecuted));
-    let unknown = stamped(write("k", [put("a", "1")]), SessionId(77), 1, 1);
+    let unknown = stamped(write("k", [put("a", "1")]), ClientSessionId(77), 1, 1);
     assert!(log.clone().write(&mut testing::copy(&state), &unknown).is_ok());
     plant(None);
 }

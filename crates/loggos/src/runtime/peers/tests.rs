@@ -3,7 +3,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration as StdDuration, Instant};
 
 use base::{ClusterId, CohortId, Incarnation, KeyRange, Member, Timestamp};
-use machine::{Failure, SessionId};
+use machine::{ClientSessionId, Failure};
 use mio::{Events, Poll};
 use node::request::Response;
 use sharedlog::{Position, unit};
@@ -142,7 +142,7 @@ fn read_replies_refused_above_buffer_limit() {
     };
     let of_unit = unit::Reply::Holes((1..=300).map(Position).collect());
     let session = Response::Tablet(TableResponse::SessionOpened {
-        session: SessionId(1),
+        session: ClientSessionId(1),
         range: KeyRange { start: vec![7; 2_000].into(), end: None },
     });
     let true_always = [

@@ -53,7 +53,7 @@ impl Model {
                 Some(Ok(TableResponse::Written { version: Timestamp(now) }))
             }
             Command::OpenSession { .. } => {
-                let session = SessionId::new(CohortId(2), Sequence(sequence)).expect("small numbers");
+                let session = ClientSessionId::new(CohortId(2), Sequence(sequence)).expect("small numbers");
                 self.sessions.insert(session.0, ModelSession { last_used: now, floor: 1, ..Default::default() });
                 Some(Ok(TableResponse::SessionOpened { session, range: KeyRange::all() }))
             }
@@ -157,7 +157,7 @@ impl Driver {
         let stale = self.random.chance(500_000);
         let sessions = self.model.sessions.iter().take(2);
         let last_used = |session: &ModelSession| Timestamp(session.last_used - i64::from(stale));
-        Command::ExpireSessions { sessions: sessions.map(|(id, s)| (SessionId(*id), last_used(s))).collect() }
+        Command::ExpireSessions { sessions: sessions.map(|(id, s)| (ClientSessionId(*id), last_used(s))).collect() }
     }
 
     fn plain_write(&mut self) -> Write {
@@ -198,7 +198,7 @@ impl Driver {
             return made[(retried / 2) as usize % made.len()].clone();
         }
         let number = made.len() as u64 + 1;
-        let stamped = stamped(write, SessionId(*session), number, number.saturating_sub(lag).max(1));
+        let stamped = stamped(write, ClientSessionId(*session), number, number.saturating_sub(lag).max(1));
         made.push(stamped.clone());
         stamped
     }

@@ -77,8 +77,8 @@ fn session_belongs_to_one_range() {
 
 #[test]
 fn session_id_limits() {
-    let of = |cohort, sequence| SessionId::new(CohortId(cohort), base::Sequence(sequence));
-    assert_eq!(of(2, 5), Some(SessionId(2 << 40 | 5)));
+    let of = |cohort, sequence| ClientSessionId::new(CohortId(cohort), base::Sequence(sequence));
+    assert_eq!(of(2, 5), Some(ClientSessionId(2 << 40 | 5)));
     assert_eq!(of(u32::MAX, 5), None);
     assert_eq!(of(2, 1 << 40), None);
     assert!(of((1 << 24) - 1, (1 << 40) - 1).is_some());
