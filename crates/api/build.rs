@@ -7,10 +7,12 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 
 /// The services of the endpoints.
-const PROTOS: [&str; 4] =
-    ["loggos/columns/v1/columns.proto", "loggos/admin/v1/admin.proto", "loggos/admin/v1/formation.proto", LOG];
-/// Imports messages of another package, which are generated only once.
-const LOG: &str = "loggos/log/v1/log.proto";
+const PROTOS: [&str; 4] = [
+    "loggos/columns/v1/columns.proto",
+    "loggos/log/v1/log.proto",
+    "loggos/admin/v1/admin.proto",
+    "loggos/admin/v1/formation.proto",
+];
 /// Definitions for clients and for status details.
 const OTHERS: [&str; 2] = ["google/rpc/status.proto", "etcdserverpb/kv.proto"];
 
@@ -20,24 +22,25 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let services = protox::compile(PROTOS, ["proto"])?;
     fs::write(out.join("services.fds"), services.encode_to_vec())?;
-    let without = |name: &str| services.file.iter().filter(|file| file.name() != name).cloned().collect();
-    let alone = FileDescriptorSet { file: without(LOG) };
-    tonic_prost_build::configure().bytes(".").build_server(false).compile_fds(alone)?;
-    // Only the log's output is included. It refers to the messages of the other package by path.
-    let log = out.join("log");
-    fs::create_dir_all(&log)?;
     tonic_prost_build::configure()
         .bytes(".")
         .build_server(false)
-        .extern_path(".loggos.columns.v1", "crate::columns")
-        .out_dir(log)
+        .extern_path(".loggos.common.v1", "crate::common")
         .compile_fds(services.clone())?;
+    // The messages of the package that the services import.
+    let common = out.join("common");
+    fs::create_dir_all(&common)?;
+    let imported = FileDescriptorSet {
+        file: services.file.iter().filter(|file| file.package() == "loggos.common.v1").cloned().collect(),
+    };
+    tonic_prost_build::configure().bytes(".").out_dir(common).compile_fds(imported)?;
 
     // Only the server stubs, for the same messages. They use their own codec to decode untrusted requests.
     let servers = out.join("servers");
     fs::create_dir_all(&servers)?;
     tonic_prost_build::configure()
         .build_client(false)
+        .extern_path(".loggos.common.v1", "crate::common")
         .extern_path(".loggos.columns.v1", "crate::columns")
         .extern_path(".loggos.admin.v1", "crate::admin")
         .extern_path(".loggos.log.v1", "crate::log")

@@ -9,6 +9,7 @@ from google.rpc import status_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 PACKAGE = "loggos.columns.v1"
+ERROR = "loggos.common.v1.Error"
 
 
 class Columns:
@@ -34,8 +35,9 @@ class Columns:
         for key, value in error.trailing_metadata() or ():
             if key == "grpc-status-details-bin":
                 for detail in status_pb2.Status.FromString(value).details:
-                    if detail.type_url.endswith(f"/{PACKAGE}.Error"):
-                        return self.message("Error").FromString(detail.value)
+                    if detail.type_url.endswith(f"/{ERROR}"):
+                        error = message_factory.GetMessageClass(self._pool.FindMessageTypeByName(ERROR))
+                        return error.FromString(detail.value)
         return None
 
     def kind_of(self, error):

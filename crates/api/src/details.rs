@@ -5,11 +5,11 @@ use prost::Message;
 use prost_types::Any;
 use tonic::{Code, Status};
 
-use crate::columns::Error;
+use crate::common::Error;
 use crate::google::rpc;
 
 /// The type URL of an [`Error`] in an `Any`.
-const TYPE_URL: &str = "type.googleapis.com/loggos.columns.v1.Error";
+const TYPE_URL: &str = "type.googleapis.com/loggos.common.v1.Error";
 
 /// A status with `message` for users and `error` for programs.
 #[must_use]
@@ -30,7 +30,7 @@ pub fn error(status: &Status) -> Option<Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::columns::error::Kind;
+    use crate::common::error::Kind;
 
     #[test]
     fn status_error_round_trip() {

@@ -13,7 +13,8 @@ use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
 use tonic::{Code, Status};
 use tonic_prost::{ProstCodec, ProstEncoder};
 
-use crate::columns::{Error, StreamRequest, error::Kind};
+use crate::columns::StreamRequest;
+use crate::common::{Error, error::Kind};
 use crate::details;
 use crate::log::{AppendRequest, AppendStreamRequest, ReadStreamRequest};
 

@@ -21,14 +21,18 @@ macro_rules! generated {
     };
 }
 
+/// Errors of all services, `loggos.common.v1`.
+#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
+pub mod common {
+    include!(concat!(env!("OUT_DIR"), "/common/loggos.common.v1.rs"));
+}
 generated! {
     /// The columns service, `loggos.columns.v1`.
     columns, "loggos.columns.v1"
 }
-/// The log service, `loggos.log.v1`.
-#[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
-pub mod log {
-    include!(concat!(env!("OUT_DIR"), "/log/loggos.log.v1.rs"));
+generated! {
+    /// The log service, `loggos.log.v1`.
+    log, "loggos.log.v1"
 }
 generated! {
     /// The admin services, `loggos.admin.v1`.
@@ -56,3 +60,39 @@ pub mod servers {
 
 /// An encoded `FileDescriptorSet` of all services of a node, for gRPC reflection.
 pub const SERVICE_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/services.fds"));
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+    use prost_types::{DescriptorProto, FileDescriptorSet};
+
+    use super::SERVICE_DESCRIPTORS;
+
+    /// Keywords of Python that could be names of fields. A field named so cannot be passed by keyword.
+    const KEYWORDS: [&str; 14] = [
+        "as", "class", "def", "del", "except", "from", "global", "import", "in", "is", "lambda", "pass", "raise",
+        "with",
+    ];
+
+    fn check_message(message: &DescriptorProto) {
+        for field in &message.field {
+            assert!(!KEYWORDS.contains(&field.name()), "field {} of {}", field.name(), message.name());
+        }
+        message.nested_type.iter().for_each(check_message);
+        for listed in &message.enum_type {
+            let prefix = format!("{}_", listed.name().to_uppercase());
+            for value in &listed.value {
+                assert!(value.name().starts_with(&prefix), "{} of {}", value.name(), listed.name());
+            }
+        }
+    }
+
+    #[test]
+    fn names_suit_other_languages() {
+        let services = FileDescriptorSet::decode(SERVICE_DESCRIPTORS).expect("a descriptor set");
+        let own = services.file.iter().filter(|file| file.package().starts_with("loggos."));
+        let messages: Vec<_> = own.flat_map(|file| &file.message_type).collect();
+        assert!(messages.len() > 50, "{}", messages.len());
+        messages.into_iter().for_each(check_message);
+    }
+}

@@ -292,7 +292,8 @@ impl Client {
     pub async fn read_page(&self, table: &str, scan: Scan, reads: Reads) -> Result<(Page, Option<AsOf>), Error> {
         let Scan { from, to, prefix, reverse, limit, continuation } = scan;
         let (table, options) = (table.to_owned(), reads.options());
-        let request = message::ScanRequest { table, from, to, prefix, reverse, limit, continuation, options };
+        let request =
+            message::ScanRequest { table, start: from, end: to, prefix, reverse, limit, continuation, options };
         match self.ask(ApiRequest::Scan(request)).await? {
             ApiResponse::Rows(answer) => {
                 Ok((Page { rows: answer.rows, continuation: answer.continuation }, answer.as_of))

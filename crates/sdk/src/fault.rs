@@ -4,8 +4,8 @@
 
 use std::error::Error as _;
 
-use api::columns::Refusal;
-use api::columns::error::Kind;
+use api::common::Refusal;
+use api::common::error::Kind;
 use client::{Error, Fault};
 use tonic::{Code, Status};
 
@@ -24,7 +24,7 @@ pub(crate) fn of_refusal(Refusal { code, message, error }: Refusal) -> Fault {
     }
 }
 
-fn from_details(message: String, error: api::columns::Error) -> Fault {
+fn from_details(message: String, error: api::common::Error) -> Fault {
     match error.kind() {
         Kind::VersionMismatch => {
             Fault::Definite(Error::Refused { column: error.column, expected: error.expected, actual: error.actual })

@@ -224,7 +224,7 @@ impl Log {
     /// [`Error`].
     pub async fn read_waiting(&self, from: u64, count: u32, wait: Duration) -> Result<Vec<Entry>, Error> {
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
-        let request = message::ReadRequest { log: self.name.clone(), from, count, wait_ms };
+        let request = message::ReadRequest { log: self.name.clone(), start: from, count, wait_ms };
         let ApiLogResponse::Entries(answer) = self.ask(ApiLogRequest::Read(request)).await? else {
             return Err(Error::Unavailable("unexpected response".to_owned()));
         };

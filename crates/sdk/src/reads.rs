@@ -29,7 +29,7 @@ impl Reads {
             Self::Strong => return None,
             Self::Timeline { stale_ok } => Consistency::Timeline(TimelineRead { at_least: None, stale_ok }),
             Self::Anywhere => Consistency::Anywhere(AnywhereRead {}),
-            Self::At(timestamp) => Consistency::At(timestamp),
+            Self::At(timestamp) => Consistency::AtNs(timestamp),
         };
         Some(ReadOptions { consistency: Some(consistency) })
     }
@@ -39,7 +39,7 @@ impl Reads {
 pub(crate) fn after(options: Option<ReadOptions>, seen: Option<CohortLsn>) -> Option<ReadOptions> {
     let consistency = match options?.consistency? {
         Consistency::Timeline(read) => {
-            let at_least = seen.map(|CohortLsn { cohort: CohortId(cohort), lsn }| message::Place {
+            let at_least = seen.map(|CohortLsn { cohort: CohortId(cohort), lsn }| message::CohortLsn {
                 cohort,
                 epoch: lsn.epoch.0,
                 sequence: lsn.sequence.0,
@@ -53,9 +53,9 @@ pub(crate) fn after(options: Option<ReadOptions>, seen: Option<CohortLsn>) -> Op
 
 /// The response, with the state it was read from if the node reported one.
 pub(crate) fn answered<A>(answer: A, as_of: Option<&AsOf>) -> NodeResponse<A> {
-    match as_of.and_then(|as_of| Some((as_of, as_of.place?))) {
+    match as_of.and_then(|as_of| Some((as_of, as_of.lsn?))) {
         None => NodeResponse::Of(answer),
-        Some((as_of, message::Place { cohort, epoch, sequence })) => {
+        Some((as_of, message::CohortLsn { cohort, epoch, sequence })) => {
             let place = CohortLsn { cohort: CohortId(cohort), lsn: Lsn::new(epoch, sequence) };
             let range = KeyRange { start: as_of.start.clone(), end: as_of.end.clone() };
             NodeResponse::Shown { answer, shown: Shown { place, range } }

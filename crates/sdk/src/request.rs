@@ -133,7 +133,7 @@ impl ApiRequest {
             }
             Self::DeleteRow(request) => (request.table.clone(), request.key.clone(), 0),
             Self::Scan(request) => {
-                let begin = request.continuation.clone().unwrap_or_else(|| request.from.clone());
+                let begin = request.continuation.clone().unwrap_or_else(|| request.start.clone());
                 (request.table.clone(), begin, 0)
             }
             Self::Log(request) | Self::CoordinationLog(request) => (String::new(), Bytes::new(), request.bytes()),
@@ -151,7 +151,7 @@ impl ApiRequest {
 /// The position where a scan begins or continues. A reverse scan of a prefix without an end is sent to the range of the
 /// prefix itself.
 fn position(scan: &message::ScanRequest) -> ScanStart {
-    let message::ScanRequest { from, to, prefix, continuation, .. } = scan;
+    let message::ScanRequest { start: from, end: to, prefix, continuation, .. } = scan;
     if !scan.reverse {
         let from = from.max(prefix);
         return ScanStart::At(continuation.as_ref().map_or(from, |next| next.max(from)).clone());

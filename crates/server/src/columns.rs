@@ -156,8 +156,8 @@ impl<G: Gateway> Columns for Handler<G> {
             })) => {
                 let ranges = ranges.into_iter().map(range).collect();
                 let retention_ms = retention.0 / NANOSECONDS_IN_MS;
-                let (created, durability) = (created.0, durability_message(durability).into());
-                answer(message::DescribeTableResponse { ranges, created, replicas, retention_ms, durability })
+                let (created_ns, durability) = (created.0, durability_message(durability).into());
+                answer(message::DescribeTableResponse { ranges, created_ns, replicas, retention_ms, durability })
             }
             other => Err(unexpected(&other)),
         }
@@ -222,9 +222,9 @@ impl<G: Gateway> Columns for Handler<G> {
     }
 
     async fn scan(&self, mut call: tonic::Request<message::ScanRequest>) -> RpcResult<message::ScanResponse> {
-        let message::ScanRequest { table, from, to, prefix, reverse, limit, continuation, options } =
+        let message::ScanRequest { table, start, end, prefix, reverse, limit, continuation, options } =
             std::mem::take(call.get_mut());
-        let scan = Scan { from, to, prefix, reverse, limit: limit as usize, continuation };
+        let scan = Scan { from: start, to: end, prefix, reverse, limit: limit as usize, continuation };
         let request = TableRequest::Scan { scan, consistency: reads::consistency(options) };
         match reads::undated(ask(&*self.gateway, &call, Request::Table { table, request: Ask::Tablet(request) }).await?)
         {

@@ -142,9 +142,9 @@ impl<G: Gateway> Log for Handler<G> {
     type SubscribeStream = HandedOver<message::SubscribeResponse>;
 
     async fn subscribe(&self, request: tonic::Request<SubscribeRequest>) -> RpcResult<Self::SubscribeStream> {
-        let (call, SubscribeRequest { log, from }) = (Call::of(&request)?, request.into_inner());
+        let (call, SubscribeRequest { log, start }) = (Call::of(&request)?, request.into_inner());
         call.message_taken();
-        let (gateway, from) = (Arc::clone(&self.gateway), Position(from));
+        let (gateway, from) = (Arc::clone(&self.gateway), Position(start));
         subscription::begin(gateway, &self.streams, &call, log, from)
     }
 }

@@ -11,10 +11,10 @@ pub(crate) fn consistency(options: Option<ReadOptions>) -> Consistency {
     match options.and_then(|options| options.consistency) {
         None => Consistency::Strong,
         Some(RequestedConsistency::Timeline(TimelineRead { at_least, stale_ok })) => {
-            Consistency::Timeline { at_least: at_least.map(place), stale_ok }
+            Consistency::Timeline { at_least: at_least.map(log_place), stale_ok }
         }
         Some(RequestedConsistency::Anywhere(AnywhereRead {})) => Consistency::Anywhere,
-        Some(RequestedConsistency::At(moment)) => Consistency::At(Timestamp(moment)),
+        Some(RequestedConsistency::AtNs(moment)) => Consistency::At(Timestamp(moment)),
     }
 }
 
@@ -34,16 +34,16 @@ pub(crate) fn content(response: &Response) -> &Response {
     }
 }
 
-fn place(message: message::Place) -> LogPlace {
-    let message::Place { cohort, epoch, sequence } = message;
+fn log_place(message: message::CohortLsn) -> LogPlace {
+    let message::CohortLsn { cohort, epoch, sequence } = message;
     LogPlace { cohort: CohortId(cohort), lsn: Lsn::new(epoch, sequence) }
 }
 
 fn state(as_of: AsOf) -> message::AsOf {
     let AsOf { place: LogPlace { cohort, lsn }, timestamp, age, range } = as_of;
     message::AsOf {
-        place: Some(message::Place { cohort: cohort.0, epoch: lsn.epoch.0, sequence: lsn.sequence.0 }),
-        timestamp: timestamp.0,
+        lsn: Some(message::CohortLsn { cohort: cohort.0, epoch: lsn.epoch.0, sequence: lsn.sequence.0 }),
+        timestamp_ns: timestamp.0,
         // Rounded up: the data is at most this old.
         age_ms: age.map(|age| age.0.div_ceil(1_000_000)),
         start: range.start,

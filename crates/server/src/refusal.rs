@@ -1,8 +1,8 @@
 //! Converts a [`Failure`] to a gRPC status, or to its equivalent in a stream: a code for tools, a message for users, and
 //! an [`Error`] for programs.
 
-use api::columns::error::Kind;
-use api::columns::{Error, Refusal};
+use api::common::error::Kind;
+use api::common::{Error, Refusal};
 use api::details;
 use bytes::Bytes;
 use machine::Failure;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use api::columns::Refusal;
+use api::common::Refusal;
 use base::budget::Reservation;
 use machine::Failure;
 use node::request::{Outcome, Request};

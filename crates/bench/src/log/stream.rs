@@ -60,7 +60,7 @@ impl ReadStream {
         let ended = || sdk::Error::Unavailable("the stream has ended".to_owned());
         let (sender, response) = oneshot::channel();
         *self.waiting.borrow_mut().get_mut(reader).ok_or_else(ended)? = Some(sender);
-        let read = ReadRequest { log: self.log.clone(), from: position, count: 1, wait_ms: 0 };
+        let read = ReadRequest { log: self.log.clone(), start: position, count: 1, wait_ms: 0 };
         let deadline_ms = OPERATION_TIME_MAX.as_millis() as u32;
         let sent = self.requests.send(StreamedRead { number: reader as u64, deadline_ms, read: Some(read) });
         sent.map_err(|_| ended())?;

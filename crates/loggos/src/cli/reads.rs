@@ -55,16 +55,16 @@ pub(crate) fn failed(reads: Reads, error: sdk::Error) -> Stop {
 /// Prints to standard error which state a timeline read reflects.
 pub(crate) fn print_as_of(output: Output, as_of: Option<&AsOf>) {
     let Some(as_of) = as_of else { return };
-    let place = as_of.place.unwrap_or_default();
+    let place = as_of.lsn.unwrap_or_default();
     let lsn = format!("{}.{}", place.epoch, place.sequence);
     let line = if output.is_json() {
         let state = json!({
-            "cohort": place.cohort, "lsn": lsn, "timestamp": as_of.timestamp, "age_ms": as_of.age_ms,
+            "cohort": place.cohort, "lsn": lsn, "timestamp": as_of.timestamp_ns, "age_ms": as_of.age_ms,
         });
         json!({ "as_of": state }).to_string()
     } else {
         let age = as_of.age_ms.map_or_else(|| "of unknown age".to_owned(), |age| format!("at most {age} ms old"));
-        format!("as of {lsn} of cohort {}, timestamp {}, {age}", place.cohort, as_of.timestamp)
+        format!("as of {lsn} of cohort {}, timestamp {}, {age}", place.cohort, as_of.timestamp_ns)
     };
     // A closed standard error is ignored.
     let _ = writeln!(io::stderr().lock(), "{line}");

@@ -39,7 +39,7 @@ pub(super) async fn describe(client: &Client, output: Output, table: &str) -> Re
     let ranges: Vec<Value> = known.ranges.iter().map(range_object).collect();
     let object = json!({
         "table": table,
-        "created": known.created,
+        "created": known.created_ns,
         "replicas": known.replicas,
         "retention_ms": known.retention_ms,
         "durability": if known.durability() == sdk::Durability::Memory { "memory" } else { "forced" },

@@ -212,7 +212,7 @@ impl Task {
 
     async fn begin(&self) -> Result<(Connection, Streaming<SubscribeResponse>), Fault> {
         let connection = self.driver.endpoints.connection(self.follower.endpoint()).await.map_err(Fault::NotSent)?;
-        let request = SubscribeRequest { log: self.log.clone(), from: self.follower.next() };
+        let request = SubscribeRequest { log: self.log.clone(), start: self.follower.next() };
         match logs(connection.channel.clone()).subscribe(request).await {
             Ok(messages) => Ok((connection, messages.into_inner())),
             Err(status) => {

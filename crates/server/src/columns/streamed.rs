@@ -2,7 +2,8 @@
 
 use api::columns::streamed_answer::Answer;
 use api::columns::streamed_request::Request as Streamed;
-use api::columns::{GetResponse, Refusal, StreamRequest, StreamResponse, StreamedAnswer, StreamedRequest};
+use api::columns::{GetResponse, StreamRequest, StreamResponse, StreamedAnswer, StreamedRequest};
+use api::common::Refusal;
 use machine::Failure;
 use node::request::{Outcome, Request, Response};
 use tablets::TableResponse;

@@ -1,6 +1,6 @@
 //! The topics of log streams.
 
-use api::columns::Refusal;
+use api::common::Refusal;
 use api::log::{
     AppendAnswer, AppendStreamRequest, AppendStreamResponse, ReadAnswer, ReadStreamRequest, ReadStreamResponse,
     StreamedAppend, StreamedRead, append_answer, read_answer,

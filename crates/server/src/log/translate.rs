@@ -39,8 +39,8 @@ fn too_large(records: &[Bytes]) -> Failure {
 }
 
 pub(crate) fn read(message: message::ReadRequest) -> Request {
-    let message::ReadRequest { log, from, count, wait_ms } = message;
-    let (from, count, wait) = (Position(from), count.max(1), base::Duration::from_millis(wait_ms.into()));
+    let message::ReadRequest { log, start, count, wait_ms } = message;
+    let (from, count, wait) = (Position(start), count.max(1), base::Duration::from_millis(wait_ms.into()));
     Request::Log(LogRequest::Read { log, from, count, wait, bytes: READ_BYTES_MAX })
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn description(known: LogDescription) -> message::DescribeLogResponse
 fn extent(ExtentDescription { from, width, chains }: ExtentDescription) -> message::Extent {
     let unit = |(unit, node): (u64, base::NodeId)| message::Unit { unit, node: node.0 };
     let chain = |units: Vec<_>| message::Chain { units: units.into_iter().map(unit).collect() };
-    message::Extent { from: from.0, width, chains: chains.into_iter().map(chain).collect() }
+    message::Extent { start: from.0, width, chains: chains.into_iter().map(chain).collect() }
 }
 
 #[cfg(test)]

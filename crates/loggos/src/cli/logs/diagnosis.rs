@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn reports_silent_nodes_and_their_log_roles() {
         let unit = |unit, node| LogUnit { unit, node };
-        let extent = |from, units| LogExtent { from, width: 1, chains: vec![LogChain { units }] };
+        let extent = |start, units| LogExtent { start, width: 1, chains: vec![LogChain { units }] };
         let extents = vec![extent(0, vec![unit(5, 1), unit(6, 2)]), extent(9, vec![unit(7, 2), unit(8, 3)])];
         let known = LogDescription { sequencer: 3, extents, ..LogDescription::default() };
         let says = |nodes: &[u32]| describe(Some(&known), &view(nodes)).unwrap_or_default();

@@ -20,7 +20,7 @@ pub(super) async fn run(cluster: &Cluster, log: &Log, output: Output) -> Result<
     let extents = known.extents.iter().map(|extent| {
         let unit = |unit: &LogUnit| json!({ "unit": unit.unit, "node": unit.node });
         let chain = |chain: &LogChain| chain.units.iter().map(unit).collect::<Value>();
-        json!({ "from": extent.from, "chains": extent.chains.iter().map(chain).collect::<Value>() })
+        json!({ "from": extent.start, "chains": extent.chains.iter().map(chain).collect::<Value>() })
     });
     let object = json!({
         "log": log.name(),
@@ -40,7 +40,7 @@ pub(super) async fn run(cluster: &Cluster, log: &Log, output: Output) -> Result<
                 let of_each = |each: fn(&LogUnit) -> String| chain.units.iter().map(each).collect::<Vec<_>>();
                 let units = of_each(|unit| unit.unit.to_string()).join(",");
                 let nodes = of_each(|unit| unit.node.to_string()).join(",");
-                lines.add([extent.from.to_string(), number.to_string(), units, nodes]);
+                lines.add([extent.start.to_string(), number.to_string(), units, nodes]);
             }
         }
         let tail = match &tail {

@@ -64,7 +64,7 @@ async fn read_all(mut client: Connection) -> usize {
     let (mut told, mut entries) = (BTreeSet::new(), 0);
     while told.len() < READS as usize {
         let read = |number: u64| {
-            let read = ReadRequest { log: "l".into(), from: 0, count: COUNT, wait_ms: 0 };
+            let read = ReadRequest { log: "l".into(), start: 0, count: COUNT, wait_ms: 0 };
             StreamedRead { number, deadline_ms: PATIENCE.as_millis() as u32, read: Some(read) }
         };
         let reads = (0..READS).filter(|number| !told.contains(number)).map(read).collect();

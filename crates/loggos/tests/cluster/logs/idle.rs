@@ -86,7 +86,7 @@ fn slow_subscribers_bound_memory() {
         log.create().await.expect("a log");
         let mut alone = log_client(&cluster, 1).await;
         // The client never polls it for messages.
-        let subscribe = || SubscribeRequest { log: "l".into(), from: 0 };
+        let subscribe = || SubscribeRequest { log: "l".into(), start: 0 };
         let _one = alone.subscribe(subscribe()).await.expect("a subscription").into_inner();
         let longest = append_mib(&log, mib).await;
         println!("one follower that takes nothing, {mib} MiB: {:?} KiB, {longest:?} at most", peaks(&cluster));
@@ -236,7 +236,7 @@ fn buffer_pressure_resets_slow_consumers() {
 fn follows_twice(cluster: &Cluster) -> TcpStream {
     let mut stream = takes_anything(cluster);
     for number in [1, 3] {
-        let request = SubscribeRequest { log: "l".into(), from: 0 };
+        let request = SubscribeRequest { log: "l".into(), start: 0 };
         stream.write_all(&call("/loggos.log.v1.Log/Subscribe", number, &framed(&request), true)).expect("it is taken");
     }
     stream
@@ -248,7 +248,7 @@ fn reads_of_nobody(cluster: &Cluster, how: How) -> TcpStream {
     let wait_ms = if matches!(how, How::WaitingCalls) { 1 } else { 0 };
     let reads = (0..READS).map(|number| {
         let (log, count) = if number == 0 { ("other", 1) } else { ("l", 4) };
-        ReadRequest { log: log.into(), from: u64::from(number % 8), count, wait_ms }
+        ReadRequest { log: log.into(), start: u64::from(number % 8), count, wait_ms }
     });
     if matches!(how, How::Stream) {
         let streamed = |(number, read)| StreamedRead { number, deadline_ms: 0, read: Some(read) };
@@ -272,7 +272,7 @@ fn canceled_waits_release_slots() {
         other.create().await.expect("a log");
         let mut client = log_client(&cluster, 1).await;
         let mut wait = async |wait_ms| {
-            let read = ReadRequest { log: "other".into(), from: 1 << 40, count: 1, wait_ms };
+            let read = ReadRequest { log: "other".into(), start: 1 << 40, count: 1, wait_ms };
             timeout(Duration::from_millis(20), client.read(read)).await.map_or(Ok(()), |told| told.map(|_| ()))
         };
         let is_over = Arc::new(AtomicBool::new(false));
@@ -321,7 +321,7 @@ fn large_read_stream_completes() {
 async fn read_in_a_stream(cluster: &Cluster, count: u64, of: u64) {
     let mut client = log_client(cluster, 1).await;
     let read = |number: u64| {
-        let read = ReadRequest { log: "l".into(), from: number % of, count: 1, wait_ms: (number % 2) as u32 };
+        let read = ReadRequest { log: "l".into(), start: number % of, count: 1, wait_ms: (number % 2) as u32 };
         StreamedRead { number, deadline_ms: 20_000, read: Some(read) }
     };
     let message = ReadStreamRequest { reads: (0..count).map(read).collect() };
@@ -349,12 +349,12 @@ fn canceled_calls_keep_connection() {
             let mut waiting = JoinSet::new();
             for _ in 0..GIVEN_UP {
                 let mut client = client.clone();
-                let read = ReadRequest { log: "l".into(), from: 0, count: 1, wait_ms: 60_000 };
+                let read = ReadRequest { log: "l".into(), start: 0, count: 1, wait_ms: 60_000 };
                 waiting.spawn(async move { client.read(read).await });
             }
             sleep(Duration::from_millis(100)).await;
             waiting.shutdown().await;
-            let read = ReadRequest { log: "l".into(), from: 0, count: 1, wait_ms: 0 };
+            let read = ReadRequest { log: "l".into(), start: 0, count: 1, wait_ms: 0 };
             let told = timeout(SMALL_TIME_MAX, client.clone().read(read)).await.expect("in time").expect("an answer");
             assert!(told.into_inner().entries.is_empty());
         }
@@ -364,7 +364,7 @@ fn canceled_calls_keep_connection() {
 /// A connection with reads that wait a minute for an entry that never comes.
 fn waits_of_nobody(cluster: &Cluster) -> TcpStream {
     let mut stream = takes_anything(cluster);
-    let read = ReadRequest { log: "other".into(), from: 1 << 40, count: 1, wait_ms: 60_000 };
+    let read = ReadRequest { log: "other".into(), start: 1 << 40, count: 1, wait_ms: 60_000 };
     for number in 0..WAITS {
         let call = call("/loggos.log.v1.Log/Read", 2 * number + 1, &framed(&read), true);
         stream.write_all(&call).expect("it is taken");

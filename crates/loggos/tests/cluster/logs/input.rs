@@ -41,7 +41,7 @@ fn append(log: &str, records: Vec<Bytes>) -> message::AppendRequest {
 }
 
 fn read(from: u64, count: u32) -> message::ReadRequest {
-    message::ReadRequest { log: "l".into(), from, count, wait_ms: 0 }
+    message::ReadRequest { log: "l".into(), start: from, count, wait_ms: 0 }
 }
 
 fn zeros(bytes: usize) -> Vec<Bytes> {
@@ -108,7 +108,7 @@ async fn names(client: &mut LogClient<Channel>) {
         refused(client.read(message::ReadRequest { log: log(), ..read(0, 1) }).await, code, &[says]);
         refused(client.tail(message::TailRequest { log: log() }).await, code, &[says]);
         refused(client.trim(message::TrimRequest { log: log(), before: 0 }).await, code, &[says]);
-        refused(client.subscribe(message::SubscribeRequest { log: log(), from: 0 }).await, code, &[says]);
+        refused(client.subscribe(message::SubscribeRequest { log: log(), start: 0 }).await, code, &[says]);
     }
     let (log, code, says) = (|| "m".to_owned(), Code::NotFound, ["no log named \"m\""]);
     refused(client.describe_log(message::DescribeLogRequest { log: log() }).await, code, &says);
@@ -117,7 +117,7 @@ async fn names(client: &mut LogClient<Channel>) {
     refused(client.tail(message::TailRequest { log: log() }).await, code, &says);
     refused(client.trim(message::TrimRequest { log: log(), before: 0 }).await, code, &says);
     refused(client.trim_position(message::TrimPositionRequest { log: log(), position: 0 }).await, code, &says);
-    let subscription = client.subscribe(message::SubscribeRequest { log: log(), from: 0 }).await;
+    let subscription = client.subscribe(message::SubscribeRequest { log: log(), start: 0 }).await;
     refused(subscription.expect("it begins").into_inner().message().await, code, &says);
 }
 
@@ -226,7 +226,7 @@ async fn reads(client: &mut LogClient<Channel>) {
 }
 
 async fn subscriptions(client: &mut LogClient<Channel>) {
-    let subscribe = |from| message::SubscribeRequest { log: "l".into(), from };
+    let subscribe = |start| message::SubscribeRequest { log: "l".into(), start };
     refused(client.subscribe(subscribe(u64::MAX)).await, Code::InvalidArgument, &["is out of range"]);
     // Beyond the tail it waits, and sends heartbeats.
     let mut waits = client.subscribe(subscribe(1_000_000)).await.expect("it begins").into_inner();
