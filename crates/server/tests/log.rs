@@ -4,7 +4,7 @@ mod served;
 
 use std::time::Duration;
 
-use api::columns::error::Kind;
+use api::common::error::Kind;
 use api::log::log_client::LogClient;
 use api::log::log_entry::Content;
 use api::log::{self as message, AppendStreamRequest, StreamedAppend, append_answer};
@@ -41,7 +41,7 @@ async fn append_many(log: &mut LogClient<Channel>, count: u64) {
 }
 
 async fn subscribe(log: &mut LogClient<Channel>, from: u64) -> Streaming<message::SubscribeResponse> {
-    let request = message::SubscribeRequest { log: "l".into(), from };
+    let request = message::SubscribeRequest { log: "l".into(), start: from };
     log.subscribe(request).await.expect("a subscription").into_inner()
 }
 
@@ -79,7 +79,7 @@ async fn append_read_round_trip() {
     let first = log.append(message::AppendRequest { stamp, ..append(&["a", ""]) }).await.expect("an append");
     assert_eq!(first.into_inner().position, 0);
     log.append(append(&["b"])).await.expect("an append");
-    let read = message::ReadRequest { log: "l".into(), from: 0, count: 9, wait_ms: 0 };
+    let read = message::ReadRequest { log: "l".into(), start: 0, count: 9, wait_ms: 0 };
     let entries = log.read(read.clone()).await.expect("a read").into_inner().entries;
     assert_eq!(entries.len(), 2);
     let Some(Content::Data(data)) = &entries[0].content else { panic!("{entries:?}") };
@@ -136,9 +136,9 @@ async fn invalid_append_error_kinds() {
     let countless = message::AppendRequest { records: vec![Bytes::new(); 1 << 20], ..append(&[]) };
     assert!(check(countless, Code::InvalidArgument, Kind::Invalid).await.contains("65552 fields"));
 
-    let far = message::ReadRequest { log: "l".into(), from: u64::MAX, count: 1, wait_ms: 0 };
+    let far = message::ReadRequest { log: "l".into(), start: u64::MAX, count: 1, wait_ms: 0 };
     assert_eq!(log.read(far).await.expect_err("a refusal").code(), Code::InvalidArgument);
-    let unknown = message::SubscribeRequest { log: "m".into(), from: 0 };
+    let unknown = message::SubscribeRequest { log: "m".into(), start: 0 };
     let mut entries = log.subscribe(unknown).await.expect("a subscription").into_inner();
     assert_eq!(entries.message().await.expect_err("a refusal").code(), Code::NotFound);
 }
@@ -157,7 +157,7 @@ async fn subscription_deduplicates_stamps() {
         Some(Content::Repeated(_)) => false,
         _ => panic!("{entry:?}"),
     };
-    let read = message::ReadRequest { log: "l".into(), from: 0, count: 9, wait_ms: 0 };
+    let read = message::ReadRequest { log: "l".into(), start: 0, count: 9, wait_ms: 0 };
     let entries = log.read(read).await.expect("a read").into_inner().entries;
     assert!(entries.iter().all(is_data));
     for (from, delivered) in [(0, vec![true, true, false, true, false]), (1, vec![true, true, true, false])] {
@@ -231,7 +231,7 @@ async fn stalled_subscribers_starve_no_others() {
     let mut alone = served.log().await;
     let mut takes = subscribe(&mut alone, 0).await;
     assert_eq!(entries_until(&mut takes, 0, 8).await.len(), 8);
-    let read = message::ReadRequest { log: "l".into(), from: 0, count: 9, wait_ms: 0 };
+    let read = message::ReadRequest { log: "l".into(), start: 0, count: 9, wait_ms: 0 };
     assert_eq!(
         timeout(PATIENCE, alone.read(read)).await.expect("in time").expect("a read").into_inner().entries.len(),
         1

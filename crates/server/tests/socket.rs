@@ -5,7 +5,7 @@ mod served;
 use std::time::Duration;
 
 use api::columns as message;
-use api::columns::error::Kind;
+use api::common::error::Kind;
 use served::{Served, get, put};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::columns::columns_client::ColumnsClient;
-use api::columns::error::Kind;
+use api::common::error::Kind;
 use api::columns::streamed_answer::Answer;
 use api::columns::streamed_request::Request;
 use api::columns::{self as message, StreamRequest, StreamResponse, StreamedRequest};
