@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     fn of_kind(kind: Kind) -> Fault {
-        let error = api::columns::Error { kind: kind.into(), expected: 7, actual: 9, ..Default::default() };
+        let error = api::common::Error { kind: kind.into(), expected: 7, actual: 9, ..Default::default() };
         of(&api::details::status(Code::Unknown, "why".into(), &error))
     }
 
