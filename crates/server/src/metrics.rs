@@ -113,7 +113,8 @@ impl Snapshot {
         for node in status.nodes.iter().filter(|node| node.node != status.node) {
             alive.with_label_values(&[&node.node.to_string()]).set(i64::from(node.alive));
         }
-        Ok(())
+        let problems = "Problems that this node reports about itself: its disk is full, or partly damaged.";
+        self.gauge("loggos_node_problems", problems, signed(status.troubles.len() as u64))
     }
 
     fn counters(&self, counters: &Counters) -> Result<(), prometheus::Error> {

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::columns::columns_client::ColumnsClient;
-use api::common::error::Kind;
 use api::columns::streamed_answer::Answer;
 use api::columns::streamed_request::Request;
 use api::columns::{self as message, StreamRequest, StreamResponse, StreamedRequest};
+use api::common::error::Kind;
 use served::{Served, get, put};
 use tokio::sync::mpsc;
 use tokio::time::timeout;

@@ -76,19 +76,19 @@ pub(crate) struct Listen {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ZooKeeper {
-    /// The shortest session timeout in milliseconds, 400 to 120,000; 4,000 by default.
+    /// The shortest session timeout in milliseconds: 400 to 120,000. Default: 4,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) session_timeout_min_ms: Option<u64>,
-    /// The longest session timeout in milliseconds, up to 86,400,000; 40,000 by default.
+    /// The longest session timeout in milliseconds, up to 86,400,000. Default: 40,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) session_timeout_max_ms: Option<u64>,
     /// Maximum number of connections per client address. Default: 0, unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) connections_per_address: Option<usize>,
-    /// The enabled four-letter commands. All, if absent.
+    /// The enabled four-letter commands. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) commands: Option<Vec<String>>,
-    /// The administrator, as `name:digest` with the digest of scheme `digest`. None, if absent.
+    /// The administrator, as `super:DIGEST` with a digest of the scheme `digest`. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) super_digest: Option<String>,
     /// Whether reads are linearizable: each waits until the server has applied all writes that completed before it.
@@ -119,14 +119,14 @@ pub(crate) struct Peer {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tuning {
     /// Whether leaders serve reads under a lease, which relies on the rates of monotonic clocks. Otherwise each read
-    /// confirms leadership with a majority (read index).
+    /// confirms leadership with a majority (read index). Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) leases: Option<bool>,
-    /// Heartbeat interval in milliseconds, 5 to a quarter of the lease.
+    /// Heartbeat interval in milliseconds: 5 to 100, a quarter of the lease. Default: 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) heartbeat_ms: Option<u64>,
-    /// Maximum delay in milliseconds until a leader sends its commit point to its followers: 1 to 15,000; default 100.
-    /// It determines the staleness of followers and the takeover time of the next leader.
+    /// Maximum delay in milliseconds until a leader sends its commit point to its followers: 1 to 15,000. It
+    /// determines the staleness of followers and the takeover time of the next leader. Default: 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) commit_period_ms: Option<u64>,
     /// Whether proposals and heartbeats carry the commit point, so that it is sent before the period ends. Default:
@@ -137,20 +137,24 @@ pub(crate) struct Tuning {
     /// 4 KiB to 16 MiB, or 0 for never. Default: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) chain_bytes: Option<u64>,
-    /// Bytes of log that a cohort writes between two checkpoints: 1 MiB to 64 GiB.
+    /// Bytes of log that a cohort writes between two checkpoints: 1 MiB to 64 GiB. Default: 256 MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) checkpoint_log_bytes: Option<u64>,
-    /// Bytes of memory for rows: half caches recent reads and writes, a quarter is for memtables; 32 MiB to 1 TiB.
+    /// Bytes of memory for rows: 32 MiB to 1 TiB. Three eighths cache blocks of SSTables, and one eighth keeps memtables
+    /// that were flushed. When the other memtables take a quarter, the largest is flushed; at two quarters, writes wait
+    /// for the disk. Default: shares of 128, 64, 128 and 256 MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory_bytes: Option<u64>,
-    /// Bytes of memory for the requests and responses of gRPC clients, half for each: 64 MiB to 64 GiB; default 512
-    /// MiB. Requests above the budget are rejected.
+    /// Bytes of memory for the requests and responses of gRPC clients, half for each: 64 MiB to 64 GiB. Requests above
+    /// the budget are rejected. Default: 512 MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) client_memory_bytes: Option<u64>,
     /// Maximum read rate of compactions in bytes per second, as long as writes need not wait for them: 1 MiB to 64 GiB.
+    /// Default: 64 MiB per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) compaction_bytes_per_second: Option<u64>,
-    /// Bytes of log retained for lagging replicas although checkpoints cover them: up to 1 TiB.
+    /// Bytes of log retained for lagging replicas although checkpoints cover them: up to 1 TiB. Default: 128
+    /// MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log_keep_bytes: Option<u64>,
 }

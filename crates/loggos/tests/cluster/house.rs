@@ -12,7 +12,7 @@ use sim::campaign::FOUND_BY_TESTS;
 
 const LINES_MAX: usize = 800;
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     root.canonicalize().expect("the workspace is there")
 }

@@ -6,6 +6,7 @@ mod benchmarks;
 #[path = "../../src/cli/zk/client.rs"]
 mod client;
 mod commands;
+mod configuration;
 mod console;
 mod crashes;
 mod formation;
