@@ -14,7 +14,7 @@ use bytes::Bytes;
 use imbl::OrdMap;
 use sharedlog::LogId;
 
-use machine::failure::invalid;
+use machine::failure::precondition;
 use machine::{ApplyError, ClientSessionId, Failure, Kind, LogicalHash, NoStorage, Progress};
 
 use crate::command::CatalogCommand;
@@ -219,7 +219,7 @@ impl Catalog {
         }
         if replicas as usize > nodes {
             let nodes = counted(nodes as u64, "node");
-            return Err(invalid(format!("{replicas} replicas requested, but the cluster has {nodes}")));
+            return Err(precondition(format!("{replicas} replicas requested, but the cluster has {nodes}")));
         }
         Ok(())
     }

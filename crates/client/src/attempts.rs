@@ -163,7 +163,7 @@ impl Attempts {
     /// applies to one attempt only, and an earlier one may have been executed.
     fn definite(&self, error: Error) -> Error {
         match error {
-            Error::NotFound(reason) | Error::Exists(reason) | Error::Invalid(reason)
+            Error::NotFound(reason) | Error::Exists(reason) | Error::Precondition(reason) | Error::Invalid(reason)
                 if self.in_doubt && matches!(self.effect, Effect::Writes | Effect::Appends) =>
             {
                 Error::OutcomeUnknown(reason)

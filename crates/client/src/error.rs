@@ -21,6 +21,10 @@ pub enum Error {
     /// The object to create exists with different properties; nothing was done.
     #[error("{0}")]
     Exists(String),
+    /// The current state does not permit the request, such as a move to a node that does not exist; nothing was done. A
+    /// retry fails until the state changes.
+    #[error("{0}")]
+    Precondition(String),
     /// The request exceeds a limit or is malformed; nothing was done, and a retry fails too.
     #[error("{0}")]
     Invalid(String),

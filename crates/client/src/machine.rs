@@ -430,7 +430,7 @@ impl<Q: Clone, A> Client<Q, A> {
         };
         let waiting = self.opening_ended(&table);
         match outcome {
-            Err(error @ (Error::NotFound(_) | Error::Invalid(_))) => {
+            Err(error @ (Error::NotFound(_) | Error::Precondition(_) | Error::Invalid(_))) => {
                 for id in waiting {
                     self.finish(id, Err(error.clone()), now);
                 }

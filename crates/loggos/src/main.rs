@@ -16,7 +16,7 @@ use terminal::DATA_DEFAULT;
 
 /// A replicated data platform: tables of versioned columns, totally ordered shared logs, and a ZooKeeper service.
 #[derive(Debug, Parser)]
-#[command(name = "loggos", version, about, arg_required_else_help = true)]
+#[command(name = "loggos", version, about, arg_required_else_help = true, after_help = terminal::EXIT_STATUSES)]
 struct Loggos {
     #[command(subcommand)]
     command: Command,

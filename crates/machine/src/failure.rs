@@ -32,6 +32,9 @@ pub enum Failure {
     /// The object to create exists with different properties; nothing was done.
     #[error("{0}")]
     Exists(String),
+    /// The current state does not permit the request; nothing was done. A retry fails until the state changes.
+    #[error("{0}")]
+    Precondition(String),
     /// The session is unknown or has expired. *This* request did not execute the write. For a retry, the outcome of the
     /// first attempt is unknown.
     #[error("session {id} is unknown or has expired", id = .0.0)]
@@ -84,6 +87,7 @@ impl Wire for Failure {
             Self::Unavailable(message) => (UNAVAILABLE, message),
             Self::Unknown(message) => (UNKNOWN, message),
             Self::Exists(message) => (EXISTS, message),
+            Self::Precondition(message) => (PRECONDITION, message),
         };
         out.u8(tag);
         out.bytes(message.as_bytes());
@@ -104,6 +108,7 @@ impl Wire for Failure {
             UNAVAILABLE => Self::Unavailable(text(input)?),
             UNKNOWN => Self::Unknown(text(input)?),
             EXISTS => Self::Exists(text(input)?),
+            PRECONDITION => Self::Precondition(text(input)?),
             UNKNOWN_LOG => Self::UnknownLog(text(input)?),
             MAY_LIE => Self::MayLie { position: input.u64()? },
             tag => return Err(DecodeError::UnknownTag { what: "failure", tag: u64::from(tag) }),
@@ -121,9 +126,16 @@ const UNKNOWN: u8 = 7;
 const EXISTS: u8 = 8;
 const UNKNOWN_LOG: u8 = 9;
 const MAY_LIE: u8 = 10;
+const PRECONDITION: u8 = 11;
 
 /// [`Failure::Invalid`] with this message.
 #[must_use]
 pub fn invalid(message: impl Into<String>) -> Failure {
     Failure::Invalid(message.into())
+}
+
+/// [`Failure::Precondition`] with this message.
+#[must_use]
+pub fn precondition(message: impl Into<String>) -> Failure {
+    Failure::Precondition(message.into())
 }

@@ -217,7 +217,7 @@ pub trait View: Clone + fmt::Debug + Send + Sync + 'static {
     /// The data as of an earlier moment.
     ///
     /// # Errors
-    /// [`Failure::Invalid`] if that moment is no longer kept, [`Failure::Unavailable`] if it is in the future.
+    /// [`Failure::Precondition`] if that moment is no longer kept, [`Failure::Unavailable`] if it is in the future.
     fn at(self, moment: Timestamp) -> Result<Self, Failure>;
 
     /// The moment of the view.

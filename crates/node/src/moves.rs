@@ -99,7 +99,7 @@ impl Node {
         let replica = expected!(self.replicas.get(&cohort), "this node leads the cohort");
         let held = SharedMembership::clone(replica.cohort.membership());
         if held.plan() > plan.plan() {
-            return self.complete(id, Err(Failure::Invalid("superseded by a newer plan".to_owned())), None);
+            return self.complete(id, Err(Failure::Precondition("superseded by a newer plan".to_owned())), None);
         }
         if !replica.unsettled.is_empty() {
             // Until the split is settled, a majority holds its product only in this cohort's log, so no member may be

@@ -77,7 +77,7 @@ impl Node {
                 may.then_some(current).ok_or(NotNow::Wait)
             }
             Consistency::At(moment) => current.at(moment).map_err(|failure| match failure {
-                Failure::Invalid(_) => NotNow::Refuse(failure),
+                Failure::Invalid(_) | Failure::Precondition(_) => NotNow::Refuse(failure),
                 _ if replica.cohort.leads() => NotNow::Advance(moment),
                 _ => NotNow::Elsewhere,
             }),
@@ -179,7 +179,7 @@ fn in_the_future(moment: Timestamp, next: Timestamp, wall: Timestamp) -> Option<
     let ahead = Duration(u64::try_from(moment.0.saturating_sub(wall.0)).unwrap_or(0));
     (next == wall && ahead > CLOCKS_DIFFER).then(|| {
         let seconds = ahead.as_millis() / 1_000;
-        Failure::Invalid(format!(
+        Failure::Precondition(format!(
             "timestamp {moment} is in the future: {seconds} s ahead of the leader's clock ({wall})"
         ))
     })

@@ -672,7 +672,7 @@ impl View {
     /// The data as of an earlier timestamp.
     ///
     /// # Errors
-    /// [`Failure::Invalid`] for a timestamp that is no longer retained, [`Failure::Unavailable`] for one not reached
+    /// [`Failure::Precondition`] for a timestamp that is no longer retained, [`Failure::Unavailable`] for one not reached
     /// yet.
     pub fn at(self, moment: Timestamp) -> Result<Self, Failure> {
         Ok(match self {

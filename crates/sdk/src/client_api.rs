@@ -168,7 +168,7 @@ impl Client {
     /// background; [`Client::describe_table`] shows whether it is in progress.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the cohort or a node does not exist.
+    /// [`Error::Precondition`] if the cohort or a node does not exist.
     pub async fn move_range(&self, cohort: u32, nodes: &[u32]) -> Result<(), Error> {
         let request = MoveRangeRequest { cohort, nodes: nodes.to_vec() };
         match self.ask(ApiRequest::MoveRange(request)).await? {
@@ -193,7 +193,7 @@ impl Client {
     /// shows when the node has left.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the node does not exist, or too few nodes would remain.
+    /// [`Error::Precondition`] if the node does not exist, or too few nodes would remain.
     pub async fn remove_node(&self, node: u32) -> Result<(), Error> {
         match self.ask(ApiRequest::RemoveNode(RemoveNodeRequest { node })).await? {
             ApiResponse::LeaveBegun => Ok(()),

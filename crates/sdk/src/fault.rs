@@ -31,6 +31,7 @@ fn from_details(message: String, error: api::common::Error) -> Fault {
         }
         Kind::UnknownTable | Kind::UnknownLog => Fault::Definite(Error::NotFound(message)),
         Kind::Exists => Fault::Definite(Error::Exists(message)),
+        Kind::Precondition => Fault::Definite(Error::Precondition(message)),
         Kind::Invalid => Fault::Definite(Error::Invalid(message)),
         Kind::UnknownSession => Fault::UnknownSession,
         Kind::Overloaded => Fault::Overloaded(message),
@@ -92,6 +93,7 @@ mod tests {
         assert_eq!(of_kind(Kind::UnknownTable), Fault::Definite(Error::NotFound("why".into())));
         assert_eq!(of_kind(Kind::UnknownLog), Fault::Definite(Error::NotFound("why".into())));
         assert_eq!(of_kind(Kind::Invalid), Fault::Definite(Error::Invalid("why".into())));
+        assert_eq!(of_kind(Kind::Precondition), Fault::Definite(Error::Precondition("why".into())));
         assert_eq!(of_kind(Kind::Exists), Fault::Definite(Error::Exists("why".into())));
         assert_eq!(of_kind(Kind::UnknownSession), Fault::UnknownSession);
         assert_eq!(of_kind(Kind::Overloaded), Fault::Overloaded("why".into()));

@@ -63,7 +63,7 @@ pub struct Joined {
 ///
 /// # Errors
 /// [`Error::Exists`] if the node belongs to another cluster, if its number or an address is taken, or if it has left
-/// this cluster. [`Error::Invalid`] if its version differs. [`Error::Unavailable`] if a node did not respond within
+/// this cluster. [`Error::Precondition`] if its version differs. [`Error::Unavailable`] if a node did not respond within
 /// `patience`. Repeating the call is safe.
 pub async fn join<S: AsRef<str>>(
     newcomer: &str,
@@ -97,7 +97,7 @@ async fn look_at_any(endpoints: &Endpoints, until: Instant) -> Result<LookRespon
             Ok(found) if found.genesis.is_some() => return Ok(found),
             Ok(_) => {
                 let name = endpoints.name(endpoint);
-                return Err(Error::Invalid(format!(
+                return Err(Error::Precondition(format!(
                     "the node at {name} has a blank disk and is not a member of a cluster yet"
                 )));
             }
@@ -124,7 +124,7 @@ fn request(cluster: &LookResponse, newcomer: LookResponse) -> Result<AddNodeRequ
         )));
     }
     if (format, protocol) != (cluster.format, cluster.protocol) {
-        return Err(Error::Invalid(format!(
+        return Err(Error::Precondition(format!(
             "node {node} runs version {version} with disk format {format} and protocol {protocol}, but the cluster runs \
              version {} with disk format {} and protocol {}",
             cluster.version, cluster.format, cluster.protocol
@@ -196,7 +196,7 @@ fn disks(looks: &[LookResponse]) -> Result<Vec<Disk>, Error> {
     }
     let formats: BTreeSet<u32> = looks.iter().map(|look| look.format).collect();
     if formats.len() > 1 {
-        return Err(Error::Invalid(format!("the nodes have different versions, with disk formats {formats:?}")));
+        return Err(Error::Precondition(format!("the nodes have different versions, with disk formats {formats:?}")));
     }
     let Some(genesis) = looks.iter().find_map(|look| look.genesis.clone()) else {
         if CLUSTER_NODES.contains(&disks.len()) {
@@ -282,21 +282,20 @@ mod tests {
         assert!(matches!(&other, Error::Exists(why) if why.contains("cluster v")), "{other}");
         for wrong in [LookResponse { format: 9, ..newcomer.clone() }, LookResponse { protocol: 9, ..newcomer }] {
             let refused = request(&cluster, wrong).unwrap_err();
-            assert!(matches!(&refused, Error::Invalid(why) if why.contains('9')), "{refused}");
+            assert!(matches!(&refused, Error::Precondition(why) if why.contains('9')), "{refused}");
         }
     }
 
     #[test]
     fn rejects_inconsistent_formation() {
         let another_format = LookResponse { format: 4, ..blank(3) };
-        for wrong in [
-            &[blank(1), blank(2)][..],
-            &[blank(1), blank(1), blank(2)],
-            &[blank(1), blank(2), another_format],
-            &[formed(1, "u", &[1, 2, 3]), blank(2)],
-        ] {
+        for wrong in
+            [&[blank(1), blank(2)][..], &[blank(1), blank(1), blank(2)], &[formed(1, "u", &[1, 2, 3]), blank(2)]]
+        {
             assert!(matches!(disks(wrong), Err(Error::Invalid(_))), "{wrong:?}");
         }
+        let wrong = disks(&[blank(1), blank(2), another_format]);
+        assert!(matches!(wrong, Err(Error::Precondition(_))), "{wrong:?}");
         let another_disk = LookResponse { disk: Some(disk(2, 99)), ..blank(2) };
         for wrong in [
             &[formed(1, "u", &[1, 2, 3]), formed(2, "v", &[2, 4, 5]), blank(3)][..],

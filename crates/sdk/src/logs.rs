@@ -246,7 +246,7 @@ impl Log {
     /// Discards all entries below a position.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the log does not reach that position.
+    /// [`Error::Precondition`] if the log does not reach that position.
     pub async fn trim(&self, before: u64) -> Result<(), Error> {
         self.ask(ApiLogRequest::Trim(message::TrimRequest { log: self.name.clone(), before })).await.map(|_| ())
     }
@@ -254,7 +254,7 @@ impl Log {
     /// Discards the entry at one position.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the log does not reach that position.
+    /// [`Error::Precondition`] if the log does not reach that position.
     pub async fn trim_one(&self, position: u64) -> Result<(), Error> {
         let request = message::TrimPositionRequest { log: self.name.clone(), position };
         self.ask(ApiLogRequest::TrimPosition(request)).await.map(|_| ())

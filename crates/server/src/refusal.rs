@@ -22,7 +22,9 @@ pub(crate) fn streamed(failure: &Failure) -> Refusal {
 
 fn code(failure: &Failure) -> Code {
     match failure {
-        Failure::VersionMismatch { .. } | Failure::UnknownSession(_) => Code::FailedPrecondition,
+        Failure::VersionMismatch { .. } | Failure::UnknownSession(_) | Failure::Precondition(_) => {
+            Code::FailedPrecondition
+        }
         Failure::UnknownTable(_) | Failure::UnknownLog(_) => Code::NotFound,
         Failure::Invalid(_) => Code::InvalidArgument,
         Failure::Overloaded(_) => Code::ResourceExhausted,
@@ -47,6 +49,7 @@ fn error(failure: &Failure) -> Error {
         Failure::Unknown(_) => of(Kind::OutcomeUnknown),
         Failure::MayLie { position } => Error { position: Some(*position), ..of(Kind::OutcomeUnknown) },
         Failure::Exists(_) => of(Kind::Exists),
+        Failure::Precondition(_) => of(Kind::Precondition),
     }
 }
 
@@ -100,6 +103,7 @@ mod tests {
         check(&Failure::Unavailable("x".into()), Code::Unavailable, Kind::Unavailable);
         check(&Failure::Unknown("x".into()), Code::Unknown, Kind::OutcomeUnknown);
         check(&Failure::Exists("x".into()), Code::AlreadyExists, Kind::Exists);
+        check(&Failure::Precondition("x".into()), Code::FailedPrecondition, Kind::Precondition);
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod table;
 
 pub use arguments::{Durability, ReadKind};
 pub use output::{Output, to_json};
-pub use stop::{Appended, LoadedUntil, Stop, unless_interrupted};
+pub use stop::{Appended, EXIT_STATUSES, LoadedUntil, Stop, unless_interrupted};
 pub use table::Table;
 
 /// Default directory of a local cluster.

@@ -118,7 +118,9 @@ mod tests {
         check(&Stop::NotFound("no column".into()), r#"{"error":"no column","kind":"not found"}"#, 1);
         check(&sdk::Error::Unavailable("x".into()).into(), r#"{"error":"x","kind":"unavailable"}"#, 3);
         let unknown = sdk::Error::OutcomeUnknown("x".into());
-        check(&unknown.into(), r#"{"error":"outcome unknown: x","kind":"unknown"}"#, 3);
+        check(&unknown.into(), r#"{"error":"outcome unknown: x","kind":"unknown"}"#, 4);
+        let no_node = sdk::Error::Precondition("there is no node 9".into());
+        check(&no_node.into(), r#"{"error":"there is no node 9","kind":"precondition"}"#, 1);
         let mut appended = Appended::default();
         appended.note(64, 7);
         appended.note(36, 8);

@@ -4,6 +4,15 @@ use std::io;
 
 use tokio::signal::unix::{SignalKind, signal};
 
+/// The exit statuses of commands, for their help.
+pub const EXIT_STATUSES: &str = "\
+Exit status:
+  0  success
+  1  missing, or not permitted by the current state, such as a version mismatch
+  2  wrong use: invalid arguments or input
+  3  unavailable: nothing was written, except what the message says
+  4  outcome unknown: the write may have been executed or may yet be";
+
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Stop {
@@ -115,25 +124,26 @@ impl Stop {
         move |error| Self::Io { what: what.into(), error }
     }
 
-    /// The exit status: 1 for an error, 2 for invalid use, 3 for unavailable or outcome unknown.
+    /// The exit status, one of [`EXIT_STATUSES`].
     pub fn exit_status(&self) -> u8 {
         match self {
-            Self::NotFound(_)
-            | Self::Refused(_)
-            | Self::LoadCutShort { error: sdk::Error::NotFound(_), .. }
-            | Self::AppendCutShort { error: sdk::Error::NotFound(_), .. }
-            | Self::Cluster(sdk::Error::Refused { .. } | sdk::Error::NotFound(_) | sdk::Error::Exists(_)) => 1,
-            Self::Invalid { .. } | Self::Cluster(sdk::Error::Invalid(_)) => 2,
+            Self::NotFound(_) | Self::Refused(_) => 1,
+            Self::Invalid { .. } => 2,
             // A file that cannot be opened is usually a wrong argument.
             Self::Io { error, .. } if is_of_the_name(error) => 2,
-            Self::AppendCutShort { error: sdk::Error::Invalid(_), .. } => 2,
-            Self::LoadCutShort { .. }
-            | Self::AppendCutShort { .. }
-            | Self::NothingDone { .. }
-            | Self::Interrupted
-            | Self::Cluster(_)
-            | Self::Io { .. }
-            | Self::Print(_) => 3,
+            Self::LoadCutShort { error, .. }
+            | Self::AppendCutShort { error, .. }
+            | Self::NothingDone { error: Some(error), .. }
+            | Self::Cluster(error) => match error {
+                sdk::Error::Refused { .. }
+                | sdk::Error::NotFound(_)
+                | sdk::Error::Exists(_)
+                | sdk::Error::Precondition(_) => 1,
+                sdk::Error::Invalid(_) => 2,
+                sdk::Error::Unavailable(_) => 3,
+                sdk::Error::OutcomeUnknown(_) => 4,
+            },
+            Self::NothingDone { error: None, .. } | Self::Interrupted | Self::Io { .. } | Self::Print(_) => 3,
         }
     }
 
@@ -152,6 +162,7 @@ impl Stop {
                 sdk::Error::Refused { .. } => "refused",
                 sdk::Error::NotFound(_) => "not found",
                 sdk::Error::Exists(_) => "exists",
+                sdk::Error::Precondition(_) => "precondition",
                 sdk::Error::Invalid(_) => "invalid",
                 sdk::Error::Unavailable(_) => "unavailable",
                 sdk::Error::OutcomeUnknown(_) => "unknown",

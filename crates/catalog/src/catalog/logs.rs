@@ -19,7 +19,7 @@ use sharedlog::request::{ExtentDescription, LogDescription, LogResponse};
 
 use crate::request::{CatalogResponse, Outcome};
 use machine::Failure;
-use machine::failure::invalid;
+use machine::failure::{invalid, precondition};
 
 /// Default copies of each position; one more on clusters of [`MANY_NODES`] nodes or more.
 const COPIES: u32 = 2;
@@ -150,7 +150,7 @@ impl Catalog {
         let (stripes, copies) = (stripes.max(1), if copies == 0 { usual } else { copies });
         if copies as usize > nodes.len() {
             let nodes = counted(nodes.len() as u64, "node");
-            return Err(invalid(format!("{copies} copies requested, but the cluster has {nodes}")));
+            return Err(precondition(format!("{copies} copies requested, but the cluster has {nodes}")));
         }
         self.check_ranges((stripes * copies) as usize)?;
         let first = self.next_cohort.0 as usize;

@@ -13,7 +13,7 @@ use base::{CohortId, Member, NodeId};
 use super::{Catalog, Change, RangeRecord, Standing};
 use crate::request::{CatalogResponse, Outcome};
 use machine::Failure;
-use machine::failure::invalid;
+use machine::failure::{invalid, precondition};
 
 /// A range whose replicas are moving.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,9 +32,9 @@ impl Catalog {
         let mut members = Vec::new();
         for node in nodes {
             let known = self.nodes().find(|known| known.member.node == *node);
-            let known = known.ok_or_else(|| invalid(format!("there is no node {node}")))?;
+            let known = known.ok_or_else(|| precondition(format!("there is no node {node}")))?;
             if known.standing == Standing::Leaving {
-                return Err(invalid(format!("node {node} is leaving")));
+                return Err(precondition(format!("node {node} is leaving")));
             }
             members.push(known.member);
         }
@@ -60,7 +60,11 @@ impl Catalog {
             range.plan += 1;
             range.members = members;
         });
-        if changed { Ok(CatalogResponse::MoveBegun) } else { Err(invalid(format!("no table has cohort {cohort}"))) }
+        if changed {
+            Ok(CatalogResponse::MoveBegun)
+        } else {
+            Err(precondition(format!("no table has cohort {cohort}")))
+        }
     }
 
     /// Ends a move, if `plan` is still the current plan.

@@ -16,7 +16,7 @@ use base::{CohortId, Member, NodeId};
 use super::{Catalog, Change, NODES_MAX, REPLICAS, node_bytes};
 use crate::request::{CatalogResponse, NodeDescription, Outcome};
 use machine::Failure;
-use machine::failure::invalid;
+use machine::failure::precondition;
 
 /// Membership state of a node in the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,7 +61,7 @@ impl Catalog {
         for node in nodes {
             let known = registered.get(&node.member.node);
             if let Some(known) = known.filter(|known| known.member != node.member && !planted(Bug::NumberUsedTwice)) {
-                return Err(invalid(format!(
+                return Err(precondition(format!(
                     "node {} is registered with disk {}, not with disk {}",
                     node.member.node, known.member, node.member
                 )));
@@ -112,14 +112,14 @@ impl Catalog {
     /// Marks a node as leaving. Idempotent.
     pub(super) fn begin_leave(&mut self, node: NodeId) -> Outcome {
         self.check_registered()?;
-        let record = self.nodes.get(&node).ok_or_else(|| invalid(format!("there is no node {node}")))?;
+        let record = self.nodes.get(&node).ok_or_else(|| precondition(format!("there is no node {node}")))?;
         match record.standing {
             Standing::Left | Standing::Leaving => {}
             Standing::Stays => {
                 let left = self.staying().filter(|member| member.node != node).count();
                 let least = self.most_replicas().max(REPLICAS as usize);
                 if left < least {
-                    return Err(invalid(format!(
+                    return Err(precondition(format!(
                         "without node {node} the cluster has {left} nodes, and {least} are needed for a range's replicas"
                     )));
                 }

@@ -8,7 +8,7 @@
 use base::limits::{RANGES_MAX, SPLIT_BYTES_MAX};
 use base::{CohortId, Durability, Member, shown};
 use bytes::Bytes;
-use machine::failure::invalid;
+use machine::failure::precondition;
 use machine::{Failure, KeyPosition, Kind};
 
 use super::{Catalog, Change, RangeRecord, SplitRecord, TableRecord};
@@ -44,7 +44,7 @@ impl Catalog {
     fn note_split(&mut self, name: &str, key: &Bytes) -> Result<CohortId, Failure> {
         let table = self.table(name).ok_or_else(|| Failure::UnknownTable(name.to_owned()))?;
         if table.durability == Durability::Memory {
-            return Err(invalid(format!(
+            return Err(precondition(format!(
                 "table {name} is in main memory and cannot be split: a data loss could undo the split"
             )));
         }
@@ -113,10 +113,10 @@ fn check_size(name: &str, table: &TableRecord, key: &Bytes) -> Result<(), Failur
     let (count, bytes) =
         table.parts().fold((1, key.len()), |(count, bytes), part| (count + 1, bytes + part.range.start.len()));
     if count > RANGES_MAX {
-        return Err(invalid(format!("table {name} would have {count} ranges, over the limit of {RANGES_MAX}")));
+        return Err(precondition(format!("table {name} would have {count} ranges, over the limit of {RANGES_MAX}")));
     }
     if bytes > SPLIT_BYTES_MAX {
-        return Err(invalid(format!(
+        return Err(precondition(format!(
             "the split keys of table {name} would have {bytes} bytes, over the limit of {SPLIT_BYTES_MAX}"
         )));
     }

@@ -95,7 +95,7 @@ fn replicas_limited_by_node_count() {
     apply(&mut catalog, &mut log, &create("t"));
     assert_eq!(nodes_of(&catalog, "t"), [[1]]);
     let refused = apply(&mut catalog, &mut log, &split("u", &[], 3));
-    let (Some(Err(Failure::Invalid(why))), None) = refused else { panic!("it should be rejected: {refused:?}") };
+    let (Some(Err(Failure::Precondition(why))), None) = refused else { panic!("it should be rejected: {refused:?}") };
     assert!(why.contains("3 replicas") && why.ends_with("1 node"), "{why}");
 }
 
@@ -175,7 +175,7 @@ fn rejects_known_node_with_empty_disk() {
     assert_eq!(apply(&mut catalog, &mut log, &register), (None, Some(Change::NodesChanged)));
     let nodes = vec![node(4, 4), node(2, 99)];
     let refused = apply(&mut catalog, &mut log, &CatalogCommand::RegisterNodes { nodes });
-    assert!(matches!(refused, (Some(Err(Failure::Invalid(_))), None)));
+    assert!(matches!(refused, (Some(Err(Failure::Precondition(_))), None)));
     assert_eq!(catalog.nodes().nth(1), Some(&moved));
     assert_eq!(catalog.nodes().count(), 3);
 }
@@ -316,7 +316,7 @@ fn in_memory_table_is_not_split() {
     }
     assert!(matches!(created(Some(Durability::Forced)), Some(Err(Failure::Exists(_)))));
     let split = CatalogCommand::BeginSplit { name: "t".into(), key: "c".into() };
-    assert!(matches!(apply(&mut catalog, &mut log, &split), (Some(Err(Failure::Invalid(_))), None)));
+    assert!(matches!(apply(&mut catalog, &mut log, &split), (Some(Err(Failure::Precondition(_))), None)));
     assert_eq!(catalog.table("t").map(|table| table.durability), Some(Durability::Memory));
 }
 
@@ -347,9 +347,9 @@ fn range_move_follows_plan() {
     assert_eq!(on(&catalog).len(), 5, "the end of an outdated plan has no effect");
     assert_eq!(apply(&mut catalog, &mut log, &end(2)), (None, Some(Change::MoveEnded)));
     assert_eq!((on(&catalog), catalog.moves().count()), (vec![3, 4, 5], 0));
-    for refused in [begin(&[]), begin(&[9]), CatalogCommand::BeginMove { cohort: CohortId(9), nodes: vec![NodeId(1)] }]
-    {
+    assert!(matches!(apply(&mut catalog, &mut log, &begin(&[])), (Some(Err(Failure::Invalid(_))), None)));
+    for refused in [begin(&[9]), CatalogCommand::BeginMove { cohort: CohortId(9), nodes: vec![NodeId(1)] }] {
         let (outcome, change) = apply(&mut catalog, &mut log, &refused);
-        assert!(matches!(outcome, Some(Err(Failure::Invalid(_)))) && change.is_none(), "{refused:?}");
+        assert!(matches!(outcome, Some(Err(Failure::Precondition(_)))) && change.is_none(), "{refused:?}");
     }
 }

@@ -171,7 +171,7 @@ fn failure(error: Error) -> Failure {
             Failure::Unavailable("timed out: no reply from the log's units or its sequencer".to_owned())
         }
         Error::Unknown { position } => Failure::MayLie { position: position.0 },
-        Error::BeyondTail { .. } => Failure::Invalid(error.to_string()),
+        Error::BeyondTail { .. } => Failure::Precondition(error.to_string()),
         Error::Conflict { .. } | Error::Damaged { .. } => Failure::Unavailable(error.to_string()),
     }
 }

@@ -103,7 +103,7 @@ fn unknown_and_existing_log_errors() {
     let other = LogRequest::Create { name: "l".into(), stripes: 2, copies: 0 };
     assert!(matches!(ask(&mut bench, 4, other), Err(Failure::Exists(_))));
     let many = LogRequest::Create { name: "m".into(), stripes: 1, copies: 2 };
-    assert!(matches!(ask(&mut bench, 5, many), Err(Failure::Invalid(_))), "the cluster has one node");
+    assert!(matches!(ask(&mut bench, 5, many), Err(Failure::Precondition(_))), "the cluster has one node");
     assert_eq!(ask(&mut bench, 6, LogRequest::List), Ok(LogResponse::Logs(vec!["l".into()])));
 }
 

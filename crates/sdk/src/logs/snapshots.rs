@@ -29,12 +29,13 @@ impl Log {
     /// from [`Log::snapshot`].
     ///
     /// # Errors
-    /// [`Error`]; [`Error::Invalid`] also if the log does not reach that position yet, or if the state is too large.
+    /// [`Error`]; [`Error::Precondition`] if the log does not reach that position yet, [`Error::Invalid`] also if the state is
+    /// too large.
     /// After any error the call may be repeated; parts of an incomplete snapshot are ignored.
     pub async fn keep_snapshot(&self, at: impl Into<Cursor>, state: impl Into<Bytes>) -> Result<(), Error> {
         let Cursor { next, seen: duplicates } = at.into();
         if next > self.tail().await? {
-            return Err(Error::Invalid(format!("log {} does not reach position {next} yet", self.name)));
+            return Err(Error::Precondition(format!("log {} does not reach position {next} yet", self.name)));
         }
         // Makes sure that later appends are above the entries included in the snapshot.
         if next > 0 && self.read_waiting(next - 1, 1, HOLE).await?.is_empty() {

@@ -357,6 +357,7 @@ fn to_node_response(outcome: Outcome) -> Result<NodeResponse<Response>, Fault> {
         }
         Err(Failure::UnknownTable(table)) => Err(Fault::Definite(Error::NotFound(table))),
         Err(Failure::Exists(what)) => Err(Fault::Definite(Error::Exists(what))),
+        Err(Failure::Precondition(what)) => Err(Fault::Definite(Error::Precondition(what))),
         Err(Failure::Invalid(what)) => Err(Fault::Definite(Error::Invalid(what))),
         Err(Failure::UnknownSession(_)) => Err(Fault::UnknownSession),
         Err(Failure::Overloaded(why)) => Err(Fault::Overloaded(why)),
@@ -376,6 +377,7 @@ fn failure(error: Error) -> Failure {
         }
         Error::NotFound(table) => Failure::UnknownTable(table),
         Error::Exists(what) => Failure::Exists(what),
+        Error::Precondition(what) => Failure::Precondition(what),
         Error::Invalid(what) => Failure::Invalid(what),
         Error::Unavailable(why) => Failure::Unavailable(why),
         Error::OutcomeUnknown(why) => Failure::Unknown(why),

@@ -140,7 +140,7 @@ impl World {
             }
             // Too few nodes would remain. A request sent before other nodes joined may be refused after a later one was
             // accepted.
-            (Errand::Leave(node), Err(Failure::Invalid(_))) => {
+            (Errand::Leave(node), Err(Failure::Precondition(_))) => {
                 if self.operator.leaving.get(&node) == Some(&false) {
                     self.operator.leaving.remove(&node);
                 }

@@ -112,7 +112,7 @@ impl World {
     pub(super) fn timeline_read_answered(&mut self, id: u32, timeline_read: &TimelineRead, outcome: &Outcome) {
         let wrong = match (outcome, timeline_read.consistency) {
             (Ok(Response::Dated { response, as_of }), _) => self.judge(id, timeline_read, response, as_of),
-            (Err(Failure::Invalid(_)), Consistency::At(moment)) => {
+            (Err(Failure::Precondition(_)), Consistency::At(moment)) => {
                 self.count("timestamps rejected");
                 (!self.is_lossy() && self.is_kept(moment) && !self.is_ahead(moment)).then(|| {
                     format!("timestamp {moment} was rejected, although it is above every watermark and not ahead of any clock")

@@ -6,7 +6,7 @@
 use base::limits::{SCAN_PAGE_BYTES, SCAN_ROWS_MAX};
 use base::{KeyRange, Timestamp, shown};
 use bytes::{BufMut, Bytes, BytesMut};
-use machine::failure::invalid;
+use machine::failure::{invalid, precondition};
 use machine::state_machine::View as MachineView;
 use machine::{Failure, KeyPosition, Ownership};
 use store::cell::Range;
@@ -55,7 +55,7 @@ impl TabletView {
         self.get_at(key, columns, self.applied, io)
     }
 
-    /// [`TabletView::get`] as of a moment; also [`Failure::Invalid`] if that is before the watermark. The result for a
+    /// [`TabletView::get`] as of a moment; also [`Failure::Precondition`] if that is before the watermark. The result for a
     /// moment after the last entry may still change.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl TabletView {
         self.scan_at(scan, self.applied, io)
     }
 
-    /// [`TabletView::scan`] as of a moment; also [`Failure::Invalid`] if that is before the watermark.
+    /// [`TabletView::scan`] as of a moment; also [`Failure::Precondition`] if that is before the watermark.
     ///
     /// # Errors
     /// As [`TabletView::get`].
@@ -156,7 +156,7 @@ impl TabletView {
     fn moment(&self, at: Timestamp) -> Result<Timestamp, Failure> {
         let watermark = self.watermark;
         if at < watermark {
-            return Err(invalid(format!("timestamp {at} is before {watermark}, the oldest readable one")));
+            return Err(precondition(format!("timestamp {at} is before {watermark}, the oldest readable one")));
         }
         Ok(at.min(self.applied))
     }

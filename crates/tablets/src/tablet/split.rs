@@ -11,7 +11,7 @@
 use base::canary::{Bug, planted};
 use base::{CohortId, KeyRange, Timestamp};
 use bytes::Bytes;
-use machine::failure::invalid;
+use machine::failure::precondition;
 use machine::progress::SPLIT_OFF;
 use machine::{Failure, Ownership, Progress};
 
@@ -29,7 +29,7 @@ impl Tablet {
             return Err(Failure::Unavailable("the range is not assigned yet, or was dropped".to_owned()));
         };
         if *key <= range.start || !range.contains(key) {
-            return Err(invalid(format!("the range {range} cannot be split at \"{}\"", base::shown(key))));
+            return Err(precondition(format!("the range {range} cannot be split at \"{}\"", base::shown(key))));
         }
         // Copied, because a slice would keep the whole entry in memory.
         let key = Bytes::copy_from_slice(key);

@@ -110,7 +110,7 @@ fn reads_as_of_timestamp() {
     assert_eq!(at(&state, 25), one("2", 20));
     assert_eq!(at(&state, 30), one("3", 30));
     assert_eq!(at(&state, 50), one("5", 50));
-    assert!(matches!(at(&state, 24), Err(Failure::Invalid(_))));
+    assert!(matches!(at(&state, 24), Err(Failure::Precondition(_))));
     log.apply(&mut state, &Command::Watermark(Timestamp(i64::MAX)));
     assert_eq!(tablet(&state).watermark(), log.timestamp, "a watermark is capped at the last timestamp");
 }

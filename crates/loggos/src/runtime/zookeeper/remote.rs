@@ -117,6 +117,7 @@ fn failure(error: Error) -> Failure {
     match error {
         Error::NotFound(reason) => Failure::UnknownLog(reason),
         Error::Exists(reason) => Failure::Exists(reason),
+        Error::Precondition(reason) => Failure::Precondition(reason),
         Error::Invalid(reason) => Failure::Invalid(reason),
         Error::Unavailable(reason) => Failure::Unavailable(reason),
         Error::OutcomeUnknown(reason) => Failure::Unknown(reason),

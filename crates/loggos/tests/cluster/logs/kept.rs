@@ -36,7 +36,7 @@ fn reader_starts_from_snapshot_after_trim() {
         }
         assert_eq!(begun_with(&log).await, None, "all of it can be played");
         let beyond = log.keep_snapshot(1_000, "x").await.expect_err("nothing lies there");
-        assert!(matches!(&beyond, Error::Invalid(why) if why.contains("position 1000")), "{beyond:?}");
+        assert!(matches!(&beyond, Error::Precondition(why) if why.contains("position 1000")), "{beyond:?}");
 
         let mut others = JoinSet::new();
         for writer in 1..=3 {

@@ -76,7 +76,7 @@ fn split_is_idempotent_and_validated() {
     assert_eq!((again.outcome, again.effect), (Some(Ok(TableResponse::Split)), None));
     for key in ["", "m", "z"] {
         let other = Command::Split { key: bytes(key), child: CohortId(10), members: Membership::default() };
-        assert!(matches!(log.apply(&mut state, &other), Some(Err(Failure::Invalid(_)))), "{key}");
+        assert!(matches!(log.apply(&mut state, &other), Some(Err(Failure::Precondition(_)))), "{key}");
     }
     assert_eq!(tablet(&state).children(), [CHILD]);
     let mut unfounded = testing::fresh(CohortId(2));
