@@ -11,7 +11,7 @@ use std::env;
 use std::error::Error;
 use std::io::{self, BufRead as _};
 
-use sdk::{Client, Content, Cursor, Entry, Log};
+use loggos_client::{Client, Content, Cursor, Entry, Log};
 
 const USAGE: &str =
     "usage: replicated-map HOST:PORT,... [put KEY VALUE | remove KEY | get KEY | list | watch | compact]

@@ -14,6 +14,7 @@ use base::counted;
 use base::limits::SESSION_WINDOW;
 use bytes::Bytes;
 use clap::Args;
+use sdk::Table;
 use serde::Serialize;
 use terminal::Stop;
 use tokio::task::{JoinSet, LocalSet};
@@ -89,11 +90,11 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
     }
     let servers = Servers::of(&arguments.server_pids, arguments.server_data.as_deref())?;
     let mut report = Report::open(arguments.json.as_deref())?;
-    let clients = connect(&arguments).await?;
+    let tables = connect(&arguments).await?;
     let progress = Progress::of(arguments.rows, "rows");
     let (resident_kib_before, cpu_before) = (servers.resident_kib()?, servers.cpu_time()?);
     let began = Instant::now();
-    LocalSet::new().run_until(write_all(&arguments, &clients, &progress)).await?;
+    LocalSet::new().run_until(write_all(&arguments, &tables, &progress)).await?;
     let seconds = began.elapsed().as_secs_f64();
     let cpu = cpu_before.zip(servers.cpu_time()?).map(|(before, after)| after.saturating_sub(before));
     let tenths = |number: f64| (number * 10.0).round() / 10.0;
@@ -114,21 +115,21 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
     report.add_text(&figures.for_people(), &progress)
 }
 
-async fn connect(arguments: &Arguments) -> Result<Vec<sdk::Client>, Stop> {
-    let mut clients = Vec::with_capacity(arguments.connections);
+async fn connect(arguments: &Arguments) -> Result<Vec<Table>, Stop> {
+    let mut tables = Vec::with_capacity(arguments.connections);
     for _ in 0..arguments.connections {
         let client = sdk::Client::streaming(&arguments.at)?;
         // If no node responds, this fails earlier than the first row would.
-        client.create_table(&arguments.table).await?;
-        client.prefer_leader(&arguments.table).await;
-        clients.push(client.with_deadline(ROW_TIME_MAX));
+        let table = client.table(&*arguments.table);
+        table.create().send().await?;
+        table.prefer_leader().await;
+        tables.push(table.with_deadline(ROW_TIME_MAX));
     }
-    Ok(clients)
+    Ok(tables)
 }
 
 /// The state shared by all writers.
 struct Load {
-    table: String,
     rows: u64,
     value: Bytes,
     /// The next row to be written.
@@ -139,9 +140,8 @@ struct Load {
 }
 
 /// Returns when every row is written, or after an error when no write is in flight.
-async fn write_all(arguments: &Arguments, clients: &[sdk::Client], progress: &Progress) -> Result<(), Stop> {
+async fn write_all(arguments: &Arguments, tables: &[Table], progress: &Progress) -> Result<(), Stop> {
     let load = Rc::new(Load {
-        table: arguments.table.clone(),
         rows: arguments.rows,
         value: value(arguments.value_bytes),
         next: Cell::new(0),
@@ -149,8 +149,8 @@ async fn write_all(arguments: &Arguments, clients: &[sdk::Client], progress: &Pr
         error: RefCell::new(None),
     });
     let mut writers = JoinSet::new();
-    for (_, client) in (0..arguments.clients).zip(clients.iter().cycle()) {
-        writers.spawn_local(write(Rc::clone(&load), client.clone(), progress.clone()));
+    for (_, table) in (0..arguments.clients).zip(tables.iter().cycle()) {
+        writers.spawn_local(write(Rc::clone(&load), table.clone(), progress.clone()));
     }
     while let Some(writer) = writers.join_next().await {
         writer.expect("no writer panics");
@@ -162,10 +162,10 @@ async fn write_all(arguments: &Arguments, clients: &[sdk::Client], progress: &Pr
 }
 
 /// Writes one row at a time, until there are no more rows or a writer has failed.
-async fn write(load: Rc<Load>, client: sdk::Client, progress: Progress) {
+async fn write(load: Rc<Load>, table: Table, progress: Progress) {
     while load.next.get() < load.rows && load.error.borrow().is_none() {
         let row = load.next.replace(load.next.get() + 1);
-        match client.put(&load.table, format!("row-{row:012}"), COLUMN, load.value.clone()).await {
+        match table.write(format!("row-{row:012}")).put(COLUMN, load.value.clone()).send().await {
             Ok(_) => {
                 load.done.set(load.done.get() + 1);
                 if load.done.get().is_multiple_of(PROGRESS_ROWS) {

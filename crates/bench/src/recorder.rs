@@ -160,7 +160,9 @@ mod tests {
         recorder.start();
         recorder.ended(Instant::now(), Ok(()));
         recorder.ended(Instant::now(), Err(sdk::Error::Unavailable("x".into())));
-        recorder.ended(Instant::now(), Err(sdk::Error::Refused { column: "c".into(), expected: 1, actual: 2 }));
+        let (expected, actual) = (sdk::Version::ABSENT, sdk::Version::from_nanos(2));
+        let refused = sdk::Error::Refused { column: "c".into(), expected, actual };
+        recorder.ended(Instant::now(), Err(refused));
         let counted = recorder.stop(&[]);
         assert_eq!((counted.operations(), counted.errors, counted.conflicts), (1, 1, 1));
         recorder.ended(Instant::now(), Ok(()));

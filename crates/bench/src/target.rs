@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sdk::NewTable;
+use sdk::Version;
 use terminal::{Durability, ReadKind, Stop};
 
 #[cfg(feature = "cassandra")]
@@ -102,8 +102,8 @@ impl Target {
     pub(crate) async fn prepare(&self, durability: Durability) -> Result<(), Stop> {
         match self {
             Self::Loggos(endpoints) | Self::LoggosStream(endpoints) => {
-                let wanted = NewTable { durability: durability.into(), ..NewTable::default() };
-                sdk::Client::connect(endpoints)?.create_table_of(TABLE, wanted).await?;
+                let table = sdk::Client::connect(endpoints)?.table(TABLE);
+                table.create().durability(durability.into()).send().await?;
             }
             _ if durability == Durability::Memory => {
                 return Err(Stop::invalid(
@@ -134,15 +134,15 @@ impl Target {
 }
 
 async fn loggos(client: sdk::Client) -> Result<Connection, Stop> {
-    let client = client.with_deadline(OPERATION_TIME_MAX);
-    client.prefer_leader(TABLE).await;
-    Ok(Connection::Loggos(client))
+    let table = client.with_deadline(OPERATION_TIME_MAX).table(TABLE);
+    table.prefer_leader().await;
+    Ok(Connection::Loggos(table))
 }
 
 /// A connection, shared by a few clients.
 #[derive(Clone)]
 pub(crate) enum Connection {
-    Loggos(sdk::Client),
+    Loggos(sdk::Table),
     Etcd(Etcd),
     #[cfg(feature = "cassandra")]
     Cassandra(Box<Cassandra>),
@@ -150,9 +150,9 @@ pub(crate) enum Connection {
 
 impl Connection {
     /// Puts a key; returns its new version.
-    pub(crate) async fn write(&mut self, key: Bytes, value: Bytes) -> Result<i64, sdk::Error> {
+    pub(crate) async fn write(&mut self, key: Bytes, value: Bytes) -> Result<Version, sdk::Error> {
         match self {
-            Self::Loggos(client) => client.put(TABLE, key, COLUMN, value).await,
+            Self::Loggos(table) => table.write(key).put(COLUMN, value).send().await,
             Self::Etcd(etcd) => etcd.write(key, value).await,
             #[cfg(feature = "cassandra")]
             Self::Cassandra(cassandra) => cassandra.write(key, value).await,
@@ -164,9 +164,14 @@ impl Connection {
     ///
     /// # Errors
     /// [`sdk::Error::Refused`] when it has another version.
-    pub(crate) async fn conditional_put(&mut self, key: Bytes, value: Bytes, version: i64) -> Result<i64, sdk::Error> {
+    pub(crate) async fn conditional_put(
+        &mut self,
+        key: Bytes,
+        value: Bytes,
+        version: Version,
+    ) -> Result<Version, sdk::Error> {
         match self {
-            Self::Loggos(client) => client.conditional_put(TABLE, key, COLUMN, value, version).await,
+            Self::Loggos(table) => table.write(key).put_if(COLUMN, value, version).send().await,
             Self::Etcd(etcd) => etcd.conditional_put(key, value, version).await,
             #[cfg(feature = "cassandra")]
             Self::Cassandra(cassandra) => cassandra.conditional_put(key, value, version).await,
@@ -176,7 +181,10 @@ impl Connection {
     /// Reads an existing key.
     pub(crate) async fn read(&mut self, key: Bytes, reads: ReadKind) -> Result<(), sdk::Error> {
         let found = match self {
-            Self::Loggos(client) => !client.read_row(TABLE, key, vec![COLUMN], reads.reads()).await?.0.is_empty(),
+            Self::Loggos(table) => {
+                let read = table.read(key).column(COLUMN).consistency(reads.reads()).send().await?;
+                !read.cells.is_empty()
+            }
             Self::Etcd(etcd) => etcd.read(key).await?,
             #[cfg(feature = "cassandra")]
             Self::Cassandra(cassandra) => cassandra.read(key).await?,

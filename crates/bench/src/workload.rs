@@ -6,6 +6,7 @@ use std::rc::Rc;
 use base::SplitMix64;
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
+use sdk::Version;
 use terminal::{Durability, ReadKind, Stop};
 use tokio::task::{JoinSet, yield_now};
 
@@ -132,14 +133,14 @@ impl Workload {
     /// Puts every key once if the operation requires existing rows; returns the versions.
     pub(crate) async fn prepare(&self, target: &Target) -> Result<Versions, Stop> {
         target.prepare(self.durability).await?;
-        let mut versions = vec![0; self.keys];
+        let mut versions = vec![Version::ABSENT; self.keys];
         if self.operation.wants_rows() {
             self.put_all_keys(target, &mut versions).await?;
         }
         Ok(Rc::new(RefCell::new(versions)))
     }
 
-    async fn put_all_keys(&self, target: &Target, versions: &mut [i64]) -> Result<(), Stop> {
+    async fn put_all_keys(&self, target: &Target, versions: &mut [Version]) -> Result<(), Stop> {
         let connection = target.connect().await?;
         let value = value(self.value_bytes);
         let mut writes = JoinSet::new();
@@ -175,14 +176,17 @@ impl Workload {
 }
 
 /// Waits for a write and records its version.
-async fn settle(writes: &mut JoinSet<(usize, Result<i64, sdk::Error>)>, versions: &mut [i64]) -> Result<(), Stop> {
+async fn settle(
+    writes: &mut JoinSet<(usize, Result<Version, sdk::Error>)>,
+    versions: &mut [Version],
+) -> Result<(), Stop> {
     let (number, written) = writes.join_next().await.expect("writes are in flight").expect("no write panics");
     versions[number] = written?;
     Ok(())
 }
 
 /// The version of each key, as known to its client.
-pub(crate) type Versions = Rc<RefCell<Vec<i64>>>;
+pub(crate) type Versions = Rc<RefCell<Vec<Version>>>;
 
 /// The keys of one client, and their order.
 struct Keys {

@@ -226,6 +226,7 @@ impl Attempts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Version;
 
     const PLENTY: Duration = Duration::from_millis(10_000);
 
@@ -349,7 +350,7 @@ mod tests {
 
     #[test]
     fn definite_error_ends_call() {
-        let refused = Error::Refused { column: "c".into(), expected: 7, actual: 9 };
+        let refused = Error::Refused { column: "c".into(), expected: Version::from_nanos(7), actual: Version::ABSENT };
         let mut attempts = attempts(Effect::Writes, 3);
         assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
         assert_eq!(after(&mut attempts, Fault::Definite(refused.clone()), PLENTY), Next::GiveUp(refused));

@@ -2,8 +2,11 @@
 
 use bytes::Bytes;
 
+use crate::Version;
+
 /// Why a call was not executed, or is not known to be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A condition was not met; nothing was written. Read again to decide.
     #[error("version mismatch")]
@@ -11,9 +14,9 @@ pub enum Error {
         /// The first column with an unmet condition (its first 256 bytes).
         column: Bytes,
         /// The expected version.
-        expected: i64,
-        /// The actual version; 0 if the column is absent.
-        actual: i64,
+        expected: Version,
+        /// The actual version; [`Version::ABSENT`] if the column is absent.
+        actual: Version,
     },
     /// The table or log does not exist; nothing was done.
     #[error("{0}")]
@@ -34,4 +37,18 @@ pub enum Error {
     /// The change may have been executed, or may yet be. Read to find out.
     #[error("outcome unknown: {0}")]
     OutcomeUnknown(String),
+}
+
+impl Error {
+    /// Whether the same call may succeed later, and may be repeated without a duplicate: nothing was done.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Unavailable(_))
+    }
+
+    /// Whether the change may have been executed, or may yet be. After any other error nothing was written.
+    #[must_use]
+    pub fn is_outcome_unknown(&self) -> bool {
+        matches!(self, Self::OutcomeUnknown(_))
+    }
 }

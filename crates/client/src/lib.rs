@@ -29,6 +29,7 @@ mod machine;
 pub mod ranges;
 mod seen;
 mod sessions;
+mod version;
 
 pub use attempts::Fault;
 pub use contract::{Action, Ask, AttemptId, CallId, Effect, Link, NodeResponse, Pace, Sent, Stamp};
@@ -36,6 +37,7 @@ pub use error::Error;
 pub use follower::Follower;
 pub use machine::Client;
 pub use seen::{CohortLsn, ScanStart, Shown};
+pub use version::Version;
 
 #[cfg(test)]
 mod tests;

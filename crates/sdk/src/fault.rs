@@ -6,7 +6,7 @@ use std::error::Error as _;
 
 use api::common::Refusal;
 use api::common::error::Kind;
-use client::{Error, Fault};
+use client::{Error, Fault, Version};
 use tonic::{Code, Status};
 
 pub(crate) fn of(status: &Status) -> Fault {
@@ -27,7 +27,8 @@ pub(crate) fn of_refusal(Refusal { code, message, error }: Refusal) -> Fault {
 fn from_details(message: String, error: api::common::Error) -> Fault {
     match error.kind() {
         Kind::VersionMismatch => {
-            Fault::Definite(Error::Refused { column: error.column, expected: error.expected, actual: error.actual })
+            let (expected, actual) = (Version::from_nanos(error.expected), Version::from_nanos(error.actual));
+            Fault::Definite(Error::Refused { column: error.column, expected, actual })
         }
         Kind::UnknownTable | Kind::UnknownLog => Fault::Definite(Error::NotFound(message)),
         Kind::Exists => Fault::Definite(Error::Exists(message)),
@@ -88,7 +89,8 @@ mod tests {
 
     #[test]
     fn maps_error_kinds_to_faults() {
-        let refused = Error::Refused { column: Default::default(), expected: 7, actual: 9 };
+        let (expected, actual) = (Version::from_nanos(7), Version::from_nanos(9));
+        let refused = Error::Refused { column: Default::default(), expected, actual };
         assert_eq!(of_kind(Kind::VersionMismatch), Fault::Definite(refused));
         assert_eq!(of_kind(Kind::UnknownTable), Fault::Definite(Error::NotFound("why".into())));
         assert_eq!(of_kind(Kind::UnknownLog), Fault::Definite(Error::NotFound("why".into())));

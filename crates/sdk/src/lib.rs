@@ -1,11 +1,44 @@
-//! The client library: tables of versioned columns, and shared logs, for async Rust programs.
+//! The client library of Loggos: tables of versioned columns, and shared logs, for async Rust programs.
+//!
+//! A program needs a [tokio](https://docs.rs/tokio) runtime. One [`Client`] serves a whole program; it is cheap to clone,
+//! as are the handles for tables and logs.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), sdk::Error> {
-//! let client = sdk::Client::connect(["127.0.0.1:7201", "127.0.0.1:7202", "127.0.0.1:7203"])?;
-//! client.create_table("airports").await?;
-//! let version = client.put("airports", "JFK", "city", "New York").await?;
-//! client.conditional_put("airports", "JFK", "city", "Queens", version).await?;
+//! # async fn example() -> Result<(), loggos_client::Error> {
+//! let client = loggos_client::Client::connect(["127.0.0.1:7201", "127.0.0.1:7202", "127.0.0.1:7203"])?;
+//! let airports = client.table("airports");
+//! airports.create().send().await?;
+//!
+//! // A write of one row is atomic, and returns the new version of its columns.
+//! let version = airports.write("JFK").put("city", "New York").put("runways", "4").send().await?;
+//!
+//! // It can depend on the versions of columns.
+//! let moved = airports.write("JFK").put_if("city", "Queens", version).delete("runways").send().await;
+//! match moved {
+//!     Ok(version) => println!("version {version}"),
+//!     Err(loggos_client::Error::Refused { actual, .. }) => println!("version {actual} was found"),
+//!     Err(error) => return Err(error),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Reads are linearizable unless they ask for another [consistency level](Reads). Scans are streams:
+//!
+//! ```no_run
+//! # async fn example(airports: loggos_client::Table) -> Result<(), loggos_client::Error> {
+//! use loggos_client::Reads;
+//!
+//! if let Some(city) = airports.get("JFK", "city").await? {
+//!     println!("{:?} since version {}", city.value, city.version);
+//! }
+//! let stale = airports.read("JFK").columns(["city"]).consistency(Reads::Timeline { stale_ok: false }).send().await?;
+//! println!("{:?}, at most {:?} old", stale.cells, stale.as_of.and_then(|as_of| as_of.age));
+//!
+//! let mut rows = airports.scan().range("A".."M").limit(100).rows();
+//! while let Some(row) = rows.next().await {
+//!     println!("{:?}", row?.key);
+//! }
 //! # Ok(())
 //! # }
 //! ```
@@ -13,7 +46,7 @@
 //! Any number of programs append to a [`Log`], and any number read it; all see the same order:
 //!
 //! ```no_run
-//! # async fn example(client: sdk::Client) -> Result<(), sdk::Error> {
+//! # async fn example(client: loggos_client::Client) -> Result<(), loggos_client::Error> {
 //! let log = client.log("orders");
 //! log.create().await?;
 //! let position = log.append(["one record", "another"]).await?;
@@ -33,7 +66,10 @@
 //! * *Monotonic timeline reads*, across replicas ([`Reads::Timeline`], guarantee 15).
 //! * [`Client::streaming`] batches concurrent calls into few messages, for programs with many calls.
 //!
-//! The protocol is implemented by [`client::Client`], a pure state machine that the simulator also drives. This crate
+//! Keys, names of columns, values and records are [`Bytes`](bytes::Bytes). String literals, `String` and `Vec<u8>`
+//! convert without a copy.
+//!
+//! The protocol is implemented by the crate `client`, a pure state machine that the simulator also drives. This crate
 //! is its async driver: connections, calls, streams and the clock.
 //!
 //! **Architecture invariant:** an error other than [`Error::OutcomeUnknown`] means that nothing was written.
@@ -49,12 +85,24 @@ pub mod formation;
 mod logs;
 mod reads;
 mod request;
+mod scan;
 mod stream;
+mod table;
+mod types;
 
-pub use api::admin;
-pub use api::columns::{AsOf, Cell, DescribeTableResponse as TableDescription, Durability, Mutation, Range, Row};
-pub use api::log::{Chain as LogChain, Extent as LogExtent, Unit as LogUnit};
-pub use client::Error;
-pub use client_api::{Client, NewTable, Page, Scan};
-pub use logs::{Content, Cursor, Entry, Log, LogDescription, NewLog, Snapshot, Subscription};
+/// The cluster's status, nodes and the placement of logs, for operators' tools: the messages of the admin service.
+/// Unlike the other types of this crate they change with the protocol.
+pub mod admin {
+    pub use api::admin::*;
+    pub use api::log::{
+        Chain as LogChain, DescribeLogResponse as LogDescription, Extent as LogExtent, Unit as LogUnit,
+    };
+}
+
+pub use client::{Error, Version};
+pub use client_api::Client;
+pub use logs::{Content, Cursor, Entry, Log, NewLog, Snapshot, Subscription};
 pub use reads::Reads;
+pub use scan::{Page, Pages, Rows, Scan};
+pub use table::{CreateTable, Read, ReadResponse, Table, Write};
+pub use types::{AsOf, Cell, Durability, KeyRange, Range, Row, TableDescription};

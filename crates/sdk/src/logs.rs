@@ -13,10 +13,10 @@ use sharedlog::snapshot::is_of_snapshot;
 use sharedlog::validate::COORDINATION_LOG;
 
 use crate::Client;
+use crate::admin::LogDescription;
 use crate::client_api::unexpected;
 use crate::request::{ApiLogRequest, ApiLogResponse, ApiRequest, ApiResponse};
 
-pub use api::log::DescribeLogResponse as LogDescription;
 pub use snapshots::Snapshot;
 pub(crate) use stamps::Stamps;
 pub use subscription::{Cursor, Subscription};

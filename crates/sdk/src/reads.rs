@@ -3,10 +3,11 @@
 use api::columns::read_options::Consistency;
 use api::columns::{self as message, AnywhereRead, AsOf, ReadOptions, TimelineRead};
 use base::{CohortId, KeyRange, Lsn};
-use client::{CohortLsn, NodeResponse, Shown};
+use client::{CohortLsn, NodeResponse, Shown, Version};
 
 /// The consistency level of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reads {
     /// Linearizable, answered by the leader: sees all writes acknowledged before the call.
     #[default]
@@ -18,8 +19,9 @@ pub enum Reads {
         /// Whether a stale answer is acceptable while there is no leader.
         stale_ok: bool,
     },
-    /// The state as of a timestamp: a version, or nanoseconds since 1970.
-    At(i64),
+    /// The state as of a timestamp: the version of a column, or any other. Fails if it is before the table's retention;
+    /// waits, up to the deadline, if it is in the future.
+    At(Version),
 }
 
 impl Reads {
@@ -29,7 +31,7 @@ impl Reads {
             Self::Strong => return None,
             Self::Timeline { stale_ok } => Consistency::Timeline(TimelineRead { at_least: None, stale_ok }),
             Self::Anywhere => Consistency::Anywhere(AnywhereRead {}),
-            Self::At(timestamp) => Consistency::AtNs(timestamp),
+            Self::At(timestamp) => Consistency::AtNs(timestamp.as_nanos()),
         };
         Some(ReadOptions { consistency: Some(consistency) })
     }

@@ -58,8 +58,8 @@ fn refusal(stop: &Stop) -> Map<String, Value> {
     object.insert("kind".into(), stop.kind().into());
     match stop {
         Stop::Cluster(sdk::Error::Refused { expected, actual, .. }) => {
-            object.insert("expected".into(), (*expected).into());
-            object.insert("actual".into(), (*actual).into());
+            object.insert("expected".into(), expected.as_nanos().into());
+            object.insert("actual".into(), actual.as_nanos().into());
         }
         Stop::Invalid { at: Some(at), .. } => {
             object.insert("line".into(), at.line.into());
@@ -113,7 +113,8 @@ mod tests {
 
     #[test]
     fn error_json_has_kind_and_details() {
-        let mismatch = sdk::Error::Refused { column: "c".into(), expected: 7, actual: 9 };
+        let (expected, actual) = (sdk::Version::from_nanos(7), sdk::Version::from_nanos(9));
+        let mismatch = sdk::Error::Refused { column: "c".into(), expected, actual };
         check(&mismatch.into(), r#"{"error":"version mismatch","kind":"refused","expected":7,"actual":9}"#, 1);
         check(&Stop::NotFound("no column".into()), r#"{"error":"no column","kind":"not found"}"#, 1);
         check(&sdk::Error::Unavailable("x".into()).into(), r#"{"error":"x","kind":"unavailable"}"#, 3);

@@ -141,7 +141,8 @@ impl Stop {
                 | sdk::Error::Precondition(_) => 1,
                 sdk::Error::Invalid(_) => 2,
                 sdk::Error::Unavailable(_) => 3,
-                sdk::Error::OutcomeUnknown(_) => 4,
+                // A kind of error that this version does not know counts as an unknown outcome.
+                _ => 4,
             },
             Self::NothingDone { error: None, .. } | Self::Interrupted | Self::Io { .. } | Self::Print(_) => 3,
         }
@@ -165,7 +166,7 @@ impl Stop {
                 sdk::Error::Precondition(_) => "precondition",
                 sdk::Error::Invalid(_) => "invalid",
                 sdk::Error::Unavailable(_) => "unavailable",
-                sdk::Error::OutcomeUnknown(_) => "unknown",
+                _ => "unknown",
             },
             Self::Io { .. } | Self::Print(_) => "io",
         }

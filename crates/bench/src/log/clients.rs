@@ -7,7 +7,8 @@ use std::rc::Rc;
 use api::log::{LogEntry, log_entry, read_answer};
 use base::SplitMix64;
 use bytes::Bytes;
-use sdk::{Client, Log, LogDescription, NewLog};
+use sdk::admin::LogDescription;
+use sdk::{Client, Log, NewLog};
 use terminal::Stop;
 use tokio::task::JoinSet;
 
@@ -56,7 +57,7 @@ impl TestLog {
 
     /// Sets the location from a log's description.
     pub(crate) fn described(self, known: &LogDescription) -> Self {
-        let nodes = |chain: &sdk::LogChain| chain.units.iter().map(|unit| unit.node).collect();
+        let nodes = |chain: &sdk::admin::LogChain| chain.units.iter().map(|unit| unit.node).collect();
         let chains = known.extents.last().map(|extent| extent.chains.iter().map(nodes).collect());
         Self { chains: chains.unwrap_or_default(), sequencer: known.sequencer, ..self }
     }

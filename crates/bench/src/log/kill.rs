@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use base::SplitMix64;
 use clap::ValueEnum;
-use sdk::{Client, Log, LogChain, NewLog};
+use sdk::admin::LogChain;
+use sdk::{Client, Log, NewLog};
 use serde::{Deserialize, Serialize};
 use terminal::Stop;
 use tokio::time::sleep;

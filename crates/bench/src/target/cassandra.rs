@@ -74,23 +74,33 @@ impl Cassandra {
     }
 
     /// Puts a key. The returned version has no meaning.
-    pub(crate) async fn write(&self, key: Bytes, value: Bytes) -> Result<i64, sdk::Error> {
+    pub(crate) async fn write(&self, key: Bytes, value: Bytes) -> Result<Version, sdk::Error> {
         self.execute(&self.write, (&key[..], &value[..])).await?;
-        Ok(1)
+        Ok(Version::from_nanos(1))
     }
 
     /// Puts a key if its column `version` has this number (0: if it is absent), and increments it: a round of Paxos.
-    pub(crate) async fn conditional_put(&self, key: Bytes, value: Bytes, expected: i64) -> Result<i64, sdk::Error> {
-        let condition = (expected != 0).then_some(expected);
-        let values = (&value[..], expected + 1, &key[..], condition);
+    pub(crate) async fn conditional_put(
+        &self,
+        key: Bytes,
+        value: Bytes,
+        expected: Version,
+    ) -> Result<Version, sdk::Error> {
+        let number = expected.as_nanos();
+        let condition = (expected != Version::ABSENT).then_some(number);
+        let values = (&value[..], number + 1, &key[..], condition);
         let row = self.execute(&self.conditional_put, values).await?;
         let columns = row.map(|row| row.columns).unwrap_or_default();
         let is_applied = columns.first().and_then(Option::as_ref).and_then(|applied| applied.as_boolean());
         if is_applied == Some(true) {
-            return Ok(expected + 1);
+            return Ok(Version::from_nanos(number + 1));
         }
         let actual = columns.get(1).and_then(Option::as_ref).and_then(|version| version.as_bigint());
-        Err(sdk::Error::Refused { column: COLUMN, expected, actual: actual.unwrap_or(0) })
+        Err(sdk::Error::Refused {
+            column: COLUMN,
+            expected,
+            actual: actual.map_or(Version::ABSENT, Version::from_nanos),
+        })
     }
 
     /// Whether a key exists.

@@ -9,6 +9,7 @@ use api::etcd::request_op::Request;
 use api::etcd::response_op::Response;
 use api::etcd::{Compare, PutRequest, RangeRequest, RequestOp, ResponseHeader, StatusRequest, TxnRequest, TxnResponse};
 use bytes::Bytes;
+use sdk::Version;
 use terminal::Stop;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
@@ -32,7 +33,7 @@ impl Etcd {
     }
 
     /// Puts a key; returns its new `mod_revision`, which is the revision of the response.
-    pub(crate) async fn write(&mut self, key: Bytes, value: Bytes) -> Result<i64, sdk::Error> {
+    pub(crate) async fn write(&mut self, key: Bytes, value: Bytes) -> Result<Version, sdk::Error> {
         let request = timed(PutRequest { key, value, ..PutRequest::default() });
         let answer = self.member().put(request).await.map_err(|status| self.pass_over(&status))?;
         Ok(revision(answer.into_inner().header))
@@ -40,12 +41,17 @@ impl Etcd {
 
     /// Puts a key if it has this `mod_revision`; returns the new one. A refusal includes the current one, so it needs no
     /// second round trip, as with Loggos.
-    pub(crate) async fn conditional_put(&mut self, key: Bytes, value: Bytes, expected: i64) -> Result<i64, sdk::Error> {
+    pub(crate) async fn conditional_put(
+        &mut self,
+        key: Bytes,
+        value: Bytes,
+        expected: Version,
+    ) -> Result<Version, sdk::Error> {
         let compare = Compare {
             result: CompareResult::Equal.into(),
             target: CompareTarget::Mod.into(),
             key: key.clone(),
-            target_union: Some(TargetUnion::ModRevision(expected)),
+            target_union: Some(TargetUnion::ModRevision(expected.as_nanos())),
         };
         let put = Request::RequestPut(PutRequest { key: key.clone(), value, ..PutRequest::default() });
         let look = Request::RequestRange(RangeRequest { key, keys_only: true, ..RangeRequest::default() });
@@ -85,16 +91,18 @@ fn timed<T>(message: T) -> tonic::Request<T> {
     request
 }
 
-fn revision(header: Option<ResponseHeader>) -> i64 {
-    header.map_or(0, |header| header.revision)
+fn revision(header: Option<ResponseHeader>) -> Version {
+    header.map_or(Version::ABSENT, |header| Version::from_nanos(header.revision))
 }
 
-/// The `mod_revision` found by a refused transaction; 0 if the key is absent.
-fn revision_found(answer: &TxnResponse) -> i64 {
+/// The `mod_revision` found by a refused transaction; [`Version::ABSENT`] if the key is absent.
+fn revision_found(answer: &TxnResponse) -> Version {
     let found = answer.responses.first().and_then(|response| response.response.as_ref());
     match found {
-        Some(Response::ResponseRange(range)) => range.kvs.first().map_or(0, |found| found.mod_revision),
-        _ => 0,
+        Some(Response::ResponseRange(range)) => {
+            range.kvs.first().map_or(Version::ABSENT, |found| Version::from_nanos(found.mod_revision))
+        }
+        _ => Version::ABSENT,
     }
 }
 

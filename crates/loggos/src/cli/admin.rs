@@ -79,7 +79,7 @@ async fn form(cluster: &Cluster, output: Output) -> Result<(), Stop> {
 
 async fn split(cluster: &Cluster, output: Output, table: String, key: OsString) -> Result<(), Stop> {
     let key = bytes(key);
-    let cohort = cluster.client()?.split_range(&table, key.clone()).await?;
+    let cohort = cluster.client()?.table(&*table).split(key.clone()).await?;
     let mut object = serde_json::Map::new();
     let (name, at) = key_field(&key);
     object.insert("table".into(), table.clone().into());
@@ -121,8 +121,7 @@ async fn move_range(cluster: &Cluster, output: Output, table: &str, key: OsStrin
 
 /// The range of a table that contains a key.
 async fn range_of(client: &sdk::Client, table: &str, key: &[u8]) -> Result<sdk::Range, Stop> {
-    let known = client.describe_table(table).await?;
-    let holds = |range: &&sdk::Range| *range.start <= *key && range.end.as_ref().is_none_or(|end| *key < **end);
-    let range = known.ranges.iter().find(holds).cloned();
+    let known = client.table(table).describe().await?;
+    let range = known.ranges.iter().find(|range| range.contains(key)).cloned();
     Ok(range.ok_or_else(|| sdk::Error::NotFound(format!("no range of table {table} contains that key")))?)
 }

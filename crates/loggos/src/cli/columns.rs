@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use base::limits::{RETENTION_MAX, SCAN_ROWS_MAX};
+use base::limits::RETENTION_MAX;
 use base::shown;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
-use sdk::{Cell, Client, NewTable, Reads, Row, Scan};
+use sdk::{Cell, Client, Reads, Row, Version};
 use terminal::{Durability, Output, Stop};
 
 use super::output::{CellObject, print_rows};
@@ -76,7 +76,7 @@ pub(crate) enum Command {
         value: OsString,
         /// Expected version; 0 if the column must not exist.
         #[arg(long)]
-        version: i64,
+        version: Version,
     },
     /// Delete one column if its version matches.
     ConditionalDelete {
@@ -85,7 +85,7 @@ pub(crate) enum Command {
         column: OsString,
         /// Expected version; 0 if the column must not exist.
         #[arg(long)]
-        version: i64,
+        version: Version,
     },
     /// Print rows in key order.
     Scan(ScanArguments),
@@ -120,41 +120,42 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
     let client = cluster.client()?;
     match command {
         Command::Create { table, split_at, replicas, retention, durability } => {
-            let split_at = split_at.into_iter().map(bytes).collect();
-            let (replicas, retention) = (replicas.unwrap_or(0), retention.unwrap_or(Duration::ZERO));
-            let durability = durability.map_or_else(Default::default, Into::into);
-            tables::create(&client, output, &table, NewTable { split_at, replicas, retention, durability }).await
+            let handle = client.table(&*table);
+            let wanted = handle.create().split_at(split_at.into_iter().map(bytes)).replicas(replicas.unwrap_or(0));
+            let wanted = wanted.retention(retention.unwrap_or(Duration::ZERO));
+            tables::create(output, &table, wanted, durability.map(Into::into)).await
         }
         Command::List => tables::list(&client, output).await,
         Command::Describe { table } => tables::describe(&client, output, &table).await,
         Command::Drop { table } => tables::drop(&client, output, &table).await,
         Command::Put { table, key, column, value } => {
-            let (key, cell) = (bytes(key), put_of(column, value));
-            let version = client.put(&table, key.clone(), cell.column.clone(), cell.value.clone()).await?;
-            print_put(output, &table, &key, &Cell { version, ..cell })
+            let (key, column, value) = (bytes(key), bytes(column), bytes(value));
+            let handle = client.table(&*table);
+            let version = handle.write(key.clone()).put(column.clone(), value.clone()).send().await?;
+            print_put(output, &table, &key, &Cell::new(column, value, version))
         }
         Command::ConditionalPut { table, key, column, value, version } => {
-            let (key, cell) = (bytes(key), put_of(column, value));
-            let put = client.conditional_put(&table, key.clone(), cell.column.clone(), cell.value.clone(), version);
-            let version = put.await?;
-            print_put(output, &table, &key, &Cell { version, ..cell })
+            let (key, column, value) = (bytes(key), bytes(column), bytes(value));
+            let handle = client.table(&*table);
+            let version = handle.write(key.clone()).put_if(column.clone(), value.clone(), version).send().await?;
+            print_put(output, &table, &key, &Cell::new(column, value, version))
         }
         Command::Get { table, key, column, reads } => {
             get(&client, output, &table, bytes(key), column.map(bytes), reads.reads()?).await
         }
         Command::Delete { table, key, column: Some(column) } => {
             let (key, column) = (bytes(key), bytes(column));
-            client.delete(&table, key.clone(), column.clone()).await?;
+            client.table(&*table).write(key.clone()).delete(column.clone()).send().await?;
             print_deleted(output, &table, &key, &column)
         }
         Command::Delete { table, key, column: None } => {
             let key = bytes(key);
-            client.delete_row(&table, key.clone()).await?;
+            client.table(&*table).delete_row(key.clone()).await?;
             output.print(&CellObject::deleted_row(&table, &key), || format!("deleted row {}", shown(&key)))
         }
         Command::ConditionalDelete { table, key, column, version } => {
             let (key, column) = (bytes(key), bytes(column));
-            client.conditional_delete(&table, key.clone(), column.clone(), version).await?;
+            client.table(&*table).write(key.clone()).delete_if(column.clone(), version).send().await?;
             print_deleted(output, &table, &key, &column)
         }
         Command::Scan(arguments) => scan(&client, output, arguments).await,
@@ -192,10 +193,6 @@ pub(super) fn bytes(text: OsString) -> Bytes {
     text.into_vec().into()
 }
 
-fn put_of(column: OsString, value: OsString) -> Cell {
-    Cell { column: bytes(column), value: bytes(value), version: 0 }
-}
-
 fn print_put(output: Output, table: &str, key: &[u8], cell: &Cell) -> Result<(), Stop> {
     output.print(&CellObject::of(table, key, cell), || cell.version.to_string())
 }
@@ -212,42 +209,40 @@ async fn get(
     column: Option<Bytes>,
     reads: Reads,
 ) -> Result<(), Stop> {
-    let read = client.read_row(table, key.clone(), column.iter().cloned().collect(), reads).await;
-    let (cells, as_of) = read.map_err(|error| reads::failed(reads, error))?;
-    reads::print_as_of(output, as_of.as_ref());
-    if cells.is_empty() {
+    let handle = client.table(table);
+    let read = handle.read(key.clone()).columns(column.clone()).consistency(reads).send().await;
+    let read = read.map_err(|error| reads::failed(reads, error))?;
+    reads::print_as_of(output, read.as_of.as_ref());
+    if read.cells.is_empty() {
         let what = column.map_or_else(String::new, |column| format!("column {} in ", shown(&column)));
         return Err(Stop::NotFound(format!("there is no {what}row {} in table {table}", shown(&key))));
     }
-    print_rows(output, table, &[Row { key, cells }], false)
+    print_rows(output, table, &[Row::new(key, read.cells)], false)
 }
 
 /// Prints page by page, so that memory use does not depend on the size of the table.
 async fn scan(client: &Client, output: Output, arguments: ScanArguments) -> Result<(), Stop> {
     let ScanArguments { table, from, to, prefix, limit, reverse, reads } = arguments;
     let reads = reads.reads()?;
-    let mut left = if limit == 0 { u64::MAX } else { limit };
-    let mut scan = Scan {
-        from: from.map(bytes).unwrap_or_default(),
-        to: to.map(bytes),
-        prefix: prefix.map(bytes).unwrap_or_default(),
-        reverse,
-        limit: 0,
-        continuation: None,
+    let mut scan = client.table(&*table).scan().consistency(reads).prefix(prefix.map(bytes).unwrap_or_default());
+    let from = from.map(bytes).unwrap_or_default();
+    scan = match to.map(bytes) {
+        Some(to) => scan.range(from..to),
+        None => scan.range(from..),
     };
+    if reverse {
+        scan = scan.reverse();
+    }
+    if limit > 0 {
+        scan = scan.limit(limit);
+    }
+    let mut pages = scan.pages();
     let mut has_heading = false;
-    while left > 0 {
-        scan.limit = left.min(SCAN_ROWS_MAX as u64) as u32;
-        let (page, as_of) =
-            client.read_page(&table, scan.clone(), reads).await.map_err(|error| reads::failed(reads, error))?;
-        reads::print_as_of(output, as_of.as_ref());
+    while let Some(page) = pages.next().await {
+        let page = page.map_err(|error| reads::failed(reads, error))?;
+        reads::print_as_of(output, page.as_of.as_ref());
         print_rows(output, &table, &page.rows, has_heading)?;
         has_heading |= !page.rows.is_empty();
-        left = left.saturating_sub(page.rows.len() as u64);
-        scan.continuation = page.continuation;
-        if scan.continuation.is_none() {
-            break;
-        }
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use base::counted;
 use clap::{Args, ValueEnum};
-use sdk::{Client, Row, Scan};
+use sdk::{Client, Row};
 use serde_json::json;
 use terminal::{Output, Stop, to_json, unless_interrupted};
 
@@ -102,20 +102,15 @@ async fn rows<W: Write, F: FnOnce(io::Error) -> Stop>(
     let mut sheet = Sheet::new(format, out);
     let (mut rows, mut cells) = (0, 0);
     sheet.begin().map_err(failed())?;
-    let mut scan = Scan::default();
-    loop {
-        let page = client.scan(table, scan.clone()).await?;
-        for row in &page.rows {
-            sheet.add(table, row).map_err(failed())?;
-            cells += row.cells.len() as u64;
-        }
-        rows += page.rows.len() as u64;
-        scan.continuation = page.continuation;
-        if scan.continuation.is_none() {
-            sheet.end().map_err(failed())?;
-            return Ok((rows, cells));
-        }
+    let mut scan = client.table(table).scan().rows();
+    while let Some(row) = scan.next().await {
+        let row = row?;
+        sheet.add(table, &row).map_err(failed())?;
+        rows += 1;
+        cells += row.cells.len() as u64;
     }
+    sheet.end().map_err(failed())?;
+    Ok((rows, cells))
 }
 
 /// The output format.
@@ -166,8 +161,7 @@ mod tests {
 
     #[test]
     fn exports_one_line_per_cell() {
-        let cells = vec![sdk::Cell { column: "c".into(), value: "a \"b\",\nc".into(), version: 7 }];
-        let row = Row { key: "k".into(), cells };
+        let row = Row::new("k", vec![sdk::Cell::new("c", "a \"b\",\nc", sdk::Version::from_nanos(7))]);
         let mut out = Vec::new();
         let mut sheet = Sheet::new(Format::Csv, &mut out);
         sheet.begin().and_then(|()| sheet.add("t", &row)).and_then(|()| sheet.end()).expect("writes to memory succeed");

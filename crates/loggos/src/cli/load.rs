@@ -79,13 +79,14 @@ pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -
     let is_good = |first: &Result<Item, Stop>| first.as_ref().is_ok_and(|item| item.row.is_ok() || bad_rows.is_some());
     // A load that fails at its first row does not create the table.
     if rows.peek().is_none_or(is_good) {
-        client.create_table(&arguments.table).await?;
-        client.prefer_leader(&arguments.table).await;
+        let table = client.table(&*arguments.table);
+        table.create().send().await?;
+        table.prefer_leader().await;
     }
 
     let mut load = Load {
+        flight: Flight::new(client.table(&*arguments.table), ROWS_IN_FLIGHT),
         table: arguments.table,
-        flight: Flight::new(client.clone(), ROWS_IN_FLIGHT),
         bad_rows,
         progress,
         loaded: 0,
@@ -148,7 +149,7 @@ impl Load {
             self.land(landed);
         }
         if self.stop.is_none() {
-            self.flight.launch(&self.table, row, item.line, item.text);
+            self.flight.launch(row, item.line, item.text);
         }
     }
 

@@ -64,7 +64,7 @@ impl<'a> CellObject<'a> {
         Self {
             value,
             value_base64,
-            version: Some(cell.version),
+            version: Some(cell.version.as_nanos()),
             deleted: None,
             ..Self::deleted(table, key, &cell.column)
         }
@@ -120,11 +120,13 @@ fn text_or_base64(bytes: &[u8]) -> (Option<&str>, Option<String>) {
 
 #[cfg(test)]
 mod tests {
+    use sdk::Version;
+
     use super::*;
 
     #[test]
     fn cell_json_field_order() {
-        let cell = Cell { column: "c".into(), value: "v".into(), version: 1_763_668_800_000_000_001 };
+        let cell = Cell::new("c", "v", Version::from_nanos(1_763_668_800_000_000_001));
         assert_eq!(
             to_json(&CellObject::of("t", b"k", &cell)),
             r#"{"table":"t","key":"k","column":"c","value":"v","version":1763668800000000001}"#
@@ -133,7 +135,7 @@ mod tests {
 
     #[test]
     fn non_utf8_bytes_as_base64() {
-        let cell = Cell { column: vec![0xfe].into(), value: vec![0xff, 0].into(), version: 1 };
+        let cell = Cell::new(vec![0xfe], vec![0xff, 0], Version::from_nanos(1));
         assert_eq!(
             to_json(&CellObject::of("t", &[0xfd], &cell)),
             r#"{"table":"t","key_base64":"/Q==","column_base64":"/g==","value_base64":"/wA=","version":1}"#

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use clap::Args;
-use sdk::{AsOf, Reads};
+use sdk::{AsOf, Reads, Version};
 use serde_json::json;
 use terminal::{Output, ReadKind, Stop};
 
@@ -21,7 +21,7 @@ pub(crate) struct ReadArguments {
     stale_ok: bool,
     /// Read the state at this timestamp: a version, or nanoseconds since 1970.
     #[arg(long, value_name = "TIMESTAMP", conflicts_with_all = ["reads", "timeline", "stale_ok"])]
-    as_of: Option<i64>,
+    as_of: Option<Version>,
 }
 
 impl ReadArguments {
@@ -55,16 +55,16 @@ pub(crate) fn failed(reads: Reads, error: sdk::Error) -> Stop {
 /// Prints to standard error which state a timeline read reflects.
 pub(crate) fn print_as_of(output: Output, as_of: Option<&AsOf>) {
     let Some(as_of) = as_of else { return };
-    let place = as_of.lsn.unwrap_or_default();
-    let lsn = format!("{}.{}", place.epoch, place.sequence);
+    let lsn = format!("{}.{}", as_of.epoch, as_of.sequence);
+    let age_ms = as_of.age.map(|age| age.as_millis() as u64);
     let line = if output.is_json() {
         let state = json!({
-            "cohort": place.cohort, "lsn": lsn, "timestamp": as_of.timestamp_ns, "age_ms": as_of.age_ms,
+            "cohort": as_of.cohort, "lsn": lsn, "timestamp": as_of.timestamp.as_nanos(), "age_ms": age_ms,
         });
         json!({ "as_of": state }).to_string()
     } else {
-        let age = as_of.age_ms.map_or_else(|| "of unknown age".to_owned(), |age| format!("at most {age} ms old"));
-        format!("as of {lsn} of cohort {}, timestamp {}, {age}", place.cohort, as_of.timestamp_ns)
+        let age = age_ms.map_or_else(|| "of unknown age".to_owned(), |age| format!("at most {age} ms old"));
+        format!("as of {lsn} of cohort {}, timestamp {}, {age}", as_of.cohort, as_of.timestamp)
     };
     // A closed standard error is ignored.
     let _ = writeln!(io::stderr().lock(), "{line}");

@@ -1,7 +1,7 @@
 //! `loggos columns create`, `list`, `describe` and `drop`: tables and their ranges.
 
 use base::shown;
-use sdk::{Client, NewTable};
+use sdk::{Client, CreateTable, Durability};
 use serde_json::{Map, Value, json};
 use terminal::{Output, Stop, Table};
 
@@ -11,9 +11,14 @@ use super::output::range_field;
 pub(super) const MAY_BE_LOST: &str = "acknowledged writes can be lost if most replicas of a range fail together";
 
 /// Creates a table, unless it exists with the same options.
-pub(super) async fn create(client: &Client, output: Output, table: &str, wanted: NewTable) -> Result<(), Stop> {
-    let is_in_memory = wanted.durability == sdk::Durability::Memory;
-    let existed = client.create_table_of(table, wanted).await?;
+pub(super) async fn create(
+    output: Output,
+    table: &str,
+    wanted: CreateTable<'_>,
+    durability: Option<Durability>,
+) -> Result<(), Stop> {
+    let is_in_memory = durability == Some(Durability::Memory);
+    let existed = durability.into_iter().fold(wanted, CreateTable::durability).send().await?;
     let what = if existed { "already exists" } else { "created" };
     let memory = if is_in_memory { format!(", IN MAIN MEMORY: {MAY_BE_LOST}") } else { String::new() };
     output.print(&json!({ "table": table, "existed": existed }), || format!("table {table} {what}{memory}"))
@@ -29,20 +34,22 @@ pub(super) async fn list(client: &Client, output: Output) -> Result<(), Stop> {
 
 /// Drops a table without confirmation, since scripts cannot answer.
 pub(super) async fn drop(client: &Client, output: Output, table: &str) -> Result<(), Stop> {
-    client.drop_table(table).await?;
+    client.table(table).drop_table().await?;
     output.print(&json!({ "table": table, "dropped": true }), || format!("table {table} dropped"))
 }
 
 /// Shows a table's ranges and their locations.
 pub(super) async fn describe(client: &Client, output: Output, table: &str) -> Result<(), Stop> {
-    let known = client.describe_table(table).await?;
+    let known = client.table(table).describe().await?;
+    let retention_ms = known.retention.as_millis() as u64;
+    let is_in_memory = known.durability == Durability::Memory;
     let ranges: Vec<Value> = known.ranges.iter().map(range_object).collect();
     let object = json!({
         "table": table,
         "created": known.created_ns,
         "replicas": known.replicas,
-        "retention_ms": known.retention_ms,
-        "durability": if known.durability() == sdk::Durability::Memory { "memory" } else { "forced" },
+        "retention_ms": retention_ms,
+        "durability": if is_in_memory { "memory" } else { "forced" },
         "ranges": ranges,
     });
     output.print(&object, || {
@@ -54,11 +61,8 @@ pub(super) async fn describe(client: &Client, output: Output, table: &str) -> Re
             let moving = if range.is_moving { " (moving)" } else { "" };
             lines.add([range.cohort.to_string(), start, end, nodes.join(",") + moving]);
         }
-        let seconds = known.retention_ms as f64 / 1_000.0;
-        let memory = match known.durability() {
-            sdk::Durability::Memory => format!("\nIN MAIN MEMORY: {MAY_BE_LOST}"),
-            sdk::Durability::Forced | sdk::Durability::Unspecified => String::new(),
-        };
+        let seconds = retention_ms as f64 / 1_000.0;
+        let memory = if is_in_memory { format!("\nIN MAIN MEMORY: {MAY_BE_LOST}") } else { String::new() };
         format!("{}old versions are kept for {seconds} s{memory}", lines)
     })
 }

@@ -106,8 +106,9 @@ fn workspace_lints_forbid_unsafe() {
     let manifest: toml::Table = manifest.parse().expect("it is TOML");
     let lints = &manifest["workspace"]["lints"]["rust"];
     assert_eq!(lints["unsafe_code"].as_str(), Some("forbid"));
-    for (name, _) in map(&architecture()) {
-        let manifest = fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).expect("a manifest");
+    for package in packages() {
+        let (name, path) = (&package["name"], package["manifest_path"].as_str().expect("a path"));
+        let manifest = fs::read_to_string(path).expect("a manifest");
         let manifest: toml::Table = manifest.parse().expect("it is TOML");
         assert_eq!(manifest["lints"]["workspace"].as_bool(), Some(true), "{name}");
     }

@@ -21,10 +21,10 @@ fn all_read_levels_on_every_replica() {
     let first = run(&["put", "t", "k", "c", "old"]).ok().trim().to_owned();
     run(&["put", "t", "k", "c", "new"]).ok();
     for node in cluster.nodes() {
-        let client = cluster.client(node);
-        let strong = runtime().block_on(client.read_row("t", "k", Vec::new(), sdk::Reads::Anywhere));
-        let (cells, as_of) = strong.expect("a majority lives");
-        assert_eq!((&*cells[0].value, as_of), (&b"new"[..], None), "node {node}");
+        let table = cluster.client(node).table("t");
+        let strong = runtime().block_on(table.read("k").consistency(sdk::Reads::Anywhere).send());
+        let read = strong.expect("a majority lives");
+        assert_eq!((&*read.cells[0].value, read.as_of), (&b"new"[..], None), "node {node}");
     }
     let past = run(&["get", "t", "k", "c", "--as-of", &first, "--json"]);
     assert_eq!(as_of(&past)["timestamp"].to_string(), first);

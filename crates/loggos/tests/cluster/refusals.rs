@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use base::{checksum, checksum_append};
-use sdk::{Client, Error, Scan};
+use sdk::{Client, Error, Version};
 
 use crate::harness::{COMMAND_PATIENCE, Cluster, Done, loggos, runtime, wait_for};
 
@@ -62,37 +62,35 @@ fn limit_refusal_keeps_connection() {
 }
 
 async fn refused_requests(client: &Client) {
-    client.create_table("t").await.expect("a good request");
-    client.put("t", "k", "c", "before").await.expect("a good request");
+    let t = client.table("t");
+    t.create().send().await.expect("a good request");
+    t.write("k").put("c", "before").send().await.expect("a good request");
     let long = vec![b'k'; KEY_BYTES_MAX + 1];
-    invalid(client.put("t", long.clone(), "c", "v").await, &["key", "8193", "8192"]);
-    invalid(client.get("t", long.clone(), "c").await, &["key", "8193", "8192"]);
-    invalid(client.put("t", "k", long, "v").await, &["column", "8193", "8192"]);
+    invalid(t.write(long.clone()).put("c", "v").send().await, &["key", "8193", "8192"]);
+    invalid(t.get(long.clone(), "c").await, &["key", "8193", "8192"]);
+    invalid(t.write("k").put(long, "v").send().await, &["column", "8193", "8192"]);
     let large = vec![0; VALUE_BYTES_MAX + 1];
-    invalid(client.put("t", "k", "c", large.clone()).await, &["value", "8388609", "8388608"]);
+    invalid(t.write("k").put("c", large.clone()).send().await, &["value", "8388609", "8388608"]);
     // The valid half of the write is not applied either.
-    let put = |column: &'static str, value: Vec<u8>| sdk::Mutation {
-        column: column.into(),
-        value: Some(value.into()),
-        condition: None,
-    };
-    invalid(client.write("t", "k", vec![put("c", b"half".to_vec()), put("d", large)]).await, &["value"]);
-    let three = ["x", "y", "z"].map(|column| put(column, vec![0; VALUE_BYTES_MAX]));
-    invalid(client.write("t", "k", three.to_vec()).await, &[]);
-    invalid(client.put("t", "", "c", "v").await, &["key is empty"]);
-    invalid(client.put("t", "k", "", "v").await, &["column"]);
-    invalid(client.create_table("no blanks").await, &["no blanks"]);
-    invalid(client.conditional_put("t", "k", "c", "v", -1).await, &["-1"]);
-    assert_eq!(client.put("nowhere", "k", "c", "v").await, Err(Error::NotFound("no table named \"nowhere\"".into())));
-    let reversed = Scan { from: "z".into(), to: Some("a".into()), ..Scan::default() };
-    invalid(client.scan("t", reversed).await, &["reversed", "\"z\"", "\"a\""]);
+    invalid(t.write("k").put("c", "half").put("d", large).send().await, &["value"]);
+    let three = ["x", "y", "z"].into_iter().fold(t.write("k"), |write, name| write.put(name, vec![0; VALUE_BYTES_MAX]));
+    invalid(three.send().await, &[]);
+    invalid(t.write("k").send().await, &[]);
+    invalid(t.write("").put("c", "v").send().await, &["key is empty"]);
+    invalid(t.write("k").put("", "v").send().await, &["column"]);
+    invalid(client.table("no blanks").create().send().await, &["no blanks"]);
+    invalid(t.write("k").put_if("c", "v", Version::from_nanos(-1)).send().await, &["-1"]);
+    let nowhere = client.table("nowhere").write("k").put("c", "v").send().await;
+    assert_eq!(nowhere, Err(Error::NotFound("no table named \"nowhere\"".into())));
+    let mut reversed = t.scan().range("z".."a").rows();
+    invalid(reversed.next().await.expect("an error"), &["reversed", "\"z\"", "\"a\""]);
 
-    let row = client.row("t", "k", Vec::new()).await.expect("a good request");
+    let row = t.row("k").await.expect("a good request").expect("it was written");
     assert_eq!(
-        row.iter().map(|cell| (&cell.column[..], &cell.value[..])).collect::<Vec<_>>(),
+        row.cells.iter().map(|cell| (&cell.column[..], &cell.value[..])).collect::<Vec<_>>(),
         [(&b"c"[..], &b"before"[..])]
     );
-    let largest = client.put("t", vec![b'k'; KEY_BYTES_MAX], "c", vec![1; VALUE_BYTES_MAX]).await;
+    let largest = t.write(vec![b'k'; KEY_BYTES_MAX]).put("c", vec![1; VALUE_BYTES_MAX]).send().await;
     largest.expect("the limits themselves are allowed");
 }
 

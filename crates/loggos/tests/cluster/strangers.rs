@@ -104,11 +104,11 @@ fn crowd(port: u16, bytes: &[u8]) -> Vec<TcpStream> {
 
 /// Writes until `is_over`; no write may fail.
 fn write_on(cluster: &Cluster, is_over: &AtomicBool, written: &AtomicU32) {
-    let client = cluster.client(1);
+    let table = cluster.client(1).table("t");
     runtime().block_on(async {
         while !is_over.load(Ordering::Relaxed) {
             let number = written.fetch_add(1, Ordering::Relaxed);
-            let put = client.put("t", format!("{number:06}"), "c", "v").await;
+            let put = table.write(format!("{number:06}")).put("c", "v").send().await;
             put.unwrap_or_else(|error| panic!("write {number} failed while strangers talked garbage: {error}"));
         }
     });

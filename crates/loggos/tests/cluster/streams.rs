@@ -25,10 +25,10 @@ const RESIDENT_KIB_MAX: u64 = 384 << 10;
 
 /// Each put is conditional on the version returned by the last one. A put that was applied twice, or applied although
 /// it was reported as failed, would make the next one fail.
-async fn count(client: sdk::Client, number: usize) {
-    let (key, mut version) = (format!("counter-{number:03}"), 0);
+async fn count(table: sdk::Table, number: usize) {
+    let (key, mut version) = (format!("counter-{number:03}"), sdk::Version::ABSENT);
     for value in 0..COUNTED {
-        let put = client.conditional_put("t", key.clone(), "c", value.to_string(), version);
+        let put = table.write(key.clone()).put_if("c", value.to_string(), version).send();
         version = put.await.unwrap_or_else(|error| panic!("put {value} of {key}: {error}"));
     }
 }
@@ -41,11 +41,11 @@ fn streamed_writes_exactly_once_on_failover() {
     let (_, leader) = cluster.leader("t").expect("a table that was written to has a leader");
     runtime().block_on(async {
         let client = sdk::Client::streaming(cluster.endpoints(leader)).expect("addresses");
-        let client = client.with_deadline(Duration::from_secs(30));
-        client.prefer_leader("t").await;
+        let table = client.with_deadline(Duration::from_secs(30)).table("t");
+        table.prefer_leader().await;
         let mut counters = JoinSet::new();
         for number in 0..COUNTERS {
-            counters.spawn(count(client.clone(), number));
+            counters.spawn(count(table.clone(), number));
         }
         let kill = async {
             sleep(Duration::from_millis(150)).await;
@@ -53,7 +53,7 @@ fn streamed_writes_exactly_once_on_failover() {
         };
         let all = async { while counters.join_next().await.transpose().expect("no counter panics").is_some() {} };
         tokio::join!(kill, all);
-        let last = client.get("t", "counter-000", "c").await.expect("a read").expect("it was counted");
+        let last = table.get("counter-000", "c").await.expect("a read").expect("it was counted");
         assert_eq!(last.value, (COUNTED - 1).to_string());
     });
 }
@@ -64,11 +64,11 @@ fn stopped_node_ends_streams_and_clients_fail_over() {
     cluster.columns(&["create", "t"]).ok();
     runtime().block_on(async {
         let client = sdk::Client::streaming(cluster.endpoints(2)).expect("addresses");
-        let client = client.with_deadline(Duration::from_secs(30));
-        client.put("t", "k", "c", "before").await.expect("a write");
+        let table = client.with_deadline(Duration::from_secs(30)).table("t");
+        table.write("k").put("c", "before").send().await.expect("a write");
         cluster.signal(2, Signal::TERM);
         for number in 0..200 {
-            let put = client.put("t", "k", "c", number.to_string()).await;
+            let put = table.write("k").put("c", number.to_string()).send().await;
             put.unwrap_or_else(|error| panic!("write {number} while the node stops: {error}"));
         }
     });
@@ -90,8 +90,8 @@ fn strangers_at(leads: bool) {
     let (_, leader) = cluster.leader("t").expect("a table that was written to has a leader");
     let node = if leads { leader } else { leader % 3 + 1 };
     runtime().block_on(async {
-        let client = cluster.client(node);
-        client.put("t", "large", "c", vec![7; 64 << 10]).await.expect("a write");
+        let table = cluster.client(node).table("t");
+        table.write("large").put("c", vec![7; 64 << 10]).send().await.expect("a write");
         let mut strangers = Vec::new();
         for _ in 0..4 {
             let endpoint =
@@ -104,14 +104,14 @@ fn strangers_at(leads: bool) {
             }
         }
         for number in 0..100 {
-            let put = client.put("t", format!("{number:03}"), "c", "v").await;
+            let put = table.write(format!("{number:03}")).put("c", "v").send().await;
             put.unwrap_or_else(|error| panic!("write {number} beside the strangers: {error}"));
         }
         sleep(Duration::from_secs(2)).await;
         let resident = cluster.memory_kib(node, "VmHWM:");
         println!("{STRANGERS} streams, {resident} KiB resident at most");
         assert!(resident < RESIDENT_KIB_MAX, "{resident} KiB with {STRANGERS} streams");
-        client.get("t", "large", "c").await.expect("a read").expect("it was put");
+        table.get("large", "c").await.expect("a read").expect("it was put");
     });
     assert!(cluster.pid(node).is_some(), "the node ended");
 }

@@ -10,7 +10,7 @@ use base::{Monotonic, NodeId};
 use bytes::Bytes;
 use client::{
     Action, Ask, AttemptId, CallId, CohortLsn, Effect, Error, Fault, Link, NodeResponse, Pace, ScanStart, Sent, Shown,
-    Stamp,
+    Stamp, Version,
 };
 use machine::{ClientSessionId, Consistency, Failure, KeyPosition, LogPlace, SessionStamp};
 use node::contract::RequestId;
@@ -353,7 +353,8 @@ fn to_node_response(outcome: Outcome) -> Result<NodeResponse<Response>, Fault> {
         }
         Ok(response) => Ok(NodeResponse::Of(response)),
         Err(Failure::VersionMismatch { column, expected, actual }) => {
-            Err(Fault::Definite(Error::Refused { column, expected: expected.0, actual: actual.0 }))
+            let (expected, actual) = (Version::from_nanos(expected.0), Version::from_nanos(actual.0));
+            Err(Fault::Definite(Error::Refused { column, expected, actual }))
         }
         Err(Failure::UnknownTable(table)) => Err(Fault::Definite(Error::NotFound(table))),
         Err(Failure::Exists(what)) => Err(Fault::Definite(Error::Exists(what))),
@@ -372,7 +373,7 @@ fn to_node_response(outcome: Outcome) -> Result<NodeResponse<Response>, Fault> {
 fn failure(error: Error) -> Failure {
     match error {
         Error::Refused { column, expected, actual } => {
-            let (expected, actual) = (base::Timestamp(expected), base::Timestamp(actual));
+            let (expected, actual) = (base::Timestamp(expected.as_nanos()), base::Timestamp(actual.as_nanos()));
             Failure::VersionMismatch { column, expected, actual }
         }
         Error::NotFound(table) => Failure::UnknownTable(table),
@@ -381,5 +382,6 @@ fn failure(error: Error) -> Failure {
         Error::Invalid(what) => Failure::Invalid(what),
         Error::Unavailable(why) => Failure::Unavailable(why),
         Error::OutcomeUnknown(why) => Failure::Unknown(why),
+        other => Failure::Unknown(other.to_string()),
     }
 }

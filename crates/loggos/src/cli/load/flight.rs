@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use bytes::Bytes;
-use sdk::{Client, Mutation};
+use sdk::Table;
 use tokio::task::JoinSet;
 
 use super::row::Row;
@@ -18,15 +18,15 @@ pub(crate) struct Landed {
 
 /// The rows in flight.
 pub(crate) struct Flight {
-    client: Client,
+    table: Table,
     most: usize,
     keys: HashSet<Bytes>,
     writes: JoinSet<(Bytes, Landed)>,
 }
 
 impl Flight {
-    pub(crate) fn new(client: Client, most: usize) -> Self {
-        Self { client, most, keys: HashSet::new(), writes: JoinSet::new() }
+    pub(crate) fn new(table: Table, most: usize) -> Self {
+        Self { table, most, keys: HashSet::new(), writes: JoinSet::new() }
     }
 
     /// Whether a row with this key may start now.
@@ -35,14 +35,15 @@ impl Flight {
     }
 
     /// Starts the write of a row. Requires [`Flight::has_room_for`].
-    pub(crate) fn launch(&mut self, table: &str, row: Row, line: u64, text: Vec<u8>) {
+    pub(crate) fn launch(&mut self, row: Row, line: u64, text: Vec<u8>) {
         assert!(self.has_room_for(&row.key), "concurrent writes of one key may be reordered");
         self.keys.insert(row.key.clone());
-        let (client, table) = (self.client.clone(), table.to_owned());
+        let table = self.table.clone();
         self.writes.spawn(async move {
             let Row { key, columns } = row;
-            let put = |(column, value)| Mutation { column, value: Some(value), condition: None };
-            let outcome = client.write(&table, key.clone(), columns.into_iter().map(put).collect()).await;
+            let write = table.write(key.clone());
+            let outcome =
+                columns.into_iter().fold(write, |write, (column, value)| write.put(column, value)).send().await;
             (key, Landed { line, text, outcome: outcome.map(|_| ()) })
         });
     }

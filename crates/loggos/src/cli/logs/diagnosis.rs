@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use base::counted;
-use sdk::{Error, LogDescription, LogUnit};
+use sdk::Error;
+use sdk::admin::{LogDescription, LogUnit};
 
 use crate::cli::{Cluster, status};
 use crate::view::View;
@@ -83,8 +84,7 @@ fn describe(known: Option<&LogDescription>, view: &View) -> Option<String> {
 mod tests {
     use super::*;
     use crate::view::Node;
-    use sdk::admin::{Cohort, Replica};
-    use sdk::{LogChain, LogExtent};
+    use sdk::admin::{Cohort, LogChain, LogExtent, Replica};
 
     fn view(silent: &[u32]) -> View {
         let node = |number: u32| Node { boot: (!silent.contains(&number)).then_some(1), ..Node::default() };

@@ -1,6 +1,7 @@
 //! `loggos log info`: the location of a log's positions.
 
-use sdk::{Log, LogChain, LogUnit};
+use sdk::Log;
+use sdk::admin::{LogChain, LogUnit};
 use serde_json::{Value, json};
 use terminal::{Output, Stop, Table};
 

@@ -121,6 +121,6 @@ fn failure(error: Error) -> Failure {
         Error::Invalid(reason) => Failure::Invalid(reason),
         Error::Unavailable(reason) => Failure::Unavailable(reason),
         Error::OutcomeUnknown(reason) => Failure::Unknown(reason),
-        error @ Error::Refused { .. } => Failure::Unknown(error.to_string()),
+        other => Failure::Unknown(other.to_string()),
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use base::{SplitMix64, Timestamp};
 use bytes::Bytes;
-use sdk::{Client, Error};
+use sdk::{Error, Table, Version};
 use sim::history::{Operation, What, WriteOutcome};
 use tablets::request::{Cell, Mutation};
 use tokio::time::sleep;
@@ -24,7 +24,7 @@ const SLACK: Duration = Duration::from_secs(2);
 const PAUSE_MAX_MS: u64 = 10;
 
 pub(super) async fn create_table(cluster: &Cluster) {
-    cluster.client(1).create_table(TABLE).await.expect("a cluster that is ready creates a table");
+    cluster.client(1).table(TABLE).create().send().await.expect("a cluster that is ready creates a table");
 }
 
 /// Reads every row once more.
@@ -39,7 +39,7 @@ pub(super) async fn read_all(cluster: &Cluster, began: Instant) -> Vec<Operation
 /// One client.
 pub(super) struct Customer {
     number: u32,
-    client: Client,
+    table: Table,
     deadline: Duration,
     random: SplitMix64,
     /// The start of the common clock of the history.
@@ -58,7 +58,7 @@ impl Customer {
     fn with_deadline(cluster: &Cluster, number: u32, began: Instant, deadline: Duration) -> Self {
         Self {
             number,
-            client: cluster.client(1 + number % 3).with_deadline(deadline),
+            table: cluster.client(1 + number % 3).with_deadline(deadline).table(TABLE),
             deadline,
             random: SplitMix64::new(u64::from(std::process::id()) << 8 | u64::from(number)),
             began,
@@ -114,11 +114,11 @@ impl Customer {
     /// Whether there was a response; a read without one is not recorded.
     async fn read(&mut self, key: Bytes, columns: Option<Vec<Bytes>>) -> bool {
         let called = self.now();
-        let answer = self.client.row(TABLE, key.clone(), columns.clone().unwrap_or_default()).await;
+        let answer = self.table.read(key.clone()).columns(columns.clone().unwrap_or_default()).send().await;
         let returned = self.now();
         self.in_time(called, returned);
         let cells: Vec<Cell> = match answer {
-            Ok(cells) => cells.into_iter().map(cell).collect(),
+            Ok(read) => read.cells.into_iter().map(cell).collect(),
             Err(Error::Unavailable(_)) => return false,
             Err(error) => panic!("a read was answered with {error:?}"),
         };
@@ -134,16 +134,21 @@ impl Customer {
 
     async fn write(&mut self, key: Bytes, mutations: Vec<Mutation>) {
         let called = self.now();
-        let asked = mutations.iter().map(|mutation| sdk::Mutation {
-            column: mutation.column.clone(),
-            value: mutation.value.clone(),
-            condition: mutation.condition.map(|version| version.0),
-        });
-        let answer = self.client.write(TABLE, key.clone(), asked.collect()).await;
+        let mut write = self.table.write(key.clone());
+        for Mutation { column, value, condition } in mutations.clone() {
+            write = match (value, condition.map(|version| Version::from_nanos(version.0))) {
+                (Some(value), None) => write.put(column, value),
+                (Some(value), Some(version)) => write.put_if(column, value, version),
+                (None, None) => write.delete(column),
+                (None, Some(version)) => write.delete_if(column, version),
+            };
+        }
+        let answer = write.send().await;
         let returned = self.now();
         self.in_time(called, returned);
         let outcome = match answer {
             Ok(version) => {
+                let version = version.as_nanos();
                 for mutation in &mutations {
                     let version = if mutation.value.is_some() { version } else { 0 };
                     self.versions.insert((key.clone(), mutation.column.clone()), version);
@@ -151,6 +156,7 @@ impl Customer {
                 WriteOutcome::Written(Timestamp(version))
             }
             Err(Error::Refused { column, expected, actual }) => {
+                let (expected, actual) = (expected.as_nanos(), actual.as_nanos());
                 self.versions.insert((key.clone(), column.clone()), actual);
                 WriteOutcome::Mismatch { column, expected: Timestamp(expected), actual: Timestamp(actual) }
             }
@@ -181,5 +187,5 @@ pub(super) fn key(row: u64) -> Bytes {
 }
 
 fn cell(cell: sdk::Cell) -> Cell {
-    Cell { column: cell.column, value: cell.value, version: Timestamp(cell.version) }
+    Cell { column: cell.column, value: cell.value, version: Timestamp(cell.version.as_nanos()) }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sdk::{Error, Scan};
+use sdk::{Error, Version};
 use tokio::time::sleep;
 
 use crate::harness::Cluster;
@@ -21,22 +21,22 @@ pub(super) struct Ledger {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    Acknowledged(i64),
+    Acknowledged(Version),
     Unknown,
     NotDone,
 }
 
 impl Ledger {
     pub(super) async fn fill(cluster: &Cluster, until: Instant) -> Self {
-        let client = cluster.client(2).with_deadline(DEADLINE);
+        let table = cluster.client(2).with_deadline(DEADLINE).table(TABLE);
         // Nodes may already be failing.
-        while let Err(error) = client.create_table(TABLE).await {
+        while let Err(error) = table.create().send().await {
             assert!(Instant::now() < until, "no table could be created: {error}");
         }
         let mut written = BTreeMap::new();
         while Instant::now() < until {
             let key = Bytes::from(format!("{:08}", written.len()));
-            let outcome = match client.put(TABLE, key.clone(), "value", key.clone()).await {
+            let outcome = match table.write(key.clone()).put("value", key.clone()).send().await {
                 Ok(version) => Outcome::Acknowledged(version),
                 Err(Error::OutcomeUnknown(_)) => Outcome::Unknown,
                 Err(Error::Unavailable(_)) => Outcome::NotDone,
@@ -73,19 +73,14 @@ impl Ledger {
 }
 
 /// Every row's value and version.
-async fn found(cluster: &Cluster, node: u32) -> BTreeMap<Bytes, (Bytes, i64)> {
+async fn found(cluster: &Cluster, node: u32) -> BTreeMap<Bytes, (Bytes, Version)> {
     let client = cluster.client(node).with_deadline(Duration::from_secs(20));
     let mut rows = BTreeMap::new();
-    let mut scan = Scan::default();
-    loop {
-        let page = client.scan(TABLE, scan.clone()).await.expect("every node runs");
-        for row in page.rows {
-            let [cell] = &row.cells[..] else { panic!("a row of one column has {:?}", row.cells) };
-            rows.insert(row.key.clone(), (cell.value.clone(), cell.version));
-        }
-        scan.continuation = page.continuation;
-        if scan.continuation.is_none() {
-            return rows;
-        }
+    let mut scan = client.table(TABLE).scan().rows();
+    while let Some(row) = scan.next().await {
+        let row = row.expect("every node runs");
+        let [cell] = &row.cells[..] else { panic!("a row of one column has {:?}", row.cells) };
+        rows.insert(row.key.clone(), (cell.value.clone(), cell.version));
     }
+    rows
 }

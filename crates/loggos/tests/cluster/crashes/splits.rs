@@ -15,12 +15,13 @@ const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Splits at regular intervals during the faults; each is retried until it succeeds.
 pub(super) async fn run(client: Client, began: Instant, until: Instant) {
+    let table = client.table(TABLE);
     let pause = until.duration_since(began) / (AT.len() as u32 + 1);
     for row in AT {
         sleep(pause).await;
         let is_split = async {
             loop {
-                match client.split_range(TABLE, key(row)).await {
+                match table.split(key(row)).await {
                     Ok(_) | Err(Error::Exists(_)) => break,
                     Err(Error::Unavailable(_) | Error::OutcomeUnknown(_)) => sleep(Duration::from_millis(50)).await,
                     Err(error) => panic!("the split at row {row} was answered with {error:?}"),
@@ -35,7 +36,7 @@ pub(super) async fn run(client: Client, began: Instant, until: Instant) {
 
 /// Checks that the table has the ranges, each on three nodes.
 pub(super) async fn check(cluster: &Cluster) {
-    let known = cluster.client(1).describe_table(TABLE).await.expect("every node runs");
+    let known = cluster.client(1).table(TABLE).describe().await.expect("every node runs");
     let starts: Vec<_> = known.ranges.iter().map(|range| range.start.clone()).collect();
     assert_eq!(starts, [bytes::Bytes::new(), key(1), key(2), key(3)]);
     assert!(known.ranges.iter().all(|range| range.members == [1, 2, 3]));
