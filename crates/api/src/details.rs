@@ -8,6 +8,10 @@ use tonic::{Code, Status};
 use crate::common::Error;
 use crate::google::rpc;
 
+/// The end of the message of a request with unknown outcome: advice for users of other clients than the SDK, which gives
+/// its own.
+pub const UNKNOWN_ADVICE: &str = "; retry with the same stamp, or read to find out";
+
 /// The type URL of an [`Error`] in an `Any`.
 const TYPE_URL: &str = "type.googleapis.com/loggos.common.v1.Error";
 

@@ -17,6 +17,13 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 const SESSIONS_MAX: u32 = 3;
 /// Maximum doublings of an attempt's timeout.
 const DOUBLINGS_MAX: u32 = 6;
+/// The share of a change's time, at its end, in which no further attempt begins: the node could not respond in time, and
+/// the change would end in doubt ...
+const LAST_SHARE: u64 = 10;
+/// ... up to this.
+const LAST_MAX: Duration = Duration::from_millis(100);
+/// Advice about a row write that may have been executed.
+const ADVICE: &str = "read the row before a retry";
 
 /// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,8 +32,10 @@ pub enum Fault {
     NotSent(String),
     /// The request was sent, and no response can arrive any more.
     Lost(String),
-    /// The request was sent, and no response arrived before the attempt's timeout.
+    /// The request was sent, no response arrived before the attempt's timeout, and none can arrive any more.
     Silent,
+    /// The request was sent, and no response has arrived for long. It may still arrive.
+    Outstanding,
     /// A node reports that nothing was done because it is overloaded.
     Overloaded(String),
     /// A node reports that nothing was done because it found no leader.
@@ -49,7 +58,7 @@ impl Fault {
             | Self::Overloaded(reason)
             | Self::Unavailable(reason)
             | Self::Unknown(reason) => reason,
-            Self::Silent => "no response".to_owned(),
+            Self::Silent | Self::Outstanding => "no response".to_owned(),
             Self::UnknownSession => "unknown session".to_owned(),
             Self::Definite(error) => error.to_string(),
         }
@@ -118,17 +127,18 @@ impl Attempts {
 
     /// Decides how to proceed after a failed attempt, with `left` until the deadline.
     pub fn after(&mut self, fault: Fault, left: Duration, jitter: &mut SplitMix64) -> Next {
-        if matches!(fault, Fault::Lost(_) | Fault::Silent | Fault::Unknown(_)) {
+        self.note(&fault);
+        let is_once = self.effect == Effect::AppendsOnce;
+        if is_once && fault == Fault::Outstanding {
             self.doubt();
         }
-        self.note(&fault);
-        if self.in_doubt && self.effect == Effect::AppendsOnce {
+        if self.in_doubt && is_once {
             return Next::GiveUp(Error::OutcomeUnknown(fault.reason()));
         }
         match fault {
             Fault::Definite(error) => Next::GiveUp(self.definite(error)),
             Fault::UnknownSession => self.after_unknown_session(left),
-            Fault::NotSent(_) | Fault::Lost(_) | Fault::Silent | Fault::Unavailable(_) => {
+            Fault::NotSent(_) | Fault::Lost(_) | Fault::Silent | Fault::Outstanding | Fault::Unavailable(_) => {
                 self.retry(true, left, jitter)
             }
             // The responding node is alive, and has the best information about the request.
@@ -136,12 +146,16 @@ impl Attempts {
         }
     }
 
-    /// Records the cause of a failure, for the error message at the deadline.
+    /// Records the cause of an attempt's failure, for the error message at the deadline, and whether the attempt may
+    /// have been executed.
     pub fn note(&mut self, fault: &Fault) {
+        if matches!(fault, Fault::Lost(_) | Fault::Silent | Fault::Unknown(_)) {
+            self.doubt();
+        }
         let (by_node, reason) = match fault {
             Fault::Overloaded(reason) | Fault::Unavailable(reason) | Fault::Unknown(reason) => (true, reason),
             Fault::NotSent(reason) | Fault::Lost(reason) => (false, reason),
-            Fault::Silent | Fault::UnknownSession | Fault::Definite(_) => return,
+            Fault::Silent | Fault::Outstanding | Fault::UnknownSession | Fault::Definite(_) => return,
         };
         self.keep(&Cause { by_node, reason: reason.clone() });
     }
@@ -187,10 +201,11 @@ impl Attempts {
     fn retry(&mut self, elsewhere: bool, left: Duration, jitter: &mut SplitMix64) -> Next {
         let pause = self.pause(elsewhere, jitter);
         self.failures += 1;
-        if pause < left { Next::Retry { pause, elsewhere } } else { Next::OutOfTime }
+        let last = if self.effect == Effect::Reads { 0 } else { (self.time.0 / LAST_SHARE).min(LAST_MAX.0) };
+        if pause.0 + last < left.0 { Next::Retry { pause, elsewhere } } else { Next::OutOfTime }
     }
 
-    /// Whether an attempt with unknown outcome may have been executed.
+    /// Whether an attempt that ended without an outcome may have been executed. Outstanding attempts may have been, too.
     #[must_use]
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
@@ -203,12 +218,25 @@ impl Attempts {
     }
 
     /// The error of a call at its deadline: unknown if it is in doubt, otherwise unavailable. The message contains the
-    /// total time and the last reported cause.
+    /// last cause that a node reported, or the total time.
     #[must_use]
     pub fn out_of_time(&self) -> Error {
-        let cause = self.cause.as_ref().map_or_else(String::new, |cause| format!(": {}", cause.reason));
-        let text = format!("timed out after {} ms{cause}", self.time.as_millis());
-        if self.in_doubt { Error::OutcomeUnknown(text) } else { Error::Unavailable(text) }
+        let timeout = format!("timed out after {} ms", self.time.as_millis());
+        let reason = match &self.cause {
+            Some(Cause { by_node: true, reason }) if self.effect != Effect::Reads => reason.clone(),
+            Some(Cause { reason, .. }) => format!("{timeout}: {reason}"),
+            None => timeout,
+        };
+        if self.in_doubt {
+            let advice = if self.effect == Effect::Writes { format!("; {ADVICE}") } else { String::new() };
+            return Error::OutcomeUnknown(format!("{reason}{advice}"));
+        }
+        Error::Unavailable(match self.effect {
+            Effect::Reads => reason,
+            Effect::Repeatable => format!("nothing was done: {reason}"),
+            Effect::Writes => format!("nothing was written: {reason}"),
+            Effect::Appends | Effect::AppendsOnce => format!("nothing was appended: {reason}"),
+        })
     }
 
     /// The pause before a retry: zero until all endpoints were tried, then increasing with each round. Jitter separates
@@ -279,7 +307,7 @@ mod tests {
     #[test]
     fn unsent_write_times_out_unavailable() {
         let mut attempts = attempts(Effect::Writes, 1);
-        let reason = "timed out after 10000 ms: connection refused";
+        let reason = "nothing was written: timed out after 10000 ms: connection refused";
         assert_eq!(end(&mut attempts, not_sent()), Error::Unavailable(reason.into()));
     }
 
@@ -288,7 +316,7 @@ mod tests {
         for doubt in [lost(), Fault::Unknown("the leader changed".into())] {
             let mut attempts = attempts(Effect::Writes, 2);
             assert!(matches!(after(&mut attempts, doubt, PLENTY), Next::Retry { .. }));
-            let reason = "timed out after 10000 ms: no leader";
+            let reason = "no leader; read the row before a retry";
             let unknown = end(&mut attempts, Fault::Unavailable("no leader".into()));
             assert_eq!(unknown, Error::OutcomeUnknown(reason.into()));
         }
@@ -300,6 +328,28 @@ mod tests {
         assert!(matches!(after(&mut attempts, lost(), PLENTY), Next::Retry { .. }));
         assert!(matches!(after(&mut attempts, not_sent(), PLENTY), Next::Retry { .. }));
         assert!(matches!(end(&mut attempts, not_sent()), Error::OutcomeUnknown(_)));
+    }
+
+    /// The owner of the attempts knows which of them are outstanding, and records a doubt at the end of the call.
+    #[test]
+    fn outstanding_attempt_is_no_doubt_yet() {
+        let mut attempts = attempts(Effect::Writes, 2);
+        assert!(matches!(after(&mut attempts, Fault::Outstanding, PLENTY), Next::Retry { .. }));
+        assert!(!attempts.is_in_doubt());
+        let down = "2 of 3 replicas are down";
+        let written = end(&mut attempts, Fault::Unavailable(down.into()));
+        assert_eq!(written, Error::Unavailable(format!("nothing was written: {down}")));
+        attempts.note(&lost());
+        let unknown = attempts.out_of_time();
+        assert_eq!(unknown, Error::OutcomeUnknown(format!("{down}; read the row before a retry")));
+    }
+
+    #[test]
+    fn last_moments_have_no_attempt() {
+        for (left, is_retried) in [(100, false), (101, true)] {
+            let next = after(&mut attempts(Effect::Writes, 2), not_sent(), Duration::from_millis(left));
+            assert_eq!(matches!(next, Next::Retry { .. }), is_retried, "{left} ms left");
+        }
     }
 
     #[test]
@@ -340,7 +390,7 @@ mod tests {
 
     #[test]
     fn append_once_retries_only_unexecuted() {
-        for doubt in [lost(), Fault::Silent, Fault::Unknown("the leader changed".into())] {
+        for doubt in [lost(), Fault::Silent, Fault::Outstanding, Fault::Unknown("the leader changed".into())] {
             let mut attempts = attempts(Effect::AppendsOnce, 3);
             assert!(matches!(after(&mut attempts, not_sent(), PLENTY), Next::Retry { .. }));
             assert!(matches!(after(&mut attempts, Fault::Overloaded("full".into()), PLENTY), Next::Retry { .. }));

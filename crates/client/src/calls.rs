@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::attempts::Attempts;
 use crate::seen::CohortLsn;
-use crate::{Ask, AttemptId, CallId, Link, ScanStart, Stamp};
+use crate::{Ask, AttemptId, CallId, Effect, Link, ScanStart, Stamp};
 
 /// The purpose of a call.
 #[derive(Clone, Debug)]
@@ -87,6 +87,12 @@ impl<Q> Call<Q> {
             insists: None,
             alarm: Monotonic::NEVER,
         }
+    }
+
+    /// Whether an attempt may have been executed, without a known outcome. `except` is the attempt about to be sent.
+    pub(crate) fn is_in_doubt(&self, except: Option<AttemptId>) -> bool {
+        let changes = matches!(&self.task, Task::Ask(ask) if ask.effect != Effect::Reads);
+        self.attempts.is_in_doubt() || changes && self.flying.iter().any(|attempt| Some(*attempt) != except)
     }
 }
 

@@ -215,7 +215,7 @@ impl<Q: Clone, A> Client<Q, A> {
         let table = self.sessions.table(&name);
         table.waiting.push(id);
         if table.opening.is_none() {
-            let attempts = Attempts::new(Effect::Reads, self.endpoints.count() as u32, deadline.since(now));
+            let attempts = Attempts::new(Effect::Repeatable, self.endpoints.count() as u32, deadline.since(now));
             let opening =
                 self.calls.insert(Call::new(Task::OpenSession { table: name.clone(), key }, deadline, attempts));
             self.sessions.table(&name).opening = Some(opening);
@@ -243,7 +243,7 @@ impl<Q: Clone, A> Client<Q, A> {
         let Some(call) = self.calls.get(id) else { return };
         let sent = match &call.task {
             Task::Ask(ask) => {
-                let in_doubt = call.attempts.is_in_doubt();
+                let in_doubt = call.is_in_doubt(Some(attempt));
                 Sent::Request { request: ask.request.clone(), stamp: call.stamp, seen, in_doubt }
             }
             Task::OpenSession { table, key } => Sent::OpenSession { table: table.clone(), key: key.clone() },
@@ -399,7 +399,7 @@ impl<Q: Clone, A> Client<Q, A> {
             self.endpoints.pass_over(link.endpoint, now);
             self.leave_if_silent(id, link, now);
         }
-        self.failed(id, link.endpoint, Fault::Silent, now);
+        self.failed(id, link.endpoint, Fault::Outstanding, now);
     }
 
     /// Abandons a connection that has been silent for too long.
@@ -424,7 +424,7 @@ impl<Q: Clone, A> Client<Q, A> {
     /// is permanent, and otherwise retry.
     fn finish(&mut self, id: CallId, outcome: Result<A, Error>, now: Monotonic) {
         let Some(call) = self.end(id, now) else { return };
-        let in_doubt = call.attempts.is_in_doubt();
+        let in_doubt = call.is_in_doubt(None);
         let Task::OpenSession { table, .. } = call.task else {
             return self.actions.push(Action::Done { call: id, outcome, in_doubt });
         };
@@ -435,7 +435,14 @@ impl<Q: Clone, A> Client<Q, A> {
                     self.finish(id, Err(error.clone()), now);
                 }
             }
-            _ => self.wake(waiting, now),
+            _ => {
+                for id in &waiting {
+                    if let Some(waiting) = self.calls.get_mut(*id) {
+                        waiting.attempts.note_of(&call.attempts);
+                    }
+                }
+                self.wake(waiting, now);
+            }
         }
     }
 

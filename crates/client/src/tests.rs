@@ -517,10 +517,10 @@ fn timeout_error_reports_time_and_cause() {
     harness.pass(10_000);
     assert_eq!(harness.ended().remove(0).1, unavailable("timed out after 10000 ms"));
     harness.sent();
-    for effect in [Effect::Reads, Effect::Writes] {
+    for (effect, beginning) in [(Effect::Reads, "timed out after 10000 ms"), (Effect::Writes, "nothing was written")] {
         harness.ask(effect, "k", 2);
         harness.pass(9_899);
-        assert_eq!(says(&mut harness, "no leader"), unavailable("timed out after 10000 ms: no leader"), "{effect:?}");
+        assert_eq!(says(&mut harness, "no leader"), unavailable(&format!("{beginning}: no leader")), "{effect:?}");
         harness.sent();
     }
 }
@@ -573,4 +573,27 @@ fn append_once_fails_on_silent_endpoint() {
     harness.pass(1_000);
     assert_eq!(harness.sent(), []);
     assert!(matches!(&harness.ended()[..], [(_, Err(Error::OutcomeUnknown(_)), true)]));
+}
+
+/// All attempts at a write were answered "nothing was done", also those that took longer than their timeouts. Without one
+/// of the responses the outcome is unknown.
+#[test]
+fn slow_refusals_leave_no_doubt() {
+    for is_answered in [true, false] {
+        let mut harness = Harness::new(2);
+        let (_, first) = harness.write();
+        harness.pass(9_900);
+        let later = harness.sent();
+        assert!(!later.is_empty() && harness.in_doubt[1..].iter().all(|in_doubt| *in_doubt));
+        for attempt in later.iter().chain(is_answered.then_some(&first)) {
+            harness.answer(attempt.attempt, Err(Fault::Unavailable("no leader".into())));
+        }
+        assert_eq!(harness.sent(), [], "too late for another attempt");
+        harness.pass(100);
+        let ended = harness.ended().remove(0);
+        match is_answered {
+            true => assert_eq!(ended.1, Err(Error::Unavailable("nothing was written: no leader".into()))),
+            false => assert!(matches!(ended.1, Err(Error::OutcomeUnknown(_))), "{ended:?}"),
+        }
+    }
 }

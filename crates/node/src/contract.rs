@@ -74,6 +74,9 @@ pub enum Event {
         /// The boot of its process.
         boot: Boot,
     },
+    /// The connection on which this node sends to a peer was opened, or is closed. While it is closed, messages to the
+    /// peer are dropped. A driver that does not report this is assumed to be connected.
+    PeerConnection { peer: NodeId, is_open: bool },
     /// A server endpoint submits a request.
     Request {
         /// The endpoint's number for the request.

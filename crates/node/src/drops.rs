@@ -170,7 +170,7 @@ impl Node {
         if !self.replicas.contains_key(&id) {
             return;
         }
-        self.lead_lost(id);
+        self.lead_lost(id, None);
         let mut replica = expected!(self.replicas.remove(id), "checked above");
         let (unused, arriving) = (replica.begin_lineage(), replica.end_arrival());
         self.discard(unused);

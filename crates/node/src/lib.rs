@@ -38,6 +38,7 @@ mod logs;
 pub mod message;
 mod moves;
 mod node;
+mod outage;
 mod outgoing;
 mod reads;
 mod recovery;

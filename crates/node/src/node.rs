@@ -69,6 +69,7 @@ impl Node {
             Event::Timer => self.on_timer(now),
             Event::Message { from, boot, message } => self.message(from, boot, message, now),
             Event::PeerStarted { from, boot } => self.peer_started(from, boot, now),
+            Event::PeerConnection { peer, is_open } => self.peer_connection(peer, is_open),
             Event::Request { id, deadline, request } => self.request(id, deadline, request, now),
             Event::GivenUp { requests } => self.clients_gone(&requests, now),
             Event::ReplyExpired { destination } => self.reply_expired(destination),
@@ -213,7 +214,10 @@ impl Node {
             Output::Installed(lsn) => self.installed(id, lsn),
             Output::ReadIndexConfirmed => self.pendings.wake(),
             Output::Cut(_) => self.counters.truncations += 1,
-            Output::LeadLost => self.lead_lost(id),
+            Output::LeadLost => {
+                let outage = self.outage_of_leader(id, now);
+                self.lead_lost(id, outage.as_deref());
+            }
         }
     }
 
@@ -341,7 +345,10 @@ impl Node {
         self.with_cohort(id, now, |cohort, out| _ = cohort.propose(command, now, out));
     }
 
-    pub(crate) fn lead_lost(&mut self, id: CohortId) {
+    /// Answers the requests of a cohort that this node does not lead any more. `outage` describes the replicas that
+    /// are down, if that is the reason.
+    pub(crate) fn lead_lost(&mut self, id: CohortId, outage: Option<&str>) {
+        let unknown = outage.unwrap_or("the leader changed before the write was known to be committed");
         let replica = expected!(self.replicas.get_mut(&id), "only a local replica loses its lead");
         self.pendings.wake();
         replica.timestamp_history.clear();
@@ -349,7 +356,7 @@ impl Node {
             let failure = if planted(Bug::LostLeadMeansFailed) {
                 Failure::Unavailable("this node no longer leads the cohort".to_owned())
             } else {
-                Failure::Unknown("the leader changed before the write was known to be committed".to_owned())
+                Failure::Unknown(unknown.to_owned())
             };
             self.complete(pending, Err(failure), None);
         }
@@ -435,6 +442,15 @@ impl Node {
         self.each_cohort(now, |cohort, _| cohort.peer_restarted(from));
         if restarted {
             self.peer_lost_requests(from);
+        }
+    }
+
+    fn peer_connection(&mut self, node: NodeId, is_open: bool) {
+        // The peer may have been removed.
+        let Some(peer) = self.cluster.peers.get_mut(&node) else { return };
+        peer.is_disconnected = !is_open;
+        if is_open {
+            self.pendings.wake();
         }
     }
 

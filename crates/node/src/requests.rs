@@ -127,7 +127,9 @@ impl Node {
             self.pendings.remove(id);
             return self.send(node, Message::NotLeader { request, cohort, leader }, AT_ONCE, None);
         }
-        match self.leader_of(cohort, id, now).filter(|leader| *leader != self.cluster.me.node) {
+        // A request that is forwarded to a node without a connection would be lost, and its outcome in doubt.
+        let is_reachable = |leader: &NodeId| *leader != self.cluster.me.node && self.is_connected(*leader);
+        match self.leader_of(cohort, id, now).filter(is_reachable) {
             Some(leader) => self.forward(id, cohort, leader, now),
             None => self.pendings.place(id, RequestState::Waiting),
         }
@@ -158,12 +160,13 @@ impl Node {
             let is_alone = replica.alone_since.is_some_and(|since| now.monotonic.since(since) > ALONE);
             let will_know =
                 membership.is_voter(self.cluster.me) && !is_alone && !matches!(pending.origin, ReplyTo::Move(..));
-            if leader.is_some() || will_know {
+            if leader.is_some_and(|leader| self.is_connected(leader)) || will_know {
                 return leader;
             }
         }
         let is_for_anyone = self.pendings.get(id).is_some_and(Pending::is_for_any_member);
-        let known_leader = self.cluster.routes.get(&cohort).filter(|_| !is_for_anyone);
+        let known_leader =
+            self.cluster.routes.get(&cohort).filter(|leader| !is_for_anyone && self.is_connected(**leader));
         known_leader.copied().or_else(|| self.member_in_turn(cohort, id))
     }
 
@@ -172,7 +175,8 @@ impl Node {
         let catalog = self.catalog();
         let part = catalog.part_of(cohort)?;
         let everyone = part.members.iter().chain(part.leaving).map(|member| member.node);
-        let others: Vec<NodeId> = everyone.filter(|node| *node != self.cluster.me.node).collect();
+        let others: Vec<NodeId> =
+            everyone.filter(|node| *node != self.cluster.me.node && self.is_connected(*node)).collect();
         self.member_to_ask(&others, id)
     }
 
@@ -338,18 +342,18 @@ impl Node {
         self.complete(id, Err(failure), None);
     }
 
-    pub(crate) fn overdue(&mut self, id: PendingId) {
+    pub(crate) fn overdue(&mut self, id: PendingId, now: Now) {
         let why = match self.pendings.get(id).map(|pending| pending.query.consistency()) {
             Some(Consistency::Timeline { .. }) => {
-                "deadline exceeded: no replica has caught up with the client's position, or no leader is known"
+                "no replica has caught up with the client's position, or no leader is known".to_owned()
             }
-            Some(Consistency::At(_)) => "deadline exceeded: the range's log has not reached the timestamp",
+            Some(Consistency::At(_)) => "the range's log has not reached the timestamp".to_owned(),
             _ if self.pendings.get(id).is_some_and(|pending| pending.place == RequestState::AtLog) => {
-                "deadline exceeded: no reply from the log"
+                "no reply from the log".to_owned()
             }
-            _ => "deadline exceeded: no reply from a leader",
+            _ => self.no_result(id, now),
         };
-        self.give_up(id, why);
+        self.give_up(id, &why);
     }
 
     /// The driver found that the lease had expired before it sent the reply, so the result is discarded.
@@ -412,7 +416,7 @@ impl Node {
 
     pub(crate) fn on_request_timer(&mut self, now: Now) {
         while let Some(id) = self.pendings.overdue(now.monotonic) {
-            self.overdue(id);
+            self.overdue(id, now);
         }
         while let Some(id) = self.pendings.take_unanswered(now.monotonic) {
             self.forward_unanswered(id);
@@ -488,6 +492,9 @@ impl Node {
 fn in_doubt(outcome: Outcome) -> Outcome {
     match outcome {
         Ok(_) | Err(Failure::VersionMismatch { .. } | Failure::Unknown(_)) => outcome,
+        Err(Failure::Unavailable(reason)) => {
+            Err(Failure::Unknown(format!("an earlier attempt got no reply; {reason}")))
+        }
         Err(failure) => {
             Err(Failure::Unknown(format!("an earlier attempt got no reply; the last one failed: {failure}")))
         }

@@ -51,6 +51,8 @@ pub(crate) struct Peer {
     pub(crate) last_contact: Option<Monotonic>,
     /// A forwarded request to it timed out, and no message has arrived from it since.
     pub(crate) silent: bool,
+    /// The driver has no connection to it: messages to it are dropped.
+    pub(crate) is_disconnected: bool,
 }
 
 impl Roster {

@@ -7,16 +7,19 @@ use machine::Failure;
 use machine::state_machine::{Evaluated, Payload, Verdict};
 use store::sstable::Io;
 
-use crate::message::Query;
-use crate::node::Node;
+use crate::message::{Message, Query};
+use crate::node::{AT_ONCE, Node};
 use crate::reads::Grounds;
 use crate::replica::{Proposal, Replica};
-use crate::request_table::{PendingId, RequestState};
+use crate::request_table::{PendingId, ReplyTo, RequestState};
 
 impl Node {
     /// Proposes a write. This node leads the cohort, and its tablet owns the row.
     pub(crate) fn write(&mut self, id: PendingId, cohort: CohortId, now: Now) {
         let pending = expected!(self.pendings.get(id), "only pending requests are routed");
+        if self.lacks_majority(cohort, now.monotonic) {
+            return self.wait_for_majority(id, cohort);
+        }
         let replica = expected!(self.replicas.get_mut(&cohort), "this node leads the cohort");
         if replica.cohort.overloaded() {
             let failure = Failure::Overloaded("too many uncommitted bytes".to_owned());
@@ -51,6 +54,19 @@ impl Node {
                 self.leave_row(cohort, locked.as_ref());
                 self.complete(id, Err(failure), None);
             }
+        }
+    }
+
+    /// A leader without a majority does not propose: the write would be in doubt, although nothing need be written. A
+    /// peer asks again.
+    fn wait_for_majority(&mut self, id: PendingId, cohort: CohortId) {
+        let pending = expected!(self.pendings.get(id), "only pending requests are routed");
+        match pending.origin {
+            ReplyTo::Peer { node, request } => {
+                self.pendings.remove(id);
+                self.send(node, Message::NotLeader { request, cohort, leader: None }, AT_ONCE, None);
+            }
+            _ => self.pendings.place(id, RequestState::Waiting),
         }
     }
 

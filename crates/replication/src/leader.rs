@@ -36,7 +36,7 @@ pub(crate) struct Leader {
     /// Bytes of entries committed since all followers received the commit point.
     unannounced_bytes: usize,
     /// When the epoch began; a leader without a majority of replies resigns.
-    since: Monotonic,
+    pub(crate) since: Monotonic,
     /// Bytes of uncommitted entries, including re-proposed ones.
     pub(crate) uncommitted_bytes: usize,
 }

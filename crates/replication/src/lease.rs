@@ -51,6 +51,14 @@ impl Cohort {
         ends.get(quorum - 1).copied()
     }
 
+    /// Whether this leader has had no majority of votes for a lease: what it proposes now is unlikely to be committed.
+    #[must_use]
+    pub fn lacks_votes(&self, now: Monotonic) -> bool {
+        let Role::Leader(leader) = &self.role else { return false };
+        let is_established = now > leader.since + self.config.timing.lease;
+        is_established && self.votes_end(now).is_none_or(|end| now > end)
+    }
+
     /// Votes for the sender of the message being answered. A restarted replica gives no vote for one grace period,
     /// because it may have given another vote before.
     pub(crate) fn give_vote(&mut self, leader: Member, epoch: Epoch, now: Monotonic) -> bool {

@@ -6,6 +6,7 @@ use std::error::Error as _;
 
 use api::common::Refusal;
 use api::common::error::Kind;
+use api::details::UNKNOWN_ADVICE;
 use client::{Error, Fault, Version};
 use tonic::{Code, Status};
 
@@ -41,9 +42,10 @@ fn from_details(message: String, error: api::common::Error) -> Fault {
     }
 }
 
-/// Removes the prefix that the resulting error adds again.
+/// Removes the prefix that the resulting error adds again, and the advice that it replaces.
 fn reason(message: &str, what: &str) -> String {
-    message.strip_prefix(what).unwrap_or(message).to_owned()
+    let reason = message.strip_prefix(what).unwrap_or(message);
+    reason.strip_suffix(UNKNOWN_ADVICE).unwrap_or(reason).to_owned()
 }
 
 fn of_stranger(status: &Status) -> Fault {
@@ -85,6 +87,7 @@ mod tests {
     fn strips_repeated_error_prefix() {
         let said = Error::OutcomeUnknown("why".to_owned()).to_string();
         assert_eq!(reason(&said, "outcome unknown: "), "why");
+        assert_eq!(reason(&format!("{said}{UNKNOWN_ADVICE}"), "outcome unknown: "), "why");
     }
 
     #[test]

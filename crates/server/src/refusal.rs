@@ -54,7 +54,8 @@ fn error(failure: &Failure) -> Error {
 }
 
 fn sentence(failure: &Failure) -> String {
-    shortened(&failure.to_string())
+    let sentence = shortened(&failure.to_string());
+    if matches!(failure, Failure::Unknown(_)) { sentence + details::UNKNOWN_ADVICE } else { sentence }
 }
 
 /// The first bytes of a column's name, copied so that they do not keep a whole write in memory.

@@ -18,6 +18,7 @@ mod loads;
 mod logs;
 mod memory;
 mod moves;
+mod outages;
 mod ranges;
 mod reads;
 mod refusals;

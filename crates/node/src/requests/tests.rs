@@ -9,7 +9,7 @@ use tablets::request::{Mutation, Scan, TableRequest, Write};
 use super::*;
 use crate::contract::Event;
 use crate::request::Ask;
-use crate::testing::{Bench, empty};
+use crate::testing::{Bench, Cluster, empty};
 
 const TABLE: CohortId = CohortId(2);
 const HALF_A_SECOND: Duration = Duration::from_millis(500);
@@ -232,4 +232,51 @@ fn log_name_rule_applies_to_new_logs() {
     let Ok(Response::Status(status)) = &bench.answers[&RequestId(4)] else { panic!("an immediate reply") };
     let logs: Vec<Option<&str>> = status.cohorts.iter().map(|cohort| cohort.log.as_deref()).collect();
     assert_eq!(logs, [None, Some("-l")], "the catalog, and the log's unit");
+}
+
+fn connection(bench: &mut Bench, node: u32, is_open: bool) {
+    bench.step(Event::PeerConnection { peer: NodeId(node), is_open });
+}
+
+/// A message for a node without a connection would be dropped, and a write would be in doubt. So it waits, and the error
+/// says that nothing was done, and why.
+#[test]
+fn disconnected_nodes_are_not_asked() {
+    let mut bench = outsider();
+    [1, 2, 3].into_iter().for_each(|node| connection(&mut bench, node, false));
+    bench.ask(1, write(Some(stamp())));
+    assert_eq!(asked(&mut bench), []);
+    connection(&mut bench, 3, true);
+    let (node, request) = asked(&mut bench)[0];
+    assert_eq!(node, NodeId(3));
+    connection(&mut bench, 3, false);
+    say(&mut bench, node, Message::NotLeader { request, cohort: TABLE, leader: Some(NodeId(2)) });
+    assert_eq!(asked(&mut bench), []);
+    bench.pass(Duration::from_millis(10_000));
+    let down = "3 of 3 replicas of range [\"\", end) of table t are down (nodes 1, 2, 3)";
+    assert_eq!(bench.answers[&RequestId(1)], Err(Failure::Unavailable(down.into())));
+}
+
+fn drop_table(name: &str) -> Request {
+    CatalogRequest::Change(CatalogCommand::BeginDrop { name: name.to_owned() }).into()
+}
+
+/// A leader that is cut off answers a write that it has proposed "unknown". Without a lease it proposes no other one.
+#[test]
+fn leader_without_majority_proposes_nothing() {
+    let mut cluster = Cluster::start();
+    cluster.pass(Duration::from_millis(3_000));
+    let leads = |bench: &Bench| bench.node.led_catalog().is_some();
+    let leader = cluster.nodes.iter().position(leads).expect("a leader");
+    let others: Vec<String> = (0..3).filter(|node| *node != leader).map(|node| (node + 1).to_string()).collect();
+    let down = format!("2 of 3 replicas of the catalog are down (nodes {})", others.join(", "));
+    cluster.cut_off = Some(cluster.nodes[leader].node.me().node);
+    cluster.nodes[leader].ask(1, drop_table("a"));
+    cluster.pass(Duration::from_millis(450));
+    assert!(leads(&cluster.nodes[leader]) && cluster.nodes[leader].answers.is_empty());
+    cluster.nodes[leader].ask(2, drop_table("b"));
+    cluster.pass(Duration::from_millis(11_000));
+    let answers = &cluster.nodes[leader].answers;
+    assert_eq!(answers[&RequestId(1)], Err(Failure::Unknown(down.clone())));
+    assert_eq!(answers[&RequestId(2)], Err(Failure::Unavailable(down)));
 }

@@ -69,6 +69,8 @@ pub(crate) struct Peers {
     verdict: Option<String>,
     throttle: Throttle,
     frames: Vec<Bytes>,
+    /// Changes of the dialed connections that the machine was not notified of yet.
+    changes: Vec<(NodeId, bool)>,
 }
 
 impl Peers {
@@ -98,6 +100,7 @@ impl Peers {
             verdict: None,
             throttle: Throttle::default(),
             frames: Vec::new(),
+            changes: Vec::new(),
         })
     }
 
@@ -108,7 +111,7 @@ impl Peers {
 
     /// When [`Peers::tick`] next has work; immediately if there is input that the poll will not report.
     pub(crate) fn deadline(&self) -> Monotonic {
-        if !self.unread.is_empty() {
+        if !self.unread.is_empty() || !self.changes.is_empty() {
             return Monotonic(0);
         }
         let dials = self.dials.iter().map(Dial::deadline);
@@ -141,6 +144,8 @@ impl Peers {
             self.accept(now);
         }
         self.report_new_boots(events);
+        let changes = self.changes.drain(..);
+        events.extend(changes.map(|(peer, is_open)| Event::PeerConnection { peer, is_open }));
         for token in std::mem::take(&mut self.unread) {
             self.read(token, now, events);
         }
@@ -250,14 +255,19 @@ impl Peers {
         }
         match dial.readable(&mut self.handshake) {
             Ok(Dialled::Quiet) => {}
-            Ok(Dialled::Opened) => tracing::info!(peer = %to, "connected"),
+            Ok(Dialled::Opened) => {
+                tracing::info!(peer = %to, "connected");
+                self.changes.push((to, true));
+            }
             Ok(Dialled::RefusedBy(refusal)) => {
                 self.refused_by(&refusal, now);
                 self.dials[index].fail(now);
+                self.changes.push((to, false));
             }
             Ok(Dialled::Refused(refusal)) => {
                 self.refused(to, &refusal, now);
                 self.dials[index].fail(now);
+                self.changes.push((to, false));
             }
             Err(closed) => self.dial_failed(index, &closed, now),
         }
@@ -267,6 +277,7 @@ impl Peers {
         let dial = &mut self.dials[index];
         let (to, was_open) = (dial.to(), dial.open().is_some());
         dial.fail(now);
+        self.changes.push((to, false));
         if was_open {
             tracing::info!(peer = %to, reason = %closed, "disconnected");
         } else if let Some(suppressed) = self.throttle.admit(to.0, "dial", now) {

@@ -18,6 +18,7 @@ struct End {
     poll: Poll,
     peers: Peers,
     received: Vec<Event>,
+    connections: Vec<(NodeId, bool)>,
 }
 
 fn member(node: u32) -> Member {
@@ -42,7 +43,14 @@ impl End {
         for event in &ready {
             self.peers.ready(event, now);
         }
-        self.peers.receive(now, &mut self.received);
+        let mut events = Vec::new();
+        self.peers.receive(now, &mut events);
+        for event in events {
+            match event {
+                Event::PeerConnection { peer, is_open } => self.connections.push((peer, is_open)),
+                event => self.received.push(event),
+            }
+        }
         self.peers.tick(now);
         self.peers.flush(now);
     }
@@ -59,7 +67,7 @@ fn pair(second: Identity) -> (End, End) {
     let end = |listener, identity| {
         let poll = Poll::new().unwrap();
         let peers = Peers::new(poll.registry().try_clone().unwrap(), listener, identity, &addresses).unwrap();
-        End { poll, peers, received: Vec::new() }
+        End { poll, peers, received: Vec::new(), connections: Vec::new() }
     };
     (end(first_listener, identity(1)), end(second_listener, second))
 }
@@ -123,6 +131,8 @@ fn slow_peer_output_is_bounded() {
     assert!(waiting.is_some_and(|bytes| bytes <= 120 << 20), "{waiting:?}");
     one.peers.flush(clock::monotonic());
     assert!(one.peers.dials[0].open().is_none(), "the connection is closed");
+    one.turn();
+    assert_eq!(one.connections, [(NodeId(2), true), (NodeId(2), false)], "the machine is notified");
     until("they connect again", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
 }
 

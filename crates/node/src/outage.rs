@@ -1,0 +1,102 @@
+//! Names the replicas that are down, in the errors of requests that got no result. The texts are for operators: nothing
+//! is decided by them.
+
+use base::{CohortId, Duration, Monotonic, NodeId, Now};
+
+use crate::node::Node;
+use crate::request_table::{PendingId, RequestState, Target};
+use crate::roster::ALIVE;
+
+impl Node {
+    /// Whether messages to a node can be delivered, as far as the driver has reported.
+    pub(crate) fn is_connected(&self, node: NodeId) -> bool {
+        self.cluster.peers.get(&node).is_none_or(|peer| !peer.is_disconnected)
+    }
+
+    /// Whether a leader on this node is certain not to reach a majority now, so that a proposal would stay uncommitted.
+    pub(crate) fn lacks_majority(&self, cohort: CohortId, now: Monotonic) -> bool {
+        let Some(replica) = self.replicas.get(&cohort) else { return false };
+        let membership = replica.cohort.membership();
+        let connected = membership.voters().iter().filter(|voter| self.is_connected(voter.node)).count();
+        connected < membership.quorum() || replica.cohort.lacks_votes(now)
+    }
+
+    /// Describes the replicas of a cohort that are down, if a majority is: "2 of 3 replicas of range ["", end) of table
+    /// t are down (nodes 2, 3)".
+    pub(crate) fn outage(&self, cohort: CohortId, now: Now) -> Option<String> {
+        self.outage_of(cohort, self.contact_expected(cohort, now.monotonic), now)
+    }
+
+    /// The same for the leader of a cohort that resigns.
+    pub(crate) fn outage_of_leader(&self, cohort: CohortId, now: Now) -> Option<String> {
+        self.outage_of(cohort, Some(self.config.timing.lease), now)
+    }
+
+    fn outage_of(&self, cohort: CohortId, contact: Option<Duration>, now: Now) -> Option<String> {
+        let planned: Vec<NodeId> = if cohort == CohortId::CATALOG {
+            self.replicas.get(&cohort)?.cohort.membership().voters().iter().map(|member| member.node).collect()
+        } else {
+            self.catalog().part_of(cohort)?.members.iter().map(|member| member.node).collect()
+        };
+        let is_down = |node: &NodeId| self.is_down(*node, contact, now.monotonic);
+        let down: Vec<String> = planned.iter().copied().filter(is_down).map(|node| node.to_string()).collect();
+        if (planned.len() - down.len()) * 2 > planned.len() {
+            return None;
+        }
+        let (nodes, verb) = if down.len() == 1 { ("node", "is") } else { ("nodes", "are") };
+        let replicas = base::counted(planned.len() as u64, "replica");
+        let (of, down_count, down) = (self.part_name(cohort), down.len(), down.join(", "));
+        Some(format!("{down_count} of {replicas} of {of} {verb} down ({nodes} {down})"))
+    }
+
+    /// Why a request got no result by its deadline.
+    pub(crate) fn no_result(&self, id: PendingId, now: Now) -> String {
+        let Some(pending) = self.pendings.get(id) else { return String::new() };
+        let is_unmapped = pending.place == RequestState::LookingUp
+            || pending.cohort.is_none() && matches!(pending.target, Target::Table(_));
+        let cohort = match (pending.cohort, &pending.target) {
+            _ if is_unmapped => CohortId::CATALOG,
+            (Some(cohort), _) => cohort,
+            (None, Target::Cohort(cohort)) => *cohort,
+            (None, _) => return "no reply from the log".to_owned(),
+        };
+        if let Some(outage) = self.outage(cohort, now) {
+            return outage;
+        }
+        let of = self.part_name(cohort);
+        match pending.place {
+            RequestState::Forwarded(node, _) => format!("no reply from node {node}, asked as the leader of {of}"),
+            RequestState::Proposed => format!("no majority of the replicas of {of} confirmed it in time"),
+            _ => format!("{of} has no leader that is in contact with a majority"),
+        }
+    }
+
+    /// Within which time all members of a cohort that are alive send this node a message: if it leads the cohort, or is
+    /// a replica that has long looked for a leader.
+    fn contact_expected(&self, cohort: CohortId, now: Monotonic) -> Option<Duration> {
+        let replica = self.replicas.get(&cohort)?;
+        let is_alone = replica.alone_since.is_some_and(|since| now.since(since) >= ALIVE);
+        match replica.cohort.leads() {
+            true => Some(self.config.timing.lease),
+            false => is_alone.then_some(ALIVE),
+        }
+    }
+
+    fn is_down(&self, node: NodeId, contact: Option<Duration>, now: Monotonic) -> bool {
+        let Some(peer) = self.cluster.peers.get(&node) else { return false };
+        let is_quiet = |span| peer.last_contact.is_none_or(|last_contact| now.since(last_contact) >= span);
+        peer.is_disconnected || peer.silent && is_quiet(ALIVE) || contact.is_some_and(is_quiet)
+    }
+
+    fn part_name(&self, cohort: CohortId) -> String {
+        if cohort == CohortId::CATALOG {
+            return "the catalog".to_owned();
+        }
+        let tables = self.catalog().tables();
+        let mut parts = tables.flat_map(|(name, table)| table.parts().map(move |part| (name, part)));
+        match parts.find(|(_, part)| part.cohort == cohort) {
+            Some((table, part)) => format!("range {} of table {table}", part.range),
+            None => format!("cohort {cohort}"),
+        }
+    }
+}
