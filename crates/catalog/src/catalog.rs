@@ -155,8 +155,8 @@ impl Catalog {
             CatalogCommand::EndSplit { name, child } => (None, self.end_split(&name, child)),
             CatalogCommand::BeginDrop { name } => self.begin_drop(&name),
             CatalogCommand::EndDrop { name, table } => (None, self.end_drop(&name, table)),
-            CatalogCommand::BeginMove { cohort, nodes } => {
-                let begun = self.begin_move(cohort, &nodes);
+            CatalogCommand::BeginMove { cohort, nodes, force } => {
+                let begun = self.begin_move(cohort, &nodes, force);
                 let change = begun.is_ok().then_some(Change::MoveBegun);
                 (Some(begun), change)
             }

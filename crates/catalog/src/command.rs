@@ -63,6 +63,8 @@ pub enum CatalogCommand {
         cohort: CohortId,
         /// The new members.
         nodes: Vec<NodeId>,
+        /// Allow fewer replicas than the table should have.
+        force: bool,
     },
     /// End a move: the cohort has carried out the plan.
     EndMove {
@@ -123,6 +125,8 @@ const CREATE_LOG: u8 = 77;
 const PROJECT: u8 = 78;
 const ADD_UNITS: u8 = 79;
 const FORGET_SPARES: u8 = 80;
+/// `BeginMove` without `force`. `BEGIN_MOVE` is older and has always been carried out unchecked.
+const BEGIN_CHECKED_MOVE: u8 = 81;
 
 impl CatalogCommand {
     /// Encodes the command as an entry's payload.
@@ -159,8 +163,8 @@ impl CatalogCommand {
                 out.bytes(name.as_bytes());
                 out.u32(table.0);
             }
-            Self::BeginMove { cohort, nodes } => {
-                out.u8(BEGIN_MOVE);
+            Self::BeginMove { cohort, nodes, force } => {
+                out.u8(if *force { BEGIN_MOVE } else { BEGIN_CHECKED_MOVE });
                 out.u32(cohort.0);
                 out.count(nodes.len());
                 nodes.iter().for_each(|node| out.u32(node.0));
@@ -249,9 +253,9 @@ impl CatalogCommand {
                 let name = input.text("table name")?;
                 Self::EndDrop { name, table: CohortId(input.u32()?) }
             }
-            BEGIN_MOVE => {
+            tag @ (BEGIN_MOVE | BEGIN_CHECKED_MOVE) => {
                 let cohort = CohortId(input.u32()?);
-                Self::BeginMove { cohort, nodes: decode_numbers(&mut input)? }
+                Self::BeginMove { cohort, nodes: decode_numbers(&mut input)?, force: tag == BEGIN_MOVE }
             }
             END_MOVE => Self::EndMove { cohort: CohortId(input.u32()?), plan: input.u64()? },
             REGISTER_NODES => {

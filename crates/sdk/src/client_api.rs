@@ -62,12 +62,13 @@ impl Client {
     }
 
     /// Begins to move the replicas of a range to these nodes, while it is read and written. The move continues in the
-    /// background; [`Table::describe`](crate::Table::describe) shows whether it is in progress.
+    /// background; [`Table::describe`](crate::Table::describe) shows whether it is in progress. With `force`, the range
+    /// may lose replicas although it then has fewer than its table should have.
     ///
     /// # Errors
-    /// [`Error::Precondition`] if the cohort or a node does not exist.
-    pub async fn move_range(&self, cohort: u32, nodes: &[u32]) -> Result<(), Error> {
-        let request = MoveRangeRequest { cohort, nodes: nodes.to_vec() };
+    /// [`Error::Precondition`] if the cohort or a node does not exist, or if only `force` allows the move.
+    pub async fn move_range(&self, cohort: u32, nodes: &[u32], force: bool) -> Result<(), Error> {
+        let request = MoveRangeRequest { cohort, nodes: nodes.to_vec(), force };
         match self.ask(ApiRequest::MoveRange(request)).await? {
             ApiResponse::MoveBegun => Ok(()),
             other => Err(unexpected(&other)),

@@ -63,12 +63,12 @@ impl<G: Gateway> Admin for Handler<G> {
         &self,
         call: tonic::Request<MoveRangeRequest>,
     ) -> Result<tonic::Response<MoveRangeResponse>, Status> {
-        let MoveRangeRequest { cohort, nodes } = call.get_ref();
-        let nodes = nodes.iter().copied().map(NodeId).collect();
+        let MoveRangeRequest { cohort, nodes, force } = call.get_ref();
+        let (cohort, nodes) = (CohortId(*cohort), nodes.iter().copied().map(NodeId).collect());
         match ask(
             &*self.gateway,
             &call,
-            Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginMove { cohort: CohortId(*cohort), nodes })),
+            Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginMove { cohort, nodes, force: *force })),
         )
         .await?
         {

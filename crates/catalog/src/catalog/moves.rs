@@ -8,7 +8,7 @@
 //! A moving range is not split, and a range being split does not move. So at a split, exactly the members of the parent
 //! start a replica of the child.
 
-use base::{CohortId, Member, NodeId};
+use base::{CohortId, Member, NodeId, counted};
 
 use super::{Catalog, Change, RangeRecord, Standing};
 use crate::request::{CatalogResponse, Outcome};
@@ -28,7 +28,8 @@ pub struct Move {
 
 impl Catalog {
     /// Plans the nodes for a range's replicas. Success means that the plan is recorded, not that it is carried out.
-    pub(super) fn begin_move(&mut self, cohort: CohortId, nodes: &[NodeId]) -> Outcome {
+    /// Without `force`, a plan that takes fault tolerance from the range is refused.
+    pub(super) fn begin_move(&mut self, cohort: CohortId, nodes: &[NodeId], force: bool) -> Outcome {
         let mut members = Vec::new();
         for node in nodes {
             let known = self.nodes().find(|known| known.member.node == *node);
@@ -42,6 +43,9 @@ impl Catalog {
         members.dedup();
         if members.is_empty() {
             return Err(invalid("a range needs at least one replica".to_owned()));
+        }
+        if !force {
+            self.check_fault_tolerance(cohort, members.len())?;
         }
         let is_dropping = self.tables.values().any(|table| table.is_dropping && has(table, cohort));
         if is_dropping {
@@ -64,6 +68,25 @@ impl Catalog {
             Ok(CatalogResponse::MoveBegun)
         } else {
             Err(precondition(format!("no table has cohort {cohort}")))
+        }
+    }
+
+    /// Refuses to plan fewer replicas of a range than it has, if its table should have more.
+    fn check_fault_tolerance(&self, cohort: CohortId, planned: usize) -> Result<(), Failure> {
+        let mut tables = self.tables().filter(|(_, table)| !table.is_dropping);
+        let found = tables.find_map(|(name, table)| {
+            let range = table.ranges.iter().find(|range| range.cohort == cohort)?;
+            Some((name, table.replicas as usize, range.members.len()))
+        });
+        match found {
+            Some((name, wanted, there)) if planned < wanted && planned < there => {
+                let (wanted, planned) = (counted(wanted as u64, "replica"), counted(planned as u64, "node"));
+                Err(precondition(format!(
+                    "table {name} has {wanted} of each range, and {planned} given; to reduce the fault tolerance of \
+                     this range, use --force"
+                )))
+            }
+            _ => Ok(()),
         }
     }
 

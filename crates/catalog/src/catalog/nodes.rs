@@ -181,7 +181,7 @@ impl Catalog {
                 load.entry(least).and_modify(|ranges| *ranges += 1);
                 nodes.push(least);
             }
-            begun |= self.begin_move(cohort, &nodes).is_ok();
+            begun |= self.begin_move(cohort, &nodes, true).is_ok();
         }
         begun.then_some(Change::MoveBegun)
     }

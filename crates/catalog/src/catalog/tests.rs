@@ -274,7 +274,7 @@ fn split_begins_and_ends() {
     let table = catalog.table("t").expect("the table exists");
     let at = |key: &'static str| table.split_off_at(&KeyPosition::At(key.into()));
     assert_eq!([at("b"), at("c"), at("l"), at("m")], [None, Some(CohortId(4)), Some(CohortId(4)), None]);
-    let moved = |cohort| CatalogCommand::BeginMove { cohort: CohortId(cohort), nodes: vec![NodeId(1)] };
+    let moved = |cohort| CatalogCommand::BeginMove { cohort: CohortId(cohort), nodes: vec![NodeId(1)], force: true };
     for refused in [begin("d"), CatalogCommand::BeginDrop { name: "t".into() }, moved(2), moved(4)] {
         let refused = apply(&mut catalog, &mut log, &refused);
         assert!(matches!(refused, (Some(Err(Failure::Unavailable(_))), None)), "{refused:?}");
@@ -320,6 +320,30 @@ fn in_memory_table_is_not_split() {
     assert_eq!(catalog.table("t").map(|table| table.durability), Some(Durability::Memory));
 }
 
+fn move_to(cohort: CohortId, nodes: &[u32], force: bool) -> CatalogCommand {
+    CatalogCommand::BeginMove { cohort, nodes: nodes.iter().copied().map(NodeId).collect(), force }
+}
+
+/// Fewer replicas than the table should have are planned only on demand. A range that has fewer already may move.
+#[test]
+fn move_keeps_fault_tolerance() {
+    let (mut catalog, mut log) = with_nodes(5);
+    apply(&mut catalog, &mut log, &create("t"));
+    let cohort = CohortId(2);
+    let mut moved = |nodes: &[u32], force| apply(&mut catalog, &mut log, &move_to(cohort, nodes, force));
+    let begun = (Some(Ok(CatalogResponse::MoveBegun)), Some(Change::MoveBegun));
+    for nodes in [&[2][..], &[1, 2]] {
+        let (outcome, change) = moved(nodes, false);
+        let message = outcome.expect("an outcome").expect_err("a refusal").to_string();
+        assert!(message.starts_with("table t has 3 replicas of each range") && change.is_none(), "{message}");
+    }
+    assert_eq!(moved(&[2, 3, 4, 5], false), begun);
+    assert_eq!(moved(&[2], true), begun);
+    assert_eq!(moved(&[3], false), begun, "no fault tolerance is lost");
+    assert_eq!(moved(&[3, 4], false), begun);
+    assert_eq!(nodes_of(&catalog, "t"), [[3, 4]]);
+}
+
 /// A move takes two entries. The leaving members are recorded until the plan is complete, and only the latest plan can
 /// end.
 #[test]
@@ -327,8 +351,7 @@ fn range_move_follows_plan() {
     let (mut catalog, mut log) = with_nodes(5);
     apply(&mut catalog, &mut log, &create("t"));
     let cohort = CohortId(2);
-    let begin =
-        |nodes: &[u32]| CatalogCommand::BeginMove { cohort, nodes: nodes.iter().copied().map(NodeId).collect() };
+    let begin = |nodes: &[u32]| move_to(cohort, nodes, false);
     let begun = (Some(Ok(CatalogResponse::MoveBegun)), Some(Change::MoveBegun));
     assert_eq!(apply(&mut catalog, &mut log, &begin(&[2, 3, 4])), begun);
     assert_eq!(apply(&mut catalog, &mut log, &begin(&[3, 4, 5])), begun);
@@ -348,7 +371,7 @@ fn range_move_follows_plan() {
     assert_eq!(apply(&mut catalog, &mut log, &end(2)), (None, Some(Change::MoveEnded)));
     assert_eq!((on(&catalog), catalog.moves().count()), (vec![3, 4, 5], 0));
     assert!(matches!(apply(&mut catalog, &mut log, &begin(&[])), (Some(Err(Failure::Invalid(_))), None)));
-    for refused in [begin(&[9]), CatalogCommand::BeginMove { cohort: CohortId(9), nodes: vec![NodeId(1)] }] {
+    for refused in [begin(&[9]), move_to(CohortId(9), &[1], false)] {
         let (outcome, change) = apply(&mut catalog, &mut log, &refused);
         assert!(matches!(outcome, Some(Err(Failure::Precondition(_)))) && change.is_none(), "{refused:?}");
     }

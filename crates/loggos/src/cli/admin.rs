@@ -43,6 +43,9 @@ pub(crate) enum Command {
         /// Nodes that are to have a replica. Existing replicas on these nodes are kept, all others are removed.
         #[arg(long, value_name = "NODE,...", value_delimiter = ',', required = true)]
         to: Vec<u32>,
+        /// Allow fewer replicas than the table should have, which reduces the range's fault tolerance.
+        #[arg(long)]
+        force: bool,
     },
 }
 
@@ -53,7 +56,7 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
         Command::Join { newcomer } => nodes::join(cluster, output, &newcomer).await,
         Command::Leave { node } => nodes::leave(cluster, output, node).await,
         Command::Split { table, key } => split(cluster, output, table, key).await,
-        Command::Move { table, key, to } => move_range(cluster, output, &table, key, &to).await,
+        Command::Move { table, key, to, force } => move_range(cluster, output, &table, key, (&to, force)).await,
     }
 }
 
@@ -92,13 +95,19 @@ async fn split(cluster: &Cluster, output: Output, table: String, key: OsString) 
 /// Polling interval while a range's replicas move.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-async fn move_range(cluster: &Cluster, output: Output, table: &str, key: OsString, to: &[u32]) -> Result<(), Stop> {
+async fn move_range(
+    cluster: &Cluster,
+    output: Output,
+    table: &str,
+    key: OsString,
+    (to, force): (&[u32], bool),
+) -> Result<(), Stop> {
     let until = Instant::now() + cluster.deadline();
     let (client, key) = (cluster.client()?, bytes(key));
     let mut wanted = to.to_vec();
     wanted.sort_unstable();
     let cohort = range_of(&client, table, &key).await?.cohort;
-    client.move_range(cohort, to).await?;
+    client.move_range(cohort, to, force).await?;
     loop {
         let range = range_of(&client, table, &key).await?;
         let nodes: Vec<String> = range.members.iter().map(u32::to_string).collect();

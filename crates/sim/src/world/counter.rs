@@ -124,7 +124,7 @@ fn cohort_hosts_counter_state_machine() {
                 // To three of the five: at least one of them has no replica yet, and receives the state or the log.
                 let (cohort, members) = world.counter_cohort();
                 let nodes = (1..=5).map(NodeId).filter(|node| *node != members[0]).take(3).collect();
-                world.insist(CatalogRequest::from(CatalogCommand::BeginMove { cohort, nodes }));
+                world.insist(CatalogRequest::from(CatalogCommand::BeginMove { cohort, nodes, force: true }));
                 moves += 1;
             }
         }

@@ -114,7 +114,11 @@ impl World {
             Event::Request {
                 id: number,
                 deadline,
-                request: Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginMove { cohort, nodes })),
+                request: Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginMove {
+                    cohort,
+                    nodes,
+                    force: true,
+                })),
             },
         );
         if self.random.below(2) == 0 {

@@ -65,7 +65,7 @@ fn node_leaves_once_unreferenced() {
         other => panic!("{other:?}"),
     };
     assert_eq!(ranges(&catalog), [3, 3, 3, 3, 3], "replicas stay until they are moved");
-    let back = CatalogCommand::BeginMove { cohort: CohortId(2), nodes: [1, 2, 3].map(NodeId).to_vec() };
+    let back = CatalogCommand::BeginMove { cohort: CohortId(2), nodes: [1, 2, 3].map(NodeId).to_vec(), force: false };
     refused(apply(&mut catalog, &mut log, &back), "leaving");
     apply(&mut catalog, &mut log, &create("u"));
     assert!(!nodes_of(&catalog, "u")[0].contains(&3), "a leaving node gets no new replicas");
@@ -82,7 +82,7 @@ fn node_leaves_once_unreferenced() {
         Some(Ok(CatalogResponse::LeaveBegun)),
         "the node has already left"
     );
-    let back = CatalogCommand::BeginMove { cohort: CohortId(2), nodes: [1, 2, 3].map(NodeId).to_vec() };
+    let back = CatalogCommand::BeginMove { cohort: CohortId(2), nodes: [1, 2, 3].map(NodeId).to_vec(), force: false };
     refused(apply(&mut catalog, &mut log, &back), "no node 3");
 }
 
