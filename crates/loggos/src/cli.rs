@@ -34,10 +34,13 @@ const NODES: u16 = 3;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show nodes, cohorts, their leaders, epochs, LSNs and lag.
+    /// Show the health of the cluster, nodes, cohorts, their leaders, epochs, LSNs and lag. Exits with 3 if anything is
+    /// unavailable.
     Status {
         #[command(flatten)]
         cluster: Cluster,
+        #[command(flatten)]
+        options: status::Options,
     },
     /// Administer a cluster: form it, add and remove nodes, split and move ranges.
     Admin {
@@ -133,9 +136,9 @@ impl Cluster {
 /// Runs a command and returns its exit status.
 pub(crate) fn run(command: Command) -> ExitCode {
     match command {
-        Command::Status { cluster } => {
+        Command::Status { cluster, options } => {
             let output = Output::new(cluster.json);
-            finish(output, status::run(&cluster, output))
+            finish(output, status::run(&cluster, output, &options))
         }
         Command::Admin { cluster, command } => {
             let output = Output::new(cluster.json);

@@ -1,19 +1,22 @@
 //! Combines the status responses of a cluster's nodes, for `loggos status` and the console.
 //!
 //! Every node is queried, because each is the best source of its own liveness and of the state of its replicas. For a
-//! cohort the leader of the newest epoch takes precedence, and the other responses supplement it.
+//! cohort the leader of the newest epoch takes precedence, and the other responses supplement it. The catalog's map in
+//! the newest response tells which cohorts and replicas there should be: those that no node reports are in the view too.
 
 mod document;
 mod health;
 
 use std::collections::BTreeMap;
 
+use base::CohortId;
 use sdk::admin::{Activity, Cohort, Lsn, Replica, StatusResponse, ZooKeeper};
 use serde_json::{Value, json};
 
 use crate::cli::range_field;
 
 pub(crate) use document::document;
+pub(crate) use health::{Health, health};
 
 /// The addresses of nodes that the responses mention but that have not responded. They must be queried too: a node may
 /// be alive although no responding node receives messages from it.
@@ -71,7 +74,52 @@ impl View {
         for (cohort, _) in cohorts {
             view.add_cohort(cohort);
         }
+        let newest = answers.iter().max_by_key(|answer| answer.catalog_lsn.map(|lsn| (lsn.epoch, lsn.sequence)));
+        if let Some(newest) = newest {
+            view.add_map(&newest.cohorts);
+        }
         view
+    }
+
+    /// Adopts the planned nodes of the newest map, and adds the replicas that no node reports.
+    fn add_map(&mut self, newest: &[Cohort]) {
+        let mut planned: BTreeMap<u32, &Cohort> = newest.iter().map(|cohort| (cohort.cohort, cohort)).collect();
+        let staying = self.nodes.iter().filter(|(_, node)| !node.leaving);
+        let nodes: Vec<u32> = staying.map(|(number, _)| *number).collect();
+        for cohort in self.cohorts.values_mut() {
+            let planned = planned.remove(&cohort.cohort);
+            cohort.replica_count = planned.map_or(0, |planned| planned.replica_count);
+            cohort.planned_nodes = planned.map_or_else(Vec::new, |planned| planned.planned_nodes.clone());
+            if cohort.cohort == CohortId::CATALOG.0 {
+                cohort.planned_nodes.clone_from(&nodes);
+            }
+            let is_known = |node: &u32| cohort.replicas.iter().any(|replica| replica.node == *node);
+            let unknown: Vec<u32> = cohort.planned_nodes.iter().copied().filter(|node| !is_known(node)).collect();
+            cohort.replicas.extend(unknown.into_iter().map(|node| Replica { node, ..Replica::default() }));
+            cohort.replicas.sort_by_key(|replica| replica.node);
+        }
+        // Of a table that was dropped since, only an older map may be left.
+        self.cohorts.retain(|_, cohort| !cohort.replicas.is_empty());
+    }
+
+    /// Whether the node responded.
+    fn responds(&self, node: u32) -> bool {
+        self.nodes.get(&node).is_some_and(|node| node.boot.is_some())
+    }
+
+    /// Whether the cohort has a leader that responds.
+    pub(crate) fn is_led(&self, cohort: &Cohort) -> bool {
+        cohort.leader.is_some_and(|leader| self.responds(leader))
+    }
+
+    /// The state of a replica in one word.
+    pub(crate) fn state(&self, replica: &Replica) -> &'static str {
+        match replica.last_lsn {
+            _ if !self.responds(replica.node) => "down",
+            // The node has not created it yet.
+            None => "missing",
+            Some(_) => "up",
+        }
     }
 
     fn add_nodes(&mut self, answer: &StatusResponse) {
@@ -109,11 +157,14 @@ impl View {
         known.replicas.sort_by_key(|replica| replica.node);
     }
 
-    /// The nodes and then the cohorts as JSON objects. Scripts depend on the fields: they may be added to, but not
-    /// changed.
-    pub(crate) fn objects(&self) -> Vec<Value> {
-        let nodes = self.nodes.iter().map(|(number, node)| node_object(*number, node));
-        nodes.chain(self.cohorts.values().map(cohort_object)).collect()
+    /// The nodes as JSON objects. Scripts depend on the fields: they may be added to, but not changed.
+    pub(crate) fn node_objects(&self) -> Vec<Value> {
+        self.nodes.iter().map(|(number, node)| node_object(*number, node)).collect()
+    }
+
+    /// The cohorts as JSON objects, likewise.
+    pub(crate) fn cohort_objects(&self) -> Vec<Value> {
+        self.cohorts.values().map(|cohort| cohort_object(self, cohort)).collect()
     }
 }
 
@@ -155,7 +206,7 @@ fn zookeeper_object(zookeeper: &ZooKeeper) -> Value {
     })
 }
 
-fn cohort_object(cohort: &Cohort) -> Value {
+fn cohort_object(view: &View, cohort: &Cohort) -> Value {
     let replicas: Vec<Value> = cohort
         .replicas
         .iter()
@@ -166,6 +217,7 @@ fn cohort_object(cohort: &Cohort) -> Value {
                 "committed_lsn": lsn(replica.committed_lsn.as_ref()),
                 "lag": lag(cohort, replica),
                 "doubtful": replica.doubtful,
+                "state": view.state(replica),
             })
         })
         .collect();
@@ -180,6 +232,9 @@ fn cohort_object(cohort: &Cohort) -> Value {
         "epoch": cohort.epoch,
         "durability": if cohort.in_memory { "memory" } else { "forced" },
         "losses": cohort.losses,
+        "led": view.is_led(cohort),
+        "planned_nodes": cohort.planned_nodes,
+        "replica_count": cohort.replica_count,
         "replicas": replicas,
     })
 }
@@ -203,16 +258,16 @@ pub(crate) fn owner(cohort: &Cohort) -> String {
     }
 }
 
-/// How many entries a replica's log is behind the longest.
-pub(crate) fn lag(cohort: &Cohort, replica: &Replica) -> u64 {
-    let sequence = |replica: &Replica| replica.last_lsn.map_or(0, |lsn| lsn.sequence);
-    let longest = cohort.replicas.iter().map(sequence).max().unwrap_or(0);
-    longest - sequence(replica)
+/// How many entries a replica's log is behind the longest; `None` if no node reports the replica.
+pub(crate) fn lag(cohort: &Cohort, replica: &Replica) -> Option<u64> {
+    let sequence = |replica: &Replica| Some(replica.last_lsn?.sequence);
+    let longest = cohort.replicas.iter().filter_map(sequence).max()?;
+    Some(longest - sequence(replica)?)
 }
 
 /// The LSN in its textual form.
-pub(crate) fn lsn(lsn: Option<&Lsn>) -> String {
-    lsn.map_or_else(|| "0.0".into(), |lsn| format!("{}.{}", lsn.epoch, lsn.sequence))
+pub(crate) fn lsn(lsn: Option<&Lsn>) -> Option<String> {
+    lsn.map(|lsn| format!("{}.{}", lsn.epoch, lsn.sequence))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Requests to a node from its endpoints, and the replies. The endpoints, the node and the simulator share these types.
 
 use base::{Durability, KeyRange, Lsn};
-use catalog::CatalogRequest;
+use catalog::{Catalog, CatalogRequest};
 use machine::Failure;
 use sharedlog::request::LogRequest;
 
@@ -107,7 +107,7 @@ pub fn validate(request: &Request) -> Result<(), Failure> {
 }
 
 /// The status of a node and its cohorts, as known to that node.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// The node that reports.
     pub node: u32,
@@ -119,6 +119,8 @@ pub struct Status {
     pub nodes: Vec<NodeStatus>,
     /// Every cohort with a replica on this node.
     pub cohorts: Vec<CohortStatus>,
+    /// The map: all ranges and log units of the cluster.
+    pub catalog: AppliedCatalog,
     /// Event counts since the start.
     pub counters: Counters,
     /// Problems of this node, as messages for operators.
@@ -128,6 +130,19 @@ pub struct Status {
     /// Unavailable parts of the cluster, as messages for operators. Set if this node leads the catalog.
     pub cluster_failures: Vec<String>,
 }
+
+/// The catalog as this node has applied it. A copy shares its records with the original.
+#[derive(Clone, Debug, Default)]
+pub struct AppliedCatalog(pub Catalog);
+
+impl PartialEq for AppliedCatalog {
+    /// The log determines the state.
+    fn eq(&self, other: &Self) -> bool {
+        self.0.last_applied() == other.0.last_applied()
+    }
+}
+
+impl Eq for AppliedCatalog {}
 
 /// Event counts of a node since its start. The simulator requires that each event occurs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

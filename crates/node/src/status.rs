@@ -10,7 +10,7 @@ use replication::ReplicaView;
 
 use crate::node::Node;
 use crate::replica::Replica;
-use crate::request::{CohortStatus, NodeStatus, ReplicaStatus, Status};
+use crate::request::{AppliedCatalog, CohortStatus, NodeStatus, ReplicaStatus, Status};
 use crate::roster::ALIVE;
 
 impl Node {
@@ -35,6 +35,7 @@ impl Node {
             boot: self.cluster.boot.0,
             nodes: nodes.collect(),
             cohorts: self.cohorts(),
+            catalog: AppliedCatalog(self.catalog().clone()),
             counters: self.counters,
             troubles: self.troubles(now),
             cluster_troubles: self.under_replicated_logs(),

@@ -12,6 +12,7 @@ use client::Fault;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::call::ANSWER_BYTES_MAX;
 use crate::driver::Driver;
 use crate::endpoints::Endpoints;
 use crate::logs::Stamps;
@@ -126,7 +127,7 @@ impl Client {
     /// # Errors
     /// [`Error`].
     pub async fn status(&self) -> Result<StatusResponse, Error> {
-        match self.ask(ApiRequest::Status(StatusRequest {})).await? {
+        match self.ask(ApiRequest::Status(StatusRequest::default())).await? {
             ApiResponse::Status(status) => Ok(*status),
             other => Err(unexpected(&other)),
         }
@@ -134,22 +135,33 @@ impl Client {
 
     /// The status of each endpoint's node, in order of endpoint.
     pub async fn status_of_each(&self) -> Vec<Result<StatusResponse, Error>> {
+        self.look_at_each(StatusRequest::default()).await
+    }
+
+    /// The same, each with all ranges and log units of the cluster.
+    pub async fn status_of_each_with_map(&self) -> Vec<Result<StatusResponse, Error>> {
+        self.look_at_each(StatusRequest { whole_map: true }).await
+    }
+
+    async fn look_at_each(&self, request: StatusRequest) -> Vec<Result<StatusResponse, Error>> {
         let mut asking = JoinSet::new();
         for endpoint in 0..self.driver.endpoints.count() {
             let client = self.clone();
-            asking.spawn(async move { (endpoint, client.status_of(endpoint).await.map_err(Error::Unavailable)) });
+            asking.spawn(
+                async move { (endpoint, client.status_of(endpoint, request).await.map_err(Error::Unavailable)) },
+            );
         }
         let mut all = asking.join_all().await;
         all.sort_by_key(|(endpoint, _)| *endpoint);
         all.into_iter().map(|(_, status)| status).collect()
     }
 
-    async fn status_of(&self, endpoint: usize) -> Result<StatusResponse, String> {
+    async fn status_of(&self, endpoint: usize, request: StatusRequest) -> Result<StatusResponse, String> {
         let connection = self.driver.endpoints.connection(endpoint).await?;
-        let mut request = tonic::Request::new(StatusRequest {});
+        let mut request = tonic::Request::new(request);
         let time = self.deadline.min(STATUS_TIME_MAX);
         request.set_timeout(time);
-        let mut client = AdminClient::new(connection.channel.clone());
+        let mut client = AdminClient::new(connection.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
         let result = match timeout(time, client.status(request)).await {
             Ok(answer) => {
                 let result = answer.map_err(|status| fault::of(&status));

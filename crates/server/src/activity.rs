@@ -112,7 +112,7 @@ fn keep(samples: &mut VecDeque<f32>, sample: f32) {
 #[cfg(test)]
 mod tests {
     use base::{KeyRange, Lsn};
-    use node::request::{CohortStatus, Counters};
+    use node::request::{AppliedCatalog, CohortStatus, Counters};
 
     use super::*;
 
@@ -140,6 +140,7 @@ mod tests {
             boot: 1,
             nodes: vec![],
             cohorts,
+            catalog: AppliedCatalog::default(),
             counters,
             troubles,
             cluster_troubles,

@@ -1,5 +1,6 @@
 //! The admin service: this node's status, and cluster operations.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -9,16 +10,16 @@ use api::admin::{
     RemoveNodeRequest, RemoveNodeResponse, SplitRangeRequest, SplitRangeResponse, StatusRequest, StatusResponse,
 };
 use api::servers::admin_server::Admin;
-use base::{CohortId, Durability, Incarnation, Lsn, Member, NodeId};
-use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, Standing};
+use base::{CohortId, Durability, Incarnation, KeyRange, Lsn, Member, NodeId};
+use catalog::{Catalog, CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, Standing};
 use machine::Failure;
-use node::request::{CohortStatus, NodeStatus, ReplicaStatus, Request, Response, Status as NodeReport};
+use node::request::{AppliedCatalog, CohortStatus, NodeStatus, ReplicaStatus, Request, Response, Status as NodeReport};
 use tonic::Status;
 
 use crate::activity::Rates;
 use crate::columns::{ask, unexpected};
 use crate::zookeeper::Report;
-use crate::{Gateway, Observer, refusal};
+use crate::{Gateway, Observer, map, refusal};
 
 pub(crate) struct Handler<G> {
     gateway: Arc<G>,
@@ -35,7 +36,10 @@ impl<G> Handler<G> {
 impl<G: Gateway> Admin for Handler<G> {
     async fn status(&self, call: tonic::Request<StatusRequest>) -> Result<tonic::Response<StatusResponse>, Status> {
         match ask(&*self.gateway, &call, Request::Status).await? {
-            Response::Status(report) => Ok(tonic::Response::new(node(*report, &self.observer))),
+            Response::Status(report) => {
+                let whole_map = call.get_ref().whole_map;
+                Ok(tonic::Response::new(node(*report, &self.observer, whole_map)))
+            }
             other => Err(unexpected(&other)),
         }
     }
@@ -141,13 +145,14 @@ fn roster_node(NodeDescription { record, ranges }: NodeDescription) -> message::
     message::RosterNode { node: node.0, incarnation: incarnation.0, peer, grpc, standing: standing.into(), ranges }
 }
 
-fn node(report: NodeReport, observer: &Observer) -> StatusResponse {
+fn node(report: NodeReport, observer: &Observer, whole_map: bool) -> StatusResponse {
     let NodeReport {
         node,
         incarnation,
         boot,
         nodes,
         cohorts,
+        catalog: AppliedCatalog(catalog),
         counters: _,
         troubles,
         cluster_troubles,
@@ -160,18 +165,40 @@ fn node(report: NodeReport, observer: &Observer) -> StatusResponse {
             message::Node { node, incarnation, alive, grpc, leaving }
         })
         .collect();
+    let mut cohorts: Vec<message::Cohort> = cohorts.into_iter().map(|status| cohort(status, observer)).collect();
+    if whole_map {
+        add_map(&mut cohorts, &catalog);
+    }
     StatusResponse {
         node,
         incarnation,
         boot,
         nodes,
-        cohorts: cohorts.into_iter().map(|status| cohort(status, observer)).collect(),
+        cohorts,
         http: observer.console.clone(),
         activity: Some(observer.activity.message()),
         troubles,
         cluster_troubles,
         cluster_failures,
         zookeeper: observer.zookeeper.as_ref().and_then(|endpoint| endpoint.report()).as_deref().map(zookeeper),
+        catalog_lsn: Some(lsn(catalog.last_applied())),
+    }
+}
+
+/// Adds the map to the cohorts of the node.
+fn add_map(cohorts: &mut Vec<message::Cohort>, catalog: &Catalog) {
+    let hosted: BTreeMap<u32, usize> = cohorts.iter().enumerate().map(|(at, cohort)| (cohort.cohort, at)).collect();
+    for row in map::rows(catalog) {
+        let at = hosted.get(&row.cohort).copied().unwrap_or_else(|| {
+            let KeyRange { start, end } = row.range;
+            let (table, log) = (row.table.to_owned(), row.log.map(str::to_owned));
+            let in_memory = row.durability == Durability::Memory;
+            let cohort = row.cohort;
+            cohorts.push(message::Cohort { cohort, table, log, start, end, in_memory, ..message::Cohort::default() });
+            cohorts.len() - 1
+        });
+        cohorts[at].planned_nodes = row.nodes;
+        cohorts[at].replica_count = row.replicas;
     }
 }
 
@@ -208,6 +235,8 @@ fn cohort(status: CohortStatus, observer: &Observer) -> message::Cohort {
         in_memory,
         losses,
         log,
+        planned_nodes: Vec::new(),
+        replica_count: 0,
     }
 }
 

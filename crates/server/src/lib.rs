@@ -27,6 +27,7 @@ mod flow_control;
 mod formation;
 mod limits;
 mod log;
+mod map;
 mod metrics;
 mod observer;
 mod process;

@@ -4,9 +4,13 @@
 //! driver registers. The state machine's metrics (its cohorts, its [`Counters`]) are derived from its status on each
 //! scrape: its thread keeps plain integers, and writes take no lock for metrics.
 
+use std::collections::BTreeSet;
+
+use base::CohortId;
 use node::request::{CohortStatus, Counters, ReplicaStatus, Status};
 use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
+use crate::map;
 use crate::process::Process;
 use crate::zookeeper::{Report, Value};
 
@@ -35,6 +39,7 @@ pub(crate) fn text(
         now.node(status)?;
         now.counters(&status.counters)?;
         now.cohorts(status)?;
+        now.map(status)?;
     }
     let mut families = registry.gather();
     families.extend(now.0.gather());
@@ -200,6 +205,35 @@ impl Snapshot {
         self.counter("loggos_splits_total", split_off, splits)
     }
 
+    /// What this node sees of the whole cluster: the catalog's map, and which nodes are alive.
+    fn map(&self, status: &Status) -> Result<(), prometheus::Error> {
+        let live: BTreeSet<u32> = status.nodes.iter().filter(|node| node.alive).map(|node| node.node).collect();
+        let down = status.nodes.len() - live.len();
+        self.gauge("loggos_nodes_down", "Nodes from which no message arrived within the last second.", count(down))?;
+        let leaderless = |cohort: &&CohortStatus| !cohort.leader.is_some_and(|leader| live.contains(&leader));
+        let leaderless: BTreeSet<u32> = status.cohorts.iter().filter(leaderless).map(|cohort| cohort.cohort).collect();
+        let unavailable = "Ranges without a live leader: most of their nodes are down, or this node has a replica and \
+                           knows no leader.";
+        let unavailable = self.gauges("loggos_ranges_unavailable", unavailable, &["table"])?;
+        let thin = "Ranges with fewer live replicas than their table should have.";
+        let thin = self.gauges("loggos_ranges_under_replicated", thin, &["table"])?;
+        let catalog = i64::from(leaderless.contains(&CohortId::CATALOG.0));
+        unavailable.with_label_values(&["(catalog)"]).set(catalog);
+        let mut units_down = 0;
+        for row in map::rows(&status.catalog.0) {
+            let alive = row.nodes.iter().filter(|node| live.contains(node)).count();
+            if row.log.is_some() {
+                units_down += i64::from(alive == 0);
+                continue;
+            }
+            let has_no_majority = 2 * alive <= row.nodes.len();
+            let is_unavailable = has_no_majority || leaderless.contains(&row.cohort);
+            unavailable.with_label_values(&[row.table]).add(i64::from(is_unavailable));
+            thin.with_label_values(&[row.table]).add(i64::from(alive < row.nodes.len().max(row.replicas as usize)));
+        }
+        self.gauge("loggos_log_units_down", "Units of shared logs on nodes that are down.", units_down)
+    }
+
     fn cohorts(&self, status: &Status) -> Result<(), prometheus::Error> {
         let gauge = |name: &str, help: &str, of: &dyn Fn(&CohortStatus) -> i64| {
             let gauges = self.gauges(name, help, &COHORT)?;
@@ -260,6 +294,10 @@ fn labels(cohort: &CohortStatus) -> [String; 2] {
         None => cohort.table.clone(),
     };
     [cohort.cohort.to_string(), table]
+}
+
+fn count(number: usize) -> i64 {
+    signed(number as u64)
 }
 
 /// Gauges are signed; values never approach the limit.

@@ -10,7 +10,9 @@ use api::columns::GetRequest;
 use api::columns::columns_client::ColumnsClient;
 use base::{KeyRange, Lsn};
 use machine::Failure;
-use node::request::{CohortStatus, Counters, NodeStatus, Outcome, ReplicaStatus, Request, Response, Status};
+use node::request::{
+    AppliedCatalog, CohortStatus, Counters, NodeStatus, Outcome, ReplicaStatus, Request, Response, Status,
+};
 use prometheus::Registry;
 use server::{Held, Replies, Ticketed};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -81,7 +83,18 @@ fn status() -> Status {
     let unit = CohortStatus { cohort: 3, table: String::new(), log, durability, losses: 0, ..cohort.clone() };
     let (troubles, cluster_troubles, cluster_failures) = (vec![], vec![], vec![]);
     let cohorts = vec![cohort, unit];
-    Status { node: 1, incarnation: 7, boot: 9, nodes, cohorts, counters, troubles, cluster_troubles, cluster_failures }
+    Status {
+        node: 1,
+        incarnation: 7,
+        boot: 9,
+        nodes,
+        cohorts,
+        catalog: AppliedCatalog::default(),
+        counters,
+        troubles,
+        cluster_troubles,
+        cluster_failures,
+    }
 }
 
 struct Document(AtomicU32);

@@ -1,15 +1,66 @@
-//! `loggos status`: nodes, cohorts, leaders, epochs, LSNs and lag.
+//! `loggos status`: the health of the cluster, nodes, cohorts, leaders, epochs, LSNs and lag.
 
+use clap::Args;
 use sdk::admin::{Cohort, ZooKeeper};
+use serde_json::json;
 use terminal::{Output, Stop, Table};
 
 use super::Cluster;
 use super::tables::MAY_BE_LOST;
-use crate::view::{Node, View, lag, lsn, not_queried, owner};
+use crate::view::{Health, View, health, lag, lsn, not_queried, owner};
 
-/// Queries the nodes and prints the result.
-pub(crate) async fn run(cluster: &Cluster, output: Output) -> Result<(), Stop> {
-    print(&combined_view(cluster).await?, output)
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Options {
+    /// Show only the health of the cluster and its problems.
+    #[arg(long, conflicts_with = "table")]
+    summary: bool,
+    /// Show only the ranges of this table, and the health of the cluster.
+    #[arg(long, value_name = "TABLE")]
+    table: Option<String>,
+}
+
+/// Queries the nodes and prints the result. Fails if anything is unavailable.
+pub(crate) async fn run(cluster: &Cluster, output: Output, options: &Options) -> Result<(), Stop> {
+    let mut view = combined_view(cluster).await?;
+    let (health, problems) = health(&view);
+    if let Some(table) = &options.table {
+        view.cohorts.retain(|_, cohort| cohort.table == *table);
+        if view.cohorts.is_empty() || table.is_empty() {
+            return Err(sdk::Error::NotFound(format!("no table named {table:?}")).into());
+        }
+    }
+    if output.is_json() {
+        output.print(&json!({ "health": health.word(), "problems": problems }), String::new)?;
+        let nodes = if options.table.is_none() { view.node_objects() } else { Vec::new() };
+        let objects = nodes.into_iter().chain(view.cohort_objects());
+        for object in objects.filter(|_| !options.summary) {
+            output.print(&object, String::new)?;
+        }
+    } else {
+        output.print(&(), || {
+            let nodes = if options.table.is_none() { format!("\n{}", node_table(&view)) } else { String::new() };
+            let mut text = health_lines(health, &problems);
+            if !options.summary {
+                let notes: String = memory_notes(&view).map(|note| format!("\n{note}")).collect();
+                text.push_str(&format!("{nodes}\n{}{notes}", cohort_table(&view)));
+            }
+            text.trim_end().to_owned()
+        })?;
+    }
+    match problems.first() {
+        Some(worst) if health == Health::Unavailable => Err(sdk::Error::Unavailable(worst.clone()).into()),
+        _ => Ok(()),
+    }
+}
+
+fn health_lines(health: Health, problems: &[String]) -> String {
+    let means = match health {
+        Health::Healthy => "",
+        Health::Degraded => ": all tables and logs are available, but they tolerate fewer failures",
+        Health::Unavailable => ": some tables or logs are unavailable",
+    };
+    let problems: String = problems.iter().map(|problem| format!("- {problem}\n")).collect();
+    format!("{}{means}\n{problems}", health.word())
 }
 
 /// The combined view of all nodes that respond.
@@ -17,7 +68,7 @@ pub(super) async fn combined_view(cluster: &Cluster) -> Result<View, Stop> {
     let mut answers = Vec::new();
     let mut last_error = None;
     let asked = cluster.endpoints()?;
-    for answer in cluster.client_at(asked.clone())?.status_of_each().await {
+    for answer in cluster.client_at(asked.clone())?.status_of_each_with_map().await {
         match answer {
             Ok(answer) => answers.push(answer),
             Err(error) => last_error = Some(error),
@@ -29,22 +80,9 @@ pub(super) async fn combined_view(cluster: &Cluster) -> Result<View, Stop> {
     let mut others = not_queried(&answers);
     others.retain(|address| !asked.contains(address));
     if !others.is_empty() {
-        answers.extend(cluster.client_at(others)?.status_of_each().await.into_iter().flatten());
+        answers.extend(cluster.client_at(others)?.status_of_each_with_map().await.into_iter().flatten());
     }
     Ok(View::of(&answers))
-}
-
-fn print(view: &View, output: Output) -> Result<(), Stop> {
-    if output.is_json() {
-        for object in view.objects() {
-            output.print(&object, String::new)?;
-        }
-        return Ok(());
-    }
-    output.print(&(), || {
-        let notes: String = trouble_notes(view).chain(memory_notes(view)).map(|note| format!("\n{note}")).collect();
-        format!("{}\n{}{notes}", node_table(view), cohort_table(view)).trim_end().to_owned()
-    })
 }
 
 fn node_table(view: &View) -> Table<5> {
@@ -70,34 +108,27 @@ fn endpoint(ZooKeeper { mode, connections, playback_lag, .. }: &ZooKeeper) -> St
     format!("{mode}, {connections} {clients}{lag}")
 }
 
-fn cohort_table(view: &View) -> Table<8> {
-    let mut table = Table::new(["COHORT", "TABLE", "LEADER", "EPOCH", "NODE", "LAST LSN", "COMMITTED", "LAG"]);
+fn cohort_table(view: &View) -> Table<9> {
+    let mut table = Table::new(["COHORT", "TABLE", "LEADER", "EPOCH", "NODE", "STATE", "LAST LSN", "COMMITTED", "LAG"]);
     for cohort in view.cohorts.values() {
         let owner = owner(cohort);
+        let leader = if view.is_led(cohort) { or_dash(cohort.leader) } else { "no leader".to_owned() };
         for replica in &cohort.replicas {
             let doubt = if replica.doubtful { " (doubts its log)" } else { "" };
             table.add([
                 cohort.cohort.to_string(),
                 owner.clone(),
-                or_dash(cohort.leader),
+                leader.clone(),
                 cohort.epoch.to_string(),
                 replica.node.to_string(),
-                lsn(replica.last_lsn.as_ref()),
-                lsn(replica.committed_lsn.as_ref()),
-                format!("{}{doubt}", lag(cohort, replica)),
+                view.state(replica).to_owned(),
+                or_dash(lsn(replica.last_lsn.as_ref())),
+                or_dash(lsn(replica.committed_lsn.as_ref())),
+                format!("{}{doubt}", or_dash(lag(cohort, replica))),
             ]);
         }
     }
     table
-}
-
-/// Problems of nodes and of the cluster.
-fn trouble_notes(view: &View) -> impl Iterator<Item = String> {
-    let of_node = |(number, node): (&u32, &Node)| {
-        let number = *number;
-        node.troubles.iter().map(move |trouble| format!("node {number}: {trouble}")).collect::<Vec<_>>()
-    };
-    view.nodes.iter().flat_map(of_node).chain(view.failures.iter().chain(&view.troubles).cloned())
 }
 
 fn memory_notes(view: &View) -> impl Iterator<Item = String> {

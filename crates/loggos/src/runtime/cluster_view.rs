@@ -59,7 +59,7 @@ async fn ask(clients: impl Iterator<Item = Client>) -> Vec<StatusResponse> {
     let mut asked = JoinSet::new();
     for client in clients {
         asked.spawn(async move {
-            let answer = tokio::time::timeout(LOOK_TIME_MAX, client.status_of_each()).await;
+            let answer = tokio::time::timeout(LOOK_TIME_MAX, client.status_of_each_with_map()).await;
             answer.ok().into_iter().flatten().flatten().next()
         });
     }

@@ -3,22 +3,19 @@
 
 use serde_json::{Value, json};
 
-use super::health::{Health, problems};
-use super::{View, cohort_object, node_object};
+use super::{View, cohort_object, health, node_object};
 
 /// The document as served by node `own` at this time (milliseconds since 1970).
 pub(crate) fn document(view: &View, own: u32, time_ms: u64) -> Value {
-    let problems = problems(view);
-    let health = problems.first().map_or(Health::Healthy, |(health, _)| *health);
-    let sentences: Vec<&str> = problems.iter().map(|(_, sentence)| &**sentence).collect();
+    let (health, problems) = health(view);
     let nodes: Vec<Value> = view.nodes.keys().map(|number| node(view, *number)).collect();
-    let cohorts: Vec<Value> = view.cohorts.values().map(cohort).collect();
+    let cohorts: Vec<Value> = view.cohorts.values().map(|known| cohort(view, known)).collect();
     let activities = || view.nodes.values().filter_map(|node| node.activity.as_ref());
     json!({
         "node": own,
         "time_ms": time_ms,
         "health": health.word(),
-        "problems": sentences,
+        "problems": problems,
         "sample_ms": activities().map(|activity| activity.sample_ms).max(),
         "writes_per_second": sum(activities().map(|activity| &*activity.writes_per_second)),
         "reads_per_second": sum(activities().map(|activity| &*activity.reads_per_second)),
@@ -40,8 +37,8 @@ fn node(view: &View, number: u32) -> Value {
     object
 }
 
-fn cohort(cohort: &sdk::admin::Cohort) -> Value {
-    let mut object = cohort_object(cohort);
+fn cohort(view: &View, cohort: &sdk::admin::Cohort) -> Value {
+    let mut object = cohort_object(view, cohort);
     object["writes_per_second"] = cohort.writes_per_second.into();
     object["reads_per_second"] = cohort.reads_per_second.into();
     object
@@ -90,7 +87,7 @@ mod tests {
         assert_eq!(said["problems"], json!(["node 2 is down", "node 3 is down"]));
         assert_eq!(said["reads_per_second"], json!([4.0]));
         let objects = said["nodes"].as_array().into_iter().chain(said["cohorts"].as_array()).flatten();
-        for (object, printed) in objects.zip(view.objects()) {
+        for (object, printed) in objects.zip(view.node_objects().into_iter().chain(view.cohort_objects())) {
             for (key, value) in printed.as_object().expect("an object") {
                 assert_eq!(&object[key], value, "{key}");
             }

@@ -1,12 +1,17 @@
 //! The health of a cluster: one word, and the problems that explain it.
 
+use std::collections::BTreeMap;
+
 use base::KeyRange;
 use sdk::admin::Cohort;
 
-use super::{View, lag};
+use super::{View, lag, owner};
 
 /// Lag in entries above which a replica is reported: a busy follower always lacks the entries in flight.
 const LAG_MAX: u64 = 10_000;
+
+/// Maximum number of cohorts of a table or log that are named for one problem.
+const NAMED_MAX: usize = 3;
 
 /// The health of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,7 +25,7 @@ pub(crate) enum Health {
 }
 
 impl Health {
-    /// The word that the console shows.
+    /// The word that the console and `loggos status` show.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Healthy => "healthy",
@@ -30,10 +35,15 @@ impl Health {
     }
 }
 
-/// All problems, the worst first.
-pub(crate) fn problems(view: &View) -> Vec<(Health, String)> {
-    let mut problems: Vec<(Health, String)> =
-        view.cohorts.values().flat_map(|cohort| of_cohort(view, cohort)).collect();
+/// The health, and all problems, the worst first.
+pub(crate) fn health(view: &View) -> (Health, Vec<String>) {
+    let problems = problems(view);
+    let health = problems.first().map_or(Health::Healthy, |(health, _)| *health);
+    (health, problems.into_iter().map(|(_, sentence)| sentence).collect())
+}
+
+fn problems(view: &View) -> Vec<(Health, String)> {
+    let mut problems = of_cohorts(view);
     if view.cohorts.is_empty() {
         problems.push((Health::Unavailable, "no node reports any cohort".to_owned()));
     }
@@ -52,21 +62,84 @@ pub(crate) fn problems(view: &View) -> Vec<(Health, String)> {
     problems
 }
 
-fn of_cohort(view: &View, cohort: &Cohort) -> Vec<(Health, String)> {
-    let what = name(cohort);
-    let mut problems = Vec::new();
-    let answers = |node: u32| view.nodes.get(&node).is_some_and(|node| node.boot.is_some());
-    if !cohort.leader.is_some_and(answers) {
-        problems.push((Health::Unavailable, format!("{what} has no responding leader")));
+/// A problem of one or more cohorts with the same owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum CohortProblem {
+    NoLeader,
+    TooFewReplicas { has: usize, of: u32 },
+    Missing { node: u32 },
+    Doubtful { node: u32 },
+    Behind { node: u32 },
+}
+
+impl CohortProblem {
+    /// The sentence about one cohort, or about `many` of them.
+    fn sentence(self, what: &str, many: bool, lag: u64) -> String {
+        let has = if many { "have" } else { "has" };
+        match self {
+            Self::NoLeader => format!("{what} {has} no responding leader"),
+            Self::TooFewReplicas { has: number, of } => format!("{what} {has} {number} of {of} replicas"),
+            Self::Missing { node } => format!("node {node} lacks its replica of {what}"),
+            Self::Doubtful { node } => format!("node {node} doubts its log of {what} and does not vote there"),
+            Self::Behind { node } => format!("node {node} is {lag} entries behind in {what}"),
+        }
     }
-    for replica in cohort.replicas.iter().filter(|replica| answers(replica.node)) {
+}
+
+/// A cohort with a problem, and the lag if that is the problem.
+type Affected<'a> = (&'a Cohort, u64);
+
+/// The problems of cohorts. If a problem is that of more than [`NAMED_MAX`] cohorts of a table or log, they are counted
+/// instead of named.
+fn of_cohorts(view: &View) -> Vec<(Health, String)> {
+    let mut totals: BTreeMap<String, usize> = BTreeMap::new();
+    let mut groups: BTreeMap<(Health, String, CohortProblem), Vec<Affected<'_>>> = BTreeMap::new();
+    for cohort in view.cohorts.values().filter(|cohort| !cohort.planned_nodes.is_empty()) {
+        let owner = owner(cohort);
+        *totals.entry(owner.clone()).or_default() += 1;
+        for (health, problem, lag) in of_cohort(view, cohort) {
+            groups.entry((health, owner.clone(), problem)).or_default().push((cohort, lag));
+        }
+    }
+    let mut problems = Vec::new();
+    for ((health, owner, problem), cohorts) in groups {
+        if let [(first, _), _, ..] = &*cohorts
+            && cohorts.len() > NAMED_MAX
+        {
+            let (parts, of) = parts(first);
+            let what = format!("{} of {} {parts} of {of}", cohorts.len(), totals[&owner]);
+            let lag = cohorts.iter().map(|(_, lag)| *lag).max().unwrap_or(0);
+            problems.push((health, problem.sentence(&what, true, lag)));
+        } else {
+            let named = cohorts.iter().map(|(cohort, lag)| problem.sentence(&name(cohort), false, *lag));
+            problems.extend(named.map(|sentence| (health, sentence)));
+        }
+    }
+    problems
+}
+
+fn of_cohort(view: &View, cohort: &Cohort) -> Vec<(Health, CohortProblem, u64)> {
+    let mut problems = Vec::new();
+    let is_unit = cohort.log.is_some();
+    // A log is served without a unit if it has other copies. The catalog's leader reports logs that are not.
+    let is_unit_down = is_unit && !cohort.planned_nodes.iter().any(|node| view.responds(*node));
+    if !view.is_led(cohort) && !is_unit_down {
+        let health = if is_unit { Health::Degraded } else { Health::Unavailable };
+        problems.push((health, CohortProblem::NoLeader, 0));
+    }
+    let (has, of) = (cohort.planned_nodes.len(), cohort.replica_count);
+    if has < of as usize {
+        problems.push((Health::Degraded, CohortProblem::TooFewReplicas { has, of }, 0));
+    }
+    for replica in cohort.replicas.iter().filter(|replica| view.responds(replica.node)) {
         let node = replica.node;
         let lag = lag(cohort, replica);
         if replica.doubtful {
-            let doubt = format!("node {node} doubts its log of {what} and does not vote there");
-            problems.push((Health::Degraded, doubt));
-        } else if lag > LAG_MAX {
-            problems.push((Health::Degraded, format!("node {node} is {lag} entries behind in {what}")));
+            problems.push((Health::Degraded, CohortProblem::Doubtful { node }, 0));
+        } else if lag.is_none() {
+            problems.push((Health::Degraded, CohortProblem::Missing { node }, 0));
+        } else if lag > Some(LAG_MAX) {
+            problems.push((Health::Degraded, CohortProblem::Behind { node }, lag.unwrap_or(0)));
         }
     }
     problems
@@ -83,18 +156,24 @@ fn name(cohort: &Cohort) -> String {
     }
 }
 
+/// What the cohorts of this one's owner are, and the owner.
+fn parts(cohort: &Cohort) -> (&'static str, String) {
+    match cohort.log.as_deref() {
+        Some(log) => ("units", format!("log {log}")),
+        None => ("ranges", format!("table {}", cohort.table)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{answer, replica};
+    use super::super::tests::{answer, elsewhere, replica};
     use super::*;
 
     #[track_caller]
     fn check(view: &View, health: Health, says: &[&str]) {
-        let problems = problems(view);
-        let worst = problems.first().map_or(Health::Healthy, |(health, _)| *health);
+        let (worst, problems) = super::health(view);
         assert_eq!(worst, health, "{problems:?}");
-        let sentences: Vec<&str> = problems.iter().map(|(_, sentence)| &**sentence).collect();
-        assert_eq!(sentences, says);
+        assert_eq!(problems, says);
     }
 
     #[test]
@@ -125,5 +204,29 @@ mod tests {
         check(&View::of(&thin), Health::Degraded, &["log l has 1 copy"]);
         thin[1].cluster_failures = vec!["log m is unavailable".to_owned()];
         check(&View::of(&thin), Health::Unavailable, &["log m is unavailable", "log l has 1 copy"]);
+    }
+
+    #[test]
+    fn health_from_map() {
+        let replicas = || vec![replica(1, 10), replica(2, 10), replica(3, 10)];
+        let mut all = [answer(1, 5, 1, replicas()), answer(2, 5, 1, replicas())];
+        all[1].cohorts.push(elsewhere(7, "solo", vec![3], 1));
+        let unit = |log: &str| Cohort { log: Some(log.to_owned()), ..elsewhere(6, "", vec![3], 1) };
+        all[1].cohorts.push(unit("l"));
+        let solo = "table solo has no responding leader";
+        check(&View::of(&all), Health::Unavailable, &[solo, "node 3 is down"]);
+        all[1].cohorts.truncate(1);
+        all[1].cohorts[0].planned_nodes = vec![1];
+        let thin = "range [\"a\", \"b\") of table t has 1 of 3 replicas";
+        check(&View::of(&all), Health::Degraded, &[thin, "node 3 is down"]);
+        // No map has the cohort: its table is being dropped.
+        all[1].cohorts[0].planned_nodes.clear();
+        all.iter_mut().for_each(|answer| answer.cohorts[0].leader = None);
+        check(&View::of(&all), Health::Degraded, &["node 3 is down"]);
+        all[1].cohorts.extend((10..15).map(|cohort| elsewhere(cohort, "many", vec![2, 3], 3)));
+        let counted = "5 of 5 ranges of table many have";
+        let missing = "node 2 lacks its replica of 5 of 5 ranges of table many".to_owned();
+        let (leaderless, thin) = (format!("{counted} no responding leader"), format!("{counted} 2 of 3 replicas"));
+        check(&View::of(&all), Health::Unavailable, &[&leaderless, &thin, &missing, "node 3 is down"]);
     }
 }

@@ -19,7 +19,9 @@ pub(super) fn answer(node: u32, epoch: u64, leader: u32, replicas: Vec<Replica>)
     let (writes_per_second, reads_per_second) = (1.5, 0.0);
     let (start, end) = ("a".into(), Some("b".into()));
     let rates = Cohort { writes_per_second, reads_per_second, ..Cohort::default() };
-    let cohort = Cohort { cohort: 2, table, leader, epoch, replicas, start, end, ..rates };
+    let (planned_nodes, replica_count) = (vec![1, 2, 3], 3);
+    let cohort =
+        Cohort { cohort: 2, table, leader, epoch, replicas, start, end, planned_nodes, replica_count, ..rates };
     let (http, activity) = (format!("h:80{node}"), None);
     let (troubles, cluster_troubles, cluster_failures) = (Vec::new(), Vec::new(), Vec::new());
     let cohorts = vec![cohort];
@@ -35,6 +37,7 @@ pub(super) fn answer(node: u32, epoch: u64, leader: u32, replicas: Vec<Replica>)
         cluster_troubles,
         cluster_failures,
         zookeeper: None,
+        catalog_lsn: Some(Lsn { epoch: 1, sequence: 1 }),
     }
 }
 
@@ -46,10 +49,33 @@ fn newest_epoch_leader_wins() {
     let cohort = &view.cohorts[&2];
     assert_eq!((cohort.epoch, cohort.leader), (5, Some(2)));
     assert_eq!(cohort.replicas, [replica(1, 118), replica(2, 120), replica(3, 90)]);
-    assert_eq!(lag(cohort, &cohort.replicas[0]), 2);
+    assert_eq!(lag(cohort, &cohort.replicas[0]), Some(2));
     assert_eq!(cohort.writes_per_second, 3.0, "the sum of each node's own rate");
     let alive: Vec<_> = view.nodes.values().map(|node| node.alive).collect();
     assert_eq!(alive, [true, true, false]);
+}
+
+/// A row of the map for a cohort without a replica on the responding node.
+pub(super) fn elsewhere(cohort: u32, table: &str, planned_nodes: Vec<u32>, replica_count: u32) -> Cohort {
+    Cohort { cohort, table: table.into(), planned_nodes, replica_count, ..Cohort::default() }
+}
+
+#[test]
+fn newest_map_adds_and_removes_rows() {
+    let mut old = answer(1, 5, 1, vec![replica(1, 120)]);
+    old.cohorts.push(elsewhere(7, "dropped", vec![3], 1));
+    let mut new = answer(2, 5, 1, vec![replica(2, 120)]);
+    new.cohorts[0].planned_nodes = vec![1, 2, 4];
+    new.cohorts.push(elsewhere(8, "solo", vec![3], 1));
+    new.catalog_lsn = Some(Lsn { epoch: 1, sequence: 2 });
+    let view = View::of(&[new, old]);
+    assert_eq!(view.cohorts.keys().collect::<Vec<_>>(), [&2, &8]);
+    let states = |cohort: u32| {
+        let replicas = view.cohorts[&cohort].replicas.iter();
+        replicas.map(|replica| (replica.node, view.state(replica))).collect::<Vec<_>>()
+    };
+    assert_eq!((states(2), states(8)), (vec![(1, "up"), (2, "up"), (4, "down")], vec![(3, "down")]));
+    assert!(view.is_led(&view.cohorts[&2]) && !view.is_led(&view.cohorts[&8]));
 }
 
 #[test]
@@ -63,18 +89,27 @@ fn discovered_nodes_are_queried() {
 #[test]
 fn status_object_schema() {
     let view = View::of(&[answer(1, 5, 1, vec![replica(1, 120)])]);
-    let objects = view.objects();
+    let (nodes, cohorts) = (view.node_objects(), view.cohort_objects());
     assert_eq!(
-        objects[0],
+        nodes[0],
         json!({ "node": 1, "alive": true, "incarnation": 7, "leaving": false, "boot": 1, "troubles": [] })
     );
-    assert_eq!(objects[1], json!({ "node": 2, "alive": false, "incarnation": 7, "leaving": false }));
-    let replicas = json!([{ "node": 1, "last_lsn": "5.120", "committed_lsn": "5.120", "lag": 0, "doubtful": false }]);
+    assert_eq!(nodes[1], json!({ "node": 2, "alive": false, "incarnation": 7, "leaving": false }));
+    let down = |node: u32| {
+        json!({
+            "node": node, "last_lsn": null, "committed_lsn": null, "lag": null, "doubtful": false, "state": "down",
+        })
+    };
+    let replicas = json!([
+        { "node": 1, "last_lsn": "5.120", "committed_lsn": "5.120", "lag": 0, "doubtful": false, "state": "up" },
+        down(2),
+        down(3),
+    ]);
     let cohort = json!({
         "cohort": 2, "kind": "table", "table": "t", "log": null, "range": ["a", "b"], "leader": 1, "epoch": 5, "durability": "forced",
-        "losses": 0, "replicas": replicas,
+        "losses": 0, "led": true, "planned_nodes": [1, 2, 3], "replica_count": 3, "replicas": replicas,
     });
-    assert_eq!(objects[3], cohort);
+    assert_eq!(cohorts, [cohort]);
 }
 
 #[test]
@@ -82,7 +117,7 @@ fn node_object_includes_zookeeper() {
     let mut told = answer(1, 5, 1, Vec::new());
     told.zookeeper =
         Some(ZooKeeper { mode: "leader".into(), sessions: 3, playback_lag_seconds: 0.5, ..ZooKeeper::default() });
-    let objects = View::of(&[told]).objects();
+    let objects = View::of(&[told]).node_objects();
     let endpoint = &objects[0]["zookeeper"];
     assert_eq!((&endpoint["mode"], &endpoint["sessions"]), (&json!("leader"), &json!(3)));
     assert_eq!((&endpoint["playback_lag"], &endpoint["playback_lag_seconds"]), (&json!(0), &json!(0.5)));
@@ -93,7 +128,8 @@ fn node_object_includes_zookeeper() {
 fn log_unit_is_distinct_from_catalog() {
     let told = |table: &str, log: Option<&str>| {
         let cohort = Cohort { table: table.into(), log: log.map(str::to_owned), ..Cohort::default() };
-        (cohort_object(&cohort)["kind"].clone(), cohort_object(&cohort)["log"].clone(), owner(&cohort))
+        let object = cohort_object(&View::default(), &cohort);
+        (object["kind"].clone(), object["log"].clone(), owner(&cohort))
     };
     assert_eq!(told("", None), (json!("catalog"), Value::Null, "(catalog)".to_owned()));
     assert_eq!(told("t", None), (json!("table"), Value::Null, "t".to_owned()));

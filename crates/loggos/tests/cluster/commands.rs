@@ -127,9 +127,10 @@ fn exit_status_by_error_kind() {
     run(&["status", "--at", "127.0.0.1:1", "--timeout", "300"]).failed(3, &["127.0.0.1:1"]);
 }
 
-/// The lines of nodes and of cohorts in `status --json`.
+/// The lines of nodes and of cohorts in `status --json`, after that of the health.
 fn status(cluster: &Cluster) -> (Vec<Value>, Vec<Value>) {
-    objects(&cluster.status(&["--json"]).ok()).into_iter().partition(|line| line.get("node").is_some())
+    let lines = objects(&cluster.status(&["--json"]).out).into_iter().skip(1);
+    lines.partition(|line| line.get("node").is_some())
 }
 
 /// The line of a table's cohort, once all three replicas have all of its log.

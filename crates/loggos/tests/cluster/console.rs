@@ -159,3 +159,51 @@ fn unreachable_log_makes_cluster_unavailable() {
     cluster.restart(node).ok();
     wait_for_health(&cluster, other, "healthy");
 }
+
+/// No live node has a replica of the table: the map alone tells that it exists.
+#[test]
+fn table_of_dead_node_is_unavailable() {
+    let cluster = Cluster::of(3);
+    cluster.columns(&["create", "t"]).ok();
+    cluster.columns(&["create", "solo", "--replicas", "1"]).ok();
+    let known: Value = serde_json::from_str(&cluster.columns(&["describe", "solo", "--json"]).ok()).expect("an object");
+    let node = known["ranges"][0]["members"][0].as_u64().expect("a node") as u32;
+    let other = node % 3 + 1;
+    wait_for_health(&cluster, other, "healthy");
+    cluster.signal(node, Signal::KILL);
+
+    let problem = "table solo has no responding leader";
+    let said = wait_for("the table is known to be unavailable", PATIENCE, || {
+        let said = status(&cluster, other);
+        let down = Value::from(format!("node {node} is down"));
+        let problems = said["problems"].as_array()?;
+        (said["health"] == "unavailable" && problems[0] == problem && problems.contains(&down)).then_some(said)
+    });
+    let solo = said["cohorts"].as_array().into_iter().flatten().find(|cohort| cohort["table"] == "solo");
+    let solo = solo.expect("a row of the table");
+    assert_eq!((&solo["led"], &solo["replicas"][0]["state"]), (&false.into(), &"down".into()), "{solo}");
+    let series = [
+        "loggos_nodes_down ",
+        "loggos_ranges_unavailable{table=\"solo\"}",
+        "loggos_ranges_unavailable{table=\"t\"}",
+        "loggos_ranges_under_replicated{table=\"t\"}",
+    ];
+    wait_for("the metrics show it", PATIENCE, || {
+        let (_, text) = get(&cluster, other, "/metrics");
+        (series.map(|series| metric(&text, series)) == [1.0, 1.0, 0.0, 1.0]).then_some(())
+    });
+
+    let shown = cluster.status(&[]);
+    let row = shown.out.lines().find(|line| line.contains("solo") && line.contains("no leader"));
+    assert!(row.is_some_and(|row| row.contains("down")) && shown.out.starts_with("unavailable: "), "{shown:?}");
+    shown.failed(3, &[problem]);
+    let summary: Value = serde_json::from_str(&cluster.status(&["--summary", "--json"]).out).expect("one object");
+    assert_eq!((&summary["health"], &summary["problems"][0]), (&"unavailable".into(), &problem.into()));
+    let of_table = cluster.status(&["--table", "t"]);
+    assert!(of_table.out.contains("COHORT") && !of_table.out.contains("(catalog)"), "{of_table:?}");
+    cluster.status(&["--table", "nothing"]).failed(1, &["nothing"]);
+
+    cluster.restart(node).ok();
+    wait_for_health(&cluster, other, "healthy");
+    assert!(cluster.status(&["--summary"]).ok().starts_with("healthy"));
+}

@@ -113,7 +113,7 @@ fn log_append_read_follow_trim() {
     run(&["trim", "l", "4", "--only"]).ok();
     let known = &objects(&run(&["info", "l", "--json"]).ok())[0];
     assert_eq!((&known["tail"], &known["trimmed_before"]), (&json!(tail + 1), &json!(2)), "{known}");
-    let units = objects(&cluster.status(&["--json"]).ok()).into_iter().filter(|line| line["kind"] == "log unit");
+    let units = objects(&cluster.status(&["--json"]).out).into_iter().filter(|line| line["kind"] == "log unit");
     assert_eq!(units.filter(|unit| unit["log"] == "l").count(), 4, "two chains of two");
     run(&["read", "l", "1"]).failed(1, &["log l is trimmed below 2"]);
     run(&["read", "l", "4"]).failed(1, &["position 4 of log l was trimmed"]);

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The table's cohort in the status.
 fn cohort(cluster: &Cluster) -> Option<Value> {
-    let status = cluster.status(&["--json"]).ok();
+    let status = cluster.status(&["--json"]).out;
     let objects = status.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
     objects.into_iter().find(|object| object["table"] == "t")
 }

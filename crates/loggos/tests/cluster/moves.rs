@@ -46,6 +46,12 @@ fn ranges_move_off_lost_disk() {
     move_to(&cluster, &["t", "", "--to", "9"]).failed(1, &["no node 9"]);
     move_to(&cluster, &["t", "", "--to", "1,1"]).failed(2, &["twice"]);
     move_to(&cluster, &["nothing", "", "--to", "1"]).failed(1, &["nothing"]);
+    let refused = move_to(&cluster, &["t", "", "--to", "2"]).failed(1, &["3 replicas", "--force"]);
+    assert!(refused.contains("table t"), "{refused}");
+    move_to(&cluster, &["t", "", "--to", "3", "--force"]).ok();
+    let thin = cluster.status(&["--summary"]).ok();
+    assert!(thin.contains("range [\"\", \"k250\") of table t has 1 of 3 replicas"), "{thin}");
+    move_to(&cluster, &["t", "", "--to", "3,4,5"]).ok();
     assert_eq!(members(&cluster), json!([[3, 4, 5], [2, 3, 4]]), "nothing is half done");
 
     cluster.signal(4, Signal::KILL);

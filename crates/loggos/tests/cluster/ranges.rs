@@ -69,7 +69,7 @@ fn table_spans_five_ranges() {
     let people = cluster.columns(&["describe", "t"]).ok();
     assert!(people.contains("k1500") && people.contains("1,4,5") && people.contains("kept for 60 s"), "{people}");
     let shown = || {
-        let status = objects(&cluster.status(&["--json"]).ok());
+        let status = objects(&cluster.status(&["--json"]).out);
         status.into_iter().filter(|line| line["table"] == "t").map(|line| line["range"].clone()).collect::<Vec<_>>()
     };
     wait_for("every cohort shows its range", Duration::from_secs(10), || (json!(shown()) == ends).then_some(()));
@@ -191,7 +191,7 @@ fn dropped_table_leaves_no_data() {
     }
     cluster.columns(&["create", "other"]).ok();
     let cohorts_of = |table: &str| {
-        let status = objects(&cluster.status(&["--json"]).ok());
+        let status = objects(&cluster.status(&["--json"]).out);
         let of_table = status.iter().filter(|line| line["table"] == table && line["log"].is_null());
         of_table.filter_map(|line| line["cohort"].as_u64()).collect::<Vec<_>>()
     };
@@ -208,7 +208,7 @@ fn dropped_table_leaves_no_data() {
     assert_eq!(cluster.columns(&["export", "t"]).ok(), "");
     cluster.columns(&["put", "t", "a", "c", "new"]).ok();
     let cohorts = |cluster: &Cluster| {
-        let status = objects(&cluster.status(&["--json"]).ok());
+        let status = objects(&cluster.status(&["--json"]).out);
         let of_tables = status.iter().filter(|line| line["log"].is_null());
         of_tables.filter_map(|line| line["cohort"].as_u64()).collect::<Vec<_>>()
     };

@@ -96,6 +96,6 @@ fn status_of(addresses: &[SocketAddr]) -> Vec<Option<StatusResponse>> {
 
 async fn ask(address: SocketAddr) -> Option<StatusResponse> {
     let channel = Endpoint::from_shared(format!("http://{address}")).ok()?.connect().await.ok()?;
-    let response = AdminClient::new(channel).status(StatusRequest {}).await.ok()?;
+    let response = AdminClient::new(channel).status(StatusRequest::default()).await.ok()?;
     Some(response.into_inner())
 }

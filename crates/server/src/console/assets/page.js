@@ -188,7 +188,7 @@ function showCohorts(answer) {
     mark(name, "durability", durability);
     say(number, String(cohort.cohort));
     say(range, cohort.kind === "log unit" ? "–" : rangeOf(cohort));
-    say(leader, cohort.leader === null ? "none" : `node ${cohort.leader}`);
+    say(leader, cohort.led ? `node ${cohort.leader}` : "no leader");
     say(epoch, numbers[0].format(cohort.epoch));
     showReplicas(replicas, cohort, down);
     say(writes, rate(cohort.writes_per_second));
@@ -256,12 +256,14 @@ function showReplicas(cell, cohort, down) {
     const [state, text] = replicaState(replica, cohort, down);
     mark(item, "state", state);
     say(item, `${replica.node} · ${text}`);
-    item.title = `Node ${replica.node}: last entry ${replica.last_lsn}, committed ${replica.committed_lsn}`;
+    const entries = replica.last_lsn === null ? "not reported" : `last entry ${replica.last_lsn}, committed ${replica.committed_lsn}`;
+    item.title = `Node ${replica.node}: ${entries}`;
   });
 }
 
 function replicaState(replica, cohort, down) {
   if (down.has(replica.node)) return ["down", "down"];
+  if (replica.state === "missing") return ["behind", "missing"];
   if (replica.doubtful) return ["doubtful", "in doubt"];
   if (replica.lag > 10000) return ["behind", `−${numbers[0].format(replica.lag)}`];
   if (replica.node === cohort.leader) return ["leader", "leader"];
