@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use terminal::Stop;
+use terminal::{GRPC, Stop};
 
 use super::measure::{Offer, Point, Side, Times, measure};
 use super::pairs::Pairs;
 use super::parse;
 use super::plot;
 use super::progress::Progress;
-use super::report::{Figures, Report};
+use super::report::{Figures, FiguresArguments, Report};
 use super::schedule::Pacing;
 use super::servers::Servers;
 use super::target::Target;
@@ -42,17 +42,21 @@ pub(crate) struct Arguments {
     /// The distribution of arrivals in an open loop.
     #[arg(long, value_enum, default_value = "poisson", requires = "rate")]
     pacing: Pacing,
-    /// Duration of each measurement, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = parse::seconds)]
-    seconds: f64,
-    /// Warm-up before each measurement, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = parse::seconds)]
-    warmup: f64,
-    /// The system to measure: `loggos://HOST:PORT,...`, `loggos-stream://HOST:PORT,...`, `etcd://HOST:PORT,...` or, in a
-    /// build with `--features cassandra`, `cassandra://HOST:PORT,...`.
-    #[arg(long, default_value = "loggos://127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203")]
-    target: Target,
-    /// Send requests over streams, as with the target `loggos-stream://`.
+    /// Duration of each measurement.
+    #[arg(long, alias = "seconds", value_name = "TIME", default_value = "10s", value_parser = parse::time)]
+    duration: Duration,
+    /// Warm-up before each measurement.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse::time)]
+    warmup: Duration,
+    /// gRPC addresses of one or more nodes [env: LOGGOS_AT] [default: 127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203], or
+    /// another system: `loggos-stream://HOST:PORT,...`, `etcd://HOST:PORT,...` or, in a build with `--features cassandra`,
+    /// `cassandra://HOST:PORT,...`.
+    #[arg(long, alias = "target", value_name = "HOST:PORT,...|TARGET")]
+    at: Option<Target>,
+    /// Offset added to the default ports, as in `loggos dev --port-offset`. Takes precedence over LOGGOS_AT.
+    #[arg(long, value_name = "K", conflicts_with = "at")]
+    port_offset: Option<u16>,
+    /// Send requests over streams, as with `loggos-stream://`.
     #[arg(long)]
     stream: bool,
     /// Process ids of the servers, to measure their CPU time.
@@ -61,11 +65,11 @@ pub(crate) struct Arguments {
     /// Data directory of `loggos dev`, which holds the process ids of the servers.
     #[arg(long, value_name = "DIR")]
     server_data: Option<PathBuf>,
-    /// Number of interleaved pairs (A B A B ...) for each number of clients or rate: A is --target with --operation, B is
+    /// Number of interleaved pairs (A B A B ...) for each number of clients or rate: A is --at with --operation, B is
     /// --against with --against-operation. Prints medians, ranges and the ratio of A to B.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     pairs: Option<u16>,
-    /// The target to compare with [default: --target].
+    /// The system to compare with, as for --at [default: --at].
     #[arg(long, value_name = "TARGET", requires = "pairs")]
     against: Option<Target>,
     /// The operation to compare with [default: --operation].
@@ -77,10 +81,9 @@ pub(crate) struct Arguments {
     /// Data directory of the servers to compare with, if `loggos dev` runs them.
     #[arg(long, value_name = "DIR", requires = "against")]
     against_data: Option<PathBuf>,
-    /// Append the figures to this file as JSON, one object per line; `-` prints them instead of the table.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Plot latency by load as SVG, from this run and the contents of the --json file.
+    #[command(flatten)]
+    figures: FiguresArguments,
+    /// Plot latency by load as SVG, from this run and the contents of the --output file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
@@ -119,9 +122,12 @@ impl Arguments {
         Ok((own, other))
     }
 
-    fn target(&self) -> Target {
-        let target = self.target.clone();
-        if self.stream { target.streaming() } else { target }
+    fn target(&self) -> Result<Target, Stop> {
+        let target = match &self.at {
+            Some(target) => target.clone(),
+            None => Target::Loggos(GRPC.endpoints(&[], self.port_offset)?),
+        };
+        Ok(if self.stream { target.streaming() } else { target })
     }
 
     fn servers(&self) -> Result<Servers, Stop> {
@@ -144,14 +150,11 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
     for workload in [Some(&workload), workload_against.as_ref()].into_iter().flatten() {
         points.iter().try_for_each(|point| workload.check(point.clients))?;
     }
-    let times = Times {
-        warmup: Duration::from_secs_f64(arguments.warmup),
-        measured: Duration::from_secs_f64(arguments.seconds),
-    };
+    let times = Times { warmup: arguments.warmup, measured: arguments.duration };
     let (servers, servers_against) = (arguments.servers()?, arguments.servers_against()?);
     let mut run = Run::new(&arguments, &points, times)?;
     let name = workload_against.is_some().then_some("A");
-    let side = Side::prepare(name, arguments.target(), workload, servers).await?;
+    let side = Side::prepare(name, arguments.target()?, workload, servers).await?;
     match workload_against {
         None => {
             for point in points {
@@ -159,7 +162,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
             }
         }
         Some(workload) => {
-            let target = arguments.against.clone().unwrap_or_else(|| arguments.target());
+            let target = arguments.against.clone().map_or_else(|| arguments.target(), Ok)?;
             let against = Side::prepare(Some("B"), target, workload, servers_against).await?;
             for point in points {
                 run.pairs(&side, &against, point, arguments.pairs.unwrap_or(1)).await?;
@@ -184,7 +187,7 @@ impl Run {
         let turns = points.len() as u64 * arguments.pairs.map_or(1, |pairs| 2 * u64::from(pairs));
         Ok(Self {
             times,
-            report: Report::open(arguments.json.as_deref())?,
+            report: Report::open(&arguments.figures)?,
             progress: Progress::of(turns, "turns"),
             measured: Vec::new(),
             nothing_done: None,
@@ -220,10 +223,10 @@ impl Run {
     fn finish(self, arguments: &Arguments) -> Result<(), Stop> {
         drop(self.progress);
         if let Some(file) = &arguments.plot {
-            // The JSON file also contains this run, unless it is standard output.
-            let measured = match &arguments.json {
-                Some(json) if json.as_os_str() != "-" => plot::read(json)?,
-                _ => self.measured,
+            // The file also contains this run.
+            let measured = match &arguments.figures.output {
+                Some(file) => plot::read(file)?,
+                None => self.measured,
             };
             let points: Vec<_> = measured.iter().map(plot::Measured::plot_point).collect();
             plot::write(file, &plot::latency(&points, "operations per second"))?;

@@ -37,7 +37,7 @@ use self::watch::Watch;
 use super::cluster::{Cluster, NodeFault, Which};
 use super::measure::{Offer, Point, Running, Side};
 use super::progress::Progress;
-use super::report::Report;
+use super::report::{FiguresArguments, Report};
 use super::schedule::Pacing;
 use super::servers::{Servers, load_average};
 use super::target::{TABLE, Target};
@@ -76,16 +76,15 @@ pub(crate) struct Arguments {
     /// Number of distinct keys, chosen at random.
     #[arg(long, default_value_t = 5_000, value_parser = parse::positive)]
     keys: usize,
-    /// Warm-up before the fault, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = parse::seconds)]
-    warmup: f64,
-    /// Duration of each measurement after the fault, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = parse::seconds)]
-    seconds: f64,
-    /// Append the figures to this file as JSON, one object per line; `-` prints them instead of the table.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Plot this run and the contents of the --json file as SVG.
+    /// Warm-up before the fault.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse::time)]
+    warmup: Duration,
+    /// Duration of each measurement after the fault.
+    #[arg(long, alias = "seconds", value_name = "TIME", default_value = "5s", value_parser = parse::time)]
+    duration: Duration,
+    #[command(flatten)]
+    figures: FiguresArguments,
+    /// Plot this run and the contents of the --output file as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
@@ -97,7 +96,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
 }
 
 async fn measure(arguments: &Arguments) -> Result<(), Stop> {
-    let mut report = Report::open(arguments.json.as_deref())?;
+    let mut report = Report::open(&arguments.figures)?;
     let progress = Progress::of(arguments.runs as u64, "runs");
     progress.now("starting the cluster".to_owned());
     let cluster = match &arguments.data {
@@ -123,9 +122,9 @@ async fn measure(arguments: &Arguments) -> Result<(), Stop> {
     report.add_text(&summary.to_string(), &progress)?;
     drop(progress);
     if let Some(file) = &arguments.plot {
-        let drawn = match &arguments.json {
-            Some(json) if json.as_os_str() != "-" => plot::read(json)?,
-            _ => runs.clone(),
+        let drawn = match &arguments.figures.output {
+            Some(file) => plot::read(file)?,
+            None => runs.clone(),
         };
         plot::write(file, &plot::strip("Time without writes, and its parts", "milliseconds", &strips(&drawn)))?;
     }
@@ -147,14 +146,14 @@ async fn one(
     let offer = arguments.rate.map(|rate| Offer { rate, pacing: Pacing::Poisson });
     let point = Point { clients: arguments.clients, offer };
     let mut writing = Running::begin(side, point).await?;
-    sleep(Duration::from_secs_f64(arguments.warmup) + wait).await;
+    sleep(arguments.warmup + wait).await;
     let term = cluster.term(Which::Table(TABLE)).await?;
     let watch = Watch::begin(&cluster.others(term.leader), term).await?;
     writing.start();
     // Let some writes complete, so that the gap has a beginning.
     sleep(LEAD).await;
     let faulted = cluster.inject(term.leader, arguments.signal)?;
-    sleep(Duration::from_secs_f64(arguments.seconds)).await;
+    sleep(arguments.duration).await;
     let (counted, _) = writing.stop();
     let marks = watch.stop();
     let load = load_average();

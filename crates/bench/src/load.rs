@@ -16,12 +16,12 @@ use bytes::Bytes;
 use clap::Args;
 use sdk::Table;
 use serde::Serialize;
-use terminal::Stop;
+use terminal::{GRPC, Stop};
 use tokio::task::{JoinSet, LocalSet};
 
 use super::parse;
 use super::progress::Progress;
-use super::report::{Report, or_dash};
+use super::report::{FiguresArguments, Report, or_dash};
 use super::servers::{Servers, load_average};
 use super::workload::value;
 
@@ -50,19 +50,20 @@ pub(crate) struct Arguments {
     /// The table to write to, created if it does not exist.
     #[arg(long, default_value = "bench-load")]
     table: String,
-    /// gRPC addresses of one or more nodes.
+    /// gRPC addresses of one or more nodes [env: LOGGOS_AT] [default: 127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203].
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
-    #[arg(default_value = "127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203")]
     at: Vec<String>,
+    /// Offset added to the default ports, as in `loggos dev --port-offset`. Takes precedence over LOGGOS_AT.
+    #[arg(long, value_name = "K", conflicts_with = "at")]
+    port_offset: Option<u16>,
     /// Data directory of `loggos dev`, which holds the process ids of the servers.
     #[arg(long, value_name = "DIR", conflicts_with = "server_pids")]
     server_data: Option<PathBuf>,
     /// Process ids of the servers, to measure their CPU time and memory.
     #[arg(long, value_name = "PID,...", value_delimiter = ',')]
     server_pids: Vec<u32>,
-    /// Append the figures to this file as JSON, one object per line; `-` prints them instead of the table.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    figures: FiguresArguments,
 }
 
 /// The results of a load as JSON. Scripts depend on the fields.
@@ -89,7 +90,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
         return Err(Stop::invalid(message));
     }
     let servers = Servers::of(&arguments.server_pids, arguments.server_data.as_deref())?;
-    let mut report = Report::open(arguments.json.as_deref())?;
+    let mut report = Report::open(&arguments.figures)?;
     let tables = connect(&arguments).await?;
     let progress = Progress::of(arguments.rows, "rows");
     let (resident_kib_before, cpu_before) = (servers.resident_kib()?, servers.cpu_time()?);
@@ -116,9 +117,10 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
 }
 
 async fn connect(arguments: &Arguments) -> Result<Vec<Table>, Stop> {
+    let at = GRPC.endpoints(&arguments.at, arguments.port_offset)?;
     let mut tables = Vec::with_capacity(arguments.connections);
     for _ in 0..arguments.connections {
-        let client = sdk::Client::streaming(&arguments.at)?;
+        let client = sdk::Client::streaming(&at)?;
         // If no node responds, this fails earlier than the first row would.
         let table = client.table(&*arguments.table);
         table.create().send().await?;

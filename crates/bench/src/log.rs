@@ -28,7 +28,7 @@ use super::cluster::Cluster;
 use super::measure::Times;
 use super::pairs::Pairs;
 use super::progress::Progress;
-use super::report::Report;
+use super::report::{FiguresArguments, Report};
 use super::{parse, plot};
 use crate::Platform;
 use crate::floor::ChainFloor;
@@ -37,8 +37,8 @@ use crate::floor::ChainFloor;
 const APPEND_BYTES_MAX: usize = 4 << 20;
 const ENTRY_FRAME_BYTES: usize = 4;
 /// Default duration of a measurement in seconds, without and with --kill.
-const SECONDS: f64 = 10.0;
-const SECONDS_KILLED: f64 = 5.0;
+const DURATION: Duration = Duration::from_secs(10);
+const DURATION_KILLED: Duration = Duration::from_secs(5);
 /// Default numbers of clients.
 const APPENDERS: [usize; 4] = [1, 4, 16, 64];
 const APPENDERS_KILLED: usize = 8;
@@ -47,7 +47,7 @@ const READERS: usize = 512;
 const ENTRIES_RANDOM: u64 = 100_000;
 const ENTRIES_FOLLOWED: u64 = 1_000_000;
 /// Default number of pairs with --floor, and of runs of each case with --kill.
-const PAIRS_WITH_FLOOR: u16 = 5;
+const ROUNDS_WITH_FLOOR: u16 = 5;
 const RUNS_KILLED: usize = 20;
 
 /// Measures shared logs: appends, reads (--read), and the unavailability of appends after a node is killed (--kill).
@@ -74,14 +74,14 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "C", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(LOG_COPIES_MAX)))]
     copies: u32,
-    /// Duration of each measurement, in seconds [default: 10; 5 after the kill with --kill].
-    #[arg(long, value_name = "S", value_parser = parse::seconds)]
-    seconds: Option<f64>,
-    /// Warm-up before each measurement, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = parse::seconds)]
-    warmup: f64,
+    /// Duration of each measurement [default: 10s; 5s after the kill with --kill].
+    #[arg(long, alias = "seconds", value_name = "TIME", value_parser = parse::time)]
+    duration: Option<Duration>,
+    /// Warm-up before each measurement.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse::time)]
+    warmup: Duration,
     /// Measure reads instead of appends. The log is filled first.
-    #[arg(long, value_enum, value_name = "HOW", conflicts_with_all = ["floor", "pairs", "kill"])]
+    #[arg(long, value_enum, value_name = "HOW", conflicts_with_all = ["floor", "rounds", "kill"])]
     read: Option<Read>,
     /// Number of entries appended before the reads [default: 100000; 1000000 with --read follow].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), requires = "read")]
@@ -92,8 +92,9 @@ pub(crate) struct Arguments {
     floor: bool,
     /// Number of interleaved rounds. Prints medians, ranges and the ratios within the rounds: of each number of stripes
     /// to the first number, and of one client to the floor [default with --floor: 5].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000), conflicts_with = "kill")]
-    pairs: Option<u16>,
+    #[arg(long, alias = "pairs", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    #[arg(conflicts_with = "kill")]
+    rounds: Option<u16>,
     /// Kill the node that hosts the log's sequencer and one of its log units, and measure how long each client is
     /// blocked.
     #[arg(long)]
@@ -107,10 +108,9 @@ pub(crate) struct Arguments {
     /// Data directory of a running `loggos dev` to measure [default: a temporary cluster].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Append the figures to this file as JSON, one object per line; `-` prints them instead of the table.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Plot this run and the contents of the --json file as SVG.
+    #[command(flatten)]
+    figures: FiguresArguments,
+    /// Plot this run and the contents of the --output file as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
@@ -137,8 +137,8 @@ enum What {
 }
 
 impl Arguments {
-    fn seconds(&self) -> Duration {
-        Duration::from_secs_f64(self.seconds.unwrap_or(if self.kill { SECONDS_KILLED } else { SECONDS }))
+    fn duration(&self) -> Duration {
+        self.duration.unwrap_or(if self.kill { DURATION_KILLED } else { DURATION })
     }
 
     fn runs(&self) -> usize {
@@ -157,7 +157,7 @@ impl Arguments {
     }
 
     fn rounds(&self) -> Option<u16> {
-        self.pairs.or_else(|| self.floor.then_some(PAIRS_WITH_FLOOR))
+        self.rounds.or_else(|| self.floor.then_some(ROUNDS_WITH_FLOOR))
     }
 
     /// The shapes measured alternately: for each combination of the other parameters, all stripe counts.
@@ -186,8 +186,8 @@ impl Arguments {
         if self.floor && !self.clients().contains(&1) {
             return Err(Stop::invalid("--floor is compared with a single client: add --clients 1"));
         }
-        if self.pairs.is_some() && self.stripes.len() < 2 && !self.floor {
-            return Err(Stop::invalid("--pairs requires several --stripes or --floor to compare"));
+        if self.rounds.is_some() && self.stripes.len() < 2 && !self.floor {
+            return Err(Stop::invalid("--rounds requires several --stripes or --floor to compare"));
         }
         if self.kill && self.groups().iter().map(Vec::len).sum::<usize>() > 1 {
             return Err(Stop::invalid("--kill takes a single --value-bytes, --batch, --clients and --stripes"));
@@ -204,11 +204,6 @@ impl Arguments {
         }
         Ok(())
     }
-
-    /// The JSON file, if results are also stored in one.
-    fn json_file(&self) -> Option<&PathBuf> {
-        self.json.as_ref().filter(|json| json.as_os_str() != "-")
-    }
 }
 
 /// Runs the benchmark. On any exit, a cluster started for the benchmark is stopped and removed.
@@ -216,7 +211,7 @@ pub(crate) async fn run(arguments: Arguments, platform: Platform) -> Result<(), 
     arguments.check()?;
     let clients = LocalSet::new();
     unless_interrupted(clients.run_until(async {
-        let report = Report::open(arguments.json.as_deref())?;
+        let report = Report::open(&arguments.figures)?;
         let progress = Progress::of(turns(&arguments), if arguments.kill { "runs" } else { "turns" });
         progress.now("starting the cluster".to_owned());
         let cluster = match &arguments.data {
@@ -346,8 +341,7 @@ impl<'a> Run<'a> {
     async fn turn(&mut self, what: What, placed: &TestLog) -> Result<Figures, Stop> {
         let (shape, title) = (placed.shape, what.title(&placed.shape));
         self.progress.now(format!("{title}, {}", shape.compared()));
-        let times =
-            Times { warmup: Duration::from_secs_f64(self.arguments.warmup), measured: self.arguments.seconds() };
+        let times = Times { warmup: self.arguments.warmup, measured: self.arguments.duration() };
         let figures = match (what, &self.floor) {
             (What::Append, _) => turn::appends(&self.harness, placed, times).await?,
             (What::Random, _) => turn::random_reads(&self.harness, placed, times).await?,
@@ -372,7 +366,7 @@ impl<'a> Run<'a> {
     fn finish(self) -> Result<(), Stop> {
         drop(self.progress);
         if let Some(file) = &self.arguments.plot {
-            let measured = match self.arguments.json_file() {
+            let measured = match &self.arguments.figures.output {
                 Some(json) => plot::read(json)?,
                 None => self.measured,
             };
@@ -443,7 +437,7 @@ mod tests {
         assert_eq!((floor.clients(), floor.rounds()), (&[1][..], Some(5)));
         let kill = parsed("--kill");
         assert_eq!((kill.clients(), kill.runs(), turns(&kill)), (&[8][..], 20, 40));
-        assert_eq!(kill.seconds(), Duration::from_secs(5));
+        assert_eq!(kill.duration(), Duration::from_secs(5));
         assert_eq!(turns(&parsed("--kill --leader same --runs 3")), 3);
         let follow = parsed("--read follow --batch 64 --runs 3");
         assert_eq!((follow.clients(), turns(&follow)), (&[1][..], 3));
@@ -456,7 +450,7 @@ mod tests {
         let refused = [
             "--batch 65 --value-bytes 65536",
             "--floor --clients 4",
-            "--pairs 3",
+            "--rounds 3",
             "--kill --stripes 1,2",
             "--runs 3",
             "--read random --runs 3",
@@ -467,7 +461,7 @@ mod tests {
             assert!(parsed(line).check().is_err(), "{line}");
         }
         for line in
-            ["--batch 63 --value-bytes 65536", "--pairs 3 --stripes 1,2", "--pairs 3 --floor", "--kill --runs 3"]
+            ["--batch 63 --value-bytes 65536", "--rounds 3 --stripes 1,2", "--rounds 3 --floor", "--kill --runs 3"]
         {
             assert!(parsed(line).check().is_ok(), "{line}");
         }

@@ -1,14 +1,18 @@
 //! Parsers for command line numbers with a range.
 
+use std::time::Duration;
+
+const PHASE_TIME_MAX: Duration = Duration::from_secs(86_400);
+
 /// A count of at least one.
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "not a number of at least 1".to_owned())
 }
 
-/// Seconds, possibly with a fraction.
-pub(crate) fn seconds(text: &str) -> Result<f64, String> {
-    let invalid = || "not a number of seconds from 0 to 86400".to_owned();
-    text.parse().ok().filter(|seconds| (0.0..=86_400.0).contains(seconds)).ok_or_else(invalid)
+/// The duration of a phase, at most a day.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    let too_long = || "above the limit of 1d".to_owned();
+    terminal::duration(text).and_then(|time| if time > PHASE_TIME_MAX { Err(too_long()) } else { Ok(time) })
 }
 
 /// Operations per second.
@@ -25,8 +29,9 @@ mod tests {
     fn rejects_out_of_range_numbers() {
         assert_eq!(positive("64"), Ok(64));
         assert!(positive("0").is_err() && positive("-1").is_err() && positive("x").is_err());
-        assert_eq!(seconds("0.5"), Ok(0.5));
-        assert!(seconds("-1").is_err() && seconds("inf").is_err() && seconds("NaN").is_err());
+        assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!((time("0s"), time("1d")), (Ok(Duration::ZERO), Ok(PHASE_TIME_MAX)));
+        assert!(time("-1s").is_err() && time("2d").is_err() && time("5").is_err());
         assert_eq!(rate("2500.5"), Ok(2_500.5));
         assert!(rate("0").is_err() && rate("-1").is_err() && rate("inf").is_err() && rate("NaN").is_err());
     }

@@ -1,13 +1,14 @@
 //! Reports results as lines of a table and as JSON lines.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use base::counted;
+use clap::Args;
 use serde::Serialize;
-use terminal::Stop;
+use terminal::{Stop, to_json};
 
 use super::measure::{Offer, Point, Side};
 use super::pairs::{Compared, Figure};
@@ -18,6 +19,17 @@ use super::servers::load_average;
 /// An open loop that achieves less than this fraction of the offered load is saturated: its latencies depend mainly on
 /// the duration of the run.
 const SATURATED_BELOW: f64 = 0.95;
+
+/// Where the results of a benchmark go, besides the table.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FiguresArguments {
+    /// Print one JSON object per line instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// Append the figures to this file as JSON, one object per line.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
 
 /// The results of a run as JSON. Scripts depend on the fields.
 #[derive(Debug, Serialize)]
@@ -157,30 +169,30 @@ pub(crate) fn tenths(number: f64) -> f64 {
 
 /// The destination of results.
 pub(crate) struct Report {
-    json: Option<Box<dyn Write>>,
+    file: Option<File>,
     table: bool,
     headed: bool,
 }
 
 impl Report {
-    /// Appends to an existing JSON file, so that results of alternating runs are in one file.
-    pub(crate) fn open(json: Option<&Path>) -> Result<Self, Stop> {
-        let (json, table): (Option<Box<dyn Write>>, bool) = match json {
-            None => (None, true),
-            Some(path) if path == Path::new("-") => (Some(Box::new(io::stdout())), false),
-            Some(path) => {
-                let file = OpenOptions::new().create(true).append(true).open(path);
-                (Some(Box::new(file.map_err(Stop::io(format!("write {}", path.display())))?)), true)
-            }
+    /// Appends to an existing file, so that results of alternating runs are in one file.
+    pub(crate) fn open(arguments: &FiguresArguments) -> Result<Self, Stop> {
+        let open = |path: &PathBuf| {
+            let file = OpenOptions::new().create(true).append(true).open(path);
+            file.map_err(Stop::io(format!("write {}", path.display())))
         };
-        Ok(Self { json, table, headed: false })
+        let file = arguments.output.as_ref().map(open).transpose()?;
+        Ok(Self { file, table: !arguments.json, headed: false })
     }
 
-    /// Writes a JSON object, if JSON is enabled.
+    /// Writes a JSON object to the file, if there is one, and to standard output instead of the table.
     pub(crate) fn add_json(&mut self, object: &impl Serialize) -> Result<(), Stop> {
-        if let Some(json) = &mut self.json {
-            writeln!(json, "{}", serde_json::to_string(object).expect("numbers and names"))?;
-            json.flush()?;
+        let line = to_json(object);
+        if let Some(file) = &mut self.file {
+            writeln!(file, "{line}")?;
+        }
+        if !self.table {
+            writeln!(io::stdout().lock(), "{line}")?;
         }
         Ok(())
     }

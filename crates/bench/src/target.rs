@@ -43,9 +43,7 @@ impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (kind, endpoints) = text
-            .split_once("://")
-            .ok_or("expected loggos://, loggos-stream://, etcd:// or cassandra://HOST:PORT,...")?;
+        let (kind, endpoints) = text.split_once("://").unwrap_or(("loggos", text));
         let endpoints: Vec<String> = endpoints.split(',').map(str::to_owned).collect();
         match kind {
             "loggos" => Ok(Self::Loggos(endpoints)),
@@ -203,7 +201,8 @@ mod tests {
         assert_eq!("loggos://a:1".parse(), Ok(Target::Loggos(vec!["a:1".into()])));
         assert_eq!("loggos-stream://a:1".parse(), Ok(Target::LoggosStream(vec!["a:1".into()])));
         assert_eq!(Target::Loggos(vec![]).streaming(), Target::LoggosStream(vec![]));
-        assert!("a:1".parse::<Target>().is_err());
+        assert_eq!("a:1,b:2".parse(), Ok(Target::Loggos(vec!["a:1".into(), "b:2".into()])));
+        assert!("ftp://a:1".parse::<Target>().is_err());
         assert!("redis://a:1".parse::<Target>().is_err());
     }
 }

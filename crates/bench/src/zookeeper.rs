@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use terminal::{Stop, unless_interrupted};
+use terminal::{Stop, ZOOKEEPER, unless_interrupted};
 use tokio::task::LocalSet;
 use tokio::time::sleep;
 
@@ -21,7 +21,7 @@ use super::meter::Meter;
 use super::pairs::Pairs;
 use super::progress::Progress;
 use super::recorder::Recorder;
-use super::report::Report;
+use super::report::{FiguresArguments, Report};
 use super::servers::Servers;
 use super::{parse, plot};
 
@@ -31,13 +31,17 @@ use super::{parse, plot};
 /// writes over the znodes below /loggos-bench. Each combination of the given numbers is one line of the table.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
-    /// Addresses of the servers: Loggos, or any other server of the protocol.
+    /// Addresses of the servers: Loggos, or any other server of the protocol [env: LOGGOS_ZK_AT] [default:
+    /// 127.0.0.1:2181,127.0.0.1:2182,127.0.0.1:2183].
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
-    #[arg(default_value = "127.0.0.1:2181,127.0.0.1:2182,127.0.0.1:2183")]
     at: Vec<String>,
+    /// Offset added to the default ports, as in `loggos dev --port-offset`. Takes precedence over LOGGOS_ZK_AT.
+    #[arg(long, value_name = "K", conflicts_with = "at")]
+    port_offset: Option<u16>,
     /// Number of sessions, with one connection each.
-    #[arg(long, value_name = "C,...", value_delimiter = ',', default_value = "12", value_parser = parse::positive)]
-    connections: Vec<usize>,
+    #[arg(long, alias = "connections", value_name = "C,...", value_delimiter = ',', default_value = "12")]
+    #[arg(value_parser = parse::positive)]
+    clients: Vec<usize>,
     /// Outstanding requests per session.
     #[arg(long, value_name = "W,...", value_delimiter = ',', default_value = "256", value_parser = parse::positive)]
     outstanding: Vec<usize>,
@@ -57,12 +61,12 @@ pub(crate) struct Arguments {
     /// Keep the created znodes, to measure servers that hold many.
     #[arg(long)]
     keep: bool,
-    /// Duration of each measurement, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = parse::seconds)]
-    seconds: f64,
-    /// Warm-up before each measurement, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = parse::seconds)]
-    warmup: f64,
+    /// Duration of each measurement.
+    #[arg(long, alias = "seconds", value_name = "TIME", default_value = "10s", value_parser = parse::time)]
+    duration: Duration,
+    /// Warm-up before each measurement.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse::time)]
+    warmup: Duration,
     /// Process ids of the servers, to measure their CPU time.
     #[arg(long, value_name = "PID,...", value_delimiter = ',', conflicts_with = "server_data")]
     server_pids: Vec<u32>,
@@ -82,10 +86,9 @@ pub(crate) struct Arguments {
     /// Data directory of the servers to compare with, if `loggos dev` runs them.
     #[arg(long, value_name = "DIR", requires = "against")]
     against_data: Option<PathBuf>,
-    /// Append the figures to this file as JSON, one object per line; `-` prints them instead of the table.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Plot this run and the contents of the --json file as SVG: throughput by read percentage if several are given,
+    #[command(flatten)]
+    figures: FiguresArguments,
+    /// Plot this run and the contents of the --output file as SVG: throughput by read percentage if several are given,
     /// latency by load otherwise.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -106,7 +109,7 @@ impl Arguments {
         let (write, nodes) = (self.write, self.nodes);
         let mut shapes = Vec::new();
         for &value_bytes in &self.value_bytes {
-            for &connections in &self.connections {
+            for &connections in &self.clients {
                 for &outstanding in &self.outstanding {
                     let of =
                         |&read_percent| Shape { connections, outstanding, read_percent, write, value_bytes, nodes };
@@ -123,7 +126,8 @@ impl Arguments {
         };
         let is_paired = self.pairs.is_some();
         let name = is_paired.then_some("A");
-        let mut sides = vec![side(name, &self.at, &self.server_pids, self.server_data.as_deref())?];
+        let at = ZOOKEEPER.endpoints(&self.at, self.port_offset)?;
+        let mut sides = vec![side(name, &at, &self.server_pids, self.server_data.as_deref())?];
         if is_paired {
             sides.push(side(Some("B"), &self.against, &self.against_pids, self.against_data.as_deref())?);
         }
@@ -153,7 +157,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
         let turns = (shapes.len() * sides.len()) as u64 * u64::from(rounds);
         let mut run = Run {
             arguments: &arguments,
-            report: Report::open(arguments.json.as_deref())?,
+            report: Report::open(&arguments.figures)?,
             progress: Progress::of(turns, "turns"),
             measured: Vec::new(),
             nothing_done: None,
@@ -198,8 +202,7 @@ impl Run<'_> {
     async fn turn(&mut self, side: &Side, shape: Shape) -> Result<Figures, Stop> {
         let title = format!("{}, {shape}", side.title());
         self.progress.now(title.clone());
-        let Arguments { warmup, seconds, .. } = *self.arguments;
-        let times = Times { warmup: Duration::from_secs_f64(warmup), measured: Duration::from_secs_f64(seconds) };
+        let times = Times { warmup: self.arguments.warmup, measured: self.arguments.duration };
         let recorder = Rc::new(Recorder::default());
         let sessions = Sessions::begin(&side.endpoints, shape, &recorder).await?;
         sleep(times.warmup).await;
@@ -224,9 +227,9 @@ impl Run<'_> {
     fn finish(self) -> Result<(), Stop> {
         drop(self.progress);
         if let Some(file) = &self.arguments.plot {
-            let measured = match &self.arguments.json {
-                Some(json) if json.as_os_str() != "-" => plot::read(json)?,
-                _ => self.measured,
+            let measured = match &self.arguments.figures.output {
+                Some(file) => plot::read(file)?,
+                None => self.measured,
             };
             let drawn = if self.arguments.read_percent.len() > 1 {
                 let axes = ["reads, percent", "operations per second"];
@@ -259,7 +262,7 @@ mod tests {
 
     #[test]
     fn number_list_is_sweep() {
-        let arguments = parsed("--read-percent 0,50,100 --connections 1,12 --outstanding 1,256").unwrap();
+        let arguments = parsed("--read-percent 0,50,100 --clients 1,12 --outstanding 1,256").unwrap();
         let shapes = arguments.shapes();
         assert_eq!((shapes.len(), shapes[1].read_percent, shapes[11].outstanding), (12, 50, 256));
         assert_eq!(parsed("").unwrap().shapes().len(), 1);
@@ -271,7 +274,7 @@ mod tests {
         let sides = paired.sides().unwrap();
         assert_eq!(sides.iter().map(Side::title).collect::<Vec<_>>(), ["A 127.0.0.1:2181", "B 127.0.0.1:21811"]);
         assert_eq!(parsed("").unwrap().sides().unwrap().len(), 1);
-        for line in ["--pairs 5", "--against a:1", "--read-percent 101", "--connections 0", "--against-pids 1"] {
+        for line in ["--pairs 5", "--against a:1", "--read-percent 101", "--clients 0", "--against-pids 1"] {
             assert!(parsed(line).is_err(), "{line}");
         }
     }

@@ -224,7 +224,10 @@ impl Attempts {
         let timeout = format!("timed out after {} ms", self.time.as_millis());
         let reason = match &self.cause {
             Some(Cause { by_node: true, reason }) if self.effect != Effect::Reads => reason.clone(),
-            Some(Cause { reason, .. }) => format!("{timeout}: {reason}"),
+            // A node's own deadline says the same.
+            Some(Cause { reason, .. }) => {
+                format!("{timeout}: {}", reason.strip_prefix("deadline exceeded: ").unwrap_or(reason))
+            }
             None => timeout,
         };
         if self.in_doubt {

@@ -21,16 +21,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use terminal::{Output, Stop};
+use terminal::{GRPC, Output, Stop, positive_duration};
 
 use crate::runtime;
 
 pub(crate) use output::range_field;
-
-/// Base of the ports on which nodes serve gRPC: node I uses this plus I.
-const GRPC_PORT_BASE: u16 = 7200;
-/// Default number of nodes of a cluster.
-const NODES: u16 = 3;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -86,19 +81,18 @@ pub(crate) enum ZooKeeper {
 /// The cluster's addresses, and options of every client command.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Cluster {
-    /// gRPC addresses of one or more nodes [default: 127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203].
+    /// gRPC addresses of one or more nodes [env: LOGGOS_AT] [default: 127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203].
     #[arg(long, global = true, value_name = "HOST:PORT,...", value_delimiter = ',')]
     at: Vec<String>,
-    /// Offset added to the default ports, as in `loggos dev --port-offset`.
-    #[arg(long, global = true, value_name = "K", default_value_t = 0, conflicts_with = "at")]
-    port_offset: u16,
+    /// Offset added to the default ports, as in `loggos dev --port-offset`. Takes precedence over LOGGOS_AT.
+    #[arg(long, global = true, value_name = "K", conflicts_with = "at")]
+    port_offset: Option<u16>,
     /// Print one JSON object per line, and errors as JSON on standard error.
     #[arg(long, global = true)]
     json: bool,
-    /// Timeout of a request including retries, in milliseconds.
-    #[arg(long, global = true, value_name = "MS", default_value_t = 10_000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
-    timeout: u64,
+    /// Timeout of a request including retries, such as 500ms or 10s.
+    #[arg(long, global = true, value_name = "TIME", default_value = "10s", value_parser = positive_duration)]
+    timeout: Duration,
 }
 
 impl Cluster {
@@ -117,19 +111,11 @@ impl Cluster {
     }
 
     fn deadline(&self) -> Duration {
-        Duration::from_millis(self.timeout)
+        self.timeout
     }
 
     fn endpoints(&self) -> Result<Vec<String>, Stop> {
-        if self.at.is_empty() { self.default_endpoints() } else { Ok(self.at.clone()) }
-    }
-
-    fn default_endpoints(&self) -> Result<Vec<String>, Stop> {
-        let port = |node| GRPC_PORT_BASE.checked_add(node)?.checked_add(self.port_offset);
-        (1..=NODES)
-            .map(|node| port(node).map(|port| format!("127.0.0.1:{port}")))
-            .collect::<Option<_>>()
-            .ok_or_else(|| Stop::invalid(format!("--port-offset {} exceeds the range of ports", self.port_offset)))
+        GRPC.endpoints(&self.at, self.port_offset)
     }
 }
 
@@ -168,8 +154,5 @@ fn finish(output: Output, command: impl Future<Output = Result<(), Stop>>) -> Ex
         Ok(runtime) => runtime.block_on(command),
         Err(error) => Err(Stop::Io { what: "start the runtime".into(), error }),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(stop) => output.report(&stop),
-    }
+    output.finish(done)
 }

@@ -6,6 +6,7 @@ mod simulation;
 mod view;
 
 use std::ffi::OsString;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -14,9 +15,12 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use coordination::log_port::Playback;
 use terminal::DATA_DEFAULT;
 
+/// The version, with the commit that it was built from.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("LOGGOS_COMMIT"), ")");
+
 /// A replicated data platform: tables of versioned columns, totally ordered shared logs, and a ZooKeeper service.
 #[derive(Debug, Parser)]
-#[command(name = "loggos", version, about, arg_required_else_help = true, after_help = terminal::EXIT_STATUSES)]
+#[command(name = "loggos", version = VERSION, about, arg_required_else_help = true, after_help = terminal::EXIT_STATUSES)]
 struct Loggos {
     #[command(subcommand)]
     command: Command,
@@ -47,6 +51,11 @@ enum Command {
     Sim(simulation::Simulate),
     #[command(flatten)]
     Client(cli::Command),
+    /// Print a completion script for a shell, such as `source <(loggos completions bash)`.
+    Completions {
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -61,7 +70,8 @@ struct Local {
     /// Offset added to every port, to run several clusters on one machine [default: 0].
     #[arg(long, global = true, value_name = "K")]
     port_offset: Option<u16>,
-    /// Memory for rows per node, such as 512MiB or 2GiB: half for caches, a quarter for memtables [default: 128MiB].
+    /// Memory for rows per node, such as 512MiB or 2GiB: half for caches, a quarter for memtables [default: 128MiB for
+    /// caches, 128MiB for memtables, and other shares as in docs/limits.md].
     #[arg(long, value_name = "SIZE", value_parser = runtime::memory_size)]
     memory: Option<u64>,
     /// When ZooKeeper endpoints read the log: `push`, an interval from 1ms to 1s, or `adaptive` [default: push].
@@ -89,6 +99,11 @@ fn main() -> ExitCode {
         Command::Start { config, log_format, parent_pipe } => runtime::start::run(&config, log_format, parent_pipe),
         Command::Sim(what) => simulation::run(&what),
         Command::Client(command) => cli::run(command),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Loggos::command(), "loggos", &mut script);
+            terminal::Output::new(false).finish(io::stdout().write_all(&script).map_err(terminal::Stop::Print))
+        }
     }
 }
 

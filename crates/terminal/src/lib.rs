@@ -1,11 +1,15 @@
 //! Common parts of the commands of the binary: output, errors with their exit statuses, and values of common options.
 
+mod addresses;
 mod arguments;
+mod duration;
 mod output;
 mod stop;
 mod table;
 
+pub use addresses::{GRPC, Service, ZOOKEEPER};
 pub use arguments::{Durability, ReadKind};
+pub use duration::{duration, positive_duration, timestamp_ns};
 pub use output::{Output, to_json};
 pub use stop::{Appended, EXIT_STATUSES, LoadedUntil, Stop, unless_interrupted};
 pub use table::Table;

@@ -38,6 +38,14 @@ impl Output {
         Ok(())
     }
 
+    /// Reports the outcome of a command, and returns its exit status.
+    pub fn finish(self, done: Result<(), Stop>) -> ExitCode {
+        match done {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(stop) => self.report(&stop),
+        }
+    }
+
     /// Prints the error of a command to standard error, and returns its exit status.
     pub fn report(self, stop: &Stop) -> ExitCode {
         if matches!(stop, Stop::Print(error) if error.kind() == io::ErrorKind::BrokenPipe) {

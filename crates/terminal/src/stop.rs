@@ -131,10 +131,8 @@ impl Stop {
             Self::Invalid { .. } => 2,
             // A file that cannot be opened is usually a wrong argument.
             Self::Io { error, .. } if is_of_the_name(error) => 2,
-            Self::LoadCutShort { error, .. }
-            | Self::AppendCutShort { error, .. }
-            | Self::NothingDone { error: Some(error), .. }
-            | Self::Cluster(error) => match error {
+            Self::LoadCutShort { error, .. } | Self::AppendCutShort { error, .. } | Self::Cluster(error) => match error
+            {
                 sdk::Error::Refused { .. }
                 | sdk::Error::NotFound(_)
                 | sdk::Error::Exists(_)
@@ -144,7 +142,7 @@ impl Stop {
                 // A kind of error that this version does not know counts as an unknown outcome.
                 _ => 4,
             },
-            Self::NothingDone { error: None, .. } | Self::Interrupted | Self::Io { .. } | Self::Print(_) => 3,
+            Self::NothingDone { .. } | Self::Interrupted | Self::Io { .. } | Self::Print(_) => 3,
         }
     }
 

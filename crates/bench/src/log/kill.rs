@@ -214,7 +214,7 @@ pub(super) async fn run(
     }
     drop(progress);
     if let Some(file) = &arguments.plot {
-        let drawn = match arguments.json_file() {
+        let drawn = match &arguments.figures.output {
             Some(json) => plot::read(json)?,
             None => runs.clone(),
         };
@@ -274,12 +274,12 @@ impl<'a> Bench<'a> {
             recorders.push(recorder);
             via.push(*entry_node);
         }
-        sleep(Duration::from_secs_f64(self.arguments.warmup) + wait).await;
+        sleep(self.arguments.warmup + wait).await;
         recorders.iter().for_each(|recorder| recorder.start());
         // Let some appends complete, so that the gaps have a beginning.
         sleep(LEAD).await;
         let faulted = self.cluster.inject(placed.sequencer, NodeFault::Kill)?;
-        sleep(self.arguments.seconds()).await;
+        sleep(self.arguments.duration()).await;
         let counted: Vec<_> = recorders.iter().map(|recorder| recorder.stop(&[])).collect();
         let load_average = load_average();
         crew.settle().await;

@@ -62,7 +62,7 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
 
 async fn form(cluster: &Cluster, output: Output) -> Result<(), Stop> {
     let until = Instant::now() + cluster.deadline();
-    let endpoints = if cluster.at.is_empty() { cluster.default_endpoints()? } else { cluster.at.clone() };
+    let endpoints = cluster.endpoints()?;
     let genesis = formation::form(&endpoints, cluster.deadline()).await?;
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
     let served = cluster.client_at(endpoints)?.with_deadline(left).list_tables().await;

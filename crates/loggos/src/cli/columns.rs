@@ -9,7 +9,7 @@ use base::shown;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use sdk::{Cell, Client, Reads, Row, Version};
-use terminal::{Durability, Output, Stop};
+use terminal::{Durability, Output, Stop, positive_duration};
 
 use super::output::{CellObject, print_rows};
 use super::reads::{self, ReadArguments};
@@ -166,27 +166,11 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
 
 /// Parses a retention time. The limit is checked here on the exact value, since nodes receive it in milliseconds.
 fn retention(text: &str) -> Result<Duration, String> {
-    let time = time(text)?;
+    let time = positive_duration(text)?;
     if time.as_nanos() > RETENTION_MAX.0.into() {
         return Err(format!("above the limit of {RETENTION_MAX}"));
     }
     Ok(time)
-}
-
-/// Parses a positive duration with its unit.
-fn time(text: &str) -> Result<Duration, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let milliseconds: u64 = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return Err("a duration is a number with a unit: ms, s, m, h or d".into()),
-    };
-    let time = number.parse().ok().and_then(|number: u64| number.checked_mul(milliseconds)).filter(|time| *time > 0);
-    time.map(Duration::from_millis).ok_or_else(|| "a duration must be positive and below 2^64 ms".into())
 }
 
 pub(super) fn bytes(text: OsString) -> Bytes {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::Args;
 use sdk::{AsOf, Reads, Version};
 use serde_json::json;
-use terminal::{Output, ReadKind, Stop};
+use terminal::{Output, ReadKind, Stop, timestamp_ns};
 
 /// Consistency of a read.
 #[derive(Clone, Debug, Default, Args)]
@@ -19,9 +19,9 @@ pub(crate) struct ReadArguments {
     /// With --timeline: accept a response from any live replica, even without a leader.
     #[arg(long)]
     stale_ok: bool,
-    /// Read the state at this timestamp: a version, or nanoseconds since 1970.
-    #[arg(long, value_name = "TIMESTAMP", conflicts_with_all = ["reads", "timeline", "stale_ok"])]
-    as_of: Option<Version>,
+    /// Read the state at this time: a version, nanoseconds since 1970, or RFC 3339 such as 2026-11-25T16:30:00Z.
+    #[arg(long, value_name = "TIME", value_parser = timestamp_ns, conflicts_with_all = ["reads", "timeline", "stale_ok"])]
+    as_of: Option<i64>,
 }
 
 impl ReadArguments {
@@ -35,7 +35,7 @@ impl ReadArguments {
             return Err(Stop::invalid("--stale-ok requires --timeline"));
         }
         Ok(match self.as_of {
-            Some(timestamp) => Reads::At(timestamp),
+            Some(timestamp) => Reads::At(Version::from_nanos(timestamp)),
             None if is_timeline => Reads::Timeline { stale_ok: self.stale_ok },
             None => self.reads.reads(),
         })

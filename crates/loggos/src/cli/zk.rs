@@ -15,13 +15,10 @@ use coordination::jute::{
     PathReply, Reader, Record, Request, Sequence, SetData, Stat, StatReply, Sync,
 };
 use serde_json::{Map, Value, json};
-use terminal::{Output, Stop};
+use terminal::{Output, Stop, ZOOKEEPER, positive_duration};
 
 use self::client::{Client, Fault};
-use super::NODES;
 
-/// Node I serves ZooKeeper clients on this port plus I.
-const PORT_BASE: u16 = 2180;
 /// Maximum time of one wait for changes.
 const WATCH_PATIENCE: Duration = Duration::from_secs(3_600);
 /// The ACL permission bits of all operations.
@@ -30,22 +27,21 @@ const ALL: i32 = 31;
 /// The servers' addresses, and options of every command.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Servers {
-    /// Addresses of one or more servers [default: 127.0.0.1:2181,127.0.0.1:2182,127.0.0.1:2183].
+    /// Addresses of one or more servers [env: LOGGOS_ZK_AT] [default: 127.0.0.1:2181,127.0.0.1:2182,127.0.0.1:2183].
     #[arg(long, global = true, value_name = "HOST:PORT,...", value_delimiter = ',')]
     at: Vec<String>,
-    /// Offset added to the default ports, as in `loggos dev --port-offset`.
-    #[arg(long, global = true, value_name = "K", default_value_t = 0, conflicts_with = "at")]
-    port_offset: u16,
+    /// Offset added to the default ports, as in `loggos dev --port-offset`. Takes precedence over LOGGOS_ZK_AT.
+    #[arg(long, global = true, value_name = "K", conflicts_with = "at")]
+    port_offset: Option<u16>,
     /// Authenticate with scheme `digest`.
     #[arg(long, global = true, value_name = "USER:PASSWORD")]
     auth: Option<String>,
     /// Print one JSON object per line, and errors as JSON on standard error.
     #[arg(long, global = true)]
     pub(super) json: bool,
-    /// Timeout of a request including retries, in milliseconds.
-    #[arg(long, global = true, value_name = "MS", default_value_t = 10_000)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
-    timeout: u64,
+    /// Timeout of a request including retries, such as 500ms or 10s.
+    #[arg(long, global = true, value_name = "TIME", default_value = "10s", value_parser = positive_duration)]
+    timeout: Duration,
 }
 
 #[derive(Debug, Subcommand)]
@@ -119,23 +115,15 @@ impl Command {
 
 impl Servers {
     fn endpoints(&self) -> Result<Vec<String>, Stop> {
-        if !self.at.is_empty() {
-            return Ok(self.at.clone());
-        }
-        let port = |node| PORT_BASE.checked_add(node)?.checked_add(self.port_offset);
-        (1..=NODES)
-            .map(|node| port(node).map(|port| format!("127.0.0.1:{port}")))
-            .collect::<Option<_>>()
-            .ok_or_else(|| Stop::invalid(format!("--port-offset {} exceeds the range of ports", self.port_offset)))
+        ZOOKEEPER.endpoints(&self.at, self.port_offset)
     }
 }
 
 /// Runs a command.
 pub(super) fn run(servers: &Servers, output: Output, command: &Command) -> Result<(), Stop> {
-    let timeout = Duration::from_millis(servers.timeout);
     let stop = |fault| stop(fault, command.path());
     coordination::path::validate(command.path()).map_err(|code| stop(Fault::Refused(code)))?;
-    let mut client = Client::connect(servers.endpoints()?, timeout, servers.auth.clone()).map_err(stop)?;
+    let mut client = Client::connect(servers.endpoints()?, servers.timeout, servers.auth.clone()).map_err(stop)?;
     let done = match command {
         Command::Watch { path, recursive } => watch(&mut client, output, path, *recursive),
         _ => once(&mut client, output, command),

@@ -32,13 +32,16 @@ pub(crate) struct Options {
     /// number of such servers can be started and stopped at any time.
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     at: Vec<String>,
-    /// With --at: listen address for ZooKeeper clients [default: the client port of --zoo-cfg, or any free port on
+    /// The same for a cluster of `loggos dev --port-offset`.
+    #[arg(long, value_name = "K", conflicts_with = "at")]
+    port_offset: Option<u16>,
+    /// With --at or --port-offset: listen address for ZooKeeper clients [default: the client port of --zoo-cfg, or any free port on
     /// loopback]. The address is printed once clients can connect.
-    #[arg(long, value_name = "HOST:PORT", requires = "at", value_parser = address)]
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     listen: Option<SocketAddr>,
-    /// ZooKeeper configuration file. With --at, only its client port, session timeouts, connection limit, four-letter
+    /// ZooKeeper configuration file. With --at or --port-offset, only its client port, session timeouts, connection limit, four-letter
     /// commands and super digest are used.
-    #[arg(long, value_name = "FILE", required_unless_present = "at")]
+    #[arg(long, value_name = "FILE")]
     zoo_cfg: Option<PathBuf>,
     /// Superuser as `super:DIGEST` (ZooKeeper's property `zookeeper.DigestAuthenticationProvider.superDigest`).
     #[arg(long, value_name = "NAME:DIGEST")]
@@ -61,8 +64,17 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 /// Why a server cannot be started.
 #[derive(Debug, thiserror::Error)]
 enum ServeError {
-    #[error("--zoo-cfg or --at is missing")]
+    #[error(
+        "--zoo-cfg FILE is missing, to run a node, or --at HOST:PORT,... or --port-offset K, to serve a running cluster"
+    )]
     NoFile,
+    #[error(
+        "--listen requires --at or --port-offset, the addresses of a running cluster: a node listens on the addresses in \
+         the --zoo-cfg file"
+    )]
+    Listen,
+    #[error("{0}")]
+    Addresses(terminal::Stop),
     #[error("{path}: {error}")]
     File { path: PathBuf, error: io::Error },
     #[error("{path}: {error}")]
@@ -78,7 +90,8 @@ enum ServeError {
 /// Serves until SIGTERM or SIGINT.
 pub(crate) fn run(options: &Options) -> ExitCode {
     start::log_to_stderr(LogFormat::Text);
-    let run = if options.at.is_empty() { run_node } else { run_without_disk };
+    let is_node = options.at.is_empty() && options.port_offset.is_none();
+    let run = if is_node { run_node } else { run_without_disk };
     run(options).unwrap_or_else(|error| {
         say(&error.to_string());
         ExitCode::from(2)
@@ -86,6 +99,9 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 }
 
 fn run_node(options: &Options) -> Result<ExitCode, ServeError> {
+    if options.listen.is_some() {
+        return Err(ServeError::Listen);
+    }
     let path = options.zoo_cfg.as_deref().ok_or(ServeError::NoFile)?;
     let (config, named) = configure(options, path)?;
     prepare(&config)?;
@@ -93,7 +109,8 @@ fn run_node(options: &Options) -> Result<ExitCode, ServeError> {
 }
 
 fn run_without_disk(options: &Options) -> Result<ExitCode, ServeError> {
-    let Options { at, insecure_plaintext, super_digest, .. } = options;
+    let Options { insecure_plaintext, super_digest, .. } = options;
+    let at = terminal::GRPC.endpoints(&options.at, options.port_offset).map_err(ServeError::Addresses)?;
     let (mut listen, mut zookeeper) = (options.listen, ZooKeeper::default());
     if let Some(path) = &options.zoo_cfg {
         let zoo_cfg = parse(path)?;
@@ -105,7 +122,7 @@ fn run_without_disk(options: &Options) -> Result<ExitCode, ServeError> {
     }
     zookeeper.super_digest = super_digest.clone().or(zookeeper.super_digest);
     zookeeper.playback = options.playback.map(|playback| playback.to_string());
-    Ok(translation_server::run(at, listen, *insecure_plaintext, &zookeeper))
+    Ok(translation_server::run(&at, listen, *insecure_plaintext, &zookeeper))
 }
 
 /// The node's configuration, and the host names of its peers.

@@ -20,16 +20,16 @@ fn objects(path: &str) -> Vec<Value> {
 #[test]
 fn columns_bench_open_loop_and_pairs() {
     let cluster = Cluster::of(3);
-    let target = format!("loggos://{}", cluster.endpoints(1).join(","));
+    let target = cluster.endpoints(1).join(",");
     let [json, plot] = ["figures.jsonl", "figure.svg"].map(|name| cluster.scratch().path().join(name));
     let [json, plot] = [&json, &plot].map(|path| path.to_str().expect("UTF-8"));
     let data = cluster.data().display().to_string();
     let columns = |arguments: &[&str]| {
-        let common = ["columns", "--target", &target, "--keys", "50", "--value-bytes", "100", "--json", json];
+        let common = ["columns", "--at", &target, "--keys", "50", "--value-bytes", "100", "--output", json];
         bench(&[&common, arguments].concat())
     };
 
-    let open = ["--rate", "200", "--seconds", "1", "--warmup", "0.2", "--server-data", &data, "--plot", plot];
+    let open = ["--rate", "200", "--duration", "1s", "--warmup", "200ms", "--server-data", &data, "--plot", plot];
     assert!(columns(&open).ok().contains("write"));
     let figures = &objects(json)[0];
     assert_eq!((&figures["bench"], &figures["mode"]), (&"columns".into(), &"open".into()), "{figures}");
@@ -37,7 +37,7 @@ fn columns_bench_open_loop_and_pairs() {
     assert!(figures["server_cpu_us_per_operation"].is_f64(), "{figures}");
     assert!(fs::read_to_string(plot).expect("a figure was drawn").contains("loggos write, 100 B, open loop"));
 
-    let short = ["--clients", "2", "--seconds", "0.2", "--warmup", "0"];
+    let short = ["--clients", "2", "--duration", "200ms", "--warmup", "0s"];
     let pairs = ["--operation", "conditional-put", "--pairs", "1", "--against-operation", "write"];
     assert!(columns(&[&short[..], &pairs].concat()).ok().contains("A / B"));
     let lines = objects(json);
@@ -49,7 +49,7 @@ fn columns_bench_open_loop_and_pairs() {
 
     // A run in which every operation fails is an error.
     let too_large = (base::limits::VALUE_BYTES_MAX + 1).to_string();
-    let failed = bench(&[&["columns", "--target", &target, "--value-bytes", &too_large][..], &short].concat());
+    let failed = bench(&[&["columns", "--at", &target, "--value-bytes", &too_large][..], &short].concat());
     failed.failed(3, &["no operation succeeded"]);
 }
 
@@ -57,7 +57,7 @@ fn columns_bench_open_loop_and_pairs() {
 fn load_bench_reports_memory() {
     let cluster = Cluster::of(1);
     let (at, data) = (&cluster.endpoints(1)[0], cluster.data().display().to_string());
-    let done = bench(&["load", "--rows", "500", "--at", at, "--server-data", &data, "--json", "-"]);
+    let done = bench(&["load", "--rows", "500", "--at", at, "--server-data", &data, "--json"]);
     let figures: Value = serde_json::from_str(&done.ok()).expect("JSON");
     assert_eq!((&figures["bench"], &figures["rows"]), (&"load".into(), &500.into()), "{figures}");
     assert!(figures["resident_kib"]["node-1"].as_u64() > Some(0), "{figures}");
@@ -72,11 +72,12 @@ fn log_bench_append_read_follow() {
     let [json, plot] = [&json, &plot].map(|path| path.to_str().expect("UTF-8"));
     let data = cluster.data().display().to_string();
     let log = |arguments: &[&str]| {
-        let common = ["log", "--data", &data, "--json", json, "--plot", plot, "--seconds", "0.2", "--warmup", "0"];
+        let common =
+            ["log", "--data", &data, "--output", json, "--plot", plot, "--duration", "200ms", "--warmup", "0s"];
         bench(&[&common, arguments].concat())
     };
 
-    let shown = log(&["--stripes", "1,2", "--floor", "--pairs", "1", "--batch", "3"]).ok();
+    let shown = log(&["--stripes", "1,2", "--floor", "--rounds", "1", "--batch", "3"]).ok();
     assert!(shown.contains("append x2") && shown.contains("floor, 1 CPU"), "{shown}");
     let lines = objects(json);
     let kinds: Vec<_> = lines.iter().map(|line| (line["bench"].as_str(), line["operation"].as_str())).collect();
@@ -103,7 +104,7 @@ fn log_bench_kills_sequencer_node() {
     let scratch = Scratch::new();
     let mut command = loggos();
     command.env("TMPDIR", scratch.path()).args(["bench", "log", "--kill", "--runs", "1", "--clients", "3"]);
-    command.args(["--warmup", "0.2", "--seconds", "2", "--json", "-"]);
+    command.args(["--warmup", "200ms", "--duration", "2s", "--json"]);
     let lines = Done::of(&mut command, COMMAND_PATIENCE).ok();
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let kinds: Vec<_> = lines.iter().map(|line| (line["bench"].as_str(), line["leader"].as_str())).collect();
@@ -122,7 +123,7 @@ fn failover_bench_kills_leader_and_cleans_up() {
     let scratch = Scratch::new();
     let mut command = loggos();
     command.env("TMPDIR", scratch.path()).args(["bench", "failover", "--runs", "1", "--signal", "kill"]);
-    command.args(["--warmup", "0.2", "--seconds", "2", "--value-bytes", "100", "--json", "-"]);
+    command.args(["--warmup", "200ms", "--duration", "2s", "--value-bytes", "100", "--json"]);
     let lines = Done::of(&mut command, COMMAND_PATIENCE).ok();
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let [run, summary] = &lines[..] else { panic!("a run and a summary: {lines:?}") };

@@ -122,9 +122,37 @@ fn exit_status_by_error_kind() {
 
     // Nothing listens on port 1.
     let refusal =
-        run(&["columns", "--at", "127.0.0.1:1", "--timeout", "300", "--json", "get", "t", "k"]).failed(3, &[]);
+        run(&["columns", "--at", "127.0.0.1:1", "--timeout", "300ms", "--json", "get", "t", "k"]).failed(3, &[]);
     assert_eq!(object(&refusal)["kind"], "unavailable");
-    run(&["status", "--at", "127.0.0.1:1", "--timeout", "300"]).failed(3, &["127.0.0.1:1"]);
+    run(&["status", "--at", "127.0.0.1:1", "--timeout", "300ms"]).failed(3, &["127.0.0.1:1"]);
+}
+
+#[test]
+fn options_follow_one_convention() {
+    let run = |arguments: &[&str]| Done::of(loggos().args(arguments), COMMAND_PATIENCE);
+    for wrong in ["500", "0s", "1.5s"] {
+        run(&["status", "--timeout", wrong]).failed(2, &["duration"]);
+    }
+    run(&["bench", "columns", "--duration", "10"]).failed(2, &["ms, s, m, h or d"]);
+    run(&["columns", "get", "t", "k", "--as-of", "yesterday"]).failed(2, &["RFC 3339"]);
+
+    let with = |variable: &str, arguments: &[&str]| {
+        let mut command = loggos();
+        command.env(variable, "127.0.0.1:1").args(arguments).args(["--timeout", "300ms"]);
+        Done::of(&mut command, COMMAND_PATIENCE)
+    };
+    with("LOGGOS_AT", &["columns", "list"]).failed(3, &["127.0.0.1:1"]);
+    with("LOGGOS_ZK_AT", &["zk", "ls", "/"]).failed(3, &["127.0.0.1:1:"]);
+    with("LOGGOS_AT", &["columns", "list", "--at", "127.0.0.1:2"]).failed(3, &["127.0.0.1:2"]);
+    with("LOGGOS_AT", &["columns", "list", "--port-offset", "50000"]).failed(3, &["127.0.0.1:572"]);
+    run(&["columns", "list", "--port-offset", "1", "--at", "127.0.0.1:2"]).failed(2, &["--port-offset"]);
+
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(&["completions", shell]).ok();
+        assert!(script.contains("conditional-put"), "{shell}");
+    }
+    let version = run(&["--version"]).ok();
+    assert!(version.starts_with(concat!("loggos ", env!("CARGO_PKG_VERSION"), " (")), "{version}");
 }
 
 /// The lines of nodes and of cohorts in `status --json`, after that of the health.
@@ -194,7 +222,7 @@ fn failover_and_restart_of_leader() {
     assert_eq!((&restarted["alive"], &restarted["boot"]), (&json!(true), &json!(2)));
 
     cluster.stop();
-    cluster.columns(&["--timeout", "500", "get", "t", "k"]).failed(3, &[]);
+    cluster.columns(&["--timeout", "500ms", "get", "t", "k"]).failed(3, &[]);
     cluster.start();
     assert_eq!(object(&cluster.columns(&["get", "t", "k", "c", "--json"]).ok())["value"], "w");
 }
@@ -205,7 +233,7 @@ fn write_without_quorum_times_out() {
     cluster.columns(&["create", "t"]).ok();
     cluster.signal(2, Signal::STOP);
     cluster.signal(3, Signal::STOP);
-    let refused = cluster.columns(&["--timeout", "1500", "--json", "put", "t", "k", "c", "v"]);
+    let refused = cluster.columns(&["--timeout", "1500ms", "--json", "put", "t", "k", "c", "v"]);
     let kind = object(&refused.err)["kind"].clone();
     let status = if kind == "unknown" { 4 } else { 3 };
     refused.failed(status, &[]);

@@ -13,7 +13,7 @@ fn forms_cluster_from_blank_nodes() {
     (1..=3).for_each(|node| hosts.start(node, ""));
     let disks = [1, 2, 3].map(|node| hosts.look(node).disk.expect("every node has a disk"));
     let at = hosts.all();
-    hosts.run(&["columns", "--at", &at, "--timeout", "500", "create", "t"]).failed(3, &["blank"]);
+    hosts.run(&["columns", "--at", &at, "--timeout", "500ms", "create", "t"]).failed(3, &["blank"]);
     hosts.run(&["admin", "form", "--at", &hosts.grpc(1), "--at", &hosts.grpc(2)]).failed(2, &["1, 3, 5 or 7"]);
 
     // An interrupted formation: one node is formed, and another was restarted and kept its announced incarnation.

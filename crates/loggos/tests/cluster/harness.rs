@@ -30,7 +30,9 @@ const TAIL_BYTES: usize = 3_000;
 
 /// The binary under test.
 pub(crate) fn loggos() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_loggos"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_loggos"));
+    command.env_remove("LOGGOS_AT").env_remove("LOGGOS_ZK_AT");
+    command
 }
 
 /// A runtime for the client library.

@@ -86,7 +86,7 @@ impl Hosts {
     }
 
     pub(crate) fn admin_form(&self) -> Done {
-        self.run(&["admin", "form", "--at", &self.all(), "--timeout", "30000"])
+        self.run(&["admin", "form", "--at", &self.all(), "--timeout", "30s"])
     }
 }
 

@@ -6,7 +6,7 @@ use crate::hosts::Hosts;
 
 /// Runs a command against these nodes.
 fn columns(hosts: &Hosts, at: &str, arguments: &[&str]) -> crate::harness::Done {
-    hosts.run(&[&["columns", "--at", at, "--timeout", "30000"], arguments].concat())
+    hosts.run(&[&["columns", "--at", at, "--timeout", "30s"], arguments].concat())
 }
 
 #[test]
@@ -25,17 +25,17 @@ fn node_joins_and_lost_node_leaves() {
     hosts.start(4, "");
     hosts.look(4);
     let fourth = hosts.grpc(4);
-    let join = ["admin", "join", &fourth, "--at", &all, "--timeout", "30000"];
+    let join = ["admin", "join", &fourth, "--at", &all, "--timeout", "30s"];
     let joined = hosts.run(&join).ok();
     assert!(joined.contains("node 4") && joined.contains(&cluster), "{joined}");
     assert_eq!(hosts.run(&join).ok(), joined, "done already");
-    hosts.run(&["admin", "move", "t", "a", "--to", "1,2,4", "--at", &all, "--timeout", "30000"]).ok();
+    hosts.run(&["admin", "move", "t", "a", "--to", "1,2,4", "--at", &all, "--timeout", "30s"]).ok();
     let read = columns(&hosts, &fourth, &["--json", "get", "t", "a", "c"]).ok();
     assert!(read.contains("\"value\":\"1\""), "{read}");
 
     // A node is lost for good. Its replicas move to the new one.
     hosts.kill(3);
-    let leave = ["admin", "leave", "3", "--at", &all, "--timeout", "60000"];
+    let leave = ["admin", "leave", "3", "--at", &all, "--timeout", "60s"];
     hosts.run(&leave).ok();
     hosts.run(&leave).ok();
     let at = [1, 2, 4].map(|node| hosts.grpc(node)).join(",");
@@ -71,10 +71,10 @@ fn node_of_other_cluster_cannot_join() {
     [1, 4].into_iter().for_each(|node| hosts.start(node, ""));
     [1, 4].into_iter().for_each(|node| _ = hosts.look(node));
     let [first, fourth] = [1, 4].map(|node| hosts.grpc(node));
-    let join = ["admin", "join", &fourth, "--at", &first, "--timeout", "20000"];
+    let join = ["admin", "join", &fourth, "--at", &first, "--timeout", "20s"];
     hosts.run(&join).failed(1, &["blank disk"]);
     for alone in [&first, &fourth] {
-        hosts.run(&["admin", "form", "--at", alone, "--timeout", "30000"]).ok();
+        hosts.run(&["admin", "form", "--at", alone, "--timeout", "30s"]).ok();
     }
     let theirs = hosts.look(4).genesis.expect("it is formed").cluster;
     hosts.run(&join).failed(1, &["node 4", &theirs]);

@@ -133,7 +133,7 @@ fn follower_reports_down_node_and_resumes() {
 
     let (told, said) = (cluster.scratch().path().join("told"), cluster.scratch().path().join("said"));
     let (out, err) = (File::create(&told).expect("a file"), File::create(&said).expect("a file"));
-    let mut command = cluster.log_command(&["tail", "l", "--follow", "--from", "0", "--timeout", "1000", "--json"]);
+    let mut command = cluster.log_command(&["tail", "l", "--follow", "--from", "0", "--timeout", "1s", "--json"]);
     let _follower = Running::of(command.stdout(out).stderr(err));
     let lines = |path, what: &str, count| {
         wait_for(what, PATIENCE, || {
@@ -149,12 +149,12 @@ fn follower_reports_down_node_and_resumes() {
     assert!(message.starts_with(&format!("node {node}, ")) && message.ends_with(&silent), "{message}");
     assert_eq!(answer["answers"], false);
     for asked in [&["append", "l", "x"][..], &["read", "l", "0"], &["tail", "l"]] {
-        let refused = cluster.log(&[asked, &["--timeout", "1000"]].concat());
+        let refused = cluster.log(&[asked, &["--timeout", "1s"]].concat());
         let status = if refused.err.contains("outcome unknown") { 4 } else { 3 };
         assert!(asked[0] == "append" || status == 3, "only a write can have an unknown outcome: {refused:?}");
         refused.failed(status, &[&format!("node {node}, "), &silent]);
     }
-    let info = cluster.log(&["info", "l", "--json", "--timeout", "1000"]);
+    let info = cluster.log(&["info", "l", "--json", "--timeout", "1s"]);
     let known = &objects(&info.out)[0];
     assert_eq!((&known["tail"], &known["trimmed_before"]), (&Value::Null, &Value::Null), "{known}");
     info.failed(3, &[&silent]);

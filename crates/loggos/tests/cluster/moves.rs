@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::harness::{Cluster, Done};
 
 fn move_to(cluster: &Cluster, arguments: &[&str]) -> Done {
-    cluster.admin(&[&["move"], arguments, &["--timeout", "30000"]].concat())
+    cluster.admin(&[&["move"], arguments, &["--timeout", "30s"]].concat())
 }
 
 fn members(cluster: &Cluster) -> Value {

@@ -218,7 +218,7 @@ fn wrong_port_kind_is_suggested() {
         let doubt = format!("is {endpoint} the gRPC address of a node?");
         for command in [&["columns", "list"][..], &["columns", "get", "t", "k"], &["status"]] {
             let mut asked = loggos();
-            asked.args(command).args(["--timeout", "500", "--at", &endpoint]);
+            asked.args(command).args(["--timeout", "500ms", "--at", &endpoint]);
             Done::of(&mut asked, COMMAND_PATIENCE).failed(3, &[&doubt]);
         }
     }

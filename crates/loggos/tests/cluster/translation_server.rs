@@ -172,7 +172,8 @@ fn diskless_server_options() {
     let scratch = Scratch::new();
     let run = |options: &[&str]| Done::of(loggos().args(["zk", "serve"]).args(options), COMMAND_PATIENCE);
     run(&[]).failed(2, &["--zoo-cfg"]);
-    run(&["--listen", "127.0.0.1:0"]).failed(2, &["--at"]);
+    run(&["--listen", "127.0.0.1:0"]).failed(2, &["--at", "--port-offset", "--zoo-cfg"]);
+    run(&["--port-offset", "60000"]).failed(2, &["range of ports"]);
     run(&["--at", "nowhere"]).failed(2, &["HOST:PORT"]);
     run(&["--at", "127.0.0.1:1", "--listen", "0.0.0.0:0"]).failed(2, &["insecure"]);
     run(&["--at", "127.0.0.1:1", "--listen", "127.0.0.1"]).failed(2, &["--listen"]);

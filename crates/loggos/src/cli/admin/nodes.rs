@@ -15,8 +15,8 @@ use crate::cli::Cluster;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(super) async fn join(cluster: &Cluster, output: Output, newcomer: &str) -> Result<(), Stop> {
-    let until = Instant::now() + Duration::from_millis(cluster.timeout);
-    let joined = formation::join(newcomer, cluster.endpoints()?, Duration::from_millis(cluster.timeout)).await?;
+    let until = Instant::now() + cluster.deadline();
+    let joined = formation::join(newcomer, cluster.endpoints()?, cluster.deadline()).await?;
     let Joined { cluster: name, node } = joined;
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
     let served = cluster.client_at(vec![newcomer.to_owned()])?.with_deadline(left).list_tables().await;
@@ -30,7 +30,7 @@ pub(super) async fn join(cluster: &Cluster, output: Output, newcomer: &str) -> R
 }
 
 pub(super) async fn leave(cluster: &Cluster, output: Output, node: u32) -> Result<(), Stop> {
-    let until = Instant::now() + Duration::from_millis(cluster.timeout);
+    let until = Instant::now() + cluster.deadline();
     let client = cluster.client()?;
     client.remove_node(node).await?;
     let mut reported = None;
