@@ -9,10 +9,11 @@ pub(crate) fn positive(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "not a number of at least 1".to_owned())
 }
 
-/// The duration of a phase, at most a day.
+/// The duration of a phase, at most a day. A plain number is accepted as seconds, for `--seconds 10`.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
     let too_long = || "above the limit of 1d".to_owned();
-    terminal::duration(text).and_then(|time| if time > PHASE_TIME_MAX { Err(too_long()) } else { Ok(time) })
+    let time = text.parse().map_or_else(|_| terminal::duration(text), |seconds| Ok(Duration::from_secs(seconds)));
+    time.and_then(|time| if time > PHASE_TIME_MAX { Err(too_long()) } else { Ok(time) })
 }
 
 /// Operations per second.
@@ -31,7 +32,8 @@ mod tests {
         assert!(positive("0").is_err() && positive("-1").is_err() && positive("x").is_err());
         assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!((time("0s"), time("1d")), (Ok(Duration::ZERO), Ok(PHASE_TIME_MAX)));
-        assert!(time("-1s").is_err() && time("2d").is_err() && time("5").is_err());
+        assert!(time("-1s").is_err() && time("2d").is_err() && time("100000").is_err());
+        assert_eq!(time("5"), Ok(Duration::from_secs(5)));
         assert_eq!(rate("2500.5"), Ok(2_500.5));
         assert!(rate("0").is_err() && rate("-1").is_err() && rate("inf").is_err() && rate("NaN").is_err());
     }
