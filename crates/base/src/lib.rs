@@ -2,6 +2,7 @@
 //!
 //! **Architecture invariant:** this crate depends on no other crate of the workspace, does no IO and reads no clock.
 
+mod address;
 pub mod budget;
 pub mod canary;
 pub mod codec;
@@ -17,6 +18,7 @@ mod splitmix;
 mod text;
 mod time;
 
+pub use address::{HostPort, ParseHostPortError};
 pub use durability::{Durability, Force};
 pub use failure_detector::{AwakeClock, Backoff, DetectorConfig, FailureDetector};
 pub use ids::{Boot, ClusterId, CohortId, Incarnation, Member, NodeId, Promise};

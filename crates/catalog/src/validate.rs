@@ -16,7 +16,7 @@ use crate::command::CatalogCommand;
 use crate::request::CatalogRequest;
 
 /// Maximum bytes of an `address:port`.
-const ADDRESS_BYTES_MAX: usize = 64;
+const ADDRESS_BYTES_MAX: usize = 260;
 /// The highest node number.
 const NODE_MAX: u32 = 65_535;
 

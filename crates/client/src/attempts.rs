@@ -19,9 +19,9 @@ const SESSIONS_MAX: u32 = 3;
 const DOUBLINGS_MAX: u32 = 6;
 /// The share of a change's time, at its end, in which no further attempt begins: the node could not respond in time, and
 /// the change would end in doubt ...
-const LAST_SHARE: u64 = 10;
+const LAST_SHARE: u64 = 5;
 /// ... up to this.
-const LAST_MAX: Duration = Duration::from_millis(100);
+const LAST_MAX: Duration = Duration::from_millis(300);
 /// Advice about a row write that may have been executed.
 const ADVICE: &str = "read the row before a retry";
 
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn last_moments_have_no_attempt() {
-        for (left, is_retried) in [(100, false), (101, true)] {
+        for (left, is_retried) in [(300, false), (301, true)] {
             let next = after(&mut attempts(Effect::Writes, 2), not_sent(), Duration::from_millis(left));
             assert_eq!(matches!(next, Next::Retry { .. }), is_retried, "{left} ms left");
         }

@@ -1,7 +1,6 @@
 //! The admin service: this node's status, and cluster operations.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use api::admin::roster_node::Standing as RosterStanding;
@@ -10,7 +9,7 @@ use api::admin::{
     RemoveNodeRequest, RemoveNodeResponse, SplitRangeRequest, SplitRangeResponse, StatusRequest, StatusResponse,
 };
 use api::servers::admin_server::Admin;
-use base::{CohortId, Durability, Incarnation, KeyRange, Lsn, Member, NodeId};
+use base::{CohortId, Durability, HostPort, Incarnation, KeyRange, Lsn, Member, NodeId};
 use catalog::{Catalog, CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, Standing};
 use machine::Failure;
 use node::request::{AppliedCatalog, CohortStatus, NodeStatus, ReplicaStatus, Request, Response, Status as NodeReport};
@@ -120,9 +119,12 @@ impl<G: Gateway> Admin for Handler<G> {
 
 /// Checks that the address may be reachable from other nodes.
 fn check_address(address: &str) -> Result<(), Failure> {
-    match address.parse::<SocketAddr>() {
-        Ok(known) if !known.ip().is_unspecified() && known.port() != 0 => Ok(()),
-        _ => Err(Failure::Invalid(format!("{address:?} is not an address and port that other nodes can reach"))),
+    match address.parse::<HostPort>() {
+        Ok(known) if known.is_specific() => Ok(()),
+        Ok(_) => Err(Failure::Invalid(format!(
+            "{address:?} is not an address that other nodes can reach; set `advertise` in the node's configuration"
+        ))),
+        Err(error) => Err(Failure::Invalid(error.to_string())),
     }
 }
 

@@ -1,9 +1,9 @@
 //! Observations across requests, shared by all servers of a node.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base::HostPort;
 use node::request::{Request, Response, Status};
 use prometheus::Registry;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -31,7 +31,7 @@ impl Observer {
     ///
     /// # Errors
     /// When the registry already has metrics with these names.
-    pub fn new(registry: Registry, console: Option<SocketAddr>) -> Result<Self, prometheus::Error> {
+    pub fn new(registry: Registry, console: Option<&HostPort>) -> Result<Self, prometheus::Error> {
         let calls = Arc::new(Calls::register(&registry)?);
         let console = console.map(|address| address.to_string()).unwrap_or_default();
         Ok(Self { registry, calls, activity: Activity::default(), console, zookeeper: None })

@@ -120,7 +120,8 @@ impl Served {
         let address = |listener: &TcpListener| listener.local_addr().expect("a bound socket");
         let (http, grpc) = (address(&http_listener), address(&grpc_listener));
         let node = Arc::new(StubGateway::default());
-        let observer = Arc::new(server::Observer::new(Registry::new(), Some(http)).expect("unique metric names"));
+        let observer =
+            Arc::new(server::Observer::new(Registry::new(), Some(&http.into())).expect("unique metric names"));
         let (close, closing) = watch::channel(());
         let shutdown = |mut closing: watch::Receiver<()>| async move {
             let _ = closing.changed().await;

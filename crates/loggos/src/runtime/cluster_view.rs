@@ -34,9 +34,9 @@ pub(crate) struct ClusterView {
 impl ClusterView {
     /// For the node with this configuration. Other nodes are found through the responses of the configured ones.
     pub(crate) fn new(config: &Config) -> Result<Self, sdk::Error> {
-        let others = config.peers.iter().map(|peer| (peer.node, peer.grpc));
-        let addresses: BTreeMap<u32, _> = others.chain([(config.node, config.listen.grpc)]).collect();
-        let client = |address: std::net::SocketAddr| Ok((address.to_string(), client(&address.to_string())?));
+        let others = config.peers.iter().map(|peer| (peer.node, &peer.grpc));
+        let addresses: BTreeMap<u32, _> = others.chain([(config.node, &config.listen.grpc)]).collect();
+        let client = |address: &base::HostPort| Ok((address.to_string(), client(&address.to_string())?));
         let clients = addresses.into_values().map(client).collect::<Result<_, sdk::Error>>()?;
         Ok(Self { own: config.node, clients, last: Mutex::new(None) })
     }

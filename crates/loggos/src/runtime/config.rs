@@ -6,25 +6,29 @@
 //! data = "loggos-data/node-1"           # its directory
 //! cluster = "0f…"                      # optional: refuse data of any other cluster; 32 hexadecimal digits
 //!
-//! [listen]
-//! peers = "127.0.0.1:7101"              # for the other nodes
-//! grpc = "127.0.0.1:7201"               # for clients
+//! [listen]                              # HOST:PORT each
+//! peers = "0.0.0.0:7101"                # for the other nodes
+//! grpc = "0.0.0.0:7201"                 # for clients
 //! http = "127.0.0.1:8081"               # optional: the console, for browsers and Prometheus
 //! zookeeper = "127.0.0.1:2181"          # optional: for ZooKeeper clients
 //!
+//! [advertise]                           # optional: the addresses that others use, if they differ
+//! peers = "node-1:7101"
+//! grpc = "node-1:7201"
+//!
 //! [[peers]]                             # every other node; may include this one
 //! node = 2
-//! address = "127.0.0.1:7102"
-//! grpc = "127.0.0.1:7202"
+//! address = "node-2:7101"
+//! grpc = "node-2:7201"
 //!
 //! [zookeeper]                           # all optional
 //!
 //! [tuning]                              # all optional
 //! ```
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use base::HostPort;
 use base::limits::{CLIENT_MEMORY_BYTES_DEFAULT, CLIENT_MEMORY_BYTES_MIN};
 use coordination::log_port::{ParsePlaybackError, Playback};
 use node::NodeConfig;
@@ -43,8 +47,11 @@ pub(crate) struct Config {
     /// Allows addresses beyond this machine, without encryption or authentication. Default: false.
     #[serde(default)]
     pub(crate) insecure_plaintext: bool,
-    /// This node's listen addresses.
+    /// This node's listen addresses, as HOST:PORT with a host name or an IP address.
     pub(crate) listen: Listen,
+    /// This node's addresses for others, if they differ from the listen addresses.
+    #[serde(default, skip_serializing_if = "Advertise::is_empty")]
+    pub(crate) advertise: Advertise,
     /// The addresses of the other nodes: every member of the cluster, optionally including this node.
     #[serde(default)]
     pub(crate) peers: Vec<Peer>,
@@ -56,20 +63,73 @@ pub(crate) struct Config {
     pub(crate) tuning: Tuning,
 }
 
-/// The listen addresses: an IP address and a port each.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+/// The listen addresses: a host name or an IP address, and a port. A name is resolved once, at the start.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Listen {
     /// For the other nodes.
-    pub(crate) peers: SocketAddr,
+    #[serde(with = "address")]
+    pub(crate) peers: HostPort,
     /// For clients: columns, administration, health, reflection.
-    pub(crate) grpc: SocketAddr,
+    #[serde(with = "address")]
+    pub(crate) grpc: HostPort,
     /// The console, for browsers and Prometheus. Disabled if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) http: Option<SocketAddr>,
+    #[serde(default, with = "optional_address", skip_serializing_if = "Option::is_none")]
+    pub(crate) http: Option<HostPort>,
     /// For ZooKeeper clients. Disabled if absent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) zookeeper: Option<SocketAddr>,
+    #[serde(default, with = "optional_address", skip_serializing_if = "Option::is_none")]
+    pub(crate) zookeeper: Option<HostPort>,
+}
+
+/// The addresses at which others reach this node, if they differ from the listen addresses. Others resolve a host name
+/// at each connection attempt.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Advertise {
+    /// For the other nodes.
+    #[serde(default, with = "optional_address", skip_serializing_if = "Option::is_none")]
+    pub(crate) peers: Option<HostPort>,
+    /// For clients.
+    #[serde(default, with = "optional_address", skip_serializing_if = "Option::is_none")]
+    pub(crate) grpc: Option<HostPort>,
+}
+
+impl Advertise {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Addresses as text in the file.
+mod address {
+    use base::HostPort;
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(address: &HostPort, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(address)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HostPort, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// The same for optional keys.
+mod optional_address {
+    use base::HostPort;
+    use serde::{Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(address: &Option<HostPort>, serializer: S) -> Result<S::Ok, S::Error> {
+        match address {
+            Some(address) => serializer.collect_str(address),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<HostPort>, D::Error> {
+        super::address::deserialize(deserializer).map(Some)
+    }
 }
 
 /// Settings of the ZooKeeper endpoint. All nodes should have the same.
@@ -103,15 +163,17 @@ pub(crate) struct ZooKeeper {
 }
 
 /// Another node.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Peer {
     /// Its number.
     pub(crate) node: u32,
-    /// Its address for other nodes: an IP address and a port.
-    pub(crate) address: SocketAddr,
-    /// Its address for clients: an IP address and a port.
-    pub(crate) grpc: SocketAddr,
+    /// Its address for other nodes: a host name or an IP address, and a port.
+    #[serde(with = "address")]
+    pub(crate) address: HostPort,
+    /// Its address for clients, in the same form.
+    #[serde(with = "address")]
+    pub(crate) grpc: HostPort,
 }
 
 /// Tuning parameters; the defaults are right for most clusters. An absent key means the machine's default.
@@ -191,25 +253,29 @@ impl Config {
         Ok(config)
     }
 
-    /// This node's addresses for peers and clients: those that it lists for itself among its peers, or else those that
-    /// it listens on.
-    pub(crate) fn own_addresses(&self) -> (SocketAddr, SocketAddr) {
+    /// This node's addresses for peers and clients: those that it advertises, or those that it lists for itself among
+    /// its peers, or else those that it listens on.
+    pub(crate) fn own_addresses(&self) -> (&HostPort, &HostPort) {
         let listed = self.peers.iter().find(|peer| peer.node == self.node);
-        listed.map_or((self.listen.peers, self.listen.grpc), |own| (own.address, own.grpc))
+        let (peers, grpc) = listed.map_or((&self.listen.peers, &self.listen.grpc), |own| (&own.address, &own.grpc));
+        (self.advertise.peers.as_ref().unwrap_or(peers), self.advertise.grpc.as_ref().unwrap_or(grpc))
     }
 
     /// Validates values and their combinations.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let insecure = self.insecure_plaintext;
         range("node", u64::from(self.node), 1, 65_535)?;
-        Self::check_listen("listen.peers", self.listen.peers, insecure)?;
-        Self::check_listen("listen.grpc", self.listen.grpc, insecure)?;
-        if let Some(http) = self.listen.http {
+        Self::check_listen("listen.peers", &self.listen.peers, insecure)?;
+        Self::check_listen("listen.grpc", &self.listen.grpc, insecure)?;
+        if let Some(http) = &self.listen.http {
             Self::check_listen("listen.http", http, insecure)?;
         }
-        if let Some(zookeeper) = self.listen.zookeeper {
+        if let Some(zookeeper) = &self.listen.zookeeper {
             Self::check_listen("listen.zookeeper", zookeeper, insecure)?;
         }
+        let (peers, grpc) = self.own_addresses();
+        check_advertised("advertise.peers", "other nodes", peers)?;
+        check_advertised("advertise.grpc", "clients", grpc)?;
         self.zookeeper.check()?;
         if let Some(cluster) = &self.cluster
             && (cluster.len() != 32 || !cluster.bytes().all(|digit| digit.is_ascii_hexdigit()))
@@ -228,10 +294,10 @@ impl Config {
     /// Rejects a non-loopback address unless `insecure_plaintext` is set.
     pub(crate) fn check_listen(
         key: &'static str,
-        address: SocketAddr,
+        address: &HostPort,
         insecure_plaintext: bool,
     ) -> Result<(), ConfigError> {
-        if address.ip().is_loopback() || insecure_plaintext {
+        if address.is_loopback() || insecure_plaintext {
             return Ok(());
         }
         refuse(
@@ -335,6 +401,20 @@ fn as_size(bytes: u64) -> String {
     }
 }
 
+/// Rejects an address that others can't connect to.
+fn check_advertised(key: &'static str, whom: &str, address: &HostPort) -> Result<(), ConfigError> {
+    if address.ip().is_none_or(|ip| !ip.is_unspecified()) {
+        return Ok(());
+    }
+    refuse(
+        key,
+        format!(
+            "{whom} can't connect to {address}, which stands for all addresses of this machine: set the key to an address \
+             that they can reach, as \"HOST:PORT\""
+        ),
+    )
+}
+
 fn range(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), ConfigError> {
     if (least..=most).contains(&value) {
         return Ok(());
@@ -383,8 +463,34 @@ mod tests {
         assert!(read(&format!("{GOOD}http = \"0.0.0.0:8081\"\n")).unwrap_err().contains("listen.http"));
         assert!(read(&format!("{GOOD}http = \"127.0.0.1:8081\"\n")).is_ok());
         assert!(read(&format!("{GOOD}zookeeper = \"0.0.0.0:2181\"\n")).unwrap_err().contains("listen.zookeeper"));
-        let said = GOOD.replace("node = 1", "node = 1\ninsecure_plaintext = true").replace("127.0.0.1", "0.0.0.0");
+        let said = GOOD.replace("node = 1", "node = 1\ninsecure_plaintext = true").replace("127.0.0.1", "10.0.0.1");
         assert!(read(&said).is_ok());
+    }
+
+    #[test]
+    fn wildcard_listen_requires_advertised_address() {
+        let everywhere = GOOD
+            .replace("node = 1", "node = 1\ninsecure_plaintext = true")
+            .replace("127.0.0.1", "0.0.0.0")
+            .replace("::1", "::");
+        let refused = read(&everywhere).unwrap_err();
+        assert!(refused.starts_with("advertise.peers: other nodes can't connect to 0.0.0.0:7101"), "{refused}");
+        let half = format!("{everywhere}[advertise]\npeers = \"node-1:7101\"\n");
+        assert!(read(&half).unwrap_err().starts_with("advertise.grpc: clients can't connect to [::]:7201"));
+        let config = read(&format!("{half}grpc = \"node-1:7201\"\n")).unwrap();
+        assert_eq!(config.own_addresses().0.to_string(), "node-1:7101");
+        let listed = "[[peers]]\nnode = 1\naddress = \"a:1\"\ngrpc = \"a:2\"\n";
+        assert_eq!(read(&format!("{everywhere}{listed}")).unwrap().own_addresses().1.to_string(), "a:2");
+    }
+
+    #[test]
+    fn names_are_valid_addresses() {
+        let config = read(&GOOD.replace("127.0.0.1", "localhost")).unwrap();
+        assert_eq!(config.listen.peers.to_string(), "localhost:7101");
+        assert!(refusal("127.0.0.1:7101", "node-1:7101").contains("insecure_plaintext"));
+        assert!(refusal("127.0.0.1:7101", "localhost").contains("HOST:PORT"));
+        let text = toml::to_string(&config).unwrap();
+        assert_eq!(read(&text).unwrap().listen.grpc.to_string(), "[::1]:7201");
     }
 
     #[test]

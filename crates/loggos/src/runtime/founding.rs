@@ -36,7 +36,7 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
     fs::create_dir_all(&store)?;
     File::open(&config.data)?.sync_all()?;
     let _claim = Claim::take(&config.data)?;
-    let listener = listen("gRPC", config.listen.grpc)?;
+    let listener = listen("gRPC", &config.listen.grpc)?;
     listener.set_nonblocking(true)?;
     let (formed, is_formed) = watch::channel(false);
     let newcomer = Newcomer::new(config, formed)?;

@@ -10,7 +10,7 @@ use store::manifest::ManifestWrite;
 
 use super::files::OsFile;
 use super::gateway::Incoming;
-use super::peers::PeerAddress;
+use super::resolver::Resolved;
 
 /// An input from another thread.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub(crate) enum Input {
     Done(Event),
     /// A segment was prepared or removed.
     SegmentDone(SegmentJob),
-    /// The current address of a peer.
-    PeerAddress(PeerAddress),
+    /// The result of a lookup of a peer's host name.
+    Resolved(Resolved),
     /// The process must stop cleanly.
     Stop,
 }

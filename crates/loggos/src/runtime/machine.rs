@@ -209,7 +209,7 @@ impl Machine {
             }
             Input::Done(event) => self.events.push(event),
             Input::SegmentDone(job) => self.disk.segment_done(job, now),
-            Input::PeerAddress(peer) => self.peers.readdress(peer),
+            Input::Resolved(resolved) => self.peers.resolved(resolved, now),
             Input::Stop => self.events.push(Event::Stop),
         }
     }

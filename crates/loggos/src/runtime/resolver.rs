@@ -1,54 +1,75 @@
-//! Resolves the host names of peers periodically, so that a node can start while a name does not resolve, and follows
-//! changes of addresses.
+//! Resolves host names of peers for each connection attempt. So a node can start while a name does not resolve, and
+//! reconnects to a peer whose address has changed.
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
-use std::time::Duration;
 
-use base::NodeId;
+use base::{HostPort, NodeId};
 
-use super::inbox::{Inbox, Input};
-use super::peers::PeerAddress;
-
-pub(crate) const RESOLVE_EVERY: Duration = Duration::from_secs(10);
-
-/// A peer configured by host name.
-#[derive(Clone, Debug)]
-pub(crate) struct NamedPeer {
+/// The result of a lookup.
+#[derive(Debug)]
+pub(crate) struct Resolved {
     pub(crate) node: NodeId,
-    pub(crate) host: String,
-    pub(crate) port: u16,
+    /// At least one address.
+    pub(crate) addresses: io::Result<Vec<SocketAddr>>,
 }
 
-/// Resolves a name; prefers IPv4, as Java does.
+type Lookup = dyn Fn(&HostPort) -> io::Result<Vec<SocketAddr>> + Send + Sync;
+
+/// Starts lookups, each in its own thread, because the system's resolver blocks. The caller limits them to one for each
+/// peer.
+#[derive(Clone)]
+pub(crate) struct Resolver {
+    lookup: Arc<Lookup>,
+    report: Arc<dyn Fn(Resolved) + Send + Sync>,
+}
+
+impl Resolver {
+    pub(crate) fn new(
+        lookup: impl Fn(&HostPort) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
+        report: impl Fn(Resolved) + Send + Sync + 'static,
+    ) -> Self {
+        Self { lookup: Arc::new(lookup), report: Arc::new(report) }
+    }
+
+    /// Starts a lookup, whose result is reported.
+    pub(crate) fn begin(&self, node: NodeId, name: HostPort) -> io::Result<()> {
+        let resolver = self.clone();
+        super::spawn("resolver", move || {
+            let found = (resolver.lookup)(&name);
+            let addresses = found.and_then(|addresses| if addresses.is_empty() { Err(none()) } else { Ok(addresses) });
+            (resolver.report)(Resolved { node, addresses });
+        })?;
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resolver").finish_non_exhaustive()
+    }
+}
+
+/// Resolves an address; IPv4 addresses come first, as in Java. Blocks.
+pub(crate) fn lookup(address: &HostPort) -> io::Result<Vec<SocketAddr>> {
+    let mut found: Vec<SocketAddr> = (address.host(), address.port()).to_socket_addrs()?.collect();
+    found.sort_by_key(|address| !address.is_ipv4());
+    Ok(found)
+}
+
+/// The first address. Blocks.
+pub(crate) fn first(address: &HostPort) -> io::Result<SocketAddr> {
+    lookup(address)?.first().copied().ok_or_else(none)
+}
+
+/// Resolves a name. Blocks.
 pub(crate) fn resolve(host: &str) -> Option<IpAddr> {
     let found: Vec<IpAddr> = (host, 0).to_socket_addrs().ok()?.map(|address| address.ip()).collect();
     found.iter().find(|address| address.is_ipv4()).or_else(|| found.first()).copied()
 }
 
-/// Starts the thread, unless all peers are configured by IP address. `allows` decides which addresses may be used.
-pub(crate) fn start(
-    mut peers: Vec<NamedPeer>,
-    allows: impl Fn(SocketAddr) -> bool + Send + 'static,
-    inbox: Arc<Inbox>,
-) -> io::Result<()> {
-    peers.retain(|peer| peer.host.parse::<IpAddr>().is_err());
-    if peers.is_empty() {
-        return Ok(());
-    }
-    let mut known = vec![None; peers.len()];
-    super::spawn("resolver", move || {
-        loop {
-            for (NamedPeer { node, host, port }, known) in peers.iter().zip(&mut known) {
-                let found = resolve(host).map(|address| SocketAddr::from((address, *port)));
-                if let Some(address) = found.filter(|address| Some(*address) != *known && allows(*address)) {
-                    *known = Some(address);
-                    inbox.post(Input::PeerAddress(PeerAddress { node: *node, address }));
-                }
-            }
-            std::thread::sleep(RESOLVE_EVERY);
-        }
-    })?;
-    Ok(())
+fn none() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "the host name has no usable address")
 }

@@ -3,6 +3,7 @@
 //! All checks precede any change: the configuration, the owner of the directory, other processes, the identity of the
 //! data. Only then is the store opened, which counts this boot on the disk.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{ClusterId, Member, NodeId};
+use base::{ClusterId, HostPort, Member, NodeId};
 use mio::{Poll, Waker};
 use node::{Node, NodeConfig, Replays};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -34,7 +35,7 @@ use super::inbox::{Inbox, Input};
 use super::machine::{End, INBOX, Machine};
 use super::peers::handshake;
 use super::peers::{PeerAddress, Peers};
-use super::resolver::{self, NamedPeer};
+use super::resolver::{self, Resolver};
 use super::server_thread::{self, Server};
 use super::sstables::SstableFiles;
 use super::views::Published;
@@ -70,7 +71,7 @@ pub(crate) enum StartError {
     #[error("{0}")]
     Machine(String),
     #[error("can't listen on {address} for {what}: {error}")]
-    Listen { what: &'static str, address: SocketAddr, error: io::Error },
+    Listen { what: &'static str, address: HostPort, error: io::Error },
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -100,13 +101,12 @@ pub(crate) fn run(config: &Path, log_format: LogFormat, parent_pipe: bool) -> Ex
     if parent_pipe {
         end_with_parent();
     }
-    exit(Config::read(config).map_err(StartError::Config).and_then(|config| run_node(&config, Vec::new())))
+    exit(Config::read(config).map_err(StartError::Config).and_then(|config| run_node(&config)))
 }
 
-/// Runs one node with a validated configuration until it is stopped. The host names of `named` peers are resolved again
-/// while it runs.
-pub(crate) fn run_configured(config: &Config, named: Vec<NamedPeer>) -> ExitCode {
-    exit(run_node(config, named))
+/// Runs one node with a validated configuration until it is stopped.
+pub(crate) fn run_configured(config: &Config) -> ExitCode {
+    exit(run_node(config))
 }
 
 fn exit(end: Result<End, StartError>) -> ExitCode {
@@ -150,7 +150,7 @@ fn end_with_parent() {
     });
 }
 
-fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
+fn run_node(config: &Config) -> Result<End, StartError> {
     let descriptors = descriptors::raise();
     tracing::debug!(descriptors, "limit of open files");
     let files = OsFiles::new(&config.data.join(STORE));
@@ -160,10 +160,10 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
     let identity = check_identity(config, &files)?;
     let addresses = addresses(config, &identity);
     let _claim = Claim::take(&config.data)?;
-    let peers_listener = listen("peers", config.listen.peers)?;
-    let grpc_listener = listen("gRPC", config.listen.grpc)?;
-    let http_listener = config.listen.http.map(|address| listen("HTTP", address)).transpose()?;
-    let zookeeper_socket = config.listen.zookeeper.map(bind_zookeeper).transpose()?;
+    let peers_listener = listen("peers", &config.listen.peers)?;
+    let grpc_listener = listen("gRPC", &config.listen.grpc)?;
+    let http_listener = config.listen.http.as_ref().map(|address| listen("HTTP", address)).transpose()?;
+    let zookeeper_socket = config.listen.zookeeper.as_ref().map(bind_zookeeper).transpose()?;
 
     let sstables = SstableFiles::new(files.clone(), descriptors::for_sstables());
     let (store, mut recovered) = open_store(config, files, &sstables)?;
@@ -174,7 +174,7 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
     tracing::info!(
         node = %own.node, incarnation = format_args!("{:x}", own.incarnation.0), boot = %recovered.boot,
         cluster = %identity.cluster, records = recovered.records.records(), peers = %config.listen.peers,
-        grpc = %config.listen.grpc, http = config.listen.http.map(tracing::field::display), pid = std::process::id(),
+        grpc = %config.listen.grpc, http = config.listen.http.as_ref().map(tracing::field::display), pid = std::process::id(),
         "starting"
     );
 
@@ -191,7 +191,8 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
         address: config.own_addresses().0.to_string(),
         members: identity.known().collect(),
     };
-    let peers = Peers::new(poll.registry().try_clone()?, peers_listener, hello, &addresses)?;
+    let peers =
+        Peers::new(poll.registry().try_clone()?, peers_listener, hello, &addresses, peer_resolver(config, &inbox))?;
     let registry = prometheus::Registry::new();
     let budget = Budget::new(config.tuning.compaction_bytes_per_second.unwrap_or(COMPACTION_BYTES_PER_SECOND));
     let metrics = DiskMetrics::register(&registry).map_err(io::Error::other)?;
@@ -205,13 +206,13 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
     let views = Arc::new(Published::default());
     let to_server = (Arc::clone(&responses), Arc::clone(&views));
     let machine = Machine::new(node, first, poll, peers, disk, Arc::clone(&inbox), to_server);
-    let mut observer = server::Observer::new(registry, config.listen.http).map_err(io::Error::other)?;
+    let mut observer = server::Observer::new(registry, config.listen.http.as_ref()).map_err(io::Error::other)?;
     let cluster_view = ClusterView::new(config).map_err(io::Error::other)?;
     let client_memory = config.tuning.client_memory();
     let listeners = server_thread::Listeners { grpc: grpc_listener, http: http_listener, client_memory };
     let gateway = MachineGateway::new(Arc::clone(&inbox), views);
     let founded = founding::founded(config, &identity);
-    if let (Some(socket), Some(address)) = (zookeeper_socket, config.listen.zookeeper) {
+    if let Some((socket, address)) = zookeeper_socket {
         let gateway = gateway.clone();
         let connect = |completions| Ok(zookeeper::NodeTransport::new(gateway, completions));
         let settings = zookeeper_settings(config, &identity, address);
@@ -219,9 +220,6 @@ fn run_node(config: &Config, named: Vec<NamedPeer>) -> Result<End, StartError> {
         zookeeper::start(socket, settings, connect, || ())?;
     }
     let server = Server::start(listeners, gateway, responses, founded, observer, cluster_view)?;
-    let is_insecure = config.insecure_plaintext;
-    let allows = move |address: SocketAddr| is_insecure || address.ip().is_loopback();
-    resolver::start(named, allows, Arc::clone(&inbox))?;
     stop_on_signals(inbox)?;
 
     let end = machine.run();
@@ -257,16 +255,13 @@ fn check_identity(config: &Config, files: &OsFiles) -> Result<Identity, StartErr
     }
 }
 
-/// The addresses of the nodes known when the disk was formatted. Configured addresses take precedence, so that nodes
-/// that have moved can be found.
+/// The configured addresses of other nodes, and the recorded ones of the other nodes that were known when the disk was
+/// formatted. Configured addresses take precedence, so that nodes that have moved can be found.
 fn addresses(config: &Config, identity: &Identity) -> Vec<PeerAddress> {
-    let configured = |node: NodeId| config.peers.iter().find(|peer| peer.node == node.0).map(|peer| peer.address);
-    let recorded = |node: NodeId| {
-        let host = identity.hosts.iter().find(|host| host.member.node == node)?;
-        host.peer.parse().ok()
-    };
-    let known = identity.known().map(|member| member.node).filter(|node| *node != identity.node);
-    known.filter_map(|node| Some(PeerAddress { node, address: configured(node).or_else(|| recorded(node))? })).collect()
+    let configured = config.peers.iter().map(|peer| (NodeId(peer.node), peer.address.clone()));
+    let recorded = identity.hosts.iter().filter_map(|host| Some((host.member.node, host.peer.parse().ok()?)));
+    let addresses: BTreeMap<NodeId, HostPort> = recorded.chain(configured).collect();
+    addresses.into_iter().map(|(node, address)| PeerAddress { node, address }).collect()
 }
 
 /// Founding members for which a node has no address. They may have left since; current members are found through the
@@ -276,12 +271,26 @@ pub(crate) fn without_address(config: &Config, identity: &Identity) -> Vec<NodeI
     identity.members.iter().map(|member| member.node).filter(|node| !is_named(node)).collect()
 }
 
-pub(crate) fn listen(what: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
-    TcpListener::bind(address).map_err(|error| StartError::Listen { what, address, error })
+pub(crate) fn listen(what: &'static str, address: &HostPort) -> Result<TcpListener, StartError> {
+    let bound = resolver::lookup(address).and_then(|addresses| TcpListener::bind(&addresses[..]));
+    bound.map_err(|error| StartError::Listen { what, address: address.clone(), error })
 }
 
-fn bind_zookeeper(address: SocketAddr) -> Result<OwnedFd, StartError> {
-    zookeeper::bind(address).map_err(|error| StartError::Listen { what: "ZooKeeper clients", address, error })
+fn bind_zookeeper(address: &HostPort) -> Result<(OwnedFd, SocketAddr), StartError> {
+    let bound = resolver::first(address).and_then(|address| Ok((zookeeper::bind(address)?, address)));
+    bound.map_err(|error| StartError::Listen { what: "ZooKeeper clients", address: address.clone(), error })
+}
+
+/// Resolves the host names of peers. Like listeners, connections are limited to loopback unless the configuration
+/// allows others.
+fn peer_resolver(config: &Config, inbox: &Arc<Inbox>) -> Resolver {
+    let (allows_all, inbox) = (config.insecure_plaintext, Arc::clone(inbox));
+    let lookup = move |name: &HostPort| {
+        let mut found = resolver::lookup(name)?;
+        found.retain(|address| allows_all || address.ip().is_loopback());
+        Ok(found)
+    };
+    Resolver::new(lookup, move |resolved| inbox.post(Input::Resolved(resolved)))
 }
 
 fn zookeeper_settings(config: &Config, identity: &Identity, address: SocketAddr) -> zookeeper::Settings {
@@ -348,7 +357,7 @@ fn addresses_of(config: &Config, member: Member) -> Option<(Member, String, Stri
         config.own_addresses()
     } else {
         let peer = config.peers.iter().find(|peer| peer.node == member.node.0)?;
-        (peer.address, peer.grpc)
+        (&peer.address, &peer.grpc)
     };
     Some((member, peers.to_string(), grpc.to_string()))
 }

@@ -64,12 +64,12 @@ fn serve(
     zookeeper: &ZooKeeper,
 ) -> Result<(), ServeError> {
     let client = sdk::Client::connect(nodes).map_err(ServeError::Nodes)?;
-    Config::check_listen("--listen", listen, insecure_plaintext).map_err(StartError::Config)?;
+    Config::check_listen("--listen", &listen.into(), insecure_plaintext).map_err(StartError::Config)?;
     zookeeper.check().map_err(StartError::Config)?;
     // Before the thread starts, so that no signal is missed.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(StartError::Io)?;
     descriptors::raise();
-    let failed = |error| StartError::Listen { what: "ZooKeeper clients", address: listen, error };
+    let failed = |error| StartError::Listen { what: "ZooKeeper clients", address: listen.into(), error };
     let socket = zookeeper::bind(listen).map_err(failed)?;
     let address = zookeeper::address(&socket).map_err(failed)?;
     let settings = Settings::new(zookeeper, None, address);

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
+use base::HostPort;
+
 /// The node's directory in `dataDir`.
 pub(crate) const DIRECTORY: &str = "loggos";
 /// ZooKeeper's defaults (`ZooKeeperServer`, `QuorumPeerConfig`).
@@ -268,6 +270,13 @@ impl ZooCfg {
 }
 
 impl Server {
+    /// Its address with this port.
+    pub(crate) fn address(&self, port: u16) -> Result<HostPort, ZooCfgError> {
+        let text =
+            if self.host.contains(':') { format!("[{}]:{port}", self.host) } else { format!("{}:{port}", self.host) };
+        text.parse().map_err(|_| ZooCfgError::Unresolved(self.host.clone()))
+    }
+
     fn parse(key: &str, value: &str) -> Result<Self, ZooCfgError> {
         const FORM: &str = "expected host:quorumPort:electionPort[:role][;[clientAddress:]clientPort]";
         let wrong = || invalid(key, value.to_owned(), FORM);

@@ -12,19 +12,21 @@ use std::process::ExitCode;
 use std::time::Duration;
 use std::{fs, io};
 
-use base::NodeId;
+use base::HostPort;
 
 use coordination::log_port::Playback;
 
-use super::config::{Config, ConfigError, Listen, Peer, SESSION_TIMEOUT_MIN_MS, Tuning, ZooKeeper};
+use super::config::{Advertise, Config, ConfigError, Listen, Peer, SESSION_TIMEOUT_MIN_MS, Tuning, ZooKeeper};
 use super::files::OsFiles;
-use super::resolver::{NamedPeer, RESOLVE_EVERY, resolve};
+use super::resolver::resolve;
 use super::start::{self, LogFormat, STORE};
 use super::zoo_cfg::{DIRECTORY, Ensemble, ZooCfg, ZooCfgError};
 use super::{founding, say, translation_server};
 
 /// Timeout of one attempt to form the cluster, after which the unreachable servers are logged.
 const FORMING: Duration = Duration::from_secs(10);
+/// Interval at which host names that are needed for the start are resolved again.
+const RESOLVE_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -103,9 +105,9 @@ fn run_node(options: &Options) -> Result<ExitCode, ServeError> {
         return Err(ServeError::Listen);
     }
     let path = options.zoo_cfg.as_deref().ok_or(ServeError::NoFile)?;
-    let (config, named) = configure(options, path)?;
+    let config = configure(options, path)?;
     prepare(&config)?;
-    Ok(start::run_configured(&config, named))
+    Ok(start::run_configured(&config))
 }
 
 fn run_without_disk(options: &Options) -> Result<ExitCode, ServeError> {
@@ -125,8 +127,8 @@ fn run_without_disk(options: &Options) -> Result<ExitCode, ServeError> {
     Ok(translation_server::run(&at, listen, *insecure_plaintext, &zookeeper))
 }
 
-/// The node's configuration, and the host names of its peers.
-fn configure(options: &Options, path: &Path) -> Result<(Config, Vec<NamedPeer>), ServeError> {
+/// The node's configuration.
+fn configure(options: &Options, path: &Path) -> Result<Config, ServeError> {
     let wrong = |error| ServeError::Config { path: path.to_owned(), error };
     let zoo_cfg = parse(path)?;
     let data_dir = zoo_cfg.data_dir.as_ref().ok_or_else(|| wrong(ZooCfgError::Missing("dataDir")))?;
@@ -142,15 +144,9 @@ fn configure(options: &Options, path: &Path) -> Result<(Config, Vec<NamedPeer>),
     for host in ensemble.unresolved.values() {
         tracing::warn!(host, "can't resolve the host name of a server: starting without it, and retrying");
     }
-    let config = config(&zoo_cfg, data_dir, &ensemble, options);
+    let config = config(&zoo_cfg, data_dir, &ensemble, options)?;
     config.check()?;
-    let others = zoo_cfg.servers.iter().filter(|(node, _)| **node != ensemble.node);
-    let named = others.map(|(node, server)| NamedPeer {
-        node: NodeId(*node),
-        host: server.host.clone(),
-        port: server.quorum_port,
-    });
-    Ok((config, named.collect()))
+    Ok(config)
 }
 
 /// Reads a file and its `dynamicConfigFile`. Keys without effect are logged.
@@ -184,34 +180,43 @@ fn my_id(data_dir: &Path) -> Result<Option<u32>, ServeError> {
     }
 }
 
-fn config(zoo_cfg: &ZooCfg, data_dir: &Path, ensemble: &Ensemble, options: &Options) -> Config {
+fn config(zoo_cfg: &ZooCfg, data_dir: &Path, ensemble: &Ensemble, options: &Options) -> Result<Config, ServeError> {
     let own = ensemble.members[&ensemble.node];
-    let peer = |(&node, addresses): (&u32, &super::zoo_cfg::MemberAddresses)| Peer {
+    let resolved = ensemble.members.iter().map(|(&node, addresses)| Peer {
         node,
-        address: addresses.peers,
-        grpc: addresses.grpc,
+        address: addresses.peers.into(),
+        grpc: addresses.grpc.into(),
+    });
+    // Names are resolved again at each connection attempt.
+    let named = zoo_cfg.servers.iter().map(|(&node, server)| {
+        let [address, grpc] = [server.quorum_port, server.election_port].map(|port| server.address(port));
+        Ok(Peer { node, address: address?, grpc: grpc? })
+    });
+    let named = named.collect::<Result<Vec<Peer>, ZooCfgError>>();
+    let named = named.map_err(|error| ServeError::Config { path: data_dir.to_owned(), error })?;
+    let listens_on = |address: SocketAddr| {
+        SocketAddr::new(ensemble.listens_on.unwrap_or_else(|| address.ip()), address.port()).into()
     };
-    let listens_on =
-        |address: SocketAddr| SocketAddr::new(ensemble.listens_on.unwrap_or_else(|| address.ip()), address.port());
     let listen = Listen {
         peers: listens_on(own.peers),
         grpc: listens_on(own.grpc),
-        http: ensemble.http,
-        zookeeper: Some(ensemble.clients),
+        http: ensemble.http.map(HostPort::from),
+        zookeeper: Some(ensemble.clients.into()),
     };
     let mut zookeeper = settings(zoo_cfg);
     zookeeper.super_digest = options.super_digest.clone().or(zookeeper.super_digest);
     zookeeper.playback = options.playback.map(|playback| playback.to_string());
-    Config {
+    Ok(Config {
         node: ensemble.node,
         data: data_dir.join(DIRECTORY),
         cluster: None,
         insecure_plaintext: options.insecure_plaintext,
         listen,
-        peers: ensemble.members.iter().map(peer).collect(),
+        advertise: Advertise::default(),
+        peers: if named.is_empty() { resolved.collect() } else { named },
         zookeeper,
         tuning: Tuning::default(),
-    }
+    })
 }
 
 /// The settings of the ZooKeeper endpoint.

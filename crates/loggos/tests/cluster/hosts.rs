@@ -42,6 +42,8 @@ impl Hosts {
         let data = self.scratch.path().join(format!("host-{node}"));
         let listen = format!("[listen]\npeers = \"{}\"\ngrpc = \"{}\"\n", peers(node), self.grpc(node));
         let config = format!("node = {node}\ndata = {data:?}\n{more}\n{listen}{others}");
+        // Nodes know each other by name.
+        let config = config.replace("127.0.0.1", "localhost");
         let config = self.scratch.file(&format!("host-{node}.toml"), config);
         let log = File::create(self.scratch.path().join(format!("host-{node}.log"))).expect("a file for its log");
         let mut command = loggos();

@@ -17,7 +17,7 @@ use super::control::{ControlReply, ControlRequest};
 use super::plan::{Plan, node_directory};
 use super::{DevError, Options, SupervisorEvent};
 use crate::runtime::claim::Claim;
-use crate::runtime::config::{Config, Listen, Peer, Tuning, ZooKeeper};
+use crate::runtime::config::{Advertise, Config, Listen, Peer, Tuning, ZooKeeper};
 
 const PEERS_PORT: u16 = 7_100;
 const GRPC_PORT: u16 = 7_200;
@@ -133,11 +133,12 @@ impl Nodes {
             cluster: Some(self.plan.cluster().to_owned()),
             insecure_plaintext: false,
             listen: Listen {
-                peers: self.peers_address(node),
-                grpc: self.grpc_address(node),
-                http: Some(self.http_address(node)),
-                zookeeper: Some(self.zookeeper_address(node)),
+                peers: self.peers_address(node).into(),
+                grpc: self.grpc_address(node).into(),
+                http: Some(self.http_address(node).into()),
+                zookeeper: Some(self.zookeeper_address(node).into()),
             },
+            advertise: Advertise::default(),
             zookeeper: self.zookeeper.clone(),
             peers: self.plan.nodes().map(|node| self.peer(node)).collect(),
             tuning: self.tuning,
@@ -147,7 +148,7 @@ impl Nodes {
     }
 
     fn peer(&self, node: u32) -> Peer {
-        Peer { node, address: self.peers_address(node), grpc: self.grpc_address(node) }
+        Peer { node, address: self.peers_address(node).into(), grpc: self.grpc_address(node).into() }
     }
 
     fn peers_address(&self, node: u32) -> SocketAddr {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write as _};
 
+use base::HostPort;
 use base::codec::Writer;
 use base::limits::PEER_MESSAGE_BYTES_MAX;
 use bytes::{Buf as _, Bytes};
@@ -45,6 +46,8 @@ pub(crate) enum Closed {
     Congested(usize),
     #[error("timed out")]
     TimedOut,
+    #[error("can't resolve {name}: {error}")]
+    Unresolved { name: HostPort, error: io::Error },
 }
 
 /// Whether a read left data in the socket.

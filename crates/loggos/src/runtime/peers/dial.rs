@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use base::{Duration, Monotonic, NodeId};
+use base::{Duration, HostPort, Monotonic, NodeId};
 use bytes::Bytes;
 use mio::net::TcpStream;
 use mio::{Registry, Token};
@@ -18,6 +18,8 @@ const BACKOFF_MIN: Duration = Duration::from_millis(20);
 /// Maximum delay: a restarted node is reconnected within half a second.
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 /// A connection that is not open after this time is closed.
+/// A lookup of a host name that has no result after this time counts as failed.
+const RESOLVE_TIMEOUT: Duration = Duration::from_millis(2_000);
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(5_000);
 /// A connection with data unacknowledged for this long is closed: after a partition, a new connection is established
 /// sooner than the old one would retransmit.
@@ -35,11 +37,25 @@ pub(super) enum Dialled {
     Refused(Refusal),
 }
 
+/// What is due for a peer that is not connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DialStep {
+    /// Look up its host name.
+    Resolve,
+    Connect(SocketAddr),
+}
+
 /// A peer, from this node's side.
 #[derive(Debug)]
 pub(super) struct Dial {
     to: NodeId,
-    address: SocketAddr,
+    address: HostPort,
+    /// The last result of a lookup of the host name: used while the name does not resolve.
+    resolved: Vec<SocketAddr>,
+    /// Number of connection attempts, which take the addresses in turn.
+    attempts: usize,
+    /// A lookup is in progress, possibly for longer than its timeout.
+    is_resolving: bool,
     state: State,
     backoff: Duration,
 }
@@ -47,6 +63,10 @@ pub(super) struct Dial {
 #[derive(Debug)]
 enum State {
     Waiting {
+        until: Monotonic,
+    },
+    /// The host name is being resolved.
+    Resolving {
         until: Monotonic,
     },
     Connecting {
@@ -64,13 +84,9 @@ enum State {
 }
 
 impl Dial {
-    pub(super) fn new(to: NodeId, address: SocketAddr) -> Self {
-        Self { to, address, state: State::Waiting { until: Monotonic(0) }, backoff: BACKOFF_MIN }
-    }
-
-    /// Uses this address from the next attempt on.
-    pub(super) fn readdress(&mut self, address: SocketAddr) {
-        self.address = address;
+    pub(super) fn new(to: NodeId, address: HostPort) -> Self {
+        let state = State::Waiting { until: Monotonic(0) };
+        Self { to, address, resolved: Vec::new(), attempts: 0, is_resolving: false, state, backoff: BACKOFF_MIN }
     }
 
     pub(super) fn to(&self) -> NodeId {
@@ -87,7 +103,7 @@ impl Dial {
 
     fn connection(&mut self) -> Option<&mut Connection> {
         match &mut self.state {
-            State::Waiting { .. } => None,
+            State::Waiting { .. } | State::Resolving { .. } => None,
             State::Connecting { connection, .. } | State::Greeting { connection, .. } | State::Open { connection } => {
                 Some(connection)
             }
@@ -101,22 +117,73 @@ impl Dial {
     /// When [`Dial::tick`] next has work.
     pub(super) fn deadline(&self) -> Monotonic {
         match &self.state {
-            State::Waiting { until } | State::Connecting { until, .. } | State::Greeting { until, .. } => *until,
+            State::Waiting { until }
+            | State::Resolving { until }
+            | State::Connecting { until, .. }
+            | State::Greeting { until, .. } => *until,
             State::Open { .. } => Monotonic::NEVER,
         }
     }
 
-    /// Whether it is time to dial; an error if the connection attempt timed out.
-    pub(super) fn tick(&self, now: Monotonic) -> Result<bool, Closed> {
+    /// The next step, if one is due; an error if the connection attempt timed out.
+    pub(super) fn tick(&self, now: Monotonic) -> Result<Option<DialStep>, Closed> {
         match &self.state {
-            State::Waiting { until } => Ok(*until <= now),
+            State::Waiting { until } if *until <= now => Ok(Some(match self.address.ip() {
+                Some(ip) => DialStep::Connect((ip, self.address.port()).into()),
+                None => DialStep::Resolve,
+            })),
+            State::Resolving { until } if *until <= now => match self.next_address() {
+                Some(address) => Ok(Some(DialStep::Connect(address))),
+                None => Err(self.unresolved(io::ErrorKind::TimedOut.into())),
+            },
             State::Connecting { until, .. } | State::Greeting { until, .. } if *until <= now => Err(Closed::TimedOut),
-            _ => Ok(false),
+            _ => Ok(None),
         }
     }
 
-    pub(super) fn start(&mut self, token: Token, registry: &Registry, now: Monotonic) -> io::Result<()> {
-        let stream = TcpStream::connect(self.address)?;
+    /// An address found by the last lookup.
+    fn next_address(&self) -> Option<SocketAddr> {
+        self.resolved.get(self.attempts % self.resolved.len().max(1)).copied()
+    }
+
+    fn unresolved(&self, error: io::Error) -> Closed {
+        Closed::Unresolved { name: self.address.clone(), error }
+    }
+
+    /// Waits for a lookup. Returns the name to look up, unless an earlier lookup is still in progress.
+    pub(super) fn resolve(&mut self, now: Monotonic) -> Option<HostPort> {
+        self.state = State::Resolving { until: now + RESOLVE_TIMEOUT };
+        (!std::mem::replace(&mut self.is_resolving, true)).then(|| self.address.clone())
+    }
+
+    /// Handles the result of a lookup. Returns the address to connect to now, if any.
+    pub(super) fn resolved(&mut self, found: io::Result<Vec<SocketAddr>>) -> Result<Option<SocketAddr>, Closed> {
+        self.is_resolving = false;
+        let failure = match found {
+            Ok(addresses) => {
+                self.resolved = addresses;
+                None
+            }
+            Err(error) => Some(error),
+        };
+        if !matches!(self.state, State::Resolving { .. }) {
+            return Ok(None);
+        }
+        match (self.next_address(), failure) {
+            (None, Some(error)) => Err(self.unresolved(error)),
+            (address, _) => Ok(address),
+        }
+    }
+
+    pub(super) fn start(
+        &mut self,
+        address: SocketAddr,
+        token: Token,
+        registry: &Registry,
+        now: Monotonic,
+    ) -> io::Result<()> {
+        self.attempts += 1;
+        let stream = TcpStream::connect(address)?;
         let connection = Connection::register(stream, token, registry)?;
         self.state = State::Connecting { connection, until: now + HANDSHAKE_TIMEOUT };
         Ok(())
@@ -160,7 +227,7 @@ impl Dial {
         let mut frames = Vec::new();
         let read = match &mut self.state {
             // A failure is reported when the socket is writable.
-            State::Waiting { .. } | State::Connecting { .. } => return Ok(Dialled::Quiet),
+            State::Waiting { .. } | State::Resolving { .. } | State::Connecting { .. } => return Ok(Dialled::Quiet),
             State::Greeting { connection, .. } | State::Open { connection } => connection.read(&mut frames),
         };
         // A refusal precedes the end of the connection, so frames are handled before the read error.

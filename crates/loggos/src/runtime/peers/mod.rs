@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 
-use base::{Boot, Duration, Monotonic, NodeId};
+use base::{Boot, Duration, HostPort, Monotonic, NodeId};
 use bytes::Bytes;
 use catalog::{NodeRecord, Standing};
 use mio::net::TcpListener;
@@ -27,9 +27,10 @@ use node::message::Message;
 
 use self::accepted::{Accepted, PeerInput};
 use self::connection::{Closed, Connection, ReadState};
-use self::dial::{Dial, Dialled};
+use self::dial::{Dial, DialStep, Dialled};
 use self::handshake::{Handshake, Identity};
 use super::frames::Refusal;
+use super::resolver::{Resolved, Resolver};
 use super::throttle::Throttle;
 
 /// The token of the listening socket; connections use tokens from [`FIRST_CONNECTION`] on, each once.
@@ -45,10 +46,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const LOGGED_CHARACTERS: usize = 400;
 
 /// The address of a peer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PeerAddress {
     pub(crate) node: NodeId,
-    pub(crate) address: SocketAddr,
+    pub(crate) address: HostPort,
 }
 
 /// All connections to and from other nodes.
@@ -71,6 +72,9 @@ pub(crate) struct Peers {
     frames: Vec<Bytes>,
     /// Changes of the dialed connections that the machine was not notified of yet.
     changes: Vec<(NodeId, bool)>,
+    resolver: Resolver,
+    /// Addresses that precede those in the roster; also of nodes that are not members yet.
+    addresses: Vec<PeerAddress>,
 }
 
 impl Peers {
@@ -80,12 +84,15 @@ impl Peers {
         listener: std::net::TcpListener,
         identity: Identity,
         addresses: &[PeerAddress],
+        resolver: Resolver,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let mut listener = TcpListener::from_std(listener);
         registry.register(&mut listener, LISTENER, Interest::READABLE)?;
         let own = identity.member.node;
-        let others = addresses.iter().filter(|peer| peer.node != own);
+        let members = &identity.members;
+        let is_dialed = |peer: &&PeerAddress| peer.node != own && members.iter().any(|member| member.node == peer.node);
+        let dials = addresses.iter().filter(is_dialed).map(|peer| Dial::new(peer.node, peer.address.clone())).collect();
         Ok(Self {
             registry,
             listener,
@@ -93,7 +100,8 @@ impl Peers {
             accept_after: Monotonic(0),
             own,
             handshake: Handshake::new(identity),
-            dials: others.map(|peer| Dial::new(peer.node, peer.address)).collect(),
+            dials,
+            addresses: addresses.to_vec(),
             accepted: BTreeMap::new(),
             unread: BTreeSet::new(),
             next_token: FIRST_CONNECTION,
@@ -101,6 +109,7 @@ impl Peers {
             throttle: Throttle::default(),
             frames: Vec::new(),
             changes: Vec::new(),
+            resolver,
         })
     }
 
@@ -185,15 +194,37 @@ impl Peers {
     /// Dials a node from now on, unless it is dialed already: a configured address takes precedence.
     fn dial(&mut self, peer: PeerAddress) {
         if peer.node != self.own && self.dials.iter().all(|dial| dial.to() != peer.node) {
-            self.dials.push(Dial::new(peer.node, peer.address));
+            let known = self.addresses.iter().find(|known| known.node == peer.node);
+            let address = known.map_or(peer.address, |known| known.address.clone());
+            self.dials.push(Dial::new(peer.node, address));
         }
     }
 
-    /// Dials a node at this address from the next attempt on.
-    pub(crate) fn readdress(&mut self, peer: PeerAddress) {
-        match self.dials.iter_mut().find(|dial| dial.to() == peer.node) {
-            Some(dial) => dial.readdress(peer.address),
-            None => self.dial(peer),
+    /// Handles the result of a lookup of a peer's host name.
+    pub(crate) fn resolved(&mut self, Resolved { node, addresses }: Resolved, now: Monotonic) {
+        // The peer may have been removed.
+        let Some(index) = self.dials.iter().position(|dial| dial.to() == node) else { return };
+        match self.dials[index].resolved(addresses) {
+            Ok(None) => {}
+            Ok(Some(address)) => self.connect(index, address, now),
+            Err(closed) => self.dial_failed(index, &closed, now),
+        }
+    }
+
+    fn connect(&mut self, index: usize, address: SocketAddr, now: Monotonic) {
+        let token = self.token();
+        if let Err(error) = self.dials[index].start(address, token, &self.registry, now) {
+            self.dial_failed(index, &error.into(), now);
+        }
+    }
+
+    fn resolve(&mut self, index: usize, now: Monotonic) {
+        let dial = &mut self.dials[index];
+        let (to, name) = (dial.to(), dial.resolve(now));
+        if let Some(Err(error)) = name.map(|name| self.resolver.begin(to, name))
+            && let Err(closed) = self.dials[index].resolved(Err(error))
+        {
+            self.dial_failed(index, &closed, now);
         }
     }
 
@@ -201,13 +232,9 @@ impl Peers {
     pub(crate) fn tick(&mut self, now: Monotonic) {
         for index in 0..self.dials.len() {
             match self.dials[index].tick(now) {
-                Ok(false) => {}
-                Ok(true) => {
-                    let token = self.token();
-                    if let Err(error) = self.dials[index].start(token, &self.registry, now) {
-                        self.dial_failed(index, &error.into(), now);
-                    }
-                }
+                Ok(None) => {}
+                Ok(Some(DialStep::Resolve)) => self.resolve(index, now),
+                Ok(Some(DialStep::Connect(address))) => self.connect(index, address, now),
                 Err(closed) => self.dial_failed(index, &closed, now),
             }
         }

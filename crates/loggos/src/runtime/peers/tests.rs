@@ -1,5 +1,6 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration as StdDuration, Instant};
 
 use base::{ClusterId, CohortId, Incarnation, KeyRange, Member, Timestamp};
@@ -19,7 +20,12 @@ struct End {
     peers: Peers,
     received: Vec<Event>,
     connections: Vec<(NodeId, bool)>,
+    names: Names,
+    lookups: mpsc::Receiver<Resolved>,
 }
+
+/// The addresses that names resolve to.
+type Names = Arc<Mutex<BTreeMap<String, Vec<SocketAddr>>>>;
 
 fn member(node: u32) -> Member {
     Member { node: NodeId(node), incarnation: Incarnation(u64::from(node) * 10) }
@@ -51,6 +57,9 @@ impl End {
                 event => self.received.push(event),
             }
         }
+        for resolved in self.lookups.try_iter() {
+            self.peers.resolved(resolved, now);
+        }
         self.peers.tick(now);
         self.peers.flush(now);
     }
@@ -61,13 +70,20 @@ fn pair(second: Identity) -> (End, End) {
     let listeners = [(); 2].map(|()| std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
     let addresses: Vec<PeerAddress> = (1..)
         .zip(&listeners)
-        .map(|(node, listener)| PeerAddress { node: NodeId(node), address: listener.local_addr().unwrap() })
+        .map(|(node, listener)| PeerAddress { node: NodeId(node), address: listener.local_addr().unwrap().into() })
         .collect();
     let [first_listener, second_listener] = listeners;
     let end = |listener, identity| {
         let poll = Poll::new().unwrap();
-        let peers = Peers::new(poll.registry().try_clone().unwrap(), listener, identity, &addresses).unwrap();
-        End { poll, peers, received: Vec::new(), connections: Vec::new() }
+        let (names, (report, lookups)) = (Names::default(), mpsc::channel());
+        let known = Arc::clone(&names);
+        let lookup = move |name: &HostPort| {
+            known.lock().unwrap().get(name.host()).cloned().ok_or_else(|| std::io::ErrorKind::NotFound.into())
+        };
+        let resolver = Resolver::new(lookup, move |resolved| _ = report.send(resolved));
+        let registry = poll.registry().try_clone().unwrap();
+        let peers = Peers::new(registry, listener, identity, &addresses, resolver).unwrap();
+        End { poll, peers, received: Vec::new(), connections: Vec::new(), names, lookups }
     };
     (end(first_listener, identity(1)), end(second_listener, second))
 }
@@ -226,18 +242,40 @@ fn refuses_peer_of_other_cluster() {
     }
 }
 
+/// The peer's name does not resolve at first. Then it has two addresses, one of them wrong. Then the peer moves.
 #[test]
 fn redials_moved_peer() {
     let (mut one, mut two) = pair(identity(2));
     let address = two.peers.listener.local_addr().unwrap();
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    one.peers.readdress(PeerAddress { node: NodeId(2), address: unused });
+    one.peers.dials = vec![Dial::new(NodeId(2), "two:7101".parse().unwrap())];
     for _ in 0..20 {
         one.turn();
     }
-    assert!(one.peers.dials[0].open().is_none());
-    one.peers.readdress(PeerAddress { node: NodeId(2), address });
-    until("the node is connected", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
+    assert_eq!(one.connections.first(), Some(&(NodeId(2), false)));
+    let moves = |one: &End, addresses: &[SocketAddr]| {
+        one.names.lock().unwrap().insert("two".to_owned(), addresses.to_vec());
+    };
+    let is_connected = |ends: &mut [&mut End]| ends[0].peers.dials[0].open().is_some();
+    moves(&one, &[unused, address]);
+    until("the name is resolved", &mut [&mut one, &mut two], is_connected);
+
+    // Its process ends, and another listens at another address.
+    let moved = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+    moved.set_nonblocking(true).unwrap();
+    moves(&one, &[moved.local_addr().unwrap()]);
+    let mut moved = mio::net::TcpListener::from_std(moved);
+    two.poll.registry().register(&mut moved, LISTENER, Interest::READABLE).unwrap();
+    two.peers.listener = moved;
+    two.peers.accepted.clear();
+    until("it is noticed", &mut [&mut one, &mut two], |ends| !is_connected(ends));
+    until("the name is resolved again", &mut [&mut one, &mut two], is_connected);
+
+    // A name that stops to resolve keeps its last address.
+    one.names.lock().unwrap().clear();
+    two.peers.accepted.clear();
+    until("it is noticed", &mut [&mut one, &mut two], |ends| !is_connected(ends));
+    until("the last address is used", &mut [&mut one, &mut two], is_connected);
 }
 
 #[test]
