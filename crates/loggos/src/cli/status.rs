@@ -56,8 +56,8 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, options: &Options) ->
 fn health_lines(health: Health, problems: &[String]) -> String {
     let means = match health {
         Health::Healthy => "",
-        Health::Degraded => ": all tables and logs are available, but they tolerate fewer failures",
-        Health::Unavailable => ": some tables or logs are unavailable",
+        Health::Degraded => ": everything is served, but tolerates fewer failures",
+        Health::Unavailable => ": not everything is served",
     };
     let problems: String = problems.iter().map(|problem| format!("- {problem}\n")).collect();
     format!("{}{means}\n{problems}", health.word())
@@ -119,7 +119,7 @@ fn cohort_table(view: &View) -> Table<9> {
                 cohort.cohort.to_string(),
                 owner.clone(),
                 leader.clone(),
-                cohort.epoch.to_string(),
+                or_dash((cohort.epoch > 0).then_some(cohort.epoch)),
                 replica.node.to_string(),
                 view.state(replica).to_owned(),
                 or_dash(lsn(replica.last_lsn.as_ref())),

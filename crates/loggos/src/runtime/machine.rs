@@ -23,6 +23,7 @@ use store::checkpoint::CheckpointMeta;
 
 use super::clock;
 use super::disk::{Disk, NextManifest};
+use super::frames::RefusalKind;
 use super::gateway::{Incoming, Responses, Ticket};
 use super::inbox::{Inbox, Input};
 use super::parked::{Parcel, Parked};
@@ -48,6 +49,8 @@ const READY_MAX: usize = 256;
 pub(crate) enum End {
     Stopped,
     Halted(String),
+    /// The node has left the cluster.
+    Left(String),
 }
 
 /// The machine and everything owned by its thread.
@@ -135,8 +138,8 @@ impl Machine {
 
     fn turn(&mut self, ready: &Events) -> Option<End> {
         self.gather(ready);
-        if let Some(reason) = self.peers.verdict() {
-            return Some(End::Halted(reason));
+        if let Some((kind, reason)) = self.peers.verdict() {
+            return Some(if kind == RefusalKind::Left { End::Left(reason) } else { End::Halted(reason) });
         }
         let mut end = None;
         while end.is_none() && !self.events.is_empty() {

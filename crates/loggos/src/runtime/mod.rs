@@ -65,6 +65,8 @@ use store::files::{Files as _, OpenOptions};
 
 /// Exit status after a fatal error: a disk failure, or a halted machine.
 pub(crate) const EXIT_HALTED: i32 = 70;
+/// Exit status of a node that has left its cluster. A restart is of no use.
+pub(crate) const EXIT_LEFT: u8 = 71;
 
 /// The platform for `loggos bench`, the same as a node's.
 pub(crate) const BENCH_PLATFORM: bench::Platform = bench::Platform {

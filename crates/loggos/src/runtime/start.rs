@@ -116,6 +116,11 @@ fn exit(end: Result<End, StartError>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(End::Halted(reason)) => super::die(&reason),
+        Ok(End::Left(reason)) => {
+            tracing::error!(reason, "exiting");
+            super::say(&reason);
+            ExitCode::from(super::EXIT_LEFT)
+        }
         Err(error) => {
             super::say(&error.to_string());
             ExitCode::from(error.exit_status())

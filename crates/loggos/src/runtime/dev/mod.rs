@@ -178,7 +178,13 @@ impl Supervisor {
             SupervisorEvent::Stop => return std::ops::ControlFlow::Break(()),
             SupervisorEvent::Exited(exit) => {
                 if self.nodes.exited(&exit) {
-                    println!("node {} exited ({}); {}", exit.node, exit.status, hint(&self.data, exit.node));
+                    let next = match exit.status.code() {
+                        Some(status) if status == i32::from(super::EXIT_LEFT) => {
+                            "it has left the cluster, so its data is not needed any more".to_owned()
+                        }
+                        _ => hint(&self.data, exit.node),
+                    };
+                    println!("node {} exited ({}); {next}", exit.node, exit.status);
                 }
             }
             SupervisorEvent::Control(request) => self.nodes.handle(request),

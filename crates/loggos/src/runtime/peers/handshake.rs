@@ -177,12 +177,12 @@ impl Handshake {
 
     /// The consequence of a refusal for this node: the reason to halt, if a member reports that this disk is not the
     /// one that the cluster knows, or that this node has left.
-    pub(crate) fn verdict(&self, refusal: &Refusal) -> Option<String> {
+    pub(crate) fn verdict(&self, refusal: &Refusal) -> Option<(RefusalKind, String)> {
         let own = &self.identity;
         let by_member = refusal.cluster == own.cluster
             && own.members.iter().any(|m| m.node == refusal.node && m.incarnation == refusal.incarnation);
         (by_member && matches!(refusal.kind, RefusalKind::NotMember | RefusalKind::Left))
-            .then(|| format!("rejected by node {}: {}", refusal.node, refusal.reason))
+            .then(|| (refusal.kind, format!("rejected by node {}: {}", refusal.node, refusal.reason)))
     }
 }
 
@@ -243,7 +243,7 @@ mod tests {
         own.update_roster([], [NodeId(4)]);
         let refusal = own.judge(&later.hello(NodeId(1))).unwrap_err();
         assert_eq!(refusal.kind, RefusalKind::Left);
-        assert!(later.verdict(&refusal).is_some_and(|why| why.contains("has left")));
+        assert!(later.verdict(&refusal).is_some_and(|(_, why)| why.contains("has left")));
         assert!(later.judge(&own.hello(NodeId(4))).is_ok());
     }
 

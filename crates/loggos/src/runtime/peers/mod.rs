@@ -29,7 +29,7 @@ use self::accepted::{Accepted, PeerInput};
 use self::connection::{Closed, Connection, ReadState};
 use self::dial::{Dial, DialStep, Dialled};
 use self::handshake::{Handshake, Identity};
-use super::frames::Refusal;
+use super::frames::{Refusal, RefusalKind};
 use super::resolver::{Resolved, Resolver};
 use super::throttle::Throttle;
 
@@ -67,7 +67,7 @@ pub(crate) struct Peers {
     /// Accepted connections with data that the poll will not report again.
     unread: BTreeSet<Token>,
     next_token: usize,
-    verdict: Option<String>,
+    verdict: Option<(RefusalKind, String)>,
     throttle: Throttle,
     frames: Vec<Bytes>,
     /// Changes of the dialed connections that the machine was not notified of yet.
@@ -114,7 +114,7 @@ impl Peers {
     }
 
     /// Why this node must exit, if a member reports that its disk is not the one known to the cluster.
-    pub(crate) fn verdict(&mut self) -> Option<String> {
+    pub(crate) fn verdict(&mut self) -> Option<(RefusalKind, String)> {
         self.verdict.take()
     }
 

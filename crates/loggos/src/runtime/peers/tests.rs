@@ -221,7 +221,8 @@ fn blank_node_gets_verdict_from_member() {
     blank.member.incarnation = Incarnation(99);
     let (mut one, mut two) = pair(blank);
     until("the blank node is notified", &mut [&mut one, &mut two], |ends| ends[1].peers.verdict.is_some());
-    let verdict = two.peers.verdict().unwrap();
+    let (kind, verdict) = two.peers.verdict().unwrap();
+    assert_eq!(kind, RefusalKind::NotMember);
     assert!(verdict.contains("rejected by node 1") && verdict.contains("63"), "{verdict}");
     assert!(one.peers.verdict().is_none(), "the member keeps running");
     assert!(one.received.is_empty() && one.peers.dials[0].open().is_none());
