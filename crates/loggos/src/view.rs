@@ -2,7 +2,7 @@
 //!
 //! Every node is queried, because each is the best source of its own liveness and of the state of its replicas. For a
 //! cohort the leader of the newest epoch takes precedence, and the other responses supplement it. The catalog's map in
-//! the newest response tells which cohorts and replicas there should be: those that no node reports are in the view too.
+//! the newest response lists all cohorts and their planned replicas. The view includes those that no node reports.
 
 mod document;
 mod health;

@@ -121,7 +121,7 @@ fn of_cohorts(view: &View) -> Vec<(Health, String)> {
 fn of_cohort(view: &View, cohort: &Cohort) -> Vec<(Health, CohortProblem, u64)> {
     let mut problems = Vec::new();
     let is_unit = cohort.log.is_some();
-    // A log is served without a unit if it has other copies. The catalog's leader reports logs that are not.
+    // The log may have other copies. The catalog's leader reports unavailable logs.
     let is_unit_down = is_unit && !cohort.planned_nodes.iter().any(|node| view.responds(*node));
     if !view.is_led(cohort) && !is_unit_down {
         let health = if is_unit { Health::Degraded } else { Health::Unavailable };
