@@ -11,7 +11,7 @@
 //!   that answers other requests is only slow, and gets more time, so that retries do not add load to an overloaded
 //!   node. Earlier attempts may still be answered: the first definite response counts, from any node.
 //! * *Timeline reads are monotonic.* Each carries the latest state of the range that the client has seen, for any
-//!   replica to honor (guarantee 15).
+//!   replica to honor (guarantee 15). A [`TimelineToken`] passes these states to another client.
 //! * *A log is followed without gaps.* Each position is delivered once, in order, across nodes ([`follower`]).
 //! * *An error other than [`Error::OutcomeUnknown`] means that nothing was written.*
 //!
@@ -29,6 +29,7 @@ mod machine;
 pub mod ranges;
 mod seen;
 mod sessions;
+mod token;
 mod version;
 
 pub use attempts::Fault;
@@ -37,6 +38,7 @@ pub use error::Error;
 pub use follower::Follower;
 pub use machine::Client;
 pub use seen::{CohortLsn, ScanStart, Shown};
+pub use token::{TOKEN_BYTES_MAX, TimelineToken, TokenError};
 pub use version::Version;
 
 #[cfg(test)]

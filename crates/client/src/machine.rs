@@ -9,7 +9,7 @@ use crate::contract::AttemptResult;
 use crate::endpoints::{Connection, Endpoints};
 use crate::seen::{CohortLsn, SeenStates, Shown};
 use crate::sessions::{Begun, ClientSessions};
-use crate::{Action, Ask, AttemptId, CallId, Effect, Error, Fault, Link, NodeResponse, Pace, Sent};
+use crate::{Action, Ask, AttemptId, CallId, Effect, Error, Fault, Link, NodeResponse, Pace, Sent, TimelineToken};
 
 /// Minimum timeout of an attempt, unless the deadline is earlier.
 const ATTEMPT_TIME_MIN: Duration = Duration::from_millis(10);
@@ -66,6 +66,19 @@ impl<Q: Clone, A> Client<Q, A> {
     /// Records that the node at an endpoint leads a range.
     pub fn leads(&mut self, endpoint: usize, table: &str, range: KeyRange) {
         self.endpoints.leads(endpoint, table, range);
+    }
+
+    /// The states that the client has seen of one table, or of all.
+    #[must_use]
+    pub fn token(&self, table: Option<&str>) -> TimelineToken {
+        TimelineToken(self.seen.of(table))
+    }
+
+    /// Records the states that another client has seen. Timeline reads that begin later are not older.
+    pub fn observe(&mut self, token: &TimelineToken) {
+        for (table, shown) in token.0.all() {
+            self.seen.note(table, shown.clone());
+        }
     }
 
     pub fn begin(&mut self, ask: Ask<Q>, deadline: Monotonic, now: Monotonic) -> CallId {

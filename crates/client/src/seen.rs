@@ -42,14 +42,14 @@ pub struct Shown {
 }
 
 /// The latest seen states of all tables.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SeenStates(BTreeMap<String, Ranges>);
 
 /// The latest seen state of each cohort of one table.
 ///
 /// A split shrinks a cohort's range, and a later cohort owns the rest. So for each key the cohort with the highest id
 /// that was seen to own it is relevant.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Ranges(BTreeMap<CohortId, Shown>);
 
 impl SeenStates {
@@ -66,6 +66,17 @@ impl SeenStates {
     pub(crate) fn newer(&self, table: &str, position: &ScanStart, shown: &Shown) -> Option<CohortLsn> {
         let seen = self.0.get(table)?.0.get(&shown.place.cohort)?;
         (seen.place.lsn > shown.place.lsn && !position.is_in(&seen.range)).then_some(seen.place)
+    }
+
+    /// The states of one table, or of all.
+    pub(crate) fn of(&self, table: Option<&str>) -> Self {
+        let chosen = self.0.iter().filter(|(name, _)| table.is_none_or(|table| **name == *table));
+        Self(chosen.map(|(name, ranges)| (name.clone(), ranges.clone())).collect())
+    }
+
+    /// All states, with their tables.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &Shown)> {
+        self.0.iter().flat_map(|(table, Ranges(ranges))| ranges.values().map(|shown| (&**table, shown)))
     }
 
     /// Records the state of a response.

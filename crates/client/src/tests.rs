@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use crate::{
     Action, Ask, AttemptId, CallId, Client, CohortLsn, Effect, Error, Fault, Link, NodeResponse, Pace, ScanStart, Sent,
-    Shown, Stamp,
+    Shown, Stamp, TimelineToken,
 };
 
 const DEADLINE: Duration = Duration::from_millis(10_000);
@@ -497,6 +497,47 @@ fn stale_answer_is_requested_again() {
     let next = ask(&mut harness, "n");
     assert_eq!(harness.seen.pop(), Some(Some(place(6))), "the state seen includes this cohort");
     harness.answer(next, shows(6, Some("z")));
+}
+
+/// After a token the reads of another client require the states that it contains, and a response as of before a split is
+/// requested again, as if this client had seen them.
+#[test]
+fn token_carries_seen_states_to_another_client() {
+    let place = |cohort, sequence| CohortLsn { cohort: CohortId(cohort), lsn: Lsn::new(1, sequence) };
+    let shows = |place, end: Option<&'static str>| {
+        let range = KeyRange { start: "".into(), end: end.map(Into::into) };
+        Ok(NodeResponse::Shown { answer: 7, shown: Shown { place, range } })
+    };
+    let (mut one, mut other) = (Harness::new(3), Harness::new(3));
+    one.ask_any("a", 1);
+    let sent = one.one_sent();
+    one.answer(sent.attempt, shows(place(4, 6), Some("m")));
+
+    let token = one.client.token(None);
+    assert_eq!(one.client.token(Some("another table")), TimelineToken::default());
+    other.ask_any("a", 1);
+    let early = other.one_sent();
+    other.client.observe(&TimelineToken::decode(token.encode().unwrap()).unwrap());
+    assert_eq!(other.client.token(None), token);
+    other.answer(early.attempt, shows(place(4, 5), Some("m")));
+    assert_eq!(other.ended().len(), 1, "it began before the token was observed");
+    assert_eq!(other.client.token(None), token, "an older state does not replace a newer one");
+
+    other.seen.clear();
+    other.ask_any("a", 2);
+    let required = other.one_sent();
+    assert_eq!(other.seen.pop(), Some(Some(place(4, 6))));
+    other.answer(required.attempt, shows(place(4, 8), Some("m")));
+    assert_eq!(other.ended().len(), 1);
+    one.client.observe(&other.client.token(None));
+    other.ask_any("n", 3);
+    let before_split = other.one_sent();
+    other.answer(before_split.attempt, shows(place(4, 2), Some("z")));
+    assert_eq!(other.ended(), [], "the range of n was split off in a state seen");
+    assert_eq!(other.seen, [None, Some(place(4, 8))]);
+    one.ask_any("a", 4);
+    one.sent();
+    assert_eq!(one.seen.pop(), Some(Some(place(4, 8))));
 }
 
 /// The error at the deadline contains the total time and the cause that a node reported, even for an earlier attempt.

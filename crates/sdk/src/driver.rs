@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use api::columns::StreamResponse;
 use base::{KeyRange, Monotonic};
-use client::{Action, AttemptId, CallId, Error, Link, Sent};
+use client::{Action, AttemptId, CallId, Error, Link, Sent, TimelineToken};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
@@ -131,6 +131,16 @@ impl Driver {
     /// Records that the node at an endpoint leads a range.
     pub(crate) fn leads(&self, endpoint: usize, table: &str, range: KeyRange) {
         self.step(|core, _| core.machine.leads(endpoint, table, range));
+    }
+
+    /// The states seen of one table, or of all.
+    pub(crate) fn token(&self, table: Option<&str>) -> TimelineToken {
+        self.lock().machine.token(table)
+    }
+
+    /// Records the states that another client has seen.
+    pub(crate) fn observe(&self, token: &TimelineToken) {
+        self.lock().machine.observe(token);
     }
 
     /// Runs a step of the state machine, and carries out the resulting actions.

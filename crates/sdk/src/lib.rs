@@ -63,7 +63,8 @@
 //! * *Idempotent writes.* Each write carries a stamp of a session. A retry carries the same stamp, and returns the
 //!   outcome of the first attempt (guarantee 10). If the outcome is still unknown at the deadline, the error is
 //!   [`Error::OutcomeUnknown`].
-//! * *Monotonic timeline reads*, across replicas ([`Reads::Timeline`], guarantee 15).
+//! * *Monotonic timeline reads*, across replicas ([`Reads::Timeline`], guarantee 15), and across processes with a
+//!   [`TimelineToken`].
 //! * [`Client::streaming`] batches concurrent calls into few messages, for programs with many calls.
 //!
 //! Keys, names of columns, values and records are [`Bytes`](bytes::Bytes). String literals, `String` and `Vec<u8>`
@@ -88,6 +89,7 @@ mod request;
 mod scan;
 mod stream;
 mod table;
+mod token;
 mod types;
 
 /// The cluster's status, nodes and the placement of logs, for operators' tools: the messages of the admin service.
@@ -105,4 +107,5 @@ pub use logs::{Content, Cursor, Entry, Log, NewLog, Snapshot, Subscription};
 pub use reads::Reads;
 pub use scan::{Page, Pages, Rows, Scan};
 pub use table::{CreateTable, Read, ReadResponse, Table, Write};
+pub use token::TimelineToken;
 pub use types::{AsOf, Cell, Durability, KeyRange, Range, Row, TableDescription};

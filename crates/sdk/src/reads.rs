@@ -14,7 +14,8 @@ pub enum Reads {
     Strong,
     /// Linearizable, answered by any replica with a read index from a majority.
     Anywhere,
-    /// A past state from any replica, but never older than a state that this client has already seen.
+    /// A past state from any replica, but never older than a state that this client has already seen in a timeline read,
+    /// or that a [`TimelineToken`](crate::TimelineToken) contains.
     Timeline {
         /// Whether a stale answer is acceptable while there is no leader.
         stale_ok: bool,

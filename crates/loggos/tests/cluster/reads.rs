@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
+use sdk::{Client, Reads};
 use serde_json::Value;
 
 use crate::harness::{Cluster, Done, runtime, wait_for};
@@ -22,7 +23,7 @@ fn all_read_levels_on_every_replica() {
     run(&["put", "t", "k", "c", "new"]).ok();
     for node in cluster.nodes() {
         let table = cluster.client(node).table("t");
-        let strong = runtime().block_on(table.read("k").consistency(sdk::Reads::Anywhere).send());
+        let strong = runtime().block_on(table.read("k").consistency(Reads::Anywhere).send());
         let read = strong.expect("a majority lives");
         assert_eq!((&*read.cells[0].value, read.as_of), (&b"new"[..], None), "node {node}");
     }
@@ -45,6 +46,34 @@ fn all_read_levels_on_every_replica() {
     assert!(as_of(&shown)["age_ms"].as_u64() < Some(2_000), "{shown:?}");
     assert!(run(&["scan", "t", "--reads", "timeline"]).ok().contains("new"));
     run(&["get", "t", "k", "--stale-ok"]).failed(2, &["--timeline"]);
+}
+
+/// A client at a follower that observes a token is not behind the client that read at the leader. Without the token it
+/// often is: followers learn of a commit later.
+#[test]
+fn timeline_token_orders_reads_of_two_clients() {
+    let cluster = Cluster::of(3);
+    cluster.columns(&["create", "t"]).ok();
+    cluster.columns(&["put", "t", "k", "c", "0"]).ok();
+    let (_, leader) = cluster.leader("t").expect("a table that was written to has a leader");
+    let at = |node| Client::connect([format!("127.0.0.1:{}", cluster.grpc_port(node))]).expect("an address");
+    let (first, second) = (at(leader), at(leader % 3 + 1));
+    runtime().block_on(async {
+        let read = async |client: &Client| {
+            let table = client.table("t");
+            let read = table.read("k").consistency(Reads::Timeline { stale_ok: false }).send().await;
+            read.expect("every node runs").cells.pop().expect("it was written").version
+        };
+        for number in 1..=50 {
+            let put = first.table("t").write("k").put("c", number.to_string()).send().await;
+            put.expect("every node runs");
+            let seen = read(&first).await;
+            let token = first.timeline_token().expect("a small token").to_string();
+            second.observe(&token.parse().expect("a token"));
+            let follows = read(&second).await;
+            assert!(follows >= seen, "version {follows} was read after {seen} had been seen");
+        }
+    });
 }
 
 #[test]

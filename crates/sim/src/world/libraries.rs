@@ -10,7 +10,7 @@ use base::{Monotonic, NodeId};
 use bytes::Bytes;
 use client::{
     Action, Ask, AttemptId, CallId, CohortLsn, Effect, Error, Fault, Link, NodeResponse, Pace, ScanStart, Sent, Shown,
-    Stamp, Version,
+    Stamp, TimelineToken, Version,
 };
 use machine::{ClientSessionId, Consistency, Failure, KeyPosition, LogPlace, SessionStamp};
 use node::contract::RequestId;
@@ -86,6 +86,16 @@ impl Libraries {
     pub(crate) fn number(&mut self) -> RequestId {
         self.next_request += 1;
         RequestId(self.next_request)
+    }
+
+    /// Passes the states that another library has seen to a client's library, as a token. Returns the clients of the
+    /// other library.
+    pub(super) fn pass_token(&mut self, to: u32, clients: u32) -> Vec<u32> {
+        let to = self.of(to);
+        let from = (to + 1) % self.all.len();
+        let token = self.all[from].machine.token(Some(TABLE)).encode().expect("a few ranges with short keys");
+        self.all[to].machine.observe(&TimelineToken::decode(token).expect("a token that was just encoded"));
+        (0..clients).filter(|client| self.of(*client) == from).collect()
     }
 
     fn of(&self, client: u32) -> usize {

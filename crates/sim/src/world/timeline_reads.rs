@@ -49,6 +49,18 @@ impl Known {
         self.acknowledged.push((now, key, version));
     }
 
+    /// Records that a client knows what another client has seen through its library.
+    fn observed(&mut self, from: u32, to: u32) {
+        let of = |id| (id, None, CohortId(0))..=(id, None, CohortId(u32::MAX));
+        let states: Vec<_> = self.seen.range(of(from)).map(|((.., cohort), state)| (*cohort, state.clone())).collect();
+        for (cohort, (place, range)) in states {
+            let known = self.seen.entry((to, None, cohort)).or_insert_with(|| (place, range.clone()));
+            if place.lsn > known.0.lsn {
+                *known = (place, range);
+            }
+        }
+    }
+
     /// A cohort that was split off later, of which the client has seen a range that includes the position of this read.
     fn split_off(&self, client: u32, timeline_read: &TimelineRead, cohort: CohortId) -> Option<CohortId> {
         let place = |cohort| (client, timeline_read.node, CohortId(cohort));
@@ -108,6 +120,14 @@ impl Clients {
 }
 
 impl World {
+    /// Passes what another library has seen to the library of a client that is about to read.
+    pub(super) fn observe_token(&mut self, id: u32) {
+        self.count("timeline tokens");
+        for other in self.libraries.pass_token(id, self.options.clients) {
+            self.clients.known.observed(other, id);
+        }
+    }
+
     /// Checks the response to such a read.
     pub(super) fn timeline_read_answered(&mut self, id: u32, timeline_read: &TimelineRead, outcome: &Outcome) {
         let wrong = match (outcome, timeline_read.consistency) {
