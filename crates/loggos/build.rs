@@ -1,5 +1,5 @@
 //! Sets the commit that `loggos --version` prints: `LOGGOS_COMMIT` if it is set, as for packages; else git's; else
-//! "unknown".
+//! "unknown". In a debug build it is not git's, so that a commit does not rebuild the binary and its tests.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,6 +8,11 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=LOGGOS_COMMIT");
     let commit = std::env::var("LOGGOS_COMMIT").ok().filter(|commit| !commit.is_empty());
+    if std::env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
+        let commit = commit.as_deref().unwrap_or("debug build");
+        println!("cargo::rustc-env=LOGGOS_COMMIT={commit}");
+        return;
+    }
     let commit = commit.or_else(|| {
         watch("HEAD");
         // HEAD names a branch, whose file or entry changes with each commit.

@@ -14,6 +14,7 @@ mod output;
 mod reads;
 mod status;
 mod tables;
+mod writes;
 mod zk;
 
 use std::future::Future;

@@ -70,8 +70,8 @@ struct Local {
     /// Offset added to every port, to run several clusters on one machine [default: 0].
     #[arg(long, global = true, value_name = "K")]
     port_offset: Option<u16>,
-    /// Memory for rows per node, such as 512MiB or 2GiB: half for caches, a quarter for memtables [default: 128MiB for
-    /// caches, 128MiB for memtables, and other shares as in docs/limits.md].
+    /// Memory for rows per node, such as 512MiB or 2GiB: three eighths cache blocks, one eighth flushed memtables,
+    /// a quarter memtables; at half, writes wait [default: 128MiB, 64MiB, 128MiB and 256MiB].
     #[arg(long, value_name = "SIZE", value_parser = runtime::memory_size)]
     memory: Option<u64>,
     /// When ZooKeeper endpoints read the log: `push`, an interval from 1ms to 1s, or `adaptive` [default: push].

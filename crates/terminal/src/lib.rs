@@ -11,7 +11,7 @@ pub use addresses::{GRPC, Service, ZOOKEEPER};
 pub use arguments::{Durability, ReadKind};
 pub use duration::{duration, positive_duration, timestamp_ns};
 pub use output::{Output, to_json};
-pub use stop::{Appended, EXIT_STATUSES, LoadedUntil, Stop, unless_interrupted};
+pub use stop::{Appended, EXIT_STATUSES, LoadedUntil, Signals, Stop, unless_interrupted};
 pub use table::Table;
 
 /// Default directory of a local cluster.

@@ -66,14 +66,14 @@ fn refusal(stop: &Stop) -> Map<String, Value> {
     object.insert("kind".into(), stop.kind().into());
     match stop {
         Stop::Cluster(sdk::Error::Refused { expected, actual, .. }) => {
-            object.insert("expected".into(), expected.as_nanos().into());
-            object.insert("actual".into(), actual.as_nanos().into());
+            object.insert("expected".into(), expected.to_string().into());
+            object.insert("actual".into(), actual.to_string().into());
         }
         Stop::Invalid { at: Some(at), .. } => {
             object.insert("line".into(), at.line.into());
             object.insert("rows".into(), at.rows.into());
         }
-        Stop::LoadCutShort { rows, .. } => {
+        Stop::LoadCutShort { rows, .. } | Stop::Stopped { rows, .. } => {
             object.insert("rows".into(), (*rows).into());
         }
         Stop::AppendCutShort { appended, .. } => {
@@ -123,7 +123,7 @@ mod tests {
     fn error_json_has_kind_and_details() {
         let (expected, actual) = (sdk::Version::from_nanos(7), sdk::Version::from_nanos(9));
         let mismatch = sdk::Error::Refused { column: "c".into(), expected, actual };
-        check(&mismatch.into(), r#"{"error":"version mismatch","kind":"refused","expected":7,"actual":9}"#, 1);
+        check(&mismatch.into(), r#"{"error":"version mismatch","kind":"refused","expected":"7","actual":"9"}"#, 1);
         check(&Stop::NotFound("no column".into()), r#"{"error":"no column","kind":"not found"}"#, 1);
         check(&sdk::Error::Unavailable("x".into()).into(), r#"{"error":"x","kind":"unavailable"}"#, 3);
         let unknown = sdk::Error::OutcomeUnknown("x".into());

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The exit statuses of commands, for their help.
 pub const EXIT_STATUSES: &str = "\
@@ -60,6 +60,14 @@ pub enum Stop {
     /// A signal ended the command before it was complete.
     #[error("interrupted")]
     Interrupted,
+    /// A signal ended a load or an export.
+    #[error("stopped; {} {done}", base::counted(*rows, "row"))]
+    Stopped {
+        /// The rows that were acknowledged or written.
+        rows: u64,
+        /// What was done with them.
+        done: String,
+    },
     /// A local file or device failed.
     #[error("can't {what}: {error}")]
     Io {
@@ -142,7 +150,7 @@ impl Stop {
                 // A kind of error that this version does not know counts as an unknown outcome.
                 _ => 4,
             },
-            Self::NothingDone { .. } | Self::Interrupted | Self::Io { .. } | Self::Print(_) => 3,
+            Self::NothingDone { .. } | Self::Interrupted | Self::Stopped { .. } | Self::Io { .. } | Self::Print(_) => 3,
         }
     }
 
@@ -153,7 +161,7 @@ impl Stop {
             Self::Refused(_) => "refused",
             Self::Invalid { .. } => "invalid",
             Self::NothingDone { error: None, .. } => "unavailable",
-            Self::Interrupted => "interrupted",
+            Self::Interrupted | Self::Stopped { .. } => "interrupted",
             Self::LoadCutShort { error, .. }
             | Self::AppendCutShort { error, .. }
             | Self::NothingDone { error: Some(error), .. }
@@ -180,17 +188,38 @@ fn advice(error: &sdk::Error) -> &'static str {
     }
 }
 
+/// SIGINT and SIGTERM, which then no longer end the process.
+#[derive(Debug)]
+pub struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// Starts to catch the signals.
+    ///
+    /// # Errors
+    /// [`Stop::Io`] if the operating system refuses.
+    pub fn catch() -> Result<Self, Stop> {
+        let catch = |kind| signal(kind).map_err(Stop::io("wait for signals"));
+        Ok(Self { interrupt: catch(SignalKind::interrupt())?, terminate: catch(SignalKind::terminate())? })
+    }
+
+    /// Waits for the next signal.
+    pub async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
 /// Runs `work` until it is complete, or until SIGINT or SIGTERM. Dropping `work` must not leave partial effects.
 pub async fn unless_interrupted<T>(work: impl Future<Output = Result<T, Stop>>) -> Result<T, Stop> {
-    let waiting = Stop::io("wait for signals");
-    let (mut interrupt, mut terminate) = match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
-        (Ok(interrupt), Ok(terminate)) => (interrupt, terminate),
-        (Err(error), _) | (_, Err(error)) => return Err(waiting(error)),
-    };
+    let mut signals = Signals::catch()?;
     tokio::select! {
         done = work => done,
-        _ = interrupt.recv() => Err(Stop::Interrupted),
-        _ = terminate.recv() => Err(Stop::Interrupted),
+        () = signals.next() => Err(Stop::Interrupted),
     }
 }
 

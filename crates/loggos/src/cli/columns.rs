@@ -1,21 +1,22 @@
 //! `loggos columns ...`: tables and their rows.
 
 use std::ffi::OsString;
+use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
 use base::limits::RETENTION_MAX;
-use base::shown;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
-use sdk::{Cell, Client, Reads, Row, Version};
+use sdk::{Client, Reads, Row};
 use terminal::{Durability, Output, Stop, positive_duration};
 
-use super::output::{CellObject, print_rows};
+use super::output::{Encoding, EncodingArguments, print_rows};
 use super::reads::{self, ReadArguments};
-use super::{Cluster, export, load, tables};
+use super::{Cluster, export, load, tables, writes};
 
-/// Commands on tables. Keys, columns and values are bytes, used exactly as the shell passes them.
+/// Commands on tables. Keys, columns and values are bytes, used exactly as the shell passes them, unless --base64 is
+/// given.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Create a table, unless it exists.
@@ -45,48 +46,30 @@ pub(crate) enum Command {
     Drop {
         table: String,
     },
-    /// Write one column of a row, and print its version.
-    Put {
-        table: String,
-        key: OsString,
-        column: OsString,
-        #[arg(allow_hyphen_values = true)]
-        value: OsString,
-    },
+    /// Write columns of a row atomically, and print their new version.
+    ///
+    /// `put T KEY COLUMN VALUE` writes one column, `put T KEY COLUMN=VALUE ...` writes several. With --if, nothing is
+    /// written unless every named column has the given version.
+    Put(writes::Put),
     /// Print one or all columns of a row with their versions.
     Get {
         table: String,
         key: OsString,
         column: Option<OsString>,
+        /// Print the value of the column unchanged, without a line end.
+        #[arg(long, requires = "column", conflicts_with = "base64")]
+        raw: bool,
+        #[command(flatten)]
+        encoding: EncodingArguments,
         #[command(flatten)]
         reads: ReadArguments,
     },
-    /// Delete one column of a row, or the whole row.
-    Delete {
-        table: String,
-        key: OsString,
-        column: Option<OsString>,
-    },
+    /// Delete one column of a row, or the whole row. If it does not exist, the exit status is 1.
+    Delete(writes::Delete),
     /// Write one column if its version matches, and print its new version.
-    ConditionalPut {
-        table: String,
-        key: OsString,
-        column: OsString,
-        #[arg(allow_hyphen_values = true)]
-        value: OsString,
-        /// Expected version; 0 if the column must not exist.
-        #[arg(long)]
-        version: Version,
-    },
+    ConditionalPut(writes::ConditionalPut),
     /// Delete one column if its version matches.
-    ConditionalDelete {
-        table: String,
-        key: OsString,
-        column: OsString,
-        /// Expected version; 0 if the column must not exist.
-        #[arg(long)]
-        version: Version,
-    },
+    ConditionalDelete(writes::ConditionalDelete),
     /// Print rows in key order.
     Scan(ScanArguments),
     Load(load::Arguments),
@@ -112,6 +95,8 @@ pub(crate) struct ScanArguments {
     #[arg(long)]
     reverse: bool,
     #[command(flatten)]
+    encoding: EncodingArguments,
+    #[command(flatten)]
     reads: ReadArguments,
 }
 
@@ -128,36 +113,24 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
         Command::List => tables::list(&client, output).await,
         Command::Describe { table } => tables::describe(&client, output, &table).await,
         Command::Drop { table } => tables::drop(&client, output, &table).await,
-        Command::Put { table, key, column, value } => {
-            let (key, column, value) = (bytes(key), bytes(column), bytes(value));
-            let handle = client.table(&*table);
-            let version = handle.write(key.clone()).put(column.clone(), value.clone()).send().await?;
-            print_put(output, &table, &key, &Cell::new(column, value, version))
+        Command::Put(put) => put.run(&client, output).await,
+        Command::Get { table, key, column, raw, encoding, reads } => {
+            if raw && output.is_json() {
+                return Err(Stop::invalid("--raw prints the bytes of a value and excludes --json"));
+            }
+            let encoding = encoding.encoding();
+            let (key, column) = (encoding.bytes(key)?, column.map(|column| encoding.bytes(column)).transpose()?);
+            let row = get(&client, output, encoding, &table, key, column, reads.reads()?).await?;
+            if raw {
+                let mut out = io::stdout().lock();
+                row.cells.iter().try_for_each(|cell| out.write_all(&cell.value))?;
+                return Ok(out.flush()?);
+            }
+            print_rows(output, encoding, &table, &[row], false)
         }
-        Command::ConditionalPut { table, key, column, value, version } => {
-            let (key, column, value) = (bytes(key), bytes(column), bytes(value));
-            let handle = client.table(&*table);
-            let version = handle.write(key.clone()).put_if(column.clone(), value.clone(), version).send().await?;
-            print_put(output, &table, &key, &Cell::new(column, value, version))
-        }
-        Command::Get { table, key, column, reads } => {
-            get(&client, output, &table, bytes(key), column.map(bytes), reads.reads()?).await
-        }
-        Command::Delete { table, key, column: Some(column) } => {
-            let (key, column) = (bytes(key), bytes(column));
-            client.table(&*table).write(key.clone()).delete(column.clone()).send().await?;
-            print_deleted(output, &table, &key, &column)
-        }
-        Command::Delete { table, key, column: None } => {
-            let key = bytes(key);
-            client.table(&*table).delete_row(key.clone()).await?;
-            output.print(&CellObject::deleted_row(&table, &key), || format!("deleted row {}", shown(&key)))
-        }
-        Command::ConditionalDelete { table, key, column, version } => {
-            let (key, column) = (bytes(key), bytes(column));
-            client.table(&*table).write(key.clone()).delete_if(column.clone(), version).send().await?;
-            print_deleted(output, &table, &key, &column)
-        }
+        Command::Delete(delete) => delete.run(&client, output).await,
+        Command::ConditionalPut(put) => put.run(&client, output).await,
+        Command::ConditionalDelete(delete) => delete.run(&client, output).await,
         Command::Scan(arguments) => scan(&client, output, arguments).await,
         Command::Load(arguments) => load::run(&cluster.streaming_client()?, output, arguments).await,
         Command::Export(arguments) => export::run(&client, output, arguments).await,
@@ -177,40 +150,34 @@ pub(super) fn bytes(text: OsString) -> Bytes {
     text.into_vec().into()
 }
 
-fn print_put(output: Output, table: &str, key: &[u8], cell: &Cell) -> Result<(), Stop> {
-    output.print(&CellObject::of(table, key, cell), || cell.version.to_string())
-}
-
-fn print_deleted(output: Output, table: &str, key: &[u8], column: &[u8]) -> Result<(), Stop> {
-    output.print(&CellObject::deleted(table, key, column), || format!("deleted {}", shown(column)))
-}
-
 async fn get(
     client: &Client,
     output: Output,
+    encoding: Encoding,
     table: &str,
     key: Bytes,
     column: Option<Bytes>,
     reads: Reads,
-) -> Result<(), Stop> {
+) -> Result<Row, Stop> {
     let handle = client.table(table);
     let read = handle.read(key.clone()).columns(column.clone()).consistency(reads).send().await;
     let read = read.map_err(|error| reads::failed(reads, error))?;
-    reads::print_as_of(output, read.as_of.as_ref());
+    reads::print_as_of(output, reads, read.as_of.as_ref());
     if read.cells.is_empty() {
-        let what = column.map_or_else(String::new, |column| format!("column {} in ", shown(&column)));
-        return Err(Stop::NotFound(format!("there is no {what}row {} in table {table}", shown(&key))));
+        return Err(Stop::NotFound(writes::absent(encoding, table, &key, column.as_deref())));
     }
-    print_rows(output, table, &[Row::new(key, read.cells)], false)
+    Ok(Row::new(key, read.cells))
 }
 
 /// Prints page by page, so that memory use does not depend on the size of the table.
 async fn scan(client: &Client, output: Output, arguments: ScanArguments) -> Result<(), Stop> {
-    let ScanArguments { table, from, to, prefix, limit, reverse, reads } = arguments;
+    let ScanArguments { table, from, to, prefix, limit, reverse, encoding, reads } = arguments;
+    let encoding = encoding.encoding();
+    let bytes = |key: Option<OsString>| key.map(|key| encoding.bytes(key)).transpose();
     let reads = reads.reads()?;
-    let mut scan = client.table(&*table).scan().consistency(reads).prefix(prefix.map(bytes).unwrap_or_default());
-    let from = from.map(bytes).unwrap_or_default();
-    scan = match to.map(bytes) {
+    let mut scan = client.table(&*table).scan().consistency(reads).prefix(bytes(prefix)?.unwrap_or_default());
+    let from = bytes(from)?.unwrap_or_default();
+    scan = match bytes(to)? {
         Some(to) => scan.range(from..to),
         None => scan.range(from..),
     };
@@ -224,8 +191,8 @@ async fn scan(client: &Client, output: Output, arguments: ScanArguments) -> Resu
     let mut has_heading = false;
     while let Some(page) = pages.next().await {
         let page = page.map_err(|error| reads::failed(reads, error))?;
-        reads::print_as_of(output, page.as_of.as_ref());
-        print_rows(output, &table, &page.rows, has_heading)?;
+        reads::print_as_of(output, reads, page.as_of.as_ref());
+        print_rows(output, encoding, &table, &page.rows, has_heading)?;
         has_heading |= !page.rows.is_empty();
     }
     Ok(())

@@ -12,9 +12,9 @@ use base::counted;
 use clap::{Args, ValueEnum};
 use sdk::{Client, Row};
 use serde_json::json;
-use terminal::{Output, Stop, to_json, unless_interrupted};
+use terminal::{Output, Signals, Stop, to_json};
 
-use super::output::CellObject;
+use super::output::{CellObject, Encoding};
 
 /// Export a table's rows to standard output or to a file.
 ///
@@ -43,7 +43,7 @@ pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -
     let Arguments { table, file, format } = arguments;
     let Some(path) = file.filter(|path| path != Path::new("-")) else {
         let out = io::BufWriter::new(io::stdout());
-        rows(client, &table, format, out, || Stop::Print).await?;
+        rows(client, &table, format, out, || Stop::Print, "written").await?;
         return Ok(());
     };
     let (rows, cells) = into_file(client, &table, format, &path).await?;
@@ -61,12 +61,13 @@ async fn into_file(client: &Client, table: &str, format: Format, path: &Path) ->
     let path = target.as_deref().unwrap_or(path);
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         let out = File::options().write(true).open(path).map_err(writing())?;
-        return rows(client, table, format, BufWriter::new(out), writing).await;
+        return rows(client, table, format, BufWriter::new(out), writing, "written").await;
     }
     let beside = beside(path).ok_or_else(|| Stop::invalid(format!("{} is not a file name", path.display())))?;
     let file = File::create(&beside).map_err(writing())?;
     let remains = Remains(&beside);
-    let counts = unless_interrupted(rows(client, table, format, BufWriter::new(&file), writing)).await?;
+    let done = format!("written to a temporary file, which was removed; {} is unchanged", path.display());
+    let counts = rows(client, table, format, BufWriter::new(&file), writing, &done).await?;
     file.sync_all().map_err(writing())?;
     fs::rename(&beside, path).map_err(writing())?;
     std::mem::forget(remains);
@@ -91,20 +92,30 @@ impl Drop for Remains<'_> {
     }
 }
 
-/// Writes all rows; returns the number of rows and columns.
+/// Writes all rows; returns the number of rows and columns. After a signal it reports what was `done` with the rows.
 async fn rows<W: Write, F: FnOnce(io::Error) -> Stop>(
     client: &Client,
     table: &str,
     format: Format,
     out: W,
     failed: impl Fn() -> F,
+    done: &str,
 ) -> Result<(u64, u64), Stop> {
+    let mut signals = Signals::catch()?;
     let mut sheet = Sheet::new(format, out);
     let (mut rows, mut cells) = (0, 0);
     sheet.begin().map_err(failed())?;
     let mut scan = client.table(table).scan().rows();
-    while let Some(row) = scan.next().await {
-        let row = row?;
+    loop {
+        let row = tokio::select! {
+            biased;
+            () = signals.next() => {
+                sheet.end().map_err(failed())?;
+                return Err(Stop::Stopped { rows, done: done.to_owned() });
+            }
+            row = scan.next() => row,
+        };
+        let Some(row) = row.transpose()? else { break };
         sheet.add(table, &row).map_err(failed())?;
         rows += 1;
         cells += row.cells.len() as u64;
@@ -137,7 +148,9 @@ impl<W: Write> Sheet<W> {
     fn add(&mut self, table: &str, row: &Row) -> io::Result<()> {
         for cell in &row.cells {
             match self {
-                Self::Jsonl(out) => writeln!(out, "{}", to_json(&CellObject::of(table, &row.key, cell)))?,
+                Self::Jsonl(out) => {
+                    writeln!(out, "{}", to_json(&CellObject::of(Encoding::Text, table, &row.key, cell)))?;
+                }
                 Self::Csv(out) => {
                     let version = cell.version.to_string();
                     out.write_record([&row.key[..], &cell.column, version.as_bytes(), &cell.value])?;
@@ -169,7 +182,7 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&out), "key,column,version,value\nk,c,7,\"a \"\"b\"\",\nc\"\n");
         let mut out = Vec::new();
         Sheet::new(Format::Jsonl, &mut out).add("t", &row).expect("writes to memory succeed");
-        assert!(out.starts_with(br#"{"table":"t","key":"k","column":"c","value":"a \"b\",\nc","version":7}"#));
+        assert!(out.starts_with(br#"{"table":"t","key":"k","column":"c","value":"a \"b\",\nc","version":"7"}"#));
     }
 
     #[test]

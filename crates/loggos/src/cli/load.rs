@@ -22,12 +22,12 @@ use base::counted;
 use clap::{Args, ValueEnum};
 use sdk::Client;
 use serde_json::json;
-use terminal::{LoadedUntil, Output, Stop};
+use terminal::{LoadedUntil, Output, Signals, Stop};
 
 use flight::{Flight, Landed};
 use progress::Progress;
 use row::{Bad, Item};
-use source::Source;
+use source::{Rows, Source};
 
 /// Rows in flight: enough for group commit, and half of a session's window.
 const ROWS_IN_FLIGHT: usize = 512;
@@ -71,14 +71,19 @@ pub(crate) enum Format {
 pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -> Result<(), Stop> {
     let source = Source::open(&arguments.file, arguments.format)?;
     let progress = Progress::of(&source);
-    let mut rows = source.rows(arguments.key.as_deref())?.peekable();
+    let mut signals = Signals::catch()?;
+    let mut rows = source.rows(arguments.key.as_deref())?;
     if arguments.skip_bad.as_ref().is_some_and(|bad| is_same_file(bad, &arguments.file)) {
         return Err(Stop::invalid("--skip-bad must not name the input file, which would be overwritten"));
     }
     let bad_rows = arguments.skip_bad.map(BadRows::create).transpose()?;
+    let first = tokio::select! {
+        first = rows.recv() => first,
+        () = signals.next() => return Err(stopped(0)),
+    };
     let is_good = |first: &Result<Item, Stop>| first.as_ref().is_ok_and(|item| item.row.is_ok() || bad_rows.is_some());
     // A load that fails at its first row does not create the table.
-    if rows.peek().is_none_or(is_good) {
+    if first.as_ref().is_none_or(is_good) {
         let table = client.table(&*arguments.table);
         table.create().send().await?;
         table.prefer_leader().await;
@@ -93,7 +98,7 @@ pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -
         skipped: 0,
         stop: None,
     };
-    load.all(rows).await;
+    load.all(first, rows, &mut signals).await;
     load.finish(output)
 }
 
@@ -116,15 +121,25 @@ struct Load {
 
 /// Why a load stops early.
 enum Reason {
-    Bad { line: u64, reason: String },
+    Bad {
+        line: u64,
+        reason: String,
+    },
     Cluster(sdk::Error),
     Local(Stop),
+    /// A signal arrived.
+    Signal,
+}
+
+fn stopped(rows: u64) -> Stop {
+    Stop::Stopped { rows, done: "acknowledged; run it again to load the rest".into() }
 }
 
 impl Load {
-    /// Reads and writes until the end of the file or a reason to stop. In either case no write is left in flight.
-    async fn all(&mut self, rows: impl Iterator<Item = Result<Item, Stop>>) {
-        for item in rows {
+    /// Reads and writes until the end of the file or a reason to stop. In either case no write is left in flight, except
+    /// after a second signal.
+    async fn all(&mut self, mut next: Option<Result<Item, Stop>>, mut rows: Rows, signals: &mut Signals) {
+        while let Some(item) = next {
             match item {
                 Err(stop) => self.stop_for(Reason::Local(stop)),
                 Ok(item) => self.one(item).await,
@@ -132,8 +147,25 @@ impl Load {
             if self.stop.is_some() {
                 break;
             }
+            next = tokio::select! {
+                // An early signal must not wait for rows that are always ready.
+                biased;
+                () = signals.next() => {
+                    self.stop_for(Reason::Signal);
+                    None
+                }
+                item = rows.recv() => item,
+            };
         }
-        while let Some(landed) = self.flight.next().await {
+        loop {
+            let landed = tokio::select! {
+                landed = self.flight.next() => landed,
+                () = signals.next() => {
+                    self.stop_for(Reason::Signal);
+                    None
+                }
+            };
+            let Some(landed) = landed else { break };
             self.land(landed);
         }
     }
@@ -194,6 +226,7 @@ impl Load {
                 return Err(Stop::Invalid { message, at: Some(LoadedUntil { rows, ..at }) });
             }
             Some(Reason::Local(stop)) => return Err(stop),
+            Some(Reason::Signal) => return Err(stopped(rows)),
             Some(Reason::Cluster(error)) => return Err(Stop::LoadCutShort { error, rows }),
             Some(Reason::Bad { line, reason }) => {
                 let message = format!("line {line}: {reason}; {} loaded", counted(rows, "row"));

@@ -53,18 +53,24 @@ pub(crate) fn failed(reads: Reads, error: sdk::Error) -> Stop {
 }
 
 /// Prints to standard error which state a timeline read reflects.
-pub(crate) fn print_as_of(output: Output, as_of: Option<&AsOf>) {
+pub(crate) fn print_as_of(output: Output, reads: Reads, as_of: Option<&AsOf>) {
     let Some(as_of) = as_of else { return };
     let lsn = format!("{}.{}", as_of.epoch, as_of.sequence);
-    let age_ms = as_of.age.map(|age| age.as_millis() as u64);
+    // The age is that of the replica. The state at a requested time is as old as that time.
+    let is_past = matches!(reads, Reads::At(_));
+    let age_ms = as_of.age.filter(|_| !is_past).map(|age| age.as_millis() as u64);
     let line = if output.is_json() {
         let state = json!({
-            "cohort": as_of.cohort, "lsn": lsn, "timestamp": as_of.timestamp.as_nanos(), "age_ms": age_ms,
+            "cohort": as_of.cohort, "lsn": lsn, "timestamp": as_of.timestamp.to_string(), "age_ms": age_ms,
         });
         json!({ "as_of": state }).to_string()
     } else {
-        let age = age_ms.map_or_else(|| "of unknown age".to_owned(), |age| format!("at most {age} ms old"));
-        format!("as of {lsn} of cohort {}, timestamp {}, {age}", as_of.cohort, as_of.timestamp)
+        let age = match age_ms {
+            _ if is_past => String::new(),
+            Some(age) => format!(", at most {age} ms old"),
+            None => ", of unknown age".to_owned(),
+        };
+        format!("as of {lsn} of cohort {}, timestamp {}{age}", as_of.cohort, as_of.timestamp)
     };
     // A closed standard error is ignored.
     let _ = writeln!(io::stderr().lock(), "{line}");

@@ -10,7 +10,7 @@ use base::limits::VALUE_BYTES_MAX;
 use base::shown;
 use bytes::Bytes;
 use clap::Args;
-use sdk::{Cell, Client, Mutation, Reads};
+use sdk::{Cell, Client, Version};
 use terminal::{Output, Stop};
 
 use super::output::{CellObject, Encoding, EncodingArguments};
@@ -55,7 +55,7 @@ pub(crate) struct ConditionalPut {
     value: Option<OsString>,
     /// Expected version; 0 if the column must not exist.
     #[arg(long)]
-    version: i64,
+    version: Version,
     /// Read the value from this file, unchanged; `-` is standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     value_file: Option<PathBuf>,
@@ -70,7 +70,7 @@ pub(crate) struct ConditionalDelete {
     column: OsString,
     /// Expected version; 0 if the column must not exist.
     #[arg(long)]
-    version: i64,
+    version: Version,
     #[command(flatten)]
     encoding: EncodingArguments,
 }
@@ -79,22 +79,27 @@ impl Put {
     pub(super) async fn run(self, client: &Client, output: Output) -> Result<(), Stop> {
         let encoding = self.encoding.encoding();
         let (table, key) = (self.table.clone(), encoding.bytes(self.key.clone())?);
-        let mutations = self.mutations()?;
-        let version = client.write(&table, key.clone(), mutations.clone()).await?;
+        let columns = self.columns()?;
+        let handle = client.table(&*table);
+        let write = columns.iter().cloned().fold(handle.write(key.clone()), |write, column| match column.condition {
+            Some(version) => write.put_if(column.name, column.value, version),
+            None => write.put(column.name, column.value),
+        });
+        let version = write.send().await?;
         if !output.is_json() {
             return output.print(&(), || version.to_string());
         }
-        for Mutation { column, value, .. } in mutations {
-            let cell = Cell { column, value: value.unwrap_or_default(), version };
+        for Column { name, value, .. } in columns {
+            let cell = Cell::new(name, value, version);
             output.print(&CellObject::of(encoding, &table, &key, &cell), String::new)?;
         }
         Ok(())
     }
 
-    fn mutations(self) -> Result<Vec<Mutation>, Stop> {
+    fn columns(self) -> Result<Vec<Column>, Stop> {
         let encoding = self.encoding.encoding();
         let Self { first, second, more, conditions, value_file, .. } = self;
-        let mut mutations = match (value_file, second) {
+        let mut columns = match (value_file, second) {
             (Some(file), _) => vec![put(encoding.bytes(first)?, of_file(&file)?)],
             (None, Some(value)) if more.is_empty() && !has_separator(&first, encoding) => {
                 vec![put(encoding.bytes(first)?, encoding.bytes(value)?)]
@@ -106,15 +111,15 @@ impl Put {
         };
         for condition in conditions {
             let (column, version) = condition_of(condition, encoding)?;
-            let mutation = mutations.iter_mut().find(|mutation| mutation.column == column);
+            let written = columns.iter_mut().find(|written| written.name == column);
             let name = encoding.shown(&column);
-            let mutation =
-                mutation.ok_or_else(|| Stop::invalid(format!("--if names column {name}, which is not written")))?;
-            if mutation.condition.replace(version).is_some() {
+            let written =
+                written.ok_or_else(|| Stop::invalid(format!("--if names column {name}, which is not written")))?;
+            if written.condition.replace(version).is_some() {
                 return Err(Stop::invalid(format!("--if names column {name} twice")));
             }
         }
-        Ok(mutations)
+        Ok(columns)
     }
 }
 
@@ -126,8 +131,9 @@ impl ConditionalPut {
             Some(file) => of_file(&file)?,
             None => encoding.bytes(self.value.unwrap_or_default())?,
         };
-        let put = client.conditional_put(&self.table, key.clone(), column.clone(), value.clone(), self.version);
-        let cell = Cell { column, value, version: put.await? };
+        let table = client.table(&*self.table);
+        let version = table.write(key.clone()).put_if(column.clone(), value.clone(), self.version).send().await?;
+        let cell = Cell::new(column, value, version);
         output.print(&CellObject::of(encoding, &self.table, &key, &cell), || cell.version.to_string())
     }
 }
@@ -136,7 +142,7 @@ impl ConditionalDelete {
     pub(super) async fn run(self, client: &Client, output: Output) -> Result<(), Stop> {
         let encoding = self.encoding.encoding();
         let (key, column) = (encoding.bytes(self.key)?, encoding.bytes(self.column)?);
-        client.conditional_delete(&self.table, key.clone(), column.clone(), self.version).await?;
+        client.table(&*self.table).write(key.clone()).delete_if(column.clone(), self.version).send().await?;
         print_deleted(output, encoding, &self.table, &key, &column)
     }
 }
@@ -147,20 +153,24 @@ impl Delete {
         let (table, encoding) = (self.table, self.encoding.encoding());
         let key = encoding.bytes(self.key)?;
         let column = self.column.map(|column| encoding.bytes(column)).transpose()?;
-        match client.read_row(&table, key.clone(), column.iter().cloned().collect(), Reads::Strong).await {
-            Ok((cells, _)) if cells.is_empty() => {
+        let handle = client.table(&*table);
+        match handle.read(key.clone()).columns(column.clone()).send().await {
+            Ok(read) if read.cells.is_empty() => {
                 let absent = absent(encoding, &table, &key, column.as_deref());
                 return Err(Stop::NotFound(format!("nothing to delete: {absent}")));
             }
             // A row that is too large for one response exists.
             Ok(_) | Err(sdk::Error::Invalid(_)) => {}
+            Err(sdk::Error::Unavailable(why)) => {
+                return Err(sdk::Error::Unavailable(format!("nothing was written: {why}")).into());
+            }
             Err(error) => return Err(error.into()),
         }
         if let Some(column) = column {
-            client.delete(&table, key.clone(), column.clone()).await?;
+            handle.write(key.clone()).delete(column.clone()).send().await?;
             return print_deleted(output, encoding, &table, &key, &column);
         }
-        client.delete_row(&table, key.clone()).await?;
+        handle.delete_row(key.clone()).await?;
         output
             .print(&CellObject::deleted_row(encoding, &table, &key), || format!("deleted row {}", encoding.shown(&key)))
     }
@@ -177,8 +187,16 @@ pub(super) fn absent(encoding: Encoding, table: &str, key: &[u8], column: Option
     format!("there is no {what}row {} in table {table}", encoding.shown(key))
 }
 
-fn put(column: Bytes, value: Bytes) -> Mutation {
-    Mutation { column, value: Some(value), condition: None }
+/// A column to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Column {
+    name: Bytes,
+    value: Bytes,
+    condition: Option<Version>,
+}
+
+fn put(name: Bytes, value: Bytes) -> Column {
+    Column { name, value, condition: None }
 }
 
 /// Whether an argument is `COLUMN=VALUE`. In base64, `=` at the end is padding.
@@ -189,7 +207,7 @@ fn has_separator(argument: &OsString, encoding: Encoding) -> bool {
     text.contains(&b'=')
 }
 
-fn pair_of(pair: OsString, encoding: Encoding) -> Result<Mutation, Stop> {
+fn pair_of(pair: OsString, encoding: Encoding) -> Result<Column, Stop> {
     let text = pair.into_vec();
     let Some(at) = text.iter().position(|byte| *byte == b'=') else {
         let wanted = "COLUMN VALUE, COLUMN=VALUE ... or COLUMN --value-file FILE";
@@ -200,11 +218,12 @@ fn pair_of(pair: OsString, encoding: Encoding) -> Result<Mutation, Stop> {
 }
 
 /// A column and its expected version, from `COLUMN@VERSION`.
-fn condition_of(condition: OsString, encoding: Encoding) -> Result<(Bytes, i64), Stop> {
+fn condition_of(condition: OsString, encoding: Encoding) -> Result<(Bytes, Version), Stop> {
     let text = condition.into_vec();
     let at = text.iter().rposition(|byte| *byte == b'@');
     let parsed = at.and_then(|at| {
-        let version = std::str::from_utf8(&text[at + 1..]).ok()?.parse().ok().filter(|version| *version >= 0)?;
+        let version =
+            std::str::from_utf8(&text[at + 1..]).ok()?.parse().ok().filter(|version| *version >= Version::ABSENT)?;
         Some((at, version))
     });
     let Some((at, version)) = parsed else {
@@ -240,18 +259,18 @@ mod tests {
         put: Put,
     }
 
-    fn mutations(arguments: &[&str]) -> Result<Vec<Mutation>, Stop> {
+    fn columns(arguments: &[&str]) -> Result<Vec<Column>, Stop> {
         let words = ["put", "t", "k"].into_iter().chain(arguments.iter().copied());
-        Line::try_parse_from(words).expect("arguments").put.mutations()
+        Line::try_parse_from(words).expect("arguments").put.columns()
     }
 
-    fn of(column: &'static str, value: &'static str, condition: Option<i64>) -> Mutation {
-        Mutation { condition, ..put(column.into(), value.into()) }
+    fn of(column: &'static str, value: &'static str, condition: Option<i64>) -> Column {
+        Column { condition: condition.map(Version::from_nanos), ..put(column.into(), value.into()) }
     }
 
     #[test]
     fn put_accepts_pair_or_assignments() {
-        let put = |arguments: &[&str]| mutations(arguments).expect("columns");
+        let put = |arguments: &[&str]| columns(arguments).expect("columns");
         assert_eq!(put(&["c", "v=w"]), [of("c", "v=w", None)]);
         assert_eq!(put(&["c", "-x"]), [of("c", "-x", None)]);
         assert_eq!(put(&["a=1=2"]), [of("a", "1=2", None)]);
@@ -276,7 +295,7 @@ mod tests {
             &["a=1", "--if", "a@0", "--if", "a@0"],
             &["?", "dg==", "--base64"],
         ] {
-            assert_eq!(mutations(wrong).map_err(|stop| stop.exit_status()), Err(2), "{wrong:?}");
+            assert_eq!(columns(wrong).map_err(|stop| stop.exit_status()), Err(2), "{wrong:?}");
         }
     }
 }

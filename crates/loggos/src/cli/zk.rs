@@ -2,6 +2,8 @@
 
 mod client;
 
+use std::collections::BTreeSet;
+use std::io::{self, Write as _};
 use std::time::Duration;
 
 use base::shown;
@@ -34,7 +36,7 @@ pub(crate) struct Servers {
     #[arg(long, global = true, value_name = "K", conflicts_with = "at")]
     port_offset: Option<u16>,
     /// Authenticate with scheme `digest`.
-    #[arg(long, global = true, value_name = "USER:PASSWORD")]
+    #[arg(long, global = true, value_name = "USER:PASSWORD", value_parser = credentials)]
     auth: Option<String>,
     /// Print one JSON object per line, and errors as JSON on standard error.
     #[arg(long, global = true)]
@@ -55,6 +57,9 @@ pub(crate) enum Command {
     Get {
         /// The node's path.
         path: String,
+        /// Print the data unchanged, without a line end.
+        #[arg(long)]
+        raw: bool,
     },
     /// Create a znode that every client may access (ACL `world:anyone:cdrwa`).
     Create {
@@ -89,7 +94,8 @@ pub(crate) enum Command {
         /// The node's path.
         path: String,
     },
-    /// Print changes of a znode and its children until Ctrl-C. The znode need not exist.
+    /// Print changes of a znode and its children until Ctrl-C. The znode need not exist. A child that
+    /// exists only for a moment may go unnoticed; --recursive reports each event.
     Watch {
         /// The node's path.
         path: String,
@@ -103,7 +109,7 @@ impl Command {
     fn path(&self) -> &str {
         match self {
             Self::Ls { path }
-            | Self::Get { path }
+            | Self::Get { path, .. }
             | Self::Create { path, .. }
             | Self::Set { path, .. }
             | Self::Delete { path, .. }
@@ -121,8 +127,16 @@ impl Servers {
 
 /// Runs a command.
 pub(super) fn run(servers: &Servers, output: Output, command: &Command) -> Result<(), Stop> {
-    let stop = |fault| stop(fault, command.path());
+    let stop = |fault| match (fault, command) {
+        (Fault::Refused(ErrorCode::NoNode), Command::Create { path, .. }) => {
+            Stop::NotFound(format!("{path}: the parent {} does not exist", parent(path)))
+        }
+        (fault, command) => stop(fault, command.path()),
+    };
     coordination::path::validate(command.path()).map_err(|code| stop(Fault::Refused(code)))?;
+    if matches!(command, Command::Delete { path, .. } if path == "/") {
+        return Err(Stop::invalid("/ is the root of the znodes and cannot be deleted"));
+    }
     let mut client = Client::connect(servers.endpoints()?, servers.timeout, servers.auth.clone()).map_err(stop)?;
     let done = match command {
         Command::Watch { path, recursive } => watch(&mut client, output, path, *recursive),
@@ -167,6 +181,22 @@ fn stop(fault: Fault, path: &str) -> Stop {
     }
 }
 
+/// The path of a znode's parent.
+fn parent(path: &str) -> &str {
+    match path.rsplit_once('/') {
+        Some((parent, _)) if !parent.is_empty() => parent,
+        _ => "/",
+    }
+}
+
+/// Checks the credentials of scheme `digest`.
+fn credentials(text: &str) -> Result<String, String> {
+    match text.split_once(':') {
+        Some((user, _)) if !user.is_empty() => Ok(text.to_owned()),
+        _ => Err("credentials of scheme digest are USER:PASSWORD".to_owned()),
+    }
+}
+
 /// Sends a request and decodes the reply with `decode`.
 fn ask<T>(
     client: &mut Client,
@@ -186,22 +216,25 @@ fn once(client: &mut Client, output: Output, command: &Command) -> Result<(), Fa
         Command::Ls { path } => {
             // After a sync, the read reflects all writes that completed before it.
             client.call(&Request::Sync(Sync { path }))?;
-            let request = Request::GetChildren(PathAndWatch { path, watch: false });
-            let mut children: Vec<String> = ask(client, &request, |reply| {
-                of::<ChildrenReply<'_>>(reply).map(|reply| reply.children.iter().map(str::to_owned).collect())
-            })?;
-            children.sort_unstable();
-            for name in children {
+            for name in children(client, path)? {
                 let below = if path == "/" { "" } else { path };
                 output.print(&json!({ "path": format!("{below}/{name}") }), || name.clone())?;
             }
         }
-        Command::Get { path } => {
+        Command::Get { raw: true, .. } if output.is_json() => {
+            return Err(Stop::invalid("--raw prints the bytes of a znode and excludes --json").into());
+        }
+        Command::Get { path, raw } => {
             client.call(&Request::Sync(Sync { path }))?;
             let request = Request::GetData(PathAndWatch { path, watch: false });
             let (data, stat) = ask(client, &request, |reply| {
                 of::<DataReply<'_>>(reply).map(|reply| (reply.data.map(<[u8]>::to_vec), reply.stat))
             })?;
+            if *raw {
+                let mut out = io::stdout().lock();
+                out.write_all(data.as_deref().unwrap_or_default()).and_then(|()| out.flush()).map_err(Stop::Print)?;
+                return Ok(());
+            }
             let mut object = Map::new();
             object.insert("path".into(), path.as_str().into());
             match data.as_deref().map(std::str::from_utf8) {
@@ -246,7 +279,12 @@ fn once(client: &mut Client, output: Output, command: &Command) -> Result<(), Fa
             let fields = stat_fields(&stat);
             let mut object = Map::new();
             object.insert("path".into(), path.as_str().into());
-            object.extend(fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())));
+            // These are 64-bit identifiers, which exceed 2^53.
+            let is_identifier = |name| matches!(name, "czxid" | "mzxid" | "pzxid" | "ephemeral_owner");
+            object.extend(fields.iter().map(|(name, value)| {
+                let field = if is_identifier(*name) { value.to_string().into() } else { (*value).into() };
+                ((*name).to_owned(), field)
+            }));
             output.print(&object, || {
                 fields.iter().map(|(name, value)| format!("{name} = {value}")).collect::<Vec<_>>().join("\n")
             })?;
@@ -254,6 +292,33 @@ fn once(client: &mut Client, output: Output, command: &Command) -> Result<(), Fa
         Command::Watch { .. } => {}
     }
     Ok(())
+}
+
+/// The names of a znode's children.
+fn children(client: &mut Client, path: &str) -> Result<BTreeSet<String>, Fault> {
+    let request = Request::GetChildren(PathAndWatch { path, watch: false });
+    ask(client, &request, |reply| {
+        of::<ChildrenReply<'_>>(reply).map(|reply| reply.children.iter().map(str::to_owned).collect())
+    })
+}
+
+/// The children of a watched znode, to tell which of them a change has created or deleted.
+#[derive(Default)]
+struct Children {
+    known: BTreeSet<String>,
+}
+
+impl Children {
+    /// Lists them again, and returns those created and those deleted since; none if the znode is missing.
+    fn differences(&mut self, client: &mut Client, path: &str) -> Result<[Vec<String>; 2], Fault> {
+        let now = match children(client, path) {
+            Err(Fault::Refused(ErrorCode::NoNode)) => BTreeSet::new(),
+            listed => listed?,
+        };
+        let was = std::mem::replace(&mut self.known, now);
+        let created = self.known.difference(&was).cloned().collect();
+        Ok([created, was.difference(&self.known).cloned().collect()])
+    }
 }
 
 fn stat_fields(stat: &Stat) -> [(&'static str, i64); 11] {
@@ -276,18 +341,38 @@ fn stat_fields(stat: &Stat) -> [(&'static str, i64); 11] {
 fn watch(client: &mut Client, output: Output, path: &str, is_recursive: bool) -> Result<(), Failed> {
     let request = Request::AddWatch(AddWatch { path, mode: i32::from(is_recursive) });
     client.call(&request)?;
+    let mut children = Children::default();
+    if !is_recursive {
+        children.differences(client, path)?;
+    }
     loop {
-        match client.change(WATCH_PATIENCE) {
+        let changed = client.change(WATCH_PATIENCE).and_then(|change| {
+            // The recursive mode reports each child by itself.
+            let lists = change.as_ref().is_some_and(|change| change.kind == EventType::ChildrenChanged);
+            let differences = if lists { children.differences(client, path)? } else { Default::default() };
+            Ok(change.map(|change| (change, differences)))
+        });
+        match changed {
             Ok(None) => {}
-            Ok(Some(change)) => {
+            Ok(Some((change, [created, deleted]))) => {
                 let what = match change.kind {
                     EventType::Created => "created",
                     EventType::Deleted => "deleted",
                     EventType::DataChanged => "changed",
                     EventType::ChildrenChanged => "children",
                 };
-                let object = json!({ "path": change.path, "event": what });
-                output.print(&object, || format!("{what} {}", change.path))?;
+                let mut object = json!({ "path": change.path, "event": what });
+                if change.kind == EventType::ChildrenChanged {
+                    object["created"] = json!(created);
+                    object["deleted"] = json!(deleted);
+                }
+                let names = |what: &str, names: &[String]| match names {
+                    [] => String::new(),
+                    names => format!(", {what} {}", names.join(" ")),
+                };
+                output.print(&object, || {
+                    format!("{what} {}{}{}", change.path, names("created", &created), names("deleted", &deleted))
+                })?;
             }
             Err(Fault::Unavailable(why)) => {
                 eprintln!("loggos: connection lost, changes may be missed: {why}");

@@ -101,12 +101,12 @@ pub(crate) fn run(config: &Path, log_format: LogFormat, parent_pipe: bool) -> Ex
     if parent_pipe {
         end_with_parent();
     }
-    exit(Config::read(config).map_err(StartError::Config).and_then(|config| run_node(&config)))
+    exit(Config::read(config).map_err(StartError::Config).and_then(|config| run_node(&config, |_| ())))
 }
 
-/// Runs one node with a validated configuration until it is stopped.
-pub(crate) fn run_configured(config: &Config) -> ExitCode {
-    exit(run_node(config))
+/// Runs one node with a validated configuration until it is stopped. Calls `ready` when ZooKeeper clients can connect.
+pub(crate) fn run_configured(config: &Config, ready: fn(SocketAddr)) -> ExitCode {
+    exit(run_node(config, ready))
 }
 
 fn exit(end: Result<End, StartError>) -> ExitCode {
@@ -155,7 +155,7 @@ fn end_with_parent() {
     });
 }
 
-fn run_node(config: &Config) -> Result<End, StartError> {
+fn run_node(config: &Config, ready: fn(SocketAddr)) -> Result<End, StartError> {
     let descriptors = descriptors::raise();
     tracing::debug!(descriptors, "limit of open files");
     let files = OsFiles::new(&config.data.join(STORE));
@@ -222,7 +222,7 @@ fn run_node(config: &Config) -> Result<End, StartError> {
         let connect = |completions| Ok(zookeeper::NodeTransport::new(gateway, completions));
         let settings = zookeeper_settings(config, &identity, address);
         observer = observer.with_zookeeper(Arc::clone(&settings.endpoint));
-        zookeeper::start(socket, settings, connect, || ())?;
+        zookeeper::start(socket, settings, connect, move || ready(address))?;
     }
     let server = Server::start(listeners, gateway, responses, founded, observer, cluster_view)?;
     stop_on_signals(inbox)?;

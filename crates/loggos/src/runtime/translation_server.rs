@@ -81,7 +81,8 @@ fn serve(
     Ok(())
 }
 
-fn ready(address: SocketAddr) {
+/// Prints the address once clients can connect.
+pub(super) fn ready(address: SocketAddr) {
     let mut out = io::stdout().lock();
     // Standard output may be closed.
     let _ = writeln!(out, "ready {address}").and_then(|()| out.flush());

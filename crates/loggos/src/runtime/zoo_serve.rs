@@ -107,7 +107,7 @@ fn run_node(options: &Options) -> Result<ExitCode, ServeError> {
     let path = options.zoo_cfg.as_deref().ok_or(ServeError::NoFile)?;
     let config = configure(options, path)?;
     prepare(&config)?;
-    Ok(start::run_configured(&config))
+    Ok(start::run_configured(&config, translation_server::ready))
 }
 
 fn run_without_disk(options: &Options) -> Result<ExitCode, ServeError> {

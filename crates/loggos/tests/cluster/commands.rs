@@ -1,6 +1,7 @@
 //! The client commands: their output, the JSON that scripts depend on, and the exit status: 0 success, 1 refused or not
-//! found, 2 wrong usage, 3 unavailable or outcome unknown.
+//! found, 2 wrong usage, 3 unavailable, 4 outcome unknown.
 
+use std::fs;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -19,6 +20,11 @@ fn objects(text: &str) -> Vec<Value> {
     text.lines().map(object).collect()
 }
 
+/// The version of a column, a string in JSON.
+fn version_of(cell: &Value) -> i64 {
+    cell["version"].as_str().and_then(|version| version.parse().ok()).expect("a version")
+}
+
 #[test]
 fn row_crud() {
     let cluster = Cluster::of(1);
@@ -31,21 +37,53 @@ fn row_crud() {
     assert_eq!(objects(&run(&["list", "--json"]).ok()), [json!({"table": "another"}), json!({"table": "t"})]);
 
     let version: i64 = run(&["put", "t", "k", "c", "v"]).ok().trim().parse().expect("people get the version");
-    let line = format!("{{\"table\":\"t\",\"key\":\"k\",\"column\":\"c\",\"value\":\"v\",\"version\":{version}}}\n");
+    let line =
+        format!("{{\"table\":\"t\",\"key\":\"k\",\"column\":\"c\",\"value\":\"v\",\"version\":\"{version}\"}}\n");
     assert_eq!(run(&["get", "t", "k", "c", "--json"]).ok(), line);
     let people = run(&["get", "t", "k"]).ok();
     assert!(people.contains(&version.to_string()) && people.contains("VALUE"), "{people}");
     let put = object(&run(&["put", "t", "k", "d", "-5", "--json"]).ok());
     assert_eq!((&put["column"], &put["value"]), (&json!("d"), &json!("-5")));
-    assert!(put["version"].as_i64() > Some(version), "{put}");
+    assert!(version_of(&put) > version, "{put}");
 
     let deleted = json!({"table": "t", "key": "k", "column": "d", "deleted": true});
     assert_eq!(object(&run(&["delete", "t", "k", "d", "--json"]).ok()), deleted);
     run(&["get", "t", "k", "d"]).failed(1, &["there is no column d in row k"]);
+    run(&["delete", "t", "k", "d"]).failed(1, &["nothing to delete: there is no column d in row k"]);
     run(&["delete", "t", "k"]).ok();
+    run(&["delete", "t", "k"]).failed(1, &["nothing to delete: there is no row k in table t"]);
     run(&["get", "t", "k"]).failed(1, &["there is no row k in table t"]);
     let refusal = object(&run(&["get", "t", "k", "--json"]).failed(1, &[]));
     assert_eq!(refusal["kind"], "not found");
+}
+
+#[test]
+fn rows_are_written_whole_and_as_bytes() {
+    let cluster = Cluster::of(1);
+    let run = |arguments: &[&str]| cluster.columns(arguments);
+    run(&["create", "t"]).ok();
+
+    let version = run(&["put", "t", "k", "a=1", "b=x=y", "--if", "a@0", "--if", "b@0"]).ok().trim().to_owned();
+    let cells = objects(&run(&["get", "t", "k", "--json"]).ok());
+    let of = |column, value| json!({"table": "t", "key": "k", "column": column, "value": value, "version": version});
+    assert_eq!(cells, [of("a", "1"), of("b", "x=y")], "both columns have the version of the one write");
+    let condition = format!("a@{version}");
+    run(&["put", "t", "k", "a=2", "b=2", "--if", "b@1", "--if", &condition]).failed(1, &["column b: expected 1"]);
+    assert_eq!(objects(&run(&["get", "t", "k", "--json"]).ok()), cells, "nothing is written");
+    assert_eq!(objects(&run(&["put", "t", "k", "a=2", "b=2", "--if", &condition, "--json"]).ok()).len(), 2);
+    run(&["put", "t", "k", "a=1", "--if", "b@0"]).failed(2, &["column b, which is not written"]);
+
+    let bytes = cluster.scratch().path().join("bytes");
+    fs::write(&bytes, b"\xff\x00=\n").expect("a file");
+    run(&["put", "t", "k", "c", "--value-file", &bytes.display().to_string()]).ok();
+    let mut raw = loggos();
+    raw.args(["columns", "get", "t", "k", "c", "--raw", "--at", &cluster.endpoints(1)[0]]);
+    assert_eq!(raw.output().expect("it runs").stdout, b"\xff\x00=\n");
+    let shown = run(&["get", "t", "aw==", "Yw==", "--base64", "--json"]).ok();
+    assert_eq!(object(&shown)["value_base64"], "/wA9Cg==");
+    run(&["put", "t", "/w==", "Yw==", "dg==", "--base64"]).ok();
+    assert!(run(&["scan", "t", "--from", "/w==", "--base64"]).ok().contains("/w==  Yw=="));
+    run(&["delete", "t", "/w==", "Yw==", "--base64"]).ok();
 }
 
 #[test]
@@ -57,10 +95,10 @@ fn conditional_put_reports_both_versions() {
     };
     run(&["create", "t"]).ok();
 
-    let first = object(&conditional_put("1", 0).ok())["version"].as_i64().expect("a version");
-    let absent = json!({"error": "version mismatch", "kind": "refused", "expected": 0, "actual": first});
+    let first = version_of(&object(&conditional_put("1", 0).ok()));
+    let absent = json!({"error": "version mismatch", "kind": "refused", "expected": "0", "actual": first.to_string()});
     assert_eq!(object(&conditional_put("2", 0).failed(1, &[])), absent);
-    let second = object(&conditional_put("2", first).ok())["version"].as_i64().expect("a version");
+    let second = version_of(&object(&conditional_put("2", first).ok()));
     assert!(second > first);
 
     let delete = |version: i64| run(&["conditional-delete", "t", "k", "c", "--version", &version.to_string()]);

@@ -1,13 +1,15 @@
 //! `loggos columns load`: files of rows, good and bad, complete and interrupted.
 
 use std::fs;
+use std::io::Write as _;
 use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::harness::{Cluster, loggos};
+use crate::harness::{Cluster, loggos, wait_for};
 
 const AIRPORTS: &str = "iata,name,city\nJFK,\"John F.\nKennedy \"\"International\"\"\",New York\nLAX,Los Angeles,\n";
 
@@ -147,4 +149,26 @@ fn rerun_completes_interrupted_load() {
     for (row, (key, _, value)) in column.enumerate() {
         assert_eq!((key, value), (&format!("{row:06}"), &format!("value {row}")));
     }
+}
+
+/// The end of the input would complete the load, so it stays open.
+#[test]
+fn interrupted_load_reports_rows() {
+    let cluster = Cluster::of(1);
+    let mut command = loggos();
+    command.args(["columns", "--at", &cluster.endpoints(1)[0], "load", "t", "-", "--format", "csv", "--key", "k"]);
+    command.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut load = command.spawn().expect("it runs");
+    let mut input = load.stdin.take().expect("a pipe");
+    input.write_all(b"k,v\na,1\nb,2\n").expect("the load reads");
+    wait_for("both rows are loaded", Duration::from_secs(10), || {
+        let scanned = cluster.columns(&["scan", "t", "--json"]);
+        (scanned.out.lines().count() == 4).then_some(())
+    });
+    kill_process(Pid::from_child(&load), Signal::INT).expect("it runs");
+    let ended = load.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(said.contains("stopped; 2 rows acknowledged"), "{said}");
+    assert_eq!(ended.status.code(), Some(3));
+    drop(input);
 }

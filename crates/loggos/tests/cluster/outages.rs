@@ -18,15 +18,15 @@ fn write_without_majority_names_dead_nodes() {
     cluster.signal(3, Signal::KILL);
     std::thread::sleep(Duration::from_secs(1));
     let said = format!("nothing was written: {DOWN}\n");
-    cluster.columns_of(1, &["--timeout", "4000", "put", "t", "k", "c", "w"]).failed(3, &[&said]);
-    cluster.columns_of(1, &["--timeout", "4000", "delete", "t", "k"]).failed(3, &[&said]);
+    cluster.columns_of(1, &["--timeout", "4s", "put", "t", "k", "c", "w"]).failed(3, &[&said]);
+    cluster.columns_of(1, &["--timeout", "4s", "delete", "t", "k"]).failed(3, &["nothing was written: ", DOWN]);
     // With all endpoints, the first one dead.
     let mut command = loggos();
-    command.args(["columns", "--at", &cluster.endpoints(2).join(","), "--timeout", "4000", "put", "t", "k", "c", "w"]);
+    command.args(["columns", "--at", &cluster.endpoints(2).join(","), "--timeout", "4s", "put", "t", "k", "c", "w"]);
     Done::of(&mut command, COMMAND_PATIENCE).failed(3, &[&said]);
     let said = "nothing was done: 2 of 3 replicas of the catalog are down (nodes 2, 3)\n";
-    cluster.columns_of(1, &["--timeout", "4000", "create", "u"]).failed(3, &[said]);
-    let read = cluster.columns_of(1, &["--timeout", "4000", "get", "t", "k"]);
+    cluster.columns_of(1, &["--timeout", "4s", "create", "u"]).failed(3, &[said]);
+    let read = cluster.columns_of(1, &["--timeout", "4s", "get", "t", "k"]);
     read.failed(3, &[&format!("timed out after 4000 ms: {DOWN}\n")]);
     cluster.restart(2).ok();
     assert!(cluster.columns(&["get", "t", "k", "c"]).ok().contains('v'));

@@ -28,7 +28,7 @@ fn all_read_levels_on_every_replica() {
         assert_eq!((&*read.cells[0].value, read.as_of), (&b"new"[..], None), "node {node}");
     }
     let past = run(&["get", "t", "k", "c", "--as-of", &first, "--json"]);
-    assert_eq!(as_of(&past)["timestamp"].to_string(), first);
+    assert_eq!(as_of(&past)["timestamp"], first);
     assert!(past.ok().contains("\"value\":\"old\""));
     let future = "9000000000000000000";
     for node in cluster.nodes() {

@@ -235,4 +235,9 @@ fn zk_shell_commands() {
     run(&["delete", "/a", "--version", "1"]).ok();
     run(&["get", "/a"]).failed(1, &["/a: no such node"]);
     run(&["ls", "a"]).failed(2, &["not a valid path"]);
+    run(&["create", "/x/y"]).failed(1, &["/x/y: the parent /x does not exist"]);
+    run(&["delete", "/"]).failed(2, &["cannot be deleted"]);
+    run(&["get", "/", "--auth", "nocolon"]).failed(2, &["USER:PASSWORD"]);
+    run(&["create", "/raw", "no line end"]).ok();
+    assert_eq!(run(&["get", "/raw", "--raw"]).ok(), "no line end");
 }
