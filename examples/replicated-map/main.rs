@@ -127,7 +127,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let Some((endpoints, command)) = arguments.split_first() else { return Err(USAGE.into()) };
     let log = Client::connect(endpoints.split(','))?.log("replicated-map");
-    log.create().await?;
+    log.create().send().await?;
     let mut replica = Replica { log, map: BTreeMap::new(), at: Cursor::default() };
     if !command.is_empty() {
         return replica.run(&command.iter().map(String::as_str).collect::<Vec<_>>()).await;

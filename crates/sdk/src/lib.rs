@@ -48,7 +48,7 @@
 //! ```no_run
 //! # async fn example(client: loggos_client::Client) -> Result<(), loggos_client::Error> {
 //! let log = client.log("orders");
-//! log.create().await?;
+//! log.create().send().await?;
 //! let position = log.append(["one record", "another"]).await?;
 //! let mut entries = log.subscribe(position);
 //! while let Some(entry) = entries.next().await {
@@ -103,9 +103,14 @@ pub mod admin {
 
 pub use client::{Error, Version};
 pub use client_api::Client;
-pub use logs::{Content, Cursor, Entry, Log, NewLog, Snapshot, Subscription};
+pub use logs::{Content, CreateLog, Cursor, Entry, Log, Snapshot, Subscription};
 pub use reads::Reads;
 pub use scan::{Page, Pages, Rows, Scan};
 pub use table::{CreateTable, Read, ReadResponse, Table, Write};
 pub use token::TimelineToken;
 pub use types::{AsOf, Cell, Durability, KeyRange, Range, Row, TableDescription};
+
+/// Compiles the example of the package's README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -24,15 +24,6 @@ pub use subscription::{Cursor, Subscription};
 /// How long an unwritten position below or within a snapshot is awaited before it is filled as a hole.
 const HOLE: Duration = Duration::from_millis(100);
 
-/// Options of a new log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NewLog {
-    /// Chains over which its positions are striped, at most 16; 0: one.
-    pub stripes: u32,
-    /// Copies of each position, each on another node, at most 5; 0: the default.
-    pub copies: u32,
-}
-
 /// An entry of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -42,7 +33,8 @@ pub struct Entry {
     pub content: Content,
 }
 
-/// The content of a log position.
+/// The content of a log position. This enum is exhaustive on purpose: readers that skip a kind of entry could derive
+/// different states from one log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// The records of an append.
@@ -139,25 +131,9 @@ impl Log {
         &self.name
     }
 
-    /// Creates the log unless it exists. Returns whether it existed.
-    ///
-    /// # Errors
-    /// [`Error`].
-    pub async fn create(&self) -> Result<bool, Error> {
-        self.create_of(NewLog::default()).await
-    }
-
-    /// Creates the log with these options, unless it exists. Returns whether it existed.
-    ///
-    /// # Errors
-    /// [`Error::Exists`] if it exists with other options.
-    pub async fn create_of(&self, wanted: NewLog) -> Result<bool, Error> {
-        let NewLog { stripes, copies } = wanted;
-        let request = message::CreateLogRequest { log: self.name.clone(), stripes, copies };
-        match self.ask(ApiLogRequest::Create(request)).await? {
-            ApiLogResponse::Created(answer) => Ok(answer.existed),
-            other => Err(unexpected_of_log(other)),
-        }
+    /// Creates the log unless it exists: sent by [`CreateLog::send`].
+    pub fn create(&self) -> CreateLog<'_> {
+        CreateLog { log: self, stripes: 0, copies: 0 }
     }
 
     /// Describes the log: its sequencer, and the placement of its positions.
@@ -276,6 +252,43 @@ impl Log {
         match self.client.ask(request).await? {
             ApiResponse::Log(response) => Ok(response),
             other => Err(unexpected(&other)),
+        }
+    }
+}
+
+/// The creation of a log, with its options.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a log is created by `send`"]
+pub struct CreateLog<'a> {
+    log: &'a Log,
+    stripes: u32,
+    copies: u32,
+}
+
+impl CreateLog<'_> {
+    /// Chains over which the positions are striped, at most 16. The default is one.
+    pub fn stripes(mut self, stripes: u32) -> Self {
+        self.stripes = stripes;
+        self
+    }
+
+    /// Copies of each position, each on another node, at most 5. The default depends on the number of nodes.
+    pub fn copies(mut self, copies: u32) -> Self {
+        self.copies = copies;
+        self
+    }
+
+    /// Creates the log unless it exists with these options; options that were not set are not compared. Returns whether
+    /// it existed.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if it exists with other options, [`Error::Invalid`] if the name or an option is not valid.
+    pub async fn send(self) -> Result<bool, Error> {
+        let Self { log, stripes, copies } = self;
+        let request = message::CreateLogRequest { log: log.name.clone(), stripes, copies };
+        match log.ask(ApiLogRequest::Create(request)).await? {
+            ApiLogResponse::Created(answer) => Ok(answer.existed),
+            other => Err(unexpected_of_log(other)),
         }
     }
 }

@@ -8,7 +8,7 @@ use api::log::{LogEntry, log_entry, read_answer};
 use base::SplitMix64;
 use bytes::Bytes;
 use sdk::admin::LogDescription;
-use sdk::{Client, Log, NewLog};
+use sdk::{Client, Log};
 use terminal::Stop;
 use tokio::task::JoinSet;
 
@@ -72,7 +72,7 @@ impl Harness {
     async fn place_as(&self, name: String, shape: Shape) -> Result<TestLog, Stop> {
         let client = Client::connect(self.cluster.endpoints())?;
         let log = client.log(&name);
-        log.create_of(NewLog { stripes: shape.stripes, copies: shape.copies }).await?;
+        log.create().stripes(shape.stripes).copies(shape.copies).send().await?;
         Ok(TestLog::named(name, shape).described(&log.describe().await?))
     }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 use base::SplitMix64;
 use clap::ValueEnum;
 use sdk::admin::LogChain;
-use sdk::{Client, Log, NewLog};
+use sdk::{Client, Log};
 use serde::{Deserialize, Serialize};
 use terminal::Stop;
 use tokio::time::sleep;
@@ -253,7 +253,7 @@ impl<'a> Bench<'a> {
         loop {
             let name = format!("bench-kill-{}-{number}", leader.name());
             let log = creator.log(&name);
-            log.create_of(NewLog { stripes: shape.stripes, copies: shape.copies }).await?;
+            log.create().stripes(shape.stripes).copies(shape.copies).send().await?;
             let placed = TestLog::named(name.as_str(), shape).described(&log.describe().await?);
             if placed.sequencer_has_unit() || number == nodes.len() {
                 return Ok(Self { arguments, cluster, leader, shape, log: client.log(name) });

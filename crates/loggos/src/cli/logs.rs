@@ -10,7 +10,7 @@ mod trim;
 
 use base::limits::{LOG_COPIES_MAX, LOG_POSITION_MAX, LOG_STRIPES_MAX};
 use clap::Subcommand;
-use sdk::{Client, Log, NewLog};
+use sdk::{Client, Log};
 use serde_json::json;
 use sharedlog::validate::new_log_name;
 use terminal::{Output, Stop};
@@ -111,8 +111,9 @@ async fn done(cluster: &Cluster, output: Output, command: Command) -> Result<(),
     let client = cluster.client()?;
     match command {
         Command::Create { name, stripes, copies } => {
-            let wanted = NewLog { stripes: stripes.unwrap_or(0), copies: copies.unwrap_or(0) };
-            let existed = client.log(&name).create_of(wanted).await?;
+            let log = client.log(&name);
+            let wanted = log.create().stripes(stripes.unwrap_or(0)).copies(copies.unwrap_or(0));
+            let existed = wanted.send().await?;
             let what = if existed { "already exists" } else { "created" };
             output.print(&json!({ "log": name, "existed": existed }), || format!("log {name} {what}"))
         }

@@ -201,7 +201,7 @@ fn exactly_once_delivery_across_node_kill() {
     runtime().block_on(async {
         let client = cluster.client(1).with_deadline(PATIENCE);
         let log = client.log("l");
-        log.create().await.expect("a log");
+        log.create().send().await.expect("a log");
         let mut writers = JoinSet::new();
         for writer in 0..WRITERS {
             writers.spawn(write(log.clone(), writer));

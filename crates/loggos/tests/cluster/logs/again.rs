@@ -38,7 +38,7 @@ fn retried_appends_are_delivered_once() {
     let cluster = Cluster::of(3);
     runtime().block_on(async {
         let log = cluster.client(1).with_deadline(PATIENCE).log("l");
-        log.create().await.expect("a log");
+        log.create().send().await.expect("a log");
         let mut entries = log.subscribe(0);
         for sequence in 1..=APPENDS {
             let position = append(&mut log_client(&cluster, 1).await, sequence).await.expect("an append");

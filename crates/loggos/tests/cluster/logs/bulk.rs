@@ -31,12 +31,12 @@ fn bulk_reads_keep_peer_connections() {
     let cluster = Cluster::of(3);
     runtime().block_on(async {
         let log = cluster.client(2).with_deadline(PATIENCE).log("l");
-        log.create().await.expect("a log");
+        log.create().send().await.expect("a log");
         for number in 0..COUNT {
             let _ = log.append([Bytes::from(number.to_string())]).await.expect("an append");
         }
         let other = cluster.client(1).with_deadline(PATIENCE).log("other");
-        other.create().await.expect("a log");
+        other.create().send().await.expect("a log");
         // The first append activates the log's sequencer.
         let _ = other.append([Bytes::new()]).await.expect("an append");
         let is_over = Arc::new(AtomicBool::new(false));

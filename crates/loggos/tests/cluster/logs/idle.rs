@@ -83,7 +83,7 @@ fn slow_subscribers_bound_memory() {
     runtime().block_on(async {
         let client = cluster.client(2).with_deadline(Duration::from_secs(20));
         let log = client.log("l");
-        log.create().await.expect("a log");
+        log.create().send().await.expect("a log");
         let mut alone = log_client(&cluster, 1).await;
         // The client never polls it for messages.
         let subscribe = || SubscribeRequest { log: "l".into(), start: 0 };
@@ -93,7 +93,7 @@ fn slow_subscribers_bound_memory() {
         let of_one = peaks(&cluster);
 
         let other = cluster.client(1).with_deadline(Duration::from_secs(20)).log("other");
-        other.create().await.expect("a log");
+        other.create().send().await.expect("a log");
         let is_over = Arc::new(AtomicBool::new(false));
         let small = tokio::spawn(append_and_read(other, Arc::clone(&is_over)));
         let mut beginning = JoinSet::new();
@@ -159,10 +159,10 @@ fn slow_readers_bound_memory() {
     let cluster = Cluster::of(3);
     runtime().block_on(async {
         let large = cluster.client(1).with_deadline(Duration::from_secs(20)).log("l");
-        large.create().await.expect("a log");
+        large.create().send().await.expect("a log");
         append_mib(&large, 16).await;
         let other = cluster.client(1).with_deadline(Duration::from_secs(20)).log("other");
-        other.create().await.expect("a log");
+        other.create().send().await.expect("a log");
         let is_over = Arc::new(AtomicBool::new(false));
         let small = tokio::spawn(append_and_read(other, Arc::clone(&is_over)));
         let each = [How::Calls, How::WaitingCalls, How::Stream];
@@ -201,7 +201,7 @@ fn buffer_pressure_resets_slow_consumers() {
     let cluster = Cluster::of(3);
     runtime().block_on(async {
         let log = cluster.client(1).with_deadline(Duration::from_secs(20)).log("l");
-        log.create().await.expect("a log");
+        log.create().send().await.expect("a log");
         for number in 0..HUGE {
             log.append([Bytes::from(vec![number as u8; 4_000_000])]).await.expect("an append");
         }
@@ -269,7 +269,7 @@ fn canceled_waits_release_slots() {
     let cluster = Cluster::of(3);
     runtime().block_on(async {
         let other = cluster.client(1).with_deadline(Duration::from_secs(20)).log("other");
-        other.create().await.expect("a log");
+        other.create().send().await.expect("a log");
         let mut client = log_client(&cluster, 1).await;
         let mut wait = async |wait_ms| {
             let read = ReadRequest { log: "other".into(), start: 1 << 40, count: 1, wait_ms };
@@ -311,7 +311,7 @@ fn large_read_stream_completes() {
     let cluster = Cluster::of(3);
     runtime().block_on(async {
         let log = cluster.client(2).with_deadline(Duration::from_secs(20)).log("l");
-        log.create().await.expect("a log");
+        log.create().send().await.expect("a log");
         append_mib(&log, 8).await;
         read_in_a_stream(&cluster, TAKEN, 8).await;
     });
@@ -343,7 +343,7 @@ async fn read_in_a_stream(cluster: &Cluster, count: u64, of: u64) {
 fn canceled_calls_keep_connection() {
     let cluster = Cluster::of(1);
     runtime().block_on(async {
-        cluster.client(1).log("l").create().await.expect("a log");
+        cluster.client(1).log("l").create().send().await.expect("a log");
         let client = log_client(&cluster, 1).await;
         for _ in 0..5 {
             let mut waiting = JoinSet::new();

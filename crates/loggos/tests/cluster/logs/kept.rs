@@ -30,7 +30,7 @@ fn reader_starts_from_snapshot_after_trim() {
     let log_at = |node: u32| cluster.client(node).with_deadline(PATIENCE).log("l");
     runtime().block_on(async {
         let log = log_at(1);
-        log.create().await.expect("a log");
+        log.create().send().await.expect("a log");
         for number in 0..20u64 {
             log.append([number.to_string()]).await.expect("an append");
         }

@@ -22,7 +22,7 @@ fn trimmed_tables_are_deleted_soon() {
     let tables = || cluster.nodes().map(|node| bytes_in_tables(&cluster, node)).sum::<u64>();
     runtime().block_on(async {
         let log = cluster.client(1).with_deadline(SOON).log("l");
-        log.create().await.expect("a log");
+        log.create().send().await.expect("a log");
         let mut random = SplitMix64::new(7);
         for _ in 0..ENTRIES {
             let words = (0..ENTRY_BYTES / 8).flat_map(|_| random.draw().to_le_bytes());

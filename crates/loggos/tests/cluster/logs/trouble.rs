@@ -8,7 +8,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use base::SplitMix64;
-use sdk::NewLog;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -124,11 +123,12 @@ async fn read_all(cluster: &Cluster, book: &Book, end: u64) {
     }
 }
 
-fn run(cluster: &Cluster, wanted: NewLog, usual: Duration) -> Summary {
+fn run(cluster: &Cluster, (stripes, copies): (u32, u32), usual: Duration) -> Summary {
     let trouble = asked("LOGGOS_LOGS_SECONDS").map_or(usual, Duration::from_secs);
     let seed = asked("LOGGOS_LOGS_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     println!("seed {seed}");
-    runtime().block_on(cluster.client(1).log(LOG).create_of(wanted)).expect("a log");
+    let log = cluster.client(1).log(LOG);
+    runtime().block_on(log.create().stripes(stripes).copies(copies).send()).expect("a log");
     let book = Book::new(trouble);
     let (end, blows) = thread::scope(|scope| {
         let nemesis = scope.spawn(|| nemesis(cluster, &book, seed));
@@ -151,16 +151,16 @@ fn run(cluster: &Cluster, wanted: NewLog, usual: Duration) -> Summary {
 #[test]
 fn log_on_three_nodes_under_faults() {
     let cluster = Cluster::of(3);
-    let summary = run(&cluster, NewLog { stripes: 2, copies: 3 }, Duration::from_secs(9));
+    let summary = run(&cluster, (2, 3), Duration::from_secs(9));
     assert!(summary.unknown > 0, "no append of unknown outcome: {summary:?}");
 }
 
 #[test]
 fn log_on_five_nodes_under_faults() {
-    run(&Cluster::of(5), NewLog { stripes: 2, copies: 3 }, Duration::from_secs(8));
+    run(&Cluster::of(5), (2, 3), Duration::from_secs(8));
 }
 
 #[test]
 fn log_survives_loss_of_unsynced_writes() {
-    run(&Cluster::losing_what_is_not_forced(3), NewLog { stripes: 2, copies: 2 }, Duration::from_secs(8));
+    run(&Cluster::losing_what_is_not_forced(3), (2, 2), Duration::from_secs(8));
 }
