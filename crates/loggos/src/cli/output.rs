@@ -159,7 +159,9 @@ impl Encoding {
             Self::Text => Ok(text.into()),
             Self::Base64 => {
                 let decoded = BASE64_UNPADDED.decode(&text);
-                Ok(decoded.map_err(|error| Stop::invalid(format!("\"{}\": {error}", shown(&text))))?.into())
+                Ok(decoded
+                    .map_err(|error| Stop::invalid(format!("\"{}\" is not base64: {error}", shown(&text))))?
+                    .into())
             }
         }
     }
