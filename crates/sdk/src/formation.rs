@@ -50,6 +50,7 @@ pub async fn form<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>, patienc
 
 /// A node that has joined a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Joined {
     /// The id of the cluster: 32 hexadecimal digits.
     pub cluster: String,

@@ -60,6 +60,7 @@ pub const MUST_HAPPEN: &[&str] = &[
     "stalls",
     "tables dropped",
     "timeline reads",
+    "timeline tokens",
     "takeovers",
     "torn log ends truncated",
     "truncations",

@@ -10,6 +10,7 @@ use scylla::serialize::row::SerializeRow;
 use scylla::statement::Consistency;
 use scylla::statement::prepared::PreparedStatement;
 use scylla::value::Row;
+use sdk::Version;
 use terminal::Stop;
 
 use super::{COLUMN, OPERATION_TIME_MAX};

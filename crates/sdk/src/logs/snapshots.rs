@@ -15,6 +15,7 @@ use crate::Error;
 
 /// An application's state, derived from a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Snapshot {
     /// The state includes all entries before this; the application continues here.
     pub at: Cursor,

@@ -17,7 +17,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 pub(super) async fn join(cluster: &Cluster, output: Output, newcomer: &str) -> Result<(), Stop> {
     let until = Instant::now() + cluster.deadline();
     let joined = formation::join(newcomer, cluster.endpoints()?, cluster.deadline()).await?;
-    let Joined { cluster: name, node } = joined;
+    let Joined { cluster: name, node, .. } = joined;
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
     let served = cluster.client_at(vec![newcomer.to_owned()])?.with_deadline(left).list_tables().await;
     if let Err(error) = served {
