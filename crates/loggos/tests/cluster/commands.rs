@@ -171,7 +171,7 @@ fn options_follow_one_convention() {
     for wrong in ["500", "0s", "1.5s"] {
         run(&["status", "--timeout", wrong]).failed(2, &["duration"]);
     }
-    run(&["bench", "columns", "--duration", "10"]).failed(2, &["ms, s, m, h or d"]);
+    run(&["bench", "columns", "--duration", "10x"]).failed(2, &["ms, s, m, h or d"]);
     run(&["columns", "get", "t", "k", "--as-of", "yesterday"]).failed(2, &["RFC 3339"]);
 
     let with = |variable: &str, arguments: &[&str]| {
