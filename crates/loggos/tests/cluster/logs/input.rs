@@ -79,7 +79,7 @@ async fn creations(client: &mut LogClient<Channel>) {
     refused(create(u32::MAX, 0).await, Code::InvalidArgument, &["4294967295 stripes"]);
     refused(create(0, 6).await, Code::InvalidArgument, &["6 copies", "limit of 5"]);
     refused(create(0, u32::MAX).await, Code::InvalidArgument, &["4294967295 copies"]);
-    refused(create(1, 4).await, Code::InvalidArgument, &["4", "3"]);
+    refused(create(1, 4).await, Code::FailedPrecondition, &["4", "3"]);
     assert!(!create(0, 0).await.expect("as is usual"));
     assert!(create(0, 0).await.expect("it is there"));
     assert!(create(1, 2).await.expect("it is there, as that"));
@@ -242,9 +242,9 @@ async fn trims(client: &mut LogClient<Channel>) {
     let only = async |client: &mut LogClient<Channel>, position| {
         client.trim_position(message::TrimPositionRequest { log: "l".into(), position }).await.map(|_| ())
     };
-    refused(trim(client, tail + 1).await, Code::InvalidArgument, &["the log ends at position"]);
+    refused(trim(client, tail + 1).await, Code::FailedPrecondition, &["the log ends at position"]);
     refused(trim(client, u64::MAX).await, Code::InvalidArgument, &["is out of range"]);
-    refused(only(client, tail).await, Code::InvalidArgument, &["the log ends at position"]);
+    refused(only(client, tail).await, Code::FailedPrecondition, &["the log ends at position"]);
     refused(only(client, LOG_POSITION_MAX).await, Code::InvalidArgument, &["is out of range"]);
     refused(only(client, u64::MAX).await, Code::InvalidArgument, &["is out of range"]);
     let first = async |client: &mut LogClient<Channel>, from| {
