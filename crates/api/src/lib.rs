@@ -64,7 +64,7 @@ pub const SERVICE_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 #[cfg(test)]
 mod tests {
     use prost::Message;
-    use prost_types::{DescriptorProto, FileDescriptorSet};
+    use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet};
 
     use super::SERVICE_DESCRIPTORS;
 
@@ -74,23 +74,28 @@ mod tests {
         "with",
     ];
 
+    fn check_enum(listed: &EnumDescriptorProto) {
+        // `FooBar` has the prefix `FOO_BAR_`.
+        let upper = |c: char| if c.is_uppercase() { format!("_{c}") } else { c.to_uppercase().to_string() };
+        let prefix = format!("{}_", listed.name().chars().map(upper).collect::<String>().trim_start_matches('_'));
+        for value in &listed.value {
+            assert!(value.name().starts_with(&prefix), "{} of {}", value.name(), listed.name());
+        }
+    }
+
     fn check_message(message: &DescriptorProto) {
         for field in &message.field {
             assert!(!KEYWORDS.contains(&field.name()), "field {} of {}", field.name(), message.name());
         }
         message.nested_type.iter().for_each(check_message);
-        for listed in &message.enum_type {
-            let prefix = format!("{}_", listed.name().to_uppercase());
-            for value in &listed.value {
-                assert!(value.name().starts_with(&prefix), "{} of {}", value.name(), listed.name());
-            }
-        }
+        message.enum_type.iter().for_each(check_enum);
     }
 
     #[test]
     fn names_suit_other_languages() {
         let services = FileDescriptorSet::decode(SERVICE_DESCRIPTORS).expect("a descriptor set");
         let own = services.file.iter().filter(|file| file.package().starts_with("loggos."));
+        own.clone().flat_map(|file| &file.enum_type).for_each(check_enum);
         let messages: Vec<_> = own.flat_map(|file| &file.message_type).collect();
         assert!(messages.len() > 50, "{}", messages.len());
         messages.into_iter().for_each(check_message);

@@ -152,7 +152,12 @@ pub(crate) fn run(command: Command) -> ExitCode {
 fn finish(output: Output, command: impl Future<Output = Result<(), Stop>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let done = match runtime {
-        Ok(runtime) => runtime.block_on(command),
+        Ok(runtime) => {
+            let done = runtime.block_on(command);
+            // A resolution of a host name may take much longer than the command's deadline.
+            runtime.shutdown_background();
+            done
+        }
         Err(error) => Err(Stop::Io { what: "start the runtime".into(), error }),
     };
     output.finish(done)

@@ -262,7 +262,7 @@ impl Read<'_> {
     /// Reads the row. All columns are of one state.
     ///
     /// # Errors
-    /// [`Error`]; [`Error::Invalid`] also for [`Reads::At`] with a timestamp before the table's retention.
+    /// [`Error`]; [`Error::Precondition`] also for [`Reads::At`] with a timestamp before the table's retention.
     pub async fn send(self) -> Result<ReadResponse, Error> {
         let Self { table, key, columns, consistency } = self;
         let request =

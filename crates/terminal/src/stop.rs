@@ -1,7 +1,11 @@
 //! Errors of commands, with the exit status and kind that scripts use.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The exit statuses of commands, for their help.
@@ -11,7 +15,7 @@ Exit status:
   1  missing, or not permitted by the current state, such as a version mismatch
   2  wrong use: invalid arguments or input
   3  unavailable: nothing was written, except what the message says
-  4  outcome unknown: the write may have been executed or may yet be";
+  4  outcome unknown: the write may have been executed or may yet be, or a part of it was";
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +143,8 @@ impl Stop {
             Self::Invalid { .. } => 2,
             // A file that cannot be opened is usually a wrong argument.
             Self::Io { error, .. } if is_of_the_name(error) => 2,
+            // Repeating it would append some records twice.
+            Self::AppendCutShort { error: sdk::Error::Unavailable(_), .. } => 4,
             Self::LoadCutShort { error, .. } | Self::AppendCutShort { error, .. } | Self::Cluster(error) => match error
             {
                 sdk::Error::Refused { .. }
@@ -188,7 +194,8 @@ fn advice(error: &sdk::Error) -> &'static str {
     }
 }
 
-/// SIGINT and SIGTERM, which then no longer end the process.
+/// SIGINT and SIGTERM. The first signal no longer ends the process; the second one does, with exit status 3, since the
+/// process may wait for a pipe.
 #[derive(Debug)]
 pub struct Signals {
     interrupt: Signal,
@@ -201,6 +208,12 @@ impl Signals {
     /// # Errors
     /// [`Stop::Io`] if the operating system refuses.
     pub fn catch() -> Result<Self, Stop> {
+        let caught = Arc::new(AtomicBool::new(false));
+        for number in [SIGINT, SIGTERM] {
+            let second = flag::register_conditional_shutdown(number, 3, Arc::clone(&caught));
+            let both = second.and_then(|_| flag::register(number, Arc::clone(&caught)));
+            both.map_err(Stop::io("wait for signals"))?;
+        }
         let catch = |kind| signal(kind).map_err(Stop::io("wait for signals"));
         Ok(Self { interrupt: catch(SignalKind::interrupt())?, terminate: catch(SignalKind::terminate())? })
     }

@@ -71,8 +71,9 @@ pub(crate) enum Format {
 pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -> Result<(), Stop> {
     let source = Source::open(&arguments.file, arguments.format)?;
     let progress = Progress::of(&source);
-    let mut signals = Signals::catch()?;
+    // It reads the header of CSV, until which a signal ends the process.
     let mut rows = source.rows(arguments.key.as_deref())?;
+    let mut signals = Signals::catch()?;
     if arguments.skip_bad.as_ref().is_some_and(|bad| is_same_file(bad, &arguments.file)) {
         return Err(Stop::invalid("--skip-bad must not name the input file, which would be overwritten"));
     }
@@ -206,10 +207,16 @@ impl Load {
         }
     }
 
-    /// Keeps the first reason, except that a missing table explains earlier writes of unknown outcome.
+    /// Keeps the first reason, except that an unknown outcome of one row is more important than rows that were not
+    /// written, and a missing table explains both.
     fn stop_for(&mut self, reason: Reason) {
-        let is_gone = matches!(reason, Reason::Cluster(sdk::Error::NotFound(_)));
-        if self.stop.is_none() || is_gone && matches!(self.stop, Some(Reason::Cluster(_))) {
+        let weight = |reason: &Reason| match reason {
+            Reason::Cluster(sdk::Error::NotFound(_)) => 2,
+            Reason::Cluster(sdk::Error::OutcomeUnknown(_)) => 1,
+            _ => 0,
+        };
+        let is_heavier = |stop: &Reason| matches!(stop, Reason::Cluster(_)) && weight(&reason) > weight(stop);
+        if self.stop.as_ref().is_none_or(is_heavier) {
             self.stop = Some(reason);
         }
     }

@@ -21,7 +21,15 @@ pub(crate) struct Options {
 
 /// Queries the nodes and prints the result. Fails if anything is unavailable.
 pub(crate) async fn run(cluster: &Cluster, output: Output, options: &Options) -> Result<(), Stop> {
-    let mut view = combined_view(cluster).await?;
+    let mut view = match combined_view(cluster).await {
+        Err(stop @ Stop::Cluster(sdk::Error::Unavailable(_))) => {
+            let (health, problems) = (Health::Unavailable, vec!["no node responds".to_owned()]);
+            let object = json!({ "health": health.word(), "problems": problems });
+            output.print(&object, || health_lines(health, &problems).trim_end().to_owned())?;
+            return Err(stop);
+        }
+        view => view?,
+    };
     let (health, problems) = health(&view);
     if let Some(table) = &options.table {
         view.cohorts.retain(|_, cohort| cohort.table == *table);

@@ -46,7 +46,7 @@ pub(super) async fn describe(client: &Client, output: Output, table: &str) -> Re
     let ranges: Vec<Value> = known.ranges.iter().map(range_object).collect();
     let object = json!({
         "table": table,
-        "created": known.created_ns,
+        "created": known.created_ns.to_string(),
         "replicas": known.replicas,
         "retention_ms": retention_ms,
         "durability": if is_in_memory { "memory" } else { "forced" },

@@ -213,6 +213,10 @@ fn pair_of(pair: OsString, encoding: Encoding) -> Result<Column, Stop> {
         let wanted = "COLUMN VALUE, COLUMN=VALUE ... or COLUMN --value-file FILE";
         return Err(Stop::invalid(format!("\"{}\" has no value: expected {wanted}", shown(&text))));
     };
+    if text.starts_with(b"--") {
+        let message = format!("\"{}\" is no option of put; write such a column as COLUMN VALUE", shown(&text));
+        return Err(Stop::invalid(message));
+    }
     let bytes = |part: &[u8]| encoding.bytes(OsString::from_vec(part.to_vec()));
     Ok(put(bytes(&text[..at])?, bytes(&text[at + 1..])?))
 }

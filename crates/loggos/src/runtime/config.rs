@@ -250,6 +250,7 @@ impl Config {
         let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Unreadable { path: name(), error })?;
         let config: Self = toml::from_str(&text).map_err(|error| ConfigError::Malformed { path: name(), error })?;
         config.check()?;
+        config.check_reachable()?;
         Ok(config)
     }
 
@@ -259,6 +260,14 @@ impl Config {
         let listed = self.peers.iter().find(|peer| peer.node == self.node);
         let (peers, grpc) = listed.map_or((&self.listen.peers, &self.listen.grpc), |own| (&own.address, &own.grpc));
         (self.advertise.peers.as_ref().unwrap_or(peers), self.advertise.grpc.as_ref().unwrap_or(grpc))
+    }
+
+    /// Rejects own addresses that others cannot connect to. A `zoo.cfg` may have them, since each server uses the
+    /// addresses in its own file.
+    fn check_reachable(&self) -> Result<(), ConfigError> {
+        let (peers, grpc) = self.own_addresses();
+        check_advertised("advertise.peers", "other nodes", peers)?;
+        check_advertised("advertise.grpc", "clients", grpc)
     }
 
     /// Validates values and their combinations.
@@ -273,9 +282,6 @@ impl Config {
         if let Some(zookeeper) = &self.listen.zookeeper {
             Self::check_listen("listen.zookeeper", zookeeper, insecure)?;
         }
-        let (peers, grpc) = self.own_addresses();
-        check_advertised("advertise.peers", "other nodes", peers)?;
-        check_advertised("advertise.grpc", "clients", grpc)?;
         self.zookeeper.check()?;
         if let Some(cluster) = &self.cluster
             && (cluster.len() != 32 || !cluster.bytes().all(|digit| digit.is_ascii_hexdigit()))
@@ -434,7 +440,7 @@ mod tests {
 
     fn read(text: &str) -> Result<Config, String> {
         let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
-        config.check().map_err(|error| error.to_string())?;
+        config.check().and_then(|()| config.check_reachable()).map_err(|error| error.to_string())?;
         Ok(config)
     }
 

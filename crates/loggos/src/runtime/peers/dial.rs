@@ -17,9 +17,9 @@ use crate::runtime::frames::{Frame, FrameError, Refusal};
 const BACKOFF_MIN: Duration = Duration::from_millis(20);
 /// Maximum delay: a restarted node is reconnected within half a second.
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
-/// A connection that is not open after this time is closed.
 /// A lookup of a host name that has no result after this time counts as failed.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(2_000);
+/// A connection that is not open after this time is closed.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(5_000);
 /// A connection with data unacknowledged for this long is closed: after a partition, a new connection is established
 /// sooner than the old one would retransmit.
