@@ -47,6 +47,7 @@ pub const MUST_HAPPEN: &[&str] = &[
     "power losses of all machines",
     "proposals relayed",
     "ranges split",
+    "peer connections lost",
     "reads at timestamps",
     "local reads",
     "reads by read index",

@@ -93,7 +93,7 @@ fn count_in(response: Response) -> u64 {
 #[test]
 fn cohort_hosts_counter_state_machine() {
     let (mut shipped, mut checkpoints, mut moves) = (0, 0, 0);
-    for seed in 1..=12 {
+    for seed in 1..=40 {
         let mut world = World::new(seed, options(seed));
         world.begin();
         let create = CatalogCommand::CreateTable {

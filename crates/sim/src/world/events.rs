@@ -107,6 +107,12 @@ pub(crate) enum Happening {
         generation: Generation,
         destination: ReplyDestination,
     },
+    /// A process notices that its connection to a peer is closed, unless the peer can be reached again.
+    PeerLost {
+        node: NodeId,
+        generation: Generation,
+        peer: NodeId,
+    },
     /// A process is asked to stop.
     Stop {
         node: NodeId,
@@ -194,6 +200,7 @@ impl Happening {
             | Self::Echo { node, generation, .. }
             | Self::Hurry { node, generation }
             | Self::ReplyExpired { node, generation, .. }
+            | Self::PeerLost { node, generation, .. }
             | Self::Stop { node, generation }
             | Self::Manifest { node, generation, .. }
             | Self::Work { node, generation, .. }
@@ -220,6 +227,7 @@ impl Happening {
             Self::Hurry { node, .. } => of(25, *node),
             Self::ReplyExpired { node, .. } => of(26, *node),
             Self::Stop { node, .. } => of(24, *node),
+            Self::PeerLost { node, peer, .. } => of(31, *node) | u64::from(peer.0) << 16,
             Self::Manifest { node, .. } => of(6, *node),
             Self::Work { node, .. } => of(7, *node),
             Self::LogRead { node, .. } => of(8, *node),

@@ -9,6 +9,7 @@ use node::message::Message;
 
 use super::events::Happening;
 use super::machine::Machine;
+use super::process::UNACKNOWLEDGED;
 use super::{MILLISECOND, SECOND, World};
 
 pub(crate) struct Envelope {
@@ -29,6 +30,13 @@ pub(crate) struct Network {
     /// Messages that arrive once the partition ends, as if retransmitted by a connection that survives it.
     held: Vec<Envelope>,
     partition: u64,
+}
+
+impl Network {
+    /// Whether messages are lost in one of the directions.
+    pub(super) fn separates(&self, a: NodeId, b: NodeId) -> bool {
+        self.cut.contains(&(a, b)) || self.cut.contains(&(b, a))
+    }
 }
 
 impl World {
@@ -91,6 +99,11 @@ impl World {
                 }
                 if apart && both_ways {
                     self.network.cut.insert((*b, *a));
+                }
+                // A connection needs both directions.
+                if apart {
+                    self.lose_peer_later(*a, *b, UNACKNOWLEDGED);
+                    self.lose_peer_later(*b, *a, UNACKNOWLEDGED);
                 }
             }
         }

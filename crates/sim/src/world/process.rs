@@ -19,10 +19,15 @@ use super::machine::{KnownLog, node_config, store_config};
 use super::work::{Work, Works};
 use super::{MILLISECOND, SECOND, TrueTime, World};
 
+/// The time after which a connection without acknowledgements is closed.
+pub(super) const UNACKNOWLEDGED: TrueTime = 3 * SECOND;
+
 pub(crate) struct Process {
     pub(crate) node: Node,
     pub(super) store: Store<MemoryDisk>,
     pub(super) boots: BTreeMap<NodeId, Boot>,
+    /// Peers to which the node was told that it has no connection.
+    lost_peers: BTreeSet<NodeId>,
     /// Members that have left, as reported by the node.
     pub(super) left: BTreeSet<NodeId>,
     pub(super) parked: Vec<(Durable, NodeId, Message, Option<Monotonic>)>,
@@ -114,6 +119,7 @@ impl World {
             node,
             store,
             boots: BTreeMap::new(),
+            lost_peers: BTreeSet::new(),
             left: BTreeSet::new(),
             parked: Vec::new(),
             forced: Durable::default(),
@@ -184,6 +190,27 @@ impl World {
         } else {
             machine.disk.kill();
         }
+        let after = if power { UNACKNOWLEDGED } else { MILLISECOND };
+        let peers: Vec<NodeId> = self.machines.keys().copied().filter(|peer| *peer != id).collect();
+        peers.into_iter().for_each(|peer| self.lose_peer_later(peer, id, after));
+    }
+
+    /// A process closes its connection to a peer that acknowledges nothing, after this time.
+    pub(super) fn lose_peer_later(&mut self, node: NodeId, peer: NodeId, after: TrueTime) {
+        let generation = self.generation(node);
+        self.queue.put(self.now + after, Happening::PeerLost { node, generation, peer });
+    }
+
+    fn peer_lost(&mut self, node: NodeId, peer: NodeId) {
+        let is_running = self.machines.get(&peer).is_some_and(|machine| machine.process.is_some());
+        if is_running && !self.network.separates(node, peer) {
+            return;
+        }
+        let Some(process) = self.process(node) else { return };
+        if process.lost_peers.insert(peer) {
+            self.count("peer connections lost");
+            self.step(node, Event::PeerConnection { peer, is_open: false });
+        }
     }
 
     pub(crate) fn happen(&mut self, happening: Happening) {
@@ -209,6 +236,7 @@ impl World {
             Happening::Echo { node, batches, .. } => self.echo(node, batches),
             Happening::Hurry { node, .. } => self.hurry(node),
             Happening::ReplyExpired { node, destination, .. } => self.step(node, Event::ReplyExpired { destination }),
+            Happening::PeerLost { node, peer, .. } => self.peer_lost(node, peer),
             Happening::Stop { node, .. } => self.step(node, Event::Stop),
             Happening::Manifest { node, step, .. } => self.manifest_step(node, step),
             Happening::Work { node, number, .. } => self.work(node, number),
@@ -291,6 +319,10 @@ impl World {
             let (from, boot) = (envelope.from, envelope.from_boot);
             self.step(id, Event::PeerStarted { from, boot });
             // The process may be paused by now.
+            return self.deliver(envelope);
+        }
+        if process.lost_peers.remove(&from) {
+            self.step(id, Event::PeerConnection { peer: from, is_open: true });
             return self.deliver(envelope);
         }
         if meant_for_another {
