@@ -135,7 +135,7 @@ mod tests {
         appended.note(36, 8);
         let cut_short = Stop::AppendCutShort { error: sdk::Error::Unavailable("x".into()), appended };
         let said = "x; 100 records appended at positions 7 to 8 before";
-        check(&cut_short, &format!(r#"{{"error":"{said}","kind":"unavailable","records":100,"first":7,"last":8}}"#), 3);
+        check(&cut_short, &format!(r#"{{"error":"{said}","kind":"unavailable","records":100,"first":7,"last":8}}"#), 4);
         let at = Some(LoadedUntil { line: 7, rows: 5 });
         let bad = Stop::Invalid { message: "line 7".into(), at };
         check(&bad, r#"{"error":"line 7","kind":"invalid","line":7,"rows":5}"#, 2);
