@@ -51,7 +51,7 @@ impl Cohort {
         ends.get(quorum - 1).copied()
     }
 
-    /// Whether this leader has had no majority of votes for a lease: what it proposes now is unlikely to be committed.
+    /// Whether this leader has had no majority of votes for a lease: a proposal is unlikely to be committed.
     #[must_use]
     pub fn lacks_votes(&self, now: Monotonic) -> bool {
         let Role::Leader(leader) = &self.role else { return false };

@@ -92,7 +92,7 @@ impl Drop for Remains<'_> {
     }
 }
 
-/// Writes all rows; returns the number of rows and columns. After a signal it reports what was `done` with the rows.
+/// Writes all rows; returns the number of rows and columns. After a signal, the error contains `done`: the state of the output.
 async fn rows<W: Write, F: FnOnce(io::Error) -> Stop>(
     client: &Client,
     table: &str,

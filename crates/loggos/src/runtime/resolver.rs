@@ -1,5 +1,5 @@
-//! Resolves host names of peers for each connection attempt. So a node can start while a name does not resolve, and
-//! reconnects to a peer whose address has changed.
+//! Resolves host names of peers at each connection attempt. Therefore a node can start while a name does not resolve, and
+//! it reconnects to a peer after a change of its address.
 
 use std::fmt;
 use std::io;
@@ -34,7 +34,7 @@ impl Resolver {
         Self { lookup: Arc::new(lookup), report: Arc::new(report) }
     }
 
-    /// Starts a lookup, whose result is reported.
+    /// Starts a lookup. The callback receives its result.
     pub(crate) fn begin(&self, node: NodeId, name: HostPort) -> io::Result<()> {
         let resolver = self.clone();
         super::spawn("resolver", move || {

@@ -160,7 +160,7 @@ fn unreachable_log_makes_cluster_unavailable() {
     wait_for_health(&cluster, other, "healthy");
 }
 
-/// No live node has a replica of the table: the map alone tells that it exists.
+/// No live node has a replica of the table, so that only the map contains it.
 #[test]
 fn table_of_dead_node_is_unavailable() {
     let cluster = Cluster::of(3);

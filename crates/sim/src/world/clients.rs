@@ -266,7 +266,7 @@ impl World {
         let request = request(&task, &self.clients);
         match effect(&task) {
             Some(effect) => {
-                // By the time, not drawn: the random choices of known seeds stay the same.
+                // Derived from the time, not drawn at random, so that other random choices of a seed stay the same.
                 if matches!(task, Task::TimelineRead(_)) && self.now.is_multiple_of(4) {
                     self.observe_token(id);
                 }

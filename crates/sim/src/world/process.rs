@@ -26,7 +26,7 @@ pub(crate) struct Process {
     pub(crate) node: Node,
     pub(super) store: Store<MemoryDisk>,
     pub(super) boots: BTreeMap<NodeId, Boot>,
-    /// Peers to which the node was told that it has no connection.
+    /// Peers that were reported to the node as disconnected.
     lost_peers: BTreeSet<NodeId>,
     /// Members that have left, as reported by the node.
     pub(super) left: BTreeSet<NodeId>,

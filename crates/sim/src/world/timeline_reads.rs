@@ -49,7 +49,7 @@ impl Known {
         self.acknowledged.push((now, key, version));
     }
 
-    /// Records that a client knows what another client has seen through its library.
+    /// Records that a client has observed the states seen by another client through its library.
     fn observed(&mut self, from: u32, to: u32) {
         let of = |id| (id, None, CohortId(0))..=(id, None, CohortId(u32::MAX));
         let states: Vec<_> = self.seen.range(of(from)).map(|((.., cohort), state)| (*cohort, state.clone())).collect();
@@ -120,7 +120,7 @@ impl Clients {
 }
 
 impl World {
-    /// Passes what another library has seen to the library of a client that is about to read.
+    /// Passes the states seen by another library to the library of a client that is about to read.
     pub(super) fn observe_token(&mut self, id: u32) {
         self.count("timeline tokens");
         for other in self.libraries.pass_token(id, self.options.clients) {
