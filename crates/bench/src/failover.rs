@@ -20,7 +20,7 @@
 //! Each time is observed with a delay of at most one query and [`watch::PAUSE`], about two milliseconds on an idle
 //! machine. (The paper's Table 1 excludes detection.)
 
-mod run;
+mod results;
 mod watch;
 
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ use terminal::{Stop, unless_interrupted};
 use tokio::task::LocalSet;
 use tokio::time::sleep;
 
-use self::run::{HEADING, Run, Summary, strips};
+use self::results::{HEADING, Run, Summary, strips};
 use self::watch::Watch;
 use super::cluster::{Cluster, NodeFault, Which};
 use super::measure::{Offer, Point, Running, Side};

@@ -14,8 +14,8 @@ use bytes::Bytes;
 use imbl::OrdMap;
 use sharedlog::LogId;
 
-use machine::failure::precondition;
-use machine::{ApplyError, ClientSessionId, Failure, Kind, LogicalHash, NoStorage, Progress};
+use state_machine::failure::precondition;
+use state_machine::{ApplyError, ClientSessionId, Failure, Kind, LogicalHash, NoStorage, Progress};
 
 use crate::command::CatalogCommand;
 use crate::request::{CatalogResponse, Outcome};

@@ -6,9 +6,11 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Durability, Duration, Member, NodeId, Timestamp};
 use bytes::Bytes;
 use imbl::OrdMap;
-use machine::checkpoint::{Chunked, Cursor, FIRST_PART, Keep, LoadError, Loader, Record, Snapshot, pack, unexpected};
-use machine::{Kind, NoStorage, Progress};
 use sharedlog::{LogId, Projection, UnitId};
+use state_machine::checkpoint::{
+    Chunked, Cursor, FIRST_PART, Keep, LoadError, Loader, Record, Snapshot, pack, unexpected,
+};
+use state_machine::{Kind, NoStorage, Progress};
 
 use crate::catalog::{Catalog, LogRecord, NodeRecord, RangeRecord, SplitRecord, TableRecord};
 use crate::command::{decode_node, encode_node};

@@ -8,8 +8,8 @@
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Boot, CohortId, Durability, Duration, Member, NodeId};
 use bytes::Bytes;
-use machine::Kind;
 use sharedlog::{LogId, Projection, SequencerId, UnitId};
+use state_machine::Kind;
 
 use crate::catalog::{NodeRecord, Standing};
 

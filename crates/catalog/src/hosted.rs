@@ -1,9 +1,9 @@
 //! Implements the hosting interface of a node ([`StateMachine`]) for the catalog.
 
 use base::{CohortId, Entry, Incarnation, KeyRange, Timestamp};
-use machine::state_machine::{Applied, Effect, Evaluated, Kind, Payload, Read, ReadStep, StateMachine, View};
-use machine::storage::Io;
-use machine::{ApplyError, Failure, LogicalHash, NoStorage, Progress, ReadError};
+use state_machine::interface::{Applied, Effect, Evaluated, Kind, Payload, Read, ReadStep, StateMachine, View};
+use state_machine::storage::Io;
+use state_machine::{ApplyError, Failure, LogicalHash, NoStorage, Progress, ReadError};
 
 use crate::catalog::{Catalog, Change};
 use crate::checkpoint::CatalogSnapshot;

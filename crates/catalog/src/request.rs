@@ -2,14 +2,14 @@
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Durability, Duration, KeyRange, Timestamp};
-use machine::{Request, Response, Wire};
 use sharedlog::request::LogResponse;
+use state_machine::{Request, Response, Wire};
 
 use crate::catalog::NodeRecord;
 use crate::command::{CatalogCommand, NODE_BYTES_MIN, decode_node, encode_node};
 
 /// The outcome of a request to the catalog.
-pub type Outcome = machine::Outcome<CatalogResponse>;
+pub type Outcome = state_machine::Outcome<CatalogResponse>;
 
 /// A request to the catalog.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

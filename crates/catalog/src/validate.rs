@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use base::limits::{KEY_BYTES_MAX, RANGES_MAX, REPLICAS_MAX, RETENTION_MAX, SPLIT_BYTES_MAX};
 use base::{Duration, NodeId, shown};
 use bytes::Bytes;
-use machine::Failure;
-use machine::limits::{check_count, check_name, check_size, refuse};
+use state_machine::Failure;
+use state_machine::limits::{check_count, check_name, check_size, refuse};
 
 use crate::catalog::NodeRecord;
 use crate::command::CatalogCommand;

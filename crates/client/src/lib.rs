@@ -20,12 +20,12 @@
 
 pub mod attempts;
 mod calls;
+mod client;
 mod contract;
 mod endpoints;
 mod error;
 pub mod follower;
 pub mod ledger;
-mod machine;
 pub mod ranges;
 mod seen;
 mod sessions;
@@ -33,10 +33,10 @@ mod token;
 mod version;
 
 pub use attempts::Fault;
+pub use client::Client;
 pub use contract::{Action, Ask, AttemptId, CallId, Effect, Link, NodeResponse, Pace, Sent, Stamp};
 pub use error::Error;
 pub use follower::Follower;
-pub use machine::Client;
 pub use seen::{CohortLsn, ScanStart, Shown};
 pub use token::{TOKEN_BYTES_MAX, TimelineToken, TokenError};
 pub use version::Version;

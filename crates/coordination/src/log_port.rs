@@ -20,11 +20,11 @@ use std::collections::BTreeMap;
 use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
 use bytes::Bytes;
-use machine::Failure;
 use sharedlog::Batch;
 use sharedlog::request::{Content, LogRequest, LogResponse};
 use sharedlog::snapshot::{Appended, is_of_snapshot};
 use sharedlog::validate::COORDINATION_LOG;
+use state_machine::Failure;
 
 use crate::entry::Position;
 use crate::server::{Action, AppendId, Event, TailId};

@@ -5,12 +5,12 @@ use std::convert::Infallible;
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, KeyRange, Timestamp};
-use machine::checkpoint::{Chunked, Keep, LoadError, Loader, Snapshot};
-use machine::state_machine::{
+use state_machine::checkpoint::{Chunked, Keep, LoadError, Loader, Snapshot};
+use state_machine::interface::{
     Applied, Evaluated, Kind, Payload, Read, ReadStep, Request, Response, StateMachine, View, Wire,
 };
-use machine::storage::{NoStorage, ReadError};
-use machine::{ApplyError, Consistency, Failure, KeyPosition, LogicalHash, Outcome, Progress};
+use state_machine::storage::{NoStorage, ReadError};
+use state_machine::{ApplyError, Consistency, Failure, KeyPosition, LogicalHash, Outcome, Progress};
 
 /// A request to a counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ pub struct CounterRead(Count);
 impl Read for CounterRead {
     type Response = Count;
 
-    fn answer(&self, _: machine::storage::Io) -> Result<Evaluated<Count>, ReadError> {
+    fn answer(&self, _: state_machine::storage::Io) -> Result<Evaluated<Count>, ReadError> {
         Ok(Evaluated::Outcome(Ok(self.0)))
     }
 }

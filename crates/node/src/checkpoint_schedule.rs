@@ -7,8 +7,8 @@ use base::canary::{Bug, planted};
 use base::{CohortId, Durability, Duration, Lsn, Member, Monotonic, Now, SharedMembership};
 use bytes::Bytes;
 use catalog::{Catalog, CatalogCommand, NodeRecord, Standing};
-use machine::state_machine::{Housekeeping, Past};
-use machine::storage::{FileId, Leftovers, Outputs};
+use state_machine::interface::{Housekeeping, Past};
+use state_machine::storage::{FileId, Leftovers, Outputs};
 use store::manifest::CheckpointRef;
 
 use crate::config::NodeConfig;
@@ -342,7 +342,7 @@ impl Node {
         replica.on_disk.mark = self.outgoing.appended_bytes;
         replica.on_disk.may_compact = true;
         self.reply_installed(id, from, whole);
-        self.pendings.wake();
+        self.pending_requests.wake();
         self.cluster.has_work = true;
         self.hosting.has_work = true;
         self.logs.has_work = true;

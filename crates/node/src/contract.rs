@@ -13,8 +13,8 @@
 use base::{Boot, CohortId, Entry, Force, Lsn, Member, Monotonic, NodeId, Record, Sequence, Timestamp};
 use bytes::Bytes;
 use catalog::NodeRecord;
-use machine::state_machine::Evaluated;
-use machine::storage::{Adoption, FileId, Job, Outputs, ReadError, Storage, StoredFile};
+use state_machine::interface::Evaluated;
+use state_machine::storage::{Adoption, FileId, Job, Outputs, ReadError, Storage, StoredFile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::manifest::CohortManifest;
@@ -235,7 +235,7 @@ pub enum Action {
         /// When the timer fires.
         at: Monotonic,
     },
-    /// Run the flush, if there is one. Then write a checkpoint of the state to a file named after the cohort and LSN,
+    /// PositionRun the flush, if there is one. Then write a checkpoint of the state to a file named after the cohort and LSN,
     /// and force the file and its directory.
     WriteCheckpoint {
         /// The cohort of the state.
@@ -251,7 +251,7 @@ pub enum Action {
         /// The flush of rows that no file holds yet.
         flush: Option<Box<dyn Job>>,
     },
-    /// Run background work on a storage.
+    /// PositionRun background work on a storage.
     Compact {
         cohort: CohortId,
         /// The storage to compact.

@@ -3,7 +3,7 @@
 //! table or moving a range.
 
 use base::{Duration, Now};
-use machine::Failure;
+use state_machine::Failure;
 
 use crate::node::Node;
 

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use base::canary::{Bug, planted};
 use base::{CohortId, Duration, Lsn, Now};
 use catalog::{Catalog, CatalogCommand, Change};
-use machine::state_machine::Kind;
-use machine::storage::{FileId, Storage, StoredFile};
+use state_machine::interface::Kind;
+use state_machine::storage::{FileId, Storage, StoredFile};
 
 use crate::contract::ManifestId;
-use crate::hosting::Dormant;
+use crate::hosting::StoppedReplica;
 use crate::message::Query;
 use crate::node::Node;
 use crate::registry::drop_request;
@@ -144,11 +144,11 @@ impl Node {
     pub(crate) fn stop_dropped_replicas(&mut self) {
         let catalog = self.catalog();
         let as_of = catalog.last_applied();
-        let known = self.replicas.keys().chain(self.hosting.dormant.keys()).copied().collect();
+        let known = self.replicas.keys().chain(self.hosting.stopped.keys()).copied().collect();
         let mut is_news = false;
         for id in catalog.gone(known) {
             self.end_replica(id, false);
-            if let Some(tree) = self.hosting.dormant.get_mut(&id).and_then(|dormant| dormant.tree.take()) {
+            if let Some(tree) = self.hosting.stopped.get_mut(&id).and_then(|stopped| stopped.tree.take()) {
                 self.drops.leave(id, Box::new(tree), false);
             }
             self.cluster.routes.remove(&id);
@@ -175,7 +175,9 @@ impl Node {
         let (unused, arriving) = (replica.begin_lineage(), replica.end_arrival());
         self.discard(unused);
         self.abandon(&arriving);
-        self.hosting.dormant.insert(id, Dormant { manifest: replica.manifest(false), ..Dormant::default() });
+        self.hosting
+            .stopped
+            .insert(id, StoppedReplica { manifest: replica.manifest(false), ..StoppedReplica::default() });
         // The manifest may name the files of a received snapshot that was about to replace the storage.
         if let Some(arrived) = replica.arrived.take() {
             self.drops.leave(id, arrived.storage, is_elsewhere);
@@ -193,7 +195,7 @@ impl Node {
         let ripe = drops.kept.extract_if(.., |_, as_of| as_of.sequence <= checkpoint);
         let before = drops.forgotten.len();
         for (id, _) in ripe {
-            self.hosting.dormant.remove(&id);
+            self.hosting.stopped.remove(&id);
             drops.forgotten.insert(id);
         }
         if drops.forgotten.len() > before {

@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 
 use base::{CohortId, Epoch, Now};
-use machine::state_machine::Evaluated;
-use machine::{AsOf, Failure, ReadError};
+use state_machine::interface::Evaluated;
+use state_machine::{AsOf, Failure, ReadError};
 use store::sstable::Io;
 
 use crate::contract::{Action, EvaluationId};
 use crate::node::Node;
-use crate::reads::Grounds;
+use crate::reads::ReadPath;
 use crate::registry::Read;
 use crate::replica::Replica;
 use crate::request::{Outcome, Response};
@@ -33,7 +33,7 @@ struct UnderWay {
     /// The epoch in which it started.
     epoch: Epoch,
     pending: PendingId,
-    grounds: Grounds,
+    path: ReadPath,
 }
 
 impl Evaluations {
@@ -45,17 +45,17 @@ impl Evaluations {
 
 impl Node {
     /// Answers a request from rows: at once if they are in memory, otherwise after a read of the disk.
-    pub(crate) fn evaluate(&mut self, id: PendingId, cohort: CohortId, read: Read, grounds: Grounds, now: Now) {
+    pub(crate) fn evaluate(&mut self, id: PendingId, cohort: CohortId, read: Read, path: ReadPath, now: Now) {
         match read.answer(Io::CacheOnly) {
             Err(ReadError::NotCached) => {}
-            answer => return self.evaluated_in(cohort, id, grounds, answer, now),
+            answer => return self.evaluated_in(cohort, id, path, answer, now),
         }
         let replica = expected!(self.replicas.get(&cohort), "rows are read from a local replica");
         let number = self.evaluations.number();
         let epoch = replica.cohort.promised().epoch;
-        self.evaluations.under_way.insert(number, UnderWay { cohort, epoch, pending: id, grounds });
+        self.evaluations.under_way.insert(number, UnderWay { cohort, epoch, pending: id, path });
         self.counters.disk_reads += 1;
-        self.pendings.place(id, RequestState::Evaluated);
+        self.pending_requests.place(id, RequestState::Evaluated);
         self.actions.push(Action::Evaluate { id: number, read: Box::new(read) });
     }
 
@@ -64,15 +64,15 @@ impl Node {
             return self.values_found(&call, answer, now);
         }
         // `None` if the evaluation was cancelled when its epoch ended.
-        let Some(UnderWay { cohort, epoch, pending, grounds }) = self.evaluations.under_way.remove(&id) else { return };
-        let still_holds = |replica: &Replica| match &grounds {
-            Grounds::Lead { .. } => replica.cohort.leads() && replica.cohort.promised().epoch == epoch,
-            Grounds::Checked | Grounds::Own(_) => true,
+        let Some(UnderWay { cohort, epoch, pending, path }) = self.evaluations.under_way.remove(&id) else { return };
+        let still_holds = |replica: &Replica| match &path {
+            ReadPath::Leader { .. } => replica.cohort.leads() && replica.cohort.promised().epoch == epoch,
+            ReadPath::ReadIndex | ReadPath::Replica(_) => true,
         };
         if self.replicas.get(&cohort).is_some_and(still_holds) {
-            self.evaluated_in(cohort, pending, grounds, answer, now);
+            self.evaluated_in(cohort, pending, path, answer, now);
         } else {
-            self.pendings.place(pending, RequestState::Waiting);
+            self.pending_requests.place(pending, RequestState::Waiting);
         }
     }
 
@@ -80,16 +80,16 @@ impl Node {
         &mut self,
         cohort: CohortId,
         id: PendingId,
-        grounds: Grounds,
+        path: ReadPath,
         answer: Result<Evaluated<Response>, ReadError>,
         now: Now,
     ) {
-        let row = if let Grounds::Lead { locked } = &grounds { locked.as_ref() } else { None };
+        let row = if let ReadPath::Leader { locked } = &path { locked.as_ref() } else { None };
         match answer {
-            Ok(Evaluated::Outcome(outcome)) => match grounds {
-                Grounds::Lead { .. } => self.read_done(id, cohort, outcome, now),
-                Grounds::Checked => self.checked_read_done(id, cohort, outcome),
-                Grounds::Own(as_of) => self.own_read_done(id, cohort, outcome, *as_of),
+            Ok(Evaluated::Outcome(outcome)) => match path {
+                ReadPath::Leader { .. } => self.read_done(id, cohort, outcome, now),
+                ReadPath::ReadIndex => self.checked_read_done(id, cohort, outcome),
+                ReadPath::Replica(as_of) => self.own_read_done(id, cohort, outcome, *as_of),
             },
             Ok(Evaluated::Decided(verdict)) => self.propose_decided(id, cohort, verdict, row, now),
             Ok(Evaluated::Elsewhere) => {
@@ -122,10 +122,10 @@ impl Node {
     /// The lead is lost: the results of running evaluations belong to an earlier epoch and are discarded.
     pub(crate) fn forget_evaluations(&mut self, cohort: CohortId) {
         let is_of_term =
-            |evaluation: &UnderWay| evaluation.cohort == cohort && matches!(evaluation.grounds, Grounds::Lead { .. });
+            |evaluation: &UnderWay| evaluation.cohort == cohort && matches!(evaluation.path, ReadPath::Leader { .. });
         let ended = self.evaluations.under_way.extract_if(.., |_, evaluation| is_of_term(evaluation));
         for (_, evaluation) in ended.collect::<Vec<_>>() {
-            self.pendings.place(evaluation.pending, RequestState::Waiting);
+            self.pending_requests.place(evaluation.pending, RequestState::Waiting);
         }
     }
 }

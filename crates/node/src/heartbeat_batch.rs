@@ -141,7 +141,7 @@ impl Node {
         if state.answered + self.config.timing.lease <= now.monotonic {
             // Each cohort must determine for itself whether it still has a majority.
             let all: Vec<CohortId> = state.resting.keys().copied().collect();
-            return self.rouse(peer, all, now);
+            return self.resume_heartbeats(peer, all, now);
         }
         let known = state.known;
         let (list, cohorts) = expected!(self.beats.present_list(peer), "a peer with idle cohorts has a list");
@@ -153,9 +153,9 @@ impl Node {
     }
 
     /// Returns cohorts to individual heartbeats with that peer.
-    fn rouse(&mut self, peer: NodeId, cohorts: impl IntoIterator<Item = CohortId>, now: Now) {
+    fn resume_heartbeats(&mut self, peer: NodeId, cohorts: impl IntoIterator<Item = CohortId>, now: Now) {
         for id in cohorts {
-            self.with_cohort(id, now, |cohort, _| cohort.rouse(peer, now));
+            self.with_cohort(id, now, |cohort, _| cohort.resume_heartbeats(peer, now));
             self.note_rest(id, now);
         }
     }
@@ -187,10 +187,13 @@ impl Node {
                 .as_ref()
                 .filter(|peer_clock| peer_clock.except.binary_search(id).is_err())
                 .map(|peer_clock| peer_clock.at);
-            let vouch = |replica: &mut Replica| {
-                Some((replica.cohort.vouch(sender, *rest, peer_clock, now)?, replica.cohort.next_timer(now.monotonic)))
+            let batched_heartbeat_received = |replica: &mut Replica| {
+                Some((
+                    replica.cohort.batched_heartbeat_received(sender, *rest, peer_clock, now)?,
+                    replica.cohort.next_timer(now.monotonic),
+                ))
             };
-            match self.replicas.quietly(*id).and_then(vouch) {
+            match self.replicas.quietly(*id).and_then(batched_heartbeat_received) {
                 // No other work waits for a renewed vote or a lower staleness bound.
                 Some((promised, next)) => {
                     manifest = manifest.max(promised);
@@ -228,9 +231,10 @@ impl Node {
         let mut except = Vec::new();
         for (id, rest) in cohorts.iter() {
             // This extends a lease, and no other work waits for that.
-            let mut vouched = |replica: &mut Replica| replica.cohort.vouched(from, *rest, (sent, at), now.monotonic);
+            let mut batched_reply_received =
+                |replica: &mut Replica| replica.cohort.batched_reply_received(from, *rest, (sent, at), now.monotonic);
             let is_refused = refused.contains(id);
-            if is_refused || !self.replicas.quietly(*id).is_some_and(&mut vouched) {
+            if is_refused || !self.replicas.quietly(*id).is_some_and(&mut batched_reply_received) {
                 except.push(*id);
             }
         }
@@ -239,8 +243,8 @@ impl Node {
             state.peer_clock = (except.len() < cohorts.len()).then_some((list, PeerClock { at, except }));
         }
         let is_listed = |id: &CohortId| self.beats.peers.get(&from).is_some_and(|state| state.resting.contains_key(id));
-        let roused: Vec<CohortId> = refused.into_iter().filter(is_listed).collect();
-        self.rouse(from, roused, now);
+        let to_resume: Vec<CohortId> = refused.into_iter().filter(is_listed).collect();
+        self.resume_heartbeats(from, to_resume, now);
     }
 }
 

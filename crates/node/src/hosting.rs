@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use base::canary::{Bug, planted};
 use base::{CohortId, Durability, Duration, Epoch, KeyRange, Lsn, Member, Membership, Monotonic, Now, Sequence};
 use bytes::Bytes;
-use machine::progress::SPLIT_OFF;
-use machine::state_machine::Kind;
 use replication::{Cohort, ManifestId, Replay, Replayed, SplitOff, Start};
+use state_machine::interface::Kind;
+use state_machine::progress::SPLIT_OFF;
 use store::manifest::CohortManifest;
 use store::tree::{Tablespace, Tree};
 
@@ -23,7 +23,7 @@ use crate::replica_generation::ReplicaGenerations;
 pub(crate) struct Hosting {
     pub(crate) tablespace: Tablespace,
     /// State on disk of cohorts that have no running replica. Their promises stay in the manifest.
-    pub(crate) dormant: BTreeMap<CohortId, Dormant>,
+    pub(crate) stopped: BTreeMap<CohortId, StoppedReplica>,
     /// The disk may have lost all records of cohorts absent from the manifest.
     pub(crate) doubt_unknown: bool,
     pub(crate) generations: ReplicaGenerations,
@@ -33,7 +33,7 @@ pub(crate) struct Hosting {
 
 /// State on disk of a cohort that has no running replica.
 #[derive(Debug, Default)]
-pub(crate) struct Dormant {
+pub(crate) struct StoppedReplica {
     /// Whether the manifest names it.
     pub(crate) is_known: bool,
     /// The newest storage of the cohort in this process.
@@ -50,8 +50,12 @@ pub(crate) struct Dormant {
 }
 
 impl Hosting {
-    pub(crate) fn new(tablespace: Tablespace, dormant: BTreeMap<CohortId, Dormant>, doubt_unknown: bool) -> Self {
-        Self { tablespace, dormant, doubt_unknown, generations: ReplicaGenerations::default(), has_work: false }
+    pub(crate) fn new(
+        tablespace: Tablespace,
+        stopped: BTreeMap<CohortId, StoppedReplica>,
+        doubt_unknown: bool,
+    ) -> Self {
+        Self { tablespace, stopped, doubt_unknown, generations: ReplicaGenerations::default(), has_work: false }
     }
 
     /// The catalog applied an entry: the map may assign other replicas to this node.
@@ -89,8 +93,8 @@ impl Node {
     fn start_tables(&mut self, now: Now) -> Result<(), StartError> {
         let catalog = self.catalog();
         let is_in_doubt = self.replicas[&CohortId::CATALOG].cohort.doubtful() && !self.hosting.doubt_unknown;
-        let may_start = |cohort| match self.hosting.dormant.get(&cohort) {
-            Some(dormant) => dormant.retiring.is_none(),
+        let may_start = |cohort| match self.hosting.stopped.get(&cohort) {
+            Some(stopped) => stopped.retiring.is_none(),
             None => !is_in_doubt,
         };
         let mut parts = BTreeMap::new();
@@ -131,33 +135,33 @@ impl Node {
         &mut self,
         id: CohortId,
         part: Part,
-        born: Option<Born>,
+        parent_part: Option<SplitOffState>,
         now: Now,
     ) -> Result<(), StartError> {
         let Part { table, kind, range, retention, durability, genesis, is_split_off } = part;
-        let mut dormant = self.hosting.dormant.remove(&id).unwrap_or_else(|| Dormant {
+        let mut stopped = self.hosting.stopped.remove(&id).unwrap_or_else(|| StoppedReplica {
             manifest: CohortManifest { doubtful: self.hosting.doubt_unknown, ..CohortManifest::default() },
             checkpoint_mark: self.outgoing.appended_bytes,
-            ..Dormant::default()
+            ..StoppedReplica::default()
         });
-        if !dormant.is_known {
-            dormant.begin(genesis, self.cluster.me);
+        if !stopped.is_known {
+            stopped.begin(genesis, self.cluster.me);
         }
-        let Dormant { manifest, replay, chunks, tree, lineage, checkpoint_mark, .. } = dormant;
+        let StoppedReplica { manifest, replay, chunks, tree, lineage, checkpoint_mark, .. } = stopped;
         // A replica that has never followed a leader has acknowledged nothing.
-        let has_acknowledged = manifest.promised.epoch > Epoch(0) && born.is_none();
+        let has_acknowledged = manifest.promised.epoch > Epoch(0) && parent_part.is_none();
         let forgetful = durability == Durability::Memory && has_acknowledged && !manifest.whole;
         let snapshot = manifest.checkpoint.map(|_| load(id, kind, &chunks)).transpose()?;
         let on_disk = OnDisk::found(&manifest, snapshot.clone(), checkpoint_mark);
-        let split_off = born.as_ref().map(|born| born.at);
+        let split_off = parent_part.as_ref().map(|parent_part| parent_part.at);
         let unknown = |reason| StartError::UnknownKind { cohort: id, reason };
         let storage = || {
             let tree = || tree.unwrap_or_else(|| Tree::new(self.hosting.tablespace.site(id)));
             storage_of(kind, tree).map_err(unknown)
         };
-        let state = match (snapshot, born) {
+        let state = match (snapshot, parent_part) {
             (Some(snapshot), _) => snapshot.into_machine(storage()?),
-            (None, Some(born)) => born.state,
+            (None, Some(parent_part)) => parent_part.state,
             (None, None) => AnyMachine::new(kind, id, self.cluster.me.incarnation, storage()?).map_err(unknown)?,
         };
         let mut checkpoint = (state.last_applied(), state.last_timestamp());
@@ -206,7 +210,7 @@ impl Node {
     }
 }
 
-impl Dormant {
+impl StoppedReplica {
     /// Whether this node is the only member of the cohort, according to the state on disk.
     pub(crate) fn is_alone(&self, me: Member) -> bool {
         let membership = self.replay.members().unwrap_or(&self.manifest.membership);
@@ -257,7 +261,7 @@ impl Part {
 }
 
 /// The initial state of a replica that was created by a split.
-pub(crate) struct Born {
+pub(crate) struct SplitOffState {
     pub(crate) state: AnyMachine,
     pub(crate) at: SplitOff,
 }

@@ -377,7 +377,7 @@ impl Node {
             log.client.projected(projection.clone(), now.monotonic);
             self.begin_sequencer(&projection, now);
         }
-        self.pendings.wake();
+        self.pending_requests.wake();
         self.assign_own_stripes(now);
         self.check_logs(now);
     }

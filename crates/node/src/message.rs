@@ -3,12 +3,12 @@
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Boot, CohortId, Duration, Epoch, Lsn, Membership, Monotonic, NodeId, SharedMembership, Timestamp};
 use bytes::Bytes;
-use machine::Failure;
-use machine::state_machine::Wire as _;
-use machine::storage::FileRef;
 use sharedlog::client::Suspect;
 use sharedlog::wire;
 use sharedlog::{AskId, LogId, ProjectionEpoch, RequestSource, SequencerId, UnitId, sequencer, unit};
+use state_machine::Failure;
+use state_machine::interface::Wire as _;
+use state_machine::storage::FileRef;
 
 use crate::registry::Response;
 use crate::request::Outcome;

@@ -15,11 +15,11 @@ use std::collections::BTreeMap;
 
 use base::{CohortId, Duration, Member, Membership, MembershipChange, Now, SharedMembership};
 use catalog::{CatalogCommand, Change, Move};
-use machine::Failure;
+use state_machine::Failure;
 use store::manifest::CohortManifest;
 
 use crate::contract::{Lineage, ManifestId};
-use crate::hosting::Dormant;
+use crate::hosting::StoppedReplica;
 use crate::message::Query;
 use crate::node::Node;
 use crate::registry::Response;
@@ -104,7 +104,7 @@ impl Node {
         if !replica.unsettled.is_empty() {
             // Until the split is settled, a majority holds its product only in this cohort's log, so no member may be
             // removed.
-            return self.pendings.place(id, RequestState::Waiting);
+            return self.pending_requests.place(id, RequestState::Waiting);
         }
         let step = next_step(&held, plan, self.cluster.me);
         let is_by_plan = held.plan() == plan.plan();
@@ -115,7 +115,7 @@ impl Node {
             None if is_by_plan => {}
             step => self.take_step_of(cohort, step.unwrap_or(MembershipChange::Keep), plan.plan(), now),
         }
-        self.pendings.place(id, RequestState::Waiting);
+        self.pending_requests.place(id, RequestState::Waiting);
     }
 
     /// Takes a membership step if possible. A step that is blocked now is retried later.
@@ -153,25 +153,32 @@ impl Node {
         if let Some(replica) = self.replicas.get(&id) {
             return Some(replica.cohort.membership().plan());
         }
-        let dormant = self.hosting.dormant.get(&id).filter(|dormant| !dormant.manifest.is_retired)?;
-        Some(dormant.replay.members().unwrap_or(&dormant.manifest.membership).plan())
+        let stopped = self.hosting.stopped.get(&id).filter(|stopped| !stopped.manifest.is_retired)?;
+        Some(stopped.replay.members().unwrap_or(&stopped.manifest.membership).plan())
     }
 
     /// Deletes all state of a replica except its promise.
     fn retire(&mut self, id: CohortId) {
         let lineage = self.replicas.get(&id).map(|replica| replica.lineage);
         self.end_replica(id, true);
-        let mut dormant = expected!(self.hosting.dormant.remove(&id), "a removed replica left state on disk");
-        if let Some(tree) = dormant.tree.take() {
+        let mut stopped = expected!(self.hosting.stopped.remove(&id), "a removed replica left state on disk");
+        if let Some(tree) = stopped.tree.take() {
             self.drops.leave(id, Box::new(tree), true);
         }
-        let promised = dormant.manifest.promised;
+        let promised = stopped.manifest.promised;
         let manifest = CohortManifest { promised, doubtful: true, is_retired: true, ..CohortManifest::default() };
         let retiring = Some(self.outgoing.outbox.change_manifest());
-        let lineage = lineage.map_or(dormant.lineage, |lineage| Lineage(lineage.0 + 1));
+        let lineage = lineage.map_or(stopped.lineage, |lineage| Lineage(lineage.0 + 1));
         let checkpoint_mark = self.outgoing.appended_bytes;
-        let left = Dormant { is_known: true, manifest, lineage, retiring, checkpoint_mark, ..Dormant::default() };
-        self.hosting.dormant.insert(id, left);
+        let left = StoppedReplica {
+            is_known: true,
+            manifest,
+            lineage,
+            retiring,
+            checkpoint_mark,
+            ..StoppedReplica::default()
+        };
+        self.hosting.stopped.insert(id, left);
         self.cluster.routes.remove(&id);
         self.hosting.generations.end(id);
         self.counters.replicas_left += 1;
@@ -179,7 +186,7 @@ impl Node {
 
     /// A manifest is forced: it records the removed replicas, so they may return.
     pub(crate) fn leavers_forced(&mut self, through: ManifestId) {
-        let retiring = self.hosting.dormant.values_mut().map(|dormant| &mut dormant.retiring);
+        let retiring = self.hosting.stopped.values_mut().map(|stopped| &mut stopped.retiring);
         let forced = retiring.filter_map(|retiring| retiring.take_if(|manifest| *manifest <= through)).count();
         if forced > 0 {
             self.hosting.has_work = true;

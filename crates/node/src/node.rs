@@ -6,8 +6,8 @@ use base::canary::{Bug, planted};
 use base::{Boot, CohortId, Entry, Lsn, Member, Monotonic, NodeId, Now, Record};
 use bytes::Bytes;
 use catalog::{Catalog, CatalogResponse, Change};
-use machine::{Failure, Ownership};
 use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply};
+use state_machine::{Failure, Ownership};
 
 use crate::checkpoint_schedule::Checkpoints;
 use crate::config::NodeConfig;
@@ -41,7 +41,7 @@ pub struct Node {
     pub(crate) checkpoints: Checkpoints,
     pub(crate) transfers: Transfers,
     pub(crate) beats: HeartbeatBatches,
-    pub(crate) pendings: RequestTable,
+    pub(crate) pending_requests: RequestTable,
     pub(crate) evaluations: Evaluations,
     pub(crate) drops: Drops,
     pub(crate) splits: Splits,
@@ -172,12 +172,12 @@ impl Node {
         // Messages and completions may arrive for replicas that were removed.
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let (led, doubted) = (replica.cohort.leads(), replica.cohort.is_in_doubt());
-        let stood_apart = replica.cohort.stands_apart();
+        let had_diverged = replica.cohort.has_diverged();
         run(&mut replica.cohort, &mut self.outgoing.outbox);
         self.counters.takeovers += u64::from(!led && replica.cohort.leads());
         let doubt_ended = doubted && !replica.cohort.is_in_doubt();
         self.counters.doubts_ended += u64::from(doubt_ended);
-        self.counters.states_left += u64::from(!stood_apart && replica.cohort.stands_apart());
+        self.counters.states_left += u64::from(!had_diverged && replica.cohort.has_diverged());
         self.drain(id, now);
         // The catalog is complete again: the manifest now names every cohort that this node may have joined before the
         // damage, and cohorts created from here on are new.
@@ -212,7 +212,7 @@ impl Node {
             Output::ReadLog { peer, from } => self.begin_catch_up_read(id, peer, from),
             Output::SendState { peer } => self.begin_transfer(id, peer, now),
             Output::Installed(lsn) => self.installed(id, lsn),
-            Output::ReadIndexConfirmed => self.pendings.wake(),
+            Output::ReadIndexConfirmed => self.pending_requests.wake(),
             Output::Cut(_) => self.counters.truncations += 1,
             Output::LeadLost => {
                 let outage = self.outage_of_leader(id, now);
@@ -241,7 +241,7 @@ impl Node {
         let proposal = replica.proposed.remove(&entry.lsn.sequence).filter(|proposal| proposal.lsn == entry.lsn);
         let is_barrier = entry.payload.is_empty();
         if is_barrier {
-            self.pendings.wake();
+            self.pending_requests.wake();
             self.moves.has_work |= id == CohortId::CATALOG;
         }
         if applied.outcome.is_some() {
@@ -253,18 +253,18 @@ impl Node {
             match (applied.outcome, &applied.effect) {
                 (Some(outcome), _) => self.complete(pending, outcome, None),
                 // The request was not executed: route it to the other range.
-                (None, Some(Effect::Elsewhere)) => self.pendings.place(pending, RequestState::Waiting),
+                (None, Some(Effect::Elsewhere)) => self.pending_requests.place(pending, RequestState::Waiting),
                 (
                     None,
                     Some(Effect::Own(KindEvent::Catalog(
                         Change::DropBegun { table: of } | Change::SplitBegun { child: of },
                     ))),
-                ) => self.pendings.await_change(*of, pending),
+                ) => self.pending_requests.await_change(*of, pending),
                 (None, _) => {}
             }
         }
         if is_barrier {
-            self.found(id, now);
+            self.assign_range(id, now);
             self.found_unit(id, now);
         }
         match applied.effect {
@@ -275,7 +275,7 @@ impl Node {
     }
 
     fn effect(&mut self, id: CohortId, effect: Effect) {
-        self.pendings.wake();
+        self.pending_requests.wake();
         match effect {
             Effect::Own(KindEvent::Catalog(change)) => self.catalog_changed(&change),
             Effect::RangeSplit { child, members, range } => self.split_off(id, child, &members, range),
@@ -298,7 +298,7 @@ impl Node {
             Change::SplitEnded { child } => (child, CatalogResponse::RangeSplit { cohort: child.0 }),
             _ => return,
         };
-        for id in self.pendings.change_ended(*ended) {
+        for id in self.pending_requests.change_ended(*ended) {
             self.complete(id, Ok(Response::Catalog(response.clone())), None);
         }
     }
@@ -319,12 +319,12 @@ impl Node {
 
     /// The leader of a tablet without a range assigns its range once the epoch's barrier is applied. By then the state
     /// includes the commands of all earlier leaders (guarantee 19).
-    fn found(&mut self, id: CohortId, now: Now) {
+    fn assign_range(&mut self, id: CohortId, now: Now) {
         let replica = expected!(self.replicas.get_mut(&id), "only a local replica applies its barrier");
-        let is_unfounded = replica.state.ownership() == Some(&Ownership::Unfounded);
+        let is_unfounded = replica.state.ownership() == Some(&Ownership::Unassigned);
         if is_unfounded
             && replica.cohort.is_open()
-            && let Some(found) = registry::found(replica.state.kind(), &replica.range)
+            && let Some(found) = registry::assign_range(replica.state.kind(), &replica.range)
         {
             replica.cohort.propose(found, now, &mut self.outgoing.outbox);
         }
@@ -350,7 +350,7 @@ impl Node {
     pub(crate) fn lead_lost(&mut self, id: CohortId, outage: Option<&str>) {
         let unknown = outage.unwrap_or("the leader changed before the write was known to be committed");
         let replica = expected!(self.replicas.get_mut(&id), "only a local replica loses its lead");
-        self.pendings.wake();
+        self.pending_requests.wake();
         replica.timestamp_history.clear();
         for Proposal { pending, .. } in std::mem::take(&mut replica.proposed).into_values() {
             let failure = if planted(Bug::LostLeadMeansFailed) {
@@ -366,7 +366,7 @@ impl Node {
         if id == CohortId::CATALOG {
             self.drops.lead_lost();
             // The new leader completes the changes but does not know the clients that wait here.
-            for id in self.pendings.take_changes() {
+            for id in self.pending_requests.take_changes() {
                 let unknown = "the leader changed before the change completed";
                 self.complete(id, Err(Failure::Unknown(unknown.to_owned())), None);
             }
@@ -450,7 +450,7 @@ impl Node {
         let Some(peer) = self.cluster.peers.get_mut(&node) else { return };
         peer.is_disconnected = !is_open;
         if is_open {
-            self.pendings.wake();
+            self.pending_requests.wake();
         }
     }
 
@@ -480,7 +480,7 @@ impl Node {
 
     fn set_timer(&mut self) {
         let timers = [
-            self.pendings.next_timer(),
+            self.pending_requests.next_timer(),
             self.replicas.next_timer(),
             self.beats.next_timer(),
             self.transfers.next_timer(),
@@ -528,7 +528,7 @@ impl Node {
     /// # Panics
     /// If an invariant is violated.
     pub fn invariants(&self) {
-        self.pendings.invariants();
+        self.pending_requests.invariants();
         for (id, replica) in self.replicas.iter() {
             replica.cohort.invariants();
             assert!(

@@ -51,7 +51,7 @@ impl Node {
 
     /// Why a request got no result by its deadline.
     pub(crate) fn no_result(&self, id: PendingId, now: Now) -> String {
-        let Some(pending) = self.pendings.get(id) else { return String::new() };
+        let Some(pending) = self.pending_requests.get(id) else { return String::new() };
         let is_unmapped = pending.place == RequestState::LookingUp
             || pending.cohort.is_none() && matches!(pending.target, Target::Table(_));
         let cohort = match (pending.cohort, &pending.target) {

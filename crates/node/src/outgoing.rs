@@ -8,7 +8,7 @@ use replication::{ManifestId, Outbox, WriteId};
 use store::manifest::CohortManifest;
 
 use crate::contract::Action;
-use crate::hosting::Dormant;
+use crate::hosting::StoppedReplica;
 use crate::node::Node;
 use crate::stop::Stop;
 
@@ -71,10 +71,10 @@ impl Node {
         // The last manifest of a clean stop carries the mark.
         let is_last = matches!(self.stop, Stop::Marking(..));
         let running = self.replicas.iter().map(|(id, replica)| (*id, replica.manifest(is_last)));
-        let dormant = self.hosting.dormant.iter().map(|(id, Dormant { manifest, .. })| {
+        let stopped = self.hosting.stopped.iter().map(|(id, StoppedReplica { manifest, .. })| {
             (*id, CohortManifest { whole: manifest.whole && is_last, ..manifest.clone() })
         });
-        let mut cohorts: BTreeMap<CohortId, CohortManifest> = running.chain(dormant).collect();
+        let mut cohorts: BTreeMap<CohortId, CohortManifest> = running.chain(stopped).collect();
         if planted(Bug::IdlePromiseForgotten) && self.outgoing.manifest_for.is_some() {
             for (_, manifest) in cohorts.iter_mut().filter(|(id, _)| Some(**id) != self.outgoing.manifest_for) {
                 manifest.promised = base::Promise::default();

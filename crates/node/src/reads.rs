@@ -16,8 +16,8 @@
 use base::canary::{Bug, planted};
 use base::{CohortId, Duration, Lsn, Monotonic, Now, Timestamp};
 use bytes::Bytes;
-use machine::state_machine::ReadStep;
-use machine::{AsOf, Consistency, Failure, LogPlace, Standing};
+use state_machine::interface::ReadStep;
+use state_machine::{AsOf, Consistency, Failure, KeyOwner, LogPlace};
 
 use crate::node::Node;
 use crate::registry::View;
@@ -31,33 +31,33 @@ const CLOCKS_DIFFER: Duration = Duration::from_millis(10_000);
 
 /// The basis on which a result is valid.
 #[derive(Clone, Debug)]
-pub(crate) enum Grounds {
+pub(crate) enum ReadPath {
     /// This node led the cohort in the epoch in which the read started.
-    Lead {
+    Leader {
         /// The key locked for it, if it decides a write.
         locked: Option<Bytes>,
     },
     /// A read-index check.
-    Checked,
+    ReadIndex,
     /// The replica's own state at the time of the read, without further conditions.
-    Own(Box<AsOf>),
+    Replica(Box<AsOf>),
 }
 
 impl Node {
     /// Answers a read from the local replica, or makes it wait here. Returns false if another node must answer it.
     pub(crate) fn read_here(&mut self, id: PendingId, cohort: CohortId, now: Now) -> bool {
-        let pending = expected!(self.pendings.get(id), "only pending requests are routed", true);
+        let pending = expected!(self.pending_requests.get(id), "only pending requests are routed", true);
         let consistency = pending.query.consistency();
         let Some(replica) = self.replicas.get(&cohort) else { return false };
         let Some(ask) = pending.query.ask().filter(|_| consistency.is_for_any_replica()) else { return false };
         let Some(current) = replica.state.view() else { return false };
-        match replica.state.standing(ask.position().as_ref()) {
-            Standing::Owned => {}
-            Standing::NotYet => {
-                self.pendings.place(id, RequestState::Waiting);
+        match replica.state.owner_of(ask.position().as_ref()) {
+            KeyOwner::This => {}
+            KeyOwner::Unassigned => {
+                self.pending_requests.place(id, RequestState::Waiting);
                 return true;
             }
-            Standing::Elsewhere => {
+            KeyOwner::Other => {
                 self.elsewhere(id, now);
                 return true;
             }
@@ -87,9 +87,9 @@ impl Node {
             Ok(view) => {
                 let as_of = as_of(replica, &view, cohort, now.monotonic);
                 let Some(read) = view.read(ask) else { return false };
-                self.evaluate(id, cohort, read, Grounds::Own(Box::new(as_of)), now);
+                self.evaluate(id, cohort, read, ReadPath::Replica(Box::new(as_of)), now);
             }
-            Err(NotNow::Wait) => self.pendings.place(id, RequestState::Waiting),
+            Err(NotNow::Wait) => self.pending_requests.place(id, RequestState::Waiting),
             Err(NotNow::Refuse(failure)) => self.complete(id, Err(failure), None),
             Err(NotNow::Advance(moment)) => self.advance_log(id, cohort, moment, now),
             Err(NotNow::Elsewhere) => return false,
@@ -100,7 +100,7 @@ impl Node {
     /// Whether a read-index check that started after the read arrived has completed, and everything through its entry
     /// is applied. If not, the read waits, for a new check if the old one is no longer valid.
     pub(crate) fn is_view_checked(&mut self, id: PendingId, cohort: CohortId, now: Now) -> bool {
-        let rests_on = self.pendings.get(id).and_then(|pending| pending.view_check);
+        let rests_on = self.pending_requests.get(id).and_then(|pending| pending.view_check);
         let rests_on = rests_on.filter(|(of, _)| *of == cohort).map(|(_, check)| check);
         let replica = expected!(self.replicas.get(&cohort), "the read was routed to a local replica", false);
         let checked = rests_on.and_then(|check| replica.cohort.checked(check));
@@ -110,13 +110,13 @@ impl Node {
         {
             return true;
         }
-        self.pendings.place(id, RequestState::Waiting);
+        self.pending_requests.place(id, RequestState::Waiting);
         let mut rests_on = rests_on.filter(|_| holds);
         self.with_cohort(cohort, now, |cohort, out| {
             rests_on.get_or_insert_with(|| cohort.want_view(now, out));
             cohort.push_view(now, out);
         });
-        if let Some(pending) = self.pendings.get_mut(id) {
+        if let Some(pending) = self.pending_requests.get_mut(id) {
             pending.view_check = rests_on.map(|check| (cohort, check));
         }
         false
@@ -124,12 +124,12 @@ impl Node {
 
     /// Answers a read from a state at or past the entry of its read-index check.
     pub(crate) fn read_checked(&mut self, id: PendingId, cohort: CohortId, now: Now) {
-        let pending = expected!(self.pendings.get(id), "the read waits for its read-index check");
+        let pending = expected!(self.pending_requests.get(id), "the read waits for its read-index check");
         let replica = expected!(self.replicas.get(&cohort), "the read was routed to a local replica");
         let ask = expected!(pending.query.ask(), "reads go to a state machine");
         match replica.state.read(ask) {
             ReadStep::Answer(outcome) => self.checked_read_done(id, cohort, outcome),
-            ReadStep::Evaluate(read) => self.evaluate(id, cohort, read, Grounds::Checked, now),
+            ReadStep::Evaluate(read) => self.evaluate(id, cohort, read, ReadPath::ReadIndex, now),
         }
     }
 
@@ -145,7 +145,7 @@ impl Node {
     /// At the leader, proposes an entry to advance the log to the timestamp, if its clock has reached it. Waiting reads
     /// are retried until their deadlines.
     fn advance_log(&mut self, id: PendingId, cohort: CohortId, moment: Timestamp, now: Now) {
-        self.pendings.place(id, RequestState::Waiting);
+        self.pending_requests.place(id, RequestState::Waiting);
         let replica = expected!(self.replicas.get_mut(&cohort), "the read was routed to a local replica");
         // A wall clock that failed validation does not advance the log.
         let next = replica.cohort.next_timestamp(now.wall);

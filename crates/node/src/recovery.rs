@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use base::{CohortId, LogRecord, Lsn, Member, Membership, Monotonic, Now, Record};
 use bytes::Bytes;
-use machine::state_machine::Kind;
 use replication::Replay;
+use state_machine::interface::Kind;
 use store::manifest::CohortManifest;
 use store::{LogSink, Recovered};
 
 use crate::config::NodeConfig;
 use crate::contract::Action;
-use crate::hosting::{Dormant, Hosting, Part};
+use crate::hosting::{Hosting, Part, StoppedReplica};
 use crate::logs::Logs;
 use crate::node::Node;
 use crate::outgoing::Outgoing;
@@ -84,18 +84,18 @@ impl Node {
         now: Now,
         actions: &mut Vec<Action>,
     ) -> Result<Self, StartError> {
-        let dormant = sort_out(recovered);
+        let stopped = sort_out(recovered);
         let identity = &recovered.identity;
         let me = Member { node: identity.node, incarnation: identity.incarnation };
         let genesis = identity.members.clone();
-        if genesis.len() == 1 && dormant.values().any(|cohort| cohort.manifest.doubtful && cohort.is_alone(me)) {
+        if genesis.len() == 1 && stopped.values().any(|cohort| cohort.manifest.doubtful && cohort.is_alone(me)) {
             return Err(StartError::NoCopyToRepairFrom);
         }
         let mut members: Vec<Member> = identity.known().chain([me]).collect();
         members.sort_unstable();
         members.dedup();
         let cluster = Roster::new(me, recovered.boot, members);
-        let hosting = Hosting::new(recovered.tablespace.clone(), dormant, recovered.doubt_unknown);
+        let hosting = Hosting::new(recovered.tablespace.clone(), stopped, recovered.doubt_unknown);
         let mut node = Self {
             config,
             replicas: Default::default(),
@@ -104,7 +104,7 @@ impl Node {
             checkpoints: Default::default(),
             transfers: Default::default(),
             beats: Default::default(),
-            pendings: RequestTable::new(cluster.boot),
+            pending_requests: RequestTable::new(cluster.boot),
             evaluations: Default::default(),
             drops: Default::default(),
             splits: Default::default(),
@@ -126,7 +126,7 @@ impl Node {
 }
 
 /// Assigns each cohort its state from disk.
-fn sort_out(recovered: &mut Recovered<Replays>) -> BTreeMap<CohortId, Dormant> {
+fn sort_out(recovered: &mut Recovered<Replays>) -> BTreeMap<CohortId, StoppedReplica> {
     let mut replays = std::mem::take(&mut recovered.records.of);
     for (cohort, known) in &recovered.cohorts {
         let checkpoint = known.checkpoint.map_or(Lsn::ZERO, |at| at.lsn);
@@ -136,18 +136,18 @@ fn sort_out(recovered: &mut Recovered<Replays>) -> BTreeMap<CohortId, Dormant> {
     let mut sorted = BTreeMap::new();
     for (cohort, replay) in replays {
         let mark = recovered.records.marks.get(&cohort).copied().unwrap_or(recovered.records.bytes);
-        let dormant = dormant(recovered, cohort, replay, mark);
-        sorted.insert(cohort, Dormant { tree: trees.remove(&cohort), ..dormant });
+        let stopped = stopped(recovered, cohort, replay, mark);
+        sorted.insert(cohort, StoppedReplica { tree: trees.remove(&cohort), ..stopped });
     }
     sorted
 }
 
-fn dormant(recovered: &Recovered<Replays>, cohort: CohortId, replay: Replay, checkpoint_mark: u64) -> Dormant {
+fn stopped(recovered: &Recovered<Replays>, cohort: CohortId, replay: Replay, checkpoint_mark: u64) -> StoppedReplica {
     let known = recovered.cohorts.get(&cohort);
     let unknown = || CohortManifest { doubtful: recovered.doubt_unknown, ..CohortManifest::default() };
     let manifest = known.cloned().unwrap_or_else(unknown);
     let chunks = recovered.checkpoints.get(&cohort).cloned().unwrap_or_default();
-    Dormant { is_known: known.is_some(), manifest, replay, chunks, checkpoint_mark, ..Dormant::default() }
+    StoppedReplica { is_known: known.is_some(), manifest, replay, chunks, checkpoint_mark, ..StoppedReplica::default() }
 }
 
 #[cfg(test)]

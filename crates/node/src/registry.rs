@@ -8,17 +8,17 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, KeyRange, Lsn, Membership, Timestamp};
 use bytes::Bytes;
 use catalog::{Catalog, CatalogRequest, CatalogResponse};
-use machine::checkpoint::{Chunked, Chunks, Cursor, Keep, Snapshot as _};
-use machine::state_machine::{
-    self, Evaluated, Housekeeping, Kind, Lock, Past, Payload, Read as _, ReadStep, Request as _, Response as _,
-    StateMachine, View as _, Wire,
-};
-use machine::storage::{self, NoStorage, Pressure, Storage};
-use machine::{
-    ApplyError, AsOf, Consistency, Failure, KeyPosition, LogicalHash, Ownership, Progress, ReadError, Standing,
-};
 use sharedlog::log_unit::{LogUnit, NoRequest};
 use sharedlog::request::LogResponse;
+use state_machine::checkpoint::{Chunked, Chunks, Cursor, Keep, Snapshot as _};
+use state_machine::interface::{
+    Evaluated, Housekeeping, Kind, Lock, Past, Payload, Read as _, ReadStep, Request as _, Response as _, StateMachine,
+    View as _, Wire,
+};
+use state_machine::storage::{self, NoStorage, Pressure, Storage};
+use state_machine::{
+    ApplyError, AsOf, Consistency, Failure, KeyOwner, KeyPosition, LogicalHash, Ownership, Progress, ReadError,
+};
 use store::sstable::Io;
 use store::tree::{Tablespace, Tree};
 use tablets::{TableRequest, Tablet};
@@ -128,7 +128,7 @@ macro_rules! kinds {
 
         #[derive(Clone, Debug)]
         enum Parts {
-            $($(#[$attribute])* $name(<<$machine as StateMachine>::Snapshot as machine::Snapshot>::Loader),)*
+            $($(#[$attribute])* $name(<<$machine as StateMachine>::Snapshot as state_machine::Snapshot>::Loader),)*
         }
 
         $(
@@ -174,7 +174,7 @@ macro_rules! kinds {
                     if let Snapshot::$name(snapshot) = snapshot { Some(snapshot) } else { None }
                 }
 
-                fn parts(parts: <Self::Snapshot as machine::Snapshot>::Loader) -> Parts {
+                fn parts(parts: <Self::Snapshot as state_machine::Snapshot>::Loader) -> Parts {
                     Parts::$name(parts)
                 }
 
@@ -217,7 +217,7 @@ trait Hosted: StateMachine {
     fn viewed(view: &View) -> Option<&Self::View>;
     fn snapshot_of(snapshot: Self::Snapshot) -> Snapshot;
     fn frozen(snapshot: &Snapshot) -> Option<&Self::Snapshot>;
-    fn parts(parts: <Self::Snapshot as machine::Snapshot>::Loader) -> Parts;
+    fn parts(parts: <Self::Snapshot as state_machine::Snapshot>::Loader) -> Parts;
     fn open_storage(tree: impl FnOnce() -> Tree) -> Box<dyn Storage>;
 }
 
@@ -248,8 +248,8 @@ pub(crate) fn storage_of(kind: Kind, tree: impl FnOnce() -> Tree) -> Result<Box<
 }
 
 /// The command that assigns a range to a machine of that kind.
-pub(crate) fn found(kind: Kind, range: &KeyRange) -> Option<Bytes> {
-    by_kind!(kind, M => M::found(range), _ => None)
+pub(crate) fn assign_range(kind: Kind, range: &KeyRange) -> Option<Bytes> {
+    by_kind!(kind, M => M::assign_range(range), _ => None)
 }
 
 /// The request that makes a machine of that kind drop all its data.
@@ -379,10 +379,10 @@ impl AnyMachine {
     }
 
     /// Whether the machine owns the first key position of a request (guarantee 19).
-    pub(crate) fn standing(&self, position: Option<&KeyPosition>) -> Standing {
+    pub(crate) fn owner_of(&self, position: Option<&KeyPosition>) -> KeyOwner {
         match (self.ownership(), position) {
-            (Some(ownership), Some(position)) => ownership.standing(position),
-            _ => Standing::Owned,
+            (Some(ownership), Some(position)) => ownership.owner_of(position),
+            _ => KeyOwner::This,
         }
     }
 

@@ -9,11 +9,11 @@ use base::{
     CohortId, Durability, Duration, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, SharedMembership, Timestamp,
 };
 use bytes::Bytes;
-use machine::Ownership;
-use machine::checkpoint::Keep;
-use machine::state_machine::Kind;
-use machine::storage::{FileRef, Outputs, StoredFile};
 use replication::{Cohort, Config, ManifestId};
+use state_machine::Ownership;
+use state_machine::checkpoint::Keep;
+use state_machine::interface::Kind;
+use state_machine::storage::{FileRef, Outputs, StoredFile};
 use store::manifest::{CheckpointRef, CohortManifest};
 
 use crate::config::NodeConfig;

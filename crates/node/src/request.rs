@@ -2,13 +2,13 @@
 
 use base::{Durability, KeyRange, Lsn};
 use catalog::{Catalog, CatalogRequest};
-use machine::Failure;
 use sharedlog::request::LogRequest;
+use state_machine::Failure;
 
 pub use crate::registry::{Ask, Response};
 
 /// The result of a request.
-pub type Outcome = machine::Outcome<Response>;
+pub type Outcome = state_machine::Outcome<Response>;
 
 /// A request to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Request {
     #[must_use]
     pub fn changes(&self) -> bool {
         match self {
-            Self::Catalog(request) => !machine::Request::reads(request),
+            Self::Catalog(request) => !state_machine::Request::reads(request),
             Self::Table { request, .. } => !request.reads(),
             Self::Log(request) => request.changes(),
             Self::Status => false,
@@ -50,7 +50,7 @@ impl Request {
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         match self {
-            Self::Catalog(request) => machine::Request::held_bytes(request),
+            Self::Catalog(request) => state_machine::Request::held_bytes(request),
             Self::Table { table, request } => table.len() + request.held_bytes(),
             Self::Log(request) => {
                 let batch = if let LogRequest::Append { batch, .. } = request { batch.len() } else { 0 };

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base::{Boot, CohortId, Duration, Monotonic, NodeId};
 
-use machine::Consistency;
 use replication::CheckId;
 use sharedlog::{LogId, ProjectionEpoch};
+use state_machine::Consistency;
 
 use crate::contract::RequestId;
 use crate::message::Query;

@@ -8,14 +8,14 @@ use base::canary::{Bug, planted};
 use base::limits::{DEADLINE_MAX, REQUESTS_IN_FLIGHT_MAX, WAITS_IN_FLIGHT_MAX};
 use base::{CohortId, Duration, Monotonic, NodeId, Now};
 use catalog::{CatalogRequest, TableRecord};
-use machine::state_machine::ReadStep;
-use machine::{Consistency, Failure, Standing};
 use sharedlog::request::LogRequest;
+use state_machine::interface::ReadStep;
+use state_machine::{Consistency, Failure, KeyOwner};
 
 use crate::contract::{Action, ReplyDestination, RequestId};
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node};
-use crate::reads::Grounds;
+use crate::reads::ReadPath;
 use crate::request::{Outcome, Request, Response, validate};
 use crate::request_table::{Pending, PendingId, ReplyTo, RequestState, Target};
 
@@ -71,7 +71,7 @@ impl Node {
         if self.is_stopping() {
             return Some(Failure::Unavailable("the node is stopping".to_owned()));
         }
-        let full = self.pendings.of_clients() >= REQUESTS_IN_FLIGHT_MAX + WAITS_IN_FLIGHT_MAX;
+        let full = self.pending_requests.of_clients() >= REQUESTS_IN_FLIGHT_MAX + WAITS_IN_FLIGHT_MAX;
         full.then(|| Failure::Overloaded("too many requests in progress".to_owned()))
     }
 
@@ -91,7 +91,7 @@ impl Node {
         now: Now,
     ) -> PendingId {
         let deadline = deadline.min(now.monotonic + DEADLINE_MAX);
-        let id = self.pendings.insert(Pending::new(origin, deadline, target, query));
+        let id = self.pending_requests.insert(Pending::new(origin, deadline, target, query));
         self.route(id, now);
         id
     }
@@ -99,7 +99,7 @@ impl Node {
     /// Advances a request, or makes it wait.
     pub(crate) fn route(&mut self, id: PendingId, now: Now) {
         // The request may have been completed while another one was handled.
-        let Some(pending) = self.pendings.get(id) else { return };
+        let Some(pending) = self.pending_requests.get(id) else { return };
         let cohort = match &pending.target {
             Target::Cohort(cohort) => *cohort,
             Target::Table(table) => match self.cohort_in_map(table, pending) {
@@ -108,7 +108,7 @@ impl Node {
             },
             Target::Log(_) => return self.put_to_log(id, now),
         };
-        let pending = expected!(self.pendings.get_mut(id), "checked above");
+        let pending = expected!(self.pending_requests.get_mut(id), "checked above");
         pending.cohort = Some(cohort);
         if self.read_here(id, cohort, now) {
             return;
@@ -116,7 +116,7 @@ impl Node {
         if self.replicas.get(&cohort).is_some_and(|replica| replica.cohort.leads()) {
             return self.execute(id, cohort, now);
         }
-        let from_peer = self.pendings.get(id).and_then(|pending| match pending.origin {
+        let from_peer = self.pending_requests.get(id).and_then(|pending| match pending.origin {
             ReplyTo::Peer { node, request } => Some((node, request)),
             _ => None,
         });
@@ -124,14 +124,14 @@ impl Node {
             // This is the replica's own knowledge, not a guess: two nodes without knowledge would redirect to each
             // other forever.
             let leader = self.replicas.get(&cohort).and_then(|replica| replica.cohort.leader());
-            self.pendings.remove(id);
+            self.pending_requests.remove(id);
             return self.send(node, Message::NotLeader { request, cohort, leader }, AT_ONCE, None);
         }
         // A request that is forwarded to a node without a connection would be lost, and its outcome in doubt.
         let is_reachable = |leader: &NodeId| *leader != self.cluster.me.node && self.is_connected(*leader);
         match self.leader_of(cohort, id, now).filter(is_reachable) {
             Some(leader) => self.forward(id, cohort, leader, now),
-            None => self.pendings.place(id, RequestState::Waiting),
+            None => self.pending_requests.place(id, RequestState::Waiting),
         }
     }
 
@@ -150,7 +150,7 @@ impl Node {
     /// This knowledge may stay stale: members may not know a new node yet, and a removed replica does not receive its
     /// own removal through the log. Repeatable requests therefore go to another member every few attempts.
     fn leader_of(&self, cohort: CohortId, id: PendingId, now: Now) -> Option<NodeId> {
-        let pending = self.pendings.get(id)?;
+        let pending = self.pending_requests.get(id)?;
         let is_in_turn = pending.is_repeatable() && pending.asked % ASKED_IN_TURN == ASKED_IN_TURN - 1;
         if let Some(member) = self.member_in_turn(cohort, id).filter(|_| is_in_turn) {
             return Some(member);
@@ -164,7 +164,7 @@ impl Node {
                 return leader;
             }
         }
-        let is_for_anyone = self.pendings.get(id).is_some_and(Pending::is_for_any_member);
+        let is_for_anyone = self.pending_requests.get(id).is_some_and(Pending::is_for_any_member);
         let known_leader =
             self.cluster.routes.get(&cohort).filter(|leader| !is_for_anyone && self.is_connected(**leader));
         known_leader.copied().or_else(|| self.member_in_turn(cohort, id))
@@ -182,7 +182,7 @@ impl Node {
 
     /// A different member for each attempt. Members that left a request unanswered are tried again only if all did.
     fn member_to_ask(&self, members: &[NodeId], id: PendingId) -> Option<NodeId> {
-        let asked = self.pendings.get(id).map_or(0, |pending| pending.asked);
+        let asked = self.pending_requests.get(id).map_or(0, |pending| pending.asked);
         let turn = usize::try_from(id.0.wrapping_add(u64::from(asked))).unwrap_or(0);
         let in_turn = || members.iter().cycle().skip(turn % members.len().max(1)).take(members.len());
         let is_silent = |node: &NodeId| self.cluster.peers.get(node).is_some_and(|peer| peer.silent);
@@ -190,22 +190,22 @@ impl Node {
     }
 
     fn forward(&mut self, id: PendingId, cohort: CohortId, leader: NodeId, now: Now) {
-        let pending = expected!(self.pendings.get(id), "only pending requests are routed");
+        let pending = expected!(self.pending_requests.get(id), "only pending requests are routed");
         let patience = pending.deadline.since(now.monotonic);
         let query = pending.query.clone();
         let overdue = Duration(ANSWER_OVERDUE.0 << pending.unanswered.min(DOUBLINGS_MAX));
-        let request = self.pendings.number();
-        self.pendings.forward(id, leader, request, now.monotonic + overdue);
+        let request = self.pending_requests.number();
+        self.pending_requests.forward(id, leader, request, now.monotonic + overdue);
         self.send(leader, Message::Forward { cohort, request, patience, query }, AT_ONCE, None);
     }
 
     /// Asks the catalog leader whether a table exists, because the local copy lacks it or a tablet reported the copy to
     /// be stale. If the table exists, the local copy will eventually include it.
     fn look_up(&mut self, id: PendingId, now: Now) {
-        let pending = expected!(self.pendings.get(id), "only pending requests are routed");
+        let pending = expected!(self.pending_requests.get(id), "only pending requests are routed");
         let Target::Table(table) = &pending.target else { return };
         let (deadline, query) = (pending.deadline, Query::Machine(CatalogRequest::FindTable(table.clone()).into()));
-        self.pendings.place(id, RequestState::LookingUp);
+        self.pending_requests.place(id, RequestState::LookingUp);
         self.begin(ReplyTo::Lookup(id), deadline, Target::Cohort(CohortId::CATALOG), query, now);
     }
 
@@ -214,19 +214,19 @@ impl Node {
             Err(failure @ (Failure::UnknownTable(_) | Failure::UnknownLog(_))) => {
                 self.complete(id, Err(failure), valid_until);
             }
-            _ => self.pendings.place(id, RequestState::Waiting),
+            _ => self.pending_requests.place(id, RequestState::Waiting),
         }
     }
 
     /// Executes a request at the cohort's leader: the log decides it, or the applied state answers it. According to its
     /// own log, the tablet must own the request's first key position (guarantee 19).
     fn execute(&mut self, id: PendingId, cohort: CohortId, now: Now) {
-        let pending = expected!(self.pendings.get(id), "only pending requests are routed");
+        let pending = expected!(self.pending_requests.get(id), "only pending requests are routed");
         let replica = expected!(self.replicas.get(&cohort), "this node leads the cohort");
-        match replica.state.standing(pending.query.position().as_ref()) {
-            Standing::Owned => {}
-            Standing::NotYet => return self.pendings.place(id, RequestState::Waiting),
-            Standing::Elsewhere => return self.elsewhere(id, now),
+        match replica.state.owner_of(pending.query.position().as_ref()) {
+            KeyOwner::This => {}
+            KeyOwner::Unassigned => return self.pending_requests.place(id, RequestState::Waiting),
+            KeyOwner::Other => return self.elsewhere(id, now),
         }
         match &pending.query {
             Query::Plan(plan) => {
@@ -241,10 +241,10 @@ impl Node {
     /// The tablet led by this node does not own the key position: the origin must consult the map again.
     pub(crate) fn elsewhere(&mut self, id: PendingId, now: Now) {
         // The deadline may have passed during the read of the disk.
-        let Some(pending) = self.pendings.get(id) else { return };
+        let Some(pending) = self.pending_requests.get(id) else { return };
         match pending.origin {
             ReplyTo::Peer { node, request } => {
-                self.pendings.remove(id);
+                self.pending_requests.remove(id);
                 self.send(node, Message::ElsewhereNow { request }, AT_ONCE, None);
             }
             _ => self.reroute(id, now),
@@ -254,9 +254,9 @@ impl Node {
     /// Reroutes a request that was sent to a cohort without its first key position. If the local map shows a split in
     /// progress, the request goes to the new cohort. Otherwise the local copy is stale.
     fn reroute(&mut self, id: PendingId, now: Now) {
-        let pending = expected!(self.pendings.get_mut(id), "the refused request is pending");
+        let pending = expected!(self.pending_requests.get_mut(id), "the refused request is pending");
         pending.refused_by = pending.cohort;
-        let pending = expected!(self.pendings.get(id), "the refused request is pending");
+        let pending = expected!(self.pending_requests.get(id), "the refused request is pending");
         // A request addressed to a cohort by number is sent to it again.
         let Target::Table(table) = &pending.target else { return };
         let is_split_off = |cohort: CohortId| pending.cohort.is_some_and(|refused_by| refused_by < cohort);
@@ -268,7 +268,7 @@ impl Node {
 
     /// The leader replied that its tablet does not own the key position.
     pub(crate) fn redirected(&mut self, from: NodeId, request: u64, now: Now) {
-        if let Some(id) = self.pendings.asked(from, request) {
+        if let Some(id) = self.pending_requests.asked(from, request) {
             self.reroute(id, now);
         }
     }
@@ -281,7 +281,7 @@ impl Node {
             }
             return;
         }
-        let pending = expected!(self.pendings.get(id), "only pending requests are routed");
+        let pending = expected!(self.pending_requests.get(id), "only pending requests are routed");
         let replica = expected!(self.replicas.get(&cohort), "this node leads the cohort");
         if replica.cohort.lease_end(now.monotonic).is_none() {
             return self.wait_for_lease(id);
@@ -289,7 +289,7 @@ impl Node {
         let ask = expected!(pending.query.ask(), "reads go to a state machine");
         match replica.state.read(ask) {
             ReadStep::Answer(outcome) => self.read_done(id, cohort, outcome, now),
-            ReadStep::Evaluate(read) => self.evaluate(id, cohort, read, Grounds::Lead { locked: None }, now),
+            ReadStep::Evaluate(read) => self.evaluate(id, cohort, read, ReadPath::Leader { locked: None }, now),
         }
     }
 
@@ -309,13 +309,13 @@ impl Node {
 
     fn wait_for_lease(&mut self, id: PendingId) {
         self.counters.lease_expiries += 1;
-        self.pendings.place(id, RequestState::Waiting);
+        self.pending_requests.place(id, RequestState::Waiting);
     }
 
     /// Replies to a request.
     pub(crate) fn complete(&mut self, id: PendingId, outcome: Outcome, valid_until: Option<Monotonic>) {
         // Its deadline may have passed, so that it already has a reply.
-        let Some(pending) = self.pendings.remove(id) else { return };
+        let Some(pending) = self.pending_requests.remove(id) else { return };
         let outcome = if pending.is_in_doubt() { in_doubt(outcome) } else { outcome };
         match pending.origin {
             ReplyTo::Client(to) => self.actions.push(Action::Reply { to, outcome, valid_until }),
@@ -334,7 +334,7 @@ impl Node {
     /// done.
     pub(crate) fn give_up(&mut self, id: PendingId, why: &str) {
         // It may have been completed together with its table lookup.
-        let Some(pending) = self.pendings.get(id) else { return };
+        let Some(pending) = self.pending_requests.get(id) else { return };
         let may_be_there =
             matches!(pending.place, RequestState::Forwarded(..) | RequestState::Proposed | RequestState::AtLog);
         let unknown = may_be_there && !pending.query.reads();
@@ -343,12 +343,12 @@ impl Node {
     }
 
     pub(crate) fn overdue(&mut self, id: PendingId, now: Now) {
-        let why = match self.pendings.get(id).map(|pending| pending.query.consistency()) {
+        let why = match self.pending_requests.get(id).map(|pending| pending.query.consistency()) {
             Some(Consistency::Timeline { .. }) => {
                 "no replica has caught up with the client's position, or no leader is known".to_owned()
             }
             Some(Consistency::At(_)) => "the range's log has not reached the timestamp".to_owned(),
-            _ if self.pendings.get(id).is_some_and(|pending| pending.place == RequestState::AtLog) => {
+            _ if self.pending_requests.get(id).is_some_and(|pending| pending.place == RequestState::AtLog) => {
                 "no reply from the log".to_owned()
             }
             _ => self.no_result(id, now),
@@ -377,7 +377,7 @@ impl Node {
         query: Query,
         now: Now,
     ) {
-        if self.is_stopping() || self.pendings.of_peers() >= REQUESTS_IN_FLIGHT_MAX {
+        if self.is_stopping() || self.pending_requests.of_peers() >= REQUESTS_IN_FLIGHT_MAX {
             let outcome = Err(Failure::Overloaded("the leader has too many requests in progress".to_owned()));
             return self.send(from, Message::Answer { request, outcome }, AT_ONCE, None);
         }
@@ -386,27 +386,27 @@ impl Node {
     }
 
     pub(crate) fn answered(&mut self, from: NodeId, request: u64, outcome: Outcome) {
-        if let Some(id) = self.pendings.asked(from, request) {
+        if let Some(id) = self.pending_requests.asked(from, request) {
             self.complete(id, outcome, None);
         }
     }
 
     pub(crate) fn not_leader(&mut self, from: NodeId, request: u64, cohort: CohortId, leader: Option<NodeId>) {
         // The reply to an earlier attempt, or a late one.
-        let Some(id) = self.pendings.asked(from, request) else { return };
+        let Some(id) = self.pending_requests.asked(from, request) else { return };
         match leader.filter(|leader| *leader != self.cluster.me.node) {
             Some(leader) => self.cluster.routes.insert(cohort, leader),
             None => self.cluster.routes.remove(&cohort),
         };
         if leader.is_some_and(|leader| leader != from) && !self.replicas.contains_key(&cohort) {
-            self.pendings.wake();
+            self.pending_requests.wake();
         }
-        self.pendings.place(id, RequestState::Waiting);
+        self.pending_requests.place(id, RequestState::Waiting);
     }
 
     /// Retries the requests that may be able to advance.
     pub(crate) fn run_requests(&mut self, now: Now) -> bool {
-        let ready = self.pendings.take_ready(now.monotonic);
+        let ready = self.pending_requests.take_ready(now.monotonic);
         let has_work = !ready.is_empty();
         for id in ready {
             self.route(id, now);
@@ -415,20 +415,20 @@ impl Node {
     }
 
     pub(crate) fn on_request_timer(&mut self, now: Now) {
-        while let Some(id) = self.pendings.overdue(now.monotonic) {
+        while let Some(id) = self.pending_requests.overdue(now.monotonic) {
             self.overdue(id, now);
         }
-        while let Some(id) = self.pendings.take_unanswered(now.monotonic) {
+        while let Some(id) = self.pending_requests.take_unanswered(now.monotonic) {
             self.forward_unanswered(id);
         }
-        while let Some(id) = self.pendings.take_turn(now.monotonic) {
+        while let Some(id) = self.pending_requests.take_turn(now.monotonic) {
             self.route(id, now);
         }
     }
 
     /// A node did not reply in time. Others may know another leader, and the request may never have arrived.
     pub(crate) fn forward_unanswered(&mut self, id: PendingId) {
-        let pending = expected!(self.pendings.get(id), "the overdue request is pending");
+        let pending = expected!(self.pending_requests.get(id), "the overdue request is pending");
         let RequestState::Forwarded(node, _) = pending.place else { return };
         if let Some(peer) = self.cluster.peers.get_mut(&node) {
             peer.silent = true;
@@ -439,8 +439,8 @@ impl Node {
             self.cluster.routes.remove(&cohort);
         }
         if pending.is_repeatable() {
-            self.pendings.ask_again(id);
-            self.pendings.wake();
+            self.pending_requests.ask_again(id);
+            self.pending_requests.wake();
         }
     }
 
@@ -462,8 +462,8 @@ impl Node {
             }
         }
         for (id, leader) in changed {
-            self.pendings.wake();
-            for pending in self.pendings.forwarded_to(|cohort, node| cohort == id && Some(node) != leader) {
+            self.pending_requests.wake();
+            for pending in self.pending_requests.forwarded_to(|cohort, node| cohort == id && Some(node) != leader) {
                 self.ask_elsewhere(pending);
             }
         }
@@ -471,16 +471,16 @@ impl Node {
 
     /// A peer has a new process, which does not know the requests forwarded to the old one.
     pub(crate) fn peer_lost_requests(&mut self, peer: NodeId) {
-        for pending in self.pendings.forwarded_to(|_, node| node == peer) {
+        for pending in self.pending_requests.forwarded_to(|_, node| node == peer) {
             self.ask_elsewhere(pending);
         }
         self.transfers.forget_peer(peer);
     }
 
     fn ask_elsewhere(&mut self, id: PendingId) {
-        if self.pendings.get(id).is_some_and(Pending::is_repeatable) {
-            self.pendings.ask_again(id);
-            self.pendings.wake();
+        if self.pending_requests.get(id).is_some_and(Pending::is_repeatable) {
+            self.pending_requests.ask_again(id);
+            self.pending_requests.wake();
         } else {
             self.give_up(id, "the leader changed before it replied");
         }

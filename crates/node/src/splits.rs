@@ -15,12 +15,12 @@ use std::collections::{BTreeSet, VecDeque};
 use base::canary::{Bug, planted};
 use base::{CohortId, Duration, KeyRange, Member, Membership, Now};
 use catalog::{Catalog, CatalogCommand, Change, SplitUnderWay};
-use machine::progress::SPLIT_OFF;
 use replication::SplitOff;
+use state_machine::progress::SPLIT_OFF;
 
 use crate::contract::ManifestId;
-use crate::hosting::Dormant;
-use crate::hosting::{Born, Part};
+use crate::hosting::StoppedReplica;
+use crate::hosting::{Part, SplitOffState};
 use crate::message::Query;
 use crate::node::Node;
 use crate::recovery::StartError;
@@ -42,7 +42,7 @@ pub(crate) struct Splits {
     /// New cohorts with a split that is in the parent's log.
     taken: BTreeSet<CohortId>,
     /// Replicas to be created.
-    births: VecDeque<Birth>,
+    to_start: VecDeque<SplitOffReplica>,
     /// Parents with children that still depend on them.
     parents: BTreeSet<CohortId>,
     /// The manifest that records a replica as in doubt, until it is forced.
@@ -51,7 +51,7 @@ pub(crate) struct Splits {
 
 /// A replica to be created by a split.
 #[derive(Debug)]
-struct Birth {
+struct SplitOffReplica {
     parent: CohortId,
     child: CohortId,
     genesis: Membership,
@@ -99,7 +99,7 @@ impl Node {
     /// The entry applied last split off a part of a tablet's range. The initial state of the new replica is captured
     /// now, before another entry is applied.
     pub(crate) fn split_off(&mut self, parent: CohortId, child: CohortId, members: &Membership, range: KeyRange) {
-        let has_left = self.hosting.dormant.get(&child).is_some_and(|dormant| dormant.manifest.is_retired);
+        let has_left = self.hosting.stopped.get(&child).is_some_and(|stopped| stopped.manifest.is_retired);
         let has_part = members.is_voter(self.cluster.me) && !has_left;
         let there = self.replicas.get(&child);
         let (is_there, has_nothing) = (there.is_some(), there.is_some_and(Replica::has_nothing));
@@ -119,14 +119,14 @@ impl Node {
                     .halt(format!("the log of cohort {parent} has a split that its state machine does not support"));
             };
             let genesis = Membership::of(members.voters().to_vec());
-            self.splits.births.push_back(Birth { parent, child, genesis, range, state });
+            self.splits.to_start.push_back(SplitOffReplica { parent, child, genesis, range, state });
         }
     }
 
     /// Creates the replicas that were split off.
     pub(crate) fn begin_split_off(&mut self, now: Now) {
-        while let Some(birth) = self.splits.births.pop_front() {
-            if let Err(error) = self.give_birth(birth, now) {
+        while let Some(replica) = self.splits.to_start.pop_front() {
+            if let Err(error) = self.start_split_off(replica, now) {
                 self.halt(error.to_string());
             }
             // The map may no longer assign the new range to a replica that applied the split late.
@@ -134,8 +134,8 @@ impl Node {
         }
     }
 
-    fn give_birth(&mut self, birth: Birth, now: Now) -> Result<(), StartError> {
-        let Birth { parent: id, child, genesis, range, state } = birth;
+    fn start_split_off(&mut self, replica: SplitOffReplica, now: Now) -> Result<(), StartError> {
+        let SplitOffReplica { parent: id, child, genesis, range, state } = replica;
         let parent = expected!(self.replicas.get_mut(&id), "only a local replica applies the split", Ok(()));
         // A restart must not find a record of the new cohort without the commit of the split.
         parent.cohort.note_committed(&mut self.outgoing.outbox);
@@ -148,7 +148,7 @@ impl Node {
         let (retention, durability) = (parent.retention, parent.cohort.config().durability);
         self.drain(id, now);
         let part = Part { table, kind, range, retention, durability, genesis, is_split_off: true };
-        self.start_replica(child, part, Some(Born { state, at }), now)?;
+        self.start_replica(child, part, Some(SplitOffState { state, at }), now)?;
         self.counters.splits += 1;
         if let Some(replica) = self.replicas.get_mut(&child) {
             replica.on_disk.is_wanted = !planted(Bug::SplitUnnamed);
@@ -181,12 +181,12 @@ impl Node {
         }
         // A removed replica holds no state for a child to depend on. Starting it would only keep the child waiting, and
         // would not recover the child's lost state.
-        if self.hosting.dormant.get(&id).is_some_and(|dormant| dormant.manifest.is_retired) {
+        if self.hosting.stopped.get(&id).is_some_and(|stopped| stopped.manifest.is_retired) {
             return false;
         }
         let rests = |child: CohortId| {
-            let dormant = self.hosting.dormant.get(&child);
-            dormant.is_some_and(|dormant| dormant.manifest.checkpoint.is_none() && !dormant.replay.is_empty())
+            let stopped = self.hosting.stopped.get(&child);
+            stopped.is_some_and(|stopped| stopped.manifest.checkpoint.is_none() && !stopped.replay.is_empty())
         };
         let mut parts = self.catalog().parts();
         parts.any(|part| part.parent == Some(id) && part.is_on(self.cluster.me) && rests(part.cohort))
@@ -195,7 +195,7 @@ impl Node {
     /// Whether the map assigns a replica to this node, or the replica must stay because a child depends on it.
     pub(crate) fn is_ours(&self, part: &catalog::Part<'_>) -> bool {
         part.is_on(self.cluster.me)
-            || (self.hosting.dormant.contains_key(&part.cohort) && self.is_rested_on(part.cohort))
+            || (self.hosting.stopped.contains_key(&part.cohort) && self.is_rested_on(part.cohort))
     }
 
     /// Whether a replica that does not run is still to be started.
@@ -229,7 +229,7 @@ impl Node {
     /// A missing parent replica does not imply that it was removed: it may itself wait for a split, while the map is
     /// ahead of the logs.
     pub(crate) fn may_begin(&mut self, id: CohortId, parent: CohortId, genesis: &[Member]) -> bool {
-        let manifest = self.hosting.dormant.get(&id).map(|dormant| &dormant.manifest);
+        let manifest = self.hosting.stopped.get(&id).map(|stopped| &stopped.manifest);
         let joins = !genesis.contains(&self.cluster.me) || manifest.is_some_and(|manifest| manifest.is_retired);
         if joins || manifest.is_some_and(|manifest| manifest.checkpoint.is_some()) {
             return true;
@@ -239,13 +239,13 @@ impl Node {
             Some(parent) => begun(parent),
             None => !self.is_to_come(parent) || planted(Bug::BegunBeforeParent),
         };
-        let is_about_to = self.splits.births.iter().any(|birth| birth.child == id);
+        let is_about_to = self.splits.to_start.iter().any(|replica| replica.child == id);
         if !is_passed || is_about_to || self.splits.doubted.is_some() {
             return false;
         }
-        let forgets = |dormant: &&mut Dormant| !dormant.replay.is_empty() && !dormant.manifest.doubtful;
-        if let Some(dormant) = self.hosting.dormant.get_mut(&id).filter(forgets) {
-            dormant.manifest.doubtful = true;
+        let forgets = |stopped: &&mut StoppedReplica| !stopped.replay.is_empty() && !stopped.manifest.doubtful;
+        if let Some(stopped) = self.hosting.stopped.get_mut(&id).filter(forgets) {
+            stopped.manifest.doubtful = true;
             self.splits.doubted = Some(self.outgoing.outbox.change_manifest());
             return false;
         }

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use base::{CohortId, KeyRange, NodeId, Now};
 use catalog::{NodeRecord, Standing};
-use machine::Ownership;
 use replication::ReplicaView;
+use state_machine::Ownership;
 
 use crate::node::Node;
 use crate::replica::Replica;

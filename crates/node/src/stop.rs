@@ -63,11 +63,11 @@ impl Node {
     /// Once all proposals are committed, or the wait times out: leaders hand over, and every request gets a reply.
     pub(crate) fn finish_stop(&mut self, now: Now) {
         let Stop::Waiting(until) = self.stop else { return };
-        if (self.pendings.any_proposed() || self.logs.units.any_proposed()) && now.monotonic < until {
+        if (self.pending_requests.any_proposed() || self.logs.units.any_proposed()) && now.monotonic < until {
             return;
         }
         self.each_cohort(now, |cohort, out| cohort.release(now, out));
-        for id in self.pendings.ids() {
+        for id in self.pending_requests.ids() {
             self.give_up(id, "the node is stopping");
         }
         if !self.has_marks_to_leave() {
@@ -82,7 +82,7 @@ impl Node {
     fn has_marks_to_leave(&self) -> bool {
         let is_in_memory = |replica: &Replica| replica.cohort.config().durability == Durability::Memory;
         self.replicas.iter().any(|(_, replica)| is_in_memory(replica))
-            || self.hosting.dormant.values().any(|dormant| dormant.manifest.whole)
+            || self.hosting.stopped.values().any(|stopped| stopped.manifest.whole)
     }
 
     /// Handles an event during the final phases of a stop.

@@ -7,8 +7,8 @@ use base::{
 };
 use bytes::Bytes;
 use catalog::{CatalogCommand, NodeRecord, Standing};
-use machine::Kind;
-use machine::storage::{Job, Outputs, Progress};
+use state_machine::Kind;
+use state_machine::storage::{Job, JobStep, Outputs};
 use store::Recovered;
 use store::identity::{Identity, Owner};
 use store::manifest::CohortManifest;
@@ -230,7 +230,7 @@ impl Cluster {
 
 fn flushed(mut job: Box<dyn Job>, disk: &MemoryDisk) -> Outputs {
     loop {
-        if let Progress::Done(outputs) = job.step(disk).expect("a disk with free space") {
+        if let JobStep::Done(outputs) = job.step(disk).expect("a disk with free space") {
             return outputs;
         }
     }

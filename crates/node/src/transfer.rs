@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use base::{CohortId, Duration, Entry, Epoch, Lsn, Monotonic, NodeId, Now, Sequence, SharedMembership, Timestamp};
 use bytes::Bytes;
-use machine::Chunks;
-use machine::storage::StoredFile;
+use state_machine::Chunks;
+use state_machine::storage::StoredFile;
 use store::shipping::PART_BYTES;
 
 use crate::contract::{Action, ReadId};

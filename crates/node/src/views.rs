@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::canary::{Bug, planted};
 use base::{CohortId, Epoch, Monotonic};
-use machine::state_machine::Evaluated;
-use machine::{AsOf, Consistency, LogPlace};
 use replication::Freshness;
+use state_machine::interface::Evaluated;
+use state_machine::{AsOf, Consistency, LogPlace};
 use store::sstable::Io;
 
 use crate::contract::Action;

@@ -3,7 +3,7 @@
 //! ([`store::tree::Tree::pace`]).
 
 use base::{CohortId, Duration, Monotonic, Now};
-use machine::Failure;
+use state_machine::Failure;
 
 use crate::node::Node;
 use crate::request_table::{PendingId, RequestState};
@@ -49,12 +49,12 @@ impl Node {
             self.complete(id, Err(failure), None);
             return true;
         }
-        let (Some(pending), Some(replica)) = (self.pendings.get(id), self.replicas.get_mut(&cohort)) else {
+        let (Some(pending), Some(replica)) = (self.pending_requests.get(id), self.replicas.get_mut(&cohort)) else {
             return true;
         };
         if replica.is_stalled(&self.config) || self.checkpoints.are_memtables_full(&self.config) {
             self.counters.writes_stalled += 1;
-            self.pendings.place(id, RequestState::Waiting);
+            self.pending_requests.place(id, RequestState::Waiting);
             return true;
         }
         let pace = replica.state.pressure().pace;
@@ -63,7 +63,7 @@ impl Node {
             Turn::Now => return false,
             Turn::At(turn) => {
                 self.counters.writes_paced += 1;
-                self.pendings.place(id, RequestState::Paced(turn));
+                self.pending_requests.place(id, RequestState::Paced(turn));
             }
             Turn::Never => {
                 let failure = Failure::Overloaded("writes are throttled: compactions have fallen behind".to_owned());
@@ -78,7 +78,7 @@ impl Node {
 mod tests {
     use bytes::Bytes;
     use catalog::{CatalogCommand, CatalogRequest};
-    use machine::Kind;
+    use state_machine::Kind;
     use store::tree::{Config, Tablespace};
     use tablets::TableResponse;
     use tablets::request::{Mutation, TableRequest, Write};

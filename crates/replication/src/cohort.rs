@@ -226,12 +226,12 @@ impl Cohort {
         }
         match message {
             Message::PreVote { epoch, last } => self.pre_vote(sender, epoch, last, now, out),
-            Message::PreVoteReply { epoch, granted, worth, promised } => {
-                self.pre_vote_reply((sender, worth), epoch, granted, promised, now, out);
+            Message::PreVoteReply { epoch, granted, integrity, promised } => {
+                self.pre_vote_reply((sender, integrity), epoch, granted, promised, now, out);
             }
             Message::Prepare { epoch, last } => self.prepare(sender, epoch, last, now, out),
-            Message::PrepareReply { epoch, granted, worth, promised } => {
-                self.prepare_reply((sender, worth), epoch, granted, promised, now, out);
+            Message::PrepareReply { epoch, granted, integrity, promised } => {
+                self.prepare_reply((sender, integrity), epoch, granted, promised, now, out);
             }
             Message::Propose { epoch, previous, entries, commit, sent, heard } => {
                 self.propose_received(sender, epoch, (previous, entries), commit, (sent, heard), now, out);

@@ -21,7 +21,7 @@ use crate::cohort::{Cohort, Role};
 
 /// The state of a replica's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Worth {
+pub enum LogIntegrity {
     /// It holds everything that it acknowledged.
     Whole,
     /// The log was in memory and lost its last entries: at most [`crate::UNFORCED_MAX`].
@@ -30,7 +30,7 @@ pub enum Worth {
     Damaged,
 }
 
-impl Worth {
+impl LogIntegrity {
     pub(crate) fn encode(self, out: &mut Writer) {
         out.u8(match self {
             Self::Whole => 0,
@@ -44,7 +44,7 @@ impl Worth {
             0 => Ok(Self::Whole),
             1 => Ok(Self::Forgetful),
             2 => Ok(Self::Damaged),
-            tag => Err(DecodeError::UnknownTag { what: "worth of a log", tag: u64::from(tag) }),
+            tag => Err(DecodeError::UnknownTag { what: "integrity of a log", tag: u64::from(tag) }),
         }
     }
 }
@@ -59,21 +59,21 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    pub(crate) fn of(node: NodeId, worth: Worth) -> Self {
+    pub(crate) fn of(node: NodeId, integrity: LogIntegrity) -> Self {
         let mut grants = Self::default();
-        grants.add(node, worth);
+        grants.add(node, integrity);
         grants
     }
 
     /// Only the first report of each replica counts, because it belongs to the promise.
-    pub(crate) fn add(&mut self, node: NodeId, worth: Worth) {
+    pub(crate) fn add(&mut self, node: NodeId, integrity: LogIntegrity) {
         if self.contains(node) {
             return;
         }
-        let nodes = match worth {
-            Worth::Whole => &mut self.whole,
-            Worth::Forgetful => &mut self.forgetful,
-            Worth::Damaged => &mut self.damaged,
+        let nodes = match integrity {
+            LogIntegrity::Whole => &mut self.whole,
+            LogIntegrity::Forgetful => &mut self.forgetful,
+            LogIntegrity::Damaged => &mut self.damaged,
         };
         super::election::add(nodes, node);
     }
@@ -100,12 +100,12 @@ impl Grants {
 
 impl Cohort {
     /// The state of this replica's log.
-    pub(crate) fn worth(&self) -> Worth {
+    pub(crate) fn integrity(&self) -> LogIntegrity {
         let is_damaged = self.doubtful && !planted(Bug::DoubtfulPromises);
         match (is_damaged, self.forgetful()) {
-            (true, _) => Worth::Damaged,
-            (false, true) => Worth::Forgetful,
-            (false, false) => Worth::Whole,
+            (true, _) => LogIntegrity::Damaged,
+            (false, true) => LogIntegrity::Forgetful,
+            (false, false) => LogIntegrity::Whole,
         }
     }
 
@@ -131,16 +131,16 @@ impl Cohort {
 mod tests {
     use super::*;
 
-    fn grants(worths: &[Worth]) -> Grants {
+    fn grants(integrities: &[LogIntegrity]) -> Grants {
         let mut grants = Grants::default();
-        (1..).zip(worths).for_each(|(node, worth)| grants.add(NodeId(node), *worth));
+        (1..).zip(integrities).for_each(|(node, integrity)| grants.add(NodeId(node), *integrity));
         grants
     }
 
     #[test]
     fn grants_required_for_loss_recovery() {
-        use Worth::{Damaged, Forgetful, Whole};
-        let enough = |worths: &[Worth], quorum, all| grants(worths).suffice(quorum, all);
+        use LogIntegrity::{Damaged, Forgetful, Whole};
+        let enough = |integrities: &[LogIntegrity], quorum, all| grants(integrities).suffice(quorum, all);
         assert!(enough(&[Forgetful, Forgetful], 2, 3));
         assert!(!enough(&[Forgetful, Whole], 2, 3), "the third may hold more");
         assert!(!enough(&[Forgetful, Damaged], 2, 3));
@@ -151,8 +151,8 @@ mod tests {
 
     #[test]
     fn duplicate_grant_counts_once() {
-        let mut grants = grants(&[Worth::Whole]);
-        grants.add(NodeId(1), Worth::Forgetful);
+        let mut grants = grants(&[LogIntegrity::Whole]);
+        grants.add(NodeId(1), LogIntegrity::Forgetful);
         assert_eq!((grants.whole.len(), grants.forgetful.len()), (1, 0));
     }
 }

@@ -9,7 +9,7 @@ use base::canary::{Bug, planted};
 use base::{Epoch, Lsn, Member, NodeId, Now, Promise};
 
 use crate::cohort::{Cohort, Role};
-use crate::data_loss::{Grants, Worth};
+use crate::data_loss::{Grants, LogIntegrity};
 use crate::message::Message;
 use crate::outbox::{Durable, ManifestId, Outbox};
 
@@ -28,7 +28,8 @@ impl Cohort {
             return;
         }
         let epoch = self.promised.epoch.next();
-        self.role = Role::PreCandidate { epoch, granted: Grants::of(self.config.me.node, self.worth()), give_up_at };
+        self.role =
+            Role::PreCandidate { epoch, granted: Grants::of(self.config.me.node, self.integrity()), give_up_at };
         let last = self.last();
         for peer in self.other_voters() {
             out.send(peer, Message::PreVote { epoch, last }, Durable::default());
@@ -71,8 +72,8 @@ impl Cohort {
         if granted {
             self.give_way(now);
         }
-        let (worth, promised) = (self.worth(), self.promised.epoch);
-        let reply = Message::PreVoteReply { epoch, granted, worth, promised };
+        let (integrity, promised) = (self.integrity(), self.promised.epoch);
+        let reply = Message::PreVoteReply { epoch, granted, integrity, promised };
         out.send(from.node, reply, Durable::default());
     }
 
@@ -87,7 +88,7 @@ impl Cohort {
 
     pub(crate) fn pre_vote_reply(
         &mut self,
-        (from, worth): (Member, Worth),
+        (from, integrity): (Member, LogIntegrity),
         epoch: Epoch,
         granted: bool,
         promised: Epoch,
@@ -100,7 +101,7 @@ impl Cohort {
             return;
         }
         if granted {
-            voters.add(from.node, worth);
+            voters.add(from.node, integrity);
             self.count_pre_votes(now, out);
         } else if promised >= epoch {
             // Another replica is ahead: retry with a higher epoch.
@@ -164,11 +165,11 @@ impl Cohort {
     /// The replica's own promise is durable and counts.
     pub(crate) fn own_promise_forced(&mut self, manifest: ManifestId, now: Now, out: &mut Outbox) {
         let me = self.config.me.node;
-        let (forced, worth) = (manifest >= self.promise_manifest, self.worth());
+        let (forced, integrity) = (manifest >= self.promise_manifest, self.integrity());
         if let Role::Candidate { granted, .. } = &mut self.role
             && forced
         {
-            granted.add(me, worth);
+            granted.add(me, integrity);
             self.count_promises(now, out);
         }
     }
@@ -185,8 +186,8 @@ impl Cohort {
         if planted(Bug::PromiseNotForced) || self.promises_unforced() {
             after = Durable::default();
         }
-        let (worth, promised) = (self.worth(), self.promised.epoch);
-        let reply = Message::PrepareReply { epoch, granted, worth, promised };
+        let (integrity, promised) = (self.integrity(), self.promised.epoch);
+        let reply = Message::PrepareReply { epoch, granted, integrity, promised };
         out.send(from.node, reply, after);
     }
 
@@ -209,7 +210,7 @@ impl Cohort {
 
     pub(crate) fn prepare_reply(
         &mut self,
-        (from, worth): (Member, Worth),
+        (from, integrity): (Member, LogIntegrity),
         epoch: Epoch,
         granted: bool,
         promised: Epoch,
@@ -222,7 +223,7 @@ impl Cohort {
             return;
         }
         if granted {
-            voters.add(from.node, worth);
+            voters.add(from.node, integrity);
             self.count_promises(now, out);
             return;
         }

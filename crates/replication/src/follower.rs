@@ -123,18 +123,18 @@ impl Cohort {
         let (previous, entries) = self.after_state(previous, entries);
         if !self.holds(previous) {
             if previous.sequence <= self.committed {
-                return self.stand_apart();
+                return self.report_divergence();
             }
             self.reorder_buffer.hold(previous, entries, self.config.limits.reorder_bytes);
             return Reply::Missing(self.gap_before(previous.sequence));
         }
         if self.contradicts(&entries) {
-            return self.stand_apart();
+            return self.report_divergence();
         }
         self.take_in(previous, entries, out);
         while let Some((previous, entries)) = self.reorder_buffer.take_next(self.matched) {
             if self.contradicts(&entries) {
-                return self.stand_apart();
+                return self.report_divergence();
             }
             if self.holds(previous) {
                 self.take_in(previous, entries, out);
@@ -142,7 +142,7 @@ impl Cohort {
         }
         if !self.is_within() {
             // The leader's entries are acknowledged all together or not at all.
-            return self.stand_apart();
+            return self.report_divergence();
         }
         Reply::Matched(self.matched)
     }

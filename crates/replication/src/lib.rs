@@ -42,16 +42,16 @@ mod message;
 mod outbox;
 mod quiescence;
 mod read_index;
-mod renamed;
 mod reorder_buffer;
 mod replay;
 mod staleness;
+mod symmetry;
 #[cfg(test)]
 mod tests;
 
 pub use cohort::{Cohort, ReplicaView, SplitOff, Start};
 pub use config::{Config, Limits, Timing};
-pub use data_loss::Worth;
+pub use data_loss::LogIntegrity;
 pub use leader::CatchUp;
 pub use lease::grace;
 pub use main_memory::{UNFORCED_BYTES_MAX, UNFORCED_MAX};
@@ -60,6 +60,6 @@ pub use message::{Gap, Message, Relay, Reply};
 pub use outbox::{Durable, ManifestId, Outbox, Output, WriteId};
 pub use quiescence::Quiescence;
 pub use read_index::{CheckId, Checked};
-pub use renamed::renamed_promise;
 pub use replay::{Replay, Replayed};
 pub use staleness::Freshness;
+pub use symmetry::renamed_promise;

@@ -8,7 +8,7 @@
 //! * If a majority is forgetful, the cohort may continue with the remaining entries and declares the loss (`data_loss`).
 //! * After a loss, a replica may have applied entries that no other replica has. So being committed once does not imply
 //!   being in the leader's log: LSNs are compared again in each epoch. A replica that has applied an entry that
-//!   conflicts with the leader's log *stands apart*, and installs the leader's snapshot in place of its own state,
+//!   conflicts with the leader's log *has diverged*, and installs the leader's snapshot in place of its own state,
 //!   whether newer or older.
 //!
 //! **Invariant:** a follower's state is within its leader's log once it has matched as much as it has applied.
@@ -112,14 +112,14 @@ impl Cohort {
 
     /// Reports that the applied entries may not be in the leader's log. The leader looks for them, and sends a snapshot
     /// if it does not have them.
-    pub(crate) fn stand_apart(&mut self) -> Reply {
+    pub(crate) fn report_divergence(&mut self) -> Reply {
         self.memory.is_apart = true;
         Reply::Apart(self.log.lsn_at(self.applied).unwrap_or_else(|| self.log.base()))
     }
 
     /// Whether the state is not within the leader's log.
     #[must_use]
-    pub fn stands_apart(&self) -> bool {
+    pub fn has_diverged(&self) -> bool {
         self.memory.is_apart
     }
 

@@ -5,7 +5,7 @@ use base::{Entry, Epoch, Lsn, Membership, Monotonic, NodeId, Sequence};
 
 use crate::read_index::Stamp;
 
-use crate::data_loss::Worth;
+use crate::data_loss::LogIntegrity;
 
 /// A message between two replicas of one cohort.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,7 +24,7 @@ pub enum Message {
         /// Whether the sender would promise it.
         granted: bool,
         /// The state of the sender's log.
-        worth: Worth,
+        integrity: LogIntegrity,
         /// The newest epoch promised by the sender.
         promised: Epoch,
     },
@@ -42,7 +42,7 @@ pub enum Message {
         /// Whether it is promised.
         granted: bool,
         /// The state of the sender's log.
-        worth: Worth,
+        integrity: LogIntegrity,
         /// The newest epoch promised by the sender.
         promised: Epoch,
     },
@@ -153,12 +153,12 @@ impl Message {
     pub fn encode(&self, out: &mut Writer) {
         match self {
             Self::PreVote { epoch, last } => encode_request(out, 1, *epoch, *last),
-            Self::PreVoteReply { epoch, granted, worth, promised } => {
-                encode_answer(out, 2, *epoch, (*granted, *worth), *promised);
+            Self::PreVoteReply { epoch, granted, integrity, promised } => {
+                encode_answer(out, 2, *epoch, (*granted, *integrity), *promised);
             }
             Self::Prepare { epoch, last } => encode_request(out, 3, *epoch, *last),
-            Self::PrepareReply { epoch, granted, worth, promised } => {
-                encode_answer(out, 4, *epoch, (*granted, *worth), *promised);
+            Self::PrepareReply { epoch, granted, integrity, promised } => {
+                encode_answer(out, 4, *epoch, (*granted, *integrity), *promised);
             }
             Self::Propose { epoch, previous, entries, commit, sent, heard } => {
                 out.u8(5);
@@ -239,13 +239,13 @@ impl Message {
         Ok(match input.u8()? {
             1 => Self::PreVote { epoch: Epoch(input.u64()?), last: input.lsn()? },
             2 => {
-                let (epoch, (granted, worth), promised) = decode_answer(input)?;
-                Self::PreVoteReply { epoch, granted, worth, promised }
+                let (epoch, (granted, integrity), promised) = decode_answer(input)?;
+                Self::PreVoteReply { epoch, granted, integrity, promised }
             }
             3 => Self::Prepare { epoch: Epoch(input.u64()?), last: input.lsn()? },
             4 => {
-                let (epoch, (granted, worth), promised) = decode_answer(input)?;
-                Self::PrepareReply { epoch, granted, worth, promised }
+                let (epoch, (granted, integrity), promised) = decode_answer(input)?;
+                Self::PrepareReply { epoch, granted, integrity, promised }
             }
             5 => decode_propose(input)?,
             6 => decode_propose_reply(input)?,
@@ -273,16 +273,16 @@ fn encode_request(out: &mut Writer, tag: u8, epoch: Epoch, last: Lsn) {
     out.lsn(last);
 }
 
-fn encode_answer(out: &mut Writer, tag: u8, epoch: Epoch, (granted, worth): (bool, Worth), promised: Epoch) {
+fn encode_answer(out: &mut Writer, tag: u8, epoch: Epoch, (granted, integrity): (bool, LogIntegrity), promised: Epoch) {
     out.u8(tag);
     out.u64(epoch.0);
     out.bool(granted);
-    worth.encode(out);
+    integrity.encode(out);
     out.u64(promised.0);
 }
 
-fn decode_answer(input: &mut Reader) -> Result<(Epoch, (bool, Worth), Epoch), DecodeError> {
-    Ok((Epoch(input.u64()?), (input.bool()?, Worth::decode(input)?), Epoch(input.u64()?)))
+fn decode_answer(input: &mut Reader) -> Result<(Epoch, (bool, LogIntegrity), Epoch), DecodeError> {
+    Ok((Epoch(input.u64()?), (input.bool()?, LogIntegrity::decode(input)?), Epoch(input.u64()?)))
 }
 
 fn encode_entries(out: &mut Writer, entries: &[Entry]) {

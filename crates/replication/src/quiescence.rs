@@ -4,10 +4,11 @@
 //! A follower is *at rest* with its leader if it holds all of the leader's log on disk and knows that it is committed.
 //! A heartbeat to it then depends only on the epoch and the last LSN, and its reply is one lease vote without other
 //! information. The leader checks this with [`Cohort::quiescence_with`] and sends such a follower no messages of its own.
-//! [`Cohort::vouch`] replaces the receipt of the heartbeat, and [`Cohort::vouched`] that of its reply.
+//! [`Cohort::batched_heartbeat_received`] replaces the receipt of the heartbeat, and [`Cohort::batched_reply_received`]
+//! that of its reply.
 //!
-//! **Invariant:** unless `vouch` refuses, it has exactly the effect of the heartbeat, and the reply to the heartbeat
-//! would have carried only the vote. The search compares the two in every state.
+//! **Invariant:** unless `batched_heartbeat_received` refuses, it has exactly the effect of the heartbeat, and the reply
+//! to the heartbeat would have carried only the vote. The search compares the two in every state.
 
 use base::canary::{Bug, planted};
 use base::{Epoch, Lsn, Member, Monotonic, NodeId, Now, Promise};
@@ -61,7 +62,7 @@ impl Cohort {
 
     /// The batched heartbeat for that follower was refused or not answered: this cohort sends its own heartbeats until
     /// the follower votes.
-    pub fn rouse(&mut self, peer: NodeId, now: Now) {
+    pub fn resume_heartbeats(&mut self, peer: NodeId, now: Now) {
         let Role::Leader(leader) = &mut self.role else { return };
         if let Some(peer) = leader.peers.get_mut(&peer) {
             peer.needs_heartbeat = true;
@@ -73,7 +74,7 @@ impl Cohort {
     /// forced. `heard` is a reading of this replica's clock at which the leader held every committed entry, if known.
     /// Returns `None` and does nothing if the reply would carry more than the vote: the leader must then send a message
     /// of its own.
-    pub fn vouch(
+    pub fn batched_heartbeat_received(
         &mut self,
         leader: Member,
         rest: Quiescence,
@@ -107,7 +108,7 @@ impl Cohort {
     /// Handles the reply to a batched heartbeat sent at `sent`, when the follower's clock showed `at`. Returns whether
     /// everything committed by any leader before is committed here, and nothing beyond the heartbeat's last entry
     /// (guarantee 15).
-    pub fn vouched(
+    pub fn batched_reply_received(
         &mut self,
         peer: NodeId,
         rest: Quiescence,

@@ -11,8 +11,8 @@ use api::admin::{
 use api::servers::admin_server::Admin;
 use base::{CohortId, Durability, HostPort, Incarnation, KeyRange, Lsn, Member, NodeId};
 use catalog::{Catalog, CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, Standing};
-use machine::Failure;
 use node::request::{AppliedCatalog, CohortStatus, NodeStatus, ReplicaStatus, Request, Response, Status as NodeReport};
+use state_machine::Failure;
 use tonic::Status;
 
 use crate::activity::Rates;

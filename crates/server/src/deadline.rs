@@ -10,8 +10,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use base::limits::{DEADLINE_DEFAULT, DEADLINE_MAX};
-use machine::Failure;
 use node::request::Outcome;
+use state_machine::Failure;
 use tonic::metadata::MetadataMap;
 
 /// Deadline of a call that specifies none.

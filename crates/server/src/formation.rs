@@ -6,7 +6,7 @@ use api::admin::{self as message, FormRequest, FormResponse, JoinRequest, LookRe
 use api::servers::formation_server::Formation;
 use base::limits::CLUSTER_NODES;
 use base::{ClusterId, Incarnation, Member, NodeId};
-use machine::Failure;
+use state_machine::Failure;
 use tonic::Status;
 
 use crate::refusal;

@@ -3,8 +3,8 @@
 use api::columns::read_options::Consistency as RequestedConsistency;
 use api::columns::{self as message, AnywhereRead, ReadOptions, TimelineRead};
 use base::{CohortId, Lsn, Timestamp};
-use machine::{AsOf, Consistency, LogPlace};
 use node::request::Response;
+use state_machine::{AsOf, Consistency, LogPlace};
 
 /// The consistency that a read requests.
 pub(crate) fn consistency(options: Option<ReadOptions>) -> Consistency {

@@ -5,7 +5,7 @@ use api::common::error::Kind;
 use api::common::{Error, Refusal};
 use api::details;
 use bytes::Bytes;
-use machine::Failure;
+use state_machine::Failure;
 use tonic::{Code, Status};
 
 use crate::limits::{DETAIL_COLUMN_BYTES_MAX, MESSAGE_CHARACTERS_MAX};
@@ -73,7 +73,7 @@ fn shortened(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use base::Timestamp;
-    use machine::ClientSessionId;
+    use state_machine::ClientSessionId;
 
     use super::*;
 

@@ -15,9 +15,9 @@ use std::time::Instant;
 
 use api::common::Refusal;
 use base::budget::Reservation;
-use machine::Failure;
 use node::request::{Outcome, Request};
 use prost::Message as _;
+use state_machine::Failure;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep};

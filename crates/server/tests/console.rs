@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use api::columns::GetRequest;
 use api::columns::columns_client::ColumnsClient;
 use base::{KeyRange, Lsn};
-use machine::Failure;
 use node::request::{
     AppliedCatalog, CohortStatus, Counters, NodeStatus, Outcome, ReplicaStatus, Request, Response, Status,
 };
 use prometheus::Registry;
 use server::{Held, Replies, Ticketed};
+use state_machine::Failure;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;

@@ -22,7 +22,7 @@ use base::canary::{Bug, planted};
 use base::{Duration, Monotonic, SplitMix64};
 
 use crate::limits::BATCH_BYTES_MAX;
-use crate::{AskId, Batch, ClientId, Position, Projection, ProjectionEpoch, Run, Stamp};
+use crate::{AskId, Batch, ClientId, Position, PositionRun, Projection, ProjectionEpoch, Stamp};
 use crate::{Data, sequencer, unit};
 use task::{Next, Task, View};
 
@@ -314,7 +314,7 @@ impl Client {
             (sequencer::Reply::Positions { first, count }, Task::Asking(_, wanted)) if count > 0 => {
                 let wanted = std::mem::take(wanted);
                 let count = count.min(wanted.len() as u64) as usize;
-                self.given(id, wanted, epoch, Run::of(first, count), now);
+                self.given(id, wanted, epoch, PositionRun::of(first, count), now);
             }
             (sequencer::Reply::Tail(tail), task) if !matches!(task, Task::Asking(..)) => {
                 call.failures = 0;

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use base::{AwakeClock, Boot, DetectorConfig, Duration, FailureDetector, Member, Monotonic, NodeId};
 
 use crate::client::{Error, LogReply};
-use crate::recovery::{Homes, Timing, Verdict};
-use crate::{AskId, LogId, Position, Projection, ProjectionEpoch, Run, SequencerId, UnitId, copier, unit};
+use crate::recovery::{Homes, ProposalOutcome, Timing};
+use crate::{AskId, LogId, Position, PositionRun, Projection, ProjectionEpoch, SequencerId, UnitId, copier, unit};
 
 mod re_replication;
 mod reconfiguration;
@@ -173,7 +173,7 @@ pub enum Action {
         /// The copier that needs the entries.
         copier: CopierId,
         /// The positions to read.
-        run: Run,
+        run: PositionRun,
     },
     /// Install this projection if the newest one has the preceding epoch; [`Controller::verdict`] may follow.
     Propose(Projection),
@@ -345,7 +345,7 @@ impl Controller {
     }
 
     /// Handles the outcome of proposing the projection of that epoch.
-    pub fn verdict(&mut self, log: LogId, epoch: ProjectionEpoch, verdict: Verdict, now: Monotonic) {
+    pub fn verdict(&mut self, log: LogId, epoch: ProjectionEpoch, verdict: ProposalOutcome, now: Monotonic) {
         if let Some(recovery) = self.recovery(log, ProjectionEpoch(epoch.0.saturating_sub(1))) {
             recovery.verdict(verdict, now);
             self.run(now);
@@ -353,7 +353,14 @@ impl Controller {
     }
 
     /// Handles the outcome of a read for a copier.
-    pub fn read(&mut self, log: LogId, id: CopierId, run: Run, outcome: Result<LogReply, Error>, now: Monotonic) {
+    pub fn read(
+        &mut self,
+        log: LogId,
+        id: CopierId,
+        run: PositionRun,
+        outcome: Result<LogReply, Error>,
+        now: Monotonic,
+    ) {
         if let Some(copier) = self.re_replication.copier(log, id) {
             copier.read(run, outcome, now);
             self.run(now);

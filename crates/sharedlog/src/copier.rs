@@ -14,7 +14,7 @@ use crate::client::{Error, LogReply};
 use crate::limits::{MANY_BYTES_MAX, MANY_MAX};
 use crate::recovery::Healing;
 use crate::unit::{Command, Reply, Request};
-use crate::{AskId, Entry, Kept, Position, Run, UnitId};
+use crate::{AskId, Entry, Kept, Position, PositionRun, UnitId};
 
 /// An effect for the driver to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum Action {
     /// Read these positions and fill unwritten ones immediately
     /// ([`Client::read_many`](crate::client::Client::read_many) with a wait of zero for each); [`Copier::read`]
     /// follows.
-    Read(Run),
+    Read(PositionRun),
     /// Call [`Copier::timer`] at this time.
     SetTimer(Monotonic),
     /// The copier has ended: every unit reports that it is complete, or one could not be completed. A recovery adds
@@ -62,9 +62,9 @@ pub struct Copier {
     /// Next position to copy, once the unit has reported how far it is.
     next: Option<Position>,
     /// Runs to repeat, because a read or a copy covered only a part.
-    left: VecDeque<Run>,
+    left: VecDeque<PositionRun>,
     /// Runs in progress by first position, with the command for the unit once they were read.
-    under_way: BTreeMap<Position, (Run, Option<Command>)>,
+    under_way: BTreeMap<Position, (PositionRun, Option<Command>)>,
     /// Pending requests by the run's first position; `None` asks for the unit's progress.
     asks: BTreeMap<AskId, Option<Position>>,
     last_ask: AskId,
@@ -133,7 +133,7 @@ impl Copier {
     }
 
     /// The next run of the current healing.
-    fn next_run(&mut self, healing: &Healing) -> Option<Run> {
+    fn next_run(&mut self, healing: &Healing) -> Option<PositionRun> {
         let next = self.next.filter(|next| *next < healing.to)?;
         let run = healing.stripe.run(next, healing.to, MANY_MAX);
         let stripe = healing.stripe;
@@ -142,7 +142,7 @@ impl Copier {
     }
 
     /// Handles the outcome of a read.
-    pub fn read(&mut self, run: Run, outcome: Result<LogReply, Error>, now: Monotonic) {
+    pub fn read(&mut self, run: PositionRun, outcome: Result<LogReply, Error>, now: Monotonic) {
         let (Some(healing), Some((of, None))) = (self.healings.last().copied(), self.under_way.get(&run.from)) else {
             return;
         };
@@ -165,7 +165,7 @@ impl Copier {
         self.again_at = now + self.config.again;
     }
 
-    fn leave(&mut self, left: Run) {
+    fn leave(&mut self, left: PositionRun) {
         if left.count > 0 {
             self.left.push_back(left);
         }
@@ -252,7 +252,7 @@ impl Copier {
 
 /// The command that stores the first answers of a run, and the number of positions it covers. `None` if the first
 /// answer is not final.
-fn command(run: Run, answers: Vec<LogReply>) -> Option<(Command, usize)> {
+fn command(run: PositionRun, answers: Vec<LogReply>) -> Option<(Command, usize)> {
     let (mut copies, mut bytes) = (Vec::new(), 0);
     for (position, answer) in run.positions().zip(answers) {
         let kept = match answer {

@@ -10,11 +10,9 @@
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, Lsn, Timestamp};
-use machine::checkpoint::{Chunked, Keep, LoadError, Loader, Snapshot};
-use machine::state_machine::{
-    self, Applied, Effect, Evaluated, Kind, NoView, Payload, Read, ReadStep, StateMachine, Wire,
-};
-use machine::{ApplyError, LogicalHash, Progress, ReadError};
+use state_machine::checkpoint::{Chunked, Keep, LoadError, Loader, Snapshot};
+use state_machine::{Applied, Effect, Evaluated, Kind, NoView, Payload, Read, ReadStep, StateMachine, Wire};
+use state_machine::{ApplyError, LogicalHash, Progress, ReadError};
 use store::cell;
 use store::sstable::Io;
 use store::tree::{Tree, View};

@@ -14,7 +14,7 @@ use base::{Duration, Monotonic};
 use crate::client::{Error, LogReply};
 use crate::duplicates::Duplicates;
 use crate::limits::ROW_MAX;
-use crate::{Data, Position, Run};
+use crate::{Data, Position, PositionRun};
 
 /// Configuration of a player.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum Action {
     /// Read consecutive positions and fill each unwritten one after the wait; [`Player::read`] follows.
     Read {
         /// The positions to read.
-        run: Run,
+        run: PositionRun,
         /// Remaining wait, counted from when the player learned that the positions were handed out. So it waits once
         /// for all positions of a dead writer, not once for each.
         wait: Duration,
@@ -171,7 +171,7 @@ impl Player {
     }
 
     /// Handles the outcome of a read. Positions without an answer are read again.
-    pub fn read(&mut self, run: Run, outcome: Result<LogReply, Error>, now: Monotonic) {
+    pub fn read(&mut self, run: PositionRun, outcome: Result<LogReply, Error>, now: Monotonic) {
         let answers = match outcome {
             Ok(LogReply::Range(answers)) => answers,
             Err(Error::BeyondTail { tail }) => {
@@ -262,14 +262,14 @@ impl Player {
 
     /// Starts reads; consecutive positions with the same wait share one.
     fn begin_reads(&mut self, positions: &[Position], now: Monotonic) {
-        let mut reads: Vec<(Run, Duration)> = Vec::new();
+        let mut reads: Vec<(PositionRun, Duration)> = Vec::new();
         for position in positions.iter().copied() {
             self.ahead.insert(position, None);
             let wait = self.wait_for(position, now);
-            let follows = |run: &Run| run.position(run.count as u64) == position && run.count < ROW_MAX;
+            let follows = |run: &PositionRun| run.position(run.count as u64) == position && run.count < ROW_MAX;
             match reads.last_mut().filter(|(run, waits)| follows(run) && *waits == wait) {
                 Some((run, _)) => run.count += 1,
-                None => reads.push((Run::of(position, 1), wait)),
+                None => reads.push((PositionRun::of(position, 1), wait)),
             }
         }
         self.actions.extend(reads.into_iter().map(|(run, wait)| Action::Read { run, wait }));

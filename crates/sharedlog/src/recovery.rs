@@ -118,7 +118,7 @@ pub enum Ended {
 
 /// The outcome of a proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ProposalOutcome {
     /// The newest projection now: the proposed one or another.
     Newest(Projection),
     /// Refused, because these units no longer exist.
@@ -393,20 +393,20 @@ impl Recovery {
     }
 
     /// Handles the outcome of the proposal.
-    pub fn verdict(&mut self, verdict: Verdict, now: Monotonic) {
+    pub fn verdict(&mut self, verdict: ProposalOutcome, now: Monotonic) {
         let Stage::Proposing(successor) = &self.stage else { return };
         match verdict {
-            Verdict::Newest(newest) if newest.epoch < successor.epoch => {}
-            Verdict::Newest(newest) if newest == *successor => self.end(Ended::Installed(newest)),
-            Verdict::Newest(_) => self.end(Ended::Lost),
-            Verdict::UnitsGone(gone) => {
+            ProposalOutcome::Newest(newest) if newest.epoch < successor.epoch => {}
+            ProposalOutcome::Newest(newest) if newest == *successor => self.end(Ended::Installed(newest)),
+            ProposalOutcome::Newest(_) => self.end(Ended::Lost),
+            ProposalOutcome::UnitsGone(gone) => {
                 // The verdict may refer to an earlier proposal, with units that this one lacks.
                 if self.new_units(successor).iter().any(|unit| gone.contains(unit)) {
                     self.plan.spares.retain(|spare| !gone.contains(spare));
                     self.build(now);
                 }
             }
-            Verdict::Unfit => self.end(Ended::NoSuccessor),
+            ProposalOutcome::Unfit => self.end(Ended::NoSuccessor),
         }
     }
 

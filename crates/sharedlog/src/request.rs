@@ -2,7 +2,7 @@
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Duration, NodeId};
-use machine::Wire;
+use state_machine::Wire;
 
 use crate::{Batch, Data, Position, Projection, ProjectionEpoch, Stamp, UnitId};
 

@@ -1,7 +1,7 @@
 //! The machines that send requests to log units.
 
 use base::codec::{DecodeError, Reader, Writer};
-use machine::Wire;
+use state_machine::Wire;
 
 use crate::controller::{CopierId, Requester};
 use crate::{AskId, ProjectionEpoch};

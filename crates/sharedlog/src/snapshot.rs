@@ -22,7 +22,7 @@ use bytes::{Bytes, BytesMut};
 use crate::client::{Error, LogReply};
 use crate::duplicates::Duplicates;
 use crate::limits::{POSITION_MAX, SNAPSHOT_PART_BYTES, SNAPSHOT_PARTS_AT_ONCE, SNAPSHOT_PARTS_MAX};
-use crate::{Batch, Position, Run};
+use crate::{Batch, Position, PositionRun};
 
 /// First record of a part; the second record is its content.
 const PART: &[u8] = b"loggos: a part of a snapshot";
@@ -298,7 +298,7 @@ pub enum Wanted {
     /// The tail of the log; call [`Finder::tail`].
     Tail,
     /// The content of consecutive positions; call [`Finder::read`]. Holes must be filled.
-    Read(Run),
+    Read(PositionRun),
     /// The search has ended; call [`Finder::found`].
     Nothing,
 }
@@ -441,13 +441,13 @@ impl<C: Collect> Finder<C> {
     #[must_use]
     pub fn wants(&self) -> Wanted {
         if let Some(Fetching { pointer, count, .. }) = &self.fetching {
-            return Wanted::Read(Run::of(pointer.parts[*count], 1));
+            return Wanted::Read(PositionRun::of(pointer.parts[*count], 1));
         }
         match self.tail {
             _ if self.found.is_some() => Wanted::Nothing,
             None => Wanted::Tail,
             Some(tail) if tail <= self.next => Wanted::Nothing,
-            Some(tail) => Wanted::Read(Run::of(self.next, LOOK.min((tail.0 - self.next.0) as usize))),
+            Some(tail) => Wanted::Read(PositionRun::of(self.next, LOOK.min((tail.0 - self.next.0) as usize))),
         }
     }
 

@@ -7,7 +7,7 @@
 use base::codec::{DecodeError, Reader, Writer};
 
 use crate::limits::{STRIPE_WIDTH_MAX, STRIPES_MAX};
-use crate::{Position, Run};
+use crate::{Position, PositionRun};
 
 /// The positions of one chain. Blocks are aligned to multiples of the width. If the extent begins within a block, its
 /// first block is shorter.
@@ -50,11 +50,11 @@ impl Stripe {
     /// The longest run of equidistant positions of this stripe from `from` to below `end`, with at most `most`
     /// positions.
     #[must_use]
-    pub fn run(&self, from: Position, end: Position, most: usize) -> Run {
+    pub fn run(&self, from: Position, end: Position, most: usize) -> PositionRun {
         let step = if self.width == 1 { self.count } else { 1 };
         let in_row = if self.width == 1 || self.count == 1 { u64::MAX } else { self.width - from.0 % self.width };
         let left = end.0.saturating_sub(from.0).div_ceil(step);
-        Run { from, step, count: left.min(in_row).min(most as u64) as usize }
+        PositionRun { from, step, count: left.min(in_row).min(most as u64) as usize }
     }
 
     /// Start of the block in which the extent begins.

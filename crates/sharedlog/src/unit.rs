@@ -23,12 +23,12 @@ use base::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
 
 use crate::limits::{DAMAGED_MAX, FOLLOW_BEHIND_MAX, HOLES_MAX, MANY_MAX, POSITION_MAX, UNIT_STRIPES_MAX};
-use crate::{Entry, Kept, LogId, Position, ProjectionEpoch, Run, Stripe};
-use occupied::Occupied;
+use crate::{Entry, Kept, LogId, Position, PositionRun, ProjectionEpoch, Stripe};
+use position_set::PositionSet;
 
 mod intervals;
 mod message;
-mod occupied;
+mod position_set;
 #[cfg(test)]
 mod tests;
 
@@ -109,7 +109,7 @@ pub struct Unit {
     trimmed: Position,
     /// One more than the highest position ever written.
     tail: Position,
-    occupied: Occupied,
+    occupied: PositionSet,
     /// Positions that it holds but that have unreadable values.
     damaged: BTreeSet<Position>,
 }
@@ -232,7 +232,7 @@ impl Unit {
         }
     }
 
-    fn look_at(&self, run: Run) -> Vec<Outcome> {
+    fn look_at(&self, run: PositionRun) -> Vec<Outcome> {
         run.first(MANY_MAX).positions().map(|position| self.look(position)).collect()
     }
 
@@ -254,7 +254,7 @@ impl Unit {
                 self.sealed = self.sealed.max(epoch);
                 // The unit is empty: an earlier recovery that started it did not complete.
                 if !planted(Bug::OldValuesReturn) {
-                    self.occupied = Occupied::default();
+                    self.occupied = PositionSet::default();
                 }
                 stripes.into_iter().for_each(|stripe| self.occupied.tell(stripe));
                 self.trim(trimmed, Reply::Begun)
@@ -462,7 +462,7 @@ impl Unit {
         let disk = Incarnation(reader.u64()?);
         let (log, begun, sealed) = (LogId(reader.u64()?), reader.bool()?, ProjectionEpoch(reader.u64()?));
         let (trimmed, tail) = (Position::decode(&mut reader)?, Position::decode(&mut reader)?);
-        let occupied = Occupied::decode(&mut reader)?;
+        let occupied = PositionSet::decode(&mut reader)?;
         let damaged =
             (0..reader.count(8)?).map(|_| Position::decode(&mut reader)).collect::<Result<BTreeSet<_>, _>>()?;
         if damaged.len() > DAMAGED_MAX || damaged.iter().any(|position| !occupied.holds(*position)) {

@@ -1,8 +1,8 @@
 //! Validation of requests about shared logs.
 
 use base::limits::{LOG_COPIES_MAX, LOG_READ_MAX, LOG_STRIPES_MAX};
-use machine::Failure;
-use machine::limits::{check_name, refuse};
+use state_machine::Failure;
+use state_machine::limits::{check_name, refuse};
 
 use crate::limits::POSITION_MAX;
 use crate::request::LogRequest;

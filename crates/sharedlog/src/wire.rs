@@ -2,12 +2,12 @@
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Boot, Duration, NodeId};
-use machine::Wire;
+use state_machine::Wire;
 
 use crate::client::Suspect;
 use crate::limits::MANY_MAX;
 use crate::unit::{EncodedCommand, Reply, Report, Request};
-use crate::{ClientId, Entry, Kind, Position, ProjectionEpoch, Run, SequencerId, Stripe, UnitId, sequencer};
+use crate::{ClientId, Entry, Kind, Position, PositionRun, ProjectionEpoch, SequencerId, Stripe, UnitId, sequencer};
 
 impl Wire for Request {
     fn encode(&self, out: &mut Writer) {
@@ -91,7 +91,11 @@ fn decode_request(input: &mut Reader) -> Result<Request, DecodeError> {
             wait: Duration(input.u64()?),
             bytes: input.u32()? as usize,
         },
-        5 => Request::ReadMany { epoch: decode_epoch(input)?, run: Run::decode(input)?, bytes: input.u32()? as usize },
+        5 => Request::ReadMany {
+            epoch: decode_epoch(input)?,
+            run: PositionRun::decode(input)?,
+            bytes: input.u32()? as usize,
+        },
         7 => Request::Follow {
             epoch: decode_epoch(input)?,
             from: decode_position(input)?,
@@ -373,7 +377,7 @@ mod tests {
 
     #[test]
     fn read_many_round_trip_and_limit() {
-        let run = Run { from: Position(9), step: 4, count: 200 };
+        let run = PositionRun { from: Position(9), step: 4, count: 200 };
         let request = Request::ReadMany { epoch: ProjectionEpoch(3), run, bytes: 70_000 };
         let mut out = Writer::new();
         encode_request(&request, &mut out);

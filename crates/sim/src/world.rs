@@ -8,22 +8,22 @@
 //! has.
 
 mod checks;
+mod client_libraries;
 mod clients;
 mod clocks;
 #[cfg(test)]
 mod counter;
+mod create_and_drop;
+mod data_losses;
 mod endpoint;
 mod events;
 mod faults;
-mod libraries;
+mod host;
 mod logs;
-mod losses;
-mod machine;
 mod network;
 mod options;
 mod process;
 mod roster;
-mod spare;
 mod splits;
 mod storage;
 #[cfg(test)]
@@ -42,12 +42,12 @@ pub use options::Options;
 pub use themes::Theme;
 
 use checks::Checks;
+use client_libraries::Libraries;
 use clients::Clients;
+use data_losses::Losses;
 use events::{Happening, Queue};
-use libraries::Libraries;
+use host::SimHost;
 use logs::LogUsers;
-use losses::Losses;
-use machine::Machine;
 use network::Network;
 use roster::Operator;
 use zookeeper::ZooKeeper;
@@ -80,7 +80,7 @@ pub(crate) struct World {
     pub(crate) now: TrueTime,
     pub(crate) random: SplitMix64,
     pub(crate) queue: Queue,
-    pub(crate) machines: BTreeMap<NodeId, Machine>,
+    pub(crate) hosts: BTreeMap<NodeId, SimHost>,
     pub(crate) network: Network,
     pub(crate) clients: Clients,
     pub(crate) libraries: Libraries,
@@ -132,13 +132,13 @@ impl World {
     fn new(seed: u64, options: Options) -> Self {
         let mut random = SplitMix64::new(seed ^ 0x5eed_0f1a_99e5_0000);
         let nodes: Vec<NodeId> = (1..=options.nodes).map(NodeId).collect();
-        let machines = nodes.iter().map(|node| (*node, Machine::format(*node, &options, &mut random))).collect();
+        let hosts = nodes.iter().map(|node| (*node, SimHost::format(*node, &options, &mut random))).collect();
         let clients = Clients::new(&options, &mut random);
         let libraries = Libraries::new(&options, random.draw());
         Self {
             now: 0,
             queue: Queue::default(),
-            machines,
+            hosts,
             network: Network::default(),
             clients,
             libraries,
@@ -166,7 +166,7 @@ impl World {
     }
 
     fn begin(&mut self) {
-        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        let nodes: Vec<NodeId> = self.hosts.keys().copied().collect();
         for node in nodes {
             self.queue.put(self.now, Happening::Start { node });
         }

@@ -3,10 +3,10 @@
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Timestamp};
 use bytes::Bytes;
-use machine::checkpoint::{Chunked, Cursor, FIRST_PART, Keep, LoadError, Loader, Snapshot, unexpected};
-use machine::sessions::{Open, load_sessions, pack_sessions};
-use machine::state_machine::Wire;
-use machine::{ClientSessionId, Kind, Ownership, Progress};
+use state_machine::checkpoint::{Chunked, Cursor, FIRST_PART, Keep, LoadError, Loader, Snapshot, unexpected};
+use state_machine::interface::Wire;
+use state_machine::sessions::{Open, load_sessions, pack_sessions};
+use state_machine::{ClientSessionId, Kind, Ownership, Progress};
 use store::tree::Tree;
 
 use crate::tablet::{ClientSessions, Tablet, WriteOutcome};

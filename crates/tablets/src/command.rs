@@ -17,7 +17,7 @@ use crate::request::{ClientSessionId, Mismatch, SessionStamp, Write};
 pub enum Command {
     /// Assigns the range that the tablet owns and serves from here on (guarantee 19). The first leader takes the range
     /// from the catalog. A second such entry has no effect.
-    Found { range: KeyRange },
+    AssignRange { range: KeyRange },
     /// Splits the range. From here on, the keys at and above `key` belong to another tablet, which begins with this
     /// tablet's state for them (guarantee 19). A second entry of the same split has no effect.
     Split {
@@ -80,7 +80,7 @@ const EXPIRE_SESSIONS: u8 = 3;
 const WATERMARK: u8 = 4;
 const DELETE_ROW: u8 = 5;
 const REFUSE: u8 = 6;
-const FOUND: u8 = 7;
+const ASSIGN_RANGE: u8 = 7;
 const DROP: u8 = 8;
 const SPLIT: u8 = 9;
 const DECLARE_LOSS: u8 = 10;
@@ -109,9 +109,9 @@ impl Command {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         match self {
-            Self::Found { range } => {
+            Self::AssignRange { range } => {
                 let mut out = Writer::new();
-                out.u8(FOUND);
+                out.u8(ASSIGN_RANGE);
                 range.encode(&mut out);
                 out.finish()
             }
@@ -175,7 +175,7 @@ impl Command {
     pub fn decode(payload: Bytes) -> Result<Self, DecodeError> {
         let mut input = Reader::new(payload);
         let command = match input.u8()? {
-            FOUND => Self::Found { range: KeyRange::decode(&mut input)? },
+            ASSIGN_RANGE => Self::AssignRange { range: KeyRange::decode(&mut input)? },
             SPLIT => {
                 let (key, child) = (input.bytes()?, CohortId(input.u32()?));
                 Self::Split { key, child, members: Membership::decode(&mut input)? }

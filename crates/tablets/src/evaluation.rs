@@ -2,8 +2,8 @@
 //! that may wait for the disk.
 
 use bytes::Bytes;
-use machine::state_machine::{Evaluated, Read, Verdict, View};
-use machine::{KeyPosition, ReadError};
+use state_machine::interface::{Decision, Evaluated, Read, View};
+use state_machine::{KeyPosition, ReadError};
 use store::sstable::Io;
 
 use crate::command::Command;
@@ -73,7 +73,7 @@ impl Read for Evaluation {
                     Command::Refuse { mismatch, .. } => Some(mismatch.clone().into()),
                     _ => None,
                 };
-                Evaluated::Decided(Verdict { command: command.encode(), refusal })
+                Evaluated::Decided(Decision { command: command.encode(), refusal })
             }
         })
     }

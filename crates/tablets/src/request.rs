@@ -4,16 +4,16 @@
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, KeyRange, Membership, Timestamp};
 use bytes::Bytes;
-use machine::state_machine::{Lock, Request, Response, Wire};
-use machine::{Failure, KeyPosition};
+use state_machine::interface::{Lock, Request, Response, Wire};
+use state_machine::{Failure, KeyPosition};
 use store::tree::CELL_OVERHEAD_BYTES;
 
 use crate::tablet::reads::{after_prefix, least};
 
-pub use machine::{AsOf, ClientSessionId, Consistency, SessionStamp};
+pub use state_machine::{AsOf, ClientSessionId, Consistency, SessionStamp};
 
 /// The outcome of a request to a range.
-pub type Outcome = machine::Outcome<TableResponse>;
+pub type Outcome = state_machine::Outcome<TableResponse>;
 
 /// A change of one column.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -19,9 +19,9 @@ use std::convert::Infallible;
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, KeyRange, Lsn, Membership, Timestamp};
 use bytes::Bytes;
-use machine::sessions::{Admission, Remembered};
-use machine::state_machine::{Applied, Effect, Housekeeping, Kind, Past, Payload, ReadStep, StateMachine, Wire};
-use machine::{ApplyError, Failure, KeyPosition, LogicalHash, Ownership, Progress, ReadError};
+use state_machine::interface::{Applied, Effect, Housekeeping, Kind, Past, Payload, ReadStep, StateMachine, Wire};
+use state_machine::sessions::{Admission, Remembered};
+use state_machine::{ApplyError, Failure, KeyPosition, LogicalHash, Ownership, Progress, ReadError};
 use store::tree::{Site, Tree};
 
 use crate::checkpoint::TabletSnapshot;
@@ -38,7 +38,7 @@ pub use reads::TabletView;
 use rows::Rows;
 
 /// The sessions of a tablet.
-pub type ClientSessions = machine::sessions::ClientSessions<WriteOutcome>;
+pub type ClientSessions = state_machine::sessions::ClientSessions<WriteOutcome>;
 
 /// The rows and sessions of one range of a table.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Tablet {
             return Applied::effect(Effect::Elsewhere);
         }
         match command {
-            Command::Found { range } => match self.ownership.found(&range) {
+            Command::AssignRange { range } => match self.ownership.assign_range(&range) {
                 true => Applied::effect(Effect::RangeFounded),
                 false => Applied::NOTHING,
             },
@@ -330,8 +330,8 @@ impl StateMachine for Tablet {
         &self.children
     }
 
-    fn found(range: &KeyRange) -> Option<Bytes> {
-        Some(Command::Found { range: range.clone() }.encode())
+    fn assign_range(range: &KeyRange) -> Option<Bytes> {
+        Some(Command::AssignRange { range: range.clone() }.encode())
     }
 
     fn drop_request() -> Option<TableRequest> {

@@ -2,13 +2,13 @@
 
 use base::{ClusterId, CohortId, Entry, Incarnation, KeyRange, Lsn, NodeId, SplitMix64, Timestamp};
 use bytes::Bytes;
-use machine::checkpoint::{Chunks, load as load_chunks};
-use machine::{Failure, LoadError, LogicalHash, Ownership, StateMachine};
+use state_machine::checkpoint::{Chunks, load as load_chunks};
+use state_machine::{Failure, LoadError, LogicalHash, Ownership, StateMachine};
 use store::cell::Range;
 use store::identity::Owner;
 use store::memory::MemoryDisk;
 use store::sstable::{DIRECTORY, Io};
-use store::tree::{Config, Progress, Tablespace, Tree};
+use store::tree::{Config, JobStep, Tablespace, Tree};
 
 use crate::checkpoint::TabletSnapshot;
 use crate::command::Command;
@@ -101,7 +101,7 @@ pub(crate) fn load(rows: &State, cohort: CohortId, chunks: &[Bytes]) -> Result<S
         let version = version.expect("the disk can be read");
         tree.put(version.key, version.timestamp, version.lsn, version.value);
     }
-    Ok(machine::Snapshot::into_machine(snapshot, tree))
+    Ok(state_machine::Snapshot::into_machine(snapshot, tree))
 }
 
 /// An equal copy of a state.
@@ -129,7 +129,7 @@ pub(crate) fn settle(state: &mut State, disk: &MemoryDisk) {
     tree.freeze();
     while let Some(mut job) = tree.flush_job(watermark, &range) {
         let outputs = loop {
-            if let Progress::Done(outputs) = job.step(disk).expect("a disk with room") {
+            if let JobStep::Done(outputs) = job.step(disk).expect("a disk with room") {
                 break outputs;
             }
         };
@@ -137,7 +137,7 @@ pub(crate) fn settle(state: &mut State, disk: &MemoryDisk) {
     }
     while let Some(mut job) = tree.pick_compaction(watermark, &range) {
         let outputs = loop {
-            if let Progress::Done(outputs) = job.step(disk).expect("a disk with room") {
+            if let JobStep::Done(outputs) = job.step(disk).expect("a disk with room") {
                 break outputs;
             }
         };

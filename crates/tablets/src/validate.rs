@@ -11,8 +11,8 @@ use base::limits::{
 };
 use base::shown;
 use bytes::Bytes;
-use machine::Failure;
-use machine::limits::{check_count, check_size, refuse};
+use state_machine::Failure;
+use state_machine::limits::{check_count, check_size, refuse};
 
 use crate::request::{Mutation, Scan, SessionStamp, TableRequest, Write};
 

@@ -8,7 +8,7 @@
 use base::CohortId;
 
 use super::{Catalog, Change, FIRST_TABLE_COHORT, TableRecord};
-use machine::Failure;
+use state_machine::Failure;
 
 use crate::request::Outcome;
 

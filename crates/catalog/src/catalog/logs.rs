@@ -14,12 +14,12 @@ use sharedlog::validate::COORDINATION_LOG;
 use sharedlog::{Extent, LogId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
 
 use super::{Catalog, Change, RECORD_BYTES};
-use machine::LogicalHash;
 use sharedlog::request::{ExtentDescription, LogDescription, LogResponse};
+use state_machine::LogicalHash;
 
 use crate::request::{CatalogResponse, Outcome};
-use machine::Failure;
-use machine::failure::{invalid, precondition};
+use state_machine::Failure;
+use state_machine::failure::{invalid, precondition};
 
 /// Default copies of each position; one more on clusters of [`MANY_NODES`] nodes or more.
 const COPIES: u32 = 2;

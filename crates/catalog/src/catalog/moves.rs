@@ -12,8 +12,8 @@ use base::{CohortId, Member, NodeId, counted};
 
 use super::{Catalog, Change, RangeRecord, Standing};
 use crate::request::{CatalogResponse, Outcome};
-use machine::Failure;
-use machine::failure::{invalid, precondition};
+use state_machine::Failure;
+use state_machine::failure::{invalid, precondition};
 
 /// A range whose replicas are moving.
 #[derive(Clone, Debug, PartialEq, Eq)]

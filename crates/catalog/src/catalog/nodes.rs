@@ -15,8 +15,8 @@ use base::{CohortId, Member, NodeId};
 
 use super::{Catalog, Change, NODES_MAX, REPLICAS, node_bytes};
 use crate::request::{CatalogResponse, NodeDescription, Outcome};
-use machine::Failure;
-use machine::failure::precondition;
+use state_machine::Failure;
+use state_machine::failure::precondition;
 
 /// Membership state of a node in the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

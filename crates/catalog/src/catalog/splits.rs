@@ -8,8 +8,8 @@
 use base::limits::{RANGES_MAX, SPLIT_BYTES_MAX};
 use base::{CohortId, Durability, Member, shown};
 use bytes::Bytes;
-use machine::failure::precondition;
-use machine::{Failure, KeyPosition, Kind};
+use state_machine::failure::precondition;
+use state_machine::{Failure, KeyPosition, Kind};
 
 use super::{Catalog, Change, RangeRecord, SplitRecord, TableRecord};
 use crate::request::Outcome;

@@ -2,7 +2,7 @@
 
 use base::{CohortId, Durability, Duration, KeyRange, Member, Timestamp, counted};
 use bytes::Bytes;
-use machine::{Failure, KeyPosition, Kind, LogicalHash};
+use state_machine::{Failure, KeyPosition, Kind, LogicalHash};
 
 use crate::request::{CatalogResponse, RangeDescription, TableDescription};
 

@@ -1,7 +1,7 @@
 use base::{Incarnation, KeyRange};
 use bytes::Bytes;
-use machine::checkpoint::{Chunks, load};
-use machine::{KeyPosition, Snapshot as _, StateMachine as _};
+use state_machine::checkpoint::{Chunks, load};
+use state_machine::{KeyPosition, Snapshot as _, StateMachine as _};
 
 use super::*;
 use crate::checkpoint::CatalogSnapshot;

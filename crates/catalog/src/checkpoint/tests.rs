@@ -1,6 +1,6 @@
 use base::{Incarnation, SplitMix64};
-use machine::StateMachine;
-use machine::checkpoint::{Chunks, end, load};
+use state_machine::StateMachine;
+use state_machine::checkpoint::{Chunks, end, load};
 
 use super::*;
 use crate::catalog::Standing;

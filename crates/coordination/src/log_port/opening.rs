@@ -5,12 +5,12 @@
 
 use base::codec::DecodeError;
 use base::{Duration, Monotonic};
-use machine::Failure;
-use sharedlog::Run;
+use sharedlog::PositionRun;
 use sharedlog::limits::BATCH_BYTES_MAX;
 use sharedlog::request::{Content, LogEntry, LogRequest, LogResponse};
 use sharedlog::snapshot::{Collect, Finder, There, Wanted};
 use sharedlog::validate::COORDINATION_LOG;
+use state_machine::Failure;
 
 use super::following::FOLLOW_WAIT;
 use super::{LogOutcome, LogPort, Output, PAUSE, Purpose, read};
@@ -108,7 +108,7 @@ impl LogPort {
         let request = match finder.wants() {
             Wanted::Tail => LogRequest::Tail { log: COORDINATION_LOG.into() },
             // Positions below the tail that are not written yet are filled after a while.
-            Wanted::Read(Run { from, count, .. }) => read(from, count as u32, FOLLOW_WAIT, BATCH_BYTES_MAX),
+            Wanted::Read(PositionRun { from, count, .. }) => read(from, count as u32, FOLLOW_WAIT, BATCH_BYTES_MAX),
             Wanted::Nothing => {
                 return match restored(*finder) {
                     Ok(state) => self.outputs.push(Output::Opened(Box::new(state))),

@@ -12,13 +12,13 @@ use crate::limits::{BATCHES_IN_FLIGHT_MAX, INACTIVE_POSITIONS_MAX, SERVERS_MAX};
 /// Servers that have joined and were not removed.
 #[derive(Debug, Default)]
 pub(super) struct Servers {
-    servers: BTreeMap<ServerId, Progress>,
+    servers: BTreeMap<ServerId, ServerBatches>,
     /// Ordered by their last applied batch.
     by_activity: BTreeSet<(Position, ServerId)>,
 }
 
 #[derive(Debug)]
-struct Progress {
+struct ServerBatches {
     /// The last batch that was applied.
     applied: u64,
     /// The position at which it was applied.
@@ -35,7 +35,7 @@ impl Servers {
     /// Adds a server. Returns the one removed for it at the limit.
     pub(super) fn join(&mut self, server: ServerId, position: Position) -> Option<ServerId> {
         let removed = (self.servers.len() >= SERVERS_MAX).then(|| self.remove_first()).flatten();
-        self.servers.insert(server, Progress { applied: 0, active: position, early: BTreeMap::new() });
+        self.servers.insert(server, ServerBatches { applied: 0, active: position, early: BTreeMap::new() });
         self.by_activity.insert((position, server));
         removed
     }
@@ -112,7 +112,7 @@ impl Servers {
                 let batch = Batch::read(reader)?;
                 early.insert(batch.number, Arc::new(batch));
             }
-            servers.servers.insert(server, Progress { applied, active, early });
+            servers.servers.insert(server, ServerBatches { applied, active, early });
             servers.by_activity.insert((active, server));
         }
         Ok(servers)

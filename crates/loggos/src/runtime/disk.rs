@@ -24,7 +24,7 @@ use super::budget::Budget;
 use super::disk_metrics::DiskMetrics;
 use super::files::{OsFile, OsFiles};
 use super::inbox::{Inbox, Input};
-use super::lanes::Lane;
+use super::job_thread::JobThread;
 use super::log_thread::LogThread;
 use super::sstables::{SstableFiles, SstableLanes};
 
@@ -51,13 +51,13 @@ pub(crate) struct NextManifest {
 pub(crate) struct Disk {
     store: Store<OsFiles>,
     log: LogThread,
-    manifests: Lane<ManifestJob>,
+    manifests: JobThread<ManifestJob>,
     /// Whether a manifest is being written, and the newest one requested after it. A manifest is complete, so
     /// intermediate ones are skipped: hundreds of promises at once cost no more than two forces each.
     writes_manifest: bool,
     next_manifest: Option<NextManifest>,
-    segments: Lane<SegmentJob>,
-    reads: Lane<(ReadId, ReadPlan)>,
+    segments: JobThread<SegmentJob>,
+    reads: JobThread<(ReadId, ReadPlan)>,
     sstables: SstableLanes,
     /// When an echo must name the log's last batch, unless another batch does first.
     echo_at: Monotonic,
@@ -202,8 +202,8 @@ impl Disk {
     }
 }
 
-fn manifest_lane(files: OsFiles, inbox: Arc<Inbox>, written: IntCounter) -> io::Result<Lane<ManifestJob>> {
-    Lane::start("manifests", move |(id, write): ManifestJob| {
+fn manifest_lane(files: OsFiles, inbox: Arc<Inbox>, written: IntCounter) -> io::Result<JobThread<ManifestJob>> {
+    JobThread::start("manifests", move |(id, write): ManifestJob| {
         // A larger cluster may need more space for the manifest. Until there is space, the other copy is intact.
         for place in 0..store::manifest::PLACES.len() {
             retry_while_disk_full("the manifest", &inbox, || write.write_place(place));
@@ -217,15 +217,15 @@ fn manifest_lane(files: OsFiles, inbox: Arc<Inbox>, written: IntCounter) -> io::
     })
 }
 
-fn segment_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<SegmentJob>> {
-    Lane::start("segments", move |job: SegmentJob| {
+fn segment_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<JobThread<SegmentJob>> {
+    JobThread::start("segments", move |job: SegmentJob| {
         retry_while_disk_full("a log segment", &inbox, || job.execute(&files));
         inbox.post(Input::SegmentDone(job));
     })
 }
 
-fn read_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<Lane<(ReadId, ReadPlan)>> {
-    Lane::start("reads", move |(id, plan): (ReadId, ReadPlan)| {
+fn read_lane(files: OsFiles, inbox: Arc<Inbox>) -> io::Result<JobThread<(ReadId, ReadPlan)>> {
+    JobThread::start("reads", move |(id, plan): (ReadId, ReadPlan)| {
         let entries = plan.execute(&files).unwrap_or_else(|error| {
             tracing::error!(%error, "can't read from the log");
             None

@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 use store::BLOCK_BYTES;
 use store::files::{File, FileError, FileErrorKind, Files, OpenOptions, ReadAt};
 
-use super::held::{self, Held, HeldFiles};
+use super::unforced_writes::{self, Held, HeldFiles};
 
 /// Files contain all users' data, so only their owner may access them.
 const FILE_MODE: u32 = 0o600;
@@ -40,7 +40,7 @@ pub(crate) struct OsFile {
 impl OsFiles {
     /// The files in `root`, which need not exist yet.
     pub(crate) fn new(root: &Path) -> Self {
-        let held = std::env::var_os(held::VARIABLE).map(|_| Arc::default());
+        let held = std::env::var_os(unforced_writes::VARIABLE).map(|_| Arc::default());
         Self { root: root.into(), buffered_said: Arc::new(AtomicBool::new(false)), held }
     }
 

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::{Incarnation, Member, NodeId};
-use machine::Failure;
 use node::request::{Outcome, Request};
 use server::{Founded, Founding, Gateway, Genesis, Held, Invitation, Observer, Own, Replies, Ticketed};
+use state_machine::Failure;
 use store::identity::{Host, Identity};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::claim::Claim;
 use super::config::Config;
+use super::directory_lock::DirectoryLock;
 use super::files::OsFiles;
 use super::frames::PROTOCOL_VERSION;
 use super::start::{STORE, StartError, listen, without_address};
@@ -35,7 +35,7 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
     let store = config.data.join(STORE);
     fs::create_dir_all(&store)?;
     File::open(&config.data)?.sync_all()?;
-    let _claim = Claim::take(&config.data)?;
+    let _claim = DirectoryLock::take(&config.data)?;
     let listener = listen("gRPC", &config.listen.grpc)?;
     listener.set_nonblocking(true)?;
     let (formed, is_formed) = watch::channel(false);
@@ -73,7 +73,7 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
 
 /// Forms a cluster of this node alone. Its disk must be blank.
 pub(crate) fn form_alone(config: &Config) -> Result<(), StartError> {
-    let _claim = Claim::take(&config.data)?;
+    let _claim = DirectoryLock::take(&config.data)?;
     let newcomer = Newcomer::new(config, watch::channel(false).0)?;
     let own = newcomer.own.member;
     newcomer.form(vec![own]).map_err(|failure| StartError::Machine(failure.to_string()))?;

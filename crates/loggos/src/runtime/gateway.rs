@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::Monotonic;
 use base::limits::{REQUESTS_IN_FLIGHT_MAX, WAITS_IN_FLIGHT_MAX};
-use machine::Failure;
 use mio::Waker;
 use node::request::{Outcome, Request};
 use server::{Held, Replies, Ticketed};
 use sharedlog::request::LogRequest;
+use state_machine::Failure;
 use tokio::sync::{Notify, oneshot};
 
 use super::clock;

@@ -5,7 +5,7 @@
 //!
 //! | thread | work | waits for |
 //! |---|---|---|
-//! | the main one ([`machine`]) | the machine, the peers' sockets ([`peers`]), framing, timers | sockets, timers, the inbox |
+//! | the main one ([`event_loop`]) | the machine, the peers' sockets ([`peers`]), framing, timers | sockets, timers, the inbox |
 //! | `log` ([`log_thread`]) | writes and forces batches, at real-time priority | the disk |
 //! | `manifests`, `segments`, `checkpoints`, `reads` ([`disk`]) | other disk work, one lane each | the disk |
 //! | `server` ([`server_thread`]) | one tokio runtime for gRPC and HTTP | sockets |
@@ -25,23 +25,22 @@
 //!   limit of requests in progress ([`gateway`]), the rest by the machine's own disk work in progress.
 
 mod budget;
-mod claim;
 mod clock;
 mod cluster_view;
 mod config;
 mod descriptors;
 pub(crate) mod dev;
+mod directory_lock;
 mod disk;
 mod disk_metrics;
+mod event_loop;
 mod files;
 mod founding;
 mod frames;
 mod gateway;
-mod held;
 mod inbox;
-mod lanes;
+mod job_thread;
 mod log_thread;
-mod machine;
 mod parked;
 mod peers;
 mod random;
@@ -51,6 +50,7 @@ mod sstables;
 pub(crate) mod start;
 mod throttle;
 mod translation_server;
+mod unforced_writes;
 mod views;
 mod zoo_cfg;
 pub(crate) mod zoo_serve;

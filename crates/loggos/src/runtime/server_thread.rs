@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use machine::Failure;
 use node::request::{Outcome, Request};
 use server::{Founded, Gateway, Held, Observer, Replies, Ticketed, console};
+use state_machine::Failure;
 use tokio::sync::watch;
 
 use super::clock;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use base::CohortId;
 use bytes::Bytes;
-use machine::storage::{AdoptError, Adoption, FileId, Job, JobError, Outputs, Progress, StoredFile};
 use node::contract::{ArrivalId, CheckpointId, EvaluationId, Event, Lineage, ReadId};
 use node::registry::{Read, Snapshot};
+use state_machine::storage::{AdoptError, Adoption, FileId, Job, JobError, JobStep, Outputs, StoredFile};
 use store::checkpoint::{CheckpointMeta, write_checkpoint};
 use store::files::{FileError, FileErrorKind};
 use store::handles::HandleCache;
@@ -20,7 +20,7 @@ use super::budget::Budget;
 use super::disk::retry_while_disk_full;
 use super::files::OsFiles;
 use super::inbox::{Inbox, Input};
-use super::lanes::Lane;
+use super::job_thread::JobThread;
 
 /// A cache of open SSTables with a limited size. Checkpoints are written through it, too.
 pub(crate) type SstableFiles = HandleCache<OsFiles>;
@@ -57,11 +57,11 @@ type Compaction = (CohortId, Lineage, Box<dyn Job>);
 /// One lane for each kind of work.
 #[derive(Debug)]
 pub(crate) struct SstableLanes {
-    checkpoints: Lane<CheckpointJob>,
-    compactions: Lane<Compaction>,
-    evaluations: Lane<(EvaluationId, Read)>,
-    parts: Lane<PartRead>,
-    changes: Lane<Change>,
+    checkpoints: JobThread<CheckpointJob>,
+    compactions: JobThread<Compaction>,
+    evaluations: JobThread<(EvaluationId, Read)>,
+    parts: JobThread<PartRead>,
+    changes: JobThread<Change>,
 }
 
 impl SstableLanes {
@@ -106,8 +106,8 @@ fn checkpoint_lane(
     owner: Owner,
     budget: Arc<Budget>,
     inbox: Arc<Inbox>,
-) -> io::Result<Lane<CheckpointJob>> {
-    Lane::start("checkpoints", move |CheckpointJob { checkpoint, meta, state, flush }: CheckpointJob| {
+) -> io::Result<JobThread<CheckpointJob>> {
+    JobThread::start("checkpoints", move |CheckpointJob { checkpoint, meta, state, flush }: CheckpointJob| {
         let (cohort, lsn) = (meta.cohort, meta.lsn);
         let flushed = match flush.map(|job| flush_whole(job, &files, &budget)).transpose() {
             Ok(flushed) => flushed,
@@ -127,14 +127,14 @@ fn checkpoint_lane(
 fn flush_whole(mut job: Box<dyn Job>, files: &SstableFiles, budget: &Budget) -> Result<Outputs, JobError> {
     let _under_way = budget.flush();
     loop {
-        if let Progress::Done(outputs) = job.step(files)? {
+        if let JobStep::Done(outputs) = job.step(files)? {
             return Ok(outputs);
         }
     }
 }
 
-fn compaction_lane(files: SstableFiles, budget: Arc<Budget>, inbox: Arc<Inbox>) -> io::Result<Lane<Compaction>> {
-    Lane::start("compactions", move |(cohort, lineage, job): Compaction| {
+fn compaction_lane(files: SstableFiles, budget: Arc<Budget>, inbox: Arc<Inbox>) -> io::Result<JobThread<Compaction>> {
+    JobThread::start("compactions", move |(cohort, lineage, job): Compaction| {
         let outputs = match compact_whole(job, &files, &budget) {
             Ok(outputs) => Some(outputs),
             Err(JobError::File(error)) => super::die(&format!("can't compact SSTables: {error}")),
@@ -155,14 +155,14 @@ fn compaction_lane(files: SstableFiles, budget: Arc<Budget>, inbox: Arc<Inbox>) 
 fn compact_whole(mut job: Box<dyn Job>, files: &SstableFiles, budget: &Budget) -> Result<Outputs, JobError> {
     let bytes = job.step_bytes();
     loop {
-        if let Progress::Done(outputs) = budget.compact(bytes, job.is_urgent(), || job.step(files))? {
+        if let JobStep::Done(outputs) = budget.compact(bytes, job.is_urgent(), || job.step(files))? {
             return Ok(outputs);
         }
     }
 }
 
-fn evaluation_lane(inbox: Arc<Inbox>) -> io::Result<Lane<(EvaluationId, Read)>> {
-    Lane::start("rows", move |(id, read): (EvaluationId, Read)| {
+fn evaluation_lane(inbox: Arc<Inbox>) -> io::Result<JobThread<(EvaluationId, Read)>> {
+    JobThread::start("rows", move |(id, read): (EvaluationId, Read)| {
         let answer = read.answer(Io::Allowed);
         if let Err(error) = &answer {
             tracing::error!(%error, "can't read an SSTable: this replica resigns as leader");
@@ -171,8 +171,8 @@ fn evaluation_lane(inbox: Arc<Inbox>) -> io::Result<Lane<(EvaluationId, Read)>> 
     })
 }
 
-fn part_lane(inbox: Arc<Inbox>) -> io::Result<Lane<PartRead>> {
-    Lane::start("shipping", move |PartRead { id, file, offset, bytes }: PartRead| {
+fn part_lane(inbox: Arc<Inbox>) -> io::Result<JobThread<PartRead>> {
+    JobThread::start("shipping", move |PartRead { id, file, offset, bytes }: PartRead| {
         let bytes = file.read_raw(offset, bytes);
         if let Err(error) = &bytes {
             tracing::error!(%error, "can't read an SSTable to send it");
@@ -181,8 +181,8 @@ fn part_lane(inbox: Arc<Inbox>) -> io::Result<Lane<PartRead>> {
     })
 }
 
-fn change_lane(files: SstableFiles, inbox: Arc<Inbox>) -> io::Result<Lane<Change>> {
-    Lane::start("sstables", move |change: Change| match change {
+fn change_lane(files: SstableFiles, inbox: Arc<Inbox>) -> io::Result<JobThread<Change>> {
+    JobThread::start("sstables", move |change: Change| match change {
         Change::Write { file, offset, bytes } => {
             let written = shipping::write_part(&files, file, offset, &bytes);
             let bytes = match written {

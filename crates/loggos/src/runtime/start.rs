@@ -21,18 +21,18 @@ use store::identity::Identity;
 use store::{Recovered, Store, StoreError};
 
 use super::budget::{Budget, COMPACTION_BYTES_PER_SECOND};
-use super::claim::{Claim, ClaimError};
 use super::clock;
 use super::cluster_view::ClusterView;
 use super::config::{Config, ConfigError};
 use super::descriptors;
+use super::directory_lock::{DirectoryLock, DirectoryLockError};
 use super::disk::Disk;
 use super::disk_metrics::DiskMetrics;
+use super::event_loop::{End, INBOX, Machine};
 use super::files::OsFiles;
 use super::founding::{self, Waited};
 use super::gateway::{MachineGateway, Responses};
 use super::inbox::{Inbox, Input};
-use super::machine::{End, INBOX, Machine};
 use super::peers::handshake;
 use super::peers::{PeerAddress, Peers};
 use super::resolver::{self, Resolver};
@@ -55,7 +55,7 @@ pub(crate) enum StartError {
     #[error("{0}")]
     Config(#[from] ConfigError),
     #[error("{0}")]
-    Claim(#[from] ClaimError),
+    DirectoryLock(#[from] DirectoryLockError),
     #[error(
         "{0} contains no data of a cluster: it was never formatted, or its data is lost. It is not formatted now, \
          because a blank disk with the identity of a member would have lost its promises and acknowledged writes. To \
@@ -164,7 +164,7 @@ fn run_node(config: &Config, ready: fn(SocketAddr)) -> Result<End, StartError> {
     }
     let identity = check_identity(config, &files)?;
     let addresses = addresses(config, &identity);
-    let _claim = Claim::take(&config.data)?;
+    let _claim = DirectoryLock::take(&config.data)?;
     let peers_listener = listen("peers", &config.listen.peers)?;
     let grpc_listener = listen("gRPC", &config.listen.grpc)?;
     let http_listener = config.listen.http.as_ref().map(|address| listen("HTTP", address)).transpose()?;

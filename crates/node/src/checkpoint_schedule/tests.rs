@@ -1,7 +1,7 @@
 use base::{Duration, LogRecord, Sequence, Timestamp};
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
-use machine::storage::FileRef;
-use machine::{Consistency, Failure, Kind};
+use state_machine::storage::FileRef;
+use state_machine::{Consistency, Failure, Kind};
 use tablets::request::{Mutation, TableRequest, Write};
 use tablets::{Command, Tablet};
 

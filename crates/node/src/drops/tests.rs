@@ -1,6 +1,6 @@
 use base::Duration;
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
-use machine::{Consistency, Failure, Kind};
+use state_machine::{Consistency, Failure, Kind};
 use store::manifest::CheckpointRef;
 use tablets::TableResponse;
 use tablets::request::{Mutation, TableRequest, Write};
@@ -123,7 +123,7 @@ fn restart_ignores_dropped_table() {
     recovered.cohorts = cohorts;
     assert!(recovered.records.iter().any(|record| record.cohort == FIRST) && !recovered.cohorts.contains_key(&FIRST));
     let again = Bench::start(recovered);
-    assert!(again.node.replicas.keys().eq(&[CohortId::CATALOG]) && again.node.hosting.dormant.is_empty());
+    assert!(again.node.replicas.keys().eq(&[CohortId::CATALOG]) && again.node.hosting.stopped.is_empty());
     assert_eq!(again.manifests.last().expect("a manifest was written").1, BTreeSet::from([FIRST, SECOND]));
 }
 
@@ -151,7 +151,7 @@ fn checkpoint_removes_dropped_tablet_sstables() {
     bench.node.ask_to_drop(FIRST, Kind::TABLET, now);
     bench.pass(Duration::from_millis(100));
     let replica = &bench.node.replicas[&FIRST];
-    assert_eq!(replica.state.ownership(), Some(&machine::Ownership::Dropped));
+    assert_eq!(replica.state.ownership(), Some(&state_machine::Ownership::Dropped));
     assert_eq!(
         (replica.manifest(false).sstables.len(), sstables(&bench)),
         (1, 1),

@@ -1,7 +1,7 @@
 use base::{Boot, Duration, Epoch};
 use catalog::{CatalogCommand, CatalogRequest};
-use machine::Kind;
 use replication::grace;
+use state_machine::Kind;
 
 use super::*;
 use crate::contract::Event;
@@ -83,7 +83,7 @@ fn lost_list_is_retransmitted() {
 
 /// A follower refuses a cohort if the listed state differs from its own.
 #[test]
-fn mismatched_list_entry_is_not_vouched() {
+fn mismatched_list_entry_is_not_confirmed() {
     let mut cluster = Cluster::at_rest();
     let (leader, id, rest) = cluster
         .nodes

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use base::{Duration, Monotonic, Now};
 use catalog::CatalogRequest;
-use machine::Failure;
 use sharedlog::client::{Error, LogReply, Token};
 use sharedlog::controller::CopierId;
 use sharedlog::request::{Content, LogEntry, LogRequest, LogResponse};
-use sharedlog::{LogId, Position, ProjectionEpoch, Run};
+use sharedlog::{LogId, Position, PositionRun, ProjectionEpoch};
+use state_machine::Failure;
 
 use crate::contract::RequestId;
 use crate::message::Query;
@@ -26,7 +26,7 @@ pub(super) enum Call {
     /// A read from that position on.
     Read(PendingId, Position),
     /// A read for a copier.
-    Copied(CopierId, Run),
+    Copied(CopierId, PositionRun),
     /// A tail query for the hole fill of that epoch.
     TailForFill(ProjectionEpoch),
     /// A fill for the hole fill of that epoch.
@@ -49,18 +49,18 @@ impl Node {
     /// Passes a request to the client machine of its log. If the local copy of the catalog has no such log, asks the
     /// catalog's leader.
     pub(crate) fn put_to_log(&mut self, id: PendingId, now: Now) {
-        let Some(pending) = self.pendings.get(id) else { return };
+        let Some(pending) = self.pending_requests.get(id) else { return };
         let (Target::Log(name), Query::Log(request)) = (&pending.target, &pending.query) else { return };
         let (deadline, request) = (pending.log_deadline(), request.clone());
         let Some(log) = self.catalog().log(name) else {
             let (deadline, query) =
                 (pending.deadline, Query::Machine(CatalogRequest::DescribeLog(name.clone()).into()));
-            self.pendings.place(id, RequestState::LookingUp);
+            self.pending_requests.place(id, RequestState::LookingUp);
             self.begin(ReplyTo::Lookup(id), deadline, Target::Cohort(base::CohortId::CATALOG), query, now);
             return;
         };
         let (log, projection) = (log.id, log.projection.clone());
-        self.pendings.place(id, RequestState::AtLog);
+        self.pending_requests.place(id, RequestState::AtLog);
         self.use_log(log);
         if let Some(known) = self.touch_log(log) {
             known.follower.projected(&projection, now.monotonic);
@@ -95,7 +95,8 @@ impl Node {
     /// long time. Other requests continue: a change may be in a log already, and other reads end soon.
     pub(crate) fn clients_gone(&mut self, requests: &BTreeSet<RequestId>, now: Now) {
         let is_idle = |(_, pending): &(PendingId, &Pending)| pending.query.waits();
-        let idle: BTreeSet<PendingId> = self.pendings.at_logs(requests).filter(is_idle).map(|(id, _)| id).collect();
+        let idle: BTreeSet<PendingId> =
+            self.pending_requests.at_logs(requests).filter(is_idle).map(|(id, _)| id).collect();
         for (id, log) in &mut self.logs.by_id {
             let is_idle = |call: &Call| matches!(call, Call::Read(read, _) if idle.contains(read));
             let tokens: BTreeSet<Token> =

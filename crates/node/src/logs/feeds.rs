@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{CohortId, Monotonic, NodeId, Now};
-use machine::state_machine::Evaluated;
 use sharedlog::follower::Follower;
 use sharedlog::limits::{BATCH_BYTES_MAX, FOLLOW_CREDIT_MAX, FOLLOW_LEASE_MAX, FOLLOWED_MAX, MANY_MAX};
 use sharedlog::log_unit::UnitResponse;
 use sharedlog::unit::{Reply, Request};
-use sharedlog::{Entry, Position, ProjectionEpoch, Run};
+use sharedlog::{Entry, Position, PositionRun, ProjectionEpoch};
+use state_machine::interface::Evaluated;
 use store::sstable::Io;
 
 use super::units::UnitReplyTo;
@@ -143,7 +143,8 @@ impl Node {
         };
         let count = (unit.tail().0.saturating_sub(feed.next.0)).clamp(1, MANY_MAX as u64) as usize;
         // The last entry may exceed the credit, so that an entry of any size can be sent.
-        let request = Request::ReadMany { epoch: feed.epoch, run: Run::of(feed.next, count), bytes: BATCH_BYTES_MAX };
+        let request =
+            Request::ReadMany { epoch: feed.epoch, run: PositionRun::of(feed.next, count), bytes: BATCH_BYTES_MAX };
         let reply = match unit.decide(&request) {
             Some(UnitResponse::Reply(reply)) => reply,
             Some(UnitResponse::Lookup(lookup)) => match Read::Unit(lookup).answer(Io::CacheOnly) {

@@ -4,7 +4,7 @@
 use base::{Duration, Now};
 use sharedlog::client::{ReadMany, Wait};
 use sharedlog::request::{Content, LogRequest, LogResponse};
-use sharedlog::{LogId, Position, Run};
+use sharedlog::{LogId, Position, PositionRun};
 
 use crate::logs::calls::Call;
 use crate::message::Query;
@@ -22,7 +22,7 @@ const SAYING: Duration = Duration::from_millis(100);
 impl Node {
     /// Starts a read of a shared log.
     pub(super) fn begin_shared_log_read(&mut self, log: LogId, id: PendingId, now: Now) {
-        let Some(pending) = self.pendings.get(id) else { return };
+        let Some(pending) = self.pending_requests.get(id) else { return };
         let Query::Log(LogRequest::Read { from, count, wait, bytes, .. }) = &pending.query else { return };
         let (from, count, wait, bytes) = (*from, *count as usize, *wait, *bytes);
         let deadline = pending.log_deadline();
@@ -33,7 +33,7 @@ impl Node {
             () if wait.0.saturating_add(of_left(FILLING)) <= left.0 => Wait::First(wait),
             () => Wait::Watch(Duration(left.0 - of_left(SAYING))),
         };
-        let wanted = ReadMany { run: Run::of(from, count), wait, bytes };
+        let wanted = ReadMany { run: PositionRun::of(from, count), wait, bytes };
         let Some(known) = self.touch_log(log) else { return };
         known.last_token.0 += 1;
         let token = known.last_token;
@@ -45,7 +45,7 @@ impl Node {
 
     /// Follows the log if a waiting read has reached its end, because the next read probably continues there.
     pub(super) fn follow_if_at_end(&mut self, log: LogId, id: PendingId, outcome: &Outcome, now: Now) {
-        let Some(Query::Log(request)) = self.pendings.get(id).map(|pending| &pending.query) else { return };
+        let Some(Query::Log(request)) = self.pending_requests.get(id).map(|pending| &pending.query) else { return };
         let LogRequest::Read { from, count, wait, .. } = request else { return };
         let Ok(Response::Log(LogResponse::Entries(entries))) = outcome else { return };
         let next = Position(from.0 + entries.len() as u64);

@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use base::{CohortId, Duration, NodeId, Now, counted};
 use catalog::{CatalogCommand, CatalogRequest, LogRecord};
-use machine::Failure;
 use sharedlog::client::{ReadMany, Suspect, Wait};
 use sharedlog::controller::{Action, ClusterState, LogState, UNITS_IN_DOUBT_MAX};
 use sharedlog::limits::{BATCH_BYTES_MAX, STRIPE_WIDTH};
-use sharedlog::recovery::Verdict;
+use sharedlog::recovery::ProposalOutcome;
 use sharedlog::request::LogResponse;
 use sharedlog::validate::{COORDINATION_COPIES, COORDINATION_LOG};
 use sharedlog::{LogId, Position, ProjectionEpoch, RequestSource, UnitId};
+use state_machine::Failure;
 
 use crate::logs::calls::Call;
 use crate::message::{Message, Query};
@@ -147,9 +147,9 @@ impl Node {
 
     pub(super) fn proposal_answered(&mut self, id: LogId, epoch: ProjectionEpoch, outcome: Outcome, now: Now) {
         let verdict = match outcome {
-            Ok(Response::Log(LogResponse::Projected(newest))) => Verdict::Newest(*newest),
-            Ok(Response::Log(LogResponse::UnitsGone(units))) => Verdict::UnitsGone(units),
-            Err(Failure::Invalid(_)) => Verdict::Unfit,
+            Ok(Response::Log(LogResponse::Projected(newest))) => ProposalOutcome::Newest(*newest),
+            Ok(Response::Log(LogResponse::UnitsGone(units))) => ProposalOutcome::UnitsGone(units),
+            Err(Failure::Invalid(_)) => ProposalOutcome::Unfit,
             // The controller proposes it again.
             _ => return,
         };

@@ -1,9 +1,9 @@
 use base::Duration;
 use bytes::Bytes;
-use machine::Failure;
 use sharedlog::limits::BATCH_BYTES_MAX;
 use sharedlog::request::{Content, LogEntry, LogRequest, LogResponse};
 use sharedlog::{AskId, Batch, LogId, Position, sequencer};
+use state_machine::Failure;
 use store::Recovered;
 
 use crate::contract::RequestId;

@@ -12,11 +12,11 @@ use base::limits::REQUESTS_IN_FLIGHT_MAX;
 use base::{Boot, CohortId, Duration, Lsn, Monotonic, NodeId, Now, Sequence};
 use bytes::Bytes;
 use catalog::cohort_of;
-use machine::ReadError;
-use machine::state_machine::Evaluated;
 use sharedlog::log_unit::{Lookup, News, UnitResponse};
 use sharedlog::unit::{Command, Reply, Request};
 use sharedlog::{LogId, Position, Projection, ProjectionEpoch, RequestSource, UnitId};
+use state_machine::ReadError;
+use state_machine::interface::Evaluated;
 use store::sstable::Io;
 
 use super::feeds::Feeds;

@@ -2,9 +2,9 @@
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Duration, Membership};
-use machine::state_machine::{Kind, Lock};
-use machine::{Consistency, KeyPosition};
 use sharedlog::request::LogRequest;
+use state_machine::interface::{Kind, Lock};
+use state_machine::{Consistency, KeyPosition};
 
 use crate::registry::Ask;
 

@@ -7,10 +7,10 @@ use catalog::{
     CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, RangeDescription, Standing,
     TableDescription,
 };
-use machine::{AsOf, ClientSessionId, Consistency, Failure, Kind, LogPlace};
 use sharedlog::controller::{CopierId, Requester};
 use sharedlog::request::LogResponse;
 use sharedlog::{AskId, LogId, ProjectionEpoch, RequestSource, UnitId, unit};
+use state_machine::{AsOf, ClientSessionId, Consistency, Failure, Kind, LogPlace};
 use store::sstable::{SstableId, SstableRef};
 use tablets::TableResponse;
 use tablets::request::TableRequest;

@@ -1,6 +1,6 @@
 use base::{Incarnation, LogRecord, NodeId, Sequence};
 use catalog::{CatalogCommand, CatalogRequest};
-use machine::Kind;
+use state_machine::Kind;
 
 use super::*;
 use crate::contract::Event;

@@ -25,7 +25,7 @@ fn replayed_log_bytes_trigger_checkpoint() {
         recovered.cohorts.insert(OTHER, CohortManifest { checkpoint, ..CohortManifest::default() });
         let bench = Bench::start(recovered);
         assert!(bench.node.outgoing.appended_bytes >= 10 * size);
-        bench.node.hosting.dormant[&OTHER].checkpoint_mark
+        bench.node.hosting.stopped[&OTHER].checkpoint_mark
     };
     assert_eq!(mark(None), 0, "without a checkpoint the whole log is needed");
     let checkpoint = |sequence: i64| {

@@ -4,10 +4,10 @@ use base::CohortId;
 use base::codec::Reader;
 use bytes::Bytes;
 use catalog::Catalog;
-use machine::Progress;
-use machine::checkpoint::{Frame, Frames, LoadError, Loader as _};
-use machine::state_machine::{Kind, StateMachine};
 use sharedlog::log_unit::LogUnit;
+use state_machine::Progress;
+use state_machine::checkpoint::{Frame, Frames, LoadError, Loader as _};
+use state_machine::interface::{Kind, StateMachine};
 use tablets::Tablet;
 
 use super::{Hosted, Parts, Snapshot};
@@ -87,7 +87,7 @@ impl Parts {
     fn begin(kind: Kind, progress: Progress, header: Reader) -> Result<Self, LoadError> {
         by_kind!(
             kind,
-            M => <<M as StateMachine>::Snapshot as machine::Snapshot>::Loader::begin(progress, header).map(<M as Hosted>::parts),
+            M => <<M as StateMachine>::Snapshot as state_machine::Snapshot>::Loader::begin(progress, header).map(<M as Hosted>::parts),
             Kind(other) => Err(LoadError::OtherKind(other))
         )
     }

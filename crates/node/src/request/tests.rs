@@ -5,8 +5,8 @@ use base::limits::{
 use base::{Duration, Timestamp};
 use bytes::Bytes;
 use catalog::CatalogCommand;
-use machine::{ClientSessionId, Consistency, Kind, SessionStamp};
 use sharedlog::validate::new_log_name;
+use state_machine::{ClientSessionId, Consistency, Kind, SessionStamp};
 use tablets::request::{Mutation, Scan, TableRequest, Write};
 
 use super::*;

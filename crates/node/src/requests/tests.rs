@@ -2,7 +2,7 @@
 
 use base::{Boot, NodeId, Timestamp};
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
-use machine::{ClientSessionId, Kind, SessionStamp};
+use state_machine::{ClientSessionId, Kind, SessionStamp};
 use tablets::TableResponse;
 use tablets::request::{Mutation, Scan, TableRequest, Write};
 

@@ -1,7 +1,7 @@
 use base::{Duration, Lsn};
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
-use machine::{AsOf, Consistency, Failure, Kind};
 use replication::Replay;
+use state_machine::{AsOf, Consistency, Failure, Kind};
 use tablets::TableResponse;
 use tablets::request::{Mutation, TableRequest, Write};
 
@@ -181,11 +181,11 @@ fn removed_parent_starts_no_child() {
     let mut replay = Replay::after(Lsn::ZERO);
     let records = bench.appended.iter().filter(|record| record.cohort == CHILD);
     records.for_each(|record| replay.record(record.body.clone()));
-    let child = Dormant { manifest: cohorts[&CHILD].clone(), replay, ..Dormant::default() };
+    let child = StoppedReplica { manifest: cohorts[&CHILD].clone(), replay, ..StoppedReplica::default() };
     again.node.end_replica(CHILD, false);
-    again.node.hosting.dormant.insert(CHILD, child);
+    again.node.hosting.stopped.insert(CHILD, child);
     assert!(again.node.is_rested_on(PARENT));
-    again.node.hosting.dormant.get_mut(&PARENT).expect("the replica was stopped").manifest.is_retired = true;
+    again.node.hosting.stopped.get_mut(&PARENT).expect("the replica was stopped").manifest.is_retired = true;
     assert!(!again.node.is_rested_on(PARENT));
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::{CohortId, Epoch, NodeId, SharedMembership, Timestamp};
 use bytes::Bytes;
-use machine::storage::{FileId, FileRef, Storage};
+use state_machine::storage::{FileId, FileRef, Storage};
 use store::manifest::CheckpointRef;
 
 use super::Part;

@@ -1,4 +1,4 @@
-use machine::Kind;
+use state_machine::Kind;
 use store::identity::Owner;
 use store::tree::{Config, Tablespace, Tree};
 

@@ -110,7 +110,7 @@ fn forgetful_majority_declares_loss() {
 
     settle(&mut scene, 1);
     let (apart, _) = &scene.replicas[2];
-    assert!(apart.stands_apart() && apart.applied() == Sequence(3) && apart.last().epoch == Epoch(1));
+    assert!(apart.has_diverged() && apart.applied() == Sequence(3) && apart.last().epoch == Epoch(1));
     let (state, timestamp) = {
         let entry = scene.replicas[1].0.entries().nth(1).expect("it is in memory");
         (entry.lsn, entry.timestamp)
@@ -118,7 +118,7 @@ fn forgetful_majority_declares_loss() {
     let membership = Arc::clone(scene.replicas[1].0.membership());
     scene.at(2, |cohort, now, out| assert!(cohort.install(state, timestamp, membership, now, out)));
     let (behind, _) = &scene.replicas[2];
-    assert!(behind.applied() == state.sequence && behind.forgetful() && !behind.stands_apart());
+    assert!(behind.applied() == state.sequence && behind.forgetful() && !behind.has_diverged());
     scene.at(1, |cohort, now, out| cohort.state_sent(node(2), Some(state), now, out));
     settle(&mut scene, 1);
     let last = scene.replicas[1].0.last();

@@ -80,7 +80,7 @@ fn age_starts_at_leader_echo() {
     scene.wait(Duration::from_millis(450));
     scene.deliver_all();
     scene.at(0, |cohort, now, out| {
-        cohort.rouse(node(1), now);
+        cohort.resume_heartbeats(node(1), now);
         cohort.heartbeat(now, out);
     });
     assert!(scene.replicas[0].0.leads() && scene.under_way.iter().any(|(_, to, _)| *to == node(1)));

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use sharedlog::snapshot::{self, Appended, Finder, Found, Keeper, There, Wanted};
-use sharedlog::{Position, Run};
+use sharedlog::{Position, PositionRun};
 use tokio::task::JoinSet;
 
 use super::{Content, Cursor, Entry, HOLE, Log};
@@ -71,7 +71,7 @@ impl Log {
         loop {
             match finder.wants() {
                 Wanted::Tail => finder.tail(Position(self.tail().await?)),
-                Wanted::Read(Run { from, count, .. }) => {
+                Wanted::Read(PositionRun { from, count, .. }) => {
                     let count = u32::try_from(count).unwrap_or(u32::MAX);
                     let entries = self.read_waiting(from.0, count, HOLE).await?;
                     if !entries.is_empty() {

@@ -4,8 +4,8 @@ use api::columns::streamed_answer::Answer;
 use api::columns::streamed_request::Request as Streamed;
 use api::columns::{GetResponse, StreamRequest, StreamResponse, StreamedAnswer, StreamedRequest};
 use api::common::Refusal;
-use machine::Failure;
 use node::request::{Outcome, Request, Response};
+use state_machine::Failure;
 use tablets::TableResponse;
 
 use super::translate::{self, TableCall};

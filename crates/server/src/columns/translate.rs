@@ -4,8 +4,8 @@
 use api::columns as message;
 use base::{KeyRange, Timestamp};
 use bytes::Bytes;
-use machine::{ClientSessionId, Failure, SessionStamp};
 use node::request::{Request, Response};
+use state_machine::{ClientSessionId, Failure, SessionStamp};
 use tablets::TableResponse;
 use tablets::request::{Cell, Mutation, Row, TableRequest, Write};
 

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use base::budget::{ByteBudget, Reservation};
-use machine::Failure;
+use state_machine::Failure;
 use tokio::time::sleep;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};

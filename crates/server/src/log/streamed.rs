@@ -5,8 +5,8 @@ use api::log::{
     AppendAnswer, AppendStreamRequest, AppendStreamResponse, ReadAnswer, ReadStreamRequest, ReadStreamResponse,
     StreamedAppend, StreamedRead, append_answer, read_answer,
 };
-use machine::Failure;
 use node::request::{Outcome, Response};
+use state_machine::Failure;
 
 use super::translate;
 use crate::columns::unexpected;

@@ -3,11 +3,11 @@
 
 use api::log::{self as message, log_entry};
 use bytes::Bytes;
-use machine::Failure;
 use node::request::{Request, Response};
 use sharedlog::limits::{BATCH_BYTES_MAX, RECORDS_MAX};
 use sharedlog::request::{Content, ExtentDescription, LogDescription, LogEntry, LogRequest, LogResponse};
 use sharedlog::{Batch, ClientId, Data, Position, Stamp};
+use state_machine::Failure;
 
 use crate::limits::{READ_ANSWER_BYTES, READ_BYTES_MAX};
 

@@ -2,7 +2,7 @@
 
 use base::{Duration, Monotonic};
 
-use crate::{AskId, Data, Position, ProjectionEpoch, Run, SequencerId, UnitId, sequencer, unit};
+use crate::{AskId, Data, Position, PositionRun, ProjectionEpoch, SequencerId, UnitId, sequencer, unit};
 
 /// Chosen by the caller to identify a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -12,7 +12,7 @@ pub struct Token(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadMany {
     /// The positions, at most [`ROW_MAX`](crate::limits::ROW_MAX).
-    pub run: Run,
+    pub run: PositionRun,
     /// How unwritten positions are handled.
     pub wait: Wait,
     /// Maximum bytes of entries in the answer. The client holds or requests up to three times as many, not counting

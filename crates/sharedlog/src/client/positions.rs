@@ -7,7 +7,7 @@ use base::Monotonic;
 use crate::client::task::{Fill, Task};
 use crate::client::{CallId, CallOwner, Client};
 use crate::limits::POSITIONS_AT_ONCE_MAX;
-use crate::{Position, ProjectionEpoch, Run};
+use crate::{Position, PositionRun, ProjectionEpoch};
 
 impl Client {
     /// Assigns positions to the appends for which they were requested. The position of an append that has ended is
@@ -17,7 +17,7 @@ impl Client {
         position_request: CallId,
         for_whom: Vec<CallId>,
         epoch: ProjectionEpoch,
-        run: Run,
+        run: PositionRun,
         now: Monotonic,
     ) {
         self.end(position_request);

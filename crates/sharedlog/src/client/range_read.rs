@@ -21,12 +21,12 @@ use crate::client::task::{Next, Task, View};
 use crate::client::{CallId, Error, LogReply, ReadMany, Timing, Wait};
 use crate::limits::{BATCH_BYTES_MAX, MANY_MAX, POSITION_MAX, ROW_BYTES_MAX, ROW_CALLS_MAX, ROW_MAX};
 use crate::unit::{Reply, Request};
-use crate::{Entry, Position, Run, UnitId};
+use crate::{Entry, Position, PositionRun, UnitId};
 
 /// A range read in progress.
 #[derive(Debug)]
 pub(super) struct RangeRead {
-    run: Run,
+    run: PositionRun,
     wait: Wait,
     /// Maximum bytes in the answer.
     bytes_max: usize,
@@ -37,7 +37,7 @@ pub(super) struct RangeRead {
     /// The answer ends before this position.
     end: Position,
     /// Runs to request from tails, in ascending order.
-    parts: VecDeque<Run>,
+    parts: VecDeque<PositionRun>,
     /// Positions to read individually.
     alone: BTreeSet<Position>,
     calls: BTreeSet<CallId>,
@@ -108,11 +108,11 @@ impl RangeRead {
             self.alone.insert(self.run.from);
             return;
         }
-        let mut parts: BTreeMap<_, Vec<Run>> = BTreeMap::new();
+        let mut parts: BTreeMap<_, Vec<PositionRun>> = BTreeMap::new();
         for position in self.run.positions() {
             let of_chain = parts.entry(view.projection.place_of(position)).or_default();
             // Equidistant positions of one chain are requested together.
-            let follows = |part: &&mut Run| part.count == 1 || part.position(part.count as u64) == position;
+            let follows = |part: &&mut PositionRun| part.count == 1 || part.position(part.count as u64) == position;
             match of_chain.last_mut().filter(|part| part.count < MANY_MAX).filter(follows) {
                 Some(part) => {
                     if part.count == 1 {
@@ -120,10 +120,10 @@ impl RangeRead {
                     }
                     part.count += 1;
                 }
-                None => of_chain.push(Run::of(position, 1)),
+                None => of_chain.push(PositionRun::of(position, 1)),
             }
         }
-        let mut parts: Vec<Run> = parts.into_values().flatten().collect();
+        let mut parts: Vec<PositionRun> = parts.into_values().flatten().collect();
         parts.sort();
         self.parts = parts.into();
     }
@@ -134,7 +134,7 @@ impl RangeRead {
     }
 
     /// Maximum bytes of one part.
-    fn share(&self, part: Run) -> usize {
+    fn share(&self, part: PositionRun) -> usize {
         (self.room() * part.count / self.run.count.max(1)).max(1)
     }
 
@@ -279,7 +279,7 @@ impl RangeRead {
 /// Positions of one chain.
 #[derive(Debug)]
 pub(super) struct Part {
-    run: Run,
+    run: PositionRun,
     /// Number of positions requested: those that are still on one chain.
     asked_for: usize,
     /// Maximum bytes in the reply.
@@ -292,7 +292,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    fn new(run: Run, bytes: usize) -> Self {
+    fn new(run: PositionRun, bytes: usize) -> Self {
         Self { run, asked_for: 0, bytes, is_larger: false, replies: Vec::new(), has_ended: false, asked: None }
     }
 

@@ -11,7 +11,7 @@ use crate::client::task::{Bound, Next, View};
 use crate::client::{Error, LogReply, Timing, Wait};
 use crate::limits::BATCH_BYTES_MAX;
 use crate::unit::{Command, Reply, Request};
-use crate::{Entry, Kept, Position, ProjectionEpoch, Run, UnitId};
+use crate::{Entry, Kept, Position, PositionRun, ProjectionEpoch, UnitId};
 
 /// A read in progress.
 #[derive(Debug)]
@@ -173,7 +173,7 @@ impl Read {
         match self.left(now) {
             Some(left) => Request::Await { epoch, position, wait: left, bytes },
             None if is_any_size => Request::Read { epoch, position },
-            None => Request::ReadMany { epoch, run: Run::of(position, 1), bytes },
+            None => Request::ReadMany { epoch, run: PositionRun::of(position, 1), bytes },
         }
     }
 

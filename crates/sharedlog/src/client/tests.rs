@@ -297,7 +297,7 @@ fn suspected(of: impl IntoIterator<Item = (Answers, bool)>) -> Vec<Vec<Suspect>>
     let call = |(answers, is_row)| {
         let (token, deadline) = (harness.token(), harness.now + Duration::from_millis(60));
         if is_row {
-            let wanted = ReadMany { run: Run::of(Position(0), 1), wait: Wait::No, bytes: 100 };
+            let wanted = ReadMany { run: PositionRun::of(Position(0), 1), wait: Wait::No, bytes: 100 };
             harness.client.read_many(token, wanted, deadline, harness.now);
         } else {
             harness.client.read(token, Position(0), None, deadline, harness.now);
@@ -728,7 +728,7 @@ fn many(epoch: u64, from: u64, step: u64, count: usize) -> Request {
 
 fn share(epoch: u64, from: u64, step: u64, count: usize, of: usize) -> Request {
     let bytes = ROW_BYTES_MAX * count / of;
-    Request::ReadMany { epoch: ProjectionEpoch(epoch), run: Run { from: Position(from), step, count }, bytes }
+    Request::ReadMany { epoch: ProjectionEpoch(epoch), run: PositionRun { from: Position(from), step, count }, bytes }
 }
 
 impl Harness {
@@ -738,7 +738,7 @@ impl Harness {
 
     fn read_some(&mut self, from: u64, count: usize, wait: Wait, bytes: usize) -> Token {
         let (token, deadline) = (self.token(), self.now + DEADLINE);
-        let wanted = ReadMany { run: Run::of(Position(from), count), wait, bytes };
+        let wanted = ReadMany { run: PositionRun::of(Position(from), count), wait, bytes };
         self.client.read_many(token, wanted, deadline, self.now);
         self.carry_out();
         token
@@ -860,7 +860,7 @@ fn range_read_byte_limit() {
     let mut harness = Harness::new();
     harness.projected(two_chains(2));
     let bounded = |from, step, count, bytes| {
-        let run = Run { from: Position(from), step, count };
+        let run = PositionRun { from: Position(from), step, count };
         Request::ReadMany { epoch: ProjectionEpoch(2), run, bytes }
     };
     let larger = || Reply::Many(vec![]);

@@ -144,7 +144,7 @@ impl Harness {
 
     fn install(&mut self, projection: Projection) {
         let units = projection.units();
-        self.controller.verdict(LOG, projection.epoch, Verdict::Newest(projection.clone()), self.now);
+        self.controller.verdict(LOG, projection.epoch, ProposalOutcome::Newest(projection.clone()), self.now);
         let log = self.log();
         log.units.0.retain(|unit, _| units.contains(unit));
         log.projection = projection;
@@ -237,7 +237,7 @@ fn late_unit_gets_longer_seal_timeout() {
     harness.suspect(Suspect::Projection);
     let next = harness.seal(&[1, 3], 7).expect("the other units suffice after a second");
     assert_eq!(next.units(), [1, 3].map(UnitId));
-    harness.controller.verdict(LOG, next.epoch, Verdict::Newest(next.clone()), harness.now);
+    harness.controller.verdict(LOG, next.epoch, ProposalOutcome::Newest(next.clone()), harness.now);
     harness.suspect(Suspect::Projection);
     assert!(harness.recovery().is_none(), "the registry's view is outdated");
     harness.log().projection.epoch = next.epoch;

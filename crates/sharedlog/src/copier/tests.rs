@@ -11,7 +11,7 @@ struct Harness {
     copier: Copier,
     now: Monotonic,
     asked: Vec<(AskId, Command)>,
-    reads: Vec<Run>,
+    reads: Vec<PositionRun>,
     ended: Option<bool>,
 }
 

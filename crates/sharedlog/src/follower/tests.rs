@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::limits::BATCH_BYTES_MAX;
-use crate::{Batch, ClientId, Data, Extent, LogId, Run, SequencerId, Stamp};
+use crate::{Batch, ClientId, Data, Extent, LogId, PositionRun, SequencerId, Stamp};
 
 fn projection(epoch: u64, from: u64, chain: &[u64]) -> Projection {
     let chain = chain.iter().map(|unit| UnitId(*unit)).collect();
@@ -26,7 +26,11 @@ fn entry(sequence: u64) -> Entry {
 
 /// A read of four positions that waits for 500.
 fn wanted(from: u64) -> ReadMany {
-    ReadMany { run: Run::of(Position(from), 4), wait: Wait::First(Duration(500_000_000)), bytes: BATCH_BYTES_MAX }
+    ReadMany {
+        run: PositionRun::of(Position(from), 4),
+        wait: Wait::First(Duration(500_000_000)),
+        bytes: BATCH_BYTES_MAX,
+    }
 }
 
 const NEVER: Monotonic = Monotonic::NEVER;

@@ -1,11 +1,11 @@
 use base::{ClusterId, NodeId};
 use bytes::Bytes;
-use machine::checkpoint::{Chunks, load};
+use state_machine::checkpoint::{Chunks, load};
 use store::identity::Owner;
 use store::tree::{Config, Tablespace};
 
 use super::*;
-use crate::{Batch, ClientId, Data, Entry as Value, LogId, Run, Stamp};
+use crate::{Batch, ClientId, Data, Entry as Value, LogId, PositionRun, Stamp};
 
 type State = LogUnit;
 
@@ -128,7 +128,10 @@ fn read_many_in_one_lookup() {
         assert_eq!(tell(&mut state, &mut log, &write(position, position + 1)), Reply::Written);
     }
     let many = |from, step, count| {
-        ask(&state, &Request::ReadMany { epoch: EPOCH, run: Run { from: Position(from), step, count }, bytes: 1 << 20 })
+        ask(
+            &state,
+            &Request::ReadMany { epoch: EPOCH, run: PositionRun { from: Position(from), step, count }, bytes: 1 << 20 },
+        )
     };
     let most = crate::limits::MANY_MAX as u64;
     let all = (0..most.min(5)).map(|position| read(&state, EPOCH, position)).collect();
@@ -136,7 +139,7 @@ fn read_many_in_one_lookup() {
     assert_eq!(many(1, 2, 2), Reply::Many(vec![Reply::Value(value(2)), Reply::Value(value(4))]));
     let far = many(0, 1, 100_000);
     assert!(matches!(far, Reply::Many(replies) if replies.len() == crate::limits::MANY_MAX));
-    let old = Request::ReadMany { epoch: ProjectionEpoch(0), run: Run::of(Position(0), 5), bytes: 1 << 20 };
+    let old = Request::ReadMany { epoch: ProjectionEpoch(0), run: PositionRun::of(Position(0), 5), bytes: 1 << 20 };
     assert!(matches!(ask(&state, &old), Reply::Refused { .. }));
 }
 

@@ -50,10 +50,10 @@ impl Harness {
     }
 
     fn answer(&mut self, position: u64, outcome: Result<LogReply, Error>) {
-        self.answer_run(Run::of(Position(position), 1), outcome.map(|answer| LogReply::Range(vec![answer])));
+        self.answer_run(PositionRun::of(Position(position), 1), outcome.map(|answer| LogReply::Range(vec![answer])));
     }
 
-    fn answer_run(&mut self, run: Run, outcome: Result<LogReply, Error>) {
+    fn answer_run(&mut self, run: PositionRun, outcome: Result<LogReply, Error>) {
         self.player.read(run, outcome, self.now);
         self.carry_out();
     }
@@ -101,16 +101,16 @@ fn partial_range_read_is_continued() {
     assert_eq!(harness.runs, [4]);
     let row =
         |sequences: std::ops::Range<u64>| Ok(LogReply::Range(sequences.map(|of| LogReply::Entry(data(of))).collect()));
-    harness.answer_run(Run::of(Position(0), 4), row(1..4));
+    harness.answer_run(PositionRun::of(Position(0), 4), row(1..4));
     assert_eq!(harness.runs, [4, 1]);
     assert_eq!(harness.reads, [0, 1, 2, 3, 3]);
     assert_eq!(harness.take(), [0, 1, 2]);
-    harness.answer_run(Run::of(Position(3), 1), row(4..5));
+    harness.answer_run(PositionRun::of(Position(3), 1), row(4..5));
     assert_eq!(harness.take(), [3]);
     assert_eq!(harness.player.next(), Position(4));
     assert!(harness.reads.ends_with(&[4, 5, 6, 7]), "{:?}", harness.reads);
-    harness.answer_run(Run::of(Position(4), 2), Err(Error::BeyondTail { tail: Position(4) }));
-    harness.answer_run(Run::of(Position(4), 2), Err(Error::OutOfTime));
+    harness.answer_run(PositionRun::of(Position(4), 2), Err(Error::BeyondTail { tail: Position(4) }));
+    harness.answer_run(PositionRun::of(Position(4), 2), Err(Error::OutOfTime));
     assert_eq!(harness.reads.len(), 9, "positions beyond the tail are not read again");
 }
 
@@ -119,7 +119,7 @@ fn partial_range_read_is_continued() {
 fn gap_is_reread() {
     let mut harness = Harness::new(0);
     harness.tail(4);
-    harness.answer_run(Run::of(Position(1), 3), Ok(LogReply::Range(vec![LogReply::Junk; 3])));
+    harness.answer_run(PositionRun::of(Position(1), 3), Ok(LogReply::Range(vec![LogReply::Junk; 3])));
     harness.answer(0, Err(Error::BeyondTail { tail: Position(0) }));
     harness.now = harness.now + CONFIG.poll;
     harness.player.timer(harness.now);

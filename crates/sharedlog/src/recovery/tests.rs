@@ -119,7 +119,7 @@ fn responders_stay_and_log_resumes_above_tail() {
         ..projection(&[extent(0, &[&[1, 2], &[3, 4]])])
     };
     assert_eq!(harness.proposed(), wanted);
-    harness.recovery.verdict(Verdict::Newest(wanted.clone()), harness.now);
+    harness.recovery.verdict(ProposalOutcome::Newest(wanted.clone()), harness.now);
     harness.carry_out();
     assert_eq!(harness.ended, Some(Ended::Installed(wanted)));
 }
@@ -233,7 +233,7 @@ fn gone_spare_is_skipped_at_once() {
     harness.answer(7, Reply::Begun(report(0, &[])));
     assert_eq!(harness.proposed.len(), 1);
     let refuse = |harness: &mut Harness, unit| {
-        harness.recovery.verdict(Verdict::UnitsGone(vec![UnitId(unit)]), harness.now);
+        harness.recovery.verdict(ProposalOutcome::UnitsGone(vec![UnitId(unit)]), harness.now);
         harness.carry_out();
     };
     refuse(&mut harness, 7);
@@ -244,7 +244,7 @@ fn gone_spare_is_skipped_at_once() {
     assert_eq!(harness.proposed.len(), proposed, "the verdict refers to the earlier proposal");
     refuse(&mut harness, 8);
     assert_eq!(harness.proposed.last().map(|proposed| &proposed.extents[..]), Some(&[extent(0, &[&[1]])][..]));
-    harness.recovery.verdict(Verdict::Unfit, harness.now);
+    harness.recovery.verdict(ProposalOutcome::Unfit, harness.now);
     harness.carry_out();
     assert_eq!(harness.ended, Some(Ended::NoSuccessor));
 }
@@ -430,12 +430,12 @@ fn newer_projection_ends_recovery() {
     let mut harness = Harness::begin(projection(&[extent(0, &[&[1, 2]])]), &[], &[]);
     harness.sealed(1, 5);
     harness.sealed(2, 5);
-    harness.recovery.verdict(Verdict::Newest(projection(&[extent(0, &[&[1, 2]])])), harness.now);
+    harness.recovery.verdict(ProposalOutcome::Newest(projection(&[extent(0, &[&[1, 2]])])), harness.now);
     harness.carry_out();
     assert_eq!(harness.ended, None, "the replaced projection");
     let mut other = harness.proposed();
     other.start = Position(11);
-    harness.recovery.verdict(Verdict::Newest(other), harness.now);
+    harness.recovery.verdict(ProposalOutcome::Newest(other), harness.now);
     harness.carry_out();
     assert_eq!(harness.ended, Some(Ended::Lost));
 }

@@ -5,7 +5,7 @@ use base::{Duration, Incarnation};
 use bytes::Bytes;
 
 use crate::limits::{AWAIT_MAX, MANY_BYTES_MAX, MANY_MAX, UNIT_STRIPES_MAX};
-use crate::{Entry, Kept, Kind, LogId, Position, ProjectionEpoch, Run, Stripe};
+use crate::{Entry, Kept, Kind, LogId, Position, PositionRun, ProjectionEpoch, Stripe};
 
 /// A request to a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum Request {
         /// The epoch of the sender's projection.
         epoch: ProjectionEpoch,
         /// The positions to read.
-        run: Run,
+        run: PositionRun,
         /// Maximum bytes of values in the reply. Limited to [`MANY_BYTES_MAX`](crate::limits::MANY_BYTES_MAX), unless
         /// there is only one value.
         bytes: usize,

@@ -7,7 +7,7 @@ use base::SplitMix64;
 
 use super::*;
 use crate::limits::{BATCH_BYTES_MAX, MANY_BYTES_MAX};
-use crate::{Batch, ClientId, Data, Kind, Run, Stamp, Stripe};
+use crate::{Batch, ClientId, Data, Kind, PositionRun, Stamp, Stripe};
 
 const DISK: Incarnation = Incarnation(77);
 
@@ -241,7 +241,7 @@ fn read_many_matches_single_reads() {
     harness.apply(Command::Trim { epoch: None, before: Position(2) });
     harness.apply(Command::Damaged { position: Position(5) });
     let many = |harness: &mut Harness, in_epoch: u64, from: u64, step: u64, count: usize| {
-        let run = Run { from: Position(from), step, count };
+        let run = PositionRun { from: Position(from), step, count };
         match harness.unit.decide(&Request::ReadMany { epoch: epoch(in_epoch), run, bytes: BATCH_BYTES_MAX }) {
             Decision::Answer(outcome) => harness.carry_out(outcome),
             Decision::Log { .. } => panic!("a read needs no log entry"),
@@ -267,7 +267,7 @@ fn read_many_matches_single_reads() {
     assert!(is_short(many(&mut harness, 1, 19, 1, 3), 1));
     let bounded = |harness: &mut Harness, from: u64, bytes: usize| match harness.unit.decide(&Request::ReadMany {
         epoch: epoch(1),
-        run: Run::of(Position(from), 3),
+        run: PositionRun::of(Position(from), 3),
         bytes,
     }) {
         Decision::Answer(outcome) => harness.carry_out(outcome),

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use super::World;
 use crate::client::{Error, LogReply};
 use crate::unit::Command;
-use crate::{Batch, Data, Entry, Kept, Position, Run, Stamp, Stripe, UnitId};
+use crate::{Batch, Data, Entry, Kept, Position, PositionRun, Stamp, Stripe, UnitId};
 
 /// The content seen at a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Checks {
     }
 
     /// Checks the outcome of a range read. `was_there`: the first position was written when the read started.
-    pub(super) fn read_many(&mut self, run: Run, outcome: Result<LogReply, Error>, was_there: bool) -> Said {
+    pub(super) fn read_many(&mut self, run: PositionRun, outcome: Result<LogReply, Error>, was_there: bool) -> Said {
         match outcome {
             Ok(LogReply::Range(answers)) if answers.is_empty() => {
                 self.read(run.from, &Ok(LogReply::Unwritten), was_there)

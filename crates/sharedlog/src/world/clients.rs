@@ -13,7 +13,7 @@ use crate::duplicates::Duplicates;
 use crate::limits::BATCH_BYTES_MAX;
 use crate::player::{self, Delivery, Player};
 use crate::snapshot::{Finder, Keeper};
-use crate::{ClientId, Position, Run};
+use crate::{ClientId, Position, PositionRun};
 
 #[derive(Clone, Debug)]
 pub(super) enum Call {
@@ -28,7 +28,7 @@ pub(super) enum Call {
         was_there: bool,
     },
     ReadMany {
-        run: Run,
+        run: PositionRun,
         was_there: bool,
     },
     Tail {
@@ -36,14 +36,14 @@ pub(super) enum Call {
     },
     Trim,
     Fill(Position),
-    PlayerRead(Run),
+    PlayerRead(PositionRun),
     PlayerTail,
     /// An append for a snapshot.
     Keep {
         keeper: Token,
         number: usize,
     },
-    Find(Run),
+    Find(PositionRun),
     FindTail,
     Final(Position),
     FinalTail,
@@ -184,7 +184,11 @@ impl World {
                 let patience = Duration::from_millis(self.random.below(25));
                 let waits = [Wait::No, Wait::First(patience), Wait::Each(patience), Wait::Watch(patience)];
                 let wait = waits[self.random.below(4) as usize];
-                let run = Run { from: any, step: 1 + self.random.below(2), count: 1 + self.random.below(12) as usize };
+                let run = PositionRun {
+                    from: any,
+                    step: 1 + self.random.below(2),
+                    count: 1 + self.random.below(12) as usize,
+                };
                 let was_there = self.checks.was_seen(any);
                 // A limit for all entries, for a few, or below the size of any entry.
                 let bytes = [BATCH_BYTES_MAX, 40, 4][(token.0 % 3) as usize];

@@ -7,7 +7,7 @@ use base::{Member, NodeId};
 use super::{MICROSECOND, Time, World};
 use crate::client::Suspect;
 use crate::controller::{ClusterState, Requester};
-use crate::recovery::Verdict;
+use crate::recovery::ProposalOutcome;
 use crate::{AskId, Projection, ProjectionEpoch, SequencerId, UnitId, sequencer, unit};
 
 /// Where an event happens.
@@ -71,8 +71,8 @@ pub(super) enum Message {
         projection: Projection,
         back: Return,
     },
-    Verdict {
-        verdict: Verdict,
+    ProposalOutcome {
+        verdict: ProposalOutcome,
         back: Return,
     },
     Heartbeat {
@@ -150,7 +150,7 @@ impl Event {
                 Message::Fetch { .. } => 5,
                 Message::Fetched { projection, .. } => 6 + (projection.epoch.0 << 8),
                 Message::Propose { projection, .. } => 7 + (projection.epoch.0 << 8),
-                Message::Verdict { .. } => 8,
+                Message::ProposalOutcome { .. } => 8,
                 Message::Heartbeat { process } => 17 + (u64::from(process.node.0) << 8),
                 Message::Suspected { epoch, .. } => 18 + (epoch.0 << 8),
                 Message::UnitsInDoubt { .. } => 19,

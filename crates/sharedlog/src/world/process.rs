@@ -11,9 +11,9 @@ use crate::client::{self, Client, ReadMany, Token, Wait};
 use crate::controller::{self, ClusterState, Controller, CopierId, Counters};
 use crate::hole_fill::{self, HoleFill};
 use crate::limits::BATCH_BYTES_MAX;
-use crate::recovery::Verdict;
+use crate::recovery::ProposalOutcome;
 use crate::sequencer::{self, Sequencer};
-use crate::{AskId, ClientId, Position, Projection, ProjectionEpoch, Run, SequencerId, UnitId, unit};
+use crate::{AskId, ClientId, Position, PositionRun, Projection, ProjectionEpoch, SequencerId, UnitId, unit};
 
 #[derive(Debug)]
 pub(super) struct Process {
@@ -27,7 +27,7 @@ pub(super) struct Process {
     /// The controller's counters at the last update.
     counted: Counters,
     /// Reads for the controller.
-    reads: BTreeMap<Token, (CopierId, Run)>,
+    reads: BTreeMap<Token, (CopierId, PositionRun)>,
     hole_fill: Option<HoleFill>,
     /// Calls of the hole fill; `None` is a tail query.
     fills: BTreeMap<Token, (ProjectionEpoch, Option<Position>)>,
@@ -130,11 +130,11 @@ impl World {
                     self.controller_learns(id, *cluster);
                 }
             }
-            Message::Verdict { verdict, back } => {
+            Message::ProposalOutcome { verdict, back } => {
                 if let SimMachine::ControllerPart(controller::Requester::Recovery(epoch)) = back.machine {
                     process.controller.verdict(LOG, epoch.next(), verdict.clone(), now);
                 }
-                if let Verdict::Newest(newest) = verdict {
+                if let ProposalOutcome::Newest(newest) = verdict {
                     self.node_learns(id, newest);
                 }
             }
@@ -352,7 +352,7 @@ impl World {
         }
     }
 
-    fn copier_reads(&mut self, id: u32, copier: CopierId, run: Run) {
+    fn copier_reads(&mut self, id: u32, copier: CopierId, run: PositionRun) {
         let (now, token) = (self.clock(), self.token());
         let Some(process) = self.process(id, None) else { return };
         process.reads.insert(token, (copier, run));

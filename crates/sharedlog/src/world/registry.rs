@@ -10,7 +10,7 @@ use base::{Incarnation, Member, NodeId};
 use super::network::{Message, SimProcess};
 use super::{LOG, World};
 use crate::controller::{ClusterState, LogState};
-use crate::recovery::Verdict;
+use crate::recovery::ProposalOutcome;
 use crate::{Extent, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
 
 #[derive(Debug, Default)]
@@ -99,13 +99,13 @@ impl World {
                     let is_gone = |unit: &UnitId| !self.registry.listed.contains(unit) && !self.left_out.contains(unit);
                     let gone: Vec<UnitId> = projection.units().into_iter().filter(is_gone).collect();
                     match projection.may_follow(&newest) {
-                        Ok(()) if !gone.is_empty() => verdict = Some(Verdict::UnitsGone(gone)),
+                        Ok(()) if !gone.is_empty() => verdict = Some(ProposalOutcome::UnitsGone(gone)),
                         Ok(()) => self.install(&newest, projection),
                         Err(unfit) => self.violate(&format!("an invalid projection was proposed: {unfit}")),
                     }
                 }
-                let verdict = verdict.unwrap_or_else(|| Verdict::Newest(self.newest().clone()));
-                self.send(SimProcess::Registry, from, Some(back.life), Message::Verdict { verdict, back });
+                let verdict = verdict.unwrap_or_else(|| ProposalOutcome::Newest(self.newest().clone()));
+                self.send(SimProcess::Registry, from, Some(back.life), Message::ProposalOutcome { verdict, back });
             }
             Message::AddUnits { nodes } => self.name_units(&nodes),
             Message::ForgetSpares { units } => {

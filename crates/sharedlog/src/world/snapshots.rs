@@ -10,7 +10,7 @@ use crate::duplicates::Duplicates;
 use crate::limits::BATCH_BYTES_MAX;
 use crate::player::Player;
 use crate::snapshot::{Appended, Finder, Found, Keeper, Snapshot, There, Wanted};
-use crate::{Position, Run, Stamp};
+use crate::{Position, PositionRun, Stamp};
 
 /// Deadline of a snapshot's appends and of reads in a search.
 const PATIENCE: Duration = Duration::from_millis(120);
@@ -121,7 +121,7 @@ impl World {
     }
 
     /// Passes the tail or the content of positions to a finder.
-    pub(super) fn finder_receives(&mut self, id: u32, run: Option<Run>, outcome: &Result<LogReply, Error>) {
+    pub(super) fn finder_receives(&mut self, id: u32, run: Option<PositionRun>, outcome: &Result<LogReply, Error>) {
         let Some(process) = self.clients.processes.get_mut(&id) else { return };
         let Some(finder) = &mut process.finder else { return };
         match (run, outcome) {

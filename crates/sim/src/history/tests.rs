@@ -1,7 +1,7 @@
 //! Hand-written histories, each good or bad for one reason; then generated ones, also checked by brute force.
 
 mod generate;
-mod machine;
+mod generated;
 mod script;
 
 use super::{Kind, Summary, check};

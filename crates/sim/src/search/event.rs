@@ -101,7 +101,7 @@ fn run(replica: &mut Replica, event: Event, delivered: Option<&Envelope>, now: N
             // The vote is a tick old and so has expired.
             let now = if votes { now } else { Now { monotonic: now.monotonic - tick(), ..now } };
             let from = member(from.0);
-            replica.compare_with_vouching(from, &message, now);
+            replica.compare_with_batched_heartbeat(from, &message, now);
             replica.step(|cohort, out| cohort.message(from, message, now, out))
         }
         Event::ForceLog => replica.force_log(),

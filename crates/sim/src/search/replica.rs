@@ -144,19 +144,19 @@ impl Replica {
         self.collect()
     }
 
-    /// Checks that vouching is equivalent to accepting a heartbeat and answering with a vote and no news (guarantee 2).
+    /// Checks that batched is equivalent to accepting a heartbeat and answering with a vote and no news (guarantee 2).
     ///
     /// # Panics
     /// When it is not equivalent.
-    pub(super) fn compare_with_vouching(&self, from: Member, message: &Message, now: Now) {
+    pub(super) fn compare_with_batched_heartbeat(&self, from: Member, message: &Message, now: Now) {
         let Message::Propose { epoch, sent, .. } = *message else { return };
         let rest = Quiescence { epoch, last: self.cohort.last() };
         if !self.cohort.agrees(from, rest, now) && !planted(Bug::BeatVouchedBlindly) {
             return;
         }
-        let mut vouching = self.cohort.clone();
+        let mut batched = self.cohort.clone();
         let heard = Some(now.monotonic);
-        let Some(manifest) = vouching.vouch(from, rest, heard, now) else { return };
+        let Some(manifest) = batched.batched_heartbeat_received(from, rest, heard, now) else { return };
         let (mut cohort, mut out) = (self.cohort.clone(), Outbox::default());
         let (previous, commit) = (rest.last, rest.last.sequence);
         let heartbeat = Message::Propose { epoch, previous, entries: Vec::new(), commit, sent, heard };
@@ -166,7 +166,7 @@ impl Replica {
         let message = Message::ProposeReply { epoch, sent, voted: true, reply, committed, doubtful: false, at };
         let after = Durable { manifest, ..Durable::default() };
         assert_eq!(out.take(), [Output::Send { to: from.node, message, after }], "a heartbeat has a different reply");
-        assert!(vouching == cohort, "a heartbeat has a different effect: {vouching:?}, {cohort:?}");
+        assert!(batched == cohort, "a heartbeat has a different effect: {batched:?}, {cohort:?}");
     }
 
     fn collect(&mut self) -> Step {

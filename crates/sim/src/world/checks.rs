@@ -7,7 +7,7 @@ use node::message::Message;
 use node::registry::AnyMachine;
 
 use super::World;
-use super::machine::Machine;
+use super::host::SimHost;
 use crate::history;
 
 /// The state of the checks.
@@ -53,7 +53,7 @@ impl World {
 
     /// Checks that a sequence has one value: all replicas apply the same entries.
     fn check_applied(&mut self, id: NodeId) {
-        let Some(machine) = self.machines.get(&id) else { return };
+        let Some(machine) = self.hosts.get(&id) else { return };
         let Some(process) = machine.process.as_ref() else { return };
         let mut others = Vec::new();
         for (cohort, replica, state) in process.node.replicas() {
@@ -91,7 +91,7 @@ impl World {
         let last = |cohort, state| {
             self.checks.chosen.get(&(cohort, losses(state))).and_then(|chosen| chosen.keys().last().copied())
         };
-        for (id, machine) in &self.machines {
+        for (id, machine) in &self.hosts {
             let Some(process) = machine.process.as_ref() else { continue };
             let now = machine.clocks.monotonic(self.now);
             for (cohort, replica, state) in process.node.replicas() {
@@ -116,7 +116,7 @@ impl World {
 
     /// Checks that equal LSNs imply equal states.
     fn check_state(&mut self, id: NodeId) {
-        let Some(process) = self.machines.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
+        let Some(process) = self.hosts.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
         process.node.invariants();
         let mut wrong = None;
         for (cohort, _, state) in process.node.replicas() {
@@ -167,7 +167,7 @@ impl World {
 
     /// Adds the increase of a node's counters since the last call.
     pub(crate) fn take_counters(&mut self, id: NodeId) {
-        let Some(machine) = self.machines.get_mut(&id) else { return };
+        let Some(machine) = self.hosts.get_mut(&id) else { return };
         let Some(process) = machine.process.as_ref() else { return };
         let new = process.node.counters();
         let old = std::mem::replace(&mut machine.last_counters, new);
@@ -212,8 +212,8 @@ impl World {
             return false;
         }
         let left = self.departed_members();
-        let is_there = |machine: &&Machine| !machine.is_gone && !left.contains(&machine.member);
-        let members = self.machines.values().filter(|machine| !machine.is_foreign()).filter(is_there);
+        let is_there = |machine: &&SimHost| !machine.is_gone && !left.contains(&machine.member);
+        let members = self.hosts.values().filter(|machine| !machine.is_foreign()).filter(is_there);
         let processes: Option<Vec<_>> = members.map(|machine| machine.process.as_ref()).collect();
         let Some(processes) = processes else { return false };
         let mut ends: BTreeMap<CohortId, BTreeSet<Lsn>> = BTreeMap::new();
@@ -235,7 +235,7 @@ impl World {
         for (cohort, replica, _) in replicas() {
             missing.remove(&(cohort, replica.me().node));
         }
-        missing.iter().all(|(_, node)| self.machines.get(node).is_some_and(Machine::is_foreign))
+        missing.iter().all(|(_, node)| self.hosts.get(node).is_some_and(SimHost::is_foreign))
             && ends.values().all(|ends| ends.len() == 1)
             && leaders.values().all(|count| *count == 1)
     }
@@ -250,7 +250,7 @@ impl World {
             self.operator.waiting_for(),
         ];
         lines.push(self.zookeeper.waiting_for());
-        for (id, machine) in &self.machines {
+        for (id, machine) in &self.hosts {
             let Some(process) = machine.process.as_ref() else {
                 lines.push(format!("node {id} is down"));
                 continue;
@@ -275,7 +275,7 @@ impl World {
         if self.violation.is_some() {
             return;
         }
-        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        let nodes: Vec<NodeId> = self.hosts.keys().copied().collect();
         for id in nodes {
             self.check_applied(id);
             self.check_state(id);

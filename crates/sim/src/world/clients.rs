@@ -8,15 +8,15 @@ use bytes::Bytes;
 use catalog::catalog::REPLICAS;
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
 use client::Effect;
-use machine::{Consistency, Failure, Kind};
 use node::contract::RequestId;
 use node::request::{Ask, Outcome, Request, Response};
+use state_machine::{Consistency, Failure, Kind};
 use tablets::TableResponse;
 use tablets::request::{Mutation, Row, Scan, TableRequest, Write};
 
+use super::create_and_drop::{Spare, Step};
 use super::events::Happening;
-use super::machine::Machine;
-use super::spare::{Spare, Step};
+use super::host::SimHost;
 use super::timeline_reads::{Known, TimelineRead};
 use super::{MILLISECOND, Options, TrueTime, World};
 use crate::history::{Operation, What, WriteOutcome};
@@ -247,7 +247,7 @@ impl World {
 
     /// Sends the request of a client's current operation.
     fn ask(&mut self, id: u32) {
-        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        let nodes: Vec<NodeId> = self.hosts.keys().copied().collect();
         let any = nodes[self.clients.random.below(nodes.len() as u64) as usize];
         let (still, apart) = (self.paused_node(), self.draw_apart());
         let Some(doing) = self.clients.clients[id as usize].doing.as_mut() else { return };
@@ -279,8 +279,8 @@ impl World {
     /// A node whose machine is paused or has stopped while its endpoints stay open: they must not assume that the lease
     /// is still valid.
     fn paused_node(&self) -> Option<NodeId> {
-        let is_still = |machine: &Machine| machine.paused && machine.endpoint_runs;
-        let mut all = self.machines.iter();
+        let is_still = |machine: &SimHost| machine.paused && machine.endpoint_runs;
+        let mut all = self.hosts.iter();
         all.find(|(id, machine)| is_still(machine) || self.has_open_endpoint(**id)).map(|(id, _)| *id)
     }
 
@@ -297,7 +297,7 @@ impl World {
 
     /// Sends a request to a node, once.
     fn ask_bare(&mut self, id: u32, node: NodeId, request: Request) {
-        let machine = &self.machines[&node];
+        let machine = &self.hosts[&node];
         if machine.process.is_none() && !self.has_open_endpoint(node) {
             let is_ending = self.clients.is_ending;
             let doing = self.clients.clients[id as usize].doing.as_mut();

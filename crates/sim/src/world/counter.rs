@@ -4,9 +4,9 @@
 use base::{CohortId, Duration, NodeId};
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
 use counter::{Count, Counter, CounterRequest};
-use machine::{Consistency, Failure, StateMachine};
 use node::contract::{Event, RequestId};
 use node::request::{Outcome, Request, Response};
+use state_machine::{Consistency, Failure, StateMachine};
 
 use super::options::{Faults, Options};
 use super::{MILLISECOND, TrueTime, World};
@@ -31,12 +31,12 @@ impl World {
         let request = request.into();
         let node = loop {
             let node = self.any_node();
-            if self.machines.get(&node).is_some_and(|machine| machine.process.is_some() && !machine.paused) {
+            if self.hosts.get(&node).is_some_and(|machine| machine.process.is_some() && !machine.paused) {
                 break node;
             }
             self.pass(10 * MILLISECOND);
         };
-        let deadline = self.machines[&node].clocks.monotonic(self.now) + DEADLINE;
+        let deadline = self.hosts[&node].clocks.monotonic(self.now) + DEADLINE;
         let id: RequestId = self.libraries.number();
         self.asked_by_test.insert(id, None);
         self.step(node, Event::Request { id, deadline, request });
@@ -136,7 +136,7 @@ fn cohort_hosts_counter_state_machine() {
             let count = count_in(world.insist(get(consistency)));
             assert!((certain..=certain + possible).contains(&count), "seed {seed}: {consistency:?} shows {count}");
         }
-        for process in world.machines.values().filter_map(|machine| machine.process.as_ref()) {
+        for process in world.hosts.values().filter_map(|machine| machine.process.as_ref()) {
             let counters = process.node.counters();
             (shipped, checkpoints) = (shipped + counters.state_catch_ups, checkpoints + counters.checkpoints);
         }

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::{CohortId, Monotonic, NodeId};
-use machine::Failure;
 use node::contract::RequestId;
 use node::request::Request;
 use node::{LocalRead, ReadView, Views};
+use state_machine::Failure;
 
 use super::events::{Generation, Happening};
 use super::{MILLISECOND, TrueTime, World};
@@ -52,7 +52,7 @@ pub(crate) struct PendingLocalRead {
 impl World {
     /// The endpoints of a node begin a request if they can answer it, and otherwise pass it to the machine.
     pub(super) fn at_endpoint(&mut self, node: NodeId, id: RequestId, deadline: Monotonic, request: Box<Request>) {
-        let Some(machine) = self.machines.get(&node) else { return };
+        let Some(machine) = self.hosts.get(&node) else { return };
         let generation = machine.generation;
         let Some(read) = LocalRead::begin(&machine.published, &request) else {
             if machine.process.is_none() {
@@ -82,7 +82,7 @@ impl World {
 
     /// An endpoint evaluates a read and either completes it or passes it to the machine.
     pub(super) fn local_read_ends(&mut self, node: NodeId, reading: PendingLocalRead) {
-        let Some(machine) = self.machines.get(&node) else { return };
+        let Some(machine) = self.hosts.get(&node) else { return };
         let PendingLocalRead { id, read, deadline, request } = reading;
         let (now, generation) = (machine.clocks.monotonic(self.now), machine.generation);
         let is_closed = machine.process.is_none() && !self.has_open_endpoint(node);
@@ -101,14 +101,14 @@ impl World {
 
     /// Whether a node's endpoints are open although its machine has stopped.
     pub(super) fn has_open_endpoint(&self, node: NodeId) -> bool {
-        let closing = self.machines.get(&node).and_then(|machine| machine.published.closing);
+        let closing = self.hosts.get(&node).and_then(|machine| machine.published.closing);
         closing.is_some_and(|closing| self.now < closing)
     }
 
     /// The machine has stopped cleanly; the endpoints close a little later.
     pub(super) fn endpoint_closes(&mut self, node: NodeId, published: Published) {
         let at = self.now + OPEN_AFTER_STOP;
-        let Some(machine) = self.machines.get_mut(&node) else { return };
+        let Some(machine) = self.hosts.get_mut(&node) else { return };
         machine.published = Published { closing: Some(at), ..published };
         let generation = machine.generation;
         self.queue.put(at, Happening::EndpointClosed { node, generation });
@@ -116,7 +116,7 @@ impl World {
 
     /// Closes the endpoints and their connections, if they are still open.
     pub(super) fn endpoint_closed(&mut self, node: NodeId, generation: Generation) {
-        let Some(machine) = self.machines.get_mut(&node) else { return };
+        let Some(machine) = self.hosts.get_mut(&node) else { return };
         if machine.generation == generation && machine.published.closing.is_some() {
             machine.published = Published::default();
             self.clients_lose(node);

@@ -65,7 +65,7 @@ impl World {
             9 => self.blank(),
             11 => self.fill(id),
             // A paused process handles no requests.
-            12 if self.machines[&id].paused => {}
+            12 if self.hosts[&id].paused => {}
             12 => self.move_a_range(id),
             _ => {
                 let generation = self.generation(id);
@@ -90,7 +90,7 @@ impl World {
     /// The operator requests another move of the range, through any node.
     pub(crate) fn move_again(&mut self, cohort: CohortId) {
         let id = self.any_node();
-        if !self.healed && !self.machines[&id].paused {
+        if !self.healed && !self.hosts[&id].paused {
             self.move_cohort(id, cohort);
         }
     }
@@ -98,14 +98,14 @@ impl World {
     /// Requests a move of the replicas to three of five nodes, or to two or three of three. A replica that has just
     /// moved may have to move back before the old one is removed.
     fn move_cohort(&mut self, id: NodeId, cohort: CohortId) {
-        let there = self.machines.iter().filter(|(_, machine)| !machine.is_gone);
+        let there = self.hosts.iter().filter(|(_, machine)| !machine.is_gone);
         let mut nodes: Vec<NodeId> = there.map(|(node, _)| *node).collect();
         let kept = if nodes.len() > 3 { 3 } else { 2 + self.random.below(2) as usize };
         while nodes.len() > kept {
             nodes.remove(self.random.below(nodes.len() as u64) as usize);
         }
         self.count("moves requested");
-        let machine = &self.machines[&id];
+        let machine = &self.hosts[&id];
         let deadline = machine.clocks.monotonic(self.now) + Duration::from_millis(5_000);
         // The response is ignored: the final placement of the replicas is checked instead.
         let number = RequestId(u64::MAX - self.counters["moves requested"]);
@@ -129,8 +129,8 @@ impl World {
     }
 
     pub(crate) fn any_node(&mut self) -> NodeId {
-        let index = self.random.below(self.machines.len() as u64) as usize;
-        self.machines.keys().copied().nth(index).unwrap_or(NodeId(1))
+        let index = self.random.below(self.hosts.len() as u64) as usize;
+        self.hosts.keys().copied().nth(index).unwrap_or(NodeId(1))
     }
 
     /// The only machine whose disk may rot or be replaced in this run.
@@ -140,8 +140,8 @@ impl World {
 
     fn jump_a_clock(&mut self) {
         let id = self.any_node();
-        let Self { machines, random, .. } = self;
-        if let Some(machine) = machines.get_mut(&id) {
+        let Self { hosts, random, .. } = self;
+        if let Some(machine) = hosts.get_mut(&id) {
             machine.clocks.jump(random);
         }
     }
@@ -155,7 +155,7 @@ impl World {
     }
 
     fn lose_all_power(&mut self) {
-        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        let nodes: Vec<NodeId> = self.hosts.keys().copied().collect();
         self.count("power losses of all machines");
         for id in nodes {
             if self.process(id).is_some() {
@@ -167,14 +167,14 @@ impl World {
 
     fn crash_at_operation(&mut self, id: NodeId) {
         let operations = 1 + self.random.below(40);
-        if let Some(machine) = self.machines.get(&id) {
+        if let Some(machine) = self.hosts.get(&id) {
             machine.disk.crash_after_operations(operations);
         }
     }
 
     fn fail_forces(&mut self, id: NodeId) {
-        let Self { machines, random, .. } = self;
-        if let Some(machine) = machines.get(&id)
+        let Self { hosts, random, .. } = self;
+        if let Some(machine) = hosts.get(&id)
             && machine.process.is_some()
         {
             machine.disk.fail_syncs(1, random);
@@ -186,7 +186,7 @@ impl World {
     fn fill(&mut self, id: NodeId) {
         let room = self.random.below(2) * self.random.below(ROOM_BYTES);
         let until = self.now + 100 * MILLISECOND + self.random.below(6 * SECOND);
-        let Some(machine) = self.machines.get(&id) else { return };
+        let Some(machine) = self.hosts.get(&id) else { return };
         machine.disk.set_capacity(Some(machine.disk.bytes_used() + room));
         self.queue.put(until, Happening::Room { node: id });
         self.count("disks full");
@@ -194,7 +194,7 @@ impl World {
 
     /// Removes the limit on disk space.
     pub(crate) fn make_room(&mut self, id: NodeId) {
-        if let Some(machine) = self.machines.get(&id) {
+        if let Some(machine) = self.hosts.get(&id) {
             machine.disk.set_capacity(None);
         }
     }
@@ -228,7 +228,7 @@ impl World {
         }
         let Some((segment, offset)) = self.process(id).and_then(|process| process.log_end()) else { return };
         self.end(id, false);
-        let disk = self.machines[&id].disk.clone();
+        let disk = self.hosts[&id].disk.clone();
         // Rot in the values of a log's units may go undetected, and those may become the only copies once their chains
         // have lost another unit.
         let kinds = if self.options.log_users + self.options.zookeeper_clients > 0 { 2 } else { 4 };
@@ -257,14 +257,14 @@ impl World {
         let offset = self.random.below(MANIFEST_BYTES);
         self.flip_in(id, store::manifest::PLACES[damaged], Some(offset));
         if self.random.below(2) == 0 {
-            self.machines[&id].disk.crash_writing(store::manifest::PLACES[1 - damaged]);
+            self.hosts[&id].disk.crash_writing(store::manifest::PLACES[1 - damaged]);
         }
         self.restart_later(id);
     }
 
     /// Flips a bit of a file, at the given offset or a random one.
     fn flip_in(&mut self, id: NodeId, path: &str, offset: Option<u64>) {
-        let disk = self.machines[&id].disk.clone();
+        let disk = self.hosts[&id].disk.clone();
         let length = store::files::Files::open(&disk, path, store::files::OpenOptions::BUFFERED)
             .and_then(|file| store::files::File::len(&file))
             .unwrap_or(0);
@@ -272,7 +272,7 @@ impl World {
         let bit = self.random.below(8) as u8;
         if disk.flip_bit(path, offset.unwrap_or(anywhere), bit) {
             self.count("bits flipped");
-            if let Some(machine) = self.machines.get_mut(&id) {
+            if let Some(machine) = self.hosts.get_mut(&id) {
                 machine.rot.ever = true;
                 machine.rot.log_since_start |= path.starts_with(store::log::DIRECTORY);
             }
@@ -288,7 +288,7 @@ impl World {
         self.end(id, true);
         self.count("blank disks");
         let options = self.options.clone();
-        if let Some(machine) = self.machines.get_mut(&id) {
+        if let Some(machine) = self.hosts.get_mut(&id) {
             machine.blank(&options);
         }
         self.options.faults.blank = 0;
@@ -299,15 +299,15 @@ impl World {
     pub(crate) fn heal(&mut self) {
         self.healed = true;
         self.end_partitions();
-        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        let nodes: Vec<NodeId> = self.hosts.keys().copied().collect();
         for id in nodes {
             self.make_room(id);
-            if self.machines[&id].disk.has_crashed() {
+            if self.hosts[&id].disk.has_crashed() {
                 self.end(id, true);
             }
             // Cancels planned force errors and crashes.
             if self.process(id).is_none() {
-                self.machines[&id].disk.crash(&mut self.random);
+                self.hosts[&id].disk.crash(&mut self.random);
             }
             self.queue.put(self.now, Happening::Start { node: id });
         }

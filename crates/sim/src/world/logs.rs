@@ -14,7 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::{Duration, Member, NodeId, SplitMix64};
 use bytes::Bytes;
 use catalog::{Catalog, LogRecord};
-use machine::Failure;
 use node::contract::{Event, RequestId};
 use node::request::{Outcome, Request, Response};
 use sharedlog::duplicates::Duplicates;
@@ -23,6 +22,7 @@ use sharedlog::log_unit::LogUnit;
 use sharedlog::recovery::{Homes, healings};
 use sharedlog::request::{Content, LogEntry, LogRequest, LogResponse};
 use sharedlog::{Batch, ClientId, Position, Stamp, UnitId};
+use state_machine::Failure;
 
 use super::events::Happening;
 use super::{MILLISECOND, World};
@@ -360,7 +360,7 @@ impl World {
             users.asked.remove(&request);
             users.users[user].read_to = None;
             users.users[user].doing.take_if(|doing| matches!(doing, Doing::Read { how: Haste::Leaves, .. }));
-            let is_up = self.machines.get(&node).is_some_and(|machine| machine.process.is_some() && !machine.paused);
+            let is_up = self.hosts.get(&node).is_some_and(|machine| machine.process.is_some() && !machine.paused);
             if is_up {
                 self.step(node, Event::GivenUp { requests: BTreeSet::from([request]) });
             }
@@ -383,7 +383,7 @@ impl World {
             _ => (DEADLINE, PATIENCE),
         };
         users.users[user].doing = Some(doing);
-        let count = self.machines.len() as u64;
+        let count = self.hosts.len() as u64;
         let node = NodeId(1 + self.log_users.random.below(count) as u32);
         let user_here = &mut self.log_users.users[user];
         let node = match (&user_here.doing, user_here.read_to) {
@@ -394,12 +394,12 @@ impl World {
             }
             _ => node,
         };
-        let is_up = self.machines.get(&node).is_some_and(|machine| machine.process.is_some() && !machine.paused);
+        let is_up = self.hosts.get(&node).is_some_and(|machine| machine.process.is_some() && !machine.paused);
         if !is_up {
             self.log_users.users[user].read_to = None;
             return self.wake_log_user(user, 50 * MILLISECOND);
         }
-        let deadline = self.machines[&node].clocks.monotonic(self.now) + deadline;
+        let deadline = self.hosts[&node].clocks.monotonic(self.now) + deadline;
         let number = self.libraries.number();
         self.log_users.users[user].asked = Some((number, node));
         self.log_users.asked.insert(number, user);
@@ -418,7 +418,7 @@ impl World {
 
     /// The newest copy of the catalog. Nodes that have left receive no updates.
     fn newest_catalog(&self) -> Option<&Catalog> {
-        let processes = self.machines.values().filter_map(|machine| machine.process.as_ref());
+        let processes = self.hosts.values().filter_map(|machine| machine.process.as_ref());
         let catalogs =
             processes.flat_map(|process| process.node.replicas()).filter_map(|(.., state)| state.as_catalog());
         catalogs.max_by_key(|catalog| catalog.last_applied())
@@ -426,7 +426,7 @@ impl World {
 
     /// A running unit, and whether it is in doubt.
     fn unit(&self, log: &LogRecord, unit: UnitId) -> Option<(&LogUnit, bool)> {
-        let machine = self.machines.values().find(|machine| log.member_of(unit) == Some(machine.member))?;
+        let machine = self.hosts.values().find(|machine| log.member_of(unit) == Some(machine.member))?;
         let mut replicas = machine.process.as_ref()?.node.replicas();
         let (_, cohort, state) = replicas.find(|(id, ..)| catalog::cohort_of(unit) == Some(*id))?;
         Some((state.as_unit()?, cohort.is_in_doubt()))
@@ -453,7 +453,7 @@ impl World {
     pub(crate) fn under_replicated_log(&self) -> Option<&LogRecord> {
         let is_thin = |catalog: &Catalog, log: &LogRecord| {
             let has_disk =
-                |member: &Member| self.machines.values().any(|machine| machine.member == *member && !machine.is_gone);
+                |member: &Member| self.hosts.values().any(|machine| machine.member == *member && !machine.is_gone);
             let staying: Vec<Member> = catalog.staying().filter(has_disk).collect();
             let stays = |unit: UnitId| log.member_of(unit).is_some_and(|member| staying.contains(&member));
             let copies = (log.copies as usize).min(staying.len());

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use node::message::Message;
 
 use super::events::Happening;
-use super::machine::Machine;
+use super::host::SimHost;
 use super::process::UNACKNOWLEDGED;
 use super::{MILLISECOND, SECOND, World};
 
@@ -56,7 +56,7 @@ impl World {
     }
 
     fn send_bytes(&mut self, from: NodeId, to: NodeId, bytes: &Bytes, may_double: bool) {
-        let Some(machine) = self.machines.get(&from) else { return };
+        let Some(machine) = self.hosts.get(&from) else { return };
         let Some(process) = machine.process.as_ref() else { return };
         let member = machine.member;
         let (from_boot, to_boot) = (process.boot(), process.known_boot(to));
@@ -84,7 +84,7 @@ impl World {
 
     /// Partitions the nodes, in both directions or in one.
     pub(crate) fn partition(&mut self, both_ways: bool) {
-        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        let nodes: Vec<NodeId> = self.hosts.keys().copied().collect();
         let leader = if self.random.below(2) == 0 { self.any_leader() } else { None };
         let side: BTreeSet<NodeId> = match leader {
             Some(leader) => self.minority_with(leader, &nodes),
@@ -114,14 +114,13 @@ impl World {
 
     /// A random node that leads a cohort.
     fn any_leader(&mut self) -> Option<NodeId> {
-        let leads = |machine: &Machine| {
+        let leads = |machine: &SimHost| {
             machine
                 .process
                 .as_ref()
                 .is_some_and(|process| process.node.replicas().any(|(_, replica, _)| replica.leads()))
         };
-        let leaders: Vec<NodeId> =
-            self.machines.iter().filter(|(_, machine)| leads(machine)).map(|(id, _)| *id).collect();
+        let leaders: Vec<NodeId> = self.hosts.iter().filter(|(_, machine)| leads(machine)).map(|(id, _)| *id).collect();
         let drawn = self.random.below(leaders.len().max(1) as u64) as usize;
         leaders.get(drawn).copied()
     }
@@ -140,7 +139,7 @@ impl World {
     /// The nodes that most other nodes cannot receive from.
     pub(super) fn lesser_part(&self) -> Vec<NodeId> {
         let unheard = |node: NodeId| self.network.cut.iter().filter(|(from, _)| *from == node).count();
-        self.machines.keys().copied().filter(|node| unheard(*node) > self.machines.len() / 2).collect()
+        self.hosts.keys().copied().filter(|node| unheard(*node) > self.hosts.len() / 2).collect()
     }
 
     pub(crate) fn rejoin(&mut self, number: u64) {
@@ -151,7 +150,7 @@ impl World {
     }
 
     pub(crate) fn introduce_all(&mut self) {
-        let nodes: Vec<NodeId> = self.machines.keys().copied().collect();
+        let nodes: Vec<NodeId> = self.hosts.keys().copied().collect();
         nodes.into_iter().for_each(|node| self.introduce_others_to(node));
     }
 

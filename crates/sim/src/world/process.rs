@@ -15,7 +15,7 @@ use store::memory::{MemoryDisk, MemoryFile};
 
 use super::endpoint::Published;
 use super::events::{Generation, Happening};
-use super::machine::{KnownLog, node_config, store_config};
+use super::host::{KnownLog, node_config, store_config};
 use super::work::{Work, Works};
 use super::{MILLISECOND, SECOND, TrueTime, World};
 
@@ -75,13 +75,13 @@ impl Process {
 impl World {
     /// Starts the process of a machine, unless it is running.
     pub(crate) fn start(&mut self, id: NodeId) {
-        let Some(machine) = self.machines.get_mut(&id) else { return };
+        let Some(machine) = self.hosts.get_mut(&id) else { return };
         if machine.process.is_some() || machine.is_gone {
             return;
         }
         let before = machine.generation;
         self.endpoint_closed(id, before);
-        let Some(machine) = self.machines.get_mut(&id) else { return };
+        let Some(machine) = self.hosts.get_mut(&id) else { return };
         machine.generation += 1;
         let seed = u64::from(id.0) ^ machine.generation << 8 ^ self.random.draw();
         let opened = store::open_into(
@@ -149,7 +149,7 @@ impl World {
         if forgetful {
             self.count("forgetful starts");
         }
-        let peers: Vec<NodeId> = self.machines.keys().copied().filter(|peer| *peer != id).collect();
+        let peers: Vec<NodeId> = self.hosts.keys().copied().filter(|peer| *peer != id).collect();
         peers.into_iter().for_each(|peer| self.hello(id, peer));
         self.introduce_others_to(id);
         self.start_endpoint(id);
@@ -158,7 +158,7 @@ impl World {
     }
 
     fn start_failed(&mut self, id: NodeId, error: &str) {
-        let Some(machine) = self.machines.get_mut(&id) else { return };
+        let Some(machine) = self.hosts.get_mut(&id) else { return };
         if machine.disk.has_crashed() || machine.disk.is_bounded() || self.options.faults.force_error > 0 {
             machine.disk.crash(&mut self.random);
             self.losses.ended.insert(id);
@@ -179,7 +179,7 @@ impl World {
 
     fn end_machine(&mut self, id: NodeId, power: bool) {
         self.end_endpoint(id);
-        let Some(machine) = self.machines.get_mut(&id) else { return };
+        let Some(machine) = self.hosts.get_mut(&id) else { return };
         machine.process = None;
         machine.paused = false;
         machine.stale = None;
@@ -191,7 +191,7 @@ impl World {
             machine.disk.kill();
         }
         let after = if power { UNACKNOWLEDGED } else { MILLISECOND };
-        let peers: Vec<NodeId> = self.machines.keys().copied().filter(|peer| *peer != id).collect();
+        let peers: Vec<NodeId> = self.hosts.keys().copied().filter(|peer| *peer != id).collect();
         peers.into_iter().for_each(|peer| self.lose_peer_later(peer, id, after));
     }
 
@@ -202,7 +202,7 @@ impl World {
     }
 
     fn peer_lost(&mut self, node: NodeId, peer: NodeId) {
-        let is_running = self.machines.get(&peer).is_some_and(|machine| machine.process.is_some());
+        let is_running = self.hosts.get(&peer).is_some_and(|machine| machine.process.is_some());
         if is_running && !self.network.separates(node, peer) {
             return;
         }
@@ -215,7 +215,7 @@ impl World {
 
     pub(crate) fn happen(&mut self, happening: Happening) {
         if let Some((node, generation)) = happening.owner() {
-            let Some(machine) = self.machines.get_mut(&node) else { return };
+            let Some(machine) = self.hosts.get_mut(&node) else { return };
             let is_local =
                 matches!(happening, Happening::LocalRead { .. } | Happening::Request { is_at_endpoint: true, .. });
             let goes_on_after = is_local && machine.published.closing.is_some() && machine.generation == generation;
@@ -284,12 +284,12 @@ impl World {
     }
 
     pub(crate) fn process(&mut self, node: NodeId) -> Option<&mut Process> {
-        self.machines.get_mut(&node).and_then(|machine| machine.process.as_mut())
+        self.hosts.get_mut(&node).and_then(|machine| machine.process.as_mut())
     }
 
     fn deliver(&mut self, envelope: super::network::Envelope) {
         let id = envelope.to;
-        let Some(machine) = self.machines.get_mut(&id) else { return };
+        let Some(machine) = self.hosts.get_mut(&id) else { return };
         if machine.paused {
             machine.hold(self.now, Happening::Deliver(Box::new(envelope)));
             return;
@@ -345,7 +345,7 @@ impl World {
 
     /// Passes an event to a node and executes the resulting actions, perhaps after a stall.
     pub(crate) fn step(&mut self, id: NodeId, event: Event) {
-        let Some(machine) = self.machines.get_mut(&id) else { return };
+        let Some(machine) = self.hosts.get_mut(&id) else { return };
         let now = machine.stale.unwrap_or_else(|| machine.clocks.now(self.now));
         let Some(process) = machine.process.as_mut() else { return };
         let mut actions = Vec::new();
@@ -361,7 +361,7 @@ impl World {
     }
 
     fn may_stall(&mut self, id: NodeId) -> bool {
-        let is_paused = self.machines.get(&id).is_none_or(|machine| machine.paused);
+        let is_paused = self.hosts.get(&id).is_none_or(|machine| machine.paused);
         !self.healed && !is_paused && self.random.chance(20 * self.options.stall)
     }
 
@@ -372,7 +372,7 @@ impl World {
     }
 
     pub(crate) fn pause(&mut self, id: NodeId, span: TrueTime) {
-        let Some(machine) = self.machines.get_mut(&id) else { return };
+        let Some(machine) = self.hosts.get_mut(&id) else { return };
         if machine.process.is_none() || machine.paused {
             return;
         }
@@ -385,19 +385,19 @@ impl World {
     }
 
     fn resume(&mut self, id: NodeId) {
-        let Some(machine) = self.machines.get_mut(&id) else { return };
+        let Some(machine) = self.hosts.get_mut(&id) else { return };
         machine.paused = false;
         let held = std::mem::take(&mut machine.held);
         let goes_by_arrival = machine.goes_by_arrival;
         let stalled = machine.process.as_mut().map(|process| std::mem::take(&mut process.stalled)).unwrap_or_default();
         self.carry_out(id, stalled);
         for (arrived, happening) in held {
-            if let Some(machine) = self.machines.get_mut(&id) {
+            if let Some(machine) = self.hosts.get_mut(&id) {
                 machine.stale = goes_by_arrival.then_some(arrived);
             }
             self.happen(happening);
         }
-        if let Some(machine) = self.machines.get_mut(&id) {
+        if let Some(machine) = self.hosts.get_mut(&id) {
             machine.stale = None;
         }
     }
@@ -431,7 +431,7 @@ impl World {
                 }
             }
             Action::Publish { cohort, view } => {
-                if let Some(machine) = self.machines.get_mut(&id) {
+                if let Some(machine) = self.hosts.get_mut(&id) {
                     machine.published.publish(cohort, view);
                 }
             }
@@ -496,7 +496,7 @@ impl World {
             Action::Stopped => {
                 self.count("clean stops");
                 self.note_stop(id);
-                let published = self.machines.get(&id).map(|machine| machine.published.clone()).unwrap_or_default();
+                let published = self.hosts.get(&id).map(|machine| machine.published.clone()).unwrap_or_default();
                 self.end_machine(id, false);
                 self.endpoint_closes(id, published);
                 self.restart_later(id);
@@ -511,11 +511,11 @@ impl World {
     }
 
     pub(super) fn generation(&self, id: NodeId) -> Generation {
-        self.machines.get(&id).map_or(0, |machine| machine.generation)
+        self.hosts.get(&id).map_or(0, |machine| machine.generation)
     }
 
     fn is_valid(&self, id: NodeId, until: Option<Monotonic>) -> bool {
-        let shown = self.machines.get(&id).map(|machine| machine.clocks.monotonic(self.now));
+        let shown = self.hosts.get(&id).map(|machine| machine.clocks.monotonic(self.now));
         until.is_none_or(|until| shown.is_some_and(|shown| shown <= until))
     }
 
@@ -535,7 +535,7 @@ impl World {
 
     fn set_timer(&mut self, id: NodeId, at: Monotonic) {
         let now = self.now;
-        let Some(machine) = self.machines.get_mut(&id) else { return };
+        let Some(machine) = self.hosts.get_mut(&id) else { return };
         let generation = machine.generation;
         let Some(process) = machine.process.as_mut() else { return };
         process.timer += 1;

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::{CohortId, Durability, Duration, Epoch, Incarnation, Member, NodeId};
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, Standing};
-use machine::{Failure, Ownership};
 use node::contract::{Event, RequestId};
 use node::request::{Outcome, Request, Response};
+use state_machine::{Failure, Ownership};
 use store::identity::Host;
 
 use super::events::Happening;
-use super::machine::{Machine, incarnation};
+use super::host::{SimHost, incarnation};
 use super::{MILLISECOND, World};
 
 /// Deadline of a request to one node.
@@ -78,7 +78,7 @@ impl World {
         let request = match errand {
             Errand::LeaveSomeone => return self.begin_some_leave(),
             Errand::Join(node) => {
-                if self.machines.contains_key(&node) {
+                if self.hosts.contains_key(&node) {
                     return;
                 }
                 self.operator.joining.insert(node);
@@ -103,7 +103,7 @@ impl World {
         let again = self.now + 200 * MILLISECOND + self.random.below(1_000 * MILLISECOND);
         self.queue.put(again, Happening::Errand { errand });
         let id = self.any_node();
-        let machine = &self.machines[&id];
+        let machine = &self.hosts[&id];
         if machine.process.is_none() || machine.paused {
             return;
         }
@@ -117,7 +117,7 @@ impl World {
         if self.healed || !self.operator.leaving.is_empty() {
             return;
         }
-        let there: Vec<NodeId> = self.machines.iter().filter(|(_, m)| !m.is_gone).map(|(id, _)| *id).collect();
+        let there: Vec<NodeId> = self.hosts.iter().filter(|(_, m)| !m.is_gone).map(|(id, _)| *id).collect();
         let node = there[self.random.below(there.len() as u64) as usize];
         self.operator.leaving.insert(node, false);
         self.errand(Errand::Leave(node));
@@ -146,7 +146,7 @@ impl World {
                 }
             }
             // Retried before the first response arrived, and answered after the node has joined, or even left.
-            (Errand::Join(node), Err(Failure::Exists(_))) if self.machines.contains_key(&node) => {}
+            (Errand::Join(node), Err(Failure::Exists(_))) if self.hosts.contains_key(&node) => {}
             (Errand::Impostor(node), Err(Failure::Exists(_))) => {
                 self.count("impostors refused");
                 self.operator.refused.insert(node);
@@ -171,8 +171,8 @@ impl World {
         }
         let there = nodes.iter().map(|listed| &listed.record).filter(|record| record.standing != Standing::Left);
         let hosts = there.map(|record| Host { member: record.member, peer: record.peer.clone() }).collect();
-        let machine = Machine::join(node, hosts, &self.options, &mut self.random);
-        self.machines.insert(node, machine);
+        let machine = SimHost::join(node, hosts, &self.options, &mut self.random);
+        self.hosts.insert(node, machine);
         self.count("nodes joined");
         self.queue.put(self.now + self.random.below(100 * MILLISECOND), Happening::Start { node });
     }
@@ -180,7 +180,7 @@ impl World {
     /// The cluster has recorded that a node is leaving. The machine may be lost for good now, if no other loss adds to
     /// it.
     fn leave_noted(&mut self, node: NodeId) {
-        if self.machines[&node].is_gone || self.operator.leaving.get(&node) == Some(&true) {
+        if self.hosts[&node].is_gone || self.operator.leaving.get(&node) == Some(&true) {
             return;
         }
         if self.operator.leaving.insert(node, true).is_none() {
@@ -200,11 +200,11 @@ impl World {
     }
 
     fn has_lost_disk(&self) -> bool {
-        self.machines.values().any(Machine::is_foreign)
+        self.hosts.values().any(SimHost::is_foreign)
     }
 
     fn take_away(&mut self, node: NodeId) {
-        if let Some(machine) = self.machines.get_mut(&node) {
+        if let Some(machine) = self.hosts.get_mut(&node) {
             machine.is_gone = true;
             self.end(node, true);
         }
@@ -212,13 +212,13 @@ impl World {
 
     /// Nodes that know this node introduce themselves to it if it does not know them, like new connections.
     pub(crate) fn introduce_others_to(&mut self, id: NodeId) {
-        let Some(process) = self.machines.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
+        let Some(process) = self.hosts.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
         let known: BTreeSet<NodeId> = process.node.members().iter().map(|member| member.node).collect();
-        let knows = |machine: &Machine| {
+        let knows = |machine: &SimHost| {
             let members = machine.process.iter().flat_map(|process| process.node.members());
             members.clone().any(|member| member.node == id)
         };
-        let others = self.machines.iter().filter(|(other, machine)| !known.contains(other) && knows(machine));
+        let others = self.hosts.iter().filter(|(other, machine)| !known.contains(other) && knows(machine));
         let others: Vec<NodeId> = others.map(|(other, _)| *other).collect();
         others.into_iter().for_each(|other| self.hello(other, id));
     }
@@ -226,7 +226,7 @@ impl World {
     /// The members that have left according to any node. An operator's request may have succeeded although a retry was
     /// refused.
     pub(super) fn departed_members(&self) -> BTreeSet<Member> {
-        let processes = self.machines.values().filter_map(|machine| machine.process.as_ref());
+        let processes = self.hosts.values().filter_map(|machine| machine.process.as_ref());
         let catalogs =
             processes.flat_map(|process| process.node.replicas()).filter_map(|(.., state)| state.as_catalog());
         let rosters = catalogs.flat_map(|catalog| catalog.roster());
@@ -242,7 +242,7 @@ impl World {
         let left = self.departed_members();
         let mut leaders: Vec<(CohortId, Epoch, BTreeSet<Member>)> = Vec::new();
         let mut wrong = None;
-        for process in self.machines.values().filter_map(|machine| machine.process.as_ref()) {
+        for process in self.hosts.values().filter_map(|machine| machine.process.as_ref()) {
             for (cohort, replica, state) in process.node.replicas() {
                 let epoch = replica.promised().epoch;
                 let newest = self.operator.epochs.entry(cohort).or_default();

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use base::{CohortId, KeyRange, NodeId};
 use bytes::Bytes;
 use catalog::CatalogResponse;
-use machine::Failure;
 use node::request::{Outcome, Response};
+use state_machine::Failure;
 
 use super::World;
 
@@ -31,7 +31,7 @@ impl World {
     /// Checks that no two leaders that may read own the same key of a table, even in different cohorts.
     pub(super) fn check_owners(&mut self) {
         let mut owners: BTreeMap<(&str, &KeyRange, CohortId), NodeId> = BTreeMap::new();
-        for (id, machine) in &self.machines {
+        for (id, machine) in &self.hosts {
             let Some(process) = machine.process.as_ref() else { continue };
             let now = machine.clocks.monotonic(self.now);
             for (cohort, replica, state) in process.node.replicas() {

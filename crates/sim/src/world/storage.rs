@@ -82,7 +82,7 @@ impl World {
         process.forced.log = WriteId(through);
         let batches = process.batches;
         let tail = process.store.log().tail();
-        if let Some(machine) = self.machines.get_mut(&id) {
+        if let Some(machine) = self.hosts.get_mut(&id) {
             machine.log.forced_through(tail);
         }
         self.count("log forces");

@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 
 use base::{CohortId, KeyRange, NodeId, Sequence, Timestamp};
 use bytes::Bytes;
-use machine::state_machine::{Evaluated, Read as _, View as _};
-use machine::{AsOf, Consistency, Failure, LogPlace};
 use node::registry::AnyMachine;
 use node::request::{Outcome, Response};
+use state_machine::interface::{Evaluated, Read as _, View as _};
+use state_machine::{AsOf, Consistency, Failure, LogPlace};
 use store::sstable::Io;
 use tablets::Question;
 use tablets::request::{Scan, TableRequest};
@@ -191,7 +191,7 @@ impl World {
 
     /// Whether the node's own replica has applied the position.
     fn has_applied(&self, node: NodeId, place: LogPlace) -> bool {
-        let process = self.machines.get(&node).and_then(|machine| machine.process.as_ref());
+        let process = self.hosts.get(&node).and_then(|machine| machine.process.as_ref());
         let mut replicas = process.into_iter().flat_map(|process| process.node.replicas());
         let has_come = |state: &AnyMachine| state.last_applied().sequence >= place.lsn.sequence;
         replicas.any(|(cohort, _, state)| cohort == place.cohort && has_come(state))
@@ -218,7 +218,7 @@ impl World {
     ) -> Option<String> {
         let mut compared = 0;
         let mut wrong = None;
-        let processes = self.machines.iter().filter_map(|(id, machine)| Some((id, machine.process.as_ref()?)));
+        let processes = self.hosts.iter().filter_map(|(id, machine)| Some((id, machine.process.as_ref()?)));
         for (node, process) in processes {
             let replica = process.node.replicas().find(|(cohort, ..)| *cohort == as_of.place.cohort);
             let Some((_, _, AnyMachine::Tablet(tablet))) = replica else { continue };
@@ -246,12 +246,12 @@ impl World {
 
     /// Whether the timestamp was ahead of some machine's clock when it was requested.
     fn is_ahead(&self, moment: Timestamp) -> bool {
-        self.machines.values().any(|machine| moment > machine.clocks.least_wall(self.now))
+        self.hosts.values().any(|machine| moment > machine.clocks.least_wall(self.now))
     }
 
     /// Whether every replica of every table still serves the timestamp.
     fn is_kept(&self, moment: Timestamp) -> bool {
-        let mut processes = self.machines.values().map(|machine| machine.process.as_ref());
+        let mut processes = self.hosts.values().map(|machine| machine.process.as_ref());
         processes.all(|process| {
             process.is_some_and(|process| {
                 let mut tablets = process.node.replicas().filter_map(|(_, _, state)| state.as_tablet());

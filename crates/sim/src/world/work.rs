@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use base::{CohortId, NodeId};
 use bytes::Bytes;
-use machine::storage::{AdoptError, Adoption, FileId, Job, JobError, Outputs, Progress, StoredFile};
 use node::contract::{ArrivalId, CheckpointId, EvaluationId, Event, Lineage, ReadId};
 use node::registry::{Read, Snapshot};
+use state_machine::storage::{AdoptError, Adoption, FileId, Job, JobError, JobStep, Outputs, StoredFile};
 use store::checkpoint::{CheckpointMeta, write_checkpoint};
 use store::files::{FileError, FileErrorKind};
 use store::shipping;
@@ -111,10 +111,10 @@ impl World {
         let cohort = work.cohort();
         let step = match work {
             Work::Checkpoint { number, meta, state, flush: Some(mut flush), .. } => match flush.step(&files) {
-                Ok(Progress::Working { .. }) => {
+                Ok(JobStep::Working { .. }) => {
                     Step::Again(Box::new(Work::Checkpoint { number, meta, state, flush: Some(flush), flushed: None }))
                 }
-                Ok(Progress::Done(flushed)) => {
+                Ok(JobStep::Done(flushed)) => {
                     Step::Again(Box::new(Work::Checkpoint { number, meta, state, flush: None, flushed: Some(flushed) }))
                 }
                 Err(JobError::NoSpace(_)) => {
@@ -137,8 +137,8 @@ impl World {
                 Step::done(Event::CheckpointWritten { cohort, checkpoint, bytes, flushed })
             }
             Work::Compaction { cohort, lineage, mut job } => match job.step(&files) {
-                Ok(Progress::Working { .. }) => Step::Again(Box::new(Work::Compaction { cohort, lineage, job })),
-                Ok(Progress::Done(outputs)) => Step::done(Event::Compacted { cohort, lineage, outputs: Some(outputs) }),
+                Ok(JobStep::Working { .. }) => Step::Again(Box::new(Work::Compaction { cohort, lineage, job })),
+                Ok(JobStep::Done(outputs)) => Step::done(Event::Compacted { cohort, lineage, outputs: Some(outputs) }),
                 Err(JobError::File(_)) => Step::Failed,
                 Err(error) => {
                     if let JobError::Sstable(_) = error {

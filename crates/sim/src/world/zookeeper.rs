@@ -17,11 +17,11 @@ use coordination::jute::Frame;
 use coordination::log_port::{LogOutcome, LogPort, Output, Playback};
 use coordination::model::{Clients, Network, Time};
 use coordination::server::{Action, AppendId, Config, ConnectionId, Event, Server};
-use machine::Failure;
 use node::contract::{self, RequestId};
 use node::request::{Outcome, Request, Response};
 use sharedlog::request::{LogRequest, LogResponse};
 use sharedlog::snapshot::is_of_snapshot;
+use state_machine::Failure;
 
 use super::events::{Generation, Happening};
 use super::{MILLISECOND, World};
@@ -246,7 +246,7 @@ impl World {
         if self.zookeeper.count == 0 {
             return;
         }
-        let now = self.machines[&node].clocks.monotonic(self.now);
+        let now = self.hosts[&node].clocks.monotonic(self.now);
         let playback = self.zookeeper.playback();
         let endpoint = Endpoint::new(LogPort::new(self.options.nodes.min(3), playback, now));
         self.zookeeper.endpoints.insert(node, endpoint);
@@ -338,7 +338,7 @@ impl World {
     /// A turn of an endpoint.
     pub(crate) fn translate(&mut self, node: NodeId, input: Input) {
         let Some(mut endpoint) = self.zookeeper.endpoints.remove(&node) else { return };
-        let now = self.machines[&node].clocks.now(self.now);
+        let now = self.hosts[&node].clocks.now(self.now);
         self.zookeeper.clients.checks.time = self.now;
         match input {
             Input::Client(event) => {
@@ -373,7 +373,7 @@ impl World {
             endpoint.port_timer += 1;
             endpoint.port_timer_at = at;
             if at != Monotonic::NEVER {
-                let time = self.machines[&node].clocks.true_time(at, self.now);
+                let time = self.hosts[&node].clocks.true_time(at, self.now);
                 let input = Box::new(Input::PortTimer(endpoint.port_timer));
                 self.queue.put(time, Happening::Translation { node, generation, input });
             }
@@ -381,14 +381,14 @@ impl World {
         self.zookeeper.endpoints.insert(node, endpoint);
         self.note_zookeeper();
         for (number, deadline, request) in requests {
-            let is_up = self.machines[&node].is_live(generation);
+            let is_up = self.hosts[&node].is_live(generation);
             if !is_up {
                 return;
             }
             let id = self.libraries.number();
             self.zookeeper.asked.insert(id, (node, generation, number));
             let request = Request::Log(request);
-            if self.machines[&node].paused {
+            if self.hosts[&node].paused {
                 // The inbox of the node's thread, which was paused by an earlier request.
                 let (request, is_at_endpoint) = (Box::new(request), false);
                 let happening = Happening::Request { node, generation, id, deadline, request, is_at_endpoint };
@@ -407,7 +407,7 @@ impl World {
         endpoint: &mut Endpoint,
         requests: &mut Vec<(u64, Monotonic, LogRequest)>,
     ) -> bool {
-        let now = self.machines[&node].clocks.now(self.now);
+        let now = self.hosts[&node].clocks.now(self.now);
         let generation = self.generation(node);
         let outputs = endpoint.port.take_outputs();
         let has_outputs = !outputs.is_empty();
@@ -470,7 +470,7 @@ impl World {
                 Action::SetTimer(at) => {
                     endpoint.timer += 1;
                     if at != Monotonic::NEVER {
-                        let time = self.machines[&node].clocks.true_time(at, self.now);
+                        let time = self.hosts[&node].clocks.true_time(at, self.now);
                         let input = Box::new(Input::Timer(endpoint.timer));
                         self.queue.put(time, Happening::Translation { node, generation, input });
                     }
@@ -510,7 +510,7 @@ impl World {
     fn is_zookeeper_settled(&self) -> bool {
         let sessions = self.zookeeper.clients.sessions();
         let has_those = |server: &Server| server.state().sessions().map(|(id, _)| id.0).eq(sessions.keys().copied());
-        let mut served = self.zookeeper.endpoints.iter().filter(|(node, _)| !self.machines[node].is_foreign());
+        let mut served = self.zookeeper.endpoints.iter().filter(|(node, _)| !self.hosts[node].is_foreign());
         sessions.len() == self.zookeeper.count.div_ceil(2)
             && served.all(|(_, endpoint)| endpoint.server.as_ref().is_some_and(has_those))
     }

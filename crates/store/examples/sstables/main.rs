@@ -15,7 +15,7 @@ use store::cell::{self, Range};
 use store::files::Files as _;
 use store::identity::Owner;
 use store::sstable::{BlockCache, DIRECTORY, Io};
-use store::tree::{Config, Direction, OpenSstables, Progress, Recent, Site, SstableNumbers, Tree, View};
+use store::tree::{Config, Direction, JobStep, OpenSstables, Recent, Site, SstableNumbers, Tree, View};
 
 mod files;
 use files::Directory;
@@ -65,14 +65,14 @@ fn values() -> Vec<[u8; VALUE_BYTES]> {
 fn work(tree: &mut Tree, files: &Directory, watermark: Timestamp) {
     while let Some(mut job) = tree.flush_job(watermark, &Range::all()) {
         loop {
-            if let Progress::Done(outputs) = job.step(files).expect("a working disk") {
+            if let JobStep::Done(outputs) = job.step(files).expect("a working disk") {
                 break tree.flushed(&outputs);
             }
         }
     }
     while let Some(mut job) = tree.pick_compaction(watermark, &Range::all()) {
         loop {
-            if let Progress::Done(outputs) = job.step(files).expect("a working disk") {
+            if let JobStep::Done(outputs) = job.step(files).expect("a working disk") {
                 break tree.compacted(&outputs);
             }
         }

@@ -7,11 +7,11 @@ use base::canary::{Bug, planted};
 use base::{Lsn, Timestamp};
 use bytes::Bytes;
 
-use super::job::{JobError, Outputs, Progress, Sink, span};
+use super::job::{JobError, JobStep, Outputs, Sink, span};
 use super::levels::{LEVELS, Levels, Span, bytes_of, holds_older};
 use super::merge::{Direction, Merge, Source};
 use super::retention::Retention;
-use super::run::RunCursor;
+use super::sorted_run::RunCursor;
 use super::{Config, Site};
 use crate::cell::Range;
 use crate::files::Files;
@@ -196,7 +196,7 @@ impl CompactionJob {
     ///
     /// # Errors
     /// When a file operation fails, or an SSTable is damaged. The output is removed, unless the process must end.
-    pub fn step<F: Files>(&mut self, files: &F) -> Result<Progress, JobError> {
+    pub fn step<F: Files>(&mut self, files: &F) -> Result<JobStep, JobError> {
         let progress = self.try_step(files);
         if let Err(error) = &progress {
             self.sink.fail(files, error);
@@ -213,7 +213,7 @@ impl CompactionJob {
         self.choice.upper.iter().chain(&self.choice.lower)
     }
 
-    fn try_step<F: Files>(&mut self, files: &F) -> Result<Progress, JobError> {
+    fn try_step<F: Files>(&mut self, files: &F) -> Result<JobStep, JobError> {
         let moves = self.choice.into != self.choice.level;
         if let ([sstable], []) = (&self.choice.upper[..], &self.choice.lower[..])
             && moves
@@ -223,16 +223,16 @@ impl CompactionJob {
         }
         let bytes = merge_some(self, files)?;
         if self.place.is_some() {
-            return Ok(Progress::Working { bytes });
+            return Ok(JobStep::Working { bytes });
         }
         let sstables = self.sink.finish(files)?;
         Ok(self.done(sstables))
     }
 
-    fn done(&self, sstables: Vec<Arc<Sstable>>) -> Progress {
+    fn done(&self, sstables: Vec<Arc<Sstable>>) -> JobStep {
         let inputs = self.inputs().cloned().collect();
         let level = self.choice.into as u8;
-        Progress::Done(Outputs { sstables, level, inputs, dropped_through: self.dropped_through })
+        JobStep::Done(Outputs { sstables, level, inputs, dropped_through: self.dropped_through })
     }
 }
 

@@ -6,7 +6,7 @@ use base::{Lsn, Timestamp};
 use bytes::Bytes;
 
 use super::Site;
-use super::job::{JobError, Outputs, Progress, Sink, span};
+use super::job::{JobError, JobStep, Outputs, Sink, span};
 use super::levels::{Levels, holds_older};
 use super::memtable::Memtable;
 use super::merge::{Direction, Merge, Source};
@@ -51,7 +51,7 @@ impl FlushJob {
     ///
     /// # Errors
     /// When a file operation fails. The output is removed, unless the process must end.
-    pub fn step<F: Files>(&mut self, files: &F) -> Result<Progress, JobError> {
+    pub fn step<F: Files>(&mut self, files: &F) -> Result<JobStep, JobError> {
         let progress = self.try_step(files);
         if let Err(error) = &progress {
             self.sink.fail(files, error);
@@ -64,7 +64,7 @@ impl FlushJob {
         self.sink.abandon(files);
     }
 
-    fn try_step<F: Files>(&mut self, files: &F) -> Result<Progress, JobError> {
+    fn try_step<F: Files>(&mut self, files: &F) -> Result<JobStep, JobError> {
         let sources = self.memtables.iter().map(|memtable| Source::Memtable(memtable.cursor()));
         let mut merge = Merge::new(sources.collect(), Direction::Forwards);
         merge.seek(&self.place.0, self.place.1)?;
@@ -72,7 +72,7 @@ impl FlushJob {
         while let Some(version) = merge.current().filter(|version| self.range.ends_after(version.key)) {
             if bytes >= self.step_bytes {
                 self.place = (Bytes::copy_from_slice(version.key), version.timestamp);
-                return Ok(Progress::Working { bytes });
+                return Ok(JobStep::Working { bytes });
             }
             bytes += version.bytes();
             let levels = &self.levels;
@@ -90,6 +90,6 @@ impl FlushJob {
         // The flushed memtables will be kept in memory next. Frees the space here, off the critical path.
         self.recent.make_room(self.memtables.iter().map(|memtable| memtable.bytes()).sum());
         let dropped_through = self.dropped_through;
-        Ok(Progress::Done(Outputs { sstables, level: 0, inputs: Vec::new(), dropped_through }))
+        Ok(JobStep::Done(Outputs { sstables, level: 0, inputs: Vec::new(), dropped_through }))
     }
 }

@@ -13,7 +13,7 @@ use crate::files::{FileError, FileErrorKind, Files, remove_if_exists};
 use crate::sstable::{Sstable, SstableError, SstableId, SstableRef, SstableWriter, VersionRef};
 
 /// The result of a step.
-pub enum Progress {
+pub enum JobStep {
     /// More steps are needed. A driver may limit the rate of the bytes read.
     Working {
         /// Bytes of keys and values read in this step.

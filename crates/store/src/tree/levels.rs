@@ -11,7 +11,7 @@ use base::Timestamp;
 use bytes::Bytes;
 
 use super::retention::Tombstone;
-use super::run::place_of;
+use super::sorted_run::place_of;
 use crate::sstable::{Sstable, SstableError, SstableId, SstableRef};
 
 /// Number of levels. With the configured ratio between levels, this is enough for any disk.

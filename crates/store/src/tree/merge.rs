@@ -6,7 +6,7 @@ use base::Timestamp;
 use bytes::Bytes;
 
 use super::memtable::MemtableCursor;
-use super::run::RunCursor;
+use super::sorted_run::RunCursor;
 use crate::sstable::{SstableError, VersionRef, compare};
 
 /// The direction of an iteration.

@@ -166,8 +166,8 @@ fn full_disk_only_delays_flush() {
     let mut job = world.tree.tree.flush_job(world.watermark, &Range::all()).unwrap();
     let error = loop {
         match job.step(&world.disk) {
-            Ok(Progress::Working { .. }) => {}
-            Ok(Progress::Done(_)) => panic!("the disk was full"),
+            Ok(JobStep::Working { .. }) => {}
+            Ok(JobStep::Done(_)) => panic!("the disk was full"),
             Err(error) => break error,
         }
     };

@@ -10,7 +10,7 @@ use super::levels::Levels;
 use super::memtable::Memtable;
 use super::merge::{Direction, Merge, Source};
 use super::recent::{RecentAtOnce, RecentOfTree};
-use super::run::RunCursor;
+use super::sorted_run::RunCursor;
 use super::versions::Versions;
 use crate::cell;
 use crate::sstable::{BlockCache, Blocks, Io, Sstable, SstableError, filter_hash};

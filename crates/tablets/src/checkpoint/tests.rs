@@ -1,8 +1,8 @@
 use std::fmt;
 
 use base::{Sequence, SplitMix64};
-use machine::StateMachine;
-use machine::checkpoint::{CHUNK_BYTES, Chunks, Frame, Frames, end};
+use state_machine::StateMachine;
+use state_machine::checkpoint::{CHUNK_BYTES, Chunks, Frame, Frames, end};
 
 use super::*;
 use crate::command::Command;

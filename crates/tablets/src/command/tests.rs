@@ -12,8 +12,8 @@ fn commands() -> Vec<Command> {
     let mismatch = Mismatch { column: bytes("c"), expected: Timestamp(7), actual: Timestamp(0) };
     let member = Member { node: NodeId(3), incarnation: Incarnation(4) };
     vec![
-        Command::Found { range: KeyRange::all() },
-        Command::Found { range: KeyRange { start: bytes("a"), end: Some(bytes("b")) } },
+        Command::AssignRange { range: KeyRange::all() },
+        Command::AssignRange { range: KeyRange { start: bytes("a"), end: Some(bytes("b")) } },
         Command::Drop,
         Command::DeclareLoss,
         Command::OpenSession { key: "k".into() },

@@ -6,9 +6,9 @@
 use base::limits::{SCAN_PAGE_BYTES, SCAN_ROWS_MAX};
 use base::{KeyRange, Timestamp, shown};
 use bytes::{BufMut, Bytes, BytesMut};
-use machine::failure::{invalid, precondition};
-use machine::state_machine::View as MachineView;
-use machine::{Failure, KeyPosition, Ownership};
+use state_machine::failure::{invalid, precondition};
+use state_machine::interface::View as MachineView;
+use state_machine::{Failure, KeyPosition, Ownership};
 use store::cell::Range;
 use store::sstable::{Io, SstableError};
 use store::tree::{self, Cells, Direction, View};

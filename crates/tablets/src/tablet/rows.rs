@@ -4,7 +4,7 @@
 
 use base::{Entry, Timestamp};
 use bytes::Bytes;
-use machine::{LogicalHash, owned};
+use state_machine::{LogicalHash, owned};
 use store::cell::{self, Range};
 use store::sstable::{Io, SstableError};
 use store::tree::Tree;

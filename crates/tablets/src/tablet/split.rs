@@ -11,9 +11,9 @@
 use base::canary::{Bug, planted};
 use base::{CohortId, KeyRange, Timestamp};
 use bytes::Bytes;
-use machine::failure::precondition;
-use machine::progress::SPLIT_OFF;
-use machine::{Failure, Ownership, Progress};
+use state_machine::failure::precondition;
+use state_machine::progress::SPLIT_OFF;
+use state_machine::{Failure, Ownership, Progress};
 
 use store::tree::Site;
 

@@ -26,7 +26,7 @@ use signal_hook::iterator::Signals;
 use self::control::ControlRequest;
 use self::nodes::{Exit, Nodes};
 use self::plan::{Plan, PlanError};
-use super::claim::{Claim, ClaimError};
+use super::directory_lock::{DirectoryLock, DirectoryLockError};
 
 pub(crate) use self::control::restart;
 pub(crate) use self::running::running;
@@ -57,7 +57,7 @@ pub(crate) enum DevError {
     #[error("{0}")]
     Plan(#[from] PlanError),
     #[error("{0}")]
-    Claim(#[from] ClaimError),
+    DirectoryLock(#[from] DirectoryLockError),
     #[error("can't {what}: {error}")]
     Io { what: String, error: io::Error },
     #[error("--port-offset {0} is not within 0 to {max}", max = nodes::PORT_OFFSET_MAX)]
@@ -112,7 +112,7 @@ fn supervise(options: &Options) -> Result<(), DevError> {
         nodes::check_ports(count, options.port_offset)?;
     }
     let data = plan::make_directory(&options.data)?;
-    let _claim = Claim::take(&data)?;
+    let _claim = DirectoryLock::take(&data)?;
     let plan = Plan::form(&data, options.nodes)?;
     let (sender, events) = mpsc::channel();
     stop_on_signals(sender.clone()).map_err(DevError::io("wait for signals"))?;

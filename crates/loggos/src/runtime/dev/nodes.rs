@@ -16,8 +16,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::control::{ControlReply, ControlRequest};
 use super::plan::{Plan, node_directory};
 use super::{DevError, Options, SupervisorEvent};
-use crate::runtime::claim::Claim;
 use crate::runtime::config::{Advertise, Config, Listen, Peer, Tuning, ZooKeeper};
+use crate::runtime::directory_lock::DirectoryLock;
 
 const PEERS_PORT: u16 = 7_100;
 const GRPC_PORT: u16 = 7_200;
@@ -298,7 +298,7 @@ fn are_free(addresses: &[SocketAddr]) -> io::Result<()> {
 fn wait_until_free(directory: &Path) -> Result<(), StartRefused> {
     let until = Instant::now() + CLAIM_PATIENCE;
     loop {
-        match Claim::is_free(directory) {
+        match DirectoryLock::is_free(directory) {
             Ok(()) => return Ok(()),
             Err(refused) if Instant::now() >= until => return Err(StartRefused::Refused(refused.to_string())),
             Err(_) => std::thread::sleep(CLAIM_PAUSE),

@@ -1,11 +1,11 @@
 use std::time::{Duration as StdDuration, Instant};
 
 use base::{Boot, ClusterId, Entry, Force, Incarnation, LogRecord, Lsn, Member, NodeId, Timestamp};
-use machine::Kind;
 use mio::{Events, Poll, Token, Waker};
 use node::contract::CheckpointId;
 use node::registry::AnyMachine;
 use prometheus::Registry;
+use state_machine::Kind;
 use store::Recovered;
 use store::checkpoint::CheckpointMeta;
 use store::identity::Identity;

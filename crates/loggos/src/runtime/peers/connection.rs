@@ -7,10 +7,10 @@ use base::HostPort;
 use base::codec::Writer;
 use base::limits::PEER_MESSAGE_BYTES_MAX;
 use bytes::{Buf as _, Bytes};
-use machine::Failure;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use node::message::Message;
+use state_machine::Failure;
 
 use crate::runtime::frames::{FrameBuffer, FrameError, encode_message};
 

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration as StdDuration, Instant};
 
 use base::{ClusterId, CohortId, Incarnation, KeyRange, Member, Timestamp};
-use machine::{ClientSessionId, Failure};
 use mio::{Events, Poll};
 use node::request::Response;
 use sharedlog::{Position, unit};
+use state_machine::{ClientSessionId, Failure};
 use tablets::TableResponse;
 use tablets::request::Cell;
 

@@ -28,12 +28,12 @@ use base::{Duration, Monotonic, Now};
 use coordination::log_port::{LogPort, Output as LogOutput, Playback};
 use coordination::server::{Action, Config, ConnectionId, Event, Server};
 use coordination::state::State;
-use machine::Failure;
 use mio::{Events, Poll, Token, Waker};
 use node::request::Response;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use server::zookeeper::Endpoint;
 use sharedlog::validate::COORDINATION_COPIES;
+use state_machine::Failure;
 
 use super::config::ZooKeeper;
 use super::gateway::Completions;

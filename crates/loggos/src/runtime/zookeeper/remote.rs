@@ -7,11 +7,11 @@ use std::io;
 use std::sync::Arc;
 
 use base::Monotonic;
-use machine::Failure;
 use node::request::Response;
 use sdk::{Content as Read, Entry, Error, Log};
 use sharedlog::request::{Content, LogEntry, LogRequest, LogResponse};
 use sharedlog::{Batch, ClientId, Data, Position, Stamp};
+use state_machine::Failure;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 

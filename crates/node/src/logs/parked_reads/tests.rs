@@ -1,8 +1,8 @@
 use base::Duration;
-use machine::Failure;
 use sharedlog::limits::BATCH_BYTES_MAX;
 use sharedlog::request::{LogRequest, LogResponse};
 use sharedlog::unit::Command;
+use state_machine::Failure;
 
 use super::*;
 use crate::contract::{Event, RequestId};
@@ -46,11 +46,11 @@ fn disconnect_cancels_waiting_read() {
     bench.pass(Duration::from_millis(10));
     assert!(matches!(said(&bench.answers[&RequestId(2)]), Err(Failure::Unavailable(_))));
     assert!(bench.answers.contains_key(&RequestId(4)) && !bench.answers.contains_key(&RequestId(3)));
-    assert_eq!(bench.node.pendings.of_clients(), 1);
+    assert_eq!(bench.node.pending_requests.of_clients(), 1);
     bench.pass(Duration::from_millis(600));
     assert_eq!(bench.node.logs.units.parked_reads.len(), 1);
     assert_eq!(records(ask(&mut bench, 5, append("a")).and_then(|_| said(&bench.answers[&RequestId(3)]))), ["a"]);
-    assert_eq!(bench.node.pendings.of_clients(), 0);
+    assert_eq!(bench.node.pending_requests.of_clients(), 0);
 }
 
 /// An append of a disconnected client may be in the log already, and continues.

@@ -63,8 +63,8 @@ fn check_damaged(world: &World) {
     while let Some(mut job) = tree.pick_compaction(world.watermark, &Range::all()) {
         loop {
             match job.step(&world.disk) {
-                Ok(Progress::Working { .. }) => {}
-                Ok(Progress::Done(outputs)) => break tree.compacted(&outputs),
+                Ok(JobStep::Working { .. }) => {}
+                Ok(JobStep::Done(outputs)) => break tree.compacted(&outputs),
                 Err(JobError::Sstable(error)) => return assert!(is_seen(&error)),
                 Err(error) => panic!("{error}"),
             }

@@ -13,14 +13,14 @@ fn versions(tree: &Tree, range: &Range, watermark: Timestamp) -> Vec<Version> {
 fn drive(tree: &mut Tree, disk: &crate::memory::MemoryDisk, watermark: Timestamp, range: &Range) {
     while let Some(mut job) = tree.flush_job(watermark, range) {
         loop {
-            if let Progress::Done(outputs) = job.step(disk).unwrap() {
+            if let JobStep::Done(outputs) = job.step(disk).unwrap() {
                 break tree.flushed(&outputs);
             }
         }
     }
     while let Some(mut job) = tree.pick_compaction(watermark, range) {
         loop {
-            if let Progress::Done(outputs) = job.step(disk).unwrap() {
+            if let JobStep::Done(outputs) = job.step(disk).unwrap() {
                 break tree.compacted(&outputs);
             }
         }

@@ -108,7 +108,7 @@ impl Driven {
             self.flushing = self.frozen_at.len();
         }
         let Some(job) = &mut self.flush else { return Ok(false) };
-        if let Progress::Done(outputs) = job.step(disk)? {
+        if let JobStep::Done(outputs) = job.step(disk)? {
             self.flush = None;
             self.tree.flushed(&outputs);
             self.flushed = self.frozen_at.drain(..self.flushing).next_back().unwrap();
@@ -122,7 +122,7 @@ impl Driven {
             self.compaction = self.tree.pick_compaction(watermark, &Range::all());
         }
         let Some(job) = &mut self.compaction else { return Ok(false) };
-        if let Progress::Done(outputs) = job.step(disk)? {
+        if let JobStep::Done(outputs) = job.step(disk)? {
             self.compaction = None;
             self.tree.compacted(&outputs);
         }

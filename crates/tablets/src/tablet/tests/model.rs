@@ -40,7 +40,7 @@ impl Model {
         match command {
             Command::Write { .. }
             | Command::Refuse { .. }
-            | Command::Found { .. }
+            | Command::AssignRange { .. }
             | Command::Split { .. }
             | Command::Drop
             | Command::DeclareLoss => {

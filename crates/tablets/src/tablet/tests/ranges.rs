@@ -1,7 +1,7 @@
 //! A tablet serves its own range and no other (guarantee 19).
 
 use base::{KeyRange, SplitMix64};
-use machine::state_machine::{Evaluated, Read as _, Verdict};
+use state_machine::interface::{Decision, Evaluated, Read as _};
 
 use super::scans::scanned;
 use super::*;
@@ -16,7 +16,7 @@ fn range(start: &str, end: Option<&str>) -> KeyRange {
 /// A tablet with a range that was assigned by an entry.
 fn of(cohort: u32, range: KeyRange) -> (State, Log) {
     let (mut state, mut log) = (testing::fresh(CohortId(cohort)), Log::new());
-    log.apply(&mut state, &Command::Found { range });
+    log.apply(&mut state, &Command::AssignRange { range });
     (state, log)
 }
 
@@ -33,10 +33,10 @@ fn tablet_without_range_refuses_requests() {
     assert!(is_put_elsewhere(&mut state, &mut log, &Command::unconditional(write("k", [put("c", "v")]))));
     assert!(is_put_elsewhere(&mut state, &mut log, &open_session()));
     assert!(is_refused(&get(&state, "k", None)));
-    let found = Command::Found { range: range("b", Some("d")) };
+    let found = Command::AssignRange { range: range("b", Some("d")) };
     let applied = state.apply(&log.entry(found.encode())).expect("the next entry");
     assert_eq!(applied.effect, Some(Effect::RangeFounded));
-    let again = Command::Found { range: KeyRange::all() };
+    let again = Command::AssignRange { range: KeyRange::all() };
     assert_eq!(state.apply(&log.entry(again.encode())).expect("the next entry").effect, None);
     assert_eq!(tablet(&state).ownership(), &Ownership::Owns(range("b", Some("d"))));
     state.invariants();
@@ -164,7 +164,7 @@ fn dropped_tablet_stays_empty() {
         let applied = state.apply(&log.entry(Command::Drop.encode())).expect("the next entry");
         assert_eq!((applied.outcome, applied.effect), (Some(Ok(TableResponse::Dropped)), change));
     }
-    log.apply(&mut state, &Command::Found { range: KeyRange::all() });
+    log.apply(&mut state, &Command::AssignRange { range: KeyRange::all() });
     let late = stamped(write("k", [put("c", "v")]), session, 2, 1);
     assert!(matches!(log.write(&mut state, &late), Err(Failure::Unavailable(_))));
     assert!(matches!(get(&state, "k", None), Err(Failure::Unavailable(_))));
@@ -189,6 +189,6 @@ fn stray_queries_are_redirected() {
     for question in [conditional("a"), conditional("d"), get("a"), get("d"), scan(false), scan(true)] {
         assert_eq!(answer(question), Ok(Evaluated::Elsewhere));
     }
-    assert!(matches!(answer(conditional("b")), Ok(Evaluated::Decided(Verdict { refusal: Some(_), .. }))));
+    assert!(matches!(answer(conditional("b")), Ok(Evaluated::Decided(Decision { refusal: Some(_), .. }))));
     assert_eq!(answer(get("c")), Ok(Evaluated::Outcome(Ok(TableResponse::Row(vec![])))));
 }

@@ -10,23 +10,23 @@ const FILE: &str = "pid";
 
 /// Exclusive ownership of a directory, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct DirectoryLock {
     /// Open to hold the lock. The file is never removed: otherwise two processes could lock two different files.
     file: File,
 }
 
 /// Why a directory could not be claimed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ClaimError {
+pub(crate) enum DirectoryLockError {
     #[error("{directory} is in use by process {pid}")]
     InUse { directory: String, pid: String },
     #[error("can't lock {directory}: {error}")]
     Failed { directory: String, error: io::Error },
 }
 
-impl Claim {
+impl DirectoryLock {
     /// Claims the directory, unless another process owns it.
-    pub(crate) fn take(directory: &Path) -> Result<Self, ClaimError> {
+    pub(crate) fn take(directory: &Path) -> Result<Self, DirectoryLockError> {
         let mut file = lock(directory)?;
         let mut write = || {
             file.set_len(0)?;
@@ -35,36 +35,37 @@ impl Claim {
         };
         match write() {
             Ok(()) => Ok(Self { file }),
-            Err(error) => Err(ClaimError::Failed { directory: directory.display().to_string(), error }),
+            Err(error) => Err(DirectoryLockError::Failed { directory: directory.display().to_string(), error }),
         }
     }
 
     /// Checks whether the directory could be claimed now.
-    pub(crate) fn is_free(directory: &Path) -> Result<(), ClaimError> {
+    pub(crate) fn is_free(directory: &Path) -> Result<(), DirectoryLockError> {
         lock(directory).map(|_| ())
     }
 }
 
-impl Drop for Claim {
+impl Drop for DirectoryLock {
     /// A process that ends cleanly removes its pid, which another process may reuse.
     fn drop(&mut self) {
         let _ = self.file.set_len(0);
     }
 }
 
-fn lock(directory: &Path) -> Result<File, ClaimError> {
+fn lock(directory: &Path) -> Result<File, DirectoryLockError> {
     let name = || directory.display().to_string();
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
-    let file = options.open(directory.join(FILE)).map_err(|error| ClaimError::Failed { directory: name(), error })?;
+    let file =
+        options.open(directory.join(FILE)).map_err(|error| DirectoryLockError::Failed { directory: name(), error })?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
             let mut pid = String::new();
             let _ = file.take(32).read_to_string(&mut pid);
-            Err(ClaimError::InUse { directory: name(), pid: pid.trim().to_owned() })
+            Err(DirectoryLockError::InUse { directory: name(), pid: pid.trim().to_owned() })
         }
-        Err(TryLockError::Error(error)) => Err(ClaimError::Failed { directory: name(), error }),
+        Err(TryLockError::Error(error)) => Err(DirectoryLockError::Failed { directory: name(), error }),
     }
 }
 
@@ -76,12 +77,12 @@ mod tests {
     #[test]
     fn lock_conflict_names_owner() {
         let scratch = TempDir::new().unwrap();
-        let claim = Claim::take(scratch.path()).unwrap();
+        let claim = DirectoryLock::take(scratch.path()).unwrap();
         // The lock belongs to the open file, so a second open in the same process is refused too.
-        let refusal = Claim::take(scratch.path()).unwrap_err().to_string();
+        let refusal = DirectoryLock::take(scratch.path()).unwrap_err().to_string();
         assert!(refusal.contains(&std::process::id().to_string()), "{refusal}");
         assert!(refusal.contains(&scratch.path().display().to_string()), "{refusal}");
         drop(claim);
-        assert!(Claim::take(scratch.path()).is_ok());
+        assert!(DirectoryLock::take(scratch.path()).is_ok());
     }
 }

@@ -5,7 +5,7 @@
 //! knows its machines only through this interface: requests travel as (kind, body), bulk data is behind [`Storage`],
 //! and snapshots travel as [`checkpoint`] chunks.
 //!
-//! * [`state_machine`]: the traits. [`mod@storage`]: flush, compaction, file transfer and write pacing.
+//! * [`interface`]: the traits. [`mod@storage`]: flush, compaction, file transfer and write pacing.
 //! * [`progress`]: checks that an entry is the next one. [`sessions`]: exactly-once retries.
 //! * [`checkpoint`]: a snapshot to chunks, and back. [`consistency`]: the consistency level of a read.
 //! * [`failure`]: errors of requests. [`ownership`], [`key_position`]: the key range that a machine serves.
@@ -19,26 +19,26 @@ pub mod checkpoint;
 pub mod consistency;
 pub mod failure;
 pub mod hash;
+pub mod interface;
 pub mod key_position;
 pub mod limits;
 pub mod ownership;
 mod pinning;
 pub mod progress;
 pub mod sessions;
-pub mod state_machine;
 pub mod storage;
 
 pub use checkpoint::{Chunks, Cursor, LoadError, Loader, Snapshot};
 pub use consistency::{AsOf, Consistency, LogPlace};
 pub use failure::{Failure, Outcome};
 pub use hash::LogicalHash;
+pub use interface::{
+    Applied, Decision, Effect, Evaluated, Housekeeping, Kind, Lock, NoView, Past, Payload, Read, ReadStep, Request,
+    Response, StateMachine, View, Wire,
+};
 pub use key_position::KeyPosition;
-pub use ownership::{Ownership, Standing};
+pub use ownership::{KeyOwner, Ownership};
 pub use pinning::owned;
 pub use progress::{ApplyError, Progress};
 pub use sessions::{ClientSessionId, SessionStamp};
-pub use state_machine::{
-    Applied, Effect, Evaluated, Housekeeping, Kind, Lock, NoView, Past, Payload, Read, ReadStep, Request, Response,
-    StateMachine, Verdict, View, Wire,
-};
 pub use storage::{NoStorage, ReadError, Storage};

@@ -13,15 +13,15 @@ use store::cell;
 
 use crate::failure::Failure;
 use crate::hash::LogicalHash;
+use crate::interface::Wire;
 use crate::key_position::KeyPosition;
-use crate::state_machine::Wire;
 
 /// The part of a table's keys that a machine owns.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Ownership {
     /// Nothing yet: its first leader will assign its range.
     #[default]
-    Unfounded,
+    Unassigned,
     /// The keys of a range.
     Owns(KeyRange),
     /// Nothing any more: the table was dropped.
@@ -30,16 +30,16 @@ pub enum Ownership {
 
 /// The relation of a machine to a key position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum KeyOwner {
     /// The machine serves it.
-    Owned,
+    This,
     /// The machine has no range yet.
-    NotYet,
+    Unassigned,
     /// Another machine serves it.
-    Elsewhere,
+    Other,
 }
 
-const UNFOUNDED: u8 = 0;
+const UNASSIGNED: u8 = 0;
 const OWNS: u8 = 1;
 const DROPPED: u8 = 2;
 
@@ -48,7 +48,7 @@ impl Ownership {
     #[must_use]
     pub fn range(&self) -> Option<&KeyRange> {
         match self {
-            Self::Unfounded | Self::Dropped => None,
+            Self::Unassigned | Self::Dropped => None,
             Self::Owns(range) => Some(range),
         }
     }
@@ -67,11 +67,11 @@ impl Ownership {
 
     /// Whether it serves the position.
     #[must_use]
-    pub fn standing(&self, position: &KeyPosition) -> Standing {
+    pub fn owner_of(&self, position: &KeyPosition) -> KeyOwner {
         match self {
-            Self::Unfounded => Standing::NotYet,
-            Self::Owns(range) if position.is_in(range) => Standing::Owned,
-            Self::Owns(_) | Self::Dropped => Standing::Elsewhere,
+            Self::Unassigned => KeyOwner::Unassigned,
+            Self::Owns(range) if position.is_in(range) => KeyOwner::This,
+            Self::Owns(_) | Self::Dropped => KeyOwner::Other,
         }
     }
 
@@ -87,8 +87,8 @@ impl Ownership {
 
     /// Assigns the range, unless one was assigned before: successive leaders may both have proposed it. Returns whether
     /// it was assigned now.
-    pub fn found(&mut self, range: &KeyRange) -> bool {
-        let is_new = *self == Self::Unfounded;
+    pub fn assign_range(&mut self, range: &KeyRange) -> bool {
+        let is_new = *self == Self::Unassigned;
         if is_new {
             // Copied, because slices would keep the whole entry in memory.
             let copy = |key: &Bytes| Bytes::copy_from_slice(key);
@@ -108,7 +108,7 @@ impl Ownership {
 impl Wire for Ownership {
     fn encode(&self, out: &mut Writer) {
         match self {
-            Self::Unfounded => out.u8(UNFOUNDED),
+            Self::Unassigned => out.u8(UNASSIGNED),
             Self::Owns(range) => {
                 out.u8(OWNS);
                 range.encode(out);
@@ -119,7 +119,7 @@ impl Wire for Ownership {
 
     fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         match input.u8()? {
-            UNFOUNDED => Ok(Self::Unfounded),
+            UNASSIGNED => Ok(Self::Unassigned),
             OWNS => Ok(Self::Owns(KeyRange::decode(input)?)),
             DROPPED => Ok(Self::Dropped),
             tag => Err(DecodeError::UnknownTag { what: "ownership", tag: u64::from(tag) }),

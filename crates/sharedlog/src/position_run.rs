@@ -8,7 +8,7 @@ use crate::limits::POSITION_MAX;
 /// Equidistant positions: `from`, `from + step`, and so on, `count` in all. With a step of 1 they are consecutive; a
 /// chain in an extent of n chains with a width of 1 holds positions with a step of n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Run {
+pub struct PositionRun {
     /// The first position.
     pub from: Position,
     /// Distance between two positions, at least 1.
@@ -17,7 +17,7 @@ pub struct Run {
     pub count: usize,
 }
 
-impl Run {
+impl PositionRun {
     /// Consecutive positions.
     #[must_use]
     pub fn of(from: Position, count: usize) -> Self {
@@ -70,15 +70,15 @@ mod tests {
 
     #[test]
     fn run_splits_at_its_positions() {
-        let run = Run { from: Position(5), step: 3, count: 4 };
-        let positions = |run: Run| run.positions().map(|position| position.0).collect::<Vec<_>>();
+        let run = PositionRun { from: Position(5), step: 3, count: 4 };
+        let positions = |run: PositionRun| run.positions().map(|position| position.0).collect::<Vec<_>>();
         assert_eq!(positions(run), [5, 8, 11, 14]);
         assert_eq!((positions(run.first(2)), positions(run.after(2))), (vec![5, 8], vec![11, 14]));
         assert_eq!((positions(run.first(9)), positions(run.after(9))), (vec![5, 8, 11, 14], vec![]));
-        let far = Run { from: Position(POSITION_MAX - 1), step: u64::MAX, count: 3 };
+        let far = PositionRun { from: Position(POSITION_MAX - 1), step: u64::MAX, count: 3 };
         assert!(far.positions().all(|position| position.0 <= POSITION_MAX), "a position overflows");
         let mut writer = Writer::new();
         run.encode(&mut writer);
-        assert_eq!(Run::decode(&mut Reader::new(writer.finish())), Ok(run));
+        assert_eq!(PositionRun::decode(&mut Reader::new(writer.finish())), Ok(run));
     }
 }

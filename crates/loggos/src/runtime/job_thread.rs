@@ -8,13 +8,13 @@ use std::thread::JoinHandle;
 
 /// A thread that executes jobs of one kind in order.
 #[derive(Debug)]
-pub(crate) struct Lane<Job> {
+pub(crate) struct JobThread<Job> {
     /// `None` only while it is dropped.
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl<Job: Send + 'static> Lane<Job> {
+impl<Job: Send + 'static> JobThread<Job> {
     /// Starts a thread that executes each job with `work`. The machine bounds the number of jobs: one manifest, a few
     /// segments, one checkpoint per cohort, one read per peer.
     pub(crate) fn start(name: &str, work: impl FnMut(Job) + Send + 'static) -> io::Result<Self> {
@@ -32,7 +32,7 @@ impl<Job: Send + 'static> Lane<Job> {
 
 /// In tests the threads must end before their directory is removed. In a node the process just ends: the next start
 /// continues unfinished jobs.
-impl<Job> Drop for Lane<Job> {
+impl<Job> Drop for JobThread<Job> {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take().filter(|_| cfg!(test)) {

@@ -17,8 +17,8 @@ use base::{CohortId, Lsn, Timestamp};
 use bytes::Bytes;
 use store::cell;
 
+use crate::interface::{Kind, StateMachine};
 use crate::progress::Progress;
-use crate::state_machine::{Kind, StateMachine};
 
 /// Maximum bytes of a chunk, unless a single record is larger.
 pub const CHUNK_BYTES: usize = 1 << 20;

@@ -66,7 +66,7 @@ impl From<SstableError> for ReadError {
 
 /// The result of one step of a job.
 #[derive(Debug)]
-pub enum Progress {
+pub enum JobStep {
     /// The job is not finished. The driver rate-limits jobs by `bytes`.
     Working {
         /// Bytes of keys and values that the step read.
@@ -108,7 +108,7 @@ pub trait Job: fmt::Debug + Send {
     ///
     /// # Errors
     /// A file operation fails. The files written so far are removed, unless the error ends the process.
-    fn step(&mut self, files: &dyn DynFiles) -> Result<Progress, JobError>;
+    fn step(&mut self, files: &dyn DynFiles) -> Result<JobStep, JobError>;
 
     /// Approximate bytes that a step reads.
     fn step_bytes(&self) -> u64;

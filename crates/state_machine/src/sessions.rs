@@ -24,8 +24,8 @@ use imbl::OrdMap;
 use crate::checkpoint::{LoadError, Record, pack};
 use crate::failure::{Failure, Outcome};
 use crate::hash::LogicalHash;
+use crate::interface::Wire;
 use crate::progress::Progress;
-use crate::state_machine::Wire;
 
 /// Maximum sessions in one expiry entry, to keep entries small. The next tick expires more.
 const EXPIRED_AT_ONCE_MAX: usize = 1_000;

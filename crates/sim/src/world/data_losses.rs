@@ -36,7 +36,7 @@ impl World {
     /// Records that a process stopped on request. If its disk was full or stuck it left no clean-stop mark, and reports
     /// that by its absence.
     pub(super) fn note_stop(&mut self, id: NodeId) {
-        let Some(process) = self.machines.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
+        let Some(process) = self.hosts.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
         let marked = &process.store.manifest().cohorts;
         let is_left = |cohort: &CohortId| marked.get(cohort).is_some_and(|cohort| cohort.whole);
         let mut in_memory = process.node.replicas().filter(|(_, replica, _)| !replica.is_in_doubt());
@@ -52,7 +52,7 @@ impl World {
 
     /// Checks whether a node leads after a loss, and whether that loss is permitted.
     pub(super) fn check_losses(&mut self, id: NodeId) {
-        let Some(process) = self.machines.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
+        let Some(process) = self.hosts.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
         let mut wrong = None;
         for (cohort, replica, _) in process.node.replicas() {
             if !replica.declares_loss() || !self.losses.seen.insert((cohort, replica.promised().epoch)) {

@@ -12,9 +12,9 @@ use client::{
     Action, Ask, AttemptId, CallId, CohortLsn, Effect, Error, Fault, Link, NodeResponse, Pace, ScanStart, Sent, Shown,
     Stamp, TimelineToken, Version,
 };
-use machine::{ClientSessionId, Consistency, Failure, KeyPosition, LogPlace, SessionStamp};
 use node::contract::RequestId;
 use node::request::{Outcome, Request, Response};
+use state_machine::{ClientSessionId, Consistency, Failure, KeyPosition, LogPlace, SessionStamp};
 use tablets::request::TableRequest;
 use tablets::{Question, TableResponse};
 
@@ -201,7 +201,7 @@ impl World {
         time: base::Duration,
         request: Request,
     ) {
-        let Some(machine) = self.machines.get(&node) else { return };
+        let Some(machine) = self.hosts.get(&node) else { return };
         let deadline = machine.clocks.monotonic(self.now) + time;
         let at = self.now.max(not_before) + self.random.below(WAY);
         let request = Box::new(request);
@@ -243,7 +243,7 @@ impl World {
 
     pub(super) fn link_made(&mut self, library: usize, link: Link) {
         let node = NodeId(link.endpoint as u32 + 1);
-        let process = self.machines.get(&node).filter(|machine| machine.process.is_some());
+        let process = self.hosts.get(&node).filter(|machine| machine.process.is_some());
         match process.map(|machine| machine.generation) {
             Some(generation) => {
                 self.libraries.all[library].links.insert(link, (node, generation));

@@ -10,7 +10,7 @@ use store::sstable::{Sstable, SstableError};
 use store::tree::{self, CompactionJob, FlushJob, Site, Tree};
 
 use super::{
-    AdoptError, Adoption, FileId, FileRef, Job, JobError, Outputs, Pressure, Progress, ReadError, Storage, StoredFile,
+    AdoptError, Adoption, FileId, FileRef, Job, JobError, JobStep, Outputs, Pressure, ReadError, Storage, StoredFile,
     downcast,
 };
 use crate::checkpoint::Keep;
@@ -111,16 +111,16 @@ impl Adoption for TreeAdoption {
     }
 }
 
-fn progress(progress: tree::Progress) -> Progress {
-    match progress {
-        tree::Progress::Working { bytes } => Progress::Working { bytes },
-        tree::Progress::Done(outputs) => Progress::Done(Outputs::new(outputs.made().collect(), outputs)),
+fn job_step(step: tree::JobStep) -> JobStep {
+    match step {
+        tree::JobStep::Working { bytes } => JobStep::Working { bytes },
+        tree::JobStep::Done(outputs) => JobStep::Done(Outputs::new(outputs.made().collect(), outputs)),
     }
 }
 
 impl Job for FlushJob {
-    fn step(&mut self, files: &dyn DynFiles) -> Result<Progress, JobError> {
-        Self::step(self, &ErasedFiles(files)).map(progress)
+    fn step(&mut self, files: &dyn DynFiles) -> Result<JobStep, JobError> {
+        Self::step(self, &ErasedFiles(files)).map(job_step)
     }
 
     fn step_bytes(&self) -> u64 {
@@ -133,8 +133,8 @@ impl Job for FlushJob {
 }
 
 impl Job for CompactionJob {
-    fn step(&mut self, files: &dyn DynFiles) -> Result<Progress, JobError> {
-        Self::step(self, &ErasedFiles(files)).map(progress)
+    fn step(&mut self, files: &dyn DynFiles) -> Result<JobStep, JobError> {
+        Self::step(self, &ErasedFiles(files)).map(job_step)
     }
 
     fn step_bytes(&self) -> u64 {

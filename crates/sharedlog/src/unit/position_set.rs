@@ -18,18 +18,18 @@ use crate::{Position, Stripe};
 
 /// The positions that a unit holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Occupied {
+pub(super) struct PositionSet {
     /// In order, after a first stripe of all positions. The intervals number the positions within the stripe.
     stripes: Vec<(Stripe, Intervals)>,
 }
 
-impl Default for Occupied {
+impl Default for PositionSet {
     fn default() -> Self {
         Self { stripes: vec![(Stripe::ALL, Intervals::default())] }
     }
 }
 
-impl Occupied {
+impl PositionSet {
     /// Adds a stripe and moves its positions to it. At the limit it replaces an empty stripe; if there is none, the new
     /// stripe is ignored and its positions stay with the others.
     pub(super) fn tell(&mut self, stripe: Stripe) {
@@ -145,7 +145,7 @@ mod tests {
     fn occupied_matches_set_model() {
         let mut random = SplitMix64::new(2);
         for _ in 0..300 {
-            let (mut occupied, mut plain) = (Occupied::default(), BTreeSet::new());
+            let (mut occupied, mut plain) = (PositionSet::default(), BTreeSet::new());
             for _ in 0..60 {
                 let position = Position(random.below(50));
                 match random.below(10) {
@@ -172,7 +172,7 @@ mod tests {
             }
             let mut writer = Writer::new();
             occupied.encode(&mut writer);
-            assert_eq!(Occupied::decode(&mut Reader::new(writer.finish())), Ok(occupied));
+            assert_eq!(PositionSet::decode(&mut Reader::new(writer.finish())), Ok(occupied));
         }
     }
 
@@ -182,7 +182,7 @@ mod tests {
         let old = Stripe { from: Position(0), count: 2, index: 0, width: 1 };
         let new = Stripe { from: Position(1_000), count: 3, index: 1, width: 1 };
         let newest = Stripe { from: Position(4_000), count: 5, index: 0, width: 1 };
-        let mut occupied = Occupied::default();
+        let mut occupied = PositionSet::default();
         // A new unit: the older stripe is copied while new entries arrive in the newer one.
         occupied.tell(new);
         occupied.tell(old);
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn dense_log_needs_one_interval_per_stripe() {
-        let mut occupied = Occupied::default();
+        let mut occupied = PositionSet::default();
         let stripes = [
             Stripe { from: Position(0), count: 4, index: 1, width: 1 },
             Stripe { from: Position(4_000), count: 3, index: 2, width: 1 },

@@ -65,7 +65,7 @@ impl KnownLog {
 }
 
 /// A machine, whose disk and clocks outlive its processes.
-pub(crate) struct Machine {
+pub(crate) struct SimHost {
     pub(crate) member: Member,
     pub(crate) disk: MemoryDisk,
     pub(crate) clocks: Clocks,
@@ -144,7 +144,7 @@ pub(super) fn node_config(options: &Options, seed: u64) -> NodeConfig {
     config
 }
 
-impl Machine {
+impl SimHost {
     pub(crate) fn format(node: NodeId, options: &Options, random: &mut SplitMix64) -> Self {
         let members = members(options.nodes);
         let member = members[node.0 as usize - 1];

@@ -4,8 +4,8 @@ use base::Timestamp;
 use base::codec::{DecodeError, Reader, Writer};
 use bytes::Bytes;
 
+use crate::interface::Wire;
 use crate::sessions::ClientSessionId;
-use crate::state_machine::Wire;
 
 /// The result of a request.
 pub type Outcome<R> = Result<R, Failure>;

@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
 use client::Effect;
-use machine::{Consistency, Failure, Kind};
 use node::request::{Ask, Outcome, Request, Response};
+use state_machine::{Consistency, Failure, Kind};
 use tablets::TableResponse;
 use tablets::request::{Mutation, TableRequest, Write};
 

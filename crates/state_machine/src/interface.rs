@@ -179,7 +179,7 @@ pub enum Evaluated<R> {
     /// The outcome of a read.
     Outcome(Outcome<R>),
     /// The command of a change.
-    Decided(Verdict),
+    Decided(Decision),
     /// Another cohort owns the position where the request begins (guarantee 19).
     Elsewhere,
 }
@@ -197,7 +197,7 @@ impl<R> Evaluated<R> {
 
 /// The decision about a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Decision {
     /// The command to propose.
     pub command: Bytes,
     /// The failure that the command carries, if any: it is logged for retries, and changes nothing.
@@ -446,7 +446,7 @@ pub trait StateMachine: fmt::Debug + Sized {
 
     /// The command that assigns a range to a machine that owns nothing yet.
     #[must_use]
-    fn found(_range: &KeyRange) -> Option<Bytes> {
+    fn assign_range(_range: &KeyRange) -> Option<Bytes> {
         None
     }
 
