@@ -235,7 +235,7 @@ pub enum Action {
         /// When the timer fires.
         at: Monotonic,
     },
-    /// PositionRun the flush, if there is one. Then write a checkpoint of the state to a file named after the cohort and LSN,
+    /// Run the flush, if there is one. Then write a checkpoint of the state to a file named after the cohort and LSN,
     /// and force the file and its directory.
     WriteCheckpoint {
         /// The cohort of the state.
@@ -251,7 +251,7 @@ pub enum Action {
         /// The flush of rows that no file holds yet.
         flush: Option<Box<dyn Job>>,
     },
-    /// PositionRun background work on a storage.
+    /// Run background work on a storage.
     Compact {
         cohort: CohortId,
         /// The storage to compact.
