@@ -70,6 +70,7 @@ bugs! {
     TableDirectoryNotForced(5, "the manifest names an SSTable before its directory is synced"),
     BlankDiskJoins(6, "an empty disk under a known node id is accepted as the former replica"),
     NumberUsedTwice(6, "an empty disk joins under the id of a node that the cluster knows with another disk"),
+    RolledBackDiskAccepted(6, "a disk that was rolled back to an older copy is accepted as the same replica"),
     PromiseInOnePlace(6, "a promise is sent when only one of its two copies is synced"),
     ManifestNotMended(6, "recovery does not restore a lost or older copy of the manifest"),
     DamagedTailCut(7, "recovery truncates a damaged last batch as a torn write although an echo confirms it"),

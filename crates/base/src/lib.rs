@@ -15,6 +15,7 @@ mod membership;
 mod range;
 mod record;
 mod splitmix;
+mod starts;
 mod text;
 mod time;
 
@@ -27,6 +28,7 @@ pub use membership::{MEMBERS_MAX, Membership, MembershipChange, NoStep, SharedMe
 pub use range::KeyRange;
 pub use record::{Entry, LogRecord, Record};
 pub use splitmix::SplitMix64;
+pub use starts::{ProcessStart, StartHistory};
 pub use text::{counted, shown};
 pub use time::{Duration, Monotonic, Now, Timestamp};
 

@@ -45,6 +45,8 @@ pub(crate) struct Node {
     pub(crate) alive: bool,
     /// Whether it is leaving, as far as the responses show.
     pub(crate) leaving: bool,
+    /// Whether a node rejected it, because its disk was rolled back to an older copy.
+    pub(crate) rolled_back: bool,
     /// Its address for clients; empty if unknown.
     pub(crate) grpc: String,
     /// Number of its boot; known only for nodes that responded, ...
@@ -128,6 +130,7 @@ impl View {
             node.incarnation = seen.incarnation;
             node.alive |= seen.alive;
             node.leaving |= seen.leaving;
+            node.rolled_back |= seen.rolled_back;
             if node.grpc.is_empty() {
                 node.grpc.clone_from(&seen.grpc);
             }
@@ -169,8 +172,10 @@ impl View {
 }
 
 fn node_object(number: u32, node: &Node) -> Value {
-    let mut object =
-        json!({ "node": number, "alive": node.alive, "incarnation": node.incarnation, "leaving": node.leaving });
+    let Node { incarnation, alive, leaving, rolled_back, .. } = node;
+    let mut object = json!({
+        "node": number, "alive": alive, "incarnation": incarnation, "leaving": leaving, "rolled_back": rolled_back,
+    });
     if let Some(boot) = node.boot {
         object["boot"] = boot.into();
         object["troubles"] = node.troubles.clone().into();

@@ -10,7 +10,7 @@
 //!   one successful force. After a failed force the process ends (guarantee 25).
 //! * The machine never reads a clock. Time passes only with events.
 
-use base::{Boot, CohortId, Entry, Force, Lsn, Member, Monotonic, NodeId, Record, Sequence, Timestamp};
+use base::{Boot, CohortId, Entry, Force, Lsn, Member, Monotonic, NodeId, ProcessStart, Record, Sequence, Timestamp};
 use bytes::Bytes;
 use catalog::NodeRecord;
 use state_machine::interface::Evaluated;
@@ -71,9 +71,12 @@ pub enum Event {
         /// The peer. If the local catalog does not know its number yet, its own claim is trusted: a node gets the
         /// cluster's name only after it is in the roster.
         from: Member,
-        /// The boot of its process.
-        boot: Boot,
+        start: ProcessStart,
     },
+    /// The driver rejected a peer's process, because its disk was rolled back to an older copy (guarantee 6): its
+    /// history contradicts the start that this node has seen. Messages of such a process are not delivered, and
+    /// nothing is sent to it. The driver informs the process, which must end.
+    PeerRolledBack { peer: NodeId },
     /// The connection on which this node sends to a peer was opened, or is closed. While it is closed, messages to the
     /// peer are dropped. A driver that does not report this is assumed to be connected.
     PeerConnection { peer: NodeId, is_open: bool },
@@ -199,13 +202,15 @@ pub enum Action {
         force: Force,
     },
     /// Write both copies of the manifest, one forced after the other. The driver adds the log's own state (the oldest
-    /// segment and the boot). Once the manifest is forced, it deletes the segments that the named checkpoints make
+    /// segment and the process starts). Once the manifest is forced, it deletes the segments that the named checkpoints make
     /// obsolete.
     WriteManifest {
         /// The manifest's number, one more than the last.
         manifest: ManifestId,
         /// The durable state of every cohort.
         cohorts: BTreeMap<CohortId, CohortManifest>,
+        /// The newest start of each peer that this node has seen: the driver checks the next one against it.
+        peers: BTreeMap<NodeId, ProcessStart>,
         /// Whether a cohort absent from the manifest is in doubt, because damage may have destroyed all of its log.
         doubt_unknown: bool,
         /// Cohorts that were permanently removed: their records and checkpoints are obsolete.

@@ -68,7 +68,8 @@ impl Node {
         match event {
             Event::Timer => self.on_timer(now),
             Event::Message { from, boot, message } => self.message(from, boot, message, now),
-            Event::PeerStarted { from, boot } => self.peer_started(from, boot, now),
+            Event::PeerStarted { from, start } => self.peer_started(from, start, now),
+            Event::PeerRolledBack { peer } => self.peer_rolled_back(peer),
             Event::PeerConnection { peer, is_open } => self.peer_connection(peer, is_open),
             Event::Request { id, deadline, request } => self.request(id, deadline, request, now),
             Event::GivenUp { requests } => self.clients_gone(&requests, now),

@@ -62,8 +62,8 @@ impl Node {
         let doubt_unknown = self.hosting.doubt_unknown;
         self.replicas.all_quietly().for_each(|(_, replica)| replica.on_disk.name_sstables(manifest));
         self.drops.name_sstables(manifest);
-        let gone = self.drops.forgotten.clone();
-        actions.push(Action::WriteManifest { manifest, cohorts: self.manifest(), doubt_unknown, gone });
+        let (gone, peers) = (self.drops.forgotten.clone(), self.cluster.starts.clone());
+        actions.push(Action::WriteManifest { manifest, cohorts: self.manifest(), peers, doubt_unknown, gone });
         self.outgoing.manifest_for = None;
     }
 

@@ -211,6 +211,8 @@ pub struct NodeStatus {
     pub alive: bool,
     /// Whether it is being removed.
     pub leaving: bool,
+    /// Whether the reporting node rejected its last process, because its disk was rolled back to an older copy.
+    pub rolled_back: bool,
     /// The address for clients, as `host:port`; empty until the catalog has it.
     pub grpc: String,
 }

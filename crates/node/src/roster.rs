@@ -12,7 +12,9 @@
 use std::collections::BTreeMap;
 
 use base::canary::{Bug, planted};
-use base::{Boot, CohortId, Member, Membership, MembershipChange, Monotonic, NodeId, Now, SharedMembership};
+use base::{
+    Boot, CohortId, Member, Membership, MembershipChange, Monotonic, NodeId, Now, ProcessStart, SharedMembership,
+};
 use bytes::Bytes;
 use catalog::{Catalog, CatalogCommand, Change, Standing};
 use replication::Cohort;
@@ -38,6 +40,8 @@ pub(crate) struct Roster {
     /// Every node, including this one, ordered by number.
     pub(crate) members: Vec<Member>,
     pub(crate) peers: BTreeMap<NodeId, Peer>,
+    /// The newest start of each peer that was ever seen, for the manifest (guarantee 6).
+    pub(crate) starts: BTreeMap<NodeId, ProcessStart>,
     /// Leaders of cohorts without a local replica, from redirects.
     pub(crate) routes: BTreeMap<CohortId, NodeId>,
     /// The driver must receive the new roster.
@@ -53,12 +57,14 @@ pub(crate) struct Peer {
     pub(crate) silent: bool,
     /// The driver has no connection to it: messages to it are dropped.
     pub(crate) is_disconnected: bool,
+    /// Its last process was rejected, because its disk was rolled back.
+    pub(crate) is_rolled_back: bool,
 }
 
 impl Roster {
-    pub(crate) fn new(me: Member, boot: Boot, members: Vec<Member>) -> Self {
+    pub(crate) fn new(me: Member, boot: Boot, members: Vec<Member>, starts: BTreeMap<NodeId, ProcessStart>) -> Self {
         let peers = members.iter().filter(|member| **member != me).map(|member| (member.node, Peer::default()));
-        Self { me, boot, peers: peers.collect(), members, routes: BTreeMap::new(), has_work: true }
+        Self { me, boot, peers: peers.collect(), starts, members, routes: BTreeMap::new(), has_work: true }
     }
 
     /// The identity of this process as a sequencer of shared logs.
@@ -97,7 +103,7 @@ pub(crate) fn catalog_voters(nodes: usize) -> usize {
 
 impl Node {
     /// A peer has identified its process.
-    pub(crate) fn peer_started(&mut self, from: Member, boot: Boot, now: Now) {
+    pub(crate) fn peer_started(&mut self, from: Member, start: ProcessStart, now: Now) {
         let is_over = |catalog: &Catalog| {
             catalog.roster().any(|node| node.member.node == from.node && node.standing == Standing::Left)
         };
@@ -105,7 +111,20 @@ impl Node {
             self.cluster.know(from);
         }
         if self.cluster.member(from.node) == Some(from) {
-            self.peer_contacted(from.node, boot, now);
+            if self.cluster.starts.insert(from.node, start) != Some(start) {
+                self.outgoing.outbox.change_manifest();
+            }
+            if let Some(peer) = self.cluster.peers.get_mut(&from.node) {
+                peer.is_rolled_back = false;
+            }
+            self.peer_contacted(from.node, start.boot, now);
+        }
+    }
+
+    pub(crate) fn peer_rolled_back(&mut self, peer: NodeId) {
+        // The peer may have been removed.
+        if let Some(peer) = self.cluster.peers.get_mut(&peer) {
+            peer.is_rolled_back = true;
         }
     }
 
@@ -124,6 +143,7 @@ impl Node {
         for (member, _) in left.into_iter().filter(|(member, _)| *member != self.cluster.me) {
             self.cluster.members.retain(|known| *known != member);
             self.cluster.peers.remove(&member.node);
+            self.cluster.starts.remove(&member.node);
             self.logs.controller.forget(member.node);
             self.beats.forget_peer(member.node);
         }

@@ -26,6 +26,7 @@ impl Node {
             node: member.node.0,
             incarnation: member.incarnation.0,
             alive: alive(member.node),
+            rolled_back: self.cluster.peers.get(&member.node).is_some_and(|peer| peer.is_rolled_back),
             leaving: known.get(&member.node).is_some_and(|node| node.standing == Standing::Leaving),
             grpc: known.get(&member.node).map_or_else(String::new, |node| node.grpc.clone()),
         });

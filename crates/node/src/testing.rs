@@ -58,6 +58,7 @@ pub(crate) fn empty(node: u32, nodes: u32) -> Recovered {
             hosts: Vec::new(),
         },
         boot: Boot(1),
+        peers: BTreeMap::new(),
         cohorts: BTreeMap::new(),
         doubt_unknown: false,
         records: Vec::new(),

@@ -163,8 +163,8 @@ fn node(report: NodeReport, observer: &Observer, whole_map: bool) -> StatusRespo
     let nodes = nodes
         .into_iter()
         .map(|status| {
-            let NodeStatus { node, incarnation, alive, leaving, grpc } = status;
-            message::Node { node, incarnation, alive, grpc, leaving }
+            let NodeStatus { node, incarnation, alive, leaving, rolled_back, grpc } = status;
+            message::Node { node, incarnation, alive, grpc, leaving, rolled_back }
         })
         .collect();
     let mut cohorts: Vec<message::Cohort> = cohorts.into_iter().map(|status| cohort(status, observer)).collect();

@@ -118,6 +118,11 @@ impl Snapshot {
         for node in status.nodes.iter().filter(|node| node.node != status.node) {
             alive.with_label_values(&[&node.node.to_string()]).set(i64::from(node.alive));
         }
+        let rolled_back = "Whether this node rejected the peer's last process, because its disk was rolled back.";
+        let rolled_back = self.gauges("loggos_peer_rolled_back", rolled_back, &["peer"])?;
+        for node in status.nodes.iter().filter(|node| node.node != status.node) {
+            rolled_back.with_label_values(&[&node.node.to_string()]).set(i64::from(node.rolled_back));
+        }
         let problems = "Problems that this node reports about itself: its disk is full, or partly damaged.";
         self.gauge("loggos_node_problems", problems, signed(status.troubles.len() as u64))
     }

@@ -76,7 +76,14 @@ fn status() -> Status {
         writes: 40,
         reads: 50,
     };
-    let node = |node: u32| NodeStatus { node, incarnation: 7, alive: true, leaving: false, grpc: String::new() };
+    let node = |node: u32| NodeStatus {
+        node,
+        incarnation: 7,
+        alive: true,
+        leaving: false,
+        rolled_back: node == 2,
+        grpc: String::new(),
+    };
     let counters = Counters { takeovers: 3, state_catch_ups: 2, ..Counters::default() };
     let nodes = vec![node(1), node(2)];
     let (log, durability) = (Some("l".into()), base::Durability::Forced);
@@ -305,6 +312,7 @@ async fn prometheus_metric_names_and_format() {
         ("loggos_machine_up", 1.0),
         ("loggos_boot", 9.0),
         (r#"loggos_peer_alive{peer="2"}"#, 1.0),
+        (r#"loggos_peer_rolled_back{peer="2"}"#, 1.0),
         ("loggos_takeovers_total", 3.0),
         ("loggos_truncations_total", 0.0),
         (r#"loggos_catch_ups_total{kind="state"}"#, 2.0),

@@ -13,7 +13,10 @@ use std::sync::Arc;
 
 use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Writer};
-use base::{Boot, CohortId, Epoch, Incarnation, Lsn, Member, Membership, NodeId, Promise, SharedMembership, Timestamp};
+use base::{
+    CohortId, Epoch, Incarnation, Lsn, Member, Membership, NodeId, ProcessStart, Promise, SharedMembership,
+    StartHistory, Timestamp,
+};
 use bytes::Bytes;
 
 use crate::FORMAT;
@@ -68,8 +71,10 @@ pub struct CohortManifest {
 pub struct Manifest {
     /// Counts the manifests of this disk.
     pub version: u64,
-    /// Counts the starts on this disk.
-    pub boot: Boot,
+    /// The starts on this disk.
+    pub starts: StartHistory,
+    /// The newest start of each peer that this node has seen (guarantee 6).
+    pub peers: BTreeMap<NodeId, ProcessStart>,
     /// Bytes of a log segment, fixed at formatting.
     pub segment_bytes: u64,
     /// The oldest segment of the log; earlier ones are ignored.
@@ -131,7 +136,12 @@ impl Manifest {
         owner.encode(&mut out);
         out.bytes(PLACES[place].as_bytes());
         out.u64(self.version);
-        out.u64(self.boot.0);
+        self.starts.encode(&mut out);
+        out.u32(u32::try_from(self.peers.len()).expect("the number of nodes is limited"));
+        for (peer, start) in &self.peers {
+            out.u32(peer.0);
+            start.encode(&mut out);
+        }
         out.u64(self.segment_bytes);
         out.u64(self.oldest_segment);
         out.u64(self.log_end.0);
@@ -150,9 +160,15 @@ impl Manifest {
         if input.bytes()? != PLACES[place].as_bytes() {
             return Err(DecodeError::Invalid { what: "manifest copy index" });
         }
+        let (version, starts) = (input.u64()?, StartHistory::decode(&mut input)?);
+        let mut peers = BTreeMap::new();
+        for _ in 0..input.count(4 + ProcessStart::ENCODED_BYTES)? {
+            peers.insert(NodeId(input.u32()?), ProcessStart::decode(&mut input)?);
+        }
         let mut manifest = Self {
-            version: input.u64()?,
-            boot: Boot(input.u64()?),
+            version,
+            starts,
+            peers,
             segment_bytes: input.u64()?,
             oldest_segment: input.u64()?,
             log_end: LogPosition(input.u64()?),

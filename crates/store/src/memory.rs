@@ -84,6 +84,27 @@ impl MemoryDisk {
         Self::default()
     }
 
+    /// A copy of the disk as the process sees it, all of it durable, without injected faults.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let disk = lock(&self.disk);
+        let copied = |content: &Arc<Mutex<Content>>| {
+            let mut content = lock(content).clone();
+            content.sync();
+            Arc::new(Mutex::new(content))
+        };
+        let files: Directory = disk.seen.iter().map(|(path, content)| (path.clone(), copied(content))).collect();
+        let directories = disk.directories_seen.clone();
+        let copy = Disk {
+            seen: files.clone(),
+            directories_seen: directories.clone(),
+            durable: files,
+            directories_durable: directories,
+            ..Disk::default()
+        };
+        Self { disk: Arc::new(Mutex::new(copy)) }
+    }
+
     /// Power loss: keeps or loses each unforced sector, and keeps a prefix of the unforced directory operations.
     /// Invalidates handles and clears injected crashes and failing forces.
     pub fn crash(&self, random: &mut SplitMix64) {

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::{Boot, CohortId, Record};
+use base::{Boot, CohortId, NodeId, ProcessStart, Record, StartHistory};
 use bytes::Bytes;
 
 use crate::FORMAT;
@@ -27,6 +27,8 @@ pub struct Recovered<L = Vec<Record>> {
     pub identity: Identity,
     /// The number of this start, forced.
     pub boot: Boot,
+    /// The newest start of each peer that this node has seen.
+    pub peers: BTreeMap<NodeId, ProcessStart>,
     /// The hard state of every cohort. A cohort with a damaged checkpoint or SSTable has neither and is in doubt; after
     /// damage in the log every cohort is in doubt. The flags of a clean stop are already cleared on disk.
     pub cohorts: BTreeMap<CohortId, CohortManifest>,
@@ -55,6 +57,7 @@ impl<L> Recovered<L> {
             records: make(self.records, &self.cohorts),
             identity: self.identity,
             boot: self.boot,
+            peers: self.peers,
             cohorts: self.cohorts,
             doubt_unknown: self.doubt_unknown,
             checkpoints: self.checkpoints,
@@ -86,7 +89,8 @@ pub fn format<F: Files>(files: &F, identity: &Identity, config: &Config) -> Resu
     }
     let first = Manifest {
         version: 1,
-        boot: Boot(0),
+        starts: StartHistory::default(),
+        peers: BTreeMap::new(),
         segment_bytes: config.segment_bytes,
         oldest_segment: 1,
         log_end: LogPosition::new(1, 0, config.segment_bytes),
@@ -110,17 +114,18 @@ pub fn format<F: Files>(files: &F, identity: &Identity, config: &Config) -> Resu
     Ok(())
 }
 
-/// Opens a data directory: reads and repairs it, and counts this start. The result is durable in both places.
+/// Opens a data directory: reads and repairs it, and counts this start. The result is durable in both places. For tests:
+/// the nonce of the start is 0.
 ///
 /// # Errors
 /// When the directory is not formatted, has another format or is lost, or a file operation fails. A repeated call
 /// continues after a failed one.
 pub fn open<F: Files + Clone>(files: F, config: Config) -> Result<(Store<F>, Recovered), StoreError> {
     let sstables = files.clone();
-    open_into(files, &sstables, config, Vec::new())
+    open_into(files, &sstables, config, 0, Vec::new())
 }
 
-/// As [`open`], with a sink for the log's records, and with SSTables opened through `sstables`: the same directory as
+/// As [`open`], with the random nonce of this start, a sink for the log's records, and SSTables opened through `sstables`: the same directory as
 /// `files`, possibly with a limit on open files.
 ///
 /// # Errors
@@ -129,6 +134,7 @@ pub fn open_into<F: Files, T: Files, L: LogSink>(
     files: F,
     sstables: &T,
     config: Config,
+    nonce: u64,
     mut records: L,
 ) -> Result<(Store<F>, Recovered<L>), StoreError> {
     let mut notes = Vec::new();
@@ -157,7 +163,7 @@ pub fn open_into<F: Files, T: Files, L: LogSink>(
     // From here on replicas may acknowledge entries that only the next clean stop will make durable.
     manifest.cohorts.values_mut().for_each(|cohort| cohort.whole = false);
     manifest.version += 1;
-    manifest.boot = Boot(manifest.boot.0 + 1);
+    manifest.starts.add(nonce);
     manifest.log_end = log.writer.tail();
     let write = places.write(manifest.clone());
     write.write_place(0)?;
@@ -169,7 +175,8 @@ pub fn open_into<F: Files, T: Files, L: LogSink>(
 
     let recovered = Recovered {
         identity: identity.clone(),
-        boot: manifest.boot,
+        boot: manifest.starts.newest().boot,
+        peers: manifest.peers.clone(),
         cohorts: found,
         doubt_unknown: manifest.doubt_unknown,
         records,

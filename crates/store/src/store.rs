@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::canary::{Bug, planted};
-use base::{Boot, CohortId, Force, Lsn, Record, Sequence};
+use base::{Boot, CohortId, Force, Lsn, NodeId, ProcessStart, Record, Sequence, StartHistory};
 
 use crate::error::{RecordTooLarge, StoreError};
 use crate::files::{FileError, Files, OpenOptions};
@@ -100,10 +100,16 @@ impl<F: Files> Store<F> {
         self.identity.owner()
     }
 
+    /// This start, and the ones before it.
+    #[must_use]
+    pub fn starts(&self) -> &StartHistory {
+        &self.manifest.starts
+    }
+
     /// The number of this start.
     #[must_use]
     pub fn boot(&self) -> Boot {
-        self.manifest.boot
+        self.manifest.starts.newest().boot
     }
 
     /// Appends a record with its number; see [`LogWriter::append`].
@@ -193,6 +199,11 @@ impl<F: Files> Store<F> {
     /// not name them, releases their segments and checkpoints. Must be repeated after each start.
     pub fn let_go(&mut self, cohorts: BTreeSet<CohortId>) {
         self.gone = cohorts;
+    }
+
+    /// Sets the newest start of each peer that the next manifest names.
+    pub fn know_peers(&mut self, peers: BTreeMap<NodeId, ProcessStart>) {
+        self.manifest.peers = peers;
     }
 
     /// Starts to write a manifest with this state of the cohorts. It also advances the log's oldest segment as far as

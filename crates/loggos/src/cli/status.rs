@@ -98,9 +98,10 @@ fn node_table(view: &View) -> Table<5> {
     for (number, node) in &view.nodes {
         let alive = if node.alive { "yes" } else { "no" };
         let leaving = if node.leaving { ", leaving" } else { "" };
+        let rolled_back = if node.rolled_back { ", rolled back" } else { "" };
         table.add([
             number.to_string(),
-            format!("{alive}{leaving}"),
+            format!("{alive}{leaving}{rolled_back}"),
             or_dash(node.boot),
             format!("{:016x}", node.incarnation),
             node.zookeeper.as_ref().map_or_else(|| "-".into(), endpoint),

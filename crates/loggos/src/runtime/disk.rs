@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
-use base::{CohortId, Duration, Force, Monotonic, Record, Sequence};
+use base::{CohortId, Duration, Force, Monotonic, NodeId, ProcessStart, Record, Sequence};
 use node::contract::{Event, ManifestId, ReadId, WriteId};
 use prometheus::IntCounter;
 use store::Store;
@@ -42,6 +42,7 @@ type ManifestJob = (ManifestId, Box<ManifestWrite<OsFile>>);
 pub(crate) struct NextManifest {
     pub(crate) manifest: ManifestId,
     pub(crate) cohorts: BTreeMap<CohortId, CohortManifest>,
+    pub(crate) peers: BTreeMap<NodeId, ProcessStart>,
     pub(crate) doubt_unknown: bool,
     pub(crate) gone: BTreeSet<CohortId>,
 }
@@ -113,9 +114,10 @@ impl Disk {
         if self.writes_manifest {
             return;
         }
-        if let Some(NextManifest { manifest, cohorts, doubt_unknown, gone }) = self.next_manifest.take() {
+        if let Some(NextManifest { manifest, cohorts, peers, doubt_unknown, gone }) = self.next_manifest.take() {
             self.writes_manifest = true;
             self.store.let_go(gone);
+            self.store.know_peers(peers);
             let write = Box::new(self.store.begin_manifest(cohorts, doubt_unknown));
             self.manifests.put((manifest, write));
         }

@@ -51,6 +51,8 @@ pub(crate) enum End {
     Halted(String),
     /// The node has left the cluster.
     Left(String),
+    /// The disk was rolled back to an older copy.
+    RolledBack(String),
 }
 
 /// The machine and everything owned by its thread.
@@ -139,7 +141,11 @@ impl Machine {
     fn turn(&mut self, ready: &Events) -> Option<End> {
         self.gather(ready);
         if let Some((kind, reason)) = self.peers.verdict() {
-            return Some(if kind == RefusalKind::Left { End::Left(reason) } else { End::Halted(reason) });
+            return Some(match kind {
+                RefusalKind::Left => End::Left(reason),
+                RefusalKind::RolledBack => End::RolledBack(reason),
+                _ => End::Halted(reason),
+            });
         }
         let mut end = None;
         while end.is_none() && !self.events.is_empty() {
@@ -275,8 +281,8 @@ impl Machine {
         match action {
             Action::Publish { cohort, view } => self.views.publish(cohort, view),
             Action::Append { write, record, force } => self.disk.append(write, record, force),
-            Action::WriteManifest { manifest, cohorts, doubt_unknown, gone } => {
-                self.disk.write_manifest(NextManifest { manifest, cohorts, doubt_unknown, gone });
+            Action::WriteManifest { manifest, cohorts, peers, doubt_unknown, gone } => {
+                self.disk.write_manifest(NextManifest { manifest, cohorts, peers, doubt_unknown, gone });
             }
             Action::Send { to, message, after, valid_until } => {
                 self.send(Parcel { to, message, valid_until }, after);

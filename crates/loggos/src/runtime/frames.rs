@@ -14,16 +14,16 @@
 use std::os::fd::AsFd;
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{Boot, ClusterId, Incarnation, NodeId};
+use base::{ClusterId, Incarnation, NodeId, StartHistory};
 use bytes::Bytes;
 use node::message::Message;
 
 /// Identifies a hello of a Loggos node.
 const MAGIC: u64 = u64::from_le_bytes(*b"loggos/p");
 /// Version of the protocol between nodes: nodes of different versions refuse each other.
-pub(crate) const PROTOCOL_VERSION: u32 = 11;
+pub(crate) const PROTOCOL_VERSION: u32 = 12;
 const HEADER_BYTES: usize = 8;
-/// Maximum frame of an unverified peer: a hello takes less than 100 bytes, a refusal a line of text more.
+/// Maximum frame of an unverified peer: a hello takes less than 700 bytes, a refusal a line of text more.
 pub(crate) const UNVERIFIED_FRAME_BYTES_MAX: usize = 64 << 10;
 /// Buffer reserved for a read from a member's socket.
 const READ_BYTES: usize = 64 << 10;
@@ -53,15 +53,16 @@ pub(crate) enum FrameError {
     Malformed(#[from] DecodeError),
 }
 
-/// Identifies the sender: its node, disk and boot, and the intended receiver.
+/// Identifies the sender: its node, disk and process start, and the intended receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) version: u32,
     pub(crate) cluster: ClusterId,
     pub(crate) node: NodeId,
     pub(crate) incarnation: Incarnation,
-    pub(crate) boot: Boot,
     pub(crate) to: NodeId,
+    /// The start of the sender's process, and the ones before it on its disk.
+    pub(crate) starts: StartHistory,
     /// The sender's address for peers, as `address:port`: a node may not know it yet if the sender has just joined.
     pub(crate) address: String,
 }
@@ -76,8 +77,8 @@ pub(crate) enum RefusalKind {
     Recipient,
     /// The node, or the disk under its number, is not a member (guarantee 6).
     NotMember,
-    /// A newer boot of the sender is known.
-    EarlierBoot,
+    /// The disk of the sender was rolled back to an older copy (guarantee 6).
+    RolledBack,
     /// The node was removed from the cluster permanently.
     Left,
 }
@@ -129,8 +130,8 @@ impl Hello {
             out.u128(self.cluster.0);
             out.u32(self.node.0);
             out.u64(self.incarnation.0);
-            out.u64(self.boot.0);
             out.u32(self.to.0);
+            self.starts.encode(out);
             out.bytes(self.address.as_bytes());
         });
     }
@@ -144,12 +145,13 @@ impl Hello {
             cluster: ClusterId(input.u128()?),
             node: NodeId(input.u32()?),
             incarnation: Incarnation(input.u64()?),
-            boot: Boot(input.u64()?),
             to: NodeId(input.u32()?),
+            starts: StartHistory::default(),
             address: String::new(),
         };
         // Another version may have other fields after these.
         if hello.version == PROTOCOL_VERSION {
+            hello.starts = StartHistory::decode(&mut input)?;
             hello.address = String::from_utf8_lossy(&input.bytes()?).into_owned();
             input.end()?;
         }
@@ -186,7 +188,7 @@ impl Refusal {
 
 impl RefusalKind {
     const ALL: [Self; 6] =
-        [Self::Version, Self::Cluster, Self::Recipient, Self::NotMember, Self::EarlierBoot, Self::Left];
+        [Self::Version, Self::Cluster, Self::Recipient, Self::NotMember, Self::RolledBack, Self::Left];
 
     fn tag(self) -> u8 {
         match self {
@@ -194,7 +196,7 @@ impl RefusalKind {
             Self::Cluster => 2,
             Self::Recipient => 3,
             Self::NotMember => 4,
-            Self::EarlierBoot => 5,
+            Self::RolledBack => 5,
             Self::Left => 6,
         }
     }

@@ -4,7 +4,7 @@
 //! data. Only then is the store opened, which counts this boot on the disk.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -35,6 +35,7 @@ use super::gateway::{MachineGateway, Responses};
 use super::inbox::{Inbox, Input};
 use super::peers::handshake;
 use super::peers::{PeerAddress, Peers};
+use super::random;
 use super::resolver::{self, Resolver};
 use super::server_thread::{self, Server};
 use super::sstables::SstableFiles;
@@ -43,6 +44,9 @@ use super::zookeeper;
 
 /// The store's subdirectory of a node's directory.
 pub(crate) const STORE: &str = "store";
+/// A file in a node's directory, written when the other nodes reject the disk as an older copy. It contains the reason,
+/// and prevents further starts: each would count a boot, until peers could not tell the copy from the former disk.
+const ROLLED_BACK: &str = "rolled-back";
 /// A node that has not stopped after this time exits anyway: that is safe, but failover takes longer than after a clean
 /// stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
@@ -66,6 +70,8 @@ pub(crate) enum StartError {
     OtherNode { directory: PathBuf, found: NodeId, wanted: u32 },
     #[error("{directory} contains data of cluster {found}, but the configuration is for cluster {wanted}")]
     OtherCluster { directory: PathBuf, found: ClusterId, wanted: String },
+    #[error("{directory} is not used any more: {reason}")]
+    RolledBack { directory: PathBuf, reason: String },
     #[error("{directory}: {error}")]
     Store { directory: PathBuf, error: StoreError },
     #[error("{0}")]
@@ -80,6 +86,8 @@ impl StartError {
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Self::Config(_) | Self::OtherNode { .. } => 2,
+            // A restart is of no use.
+            Self::RolledBack { .. } => super::EXIT_HALTED as u8,
             _ => 3,
         }
     }
@@ -115,7 +123,7 @@ fn exit(end: Result<End, StartError>) -> ExitCode {
             tracing::info!("stopped");
             ExitCode::SUCCESS
         }
-        Ok(End::Halted(reason)) => super::die(&reason),
+        Ok(End::Halted(reason) | End::RolledBack(reason)) => super::die(&reason),
         Ok(End::Left(reason)) => {
             tracing::error!(reason, "exiting");
             super::say(&reason);
@@ -165,13 +173,15 @@ fn run_node(config: &Config, ready: fn(SocketAddr)) -> Result<End, StartError> {
     let identity = check_identity(config, &files)?;
     let addresses = addresses(config, &identity);
     let _claim = DirectoryLock::take(&config.data)?;
+    check_not_rolled_back(config)?;
     let peers_listener = listen("peers", &config.listen.peers)?;
     let grpc_listener = listen("gRPC", &config.listen.grpc)?;
     let http_listener = config.listen.http.as_ref().map(|address| listen("HTTP", address)).transpose()?;
     let zookeeper_socket = config.listen.zookeeper.as_ref().map(bind_zookeeper).transpose()?;
 
     let sstables = SstableFiles::new(files.clone(), descriptors::for_sstables());
-    let (store, mut recovered) = open_store(config, files, &sstables)?;
+    let nonce = random::bytes(8)?.into_iter().fold(0, |nonce, byte| nonce << 8 | u64::from(byte));
+    let (store, mut recovered) = open_store(config, files, &sstables, nonce)?;
     for note in &recovered.notes {
         tracing::warn!(note, "recovery");
     }
@@ -192,7 +202,8 @@ fn run_node(config: &Config, ready: fn(SocketAddr)) -> Result<End, StartError> {
     let hello = handshake::Identity {
         cluster: identity.cluster,
         member: own,
-        boot: recovered.boot,
+        starts: store.starts().clone(),
+        peers: recovered.peers.clone(),
         address: config.own_addresses().0.to_string(),
         members: identity.known().collect(),
     };
@@ -228,8 +239,10 @@ fn run_node(config: &Config, ready: fn(SocketAddr)) -> Result<End, StartError> {
     stop_on_signals(inbox)?;
 
     let end = machine.run();
-    if matches!(end, End::Stopped) {
-        server.close(SERVER_CLOSE_PATIENCE);
+    match &end {
+        End::Stopped => server.close(SERVER_CLOSE_PATIENCE),
+        End::RolledBack(reason) => mark_rolled_back(config, reason)?,
+        End::Halted(_) | End::Left(_) => {}
     }
     Ok(end)
 }
@@ -258,6 +271,24 @@ fn check_identity(config: &Config, files: &OsFiles) -> Result<Identity, StartErr
         }
         _ => Ok(identity),
     }
+}
+
+fn check_not_rolled_back(config: &Config) -> Result<(), StartError> {
+    match std::fs::read(config.data.join(ROLLED_BACK)) {
+        Ok(reason) => {
+            let reason = String::from_utf8_lossy(&reason).into_owned();
+            Err(StartError::RolledBack { directory: config.data.clone(), reason })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn mark_rolled_back(config: &Config, reason: &str) -> io::Result<()> {
+    let mut mark = std::fs::File::create(config.data.join(ROLLED_BACK))?;
+    mark.write_all(reason.as_bytes())?;
+    mark.sync_all()?;
+    std::fs::File::open(&config.data)?.sync_all()
 }
 
 /// The configured addresses of other nodes, and the recorded ones of the other nodes that were known when the disk was
@@ -307,6 +338,7 @@ fn open_store(
     config: &Config,
     files: OsFiles,
     sstables: &SstableFiles,
+    nonce: u64,
 ) -> Result<(Store<OsFiles>, Recovered<Replays>), StartError> {
     let mut store_config = store::Config::default();
     if let Some(bytes) = config.tuning.log_keep_bytes {
@@ -320,7 +352,7 @@ fn open_store(
         // The Bloom filters of the SSTables in this level are in memory, too.
         tree.level1_bytes = bytes.saturating_mul(2).min(tree.level1_bytes);
     }
-    store::open_into(files, sstables, store_config, Replays::default())
+    store::open_into(files, sstables, store_config, nonce, Replays::default())
         .map_err(|error| StartError::Store { directory: config.data.clone(), error })
 }
 

@@ -48,6 +48,13 @@ fn problems(view: &View) -> Vec<(Health, String)> {
         problems.push((Health::Unavailable, "no node reports any cohort".to_owned()));
     }
     for (number, node) in &view.nodes {
+        if node.rolled_back {
+            let sentence = format!(
+                "node {number} serves nothing: its disk was rolled back to an older copy, so the other nodes reject it. \
+                 Join a new node and remove node {number}"
+            );
+            problems.push((Health::Degraded, sentence));
+        }
         if !node.alive {
             problems.push((Health::Degraded, format!("node {number} is down")));
         } else if node.boot.is_none() {

@@ -13,6 +13,7 @@ pub(super) fn answer(node: u32, epoch: u64, leader: u32, replicas: Vec<Replica>)
             alive: other == node,
             grpc: format!("h:{other}"),
             leaving: false,
+            rolled_back: false,
         })
         .collect();
     let (table, leader) = ("t".into(), Some(leader));
@@ -92,9 +93,12 @@ fn status_object_schema() {
     let (nodes, cohorts) = (view.node_objects(), view.cohort_objects());
     assert_eq!(
         nodes[0],
-        json!({ "node": 1, "alive": true, "incarnation": 7, "leaving": false, "boot": 1, "troubles": [] })
+        json!({ "node": 1, "alive": true, "incarnation": 7, "leaving": false, "rolled_back": false, "boot": 1, "troubles": [] })
     );
-    assert_eq!(nodes[1], json!({ "node": 2, "alive": false, "incarnation": 7, "leaving": false }));
+    assert_eq!(
+        nodes[1],
+        json!({ "node": 2, "alive": false, "incarnation": 7, "leaving": false, "rolled_back": false })
+    );
     let down = |node: u32| {
         json!({
             "node": node, "last_lsn": null, "committed_lsn": null, "lag": null, "doubtful": false, "state": "down",

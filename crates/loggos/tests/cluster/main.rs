@@ -22,6 +22,7 @@ mod outages;
 mod ranges;
 mod reads;
 mod refusals;
+mod rollbacks;
 mod splits;
 mod strangers;
 mod streams;

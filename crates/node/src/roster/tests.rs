@@ -73,8 +73,9 @@ fn roster_and_claims_identify_nodes() {
     let mut bench = Bench::start(empty(1, 3));
     let known = |bench: &Bench| bench.node.members().iter().map(|member| member.node.0).collect::<Vec<_>>();
     let from = |node, incarnation| Member { node: NodeId(node), incarnation: Incarnation(incarnation) };
-    bench.node.peer_started(from(5, 50), Boot(3), bench.now);
-    bench.node.peer_started(from(2, 99), Boot(3), bench.now);
+    let start = |boot| ProcessStart { boot: Boot(boot), nonce: 1 };
+    bench.node.peer_started(from(5, 50), start(3), bench.now);
+    bench.node.peer_started(from(2, 99), start(3), bench.now);
     assert_eq!((known(&bench), bench.node.cluster.peers[&NodeId(5)].boot), (vec![1, 2, 3, 5], Boot(3)));
     assert_eq!(bench.node.cluster.peers[&NodeId(2)].boot, Boot(0), "the boot belongs to another disk");
     let node = NodeRecord { member: from(5, 50), ..record(5) };
@@ -99,9 +100,11 @@ fn roster_and_claims_identify_nodes() {
         previous = next.lsn;
         replica.state.apply(&next).expect("the next entry");
     }
+    assert_eq!(bench.node.cluster.starts.keys().collect::<Vec<_>>(), [&NodeId(5)]);
     bench.node.cluster.has_work = true;
     bench.node.run_roster();
     assert_eq!(known(&bench), [1, 2, 3]);
-    bench.node.peer_started(from(5, 50), Boot(4), bench.now);
+    assert!(bench.node.cluster.starts.is_empty());
+    bench.node.peer_started(from(5, 50), start(4), bench.now);
     assert_eq!(known(&bench), [1, 2, 3]);
 }

@@ -6,6 +6,7 @@ use node::contract::{Event, RequestId};
 use node::request::Request;
 
 use super::events::Happening;
+use super::host::SimHost;
 use super::{MILLISECOND, SECOND, World};
 
 /// Bytes at the start of a manifest in which bits flip. Even a short manifest has data there; beyond may be unused
@@ -67,6 +68,7 @@ impl World {
             // A paused process handles no requests.
             12 if self.hosts[&id].paused => {}
             12 => self.move_a_range(id),
+            13 => self.roll_back(),
             _ => {
                 let generation = self.generation(id);
                 self.happen(Happening::Stop { node: id, generation });
@@ -131,11 +133,6 @@ impl World {
     pub(crate) fn any_node(&mut self) -> NodeId {
         let index = self.random.below(self.hosts.len() as u64) as usize;
         self.hosts.keys().copied().nth(index).unwrap_or(NodeId(1))
-    }
-
-    /// The only machine whose disk may rot or be replaced in this run.
-    fn rotten_node(&self) -> NodeId {
-        NodeId(self.options.nodes)
     }
 
     fn jump_a_clock(&mut self) {
@@ -206,7 +203,7 @@ impl World {
             return;
         }
         self.down(id, true);
-        if id != self.rotten_node() || self.options.faults.rot == 0 {
+        if id != self.options.rotten_node() || self.options.faults.rot == 0 {
             return;
         }
         if self.random.below(2) == 0 {
@@ -222,7 +219,7 @@ impl World {
     /// The process dies, and a bit flips in one of its files while it is down: often near the end of the log, or in a
     /// manifest. It may then crash during recovery.
     pub(crate) fn rot(&mut self) {
-        let id = self.rotten_node();
+        let id = self.options.rotten_node();
         if self.healed || !self.may_units_be_lost() {
             return;
         }
@@ -281,7 +278,7 @@ impl World {
 
     /// Replaces the disk by an empty one for the same node number; the node is no longer a member of the cluster.
     fn blank(&mut self) {
-        let id = self.rotten_node();
+        let id = self.options.rotten_node();
         if self.options.faults.rot > 0 || !self.may_units_be_lost() {
             return;
         }
@@ -293,6 +290,30 @@ impl World {
         }
         self.options.faults.blank = 0;
         self.queue.put(self.now + 100 * MILLISECOND, Happening::Start { node: id });
+    }
+
+    /// Rolls a disk back to an older copy. All other nodes must have recorded the last start on it: the rollback is
+    /// noticed only by nodes that have.
+    fn roll_back(&mut self) {
+        let id = self.options.rotten_node();
+        let Some(start) = self.process(id).map(|process| process.starts.newest()) else { return };
+        let knows = |machine: &SimHost| {
+            let process = machine.process.as_ref();
+            process.is_some_and(|process| {
+                process.manifests.is_empty() && process.store.manifest().peers.get(&id) == Some(&start)
+            })
+        };
+        let are_noticing = self.hosts.iter().all(|(node, machine)| *node == id || knows(machine));
+        if !are_noticing || !self.may_units_be_lost() {
+            return;
+        }
+        self.end(id, false);
+        self.count("disks rolled back");
+        if let Some(machine) = self.hosts.get_mut(&id) {
+            machine.roll_back();
+        }
+        self.options.faults.roll_back = 0;
+        self.restart_later(id);
     }
 
     /// Faults end: partitions heal, every machine runs, and the cluster must serve again.

@@ -91,6 +91,12 @@ pub(crate) struct SimHost {
     pub(super) has_joined: bool,
     /// It was removed for good.
     pub(super) is_gone: bool,
+    /// A copy of its disk, made before some start.
+    copy: Option<MemoryDisk>,
+    /// Its disk was rolled back to that copy.
+    pub(super) is_rolled_back: bool,
+    /// The others have rejected it for that reason: it does not start again.
+    pub(super) is_rejected: bool,
 }
 
 pub(super) fn store_config(options: &Options) -> Config {
@@ -173,6 +179,9 @@ impl SimHost {
             rot: Rot::default(),
             has_joined,
             is_gone: false,
+            copy: None,
+            is_rolled_back: false,
+            is_rejected: false,
         }
     }
 
@@ -196,9 +205,27 @@ impl SimHost {
         store::format(&self.disk, &identity, &store_config(options)).expect("an empty disk can be formatted");
     }
 
-    /// Whether its disk is not one that the cluster was formed with.
+    /// Before a start, copies the disk if it may be rolled back later: always at the first start, sometimes at others.
+    pub(super) fn keep_copy(&mut self, options: &Options, random: &mut SplitMix64) {
+        if options.faults.roll_back > 0
+            && options.rotten_node() == self.member.node
+            && (self.copy.is_none() || random.below(2) == 0)
+        {
+            self.copy = Some(self.disk.copy());
+        }
+    }
+
+    /// Replaces the disk by its copy.
+    pub(super) fn roll_back(&mut self) {
+        if let Some(copy) = self.copy.take() {
+            self.disk = copy;
+            (self.log, self.is_rolled_back) = (KnownLog::default(), true);
+        }
+    }
+
+    /// Whether its disk is not one that the cluster was formed with, or an older copy.
     pub(crate) fn is_foreign(&self) -> bool {
-        self.member.incarnation != incarnation(self.member.node.0)
+        self.member.incarnation != incarnation(self.member.node.0) || self.is_rolled_back
     }
 
     pub(super) fn hold(&mut self, now: TrueTime, happening: Happening) {

@@ -452,8 +452,11 @@ impl World {
     /// A log with missing copies.
     pub(crate) fn under_replicated_log(&self) -> Option<&LogRecord> {
         let is_thin = |catalog: &Catalog, log: &LogRecord| {
-            let has_disk =
-                |member: &Member| self.hosts.values().any(|machine| machine.member == *member && !machine.is_gone);
+            let has_disk = |member: &Member| {
+                self.hosts
+                    .values()
+                    .any(|machine| machine.member == *member && !machine.is_gone && !machine.is_foreign())
+            };
             let staying: Vec<Member> = catalog.staying().filter(has_disk).collect();
             let stays = |unit: UnitId| log.member_of(unit).is_some_and(|member| staying.contains(&member));
             let copies = (log.copies as usize).min(staying.len());

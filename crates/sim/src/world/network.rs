@@ -1,9 +1,10 @@
 //! Messages between machines: lost, duplicated, delayed, reordered, partitioned.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use base::codec::Writer;
-use base::{Boot, Member, NodeId};
+use base::{Member, NodeId, ProcessStart, StartHistory};
 use bytes::Bytes;
 use node::message::Message;
 
@@ -14,13 +15,14 @@ use super::{MILLISECOND, SECOND, World};
 
 pub(crate) struct Envelope {
     pub(crate) from: Member,
-    pub(crate) from_boot: Boot,
+    /// The start of the sender's process, and the ones before it on its disk.
+    pub(crate) from_starts: Arc<StartHistory>,
     pub(crate) to: NodeId,
     /// The disk that it is addressed to: no connection delivers to a different disk under the same number (guarantee
     /// 6).
     pub(crate) to_member: Member,
     /// The process that it is addressed to, if the sender knows one.
-    pub(crate) to_boot: Boot,
+    pub(crate) to_start: Option<ProcessStart>,
     pub(crate) bytes: Bytes,
 }
 
@@ -59,12 +61,12 @@ impl World {
         let Some(machine) = self.hosts.get(&from) else { return };
         let Some(process) = machine.process.as_ref() else { return };
         let member = machine.member;
-        let (from_boot, to_boot) = (process.boot(), process.known_boot(to));
+        let (from_starts, to_start) = (Arc::clone(&process.starts), process.seen(to));
         let Some(to_member) = process.node.members().iter().find(|member| member.node == to).copied() else { return };
         let faulty = !self.healed;
         let is_cut = self.network.cut.contains(&(from, to));
         if is_cut && self.random.chance(self.options.held_back) {
-            let envelope = Envelope { from: member, from_boot, to, to_member, to_boot, bytes: bytes.clone() };
+            let envelope = Envelope { from: member, from_starts, to, to_member, to_start, bytes: bytes.clone() };
             return self.network.held.push(envelope);
         }
         if is_cut || (faulty && self.random.chance(self.options.loss)) {
@@ -76,8 +78,8 @@ impl World {
             if faulty && self.random.chance(self.options.long_delay) {
                 delay *= 100;
             }
-            let bytes = bytes.clone();
-            let envelope = Envelope { from: member, from_boot, to, to_member, to_boot, bytes };
+            let (bytes, from_starts) = (bytes.clone(), Arc::clone(&from_starts));
+            let envelope = Envelope { from: member, from_starts, to, to_member, to_start, bytes };
             self.queue.put(self.now + 20_000 + delay, Happening::Deliver(Box::new(envelope)));
         }
     }

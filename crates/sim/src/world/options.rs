@@ -1,6 +1,6 @@
 //! The parameters of a run: its size and its kinds of fault.
 
-use base::{Durability, Duration, SplitMix64};
+use base::{Durability, Duration, NodeId, SplitMix64};
 
 use super::themes::Theme;
 use super::{SECOND, TrueTime};
@@ -131,6 +131,8 @@ pub struct Faults {
     pub rot: u64,
     /// The disk of that machine is replaced by an empty one under the same node number.
     pub blank: u64,
+    /// The process of that machine dies, and its disk is rolled back to a copy from before an earlier start.
+    pub roll_back: u64,
     /// The node is stopped cleanly and restarted.
     pub stop: u64,
     /// A disk is full for a while.
@@ -148,7 +150,7 @@ impl Faults {
 
     /// The weights in a fixed order.
     #[must_use]
-    pub fn list(&self) -> [u64; 13] {
+    pub fn list(&self) -> [u64; 14] {
         [
             self.kill,
             self.power,
@@ -163,11 +165,18 @@ impl Faults {
             self.stop,
             self.full,
             self.move_range,
+            self.roll_back,
         ]
     }
 }
 
 impl Options {
+    /// The only machine whose disk may rot, be replaced or be rolled back.
+    #[must_use]
+    pub fn rotten_node(&self) -> NodeId {
+        NodeId(self.nodes)
+    }
+
     /// The same run with enough clients, and short enough pauses, for more than a hundred operations per simulated
     /// second.
     #[must_use]
@@ -193,6 +202,7 @@ impl Options {
             force_error: pick(&[0, 0, 1]),
             rot: if nodes > 1 { pick(&[0, 0, 2, 4]) } else { 0 },
             blank: if nodes > 1 { pick(&[0, 0, 0, 1]) } else { 0 },
+            roll_back: 0,
             stop: pick(&[0, 1, 1]),
             full: 0,
             move_range: 0,
@@ -290,6 +300,12 @@ impl Options {
         if options.faults.rot == 0 {
             options.log_users = u32::try_from(pick(&[0, 0, 0, 3])).unwrap_or(0);
         }
+        // The node is lost, as with a blank disk. A joining node has not seen its earlier starts.
+        let may_roll_back = nodes > 1
+            && options.durability == Durability::Forced
+            && (options.faults.rot, options.faults.blank, options.faults.move_range) == (0, 0, 0)
+            && (options.joins, options.leaves) == (0, 0);
+        options.faults.roll_back = if may_roll_back { pick(&[0, 2]) } else { 0 };
         let options = Self { split_at, drops, splits, ..options };
         match Theme::of(seed) {
             Some(theme) => theme.put(options),

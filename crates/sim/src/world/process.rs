@@ -1,8 +1,9 @@
 //! The process on a machine: the simulated driver of a node, which corresponds to the runtime in `loggos`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
-use base::{Boot, CohortId, Member, Monotonic, NodeId};
+use base::{CohortId, Member, Monotonic, NodeId, ProcessStart, SplitMix64, StartHistory};
 use catalog::Standing;
 use node::Node;
 use node::contract::{Action, Durable, Event, ManifestId, ReplyDestination};
@@ -25,7 +26,10 @@ pub(super) const UNACKNOWLEDGED: TrueTime = 3 * SECOND;
 pub(crate) struct Process {
     pub(crate) node: Node,
     pub(super) store: Store<MemoryDisk>,
-    pub(super) boots: BTreeMap<NodeId, Boot>,
+    pub(super) starts: Arc<StartHistory>,
+    /// The newest start of each peer that earlier processes have seen, and those that were reported to the node.
+    pub(super) known: BTreeMap<NodeId, ProcessStart>,
+    pub(super) reported: BTreeMap<NodeId, ProcessStart>,
     /// Peers that were reported to the node as disconnected.
     lost_peers: BTreeSet<NodeId>,
     /// Members that have left, as reported by the node.
@@ -47,12 +51,9 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn boot(&self) -> Boot {
-        self.store.boot()
-    }
-
-    pub(crate) fn known_boot(&self, node: NodeId) -> Boot {
-        self.boots.get(&node).copied().unwrap_or_default()
+    /// The newest start of a peer that this node has seen.
+    pub(crate) fn seen(&self, peer: NodeId) -> Option<ProcessStart> {
+        self.reported.get(&peer).or_else(|| self.known.get(&peer)).copied()
     }
 
     /// The segment and offset of the end of the log; `None` while its last batch is not yet named, or another is being
@@ -76,7 +77,7 @@ impl World {
     /// Starts the process of a machine, unless it is running.
     pub(crate) fn start(&mut self, id: NodeId) {
         let Some(machine) = self.hosts.get_mut(&id) else { return };
-        if machine.process.is_some() || machine.is_gone {
+        if machine.process.is_some() || machine.is_gone || machine.is_rejected {
             return;
         }
         let before = machine.generation;
@@ -84,10 +85,12 @@ impl World {
         let Some(machine) = self.hosts.get_mut(&id) else { return };
         machine.generation += 1;
         let seed = u64::from(id.0) ^ machine.generation << 8 ^ self.random.draw();
+        machine.keep_copy(&self.options, &mut self.random);
         let opened = store::open_into(
             machine.disk.clone(),
             &machine.disk,
             store_config(&self.options),
+            SplitMix64::new(seed).draw(),
             node::Replays::default(),
         );
         let (store, mut recovered) = match opened {
@@ -113,12 +116,15 @@ impl World {
             Ok(node) => node,
             Err(error) => return self.violate(&format!("node {id} cannot start: {error}")),
         };
+        let (starts, known) = (store.starts().clone(), recovered.peers);
         let forgetful = node.replicas().any(|(_, replica, _)| replica.forgetful());
         machine.last_counters = node::Counters::default();
         machine.process = Some(Process {
             node,
             store,
-            boots: BTreeMap::new(),
+            starts: Arc::new(starts),
+            known,
+            reported: BTreeMap::new(),
             lost_peers: BTreeSet::new(),
             left: BTreeSet::new(),
             parked: Vec::new(),
@@ -296,8 +302,8 @@ impl World {
         }
         let Some(process) = machine.process.as_mut() else { return };
         let from = envelope.from.node;
-        let known = process.known_boot(from);
-        let meant_for_another = envelope.to_boot != Boot(0) && envelope.to_boot != process.boot();
+        let start = envelope.from_starts.newest();
+        let meant_for_another = envelope.to_start.is_some_and(|to| to != process.starts.newest());
         if process.left.contains(&from) {
             self.count("messages of removed nodes");
             return;
@@ -311,13 +317,15 @@ impl World {
             self.count("messages for lost disks");
             return;
         }
-        if envelope.from_boot < known {
+        if process.seen(from).is_some_and(|seen| envelope.from_starts.contradicts(seen)) {
+            return self.reject(id, from, start);
+        }
+        if process.reported.get(&from).is_some_and(|reported| start.boot < reported.boot) {
             return;
         }
-        if envelope.from_boot > known {
-            process.boots.insert(from, envelope.from_boot);
-            let (from, boot) = (envelope.from, envelope.from_boot);
-            self.step(id, Event::PeerStarted { from, boot });
+        if process.reported.insert(from, start) != Some(start) {
+            let from = envelope.from;
+            self.step(id, Event::PeerStarted { from, start });
             // The process may be paused by now.
             return self.deliver(envelope);
         }
@@ -332,9 +340,27 @@ impl World {
             return;
         }
         match Message::decode(envelope.bytes) {
-            Ok(message) => self.step(id, Event::Message { from, boot: envelope.from_boot, message }),
+            Ok(message) => self.step(id, Event::Message { from, boot: start.boot, message }),
             Err(error) => self.violate(&format!("cannot decode a message of node {from}: {error}")),
         }
+    }
+
+    /// A node rejects a process, whose disk contradicts the start that it has seen: the disk was rolled back, or the
+    /// message is from an earlier process. A running process that receives the rejection ends permanently.
+    fn reject(&mut self, id: NodeId, from: NodeId, start: ProcessStart) {
+        let is_running = self.process(from).is_some_and(|process| process.starts.newest() == start);
+        if !is_running {
+            return;
+        }
+        self.step(id, Event::PeerRolledBack { peer: from });
+        if self.network.separates(from, id) {
+            return;
+        }
+        self.count("rolled-back disks rejected");
+        if let Some(machine) = self.hosts.get_mut(&from) {
+            machine.is_rejected = true;
+        }
+        self.end(from, false);
     }
 
     fn timer(&mut self, id: NodeId, number: u64) {
@@ -435,9 +461,10 @@ impl World {
                     machine.published.publish(cohort, view);
                 }
             }
-            Action::WriteManifest { manifest, cohorts, doubt_unknown, gone } => {
+            Action::WriteManifest { manifest, cohorts, peers, doubt_unknown, gone } => {
                 if let Some(process) = self.process(id) {
                     process.store.let_go(gone);
+                    process.store.know_peers(peers);
                 }
                 self.begin_manifest(id, manifest, cohorts, doubt_unknown);
             }

@@ -102,7 +102,7 @@ fn talkative(options: Options) -> Options {
 
 /// No node joins or leaves, and no disk is lost.
 fn settled(options: Options) -> Options {
-    let faults = Faults { blank: 0, rot: 0, ..options.faults };
+    let faults = Faults { blank: 0, rot: 0, roll_back: 0, ..options.faults };
     Options { joins: 0, leaves: 0, replicas: 0, faults, ..options }
 }
 

@@ -6,6 +6,12 @@ use crate::sstable::SstableId;
 use crate::testing::{crash_everywhere, identity};
 use base::{Membership, SplitMix64};
 
+fn starts(count: u64) -> StartHistory {
+    let mut starts = StartHistory::default();
+    (0..count).for_each(|nonce| starts.add(nonce));
+    starts
+}
+
 fn manifest(version: u64, cohorts: u32) -> Manifest {
     let cohort = |id: u32| CohortManifest {
         promised: Promise {
@@ -32,7 +38,8 @@ fn manifest(version: u64, cohorts: u32) -> Manifest {
     };
     Manifest {
         version,
-        boot: Boot(version),
+        starts: starts(version),
+        peers: (1..=cohorts).map(|id| (NodeId(id), starts(version + u64::from(id)).newest())).collect(),
         segment_bytes: 1 << 16,
         oldest_segment: version,
         log_end: LogPosition(version << 20),

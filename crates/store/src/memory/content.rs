@@ -4,7 +4,7 @@ use base::SplitMix64;
 
 use super::SECTOR_BYTES;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Content {
     durable: Vec<u8>,
     written: Vec<u8>,

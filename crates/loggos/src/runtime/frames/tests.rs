@@ -10,8 +10,12 @@ fn hello() -> Hello {
         cluster: ClusterId(7),
         node: NodeId(1),
         incarnation: Incarnation(11),
-        boot: Boot(3),
         to: NodeId(2),
+        starts: {
+            let mut starts = StartHistory::default();
+            (0..40).for_each(|nonce| starts.add(nonce));
+            starts
+        },
         address: "10.0.0.1:7101".to_owned(),
     }
 }

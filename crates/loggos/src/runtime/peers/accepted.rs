@@ -92,7 +92,7 @@ impl Accepted {
             }
             (Frame::Hello(hello), State::Unverified { until }) => match handshake.judge(&hello) {
                 Ok(()) => {
-                    self.state = State::Member { node: hello.node, boot: hello.boot };
+                    self.state = State::Member { node: hello.node, boot: hello.starts.newest().boot };
                     self.connection.trust();
                     handshake.hello(hello.node).encode(self.connection.output());
                     Ok(Some(PeerInput::Joined(hello.node)))

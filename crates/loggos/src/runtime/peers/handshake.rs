@@ -1,11 +1,12 @@
 //! The acceptance check of a hello, independent of sockets.
 //!
 //! A node is one disk of one cluster (guarantee 6). A different disk with a member's number is rejected with a reason
-//! that names the usual cause, a data directory that was lost and formatted again.
+//! that names the usual cause, a data directory that was lost and formatted again. A disk that was rolled back to an
+//! older copy is recognized by its history of starts, which contradicts the newest start that this node has seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::{Boot, ClusterId, Member, NodeId};
+use base::{Boot, ClusterId, Member, NodeId, ProcessStart, StartHistory};
 
 use crate::runtime::frames::{Hello, PROTOCOL_VERSION, Refusal, RefusalKind};
 
@@ -14,7 +15,10 @@ use crate::runtime::frames::{Hello, PROTOCOL_VERSION, Refusal, RefusalKind};
 pub(crate) struct Identity {
     pub(crate) cluster: ClusterId,
     pub(crate) member: Member,
-    pub(crate) boot: Boot,
+    /// The start of this process, and the ones before it.
+    pub(crate) starts: StartHistory,
+    /// The newest start of each peer that earlier processes of this node have seen.
+    pub(crate) peers: BTreeMap<NodeId, ProcessStart>,
     /// This node's address for peers.
     pub(crate) address: String,
     /// The known members of the cluster with their disks, including this one.
@@ -24,13 +28,16 @@ pub(crate) struct Identity {
 /// Maximum number of connected nodes that are not in the local roster yet; equal to the maximum size of a cluster.
 const UNANNOUNCED_MAX: usize = catalog::catalog::NODES_MAX;
 
-/// Checks hellos, and remembers the newest boot of each member.
+/// Checks hellos, and remembers the newest start of each member.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     identity: Identity,
-    newest: BTreeMap<NodeId, Boot>,
-    /// New boots that the machine was not notified of yet.
-    started: Vec<(Member, Boot)>,
+    /// The newest start of each peer that this process has seen.
+    newest: BTreeMap<NodeId, ProcessStart>,
+    /// New starts that the machine was not notified of yet.
+    started: Vec<(Member, ProcessStart)>,
+    /// Peers with rolled-back disks that the machine was not notified of yet.
+    rolled_back: Vec<NodeId>,
     /// Nodes that have left.
     left: BTreeSet<NodeId>,
     /// Nodes that connected before they were in the local roster, with their stated identity and address.
@@ -43,6 +50,7 @@ impl Handshake {
             identity,
             newest: BTreeMap::new(),
             started: Vec::new(),
+            rolled_back: Vec::new(),
             left: BTreeSet::new(),
             unannounced: BTreeMap::new(),
         }
@@ -55,8 +63,8 @@ impl Handshake {
             cluster: self.identity.cluster,
             node: self.identity.member.node,
             incarnation: self.identity.member.incarnation,
-            boot: self.identity.boot,
             to,
+            starts: self.identity.starts.clone(),
             address: self.identity.address.clone(),
         }
     }
@@ -84,32 +92,38 @@ impl Handshake {
 
     /// Whether this is the newest known boot of the node: messages in flight from an earlier one are dropped.
     pub(crate) fn is_newest(&self, node: NodeId, boot: Boot) -> bool {
-        self.newest.get(&node).is_none_or(|newest| *newest <= boot)
+        self.newest.get(&node).is_none_or(|newest| newest.boot <= boot)
     }
 
     /// Accepts the node that sent `hello`, or returns the refusal.
     pub(crate) fn judge(&mut self, hello: &Hello) -> Result<(), Refusal> {
-        self.check(hello).map_err(|(kind, reason)| Refusal {
-            kind,
-            cluster: self.identity.cluster,
-            node: self.identity.member.node,
-            incarnation: self.identity.member.incarnation,
-            reason,
-        })?;
+        if let Err((kind, reason)) = self.check(hello) {
+            if kind == RefusalKind::RolledBack {
+                self.rolled_back.push(hello.node);
+            }
+            let Identity { cluster, member: Member { node, incarnation }, .. } = self.identity;
+            return Err(Refusal { kind, cluster, node, incarnation, reason });
+        }
         let member = Member { node: hello.node, incarnation: hello.incarnation };
         if !self.identity.members.iter().any(|known| known.node == member.node) {
             self.unannounced.insert(member.node, (member, hello.address.clone()));
         }
-        if self.newest.insert(hello.node, hello.boot) != Some(hello.boot) {
-            self.started.push((member, hello.boot));
+        let start = hello.starts.newest();
+        if self.newest.insert(hello.node, start) != Some(start) {
+            self.started.push((member, start));
         }
         Ok(())
     }
 
-    /// New boots since the last call. The machine is notified of them before it receives messages from them, and before
+    /// New starts since the last call. The machine is notified of them before it receives messages from them, and before
     /// it sends them any.
-    pub(crate) fn take_started(&mut self) -> Vec<(Member, Boot)> {
+    pub(crate) fn take_started(&mut self) -> Vec<(Member, ProcessStart)> {
         std::mem::take(&mut self.started)
+    }
+
+    /// Peers that were rejected since the last call because their disks were rolled back.
+    pub(crate) fn take_rolled_back(&mut self) -> Vec<NodeId> {
+        std::mem::take(&mut self.rolled_back)
     }
 
     fn check(&self, hello: &Hello) -> Result<(), (RefusalKind, String)> {
@@ -133,12 +147,25 @@ impl Handshake {
             return Err((RefusalKind::Recipient, reason));
         }
         self.check_membership(hello)?;
-        if !self.is_newest(hello.node, hello.boot) {
-            let newest = self.newest.get(&hello.node).copied().unwrap_or_default();
-            let reason = format!("stale boot {} of node {}: boot {newest} is known", hello.boot, hello.node);
-            return Err((RefusalKind::EarlierBoot, reason));
+        let seen = self.newest.get(&hello.node).or_else(|| own.peers.get(&hello.node));
+        match seen.filter(|seen| hello.starts.contradicts(**seen)) {
+            Some(seen) => {
+                let reason = format!(
+                    "the disk of node {} was rolled back to an older copy: its boot {} is not one that followed boot {} \
+                     of node {} on its former disk. The copy lacks promises and acknowledged writes: remove the data \
+                     directory, join a new node with a new number (loggos admin join), then remove node {} (loggos \
+                     admin leave {})",
+                    hello.node,
+                    hello.starts.newest().boot,
+                    seen.boot,
+                    hello.node,
+                    hello.node,
+                    hello.node
+                );
+                Err((RefusalKind::RolledBack, reason))
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Accepts unknown node numbers: a node receives the cluster's identity only after it was added to the roster, and
@@ -176,12 +203,12 @@ impl Handshake {
     }
 
     /// The consequence of a refusal for this node: the reason to halt, if a member reports that this disk is not the
-    /// one that the cluster knows, or that this node has left.
+    /// one that the cluster knows, that it is an older copy, or that this node has left.
     pub(crate) fn verdict(&self, refusal: &Refusal) -> Option<(RefusalKind, String)> {
         let own = &self.identity;
         let by_member = refusal.cluster == own.cluster
             && own.members.iter().any(|m| m.node == refusal.node && m.incarnation == refusal.incarnation);
-        (by_member && matches!(refusal.kind, RefusalKind::NotMember | RefusalKind::Left))
+        (by_member && matches!(refusal.kind, RefusalKind::NotMember | RefusalKind::RolledBack | RefusalKind::Left))
             .then(|| (refusal.kind, format!("rejected by node {}: {}", refusal.node, refusal.reason)))
     }
 }
@@ -199,7 +226,14 @@ mod tests {
     fn handshake(node: u32, incarnation: u64) -> Handshake {
         let members = vec![member(1, 10), member(2, 20), member(3, 30)];
         let (cluster, address) = (ClusterId(7), format!("10.0.0.{node}:7"));
-        Handshake::new(Identity { cluster, member: member(node, incarnation), boot: Boot(5), address, members })
+        let (member, starts, peers) = (member(node, incarnation), starts(&[1, 2, 3, 4, 5]), BTreeMap::new());
+        Handshake::new(Identity { cluster, member, starts, peers, address, members })
+    }
+
+    fn starts(nonces: &[u64]) -> StartHistory {
+        let mut starts = StartHistory::default();
+        nonces.iter().for_each(|nonce| starts.add(*nonce));
+        starts
     }
 
     fn refused(change: impl FnOnce(&mut Hello)) -> Refusal {
@@ -234,7 +268,7 @@ mod tests {
     fn handshake_learns_joins_and_refuses_left_nodes() {
         let (mut own, mut later) = (handshake(1, 10), handshake(4, 40));
         assert_eq!(own.judge(&later.hello(NodeId(1))), Ok(()));
-        assert_eq!(own.take_started(), [(member(4, 40), Boot(5))]);
+        assert_eq!(own.take_started(), [(member(4, 40), starts(&[1, 2, 3, 4, 5]).newest())]);
         assert_eq!(own.address_of(NodeId(4)), Some("10.0.0.4:7"));
         assert_eq!(own.judge(&handshake(4, 41).hello(NodeId(1))).unwrap_err().kind, RefusalKind::NotMember);
         own.update_roster([member(4, 40)], []);
@@ -263,13 +297,27 @@ mod tests {
     }
 
     #[test]
-    fn rejects_earlier_boot() {
-        let mut own = handshake(1, 10);
+    fn rolled_back_disk_is_refused_and_halts() {
+        let (mut own, mut later) = (handshake(1, 10), handshake(1, 10));
         let mut hello = handshake(2, 20).hello(NodeId(1));
         own.judge(&hello).unwrap();
-        hello.boot = Boot(4);
-        assert_eq!(own.judge(&hello).unwrap_err().kind, RefusalKind::EarlierBoot);
         assert!(!own.is_newest(NodeId(2), Boot(4)));
         assert!(own.is_newest(NodeId(2), Boot(5)) && own.is_newest(NodeId(2), Boot(6)));
+        // The next process of this node knows the start from the manifest, and is notified of it again.
+        later.identity.peers = own.newest.clone();
+        for own in [&mut own, &mut later] {
+            own.take_started();
+            for nonces in [&[1, 2, 3, 4][..], &[1, 2, 3, 4, 9], &[1, 2, 9, 9, 9, 9]] {
+                hello.starts = starts(nonces);
+                let refusal = own.judge(&hello).unwrap_err();
+                assert_eq!((refusal.kind, own.take_rolled_back()), (RefusalKind::RolledBack, vec![NodeId(2)]));
+                assert!(handshake(2, 20).verdict(&refusal).is_some_and(|(_, why)| why.contains("admin leave 2")));
+            }
+            assert!(own.take_started().is_empty());
+        }
+        hello.starts = starts(&[1, 2, 3, 4, 5]);
+        assert!(later.judge(&hello).is_ok() && later.take_started().len() == 1);
+        hello.starts = starts(&[1, 2, 3, 4, 5, 6, 7]);
+        assert!(own.judge(&hello).is_ok() && own.take_started().len() == 1);
     }
 }

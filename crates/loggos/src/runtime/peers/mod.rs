@@ -152,7 +152,7 @@ impl Peers {
         if self.accepting && self.accept_after <= now {
             self.accept(now);
         }
-        self.report_new_boots(events);
+        self.report_starts(events);
         let changes = self.changes.drain(..);
         events.extend(changes.map(|(peer, is_open)| Event::PeerConnection { peer, is_open }));
         for token in std::mem::take(&mut self.unread) {
@@ -160,11 +160,13 @@ impl Peers {
         }
     }
 
-    /// A peer's new process: acknowledgements of its earlier process are void (guarantee 7).
-    fn report_new_boots(&mut self, events: &mut Vec<Event>) {
+    /// A peer's new process: acknowledgements of its earlier process are void (guarantee 7). Or a process that was
+    /// rejected, because its disk was rolled back (guarantee 6).
+    fn report_starts(&mut self, events: &mut Vec<Event>) {
         let started = self.handshake.take_started();
-        for (from, boot) in started {
-            events.push(Event::PeerStarted { from, boot });
+        events.extend(self.handshake.take_rolled_back().into_iter().map(|peer| Event::PeerRolledBack { peer }));
+        for (from, start) in started {
+            events.push(Event::PeerStarted { from, start });
             let address = self.handshake.address_of(from.node).and_then(|address| address.parse().ok());
             if let Some(address) = address {
                 self.dial(PeerAddress { node: from.node, address });
@@ -382,7 +384,7 @@ impl Peers {
                 Err(Closed::Ended)
             }
             Some(PeerInput::Joined(node)) => {
-                self.report_new_boots(events);
+                self.report_starts(events);
                 let Some(accepted) = self.accepted.get_mut(&token) else { return Ok(()) };
                 let flushed = accepted.flush();
                 self.flushed(token, flushed, now);

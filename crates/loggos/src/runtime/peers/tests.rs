@@ -3,7 +3,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration as StdDuration, Instant};
 
-use base::{ClusterId, CohortId, Incarnation, KeyRange, Member, Timestamp};
+use base::{ClusterId, CohortId, Incarnation, KeyRange, Member, ProcessStart, StartHistory, Timestamp};
 use mio::{Events, Poll};
 use node::request::Response;
 use sharedlog::{Position, unit};
@@ -31,11 +31,18 @@ fn member(node: u32) -> Member {
     Member { node: NodeId(node), incarnation: Incarnation(u64::from(node) * 10) }
 }
 
+fn starts(nonces: &[u64]) -> StartHistory {
+    let mut starts = StartHistory::default();
+    nonces.iter().for_each(|nonce| starts.add(*nonce));
+    starts
+}
+
 fn identity(node: u32) -> Identity {
     Identity {
         cluster: ClusterId(7),
         member: member(node),
-        boot: Boot(1),
+        starts: starts(&[1]),
+        peers: BTreeMap::new(),
         address: String::new(),
         members: vec![member(1), member(2)],
     }
@@ -113,7 +120,8 @@ fn messages_arrive_in_order() {
     }
     until("all arrive", &mut [&mut one, &mut two], |ends| ends[1].received.len() == 101);
     // The other's boot is reported first, before any of its messages, and once.
-    let started = |event: &Event| matches!(event, Event::PeerStarted { boot: Boot(1), .. });
+    let started =
+        |event: &Event| matches!(event, Event::PeerStarted { start: ProcessStart { boot: Boot(1), nonce: 1 }, .. });
     assert!(started(&two.received[0]));
     for (request, event) in (1..).zip(&two.received[1..]) {
         let Event::Message { from, boot, message: received } = event else { panic!("a message was sent") };
