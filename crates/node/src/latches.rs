@@ -1,6 +1,6 @@
 //! Row latches: tracks which rows have writes in progress at a leader.
 //!
-//! A condition is decided against the applied state before its write is proposed ([`tablets::Tablet::decide`]). The log
+//! A condition is decided against the applied state before its write is proposed (`tablets::Tablet::decide`). The log
 //! must therefore hold no unapplied write of that row: the conditional write waits for them. Later writes of the row
 //! queue behind it until it is decided, which may need a read of the disk. Unconditional writes do not block each
 //! other, and most rows never have waiters.

@@ -2,7 +2,7 @@
 //! deterministic machine.
 //!
 //! The [`contract`] defines its inputs and outputs. Inside, each [`replica`](self) pairs a cohort's protocol
-//! (`replication`) with its state machine (`tablets`). [`Node`] passes messages, completions and timers to them,
+//! (`replication`) with its state machine, of any kind that the `registry` lists. [`Node`] passes messages, completions and timers to them,
 //! applies committed entries, answers and forwards requests, and decides when checkpoints are due.
 //!
 //! **Architecture invariant:** no clock, no randomness, no file, no socket, no thread: the same events produce the same

@@ -3,7 +3,7 @@
 //!
 //! Promises are forced before they are given, as everywhere. Further consequences:
 //! * A replica with a process that did not stop cleanly starts *forgetful*: it may have acknowledged entries that it no
-//!   longer holds. It does not count for a candidate until a live leader has caught it up ([`Cohort::end_doubt`]), and
+//!   longer holds. It does not count for a candidate until a live leader has caught it up (`Cohort::end_doubt`), and
 //!   the commit point in its log does not count.
 //! * If a majority is forgetful, the cohort may continue with the remaining entries and declares the loss (`data_loss`).
 //! * After a loss, a replica may have applied entries that no other replica has. So being committed once does not imply

@@ -14,9 +14,7 @@
 //!   They have the format of data blocks.
 //! * The *filter* excludes most keys that are not in the SSTable. It uses the key's prefix that identifies the row,
 //!   independent of column and timestamp (`filter`).
-//! * The *footer* records the SSTable's origin and statistics. They include the minimum and maximum LSN, so that a
-//!   follower beyond the log's retention receives only the SSTables with the entries that it lacks (Spinnaker, section
-//!   6.1).
+//! * The *footer* records the SSTable's origin and statistics.
 //!
 //! An open SSTable keeps its filter and its top index in memory. Other blocks are read through a [`BlockCache`] shared
 //! by all SSTables of a node.

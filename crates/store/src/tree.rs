@@ -13,9 +13,10 @@
 //! * An SSTable and then its directory are forced before the tree includes it and [`Tree::refs`] names it. Then the
 //!   manifest that names it is forced. Only after that may the log release the SSTable's entries, and the files of
 //!   replaced SSTables be removed ([`Tree::forced`], [`Tree::give_up`], [`Leftovers`]).
-//! * Timestamps decide, not the order of sources. So an entry may be applied again, and an SSTable received from
-//!   another replica may contain entries that are already present. Entries are applied in timestamp order, so if
-//!   memtables hold a version of a key that is visible at a timestamp, no SSTable holds a newer one.
+//! * Entries are applied in timestamp order, so no SSTable holds a newer version of a key than a memtable does: a lookup
+//!   that finds a visible version in the memtables skips the SSTables. Among memtables, and among SSTables, timestamps
+//!   decide, not the order: an entry may be applied again, and an SSTable received from another replica may contain
+//!   entries that are already present.
 //! * At most one flush and one compaction are in progress. A dropped job leaves files that no manifest names.
 //! * An SSTable number is used once while the process runs, because the cache identifies blocks by it.
 
