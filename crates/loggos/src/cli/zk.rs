@@ -66,6 +66,7 @@ pub(crate) enum Command {
         /// The node's path.
         path: String,
         /// Data of the znode [default: none].
+        #[arg(allow_hyphen_values = true)]
         data: Option<String>,
         /// Append a sequence number, unique among the parent's children.
         #[arg(long, short)]
@@ -76,6 +77,7 @@ pub(crate) enum Command {
         /// The node's path.
         path: String,
         /// New data.
+        #[arg(allow_hyphen_values = true)]
         data: String,
         /// Only if the node has this version.
         #[arg(long, value_name = "V", value_parser = clap::value_parser!(i32).range(0..))]
