@@ -169,8 +169,7 @@ impl View {
 }
 
 fn node_object(number: u32, node: &Node) -> Value {
-    let mut object =
-        json!({ "node": number, "alive": node.alive, "incarnation": node.incarnation, "leaving": node.leaving });
+    let mut object = json!({ "node": number, "alive": node.alive, "incarnation": format!("{:016x}", node.incarnation), "leaving": node.leaving });
     if let Some(boot) = node.boot {
         object["boot"] = boot.into();
         object["troubles"] = node.troubles.clone().into();

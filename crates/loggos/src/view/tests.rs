@@ -92,9 +92,9 @@ fn status_object_schema() {
     let (nodes, cohorts) = (view.node_objects(), view.cohort_objects());
     assert_eq!(
         nodes[0],
-        json!({ "node": 1, "alive": true, "incarnation": 7, "leaving": false, "boot": 1, "troubles": [] })
+        json!({ "node": 1, "alive": true, "incarnation": "0000000000000007", "leaving": false, "boot": 1, "troubles": [] })
     );
-    assert_eq!(nodes[1], json!({ "node": 2, "alive": false, "incarnation": 7, "leaving": false }));
+    assert_eq!(nodes[1], json!({ "node": 2, "alive": false, "incarnation": "0000000000000007", "leaving": false }));
     let down = |node: u32| {
         json!({
             "node": node, "last_lsn": null, "committed_lsn": null, "lag": null, "doubtful": false, "state": "down",
