@@ -46,7 +46,7 @@ pub enum Stop {
     #[error("{error}; {} before", appended.summary())]
     AppendCutShort {
         /// The error that stopped it.
-        error: Box<Stop>,
+        error: Box<Self>,
         /// The records appended.
         appended: Appended,
     },
