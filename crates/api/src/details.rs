@@ -12,6 +12,10 @@ use crate::google::rpc;
 /// its own.
 pub const UNKNOWN_ADVICE: &str = "; retry with the same stamp, or read to find out";
 
+/// The reason that a server gives in place of its node, which has not responded by the deadline. A client reports any
+/// refusal of a node instead.
+pub const NO_RESPONSE: &str = "the node did not respond in time";
+
 /// The type URL of an [`Error`] in an `Any`.
 const TYPE_URL: &str = "type.googleapis.com/loggos.common.v1.Error";
 

@@ -25,6 +25,9 @@ const LAST_MAX: Duration = Duration::from_millis(300);
 /// Advice about a row write that may have been executed.
 const ADVICE: &str = "read the row before a retry";
 
+/// The reason of an attempt whose node gave none.
+const NODE_SILENT: &str = "the node did not respond";
+
 /// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -36,6 +39,8 @@ pub enum Fault {
     Silent,
     /// The request was sent, and no response has arrived for long. It may still arrive.
     Outstanding,
+    /// A server reports that its node did not respond. The request may have been executed, or may yet be.
+    NodeSilent,
     /// A node reports that nothing was done because it is overloaded.
     Overloaded(String),
     /// A node reports that nothing was done because it found no leader.
@@ -59,6 +64,7 @@ impl Fault {
             | Self::Unavailable(reason)
             | Self::Unknown(reason) => reason,
             Self::Silent | Self::Outstanding => "no response".to_owned(),
+            Self::NodeSilent => NODE_SILENT.to_owned(),
             Self::UnknownSession => "unknown session".to_owned(),
             Self::Definite(error) => error.to_string(),
         }
@@ -84,10 +90,18 @@ pub enum Next {
     OutOfTime,
 }
 
-/// The reason of a failure, and whether a node reported it.
+/// The origin of a reason. A later one is more informative: a refusal names the cause, the others only a symptom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Origin {
+    Connection,
+    NodeSilent,
+    Refusal,
+}
+
+/// The reason of a failure.
 #[derive(Clone, Debug)]
 struct Cause {
-    by_node: bool,
+    origin: Origin,
     reason: String,
 }
 
@@ -101,7 +115,7 @@ pub struct Attempts {
     sessions: u32,
     effect: Effect,
     in_doubt: bool,
-    /// The last reason reported by a node, or of the last connection failure if no node has reported one.
+    /// The last refusal of a node, or the last symptom if no node has refused it.
     cause: Option<Cause>,
 }
 
@@ -142,22 +156,25 @@ impl Attempts {
                 self.retry(true, left, jitter)
             }
             // The responding node is alive, and has the best information about the request.
-            Fault::Overloaded(_) | Fault::Unknown(_) => self.retry(false, left, jitter),
+            Fault::Overloaded(_) | Fault::Unknown(_) | Fault::NodeSilent => self.retry(false, left, jitter),
         }
     }
 
     /// Records the cause of an attempt's failure, for the error message at the deadline, and whether the attempt may
     /// have been executed.
     pub fn note(&mut self, fault: &Fault) {
-        if matches!(fault, Fault::Lost(_) | Fault::Silent | Fault::Unknown(_)) {
+        if matches!(fault, Fault::Lost(_) | Fault::Silent | Fault::NodeSilent | Fault::Unknown(_)) {
             self.doubt();
         }
-        let (by_node, reason) = match fault {
-            Fault::Overloaded(reason) | Fault::Unavailable(reason) | Fault::Unknown(reason) => (true, reason),
-            Fault::NotSent(reason) | Fault::Lost(reason) => (false, reason),
+        let (origin, reason) = match fault {
+            Fault::Overloaded(reason) | Fault::Unavailable(reason) | Fault::Unknown(reason) => {
+                (Origin::Refusal, reason.clone())
+            }
+            Fault::NodeSilent => (Origin::NodeSilent, NODE_SILENT.to_owned()),
+            Fault::NotSent(reason) | Fault::Lost(reason) => (Origin::Connection, reason.clone()),
             Fault::Silent | Fault::Outstanding | Fault::UnknownSession | Fault::Definite(_) => return,
         };
-        self.keep(&Cause { by_node, reason: reason.clone() });
+        self.keep(&Cause { origin, reason });
     }
 
     /// Records the cause from another call on which this call waited.
@@ -168,7 +185,7 @@ impl Attempts {
     }
 
     fn keep(&mut self, cause: &Cause) {
-        if cause.by_node || self.cause.as_ref().is_none_or(|known| !known.by_node) {
+        if self.cause.as_ref().is_none_or(|known| known.origin <= cause.origin) {
             self.cause = Some(cause.clone());
         }
     }
@@ -218,16 +235,13 @@ impl Attempts {
     }
 
     /// The error of a call at its deadline: unknown if it is in doubt, otherwise unavailable. The message contains the
-    /// last cause that a node reported, or the total time.
+    /// last refusal of a node, and the time waited, with `left` until the deadline.
     #[must_use]
-    pub fn out_of_time(&self) -> Error {
-        let timeout = format!("timed out after {} ms", self.time.as_millis());
+    pub fn out_of_time(&self, left: Duration) -> Error {
+        let waited = Duration(self.time.0.saturating_sub(left.0));
+        let timeout = format!("timed out after {} ms", waited.as_millis());
         let reason = match &self.cause {
-            Some(Cause { by_node: true, reason }) if self.effect != Effect::Reads => reason.clone(),
-            // A node's own deadline says the same.
-            Some(Cause { reason, .. }) => {
-                format!("{timeout}: {}", reason.strip_prefix("deadline exceeded: ").unwrap_or(reason))
-            }
+            Some(Cause { reason, .. }) => format!("{timeout}: {reason}"),
             None => timeout,
         };
         if self.in_doubt {
@@ -268,7 +282,7 @@ mod tests {
     /// The error if this is the last failure.
     fn end(attempts: &mut Attempts, fault: Fault) -> Error {
         assert_eq!(after(attempts, fault, Duration::ZERO), Next::OutOfTime);
-        attempts.out_of_time()
+        attempts.out_of_time(Duration::ZERO)
     }
 
     fn after(attempts: &mut Attempts, fault: Fault, left: Duration) -> Next {
@@ -316,10 +330,10 @@ mod tests {
 
     #[test]
     fn sent_write_times_out_unknown() {
-        for doubt in [lost(), Fault::Unknown("the leader changed".into())] {
+        for doubt in [lost(), Fault::NodeSilent, Fault::Unknown("the leader changed".into())] {
             let mut attempts = attempts(Effect::Writes, 2);
             assert!(matches!(after(&mut attempts, doubt, PLENTY), Next::Retry { .. }));
-            let reason = "no leader; read the row before a retry";
+            let reason = "timed out after 10000 ms: no leader; read the row before a retry";
             let unknown = end(&mut attempts, Fault::Unavailable("no leader".into()));
             assert_eq!(unknown, Error::OutcomeUnknown(reason.into()));
         }
@@ -341,10 +355,11 @@ mod tests {
         assert!(!attempts.is_in_doubt());
         let down = "2 of 3 replicas are down";
         let written = end(&mut attempts, Fault::Unavailable(down.into()));
-        assert_eq!(written, Error::Unavailable(format!("nothing was written: {down}")));
+        assert_eq!(written, Error::Unavailable(format!("nothing was written: timed out after 10000 ms: {down}")));
         attempts.note(&lost());
-        let unknown = attempts.out_of_time();
-        assert_eq!(unknown, Error::OutcomeUnknown(format!("{down}; read the row before a retry")));
+        let unknown = attempts.out_of_time(Duration::ZERO);
+        let reason = format!("timed out after 10000 ms: {down}; read the row before a retry");
+        assert_eq!(unknown, Error::OutcomeUnknown(reason));
     }
 
     #[test]
@@ -365,12 +380,19 @@ mod tests {
     #[test]
     fn reports_node_error_over_transport_error() {
         let mut attempts = attempts(Effect::Reads, 3);
-        assert_eq!(attempts.out_of_time(), Error::Unavailable("timed out after 10000 ms".into()));
+        let said = |attempts: &Attempts| attempts.out_of_time(Duration::ZERO).to_string();
+        assert_eq!(said(&attempts), "timed out after 10000 ms");
+        assert_eq!(attempts.out_of_time(Duration::from_millis(300)).to_string(), "timed out after 9700 ms");
         after(&mut attempts, Fault::Silent, PLENTY);
         after(&mut attempts, not_sent(), PLENTY);
-        assert!(attempts.out_of_time().to_string().ends_with(": connection refused"));
+        assert!(said(&attempts).ends_with(": connection refused"));
+        after(&mut attempts, Fault::NodeSilent, PLENTY);
+        after(&mut attempts, not_sent(), PLENTY);
+        assert!(said(&attempts).ends_with(": the node did not respond"));
+        after(&mut attempts, Fault::Overloaded("the disk is full".into()), PLENTY);
         after(&mut attempts, Fault::Unavailable("no leader".into()), PLENTY);
         after(&mut attempts, not_sent(), PLENTY);
+        after(&mut attempts, Fault::NodeSilent, PLENTY);
         assert!(end(&mut attempts, Fault::Silent).to_string().ends_with(": no leader"));
     }
 
@@ -393,7 +415,9 @@ mod tests {
 
     #[test]
     fn append_once_retries_only_unexecuted() {
-        for doubt in [lost(), Fault::Silent, Fault::Outstanding, Fault::Unknown("the leader changed".into())] {
+        for doubt in
+            [lost(), Fault::Silent, Fault::NodeSilent, Fault::Outstanding, Fault::Unknown("the leader changed".into())]
+        {
             let mut attempts = attempts(Effect::AppendsOnce, 3);
             assert!(matches!(after(&mut attempts, not_sent(), PLENTY), Next::Retry { .. }));
             assert!(matches!(after(&mut attempts, Fault::Overloaded("full".into()), PLENTY), Next::Retry { .. }));

@@ -333,7 +333,7 @@ impl<Q: Clone, A> Client<Q, A> {
         match next {
             Next::GiveUp(error) => self.finish(id, Err(error), now),
             Next::OutOfTime if call.flying.is_empty() => {
-                let error = call.attempts.out_of_time();
+                let error = call.attempts.out_of_time(call.deadline.since(now));
                 self.finish(id, Err(error), now);
             }
             // Until the deadline an outstanding attempt may be answered, or a node may report the cause.
@@ -389,7 +389,7 @@ impl<Q: Clone, A> Client<Q, A> {
         if let Some(of_opening) = of_opening {
             call.attempts.note_of(&of_opening);
         }
-        let error = call.attempts.out_of_time();
+        let error = call.attempts.out_of_time(Duration::ZERO);
         self.finish(id, Err(error), now);
     }
 

@@ -81,7 +81,7 @@ impl Follower {
         let left = Duration(self.patience.0.saturating_sub(now.since(*since).0));
         match attempts.after(fault, left, &mut self.jitter) {
             Next::GiveUp(error) => Err(error),
-            Next::OutOfTime | Next::NewSession => Err(attempts.out_of_time()),
+            Next::OutOfTime | Next::NewSession => Err(attempts.out_of_time(left)),
             Next::Retry { pause, elsewhere } => {
                 if elsewhere {
                     self.endpoint = (self.endpoint + 1) % self.endpoints;

@@ -558,10 +558,11 @@ fn timeout_error_reports_time_and_cause() {
     harness.pass(10_000);
     assert_eq!(harness.ended().remove(0).1, unavailable("timed out after 10000 ms"));
     harness.sent();
-    for (effect, beginning) in [(Effect::Reads, "timed out after 10000 ms"), (Effect::Writes, "nothing was written")] {
+    for (effect, done) in [(Effect::Reads, ""), (Effect::Writes, "nothing was written: ")] {
         harness.ask(effect, "k", 2);
         harness.pass(9_899);
-        assert_eq!(says(&mut harness, "no leader"), unavailable(&format!("{beginning}: no leader")), "{effect:?}");
+        let expected = unavailable(&format!("{done}timed out after 10000 ms: no leader"));
+        assert_eq!(says(&mut harness, "no leader"), expected, "{effect:?}");
         harness.sent();
     }
 }
@@ -633,7 +634,10 @@ fn slow_refusals_leave_no_doubt() {
         harness.pass(100);
         let ended = harness.ended().remove(0);
         match is_answered {
-            true => assert_eq!(ended.1, Err(Error::Unavailable("nothing was written: no leader".into()))),
+            true => assert_eq!(
+                ended.1,
+                Err(Error::Unavailable("nothing was written: timed out after 10000 ms: no leader".into()))
+            ),
             false => assert!(matches!(ended.1, Err(Error::OutcomeUnknown(_))), "{ended:?}"),
         }
     }

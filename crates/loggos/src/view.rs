@@ -174,7 +174,7 @@ impl View {
 fn node_object(number: u32, node: &Node) -> Value {
     let Node { incarnation, alive, leaving, rolled_back, .. } = node;
     let mut object = json!({
-        "node": number, "alive": alive, "incarnation": incarnation, "leaving": leaving, "rolled_back": rolled_back,
+        "node": number, "alive": alive, "incarnation": format!("{incarnation:016x}"), "leaving": leaving, "rolled_back": rolled_back,
     });
     if let Some(boot) = node.boot {
         object["boot"] = boot.into();

@@ -67,8 +67,21 @@ impl Node {
         match pending.place {
             RequestState::Forwarded(node, _) => format!("no reply from node {node}, asked as the leader of {of}"),
             RequestState::Proposed => format!("no majority of the replicas of {of} confirmed it in time"),
+            RequestState::Latched => format!("an earlier write to the same row of {of} has not completed"),
+            RequestState::Evaluated => format!("a read of {of} from the disk has not completed"),
+            RequestState::Waiting if self.awaits_flush(cohort) => {
+                format!("writes to {of} wait until its memtables are flushed to the disk")
+            }
             _ => format!("{of} has no leader that is in contact with a majority"),
         }
+    }
+
+    /// Whether writes to a range that this node leads wait for space in memtables.
+    fn awaits_flush(&self, cohort: CohortId) -> bool {
+        self.replicas.get(&cohort).is_some_and(|replica| {
+            let is_full = replica.is_stalled(&self.config) || self.checkpoints.are_memtables_full(&self.config);
+            replica.cohort.leads() && is_full
+        })
     }
 
     /// Within which time all members of a cohort that are alive send this node a message: if it leads the cohort, or is

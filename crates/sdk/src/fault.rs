@@ -6,7 +6,7 @@ use std::error::Error as _;
 
 use api::common::Refusal;
 use api::common::error::Kind;
-use api::details::UNKNOWN_ADVICE;
+use api::details::{NO_RESPONSE, UNKNOWN_ADVICE};
 use client::{Error, Fault, Version};
 use tonic::{Code, Status};
 
@@ -37,8 +37,14 @@ fn from_details(message: String, error: api::common::Error) -> Fault {
         Kind::Invalid => Fault::Definite(Error::Invalid(message)),
         Kind::UnknownSession => Fault::UnknownSession,
         Kind::Overloaded => Fault::Overloaded(message),
-        Kind::Unavailable => Fault::Unavailable(reason(&message, "unavailable: ")),
-        Kind::OutcomeUnknown | Kind::Unspecified => Fault::Unknown(reason(&message, "outcome unknown: ")),
+        Kind::Unavailable => match reason(&message, "unavailable: ") {
+            silent if silent == NO_RESPONSE => Fault::NodeSilent,
+            why => Fault::Unavailable(why),
+        },
+        Kind::OutcomeUnknown | Kind::Unspecified => match reason(&message, "outcome unknown: ") {
+            silent if silent == NO_RESPONSE => Fault::NodeSilent,
+            why => Fault::Unknown(why),
+        },
     }
 }
 
@@ -88,6 +94,17 @@ mod tests {
         let said = Error::OutcomeUnknown("why".to_owned()).to_string();
         assert_eq!(reason(&said, "outcome unknown: "), "why");
         assert_eq!(reason(&format!("{said}{UNKNOWN_ADVICE}"), "outcome unknown: "), "why");
+    }
+
+    #[test]
+    fn server_without_answer_of_node_is_no_refusal() {
+        let silent = |kind: Kind, message: String| {
+            let error = api::common::Error { kind: kind.into(), ..Default::default() };
+            of(&api::details::status(Code::Unknown, message, &error))
+        };
+        assert_eq!(silent(Kind::Unavailable, format!("unavailable: {NO_RESPONSE}")), Fault::NodeSilent);
+        let unknown = format!("outcome unknown: {NO_RESPONSE}{UNKNOWN_ADVICE}");
+        assert_eq!(silent(Kind::OutcomeUnknown, unknown), Fault::NodeSilent);
     }
 
     #[test]

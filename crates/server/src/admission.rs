@@ -8,6 +8,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,6 +20,9 @@ use tonic::transport::server::Connected;
 use crate::flow_control::{self, ClientMemory};
 use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, PREFACE_TIME_MAX};
 
+/// Minimum time between two warnings about closed connections, so that clients cannot flood the log.
+const WARNING_PERIOD: Duration = Duration::from_secs(10);
+
 /// The HTTP/2 connection preface (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -29,24 +33,51 @@ pub(crate) struct Connections {
     connections_max: usize,
     memory: Arc<ClientMemory>,
     pause: Option<Pin<Box<Sleep>>>,
+    /// Connections closed since the last warning, and the time of that warning.
+    closed: u64,
+    warned_at: Option<Instant>,
 }
 
 impl Connections {
     pub(crate) fn new(listener: TcpListener, connections_max: usize, memory: Arc<ClientMemory>) -> Self {
         let connections_max = connections_max.min(CONNECTIONS_MAX);
-        Self { listener, places: Arc::new(Semaphore::new(connections_max)), connections_max, memory, pause: None }
+        Self {
+            listener,
+            places: Arc::new(Semaphore::new(connections_max)),
+            connections_max,
+            memory,
+            pause: None,
+            closed: 0,
+            warned_at: None,
+        }
     }
 
     /// Admits the connection if there is a free slot; otherwise closes it.
-    fn admit(&self, stream: TcpStream) -> Option<Connection> {
+    fn admit(&mut self, stream: TcpStream) -> Option<Connection> {
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-            tracing::debug!(connections = self.connections_max, "connection closed: limit reached");
+            self.warn_of_limit(Instant::now());
             return None;
         };
         stream.set_nodelay(true).ok()?;
         let memory = self.memory.connection();
         Some(Connection { stream, preface: Some(Preface::awaited()), memory, _place: place })
     }
+}
+
+impl Connections {
+    /// Logs that connections are closed at the limit, at most once in [`WARNING_PERIOD`].
+    fn warn_of_limit(&mut self, now: Instant) {
+        self.closed += 1;
+        if is_due(self.warned_at, now) {
+            let (limit, closed) = (self.connections_max, self.closed);
+            tracing::warn!(limit, closed, "connections closed: limit reached (file descriptors limit it, too)");
+            (self.closed, self.warned_at) = (0, Some(now));
+        }
+    }
+}
+
+fn is_due(warned_at: Option<Instant>, now: Instant) -> bool {
+    warned_at.is_none_or(|last| now.duration_since(last) >= WARNING_PERIOD)
 }
 
 impl Stream for Connections {
@@ -162,6 +193,14 @@ impl Connected for Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn warning_of_limit_is_rate_limited() {
+        let first = Instant::now();
+        assert!(is_due(None, first));
+        assert!(!is_due(Some(first), first + WARNING_PERIOD / 2));
+        assert!(is_due(Some(first), first + WARNING_PERIOD));
+    }
 
     #[tokio::test]
     async fn fragmented_http2_preface() {

@@ -9,6 +9,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use api::details::NO_RESPONSE;
 use base::limits::{DEADLINE_DEFAULT, DEADLINE_MAX};
 use node::request::Outcome;
 use state_machine::Failure;
@@ -69,7 +70,7 @@ impl Deadline {
 
 /// The outcome if the node has not responded.
 pub(crate) fn no_answer(changes: bool) -> Failure {
-    let silent = "the node did not respond in time".to_owned();
+    let silent = NO_RESPONSE.to_owned();
     if changes { Failure::Unknown(silent) } else { Failure::Unavailable(silent) }
 }
 

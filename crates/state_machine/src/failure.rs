@@ -50,7 +50,7 @@ pub enum Failure {
     Unavailable(String),
     /// This attempt may have appended the batch. A retry may append it a second time; if both carry the same stamp,
     /// readers deliver it once.
-    #[error("append outcome unknown: the batch may be in the log at position {position}")]
+    #[error("outcome unknown: the batch may be in the log at position {position}")]
     MayLie {
         /// The position assigned to this attempt.
         position: u64,

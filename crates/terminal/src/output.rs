@@ -33,9 +33,34 @@ impl Output {
     /// # Errors
     /// [`Stop::Print`] if writing to standard output fails.
     pub fn print(self, object: &impl Serialize, people: impl FnOnce() -> String) -> Result<(), Stop> {
-        let line = if self.json { to_json(object) } else { people() };
-        writeln!(io::stdout().lock(), "{line}")?;
+        writeln!(io::stdout().lock(), "{}", self.line(object, people))?;
         Ok(())
+    }
+
+    /// Prints the result of a command that has had its effect. If writing to standard output fails, prints it to
+    /// standard error instead: the command has succeeded, and a script must not repeat it.
+    pub fn acknowledge(self, object: &impl Serialize, people: impl FnOnce() -> String) {
+        self.acknowledge_to(&mut io::stdout().lock(), &mut io::stderr().lock(), object, people);
+    }
+
+    fn acknowledge_to(
+        self,
+        out: &mut impl Write,
+        err: &mut impl Write,
+        object: &impl Serialize,
+        people: impl FnOnce() -> String,
+    ) {
+        let line = self.line(object, people);
+        let Err(error) = writeln!(out, "{line}").and_then(|()| out.flush()) else { return };
+        // If standard error is closed too, the exit status still tells the outcome.
+        let _ = match self.json {
+            true => writeln!(err, "{line}"),
+            false => writeln!(err, "loggos: done, but can't print the result to standard output ({error}): {line}"),
+        };
+    }
+
+    fn line(self, object: &impl Serialize, people: impl FnOnce() -> String) -> String {
+        if self.json { to_json(object) } else { people() }
     }
 
     /// Reports the outcome of a command, and returns its exit status.
@@ -120,6 +145,27 @@ mod tests {
     }
 
     #[test]
+    fn unprintable_result_goes_to_standard_error() {
+        struct Full;
+        impl Write for Full {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let said = |json| {
+            let mut err = Vec::new();
+            let object = serde_json::json!({ "version": "7" });
+            Output::new(json).acknowledge_to(&mut Full, &mut err, &object, || "7".to_owned());
+            String::from_utf8(err).expect("text")
+        };
+        assert_eq!(said(true), "{\"version\":\"7\"}\n");
+        assert!(said(false).ends_with(": 7\n"), "{}", said(false));
+    }
+
+    #[test]
     fn error_json_has_kind_and_details() {
         let (expected, actual) = (sdk::Version::from_nanos(7), sdk::Version::from_nanos(9));
         let mismatch = sdk::Error::Refused { column: "c".into(), expected, actual };
@@ -133,9 +179,13 @@ mod tests {
         let mut appended = Appended::default();
         appended.note(64, 7);
         appended.note(36, 8);
-        let cut_short = Stop::AppendCutShort { error: sdk::Error::Unavailable("x".into()), appended };
+        let unavailable = Box::new(sdk::Error::Unavailable("x".into()).into());
+        let cut_short = Stop::AppendCutShort { error: unavailable, appended };
         let said = "x; 100 records appended at positions 7 to 8 before";
         check(&cut_short, &format!(r#"{{"error":"{said}","kind":"unavailable","records":100,"first":7,"last":8}}"#), 4);
+        let unreadable = Box::new(Stop::io("read f")(io::ErrorKind::NotFound.into()));
+        let cut_short = Stop::AppendCutShort { error: unreadable, appended };
+        assert_eq!((cut_short.exit_status(), cut_short.kind()), (4, "io"), "a repetition appends records twice");
         let at = Some(LoadedUntil { line: 7, rows: 5 });
         let bad = Stop::Invalid { message: "line 7".into(), at };
         check(&bad, r#"{"error":"line 7","kind":"invalid","line":7,"rows":5}"#, 2);

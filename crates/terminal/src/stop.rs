@@ -46,7 +46,7 @@ pub enum Stop {
     #[error("{error}; {} before", appended.summary())]
     AppendCutShort {
         /// The error that stopped it.
-        error: sdk::Error,
+        error: Box<Self>,
         /// The records appended.
         appended: Appended,
     },
@@ -144,9 +144,11 @@ impl Stop {
             // A file that cannot be opened is usually a wrong argument.
             Self::Io { error, .. } if is_of_the_name(error) => 2,
             // Repeating it would append some records twice.
-            Self::AppendCutShort { error: sdk::Error::Unavailable(_), .. } => 4,
-            Self::LoadCutShort { error, .. } | Self::AppendCutShort { error, .. } | Self::Cluster(error) => match error
-            {
+            Self::AppendCutShort { error, .. } => match (&**error, error.exit_status()) {
+                (Self::Io { .. }, _) | (_, 3) => 4,
+                (_, status) => status,
+            },
+            Self::LoadCutShort { error, .. } | Self::Cluster(error) => match error {
                 sdk::Error::Refused { .. }
                 | sdk::Error::NotFound(_)
                 | sdk::Error::Exists(_)
@@ -168,18 +170,18 @@ impl Stop {
             Self::Invalid { .. } => "invalid",
             Self::NothingDone { error: None, .. } => "unavailable",
             Self::Interrupted | Self::Stopped { .. } => "interrupted",
-            Self::LoadCutShort { error, .. }
-            | Self::AppendCutShort { error, .. }
-            | Self::NothingDone { error: Some(error), .. }
-            | Self::Cluster(error) => match error {
-                sdk::Error::Refused { .. } => "refused",
-                sdk::Error::NotFound(_) => "not found",
-                sdk::Error::Exists(_) => "exists",
-                sdk::Error::Precondition(_) => "precondition",
-                sdk::Error::Invalid(_) => "invalid",
-                sdk::Error::Unavailable(_) => "unavailable",
-                _ => "unknown",
-            },
+            Self::AppendCutShort { error, .. } => error.kind(),
+            Self::LoadCutShort { error, .. } | Self::NothingDone { error: Some(error), .. } | Self::Cluster(error) => {
+                match error {
+                    sdk::Error::Refused { .. } => "refused",
+                    sdk::Error::NotFound(_) => "not found",
+                    sdk::Error::Exists(_) => "exists",
+                    sdk::Error::Precondition(_) => "precondition",
+                    sdk::Error::Invalid(_) => "invalid",
+                    sdk::Error::Unavailable(_) => "unavailable",
+                    _ => "unknown",
+                }
+            }
             Self::Io { .. } | Self::Print(_) => "io",
         }
     }

@@ -74,10 +74,11 @@ async fn form(cluster: &Cluster, output: Output) -> Result<(), Stop> {
         .into());
     }
     let nodes: Vec<u32> = genesis.disks.iter().map(|disk| disk.node).collect();
-    output.print(&json!({ "cluster": genesis.cluster, "nodes": nodes }), || {
+    output.acknowledge(&json!({ "cluster": genesis.cluster, "nodes": nodes }), || {
         let names: Vec<String> = nodes.iter().map(u32::to_string).collect();
         format!("cluster {} of nodes {} is ready", genesis.cluster, names.join(", "))
-    })
+    });
+    Ok(())
 }
 
 async fn split(cluster: &Cluster, output: Output, table: String, key: OsString) -> Result<(), Stop> {
@@ -89,7 +90,8 @@ async fn split(cluster: &Cluster, output: Output, table: String, key: OsString) 
     object.insert(name.into(), at);
     object.insert("cohort".into(), cohort.into());
     let people = || format!("table {table} split at {}: cohort {cohort} has the rows from that key on", shown(&key));
-    output.print(&Value::from(object), people)
+    output.acknowledge(&Value::from(object), people);
+    Ok(())
 }
 
 /// Polling interval while a range's replicas move.
@@ -108,8 +110,9 @@ async fn move_range(
     wanted.sort_unstable();
     let cohort = range_of(&client, table, &key).await?.cohort;
     client.move_range(cohort, to, force).await?;
+    let waits = format!("cohort {cohort} is still moving in the background; see: loggos columns describe {table}");
     loop {
-        let range = range_of(&client, table, &key).await?;
+        let range = range_of(&client, table, &key).await.map_err(|error| in_background(&waits, error))?;
         let nodes: Vec<String> = range.members.iter().map(u32::to_string).collect();
         if range.members != wanted {
             let replaced = format!("another move replaced this one: to {}", nodes.join(","));
@@ -117,11 +120,10 @@ async fn move_range(
         }
         if !range.is_moving {
             let object = json!({ "table": table, "cohort": cohort, "members": range.members });
-            return output.print(&object, || format!("cohort {cohort} of table {table} is on {}", nodes.join(",")));
+            output.acknowledge(&object, || format!("cohort {cohort} of table {table} is on {}", nodes.join(",")));
+            return Ok(());
         }
         if Instant::now() >= until {
-            let waits =
-                format!("cohort {cohort} is still moving in the background; see: loggos columns describe {table}");
             return Err(sdk::Error::Unavailable(waits).into());
         }
         tokio::time::sleep(POLL_INTERVAL).await;
@@ -129,8 +131,16 @@ async fn move_range(
 }
 
 /// The range of a table that contains a key.
-async fn range_of(client: &sdk::Client, table: &str, key: &[u8]) -> Result<sdk::Range, Stop> {
+async fn range_of(client: &sdk::Client, table: &str, key: &[u8]) -> Result<sdk::Range, sdk::Error> {
     let known = client.table(table).describe().await?;
     let range = known.ranges.iter().find(|range| range.contains(key)).cloned();
-    Ok(range.ok_or_else(|| sdk::Error::NotFound(format!("no range of table {table} contains that key")))?)
+    range.ok_or_else(|| sdk::Error::NotFound(format!("no range of table {table} contains that key")))
+}
+
+/// The error of a query about an operation that has begun. Without `waits` it would say that nothing was done.
+fn in_background(waits: &str, error: sdk::Error) -> sdk::Error {
+    match error {
+        sdk::Error::Unavailable(why) => sdk::Error::Unavailable(format!("{waits}; its progress is unknown: {why}")),
+        error => error,
+    }
 }

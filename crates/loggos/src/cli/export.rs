@@ -48,7 +48,8 @@ pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -
     };
     let (rows, cells) = into_file(client, &table, format, &path).await?;
     let object = json!({ "table": table, "rows": rows, "cells": cells, "file": path.to_string_lossy() });
-    output.print(&object, || format!("{} exported to {}", counted(rows, "row"), path.display()))
+    output.acknowledge(&object, || format!("{} exported to {}", counted(rows, "row"), path.display()));
+    Ok(())
 }
 
 /// Writes a temporary file in the same directory, and renames it once it is complete and forced: a full disk, a signal

@@ -224,13 +224,14 @@ impl Load {
     fn finish(mut self, output: Output) -> Result<(), Stop> {
         self.progress.finish();
         let rows = self.loaded;
-        if let Some(bad_rows) = &mut self.bad_rows {
-            bad_rows.flush()?;
-        }
-        match self.stop {
+        let flushed = self.bad_rows.as_mut().map_or(Ok(()), BadRows::flush);
+        match self.stop.or(flushed.err().map(Reason::Local)) {
             Some(Reason::Local(Stop::Invalid { message, at: Some(at) })) => {
                 let message = format!("{message}; {} loaded", counted(rows, "row"));
                 return Err(Stop::Invalid { message, at: Some(LoadedUntil { rows, ..at }) });
+            }
+            Some(Reason::Local(Stop::Io { what, error })) => {
+                return Err(Stop::Io { what: format!("{what} ({} loaded)", counted(rows, "row")), error });
             }
             Some(Reason::Local(stop)) => return Err(stop),
             Some(Reason::Signal) => return Err(stopped(rows)),
@@ -246,7 +247,8 @@ impl Load {
             let bad = if skipped > 0 { format!(", {} skipped", counted(skipped, "bad row")) } else { String::new() };
             format!("{} loaded into {table}{bad}", counted(rows, "row"))
         };
-        output.print(&json!({ "table": table, "rows": rows, "skipped": skipped }), people)
+        output.acknowledge(&json!({ "table": table, "rows": rows, "skipped": skipped }), people);
+        Ok(())
     }
 }
 

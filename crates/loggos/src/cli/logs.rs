@@ -101,7 +101,11 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
         })),
         Err(Stop::Cluster(error)) => Err(diagnosis::with_diagnosis(cluster, &name, error).await.into()),
         Err(Stop::AppendCutShort { error, appended }) => {
-            Err(Stop::AppendCutShort { error: diagnosis::with_diagnosis(cluster, &name, error).await, appended })
+            let error = match *error {
+                Stop::Cluster(error) => diagnosis::with_diagnosis(cluster, &name, error).await.into(),
+                other => other,
+            };
+            Err(Stop::AppendCutShort { error: Box::new(error), appended })
         }
         done => done,
     }
@@ -115,7 +119,8 @@ async fn done(cluster: &Cluster, output: Output, command: Command) -> Result<(),
             let wanted = log.create().stripes(stripes.unwrap_or(0)).copies(copies.unwrap_or(0));
             let existed = wanted.send().await?;
             let what = if existed { "already exists" } else { "created" };
-            output.print(&json!({ "log": name, "existed": existed }), || format!("log {name} {what}"))
+            output.acknowledge(&json!({ "log": name, "existed": existed }), || format!("log {name} {what}"));
+            Ok(())
         }
         Command::List => list(&client, output).await,
         Command::Info { name } => info::run(cluster, &client.log(name), output).await,

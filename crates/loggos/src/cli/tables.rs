@@ -21,7 +21,8 @@ pub(super) async fn create(
     let existed = durability.into_iter().fold(wanted, CreateTable::durability).send().await?;
     let what = if existed { "already exists" } else { "created" };
     let memory = if is_in_memory { format!(", IN MAIN MEMORY: {MAY_BE_LOST}") } else { String::new() };
-    output.print(&json!({ "table": table, "existed": existed }), || format!("table {table} {what}{memory}"))
+    output.acknowledge(&json!({ "table": table, "existed": existed }), || format!("table {table} {what}{memory}"));
+    Ok(())
 }
 
 /// Lists the tables.
@@ -35,7 +36,8 @@ pub(super) async fn list(client: &Client, output: Output) -> Result<(), Stop> {
 /// Drops a table without confirmation, since scripts cannot answer.
 pub(super) async fn drop(client: &Client, output: Output, table: &str) -> Result<(), Stop> {
     client.table(table).drop_table().await?;
-    output.print(&json!({ "table": table, "dropped": true }), || format!("table {table} dropped"))
+    output.acknowledge(&json!({ "table": table, "dropped": true }), || format!("table {table} dropped"));
+    Ok(())
 }
 
 /// Shows a table's ranges and their locations.

@@ -87,11 +87,12 @@ impl Put {
         });
         let version = write.send().await?;
         if !output.is_json() {
-            return output.print(&(), || version.to_string());
+            output.acknowledge(&(), || version.to_string());
+            return Ok(());
         }
         for Column { name, value, .. } in columns {
             let cell = Cell::new(name, value, version);
-            output.print(&CellObject::of(encoding, &table, &key, &cell), String::new)?;
+            output.acknowledge(&CellObject::of(encoding, &table, &key, &cell), String::new);
         }
         Ok(())
     }
@@ -134,7 +135,8 @@ impl ConditionalPut {
         let table = client.table(&*self.table);
         let version = table.write(key.clone()).put_if(column.clone(), value.clone(), self.version).send().await?;
         let cell = Cell::new(column, value, version);
-        output.print(&CellObject::of(encoding, &self.table, &key, &cell), || cell.version.to_string())
+        output.acknowledge(&CellObject::of(encoding, &self.table, &key, &cell), || cell.version.to_string());
+        Ok(())
     }
 }
 
@@ -143,7 +145,8 @@ impl ConditionalDelete {
         let encoding = self.encoding.encoding();
         let (key, column) = (encoding.bytes(self.key)?, encoding.bytes(self.column)?);
         client.table(&*self.table).write(key.clone()).delete_if(column.clone(), self.version).send().await?;
-        print_deleted(output, encoding, &self.table, &key, &column)
+        print_deleted(output, encoding, &self.table, &key, &column);
+        Ok(())
     }
 }
 
@@ -168,17 +171,19 @@ impl Delete {
         }
         if let Some(column) = column {
             handle.write(key.clone()).delete(column.clone()).send().await?;
-            return print_deleted(output, encoding, &table, &key, &column);
+            print_deleted(output, encoding, &table, &key, &column);
+            return Ok(());
         }
         handle.delete_row(key.clone()).await?;
-        output
-            .print(&CellObject::deleted_row(encoding, &table, &key), || format!("deleted row {}", encoding.shown(&key)))
+        let people = || format!("deleted row {}", encoding.shown(&key));
+        output.acknowledge(&CellObject::deleted_row(encoding, &table, &key), people);
+        Ok(())
     }
 }
 
-fn print_deleted(output: Output, encoding: Encoding, table: &str, key: &[u8], column: &[u8]) -> Result<(), Stop> {
+fn print_deleted(output: Output, encoding: Encoding, table: &str, key: &[u8], column: &[u8]) {
     let people = || format!("deleted {}", encoding.shown(column));
-    output.print(&CellObject::deleted(encoding, table, key, column), people)
+    output.acknowledge(&CellObject::deleted(encoding, table, key, column), people);
 }
 
 /// Says that a row or one of its columns does not exist.

@@ -66,6 +66,7 @@ pub(crate) enum Command {
         /// The node's path.
         path: String,
         /// Data of the znode [default: none].
+        #[arg(allow_hyphen_values = true)]
         data: Option<String>,
         /// Append a sequence number, unique among the parent's children.
         #[arg(long, short)]
@@ -76,6 +77,7 @@ pub(crate) enum Command {
         /// The node's path.
         path: String,
         /// New data.
+        #[arg(allow_hyphen_values = true)]
         data: String,
         /// Only if the node has this version.
         #[arg(long, value_name = "V", value_parser = clap::value_parser!(i32).range(0..))]
@@ -259,18 +261,18 @@ fn once(client: &mut Client, output: Output, command: &Command) -> Result<(), Fa
                 ttl_ms: None,
             });
             let created = ask(client, &request, |reply| of::<PathReply<'_>>(reply).map(|reply| reply.path.to_owned()))?;
-            output.print(&json!({ "path": created }), || created.clone())?;
+            output.acknowledge(&json!({ "path": created }), || created.clone());
         }
         Command::Set { path, data, version } => {
             let data = Some(data.as_bytes());
             let request = Request::SetData(SetData { path, data, version: version.unwrap_or(-1) });
             let stat = ask(client, &request, |reply| of::<StatReply>(reply).map(|reply| reply.stat))?;
             let object = json!({ "path": path, "version": stat.version });
-            output.print(&object, || format!("version {}", stat.version))?;
+            output.acknowledge(&object, || format!("version {}", stat.version));
         }
         Command::Delete { path, version } => {
             client.call(&Request::Delete(Delete { path, version: version.unwrap_or(-1) }))?;
-            output.print(&json!({ "path": path, "deleted": true }), || format!("{path} deleted"))?;
+            output.acknowledge(&json!({ "path": path, "deleted": true }), || format!("{path} deleted"));
         }
         Command::Stat { path } => {
             client.call(&Request::Sync(Sync { path }))?;
@@ -375,7 +377,8 @@ fn watch(client: &mut Client, output: Output, path: &str, is_recursive: bool) ->
                 })?;
             }
             Err(Fault::Unavailable(why)) => {
-                eprintln!("loggos: connection lost, changes may be missed: {why}");
+                // A closed standard error is ignored.
+                let _ = writeln!(io::stderr(), "loggos: connection lost, changes may be missed: {why}");
                 while let Err(fault) = client.call(&request) {
                     match fault {
                         Fault::Unavailable(_) => {}

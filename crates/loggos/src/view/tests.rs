@@ -93,11 +93,11 @@ fn status_object_schema() {
     let (nodes, cohorts) = (view.node_objects(), view.cohort_objects());
     assert_eq!(
         nodes[0],
-        json!({ "node": 1, "alive": true, "incarnation": 7, "leaving": false, "rolled_back": false, "boot": 1, "troubles": [] })
+        json!({ "node": 1, "alive": true, "incarnation": "0000000000000007", "leaving": false, "rolled_back": false, "boot": 1, "troubles": [] })
     );
     assert_eq!(
         nodes[1],
-        json!({ "node": 2, "alive": false, "incarnation": 7, "leaving": false, "rolled_back": false })
+        json!({ "node": 2, "alive": false, "incarnation": "0000000000000007", "leaving": false, "rolled_back": false })
     );
     let down = |node: u32| {
         json!({

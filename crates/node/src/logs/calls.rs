@@ -168,9 +168,7 @@ fn said(outcome: Result<LogReply, Error>) -> Outcome {
 
 fn failure(error: Error) -> Failure {
     match error {
-        Error::OutOfTime => {
-            Failure::Unavailable("timed out: no reply from the log's units or its sequencer".to_owned())
-        }
+        Error::OutOfTime => Failure::Unavailable("no reply from the log's units or its sequencer".to_owned()),
         Error::Unknown { position } => Failure::MayLie { position: position.0 },
         Error::BeyondTail { .. } => Failure::Precondition(error.to_string()),
         Error::Conflict { .. } | Error::Damaged { .. } => Failure::Unavailable(error.to_string()),

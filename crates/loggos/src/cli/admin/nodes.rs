@@ -1,5 +1,6 @@
 //! Nodes that join and leave a cluster.
 
+use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
 use base::counted;
@@ -9,6 +10,7 @@ use sdk::formation::{self, Joined};
 use serde_json::json;
 use terminal::{Output, Stop};
 
+use super::in_background;
 use crate::cli::Cluster;
 
 /// Polling interval while a node leaves.
@@ -24,9 +26,10 @@ pub(super) async fn join(cluster: &Cluster, output: Output, newcomer: &str) -> R
         let joined = format!("node {node} has joined cluster {name} but does not serve requests yet: {error}");
         return Err(sdk::Error::Unavailable(joined).into());
     }
-    output.print(&json!({ "cluster": name, "node": node }), || {
+    output.acknowledge(&json!({ "cluster": name, "node": node }), || {
         format!("node {node} has joined cluster {name} and is ready")
-    })
+    });
+    Ok(())
 }
 
 pub(super) async fn leave(cluster: &Cluster, output: Output, node: u32) -> Result<(), Stop> {
@@ -35,18 +38,21 @@ pub(super) async fn leave(cluster: &Cluster, output: Output, node: u32) -> Resul
     client.remove_node(node).await?;
     let mut reported = None;
     loop {
-        let known = client.nodes().await?.into_iter().find(|known| known.node == node);
+        let waits = format!("node {node} is still leaving in the background");
+        let nodes = client.nodes().await.map_err(|error| in_background(&waits, error))?;
+        let known = nodes.into_iter().find(|known| known.node == node);
         let Some(RosterNode { ranges, .. }) = known.filter(|known| known.standing() != Standing::Left) else {
-            return output.print(&json!({ "node": node, "left": true }), || format!("node {node} has left"));
+            output.acknowledge(&json!({ "node": node, "left": true }), || format!("node {node} has left"));
+            return Ok(());
         };
         if reported != Some(ranges) && !output.is_json() {
-            eprintln!("node {node} is leaving: {} remaining", counted(ranges.into(), "range"));
+            // A closed standard error is ignored.
+            let _ = writeln!(io::stderr(), "node {node} is leaving: {} remaining", counted(ranges.into(), "range"));
             reported = Some(ranges);
         }
         if Instant::now() >= until {
             let remaining = counted(ranges.into(), "range");
-            let waits = format!("node {node} is still leaving in the background: {remaining} remaining");
-            return Err(sdk::Error::Unavailable(waits).into());
+            return Err(sdk::Error::Unavailable(format!("{waits}: {remaining} remaining")).into());
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }

@@ -57,34 +57,25 @@ pub(super) async fn run(client: &Client, output: Output, arguments: Arguments) -
         let count = records.len();
         let position = log.append(records).await?;
         let object = json!({ "log": log.name(), "records": count, "first": position, "last": position });
-        return output.print(&object, || position.to_string());
+        output.acknowledge(&object, || position.to_string());
+        return Ok(());
     }
     let batch = batch.unwrap_or(BATCH) as usize;
     let lines = lines_of(file.as_deref().unwrap_or_else(|| Path::new("-")), batch)?;
     let mut appending = Appending { log, appended: Appended::default() };
     let done = appending.all(lines, batch).await;
     let Appending { log, appended } = appending;
-    done.map_err(|stop| cut_short(stop, appended))?;
+    done.map_err(|stop| match appended.records {
+        0 => stop,
+        _ => Stop::AppendCutShort { error: Box::new(stop), appended },
+    })?;
     let Appended { records, positions } = appended;
     let (first, last) = (positions.map(|(first, _)| first), positions.map(|(_, last)| last));
-    output.print(&json!({ "log": log.name(), "records": records, "first": first, "last": last }), || {
+    output.acknowledge(&json!({ "log": log.name(), "records": records, "first": first, "last": last }), || {
         let place = appended.place().map_or_else(String::new, |place| format!(", {place}"));
         format!("{} appended to {}{place}", counted(records, "record"), log.name())
-    })
-}
-
-/// The error of an append of lines that failed after some were appended.
-fn cut_short(stop: Stop, appended: Appended) -> Stop {
-    match stop {
-        Stop::Cluster(error) if appended.records > 0 => Stop::AppendCutShort { error, appended },
-        Stop::Invalid { message, at: None } if appended.records > 0 => {
-            Stop::invalid(format!("{message}; {} before", appended.summary()))
-        }
-        Stop::Io { what, error } if appended.records > 0 => {
-            Stop::Io { what: format!("{what} ({} before)", appended.summary()), error }
-        }
-        stop => stop,
-    }
+    });
+    Ok(())
 }
 
 struct Appending {

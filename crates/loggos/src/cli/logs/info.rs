@@ -11,6 +11,18 @@ use crate::cli::Cluster;
 /// A log's units are waited for for `--timeout` divided by this.
 const UNITS_TIME: u32 = 5;
 
+/// The error of a query of the log's units, which is not given the whole `--timeout`.
+fn of_units_failed(cluster: &Cluster, error: sdk::Error) -> sdk::Error {
+    let time_ms = (cluster.deadline() / UNITS_TIME).as_millis();
+    match error {
+        sdk::Error::Unavailable(_) => {
+            let why = format!("no reply from the log's units within {time_ms} ms, a fifth of --timeout");
+            sdk::Error::Unavailable(why)
+        }
+        error => error,
+    }
+}
+
 /// Prints the description of a log. Its tail and trim mark come from its units; if those do not respond, the rest is
 /// printed without delay.
 pub(super) async fn run(cluster: &Cluster, log: &Log, output: Output) -> Result<(), Stop> {
@@ -18,6 +30,10 @@ pub(super) async fn run(cluster: &Cluster, log: &Log, output: Output) -> Result<
     let of_units = client.with_deadline(cluster.deadline() / UNITS_TIME).log(log.name());
     let (known, tail, trimmed) = tokio::join!(log.describe(), of_units.tail(), trimmed_before(&of_units));
     let known = known?;
+    let (tail, trimmed) = (
+        tail.map_err(|error| of_units_failed(cluster, error)),
+        trimmed.map_err(|error| of_units_failed(cluster, error)),
+    );
     let extents = known.extents.iter().map(|extent| {
         let unit = |unit: &LogUnit| json!({ "unit": unit.unit, "node": unit.node });
         let chain = |chain: &LogChain| chain.units.iter().map(unit).collect::<Value>();

@@ -16,10 +16,11 @@ pub(super) async fn below(log: &Log, output: Output, position: u64) -> Result<()
     // The log may already be trimmed further. If the query fails, `position` is still a correct lower bound.
     let mark = trimmed_before(log).await.unwrap_or(position).max(position);
     let name = log.name();
-    output.print(&json!({ "log": name, "trimmed_before": mark }), || match mark {
+    output.acknowledge(&json!({ "log": name, "trimmed_before": mark }), || match mark {
         _ if mark > position => format!("log {name} is already trimmed below {mark}"),
         _ => format!("log {name} trimmed below {position}"),
-    })
+    });
+    Ok(())
 }
 
 /// Trims one position.
@@ -30,7 +31,8 @@ pub(super) async fn one(log: &Log, output: Output, position: u64) -> Result<(), 
     }
     log.trim_one(position).await?;
     let name = log.name();
-    output.print(&json!({ "log": name, "trimmed": position }), || format!("log {name} trimmed at {position}"))
+    output.acknowledge(&json!({ "log": name, "trimmed": position }), || format!("log {name} trimmed at {position}"));
+    Ok(())
 }
 
 /// The position below which the log is trimmed.

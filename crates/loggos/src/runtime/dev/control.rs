@@ -14,7 +14,7 @@ use rustix::fs::Mode;
 use rustix::process::umask;
 
 use super::nodes::Endpoints;
-use super::{SupervisorEvent, probe};
+use super::{SupervisorEvent, probe, say};
 
 pub(super) const SOCKET: &str = "dev.sock";
 /// Maximum bytes of a line.
@@ -157,7 +157,7 @@ pub(crate) fn restart(data: &Path, node: u32) -> ExitCode {
     match reply {
         Ok(reply) => match reply.split_once(' ') {
             Some(("ok", done)) => {
-                println!("{done}");
+                say(done);
                 ExitCode::SUCCESS
             }
             Some((_, why)) => {

@@ -13,7 +13,8 @@ mod plan;
 mod probe;
 mod running;
 
-use std::io;
+use std::fmt;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -128,6 +129,11 @@ fn supervise(options: &Options) -> Result<(), DevError> {
     outcome
 }
 
+/// Prints a line to standard output. A closed pipe or a full disk must not end the nodes.
+fn say(line: impl fmt::Display) {
+    let _ = writeln!(io::stdout().lock(), "{line}");
+}
+
 struct Supervisor {
     nodes: Nodes,
     events: Receiver<SupervisorEvent>,
@@ -139,7 +145,7 @@ impl Supervisor {
         if !self.wait_until_ready()? {
             return Ok(());
         }
-        println!("ready");
+        say("ready");
         while let Ok(event) = self.events.recv() {
             if self.handle(event).is_break() {
                 break;
@@ -155,7 +161,7 @@ impl Supervisor {
         loop {
             let Some(missing) = probe::why_not_ready(&self.nodes.endpoints()) else { return Ok(true) };
             if began.elapsed() > READY_PATIENCE && !is_reported {
-                println!("not ready: {missing}");
+                say(format_args!("not ready: {missing}"));
                 is_reported = true;
             }
             match self.events.recv_timeout(READY_PAUSE) {
@@ -184,7 +190,7 @@ impl Supervisor {
                         }
                         _ => hint(&self.data, exit.node),
                     };
-                    println!("node {} exited ({}); {next}", exit.node, exit.status);
+                    say(format_args!("node {} exited ({}); {next}", exit.node, exit.status));
                 }
             }
             SupervisorEvent::Control(request) => self.nodes.handle(request),
@@ -208,7 +214,7 @@ impl Supervisor {
     }
 
     fn kill(&mut self) {
-        println!("killing the nodes that did not stop in time");
+        say("killing the nodes that did not stop in time");
         self.nodes.kill();
         while self.nodes.any_running() {
             match self.events.recv() {

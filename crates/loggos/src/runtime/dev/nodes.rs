@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::control::{ControlReply, ControlRequest};
 use super::plan::{Plan, node_directory};
-use super::{DevError, Options, SupervisorEvent};
+use super::{DevError, Options, SupervisorEvent, say};
 use crate::runtime::config::{Advertise, Config, Listen, Peer, Tuning, ZooKeeper};
 use crate::runtime::directory_lock::DirectoryLock;
 
@@ -185,12 +185,12 @@ impl Nodes {
     }
 
     pub(crate) fn print_table(&self) {
-        println!("{:<6} {:>8}  {:<18} {:<18} {:<18} console", "node", "pid", "gRPC", "peers", "ZooKeeper");
+        say(format_args!("{:<6} {:>8}  {:<18} {:<18} {:<18} console", "node", "pid", "gRPC", "peers", "ZooKeeper"));
         for node in self.plan.nodes() {
             let pid = self.running.get(&node).map_or_else(|| "refused".to_owned(), |running| running.pid.to_string());
             let (grpc, peers) = (self.grpc_address(node).to_string(), self.peers_address(node).to_string());
             let (zookeeper, http) = (self.zookeeper_address(node).to_string(), self.http_address(node));
-            println!("{node:<6} {pid:>8}  {grpc:<18} {peers:<18} {zookeeper:<18} http://{http}/");
+            say(format_args!("{node:<6} {pid:>8}  {grpc:<18} {peers:<18} {zookeeper:<18} http://{http}/"));
         }
     }
 
@@ -233,7 +233,7 @@ impl Nodes {
             None if !start => ControlReply::Down,
             None => match self.start(node) {
                 Ok(pid) => {
-                    println!("node {node} restarted (pid {pid})");
+                    say(format_args!("node {node} restarted (pid {pid})"));
                     ControlReply::Started { pid, endpoints: self.endpoints_of(node) }
                 }
                 Err(StartRefused::Refused(reason)) => ControlReply::Refused(reason),
