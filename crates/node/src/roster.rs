@@ -23,11 +23,9 @@ use sharedlog::SequencerId;
 use crate::contract::Action;
 use crate::node::Node;
 
-/// Number of catalog voters in a small cluster; initially the nodes with the lowest numbers.
-const CATALOG_VOTERS: usize = 3;
-/// Number of catalog voters in a cluster of at least [`MANY_NODES`].
-const CATALOG_VOTERS_OF_MANY: usize = 5;
-const MANY_NODES: usize = 7;
+/// Numbers of catalog voters that a cluster may have, the greatest first: it has the greatest that its nodes allow. So a
+/// cluster of five survives the loss of any two. More than five voters would make each change of the catalog slower.
+const CATALOG_VOTERS: [usize; 3] = [5, 3, 1];
 
 /// A peer that was silent for this long counts as not alive.
 pub(crate) const ALIVE: base::Duration = base::Duration::from_millis(1_000);
@@ -92,13 +90,9 @@ impl Roster {
     }
 }
 
-/// Minimum number of catalog voters in a cluster of `nodes` nodes.
+/// Minimum number of catalog voters in a cluster of `nodes` nodes; initially those with the lowest numbers.
 pub(crate) fn catalog_voters(nodes: usize) -> usize {
-    match nodes {
-        0..CATALOG_VOTERS => 1,
-        CATALOG_VOTERS..MANY_NODES => CATALOG_VOTERS,
-        _ => CATALOG_VOTERS_OF_MANY,
-    }
+    CATALOG_VOTERS.into_iter().find(|voters| *voters <= nodes).unwrap_or(1)
 }
 
 impl Node {

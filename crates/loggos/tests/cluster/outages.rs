@@ -1,10 +1,14 @@
 //! What is known about a write while most nodes are down: that nothing was written, or that its outcome is unknown.
 
-use std::time::Duration;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::harness::{COMMAND_PATIENCE, Cluster, Done, loggos, runtime, wait_for};
+use crate::zookeeper;
 
 const DOWN: &str = "2 of 3 replicas of range [\"\", end) of table t are down (nodes 2, 3)";
 
@@ -16,7 +20,7 @@ fn write_without_majority_names_dead_nodes() {
     cluster.columns(&["put", "t", "k", "c", "v"]).ok();
     cluster.signal(2, Signal::KILL);
     cluster.signal(3, Signal::KILL);
-    std::thread::sleep(Duration::from_secs(1));
+    thread::sleep(Duration::from_secs(1));
     let said = ["nothing was written: timed out after ", &format!(": {DOWN}\n")];
     cluster.columns_of(1, &["--timeout", "4s", "put", "t", "k", "c", "w"]).failed(3, &said);
     cluster.columns_of(1, &["--timeout", "4s", "delete", "t", "k"]).failed(3, &["nothing was written: ", DOWN]);
@@ -54,4 +58,87 @@ fn write_in_progress_is_in_doubt() {
         assert!(matches!(error, sdk::Error::OutcomeUnknown(_)));
         client.with_deadline(COMMAND_PATIENCE).table("t").write("k").put("c", "x").send().await.expect("all nodes run");
     });
+}
+
+/// Longest time between two acknowledged writes of one client, and their number.
+#[derive(Default)]
+struct Progress {
+    writes: u32,
+    longest_gap: Duration,
+    last: Option<Instant>,
+}
+
+impl Progress {
+    fn acknowledged(&mut self) {
+        let now = Instant::now();
+        self.longest_gap = self.longest_gap.max(now - self.last.unwrap_or(now));
+        self.last = Some(now);
+        self.writes += 1;
+    }
+}
+
+/// In a cluster of five nodes any two may fail together: rows of a table with five replicas and znodes are still written,
+/// by clients that are connected to the nodes that failed.
+#[test]
+fn any_two_of_five_nodes_may_fail() {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const PAUSE: Duration = Duration::from_millis(20);
+    let cluster = Cluster::of(5);
+    cluster.columns(&["create", "t", "--replicas", "5"]).ok();
+    let mut znodes = zookeeper::client(&cluster, 1);
+    zookeeper::create(&mut znodes, "/a", b"", 0).expect("created");
+    let progress = [Mutex::new(Progress::default()), Mutex::new(Progress::default())];
+    let (rows, sets) = (&progress[0], &progress[1]);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // Ends the writers although an assertion failed.
+        let _end = SetOnDrop(&is_over);
+        scope.spawn(|| {
+            let table = cluster.client(1).with_deadline(PATIENCE).table("t");
+            while !is_over.load(Ordering::Relaxed) {
+                let sent = runtime().block_on(table.write("k").put("c", "v").send());
+                if sent.is_ok() {
+                    rows.lock().unwrap().acknowledged();
+                }
+                thread::sleep(PAUSE);
+            }
+        });
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                if zookeeper::set(&mut znodes, "/a", b"1").is_ok() {
+                    sets.lock().unwrap().acknowledged();
+                }
+                thread::sleep(PAUSE);
+            }
+        });
+        let pairs = cluster.nodes().flat_map(|first| (first + 1..=5).map(move |second| (first, second)));
+        for (first, second) in pairs {
+            wait_for("every node is well", PATIENCE, || (cluster.status(&["--summary"]).status == 0).then_some(()));
+            progress
+                .iter()
+                .for_each(|of| *of.lock().unwrap() = Progress { last: Some(Instant::now()), ..Progress::default() });
+            cluster.signal(first, Signal::KILL);
+            cluster.signal(second, Signal::KILL);
+            // Enough for the leases, elections and projections that follow.
+            for of in &progress {
+                let killed = of.lock().unwrap().writes;
+                wait_for("writes without two nodes", PATIENCE, || {
+                    (of.lock().unwrap().writes > killed + 50).then_some(())
+                });
+            }
+            let gap = |of: &Mutex<Progress>| of.lock().unwrap().longest_gap.as_millis();
+            println!("nodes {first} and {second}: longest gap of rows {} ms, of znodes {} ms", gap(rows), gap(sets));
+            cluster.restart(first).ok();
+            cluster.restart(second).ok();
+        }
+    });
+}
+
+/// Sets a flag when dropped.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

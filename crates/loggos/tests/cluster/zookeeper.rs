@@ -24,7 +24,7 @@ pub(crate) fn servers(cluster: &Cluster, first: u32) -> Vec<String> {
     others.map(|node| format!("127.0.0.1:{}", cluster.zookeeper_port(node))).collect()
 }
 
-fn client(cluster: &Cluster, first: u32) -> Client {
+pub(crate) fn client(cluster: &Cluster, first: u32) -> Client {
     Client::connect(servers(cluster, first), PATIENCE, None).expect("a session")
 }
 

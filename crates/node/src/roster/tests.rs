@@ -48,8 +48,13 @@ fn joined_node_becomes_learner_or_voter() {
     use MembershipChange::{AddLearner, Promote, Remove};
     let add = |node| CatalogCommand::AddNode { node: record(node) };
     let leave = |node| CatalogCommand::BeginLeave { node: NodeId(node) };
+    // The fourth node does not vote: four voters tolerate no more failures than three. The fifth makes them five.
+    assert_eq!(steps(founders(3, 3), &catalog(&[registered(3), add(4)])), [AddLearner(member(4))]);
     let joined = [registered(3), add(4), add(5)];
-    assert_eq!(steps(founders(3, 3), &catalog(&joined)), [AddLearner(member(4)), AddLearner(member(5))]);
+    let grown = [AddLearner(member(4)), AddLearner(member(5)), Promote(member(4)), Promote(member(5))];
+    assert_eq!(steps(founders(3, 3), &catalog(&joined)), grown);
+    let shrunk = [registered(5), leave(2)];
+    assert_eq!(steps(founders(5, 5), &catalog(&shrunk)), [Remove(member(2))]);
     let one_grows = [registered(1), add(2), add(3)];
     let grown = [AddLearner(member(2)), AddLearner(member(3)), Promote(member(2)), Promote(member(3))];
     assert_eq!(steps(founders(1, 1), &catalog(&one_grows)), grown);
