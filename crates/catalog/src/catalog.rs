@@ -153,7 +153,7 @@ impl Catalog {
             }
             CatalogCommand::BeginSplit { name, key } => self.begin_split(&name, &key),
             CatalogCommand::EndSplit { name, child } => (None, self.end_split(&name, child)),
-            CatalogCommand::BeginDrop { name } => self.begin_drop(&name),
+            CatalogCommand::BeginDrop { name, force } => self.begin_drop(&name, force),
             CatalogCommand::EndDrop { name, table } => (None, self.end_drop(&name, table)),
             CatalogCommand::BeginMove { cohort, nodes, force } => {
                 let begun = self.begin_move(cohort, &nodes, force);
@@ -202,7 +202,16 @@ impl Catalog {
         let ranges = starts.map(|start| self.place(&start, wanted)).collect();
         let retention = if retention == Duration::ZERO { RETENTION_DEFAULT } else { retention };
         let durability = durability.unwrap_or_default();
-        let table = TableRecord { kind, ranges, created, replicas: wanted, retention, durability, is_dropping: false };
+        let table = TableRecord {
+            kind,
+            ranges,
+            created,
+            replicas: wanted,
+            retention,
+            durability,
+            is_dropping: false,
+            is_drop_forced: false,
+        };
         self.insert_table(name.to_owned(), table);
         Ok(CatalogResponse::TableCreated { existed: false })
     }

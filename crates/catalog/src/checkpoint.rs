@@ -174,7 +174,7 @@ impl Record for Named<'_, TableRecord> {
         out.i64(table.created.0);
         out.u32(table.replicas);
         out.u64(table.retention.0);
-        out.bool(table.is_dropping);
+        out.u8(u8::from(table.is_dropping) + u8::from(table.is_drop_forced));
         table.durability.encode(out);
         out.count(table.ranges.len());
         for range in &table.ranges {
@@ -226,10 +226,16 @@ fn encode_members(members: &[Member], out: &mut Writer) {
 fn decode_table(input: &mut Reader) -> Result<(String, TableRecord), LoadError> {
     let name = input.text("table name")?;
     let (kind, created) = (Kind(input.u8()?), Timestamp(input.i64()?));
-    let (replicas, retention, is_dropping) = (input.u32()?, Duration(input.u64()?), input.bool()?);
+    let (replicas, retention) = (input.u32()?, Duration(input.u64()?));
+    let (is_dropping, is_drop_forced) = match input.u8()? {
+        0 => (false, false),
+        1 => (true, false),
+        2 => (true, true),
+        _ => return Err(DecodeError::Invalid { what: "state of a drop" }.into()),
+    };
     let durability = Durability::decode(input)?;
     let ranges = (0..input.count(17)?).map(|_| decode_range(input)).collect::<Result<_, DecodeError>>()?;
-    Ok((name, TableRecord { kind, ranges, created, replicas, retention, durability, is_dropping }))
+    Ok((name, TableRecord { kind, ranges, created, replicas, retention, durability, is_dropping, is_drop_forced }))
 }
 
 fn decode_log(input: &mut Reader) -> Result<(String, LogRecord), LoadError> {

@@ -49,6 +49,8 @@ pub enum CatalogCommand {
     BeginDrop {
         /// The table's name.
         name: String,
+        /// End the drop without the cohorts that cannot be reached.
+        force: bool,
     },
     /// End a drop: all cohorts of the table have committed it, and the record is removed.
     EndDrop {
@@ -127,6 +129,7 @@ const ADD_UNITS: u8 = 79;
 const FORGET_SPARES: u8 = 80;
 /// `BeginMove` without `force`. `BEGIN_MOVE` is older and has always been carried out unchecked.
 const BEGIN_CHECKED_MOVE: u8 = 81;
+const BEGIN_FORCED_DROP: u8 = 82;
 
 impl CatalogCommand {
     /// Encodes the command as an entry's payload.
@@ -154,8 +157,8 @@ impl CatalogCommand {
                 out.bytes(name.as_bytes());
                 out.u32(child.0);
             }
-            Self::BeginDrop { name } => {
-                out.u8(BEGIN_DROP);
+            Self::BeginDrop { name, force } => {
+                out.u8(if *force { BEGIN_FORCED_DROP } else { BEGIN_DROP });
                 out.bytes(name.as_bytes());
             }
             Self::EndDrop { name, table } => {
@@ -248,7 +251,9 @@ impl CatalogCommand {
                 let name = input.text("table name")?;
                 Self::EndSplit { name, child: CohortId(input.u32()?) }
             }
-            BEGIN_DROP => Self::BeginDrop { name: input.text("table name")? },
+            tag @ (BEGIN_DROP | BEGIN_FORCED_DROP) => {
+                Self::BeginDrop { name: input.text("table name")?, force: tag == BEGIN_FORCED_DROP }
+            }
             END_DROP => {
                 let name = input.text("table name")?;
                 Self::EndDrop { name, table: CohortId(input.u32()?) }

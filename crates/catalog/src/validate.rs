@@ -37,7 +37,7 @@ pub fn validate(request: &CatalogRequest) -> Result<(), Failure> {
         }
         CatalogRequest::DescribeTable(name)
         | CatalogRequest::FindTable(name)
-        | CatalogRequest::Change(CatalogCommand::BeginDrop { name }) => check_table_name(name),
+        | CatalogRequest::Change(CatalogCommand::BeginDrop { name, .. }) => check_table_name(name),
         CatalogRequest::Change(CatalogCommand::BeginSplit { name, key }) => {
             check_table_name(name)?;
             check_split(std::slice::from_ref(key))

@@ -2,7 +2,8 @@
 //! its replicas once the table is gone (guarantee 19). The two steps are described in `catalog/src/catalog/drops.rs`.
 //!
 //! The client gets its reply when the drop has completed. By then no replica can answer for the table, not even to a
-//! client with a stale copy of the map, because a leader that reads under its lease has applied the drop.
+//! client with a stale copy of the map, because a leader that reads under its lease has applied the drop. A forced drop
+//! ends without the cohorts that do not reply.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use base::canary::{Bug, planted};
 use base::{CohortId, Duration, Lsn, Now};
-use catalog::{Catalog, CatalogCommand, Change};
+use catalog::{Catalog, CatalogCommand, Change, TableRecord};
 use state_machine::interface::Kind;
 use state_machine::storage::{FileId, Storage, StoredFile};
 
@@ -23,7 +24,7 @@ use crate::request::Outcome;
 use crate::request_table::{ReplyTo, Target};
 
 /// How long a cohort may take to append a drop to its log before the request is repeated.
-const DROP_PATIENCE: Duration = Duration::from_millis(5_000);
+const DROP_PATIENCE: Duration = Duration::from_millis(2_000);
 
 /// The drops that this node coordinates or waits for, and the replicas that it removes.
 #[derive(Debug, Default)]
@@ -32,7 +33,7 @@ pub(crate) struct Drops {
     pub(crate) has_work: bool,
     /// Cohorts with an outstanding request to append the drop to their logs.
     asked: BTreeSet<CohortId>,
-    /// Cohorts with the drop in their logs.
+    /// Cohorts with the drop in their logs, or given up by a forced drop.
     dropped: BTreeSet<CohortId>,
     /// Removed cohorts with promises still in the manifest, with the catalog entry as of which they were removed.
     kept: BTreeMap<CohortId, Lsn>,
@@ -126,10 +127,12 @@ impl Node {
         }
     }
 
-    /// Handles a cohort's reply to the request to append a drop. After a failure, housekeeping repeats the request.
+    /// Handles a cohort's reply to the request to append a drop. After a failure, a forced drop does without the cohort;
+    /// for any other drop, housekeeping repeats the request.
     pub(crate) fn drop_answered(&mut self, cohort: CohortId, outcome: &Outcome) {
         self.drops.asked.remove(&cohort);
-        if outcome.is_ok() {
+        let is_forced = |(_, table): (&str, &TableRecord)| table.is_drop_forced && table.has(cohort);
+        if outcome.is_ok() || self.catalog().dropping().any(is_forced) {
             self.drops.dropped.insert(cohort);
             self.drops.has_work = true;
         }

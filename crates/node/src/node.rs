@@ -432,6 +432,7 @@ impl Node {
         let Some(peer) = self.cluster.peers.get_mut(&from) else { return };
         peer.last_contact = Some(now.monotonic);
         peer.silent = false;
+        peer.is_rolled_back = false;
         self.logs.controller.message_received(from, boot);
         if boot <= peer.boot {
             return;

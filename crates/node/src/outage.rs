@@ -3,7 +3,11 @@
 
 use base::{CohortId, Duration, Monotonic, NodeId, Now};
 
+use catalog::{CatalogCommand, CatalogRequest};
+
+use crate::message::Query;
 use crate::node::Node;
+use crate::request::Ask;
 use crate::request_table::{PendingId, RequestState, Target};
 use crate::roster::ALIVE;
 
@@ -60,7 +64,7 @@ impl Node {
             (None, Target::Cohort(cohort)) => *cohort,
             (None, _) => return "no reply from the log".to_owned(),
         };
-        if let Some(outage) = self.outage(cohort, now) {
+        if let Some(outage) = self.outage(cohort, now).or_else(|| self.outage_of_drop(&pending.query, now)) {
             return outage;
         }
         let of = self.part_name(cohort);
@@ -74,6 +78,18 @@ impl Node {
             }
             _ => format!("{of} has no leader that is in contact with a majority"),
         }
+    }
+
+    /// Describes an outage that a drop waits for, and the way out.
+    fn outage_of_drop(&self, query: &Query, now: Now) -> Option<String> {
+        let Query::Machine(Ask::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name, .. }))) = query else {
+            return None;
+        };
+        let (_, table) = self.catalog().dropping().find(|(of, _)| of == name)?;
+        let outage = table.ranges.iter().find_map(|range| self.outage(range.cohort, now))?;
+        Some(format!(
+            "table {name} is being dropped, but {outage}; if these replicas are lost for good, drop it with --force"
+        ))
     }
 
     /// Whether writes to a range that this node leads wait for space in memtables.

@@ -108,9 +108,6 @@ impl Node {
             if self.cluster.starts.insert(from.node, start) != Some(start) {
                 self.outgoing.outbox.change_manifest();
             }
-            if let Some(peer) = self.cluster.peers.get_mut(&from.node) {
-                peer.is_rolled_back = false;
-            }
             self.peer_contacted(from.node, start.boot, now);
         }
     }

@@ -55,7 +55,20 @@ impl Table {
     /// # Errors
     /// [`Error::NotFound`] if the table does not exist.
     pub async fn drop_table(&self) -> Result<(), Error> {
-        let request = message::DropTableRequest { table: self.name.to_string() };
+        self.drop_with(false).await
+    }
+
+    /// Drops the table without waiting for ranges that cannot be reached. This declares that a majority of their replicas
+    /// is lost for good: replicas that are only cut off can serve the table until they are in contact with the cluster.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the table does not exist.
+    pub async fn force_drop_table(&self) -> Result<(), Error> {
+        self.drop_with(true).await
+    }
+
+    async fn drop_with(&self, force: bool) -> Result<(), Error> {
+        let request = message::DropTableRequest { table: self.name.to_string(), force };
         let Ended { outcome, in_doubt } =
             self.client.driver.call(ApiRequest::DropTable(request), self.client.deadline).await;
         match outcome {

@@ -167,10 +167,9 @@ impl<G: Gateway> Columns for Handler<G> {
         &self,
         mut call: tonic::Request<message::DropTableRequest>,
     ) -> RpcResult<message::DropTableResponse> {
-        let name = std::mem::take(&mut call.get_mut().table);
-        match ask(&*self.gateway, &call, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name })))
-            .await?
-        {
+        let message::DropTableRequest { table: name, force } = std::mem::take(call.get_mut());
+        let begin = CatalogCommand::BeginDrop { name, force };
+        match ask(&*self.gateway, &call, Request::Catalog(CatalogRequest::Change(begin))).await? {
             Response::Catalog(CatalogResponse::TableDropped) => answer(message::DropTableResponse {}),
             other => Err(unexpected(&other)),
         }

@@ -4,6 +4,10 @@
 //! of the table then commits a drop to its own log. From that entry on it serves no request, even from a client with a
 //! stale map. `EndDrop` is proposed after all cohorts have committed the drop. It removes the record, and nodes delete
 //! their replicas.
+//!
+//! A cohort that lost a majority of its replicas for good never commits the drop. An operator can therefore force the
+//! drop, which declares that the cohorts that cannot be reached are lost. Should one be only cut off, its replicas can
+//! serve the table until they apply `EndDrop`.
 
 use base::CohortId;
 
@@ -14,7 +18,7 @@ use crate::request::Outcome;
 
 impl Catalog {
     /// Marks a table as being dropped. On success there is no outcome yet: the client is answered when the drop ends.
-    pub(super) fn begin_drop(&mut self, name: &str) -> (Option<Outcome>, Option<Change>) {
+    pub(super) fn begin_drop(&mut self, name: &str, force: bool) -> (Option<Outcome>, Option<Change>) {
         let Some(table) = self.tables.get_mut(name) else {
             return (Some(Err(Failure::UnknownTable(name.to_owned()))), None);
         };
@@ -24,6 +28,7 @@ impl Catalog {
             return (Some(Err(Failure::Unavailable(why))), None);
         }
         table.is_dropping = true;
+        table.is_drop_forced |= force;
         (None, Some(Change::DropBegun { table: table.id() }))
     }
 

@@ -47,7 +47,7 @@ impl Catalog {
         if !force {
             self.check_fault_tolerance(cohort, members.len())?;
         }
-        let is_dropping = self.tables.values().any(|table| table.is_dropping && has(table, cohort));
+        let is_dropping = self.tables.values().any(|table| table.is_dropping && table.has(cohort));
         if is_dropping {
             return Err(Failure::Unavailable(format!("the table of cohort {cohort} is being dropped")));
         }
@@ -107,7 +107,7 @@ impl Catalog {
     }
 
     fn change_range(&mut self, cohort: CohortId, change: impl FnOnce(&mut RangeRecord)) -> bool {
-        let of = self.tables.iter().find(|(_, table)| has(table, cohort)).map(|(name, _)| name.clone());
+        let of = self.tables.iter().find(|(_, table)| table.has(cohort)).map(|(name, _)| name.clone());
         let Some(name) = of else { return false };
         self.change_table(&name, |table| {
             if let Some(range) = table.ranges.iter_mut().find(|range| range.cohort == cohort) {
@@ -116,8 +116,4 @@ impl Catalog {
         });
         true
     }
-}
-
-fn has(table: &super::TableRecord, cohort: CohortId) -> bool {
-    table.ranges.iter().any(|range| range.cohort == cohort)
 }

@@ -93,6 +93,8 @@ pub struct TableRecord {
     pub durability: Durability,
     /// Whether it is being dropped. The record remains until all its cohorts have committed the drop.
     pub is_dropping: bool,
+    /// Whether the drop ends without the cohorts that cannot be reached: the operator has declared them lost.
+    pub is_drop_forced: bool,
 }
 
 impl TableRecord {
@@ -100,6 +102,12 @@ impl TableRecord {
     #[must_use]
     pub fn id(&self) -> CohortId {
         self.ranges[0].cohort
+    }
+
+    /// Whether the cohort serves one of its ranges.
+    #[must_use]
+    pub fn has(&self, cohort: CohortId) -> bool {
+        self.ranges.iter().any(|range| range.cohort == cohort)
     }
 
     /// The range that contains a request's position.
@@ -219,7 +227,7 @@ impl TableRecord {
         hash.word(u64::from(self.replicas));
         hash.word(self.retention.0);
         hash.word(u64::from(self.durability == Durability::Memory));
-        hash.word(u64::from(self.is_dropping));
+        hash.word(u64::from(self.is_dropping) + u64::from(self.is_drop_forced));
         hash.word(self.ranges.len() as u64);
         for range in &self.ranges {
             hash.bytes(&range.start);

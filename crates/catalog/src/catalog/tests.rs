@@ -218,7 +218,7 @@ fn drop_begins_and_ends() {
     let (mut catalog, mut log) = with_nodes(3);
     apply(&mut catalog, &mut log, &split("t", &["m"], 0));
     apply(&mut catalog, &mut log, &create("u"));
-    let begin = CatalogCommand::BeginDrop { name: "t".into() };
+    let begin = CatalogCommand::BeginDrop { name: "t".into(), force: false };
     for _ in 0..2 {
         let begun = apply(&mut catalog, &mut log, &begin);
         assert_eq!(
@@ -275,7 +275,7 @@ fn split_begins_and_ends() {
     let at = |key: &'static str| table.split_off_at(&KeyPosition::At(key.into()));
     assert_eq!([at("b"), at("c"), at("l"), at("m")], [None, Some(CohortId(4)), Some(CohortId(4)), None]);
     let moved = |cohort| CatalogCommand::BeginMove { cohort: CohortId(cohort), nodes: vec![NodeId(1)], force: true };
-    for refused in [begin("d"), CatalogCommand::BeginDrop { name: "t".into() }, moved(2), moved(4)] {
+    for refused in [begin("d"), CatalogCommand::BeginDrop { name: "t".into(), force: false }, moved(2), moved(4)] {
         let refused = apply(&mut catalog, &mut log, &refused);
         assert!(matches!(refused, (Some(Err(Failure::Unavailable(_))), None)), "{refused:?}");
     }

@@ -29,7 +29,7 @@ fn catalog() -> Catalog {
             durability: number.is_multiple_of(2).then_some(base::Durability::Memory),
         });
     }
-    apply(&CatalogCommand::BeginDrop { name: "table-7".into() });
+    apply(&CatalogCommand::BeginDrop { name: "table-7".into(), force: false });
     state
 }
 

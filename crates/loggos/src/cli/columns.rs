@@ -45,6 +45,9 @@ pub(crate) enum Command {
     /// Drop a table and all its rows permanently, without confirmation.
     Drop {
         table: String,
+        /// Do not wait for ranges that cannot be reached: a majority of their replicas is lost for good.
+        #[arg(long)]
+        force: bool,
     },
     /// Write columns of a row atomically, and print their new version.
     ///
@@ -112,7 +115,7 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
         }
         Command::List => tables::list(&client, output).await,
         Command::Describe { table } => tables::describe(&client, output, &table).await,
-        Command::Drop { table } => tables::drop(&client, output, &table).await,
+        Command::Drop { table, force } => tables::drop(&client, output, &table, force).await,
         Command::Put(put) => put.run(&client, output).await,
         Command::Get { table, key, column, raw, encoding, reads } => {
             if raw && output.is_json() {

@@ -34,8 +34,13 @@ pub(super) async fn list(client: &Client, output: Output) -> Result<(), Stop> {
 }
 
 /// Drops a table without confirmation, since scripts cannot answer.
-pub(super) async fn drop(client: &Client, output: Output, table: &str) -> Result<(), Stop> {
-    client.table(table).drop_table().await?;
+pub(super) async fn drop(client: &Client, output: Output, table: &str, force: bool) -> Result<(), Stop> {
+    let of = client.table(table);
+    if force {
+        of.force_drop_table().await?
+    } else {
+        of.drop_table().await?
+    }
     output.acknowledge(&json!({ "table": table, "dropped": true }), || format!("table {table} dropped"));
     Ok(())
 }

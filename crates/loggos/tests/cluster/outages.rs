@@ -142,3 +142,27 @@ impl Drop for SetOnDrop<'_> {
         self.0.store(true, Ordering::Relaxed);
     }
 }
+
+/// A table whose only replica is lost can be dropped, by a declaration of the loss. Should the node return, its replica is
+/// removed and its rows do not reappear.
+#[test]
+fn table_without_live_replica_can_be_dropped() {
+    let cluster = Cluster::of(3);
+    cluster.columns(&["create", "t", "--replicas", "1"]).ok();
+    cluster.columns(&["put", "t", "k", "c", "v"]).ok();
+    let (_, node) = wait_for("a leader", Duration::from_secs(10), || cluster.leader("t"));
+    cluster.signal(node, Signal::KILL);
+    let replica = format!("1 of 1 replica of range [\"\", end) of table t is down (node {node})");
+    let drop = cluster.columns(&["--timeout", "8s", "drop", "t"]);
+    drop.failed(4, &["outcome unknown: ", "table t is being dropped, but ", &replica, "--force"]);
+    cluster.columns(&["--timeout", "8s", "drop", "t", "--force"]).ok();
+    cluster.columns(&["get", "t", "k"]).failed(1, &["no table"]);
+    cluster.columns(&["create", "t", "--replicas", "3"]).ok();
+    cluster.restart(node).ok();
+    let put = || cluster.columns(&["put", "t", "l", "c", "w"]).status == 0;
+    wait_for("a write", Duration::from_secs(20), || put().then_some(()));
+    for node in cluster.nodes() {
+        let scan = cluster.columns_of(node, &["scan", "t"]).ok();
+        assert!(scan.contains('w') && !scan.contains('v'), "{scan}");
+    }
+}

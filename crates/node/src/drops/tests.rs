@@ -50,13 +50,14 @@ fn get() -> TableRequest {
 #[test]
 fn dropped_table_frees_its_name() {
     let mut bench = alone();
-    bench.ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
+    bench
+        .ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into(), force: false })));
     bench.pass(Duration::from_millis(100));
     assert_eq!(bench.answers[&RequestId(3)], Ok(Response::Catalog(CatalogResponse::TableDropped)));
     for (number, request) in [
         (4, of_table(get())),
         (5, of_table(put())),
-        (6, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() }))),
+        (6, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into(), force: false }))),
     ] {
         bench.ask(number, request);
         assert_eq!(bench.answers[&RequestId(number)], Err(Failure::UnknownTable("t".into())));
@@ -87,7 +88,8 @@ fn dropped_table_frees_its_name() {
 #[test]
 fn promises_kept_until_catalog_checkpoint() {
     let mut bench = alone();
-    bench.ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
+    bench
+        .ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into(), force: false })));
     bench.pass(Duration::from_millis(1_000));
     assert!(!bench.node.replicas.contains_key(&FIRST));
     let (cohorts, gone) = bench.manifests.last().expect("a manifest was written").clone();
@@ -112,7 +114,8 @@ fn promises_kept_until_catalog_checkpoint() {
 fn restart_ignores_dropped_table() {
     let mut bench = alone();
     bench.writes_checkpoints = true;
-    bench.ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
+    bench
+        .ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into(), force: false })));
     bench.pass(Duration::from_millis(1_000));
     let (cohorts, _) = bench.manifests.last().expect("a manifest was written").clone();
     let mut recovered = empty(1, 1);
@@ -173,7 +176,8 @@ fn dropped_sstables_removed_with_promises() {
     flush(&mut bench);
     let view = bench.node.replicas[&FIRST].state.as_tablet().expect("a tablet").view_now();
     bench.writes_checkpoints = false;
-    bench.ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
+    bench
+        .ask(3, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into(), force: false })));
     bench.pass(Duration::from_millis(1_000));
     assert!(!bench.node.replicas.contains_key(&FIRST));
     assert_eq!((bench.manifests.last().expect("one").0[&FIRST].sstables.len(), sstables(&bench)), (1, 1));

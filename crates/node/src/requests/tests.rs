@@ -258,7 +258,7 @@ fn disconnected_nodes_are_not_asked() {
 }
 
 fn drop_table(name: &str) -> Request {
-    CatalogRequest::Change(CatalogCommand::BeginDrop { name: name.to_owned() }).into()
+    CatalogRequest::Change(CatalogCommand::BeginDrop { name: name.to_owned(), force: false }).into()
 }
 
 /// A leader that is cut off answers a write that it has proposed "unknown". Without a lease it proposes no other one.

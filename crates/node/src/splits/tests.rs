@@ -123,7 +123,10 @@ fn both_halves_serve_after_split() {
         Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginSplit { name: "u".into(), key: "m".into() })),
     );
     assert_eq!(bench.answers[&RequestId(10)], Err(Failure::UnknownTable("u".into())));
-    bench.ask(11, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into() })));
+    bench.ask(
+        11,
+        Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into(), force: false })),
+    );
     bench.pass(Duration::from_millis(1_000));
     assert_eq!(bench.answers[&RequestId(11)], Ok(Response::Catalog(CatalogResponse::TableDropped)));
     assert!(bench.node.replicas.keys().eq(&[CohortId::CATALOG]));

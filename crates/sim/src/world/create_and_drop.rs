@@ -89,7 +89,7 @@ impl Spare {
                     vec![Mutation { column: Bytes::from_static(b"c"), value: Some(self.value()), condition: None }];
                 of_table(TableRequest::Write(Write { stamp: None, key: key(), mutations }))
             }
-            Step::Drop => Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name })),
+            Step::Drop => Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name, force: false })),
         }
     }
 
