@@ -93,6 +93,7 @@ bugs! {
     TombstoneDroppedEarly(9, "a compaction drops a tombstone while another SSTable contains versions that it deletes"),
     DedupeNotInCheckpoint(10, "checkpoints omit the outcomes of the sessions' writes"),
     DedupeOnlyInFlight(10, "a retry is deduplicated only against proposals in flight"),
+    WriterEvicted(10, "a full session table evicts idle writers before sessions that never wrote"),
     UnknownSessionExecuted(10, "a write of an unknown session is executed"),
     RetryTakesNewStamp(10, "a client retries a write with a new sequence number"),
     StampReused(10, "a client reuses the sequence number of a completed write"),

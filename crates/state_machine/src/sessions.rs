@@ -8,6 +8,10 @@
 //! The sessions are part of the state: they are equal on all replicas at the same LSN, and in every checkpoint. A
 //! session expires by an entry that contains the last use that its proposer saw. The entry applies only if the session
 //! was not used since. After that the outcome of an earlier attempt is unknown, and its retry is never executed.
+//!
+//! If the table is full, opening a session evicts others as part of the same entry, so that one client cannot keep
+//! others from writing: first sessions that never wrote, then the longest idle. An evicted session is like an expired
+//! one.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,6 +33,9 @@ use crate::progress::Progress;
 
 /// Maximum sessions in one expiry entry, to keep entries small. The next tick expires more.
 const EXPIRED_AT_ONCE_MAX: usize = 1_000;
+
+/// Sessions that one opening evicts if the table is full. Finding them scans all sessions; this many pay for the scan.
+const EVICTED_AT_ONCE: usize = 1_000;
 
 /// Approximate bytes of a session without its outcomes.
 const SESSION_BYTES: usize = size_of::<ClientSession<()>>() + 64;
@@ -189,20 +196,35 @@ impl<O: Remembered> ClientSessions<O> {
         self.bytes
     }
 
-    /// Opens a session.
-    ///
-    /// # Errors
-    /// [`Failure::Overloaded`] if there are too many.
+    /// Opens a session. If there are [`SESSIONS_MAX`], it first evicts some.
     ///
     /// # Panics
     /// If it is open already: each entry opens a session with its own id.
-    pub fn open(&mut self, id: ClientSessionId, now: Timestamp) -> Result<(), Failure> {
+    pub fn open(&mut self, id: ClientSessionId, now: Timestamp) {
         if self.open.len() >= SESSIONS_MAX {
-            return Err(Failure::Overloaded(format!("session limit reached ({SESSIONS_MAX})")));
+            self.evict(EVICTED_AT_ONCE);
         }
         let fresh = self.load(id, ClientSession { last_used: now, floor: 1, outcomes: VecDeque::new() });
         assert!(fresh, "a session's id contains its entry's sequence, which is unique");
-        Ok(())
+    }
+
+    /// Ends this many sessions: those that never wrote, then the others; in each group the longest idle first.
+    /// The choice depends on the sessions alone, so all replicas make the same.
+    fn evict(&mut self, count: usize) {
+        let rank = |(id, session): (&ClientSessionId, &Arc<ClientSession<O>>)| {
+            let protected = session.has_written() && !planted(Bug::WriterEvicted);
+            (protected, session.last_used, *id)
+        };
+        let mut ranked: Vec<_> = self.open.iter().map(rank).collect();
+        let count = count.min(ranked.len());
+        if count < ranked.len() {
+            ranked.select_nth_unstable(count);
+        }
+        for (_, _, id) in &ranked[..count] {
+            if let Some(session) = self.open.remove(id) {
+                self.bytes -= session.bytes();
+            }
+        }
     }
 
     /// Inserts a session; returns false if the id was already present.
@@ -331,6 +353,11 @@ impl<O: Remembered> ClientSession<O> {
 
     fn position(&self, number: u64) -> Result<usize, usize> {
         self.outcomes.binary_search_by_key(&number, |(number, _)| *number)
+    }
+
+    /// Whether a write was executed in it: its outcome is either kept, or acknowledged by a higher floor.
+    fn has_written(&self) -> bool {
+        self.floor > 1 || !self.outcomes.is_empty()
     }
 
     /// Whether the outcomes are in order, within the window from the floor.

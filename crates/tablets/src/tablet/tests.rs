@@ -214,18 +214,57 @@ fn session_ids_are_unique_after_data_loss() {
     testing::copy(&left).invariants();
 }
 
+/// A full table evicts sessions that never wrote, then the longest idle, equally on all replicas. A retry of an evicted
+/// session's write is never executed.
 #[test]
 fn sessions_are_bounded() {
     let (mut state, mut log) = fresh();
-    for _ in 0..SESSIONS_MAX {
-        open(&mut state, &mut log);
+    let sessions: Vec<ClientSessionId> = (0..3).map(|_| open(&mut state, &mut log)).collect();
+    let numbered = |session, number| stamped(write("k", [put("a", "1")]), session, number, 1);
+    // The last two write, so the first is evicted before them although they have been idle as long as all others.
+    for session in &sessions[1..] {
+        log.write(&mut state, &numbered(*session, 1)).unwrap();
     }
-    let refused = log.apply(&mut state, &open_session());
-    assert!(matches!(refused, Some(Err(Failure::Overloaded(_)))));
-    let unused = tablet(&state).sessions_unused_since(log.timestamp);
-    assert_eq!(unused.len(), 1_000);
-    log.apply(&mut state, &Command::ExpireSessions { sessions: unused });
+    let idle: Vec<ClientSessionId> = (3..SESSIONS_MAX).map(|_| open(&mut state, &mut log)).collect();
+    assert_eq!(tablet(&state).sessions_open(), SESSIONS_MAX);
+    let full = state.logical_hash();
+    let mut copy = testing::copy(&state);
+    let mut copied_log = log.clone();
+    let (fresh, same) = (open(&mut state, &mut log), open(&mut copy, &mut copied_log));
+    assert_eq!(fresh, same);
+    assert_eq!(state.logical_hash(), copy.logical_hash(), "a replica that loaded a checkpoint evicts the same");
+    assert_ne!(state.logical_hash(), full);
+    assert_eq!(tablet(&state).sessions_open(), SESSIONS_MAX - 1_000 + 1);
+    state.invariants();
+    let before = read(&state, "k");
+    for evicted in [sessions[0], idle[0], idle[998]] {
+        assert_eq!(log.write(&mut state, &numbered(evicted, 1)), Err(Failure::UnknownSession(evicted)));
+    }
+    assert_eq!(read(&state, "k"), before);
+    for kept in [sessions[1], sessions[2], idle[999], fresh] {
+        assert!(log.write(&mut state, &numbered(kept, 2)).is_ok(), "{kept:?}");
+    }
+}
+
+/// Among sessions that wrote, the longest idle are evicted, and a retry of their writes is answered "unknown session".
+#[test]
+fn idle_writers_are_evicted_last() {
+    let (mut state, mut log) = fresh();
+    let numbered = |session, number| stamped(write("k", [put("a", "1")]), session, number, 1);
+    let sessions: Vec<ClientSessionId> = (0..SESSIONS_MAX).map(|_| open(&mut state, &mut log)).collect();
+    for session in &sessions {
+        log.write(&mut state, &numbered(*session, 1)).unwrap();
+    }
+    log.write(&mut state, &numbered(sessions[0], 2)).unwrap();
     open(&mut state, &mut log);
+    let before = read(&state, "k");
+    for evicted in [sessions[1], sessions[1_000]] {
+        assert_eq!(log.write(&mut state, &numbered(evicted, 1)), Err(Failure::UnknownSession(evicted)));
+    }
+    for kept in [sessions[0], sessions[1_001]] {
+        assert!(log.write(&mut state, &numbered(kept, 1)).is_ok(), "a retry returns the first outcome");
+    }
+    assert_eq!(read(&state, "k"), before);
     state.invariants();
 }
 
@@ -272,6 +311,27 @@ fn small_values_do_not_pin_entry_buffer() {
     for cell in cells {
         assert_eq!(range.contains(&cell.value.as_ptr()), cell.column == "large");
     }
+}
+
+/// The planted bug evicts an idle writer from a full table, although other sessions never wrote.
+#[cfg(feature = "canary")]
+#[test]
+fn writer_eviction_is_found() {
+    use base::canary::{Bug, plant};
+    let (mut state, mut log) = fresh();
+    let writer = open(&mut state, &mut log);
+    let once = stamped(write("k", [put("a", "1")]), writer, 1, 1);
+    let first = log.write(&mut state, &once);
+    for _ in 1..SESSIONS_MAX {
+        open(&mut state, &mut log);
+    }
+    for (bug, outcome) in [(None, first), (Some(Bug::WriterEvicted), Err(Failure::UnknownSession(writer)))] {
+        let (mut state, mut log) = (testing::copy(&state), log.clone());
+        plant(bug);
+        open(&mut state, &mut log);
+        assert_eq!(log.write(&mut state, &once), outcome);
+    }
+    plant(None);
 }
 
 /// Each planted bug has its documented effect.
