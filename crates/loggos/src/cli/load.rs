@@ -225,7 +225,7 @@ impl Load {
         self.progress.finish();
         let rows = self.loaded;
         let flushed = self.bad_rows.as_mut().map_or(Ok(()), BadRows::flush);
-        match self.stop.or(flushed.err().map(Reason::Local)) {
+        match self.stop.or_else(|| flushed.err().map(Reason::Local)) {
             Some(Reason::Local(Stop::Invalid { message, at: Some(at) })) => {
                 let message = format!("{message}; {} loaded", counted(rows, "row"));
                 return Err(Stop::Invalid { message, at: Some(LoadedUntil { rows, ..at }) });

@@ -37,9 +37,9 @@ pub(super) async fn list(client: &Client, output: Output) -> Result<(), Stop> {
 pub(super) async fn drop(client: &Client, output: Output, table: &str, force: bool) -> Result<(), Stop> {
     let of = client.table(table);
     if force {
-        of.force_drop_table().await?
+        of.force_drop_table().await?;
     } else {
-        of.drop_table().await?
+        of.drop_table().await?;
     }
     output.acknowledge(&json!({ "table": table, "dropped": true }), || format!("table {table} dropped"));
     Ok(())
