@@ -80,6 +80,10 @@ impl Request for CatalogRequest {
             Self::Change(_) | Self::ListTables | Self::ListNodes | Self::ListLogs => 0,
         }
     }
+
+    fn validate(&self) -> Result<(), state_machine::Failure> {
+        crate::validate(self)
+    }
 }
 
 impl Response for CatalogResponse {

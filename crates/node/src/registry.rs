@@ -1,8 +1,8 @@
 //! The kinds of state machine that a node hosts: the one place that lists them.
 //!
-//! Each kind is a separate crate behind [`StateMachine`]. The three lists below define closed enums, so that requests,
+//! Each kind is a separate crate behind [`StateMachine`]. The list `kinds!` below defines closed enums, so that requests,
 //! responses and reads are dispatched statically by `match` instead of through trait objects. A new kind needs one line
-//! in each list and no other change in this crate.
+//! in this list and no other change in this crate.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, KeyRange, Lsn, Membership, Timestamp};
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use catalog::{Catalog, CatalogRequest, CatalogResponse};
 use sharedlog::log_unit::{LogUnit, NoRequest};
 use sharedlog::request::LogResponse;
-use state_machine::checkpoint::{Chunked, Chunks, Cursor, Keep, Snapshot as _};
+use state_machine::checkpoint::{Chunked, Chunks, Cursor, Keep, LoadError, Loader as _, Snapshot as _};
 use state_machine::interface::{
     Evaluated, Housekeeping, Kind, Lock, Past, Payload, Read as _, ReadStep, Request as _, Response as _, StateMachine,
     View as _, Wire,
@@ -25,68 +25,47 @@ use tablets::{TableRequest, Tablet};
 
 use crate::request::Status;
 
-/// Runs an expression on the value in any variant of an enum.
-macro_rules! dispatch {
-    ($of:ident, $value:expr, $held:pat => $body:expr) => {
-        match $value {
-            $of::Catalog($held) => $body,
-            $of::Tablet($held) => $body,
-            $of::Unit($held) => $body,
-            #[cfg(feature = "counter")]
-            $of::Counter($held) => $body,
-        }
-    };
-}
-
-/// Runs an expression for the machine type of a kind.
-macro_rules! by_kind {
-    ($kind:expr, $machine:ident => $body:expr, $unknown:pat => $otherwise:expr) => {
-        match $kind {
-            Catalog::KIND => {
-                type $machine = Catalog;
-                $body
-            }
-            Tablet::KIND => {
-                type $machine = Tablet;
-                $body
-            }
-            LogUnit::KIND => {
-                type $machine = LogUnit;
-                $body
-            }
-            #[cfg(feature = "counter")]
-            counter::Counter::KIND => {
-                type $machine = counter::Counter;
-                $body
-            }
-            $unknown => $otherwise,
-        }
-    };
-}
-
-mod loader;
-
-pub use loader::Loader;
-
-/// Defines the enums, each with a variant for every kind.
+/// Defines the enums, each with a variant for every kind, and the macros that dispatch on them. `$d` is a dollar sign.
 macro_rules! kinds {
-    ($($(#[$attribute:meta])* $name:ident($machine:ty) asked $request:ty, $storage:ident;)*) => {
+    ($d:tt $($(#[doc = $doc:literal])* $(#[cfg($cfg:meta)])? $name:ident($machine:ty) asked $request:ty, $storage:ident;)*) => {
+        /// Runs an expression on the value in any variant of an enum.
+        macro_rules! dispatch {
+            ($d of:ident, $d value:expr, $d held:pat => $d body:expr) => {
+                match $d value {
+                    $($(#[cfg($cfg)])? $d of::$name($d held) => $d body,)*
+                }
+            };
+        }
+
+        /// Runs an expression for the machine type of a kind.
+        macro_rules! by_kind {
+            ($d kind:expr, $d machine:ident => $d body:expr, $d unknown:pat => $d otherwise:expr) => {
+                match $d kind {
+                    $($(#[cfg($cfg)])? <$machine>::KIND => {
+                        type $d machine = $machine;
+                        $d body
+                    })*
+                    $d unknown => $d otherwise,
+                }
+            };
+        }
+
         /// The state machine of a cohort.
         #[derive(Debug)]
         pub enum AnyMachine {
-            $($(#[$attribute])* $name(Box<$machine>),)*
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $name(Box<$machine>),)*
         }
 
         /// A request to a cohort's state machine.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Ask {
-            $($(#[$attribute])* $name(<$machine as StateMachine>::Request),)*
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $name(<$machine as StateMachine>::Request),)*
         }
 
         /// A successful and definite result, from a state machine or another component of the node.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Response {
-            $($(#[$attribute])* $name(<$machine as StateMachine>::Response),)*
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $name(<$machine as StateMachine>::Response),)*
             /// The reply of a shared log, or of the catalog about one.
             Log(LogResponse),
             /// The node's status.
@@ -105,34 +84,42 @@ macro_rules! kinds {
         /// An event of one kind of state machine that the node handles.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum KindEvent {
-            $($(#[$attribute])* $name(<$machine as StateMachine>::Event),)*
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $name(<$machine as StateMachine>::Event),)*
         }
 
         /// A query of a machine's data that may have to wait for the disk.
         #[derive(Clone, Debug)]
         pub enum Read {
-            $($(#[$attribute])* $name(<$machine as StateMachine>::Read),)*
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $name(<$machine as StateMachine>::Read),)*
         }
 
         /// The part of a replica's state that other threads may read.
         #[derive(Clone, Debug)]
         pub enum View {
-            $($(#[$attribute])* $name(<$machine as StateMachine>::View),)*
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $name(<$machine as StateMachine>::View),)*
         }
 
         /// A frozen snapshot of a machine's state without its bulk data.
         #[derive(Clone, Debug)]
         pub enum Snapshot {
-            $($(#[$attribute])* $name(<$machine as StateMachine>::Snapshot),)*
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $name(<$machine as StateMachine>::Snapshot),)*
         }
 
         #[derive(Clone, Debug)]
         enum Parts {
-            $($(#[$attribute])* $name(<<$machine as StateMachine>::Snapshot as state_machine::Snapshot>::Loader),)*
+            $($(#[doc = $doc])* $(#[cfg($cfg)])? $name(<<$machine as StateMachine>::Snapshot as state_machine::Snapshot>::Loader),)*
+        }
+
+        impl Parts {
+            fn finish(self) -> Result<Snapshot, LoadError> {
+                match self {
+                    $($(#[cfg($cfg)])? Self::$name(parts) => parts.finish().map(Snapshot::$name),)*
+                }
+            }
         }
 
         $(
-            $(#[$attribute])*
+            $(#[cfg($cfg)])?
             impl Hosted for $machine {
                 fn machine(machine: Self) -> AnyMachine {
                     AnyMachine::$name(Box::new(machine))
@@ -183,7 +170,7 @@ macro_rules! kinds {
                 }
             }
 
-            $(#[$attribute])*
+            $(#[cfg($cfg)])?
             impl From<$request> for Ask {
                 fn from(request: $request) -> Self {
                     Self::$name(request)
@@ -193,7 +180,7 @@ macro_rules! kinds {
     };
 }
 
-kinds! {
+kinds! { $
     /// The directory of tables, logs and nodes: cohort 1.
     Catalog(Catalog) asked CatalogRequest, in_checkpoint;
     /// The rows of a range of a table.
@@ -204,6 +191,10 @@ kinds! {
     #[cfg(feature = "counter")]
     Counter(counter::Counter) asked counter::CounterRequest, in_checkpoint;
 }
+
+mod loader;
+
+pub use loader::Loader;
 
 /// Conversions between one kind's types and the enums.
 trait Hosted: StateMachine {
@@ -219,6 +210,15 @@ trait Hosted: StateMachine {
     fn frozen(snapshot: &Snapshot) -> Option<&Self::Snapshot>;
     fn parts(parts: <Self::Snapshot as state_machine::Snapshot>::Loader) -> Parts;
     fn open_storage(tree: impl FnOnce() -> Tree) -> Box<dyn Storage>;
+}
+
+impl Parts {
+    fn begin(kind: Kind, progress: Progress, header: Reader) -> Result<Self, LoadError> {
+        fn of<M: Hosted>(progress: Progress, header: Reader) -> Result<Parts, LoadError> {
+            <M::Snapshot as state_machine::Snapshot>::Loader::begin(progress, header).map(M::parts)
+        }
+        by_kind!(kind, M => of::<M>(progress, header), Kind(other) => Err(LoadError::OtherKind(other)))
+    }
 }
 
 /// Storage for kinds with bulk data in a log-structured merge tree.
@@ -546,6 +546,14 @@ impl Ask {
         dispatch!(Self, self, request => request.held_bytes())
     }
 
+    /// Checks the form and the limits, which applying an entry does not.
+    ///
+    /// # Errors
+    /// [`Failure::Invalid`] with a description of the problem.
+    pub fn validate(&self) -> Result<(), Failure> {
+        dispatch!(Self, self, request => request.validate())
+    }
+
     /// Appends the body, without its kind, to `out`.
     pub(crate) fn encode_body(&self, out: &mut Writer) {
         dispatch!(Self, self, request => request.encode(out));
@@ -772,5 +780,20 @@ impl Snapshot {
     #[must_use]
     pub fn into_machine(self, storage: Box<dyn Storage>) -> AnyMachine {
         dispatch!(Self, self, snapshot => Hosted::machine(snapshot.into_machine(storage::downcast(storage))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The catalog, which knows no machine, refuses exactly the splits that a machine does not support.
+    #[test]
+    fn kinds_that_can_split_have_a_split_request() {
+        for number in 0..=u8::MAX {
+            let kind = Kind(number);
+            let request = split_request(kind, Bytes::from_static(b"k"), CohortId(7), Membership::default());
+            assert_eq!(kind.can_split(), request.is_some(), "{kind:?}");
+        }
     }
 }

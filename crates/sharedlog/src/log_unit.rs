@@ -224,6 +224,10 @@ impl state_machine::Request for NoRequest {
     fn reads(&self) -> bool {
         match *self {}
     }
+
+    fn validate(&self) -> Result<(), state_machine::Failure> {
+        match *self {}
+    }
 }
 
 /// The endpoints already bound the bytes of log reads in flight, so replies are not replaced by an error when the queue

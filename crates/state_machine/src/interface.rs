@@ -38,6 +38,13 @@ impl Kind {
     pub const LOG_UNIT: Self = Self(3);
     /// The first of the numbers reserved for tests.
     pub const FIRST_OF_TESTS: Self = Self(0xf0);
+
+    /// Whether a range of this kind can be split: whether [`StateMachine::split_request`] returns a request. The catalog
+    /// refuses to split any other.
+    #[must_use]
+    pub fn can_split(self) -> bool {
+        self == Self::TABLET
+    }
 }
 
 /// A value with a binary encoding.
@@ -106,6 +113,12 @@ pub trait Request: Wire + Clone + fmt::Debug + PartialEq + Eq {
     fn held_bytes(&self) -> usize {
         0
     }
+
+    /// Checks the form and the limits of a client's request before it is submitted: applying an entry checks no limit.
+    ///
+    /// # Errors
+    /// [`Failure::Invalid`] with a description of the problem.
+    fn validate(&self) -> Result<(), Failure>;
 }
 
 /// A successful response.

@@ -243,6 +243,10 @@ impl Request for TableRequest {
             Self::Drop => 0,
         }
     }
+
+    fn validate(&self) -> Result<(), state_machine::Failure> {
+        crate::validate(self)
+    }
 }
 
 impl Response for TableResponse {

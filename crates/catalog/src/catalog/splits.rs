@@ -48,6 +48,9 @@ impl Catalog {
                 "table {name} is in main memory and cannot be split: a data loss could undo the split"
             )));
         }
+        if !table.kind.can_split() {
+            return Err(precondition(format!("ranges of table {name} cannot be split: its kind does not support it")));
+        }
         let range = table.at(&KeyPosition::At(key.clone()));
         if range.start == *key {
             return Err(Failure::Exists(format!("a range of table {name} already begins at \"{}\"", shown(key))));

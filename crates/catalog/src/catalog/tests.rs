@@ -376,3 +376,17 @@ fn range_move_follows_plan() {
         assert!(matches!(outcome, Some(Err(Failure::Precondition(_)))) && change.is_none(), "{refused:?}");
     }
 }
+
+/// Not only by the node that would carry the split out: the table would wait for its end forever.
+#[test]
+fn unsplittable_kind_is_refused() {
+    let (mut catalog, mut log) = with_nodes(3);
+    let CatalogCommand::CreateTable { name, split_at, replicas, retention, durability, .. } = create("t") else {
+        unreachable!("a table is created");
+    };
+    let kind = Kind::FIRST_OF_TESTS;
+    let create = CatalogCommand::CreateTable { name, kind, split_at, replicas, retention, durability };
+    apply(&mut catalog, &mut log, &create);
+    let split = apply(&mut catalog, &mut log, &CatalogCommand::BeginSplit { name: "t".into(), key: "k".into() });
+    assert!(matches!(split, (Some(Err(Failure::Precondition(_))), None)), "{split:?}");
+}

@@ -15,6 +15,8 @@ use crate::cli::Cluster;
 
 /// Polling interval while a node leaves.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// A departure without progress for this long is explained.
+const SLOW_AFTER: Duration = Duration::from_secs(2);
 
 pub(super) async fn join(cluster: &Cluster, output: Output, newcomer: &str) -> Result<(), Stop> {
     let until = Instant::now() + cluster.deadline();
@@ -36,7 +38,7 @@ pub(super) async fn leave(cluster: &Cluster, output: Output, node: u32) -> Resul
     let until = Instant::now() + cluster.deadline();
     let client = cluster.client()?;
     client.remove_node(node).await?;
-    let mut reported = None;
+    let (mut reported, mut progressed, mut is_explained) = (None, Instant::now(), false);
     loop {
         let waits = format!("node {node} is still leaving in the background");
         let nodes = client.nodes().await.map_err(|error| in_background(&waits, error))?;
@@ -48,12 +50,36 @@ pub(super) async fn leave(cluster: &Cluster, output: Output, node: u32) -> Resul
         if reported != Some(ranges) && !output.is_json() {
             // A closed standard error is ignored.
             let _ = writeln!(io::stderr(), "node {node} is leaving: {} remaining", counted(ranges.into(), "range"));
-            reported = Some(ranges);
+            (reported, progressed) = (Some(ranges), Instant::now());
+        }
+        if !is_explained && progressed.elapsed() > SLOW_AFTER && !output.is_json() {
+            let _ = writeln!(io::stderr(), "node {node} is leaving{}", blocked_by(&client).await);
+            is_explained = true;
         }
         if Instant::now() >= until {
             let remaining = counted(ranges.into(), "range");
-            return Err(sdk::Error::Unavailable(format!("{waits}: {remaining} remaining")).into());
+            let blocked = blocked_by(&client).await;
+            return Err(sdk::Error::Unavailable(format!("{waits}: {remaining} remaining{blocked}")).into());
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
+}
+
+/// Names the tables with ranges that move, and the way out if their replicas are lost.
+async fn blocked_by(client: &sdk::Client) -> String {
+    let mut moving = Vec::new();
+    for table in client.list_tables().await.unwrap_or_default() {
+        let known = client.table(&table).describe().await;
+        if known.is_ok_and(|known| known.ranges.iter().any(|range| range.is_moving)) {
+            moving.push(table);
+        }
+    }
+    if moving.is_empty() {
+        return String::new();
+    }
+    let (tables, names) = (if moving.len() == 1 { "table" } else { "tables" }, moving.join(", "));
+    format!(
+        "; ranges of {tables} {names} are still moving. If a majority of a range's replicas is lost for good, drop its table \
+         with --force"
+    )
 }
