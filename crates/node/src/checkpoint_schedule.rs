@@ -333,6 +333,10 @@ impl Node {
         let arrived =
             expected!(replica.arrived.take_if(|arrived| arrived.id.lsn == lsn), "an installed snapshot was received");
         let Arrived { from, id: whole, state, storage: arrived, .. } = *arrived;
+        if state.last_timestamp() < replica.last_change {
+            // Lost entries had these timestamps. Later entries may reuse them.
+            replica.timestamp_history.clear();
+        }
         replica.last_change = state.last_timestamp();
         let placeholder = AnyMachine::Catalog(Box::new(Catalog::empty()));
         let mut storage = std::mem::replace(&mut replica.state, placeholder).into_storage();

@@ -247,6 +247,11 @@ impl Node {
         }
         if applied.outcome.is_some() {
             replica.last_change = entry.timestamp;
+            let longest = replica.retention.max(self.config.session_lifetime);
+            replica.timestamp_history.note(entry.timestamp, now.monotonic, longest);
+        }
+        if matches!(applied.effect, Some(Effect::LossDeclared)) {
+            replica.timestamp_history.clear();
         }
         if let Some(Proposal { pending, row, .. }) = proposal {
             replica.writes += u64::from(applied.outcome.is_some());
@@ -352,7 +357,6 @@ impl Node {
         let unknown = outage.unwrap_or("the leader changed before the write was known to be committed");
         let replica = expected!(self.replicas.get_mut(&id), "only a local replica loses its lead");
         self.pending_requests.wake();
-        replica.timestamp_history.clear();
         for Proposal { pending, .. } in std::mem::take(&mut replica.proposed).into_values() {
             let failure = if planted(Bug::LostLeadMeansFailed) {
                 Failure::Unavailable("this node no longer leads the cohort".to_owned())

@@ -61,7 +61,7 @@ pub(crate) struct Replica {
     pub(crate) housekeeping_at: Monotonic,
     /// The timestamp of the last applied entry that a client requested.
     pub(crate) last_change: Timestamp,
-    /// The history of `last_change` while this node leads.
+    /// The history of `last_change`, also while this node follows: an election must not restart the idle times.
     pub(crate) timestamp_history: TimestampHistory,
     /// Number of writes that the log decided while this node led, since the start.
     pub(crate) writes: u64,

@@ -1,8 +1,9 @@
-//! Records the timestamps that a cohort's log has reached over time, by its leader's monotonic clock.
+//! Records the timestamps that a cohort's log has reached over time, by a replica's monotonic clock.
 //!
 //! Timestamps always grow but need not keep pace with time (guarantee 17). After a wall clock was temporarily ahead,
 //! they grow by one nanosecond per entry until the clock catches up. The age of a version is therefore measured by a
-//! leader that has observed the timestamps itself. A new leader has no observations, so expiry is delayed.
+//! replica that has observed the timestamps itself, also while it followed. A restarted one has no observations, so
+//! expiry is delayed.
 
 use std::collections::VecDeque;
 
