@@ -1,14 +1,14 @@
 //! The kinds of state machine that a node hosts: the one place that lists them.
 //!
-//! Each kind is a separate crate behind [`StateMachine`]. The three lists below define closed enums, so that requests,
-//! responses and reads are dispatched statically by `match` instead of through trait objects. A new kind needs one line
-//! in each list and no other change in this crate.
+//! Each kind is a separate crate behind [`StateMachine`]. From one list, `kinds!` generates closed enums and the macros
+//! `dispatch!` and `by_kind!`, so that requests, responses and reads are dispatched statically by `match` instead of
+//! through trait objects. A new kind needs one line in the list and no other change in this crate.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, KeyRange, Lsn, Membership, Timestamp};
 use bytes::Bytes;
 use catalog::{Catalog, CatalogRequest, CatalogResponse};
-use sharedlog::log_unit::{LogUnit, NoRequest};
+use sharedlog::log_unit::LogUnit;
 use sharedlog::request::LogResponse;
 use state_machine::checkpoint::{Chunked, Chunks, Cursor, Keep, Snapshot as _};
 use state_machine::interface::{
@@ -25,68 +25,62 @@ use tablets::{TableRequest, Tablet};
 
 use crate::request::Status;
 
-/// Runs an expression on the value in any variant of an enum.
-macro_rules! dispatch {
-    ($of:ident, $value:expr, $held:pat => $body:expr) => {
-        match $value {
-            $of::Catalog($held) => $body,
-            $of::Tablet($held) => $body,
-            $of::Unit($held) => $body,
-            #[cfg(feature = "counter")]
-            $of::Counter($held) => $body,
-        }
-    };
-}
-
-/// Runs an expression for the machine type of a kind.
-macro_rules! by_kind {
-    ($kind:expr, $machine:ident => $body:expr, $unknown:pat => $otherwise:expr) => {
-        match $kind {
-            Catalog::KIND => {
-                type $machine = Catalog;
-                $body
-            }
-            Tablet::KIND => {
-                type $machine = Tablet;
-                $body
-            }
-            LogUnit::KIND => {
-                type $machine = LogUnit;
-                $body
-            }
-            #[cfg(feature = "counter")]
-            counter::Counter::KIND => {
-                type $machine = counter::Counter;
-                $body
-            }
-            $unknown => $otherwise,
-        }
-    };
-}
-
-mod loader;
-
-pub use loader::Loader;
-
-/// Defines the enums, each with a variant for every kind.
+/// Defines the enums, with a variant for each kind, and the macros that dispatch on it. `$d` is a dollar sign, for the
+/// variables of these macros.
 macro_rules! kinds {
-    ($($(#[$attribute:meta])* $name:ident($machine:ty) asked $request:ty, $storage:ident;)*) => {
+    ($d:tt $($(#[doc = $doc:literal])* $(#[cfg $cfg:tt])* $name:ident($machine:ty), $storage:ident;)*) => {
+        /// Runs an expression on the value in any variant of an enum: of its machine type `$of_kind`, if given. Further
+        /// arms match variants that belong to no kind.
+        macro_rules! dispatch {
+            ($d of:ident, $d value:expr, $d held:pat => $d body:expr) => {
+                match $d value {
+                    $($(#[cfg $cfg])* $d of::$name($d held) => $d body,)*
+                }
+            };
+            ($d of:ident, $d value:expr, $d of_kind:ident, $d held:pat => $d body:expr
+                $d(, $d other:pat => $d otherwise:expr)*) => {
+                match $d value {
+                    $($(#[cfg $cfg])* $d of::$name($d held) => {
+                        type $d of_kind = $machine;
+                        $d body
+                    })*
+                    $d($d other => $d otherwise,)*
+                }
+            };
+        }
+
+        /// Runs an expression for the machine type of a kind.
+        macro_rules! by_kind {
+            ($d kind:expr, $d of_kind:ident => $d body:expr, $d unknown:pat => $d otherwise:expr) => {
+                match $d kind {
+                    $($(#[cfg $cfg])* <$machine as StateMachine>::KIND => {
+                        type $d of_kind = $machine;
+                        $d body
+                    })*
+                    $d unknown => $d otherwise,
+                }
+            };
+        }
+
+        #[cfg(test)]
+        const KINDS: &[Kind] = &[$($(#[cfg $cfg])* <$machine as StateMachine>::KIND,)*];
+
         /// The state machine of a cohort.
         #[derive(Debug)]
         pub enum AnyMachine {
-            $($(#[$attribute])* $name(Box<$machine>),)*
+            $($(#[doc = $doc])* $(#[cfg $cfg])* $name(Box<$machine>),)*
         }
 
         /// A request to a cohort's state machine.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Ask {
-            $($(#[$attribute])* $name(<$machine as StateMachine>::Request),)*
+            $($(#[doc = $doc])* $(#[cfg $cfg])* $name(<$machine as StateMachine>::Request),)*
         }
 
         /// A successful and definite result, from a state machine or another component of the node.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Response {
-            $($(#[$attribute])* $name(<$machine as StateMachine>::Response),)*
+            $($(#[doc = $doc])* $(#[cfg $cfg])* $name(<$machine as StateMachine>::Response),)*
             /// The reply of a shared log, or of the catalog about one.
             Log(LogResponse),
             /// The node's status.
@@ -105,34 +99,34 @@ macro_rules! kinds {
         /// An event of one kind of state machine that the node handles.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum KindEvent {
-            $($(#[$attribute])* $name(<$machine as StateMachine>::Event),)*
+            $($(#[doc = $doc])* $(#[cfg $cfg])* $name(<$machine as StateMachine>::Event),)*
         }
 
         /// A query of a machine's data that may have to wait for the disk.
         #[derive(Clone, Debug)]
         pub enum Read {
-            $($(#[$attribute])* $name(<$machine as StateMachine>::Read),)*
+            $($(#[doc = $doc])* $(#[cfg $cfg])* $name(<$machine as StateMachine>::Read),)*
         }
 
         /// The part of a replica's state that other threads may read.
         #[derive(Clone, Debug)]
         pub enum View {
-            $($(#[$attribute])* $name(<$machine as StateMachine>::View),)*
+            $($(#[doc = $doc])* $(#[cfg $cfg])* $name(<$machine as StateMachine>::View),)*
         }
 
         /// A frozen snapshot of a machine's state without its bulk data.
         #[derive(Clone, Debug)]
         pub enum Snapshot {
-            $($(#[$attribute])* $name(<$machine as StateMachine>::Snapshot),)*
+            $($(#[doc = $doc])* $(#[cfg $cfg])* $name(<$machine as StateMachine>::Snapshot),)*
         }
 
         #[derive(Clone, Debug)]
         enum Parts {
-            $($(#[$attribute])* $name(<<$machine as StateMachine>::Snapshot as state_machine::Snapshot>::Loader),)*
+            $($(#[doc = $doc])* $(#[cfg $cfg])* $name(<<$machine as StateMachine>::Snapshot as state_machine::Snapshot>::Loader),)*
         }
 
         $(
-            $(#[$attribute])*
+            $(#[cfg $cfg])*
             impl Hosted for $machine {
                 fn machine(machine: Self) -> AnyMachine {
                     AnyMachine::$name(Box::new(machine))
@@ -182,28 +176,26 @@ macro_rules! kinds {
                     $storage(tree)
                 }
             }
-
-            $(#[$attribute])*
-            impl From<$request> for Ask {
-                fn from(request: $request) -> Self {
-                    Self::$name(request)
-                }
-            }
         )*
     };
 }
 
-kinds! {
+// A line for each kind: the name of its variants, its machine, and its storage.
+kinds! { $
     /// The directory of tables, logs and nodes: cohort 1.
-    Catalog(Catalog) asked CatalogRequest, in_checkpoint;
+    Catalog(Catalog), in_checkpoint;
     /// The rows of a range of a table.
-    Tablet(Tablet) asked TableRequest, in_tree;
+    Tablet(Tablet), in_tree;
     /// Positions of a shared log.
-    Unit(LogUnit) asked NoRequest, in_tree;
+    Unit(LogUnit), in_tree;
     /// A counter: a minimal machine for tests of this interface.
     #[cfg(feature = "counter")]
-    Counter(counter::Counter) asked counter::CounterRequest, in_checkpoint;
+    Counter(counter::Counter), in_checkpoint;
 }
+
+mod loader;
+
+pub use loader::Loader;
 
 /// Conversions between one kind's types and the enums.
 trait Hosted: StateMachine {
@@ -291,7 +283,7 @@ impl AnyMachine {
     /// The kind of the machine.
     #[must_use]
     pub fn kind(&self) -> Kind {
-        dispatch!(Self, self, machine => kind_of(&**machine))
+        dispatch!(Self, self, M, _ => M::KIND)
     }
 
     /// The catalog, if this is the machine of the first cohort.
@@ -370,9 +362,7 @@ impl AnyMachine {
         fn of<M: Hosted>(machine: &M, ask: &Ask) -> Payload<Read> {
             match M::request(ask) {
                 Some(request) => machine.propose(request).map(M::question),
-                None => Payload::Refuse(Failure::Invalid(
-                    "request not supported by the state machine of this cohort".to_owned(),
-                )),
+                None => Payload::Refuse(unanswerable()),
             }
         }
         dispatch!(Self, self, machine => of(&**machine, ask))
@@ -418,6 +408,14 @@ impl AnyMachine {
     /// The storage of its bulk data, for flushes, compactions and replacement.
     pub(crate) fn storage_mut(&mut self) -> &mut dyn Storage {
         dispatch!(Self, self, machine => machine.storage_mut())
+    }
+
+    /// Replaces the state by a snapshot, and the bulk data as `replace` does.
+    pub(crate) fn install(&mut self, snapshot: Snapshot, replace: impl FnOnce(&mut dyn Storage)) {
+        let placeholder = Self::Catalog(Box::new(Catalog::empty()));
+        let mut storage = std::mem::replace(self, placeholder).into_storage();
+        replace(&mut *storage);
+        *self = snapshot.into_machine(storage);
     }
 
     /// Consumes the machine and returns the storage of its bulk data.
@@ -483,25 +481,35 @@ impl AnyMachine {
     }
 }
 
-fn kind_of<M: StateMachine>(_: &M) -> Kind {
-    M::KIND
-}
-
 fn unanswerable() -> Failure {
     Failure::Invalid("request not supported by the state machine of this cohort".to_owned())
+}
+
+impl From<CatalogRequest> for Ask {
+    fn from(request: CatalogRequest) -> Self {
+        Self::Catalog(request)
+    }
+}
+
+impl From<TableRequest> for Ask {
+    fn from(request: TableRequest) -> Self {
+        Self::Tablet(request)
+    }
 }
 
 impl Ask {
     /// The kind of machine that the request is for.
     #[must_use]
     pub fn kind(&self) -> Kind {
-        match self {
-            Self::Catalog(_) => Catalog::KIND,
-            Self::Tablet(_) => Tablet::KIND,
-            Self::Unit(_) => LogUnit::KIND,
-            #[cfg(feature = "counter")]
-            Self::Counter(_) => counter::Counter::KIND,
-        }
+        dispatch!(Self, self, M, _ => M::KIND)
+    }
+
+    /// Checks its format and limits.
+    ///
+    /// # Errors
+    /// [`Failure::Invalid`] with a description of the problem.
+    pub fn validate(&self) -> Result<(), Failure> {
+        dispatch!(Self, self, request => request.validate())
     }
 
     /// Whether it is read-only.
@@ -578,44 +586,41 @@ impl Response {
     /// Whether it answers a read. A refusal may then replace it, and the read may be repeated.
     #[must_use]
     pub fn is_of_read(&self) -> bool {
-        match self {
-            Self::Catalog(response) => response.is_of_read(),
-            Self::Tablet(response) => response.is_of_read(),
-            Self::Unit(response) => response.is_of_read(),
-            #[cfg(feature = "counter")]
-            Self::Counter(response) => response.is_of_read(),
+        dispatch!(
+            Self,
+            self,
+            _M,
+            response => response.is_of_read(),
             Self::Log(LogResponse::Logs(_) | LogResponse::Log(_)) | Self::Dated { .. } => true,
-            Self::Log(_) | Self::Status(_) | Self::PlanDone => false,
-        }
+            Self::Log(_) | Self::Status(_) | Self::PlanDone => false
+        )
     }
 
     /// Appends the response to `out`. A status is never forwarded, because each node reports only its own.
     pub(crate) fn encode(&self, out: &mut Writer) {
-        fn body<M: Hosted>(response: &M::Response, out: &mut Writer) {
-            out.u8(M::KIND.0);
-            response.encode(out);
-        }
-        match self {
-            Self::Catalog(response) => body::<Catalog>(response, out),
-            Self::Tablet(response) => body::<Tablet>(response, out),
-            Self::Unit(response) => body::<LogUnit>(response, out),
-            #[cfg(feature = "counter")]
-            Self::Counter(response) => body::<counter::Counter>(response, out),
+        dispatch!(
+            Self,
+            self,
+            M,
+            response => {
+                out.u8(M::KIND.0);
+                response.encode(out);
+            },
             Self::PlanDone => out.u8(PLAN_DONE),
             Self::Log(response) => {
                 out.u8(LOG);
                 response.encode(out);
-            }
+            },
             Self::Dated { response, as_of } => {
                 out.u8(DATED);
                 as_of.encode(out);
                 response.encode(out);
-            }
+            },
             Self::Status(_) => {
                 debug_assert!(false, "a status is never forwarded");
                 out.u8(PLAN_DONE);
             }
-        }
+        );
     }
 
     /// Decodes the output of [`Response::encode`].
@@ -649,13 +654,7 @@ impl Read {
     /// # Errors
     /// If the data can't be read. [`ReadError::NotCached`] if the read needs the disk and `io` does not allow that.
     pub fn answer(&self, io: Io) -> Result<Evaluated<Response>, ReadError> {
-        match self {
-            Self::Catalog(read) => Ok(read.answer(io)?.map(<Catalog as Hosted>::response)),
-            Self::Tablet(read) => Ok(read.answer(io)?.map(<Tablet as Hosted>::response)),
-            Self::Unit(read) => Ok(read.answer(io)?.map(<LogUnit as Hosted>::response)),
-            #[cfg(feature = "counter")]
-            Self::Counter(read) => Ok(read.answer(io)?.map(<counter::Counter as Hosted>::response)),
-        }
+        dispatch!(Self, self, M, read => Ok(read.answer(io)?.map(<M as Hosted>::response)))
     }
 }
 
@@ -675,13 +674,7 @@ impl View {
     /// [`Failure::Precondition`] for a timestamp that is no longer retained, [`Failure::Unavailable`] for one not reached
     /// yet.
     pub fn at(self, moment: Timestamp) -> Result<Self, Failure> {
-        Ok(match self {
-            Self::Catalog(view) => Self::Catalog(view.at(moment)?),
-            Self::Tablet(view) => Self::Tablet(view.at(moment)?),
-            Self::Unit(view) => Self::Unit(view.at(moment)?),
-            #[cfg(feature = "counter")]
-            Self::Counter(view) => Self::Counter(view.at(moment)?),
-        })
+        dispatch!(Self, self, M, view => view.at(moment).map(<M as Hosted>::shown))
     }
 
     /// The timestamp of the state that it shows.
@@ -699,14 +692,7 @@ impl View {
     /// Whether another view of the same replica has the same content.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Catalog(one), Self::Catalog(other)) => one.is_same(other),
-            (Self::Tablet(one), Self::Tablet(other)) => one.is_same(other),
-            (Self::Unit(one), Self::Unit(other)) => one.is_same(other),
-            #[cfg(feature = "counter")]
-            (Self::Counter(one), Self::Counter(other)) => one.is_same(other),
-            _ => false,
-        }
+        dispatch!(Self, self, M, view => <M as Hosted>::viewed(other).is_some_and(|other| view.is_same(other)))
     }
 
     /// The catalog, if it is a view of the first cohort.
@@ -774,3 +760,6 @@ impl Snapshot {
         dispatch!(Self, self, snapshot => Hosted::machine(snapshot.into_machine(storage::downcast(storage))))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -96,12 +96,12 @@ pub fn validate_translation_server(request: &Request) -> Result<(), Failure> {
 /// [`Failure::Invalid`] with a description of the problem.
 pub fn validate(request: &Request) -> Result<(), Failure> {
     match request {
-        Request::Catalog(request) => catalog::validate(request),
+        Request::Catalog(request) => state_machine::Request::validate(request),
         Request::Log(request) => sharedlog::validate::validate(request),
         Request::Status => Ok(()),
         Request::Table { table, request } => {
             catalog::validate::check_table_name(table)?;
-            if let Ask::Tablet(request) = request { tablets::validate(request) } else { Ok(()) }
+            request.validate()
         }
     }
 }

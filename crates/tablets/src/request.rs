@@ -183,6 +183,10 @@ impl TableRequest {
 }
 
 impl Request for TableRequest {
+    fn validate(&self) -> Result<(), Failure> {
+        crate::validate(self)
+    }
+
     fn reads(&self) -> bool {
         matches!(self, Self::Get { .. } | Self::Scan { .. })
     }

@@ -93,12 +93,6 @@ impl Parts {
     }
 
     fn finish(self) -> Result<Snapshot, LoadError> {
-        match self {
-            Self::Catalog(parts) => parts.finish().map(Snapshot::Catalog),
-            Self::Tablet(parts) => parts.finish().map(Snapshot::Tablet),
-            Self::Unit(parts) => parts.finish().map(Snapshot::Unit),
-            #[cfg(feature = "counter")]
-            Self::Counter(parts) => parts.finish().map(Snapshot::Counter),
-        }
+        dispatch!(Self, self, M, parts => parts.finish().map(<M as Hosted>::snapshot_of))
     }
 }
