@@ -25,5 +25,5 @@ impl Log {
     }
 }
 
-/// A kind whose ranges can be split.
+/// A kind with support for splits.
 pub(crate) const TABLET: Kind = Kind(2);

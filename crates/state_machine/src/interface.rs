@@ -27,7 +27,7 @@ use crate::storage::{ReadError, Storage};
 
 /// The kind of state machine that a cohort replicates: the tag of its requests between nodes and of its checkpoints.
 ///
-/// Numbers are permanent. An even number is a kind whose ranges can be split. The number itself says so, because the
+/// Numbers are permanent. Ranges of a kind with an even number can be split. The number itself says so, because the
 /// catalogs of all versions must decide alike whether to begin a split. Numbers from 0xf0 to 0xfd are reserved for tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(pub u8);
