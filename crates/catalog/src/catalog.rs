@@ -8,16 +8,17 @@
 //! A node's disk is identified by its incarnation, and the catalog never forgets it. An empty disk under a registered
 //! node id is rejected: it would be a replica that does not remember the promises it made (guarantee 6).
 
-use base::limits::{RANGES_IN_CLUSTER_MAX, RETENTION_DEFAULT, TABLES_MAX};
-use base::{CohortId, Durability, Duration, Entry, Lsn, Member, NodeId, Timestamp, counted};
+use base::limits::{RANGES_IN_CLUSTER_MAX, TABLES_MAX};
+use base::{CohortId, Entry, Lsn, Member, NodeId, Timestamp, counted};
 use bytes::Bytes;
 use imbl::OrdMap;
 use sharedlog::LogId;
 
 use state_machine::failure::precondition;
-use state_machine::{ApplyError, ClientSessionId, Failure, Kind, LogicalHash, NoStorage, Progress};
+use state_machine::{ApplyError, ClientSessionId, Failure, LogicalHash, NoStorage, Progress};
 
 use crate::command::CatalogCommand;
+use crate::options::TableOptions;
 use crate::request::{CatalogResponse, Outcome};
 
 mod drops;
@@ -145,9 +146,8 @@ impl Catalog {
         let command = CatalogCommand::decode(entry.payload.clone()).map_err(|e| self.progress.undecodable(entry, e))?;
         self.progress.advance(entry);
         Ok(match command {
-            CatalogCommand::CreateTable { name, kind, split_at, replicas, retention, durability } => {
-                let kept = (kind, retention, durability);
-                let created = self.create_table(&name, split_at, replicas, kept, entry.timestamp);
+            CatalogCommand::CreateTable { name, split_at, options } => {
+                let created = self.create_table(&name, split_at, options, entry.timestamp);
                 let change = matches!(created, Ok(CatalogResponse::TableCreated { existed: false }));
                 (Some(created), change.then_some(Change::TableCreated { name }))
             }
@@ -182,8 +182,7 @@ impl Catalog {
         &mut self,
         name: &str,
         mut split_at: Vec<Bytes>,
-        replicas: u32,
-        (kind, retention, durability): (Kind, Duration, Option<Durability>),
+        options: TableOptions,
         created: Timestamp,
     ) -> Outcome {
         // The server rejects duplicate keys. Applying must still yield a valid record for any entry.
@@ -194,24 +193,13 @@ impl Catalog {
             if table.is_dropping {
                 return Err(Failure::Unavailable(format!("the previous table {name} is still being dropped")));
             }
-            return table.created_again(name, &split_at, replicas, retention, durability, kind);
+            return table.created_again(name, &split_at, &options);
         }
-        self.check_room(split_at.len() + 1, replicas)?;
-        let wanted = if replicas == 0 { REPLICAS } else { replicas };
+        self.check_room(split_at.len() + 1, options.replicas)?;
+        let options = options.completed();
         let starts = std::iter::once(Bytes::new()).chain(split_at);
-        let ranges = starts.map(|start| self.place(&start, wanted)).collect();
-        let retention = if retention == Duration::ZERO { RETENTION_DEFAULT } else { retention };
-        let durability = durability.unwrap_or_default();
-        let table = TableRecord {
-            kind,
-            ranges,
-            created,
-            replicas: wanted,
-            retention,
-            durability,
-            is_dropping: false,
-            is_drop_forced: false,
-        };
+        let ranges = starts.map(|start| self.place(&start, options.replicas)).collect();
+        let table = TableRecord { options, ranges, created, is_dropping: false, is_drop_forced: false };
         self.insert_table(name.to_owned(), table);
         Ok(CatalogResponse::TableCreated { existed: false })
     }

@@ -10,10 +10,11 @@ use sharedlog::{LogId, Projection, UnitId};
 use state_machine::checkpoint::{
     Chunked, Cursor, FIRST_PART, Keep, LoadError, Loader, Record, Snapshot, pack, unexpected,
 };
-use state_machine::{Kind, NoStorage, Progress};
+use state_machine::{Kind, NoStorage, Progress, StateMachine as _};
 
 use crate::catalog::{Catalog, LogRecord, NodeRecord, RangeRecord, SplitRecord, TableRecord};
 use crate::command::{decode_node, encode_node};
+use crate::options::TableOptions;
 
 const NODES: u8 = FIRST_PART;
 const TABLES: u8 = FIRST_PART + 1;
@@ -43,7 +44,7 @@ impl CatalogSnapshot {
 
 impl Chunked for CatalogSnapshot {
     fn kind(&self) -> Kind {
-        Kind::CATALOG
+        Catalog::KIND
     }
 
     fn progress(&self) -> &Progress {
@@ -169,13 +170,14 @@ impl Record for Named<'_, TableRecord> {
 
     fn encode(&self, out: &mut Writer) {
         let Self(name, table) = self;
+        let options = &table.options;
         out.bytes(name.as_bytes());
-        out.u8(table.kind.0);
+        out.u8(options.kind.0);
         out.i64(table.created.0);
-        out.u32(table.replicas);
-        out.u64(table.retention.0);
+        out.u32(options.replicas);
+        out.u64(options.retention.0);
         out.u8(u8::from(table.is_dropping) + u8::from(table.is_drop_forced));
-        table.durability.encode(out);
+        options.durability().encode(out);
         out.count(table.ranges.len());
         for range in &table.ranges {
             out.bytes(&range.start);
@@ -233,9 +235,9 @@ fn decode_table(input: &mut Reader) -> Result<(String, TableRecord), LoadError> 
         2 => (true, true),
         _ => return Err(DecodeError::Invalid { what: "state of a drop" }.into()),
     };
-    let durability = Durability::decode(input)?;
+    let options = TableOptions { kind, replicas, retention, durability: Some(Durability::decode(input)?) };
     let ranges = (0..input.count(17)?).map(|_| decode_range(input)).collect::<Result<_, DecodeError>>()?;
-    Ok((name, TableRecord { kind, ranges, created, replicas, retention, durability, is_dropping, is_drop_forced }))
+    Ok((name, TableRecord { options, ranges, created, is_dropping, is_drop_forced }))
 }
 
 fn decode_log(input: &mut Reader) -> Result<(String, LogRecord), LoadError> {

@@ -12,6 +12,7 @@ use sharedlog::{LogId, Projection, SequencerId, UnitId};
 use state_machine::Kind;
 
 use crate::catalog::{NodeRecord, Standing};
+use crate::options::TableOptions;
 
 /// A command of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -20,16 +21,10 @@ pub enum CatalogCommand {
     CreateTable {
         /// The table's name.
         name: String,
-        /// The kind of state machine that serves its ranges.
-        kind: Kind,
         /// The keys at which one range ends and the next begins.
         split_at: Vec<Bytes>,
-        /// Replicas of each range; 0: the default.
-        replicas: u32,
-        /// How long old versions are readable; zero: the default.
-        retention: Duration,
-        /// The storage that a write must have reached before it is acknowledged; none: the default.
-        durability: Option<Durability>,
+        /// Its options.
+        options: TableOptions,
     },
     /// Begin to split a range of a table. The range's cohort commits the split next.
     BeginSplit {
@@ -137,9 +132,10 @@ impl CatalogCommand {
     pub fn encode(&self) -> Bytes {
         let mut out = Writer::new();
         match self {
-            Self::CreateTable { name, kind, split_at, replicas, retention, durability } => {
+            Self::CreateTable { name, split_at, options } => {
                 out.u8(CREATE_TABLE);
                 out.bytes(name.as_bytes());
+                let TableOptions { kind, replicas, retention, durability } = options;
                 out.u8(kind.0);
                 out.u32(*replicas);
                 out.u64(retention.0);
@@ -241,7 +237,7 @@ impl CatalogCommand {
                 let (kind, replicas, retention) = (Kind(input.u8()?), input.u32()?, Duration(input.u64()?));
                 let durability = Durability::decode_wanted(&mut input)?;
                 let split_at = (0..input.count(4)?).map(|_| input.bytes()).collect::<Result<_, _>>()?;
-                Self::CreateTable { name, kind, split_at, replicas, retention, durability }
+                Self::CreateTable { name, split_at, options: TableOptions { kind, replicas, retention, durability } }
             }
             BEGIN_SPLIT => {
                 let name = input.text("table name")?;

@@ -64,7 +64,7 @@ impl View for Catalog {
 }
 
 impl StateMachine for Catalog {
-    const KIND: Kind = Kind::CATALOG;
+    const KIND: Kind = Kind(1);
 
     type Request = CatalogRequest;
     type Response = CatalogResponse;

@@ -9,6 +9,7 @@ pub mod catalog;
 pub mod checkpoint;
 pub mod command;
 mod hosted;
+mod options;
 pub mod request;
 #[cfg(test)]
 mod testing;
@@ -19,5 +20,6 @@ pub use catalog::{
 };
 pub use checkpoint::CatalogSnapshot;
 pub use command::CatalogCommand;
+pub use options::TableOptions;
 pub use request::{CatalogRequest, CatalogResponse, NodeDescription, RangeDescription, TableDescription};
 pub use validate::validate;

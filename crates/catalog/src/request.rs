@@ -3,7 +3,7 @@
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Durability, Duration, KeyRange, Timestamp};
 use sharedlog::request::LogResponse;
-use state_machine::{Request, Response, Wire};
+use state_machine::{Failure, Request, Response, Wire};
 
 use crate::catalog::NodeRecord;
 use crate::command::{CatalogCommand, NODE_BYTES_MIN, decode_node, encode_node};
@@ -64,6 +64,10 @@ impl From<CatalogCommand> for CatalogRequest {
 }
 
 impl Request for CatalogRequest {
+    fn validate(&self) -> Result<(), Failure> {
+        crate::validate(self)
+    }
+
     fn reads(&self) -> bool {
         !matches!(self, Self::Change(_))
     }
@@ -79,10 +83,6 @@ impl Request for CatalogRequest {
             Self::DescribeTable(name) | Self::FindTable(name) | Self::DescribeLog(name) => name.len(),
             Self::Change(_) | Self::ListTables | Self::ListNodes | Self::ListLogs => 0,
         }
-    }
-
-    fn validate(&self) -> Result<(), state_machine::Failure> {
-        crate::validate(self)
     }
 }
 

@@ -1,7 +1,8 @@
-//! Test helper: a log that generates consecutive entries.
+//! Test helpers: a log that generates consecutive entries, and a kind of state machine.
 
 use base::{Entry, Lsn, Timestamp};
 use bytes::Bytes;
+use state_machine::Kind;
 
 /// Generates entries; each names the previous one as its predecessor.
 #[derive(Clone, Debug)]
@@ -23,3 +24,6 @@ impl Log {
         entry
     }
 }
+
+/// A kind with support for splits.
+pub(crate) const TABLET: Kind = Kind(2);

@@ -29,11 +29,11 @@ const MOVED_MAX: usize = REPLICAS_MAX as usize;
 /// [`Failure::Invalid`] with the reason.
 pub fn validate(request: &CatalogRequest) -> Result<(), Failure> {
     match request {
-        CatalogRequest::Change(CatalogCommand::CreateTable { name, split_at, replicas, retention, .. }) => {
+        CatalogRequest::Change(CatalogCommand::CreateTable { name, split_at, options }) => {
             check_table_name(name)?;
             check_split(split_at)?;
-            check_replicas(*replicas)?;
-            check_retention(*retention)
+            check_replicas(options.replicas)?;
+            check_retention(options.retention)
         }
         CatalogRequest::DescribeTable(name)
         | CatalogRequest::FindTable(name)

@@ -65,6 +65,10 @@ impl Wire for CounterRequest {
 }
 
 impl Request for CounterRequest {
+    fn validate(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     fn reads(&self) -> bool {
         matches!(self, Self::Get(_))
     }
@@ -76,10 +80,6 @@ impl Request for CounterRequest {
     /// A counter is the only range of its table.
     fn position(&self) -> Option<KeyPosition> {
         Some(KeyPosition::At([].as_slice().into()))
-    }
-
-    fn validate(&self) -> Result<(), state_machine::Failure> {
-        Ok(())
     }
 }
 
@@ -132,7 +132,7 @@ impl View for Counter {
 }
 
 impl StateMachine for Counter {
-    const KIND: Kind = Kind::FIRST_OF_TESTS;
+    const KIND: Kind = Kind(0xf1);
 
     type Request = CounterRequest;
     type Response = Count;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::canary::{Bug, planted};
 use base::{CohortId, Durability, Duration, Lsn, Member, Monotonic, Now, SharedMembership};
 use bytes::Bytes;
-use catalog::{Catalog, CatalogCommand, NodeRecord, Standing};
+use catalog::{CatalogCommand, NodeRecord, Standing};
 use state_machine::interface::{Housekeeping, Past};
 use state_machine::storage::{FileId, Leftovers, Outputs};
 use store::manifest::CheckpointRef;
@@ -14,7 +14,6 @@ use store::manifest::CheckpointRef;
 use crate::config::NodeConfig;
 use crate::contract::{Action, CheckpointId, Lineage, ManifestId};
 use crate::node::{Node, newer};
-use crate::registry::AnyMachine;
 use crate::replica::{Replica, Written};
 use crate::roster;
 use crate::transfer::Arrived;
@@ -338,11 +337,10 @@ impl Node {
             replica.timestamp_history.clear();
         }
         replica.last_change = state.last_timestamp();
-        let placeholder = AnyMachine::Catalog(Box::new(Catalog::empty()));
-        let mut storage = std::mem::replace(&mut replica.state, placeholder).into_storage();
-        storage.replace(arrived);
-        storage.forced(&replica.on_disk.sstables);
-        replica.state = state.into_machine(storage);
+        replica.state.install(state, |storage| {
+            storage.replace(arrived);
+            storage.forced(&replica.on_disk.sstables);
+        });
         replica.on_disk.mark = self.outgoing.appended_bytes;
         replica.on_disk.may_compact = true;
         self.reply_installed(id, from, whole);
@@ -380,7 +378,7 @@ impl Node {
             self.moves.has_work = true;
             return roster::proposals(catalog, &replica.cohort, &self.cluster.peers, now.monotonic);
         }
-        let (retention, lifetime) = (replica.retention, self.config.session_lifetime);
+        let (retention, lifetime) = (replica.options.retention, self.config.session_lifetime);
         replica.timestamp_history.note(replica.last_change, now.monotonic, retention.max(lifetime));
         let past = Past {
             session_lifetime: replica.timestamp_history.before(lifetime, now.monotonic),

@@ -106,7 +106,7 @@ impl Node {
         let mut tables = Vec::new();
         for (name, table) in self.led_catalog().into_iter().flat_map(Catalog::dropping) {
             let cohorts: Vec<CohortId> = table.ranges.iter().map(|range| range.cohort).collect();
-            tables.push((name.to_owned(), table.id(), table.kind, cohorts));
+            tables.push((name.to_owned(), table.id(), table.options.kind, cohorts));
         }
         for (name, table, kind, mut cohorts) in tables {
             cohorts.retain(|cohort| !self.drops.dropped.contains(cohort));

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Durability, Duration, Epoch, KeyRange, Lsn, Member, Membership, Monotonic, Now, Sequence};
+use base::{CohortId, Durability, Epoch, KeyRange, Lsn, Member, Membership, Monotonic, Now, Sequence};
 use bytes::Bytes;
+use catalog::TableOptions;
 use replication::{Cohort, ManifestId, Replay, Replayed, SplitOff, Start};
-use state_machine::interface::Kind;
+use sharedlog::log_unit::LogUnit;
+use state_machine::interface::{Kind, StateMachine as _};
 use state_machine::progress::SPLIT_OFF;
 use store::manifest::CohortManifest;
 use store::tree::{Tablespace, Tree};
@@ -103,10 +105,8 @@ impl Node {
                 let (cohort, parent) = (part.cohort, part.parent);
                 if self.is_ours(&part) && !self.replicas.contains_key(&cohort) && may_start(cohort) {
                     let genesis = Membership::of(part.genesis.to_vec());
-                    let (table, is_split_off) = (name.to_owned(), parent.is_some());
-                    let (range, retention, durability) = (part.range, record.retention, record.durability);
-                    let kind = record.kind;
-                    let part = Part { table, kind, range, retention, durability, genesis, is_split_off };
+                    let (table, range, is_split_off) = (name.to_owned(), part.range, parent.is_some());
+                    let part = Part { table, options: record.options, range, genesis, is_split_off };
                     parts.insert(cohort, (part, parent));
                 }
             }
@@ -114,7 +114,7 @@ impl Node {
         for (cohort, _) in catalog.units().filter(|(_, member)| *member == self.cluster.me) {
             if !self.replicas.contains_key(&cohort) && may_start(cohort) {
                 let genesis = Membership::of(vec![self.cluster.me]);
-                parts.insert(cohort, (Part { genesis, ..Part::of_no_table(Kind::LOG_UNIT) }, None));
+                parts.insert(cohort, (Part { genesis, ..Part::of_no_table(LogUnit::KIND) }, None));
             }
         }
         // A parent range has a lower cohort number than its children, and starting it may start them.
@@ -138,7 +138,8 @@ impl Node {
         parent_part: Option<SplitOffState>,
         now: Now,
     ) -> Result<(), StartError> {
-        let Part { table, kind, range, retention, durability, genesis, is_split_off } = part;
+        let Part { table, options, range, genesis, is_split_off } = part;
+        let (kind, durability) = (options.kind, options.durability());
         let mut stopped = self.hosting.stopped.remove(&id).unwrap_or_else(|| StoppedReplica {
             manifest: CohortManifest { doubtful: self.hosting.doubt_unknown, ..CohortManifest::default() },
             checkpoint_mark: self.outgoing.appended_bytes,
@@ -185,7 +186,7 @@ impl Node {
             has_returned: manifest.is_retired,
             table,
             range,
-            retention,
+            options,
             proposed: BTreeMap::new(),
             latches: Default::default(),
             throttle: Default::default(),
@@ -233,13 +234,9 @@ impl StoppedReplica {
 pub(crate) struct Part {
     /// The table's name; empty if the cohort belongs to no table.
     pub(crate) table: String,
-    /// The kind of its state machine.
-    pub(crate) kind: Kind,
+    /// The options of its table; the defaults if it belongs to none.
+    pub(crate) options: TableOptions,
     pub(crate) range: KeyRange,
-    /// How long old versions are kept.
-    pub(crate) retention: Duration,
-    /// The log storage that an entry must reach before it counts as acknowledged.
-    pub(crate) durability: Durability,
     /// Its members when it was created.
     pub(crate) genesis: Membership,
     /// Whether its range was created by a split.
@@ -250,10 +247,8 @@ impl Part {
     pub(crate) fn of_no_table(kind: Kind) -> Self {
         Self {
             table: String::new(),
-            kind,
+            options: TableOptions::of(kind),
             range: KeyRange::all(),
-            retention: Duration::ZERO,
-            durability: Durability::Forced,
             genesis: Membership::default(),
             is_split_off: false,
         }

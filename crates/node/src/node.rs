@@ -247,7 +247,7 @@ impl Node {
         }
         if applied.outcome.is_some() {
             replica.last_change = entry.timestamp;
-            let longest = replica.retention.max(self.config.session_lifetime);
+            let longest = replica.options.retention.max(self.config.session_lifetime);
             replica.timestamp_history.note(entry.timestamp, now.monotonic, longest);
         }
         if matches!(applied.effect, Some(Effect::LossDeclared)) {

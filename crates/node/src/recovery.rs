@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use base::{CohortId, LogRecord, Lsn, Member, Membership, Monotonic, Now, Record};
 use bytes::Bytes;
+use catalog::Catalog;
 use replication::Replay;
-use state_machine::interface::Kind;
+use state_machine::interface::StateMachine as _;
 use store::manifest::CohortManifest;
 use store::{LogSink, Recovered};
 
@@ -117,7 +118,7 @@ impl Node {
             cluster,
         };
         let voters = catalog_voters(genesis.len());
-        let catalog = Part { genesis: Membership::with_voters(genesis, voters), ..Part::of_no_table(Kind::CATALOG) };
+        let catalog = Part { genesis: Membership::with_voters(genesis, voters), ..Part::of_no_table(Catalog::KIND) };
         node.start_replica(CohortId::CATALOG, catalog, None, now)?;
         node.host(now)?;
         node.settle(now, actions);

@@ -1,16 +1,16 @@
 //! The kinds of state machine that a node hosts: the one place that lists them.
 //!
-//! Each kind is a separate crate behind [`StateMachine`]. The list `kinds!` below defines closed enums, so that requests,
-//! responses and reads are dispatched statically by `match` instead of through trait objects. A new kind needs one line
-//! in this list and no other change in this crate.
+//! Each kind is a separate crate behind [`StateMachine`]. From one list, `kinds!` generates closed enums and the macros
+//! `dispatch!` and `by_kind!`, so that requests, responses and reads are dispatched statically by `match` instead of
+//! through trait objects. A new kind needs one line in the list and no other change in this crate.
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, KeyRange, Lsn, Membership, Timestamp};
 use bytes::Bytes;
 use catalog::{Catalog, CatalogRequest, CatalogResponse};
-use sharedlog::log_unit::{LogUnit, NoRequest};
+use sharedlog::log_unit::LogUnit;
 use sharedlog::request::LogResponse;
-use state_machine::checkpoint::{Chunked, Chunks, Cursor, Keep, LoadError, Loader as _, Snapshot as _};
+use state_machine::checkpoint::{Chunked, Chunks, Cursor, Keep, Snapshot as _};
 use state_machine::interface::{
     Evaluated, Housekeeping, Kind, Lock, Past, Payload, Read as _, ReadStep, Request as _, Response as _, StateMachine,
     View as _, Wire,
@@ -25,24 +25,36 @@ use tablets::{TableRequest, Tablet};
 
 use crate::request::Status;
 
-/// Defines the enums, each with a variant for every kind, and the macros that dispatch on them. `$d` is a dollar sign.
+/// Defines the enums, with a variant for each kind, and the macros that dispatch on it. `$d` is a dollar sign, for the
+/// variables of these macros.
 macro_rules! kinds {
-    ($d:tt $($(#[doc = $doc:literal])* $(#[cfg($cfg:meta)])? $name:ident($machine:ty) asked $request:ty, $storage:ident;)*) => {
-        /// Runs an expression on the value in any variant of an enum.
+    ($d:tt $($(#[doc = $doc:literal])* $(#[cfg $cfg:tt])* $name:ident($machine:ty), $storage:ident;)*) => {
+        /// Runs an expression on the value in any variant of an enum: of its machine type `$of_kind`, if given. Further
+        /// arms match variants that belong to no kind.
         macro_rules! dispatch {
             ($d of:ident, $d value:expr, $d held:pat => $d body:expr) => {
                 match $d value {
-                    $($(#[cfg($cfg)])? $d of::$name($d held) => $d body,)*
+                    $($(#[cfg $cfg])* $d of::$name($d held) => $d body,)*
+                }
+            };
+            ($d of:ident, $d value:expr, $d of_kind:ident, $d held:pat => $d body:expr
+                $d(, $d other:pat => $d otherwise:expr)*) => {
+                match $d value {
+                    $($(#[cfg $cfg])* $d of::$name($d held) => {
+                        type $d of_kind = $machine;
+                        $d body
+                    })*
+                    $d($d other => $d otherwise,)*
                 }
             };
         }
 
         /// Runs an expression for the machine type of a kind.
         macro_rules! by_kind {
-            ($d kind:expr, $d machine:ident => $d body:expr, $d unknown:pat => $d otherwise:expr) => {
+            ($d kind:expr, $d of_kind:ident => $d body:expr, $d unknown:pat => $d otherwise:expr) => {
                 match $d kind {
-                    $($(#[cfg($cfg)])? <$machine>::KIND => {
-                        type $d machine = $machine;
+                    $($(#[cfg $cfg])* <$machine as StateMachine>::KIND => {
+                        type $d of_kind = $machine;
                         $d body
                     })*
                     $d unknown => $d otherwise,
@@ -50,22 +62,25 @@ macro_rules! kinds {
             };
         }
 
+        #[cfg(test)]
+        const KINDS: &[Kind] = &[$($(#[cfg $cfg])* <$machine as StateMachine>::KIND,)*];
+
         /// The state machine of a cohort.
         #[derive(Debug)]
         pub enum AnyMachine {
-            $($(#[doc = $doc])* $(#[cfg($cfg)])? $name(Box<$machine>),)*
+            $($(#[doc = $doc])* $(#[cfg $cfg])* $name(Box<$machine>),)*
         }
 
         /// A request to a cohort's state machine.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Ask {
-            $($(#[doc = $doc])* $(#[cfg($cfg)])? $name(<$machine as StateMachine>::Request),)*
+            $($(#[doc = $doc])* $(#[cfg $cfg])* $name(<$machine as StateMachine>::Request),)*
         }
 
         /// A successful and definite result, from a state machine or another component of the node.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Response {
-            $($(#[doc = $doc])* $(#[cfg($cfg)])? $name(<$machine as StateMachine>::Response),)*
+            $($(#[doc = $doc])* $(#[cfg $cfg])* $name(<$machine as StateMachine>::Response),)*
             /// The reply of a shared log, or of the catalog about one.
             Log(LogResponse),
             /// The node's status.
@@ -84,42 +99,34 @@ macro_rules! kinds {
         /// An event of one kind of state machine that the node handles.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum KindEvent {
-            $($(#[doc = $doc])* $(#[cfg($cfg)])? $name(<$machine as StateMachine>::Event),)*
+            $($(#[doc = $doc])* $(#[cfg $cfg])* $name(<$machine as StateMachine>::Event),)*
         }
 
         /// A query of a machine's data that may have to wait for the disk.
         #[derive(Clone, Debug)]
         pub enum Read {
-            $($(#[doc = $doc])* $(#[cfg($cfg)])? $name(<$machine as StateMachine>::Read),)*
+            $($(#[doc = $doc])* $(#[cfg $cfg])* $name(<$machine as StateMachine>::Read),)*
         }
 
         /// The part of a replica's state that other threads may read.
         #[derive(Clone, Debug)]
         pub enum View {
-            $($(#[doc = $doc])* $(#[cfg($cfg)])? $name(<$machine as StateMachine>::View),)*
+            $($(#[doc = $doc])* $(#[cfg $cfg])* $name(<$machine as StateMachine>::View),)*
         }
 
         /// A frozen snapshot of a machine's state without its bulk data.
         #[derive(Clone, Debug)]
         pub enum Snapshot {
-            $($(#[doc = $doc])* $(#[cfg($cfg)])? $name(<$machine as StateMachine>::Snapshot),)*
+            $($(#[doc = $doc])* $(#[cfg $cfg])* $name(<$machine as StateMachine>::Snapshot),)*
         }
 
         #[derive(Clone, Debug)]
         enum Parts {
-            $($(#[doc = $doc])* $(#[cfg($cfg)])? $name(<<$machine as StateMachine>::Snapshot as state_machine::Snapshot>::Loader),)*
-        }
-
-        impl Parts {
-            fn finish(self) -> Result<Snapshot, LoadError> {
-                match self {
-                    $($(#[cfg($cfg)])? Self::$name(parts) => parts.finish().map(Snapshot::$name),)*
-                }
-            }
+            $($(#[doc = $doc])* $(#[cfg $cfg])* $name(<<$machine as StateMachine>::Snapshot as state_machine::Snapshot>::Loader),)*
         }
 
         $(
-            $(#[cfg($cfg)])?
+            $(#[cfg $cfg])*
             impl Hosted for $machine {
                 fn machine(machine: Self) -> AnyMachine {
                     AnyMachine::$name(Box::new(machine))
@@ -169,27 +176,21 @@ macro_rules! kinds {
                     $storage(tree)
                 }
             }
-
-            $(#[cfg($cfg)])?
-            impl From<$request> for Ask {
-                fn from(request: $request) -> Self {
-                    Self::$name(request)
-                }
-            }
         )*
     };
 }
 
+// A line for each kind: the name of its variants, its machine, and its storage.
 kinds! { $
     /// The directory of tables, logs and nodes: cohort 1.
-    Catalog(Catalog) asked CatalogRequest, in_checkpoint;
+    Catalog(Catalog), in_checkpoint;
     /// The rows of a range of a table.
-    Tablet(Tablet) asked TableRequest, in_tree;
+    Tablet(Tablet), in_tree;
     /// Positions of a shared log.
-    Unit(LogUnit) asked NoRequest, in_tree;
+    Unit(LogUnit), in_tree;
     /// A counter: a minimal machine for tests of this interface.
     #[cfg(feature = "counter")]
-    Counter(counter::Counter) asked counter::CounterRequest, in_checkpoint;
+    Counter(counter::Counter), in_checkpoint;
 }
 
 mod loader;
@@ -210,15 +211,6 @@ trait Hosted: StateMachine {
     fn frozen(snapshot: &Snapshot) -> Option<&Self::Snapshot>;
     fn parts(parts: <Self::Snapshot as state_machine::Snapshot>::Loader) -> Parts;
     fn open_storage(tree: impl FnOnce() -> Tree) -> Box<dyn Storage>;
-}
-
-impl Parts {
-    fn begin(kind: Kind, progress: Progress, header: Reader) -> Result<Self, LoadError> {
-        fn of<M: Hosted>(progress: Progress, header: Reader) -> Result<Parts, LoadError> {
-            <M::Snapshot as state_machine::Snapshot>::Loader::begin(progress, header).map(M::parts)
-        }
-        by_kind!(kind, M => of::<M>(progress, header), Kind(other) => Err(LoadError::OtherKind(other)))
-    }
 }
 
 /// Storage for kinds with bulk data in a log-structured merge tree.
@@ -291,7 +283,7 @@ impl AnyMachine {
     /// The kind of the machine.
     #[must_use]
     pub fn kind(&self) -> Kind {
-        dispatch!(Self, self, machine => kind_of(&**machine))
+        dispatch!(Self, self, M, _ => M::KIND)
     }
 
     /// The catalog, if this is the machine of the first cohort.
@@ -370,9 +362,7 @@ impl AnyMachine {
         fn of<M: Hosted>(machine: &M, ask: &Ask) -> Payload<Read> {
             match M::request(ask) {
                 Some(request) => machine.propose(request).map(M::question),
-                None => Payload::Refuse(Failure::Invalid(
-                    "request not supported by the state machine of this cohort".to_owned(),
-                )),
+                None => Payload::Refuse(unanswerable()),
             }
         }
         dispatch!(Self, self, machine => of(&**machine, ask))
@@ -418,6 +408,14 @@ impl AnyMachine {
     /// The storage of its bulk data, for flushes, compactions and replacement.
     pub(crate) fn storage_mut(&mut self) -> &mut dyn Storage {
         dispatch!(Self, self, machine => machine.storage_mut())
+    }
+
+    /// Replaces the state by a snapshot, and the bulk data as `replace` does.
+    pub(crate) fn install(&mut self, snapshot: Snapshot, replace: impl FnOnce(&mut dyn Storage)) {
+        let placeholder = Self::Catalog(Box::new(Catalog::empty()));
+        let mut storage = std::mem::replace(self, placeholder).into_storage();
+        replace(&mut *storage);
+        *self = snapshot.into_machine(storage);
     }
 
     /// Consumes the machine and returns the storage of its bulk data.
@@ -483,25 +481,35 @@ impl AnyMachine {
     }
 }
 
-fn kind_of<M: StateMachine>(_: &M) -> Kind {
-    M::KIND
-}
-
 fn unanswerable() -> Failure {
     Failure::Invalid("request not supported by the state machine of this cohort".to_owned())
+}
+
+impl From<CatalogRequest> for Ask {
+    fn from(request: CatalogRequest) -> Self {
+        Self::Catalog(request)
+    }
+}
+
+impl From<TableRequest> for Ask {
+    fn from(request: TableRequest) -> Self {
+        Self::Tablet(request)
+    }
 }
 
 impl Ask {
     /// The kind of machine that the request is for.
     #[must_use]
     pub fn kind(&self) -> Kind {
-        match self {
-            Self::Catalog(_) => Catalog::KIND,
-            Self::Tablet(_) => Tablet::KIND,
-            Self::Unit(_) => LogUnit::KIND,
-            #[cfg(feature = "counter")]
-            Self::Counter(_) => counter::Counter::KIND,
-        }
+        dispatch!(Self, self, M, _ => M::KIND)
+    }
+
+    /// Checks its format and limits.
+    ///
+    /// # Errors
+    /// [`Failure::Invalid`] with a description of the problem.
+    pub fn validate(&self) -> Result<(), Failure> {
+        dispatch!(Self, self, request => request.validate())
     }
 
     /// Whether it is read-only.
@@ -546,14 +554,6 @@ impl Ask {
         dispatch!(Self, self, request => request.held_bytes())
     }
 
-    /// Checks the form and the limits, which applying an entry does not.
-    ///
-    /// # Errors
-    /// [`Failure::Invalid`] with a description of the problem.
-    pub fn validate(&self) -> Result<(), Failure> {
-        dispatch!(Self, self, request => request.validate())
-    }
-
     /// Appends the body, without its kind, to `out`.
     pub(crate) fn encode_body(&self, out: &mut Writer) {
         dispatch!(Self, self, request => request.encode(out));
@@ -586,44 +586,41 @@ impl Response {
     /// Whether it answers a read. A refusal may then replace it, and the read may be repeated.
     #[must_use]
     pub fn is_of_read(&self) -> bool {
-        match self {
-            Self::Catalog(response) => response.is_of_read(),
-            Self::Tablet(response) => response.is_of_read(),
-            Self::Unit(response) => response.is_of_read(),
-            #[cfg(feature = "counter")]
-            Self::Counter(response) => response.is_of_read(),
+        dispatch!(
+            Self,
+            self,
+            _M,
+            response => response.is_of_read(),
             Self::Log(LogResponse::Logs(_) | LogResponse::Log(_)) | Self::Dated { .. } => true,
-            Self::Log(_) | Self::Status(_) | Self::PlanDone => false,
-        }
+            Self::Log(_) | Self::Status(_) | Self::PlanDone => false
+        )
     }
 
     /// Appends the response to `out`. A status is never forwarded, because each node reports only its own.
     pub(crate) fn encode(&self, out: &mut Writer) {
-        fn body<M: Hosted>(response: &M::Response, out: &mut Writer) {
-            out.u8(M::KIND.0);
-            response.encode(out);
-        }
-        match self {
-            Self::Catalog(response) => body::<Catalog>(response, out),
-            Self::Tablet(response) => body::<Tablet>(response, out),
-            Self::Unit(response) => body::<LogUnit>(response, out),
-            #[cfg(feature = "counter")]
-            Self::Counter(response) => body::<counter::Counter>(response, out),
+        dispatch!(
+            Self,
+            self,
+            M,
+            response => {
+                out.u8(M::KIND.0);
+                response.encode(out);
+            },
             Self::PlanDone => out.u8(PLAN_DONE),
             Self::Log(response) => {
                 out.u8(LOG);
                 response.encode(out);
-            }
+            },
             Self::Dated { response, as_of } => {
                 out.u8(DATED);
                 as_of.encode(out);
                 response.encode(out);
-            }
+            },
             Self::Status(_) => {
                 debug_assert!(false, "a status is never forwarded");
                 out.u8(PLAN_DONE);
             }
-        }
+        );
     }
 
     /// Decodes the output of [`Response::encode`].
@@ -657,13 +654,7 @@ impl Read {
     /// # Errors
     /// If the data can't be read. [`ReadError::NotCached`] if the read needs the disk and `io` does not allow that.
     pub fn answer(&self, io: Io) -> Result<Evaluated<Response>, ReadError> {
-        match self {
-            Self::Catalog(read) => Ok(read.answer(io)?.map(<Catalog as Hosted>::response)),
-            Self::Tablet(read) => Ok(read.answer(io)?.map(<Tablet as Hosted>::response)),
-            Self::Unit(read) => Ok(read.answer(io)?.map(<LogUnit as Hosted>::response)),
-            #[cfg(feature = "counter")]
-            Self::Counter(read) => Ok(read.answer(io)?.map(<counter::Counter as Hosted>::response)),
-        }
+        dispatch!(Self, self, M, read => Ok(read.answer(io)?.map(<M as Hosted>::response)))
     }
 }
 
@@ -683,13 +674,7 @@ impl View {
     /// [`Failure::Precondition`] for a timestamp that is no longer retained, [`Failure::Unavailable`] for one not reached
     /// yet.
     pub fn at(self, moment: Timestamp) -> Result<Self, Failure> {
-        Ok(match self {
-            Self::Catalog(view) => Self::Catalog(view.at(moment)?),
-            Self::Tablet(view) => Self::Tablet(view.at(moment)?),
-            Self::Unit(view) => Self::Unit(view.at(moment)?),
-            #[cfg(feature = "counter")]
-            Self::Counter(view) => Self::Counter(view.at(moment)?),
-        })
+        dispatch!(Self, self, M, view => view.at(moment).map(<M as Hosted>::shown))
     }
 
     /// The timestamp of the state that it shows.
@@ -707,14 +692,7 @@ impl View {
     /// Whether another view of the same replica has the same content.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Catalog(one), Self::Catalog(other)) => one.is_same(other),
-            (Self::Tablet(one), Self::Tablet(other)) => one.is_same(other),
-            (Self::Unit(one), Self::Unit(other)) => one.is_same(other),
-            #[cfg(feature = "counter")]
-            (Self::Counter(one), Self::Counter(other)) => one.is_same(other),
-            _ => false,
-        }
+        dispatch!(Self, self, M, view => <M as Hosted>::viewed(other).is_some_and(|other| view.is_same(other)))
     }
 
     /// The catalog, if it is a view of the first cohort.
@@ -784,16 +762,4 @@ impl Snapshot {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The catalog, which knows no machine, refuses exactly the splits that a machine does not support.
-    #[test]
-    fn kinds_that_can_split_have_a_split_request() {
-        for number in 0..=u8::MAX {
-            let kind = Kind(number);
-            let request = split_request(kind, Bytes::from_static(b"k"), CohortId(7), Membership::default());
-            assert_eq!(kind.can_split(), request.is_some(), "{kind:?}");
-        }
-    }
-}
+mod tests;

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use base::canary::{Bug, planted};
-use base::{
-    CohortId, Durability, Duration, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, SharedMembership, Timestamp,
-};
+use base::{CohortId, Durability, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, SharedMembership, Timestamp};
 use bytes::Bytes;
+use catalog::TableOptions;
 use replication::{Cohort, Config, ManifestId};
 use state_machine::Ownership;
 use state_machine::checkpoint::Keep;
@@ -39,8 +38,8 @@ pub(crate) struct Replica {
     pub(crate) table: String,
     /// The range in the catalog's map, which the first leader assigns to the tablet.
     pub(crate) range: KeyRange,
-    /// How long old versions of its table are kept, according to the catalog.
-    pub(crate) retention: Duration,
+    /// The options of its table, according to the catalog.
+    pub(crate) options: TableOptions,
     /// Uncommitted proposals of this leader, and the requests that wait for them.
     pub(crate) proposed: BTreeMap<Sequence, Proposal>,
     /// Latches of the rows that these proposals write.

@@ -144,10 +144,9 @@ impl Node {
         let patience = if parent.cohort.leads() { Duration::ZERO } else { self.config.timing.lease };
         let voteless_until = parent.cohort.voteless_until();
         let at = SplitOff { voteless_until, stand_at: voteless_until.max(now.monotonic + patience) };
-        let (table, kind) = (parent.table.clone(), parent.state.kind());
-        let (retention, durability) = (parent.retention, parent.cohort.config().durability);
+        let (table, options) = (parent.table.clone(), parent.options);
         self.drain(id, now);
-        let part = Part { table, kind, range, retention, durability, genesis, is_split_off: true };
+        let part = Part { table, options, range, genesis, is_split_off: true };
         self.start_replica(child, part, Some(SplitOffState { state, at }), now)?;
         self.counters.splits += 1;
         if let Some(replica) = self.replicas.get_mut(&child) {

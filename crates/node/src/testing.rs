@@ -6,8 +6,8 @@ use base::{
     Boot, ClusterId, CohortId, Duration, Entry, Incarnation, Lsn, Member, Monotonic, NodeId, Now, Record, Timestamp,
 };
 use bytes::Bytes;
-use catalog::{CatalogCommand, NodeRecord, Standing};
-use state_machine::Kind;
+use catalog::{CatalogCommand, NodeRecord, Standing, TableOptions};
+use state_machine::StateMachine as _;
 use state_machine::storage::{Job, JobStep, Outputs};
 use store::Recovered;
 use store::identity::{Identity, Owner};
@@ -19,6 +19,7 @@ use crate::contract::{Action, Event, RequestId};
 use crate::message::Message;
 use crate::request::{Outcome, Request};
 use crate::{Node, NodeConfig, Replays};
+use tablets::Tablet;
 
 /// A wall clock reading that passes validation, in nanoseconds since the epoch.
 const WALL: i64 = 1_700_000_000_000_000_000;
@@ -168,11 +169,8 @@ impl Bench {
             CatalogCommand::RegisterNodes { nodes }.encode(),
             CatalogCommand::CreateTable {
                 name: name.to_owned(),
-                kind: Kind::TABLET,
                 split_at: split_at(keys),
-                replicas: 0,
-                retention: Duration::ZERO,
-                durability: None,
+                options: TableOptions::of(Tablet::KIND),
             }
             .encode(),
         ];

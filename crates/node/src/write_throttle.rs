@@ -77,11 +77,11 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use catalog::{CatalogCommand, CatalogRequest};
-    use state_machine::Kind;
+    use catalog::{CatalogCommand, CatalogRequest, TableOptions};
+    use state_machine::StateMachine as _;
     use store::tree::{Config, Tablespace};
-    use tablets::TableResponse;
     use tablets::request::{Mutation, TableRequest, Write};
+    use tablets::{TableResponse, Tablet};
 
     use super::*;
     use crate::contract::RequestId;
@@ -112,16 +112,12 @@ mod tests {
         disk.tablespace = Tablespace::new(disk.identity.owner(), tiny, 1 << 20, 1 << 20);
         let mut bench = Bench::start(disk);
         bench.pass(Duration::from_millis(5_000));
-        let (name, retention) = ("t".to_owned(), Duration::ZERO);
         bench.ask(
             1,
             Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
-                name,
-                kind: Kind::TABLET,
+                name: "t".to_owned(),
                 split_at: vec![],
-                replicas: 0,
-                retention,
-                durability: None,
+                options: TableOptions::of(Tablet::KIND),
             })),
         );
         bench.pass(Duration::from_millis(1_000));

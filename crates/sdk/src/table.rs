@@ -46,8 +46,8 @@ impl Table {
 
     /// Creates the table unless it exists: sent by [`CreateTable::send`].
     pub fn create(&self) -> CreateTable<'_> {
-        let (split_at, replicas, retention, durability) = (Vec::new(), 0, Duration::ZERO, None);
-        CreateTable { table: self, split_at, replicas, retention, durability }
+        let request = message::CreateTableRequest { table: self.name.to_string(), ..Default::default() };
+        CreateTable { table: self, request }
     }
 
     /// Drops the table with all its rows. After success no strong read sees the table, and its name can be reused.
@@ -181,34 +181,31 @@ impl Table {
 #[must_use = "a table is created by `send`"]
 pub struct CreateTable<'a> {
     table: &'a Table,
-    split_at: Vec<Bytes>,
-    replicas: u32,
-    retention: Duration,
-    durability: Option<Durability>,
+    request: message::CreateTableRequest,
 }
 
 impl CreateTable<'_> {
     /// Divides the table into ranges: each key is the first of a range. In any order; empty by default.
     pub fn split_at<K: Into<Bytes>>(mut self, keys: impl IntoIterator<Item = K>) -> Self {
-        self.split_at = keys.into_iter().map(Into::into).collect();
+        self.request.split_at = keys.into_iter().map(Into::into).collect();
         self
     }
 
     /// Replicas of each range: 1, 3 or 5. The default is three, or the number of nodes if that is lower.
     pub fn replicas(mut self, replicas: u32) -> Self {
-        self.replicas = replicas;
+        self.request.replicas = replicas;
         self
     }
 
     /// How long old versions are readable, in whole milliseconds, at most a week. The default is one minute.
     pub fn retention(mut self, retention: Duration) -> Self {
-        self.retention = retention;
+        self.request.retention_ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
         self
     }
 
     /// The storage that a write must have reached before it is acknowledged. The default is [`Durability::Forced`].
     pub fn durability(mut self, durability: Durability) -> Self {
-        self.durability = Some(durability);
+        self.request.set_durability(durability.into());
         self
     }
 
@@ -218,12 +215,7 @@ impl CreateTable<'_> {
     /// # Errors
     /// [`Error::Exists`] if it exists with other options, [`Error::Invalid`] if the name or an option is not valid.
     pub async fn send(self) -> Result<bool, Error> {
-        let Self { table, split_at, replicas, retention, durability } = self;
-        let retention_ms = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
-        let durability = durability.map_or(message::Durability::Unspecified, Into::into).into();
-        let name = table.name.to_string();
-        let request = message::CreateTableRequest { table: name, split_at, replicas, retention_ms, durability };
-        match table.client.ask(ApiRequest::CreateTable(request)).await? {
+        match self.table.client.ask(ApiRequest::CreateTable(self.request)).await? {
             ApiResponse::TableCreated(answer) => Ok(answer.existed),
             other => Err(unexpected(&other)),
         }

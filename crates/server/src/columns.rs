@@ -9,12 +9,12 @@ use std::time::Duration;
 use api::columns::{self as message, WriteResponse};
 use api::servers::columns_server::Columns;
 use base::Durability;
-use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, RangeDescription, TableDescription};
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, RangeDescription, TableDescription, TableOptions};
 use node::request::{Ask, Request, Response, validate_client, validate_translation_server};
 use sharedlog::validate::TRANSLATION_SERVER_KEY;
-use state_machine::Kind;
-use tablets::TableResponse;
+use state_machine::StateMachine as _;
 use tablets::request::{Scan, TableRequest};
+use tablets::{TableResponse, Tablet};
 use tonic::Status;
 
 use self::streamed::Rows;
@@ -115,11 +115,8 @@ impl<G: Gateway> Columns for Handler<G> {
             &call,
             Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
                 name,
-                kind: Kind::TABLET,
                 split_at,
-                replicas,
-                retention,
-                durability,
+                options: TableOptions { kind: Tablet::KIND, replicas, retention, durability },
             })),
         )
         .await?

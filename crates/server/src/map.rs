@@ -31,8 +31,8 @@ pub(crate) fn rows(catalog: &Catalog) -> impl Iterator<Item = Row<'_>> {
             log: None,
             range,
             nodes: record.members.iter().map(|member| member.node.0).collect(),
-            replicas: if is_alone { 1 } else { table.replicas },
-            durability: table.durability,
+            replicas: if is_alone { 1 } else { table.options.replicas },
+            durability: table.options.durability(),
         })
     });
     let units = catalog.logs().flat_map(|(name, log)| {

@@ -221,11 +221,11 @@ impl Wire for NoRequest {
 }
 
 impl state_machine::Request for NoRequest {
-    fn reads(&self) -> bool {
+    fn validate(&self) -> Result<(), state_machine::Failure> {
         match *self {}
     }
 
-    fn validate(&self) -> Result<(), state_machine::Failure> {
+    fn reads(&self) -> bool {
         match *self {}
     }
 }
@@ -239,7 +239,7 @@ impl state_machine::Response for Reply {
 }
 
 impl StateMachine for LogUnit {
-    const KIND: Kind = Kind::LOG_UNIT;
+    const KIND: Kind = Kind(3);
 
     type Request = NoRequest;
     type Response = Box<Reply>;
@@ -340,7 +340,7 @@ pub struct UnitSnapshot {
 
 impl Chunked for UnitSnapshot {
     fn kind(&self) -> Kind {
-        Kind::LOG_UNIT
+        LogUnit::KIND
     }
 
     fn progress(&self) -> &Progress {

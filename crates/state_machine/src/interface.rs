@@ -26,24 +26,17 @@ use crate::progress::{ApplyError, Progress};
 use crate::storage::{ReadError, Storage};
 
 /// The kind of state machine that a cohort replicates: the tag of its requests between nodes and of its checkpoints.
+///
+/// Numbers are permanent. Ranges of a kind with an even number can be split. The number itself says so, because the
+/// catalogs of all versions must decide alike whether to begin a split. Numbers from 0xf0 to 0xfd are reserved for tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(pub u8);
 
 impl Kind {
-    /// The catalog (cohort 1).
-    pub const CATALOG: Self = Self(1);
-    /// A range of a table.
-    pub const TABLET: Self = Self(2);
-    /// A unit of a shared log.
-    pub const LOG_UNIT: Self = Self(3);
-    /// The first of the numbers reserved for tests.
-    pub const FIRST_OF_TESTS: Self = Self(0xf0);
-
-    /// Whether a range of this kind can be split: whether [`StateMachine::split_request`] returns a request. The catalog
-    /// refuses to split any other.
+    /// Whether ranges of this kind can be split.
     #[must_use]
-    pub fn can_split(self) -> bool {
-        self == Self::TABLET
+    pub const fn can_split(self) -> bool {
+        self.0.is_multiple_of(2)
     }
 }
 
@@ -81,6 +74,12 @@ pub struct Lock<'a> {
 
 /// A request to a cohort.
 pub trait Request: Wire + Clone + fmt::Debug + PartialEq + Eq {
+    /// Checks its format and limits. Every endpoint does so before it submits the request.
+    ///
+    /// # Errors
+    /// [`Failure::Invalid`] with the reason.
+    fn validate(&self) -> Result<(), Failure>;
+
     /// Whether it is a read, which may be repeated. Otherwise it is a change, which goes through the log.
     fn reads(&self) -> bool;
 
@@ -113,12 +112,6 @@ pub trait Request: Wire + Clone + fmt::Debug + PartialEq + Eq {
     fn held_bytes(&self) -> usize {
         0
     }
-
-    /// Checks the form and the limits of a client's request before it is submitted: applying an entry checks no limit.
-    ///
-    /// # Errors
-    /// [`Failure::Invalid`] with a description of the problem.
-    fn validate(&self) -> Result<(), Failure>;
 }
 
 /// A successful response.
@@ -369,7 +362,7 @@ pub type AppliedBy<M> = Applied<<M as StateMachine>::Response, <M as StateMachin
 
 /// A replicated state machine.
 pub trait StateMachine: fmt::Debug + Sized {
-    /// Its kind; never changes.
+    /// Its kind; never changes. Even if and only if [`StateMachine::split_request`] is implemented.
     const KIND: Kind;
 
     /// Its requests.

@@ -4,7 +4,7 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Timestamp};
 use bytes::Bytes;
 use state_machine::checkpoint::{Chunked, Cursor, FIRST_PART, Keep, LoadError, Loader, Snapshot, unexpected};
-use state_machine::interface::Wire;
+use state_machine::interface::{StateMachine as _, Wire};
 use state_machine::sessions::{Open, load_sessions, pack_sessions};
 use state_machine::{ClientSessionId, Kind, Ownership, Progress};
 use store::tree::Tree;
@@ -37,7 +37,7 @@ impl TabletSnapshot {
 
 impl Chunked for TabletSnapshot {
     fn kind(&self) -> Kind {
-        Kind::TABLET
+        Tablet::KIND
     }
 
     fn progress(&self) -> &Progress {

@@ -183,6 +183,10 @@ impl TableRequest {
 }
 
 impl Request for TableRequest {
+    fn validate(&self) -> Result<(), Failure> {
+        crate::validate(self)
+    }
+
     fn reads(&self) -> bool {
         matches!(self, Self::Get { .. } | Self::Scan { .. })
     }
@@ -242,10 +246,6 @@ impl Request for TableRequest {
             }
             Self::Drop => 0,
         }
-    }
-
-    fn validate(&self) -> Result<(), state_machine::Failure> {
-        crate::validate(self)
     }
 }
 

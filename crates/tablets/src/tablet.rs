@@ -213,7 +213,7 @@ impl Tablet {
 type Execution = Applied<TableResponse, Infallible>;
 
 impl StateMachine for Tablet {
-    const KIND: Kind = Kind::TABLET;
+    const KIND: Kind = Kind(2);
 
     type Request = TableRequest;
     type Response = TableResponse;

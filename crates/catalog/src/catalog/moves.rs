@@ -76,7 +76,7 @@ impl Catalog {
         let mut tables = self.tables().filter(|(_, table)| !table.is_dropping);
         let found = tables.find_map(|(name, table)| {
             let range = table.ranges.iter().find(|range| range.cohort == cohort)?;
-            Some((name, table.replicas as usize, range.members.len()))
+            Some((name, table.options.replicas as usize, range.members.len()))
         });
         match found {
             Some((name, wanted, there)) if planned < wanted && planned < there => {

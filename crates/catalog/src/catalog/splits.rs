@@ -43,13 +43,15 @@ impl Catalog {
 
     fn note_split(&mut self, name: &str, key: &Bytes) -> Result<CohortId, Failure> {
         let table = self.table(name).ok_or_else(|| Failure::UnknownTable(name.to_owned()))?;
-        if table.durability == Durability::Memory {
+        if !table.options.kind.can_split() {
+            return Err(precondition(format!(
+                "table {name} cannot be split: its state machine does not support splits"
+            )));
+        }
+        if table.options.durability() == Durability::Memory {
             return Err(precondition(format!(
                 "table {name} is in main memory and cannot be split: a data loss could undo the split"
             )));
-        }
-        if !table.kind.can_split() {
-            return Err(precondition(format!("ranges of table {name} cannot be split: its kind does not support it")));
         }
         let range = table.at(&KeyPosition::At(key.clone()));
         if range.start == *key {
@@ -102,7 +104,7 @@ impl Catalog {
     /// The splits in progress.
     pub fn splits(&self) -> impl Iterator<Item = SplitUnderWay> {
         self.tables()
-            .flat_map(|(name, table)| table.ranges.iter().map(move |range| (name, table.kind, range)))
+            .flat_map(|(name, table)| table.ranges.iter().map(move |range| (name, table.options.kind, range)))
             .filter_map(|(name, kind, range)| {
                 let SplitRecord { key, child } = range.split.clone()?;
                 let (name, members) = (name.to_owned(), range.members.clone());

@@ -1,9 +1,10 @@
 //! Metadata of a table: its ranges, and the placement of each.
 
-use base::{CohortId, Durability, Duration, KeyRange, Member, Timestamp, counted};
+use base::{CohortId, KeyRange, Member, Timestamp, counted};
 use bytes::Bytes;
-use state_machine::{Failure, KeyPosition, Kind, LogicalHash};
+use state_machine::{Failure, KeyPosition, LogicalHash};
 
+use crate::options::TableOptions;
 use crate::request::{CatalogResponse, RangeDescription, TableDescription};
 
 /// Approximate bytes of a record, without its strings.
@@ -79,18 +80,12 @@ impl Part<'_> {
 /// Metadata of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TableRecord {
-    /// The kind of state machine that serves its ranges.
-    pub kind: Kind,
+    /// Its options.
+    pub options: TableOptions,
     /// Its ranges, in order of key. They partition the key space.
     pub ranges: Vec<RangeRecord>,
     /// When it was created.
     pub created: Timestamp,
-    /// Replicas of each range.
-    pub replicas: u32,
-    /// How long old versions are readable.
-    pub retention: Duration,
-    /// The storage that a write must have reached on a majority before it is acknowledged.
-    pub durability: Durability,
     /// Whether it is being dropped. The record remains until all its cohorts have committed the drop.
     pub is_dropping: bool,
     /// Whether the drop ends without the cohorts that cannot be reached: the operator has declared them lost.
@@ -161,31 +156,14 @@ impl TableRecord {
         &self,
         name: &str,
         split_at: &[Bytes],
-        replicas: u32,
-        retention: Duration,
-        durability: Option<Durability>,
-        kind: Kind,
+        wanted: &TableOptions,
     ) -> Result<CatalogResponse, Failure> {
-        if kind != self.kind {
-            return Err(Failure::Exists(format!("table {name} already exists, with another kind")));
-        }
         let is_split_so = || self.ranges[1..].iter().map(|range| &range.start).eq(split_at);
         if !split_at.is_empty() && !is_split_so() {
             let ranges = counted(self.ranges.len() as u64, "range");
             return Err(Failure::Exists(format!("table {name} already exists, with {ranges} and other split keys")));
         }
-        if replicas != 0 && replicas != self.replicas {
-            let has = counted(self.replicas.into(), "replica");
-            return Err(Failure::Exists(format!("table {name} already exists, with {has} of each range")));
-        }
-        if retention != Duration::ZERO && retention != self.retention {
-            let has = self.retention.0 / 1_000_000;
-            return Err(Failure::Exists(format!("table {name} already exists, with a retention of {has} ms")));
-        }
-        if durability.is_some_and(|wanted| wanted != self.durability) {
-            let has = self.durability.name();
-            return Err(Failure::Exists(format!("table {name} already exists, with durability \"{has}\"")));
-        }
+        self.options.check_same(name, wanted)?;
         Ok(CatalogResponse::TableCreated { existed: true })
     }
 
@@ -199,9 +177,9 @@ impl TableRecord {
         CatalogResponse::Table(TableDescription {
             ranges: self.ranges().map(range).collect(),
             created: self.created,
-            replicas: self.replicas,
-            retention: self.retention,
-            durability: self.durability,
+            replicas: self.options.replicas,
+            retention: self.options.retention,
+            durability: self.options.durability(),
         })
     }
 
@@ -222,11 +200,8 @@ impl TableRecord {
     }
 
     pub(super) fn hash(&self, hash: &mut LogicalHash) {
-        hash.word(u64::from(self.kind.0));
+        self.options.hash(hash);
         hash.signed(self.created.0);
-        hash.word(u64::from(self.replicas));
-        hash.word(self.retention.0);
-        hash.word(u64::from(self.durability == Durability::Memory));
         hash.word(u64::from(self.is_dropping) + u64::from(self.is_drop_forced));
         hash.word(self.ranges.len() as u64);
         for range in &self.ranges {

@@ -1,11 +1,11 @@
-use base::{Incarnation, KeyRange};
+use base::{Durability, Duration, Incarnation, KeyRange};
 use bytes::Bytes;
 use state_machine::checkpoint::{Chunks, load};
-use state_machine::{KeyPosition, Snapshot as _, StateMachine as _};
+use state_machine::{KeyPosition, Kind, Snapshot as _, StateMachine as _};
 
 use super::*;
 use crate::checkpoint::CatalogSnapshot;
-use crate::testing::Log;
+use crate::testing::{Log, TABLET};
 
 mod logs;
 mod nodes;
@@ -37,11 +37,8 @@ fn split(name: &str, split_at: &[&str], replicas: u32) -> CatalogCommand {
     let split_at = split_at.iter().map(|key| Bytes::copy_from_slice(key.as_bytes())).collect();
     CatalogCommand::CreateTable {
         name: name.into(),
-        kind: Kind::TABLET,
         split_at,
-        replicas,
-        retention: Duration::ZERO,
-        durability: None,
+        options: TableOptions { replicas, ..TableOptions::of(TABLET) },
     }
 }
 
@@ -53,7 +50,7 @@ fn create_is_idempotent() {
     let table = catalog.table("t").expect("the table exists").clone();
     assert_eq!(outcome, Some(Ok(CatalogResponse::TableCreated { existed: false })));
     assert_eq!(change, Some(Change::TableCreated { name: "t".into() }));
-    assert_eq!((table.ranges.len(), table.created, table.replicas), (1, log.timestamp, 3));
+    assert_eq!((table.ranges.len(), table.created, table.options.replicas), (1, log.timestamp, 3));
     assert_eq!((table.ranges[0].cohort, table.ranges[0].members.len()), (CohortId(2), 3));
     let again = apply(&mut catalog, &mut log, &create("t"));
     assert_eq!(again, (Some(Ok(CatalogResponse::TableCreated { existed: true })), None));
@@ -139,11 +136,8 @@ fn conflicting_create_is_rejected() {
         let retention = Duration::from_millis(milliseconds);
         let create = CatalogCommand::CreateTable {
             name: "t".into(),
-            kind: Kind::TABLET,
             split_at: Vec::new(),
-            replicas: 0,
-            retention,
-            durability: None,
+            options: TableOptions { retention, ..TableOptions::of(TABLET) },
         };
         apply(&mut catalog, &mut log, &create).0
     };
@@ -303,11 +297,8 @@ fn in_memory_table_is_not_split() {
     let (mut catalog, mut log) = with_nodes(3);
     let create = |durability| CatalogCommand::CreateTable {
         name: "t".into(),
-        kind: Kind::TABLET,
         split_at: Vec::new(),
-        replicas: 0,
-        retention: Duration::ZERO,
-        durability,
+        options: TableOptions { durability, ..TableOptions::of(TABLET) },
     };
     let mut created = |durability| apply(&mut catalog, &mut log, &create(durability)).0;
     assert_eq!(created(Some(Durability::Memory)), Some(Ok(CatalogResponse::TableCreated { existed: false })));
@@ -317,7 +308,21 @@ fn in_memory_table_is_not_split() {
     assert!(matches!(created(Some(Durability::Forced)), Some(Err(Failure::Exists(_)))));
     let split = CatalogCommand::BeginSplit { name: "t".into(), key: "c".into() };
     assert!(matches!(apply(&mut catalog, &mut log, &split), (Some(Err(Failure::Precondition(_))), None)));
-    assert_eq!(catalog.table("t").map(|table| table.durability), Some(Durability::Memory));
+    assert_eq!(catalog.table("t").map(|table| table.options.durability()), Some(Durability::Memory));
+}
+
+/// Otherwise the split would never end, and the table could never be dropped.
+#[test]
+fn kind_without_split_support_is_not_split() {
+    let (mut catalog, mut log) = with_nodes(3);
+    let options = TableOptions::of(Kind(0xf1));
+    let create = CatalogCommand::CreateTable { name: "t".into(), split_at: Vec::new(), options };
+    apply(&mut catalog, &mut log, &create);
+    let split = CatalogCommand::BeginSplit { name: "t".into(), key: "c".into() };
+    let refused = apply(&mut catalog, &mut log, &split);
+    let (Some(Err(Failure::Precondition(message))), None) = refused else { panic!("{refused:?}") };
+    assert_eq!(message, "table t cannot be split: its state machine does not support splits");
+    assert_eq!(catalog.splits().count(), 0);
 }
 
 fn move_to(cohort: CohortId, nodes: &[u32], force: bool) -> CatalogCommand {
@@ -375,18 +380,4 @@ fn range_move_follows_plan() {
         let (outcome, change) = apply(&mut catalog, &mut log, &refused);
         assert!(matches!(outcome, Some(Err(Failure::Precondition(_)))) && change.is_none(), "{refused:?}");
     }
-}
-
-/// Not only by the node that would carry the split out: the table would wait for its end forever.
-#[test]
-fn unsplittable_kind_is_refused() {
-    let (mut catalog, mut log) = with_nodes(3);
-    let CatalogCommand::CreateTable { name, split_at, replicas, retention, durability, .. } = create("t") else {
-        unreachable!("a table is created");
-    };
-    let kind = Kind::FIRST_OF_TESTS;
-    let create = CatalogCommand::CreateTable { name, kind, split_at, replicas, retention, durability };
-    apply(&mut catalog, &mut log, &create);
-    let split = apply(&mut catalog, &mut log, &CatalogCommand::BeginSplit { name: "t".into(), key: "k".into() });
-    assert!(matches!(split, (Some(Err(Failure::Precondition(_))), None)), "{split:?}");
 }

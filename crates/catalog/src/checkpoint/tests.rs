@@ -5,7 +5,7 @@ use state_machine::checkpoint::{Chunks, end, load};
 use super::*;
 use crate::catalog::Standing;
 use crate::command::CatalogCommand;
-use crate::testing::Log;
+use crate::testing::{Log, TABLET};
 
 fn catalog() -> Catalog {
     let (mut state, mut log) = (Catalog::empty(), Log::new());
@@ -22,11 +22,13 @@ fn catalog() -> Catalog {
         let split_at = (0..number).map(|key| format!("{key:02}").into()).collect();
         apply(&CatalogCommand::CreateTable {
             name: format!("table-{number}"),
-            kind: Kind::TABLET,
             split_at,
-            replicas: 2 * (number % 3) + 1,
-            retention: base::Duration::from_millis(u64::from(number)),
-            durability: number.is_multiple_of(2).then_some(base::Durability::Memory),
+            options: TableOptions {
+                replicas: 2 * (number % 3) + 1,
+                retention: base::Duration::from_millis(u64::from(number)),
+                durability: number.is_multiple_of(2).then_some(base::Durability::Memory),
+                kind: TABLET,
+            },
         });
     }
     apply(&CatalogCommand::BeginDrop { name: "table-7".into(), force: false });

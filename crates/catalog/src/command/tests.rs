@@ -1,26 +1,22 @@
 use base::{Incarnation, SplitMix64};
 
 use super::*;
+use crate::testing::TABLET;
 
 fn commands() -> Vec<CatalogCommand> {
     let member = Member { node: NodeId(1), incarnation: Incarnation(u64::MAX) };
     let node = NodeRecord { member, peer: "127.0.0.1:7101".into(), grpc: String::new(), standing: Standing::Leaving };
     vec![
+        CatalogCommand::CreateTable { name: "t".into(), split_at: vec![], options: TableOptions::of(TABLET) },
         CatalogCommand::CreateTable {
             name: "t".into(),
-            kind: Kind::TABLET,
-            split_at: vec![],
-            replicas: 0,
-            retention: Duration::ZERO,
-            durability: None,
-        },
-        CatalogCommand::CreateTable {
-            name: "t".into(),
-            kind: Kind::TABLET,
             split_at: vec!["a".into(), "b".into()],
-            replicas: 5,
-            retention: Duration(7),
-            durability: Some(base::Durability::Memory),
+            options: TableOptions {
+                replicas: 5,
+                retention: Duration(7),
+                durability: Some(base::Durability::Memory),
+                kind: TABLET,
+            },
         },
         CatalogCommand::BeginDrop { name: "t".into(), force: false },
         CatalogCommand::BeginDrop { name: "t".into(), force: true },

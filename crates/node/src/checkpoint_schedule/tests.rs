@@ -1,7 +1,7 @@
 use base::{Duration, LogRecord, Sequence, Timestamp};
-use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, TableOptions};
 use state_machine::storage::FileRef;
-use state_machine::{Consistency, Failure, Kind};
+use state_machine::{Consistency, Failure, StateMachine as _};
 use tablets::request::{Mutation, TableRequest, Write};
 use tablets::{Command, Tablet};
 
@@ -25,11 +25,8 @@ fn with_retention(retention: Duration) -> Bench {
         1,
         Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
             name: "t".into(),
-            kind: Kind::TABLET,
             split_at: vec![],
-            replicas: 0,
-            retention,
-            durability: None,
+            options: TableOptions { retention, ..TableOptions::of(Tablet::KIND) },
         })),
     );
     bench.pass(Duration::from_millis(1_000));

@@ -1,9 +1,9 @@
 use base::Duration;
-use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
-use state_machine::{Consistency, Failure, Kind};
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, TableOptions};
+use state_machine::{Consistency, Failure, StateMachine as _};
 use store::manifest::CheckpointRef;
-use tablets::TableResponse;
 use tablets::request::{Mutation, TableRequest, Write};
+use tablets::{TableResponse, Tablet};
 
 use super::*;
 use crate::contract::RequestId;
@@ -21,11 +21,8 @@ fn alone() -> Bench {
         1,
         Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
             name: "t".into(),
-            kind: Kind::TABLET,
             split_at: split_at(&["m"]),
-            replicas: 0,
-            retention: base::Duration::ZERO,
-            durability: None,
+            options: TableOptions::of(Tablet::KIND),
         })),
     );
     bench.ask(2, of_table(put()));
@@ -66,11 +63,8 @@ fn dropped_table_frees_its_name() {
         7,
         Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
             name: "t".into(),
-            kind: Kind::TABLET,
             split_at: vec![],
-            replicas: 0,
-            retention: base::Duration::ZERO,
-            durability: None,
+            options: TableOptions::of(Tablet::KIND),
         })),
     );
     bench.pass(Duration::from_millis(2_000));
@@ -151,7 +145,7 @@ fn checkpoint_removes_dropped_tablet_sstables() {
     bench.writes_checkpoints = false;
     let before = bench.node.replicas[&FIRST].on_disk.lsn();
     let now = bench.now;
-    bench.node.ask_to_drop(FIRST, Kind::TABLET, now);
+    bench.node.ask_to_drop(FIRST, Tablet::KIND, now);
     bench.pass(Duration::from_millis(100));
     let replica = &bench.node.replicas[&FIRST];
     assert_eq!(replica.state.ownership(), Some(&state_machine::Ownership::Dropped));

@@ -1,12 +1,13 @@
 use base::{Boot, Duration, Epoch};
-use catalog::{CatalogCommand, CatalogRequest};
+use catalog::{CatalogCommand, CatalogRequest, TableOptions};
 use replication::grace;
-use state_machine::Kind;
+use state_machine::StateMachine as _;
 
 use super::*;
 use crate::contract::Event;
 use crate::request::Request;
 use crate::testing::{Bench, Cluster, split_at};
+use tablets::Tablet;
 
 impl Cluster {
     /// A cluster with a table of six ranges, after an idle period.
@@ -16,11 +17,8 @@ impl Cluster {
         let (split_at, retention) = (split_at(&["b", "c", "d", "e", "f"]), Duration::ZERO);
         let create = Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
             name: "t".into(),
-            kind: Kind::TABLET,
             split_at,
-            replicas: 3,
-            retention,
-            durability: None,
+            options: TableOptions { replicas: 3, retention, ..TableOptions::of(Tablet::KIND) },
         }));
         cluster.nodes[0].ask(1, create);
         cluster.pass(Duration::from_millis(3_000));

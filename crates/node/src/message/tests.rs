@@ -5,16 +5,16 @@ use base::{Boot, CohortId, Duration, Entry, Epoch, KeyRange, Lsn, Monotonic, Nod
 use bytes::Bytes;
 use catalog::{
     CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, RangeDescription, Standing,
-    TableDescription,
+    TableDescription, TableOptions,
 };
 use sharedlog::controller::{CopierId, Requester};
 use sharedlog::request::LogResponse;
 use sharedlog::{AskId, LogId, ProjectionEpoch, RequestSource, UnitId, unit};
-use state_machine::{AsOf, ClientSessionId, Consistency, Failure, Kind, LogPlace};
+use state_machine::{AsOf, ClientSessionId, Consistency, Failure, LogPlace, StateMachine as _};
 use store::sstable::{SstableId, SstableRef};
-use tablets::TableResponse;
 use tablets::request::TableRequest;
 use tablets::request::{Cell, Mutation, Row, Scan, Write};
+use tablets::{TableResponse, Tablet};
 
 use super::{Beaten, ListId, Message, Query, ReplicaGeneration, StateId, StatePart};
 use crate::request::Response;
@@ -64,11 +64,8 @@ fn samples() -> Vec<Message> {
         Query::Machine(TableRequest::Drop.into()),
         change(CatalogCommand::CreateTable {
             name: "t".into(),
-            kind: Kind::TABLET,
             split_at: vec!["k".into()],
-            replicas: 3,
-            retention: base::Duration(5),
-            durability: None,
+            options: TableOptions { replicas: 3, retention: base::Duration(5), ..TableOptions::of(Tablet::KIND) },
         }),
         get(Some(vec!["c".into()]), Consistency::Strong),
         get(None, Consistency::At(Timestamp(7))),

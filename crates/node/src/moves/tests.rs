@@ -1,11 +1,12 @@
 use base::{Incarnation, LogRecord, NodeId, Sequence};
-use catalog::{CatalogCommand, CatalogRequest};
-use state_machine::Kind;
+use catalog::{CatalogCommand, CatalogRequest, TableOptions};
+use state_machine::StateMachine as _;
 
 use super::*;
 use crate::contract::Event;
 use crate::request::Request;
 use crate::testing::{Bench, empty};
+use tablets::Tablet;
 
 fn member(node: u32, incarnation: u64) -> Member {
     Member { node: NodeId(node), incarnation: Incarnation(incarnation) }
@@ -56,11 +57,8 @@ fn removed_replica_rejoins_without_state() {
         1,
         Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
             name: "t".into(),
-            kind: Kind::TABLET,
             split_at: Vec::new(),
-            replicas: 0,
-            retention: Duration::ZERO,
-            durability: Some(base::Durability::Forced),
+            options: TableOptions { durability: Some(base::Durability::Forced), ..TableOptions::of(Tablet::KIND) },
         })),
     );
     bench.pass(Duration::from_millis(2_000));

@@ -1,11 +1,16 @@
 //! Assembles chunks into a snapshot of any kind.
 
 use base::CohortId;
+use base::codec::Reader;
 use bytes::Bytes;
+use catalog::Catalog;
+use sharedlog::log_unit::LogUnit;
+use state_machine::Progress;
 use state_machine::checkpoint::{Frame, Frames, LoadError, Loader as _};
-use state_machine::interface::Kind;
+use state_machine::interface::{Kind, StateMachine};
+use tablets::Tablet;
 
-use super::{Parts, Snapshot};
+use super::{Hosted, Parts, Snapshot};
 
 /// Assembles chunks from disk or from a peer into a snapshot.
 #[derive(Clone, Debug)]
@@ -75,5 +80,19 @@ impl Loader {
         let mut loader = Self::new(cohort, kind);
         chunks.iter().try_for_each(|chunk| loader.push(chunk))?;
         loader.finish()
+    }
+}
+
+impl Parts {
+    fn begin(kind: Kind, progress: Progress, header: Reader) -> Result<Self, LoadError> {
+        by_kind!(
+            kind,
+            M => <<M as StateMachine>::Snapshot as state_machine::Snapshot>::Loader::begin(progress, header).map(<M as Hosted>::parts),
+            Kind(other) => Err(LoadError::OtherKind(other))
+        )
+    }
+
+    fn finish(self) -> Result<Snapshot, LoadError> {
+        dispatch!(Self, self, M, parts => parts.finish().map(<M as Hosted>::snapshot_of))
     }
 }

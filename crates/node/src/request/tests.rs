@@ -1,15 +1,16 @@
+use base::Timestamp;
 use base::limits::{
     COLUMN_BYTES_MAX, KEY_BYTES_MAX, RETENTION_MAX, SESSION_WINDOW, TABLE_NAME_BYTES_MAX, VALUE_BYTES_MAX,
     WRITE_COLUMNS_MAX,
 };
-use base::{Duration, Timestamp};
 use bytes::Bytes;
-use catalog::CatalogCommand;
+use catalog::{CatalogCommand, TableOptions};
 use sharedlog::validate::new_log_name;
-use state_machine::{ClientSessionId, Consistency, Kind, SessionStamp};
+use state_machine::{ClientSessionId, Consistency, SessionStamp, StateMachine as _};
 use tablets::request::{Mutation, Scan, TableRequest, Write};
 
 use super::*;
+use tablets::Tablet;
 
 fn bytes(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
@@ -41,15 +42,7 @@ fn table(request: TableRequest) -> Request {
 
 fn create(name: &str, split_at: &[&str]) -> Request {
     let split_at = split_at.iter().map(|key| bytes(key)).collect();
-    CatalogCommand::CreateTable {
-        name: name.into(),
-        kind: Kind::TABLET,
-        split_at,
-        replicas: 0,
-        retention: Duration::ZERO,
-        durability: None,
-    }
-    .into()
+    CatalogCommand::CreateTable { name: name.into(), split_at, options: TableOptions::of(Tablet::KIND) }.into()
 }
 
 fn writing(write: Write) -> Request {
@@ -86,11 +79,8 @@ fn accepts_requests_within_limits() {
         create("aZ09_-.", &["b", "a"]),
         CatalogCommand::CreateTable {
             name: "t".into(),
-            kind: Kind::TABLET,
             split_at: vec![],
-            replicas: 5,
-            retention: RETENTION_MAX,
-            durability: None,
+            options: TableOptions { replicas: 5, retention: RETENTION_MAX, ..TableOptions::of(Tablet::KIND) },
         }
         .into(),
         table(TableRequest::OpenSession { key: bytes("") }),
@@ -146,11 +136,8 @@ fn ranges() {
     for replicas in [2, 4, 6, 7] {
         let request: Request = CatalogCommand::CreateTable {
             name: "t".into(),
-            kind: Kind::TABLET,
             split_at: vec![],
-            replicas,
-            retention: Duration::ZERO,
-            durability: None,
+            options: TableOptions { replicas, ..TableOptions::of(Tablet::KIND) },
         }
         .into();
         check_refused(&request, &[&replicas.to_string(), "1, 3 or 5"]);

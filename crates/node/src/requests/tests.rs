@@ -1,10 +1,10 @@
 //! Routing of requests, and their outcomes when nodes do not reply.
 
 use base::{Boot, NodeId, Timestamp};
-use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
-use state_machine::{ClientSessionId, Kind, SessionStamp};
-use tablets::TableResponse;
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, TableOptions};
+use state_machine::{ClientSessionId, SessionStamp, StateMachine as _};
 use tablets::request::{Mutation, Scan, TableRequest, Write};
+use tablets::{TableResponse, Tablet};
 
 use super::*;
 use crate::contract::Event;
@@ -177,11 +177,8 @@ fn ranges_store_rows_separately() {
         1,
         Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
             name: "t".into(),
-            kind: Kind::TABLET,
             split_at,
-            replicas: 0,
-            retention: base::Duration::ZERO,
-            durability: None,
+            options: TableOptions::of(Tablet::KIND),
         })),
     );
     for (number, key) in (2..).zip(["a", "d", "z"]) {

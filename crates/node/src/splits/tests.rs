@@ -1,9 +1,9 @@
 use base::{Duration, Lsn};
-use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, TableOptions};
 use replication::Replay;
-use state_machine::{AsOf, Consistency, Failure, Kind};
-use tablets::TableResponse;
+use state_machine::{AsOf, Consistency, Failure, StateMachine as _};
 use tablets::request::{Mutation, TableRequest, Write};
+use tablets::{TableResponse, Tablet};
 
 use super::*;
 use crate::contract::RequestId;
@@ -21,11 +21,8 @@ fn alone() -> Bench {
         1,
         Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
             name: "t".into(),
-            kind: Kind::TABLET,
             split_at: Vec::new(),
-            replicas: 0,
-            retention: base::Duration::ZERO,
-            durability: None,
+            options: TableOptions::of(Tablet::KIND),
         })),
     );
     bench.pass(Duration::from_millis(2_000));

@@ -1,10 +1,11 @@
-use state_machine::Kind;
+use state_machine::StateMachine as _;
 use store::identity::Owner;
 use store::tree::{Config, Tablespace, Tree};
 
 use super::*;
 use crate::registry::{AnyMachine, Loader};
 use crate::testing::{Bench, empty, members};
+use tablets::Tablet;
 
 const TABLE: CohortId = CohortId(2);
 
@@ -17,7 +18,7 @@ fn tree(cohort: CohortId) -> Tree {
 /// The state of a range before its first entry.
 fn blank(cohort: CohortId) -> Snapshot {
     let disk = base::Incarnation(7);
-    AnyMachine::new(Kind::TABLET, cohort, disk, Box::new(tree(cohort))).expect("a known kind").snapshot()
+    AnyMachine::new(Tablet::KIND, cohort, disk, Box::new(tree(cohort))).expect("a known kind").snapshot()
 }
 
 fn membership() -> SharedMembership {
@@ -35,7 +36,7 @@ fn transfer() -> Transfer {
 #[test]
 fn transfer_sends_next_part_after_ack() {
     let mut transfer = transfer();
-    let mut loader = Loader::new(TABLE, Kind::TABLET);
+    let mut loader = Loader::new(TABLE, Tablet::KIND);
     for received in 1.. {
         match transfer.part.clone() {
             Some(StatePart::Chunk(chunk)) => loader.push(&chunk).expect("the next part"),

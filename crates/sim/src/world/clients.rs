@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::{Durability, KeyRange, NodeId, SplitMix64, Timestamp};
 use bytes::Bytes;
 use catalog::catalog::REPLICAS;
-use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, TableOptions};
 use client::Effect;
 use node::contract::RequestId;
 use node::request::{Ask, Outcome, Request, Response};
-use state_machine::{Consistency, Failure, Kind};
-use tablets::TableResponse;
+use state_machine::{Consistency, Failure, StateMachine as _};
 use tablets::request::{Mutation, Row, Scan, TableRequest, Write};
+use tablets::{TableResponse, Tablet};
 
 use super::create_and_drop::{Spare, Step};
 use super::events::Happening;
@@ -535,11 +535,8 @@ fn request(task: &Task, clients: &Clients) -> Request {
     let create = |name, split_at: &[Bytes], replicas, durability| {
         Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
             name,
-            kind: Kind::TABLET,
             split_at: split_at.to_vec(),
-            replicas,
-            retention: RETENTION,
-            durability: Some(durability),
+            options: TableOptions { replicas, retention: RETENTION, durability: Some(durability), kind: Tablet::KIND },
         }))
     };
     match task {

@@ -2,10 +2,10 @@
 //! replicated, checkpointed, shipped to nodes that had no replica, and read, while nodes crash and messages are lost.
 
 use base::{CohortId, Duration, NodeId};
-use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, TableOptions};
 use counter::{Count, Counter, CounterRequest};
 use node::contract::{Event, RequestId};
-use node::request::{Outcome, Request, Response};
+use node::request::{Ask, Outcome, Request, Response};
 use state_machine::{Consistency, Failure, StateMachine};
 
 use super::options::{Faults, Options};
@@ -79,7 +79,7 @@ impl World {
 }
 
 fn get(consistency: Consistency) -> Request {
-    Request::table("count", CounterRequest::Get(consistency))
+    Request::table("count", Ask::Counter(CounterRequest::Get(consistency)))
 }
 
 fn count_in(response: Response) -> u64 {
@@ -98,16 +98,13 @@ fn cohort_hosts_counter_state_machine() {
         world.begin();
         let create = CatalogCommand::CreateTable {
             name: "count".to_owned(),
-            kind: Counter::KIND,
             split_at: Vec::new(),
-            replicas: 3,
-            retention: Duration::ZERO,
-            durability: None,
+            options: TableOptions { replicas: 3, ..TableOptions::of(Counter::KIND) },
         };
         world.insist(CatalogRequest::from(create));
         let (mut certain, mut possible, mut seen) = (0, 0, 0);
         while world.now < world.options.fault_time {
-            match world.ask_some_node(Request::table("count", CounterRequest::Add(AMOUNT))) {
+            match world.ask_some_node(Request::table("count", Ask::Counter(CounterRequest::Add(AMOUNT)))) {
                 Ok(response) => {
                     certain += AMOUNT;
                     assert!(count_in(response) >= certain, "seed {seed}: an addition is lost");
@@ -129,6 +126,9 @@ fn cohort_hosts_counter_state_machine() {
             }
         }
         world.finish();
+        let split = CatalogCommand::BeginSplit { name: "count".to_owned(), key: "m".into() };
+        let refused = world.ask_some_node(CatalogRequest::from(split));
+        assert!(matches!(refused, Err(Failure::Precondition(_))), "seed {seed}: {refused:?}");
         assert_eq!(world.violation, None, "seed {seed}");
         for consistency in
             [Consistency::Strong, Consistency::Anywhere, Consistency::Timeline { at_least: None, stale_ok: false }]

@@ -8,12 +8,12 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use catalog::{CatalogCommand, CatalogRequest, CatalogResponse};
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, TableOptions};
 use client::Effect;
 use node::request::{Ask, Outcome, Request, Response};
-use state_machine::{Consistency, Failure, Kind};
-use tablets::TableResponse;
+use state_machine::{Consistency, Failure, StateMachine as _};
 use tablets::request::{Mutation, TableRequest, Write};
+use tablets::{TableResponse, Tablet};
 
 use super::World;
 use super::clients::RETENTION;
@@ -74,11 +74,8 @@ impl Spare {
                 let split_at = vec![Bytes::from_static(b"m")];
                 Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
                     name,
-                    kind: Kind::TABLET,
                     split_at,
-                    replicas: 0,
-                    retention: RETENTION,
-                    durability: None,
+                    options: TableOptions { retention: RETENTION, ..TableOptions::of(Tablet::KIND) },
                 }))
             }
             Step::ReadEmpty | Step::Read | Step::ReadDropped => {

@@ -5,7 +5,7 @@ use mio::{Events, Poll, Token, Waker};
 use node::contract::CheckpointId;
 use node::registry::AnyMachine;
 use prometheus::Registry;
-use state_machine::Kind;
+use state_machine::StateMachine as _;
 use store::Recovered;
 use store::checkpoint::CheckpointMeta;
 use store::identity::Identity;
@@ -16,6 +16,7 @@ use super::*;
 use crate::runtime::budget::Budget;
 use crate::runtime::clock;
 use crate::runtime::sstables::{CheckpointJob, SstableFiles};
+use tablets::Tablet;
 
 /// A store with its threads and their output.
 struct Bench {
@@ -65,7 +66,7 @@ impl Bench {
     fn state(&self, cohort: CohortId) -> AnyMachine {
         let tablespace = Tablespace::new(identity().owner(), small().tree, small().cache_bytes, small().recent_bytes);
         let tree = Tree::new(tablespace.site(cohort));
-        AnyMachine::new(Kind::TABLET, cohort, identity().incarnation, Box::new(tree)).expect("a kind that is known")
+        AnyMachine::new(Tablet::KIND, cohort, identity().incarnation, Box::new(tree)).expect("a kind that is known")
     }
 
     /// Runs the machine's loop until `is_done`.

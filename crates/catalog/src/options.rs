@@ -1,0 +1,70 @@
+//! The options of a table.
+
+use base::limits::RETENTION_DEFAULT;
+use base::{Durability, Duration, counted};
+use state_machine::{Failure, Kind, LogicalHash};
+
+use crate::catalog::REPLICAS;
+
+/// The options of a table, as a client requests them or as the catalog records them. All are set in a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TableOptions {
+    /// The kind of state machine that serves its ranges.
+    pub kind: Kind,
+    /// Replicas of each range; 0: the default.
+    pub replicas: u32,
+    /// How long old versions are readable; zero: the default.
+    pub retention: Duration,
+    /// The storage that a write must have reached on a majority before it is acknowledged; none: the default.
+    pub durability: Option<Durability>,
+}
+
+impl TableOptions {
+    /// The default options of a table of this kind.
+    #[must_use]
+    pub const fn of(kind: Kind) -> Self {
+        Self { kind, replicas: 0, retention: Duration::ZERO, durability: None }
+    }
+
+    /// The durability, if requested, or the default.
+    #[must_use]
+    pub fn durability(&self) -> Durability {
+        self.durability.unwrap_or_default()
+    }
+
+    /// Sets the options that were not requested to their defaults.
+    pub(crate) fn completed(self) -> Self {
+        Self {
+            kind: self.kind,
+            replicas: if self.replicas == 0 { REPLICAS } else { self.replicas },
+            retention: if self.retention == Duration::ZERO { RETENTION_DEFAULT } else { self.retention },
+            durability: Some(self.durability()),
+        }
+    }
+
+    /// Checks that the options of an existing table match those of a request to create it.
+    ///
+    /// # Errors
+    /// [`Failure::Exists`] with the first requested option that differs.
+    pub(crate) fn check_same(&self, name: &str, wanted: &Self) -> Result<(), Failure> {
+        let differs = if wanted.kind != self.kind {
+            "another kind".to_owned()
+        } else if wanted.replicas != 0 && wanted.replicas != self.replicas {
+            format!("{} of each range", counted(self.replicas.into(), "replica"))
+        } else if wanted.retention != Duration::ZERO && wanted.retention != self.retention {
+            format!("a retention of {} ms", self.retention.0 / 1_000_000)
+        } else if wanted.durability.is_some() && wanted.durability != self.durability {
+            format!("durability \"{}\"", self.durability().name())
+        } else {
+            return Ok(());
+        };
+        Err(Failure::Exists(format!("table {name} already exists, with {differs}")))
+    }
+
+    pub(crate) fn hash(&self, hash: &mut LogicalHash) {
+        hash.word(u64::from(self.kind.0));
+        hash.word(u64::from(self.replicas));
+        hash.word(self.retention.0);
+        hash.word(u64::from(self.durability() == Durability::Memory));
+    }
+}
