@@ -487,7 +487,7 @@ fn kind_of<M: StateMachine>(_: &M) -> Kind {
     M::KIND
 }
 
-fn unanswerable() -> Failure {
+pub(crate) fn unanswerable() -> Failure {
     Failure::Invalid("request not supported by the state machine of this cohort".to_owned())
 }
 
