@@ -3,12 +3,19 @@
 //! table or moving a range.
 
 use base::{Duration, Now};
-use state_machine::Failure;
 
+use crate::checkpoint_schedule::Checkpoints;
 use crate::node::Node;
 
 /// How long the disk counts as full after a write failed for lack of space. Longer than the pause before the retry.
 const FULL_FOR: Duration = Duration::from_millis(8_000);
+
+impl Checkpoints {
+    /// Whether changes that add bytes are refused.
+    pub(crate) fn is_disk_full(&self, now: Now) -> bool {
+        now.monotonic < self.full_until
+    }
+}
 
 impl Node {
     /// A write to the disk failed for lack of space.
@@ -16,21 +23,11 @@ impl Node {
         self.checkpoints.full_until = now.monotonic + FULL_FOR;
     }
 
-    fn is_disk_full(&self, now: Now) -> bool {
-        now.monotonic < self.checkpoints.full_until
-    }
-
-    /// The error for row writes while the disk is full; `None` if writes are accepted.
-    pub(crate) fn disk_full_failure(&self, now: Now) -> Option<Failure> {
-        let what = format!("the disk of node {} is full: its rows are read-only", self.cluster.me.node);
-        self.is_disk_full(now).then_some(Failure::Unavailable(what))
-    }
-
     /// Problems of this node, as messages for operators.
     pub(crate) fn troubles(&self, now: Now) -> Vec<String> {
         let full = "disk full: ranges that it leads are read-only until space is freed";
         let damaged = "damaged SSTable: other replicas serve its data, and the node's log names the file";
-        let troubles = [(self.is_disk_full(now), full), (self.counters.sstables_damaged > 0, damaged)];
+        let troubles = [(self.checkpoints.is_disk_full(now), full), (self.counters.sstables_damaged > 0, damaged)];
         troubles.into_iter().filter(|(is_so, _)| *is_so).map(|(_, words)| words.to_owned()).collect()
     }
 }

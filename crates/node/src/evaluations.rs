@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use base::{CohortId, Epoch, Now};
+use base::{CohortId, Now};
 use state_machine::interface::Evaluated;
-use state_machine::{AsOf, Failure, ReadError};
+use state_machine::{Failure, ReadError};
 use store::sstable::Io;
 
 use crate::contract::{Action, EvaluationId};
@@ -16,9 +16,10 @@ use crate::node::Node;
 use crate::reads::ReadPath;
 use crate::registry::Read;
 use crate::replica::Replica;
-use crate::request::{Outcome, Response};
-use crate::request_table::{PendingId, RequestState};
-use crate::views::dated;
+use crate::request::Response;
+use crate::request_table::{Pending, PendingId, RequestState};
+use crate::requests::RequestStep;
+use crate::writes::leave_row;
 
 /// The evaluations in progress.
 #[derive(Debug, Default)]
@@ -30,8 +31,6 @@ pub(crate) struct Evaluations {
 #[derive(Debug)]
 struct UnderWay {
     cohort: CohortId,
-    /// The epoch in which it started.
-    epoch: Epoch,
     pending: PendingId,
     path: ReadPath,
 }
@@ -45,17 +44,15 @@ impl Evaluations {
 
 impl Node {
     /// Answers a request from rows: at once if they are in memory, otherwise after a read of the disk.
-    pub(crate) fn evaluate(&mut self, id: PendingId, cohort: CohortId, read: Read, path: ReadPath, now: Now) {
+    pub(crate) fn evaluate(&mut self, pending: Pending, cohort: CohortId, read: Read, path: ReadPath, now: Now) {
         match read.answer(Io::CacheOnly) {
             Err(ReadError::NotCached) => {}
-            answer => return self.evaluated_in(cohort, id, path, answer, now),
+            answer => return self.evaluated_in(cohort, pending, path, answer, now),
         }
-        let replica = expected!(self.replicas.get(&cohort), "rows are read from a local replica");
         let number = self.evaluations.number();
-        let epoch = replica.cohort.promised().epoch;
-        self.evaluations.under_way.insert(number, UnderWay { cohort, epoch, pending: id, path });
+        self.evaluations.under_way.insert(number, UnderWay { cohort, pending: pending.id, path });
         self.counters.disk_reads += 1;
-        self.pending_requests.place(id, RequestState::Evaluated);
+        self.pending_requests.place(pending, RequestState::Evaluated);
         self.actions.push(Action::Evaluate { id: number, read: Box::new(read) });
     }
 
@@ -64,53 +61,58 @@ impl Node {
             return self.values_found(&call, answer, now);
         }
         // `None` if the evaluation was cancelled when its epoch ended.
-        let Some(UnderWay { cohort, epoch, pending, path }) = self.evaluations.under_way.remove(&id) else { return };
+        let Some(UnderWay { cohort, pending, path }) = self.evaluations.under_way.remove(&id) else { return };
         let still_holds = |replica: &Replica| match &path {
-            ReadPath::Leader { .. } => replica.cohort.leads() && replica.cohort.promised().epoch == epoch,
+            ReadPath::Leader { epoch, .. } => replica.cohort.leads() && replica.cohort.promised().epoch == *epoch,
             ReadPath::ReadIndex | ReadPath::Replica(_) => true,
         };
-        if self.replicas.get(&cohort).is_some_and(still_holds) {
-            self.evaluated_in(cohort, pending, path, answer, now);
-        } else {
-            self.pending_requests.place(pending, RequestState::Waiting);
+        if !self.replicas.get(&cohort).is_some_and(still_holds) {
+            return self.pending_requests.retry(pending);
+        }
+        match self.pending_requests.take(pending) {
+            Some(pending) => self.evaluated_in(cohort, pending, path, answer, now),
+            // The deadline passed during the read of the disk: nothing was done.
+            None => {
+                self.end_evaluation(cohort, &path);
+                if answer.is_err() {
+                    self.file_damaged(cohort, now);
+                }
+            }
         }
     }
 
     fn evaluated_in(
         &mut self,
         cohort: CohortId,
-        id: PendingId,
+        pending: Pending,
         path: ReadPath,
         answer: Result<Evaluated<Response>, ReadError>,
         now: Now,
     ) {
-        let row = if let ReadPath::Leader { locked } = &path { locked.as_ref() } else { None };
         match answer {
-            Ok(Evaluated::Outcome(outcome)) => match path {
-                ReadPath::Leader { .. } => self.read_done(id, cohort, outcome, now),
-                ReadPath::ReadIndex => self.checked_read_done(id, cohort, outcome),
-                ReadPath::Replica(as_of) => self.own_read_done(id, cohort, outcome, *as_of),
-            },
-            Ok(Evaluated::Decided(verdict)) => self.propose_decided(id, cohort, verdict, row, now),
+            Ok(Evaluated::Outcome(outcome)) => self.reply_read(pending, cohort, outcome, path, now),
+            Ok(Evaluated::Decided(decision)) => {
+                let row = if let ReadPath::Leader { locked, .. } = path { locked } else { None };
+                self.propose_decided(pending, cohort, decision, row, now);
+            }
             Ok(Evaluated::Elsewhere) => {
-                self.leave_row(cohort, row);
-                self.elsewhere(id, now);
+                self.end_evaluation(cohort, &path);
+                self.proceed(pending, cohort, RequestStep::Elsewhere, now);
             }
             Err(error) => {
-                self.leave_row(cohort, row);
+                self.end_evaluation(cohort, &path);
                 let failure = Failure::Unavailable(format!("disk read failed: {error}"));
-                self.complete(id, Err(failure), None);
+                self.respond(pending, Err(failure), None);
                 self.file_damaged(cohort, now);
             }
         }
     }
 
-    /// Completes a read of this replica's own state, which later changes don't invalidate.
-    fn own_read_done(&mut self, id: PendingId, cohort: CohortId, outcome: Outcome, as_of: AsOf) {
-        if let Some(replica) = self.replicas.get_mut(&cohort) {
-            replica.reads += 1;
+    /// An evaluation leads to no proposal: other writes may latch its row.
+    fn end_evaluation(&mut self, cohort: CohortId, path: &ReadPath) {
+        if let (ReadPath::Leader { locked: Some(row), .. }, Some(replica)) = (path, self.replicas.get_mut(&cohort)) {
+            leave_row(replica, &mut self.pending_requests, Some(row));
         }
-        self.complete(id, dated(outcome, as_of), None);
     }
 
     /// This replica can't read its data: another replica must lead.
@@ -125,7 +127,7 @@ impl Node {
             |evaluation: &UnderWay| evaluation.cohort == cohort && matches!(evaluation.path, ReadPath::Leader { .. });
         let ended = self.evaluations.under_way.extract_if(.., |_, evaluation| is_of_term(evaluation));
         for (_, evaluation) in ended.collect::<Vec<_>>() {
-            self.pending_requests.place(evaluation.pending, RequestState::Waiting);
+            self.pending_requests.retry(evaluation.pending);
         }
     }
 }

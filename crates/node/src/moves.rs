@@ -24,7 +24,7 @@ use crate::message::Query;
 use crate::node::Node;
 use crate::registry::Response;
 use crate::request::Outcome;
-use crate::request_table::{PendingId, ReplyTo, RequestState, Target};
+use crate::request_table::{Pending, ReplyTo, RequestState, Target};
 
 /// How long a cohort may work on a plan before the request is repeated.
 const PLAN_PATIENCE: Duration = Duration::from_millis(10_000);
@@ -95,27 +95,29 @@ impl Node {
     }
 
     /// Takes the next step of a plan at the cohort's leader, or reports that the plan is complete.
-    pub(crate) fn carry_plan_on(&mut self, id: PendingId, cohort: CohortId, plan: &Membership, now: Now) {
-        let replica = expected!(self.replicas.get(&cohort), "this node leads the cohort");
+    pub(crate) fn carry_plan_on(&mut self, pending: Pending, cohort: CohortId, now: Now) {
+        let (Query::Plan(plan), Some(replica)) = (&pending.query, self.replicas.get(&cohort)) else {
+            return self.pending_requests.place(pending, RequestState::Waiting);
+        };
         let held = SharedMembership::clone(replica.cohort.membership());
         if held.plan() > plan.plan() {
-            return self.complete(id, Err(Failure::Precondition("superseded by a newer plan".to_owned())), None);
+            return self.respond(pending, Err(Failure::Precondition("superseded by a newer plan".to_owned())), None);
         }
         if !replica.unsettled.is_empty() {
             // Until the split is settled, a majority holds its product only in this cohort's log, so no member may be
             // removed.
-            return self.pending_requests.place(id, RequestState::Waiting);
+            return self.pending_requests.place(pending, RequestState::Waiting);
         }
         let step = next_step(&held, plan, self.cluster.me);
         let is_by_plan = held.plan() == plan.plan();
         match step {
             None if is_by_plan && replica.cohort.is_settled() => {
-                return self.complete(id, Ok(Response::PlanDone), None);
+                return self.respond(pending, Ok(Response::PlanDone), None);
             }
             None if is_by_plan => {}
             step => self.take_step_of(cohort, step.unwrap_or(MembershipChange::Keep), plan.plan(), now),
         }
-        self.pending_requests.place(id, RequestState::Waiting);
+        self.pending_requests.place(pending, RequestState::Waiting);
     }
 
     /// Takes a membership step if possible. A step that is blocked now is retried later.

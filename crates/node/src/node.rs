@@ -24,11 +24,12 @@ use crate::registry::{self, AnyMachine, Effect, KindEvent};
 use crate::replica::{Proposal, Replica};
 use crate::replicas::Replicas;
 use crate::request::{Counters, Response};
-use crate::request_table::{RequestState, RequestTable};
+use crate::request_table::RequestTable;
 use crate::roster::Roster;
 use crate::splits::Splits;
 use crate::stop::Stop;
 use crate::transfer::Transfers;
+use crate::writes::leave_row;
 
 /// One node of a cluster, as a deterministic machine. See [`crate::contract`].
 #[derive(Debug)]
@@ -255,11 +256,11 @@ impl Node {
         }
         if let Some(Proposal { pending, row, .. }) = proposal {
             replica.writes += u64::from(applied.outcome.is_some());
-            self.leave_row(id, row.as_ref());
+            leave_row(replica, &mut self.pending_requests, row.as_ref());
             match (applied.outcome, &applied.effect) {
                 (Some(outcome), _) => self.complete(pending, outcome, None),
                 // The request was not executed: route it to the other range.
-                (None, Some(Effect::Elsewhere)) => self.pending_requests.place(pending, RequestState::Waiting),
+                (None, Some(Effect::Elsewhere)) => self.pending_requests.retry(pending),
                 (
                     None,
                     Some(Effect::Own(KindEvent::Catalog(
@@ -365,7 +366,10 @@ impl Node {
             };
             self.complete(pending, Err(failure), None);
         }
-        self.leave_all_rows(id);
+        // The authority to decide is lost with the lead.
+        if let Some(replica) = self.replicas.get_mut(&id) {
+            replica.latches.clear().for_each(|write| self.pending_requests.retry(write));
+        }
         self.forget_evaluations(id);
         self.logs.units.forget(id);
         if id == CohortId::CATALOG {

@@ -7,24 +7,26 @@ use catalog::{CatalogCommand, CatalogRequest};
 
 use crate::message::Query;
 use crate::node::Node;
+use crate::replica::Replica;
 use crate::request::Ask;
-use crate::request_table::{PendingId, RequestState, Target};
-use crate::roster::ALIVE;
+use crate::request_table::{Pending, RequestState, Target};
+use crate::roster::{ALIVE, Roster};
 
-impl Node {
+impl Roster {
     /// Whether messages to a node can be delivered, as far as the driver has reported.
     pub(crate) fn is_connected(&self, node: NodeId) -> bool {
-        self.cluster.peers.get(&node).is_none_or(|peer| !peer.is_disconnected)
+        self.peers.get(&node).is_none_or(|peer| !peer.is_disconnected)
     }
 
     /// Whether a leader on this node is certain not to reach a majority now, so that a proposal would stay uncommitted.
-    pub(crate) fn lacks_majority(&self, cohort: CohortId, now: Monotonic) -> bool {
-        let Some(replica) = self.replicas.get(&cohort) else { return false };
+    pub(crate) fn lacks_majority(&self, replica: &Replica, now: Monotonic) -> bool {
         let membership = replica.cohort.membership();
         let connected = membership.voters().iter().filter(|voter| self.is_connected(voter.node)).count();
         connected < membership.quorum() || replica.cohort.lacks_votes(now)
     }
+}
 
+impl Node {
     /// Describes the replicas of a cohort that are down, if a majority is: "2 of 3 replicas of range ["", end) of table
     /// t are down (nodes 2, 3)".
     pub(crate) fn outage(&self, cohort: CohortId, now: Now) -> Option<String> {
@@ -54,8 +56,7 @@ impl Node {
     }
 
     /// Why a request got no result by its deadline.
-    pub(crate) fn no_result(&self, id: PendingId, now: Now) -> String {
-        let Some(pending) = self.pending_requests.get(id) else { return String::new() };
+    pub(crate) fn no_result(&self, pending: &Pending, now: Now) -> String {
         let is_unmapped = pending.place == RequestState::LookingUp
             || pending.cohort.is_none() && matches!(pending.target, Target::Table(_));
         let cohort = match (pending.cohort, &pending.target) {

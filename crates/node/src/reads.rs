@@ -14,16 +14,18 @@
 //! timestamp, the leader proposes an empty entry to advance it. The leader rejects timestamps far ahead of its clock.
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Duration, Lsn, Monotonic, Now, Timestamp};
+use base::{CohortId, Duration, Epoch, Lsn, Monotonic, Now, Timestamp};
 use bytes::Bytes;
 use state_machine::interface::ReadStep;
 use state_machine::{AsOf, Consistency, Failure, KeyOwner, LogPlace};
 
 use crate::node::Node;
-use crate::registry::View;
+use crate::registry::{Ask, View};
 use crate::replica::Replica;
 use crate::request::Outcome;
-use crate::request_table::{PendingId, RequestState};
+use crate::request_table::{Pending, RequestState};
+use crate::requests::RequestStep;
+use crate::views::dated;
 
 /// Maximum tolerated clock skew, far above the skew under a time service. A timestamp further ahead of the leader's
 /// clock is in the future, and a read of it is rejected.
@@ -32,8 +34,10 @@ const CLOCKS_DIFFER: Duration = Duration::from_millis(10_000);
 /// The basis on which a result is valid.
 #[derive(Clone, Debug)]
 pub(crate) enum ReadPath {
-    /// This node led the cohort in the epoch in which the read started.
+    /// This node led the cohort when the read started.
     Leader {
+        /// The epoch at that time.
+        epoch: Epoch,
         /// The key locked for it, if it decides a write.
         locked: Option<Bytes>,
     },
@@ -43,115 +47,134 @@ pub(crate) enum ReadPath {
     Replica(Box<AsOf>),
 }
 
-impl Node {
-    /// Answers a read from the local replica, or makes it wait here. Returns false if another node must answer it.
-    pub(crate) fn read_here(&mut self, id: PendingId, cohort: CohortId, now: Now) -> bool {
-        let pending = expected!(self.pending_requests.get(id), "only pending requests are routed", true);
-        let consistency = pending.query.consistency();
-        let Some(replica) = self.replicas.get(&cohort) else { return false };
-        let Some(ask) = pending.query.ask().filter(|_| consistency.is_for_any_replica()) else { return false };
-        let Some(current) = replica.state.view() else { return false };
-        match replica.state.owner_of(ask.position().as_ref()) {
-            KeyOwner::This => {}
-            KeyOwner::Unassigned => {
-                self.pending_requests.place(id, RequestState::Waiting);
-                return true;
-            }
-            KeyOwner::Other => {
-                self.elsewhere(id, now);
-                return true;
-            }
-        }
-        if consistency == Consistency::Anywhere {
-            if self.is_view_checked(id, cohort, now) {
-                self.read_checked(id, cohort, now);
-            }
-            return true;
-        }
-        let view = match consistency {
-            Consistency::Timeline { at_least, stale_ok } => {
-                let (requirement, is_current) =
-                    (ReadRequirement { cohort, at_least, stale_ok }, replica.cohort.is_current());
-                let has_leader = replica.cohort.leader().is_some();
-                let may = requirement.may_be_shown(replica.state.last_applied(), has_leader, is_current);
-                may.then_some(current).ok_or(NotNow::Wait)
-            }
-            Consistency::At(moment) => current.at(moment).map_err(|failure| match failure {
-                Failure::Invalid(_) | Failure::Precondition(_) => NotNow::Refuse(failure),
-                _ if replica.cohort.leads() => NotNow::Advance(moment),
-                _ => NotNow::Elsewhere,
-            }),
-            Consistency::Strong | Consistency::Anywhere => Err(NotNow::Elsewhere),
-        };
-        match view {
-            Ok(view) => {
-                let as_of = as_of(replica, &view, cohort, now.monotonic);
-                let Some(read) = view.read(ask) else { return false };
-                self.evaluate(id, cohort, read, ReadPath::Replica(Box::new(as_of)), now);
-            }
-            Err(NotNow::Wait) => self.pending_requests.place(id, RequestState::Waiting),
-            Err(NotNow::Refuse(failure)) => self.complete(id, Err(failure), None),
-            Err(NotNow::Advance(moment)) => self.advance_log(id, cohort, moment, now),
-            Err(NotNow::Elsewhere) => return false,
-        }
-        true
+impl ReadPath {
+    /// The path of a read that starts at the leader.
+    pub(crate) fn leader(replica: &Replica, locked: Option<Bytes>) -> Self {
+        Self::Leader { epoch: replica.cohort.promised().epoch, locked }
     }
+}
 
-    /// Whether a read-index check that started after the read arrived has completed, and everything through its entry
-    /// is applied. If not, the read waits, for a new check if the old one is no longer valid.
-    pub(crate) fn is_view_checked(&mut self, id: PendingId, cohort: CohortId, now: Now) -> bool {
-        let rests_on = self.pending_requests.get(id).and_then(|pending| pending.view_check);
-        let rests_on = rests_on.filter(|(of, _)| *of == cohort).map(|(_, check)| check);
-        let replica = expected!(self.replicas.get(&cohort), "the read was routed to a local replica", false);
+/// The next step of a read that any replica may answer, at this replica. `None` if another node must answer it.
+pub(crate) fn read_here(replica: &Replica, pending: &Pending, now: Now) -> Option<RequestStep> {
+    let ask = pending.query.ask().filter(|ask| ask.consistency().is_for_any_replica())?;
+    let current = replica.state.view()?;
+    match replica.state.owner_of(ask.position().as_ref()) {
+        KeyOwner::This => {}
+        KeyOwner::Unassigned => return Some(RequestStep::Wait(RequestState::Waiting)),
+        KeyOwner::Other => return Some(RequestStep::Elsewhere),
+    }
+    let cohort = replica.cohort.config().cohort;
+    let view = match ask.consistency() {
+        Consistency::Strong => return None,
+        Consistency::Anywhere => return Some(RequestStep::CheckReadIndex),
+        Consistency::Timeline { at_least, stale_ok } => {
+            let (requirement, is_current) =
+                (ReadRequirement { cohort, at_least, stale_ok }, replica.cohort.is_current());
+            let has_leader = replica.cohort.leader().is_some();
+            if !requirement.may_be_shown(replica.state.last_applied(), has_leader, is_current) {
+                return Some(RequestStep::Wait(RequestState::Waiting));
+            }
+            current
+        }
+        Consistency::At(moment) => match current.at(moment) {
+            Ok(view) => view,
+            Err(failure @ (Failure::Invalid(_) | Failure::Precondition(_))) => {
+                return Some(RequestStep::Reply(Err(failure)));
+            }
+            Err(_) => return replica.cohort.leads().then_some(RequestStep::AwaitTimestamp(moment)),
+        },
+    };
+    let as_of = as_of(replica, &view, cohort, now.monotonic);
+    Some(RequestStep::Evaluate(view.read(ask)?, ReadPath::Replica(Box::new(as_of))))
+}
+
+/// Reads the applied state at the leader. The reply may be sent only while the lease is valid, by a clock read after
+/// this.
+pub(crate) fn read_as_leader(replica: &Replica, ask: &Ask, now: Now) -> RequestStep {
+    if replica.cohort.lease_end(now.monotonic).is_none() {
+        return RequestStep::AwaitLease;
+    }
+    read_by(replica, ask, ReadPath::leader(replica, None))
+}
+
+fn read_by(replica: &Replica, ask: &Ask, path: ReadPath) -> RequestStep {
+    match replica.state.read(ask) {
+        ReadStep::Answer(outcome) => RequestStep::ReplyRead(outcome, path),
+        ReadStep::Evaluate(read) => RequestStep::Evaluate(read, path),
+    }
+}
+
+impl Node {
+    /// Answers a strong read once a read-index check that started after the read arrived has completed, and everything
+    /// through its entry is applied. Until then the read waits, for a new check if the old one is no longer valid. The
+    /// result reflects every write acknowledged before the check began.
+    pub(crate) fn read_by_index(&mut self, mut pending: Pending, cohort: CohortId, now: Now) {
+        let (Some(replica), Some(ask)) = (self.replicas.get(&cohort), pending.query.ask()) else {
+            return self.pending_requests.place(pending, RequestState::Waiting);
+        };
+        let rests_on = pending.view_check.filter(|(of, _)| *of == cohort).map(|(_, check)| check);
         let checked = rests_on.and_then(|check| replica.cohort.checked(check));
         let holds = checked.is_none_or(|checked| replica.cohort.still_holds(checked));
         if let Some(checked) = checked.filter(|_| holds)
             && replica.cohort.has_applied(checked.stamp)
         {
-            return true;
+            let step = read_by(replica, ask, ReadPath::ReadIndex);
+            return self.proceed(pending, cohort, step, now);
         }
-        self.pending_requests.place(id, RequestState::Waiting);
         let mut rests_on = rests_on.filter(|_| holds);
         self.with_cohort(cohort, now, |cohort, out| {
             rests_on.get_or_insert_with(|| cohort.want_view(now, out));
             cohort.push_view(now, out);
         });
-        if let Some(pending) = self.pending_requests.get_mut(id) {
-            pending.view_check = rests_on.map(|check| (cohort, check));
-        }
-        false
+        pending.view_check = rests_on.map(|check| (cohort, check));
+        self.pending_requests.place(pending, RequestState::Waiting);
     }
 
-    /// Answers a read from a state at or past the entry of its read-index check.
-    pub(crate) fn read_checked(&mut self, id: PendingId, cohort: CohortId, now: Now) {
-        let pending = expected!(self.pending_requests.get(id), "the read waits for its read-index check");
-        let replica = expected!(self.replicas.get(&cohort), "the read was routed to a local replica");
-        let ask = expected!(pending.query.ask(), "reads go to a state machine");
-        match replica.state.read(ask) {
-            ReadStep::Answer(outcome) => self.checked_read_done(id, cohort, outcome),
-            ReadStep::Evaluate(read) => self.evaluate(id, cohort, read, ReadPath::ReadIndex, now),
+    /// Completes a read. That of a leader may be answered while the lease of the same epoch is valid. Later changes
+    /// don't invalidate the others.
+    pub(crate) fn reply_read(
+        &mut self,
+        pending: Pending,
+        cohort: CohortId,
+        outcome: Outcome,
+        path: ReadPath,
+        now: Now,
+    ) {
+        let Some(replica) = self.replicas.get_mut(&cohort) else {
+            return self.pending_requests.place(pending, RequestState::Waiting);
+        };
+        replica.reads += 1;
+        match path {
+            ReadPath::Leader { .. } => match replica.cohort.lease_end(now.monotonic) {
+                _ if planted(Bug::LeaseCheckedBefore) => self.respond(pending, outcome, None),
+                None => self.await_lease(pending),
+                Some(end) => self.respond(pending, outcome, Some(end)),
+            },
+            ReadPath::ReadIndex => {
+                self.counters.checked_reads += 1;
+                self.respond(pending, outcome, None);
+            }
+            ReadPath::Replica(as_of) => self.respond(pending, dated(outcome, *as_of), None),
         }
     }
 
-    /// Completes a checked read. The result reflects every write acknowledged before the check began.
-    pub(crate) fn checked_read_done(&mut self, id: PendingId, cohort: CohortId, outcome: Outcome) {
-        self.counters.checked_reads += 1;
-        if let Some(replica) = self.replicas.get_mut(&cohort) {
-            replica.reads += 1;
-        }
-        self.complete(id, outcome, None);
+    pub(crate) fn await_lease(&mut self, pending: Pending) {
+        self.counters.lease_expiries += 1;
+        self.pending_requests.place(pending, RequestState::Waiting);
     }
 
     /// At the leader, proposes an entry to advance the log to the timestamp, if its clock has reached it. Waiting reads
     /// are retried until their deadlines.
-    fn advance_log(&mut self, id: PendingId, cohort: CohortId, moment: Timestamp, now: Now) {
-        self.pending_requests.place(id, RequestState::Waiting);
-        let replica = expected!(self.replicas.get_mut(&cohort), "the read was routed to a local replica");
+    pub(crate) fn advance_log(&mut self, pending: Pending, cohort: CohortId, moment: Timestamp, now: Now) {
+        let Some(replica) = self.replicas.get_mut(&cohort) else {
+            return self.pending_requests.place(pending, RequestState::Waiting);
+        };
         // A wall clock that failed validation does not advance the log.
         let next = replica.cohort.next_timestamp(now.wall);
         if let Some(failure) = in_the_future(moment, next, now.wall) {
-            return self.complete(id, Err(failure), None);
+            return self.respond(pending, Err(failure), None);
         }
+        self.pending_requests.place(pending, RequestState::Waiting);
         let is_under_way = replica.cohort.last_timestamp() >= moment;
         let has_come = moment <= next;
         if !is_under_way && has_come && replica.cohort.is_open() && !replica.cohort.overloaded() {
@@ -159,18 +182,6 @@ impl Node {
             self.drain(cohort, now);
         }
     }
-}
-
-/// Why a replica does not answer immediately.
-enum NotNow {
-    /// It may be able to answer later.
-    Wait,
-    /// The log must first reach this timestamp.
-    Advance(Timestamp),
-    /// No replica can answer.
-    Refuse(Failure),
-    /// Another replica may answer.
-    Elsewhere,
 }
 
 /// The error for a timestamp in the future. Only a clock that would provide the next log timestamp can decide this: one

@@ -481,7 +481,7 @@ impl AnyMachine {
     }
 }
 
-fn unanswerable() -> Failure {
+pub(crate) fn unanswerable() -> Failure {
     Failure::Invalid("request not supported by the state machine of this cohort".to_owned())
 }
 

@@ -1,4 +1,7 @@
 //! The table of requests in progress.
+//!
+//! A request is either in this table, where it waits for one event, or owned by the code that advances it. That code
+//! consumes it: it replies, sends the request on, or returns it to the table. Each request therefore gets one reply.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -72,12 +75,15 @@ pub(crate) enum RequestState {
     Proposed,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
+#[must_use = "a request that is dropped gets no reply"]
 pub(crate) struct Pending {
+    pub(crate) id: PendingId,
     pub(crate) origin: ReplyTo,
     pub(crate) deadline: Monotonic,
     pub(crate) target: Target,
     pub(crate) query: Query,
+    /// What it waits for or, outside the table, last waited for. Set by [`RequestTable::place`].
     pub(crate) place: RequestState,
     /// The cohort that it was last routed to.
     pub(crate) cohort: Option<CohortId>,
@@ -96,9 +102,10 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(crate) fn new(origin: ReplyTo, deadline: Monotonic, target: Target, query: Query) -> Self {
+    pub(crate) fn new(id: PendingId, origin: ReplyTo, deadline: Monotonic, target: Target, query: Query) -> Self {
         let place = RequestState::Waiting;
         Self {
+            id,
             origin,
             deadline,
             target,
@@ -139,8 +146,8 @@ impl Pending {
     }
 }
 
-/// All requests in progress, indexed by number and by deadline.
-#[derive(Clone, Debug, Default)]
+/// The requests that wait, indexed by number and by deadline.
+#[derive(Debug, Default)]
 pub(crate) struct RequestTable {
     next: u64,
     by_id: BTreeMap<PendingId, Pending>,
@@ -172,98 +179,70 @@ impl RequestTable {
         Self { next: boot.0 << 40, ..Self::default() }
     }
 
-    pub(crate) fn insert(&mut self, pending: Pending) -> PendingId {
-        self.next += 1;
-        let id = PendingId(self.next);
+    /// Returns a request to the table, where it waits.
+    pub(crate) fn place(&mut self, mut pending: Pending, place: RequestState) {
+        debug_assert!(pending.overdue_at.is_none(), "only a forwarded request awaits a reply");
+        let id = pending.id;
+        match place {
+            RequestState::Waiting => _ = self.waiting.insert(id),
+            RequestState::Forwarded(_, number) => _ = self.asked.insert(number, id),
+            RequestState::Paced(turn) => _ = self.turns.insert((turn, id)),
+            _ => {}
+        }
+        pending.place = place;
         self.deadlines.insert((pending.deadline, id));
         self.of_clients += usize::from(pending.is_of_client());
         self.of_peers += usize::from(pending.is_of_peer());
         self.by_id.insert(id, pending);
-        id
     }
 
-    pub(crate) fn get(&self, id: PendingId) -> Option<&Pending> {
-        self.by_id.get(&id)
-    }
-
-    /// Mutable access to a request. Its state changes only through [`Self::place`].
-    pub(crate) fn get_mut(&mut self, id: PendingId) -> Option<&mut Pending> {
-        self.by_id.get_mut(&id)
-    }
-
-    pub(crate) fn remove(&mut self, id: PendingId) -> Option<Pending> {
-        let pending = self.by_id.remove(&id)?;
-        self.deadlines.remove(&(pending.deadline, id));
-        self.waiting.remove(&id);
-        self.of_clients -= usize::from(pending.is_of_client());
-        self.of_peers -= usize::from(pending.is_of_peer());
-        if let RequestState::Forwarded(_, number) = pending.place {
-            self.asked.remove(&number);
+    /// Takes a request out of the table. `None` if it has been answered.
+    pub(crate) fn take(&mut self, id: PendingId) -> Option<Pending> {
+        let mut pending = self.by_id.remove(&id)?;
+        match pending.place {
+            RequestState::Waiting => _ = self.waiting.remove(&id),
+            RequestState::Forwarded(_, number) => _ = self.asked.remove(&number),
+            RequestState::Paced(turn) => _ = self.turns.remove(&(turn, id)),
+            _ => {}
         }
-        if let RequestState::Paced(turn) = pending.place {
-            self.turns.remove(&(turn, id));
-        }
-        if let Some(at) = pending.overdue_at {
+        if let Some(at) = pending.overdue_at.take() {
             self.forwarded.remove(&(at, id));
         }
+        self.deadlines.remove(&(pending.deadline, id));
+        self.of_clients -= usize::from(pending.is_of_client());
+        self.of_peers -= usize::from(pending.is_of_peer());
         Some(pending)
     }
 
-    pub(crate) fn place(&mut self, id: PendingId, place: RequestState) {
-        if let Some(pending) = self.by_id.get_mut(&id) {
-            if let RequestState::Forwarded(_, number) = pending.place {
-                self.asked.remove(&number);
-            }
-            if let RequestState::Forwarded(_, number) = place {
-                self.asked.insert(number, id);
-            }
-            if let RequestState::Paced(turn) = pending.place {
-                self.turns.remove(&(turn, id));
-            }
-            if let RequestState::Paced(turn) = place {
-                self.turns.insert((turn, id));
-            }
-            if let Some(at) = pending.overdue_at.take() {
-                self.forwarded.remove(&(at, id));
-            }
-            pending.place = place;
-            if place == RequestState::Waiting {
-                self.waiting.insert(id);
-            } else {
-                self.waiting.remove(&id);
-            }
+    /// The event that a request waited for has occurred, or will not: the request is retried soon.
+    pub(crate) fn retry(&mut self, id: PendingId) {
+        if let Some(pending) = self.take(id) {
+            self.place(pending, RequestState::Waiting);
         }
     }
 
-    /// Records that the request was forwarded to a node, and when the reply is overdue.
-    pub(crate) fn forward(&mut self, id: PendingId, node: NodeId, number: u64, overdue_at: Monotonic) {
-        self.place(id, RequestState::Forwarded(node, number));
+    /// Places a request that is forwarded to a node under that number, and whose reply will be overdue at that time.
+    pub(crate) fn forward(&mut self, mut pending: Pending, node: NodeId, number: u64, overdue_at: Monotonic) {
+        let id = pending.id;
+        pending.asked += 1;
+        self.place(pending, RequestState::Forwarded(node, number));
         if let Some(pending) = self.by_id.get_mut(&id) {
-            pending.asked += 1;
             pending.overdue_at = Some(overdue_at);
             self.forwarded.insert((overdue_at, id));
         }
     }
 
-    /// Removes one request with an overdue reply. Each attempt is reported once.
-    pub(crate) fn take_unanswered(&mut self, now: Monotonic) -> Option<PendingId> {
-        let first = *self.forwarded.first().filter(|(at, _)| *at <= now)?;
-        self.forwarded.remove(&first);
-        let (_, id) = first;
-        if let Some(pending) = self.by_id.get_mut(&id) {
-            pending.overdue_at = None;
-        }
-        Some(id)
+    /// Takes one request with an overdue reply. It is no longer overdue when it is placed again.
+    pub(crate) fn take_unanswered(&mut self, now: Monotonic) -> Option<Pending> {
+        let (_, id) = *self.forwarded.first().filter(|(at, _)| *at <= now)?;
+        self.take(id)
     }
 
-    /// Removes one throttled write that has reached its slot.
-    pub(crate) fn take_turn(&mut self, now: Monotonic) -> Option<PendingId> {
+    /// Takes one throttled write that has reached its slot.
+    pub(crate) fn take_turn(&mut self, now: Monotonic) -> Option<Pending> {
         let (_, id) = *self.turns.first().filter(|(turn, _)| *turn <= now)?;
-        self.place(id, RequestState::Waiting);
-        if let Some(pending) = self.by_id.get_mut(&id) {
-            pending.had_turn = true;
-        }
-        Some(id)
+        let pending = self.take(id)?;
+        Some(Pending { had_turn: true, ..pending })
     }
 
     /// When the next deadline, overdue reply, slot or retry is due.
@@ -310,24 +289,23 @@ impl RequestTable {
         self.waiting.iter().copied().collect()
     }
 
-    /// Retries the request, although the last node may have accepted it.
-    pub(crate) fn ask_again(&mut self, id: PendingId) {
-        self.place(id, RequestState::Waiting);
-        if let Some(pending) = self.by_id.get_mut(&id) {
-            pending.unanswered += 1;
-        }
+    /// Places a request for a retry, although the last node may have accepted it.
+    pub(crate) fn ask_again(&mut self, mut pending: Pending) {
+        pending.unanswered += 1;
+        self.place(pending, RequestState::Waiting);
     }
 
-    /// A new number for forwarding a request.
+    /// A new number for a request, or for forwarding one.
     pub(crate) fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// The request forwarded to a node under that number, if it still waits for that reply.
-    pub(crate) fn asked(&self, node: NodeId, number: u64) -> Option<PendingId> {
+    /// Takes the request forwarded to a node under that number, if it still waits for that reply.
+    pub(crate) fn take_asked(&mut self, node: NodeId, number: u64) -> Option<Pending> {
         let id = *self.asked.get(&number)?;
-        (self.by_id.get(&id)?.place == RequestState::Forwarded(node, number)).then_some(id)
+        let is_asked = self.by_id.get(&id)?.place == RequestState::Forwarded(node, number);
+        if is_asked { self.take(id) } else { None }
     }
 
     /// The requests forwarded to a node for a cohort.
@@ -339,9 +317,10 @@ impl RequestTable {
         self.by_id.iter().filter(|(_, pending)| is_chosen(pending)).map(|(id, _)| *id).collect()
     }
 
-    /// One request past its deadline.
-    pub(crate) fn overdue(&self, now: Monotonic) -> Option<PendingId> {
-        self.deadlines.first().filter(|(deadline, _)| *deadline <= now).map(|(_, id)| *id)
+    /// Takes one request past its deadline.
+    pub(crate) fn take_overdue(&mut self, now: Monotonic) -> Option<Pending> {
+        let (_, id) = *self.deadlines.first().filter(|(deadline, _)| *deadline <= now)?;
+        self.take(id)
     }
 
     pub(crate) fn any_proposed(&self) -> bool {

@@ -4,20 +4,22 @@
 //! Every request gets exactly one reply: the decision of the log, a leader's read under its lease, "nothing was done",
 //! or "unknown". A request that may have reached a log is never reported as not done.
 
-use base::canary::{Bug, planted};
 use base::limits::{DEADLINE_MAX, REQUESTS_IN_FLIGHT_MAX, WAITS_IN_FLIGHT_MAX};
-use base::{CohortId, Duration, Monotonic, NodeId, Now};
+use base::{CohortId, Duration, Monotonic, NodeId, Now, Timestamp};
+use bytes::Bytes;
 use catalog::{CatalogRequest, TableRecord};
 use sharedlog::request::LogRequest;
-use state_machine::interface::ReadStep;
 use state_machine::{Consistency, Failure, KeyOwner};
 
 use crate::contract::{Action, ReplyDestination, RequestId};
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node};
-use crate::reads::ReadPath;
+use crate::reads::{ReadPath, read_as_leader, read_here};
+use crate::registry::{Read, unanswerable};
 use crate::request::{Outcome, Request, Response, validate};
 use crate::request_table::{Pending, PendingId, ReplyTo, RequestState, Target};
+use crate::write_throttle::DiskAdmission;
+use crate::writes::Writes;
 
 /// Time after which the reply to a forwarded request is overdue: the node may have failed, or the request was lost with
 /// a connection. Doubles with each attempt of a request, so that retries do not overload a slow leader.
@@ -30,6 +32,33 @@ const ASKED_IN_TURN: u32 = 4;
 /// A replica without a known leader for this long may have been removed without receiving that entry. A failed leader
 /// is replaced sooner.
 const ALONE: Duration = Duration::from_millis(1_500);
+
+/// The next step of a request, as decided by the replica that it was routed to. [`Node::proceed`] takes it.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is passed once and never stored")]
+pub(crate) enum RequestStep {
+    /// Reply with an outcome that remains valid.
+    Reply(Outcome),
+    /// Reply with the outcome of a read, if it is still valid.
+    ReplyRead(Outcome, ReadPath),
+    /// Wait in this state.
+    Wait(RequestState),
+    /// Wait for a lease.
+    AwaitLease,
+    /// Wait for a connection to a majority.
+    AwaitMajority,
+    /// Wait for the log to reach this timestamp.
+    AwaitTimestamp(Timestamp),
+    /// Another cohort owns the request's first key position.
+    Elsewhere,
+    /// Take the next step of the membership's plan.
+    CarryPlanOn,
+    /// Read once a read-index check has completed.
+    CheckReadIndex,
+    Evaluate(Read, ReadPath),
+    /// Propose the command of a change that has latched a row.
+    Propose(Bytes, Option<Bytes>),
+}
 
 impl Node {
     pub(crate) fn request(&mut self, id: RequestId, deadline: Monotonic, request: Request, now: Now) {
@@ -82,56 +111,89 @@ impl Node {
         if is_there { Ok(()) } else { sharedlog::validate::new_log_name(log) }
     }
 
-    pub(crate) fn begin(
-        &mut self,
-        origin: ReplyTo,
-        deadline: Monotonic,
-        target: Target,
-        query: Query,
-        now: Now,
-    ) -> PendingId {
+    pub(crate) fn begin(&mut self, origin: ReplyTo, deadline: Monotonic, target: Target, query: Query, now: Now) {
         let deadline = deadline.min(now.monotonic + DEADLINE_MAX);
-        let id = self.pending_requests.insert(Pending::new(origin, deadline, target, query));
-        self.route(id, now);
-        id
+        let id = PendingId(self.pending_requests.number());
+        self.route(Pending::new(id, origin, deadline, target, query), now);
     }
 
     /// Advances a request, or makes it wait.
-    pub(crate) fn route(&mut self, id: PendingId, now: Now) {
-        // The request may have been completed while another one was handled.
-        let Some(pending) = self.pending_requests.get(id) else { return };
+    pub(crate) fn route(&mut self, mut pending: Pending, now: Now) {
         let cohort = match &pending.target {
             Target::Cohort(cohort) => *cohort,
-            Target::Table(table) => match self.cohort_in_map(table, pending) {
+            Target::Table(table) => match self.cohort_in_map(table, &pending) {
                 Some(cohort) => cohort,
-                None => return self.look_up(id, now),
+                None => return self.look_up_table(pending, now),
             },
-            Target::Log(_) => return self.put_to_log(id, now),
+            Target::Log(_) => return self.put_to_log(pending, now),
         };
-        let pending = expected!(self.pending_requests.get_mut(id), "checked above");
         pending.cohort = Some(cohort);
-        if self.read_here(id, cohort, now) {
-            return;
+        match self.step_here(&pending, cohort, now) {
+            Some(step) => self.proceed(pending, cohort, step, now),
+            None => self.send_on(pending, cohort, now),
         }
-        if self.replicas.get(&cohort).is_some_and(|replica| replica.cohort.leads()) {
-            return self.execute(id, cohort, now);
+    }
+
+    /// The next step of a request at the local replica. `None` if another node must take it.
+    fn step_here(&mut self, pending: &Pending, cohort: CohortId, now: Now) -> Option<RequestStep> {
+        // A step that changes the cohort touches the replica.
+        let replica = self.replicas.quietly(cohort)?;
+        if let Some(step) = read_here(replica, pending, now) {
+            return Some(step);
         }
-        let from_peer = self.pending_requests.get(id).and_then(|pending| match pending.origin {
-            ReplyTo::Peer { node, request } => Some((node, request)),
-            _ => None,
-        });
-        if let Some((node, request)) = from_peer {
+        if !replica.cohort.leads() {
+            return None;
+        }
+        // According to its own log, the tablet must own the request's first key position (guarantee 19).
+        Some(match (replica.state.owner_of(pending.query.position().as_ref()), &pending.query) {
+            (KeyOwner::Unassigned, _) => RequestStep::Wait(RequestState::Waiting),
+            (KeyOwner::Other, _) => RequestStep::Elsewhere,
+            (KeyOwner::This, Query::Plan(_)) => RequestStep::CarryPlanOn,
+            (KeyOwner::This, Query::Machine(ask)) if !ask.reads() => {
+                let disk = DiskAdmission {
+                    node: self.cluster.me.node,
+                    config: &self.config,
+                    checkpoints: &self.checkpoints,
+                    counters: &mut self.counters,
+                };
+                let requests = &mut self.pending_requests;
+                Writes { replica, roster: &self.cluster, disk, requests }.write(pending, ask, now)
+            }
+            (KeyOwner::This, Query::Machine(_)) if !self.config.timing.leases => RequestStep::CheckReadIndex,
+            (KeyOwner::This, Query::Machine(ask)) => read_as_leader(replica, ask, now),
+            (KeyOwner::This, Query::Log(_)) => RequestStep::Reply(Err(unanswerable())),
+        })
+    }
+
+    pub(crate) fn proceed(&mut self, pending: Pending, cohort: CohortId, step: RequestStep, now: Now) {
+        match step {
+            RequestStep::Reply(outcome) => self.respond(pending, outcome, None),
+            RequestStep::ReplyRead(outcome, path) => self.reply_read(pending, cohort, outcome, path, now),
+            RequestStep::Wait(state) => self.pending_requests.place(pending, state),
+            RequestStep::AwaitLease => self.await_lease(pending),
+            RequestStep::AwaitMajority => self.await_majority(pending, cohort),
+            RequestStep::AwaitTimestamp(moment) => self.advance_log(pending, cohort, moment, now),
+            RequestStep::Elsewhere => self.elsewhere(pending, now),
+            RequestStep::CarryPlanOn => self.carry_plan_on(pending, cohort, now),
+            RequestStep::CheckReadIndex => self.read_by_index(pending, cohort, now),
+            RequestStep::Evaluate(read, path) => self.evaluate(pending, cohort, read, path, now),
+            RequestStep::Propose(command, row) => self.propose_for(pending, cohort, command, row, now),
+        }
+    }
+
+    /// Sends a request to the leader, or to a node that may know the leader.
+    fn send_on(&mut self, pending: Pending, cohort: CohortId, now: Now) {
+        if let ReplyTo::Peer { node, request } = pending.origin {
             // This is the replica's own knowledge, not a guess: two nodes without knowledge would redirect to each
             // other forever.
             let leader = self.replicas.get(&cohort).and_then(|replica| replica.cohort.leader());
-            self.pending_requests.remove(id);
             return self.send(node, Message::NotLeader { request, cohort, leader }, AT_ONCE, None);
         }
         // A request that is forwarded to a node without a connection would be lost, and its outcome in doubt.
-        let is_reachable = |leader: &NodeId| *leader != self.cluster.me.node && self.is_connected(*leader);
-        match self.leader_of(cohort, id, now).filter(is_reachable) {
-            Some(leader) => self.forward(id, cohort, leader, now),
-            None => self.pending_requests.place(id, RequestState::Waiting),
+        let is_reachable = |leader: &NodeId| *leader != self.cluster.me.node && self.cluster.is_connected(*leader);
+        match self.leader_of(cohort, &pending, now).filter(is_reachable) {
+            Some(leader) => self.forward(pending, cohort, leader, now),
+            None => self.pending_requests.place(pending, RequestState::Waiting),
         }
     }
 
@@ -149,10 +211,9 @@ impl Node {
     /// The node to send a request to: the leader known to the local replica or from a redirect, otherwise a member.
     /// This knowledge may stay stale: members may not know a new node yet, and a removed replica does not receive its
     /// own removal through the log. Repeatable requests therefore go to another member every few attempts.
-    fn leader_of(&self, cohort: CohortId, id: PendingId, now: Now) -> Option<NodeId> {
-        let pending = self.pending_requests.get(id)?;
+    fn leader_of(&self, cohort: CohortId, pending: &Pending, now: Now) -> Option<NodeId> {
         let is_in_turn = pending.is_repeatable() && pending.asked % ASKED_IN_TURN == ASKED_IN_TURN - 1;
-        if let Some(member) = self.member_in_turn(cohort, id).filter(|_| is_in_turn) {
+        if let Some(member) = self.member_in_turn(cohort, pending).filter(|_| is_in_turn) {
             return Some(member);
         }
         if let Some(replica) = self.replicas.get(&cohort) {
@@ -160,52 +221,59 @@ impl Node {
             let is_alone = replica.alone_since.is_some_and(|since| now.monotonic.since(since) > ALONE);
             let will_know =
                 membership.is_voter(self.cluster.me) && !is_alone && !matches!(pending.origin, ReplyTo::Move(..));
-            if leader.is_some_and(|leader| self.is_connected(leader)) || will_know {
+            if leader.is_some_and(|leader| self.cluster.is_connected(leader)) || will_know {
                 return leader;
             }
         }
-        let is_for_anyone = self.pending_requests.get(id).is_some_and(Pending::is_for_any_member);
+        let is_for_anyone = pending.is_for_any_member();
         let known_leader =
-            self.cluster.routes.get(&cohort).filter(|leader| !is_for_anyone && self.is_connected(**leader));
-        known_leader.copied().or_else(|| self.member_in_turn(cohort, id))
+            self.cluster.routes.get(&cohort).filter(|leader| !is_for_anyone && self.cluster.is_connected(**leader));
+        known_leader.copied().or_else(|| self.member_in_turn(cohort, pending))
     }
 
     /// A member of the cohort, current or planned, according to the map.
-    fn member_in_turn(&self, cohort: CohortId, id: PendingId) -> Option<NodeId> {
+    fn member_in_turn(&self, cohort: CohortId, pending: &Pending) -> Option<NodeId> {
         let catalog = self.catalog();
         let part = catalog.part_of(cohort)?;
         let everyone = part.members.iter().chain(part.leaving).map(|member| member.node);
         let others: Vec<NodeId> =
-            everyone.filter(|node| *node != self.cluster.me.node && self.is_connected(*node)).collect();
-        self.member_to_ask(&others, id)
+            everyone.filter(|node| *node != self.cluster.me.node && self.cluster.is_connected(*node)).collect();
+        self.member_to_ask(&others, pending)
     }
 
     /// A different member for each attempt. Members that left a request unanswered are tried again only if all did.
-    fn member_to_ask(&self, members: &[NodeId], id: PendingId) -> Option<NodeId> {
-        let asked = self.pending_requests.get(id).map_or(0, |pending| pending.asked);
-        let turn = usize::try_from(id.0.wrapping_add(u64::from(asked))).unwrap_or(0);
+    fn member_to_ask(&self, members: &[NodeId], pending: &Pending) -> Option<NodeId> {
+        let turn = usize::try_from(pending.id.0.wrapping_add(u64::from(pending.asked))).unwrap_or(0);
         let in_turn = || members.iter().cycle().skip(turn % members.len().max(1)).take(members.len());
         let is_silent = |node: &NodeId| self.cluster.peers.get(node).is_some_and(|peer| peer.silent);
         in_turn().find(|node| !is_silent(node)).or_else(|| in_turn().next()).copied()
     }
 
-    fn forward(&mut self, id: PendingId, cohort: CohortId, leader: NodeId, now: Now) {
-        let pending = expected!(self.pending_requests.get(id), "only pending requests are routed");
+    fn forward(&mut self, pending: Pending, cohort: CohortId, leader: NodeId, now: Now) {
         let patience = pending.deadline.since(now.monotonic);
         let query = pending.query.clone();
         let overdue = Duration(ANSWER_OVERDUE.0 << pending.unanswered.min(DOUBLINGS_MAX));
         let request = self.pending_requests.number();
-        self.pending_requests.forward(id, leader, request, now.monotonic + overdue);
+        self.pending_requests.forward(pending, leader, request, now.monotonic + overdue);
         self.send(leader, Message::Forward { cohort, request, patience, query }, AT_ONCE, None);
     }
 
     /// Asks the catalog leader whether a table exists, because the local copy lacks it or a tablet reported the copy to
     /// be stale. If the table exists, the local copy will eventually include it.
-    fn look_up(&mut self, id: PendingId, now: Now) {
-        let pending = expected!(self.pending_requests.get(id), "only pending requests are routed");
-        let Target::Table(table) = &pending.target else { return };
-        let (deadline, query) = (pending.deadline, Query::Machine(CatalogRequest::FindTable(table.clone()).into()));
-        self.pending_requests.place(id, RequestState::LookingUp);
+    fn look_up_table(&mut self, pending: Pending, now: Now) {
+        match &pending.target {
+            Target::Table(table) => {
+                let query = Query::Machine(CatalogRequest::FindTable(table.clone()).into());
+                self.look_up(pending, query, now);
+            }
+            _ => self.pending_requests.place(pending, RequestState::Waiting),
+        }
+    }
+
+    /// Asks the catalog leader whether the target of a request exists.
+    pub(crate) fn look_up(&mut self, pending: Pending, query: Query, now: Now) {
+        let (id, deadline) = (pending.id, pending.deadline);
+        self.pending_requests.place(pending, RequestState::LookingUp);
         self.begin(ReplyTo::Lookup(id), deadline, Target::Cohort(CohortId::CATALOG), query, now);
     }
 
@@ -214,108 +282,51 @@ impl Node {
             Err(failure @ (Failure::UnknownTable(_) | Failure::UnknownLog(_))) => {
                 self.complete(id, Err(failure), valid_until);
             }
-            _ => self.pending_requests.place(id, RequestState::Waiting),
-        }
-    }
-
-    /// Executes a request at the cohort's leader: the log decides it, or the applied state answers it. According to its
-    /// own log, the tablet must own the request's first key position (guarantee 19).
-    fn execute(&mut self, id: PendingId, cohort: CohortId, now: Now) {
-        let pending = expected!(self.pending_requests.get(id), "only pending requests are routed");
-        let replica = expected!(self.replicas.get(&cohort), "this node leads the cohort");
-        match replica.state.owner_of(pending.query.position().as_ref()) {
-            KeyOwner::This => {}
-            KeyOwner::Unassigned => return self.pending_requests.place(id, RequestState::Waiting),
-            KeyOwner::Other => return self.elsewhere(id, now),
-        }
-        match &pending.query {
-            Query::Plan(plan) => {
-                let plan = plan.clone();
-                self.carry_plan_on(id, cohort, &plan, now);
-            }
-            query if query.reads() => self.read(id, cohort, now),
-            _ => self.write(id, cohort, now),
+            _ => self.pending_requests.retry(id),
         }
     }
 
     /// The tablet led by this node does not own the key position: the origin must consult the map again.
-    pub(crate) fn elsewhere(&mut self, id: PendingId, now: Now) {
-        // The deadline may have passed during the read of the disk.
-        let Some(pending) = self.pending_requests.get(id) else { return };
+    fn elsewhere(&mut self, pending: Pending, now: Now) {
         match pending.origin {
-            ReplyTo::Peer { node, request } => {
-                self.pending_requests.remove(id);
-                self.send(node, Message::ElsewhereNow { request }, AT_ONCE, None);
-            }
-            _ => self.reroute(id, now),
+            ReplyTo::Peer { node, request } => self.send(node, Message::ElsewhereNow { request }, AT_ONCE, None),
+            _ => self.reroute(pending, now),
         }
     }
 
     /// Reroutes a request that was sent to a cohort without its first key position. If the local map shows a split in
-    /// progress, the request goes to the new cohort. Otherwise the local copy is stale.
-    fn reroute(&mut self, id: PendingId, now: Now) {
-        let pending = expected!(self.pending_requests.get_mut(id), "the refused request is pending");
+    /// progress, the request goes to the new cohort. Otherwise the local copy is stale. A request addressed to a cohort
+    /// by number is sent to it again.
+    fn reroute(&mut self, mut pending: Pending, now: Now) {
         pending.refused_by = pending.cohort;
-        let pending = expected!(self.pending_requests.get(id), "the refused request is pending");
-        // A request addressed to a cohort by number is sent to it again.
-        let Target::Table(table) = &pending.target else { return };
+        let Target::Table(table) = &pending.target else {
+            return self.pending_requests.place(pending, RequestState::Waiting);
+        };
         let is_split_off = |cohort: CohortId| pending.cohort.is_some_and(|refused_by| refused_by < cohort);
-        match self.cohort_in_map(table, pending).filter(|cohort| is_split_off(*cohort)) {
-            Some(_) => self.route(id, now),
-            None => self.look_up(id, now),
+        match self.cohort_in_map(table, &pending).filter(|cohort| is_split_off(*cohort)) {
+            Some(_) => self.route(pending, now),
+            None => self.look_up_table(pending, now),
         }
     }
 
     /// The leader replied that its tablet does not own the key position.
     pub(crate) fn redirected(&mut self, from: NodeId, request: u64, now: Now) {
-        if let Some(id) = self.pending_requests.asked(from, request) {
-            self.reroute(id, now);
+        if let Some(pending) = self.pending_requests.take_asked(from, request) {
+            self.reroute(pending, now);
         }
     }
 
-    /// Reads the applied state. The reply may be sent only while the lease is valid, by a clock read after this.
-    fn read(&mut self, id: PendingId, cohort: CohortId, now: Now) {
-        if !self.config.timing.leases {
-            if self.is_view_checked(id, cohort, now) {
-                self.read_checked(id, cohort, now);
-            }
-            return;
+    /// Replies to a request that waits in the table.
+    pub(crate) fn complete(&mut self, id: PendingId, outcome: Outcome, valid_until: Option<Monotonic>) {
+        // Its deadline may have passed, so that it already has a reply.
+        if let Some(pending) = self.pending_requests.take(id) {
+            self.respond(pending, outcome, valid_until);
         }
-        let pending = expected!(self.pending_requests.get(id), "only pending requests are routed");
-        let replica = expected!(self.replicas.get(&cohort), "this node leads the cohort");
-        if replica.cohort.lease_end(now.monotonic).is_none() {
-            return self.wait_for_lease(id);
-        }
-        let ask = expected!(pending.query.ask(), "reads go to a state machine");
-        match replica.state.read(ask) {
-            ReadStep::Answer(outcome) => self.read_done(id, cohort, outcome, now),
-            ReadStep::Evaluate(read) => self.evaluate(id, cohort, read, ReadPath::Leader { locked: None }, now),
-        }
-    }
-
-    /// Completes a lease read. The reply may be sent while the lease of the same epoch is valid.
-    pub(crate) fn read_done(&mut self, id: PendingId, cohort: CohortId, outcome: Outcome, now: Now) {
-        let replica = expected!(self.replicas.get_mut(&cohort), "this node leads the cohort");
-        replica.reads += 1;
-        match replica.cohort.lease_end(now.monotonic) {
-            None if planted(Bug::LeaseCheckedBefore) => self.complete(id, outcome, None),
-            None => self.wait_for_lease(id),
-            Some(end) => {
-                let valid_until = if planted(Bug::LeaseCheckedBefore) { None } else { Some(end) };
-                self.complete(id, outcome, valid_until);
-            }
-        }
-    }
-
-    fn wait_for_lease(&mut self, id: PendingId) {
-        self.counters.lease_expiries += 1;
-        self.pending_requests.place(id, RequestState::Waiting);
     }
 
     /// Replies to a request.
-    pub(crate) fn complete(&mut self, id: PendingId, outcome: Outcome, valid_until: Option<Monotonic>) {
-        // Its deadline may have passed, so that it already has a reply.
-        let Some(pending) = self.pending_requests.remove(id) else { return };
+    #[expect(clippy::needless_pass_by_value, reason = "a reply consumes its request")]
+    pub(crate) fn respond(&mut self, pending: Pending, outcome: Outcome, valid_until: Option<Monotonic>) {
         let outcome = if pending.is_in_doubt() { in_doubt(outcome) } else { outcome };
         match pending.origin {
             ReplyTo::Client(to) => self.actions.push(Action::Reply { to, outcome, valid_until }),
@@ -332,28 +343,24 @@ impl Node {
 
     /// Fails a request without a result: the outcome is unknown if it may have reached a log, otherwise nothing was
     /// done.
-    pub(crate) fn give_up(&mut self, id: PendingId, why: &str) {
-        // It may have been completed together with its table lookup.
-        let Some(pending) = self.pending_requests.get(id) else { return };
+    pub(crate) fn give_up(&mut self, pending: Pending, why: &str) {
         let may_be_there =
             matches!(pending.place, RequestState::Forwarded(..) | RequestState::Proposed | RequestState::AtLog);
         let unknown = may_be_there && !pending.query.reads();
         let failure = if unknown { Failure::Unknown(why.to_owned()) } else { Failure::Unavailable(why.to_owned()) };
-        self.complete(id, Err(failure), None);
+        self.respond(pending, Err(failure), None);
     }
 
-    pub(crate) fn overdue(&mut self, id: PendingId, now: Now) {
-        let why = match self.pending_requests.get(id).map(|pending| pending.query.consistency()) {
-            Some(Consistency::Timeline { .. }) => {
+    fn overdue(&mut self, pending: Pending, now: Now) {
+        let why = match pending.query.consistency() {
+            Consistency::Timeline { .. } => {
                 "no replica has caught up with the client's position, or no leader is known".to_owned()
             }
-            Some(Consistency::At(_)) => "the range's log has not reached the timestamp".to_owned(),
-            _ if self.pending_requests.get(id).is_some_and(|pending| pending.place == RequestState::AtLog) => {
-                "no reply from the log".to_owned()
-            }
-            _ => self.no_result(id, now),
+            Consistency::At(_) => "the range's log has not reached the timestamp".to_owned(),
+            _ if pending.place == RequestState::AtLog => "no reply from the log".to_owned(),
+            _ => self.no_result(&pending, now),
         };
-        self.give_up(id, &why);
+        self.give_up(pending, &why);
     }
 
     /// The driver found that the lease had expired before it sent the reply, so the result is discarded.
@@ -386,14 +393,14 @@ impl Node {
     }
 
     pub(crate) fn answered(&mut self, from: NodeId, request: u64, outcome: Outcome) {
-        if let Some(id) = self.pending_requests.asked(from, request) {
-            self.complete(id, outcome, None);
+        if let Some(pending) = self.pending_requests.take_asked(from, request) {
+            self.respond(pending, outcome, None);
         }
     }
 
     pub(crate) fn not_leader(&mut self, from: NodeId, request: u64, cohort: CohortId, leader: Option<NodeId>) {
         // The reply to an earlier attempt, or a late one.
-        let Some(id) = self.pending_requests.asked(from, request) else { return };
+        let Some(pending) = self.pending_requests.take_asked(from, request) else { return };
         match leader.filter(|leader| *leader != self.cluster.me.node) {
             Some(leader) => self.cluster.routes.insert(cohort, leader),
             None => self.cluster.routes.remove(&cohort),
@@ -401,7 +408,7 @@ impl Node {
         if leader.is_some_and(|leader| leader != from) && !self.replicas.contains_key(&cohort) {
             self.pending_requests.wake();
         }
-        self.pending_requests.place(id, RequestState::Waiting);
+        self.pending_requests.place(pending, RequestState::Waiting);
     }
 
     /// Retries the requests that may be able to advance.
@@ -409,38 +416,45 @@ impl Node {
         let ready = self.pending_requests.take_ready(now.monotonic);
         let has_work = !ready.is_empty();
         for id in ready {
-            self.route(id, now);
+            // It may have been completed while another one was handled.
+            if let Some(pending) = self.pending_requests.take(id) {
+                self.route(pending, now);
+            }
         }
         has_work
     }
 
     pub(crate) fn on_request_timer(&mut self, now: Now) {
-        while let Some(id) = self.pending_requests.overdue(now.monotonic) {
-            self.overdue(id, now);
+        while let Some(pending) = self.pending_requests.take_overdue(now.monotonic) {
+            self.overdue(pending, now);
         }
-        while let Some(id) = self.pending_requests.take_unanswered(now.monotonic) {
-            self.forward_unanswered(id);
+        while let Some(pending) = self.pending_requests.take_unanswered(now.monotonic) {
+            self.forward_unanswered(pending);
         }
-        while let Some(id) = self.pending_requests.take_turn(now.monotonic) {
-            self.route(id, now);
+        while let Some(pending) = self.pending_requests.take_turn(now.monotonic) {
+            self.route(pending, now);
         }
     }
 
     /// A node did not reply in time. Others may know another leader, and the request may never have arrived.
-    pub(crate) fn forward_unanswered(&mut self, id: PendingId) {
-        let pending = expected!(self.pending_requests.get(id), "the overdue request is pending");
-        let RequestState::Forwarded(node, _) = pending.place else { return };
-        if let Some(peer) = self.cluster.peers.get_mut(&node) {
-            peer.silent = true;
-        }
-        if let Some(cohort) = pending.cohort
-            && self.cluster.routes.get(&cohort) == Some(&node)
-        {
-            self.cluster.routes.remove(&cohort);
+    fn forward_unanswered(&mut self, pending: Pending) {
+        if let RequestState::Forwarded(node, _) = pending.place {
+            if let Some(peer) = self.cluster.peers.get_mut(&node) {
+                peer.silent = true;
+            }
+            if let Some(cohort) = pending.cohort
+                && self.cluster.routes.get(&cohort) == Some(&node)
+            {
+                self.cluster.routes.remove(&cohort);
+            }
         }
         if pending.is_repeatable() {
-            self.pending_requests.ask_again(id);
+            self.pending_requests.ask_again(pending);
             self.pending_requests.wake();
+        } else {
+            // It waits for this reply until its deadline.
+            let place = pending.place;
+            self.pending_requests.place(pending, place);
         }
     }
 
@@ -478,11 +492,12 @@ impl Node {
     }
 
     fn ask_elsewhere(&mut self, id: PendingId) {
-        if self.pending_requests.get(id).is_some_and(Pending::is_repeatable) {
-            self.pending_requests.ask_again(id);
+        let Some(pending) = self.pending_requests.take(id) else { return };
+        if pending.is_repeatable() {
+            self.pending_requests.ask_again(pending);
             self.pending_requests.wake();
         } else {
-            self.give_up(id, "the leader changed before it replied");
+            self.give_up(pending, "the leader changed before it replied");
         }
     }
 }

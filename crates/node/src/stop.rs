@@ -68,7 +68,10 @@ impl Node {
         }
         self.each_cohort(now, |cohort, out| cohort.release(now, out));
         for id in self.pending_requests.ids() {
-            self.give_up(id, "the node is stopping");
+            // It may have been completed together with its table lookup.
+            if let Some(pending) = self.pending_requests.take(id) {
+                self.give_up(pending, "the node is stopping");
+            }
         }
         if !self.has_marks_to_leave() {
             return self.end();

@@ -2,11 +2,15 @@
 //! until a compaction ends. Each write gets a time slot in arrival order, at the rate that the tablet's tree allows
 //! ([`store::tree::Tree::pace`]).
 
-use base::{CohortId, Duration, Monotonic, Now};
+use base::{Duration, Monotonic, NodeId, Now};
 use state_machine::Failure;
 
-use crate::node::Node;
-use crate::request_table::{PendingId, RequestState};
+use crate::checkpoint_schedule::Checkpoints;
+use crate::config::NodeConfig;
+use crate::replica::Replica;
+use crate::request::Counters;
+use crate::request_table::{Pending, RequestState};
+use crate::requests::RequestStep;
 
 /// How far ahead slots are assigned. A write that would wait longer is refused and may be retried. This is shorter than
 /// the time after which a node that forwarded a write tries another node.
@@ -42,35 +46,44 @@ impl WriteThrottle {
     }
 }
 
-impl Node {
-    /// Refuses or delays a write if the disk is full or can't keep up. Returns whether it did.
-    pub(crate) fn delay_or_refuse(&mut self, id: PendingId, cohort: CohortId, now: Now) -> bool {
-        if let Some(failure) = self.disk_full_failure(now) {
-            self.complete(id, Err(failure), None);
-            return true;
+/// The state of this node's disk, as far as writes depend on it.
+#[derive(Debug)]
+pub(crate) struct DiskAdmission<'a> {
+    pub(crate) node: NodeId,
+    pub(crate) config: &'a NodeConfig,
+    pub(crate) checkpoints: &'a Checkpoints,
+    pub(crate) counters: &'a mut Counters,
+}
+
+impl DiskAdmission<'_> {
+    /// Refuses or delays a write of `bytes` bytes if the disk is full or can't keep up. `None` if it may proceed.
+    pub(crate) fn delay_or_refuse(
+        &mut self,
+        replica: &mut Replica,
+        pending: &Pending,
+        bytes: u64,
+        now: Now,
+    ) -> Option<RequestStep> {
+        if self.checkpoints.is_disk_full(now) {
+            let what = format!("the disk of node {} is full: its rows are read-only", self.node);
+            return Some(RequestStep::Reply(Err(Failure::Unavailable(what))));
         }
-        let (Some(pending), Some(replica)) = (self.pending_requests.get(id), self.replicas.get_mut(&cohort)) else {
-            return true;
-        };
-        if replica.is_stalled(&self.config) || self.checkpoints.are_memtables_full(&self.config) {
+        if replica.is_stalled(self.config) || self.checkpoints.are_memtables_full(self.config) {
             self.counters.writes_stalled += 1;
-            self.pending_requests.place(id, RequestState::Waiting);
-            return true;
+            return Some(RequestStep::Wait(RequestState::Waiting));
         }
-        let pace = replica.state.pressure().pace;
-        let Some(pace) = pace.filter(|_| !pending.had_turn) else { return false };
-        match replica.throttle.turn(pending.query.bytes(), pace, now.monotonic) {
-            Turn::Now => return false,
+        let pace = replica.state.pressure().pace.filter(|_| !pending.had_turn)?;
+        match replica.throttle.turn(bytes, pace, now.monotonic) {
+            Turn::Now => None,
             Turn::At(turn) => {
                 self.counters.writes_paced += 1;
-                self.pending_requests.place(id, RequestState::Paced(turn));
+                Some(RequestStep::Wait(RequestState::Paced(turn)))
             }
             Turn::Never => {
                 let failure = Failure::Overloaded("writes are throttled: compactions have fallen behind".to_owned());
-                self.complete(id, Err(failure), None);
+                Some(RequestStep::Reply(Err(failure)))
             }
         }
-        true
     }
 }
 

@@ -7,132 +7,130 @@ use state_machine::Failure;
 use state_machine::interface::{Decision, Evaluated, Payload};
 use store::sstable::Io;
 
-use crate::message::{Message, Query};
+use crate::message::Message;
 use crate::node::{AT_ONCE, Node};
 use crate::reads::ReadPath;
+use crate::registry::Ask;
 use crate::replica::{Proposal, Replica};
-use crate::request_table::{PendingId, ReplyTo, RequestState};
+use crate::request_table::{Pending, ReplyTo, RequestState, RequestTable};
+use crate::requests::RequestStep;
+use crate::roster::Roster;
+use crate::write_throttle::DiskAdmission;
 
-impl Node {
-    /// Proposes a write. This node leads the cohort, and its tablet owns the row.
-    pub(crate) fn write(&mut self, id: PendingId, cohort: CohortId, now: Now) {
-        let pending = expected!(self.pending_requests.get(id), "only pending requests are routed");
-        if self.lacks_majority(cohort, now.monotonic) {
-            return self.wait_for_majority(id, cohort);
+/// What a leader consults, and changes, to decide about a change of its state.
+#[derive(Debug)]
+pub(crate) struct Writes<'a> {
+    pub(crate) replica: &'a mut Replica,
+    pub(crate) roster: &'a Roster,
+    pub(crate) disk: DiskAdmission<'a>,
+    pub(crate) requests: &'a mut RequestTable,
+}
+
+impl Writes<'_> {
+    /// The next step of a change. This node leads the cohort, and its tablet owns the row.
+    pub(crate) fn write(mut self, pending: &Pending, ask: &Ask, now: Now) -> RequestStep {
+        let replica = self.replica;
+        if self.roster.lacks_majority(replica, now.monotonic) {
+            return RequestStep::AwaitMajority;
         }
-        let replica = expected!(self.replicas.get_mut(&cohort), "this node leads the cohort");
         if replica.cohort.overloaded() {
-            let failure = Failure::Overloaded("too many uncommitted bytes".to_owned());
-            return self.complete(id, Err(failure), None);
+            return RequestStep::Reply(Err(Failure::Overloaded("too many uncommitted bytes".to_owned())));
         }
         if planted(Bug::RefusalBeforeCommit)
-            && let Some(failure) = hasty_refusal(replica, &pending.query)
+            && let Some(failure) = hasty_refusal(replica, ask)
         {
-            return self.complete(id, Err(failure), None);
+            return RequestStep::Reply(Err(failure));
         }
-        let lock = pending.query.lock();
+        let lock = ask.lock();
         let (locked, is_exclusive) = (lock.map(|lock| lock.key.clone()), lock.is_some_and(|lock| lock.is_exclusive));
         if is_exclusive && !replica.cohort.is_open() {
             // Entries re-proposed by this leader are not applied yet, so the state can't decide a condition.
-            return self.pending_requests.place(id, RequestState::Waiting);
+            return RequestStep::Wait(RequestState::Waiting);
         }
         // A change without a key, such as a drop, needs no space.
-        if locked.is_some() && self.delay_or_refuse(id, cohort, now) {
-            return;
-        }
-        let (Some(pending), Some(replica)) = (self.pending_requests.get(id), self.replicas.get_mut(&cohort)) else {
-            return;
-        };
-        let ask = expected!(pending.query.ask(), "writes go to a state machine");
-        if let Some(key) = &locked
-            && !replica.latches.enter(key, id, is_exclusive && !planted(Bug::ConditionIgnoresUnderWay))
+        if locked.is_some()
+            && let Some(step) = self.disk.delay_or_refuse(replica, pending, ask.bytes(), now)
         {
-            return self.pending_requests.place(id, RequestState::Latched);
+            return step;
+        }
+        if let Some(key) = &locked
+            && !replica.latches.enter(key, pending.id, is_exclusive && !planted(Bug::ConditionIgnoresUnderWay))
+        {
+            return RequestStep::Wait(RequestState::Latched);
         }
         match replica.state.propose(ask) {
-            Payload::Decide(read) => self.evaluate(id, cohort, read, ReadPath::Leader { locked }, now),
-            Payload::Command(command) => self.propose_for(id, cohort, command, locked, now),
+            Payload::Decide(read) => RequestStep::Evaluate(read, ReadPath::leader(replica, locked)),
+            Payload::Command(command) => RequestStep::Propose(command, locked),
             Payload::Refuse(failure) => {
-                self.leave_row(cohort, locked.as_ref());
-                self.complete(id, Err(failure), None);
+                leave_row(replica, self.requests, locked.as_ref());
+                RequestStep::Reply(Err(failure))
             }
         }
     }
+}
 
+/// The entry of a write to the row is applied, or will never be proposed: writes that wait for the row may be retried.
+pub(crate) fn leave_row(replica: &mut Replica, requests: &mut RequestTable, row: Option<&Bytes>) {
+    if let Some(row) = row {
+        requests.unlatch(replica.latches.leave(row));
+    }
+}
+
+impl Node {
     /// A leader without a majority does not propose: the write would be in doubt, although nothing need be written. A
     /// peer asks again.
-    fn wait_for_majority(&mut self, id: PendingId, cohort: CohortId) {
-        let pending = expected!(self.pending_requests.get(id), "only pending requests are routed");
+    pub(crate) fn await_majority(&mut self, pending: Pending, cohort: CohortId) {
         match pending.origin {
             ReplyTo::Peer { node, request } => {
-                self.pending_requests.remove(id);
                 self.send(node, Message::NotLeader { request, cohort, leader: None }, AT_ONCE, None);
             }
-            _ => self.pending_requests.place(id, RequestState::Waiting),
+            _ => self.pending_requests.place(pending, RequestState::Waiting),
         }
     }
 
     /// Proposes the decision on a conditional write.
     pub(crate) fn propose_decided(
         &mut self,
-        id: PendingId,
+        pending: Pending,
         cohort: CohortId,
-        verdict: Decision,
-        row: Option<&Bytes>,
-        now: Now,
-    ) {
-        let Decision { command, refusal } = verdict;
-        self.propose_for(id, cohort, command, row.filter(|_| refusal.is_none()).cloned(), now);
-        if let (Some(replica), Some(row)) = (self.replicas.get_mut(&cohort), row) {
-            self.pending_requests.unlatch(replica.latches.decided(row));
-        }
-        if refusal.is_some() {
-            // It changes nothing that the waiting writes depend on.
-            self.leave_row(cohort, row);
-        }
-    }
-
-    pub(crate) fn propose_for(
-        &mut self,
-        id: PendingId,
-        cohort: CohortId,
-        payload: Bytes,
+        Decision { command, refusal }: Decision,
         row: Option<Bytes>,
         now: Now,
     ) {
-        let replica = expected!(self.replicas.get_mut(&cohort), "this node leads the cohort");
-        if self.pending_requests.get(id).is_none() {
-            // The deadline passed during the read of the disk: nothing was done.
-            return self.leave_row(cohort, row.as_ref());
+        self.propose_for(pending, cohort, command, row.clone().filter(|_| refusal.is_none()), now);
+        let (Some(row), Some(replica)) = (row, self.replicas.get_mut(&cohort)) else { return };
+        self.pending_requests.unlatch(replica.latches.decided(&row));
+        if refusal.is_some() {
+            // It changes nothing that the waiting writes depend on.
+            leave_row(replica, &mut self.pending_requests, Some(&row));
         }
-        let Some(lsn) = replica.cohort.propose(payload, now, &mut self.outgoing.outbox) else {
-            self.leave_row(cohort, row.as_ref());
-            return self.pending_requests.place(id, RequestState::Waiting);
+    }
+
+    /// Proposes the command of a change, which holds the latch of a row until the command is applied.
+    pub(crate) fn propose_for(
+        &mut self,
+        pending: Pending,
+        cohort: CohortId,
+        command: Bytes,
+        row: Option<Bytes>,
+        now: Now,
+    ) {
+        let Some(replica) = self.replicas.get_mut(&cohort) else {
+            return self.pending_requests.place(pending, RequestState::Waiting);
         };
-        replica.proposed.insert(lsn.sequence, Proposal { lsn, pending: id, row });
-        self.pending_requests.place(id, RequestState::Proposed);
+        let Some(lsn) = replica.cohort.propose(command, now, &mut self.outgoing.outbox) else {
+            leave_row(replica, &mut self.pending_requests, row.as_ref());
+            return self.pending_requests.place(pending, RequestState::Waiting);
+        };
+        replica.proposed.insert(lsn.sequence, Proposal { lsn, pending: pending.id, row });
+        self.pending_requests.place(pending, RequestState::Proposed);
         self.drain(cohort, now);
-    }
-
-    /// The entry of a write to the row is applied: writes that wait for the row may be retried.
-    pub(crate) fn leave_row(&mut self, cohort: CohortId, row: Option<&Bytes>) {
-        if let (Some(replica), Some(row)) = (self.replicas.get_mut(&cohort), row) {
-            self.pending_requests.unlatch(replica.latches.leave(row));
-        }
-    }
-
-    /// The lead is lost, and with it the authority to decide.
-    pub(crate) fn leave_all_rows(&mut self, cohort: CohortId) {
-        let replica = expected!(self.replicas.get_mut(&cohort), "only a local replica loses its lead");
-        for id in replica.latches.clear() {
-            self.pending_requests.place(id, RequestState::Waiting);
-        }
     }
 }
 
 /// For a planted bug: refuses a conditional write from the local state without checking that this node still leads.
-fn hasty_refusal(replica: &Replica, query: &Query) -> Option<Failure> {
-    let Payload::Decide(read) = replica.state.propose(query.ask()?) else { return None };
+fn hasty_refusal(replica: &Replica, ask: &Ask) -> Option<Failure> {
+    let Payload::Decide(read) = replica.state.propose(ask) else { return None };
     match read.answer(Io::Allowed) {
         Ok(Evaluated::Decided(Decision { refusal, .. })) => refusal,
         _ => None,

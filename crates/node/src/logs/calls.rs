@@ -4,18 +4,19 @@ use std::collections::BTreeSet;
 
 use base::{Duration, Monotonic, Now};
 use catalog::CatalogRequest;
-use sharedlog::client::{Error, LogReply, Token};
+use sharedlog::client::{Error, LogReply, ReadMany, Token};
 use sharedlog::controller::CopierId;
 use sharedlog::request::{Content, LogEntry, LogRequest, LogResponse};
 use sharedlog::{LogId, Position, PositionRun, ProjectionEpoch};
 use state_machine::Failure;
 
 use crate::contract::RequestId;
+use crate::logs::reading::wait_within;
 use crate::message::Query;
 use crate::node::Node;
 use crate::registry::Response;
 use crate::request::Outcome;
-use crate::request_table::{Pending, PendingId, ReplyTo, RequestState, Target};
+use crate::request_table::{Pending, PendingId, RequestState, Target};
 
 /// The purpose of a call of a client machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,19 +49,18 @@ impl Pending {
 impl Node {
     /// Passes a request to the client machine of its log. If the local copy of the catalog has no such log, asks the
     /// catalog's leader.
-    pub(crate) fn put_to_log(&mut self, id: PendingId, now: Now) {
-        let Some(pending) = self.pending_requests.get(id) else { return };
-        let (Target::Log(name), Query::Log(request)) = (&pending.target, &pending.query) else { return };
-        let (deadline, request) = (pending.log_deadline(), request.clone());
+    pub(crate) fn put_to_log(&mut self, pending: Pending, now: Now) {
+        let (Target::Log(name), Query::Log(request)) = (&pending.target, &pending.query) else {
+            debug_assert!(false, "only requests to logs have a log as their target");
+            return self.respond(pending, Err(Failure::Invalid("not a request to a log".to_owned())), None);
+        };
         let Some(log) = self.catalog().log(name) else {
-            let (deadline, query) =
-                (pending.deadline, Query::Machine(CatalogRequest::DescribeLog(name.clone()).into()));
-            self.pending_requests.place(id, RequestState::LookingUp);
-            self.begin(ReplyTo::Lookup(id), deadline, Target::Cohort(base::CohortId::CATALOG), query, now);
-            return;
+            let query = Query::Machine(CatalogRequest::DescribeLog(name.clone()).into());
+            return self.look_up(pending, query, now);
         };
         let (log, projection) = (log.id, log.projection.clone());
-        self.pending_requests.place(id, RequestState::AtLog);
+        let (id, deadline, request) = (pending.id, pending.log_deadline(), request.clone());
+        self.pending_requests.place(pending, RequestState::AtLog);
         self.use_log(log);
         if let Some(known) = self.touch_log(log) {
             known.follower.projected(&projection, now.monotonic);
@@ -79,7 +79,11 @@ impl Node {
             LogRequest::TrimOne { position, .. } => self.call(log, Call::Trim(id), |client, token| {
                 client.trim_one(token, position, deadline, now.monotonic);
             }),
-            LogRequest::Read { .. } => self.begin_shared_log_read(log, id, now),
+            LogRequest::Read { from, count, wait, bytes, .. } => {
+                let (left, count) = (deadline.since(now.monotonic), count as usize);
+                let wanted = ReadMany { run: PositionRun::of(from, count), wait: wait_within(wait, left), bytes };
+                self.begin_shared_log_read(log, id, wanted, deadline, now);
+            }
             LogRequest::Create { .. } | LogRequest::List | LogRequest::Describe { .. } => {}
         }
     }
@@ -110,7 +114,9 @@ impl Node {
             }
         }
         for id in idle {
-            self.give_up(id, "the client disconnected");
+            if let Some(pending) = self.pending_requests.take(id) {
+                self.give_up(pending, "the client disconnected");
+            }
         }
     }
 
@@ -119,9 +125,10 @@ impl Node {
         let Some(call) = self.logs.by_id.get_mut(&id).and_then(|log| log.calls.remove(&token)) else { return };
         match call {
             Call::Read(pending, from) => {
+                let Some(pending) = self.pending_requests.take(pending) else { return };
                 let outcome = entries(from, outcome);
-                self.follow_if_at_end(id, pending, &outcome, now);
-                self.complete(pending, outcome, None);
+                self.follow_if_at_end(id, &pending.query, &outcome, now);
+                self.respond(pending, outcome, None);
             }
             Call::Append(pending) | Call::Tail(pending) | Call::Trim(pending) => {
                 self.complete(pending, said(outcome), None);

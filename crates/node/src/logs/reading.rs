@@ -1,10 +1,10 @@
 //! Reads of shared logs for this node's clients. The server bounds the bytes in flight: each read asks for no more
 //! bytes than the server has reserved for it.
 
-use base::{Duration, Now};
+use base::{Duration, Monotonic, Now};
 use sharedlog::client::{ReadMany, Wait};
 use sharedlog::request::{Content, LogRequest, LogResponse};
-use sharedlog::{LogId, Position, PositionRun};
+use sharedlog::{LogId, Position};
 
 use crate::logs::calls::Call;
 use crate::message::Query;
@@ -21,32 +21,26 @@ const SAYING: Duration = Duration::from_millis(100);
 
 impl Node {
     /// Starts a read of a shared log.
-    pub(super) fn begin_shared_log_read(&mut self, log: LogId, id: PendingId, now: Now) {
-        let Some(pending) = self.pending_requests.get(id) else { return };
-        let Query::Log(LogRequest::Read { from, count, wait, bytes, .. }) = &pending.query else { return };
-        let (from, count, wait, bytes) = (*from, *count as usize, *wait, *bytes);
-        let deadline = pending.log_deadline();
-        let left = deadline.since(now.monotonic);
-        let of_left = |time: Duration| time.0.min(left.0 / 4);
-        let wait = match () {
-            () if wait == Duration::ZERO => Wait::No,
-            () if wait.0.saturating_add(of_left(FILLING)) <= left.0 => Wait::First(wait),
-            () => Wait::Watch(Duration(left.0 - of_left(SAYING))),
-        };
-        let wanted = ReadMany { run: PositionRun::of(from, count), wait, bytes };
+    pub(super) fn begin_shared_log_read(
+        &mut self,
+        log: LogId,
+        id: PendingId,
+        wanted: ReadMany,
+        deadline: Monotonic,
+        now: Now,
+    ) {
         let Some(known) = self.touch_log(log) else { return };
         known.last_token.0 += 1;
         let token = known.last_token;
-        known.calls.insert(token, Call::Read(id, from));
+        known.calls.insert(token, Call::Read(id, wanted.run.from));
         if !known.follower.read(token, wanted, deadline, now.monotonic) {
             known.client.read_many(token, wanted, deadline, now.monotonic);
         }
     }
 
     /// Follows the log if a waiting read has reached its end, because the next read probably continues there.
-    pub(super) fn follow_if_at_end(&mut self, log: LogId, id: PendingId, outcome: &Outcome, now: Now) {
-        let Some(Query::Log(request)) = self.pending_requests.get(id).map(|pending| &pending.query) else { return };
-        let LogRequest::Read { from, count, wait, .. } = request else { return };
+    pub(super) fn follow_if_at_end(&mut self, log: LogId, query: &Query, outcome: &Outcome, now: Now) {
+        let Query::Log(LogRequest::Read { from, count, wait, .. }) = query else { return };
         let Ok(Response::Log(LogResponse::Entries(entries))) = outcome else { return };
         let next = Position(from.0 + entries.len() as u64);
         let is_end = *wait > Duration::ZERO && entries.len() < *count as usize;
@@ -57,5 +51,15 @@ impl Node {
         {
             known.follower.caught_up(next, now.monotonic);
         }
+    }
+}
+
+/// How a read waits for an entry that a client awaits for `wait`, if `left` remains until the deadline.
+pub(super) fn wait_within(wait: Duration, left: Duration) -> Wait {
+    let of_left = |time: Duration| time.0.min(left.0 / 4);
+    match () {
+        () if wait == Duration::ZERO => Wait::No,
+        () if wait.0.saturating_add(of_left(FILLING)) <= left.0 => Wait::First(wait),
+        () => Wait::Watch(Duration(left.0 - of_left(SAYING))),
     }
 }

@@ -169,7 +169,7 @@ impl Node {
         let UnitCall { cohort, request: Request::Command(command), .. } = &call else { return };
         let (cohort, adds_values) =
             (*cohort, matches!(command.command(), Command::Write { .. } | Command::CopyMany { .. }));
-        if adds_values && self.disk_full_failure(now).is_some() {
+        if adds_values && self.checkpoints.is_disk_full(now) {
             return;
         }
         let is_full = self.checkpoints.are_memtables_full(&self.config);

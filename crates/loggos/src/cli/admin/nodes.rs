@@ -69,7 +69,7 @@ pub(super) async fn leave(cluster: &Cluster, output: Output, node: u32) -> Resul
 async fn blocked_by(client: &sdk::Client) -> String {
     let mut moving = Vec::new();
     for table in client.list_tables().await.unwrap_or_default() {
-        let known = client.table(&table).describe().await;
+        let known = client.table(table.as_str()).describe().await;
         if known.is_ok_and(|known| known.ranges.iter().any(|range| range.is_moving)) {
             moving.push(table);
         }
