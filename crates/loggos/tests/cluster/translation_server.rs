@@ -187,6 +187,8 @@ fn diskless_server_options() {
     for line in ["minSessionTimeout=3000\n", "maxSessionTimeout=30000\n", "maxClientCnxns=7\n"] {
         assert!(answer.contains(line), "{line}: {answer}");
     }
-    assert!(server.command("srvr").contains("not in the whitelist"));
+    assert!(server.command("mntr").contains("not in the whitelist"));
+    assert!(server.command("srvr").contains("Mode: "));
+    assert!(["ro", "rw"].contains(&&*server.command("isro")));
     server.stop();
 }

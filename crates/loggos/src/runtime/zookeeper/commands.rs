@@ -21,14 +21,23 @@ use super::{BACKLOG, Service};
 /// The ZooKeeper release with this protocol. Clients parse the version, and the date in this format.
 const VERSION: &str = concat!("3.9.3-loggos-", env!("CARGO_PKG_VERSION"), ", built on 11/01/2026 00:00 UTC");
 
+/// Commands outside the whitelist that are executed as well, as in ZooKeeper: `zkServer.sh status` needs `srvr`, and a
+/// read-only client finds a writable server with `isro`.
+const ALWAYS_ALLOWED: [&[u8; 4]; 2] = [b"srvr", b"isro"];
+
+/// Whether a command is executed, given the whitelist if there is one.
+fn is_allowed(word: [u8; 4], whitelist: Option<&[String]>) -> bool {
+    ALWAYS_ALLOWED.contains(&&word) || whitelist.is_none_or(|words| words.iter().any(|other| other.as_bytes() == word))
+}
+
 /// Returns the response to a command.
 pub(super) fn answer(word: [u8; 4], service: &mut Service) -> String {
     let mut out = String::new();
     let name = String::from_utf8_lossy(&word);
-    let is_answered =
-        service.settings.commands.as_ref().is_none_or(|commands| commands.iter().any(|other| *other == name));
     let written = match &word {
-        _ if !is_answered => writeln!(out, "{name} is not executed because it is not in the whitelist."),
+        _ if !is_allowed(word, service.settings.commands.as_deref()) => {
+            writeln!(out, "{name} is not executed because it is not in the whitelist.")
+        }
         b"ruok" => write!(out, "imok"),
         b"isro" => read_only(&mut out, service),
         b"srvr" => server(&mut out, service),
@@ -333,6 +342,16 @@ fn environment(out: &mut String) -> Written {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whitelist_always_has_srvr_and_isro() {
+        let whitelist = ["conf".to_owned()];
+        let allowed = |word: &[u8; 4]| is_allowed(*word, Some(&whitelist));
+        assert!([b"conf", b"srvr", b"isro"].into_iter().all(allowed));
+        assert!(![b"mntr", b"ruok"].into_iter().any(allowed));
+        assert!(is_allowed(*b"mntr", None));
+        assert!(is_allowed(*b"isro", Some(&[])));
+    }
 
     #[test]
     fn java_date_and_decimal_format() {
