@@ -2,5 +2,6 @@
 
 pub mod campaign;
 pub mod history;
+pub mod list_append;
 pub mod search;
 pub mod world;
