@@ -25,7 +25,7 @@ const LAST_MAX: Duration = Duration::from_millis(300);
 /// Advice about a row write that may have been executed.
 const ADVICE: &str = "read the row before a retry";
 
-/// The reason of an attempt whose node gave none.
+/// The reason of an attempt to which the node gave none.
 const NODE_SILENT: &str = "the node did not respond";
 
 /// Why an attempt failed.

@@ -33,7 +33,7 @@ pub(crate) struct Drops {
     pub(crate) has_work: bool,
     /// Cohorts with an outstanding request to append the drop to their logs.
     asked: BTreeSet<CohortId>,
-    /// Cohorts with the drop in their logs, or given up by a forced drop.
+    /// Cohorts with the drop in their logs, or skipped by a forced drop.
     dropped: BTreeSet<CohortId>,
     /// Removed cohorts with promises still in the manifest, with the catalog entry as of which they were removed.
     kept: BTreeMap<CohortId, Lsn>,

@@ -83,7 +83,7 @@ pub(crate) struct Pending {
     pub(crate) deadline: Monotonic,
     pub(crate) target: Target,
     pub(crate) query: Query,
-    /// What it waits for or, outside the table, last waited for. Set by [`RequestTable::place`].
+    /// The event that it waits for or, outside the table, last waited for. Set by [`RequestTable::place`].
     pub(crate) place: RequestState,
     /// The cohort that it was last routed to.
     pub(crate) cohort: Option<CohortId>,
@@ -221,7 +221,7 @@ impl RequestTable {
         }
     }
 
-    /// Places a request that is forwarded to a node under that number, and whose reply will be overdue at that time.
+    /// Places a request that is forwarded to a node under that number. Its reply will be overdue at that time.
     pub(crate) fn forward(&mut self, mut pending: Pending, node: NodeId, number: u64, overdue_at: Monotonic) {
         let id = pending.id;
         pending.asked += 1;

@@ -17,7 +17,7 @@ use crate::requests::RequestStep;
 use crate::roster::Roster;
 use crate::write_throttle::DiskAdmission;
 
-/// What a leader consults, and changes, to decide about a change of its state.
+/// The parts of a node with which the leader decides about a change.
 #[derive(Debug)]
 pub(crate) struct Writes<'a> {
     pub(crate) replica: &'a mut Replica,

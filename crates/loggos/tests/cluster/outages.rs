@@ -143,8 +143,8 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// A table whose only replica is lost can be dropped, by a declaration of the loss. Should the node return, its replica is
-/// removed and its rows do not reappear.
+/// A table without any live replica can be dropped, by a declaration of the loss. If the node returns, its replica is removed
+/// and its rows do not reappear.
 #[test]
 fn table_without_live_replica_can_be_dropped() {
     let cluster = Cluster::of(3);

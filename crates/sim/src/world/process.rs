@@ -345,7 +345,7 @@ impl World {
         }
     }
 
-    /// A node rejects a process, whose disk contradicts the start that it has seen: the disk was rolled back, or the
+    /// A node rejects a process if its disk contradicts the start that it has seen: the disk was rolled back, or the
     /// message is from an earlier process. A running process that receives the rejection ends permanently.
     fn reject(&mut self, id: NodeId, from: NodeId, start: ProcessStart) {
         let is_running = self.process(from).is_some_and(|process| process.starts.newest() == start);
