@@ -31,7 +31,7 @@ fn write_without_majority_names_dead_nodes() {
     let said = ["nothing was done: timed out after ", ": 2 of 3 replicas of the catalog are down (nodes 2, 3)\n"];
     cluster.columns_of(1, &["--timeout", "4s", "create", "u"]).failed(3, &said);
     let read = cluster.columns_of(1, &["--timeout", "4s", "get", "t", "k"]);
-    read.failed(3, &[&format!("timed out after 4000 ms: {DOWN}\n")]);
+    read.failed(3, &["timed out after ", &format!(" ms: {DOWN}\n")]);
     cluster.restart(2).ok();
     assert!(cluster.columns(&["get", "t", "k", "c"]).ok().contains('v'));
 }
