@@ -99,6 +99,6 @@ fn stale_read_with_one_live_node() {
     run(&["get", "t", "k", "--reads", "any", "--timeout", "500ms"]).failed(3, &[]);
     for (kind, cause, hint) in [("strong", "replicas", "(nodes 2, 3)"), ("timeline", "leader", "--stale-ok")] {
         let refused = run(&["get", "t", "k", "--reads", kind, "--timeout", "2s"]);
-        refused.failed(3, &["timed out after 2000 ms: ", cause, hint]);
+        refused.failed(3, &["timed out after ", cause, hint]);
     }
 }
