@@ -57,7 +57,6 @@ pub const MUST_HAPPEN: &[&str] = &[
     "retries deduplicated",
     "scans continued",
     "segments reused",
-    "rolled-back disks rejected",
     "sessions expired",
     "stalls",
     "tables dropped",

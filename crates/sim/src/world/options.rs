@@ -300,8 +300,10 @@ impl Options {
         if options.faults.rot == 0 {
             options.log_users = u32::try_from(pick(&[0, 0, 0, 3])).unwrap_or(0);
         }
-        // The node is lost, as with a blank disk. A joining node has not seen its earlier starts.
+        // The node is lost, as with a blank disk. A joining node has not seen its earlier starts. Nothing ends the lead of
+        // a log unit's only replica before a peer rejects the node, so there are no logs (`docs/fault-model.md`).
         let may_roll_back = nodes > 1
+            && (options.log_users, options.zookeeper_clients) == (0, 0)
             && options.durability == Durability::Forced
             && (options.faults.rot, options.faults.blank, options.faults.move_range) == (0, 0, 0)
             && (options.joins, options.leaves) == (0, 0);
