@@ -14,7 +14,7 @@ use crate::client_api::unexpected;
 use crate::request::{ApiRequest, ApiResponse};
 use crate::table::Table;
 use crate::types::{AsOf, KeyRange, Row};
-use crate::{Client, Error, Reads};
+use crate::{Client, Error, Reads, Version};
 
 /// The rows to read, and their order. [`Scan::rows`] and [`Scan::pages`] begin the scan.
 #[derive(Clone, Debug)]
@@ -27,13 +27,28 @@ pub struct Scan {
     limit: Option<u64>,
     page_rows: u32,
     consistency: Reads,
+    names_only: bool,
+    in_parts: bool,
     continuation: Option<Bytes>,
+    /// The rest of the row in which the last page ended.
+    rest: Option<message::Rest>,
 }
 
 impl Scan {
     pub(crate) fn new(table: Table) -> Self {
-        let (keys, prefix, consistency) = (KeyRange::default(), Bytes::new(), Reads::default());
-        Self { table, keys, prefix, reverse: false, limit: None, page_rows: 0, consistency, continuation: None }
+        Self {
+            table,
+            keys: KeyRange::default(),
+            prefix: Bytes::new(),
+            reverse: false,
+            limit: None,
+            page_rows: 0,
+            consistency: Reads::default(),
+            names_only: false,
+            in_parts: false,
+            continuation: None,
+            rest: None,
+        }
     }
 
     /// Only keys in this range, such as `"a".."c"` or `"a"..`.
@@ -73,6 +88,20 @@ impl Scan {
         self
     }
 
+    /// Reads the names and versions of columns with empty values.
+    pub fn names_only(mut self) -> Self {
+        self.names_only = true;
+        self
+    }
+
+    /// Returns a row that does not fit into one response (16 MiB) in parts, instead of collecting it in memory: rows with
+    /// the same key that follow each other, each with some of the columns. All parts are of one state of the row. In
+    /// reverse the part with the last columns comes first.
+    pub fn in_parts(mut self) -> Self {
+        self.in_parts = true;
+        self
+    }
+
     /// Continues after a page: with its unchanged [continuation](Page::continuation), in a scan with the same keys and
     /// order, possibly in another process.
     pub fn resume(mut self, continuation: impl Into<Bytes>) -> Self {
@@ -88,23 +117,29 @@ impl Scan {
     /// The rows in pages, as a stream, each page with the state that it was read from.
     pub fn pages(self) -> Pages {
         let is_over = self.limit == Some(0);
-        Pages { scan: self, fetch: None, is_over }
+        Pages { scan: self, fetch: None, open_row: None, incomplete: None, is_over }
     }
 
     /// The request for the next page.
     fn request(&self) -> message::ScanRequest {
-        let Self { table, keys, prefix, reverse, limit, page_rows, consistency, continuation } = self;
-        let page_rows = if *page_rows == 0 { SCAN_ROWS_MAX as u64 } else { u64::from(*page_rows) };
-        let rows = limit.map_or(page_rows, |limit| limit.min(page_rows));
+        let page_rows = if self.page_rows == 0 { SCAN_ROWS_MAX as u64 } else { u64::from(self.page_rows) };
+        // The last row of the scan may still have a rest.
+        let rows = self.limit.map_or(page_rows, |limit| limit.clamp(1, page_rows));
+        let (columns_after, consistency) = match &self.rest {
+            Some(rest) => (rest.columns_after.clone(), Reads::At(Version::from_nanos(rest.at_ns))),
+            None => (Bytes::new(), self.consistency),
+        };
         message::ScanRequest {
-            table: table.name.to_string(),
-            start: keys.start.clone(),
-            end: keys.end.clone(),
-            prefix: prefix.clone(),
-            reverse: *reverse,
+            table: self.table.name.to_string(),
+            start: self.keys.start.clone(),
+            end: self.keys.end.clone(),
+            prefix: self.prefix.clone(),
+            reverse: self.reverse,
             limit: u32::try_from(rows).unwrap_or(u32::MAX),
-            continuation: continuation.clone(),
+            continuation: self.continuation.clone(),
             options: consistency.options(),
+            columns_after: Some(columns_after),
+            names_only: self.names_only,
         }
     }
 }
@@ -119,6 +154,8 @@ pub struct Page {
     pub continuation: Option<Bytes>,
     /// The state that was read; none for [`Reads::Strong`] and [`Reads::Anywhere`].
     pub as_of: Option<AsOf>,
+    /// The rest of the row in which the page ends.
+    rest: Option<message::Rest>,
 }
 
 type Fetch = Pin<Box<dyn Future<Output = Result<Page, Error>> + Send>>;
@@ -129,6 +166,10 @@ pub struct Pages {
     /// What remains to be read.
     scan: Scan,
     fetch: Option<Fetch>,
+    /// The key of the row in which the last page ended.
+    open_row: Option<Bytes>,
+    /// A page that ended within a row, unless parts are returned as they are.
+    incomplete: Option<Page>,
     is_over: bool,
 }
 
@@ -141,12 +182,58 @@ impl Pages {
         std::future::poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
     }
 
-    fn took(&mut self, page: &Page) {
-        let left = self.scan.limit.map(|limit| limit.saturating_sub(page.rows.len() as u64));
-        self.is_over = left == Some(0) || page.continuation.is_none();
-        self.scan.limit = left;
+    /// Takes a page as it was read; returns it once it ends with a whole row, or is to be returned in parts.
+    fn took(&mut self, mut page: Page) -> Option<Page> {
+        let continues = page.rows.first().is_some_and(|row| Some(&row.key) == self.open_row.as_ref());
+        if let Some(limit) = &mut self.scan.limit {
+            let rows = usize::from(continues).saturating_add(usize::try_from(*limit).unwrap_or(usize::MAX));
+            if page.rows.len() > rows {
+                // The row in which the last page ended has no further columns, and the scan ends with it.
+                page.rows.truncate(rows);
+                page.rest = None;
+                page.continuation = self.open_row.as_ref().map(|key| beyond(key, self.scan.reverse));
+            }
+            *limit -= (page.rows.len() - usize::from(continues)) as u64;
+        }
+        match &page.rest {
+            None => self.open_row = None,
+            Some(_) => self.open_row = page.rows.last().map(|row| row.key.clone()).or(self.open_row.take()),
+        }
         self.scan.continuation.clone_from(&page.continuation);
+        self.scan.rest.clone_from(&page.rest);
+        self.is_over = page.continuation.is_none() || page.rest.is_none() && self.scan.limit == Some(0);
+        if self.scan.in_parts {
+            return Some(page);
+        }
+        if let Some(mut before) = self.incomplete.take() {
+            let mut rows = page.rows.into_iter();
+            match before.rows.last_mut() {
+                Some(row) if continues => append(row, rows.next(), self.scan.reverse),
+                _ => {}
+            }
+            before.rows.extend(rows);
+            page = Page { rows: before.rows, as_of: before.as_of, ..page };
+        }
+        if page.rest.is_none() {
+            return Some(page);
+        }
+        self.incomplete = Some(page);
+        None
     }
+}
+
+/// The continuation after a row.
+fn beyond(key: &Bytes, reverse: bool) -> Bytes {
+    if reverse { key.clone() } else { [&key[..], &[0]].concat().into() }
+}
+
+/// Adds the next part of a row.
+fn append(row: &mut Row, part: Option<Row>, reverse: bool) {
+    let Some(mut part) = part else { return };
+    if reverse {
+        std::mem::swap(&mut row.cells, &mut part.cells);
+    }
+    row.cells.append(&mut part.cells);
 }
 
 impl Stream for Pages {
@@ -154,18 +241,26 @@ impl Stream for Pages {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        if this.is_over {
-            return Poll::Ready(None);
+        loop {
+            if this.is_over {
+                return Poll::Ready(None);
+            }
+            let scan = &this.scan;
+            let fetch = this.fetch.get_or_insert_with(|| Box::pin(page(scan.table.client.clone(), scan.request())));
+            let Poll::Ready(outcome) = fetch.as_mut().poll(context) else { return Poll::Pending };
+            this.fetch = None;
+            match outcome {
+                Ok(page) => {
+                    if let Some(page) = this.took(page) {
+                        return Poll::Ready(Some(Ok(page)));
+                    }
+                }
+                Err(error) => {
+                    this.is_over = true;
+                    return Poll::Ready(Some(Err(error)));
+                }
+            }
         }
-        let scan = &this.scan;
-        let fetch = this.fetch.get_or_insert_with(|| Box::pin(page(scan.table.client.clone(), scan.request())));
-        let Poll::Ready(outcome) = fetch.as_mut().poll(context) else { return Poll::Pending };
-        this.fetch = None;
-        match &outcome {
-            Ok(page) => this.took(page),
-            Err(_) => this.is_over = true,
-        }
-        Poll::Ready(Some(outcome))
     }
 }
 
@@ -214,9 +309,9 @@ impl Stream for Rows {
 
 async fn page(client: Client, request: message::ScanRequest) -> Result<Page, Error> {
     match client.ask(ApiRequest::Scan(request)).await? {
-        ApiResponse::Rows(message::ScanResponse { rows, continuation, as_of }) => {
+        ApiResponse::Rows(message::ScanResponse { rows, continuation, as_of, rest }) => {
             let rows = rows.into_iter().map(Into::into).collect();
-            Ok(Page { rows, continuation, as_of: as_of.map(Into::into) })
+            Ok(Page { rows, continuation, as_of: as_of.map(Into::into), rest })
         }
         other => Err(unexpected(&other)),
     }
@@ -232,18 +327,56 @@ mod tests {
 
     fn page(rows: usize, continuation: Option<&'static str>) -> Page {
         let rows = vec![Row::new("k", Vec::new()); rows];
-        Page { rows, continuation: continuation.map(Into::into), as_of: None }
+        Page { rows, continuation: continuation.map(Into::into), as_of: None, rest: None }
+    }
+
+    /// A part of row `key`; more of it follows if `after` is given.
+    fn part(key: &'static str, columns: &[&'static str], after: Option<&'static str>) -> Page {
+        let cells = columns.iter().map(|column| crate::Cell::new(*column, "", Version::from_nanos(1))).collect();
+        let rest = after.map(|after| message::Rest { columns_after: after.into(), at_ns: 7 });
+        let continuation = Some(if rest.is_some() { key.into() } else { Bytes::from("z") });
+        Page { rows: vec![Row::new(key, cells)], continuation, as_of: None, rest }
+    }
+
+    fn columns(page: &Page) -> Vec<(&[u8], Vec<&[u8]>)> {
+        page.rows.iter().map(|row| (&row.key[..], row.cells.iter().map(|cell| &cell.column[..]).collect())).collect()
+    }
+
+    #[test]
+    fn parts_of_a_row_are_joined_and_counted_once() {
+        let mut pages = scan().limit(1).pages();
+        assert_eq!(pages.took(part("k", &["a", "b"], Some("c"))), None);
+        let request = pages.scan.request();
+        assert_eq!((request.columns_after, request.limit), (Some("c".into()), 1));
+        assert_eq!(request.options, Reads::At(Version::from_nanos(7)).options());
+        assert_eq!(pages.took(Page { rows: vec![], ..part("k", &[], Some("d")) }), None);
+        let page = pages.took(part("k", &["e"], None)).expect("the row is complete");
+        assert_eq!(columns(&page), [(&b"k"[..], vec![&b"a"[..], b"b", b"e"])]);
+        assert!(pages.is_over);
+
+        let mut pages = scan().limit(1).reverse().pages();
+        assert_eq!(pages.took(part("k", &["c", "d"], Some("c"))), None);
+        let page = pages.took(part("k", &["a"], None)).expect("the row is complete");
+        assert_eq!(columns(&page), [(&b"k"[..], vec![&b"a"[..], b"c", b"d"])]);
+    }
+
+    #[test]
+    fn row_after_the_last_part_is_beyond_the_limit() {
+        let mut pages = scan().limit(1).in_parts().pages();
+        assert!(pages.took(part("k", &["a"], Some("b"))).is_some() && !pages.is_over);
+        let page = pages.took(part("l", &["a"], Some("b"))).expect("a page");
+        assert!(page.rows.is_empty() && pages.is_over);
     }
 
     #[test]
     fn limit_counts_rows_of_all_pages() {
         let mut pages = scan().limit(2_500).pages();
         assert_eq!(pages.scan.request().limit, SCAN_ROWS_MAX as u32);
-        pages.took(&page(1_000, Some("m")));
-        pages.took(&page(1_000, Some("s")));
+        pages.took(page(1_000, Some("m")));
+        pages.took(page(1_000, Some("s")));
         assert_eq!((pages.scan.request().limit, pages.is_over), (500, false));
         assert_eq!(pages.scan.request().continuation, Some("s".into()));
-        pages.took(&page(500, Some("z")));
+        pages.took(page(500, Some("z")));
         assert!(pages.is_over);
         assert!(scan().limit(0).pages().is_over);
     }
@@ -251,9 +384,9 @@ mod tests {
     #[test]
     fn empty_page_does_not_end_scan() {
         let mut pages = scan().page_rows(7).pages();
-        pages.took(&page(0, Some("m")));
+        pages.took(page(0, Some("m")));
         assert_eq!((pages.is_over, pages.scan.request().limit), (false, 7));
-        pages.took(&page(3, None));
+        pages.took(page(3, None));
         assert!(pages.is_over);
     }
 

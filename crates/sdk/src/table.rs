@@ -153,7 +153,7 @@ impl Table {
 
     /// Reads a row, with options: sent by [`Read::send`].
     pub fn read(&self, key: impl Into<Bytes>) -> Read<'_> {
-        Read { table: self, key: key.into(), columns: Vec::new(), consistency: Reads::default() }
+        Read { table: self, key: key.into(), columns: Vec::new(), names_only: false, consistency: Reads::default() }
     }
 
     /// Changes columns of one row atomically: sent by [`Write::send`].
@@ -229,6 +229,7 @@ pub struct Read<'a> {
     table: &'a Table,
     key: Bytes,
     columns: Vec<Bytes>,
+    names_only: bool,
     consistency: Reads,
 }
 
@@ -264,21 +265,47 @@ impl Read<'_> {
         self
     }
 
-    /// Reads the row. All columns are of one state.
+    /// Reads the names and versions of columns with empty values.
+    pub fn names_only(mut self) -> Self {
+        self.names_only = true;
+        self
+    }
+
+    /// Reads the row. All columns are of one state. A row that does not fit into one response is read in several calls,
+    /// each with the client's deadline; all but the first read the state of the first ([`Reads::At`]).
     ///
     /// # Errors
-    /// [`Error`]; [`Error::Precondition`] also for [`Reads::At`] with a timestamp before the table's retention.
+    /// [`Error`]; [`Error::Precondition`] also for [`Reads::At`] with a timestamp before the table's retention, and if
+    /// reading all parts takes longer than the retention.
     pub async fn send(self) -> Result<ReadResponse, Error> {
-        let Self { table, key, columns, consistency } = self;
-        let request =
-            message::GetRequest { table: table.name.to_string(), key, columns, options: consistency.options() };
-        match table.client.ask(ApiRequest::Get(request)).await? {
-            ApiResponse::Row(answer) => Ok(ReadResponse {
-                cells: answer.cells.into_iter().map(Into::into).collect(),
-                as_of: answer.as_of.map(Into::into),
-            }),
-            other => Err(unexpected(&other)),
+        let Self { table, key, columns, names_only, consistency } = self;
+        let mut request = message::GetRequest {
+            table: table.name.to_string(),
+            key,
+            columns,
+            options: consistency.options(),
+            columns_after: Some(Bytes::new()),
+            names_only,
+        };
+        let mut response = part(&table.client, request.clone()).await?;
+        while let Some(message::Rest { columns_after, at_ns }) = response.rest.take() {
+            request.options = Reads::At(Version::from_nanos(at_ns)).options();
+            request.columns_after = Some(columns_after);
+            let next = part(&table.client, request.clone()).await?;
+            response.cells.extend(next.cells);
+            response.rest = next.rest;
         }
+        Ok(ReadResponse {
+            cells: response.cells.into_iter().map(Into::into).collect(),
+            as_of: response.as_of.map(Into::into),
+        })
+    }
+}
+
+async fn part(client: &Client, request: message::GetRequest) -> Result<message::GetResponse, Error> {
+    match client.ask(ApiRequest::Get(request)).await? {
+        ApiResponse::Row(response) => Ok(response),
+        other => Err(unexpected(&other)),
     }
 }
 

@@ -13,7 +13,7 @@ use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, RangeDescription,
 use node::request::{Ask, Request, Response, validate_client, validate_translation_server};
 use sharedlog::validate::TRANSLATION_SERVER_KEY;
 use state_machine::StateMachine as _;
-use tablets::request::{Scan, TableRequest};
+use tablets::request::{Part, Scan, TableRequest};
 use tablets::{TableResponse, Tablet};
 use tonic::Status;
 
@@ -182,9 +182,8 @@ impl<G: Gateway> Columns for Handler<G> {
 
     async fn get(&self, call: tonic::Request<message::GetRequest>) -> RpcResult<message::GetResponse> {
         match reads::undated(self.ask_table(call).await?) {
-            (Response::Tablet(TableResponse::Row(row)), as_of) => {
-                let cells = translate::row_that_fits(row).map_err(|failure| refusal::status(&failure))?;
-                answer(message::GetResponse { cells, as_of })
+            (Response::Tablet(TableResponse::Row { cells, rest }), as_of) => {
+                answer(translate::row_that_fits(cells, rest, as_of).map_err(|failure| refusal::status(&failure))?)
             }
             (other, _) => Err(unexpected(&other)),
         }
@@ -218,15 +217,16 @@ impl<G: Gateway> Columns for Handler<G> {
     }
 
     async fn scan(&self, mut call: tonic::Request<message::ScanRequest>) -> RpcResult<message::ScanResponse> {
-        let message::ScanRequest { table, start, end, prefix, reverse, limit, continuation, options } =
-            std::mem::take(call.get_mut());
-        let scan = Scan { from: start, to: end, prefix, reverse, limit: limit as usize, continuation };
+        let asked = std::mem::take(call.get_mut());
+        let message::ScanRequest { table, start, end, prefix, reverse, limit, continuation, options, .. } = asked;
+        let part = Part { after: asked.columns_after, names_only: asked.names_only };
+        let scan = Scan { from: start, to: end, prefix, reverse, limit: limit as usize, continuation, part };
         let request = TableRequest::Scan { scan, consistency: reads::consistency(options) };
         match reads::undated(ask(&*self.gateway, &call, Request::Table { table, request: Ask::Tablet(request) }).await?)
         {
-            (Response::Tablet(TableResponse::Rows { rows, continuation }), as_of) => {
+            (Response::Tablet(TableResponse::Rows { rows, continuation, rest }), as_of) => {
                 let rows = rows.into_iter().map(translate::row).collect();
-                answer(message::ScanResponse { rows, continuation, as_of })
+                answer(message::ScanResponse { rows, continuation, as_of, rest: rest.map(translate::rest) })
             }
             (other, _) => Err(unexpected(&other)),
         }

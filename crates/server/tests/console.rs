@@ -178,7 +178,7 @@ impl Served {
     async fn check_grpc(&self) {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.grpc)).expect("an address");
         let mut columns = ColumnsClient::new(endpoint.connect().await.expect("the endpoint is open"));
-        let get = GetRequest { table: "t".into(), key: "k".into(), columns: vec![], options: None };
+        let get = GetRequest { table: "t".into(), key: "k".into(), ..GetRequest::default() };
         let status = columns.get(get).await.expect_err("there is no such table");
         assert_eq!(status.code(), Code::NotFound, "{status}");
     }

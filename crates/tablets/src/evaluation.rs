@@ -7,7 +7,7 @@ use state_machine::{KeyPosition, ReadError};
 use store::sstable::Io;
 
 use crate::command::Command;
-use crate::request::{Scan, TableRequest, TableResponse, Write};
+use crate::request::{Columns, Scan, TableRequest, TableResponse, Write};
 use crate::tablet::TabletView;
 
 /// A query on the rows of a tablet as of one moment.
@@ -26,8 +26,8 @@ pub enum Question {
     Get {
         /// The row.
         key: Bytes,
-        /// The columns to read; none: all columns.
-        columns: Option<Vec<Bytes>>,
+        /// The columns to read.
+        columns: Columns,
     },
     /// Reads a page of rows.
     Scan(Scan),
@@ -65,7 +65,7 @@ impl Read for Evaluation {
             return Ok(Evaluated::Elsewhere);
         }
         Ok(match question {
-            Question::Get { key, columns } => Evaluated::Outcome(view.get(key, columns.as_deref(), io)?),
+            Question::Get { key, columns } => Evaluated::Outcome(view.get(key, columns, io)?),
             Question::Scan(scan) => Evaluated::Outcome(view.scan(scan, io)?),
             Question::Decide(write) => {
                 let command = view.decide(write, io)?;

@@ -56,6 +56,48 @@ pub struct Mismatch {
     pub actual: Timestamp,
 }
 
+/// How rows that are too large for one response are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// Allows the response to end within a row ([`Rest`]), and begins it after this column; empty: at the beginning of
+    /// the row. None: a row that is too large is refused.
+    pub after: Option<Bytes>,
+    /// Return the columns' names and versions with empty values.
+    pub names_only: bool,
+}
+
+impl Part {
+    /// Whether the response may end within a row.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.after.is_some()
+    }
+
+    /// The column after which the response begins, if it begins within a row.
+    #[must_use]
+    pub fn start(&self) -> Option<&Bytes> {
+        self.after.as_ref().filter(|after| !after.is_empty())
+    }
+}
+
+/// The columns of a row to read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Columns {
+    /// Their names, in the order of the response; none: all columns.
+    pub named: Option<Vec<Bytes>>,
+    /// How they are read if the response has no room for all.
+    pub part: Part,
+}
+
+/// The rest of a row that is returned in parts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Rest {
+    /// Continues the row: [`Part::after`] of the next request.
+    pub after: Bytes,
+    /// The moment that was read. A read of the rest as of this moment ([`Consistency::At`]) yields the same row.
+    pub at: Timestamp,
+}
+
 /// The rows to scan, their order and number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Scan {
@@ -72,6 +114,9 @@ pub struct Scan {
     /// The continuation of the previous page: the first key that may follow, inclusive. In reverse it is the end key of
     /// the remaining rows, exclusive.
     pub continuation: Option<Bytes>,
+    /// How rows that are too large are read. If it begins within a row, that is the row of the continuation, and in
+    /// reverse the part ends before the column.
+    pub part: Part,
 }
 
 /// A request to the range that contains the request's position.
@@ -95,8 +140,8 @@ pub enum TableRequest {
     Get {
         /// The row.
         key: Bytes,
-        /// The columns; none: all columns.
-        columns: Option<Vec<Bytes>>,
+        /// The columns to read.
+        columns: Columns,
         /// The consistency level.
         consistency: Consistency,
     },
@@ -153,12 +198,18 @@ pub enum TableResponse {
         version: Timestamp,
     },
     /// The requested columns that exist; may be empty.
-    Row(Vec<Cell>),
+    Row {
+        cells: Vec<Cell>,
+        /// The rest, if these are a part of them.
+        rest: Option<Rest>,
+    },
     /// A page of rows.
     Rows {
         rows: Vec<Row>,
         /// The position of the next page; none: the scan is complete.
         continuation: Option<Bytes>,
+        /// If the page ends within a row: the rest of the row, which begins at the continuation.
+        rest: Option<Rest>,
     },
     /// The range was split.
     Split,
@@ -169,6 +220,14 @@ pub enum TableResponse {
 impl From<Mismatch> for Failure {
     fn from(Mismatch { column, expected, actual }: Mismatch) -> Self {
         Self::VersionMismatch { column, expected, actual }
+    }
+}
+
+impl TableResponse {
+    /// The columns of a whole row.
+    #[must_use]
+    pub fn row(cells: Vec<Cell>) -> Self {
+        Self::Row { cells, rest: None }
     }
 }
 
@@ -238,10 +297,11 @@ impl Request for TableRequest {
                 write.key.len() + columns.sum::<usize>()
             }
             Self::Get { key, columns, .. } => {
-                key.len() + columns.iter().flatten().map(|column| 32 + column.len()).sum::<usize>()
+                let named = columns.named.iter().flatten().map(|column| 32 + column.len());
+                key.len() + columns.part.after.as_ref().map_or(0, Bytes::len) + named.sum::<usize>()
             }
-            Self::Scan { scan: Scan { from, to, prefix, continuation, .. }, .. } => {
-                let optional = [to, continuation].into_iter().flatten().map(Bytes::len);
+            Self::Scan { scan: Scan { from, to, prefix, continuation, part, .. }, .. } => {
+                let optional = [to, continuation, &part.after].into_iter().flatten().map(Bytes::len);
                 from.len() + prefix.len() + optional.sum::<usize>()
             }
             Self::Drop => 0,
@@ -251,7 +311,7 @@ impl Request for TableRequest {
 
 impl Response for TableResponse {
     fn is_of_read(&self) -> bool {
-        matches!(self, Self::Row(_) | Self::Rows { .. })
+        matches!(self, Self::Row { .. } | Self::Rows { .. })
     }
 }
 
@@ -283,11 +343,12 @@ impl Wire for TableRequest {
                 out.u8(GET);
                 consistency.encode(out);
                 out.bytes(key);
-                out.bool(columns.is_some());
-                if let Some(columns) = columns {
-                    out.count(columns.len());
-                    columns.iter().for_each(|column| out.bytes(column));
+                out.bool(columns.named.is_some());
+                if let Some(named) = &columns.named {
+                    out.count(named.len());
+                    named.iter().for_each(|column| out.bytes(column));
                 }
+                encode_part(&columns.part, out);
             }
             Self::Scan { scan, consistency } => {
                 out.u8(SCAN);
@@ -311,12 +372,13 @@ impl Wire for TableRequest {
             DELETE_ROW => Self::DeleteRow { stamp: SessionStamp::decode(input)?, key: input.bytes()? },
             GET => {
                 let (consistency, key) = (Consistency::decode(input)?, input.bytes()?);
-                let columns = if input.bool()? {
+                let named = if input.bool()? {
                     let count = input.count(4)?;
                     Some((0..count).map(|_| input.bytes()).collect::<Result<_, _>>()?)
                 } else {
                     None
                 };
+                let columns = Columns { named, part: decode_part(input)? };
                 Self::Get { key, columns, consistency }
             }
             SCAN => Self::Scan { consistency: Consistency::decode(input)?, scan: decode_scan(input)? },
@@ -352,11 +414,12 @@ impl Wire for TableResponse {
                 out.u8(WRITTEN);
                 out.i64(version.0);
             }
-            Self::Row(cells) => {
+            Self::Row { cells, rest } => {
                 out.u8(ROW);
                 encode_cells(cells, out);
+                encode_rest(rest.as_ref(), out);
             }
-            Self::Rows { rows, continuation } => {
+            Self::Rows { rows, continuation, rest } => {
                 out.u8(ROWS);
                 out.count(rows.len());
                 for row in rows {
@@ -364,6 +427,7 @@ impl Wire for TableResponse {
                     encode_cells(&row.cells, out);
                 }
                 out.optional(continuation.as_ref());
+                encode_rest(rest.as_ref(), out);
             }
             Self::Split => out.u8(SPLIT_DONE),
             Self::Dropped => out.u8(DROPPED),
@@ -377,12 +441,12 @@ impl Wire for TableResponse {
                 Self::SessionOpened { session, range: KeyRange::decode(input)? }
             }
             WRITTEN => Self::Written { version: Timestamp(input.i64()?) },
-            ROW => Self::Row(decode_cells(input)?),
+            ROW => Self::Row { cells: decode_cells(input)?, rest: decode_rest(input)? },
             ROWS => {
                 let count = input.count(8)?;
                 let row = |input: &mut Reader| Ok(Row { key: input.bytes()?, cells: decode_cells(input)? });
                 let rows = (0..count).map(|_| row(input)).collect::<Result<_, DecodeError>>()?;
-                Self::Rows { rows, continuation: input.optional()? }
+                Self::Rows { rows, continuation: input.optional()?, rest: decode_rest(input)? }
             }
             SPLIT_DONE => Self::Split,
             DROPPED => Self::Dropped,
@@ -408,6 +472,15 @@ fn decode_cells(input: &mut Reader) -> Result<Vec<Cell>, DecodeError> {
 }
 
 impl Scan {
+    /// If it continues within a row: the row, and the column beyond which it continues.
+    #[must_use]
+    pub fn within_row(&self) -> Option<(&[u8], &Bytes)> {
+        let (column, position) = (self.part.start()?, self.continuation.as_deref()?);
+        // In reverse, the continuation is the successor of the row's key.
+        let row = if self.reverse { position.strip_suffix(&[0])? } else { position };
+        Some((row, column))
+    }
+
     /// The position at which it begins or continues. Forward, this is the greatest of its lower bounds; in reverse, it
     /// is just below the least of its upper bounds.
     #[must_use]
@@ -457,6 +530,7 @@ fn encode_scan(scan: &Scan, out: &mut Writer) {
     out.bool(scan.reverse);
     out.u64(scan.limit as u64);
     out.optional(scan.continuation.as_ref());
+    encode_part(&scan.part, out);
 }
 
 fn decode_scan(input: &mut Reader) -> Result<Scan, DecodeError> {
@@ -467,7 +541,29 @@ fn decode_scan(input: &mut Reader) -> Result<Scan, DecodeError> {
         reverse: input.bool()?,
         limit: usize::try_from(input.u64()?).unwrap_or(usize::MAX),
         continuation: input.optional()?,
+        part: decode_part(input)?,
     })
+}
+
+fn encode_part(part: &Part, out: &mut Writer) {
+    out.optional(part.after.as_ref());
+    out.bool(part.names_only);
+}
+
+fn decode_part(input: &mut Reader) -> Result<Part, DecodeError> {
+    Ok(Part { after: input.optional()?, names_only: input.bool()? })
+}
+
+fn encode_rest(rest: Option<&Rest>, out: &mut Writer) {
+    out.bool(rest.is_some());
+    if let Some(Rest { after, at }) = rest {
+        out.bytes(after);
+        out.i64(at.0);
+    }
+}
+
+fn decode_rest(input: &mut Reader) -> Result<Option<Rest>, DecodeError> {
+    Ok(if input.bool()? { Some(Rest { after: input.bytes()?, at: Timestamp(input.i64()?) }) } else { None })
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use state_machine::Failure;
 use state_machine::limits::{check_count, check_size, refuse};
 
-use crate::request::{Mutation, Scan, SessionStamp, TableRequest, Write};
+use crate::request::{Columns, Mutation, Part, Scan, SessionStamp, TableRequest, Write};
 
 /// Maximum columns named in one read: as many as in a write.
 const READ_COLUMNS_MAX: usize = WRITE_COLUMNS_MAX;
@@ -31,7 +31,7 @@ pub fn validate(request: &TableRequest) -> Result<(), Failure> {
             stamp.as_ref().map_or(Ok(()), check_stamp)?;
             check_key(key)
         }
-        TableRequest::Get { key, columns, .. } => check_get(key, columns.as_deref()),
+        TableRequest::Get { key, columns, .. } => check_get(key, columns),
         TableRequest::Scan { scan, .. } => check_scan(scan),
         TableRequest::Split { .. } | TableRequest::Drop => Ok(()),
     }
@@ -84,11 +84,21 @@ fn check_mutation(mutation: &Mutation) -> Result<(), Failure> {
     }
 }
 
-fn check_get(key: &Bytes, columns: Option<&[Bytes]>) -> Result<(), Failure> {
+fn check_get(key: &Bytes, columns: &Columns) -> Result<(), Failure> {
     check_key(key)?;
-    let columns = columns.unwrap_or_default();
-    check_count("columns requested", columns.len(), READ_COLUMNS_MAX)?;
-    columns.iter().try_for_each(check_column)
+    let named = columns.named.as_deref().unwrap_or_default();
+    check_count("columns requested", named.len(), READ_COLUMNS_MAX)?;
+    named.iter().try_for_each(check_column)?;
+    match columns.part.start() {
+        Some(after) if columns.named.is_some() && !named.contains(after) => {
+            refuse(format!("columns_after \"{}\" is not one of the columns requested", shown(after)))
+        }
+        _ => check_part(&columns.part),
+    }
+}
+
+fn check_part(part: &Part) -> Result<(), Failure> {
+    check_size("columns_after", part.after.as_ref().map_or(0, Bytes::len), COLUMN_BYTES_MAX)
 }
 
 /// An end of a scan may be any byte string with the length of a key, including the empty one. A continuation may be one
@@ -98,6 +108,10 @@ fn check_scan(scan: &Scan) -> Result<(), Failure> {
     check_size("the scan's prefix", scan.prefix.len(), KEY_BYTES_MAX)?;
     check_size("the scan's last key", scan.to.as_ref().map_or(0, Bytes::len), KEY_BYTES_MAX)?;
     check_size("the scan's continuation", scan.continuation.as_ref().map_or(0, Bytes::len), KEY_BYTES_MAX + 1)?;
+    check_part(&scan.part)?;
+    if scan.part.start().is_some() && scan.within_row().is_none() {
+        return refuse("columns_after needs the continuation that the previous page returned with it");
+    }
     check_ends(scan)
 }
 

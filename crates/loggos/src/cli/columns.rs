@@ -8,10 +8,10 @@ use std::time::Duration;
 use base::limits::RETENTION_MAX;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
-use sdk::{Client, Reads, Row};
+use sdk::{Client, Row};
 use terminal::{Durability, Output, Stop, positive_duration};
 
-use super::output::{Encoding, EncodingArguments, print_rows};
+use super::output::{EncodingArguments, print_rows};
 use super::reads::{self, ReadArguments};
 use super::{Cluster, export, load, tables, writes};
 
@@ -62,6 +62,9 @@ pub(crate) enum Command {
         /// Print the value of the column unchanged, without a line end.
         #[arg(long, requires = "column", conflicts_with = "base64")]
         raw: bool,
+        /// Read the names and versions of columns, without values.
+        #[arg(long, conflicts_with = "raw")]
+        names_only: bool,
         #[command(flatten)]
         encoding: EncodingArguments,
         #[command(flatten)]
@@ -97,6 +100,9 @@ pub(crate) struct ScanArguments {
     /// Scan in descending key order.
     #[arg(long)]
     reverse: bool,
+    /// Read the names and versions of columns, without values.
+    #[arg(long)]
+    names_only: bool,
     #[command(flatten)]
     encoding: EncodingArguments,
     #[command(flatten)]
@@ -117,13 +123,22 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
         Command::Describe { table } => tables::describe(&client, output, &table).await,
         Command::Drop { table, force } => tables::drop(&client, output, &table, force).await,
         Command::Put(put) => put.run(&client, output).await,
-        Command::Get { table, key, column, raw, encoding, reads } => {
+        Command::Get { table, key, column, raw, names_only, encoding, reads } => {
             if raw && output.is_json() {
                 return Err(Stop::invalid("--raw prints the bytes of a value and excludes --json"));
             }
             let encoding = encoding.encoding();
             let (key, column) = (encoding.bytes(key)?, column.map(|column| encoding.bytes(column)).transpose()?);
-            let row = get(&client, output, encoding, &table, key, column, reads.reads()?).await?;
+            let handle = client.table(&*table);
+            let read = handle.read(key.clone()).columns(column.clone());
+            let read = if names_only { read.names_only() } else { read };
+            let reads = reads.reads()?;
+            let read = read.consistency(reads).send().await.map_err(|error| reads::failed(reads, error))?;
+            reads::print_as_of(output, reads, read.as_of.as_ref());
+            if read.cells.is_empty() {
+                return Err(Stop::NotFound(writes::absent(encoding, &table, &key, column.as_deref())));
+            }
+            let row = Row::new(key, read.cells);
             if raw {
                 let mut out = io::stdout().lock();
                 row.cells.iter().try_for_each(|cell| out.write_all(&cell.value))?;
@@ -153,28 +168,9 @@ pub(super) fn bytes(text: OsString) -> Bytes {
     text.into_vec().into()
 }
 
-async fn get(
-    client: &Client,
-    output: Output,
-    encoding: Encoding,
-    table: &str,
-    key: Bytes,
-    column: Option<Bytes>,
-    reads: Reads,
-) -> Result<Row, Stop> {
-    let handle = client.table(table);
-    let read = handle.read(key.clone()).columns(column.clone()).consistency(reads).send().await;
-    let read = read.map_err(|error| reads::failed(reads, error))?;
-    reads::print_as_of(output, reads, read.as_of.as_ref());
-    if read.cells.is_empty() {
-        return Err(Stop::NotFound(writes::absent(encoding, table, &key, column.as_deref())));
-    }
-    Ok(Row::new(key, read.cells))
-}
-
 /// Prints page by page, so that memory use does not depend on the size of the table.
 async fn scan(client: &Client, output: Output, arguments: ScanArguments) -> Result<(), Stop> {
-    let ScanArguments { table, from, to, prefix, limit, reverse, encoding, reads } = arguments;
+    let ScanArguments { table, from, to, prefix, limit, reverse, names_only, encoding, reads } = arguments;
     let encoding = encoding.encoding();
     let bytes = |key: Option<OsString>| key.map(|key| encoding.bytes(key)).transpose();
     let reads = reads.reads()?;
@@ -187,10 +183,13 @@ async fn scan(client: &Client, output: Output, arguments: ScanArguments) -> Resu
     if reverse {
         scan = scan.reverse();
     }
+    if names_only {
+        scan = scan.names_only();
+    }
     if limit > 0 {
         scan = scan.limit(limit);
     }
-    let mut pages = scan.pages();
+    let mut pages = scan.in_parts().pages();
     let mut has_heading = false;
     while let Some(page) = pages.next().await {
         let page = page.map_err(|error| reads::failed(reads, error))?;

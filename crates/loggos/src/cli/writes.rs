@@ -10,7 +10,7 @@ use base::limits::VALUE_BYTES_MAX;
 use base::shown;
 use bytes::Bytes;
 use clap::Args;
-use sdk::{Cell, Client, Version};
+use sdk::{Cell, Client, Table, Version};
 use terminal::{Output, Stop};
 
 use super::output::{CellObject, Encoding, EncodingArguments};
@@ -157,13 +157,22 @@ impl Delete {
         let key = encoding.bytes(self.key)?;
         let column = self.column.map(|column| encoding.bytes(column)).transpose()?;
         let handle = client.table(&*table);
-        match handle.read(key.clone()).columns(column.clone()).send().await {
-            Ok(read) if read.cells.is_empty() => {
+        let exists = match &column {
+            Some(column) => handle
+                .read(key.clone())
+                .column(column.clone())
+                .names_only()
+                .send()
+                .await
+                .map(|read| !read.cells.is_empty()),
+            None => row_exists(&handle, &key).await,
+        };
+        match exists {
+            Ok(true) => {}
+            Ok(false) => {
                 let absent = absent(encoding, &table, &key, column.as_deref());
                 return Err(Stop::NotFound(format!("nothing to delete: {absent}")));
             }
-            // A row that is too large for one response exists.
-            Ok(_) | Err(sdk::Error::Invalid(_)) => {}
             Err(sdk::Error::Unavailable(why)) => {
                 return Err(sdk::Error::Unavailable(format!("nothing was written: {why}")).into());
             }
@@ -179,6 +188,13 @@ impl Delete {
         output.acknowledge(&CellObject::deleted_row(encoding, &table, &key), people);
         Ok(())
     }
+}
+
+/// Whether a row has a column. Reads at most one part of a large row with columns.
+async fn row_exists(table: &Table, key: &Bytes) -> Result<bool, sdk::Error> {
+    let after = Bytes::from([&key[..], &[0]].concat());
+    let mut rows = table.scan().range(key.clone()..after).names_only().in_parts().rows();
+    Ok(rows.next().await.transpose()?.is_some())
 }
 
 fn print_deleted(output: Output, encoding: Encoding, table: &str, key: &[u8], column: &[u8]) {

@@ -76,7 +76,7 @@ fn stopped_node_ends_streams_and_clients_fail_over() {
 
 /// Messages with many reads, without ending the stream.
 fn many_reads() -> impl tokio_stream::Stream<Item = StreamRequest> {
-    let get = GetRequest { table: "t".into(), key: "large".into(), columns: vec![], options: None };
+    let get = GetRequest { table: "t".into(), key: "large".into(), ..GetRequest::default() };
     let request = |number| StreamedRequest { number, deadline_ms: 5_000, request: Some(Request::Get(get.clone())) };
     let message = StreamRequest { requests: (0..1_024).map(request).collect() };
     tokio_stream::iter(vec![message; 8]).chain(tokio_stream::pending())

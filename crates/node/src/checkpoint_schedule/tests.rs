@@ -161,7 +161,14 @@ fn full_disk_is_read_only() {
     bench.ask(3, of_table(put()));
     let Some(Err(Failure::Unavailable(why))) = bench.answers.get(&RequestId(3)) else { panic!("expected a refusal") };
     assert_eq!(why, "the disk of node 1 is full: its rows are read-only");
-    bench.ask(4, of_table(TableRequest::Get { key: "k".into(), columns: None, consistency: Consistency::Strong }));
+    bench.ask(
+        4,
+        of_table(TableRequest::Get {
+            key: "k".into(),
+            columns: tablets::request::Columns::default(),
+            consistency: Consistency::Strong,
+        }),
+    );
     assert!(matches!(bench.answers.get(&RequestId(4)), Some(Ok(_))), "{:?}", bench.answers);
     assert_eq!(bench.node.status(bench.now).troubles.len(), 1);
     bench.pass(Duration::from_millis(9_000));

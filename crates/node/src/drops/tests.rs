@@ -41,7 +41,11 @@ fn put() -> TableRequest {
 }
 
 fn get() -> TableRequest {
-    TableRequest::Get { key: "k".into(), columns: None, consistency: Consistency::Strong }
+    TableRequest::Get {
+        key: "k".into(),
+        columns: tablets::request::Columns::default(),
+        consistency: Consistency::Strong,
+    }
 }
 
 #[test]
@@ -71,7 +75,7 @@ fn dropped_table_frees_its_name() {
     bench.ask(8, of_table(get()));
     assert_eq!(
         bench.answers[&RequestId(8)],
-        Ok(Response::Tablet(TableResponse::Row(Vec::new()))),
+        Ok(Response::Tablet(TableResponse::row(Vec::new()))),
         "nothing of the old one shows"
     );
     assert!(bench.node.replicas.keys().eq(&[CohortId::CATALOG, CohortId(4)]));

@@ -13,7 +13,7 @@ use sharedlog::{AskId, LogId, ProjectionEpoch, RequestSource, UnitId, unit};
 use state_machine::{AsOf, ClientSessionId, Consistency, Failure, LogPlace, StateMachine as _};
 use store::sstable::{SstableId, SstableRef};
 use tablets::request::TableRequest;
-use tablets::request::{Cell, Mutation, Row, Scan, Write};
+use tablets::request::{Cell, Columns, Mutation, Part, Rest, Row, Scan, Write};
 use tablets::{TableResponse, Tablet};
 
 use super::{Beaten, ListId, Message, Query, ReplicaGeneration, StateId, StatePart};
@@ -57,6 +57,8 @@ fn samples() -> Vec<Message> {
     let member = base::Member { node: NodeId(6), incarnation: base::Incarnation(60) };
     let node = NodeRecord { member, peer: "p".into(), grpc: "g".into(), standing: Standing::Leaving };
     let change = |command| Query::Machine(CatalogRequest::Change(command).into());
+    let part = Part { after: Some("b".into()), names_only: true };
+    let named = Columns { named: Some(vec!["c".into()]), part };
     let get = |columns, consistency| Query::Machine(TableRequest::Get { key: "k".into(), columns, consistency }.into());
     let queries = [
         Query::Machine(TableRequest::Write(write).into()),
@@ -67,8 +69,8 @@ fn samples() -> Vec<Message> {
             split_at: vec!["k".into()],
             options: TableOptions { replicas: 3, retention: base::Duration(5), ..TableOptions::of(Tablet::KIND) },
         }),
-        get(Some(vec!["c".into()]), Consistency::Strong),
-        get(None, Consistency::At(Timestamp(7))),
+        get(named, Consistency::Strong),
+        get(Columns::default(), Consistency::At(Timestamp(7))),
         Query::Machine(
             TableRequest::Scan { scan, consistency: Consistency::Timeline { at_least: Some(place), stale_ok: true } }
                 .into(),
@@ -89,10 +91,14 @@ fn samples() -> Vec<Message> {
     let range = KeyRange { start: "a".into(), end: Some("b".into()) };
     let ranges = vec![RangeDescription { range: range.clone(), cohort: 2, members: vec![1, 2, 3], is_moving: true }];
     let as_of = AsOf { place, timestamp: Timestamp(9), age: Some(Duration(1)), range: range.clone() };
-    let own = Box::new(Response::Tablet(TableResponse::Row(row.cells.clone())));
+    let own = Box::new(Response::Tablet(TableResponse::row(row.cells.clone())));
     let outcomes = [
         Ok(Response::Dated { response: own, as_of: Box::new(as_of) }),
-        Ok(Response::Tablet(TableResponse::Rows { rows: vec![row], continuation: Some("k".into()) })),
+        Ok(Response::Tablet(TableResponse::Rows {
+            rows: vec![row],
+            continuation: Some("k".into()),
+            rest: Some(Rest { after: "c".into(), at: Timestamp(7) }),
+        })),
         Ok(Response::Catalog(CatalogResponse::Tables(vec!["t".into()]))),
         Ok(Response::Catalog(CatalogResponse::TableDropped)),
         Ok(Response::Log(LogResponse::UnitsGone(vec![UnitId(9), UnitId(11)]))),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use catalog::{CatalogCommand, TableOptions};
 use sharedlog::validate::new_log_name;
 use state_machine::{ClientSessionId, Consistency, SessionStamp, StateMachine as _};
-use tablets::request::{Mutation, Scan, TableRequest, Write};
+use tablets::request::{Columns, Mutation, Scan, TableRequest, Write};
 
 use super::*;
 use tablets::Tablet;
@@ -50,7 +50,11 @@ fn writing(write: Write) -> Request {
 }
 
 fn getting(key: &str, columns: Option<Vec<Bytes>>) -> Request {
-    table(TableRequest::Get { key: bytes(key), columns, consistency: Consistency::Strong })
+    table(TableRequest::Get {
+        key: bytes(key),
+        columns: Columns { named: columns, ..Columns::default() },
+        consistency: Consistency::Strong,
+    })
 }
 
 fn scan_of(scan: Scan) -> Request {

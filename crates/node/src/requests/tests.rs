@@ -24,7 +24,11 @@ fn of_table(request: TableRequest) -> Request {
 }
 
 fn get() -> Request {
-    of_table(TableRequest::Get { key: "k".into(), columns: None, consistency: Consistency::Strong })
+    of_table(TableRequest::Get {
+        key: "k".into(),
+        columns: tablets::request::Columns::default(),
+        consistency: Consistency::Strong,
+    })
 }
 
 fn write(stamp: Option<SessionStamp>) -> Request {
@@ -61,7 +65,7 @@ fn silent_leader_is_abandoned() {
     }
     assert!(asked(&mut bench).iter().all(|(node, _)| *node != NodeId(2)), "a silent node gets no further requests");
     let (node, request) = again[0];
-    let rows = Ok(Response::Tablet(TableResponse::Row(Vec::new())));
+    let rows = Ok(Response::Tablet(TableResponse::row(Vec::new())));
     say(&mut bench, node, Message::Answer { request, outcome: rows.clone() });
     assert_eq!(bench.answers.get(&RequestId(1)), Some(&rows));
 }
@@ -137,8 +141,11 @@ fn routes_requests_by_key_range() {
         let cohort = |message| if let Message::Forward { cohort, .. } = message { Some(cohort) } else { None };
         sent.into_iter().find_map(|(_, message)| cohort(message)).expect("the request is forwarded")
     };
-    let get =
-        |key: &'static str| TableRequest::Get { key: key.into(), columns: None, consistency: Consistency::Strong };
+    let get = |key: &'static str| TableRequest::Get {
+        key: key.into(),
+        columns: tablets::request::Columns::default(),
+        consistency: Consistency::Strong,
+    };
     assert_eq!((goes(get("a")), goes(get("lz")), goes(get("m")), goes(get("z"))), (first, first, second, second));
     let delete = TableRequest::DeleteRow { stamp: None, key: "n".into() };
     assert_eq!((goes(delete), goes(TableRequest::OpenSession { key: "".into() })), (second, first));
@@ -191,7 +198,7 @@ fn ranges_store_rows_separately() {
         Ok(Response::Tablet(TableResponse::Written { .. }))
     )));
     bench.ask(5, of_table(TableRequest::Scan { scan: Scan::default(), consistency: Consistency::Strong }));
-    let Ok(Response::Tablet(TableResponse::Rows { rows, continuation })) = &bench.answers[&RequestId(5)] else {
+    let Ok(Response::Tablet(TableResponse::Rows { rows, continuation, .. })) = &bench.answers[&RequestId(5)] else {
         panic!("expected rows")
     };
     assert_eq!((rows.len(), continuation.clone()), (1, Some("d".into())));

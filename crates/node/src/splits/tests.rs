@@ -52,10 +52,14 @@ fn rows(bench: &mut Bench, number: u64) -> usize {
     for (number, key) in [(number, "a"), (number + 1, "z")] {
         bench.ask(
             number,
-            of_table(TableRequest::Get { key: key.into(), columns: None, consistency: Consistency::Strong }),
+            of_table(TableRequest::Get {
+                key: key.into(),
+                columns: tablets::request::Columns::default(),
+                consistency: Consistency::Strong,
+            }),
         );
         bench.pass(Duration::from_millis(100));
-        let Ok(Response::Tablet(TableResponse::Row(row))) = &bench.answers[&RequestId(number)] else {
+        let Ok(Response::Tablet(TableResponse::Row { cells: row, .. })) = &bench.answers[&RequestId(number)] else {
             panic!("{:?}", bench.answers)
         };
         cells += row.len();
@@ -66,12 +70,18 @@ fn rows(bench: &mut Bench, number: u64) -> usize {
 /// The state that a timeline read of a row is based on.
 fn timeline(bench: &mut Bench, number: u64, key: &'static str) -> AsOf {
     let consistency = Consistency::Timeline { at_least: None, stale_ok: false };
-    bench.ask(number, of_table(TableRequest::Get { key: key.into(), columns: None, consistency }));
+    bench.ask(
+        number,
+        of_table(TableRequest::Get { key: key.into(), columns: tablets::request::Columns::default(), consistency }),
+    );
     bench.pass(Duration::from_millis(100));
     let Ok(Response::Dated { response, as_of }) = &bench.answers[&RequestId(number)] else {
         panic!("{:?}", bench.answers)
     };
-    assert!(matches!(&**response, Response::Tablet(TableResponse::Row(cells)) if cells.len() == 1), "{response:?}");
+    assert!(
+        matches!(&**response, Response::Tablet(TableResponse::Row { cells, .. }) if cells.len() == 1),
+        "{response:?}"
+    );
     (**as_of).clone()
 }
 

@@ -2,7 +2,7 @@
 
 use api::columns::streamed_answer::Answer;
 use api::columns::streamed_request::Request as Streamed;
-use api::columns::{GetResponse, StreamRequest, StreamResponse, StreamedAnswer, StreamedRequest};
+use api::columns::{StreamRequest, StreamResponse, StreamedAnswer, StreamedRequest};
 use api::common::Refusal;
 use node::request::{Outcome, Request, Response};
 use state_machine::Failure;
@@ -31,8 +31,8 @@ impl Topic for Rows {
 
     fn answer(number: u64, outcome: Outcome) -> Result<StreamedAnswer, Failure> {
         let answer = match reads::undated(outcome?) {
-            (Response::Tablet(TableResponse::Row(row)), as_of) => {
-                Answer::Get(GetResponse { cells: translate::row_that_fits(row)?, as_of })
+            (Response::Tablet(TableResponse::Row { cells, rest }), as_of) => {
+                Answer::Get(translate::row_that_fits(cells, rest, as_of)?)
             }
             (other, _) => translate::written(&other)
                 .map(Answer::Write)

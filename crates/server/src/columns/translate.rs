@@ -7,7 +7,7 @@ use bytes::Bytes;
 use node::request::{Request, Response};
 use state_machine::{ClientSessionId, Failure, SessionStamp};
 use tablets::TableResponse;
-use tablets::request::{Cell, Mutation, Row, TableRequest, Write};
+use tablets::request::{Cell, Columns, Mutation, Part, Rest, Row, TableRequest, Write};
 
 use crate::limits::REPLY_BYTES_MAX;
 use crate::reads;
@@ -26,8 +26,10 @@ impl From<TableCall> for Request {
 }
 
 impl From<message::GetRequest> for TableCall {
-    fn from(message::GetRequest { table, key, columns, options }: message::GetRequest) -> Self {
-        let columns = (!columns.is_empty()).then_some(columns);
+    fn from(asked: message::GetRequest) -> Self {
+        let message::GetRequest { table, key, columns, options, columns_after, names_only } = asked;
+        let named = (!columns.is_empty()).then_some(columns);
+        let columns = Columns { named, part: Part { after: columns_after, names_only } };
         Self { table, request: TableRequest::Get { key, columns, consistency: reads::consistency(options) } }
     }
 }
@@ -136,12 +138,20 @@ pub(crate) fn row_bytes(row: &[Cell]) -> usize {
     row.iter().map(|cell| cell.column.len() + cell.value.len() + CELL_FRAMING_BYTES).sum()
 }
 
-/// The cells of a row, if they fit in a response.
-pub(crate) fn row_that_fits(row: Vec<Cell>) -> Result<Vec<message::Cell>, Failure> {
+/// The response to a read of a row, if it fits.
+pub(crate) fn row_that_fits(
+    row: Vec<Cell>,
+    rest: Option<Rest>,
+    as_of: Option<message::AsOf>,
+) -> Result<message::GetResponse, Failure> {
     let bytes = row_bytes(&row);
     if bytes > REPLY_BYTES_MAX {
-        let wrong = format!("the row has {bytes} bytes, which exceeds {REPLY_BYTES_MAX}: read fewer columns");
+        let wrong = format!("the row has {bytes} bytes, which exceeds {REPLY_BYTES_MAX}: read it in parts");
         return Err(Failure::Invalid(wrong));
     }
-    Ok(cells(row))
+    Ok(message::GetResponse { cells: cells(row), as_of, rest: rest.map(self::rest) })
+}
+
+pub(crate) fn rest(Rest { after, at }: Rest) -> message::Rest {
+    message::Rest { columns_after: after, at_ns: at.0 }
 }

@@ -91,7 +91,7 @@ impl Replies {
 /// Bytes of a response that are counted: those of rows, or of entries of a log.
 pub(crate) fn size(response: &Response) -> usize {
     match reads::content(response) {
-        Response::Tablet(TableResponse::Row(cells)) => row_bytes(cells),
+        Response::Tablet(TableResponse::Row { cells, .. }) => row_bytes(cells),
         Response::Tablet(TableResponse::Rows { rows, .. }) => {
             rows.iter().map(|row| row.key.len() + row_bytes(&row.cells)).sum()
         }

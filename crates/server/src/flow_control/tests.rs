@@ -155,7 +155,7 @@ fn counts_request_bytes_on_arrival() {
 }
 
 fn row(bytes: usize) -> Outcome {
-    Ok(Response::Tablet(TableResponse::Row(vec![Cell {
+    Ok(Response::Tablet(TableResponse::row(vec![Cell {
         column: "c".into(),
         value: vec![0; bytes].into(),
         version: Timestamp(1),

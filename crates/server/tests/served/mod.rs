@@ -147,7 +147,7 @@ impl Memory {
                     b"silent" => std::future::pending().await,
                     _ => {}
                 }
-                Ok(Response::Tablet(TableResponse::Row(self.row(&key))))
+                Ok(Response::Tablet(TableResponse::row(self.row(&key))))
             }
             _ => Err(Failure::Unavailable("not in this test".into())),
         }
@@ -252,5 +252,6 @@ pub(crate) fn get(key: &str) -> message::GetRequest {
         key: Bytes::copy_from_slice(key.as_bytes()),
         columns: vec![],
         options: None,
+        ..message::GetRequest::default()
     }
 }

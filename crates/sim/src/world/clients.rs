@@ -409,13 +409,13 @@ impl World {
                 }
             }
             (Task::Write(write) | Task::BareWrite(write), outcome) => self.write_ended(id, doing, write, outcome),
-            (Task::Get(key, _) | Task::BareGet(key, _), Ok(Response::Tablet(TableResponse::Row(cells)))) => {
+            (Task::Get(key, _) | Task::BareGet(key, _), Ok(Response::Tablet(TableResponse::Row { cells, .. }))) => {
                 self.remember_row(id, doing.called, Row { key: key.clone(), cells });
                 if self.clients.is_ending {
                     self.clients.clients[id as usize].final_reads += 1;
                 }
             }
-            (Task::Scan(scan, consistency), Ok(Response::Tablet(TableResponse::Rows { rows, continuation }))) => {
+            (Task::Scan(scan, consistency), Ok(Response::Tablet(TableResponse::Rows { rows, continuation, .. }))) => {
                 self.scanned(id, doing.called, scan, rows, continuation.as_ref());
                 if let Some(continuation) = continuation {
                     self.count("scans continued");
@@ -546,9 +546,11 @@ fn request(task: &Task, clients: &Clients) -> Request {
             of_table(TableRequest::DeleteRow { stamp: write.stamp, key: write.key.clone() })
         }
         Task::Write(write) | Task::BareWrite(write) => of_table(TableRequest::Write(write.clone())),
-        Task::Get(key, consistency) | Task::BareGet(key, consistency) => {
-            of_table(TableRequest::Get { key: key.clone(), columns: None, consistency: *consistency })
-        }
+        Task::Get(key, consistency) | Task::BareGet(key, consistency) => of_table(TableRequest::Get {
+            key: key.clone(),
+            columns: tablets::request::Columns::default(),
+            consistency: *consistency,
+        }),
         Task::Scan(scan, consistency) => of_table(TableRequest::Scan { scan: scan.clone(), consistency: *consistency }),
         Task::TimelineRead(timeline_read) => of_table(timeline_read.request()),
         Task::Split(key) => Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginSplit {

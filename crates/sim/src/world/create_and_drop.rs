@@ -78,9 +78,11 @@ impl Spare {
                     options: TableOptions { retention: RETENTION, ..TableOptions::of(Tablet::KIND) },
                 }))
             }
-            Step::ReadEmpty | Step::Read | Step::ReadDropped => {
-                of_table(TableRequest::Get { key: key(), columns: None, consistency: Consistency::Strong })
-            }
+            Step::ReadEmpty | Step::Read | Step::ReadDropped => of_table(TableRequest::Get {
+                key: key(),
+                columns: tablets::request::Columns::default(),
+                consistency: Consistency::Strong,
+            }),
             Step::Write => {
                 let mutations =
                     vec![Mutation { column: Bytes::from_static(b"c"), value: Some(self.value()), condition: None }];
@@ -102,7 +104,7 @@ impl Spare {
                     return Err("a dropped or never created table exists");
                 }
             }
-            (Step::ReadEmpty, Ok(Response::Tablet(TableResponse::Row(cells)))) => {
+            (Step::ReadEmpty, Ok(Response::Tablet(TableResponse::Row { cells, .. }))) => {
                 if cells.iter().any(|cell| !self.late.contains(&cell.value)) {
                     return Err("a new table contains dropped data");
                 }
@@ -112,7 +114,7 @@ impl Spare {
                     self.late.insert(self.value());
                 }
             }
-            (Step::Read, Ok(Response::Tablet(TableResponse::Row(cells)))) => {
+            (Step::Read, Ok(Response::Tablet(TableResponse::Row { cells, .. }))) => {
                 let is_right = |value: &Bytes| *value == self.value() || self.late.contains(value);
                 if cells.len() != 1 || !cells.iter().all(|cell| is_right(&cell.value)) {
                     return Err("an acknowledged write is not visible");
@@ -121,7 +123,7 @@ impl Spare {
             (Step::Drop, Ok(Response::Catalog(CatalogResponse::TableDropped))) => self.is_in_doubt |= maybe_done,
             (Step::Drop, Err(Failure::UnknownTable(_))) if maybe_done => self.is_in_doubt = true,
             (Step::ReadDropped, Err(Failure::UnknownTable(_))) => {}
-            (Step::ReadDropped, Ok(Response::Tablet(TableResponse::Row(_)))) if self.is_in_doubt => {}
+            (Step::ReadDropped, Ok(Response::Tablet(TableResponse::Row { .. }))) if self.is_in_doubt => {}
             (Step::ReadDropped, Ok(_)) => return Err("a dropped table serves a read"),
             _ => return Err("unexpected outcome"),
         }

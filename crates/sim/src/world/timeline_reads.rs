@@ -97,7 +97,7 @@ impl Clients {
         };
         let question = match self.random.below(5) {
             0 => Question::Scan(Scan { continuation: Some(key), ..Scan::default() }),
-            _ => Question::Get { key, columns: None },
+            _ => Question::Get { key, columns: tablets::request::Columns::default() },
         };
         TimelineRead { question, consistency, node, asked: 0 }
     }

@@ -36,11 +36,15 @@ pub struct Cells<'a> {
     io: Io,
     has_row_tombstones: bool,
     state: State,
-    /// The last key examined, and the versions skipped since the last seek.
+    /// The last key with a version that is not too new, and the versions skipped since the last seek.
     key: Vec<u8>,
     steps: usize,
     row: Row,
     limits: Limits,
+    /// The last key examined.
+    examined: Vec<u8>,
+    /// Length of its prefix that identifies the row.
+    examined_row_bytes: usize,
     /// Key prefix of the first row.
     first_row: Vec<u8>,
     cut: Option<Cut>,
@@ -51,8 +55,9 @@ pub struct Cells<'a> {
 pub struct Cut {
     /// The row where it ended.
     pub row: Bytes,
-    /// Whether that row alone exceeds the limit.
-    pub row_is_too_long: bool,
+    /// If that row alone exceeds the limit: the last column that was examined (empty: only the row's tombstones were).
+    /// Continuing beyond it makes progress.
+    pub column: Option<Bytes>,
 }
 
 /// Limits on skipped versions, and the current counts.
@@ -98,6 +103,8 @@ impl<'a> Cells<'a> {
             steps: 0,
             row: Row::default(),
             limits: Limits { steps_max: usize::MAX, row_steps_max: usize::MAX, steps: 0, row_steps: 0 },
+            examined: Vec::new(),
+            examined_row_bytes: 0,
             first_row: Vec::new(),
             cut: None,
         }
@@ -118,22 +125,37 @@ impl<'a> Cells<'a> {
         self.cut.as_ref()
     }
 
-    /// Counts one more examined version, unless a limit is reached.
+    /// Counts one more examined version, unless a limit is reached. It is never reached between two versions of a key.
     fn is_cut(&mut self) -> Result<bool, SstableError> {
         let Some(version) = self.merge.current() else { return Ok(false) };
-        if self.first_row.is_empty() {
-            self.first_row.extend_from_slice(&version.key[..cell::row_prefix_bytes(version.key)]);
+        let limits = &mut self.limits;
+        limits.steps += 1;
+        limits.row_steps += 1;
+        if *version.key == *self.examined {
+            return Ok(false);
         }
-        let is_in_row = !self.row.prefix.is_empty() && version.key.starts_with(&self.row.prefix);
-        self.limits.row_steps = if is_in_row { self.limits.row_steps + 1 } else { 1 };
-        let row_is_too_long = self.limits.row_steps > self.limits.row_steps_max;
-        let must_go_on = is_in_row && self.row.is_given || version.key.starts_with(&self.first_row);
-        if row_is_too_long || self.limits.steps >= self.limits.steps_max && !must_go_on {
+        let is_same_row =
+            !self.examined.is_empty() && version.key.starts_with(&self.examined[..self.examined_row_bytes]);
+        if !is_same_row {
+            limits.row_steps = 1;
+        }
+        let is_given = self.row.is_given && version.key.starts_with(&self.row.prefix);
+        let must_go_on = is_given || self.first_row.is_empty() || version.key.starts_with(&self.first_row);
+        let row_is_too_long = limits.row_steps > limits.row_steps_max;
+        if row_is_too_long || limits.steps > limits.steps_max && !must_go_on {
             let (row, _) = cell::decode(version.key)?;
-            self.cut = Some(Cut { row: Bytes::copy_from_slice(&row), row_is_too_long });
+            let column = row_is_too_long.then(|| Bytes::copy_from_slice(&self.examined[self.examined_row_bytes..]));
+            self.cut = Some(Cut { row: Bytes::copy_from_slice(&row), column });
             return Ok(true);
         }
-        self.limits.steps += 1;
+        self.examined.clear();
+        self.examined.extend_from_slice(version.key);
+        if !is_same_row {
+            self.examined_row_bytes = cell::row_prefix_bytes(version.key);
+        }
+        if self.first_row.is_empty() {
+            self.first_row.extend_from_slice(&version.key[..self.examined_row_bytes]);
+        }
         Ok(false)
     }
 
@@ -234,6 +256,7 @@ impl<'a> Cells<'a> {
                     break;
                 }
                 self.limits.steps += 1;
+                self.limits.row_steps += 1;
                 if version.timestamp <= self.at {
                     found = Some((version.timestamp, self.merge.value()));
                 }

@@ -11,24 +11,30 @@ use state_machine::interface::View as MachineView;
 use state_machine::{Failure, KeyPosition, Ownership};
 use store::cell::Range;
 use store::sstable::{Io, SstableError};
-use store::tree::{self, Cells, Direction, View};
+use store::tree::{self, Cells, Cut, Direction, View};
 
 use crate::command::Command;
 use crate::evaluation::{Evaluation, Question};
-use crate::request::{Cell, Mismatch, Mutation, Outcome, Row, Scan, TableRequest, TableResponse, Write};
+use crate::request::{
+    Cell, Columns, Mismatch, Mutation, Outcome, Part, Rest, Row, Scan, TableRequest, TableResponse, Write,
+};
 use crate::validate::check_ends;
 
-/// Maximum bytes of names and values in one response, so that it fits into one message between nodes. A larger row can
-/// only be read in parts, by naming columns. A single column always fits.
+/// Maximum bytes of names and values in one response, so that it fits into one message between nodes. A larger row is
+/// read in parts ([`Part`]). A single column always fits.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// Maximum versions that one page of a scan steps over, so that a long run of deleted rows does not delay other
 /// requests. The page is then short or even empty, and has a continuation.
 const SCAN_STEPS_MAX: usize = 65_536;
 
-/// Maximum versions of one row that a response steps over: as many as would fit into a response if names and values
-/// were empty. A row has more only if most of them are deleted and not compacted yet.
-const ROW_STEPS_MAX: usize = ANSWER_BYTES_MAX / CELL_FRAME_BYTES;
+/// Maximum versions of one row, including deleted ones, that a response steps over where other requests wait for it: in
+/// memory, or if the row may be returned in parts. A row with more is read by a thread that may block.
+const ROW_STEPS_MAX: usize = SCAN_STEPS_MAX;
+
+/// The same on a thread that may block: about a second of work. A row with more can only be read in parts, until
+/// compaction has removed the deleted versions.
+const BLOCKING_ROW_STEPS_MAX: usize = 4 << 20;
 
 /// Bytes of a row or a cell in a response, without its names and values.
 const ROW_FRAME_BYTES: usize = 16;
@@ -47,11 +53,12 @@ pub struct TabletView {
 
 impl TabletView {
     /// Reads columns of a row: the named ones in the order given, or all. Returns a [`TableResponse::Row`] with the
-    /// columns that exist, or [`Failure::Invalid`] if the response would be too large.
+    /// columns that exist. A row that is too large for one response is returned in parts if [`Columns::part`] allows it;
+    /// otherwise [`Failure::Invalid`].
     ///
     /// # Errors
     /// An SSTable cannot be read, or only by blocking and `io` does not allow that.
-    pub fn get(&self, key: &Bytes, columns: Option<&[Bytes]>, io: Io) -> Result<Outcome, SstableError> {
+    pub fn get(&self, key: &Bytes, columns: &Columns, io: Io) -> Result<Outcome, SstableError> {
         self.get_at(key, columns, self.applied, io)
     }
 
@@ -60,42 +67,52 @@ impl TabletView {
     ///
     /// # Errors
     /// As [`TabletView::get`].
-    pub fn get_at(
-        &self,
-        key: &Bytes,
-        columns: Option<&[Bytes]>,
-        at: Timestamp,
-        io: Io,
-    ) -> Result<Outcome, SstableError> {
+    pub fn get_at(&self, key: &Bytes, columns: &Columns, at: Timestamp, io: Io) -> Result<Outcome, SstableError> {
         let at = match self.ownership.check(&KeyPosition::At(key.clone())).and_then(|_| self.moment(at)) {
             Ok(at) => at,
             Err(failure) => return Ok(Err(failure)),
         };
-        let mut row = RowBuilder::default();
-        match columns {
+        let Columns { named, part } = columns;
+        let mut row = RowBuilder::new(part);
+        let after = part.start().cloned().unwrap_or_default();
+        match named {
             None => {
-                let mut cells = self.cells(Range::row(key), Direction::Forwards, at, io);
-                while let Some(cell) = cells.next().filter(|_| !row.is_too_large()) {
+                let range = if after.is_empty() { Range::row(key) } else { Range::row(key).after(key, &after) };
+                let mut cells = self.cells(range, Direction::Forwards, at, part, io);
+                while let Some(cell) = cells.next() {
                     let tree::Cell { column, timestamp, value, .. } = cell?;
-                    row.add(column, timestamp, value);
+                    if !row.add(column, timestamp, value) {
+                        break;
+                    }
                 }
-                row.is_cut = cells.cut().is_some();
+                row.cut = row.cut.or_else(|| cells.cut().and_then(|cut| cut.column.clone()));
             }
-            Some(columns) => {
-                for column in columns {
-                    if let Some((timestamp, value)) = self.rows.newest(key, column, at, io)? {
-                        row.add(column.clone(), timestamp, value);
+            Some(named) => {
+                let passed = named.iter().position(|column| *column == after).map_or(0, |place| place + 1);
+                let (passed, rest) = named.split_at(passed);
+                // A name that occurs again would otherwise be continued at its first occurrence for ever.
+                for column in rest.iter().filter(|column| !passed.contains(column)) {
+                    if let Some((timestamp, value)) = self.rows.newest(key, column, at, io)?
+                        && !row.add(column.clone(), timestamp, value)
+                    {
+                        break;
                     }
                 }
             }
         }
-        Ok(row.check_size(key).map(|()| TableResponse::Row(row.cells)))
+        Ok(match row.cut.take() {
+            None => Ok(TableResponse::Row { cells: row.cells, rest: None }),
+            Some(after) if part.is_allowed() => {
+                Ok(TableResponse::Row { cells: row.cells, rest: Some(Rest { after, at }) })
+            }
+            Some(_) => Err(too_large(key, &row, io)?),
+        })
     }
 
     /// Reads a page of rows: a [`TableResponse::Rows`]. A page ends after [`Scan::limit`] rows, [`SCAN_ROWS_MAX`] rows
     /// or [`SCAN_PAGE_BYTES`], after a bounded run of deleted rows, and at the end of the tablet's range. It may
-    /// contain no row and still have a continuation. [`Failure::Invalid`] if the ends are reversed, or a row is too
-    /// large for one response.
+    /// contain no row and still have a continuation. A row that is too large for one response is returned in parts, each
+    /// alone on its page, if [`Scan::part`] allows it; otherwise [`Failure::Invalid`], as for reversed ends.
     ///
     /// # Errors
     /// As [`TabletView::get`].
@@ -117,11 +134,17 @@ impl TabletView {
             Err(failure) => return Ok(Err(failure)),
         };
         let Some((from, to)) = bounds(scan) else {
-            return Ok(Ok(TableResponse::Rows { rows: Vec::new(), continuation: None }));
+            return Ok(Ok(TableResponse::Rows { rows: Vec::new(), continuation: None, rest: None }));
         };
         let (from, to, beyond) = clip(from, to, range, scan.reverse);
         let direction = if scan.reverse { Direction::Backwards } else { Direction::Forwards };
-        Page::new(scan, beyond).fill(self.cells(Range::rows(&from, to.as_deref()), direction, at, io))
+        let rows = Range::rows(&from, to.as_deref());
+        let range = match scan.within_row() {
+            Some((row, column)) if scan.reverse => rows.before(row, column),
+            Some((row, column)) => rows.after(row, column),
+            None => rows,
+        };
+        Page::new(scan, beyond, at, io).fill(self.cells(range, direction, at, &scan.part, io))
     }
 
     /// Evaluates the conditions of a write, and returns the command to propose: the write without conditions, or its
@@ -148,8 +171,10 @@ impl TabletView {
         self.ownership.holds(position)
     }
 
-    fn cells(&self, range: Range, direction: Direction, at: Timestamp, io: Io) -> Cells<'_> {
-        self.rows.cells(range, direction, at, io).with_limits(SCAN_STEPS_MAX, ROW_STEPS_MAX)
+    fn cells(&self, range: Range, direction: Direction, at: Timestamp, part: &Part, io: Io) -> Cells<'_> {
+        let row_steps_max =
+            if io == Io::CacheOnly || part.is_allowed() { ROW_STEPS_MAX } else { BLOCKING_ROW_STEPS_MAX };
+        self.rows.cells(range, direction, at, io).with_limits(SCAN_STEPS_MAX, row_steps_max)
     }
 
     /// Limits a moment to the last visible entry.
@@ -244,99 +269,110 @@ pub(crate) fn after_prefix(prefix: &Bytes) -> Option<Bytes> {
     Some(next.freeze())
 }
 
+/// The refusal of a row that exceeds a response. If it only has too many versions for a read from memory, a thread that
+/// may block reads it instead.
+fn too_large(key: &[u8], row: &RowBuilder, io: Io) -> Result<Failure, SstableError> {
+    if io == Io::CacheOnly && !row.is_full {
+        return Err(SstableError::NotCached);
+    }
+    Ok(invalid(format!(
+        "the requested columns of row \"{}\" exceed the limits of one response, {ANSWER_BYTES_MAX} bytes or \
+         {BLOCKING_ROW_STEPS_MAX} versions including deleted ones: read the row in parts (columns_after) or request \
+         fewer columns",
+        shown(key)
+    )))
+}
+
 /// Collects the cells of one row of a response.
 #[derive(Debug, Default)]
 struct RowBuilder {
     cells: Vec<Cell>,
     bytes: usize,
-    /// Whether reading the row was stopped early.
-    is_cut: bool,
+    names_only: bool,
+    /// Whether a column did not fit.
+    is_full: bool,
+    /// If reading the row was stopped early: the last column that was read or passed over.
+    cut: Option<Bytes>,
 }
 
 impl RowBuilder {
-    /// Adds a column, if the response has room for it.
-    fn add(&mut self, column: Bytes, version: Timestamp, value: Bytes) {
-        self.bytes += CELL_FRAME_BYTES + column.len() + value.len();
-        if !self.is_too_large() {
-            self.cells.push(Cell { column, value, version });
-        }
+    fn new(part: &Part) -> Self {
+        Self { names_only: part.names_only, ..Self::default() }
     }
 
-    /// Whether the row fits into no response, so that reading more of it is useless.
-    fn is_too_large(&self) -> bool {
-        self.bytes > ANSWER_BYTES_MAX || self.is_cut
-    }
-
-    fn check_size(&self, key: &[u8]) -> Result<(), Failure> {
-        if !self.is_too_large() {
-            return Ok(());
+    /// Adds a column, if the response has room for it; otherwise the row is cut before the column.
+    fn add(&mut self, column: Bytes, version: Timestamp, value: Bytes) -> bool {
+        let value = if self.names_only { Bytes::new() } else { value };
+        let bytes = self.bytes + CELL_FRAME_BYTES + column.len() + value.len();
+        if bytes > ANSWER_BYTES_MAX {
+            self.is_full = true;
+            self.cut = self.cells.last().map(|cell| cell.column.clone());
+            return false;
         }
-        Err(invalid(format!(
-            "the requested columns of row \"{}\" exceed the limits of one response, {ANSWER_BYTES_MAX} bytes or \
-             {ROW_STEPS_MAX} versions including deleted ones: request fewer columns",
-            shown(key)
-        )))
+        self.bytes = bytes;
+        self.cells.push(Cell { column, value, version });
+        true
     }
 }
 
 /// Collects one page of a scan.
-struct Page {
+struct Page<'a> {
     limit: usize,
     is_reverse: bool,
+    part: &'a Part,
+    at: Timestamp,
+    io: Io,
     /// The continuation in another range, for use at the end of the cells.
     beyond: Option<Bytes>,
     rows: Vec<Row>,
     bytes: usize,
 }
 
-impl Page {
-    fn new(scan: &Scan, beyond: Option<Bytes>) -> Self {
+impl<'a> Page<'a> {
+    fn new(scan: &'a Scan, beyond: Option<Bytes>, at: Timestamp, io: Io) -> Self {
         let limit = if scan.limit == 0 { SCAN_ROWS_MAX } else { scan.limit.min(SCAN_ROWS_MAX) };
-        Self { limit, is_reverse: scan.reverse, beyond, rows: Vec::new(), bytes: 0 }
+        Self { limit, is_reverse: scan.reverse, part: &scan.part, at, io, beyond, rows: Vec::new(), bytes: 0 }
     }
 
     /// Adds rows until the page is full or `cells` ends. It reads one row beyond the page, so that a continuation is
     /// returned only if there is another row (or if the work limit was reached before that is known).
     fn fill(mut self, mut cells: Cells<'_>) -> Result<Outcome, SstableError> {
-        let mut row = RowBuilder::default();
+        let mut row = RowBuilder::new(self.part);
         let mut key: Option<Bytes> = None;
         loop {
-            let cell = if row.is_too_large() { None } else { cells.next().transpose()? };
+            let cell = if row.cut.is_some() { None } else { cells.next().transpose()? };
             let goes_on = cell.as_ref().is_some_and(|cell| Some(&cell.row) == key.as_ref());
             if !goes_on && let Some(key) = key.take() {
-                row.is_cut |= cells.cut().is_some_and(|cut| cut.row == key);
+                if let Some(cut) = cells.cut().filter(|cut| cut.row == key) {
+                    row.cut.clone_from(&cut.column);
+                }
                 if self.is_full(&row) {
-                    let continuation = self.beginning_with(key);
-                    return Ok(Ok(self.end(Some(continuation))));
+                    return Ok(Ok(self.end_before(key, None)));
                 }
-                if let Err(failure) = row.check_size(&key) {
-                    return Ok(Err(failure));
+                if row.cut.is_some() {
+                    return self.end_within(key, row);
                 }
-                self.take(key, std::mem::take(&mut row));
+                self.take(key, std::mem::replace(&mut row, RowBuilder::new(self.part)));
             }
             let Some(tree::Cell { row: of, column, timestamp, value }) = cell else { break };
             key = Some(of);
             row.add(column, timestamp, value);
         }
-        let Some(cut) = cells.cut().cloned() else {
-            let beyond = self.beyond.take();
-            return Ok(Ok(self.end(beyond)));
-        };
-        if cut.row_is_too_long && self.rows.is_empty() {
-            let row = RowBuilder { is_cut: true, ..RowBuilder::default() };
-            return Ok(row.check_size(&cut.row).map(|()| self.end(None)));
+        match cells.cut() {
+            None => {
+                let beyond = self.beyond.take();
+                Ok(Ok(self.end(beyond, None)))
+            }
+            Some(Cut { row, column }) if column.is_some() && self.rows.is_empty() => {
+                let cut = RowBuilder { cut: column.clone(), ..RowBuilder::default() };
+                self.end_within(row.clone(), cut)
+            }
+            Some(Cut { row, .. }) => Ok(Ok(self.end_before(row.clone(), None))),
         }
-        let continuation = self.beginning_with(cut.row);
-        Ok(Ok(self.end(Some(continuation))))
-    }
-
-    /// The continuation of a page, if this row comes next.
-    fn beginning_with(&self, key: Bytes) -> Bytes {
-        if self.is_reverse { successor(&key) } else { key }
     }
 
     fn is_full(&self, next: &RowBuilder) -> bool {
-        let does_not_fit = next.is_too_large() || self.bytes + next.bytes > ANSWER_BYTES_MAX;
+        let does_not_fit = next.cut.is_some() || self.bytes + next.bytes > ANSWER_BYTES_MAX;
         let overflows = does_not_fit && !self.rows.is_empty();
         self.rows.len() >= self.limit || self.bytes >= SCAN_PAGE_BYTES || overflows
     }
@@ -349,7 +385,25 @@ impl Page {
         self.rows.push(Row { key, cells: row.cells });
     }
 
-    fn end(self, continuation: Option<Bytes>) -> TableResponse {
-        TableResponse::Rows { rows: self.rows, continuation }
+    /// Ends the page within a row that exceeds it.
+    fn end_within(mut self, key: Bytes, mut row: RowBuilder) -> Result<Outcome, SstableError> {
+        if !self.part.is_allowed() {
+            return Ok(Err(too_large(&key, &row, self.io)?));
+        }
+        let rest = row.cut.take().map(|after| Rest { after, at: self.at });
+        if !row.cells.is_empty() {
+            self.take(key.clone(), row);
+        }
+        Ok(Ok(self.end_before(key, rest)))
+    }
+
+    /// Ends the page before a row, or before the rest of it.
+    fn end_before(self, key: Bytes, rest: Option<Rest>) -> TableResponse {
+        let continuation = if self.is_reverse { successor(&key) } else { key };
+        self.end(Some(continuation), rest)
+    }
+
+    fn end(self, continuation: Option<Bytes>, rest: Option<Rest>) -> TableResponse {
+        TableResponse::Rows { rows: self.rows, continuation, rest }
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use store::sstable::Io;
 
 use super::*;
-use crate::request::{Cell, Scan, Write};
+use crate::request::{Cell, Columns, Part, Scan, Write};
 use crate::testing::{self, Log, State, Tested as _, bytes, delete, if_version, put, stamped, write};
 
 mod model;
@@ -17,7 +17,11 @@ fn fresh() -> (State, Log) {
 }
 
 fn get(state: &State, key: &str, columns: Option<&[Bytes]>) -> Outcome {
-    tablet(state).view_now().get(&bytes(key), columns, Io::Allowed).expect("the disk can be read")
+    tablet(state).view_now().get(&bytes(key), &all_or(columns), Io::Allowed).expect("the disk can be read")
+}
+
+fn all_or(named: Option<&[Bytes]>) -> Columns {
+    Columns { named: named.map(<[Bytes]>::to_vec), part: Part::default() }
 }
 
 fn tablet(state: &State) -> &Tablet {
@@ -37,7 +41,7 @@ fn open_session() -> Command {
 }
 
 fn read(state: &State, key: &str) -> Vec<(String, String, i64)> {
-    let Ok(TableResponse::Row(cells)) = get(state, key, None) else { panic!("a get gives a row") };
+    let Ok(TableResponse::Row { cells, .. }) = get(state, key, None) else { panic!("a get gives a row") };
     let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).unwrap();
     cells.iter().map(|cell| (text(&cell.column), text(&cell.value), cell.version.0)).collect()
 }
@@ -94,13 +98,13 @@ fn reads_as_of_timestamp() {
     let at = |state: &State, moment| {
         tablet(state)
             .view_now()
-            .get_at(&bytes("k"), None, Timestamp(moment), Io::Allowed)
+            .get_at(&bytes("k"), &Columns::default(), Timestamp(moment), Io::Allowed)
             .expect("the disk can be read")
     };
     let one = |value, version| {
-        Ok(TableResponse::Row(vec![Cell { column: bytes("a"), value: bytes(value), version: Timestamp(version) }]))
+        Ok(TableResponse::row(vec![Cell { column: bytes("a"), value: bytes(value), version: Timestamp(version) }]))
     };
-    let none = || Ok(TableResponse::Row(vec![]));
+    let none = || Ok(TableResponse::row(vec![]));
     assert_eq!(at(&state, 9), none());
     assert_eq!(at(&state, 29), one("2", 20));
     assert_eq!(at(&state, 45), none());
@@ -307,7 +311,7 @@ fn small_values_do_not_pin_entry_buffer() {
     let entry = log.entry(command.encode());
     state.apply(&entry).unwrap();
     let range = entry.payload.as_ptr_range();
-    let Ok(TableResponse::Row(cells)) = get(&state, "k", None) else { panic!("a get gives a row") };
+    let Ok(TableResponse::Row { cells, .. }) = get(&state, "k", None) else { panic!("a get gives a row") };
     for cell in cells {
         assert_eq!(range.contains(&cell.value.as_ptr()), cell.column == "large");
     }

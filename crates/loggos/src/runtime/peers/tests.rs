@@ -168,7 +168,7 @@ fn read_replies_refused_above_buffer_limit() {
     let (mut one, mut two) = pair(identity(2));
     until("they connect", &mut [&mut one, &mut two], |ends| ends[0].peers.dials[0].open().is_some());
     let row = |bytes| {
-        Response::Tablet(TableResponse::Row(vec![Cell {
+        Response::Tablet(TableResponse::row(vec![Cell {
             column: "c".into(),
             value: vec![7; bytes].into(),
             version: Timestamp(1),

@@ -233,14 +233,14 @@ impl Driver {
             let scan = Scan { from: bytes(from), to: Some(bytes(to)), reverse, ..Scan::default() };
             let view = tablet(state).view_now();
             let found = view.scan_at(&scan, Timestamp(moment), Io::Allowed).expect("the disk can be read");
-            assert_eq!(found, Ok(TableResponse::Rows { rows: expected, continuation: None }));
+            assert_eq!(found, Ok(TableResponse::Rows { rows: expected, continuation: None, rest: None }));
         }
         let (key, column) = (bytes(self.pick(&["a", "b"])), bytes(self.pick(&["x", "y"])));
         let expected = self.model.at(&key, &column, i64::MAX);
         let expected = expected.map(|(v, value)| Cell { column: column.clone(), value, version: Timestamp(v) });
         let view = tablet(state).view_now();
-        let found = view.get(&key, Some(&[column]), Io::Allowed).expect("the disk can be read");
-        assert_eq!(found, Ok(TableResponse::Row(expected.into_iter().collect())));
+        let found = view.get(&key, &all_or(Some(&[column])), Io::Allowed).expect("the disk can be read");
+        assert_eq!(found, Ok(TableResponse::row(expected.into_iter().collect())));
     }
 }
 

@@ -124,7 +124,7 @@ fn scan_continues_in_next_range() {
             prefix: bytes(if random.below(3) == 0 { prefix } else { "" }),
             reverse: random.below(2) == 0,
             limit: random.below(4) as usize,
-            continuation: None,
+            ..Scan::default()
         };
         let states: Vec<&State> = tablets.iter().map(|(state, _)| state).collect();
         assert_eq!(keys(&states, &scan), keys(&[&whole], &scan), "{splits:?} {scan:?}");
@@ -142,7 +142,9 @@ fn keys(states: &[&State], scan: &Scan) -> Vec<Bytes> {
         let position = scan.position();
         let holds = |state: &&&State| tablet(state).ownership().range().is_some_and(|range| position.is_in(range));
         let state = states.iter().find(holds).expect("each position has a range");
-        let Ok(TableResponse::Rows { rows, continuation }) = scanned(state, &scan) else { panic!("a scan gives rows") };
+        let Ok(TableResponse::Rows { rows, continuation, .. }) = scanned(state, &scan) else {
+            panic!("a scan gives rows")
+        };
         all.extend(rows.into_iter().map(|Row { key, .. }| key));
         let Some(next) = continuation else { return all };
         assert_ne!(scan.continuation, Some(next.clone()), "a scan makes progress");
@@ -184,11 +186,11 @@ fn stray_queries_are_redirected() {
     let (state, _) = of(2, range("b", Some("d")));
     let answer = |question| Evaluation { view: tablet(&state).view_now(), question }.answer(Io::Allowed);
     let conditional = |key| Question::Decide(write(key, [if_version(put("c", "v"), 7)]));
-    let get = |key: &str| Question::Get { key: bytes(key), columns: None };
+    let get = |key: &str| Question::Get { key: bytes(key), columns: Columns::default() };
     let scan = |reverse| Question::Scan(Scan { reverse, ..Scan::default() });
     for question in [conditional("a"), conditional("d"), get("a"), get("d"), scan(false), scan(true)] {
         assert_eq!(answer(question), Ok(Evaluated::Elsewhere));
     }
     assert!(matches!(answer(conditional("b")), Ok(Evaluated::Decided(Decision { refusal: Some(_), .. }))));
-    assert_eq!(answer(get("c")), Ok(Evaluated::Outcome(Ok(TableResponse::Row(vec![])))));
+    assert_eq!(answer(get("c")), Ok(Evaluated::Outcome(Ok(TableResponse::row(vec![])))));
 }
