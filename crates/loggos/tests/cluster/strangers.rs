@@ -1,5 +1,6 @@
 //! Garbage on any port closes that connection only, other clients are not affected, and memory stays bounded.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -200,8 +201,10 @@ fn refused_zookeeper_clients_are_logged_once() {
 
     // Without a free descriptor, a connection waits until there is one.
     let pid = cluster.pid(1).expect("the node runs");
-    let open = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid())).expect("a process has descriptors").count();
-    let none_free = Rlimit { current: Some(open as u64), maximum: Some(1_024) };
+    let open = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid())).expect("a process has descriptors");
+    let open: BTreeSet<String> = open.map(|fd| fd.expect("an entry").file_name().to_string_lossy().into()).collect();
+    let first_free = (0..1_024).find(|fd| !open.contains(&fd.to_string())).expect("a free descriptor");
+    let none_free = Rlimit { current: Some(first_free), maximum: Some(1_024) };
     let limits = prlimit(Some(pid), Resource::Nofile, none_free).expect("a process of this user");
     let mut waiting = connect(0);
     let refused = "can't accept a ZooKeeper client";

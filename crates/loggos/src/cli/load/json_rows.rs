@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(reason(b"{\"k\":\n"), reason(b"{\"k\":"), "a line end is not a separate line");
         assert_eq!(reason(br#"{"k":"\ud800"}"#), "not JSON: unexpected end of hex escape at column 8 of \"k\"");
         assert!(reason(br#"{"\ud800":"v"}"#).starts_with("not JSON: "));
-        assert_eq!(reason(br#"{"k":"a","v":1,"\u0076":2}"#), "duplicate field \"v\" at column 23");
+        assert_eq!(reason(br#"{"k":"a","v":1,"\u0076":2}"#), "duplicate field \"v\" at column 26");
     }
 
     #[test]
