@@ -7,7 +7,7 @@
 mod document;
 mod health;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::CohortId;
 use sdk::admin::{Activity, Cohort, Lsn, Replica, StatusResponse, ZooKeeper};
@@ -27,6 +27,11 @@ pub(crate) fn not_queried(answers: &[StatusResponse]) -> Vec<String> {
     known.into_iter().filter(|(node, _)| !has_answered(node)).map(|(_, grpc)| grpc.clone()).collect()
 }
 
+/// Whether the error of a query shows that no process listens at the address.
+pub(crate) fn is_refused(error: &sdk::Error) -> bool {
+    matches!(error, sdk::Error::Unavailable(reason) if reason.contains("Connection refused"))
+}
+
 /// The combination of all responses.
 #[derive(Debug, Default)]
 pub(crate) struct View {
@@ -41,7 +46,8 @@ pub(crate) struct View {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Node {
     pub(crate) incarnation: u64,
-    /// Whether it responded, or another node received a message from it within the last second.
+    /// Whether it responded, or another node received a message from it within the last second and its address did not
+    /// refuse a connection.
     pub(crate) alive: bool,
     /// Whether it is leaving, as far as the responses show.
     pub(crate) leaving: bool,
@@ -102,6 +108,14 @@ impl View {
         }
         // Of a table that was dropped since, only an older map may be left.
         self.cohorts.retain(|_, cohort| !cohort.replicas.is_empty());
+    }
+
+    /// Notes addresses that refused a connection: there is no process, although other nodes received a message within the
+    /// last second.
+    pub(crate) fn refused(&mut self, addresses: &BTreeSet<String>) {
+        for node in self.nodes.values_mut().filter(|node| node.boot.is_none()) {
+            node.alive &= !addresses.contains(&node.grpc);
+        }
     }
 
     /// Whether the node responded.

@@ -26,7 +26,7 @@ const LOOK_TIME_MAX: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Forms a cluster from the nodes with gRPC endpoints at these addresses: all of them, and no others. Has no effect if
-/// they are a cluster already.
+/// they are a cluster already, also if nodes have joined or left it since.
 ///
 /// # Errors
 /// [`Error::Invalid`] if they cannot form a cluster. [`Error::Exists`] if one of them belongs to another cluster or has
@@ -34,12 +34,22 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Repeating the call is safe.
 pub async fn form<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>, patience: Duration) -> Result<Genesis, Error> {
     let until = Instant::now() + patience;
-    let endpoints = Endpoints::parse(endpoints)?;
+    let names: Vec<String> = endpoints.into_iter().map(|name| name.as_ref().to_owned()).collect();
+    let endpoints = Endpoints::parse(&names)?;
     let mut looks = Vec::new();
     for endpoint in 0..endpoints.count() {
         looks.push(ask(&endpoints, endpoint, until, LookRequest {}, look).await?);
     }
-    let disks = disks(&looks)?;
+    let disks = match (disks(&looks), formed_already(&looks)) {
+        (Ok(disks), _) => disks,
+        (Err(error), None) => return Err(error),
+        // They are not the founding members. Only the roster says whether they are the present ones.
+        (Err(error), Some(genesis)) => {
+            let left = until.saturating_duration_since(Instant::now()).max(PAUSE);
+            let Ok(roster) = Client::connect(names)?.with_deadline(left).nodes().await else { return Err(error) };
+            return check_listed(&genesis, &roster, &looks).map(|()| genesis);
+        }
+    };
     let mut formed = None;
     for endpoint in 0..endpoints.count() {
         let request = FormRequest { disks: disks.clone() };
@@ -182,6 +192,29 @@ async fn ask<Q: Clone, A, F: Future<Output = Result<A, Status>>>(
     }
 }
 
+/// The cluster of which all nodes are members, if there is one. Nodes that joined later list other members.
+fn formed_already(looks: &[LookResponse]) -> Option<Genesis> {
+    let genesis = looks.first()?.genesis.as_ref()?;
+    let is_member = |look: &LookResponse| look.genesis.as_ref().is_some_and(|other| other.cluster == genesis.cluster);
+    looks.iter().all(is_member).then(|| genesis.clone())
+}
+
+/// Checks that every present member of the cluster is listed.
+fn check_listed(genesis: &Genesis, roster: &[RosterNode], looks: &[LookResponse]) -> Result<(), Error> {
+    let is_listed = |node: &RosterNode| {
+        let disk = Disk { node: node.node, incarnation: node.incarnation };
+        looks.iter().any(|look| look.disk == Some(disk))
+    };
+    match roster.iter().find(|node| node.standing() != Standing::Left && !is_listed(node)) {
+        Some(missing) => Err(not_listed(missing.node, &genesis.cluster)),
+        None => Ok(()),
+    }
+}
+
+fn not_listed(node: u32, cluster: &str) -> Error {
+    Error::Invalid(format!("node {node} of cluster {cluster} is not listed"))
+}
+
 /// The disks of the cluster, from the responses of its nodes.
 fn disks(looks: &[LookResponse]) -> Result<Vec<Disk>, Error> {
     let mut disks: Vec<Disk> = looks.iter().filter_map(|look| look.disk).collect();
@@ -236,7 +269,7 @@ fn check_against(genesis: &Genesis, looks: &[LookResponse], disks: &[Disk]) -> R
         }
     }
     match genesis.disks.iter().find(|member| !disks.contains(member)) {
-        Some(missing) => Err(Error::Invalid(format!("node {} of cluster {cluster} is not listed", missing.node))),
+        Some(missing) => Err(not_listed(missing.node, cluster)),
         None => Ok(()),
     }
 }
@@ -269,6 +302,34 @@ mod tests {
         assert_eq!(nodes(&[blank(1), formed(2, "u", &[1, 2, 3]), blank(3)]), Ok(vec![1, 2, 3]));
         let all = [1, 2, 3].map(|node| formed(node, "u", &[1, 2, 3]));
         assert_eq!(nodes(&all), Ok(vec![1, 2, 3]));
+    }
+
+    #[test]
+    fn members_of_one_cluster_are_formed_already() {
+        let cluster = |looks: &[LookResponse]| formed_already(looks).map(|genesis| genesis.cluster);
+        // Node 3 has left, and node 4 joined.
+        let members = [formed(1, "u", &[1, 2, 3]), formed(2, "u", &[1, 2, 3]), formed(4, "u", &[1, 2, 4])];
+        assert_eq!(cluster(&members), Some("u".to_owned()));
+        assert_eq!(cluster(&members[..1]), Some("u".to_owned()));
+        assert_eq!(cluster(&[formed(1, "u", &[1, 2, 3]), formed(2, "v", &[1, 2, 3])]), None);
+        assert_eq!(cluster(&[formed(1, "u", &[1, 2, 3]), blank(2)]), None);
+        assert_eq!(cluster(&[]), None);
+
+        let roster = |nodes: &[(u32, Standing)]| {
+            let node = |(node, standing): &(u32, Standing)| RosterNode {
+                node: *node,
+                incarnation: u64::from(*node),
+                standing: (*standing).into(),
+                ..RosterNode::default()
+            };
+            nodes.iter().map(node).collect::<Vec<_>>()
+        };
+        let genesis = members[0].genesis.clone().expect("it is formed");
+        let (member, left) = (Standing::Stays, Standing::Left);
+        let present = roster(&[(1, member), (2, member), (3, left), (4, member)]);
+        assert_eq!(check_listed(&genesis, &present, &members), Ok(()));
+        let missing = check_listed(&genesis, &present, &members[..2]);
+        assert_eq!(missing, Err(Error::Invalid("node 4 of cluster u is not listed".to_owned())));
     }
 
     #[test]

@@ -20,8 +20,27 @@ use tonic::transport::server::Connected;
 use crate::flow_control::{self, ClientMemory};
 use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX, PREFACE_TIME_MAX};
 
-/// Minimum time between two warnings about closed connections, so that clients cannot flood the log.
+/// Minimum time between two equal warnings, so that clients cannot flood the log.
 const WARNING_PERIOD: Duration = Duration::from_secs(10);
+
+/// Rate-limits a warning.
+#[derive(Debug, Default)]
+pub(crate) struct Warning {
+    given_at: Option<Instant>,
+    suppressed: u64,
+}
+
+impl Warning {
+    /// Whether to log the warning now, and how often it was suppressed since the last time.
+    pub(crate) fn admit(&mut self, now: Instant) -> Option<u64> {
+        if self.given_at.is_some_and(|last| now.duration_since(last) < WARNING_PERIOD) {
+            self.suppressed += 1;
+            return None;
+        }
+        self.given_at = Some(now);
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
 
 /// The HTTP/2 connection preface (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -33,9 +52,8 @@ pub(crate) struct Connections {
     connections_max: usize,
     memory: Arc<ClientMemory>,
     pause: Option<Pin<Box<Sleep>>>,
-    /// Connections closed since the last warning, and the time of that warning.
-    closed: u64,
-    warned_at: Option<Instant>,
+    at_limit: Warning,
+    not_accepted: Warning,
 }
 
 impl Connections {
@@ -47,37 +65,24 @@ impl Connections {
             connections_max,
             memory,
             pause: None,
-            closed: 0,
-            warned_at: None,
+            at_limit: Warning::default(),
+            not_accepted: Warning::default(),
         }
     }
 
     /// Admits the connection if there is a free slot; otherwise closes it.
     fn admit(&mut self, stream: TcpStream) -> Option<Connection> {
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-            self.warn_of_limit(Instant::now());
+            if let Some(suppressed) = self.at_limit.admit(Instant::now()) {
+                let limit = self.connections_max;
+                tracing::warn!(limit, suppressed, "connection closed: limit reached (file descriptors limit it, too)");
+            }
             return None;
         };
         stream.set_nodelay(true).ok()?;
         let memory = self.memory.connection();
         Some(Connection { stream, preface: Some(Preface::awaited()), memory, _place: place })
     }
-}
-
-impl Connections {
-    /// Logs that connections are closed at the limit, at most once in [`WARNING_PERIOD`].
-    fn warn_of_limit(&mut self, now: Instant) {
-        self.closed += 1;
-        if is_due(self.warned_at, now) {
-            let (limit, closed) = (self.connections_max, self.closed);
-            tracing::warn!(limit, closed, "connections closed: limit reached (file descriptors limit it, too)");
-            (self.closed, self.warned_at) = (0, Some(now));
-        }
-    }
-}
-
-fn is_due(warned_at: Option<Instant>, now: Instant) -> bool {
-    warned_at.is_none_or(|last| now.duration_since(last) >= WARNING_PERIOD)
 }
 
 impl Stream for Connections {
@@ -96,7 +101,9 @@ impl Stream for Connections {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    if let Some(suppressed) = self.not_accepted.admit(Instant::now()) {
+                        tracing::warn!(%error, suppressed, "cannot accept a connection");
+                    }
                     self.pause = Some(Box::pin(sleep(ACCEPT_PAUSE)));
                 }
             }
@@ -195,11 +202,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warning_of_limit_is_rate_limited() {
-        let first = Instant::now();
-        assert!(is_due(None, first));
-        assert!(!is_due(Some(first), first + WARNING_PERIOD / 2));
-        assert!(is_due(Some(first), first + WARNING_PERIOD));
+    fn warning_is_rate_limited() {
+        let (mut warning, first) = (Warning::default(), Instant::now());
+        assert_eq!(warning.admit(first), Some(0));
+        assert_eq!(warning.admit(first + WARNING_PERIOD / 2), None);
+        assert_eq!(warning.admit(first + WARNING_PERIOD), Some(1));
     }
 
     #[tokio::test]

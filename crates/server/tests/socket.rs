@@ -45,6 +45,19 @@ async fn version_mismatch_reports_both_versions() {
     assert_eq!((error.kind(), error.expected, error.actual), (Kind::VersionMismatch, 7, 0));
 }
 
+/// Limits of memory count the bytes of a request as received.
+#[tokio::test]
+async fn compressed_request_is_unimplemented() {
+    let served = Served::start().await;
+    let mut columns = served.columns().await;
+    let mut request = tonic::Request::new(get("k"));
+    request.metadata_mut().insert("grpc-encoding", "gzip".parse().expect("a header"));
+    let refused = columns.get(request).await.expect_err("compressed");
+    assert_eq!(refused.code(), Code::Unimplemented);
+    assert!(refused.message().contains("gzip"), "{refused}");
+    columns.get(get("k")).await.expect("the connection lives on");
+}
+
 #[tokio::test]
 async fn unknown_table_and_empty_key_errors() {
     let served = Served::start().await;

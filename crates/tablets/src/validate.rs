@@ -18,6 +18,8 @@ use crate::request::{Columns, Mutation, Part, Scan, SessionStamp, TableRequest, 
 
 /// Maximum columns named in one read: as many as in a write.
 const READ_COLUMNS_MAX: usize = WRITE_COLUMNS_MAX;
+/// Bytes of a key that is too long in the message about it.
+const KEY_BYTES_SHOWN: usize = 32;
 
 /// Checks a request's format and limits.
 ///
@@ -25,7 +27,7 @@ const READ_COLUMNS_MAX: usize = WRITE_COLUMNS_MAX;
 /// [`Failure::Invalid`] with the reason.
 pub fn validate(request: &TableRequest) -> Result<(), Failure> {
     match request {
-        TableRequest::OpenSession { key } => check_size("the session's key", key.len(), KEY_BYTES_MAX),
+        TableRequest::OpenSession { key } => check_key_size(key),
         TableRequest::Write(write) => check_write(write),
         TableRequest::DeleteRow { stamp, key } => {
             stamp.as_ref().map_or(Ok(()), check_stamp)?;
@@ -131,7 +133,16 @@ fn check_key(key: &Bytes) -> Result<(), Failure> {
     if key.is_empty() {
         return refuse("the row's key is empty");
     }
-    check_size("the row's key", key.len(), KEY_BYTES_MAX)
+    check_key_size(key)
+}
+
+/// A client opens its session with the key of its first write, so the message is the same for both.
+fn check_key_size(key: &Bytes) -> Result<(), Failure> {
+    if key.len() <= KEY_BYTES_MAX {
+        return Ok(());
+    }
+    let beginning = shown(&key[..key.len().min(KEY_BYTES_SHOWN)]);
+    check_size(format_args!("the row's key \"{beginning}...\""), key.len(), KEY_BYTES_MAX)
 }
 
 fn check_column(column: &Bytes) -> Result<(), Failure> {

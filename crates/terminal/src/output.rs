@@ -43,6 +43,13 @@ impl Output {
         self.acknowledge_to(&mut io::stdout().lock(), &mut io::stderr().lock(), object, people);
     }
 
+    /// Prints a warning to standard error, as text or as an object with the field `warning`. The command continues.
+    pub fn warn(self, warning: &str) {
+        let object = serde_json::json!({ "warning": warning });
+        // A closed standard error is ignored.
+        let _ = writeln!(io::stderr().lock(), "{}", self.line(&object, || format!("loggos: warning: {warning}")));
+    }
+
     fn acknowledge_to(
         self,
         out: &mut impl Write,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use base::shown;
 use clap::Subcommand;
+use sdk::admin::roster_node::Standing;
 use sdk::formation;
 use serde_json::{Value, json};
 use terminal::{Output, Stop};
@@ -17,7 +18,8 @@ mod nodes;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Form a new cluster of the nodes at `--at`, which must all have blank disks. Idempotent.
+    /// Form a new cluster of the nodes at `--at`, which must all have blank disks. Has no effect if they are a cluster
+    /// already.
     Form,
     /// Add a node with a blank disk to the cluster at `--at`. Idempotent: repeat it if it was interrupted.
     Join {
@@ -65,15 +67,13 @@ async fn form(cluster: &Cluster, output: Output) -> Result<(), Stop> {
     let endpoints = cluster.endpoints()?;
     let genesis = formation::form(&endpoints, cluster.deadline()).await?;
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
-    let served = cluster.client_at(endpoints)?.with_deadline(left).list_tables().await;
-    if let Err(error) = served {
+    let roster = cluster.client_at(endpoints)?.with_deadline(left).nodes().await.map_err(|error| {
         let name = &genesis.cluster;
-        return Err(sdk::Error::Unavailable(format!(
-            "cluster {name} is formed but does not serve requests yet: {error}"
-        ))
-        .into());
-    }
-    let nodes: Vec<u32> = genesis.disks.iter().map(|disk| disk.node).collect();
+        sdk::Error::Unavailable(format!("cluster {name} is formed but does not serve requests yet: {error}"))
+    })?;
+    // The cluster may have been formed earlier.
+    let members = roster.iter().filter(|node| node.standing() != Standing::Left);
+    let nodes: Vec<u32> = members.map(|node| node.node).collect();
     output.acknowledge(&json!({ "cluster": genesis.cluster, "nodes": nodes }), || {
         let names: Vec<String> = nodes.iter().map(u32::to_string).collect();
         format!("cluster {} of nodes {} is ready", genesis.cluster, names.join(", "))

@@ -117,7 +117,7 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
             let handle = client.table(&*table);
             let wanted = handle.create().split_at(split_at.into_iter().map(bytes)).replicas(replicas.unwrap_or(0));
             let wanted = wanted.retention(retention.unwrap_or(Duration::ZERO));
-            tables::create(output, &table, wanted, durability.map(Into::into)).await
+            tables::create(output, &table, wanted, (durability.map(Into::into), replicas)).await
         }
         Command::List => tables::list(&client, output).await,
         Command::Describe { table } => tables::describe(&client, output, &table).await,

@@ -2,24 +2,34 @@
 //!
 //! Rows are read page by page, so memory use does not depend on the size of the table. Each page is a consistent
 //! snapshot, but the export as a whole is not: concurrent writes may or may not be included.
+//!
+//! The header of CSV needs the names of all columns, so the table is scanned twice. No timestamp is fixed for both scans,
+//! because an export may take longer than the table's retention.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
-use base::counted;
+use base::{counted, shown};
+use bytes::Bytes;
 use clap::{Args, ValueEnum};
-use sdk::{Client, Row};
+use sdk::{Cell, Client, Row};
 use serde_json::json;
 use terminal::{Output, Signals, Stop, to_json};
 
+use super::load::{CELLS_HEADER, KEY_COLUMN};
 use super::output::{CellObject, Encoding};
+
+/// Maximum size of the names in the header of CSV, which are kept in memory.
+const HEADER_BYTES_MAX: usize = 1 << 20;
 
 /// Export a table's rows to standard output or to a file.
 ///
 /// JSON Lines has one object per column of each row, as printed by `scan --json` and read by `load --format cells`. CSV
-/// has one record of key, column, version and value. A file is replaced atomically once it is complete.
+/// has a header and one record per row, as read by `load`: an absent column is an empty cell, an empty value is `""`;
+/// bytes are written unchanged, also if they are not UTF-8. A file is replaced atomically once it is complete.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     table: String,
@@ -32,18 +42,21 @@ pub(crate) struct Arguments {
 /// The format of a file of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// One JSON object per line.
+    /// One JSON object per line for each column of each row.
     Jsonl,
-    /// Comma-separated values with a header.
+    /// CSV with the header `key,COLUMN,...` and one record per row. The table is scanned twice.
     Csv,
+    /// CSV with the header `key,column,version,value` and one record for each column of each row.
+    Cells,
 }
 
 /// Runs the export.
 pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -> Result<(), Stop> {
     let Arguments { table, file, format } = arguments;
     let Some(path) = file.filter(|path| path != Path::new("-")) else {
-        let out = io::BufWriter::new(io::stdout());
-        rows(client, &table, format, out, || Stop::Print, "written").await?;
+        let out = io::stdout();
+        let sheet = Sheet { is_terminal: out.is_terminal(), ..Sheet::new(format, BufWriter::new(out)) };
+        rows(client, &table, sheet, || Stop::Print, "written").await?;
         return Ok(());
     };
     let (rows, cells) = into_file(client, &table, format, &path).await?;
@@ -62,13 +75,13 @@ async fn into_file(client: &Client, table: &str, format: Format, path: &Path) ->
     let path = target.as_deref().unwrap_or(path);
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         let out = File::options().write(true).open(path).map_err(writing())?;
-        return rows(client, table, format, BufWriter::new(out), writing, "written").await;
+        return rows(client, table, Sheet::new(format, BufWriter::new(out)), writing, "written").await;
     }
     let beside = beside(path).ok_or_else(|| Stop::invalid(format!("{} is not a file name", path.display())))?;
     let file = File::create(&beside).map_err(writing())?;
     let remains = Remains(&beside);
     let done = format!("written to a temporary file, which was removed; {} is unchanged", path.display());
-    let counts = rows(client, table, format, BufWriter::new(&file), writing, &done).await?;
+    let counts = rows(client, table, Sheet::new(format, BufWriter::new(&file)), writing, &done).await?;
     file.sync_all().map_err(writing())?;
     fs::rename(&beside, path).map_err(writing())?;
     std::mem::forget(remains);
@@ -97,13 +110,19 @@ impl Drop for Remains<'_> {
 async fn rows<W: Write, F: FnOnce(io::Error) -> Stop>(
     client: &Client,
     table: &str,
-    format: Format,
-    out: W,
+    mut sheet: Sheet<W>,
     failed: impl Fn() -> F,
     done: &str,
 ) -> Result<(u64, u64), Stop> {
     let mut signals = Signals::catch()?;
-    let mut sheet = Sheet::new(format, out);
+    let stopped = |rows| Stop::Stopped { rows, done: done.to_owned() };
+    if sheet.format == Format::Csv {
+        sheet.columns = tokio::select! {
+            biased;
+            () = signals.next() => return Err(stopped(0)),
+            columns = columns(client, table) => columns?,
+        };
+    }
     let (mut rows, mut cells) = (0, 0);
     sheet.begin().map_err(failed())?;
     let mut scan = client.table(table).scan().in_parts().rows();
@@ -113,11 +132,12 @@ async fn rows<W: Write, F: FnOnce(io::Error) -> Stop>(
             biased;
             () = signals.next() => {
                 sheet.end().map_err(failed())?;
-                return Err(Stop::Stopped { rows, done: done.to_owned() });
+                return Err(stopped(rows));
             }
             row = scan.next() => row,
         };
         let Some(row) = row.transpose()? else { break };
+        sheet.check(&row)?;
         sheet.add(table, &row).map_err(failed())?;
         // A row that is too large for a response comes in parts.
         rows += u64::from(last.as_ref() != Some(&row.key));
@@ -128,65 +148,186 @@ async fn rows<W: Write, F: FnOnce(io::Error) -> Stop>(
     Ok((rows, cells))
 }
 
-/// The output format.
-enum Sheet<W: Write> {
-    Jsonl(W),
-    Csv(Box<csv::Writer<W>>),
+/// The names of a table's columns, in order.
+async fn columns(client: &Client, table: &str) -> Result<Vec<Bytes>, Stop> {
+    let (mut columns, mut bytes) = (BTreeSet::new(), 0);
+    let mut scan = client.table(table).scan().rows();
+    while let Some(row) = scan.next().await.transpose()? {
+        for Cell { column, .. } in row.cells {
+            if columns.contains(&column) {
+                continue;
+            }
+            bytes += column.len();
+            if bytes > HEADER_BYTES_MAX {
+                let most = HEADER_BYTES_MAX >> 20;
+                return Err(Stop::Refused(format!(
+                    "the column names exceed {most} MiB, the limit of a CSV header; use --format jsonl"
+                )));
+            }
+            // A slice would keep its page in memory.
+            columns.insert(Bytes::copy_from_slice(&column));
+        }
+    }
+    Ok(columns.into_iter().collect())
+}
+
+/// The output.
+struct Sheet<W: Write> {
+    format: Format,
+    /// For [`Format::Csv`]: the columns of the header after the key, in order.
+    columns: Vec<Bytes>,
+    /// Binary data is refused.
+    is_terminal: bool,
+    out: W,
 }
 
 impl<W: Write> Sheet<W> {
     fn new(format: Format, out: W) -> Self {
-        match format {
-            Format::Jsonl => Self::Jsonl(out),
-            Format::Csv => Self::Csv(Box::new(csv::Writer::from_writer(out))),
-        }
+        Self { format, columns: Vec::new(), is_terminal: false, out }
     }
 
     fn begin(&mut self) -> io::Result<()> {
-        match self {
-            Self::Jsonl(_) => Ok(()),
-            Self::Csv(out) => Ok(out.write_record(["key", "column", "version", "value"])?),
+        match self.format {
+            Format::Jsonl => Ok(()),
+            Format::Csv => {
+                let names = self.columns.iter().map(|column| Some(&column[..]));
+                write_record(&mut self.out, std::iter::once(Some(KEY_COLUMN.as_bytes())).chain(names))
+            }
+            Format::Cells => write_record(&mut self.out, CELLS_HEADER.map(|name| Some(name.as_bytes()))),
         }
     }
 
-    fn add(&mut self, table: &str, row: &Row) -> io::Result<()> {
+    /// Fails if the row cannot be written in this format.
+    fn check(&self, row: &Row) -> Result<(), Stop> {
+        if self.format == Format::Jsonl {
+            return Ok(());
+        }
         for cell in &row.cells {
-            match self {
-                Self::Jsonl(out) => {
-                    writeln!(out, "{}", to_json(&CellObject::of(Encoding::Text, table, &row.key, cell)))?;
+            if self.format == Format::Csv && self.columns.binary_search(&cell.column).is_err() {
+                let column = shown(&cell.column);
+                let reason =
+                    format!("column {column} was added during the export, and the header lacks it; export again");
+                return Err(sdk::Error::Unavailable(reason).into());
+            }
+            if self.is_terminal && ![&row.key, &cell.column, &cell.value].into_iter().all(|bytes| is_text(bytes)) {
+                let (key, column) = (shown(&row.key), shown(&cell.column));
+                return Err(Stop::invalid(format!(
+                    "row {key}, column {column} is binary and not printed to a terminal; export to a file, or as jsonl"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, table: &str, row: &Row) -> io::Result<()> {
+        if self.format == Format::Csv {
+            let mut record = vec![None; 1 + self.columns.len()];
+            record[0] = Some(&row.key[..]);
+            for cell in &row.cells {
+                if let Ok(index) = self.columns.binary_search(&cell.column) {
+                    record[1 + index] = Some(&cell.value);
                 }
-                Self::Csv(out) => {
-                    let version = cell.version.to_string();
-                    out.write_record([&row.key[..], &cell.column, version.as_bytes(), &cell.value])?;
-                }
+            }
+            return write_record(&mut self.out, record);
+        }
+        for cell in &row.cells {
+            if self.format == Format::Jsonl {
+                writeln!(self.out, "{}", to_json(&CellObject::of(Encoding::Text, table, &row.key, cell)))?;
+            } else {
+                let version = cell.version.to_string();
+                write_record(&mut self.out, [&row.key[..], &cell.column, version.as_bytes(), &cell.value].map(Some))?;
             }
         }
         Ok(())
     }
 
     fn end(&mut self) -> io::Result<()> {
-        match self {
-            Self::Jsonl(out) => out.flush(),
-            Self::Csv(out) => out.flush(),
-        }
+        self.out.flush()
     }
+}
+
+/// Writes a record of CSV. The writer of the crate `csv` cannot distinguish an absent cell from an empty value (`""`).
+fn write_record<'a>(out: &mut impl Write, cells: impl IntoIterator<Item = Option<&'a [u8]>>) -> io::Result<()> {
+    let mut separator: &[u8] = b"";
+    for cell in cells {
+        out.write_all(separator)?;
+        separator = b",";
+        let Some(cell) = cell else { continue };
+        if !cell.is_empty() && !cell.iter().any(|byte| matches!(byte, b',' | b'"' | b'\n' | b'\r')) {
+            out.write_all(cell)?;
+            continue;
+        }
+        out.write_all(b"\"")?;
+        for piece in cell.split_inclusive(|byte| *byte == b'"') {
+            out.write_all(piece)?;
+            // A quote is doubled.
+            out.write_all(if piece.ends_with(b"\"") { b"\"" } else { b"" })?;
+        }
+        out.write_all(b"\"")?;
+    }
+    out.write_all(b"\n")
+}
+
+/// Whether a terminal shows these bytes as they are.
+fn is_text(bytes: &[u8]) -> bool {
+    let is_shown = |character: char| !character.is_control() || matches!(character, '\n' | '\r' | '\t');
+    std::str::from_utf8(bytes).is_ok_and(|text| text.chars().all(is_shown))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn sheet(format: Format, columns: &[&'static str]) -> Sheet<Vec<u8>> {
+        let columns = columns.iter().map(|name| (*name).into()).collect();
+        Sheet { columns, ..Sheet::new(format, Vec::new()) }
+    }
+
+    fn row(key: &'static str, cells: &[(&'static str, &'static [u8])]) -> Row {
+        let cell = |(column, value): &(&'static str, &'static [u8])| {
+            sdk::Cell::new(*column, *value, sdk::Version::from_nanos(7))
+        };
+        Row::new(key, cells.iter().map(cell).collect())
+    }
+
+    fn written(mut sheet: Sheet<Vec<u8>>, rows: &[Row]) -> Vec<u8> {
+        sheet.begin().expect("writes to memory succeed");
+        for row in rows {
+            sheet.check(row).expect("a row of this format");
+            sheet.add("t", row).expect("writes to memory succeed");
+        }
+        sheet.out
+    }
+
     #[test]
     fn exports_one_line_per_cell() {
-        let row = Row::new("k", vec![sdk::Cell::new("c", "a \"b\",\nc", sdk::Version::from_nanos(7))]);
-        let mut out = Vec::new();
-        let mut sheet = Sheet::new(Format::Csv, &mut out);
-        sheet.begin().and_then(|()| sheet.add("t", &row)).and_then(|()| sheet.end()).expect("writes to memory succeed");
-        drop(sheet);
-        assert_eq!(String::from_utf8_lossy(&out), "key,column,version,value\nk,c,7,\"a \"\"b\"\",\nc\"\n");
-        let mut out = Vec::new();
-        Sheet::new(Format::Jsonl, &mut out).add("t", &row).expect("writes to memory succeed");
-        assert!(out.starts_with(br#"{"table":"t","key":"k","column":"c","value":"a \"b\",\nc","version":"7"}"#));
+        let rows = [row("k", &[("c", b"a \"b\",\nc"), ("d", b"")])];
+        let csv = written(sheet(Format::Cells, &[]), &rows);
+        let expected = "key,column,version,value\nk,c,7,\"a \"\"b\"\",\nc\"\nk,d,7,\"\"\n";
+        assert_eq!(String::from_utf8_lossy(&csv), expected);
+        let json = written(sheet(Format::Jsonl, &[]), &rows);
+        assert!(json.starts_with(br#"{"table":"t","key":"k","column":"c","value":"a \"b\",\nc","version":"7"}"#));
+    }
+
+    #[test]
+    fn exports_one_record_per_row() {
+        let rows = [row("a", &[("c", b""), ("e", b"1\r"), ("key", b"\"")]), row("b,", &[("d", b"\xff\0")])];
+        let csv = written(sheet(Format::Csv, &["c", "d", "e", "key"]), &rows);
+        assert_eq!(csv, b"key,c,d,e,key\na,\"\",,\"1\r\",\"\"\"\"\n\"b,\",,\xff\0,,\n");
+        assert_eq!(written(sheet(Format::Csv, &[]), &[]), b"key\n", "an empty table");
+        let new = sheet(Format::Csv, &["c"]).check(&rows[1]).expect_err("a column that the header lacks");
+        assert!(new.to_string().starts_with("column d was added") && new.exit_status() == 3, "{new}");
+    }
+
+    #[test]
+    fn terminal_receives_no_binary_csv() {
+        let to_terminal = |format| Sheet { is_terminal: true, ..sheet(format, &["c"]) };
+        let (text, binary) = (row("k", &[("c", "é\n\t".as_bytes())]), row("k", &[("c", b"\x1b[2J")]));
+        for format in [Format::Csv, Format::Cells] {
+            assert!(to_terminal(format).check(&text).is_ok());
+            assert_eq!(to_terminal(format).check(&binary).expect_err("escape sequences").exit_status(), 2);
+        }
+        assert!(to_terminal(Format::Jsonl).check(&binary).is_ok(), "JSON escapes it");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! copied to a separate file unchanged.
 
 mod cell_rows;
+mod csv_records;
 mod csv_rows;
 mod flight;
 mod json_rows;
@@ -24,6 +25,8 @@ use sdk::Client;
 use serde_json::json;
 use terminal::{LoadedUntil, Output, Signals, Stop};
 
+pub(super) use cell_rows::HEADER as CELLS_HEADER;
+pub(super) use csv_rows::KEY_COLUMN;
 use flight::{Flight, Landed};
 use progress::Progress;
 use row::{Bad, Item};
@@ -34,9 +37,9 @@ const ROWS_IN_FLIGHT: usize = 512;
 
 /// Load a file of rows into a table, which is created if it does not exist.
 ///
-/// The header of a CSV file names the columns; an empty cell is an absent column. A JSON Lines file has one object per
-/// line: strings are stored unchanged, numbers and booleans as JSON text, arrays and objects as compact JSON; null is
-/// an absent column. `--format cells` reads the output of `export`.
+/// The header of a CSV file names the columns; an empty cell is an absent column, and `""` an empty value. A JSON Lines
+/// file has one object per line: strings are stored unchanged, numbers and booleans as JSON text, arrays and objects as
+/// compact JSON; null is an absent column. `--format cells` reads the output of `export` and `export --format cells`.
 ///
 /// Each row is one atomic write of its columns. Columns that are absent from the row are not deleted from the table. If
 /// a key occurs twice, the later line wins. An interrupted load can be repeated with the same result.
@@ -45,7 +48,8 @@ pub(crate) struct Arguments {
     table: String,
     /// File to load; `-` is standard input.
     file: PathBuf,
-    /// Column with the row's key; it is also stored as a column. Required except with `--format cells`.
+    /// Column with the row's key; it is also stored as a column. Required for JSON Lines. Without it, the first column
+    /// of a CSV file must be named `key`, as `export --format csv` writes it, and is only the key.
     #[arg(long, value_name = "COLUMN")]
     key: Option<String>,
     /// Skip bad rows and write them to this file, each after a comment with its line number and the reason.
@@ -63,7 +67,8 @@ pub(crate) enum Format {
     Csv,
     /// One JSON object per line for each row.
     Jsonl,
-    /// One JSON object per line for each column of each row, the output of `export` and `scan --json`.
+    /// One JSON object per line for each column of each row, the output of `export` and `scan --json`; or CSV with the
+    /// header `key,column,version,value`, the output of `export --format cells`.
     Cells,
 }
 

@@ -120,6 +120,10 @@ async fn done(cluster: &Cluster, output: Output, command: Command) -> Result<(),
             let existed = wanted.send().await?;
             let what = if existed { "already exists" } else { "created" };
             output.acknowledge(&json!({ "log": name, "existed": existed }), || format!("log {name} {what}"));
+            if copies == Some(1) {
+                output
+                    .warn(&format!("log {name} has one copy of each position: if a node is lost, so are its entries"));
+            }
             Ok(())
         }
         Command::List => list(&client, output).await,

@@ -1,5 +1,7 @@
 //! `loggos status`: the health of the cluster, nodes, cohorts, leaders, epochs, LSNs and lag.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 use sdk::admin::{Cohort, ZooKeeper};
 use serde_json::json;
@@ -7,7 +9,7 @@ use terminal::{Output, Stop, Table};
 
 use super::Cluster;
 use super::tables::MAY_BE_LOST;
-use crate::view::{Health, View, health, lag, lsn, not_queried, owner};
+use crate::view::{Health, View, health, is_refused, lag, lsn, not_queried, owner};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Options {
@@ -75,11 +77,15 @@ fn health_lines(health: Health, problems: &[String]) -> String {
 pub(super) async fn combined_view(cluster: &Cluster) -> Result<View, Stop> {
     let mut answers = Vec::new();
     let mut last_error = None;
+    let mut refused = BTreeSet::new();
     let asked = cluster.endpoints()?;
-    for answer in cluster.client_at(asked.clone())?.status_of_each_with_map().await {
+    for (address, answer) in asked.iter().zip(cluster.client_at(asked.clone())?.status_of_each_with_map().await) {
         match answer {
             Ok(answer) => answers.push(answer),
-            Err(error) => last_error = Some(error),
+            Err(error) => {
+                refused.extend(is_refused(&error).then(|| address.clone()));
+                last_error = Some(error);
+            }
         }
     }
     if let (Some(error), true) = (last_error, answers.is_empty()) {
@@ -88,9 +94,17 @@ pub(super) async fn combined_view(cluster: &Cluster) -> Result<View, Stop> {
     let mut others = not_queried(&answers);
     others.retain(|address| !asked.contains(address));
     if !others.is_empty() {
-        answers.extend(cluster.client_at(others)?.status_of_each_with_map().await.into_iter().flatten());
+        let looks = cluster.client_at(others.clone())?.status_of_each_with_map().await;
+        for (address, answer) in others.into_iter().zip(looks) {
+            match answer {
+                Ok(answer) => answers.push(answer),
+                Err(error) => refused.extend(is_refused(&error).then_some(address)),
+            }
+        }
     }
-    Ok(View::of(&answers))
+    let mut view = View::of(&answers);
+    view.refused(&refused);
+    Ok(view)
 }
 
 fn node_table(view: &View) -> Table<5> {

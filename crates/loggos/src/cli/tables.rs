@@ -15,13 +15,16 @@ pub(super) async fn create(
     output: Output,
     table: &str,
     wanted: CreateTable<'_>,
-    durability: Option<Durability>,
+    (durability, replicas): (Option<Durability>, Option<u32>),
 ) -> Result<(), Stop> {
     let is_in_memory = durability == Some(Durability::Memory);
     let existed = durability.into_iter().fold(wanted, CreateTable::durability).send().await?;
     let what = if existed { "already exists" } else { "created" };
     let memory = if is_in_memory { format!(", IN MAIN MEMORY: {MAY_BE_LOST}") } else { String::new() };
     output.acknowledge(&json!({ "table": table, "existed": existed }), || format!("table {table} {what}{memory}"));
+    if replicas == Some(1) {
+        output.warn(&format!("table {table} has one replica of each range: if a node is lost, so are its rows"));
+    }
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 //!
 //! The result is shared by all requests within [`FRESH`], so that many browsers cost no more than one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use super::config::Config;
-use crate::view::{View, document, not_queried};
+use crate::view::{View, document, is_refused, not_queried};
 
 /// How long a result is reused.
 const FRESH: Duration = Duration::from_millis(500);
@@ -41,12 +41,16 @@ impl ClusterView {
         Ok(Self { own: config.node, clients, last: Mutex::new(None) })
     }
 
-    async fn look(&self) -> Vec<StatusResponse> {
-        let mut answers = ask(self.clients.values().cloned()).await;
+    async fn look(&self) -> View {
+        let mut refused = BTreeSet::new();
+        let mut answers = ask(self.clients.clone(), &mut refused).await;
         let others = not_queried(&answers).into_iter().filter(|address| !self.clients.contains_key(address));
-        answers.extend(ask(others.filter_map(|address| client(&address).ok())).await);
+        let others = others.filter_map(|address| Some((address.clone(), client(&address).ok()?)));
+        answers.extend(ask(others, &mut refused).await);
         answers.sort_by_key(|answer| answer.node);
-        answers
+        let mut view = View::of(&answers);
+        view.refused(&refused);
+        view
     }
 }
 
@@ -54,16 +58,27 @@ fn client(address: &str) -> Result<Client, sdk::Error> {
     Ok(Client::connect([address])?.with_deadline(ANSWER_TIME_MAX))
 }
 
-/// Queries all of them concurrently.
-async fn ask(clients: impl Iterator<Item = Client>) -> Vec<StatusResponse> {
+/// Queries all of them concurrently. Adds the addresses that refuse connections to `refused`.
+async fn ask(
+    clients: impl IntoIterator<Item = (String, Client)>,
+    refused: &mut BTreeSet<String>,
+) -> Vec<StatusResponse> {
     let mut asked = JoinSet::new();
-    for client in clients {
+    for (address, client) in clients {
         asked.spawn(async move {
             let answer = tokio::time::timeout(LOOK_TIME_MAX, client.status_of_each_with_map()).await;
-            answer.ok().into_iter().flatten().flatten().next()
+            (address, answer.ok().into_iter().flatten().next())
         });
     }
-    asked.join_all().await.into_iter().flatten().collect()
+    let mut answers = Vec::new();
+    for (address, answer) in asked.join_all().await {
+        match answer {
+            Some(Ok(answer)) => answers.push(answer),
+            Some(Err(error)) => refused.extend(is_refused(&error).then_some(address)),
+            None => {}
+        }
+    }
+    answers
 }
 
 impl Cluster for ClusterView {
@@ -74,7 +89,7 @@ impl Cluster for ClusterView {
         {
             return Arc::clone(document);
         }
-        let view = View::of(&self.look().await);
+        let view = self.look().await;
         let time_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let document = document(&view, self.own, u64::try_from(time_ms).unwrap_or(u64::MAX));
         let text: Arc<str> = document.to_string().into();

@@ -30,8 +30,17 @@ pub(crate) enum Waited {
     Stopped,
 }
 
+/// How a node with a blank disk becomes a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Formation {
+    /// An operator forms a cluster, or adds the node to one.
+    ByOperator,
+    /// The nodes form a cluster by themselves.
+    Automatic,
+}
+
 /// Serves the gRPC endpoint of a node with a blank disk until it is formed or stopped.
-pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
+pub(crate) fn wait(config: &Config, formation: Formation) -> Result<Waited, StartError> {
     let store = config.data.join(STORE);
     fs::create_dir_all(&store)?;
     File::open(&config.data)?.sync_all()?;
@@ -41,11 +50,17 @@ pub(crate) fn wait(config: &Config) -> Result<Waited, StartError> {
     let (formed, is_formed) = watch::channel(false);
     let newcomer = Newcomer::new(config, formed)?;
     let (own, address) = (newcomer.own.member, &newcomer.own.peer);
+    let waits = match formation {
+        Formation::ByOperator => {
+            "waiting to form a cluster (`loggos admin form --at HOST:PORT,...` with the gRPC addresses of all nodes) or to \
+             join one (`loggos admin join HOST:PORT --at ...` with this node's gRPC address, and those of the cluster)"
+        }
+        Formation::Automatic => "waiting to form a cluster with the other servers, once all of them run",
+    };
     tracing::info!(
         node = %own.node, disk = format_args!("{:x}", own.incarnation.0), peers = address, grpc = %config.listen.grpc,
-        "blank disk: waiting to form a cluster (`loggos admin form --at HOST:PORT,...` with the gRPC addresses of all \
-         nodes) or to join one (`loggos admin join HOST:PORT --at ...` with this node's gRPC address, and those of the \
-         cluster). If this disk held a node's data before, that data is lost, and the node must join with a new number"
+        "blank disk: {waits}. If this disk held a node's data before, that data is lost, and the node must join with a new \
+         number"
     );
     let registry = prometheus::Registry::new();
     let observer = Arc::new(Observer::new(registry, None).map_err(io::Error::other)?);

@@ -30,7 +30,7 @@ use super::disk::Disk;
 use super::disk_metrics::DiskMetrics;
 use super::event_loop::{End, INBOX, Machine};
 use super::files::OsFiles;
-use super::founding::{self, Waited};
+use super::founding::{self, Formation, Waited};
 use super::gateway::{MachineGateway, Responses};
 use super::inbox::{Inbox, Input};
 use super::peers::handshake;
@@ -109,12 +109,14 @@ pub(crate) fn run(config: &Path, log_format: LogFormat, parent_pipe: bool) -> Ex
     if parent_pipe {
         end_with_parent();
     }
-    exit(Config::read(config).map_err(StartError::Config).and_then(|config| run_node(&config, |_| ())))
+    let config = Config::read(config).map_err(StartError::Config);
+    exit(config.and_then(|config| run_node(&config, Formation::ByOperator, |_| ())))
 }
 
-/// Runs one node with a validated configuration until it is stopped. Calls `ready` when ZooKeeper clients can connect.
+/// Runs one node of a cluster that forms by itself, with a validated configuration, until it is stopped. Calls `ready`
+/// when ZooKeeper clients can connect.
 pub(crate) fn run_configured(config: &Config, ready: fn(SocketAddr)) -> ExitCode {
-    exit(run_node(config, ready))
+    exit(run_node(config, Formation::Automatic, ready))
 }
 
 fn exit(end: Result<End, StartError>) -> ExitCode {
@@ -163,11 +165,11 @@ fn end_with_parent() {
     });
 }
 
-fn run_node(config: &Config, ready: fn(SocketAddr)) -> Result<End, StartError> {
+fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Result<End, StartError> {
     let descriptors = descriptors::raise();
     tracing::debug!(descriptors, "limit of open files");
     let files = OsFiles::new(&config.data.join(STORE));
-    if is_blank(config, &files)? && founding::wait(config)? == Waited::Stopped {
+    if is_blank(config, &files)? && founding::wait(config, formation)? == Waited::Stopped {
         return Ok(End::Stopped);
     }
     let identity = check_identity(config, &files)?;

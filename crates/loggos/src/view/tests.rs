@@ -116,6 +116,18 @@ fn status_object_schema() {
     assert_eq!(cohorts, [cohort]);
 }
 
+/// For a second after a node was killed, the others still count it as alive.
+#[test]
+fn node_that_refuses_connections_is_not_alive() {
+    let mut told = answer(1, 5, 1, Vec::new());
+    told.nodes.iter_mut().for_each(|node| (node.alive, node.grpc) = (true, format!("a:{}", node.node)));
+    let mut view = View::of(&[told]);
+    assert!(view.nodes[&2].alive && view.nodes[&3].alive);
+    view.refused(&["a:1".to_owned(), "a:2".to_owned()].into());
+    let alive: Vec<bool> = view.nodes.values().map(|node| node.alive).collect();
+    assert_eq!(alive, [true, false, true], "node 1 has responded");
+}
+
 #[test]
 fn node_object_includes_zookeeper() {
     let mut told = answer(1, 5, 1, Vec::new());

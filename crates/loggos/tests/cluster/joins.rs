@@ -1,7 +1,9 @@
 //! Nodes that join a cluster, and nodes that leave it, including lost ones.
 
 use std::fs;
+use std::time::Duration;
 
+use crate::harness::{Cluster, wait_for};
 use crate::hosts::Hosts;
 
 /// Runs a command against these nodes.
@@ -43,6 +45,10 @@ fn node_joins_and_lost_node_leaves() {
     assert!(described.matches("\"members\":[1,2,4]").count() == 2, "{described}");
     let status = hosts.run(&["status", "--at", &at, "--json"]).ok();
     assert!(status.contains("{\"node\":4") && !status.contains("{\"node\":3"), "{status}");
+    let formed = hosts.run(&["admin", "form", "--at", &at]).ok();
+    assert!(formed.contains(&cluster) && formed.contains("nodes 1, 2, 4"), "{formed}");
+    let two = [1, 2].map(|node| hosts.grpc(node)).join(",");
+    hosts.run(&["admin", "form", "--at", &two]).failed(2, &["node 4", "not listed"]);
     hosts.run(&["admin", "leave", "1", "--at", &at]).failed(1, &["3 are needed"]);
     hosts.run(&["admin", "leave", "9", "--at", &at]).failed(1, &["no node 9"]);
 
@@ -78,4 +84,18 @@ fn node_of_other_cluster_cannot_join() {
     }
     let theirs = hosts.look(4).genesis.expect("it is formed").cluster;
     hosts.run(&join).failed(1, &["node 4", &theirs]);
+}
+
+#[test]
+fn dev_does_not_start_departed_node() {
+    let mut cluster = Cluster::of(5);
+    cluster.admin(&["leave", "5", "--timeout", "60s"]).ok();
+    wait_for("the node ends", Duration::from_secs(20), || cluster.pid(5).is_none().then_some(()));
+    cluster.restart(5).failed(1, &["node 5 is not started: it has left the cluster"]);
+    cluster.stop();
+    let log = cluster.node_directory(5).join("log");
+    let before = fs::read(&log).expect("its log");
+    cluster.start();
+    assert_eq!(fs::read(&log).expect("its log"), before, "it was not started");
+    cluster.columns(&["create", "t"]).ok();
 }

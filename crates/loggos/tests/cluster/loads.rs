@@ -96,6 +96,23 @@ fn jsonl_load_reports_bad_line() {
 }
 
 #[test]
+fn load_names_wrong_kind_of_file() {
+    let cluster = Cluster::of(1);
+    let files: [(&str, &[u8], &str); 5] = [
+        ("array.json", b"[\n{\"id\":1}\n]\n", "line 1: the file is a JSON array"),
+        ("array.jsonl", b"[{\"id\":1}]", "line 1: the file is a JSON array"),
+        ("wide.csv", b"\xff\xfei\0d\0\n\0", "line 1: the file is UTF-16"),
+        ("wide.jsonl", b"\xfe\xff\0{\0}", "line 1: the file is UTF-16"),
+        ("twice.jsonl", b"{\"id\":1,\"id\":2}", "line 1: duplicate field \"id\""),
+    ];
+    for (name, content, says) in files {
+        let file = cluster.scratch().file(name, content);
+        cluster.columns(&["load", "t", &file, "--key", "id"]).failed(2, &[says]);
+    }
+    assert_eq!(cluster.columns(&["list"]).ok(), "");
+}
+
+#[test]
 fn load_failing_at_first_row_creates_no_table() {
     let cluster = Cluster::of(1);
     let wide: String = (0..2_000).map(|column| format!(",\"c{column}\":1")).collect();

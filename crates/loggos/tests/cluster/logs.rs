@@ -125,7 +125,9 @@ fn log_append_read_follow_trim() {
 #[test]
 fn follower_reports_down_node_and_resumes() {
     let cluster = Cluster::of(3);
-    cluster.log(&["create", "l", "--copies", "1"]).ok();
+    let created = cluster.log(&["create", "l", "--copies", "1", "--json"]);
+    assert!(created.err.starts_with("{\"warning\":\"log l has one copy"), "{created:?}");
+    created.ok();
     cluster.log(&["append", "l", "before"]).ok();
     let known = &objects(&cluster.log(&["info", "l", "--json"]).ok())[0];
     let unit = &known["extents"][0]["chains"][0][0];

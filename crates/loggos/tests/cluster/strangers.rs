@@ -1,5 +1,7 @@
 //! Garbage on any port closes that connection only, other clients are not affected, and memory stays bounded.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -7,9 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use base::SplitMix64;
-use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit, setrlimit};
 
-use crate::harness::{Cluster, runtime};
+use crate::harness::{Cluster, runtime, wait_for};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// An empty HTTP/2 SETTINGS frame.
@@ -176,4 +178,43 @@ fn client_crowd_keeps_reserved_descriptors() {
     cluster.signal(leader, Signal::KILL);
     cluster.columns(&["put", "t", "k", "c", "w"]).ok();
     assert!(cluster.pid(crowded).is_some(), "the crowded node ended");
+}
+
+/// Connections that are refused at the ZooKeeper port are reported in the node's log, at most every 10 s each.
+#[test]
+fn refused_zookeeper_clients_are_logged_once() {
+    allow_descriptors();
+    let cluster = Cluster::with_descriptors(1, 1_024);
+    let port = cluster.zookeeper_port(1);
+    let warnings = |what: &str| {
+        let log = fs::read_to_string(cluster.node_directory(1).join("log")).expect("the node's log");
+        log.matches(what).count()
+    };
+    // A quarter of the descriptors that are not reserved.
+    let connect = |_| TcpStream::connect(("127.0.0.1", port)).expect("the port is open");
+    let crowd: Vec<TcpStream> = (0..300).map(connect).collect();
+    let limit = "ZooKeeper connections closed: limit reached";
+    wait_for("a warning", Duration::from_secs(5), || (warnings(limit) > 0).then_some(()));
+    drop(crowd);
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(warnings(limit), 1);
+
+    // Without a free descriptor, a connection waits until there is one.
+    let pid = cluster.pid(1).expect("the node runs");
+    let open = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid())).expect("a process has descriptors");
+    let open: BTreeSet<String> = open.map(|fd| fd.expect("an entry").file_name().to_string_lossy().into()).collect();
+    let first_free = (0..1_024).find(|fd| !open.contains(&fd.to_string())).expect("a free descriptor");
+    let none_free = Rlimit { current: Some(first_free), maximum: Some(1_024) };
+    let limits = prlimit(Some(pid), Resource::Nofile, none_free).expect("a process of this user");
+    let mut waiting = connect(0);
+    let refused = "can't accept a ZooKeeper client";
+    wait_for("a warning", Duration::from_secs(5), || (warnings(refused) > 0).then_some(()));
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(warnings(refused), 1, "it is retried ten times in a second");
+    prlimit(Some(pid), Resource::Nofile, limits).expect("a process of this user");
+    waiting.write_all(b"ruok").expect("it is connected");
+    waiting.set_read_timeout(Some(CLOSED_PATIENCE)).expect("a timeout");
+    let mut answer = String::new();
+    waiting.read_to_string(&mut answer).expect("it is accepted");
+    assert_eq!(answer, "imok");
 }

@@ -98,6 +98,8 @@ fn three_node_zoo_cfg_cluster_is_durable() {
     let (kind, acl) = (CreateKind::Create, Sequence::of(&everybody));
     let create = Create { kind, path: "/kept", data: Some(b"data"), acl, flags: 0, ttl_ms: None };
     client.call(&Request::Create(create)).expect("it is created");
+    let log = fs::read_to_string(servers.scratch.path().join("server-2.log")).expect("its log");
+    assert!(log.contains("waiting to form a cluster with the other servers") && !log.contains("admin form"), "{log}");
     client.close();
     for _ in 0..2 {
         servers.stop();

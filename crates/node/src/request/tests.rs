@@ -146,7 +146,7 @@ fn ranges() {
         .into();
         check_refused(&request, &[&replicas.to_string(), "1, 3 or 5"]);
     }
-    check_refused(&table(TableRequest::OpenSession { key: bytes(&long(8193)) }), &["session's key", "8193"]);
+    check_refused(&table(TableRequest::OpenSession { key: bytes(&long(8193)) }), &["row's key \"xxx", "8193", "8192"]);
 }
 
 #[test]

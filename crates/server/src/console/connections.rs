@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Router;
 use hyper::server::conn::http1;
@@ -13,6 +14,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::admission::Warning;
 use crate::limits::{
     ACCEPT_PAUSE, CONSOLE_CONNECTION_TIME_MAX, CONSOLE_CONNECTIONS_MAX, CONSOLE_HEADER_BYTES_MAX, CONSOLE_HEADERS_MAX,
     CONSOLE_REQUEST_TIME_MAX, SHUTDOWN_GRACE,
@@ -28,6 +30,7 @@ pub(super) async fn serve(
     let slots = Arc::new(Semaphore::new(connections_max.min(CONSOLE_CONNECTIONS_MAX)));
     let (close, closing) = watch::channel(());
     let mut connections = JoinSet::new();
+    let (mut at_limit, mut not_accepted) = (Warning::default(), Warning::default());
     let mut shutdown = pin!(shutdown);
     loop {
         let accepted = tokio::select! {
@@ -44,12 +47,14 @@ pub(super) async fn serve(
                         serving.await;
                         drop(slot);
                     });
-                } else {
-                    tracing::debug!(connections_max, "console connection closed: limit reached");
+                } else if let Some(suppressed) = at_limit.admit(Instant::now()) {
+                    tracing::warn!(connections_max, suppressed, "console connection closed: limit reached");
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a console connection");
+                if let Some(suppressed) = not_accepted.admit(Instant::now()) {
+                    tracing::warn!(%error, suppressed, "cannot accept a console connection");
+                }
                 sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -1,6 +1,7 @@
-//! Rows of a file of cells: one object per line for each column of each row, as printed by `export` and `scan --json`.
+//! Rows of a file of cells: for each column of each row one JSON object per line, as printed by `scan --json`, or one
+//! CSV record. `export` writes both.
 //!
-//! Consecutive lines with the same key form one row, up to the limit of one write. The table's name and the versions
+//! Consecutive cells with the same key form one row, up to the limit of one write. The table's name and the versions
 //! are ignored: loaded cells get new versions.
 
 use std::io::BufRead;
@@ -9,18 +10,28 @@ use base::limits::{WRITE_BYTES_MAX, WRITE_COLUMNS_MAX};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
+use csv::ByteRecord;
 use serde::Deserialize;
 use terminal::Stop;
 
+use super::csv_records::{Record, Records};
 use super::json_rows::{Lines, in_line};
-use super::row::{Item, Row};
+use super::row::{Item, Row, wrong};
+
+/// The header of a CSV file of cells.
+pub(crate) const HEADER: [&str; 4] = ["key", "column", "version", "value"];
 
 /// The rows of the file.
 pub(crate) struct CellRows<R> {
-    lines: Lines<R>,
+    cells: Cells<R>,
     /// A cell that was read and belongs to the next row.
     ahead: Option<Line>,
     ended: bool,
+}
+
+enum Cells<R> {
+    Json(Lines<R>),
+    Csv(Records<R>),
 }
 
 /// A line with its cell, or the reason why it is bad.
@@ -48,16 +59,34 @@ struct Object {
 }
 
 impl<R: BufRead> CellRows<R> {
-    pub(crate) fn new(input: R) -> Self {
-        Self { lines: Lines::new(input), ahead: None, ended: false }
+    pub(crate) fn json(input: R) -> Self {
+        Self { cells: Cells::Json(Lines::new(input)), ahead: None, ended: false }
+    }
+
+    /// Fails if the header is not [`HEADER`].
+    pub(crate) fn csv(input: R) -> Result<Self, Stop> {
+        let mut records = Records::new(input);
+        let header = records.header()?;
+        if !is_header(&header) {
+            return Err(wrong(header.line, &format!("neither a JSON object nor the header {:?}", HEADER.join(","))));
+        }
+        Ok(Self { cells: Cells::Csv(records), ahead: None, ended: false })
     }
 
     fn line(&mut self) -> Result<Option<Line>, Stop> {
         if let Some(ahead) = self.ahead.take() {
             return Ok(Some(ahead));
         }
-        let line = self.lines.next_full()?;
-        Ok(line.map(|(line, text, bytes_read)| Line { line, cell: cell(&text), text, bytes_read }))
+        match &mut self.cells {
+            Cells::Json(lines) => {
+                let line = lines.next_full()?;
+                Ok(line.map(|(line, text, bytes_read)| Line { line, cell: json_cell(&text), text, bytes_read }))
+            }
+            Cells::Csv(records) => Ok(records.next()?.map(|record| {
+                let cell = record.check(HEADER.len()).map(|()| csv_cell(&record.cells));
+                Line { line: record.line, text: record.text, bytes_read: record.bytes_read, cell }
+            })),
+        }
     }
 
     fn item(&mut self) -> Result<Option<Item>, Stop> {
@@ -106,7 +135,18 @@ impl<R: BufRead> Iterator for CellRows<R> {
     }
 }
 
-fn cell(text: &[u8]) -> Result<Cell, String> {
+/// Whether this is the header of a CSV file of cells.
+pub(super) fn is_header(record: &Record) -> bool {
+    record.cells == HEADER[..]
+}
+
+/// The cell of a record with as many fields as [`HEADER`].
+fn csv_cell(record: &ByteRecord) -> Cell {
+    let field = |index| Bytes::copy_from_slice(record.get(index).unwrap_or_default());
+    Cell { key: field(0), column: field(1), value: field(3) }
+}
+
+fn json_cell(text: &[u8]) -> Result<Cell, String> {
     let object: Object = serde_json::from_slice(text.trim_ascii_end())
         .map_err(|error| format!("not a cell object: {}", in_line(&error)))?;
     Ok(Cell {
@@ -132,7 +172,7 @@ mod tests {
     use super::*;
 
     fn rows(file: &'static [u8]) -> Vec<(u64, Result<Row, String>)> {
-        CellRows::new(file).map(|item| item.expect("a readable file")).map(|item| (item.line, item.row)).collect()
+        CellRows::json(file).map(|item| item.expect("a readable file")).map(|item| (item.line, item.row)).collect()
     }
 
     #[test]
@@ -153,6 +193,20 @@ mod tests {
             (5, row(b"\xfd", vec![("c", b"3")])),
         ];
         assert_eq!(rows(file), expected, "a repeated column is written twice, in order");
+    }
+
+    #[test]
+    fn groups_csv_cells_by_key() {
+        let file = b"key,column,version,value\na,c,7,\"1,\n\"\na,d,8,\nb,c\nb,c,7,\xff\0\n";
+        let rows = CellRows::csv(&file[..]).expect("a good header").map(|item| item.expect("a readable file"));
+        let rows: Vec<_> = rows.map(|item| (item.line, item.row)).collect();
+        let cell = |column: &'static str, value: &'static [u8]| (column.into(), value.into());
+        let row = |key: &'static str, columns| Ok(Row { key: key.into(), columns });
+        assert_eq!(rows[0], (2, row("a", vec![cell("c", b"1,\n"), cell("d", b"")])));
+        assert_eq!(rows[1].1, Err("the row has 2 cells, the header has 4".into()));
+        assert_eq!(rows[2], (6, row("b", vec![cell("c", b"\xff\0")])));
+        let wrong = CellRows::csv(&b"key,value\n"[..]).err().expect("another header").to_string();
+        assert_eq!(wrong, "line 1: neither a JSON object nor the header \"key,column,version,value\"");
     }
 
     #[test]

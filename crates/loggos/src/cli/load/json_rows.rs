@@ -4,24 +4,31 @@
 //! without whitespace between tokens. So numbers lose no digits.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
 use std::io::{BufRead, Read};
 
 use bytes::Bytes;
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
-use terminal::{LoadedUntil, Stop};
+use terminal::Stop;
 
-use super::row::{Item, Row, TEXT_BYTES_MAX};
+use super::row::{Item, Row, TEXT_BYTES_MAX, UTF16, is_utf16, wrong};
+
+const ARRAY: &str = "the file is a JSON array, not one object per line; convert it first (`jq -c '.[]'`)";
 
 /// The lines of a file that are not blank.
 pub(super) struct Lines<R> {
     input: R,
     line: u64,
     bytes_read: u64,
+    /// A line that is not blank was read.
+    has_begun: bool,
 }
 
 impl<R: BufRead> Lines<R> {
     pub(super) fn new(input: R) -> Self {
-        Self { input, line: 0, bytes_read: 0 }
+        Self { input, line: 0, bytes_read: 0, has_begun: false }
     }
 
     /// The next line, including its line end; empty at the end of the file.
@@ -32,9 +39,11 @@ impl<R: BufRead> Lines<R> {
         let count = read.map_err(Stop::io("read the file"))? as u64;
         self.line += 1;
         self.bytes_read += count;
+        if self.line == 1 && is_utf16(&text) {
+            return Err(wrong(1, UTF16));
+        }
         if count > most {
-            let message = format!("line {}: longer than {} MiB", self.line, most >> 20);
-            return Err(Stop::Invalid { message, at: Some(LoadedUntil { line: self.line, rows: 0 }) });
+            return Err(wrong(self.line, &format!("longer than {} MiB", most >> 20)));
         }
         Ok(text)
     }
@@ -46,7 +55,12 @@ impl<R: BufRead> Lines<R> {
             if text.is_empty() {
                 return Ok(None);
             }
-            if !without_mark(self.line, &text).trim_ascii().is_empty() {
+            let full = without_mark(self.line, &text).trim_ascii_start();
+            if !self.has_begun && full.starts_with(b"[") {
+                return Err(wrong(self.line, ARRAY));
+            }
+            if !full.is_empty() {
+                self.has_begun = true;
                 return Ok(Some((self.line, text, self.bytes_read)));
             }
         }
@@ -91,7 +105,7 @@ impl<R: BufRead> Iterator for JsonRows<R> {
 }
 
 fn row(key_column: &str, json: &[u8]) -> Result<Row, String> {
-    let object: BTreeMap<String, &RawValue> = parse_object(json)?;
+    let Object(object) = parse_object(json)?;
     let mut columns = Vec::with_capacity(object.len());
     for (name, value) in object {
         let bytes = column(value.get()).map_err(|error| format!("{} of {name:?}", not_json(&error)))?;
@@ -102,8 +116,41 @@ fn row(key_column: &str, json: &[u8]) -> Result<Row, String> {
     Row::of(key_column, columns)
 }
 
-fn parse_object(json: &[u8]) -> Result<BTreeMap<String, &RawValue>, String> {
+/// A JSON object whose fields have different names. A map would keep the last of several fields with one name.
+struct Object<'a>(BTreeMap<String, &'a RawValue>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Object<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+                let mut fields = BTreeMap::new();
+                while let Some((name, value)) = map.next_entry::<String, &'de RawValue>()? {
+                    match fields.entry(name) {
+                        Entry::Vacant(vacant) => vacant.insert(value),
+                        Entry::Occupied(field) => {
+                            return Err(M::Error::custom(format_args!("duplicate field {:?}", field.key())));
+                        }
+                    };
+                }
+                Ok(Object(fields))
+            }
+        }
+
+        deserializer.deserialize_map(Fields)
+    }
+}
+
+fn parse_object(json: &[u8]) -> Result<Object<'_>, String> {
     serde_json::from_slice(json.trim_ascii_end()).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data if json.trim_ascii_start().starts_with(b"{") => in_line(&error),
         serde_json::error::Category::Data => "the line is not a JSON object".to_owned(),
         _ => not_json(&error),
     })
@@ -203,6 +250,20 @@ mod tests {
         assert_eq!(reason(b"{\"k\":\n"), reason(b"{\"k\":"), "a line end is not a separate line");
         assert_eq!(reason(br#"{"k":"\ud800"}"#), "not JSON: unexpected end of hex escape at column 8 of \"k\"");
         assert!(reason(br#"{"\ud800":"v"}"#).starts_with("not JSON: "));
+        assert_eq!(reason(br#"{"k":"a","v":1,"\u0076":2}"#), "duplicate field \"v\" at column 26");
+    }
+
+    #[test]
+    fn rejects_json_array_and_utf16() {
+        for (file, reason) in [
+            (&b"\xef\xbb\xbf\n [\n{\"k\":1}]\n"[..], format!("line 2: {ARRAY}")),
+            (b"[{\"k\":1}]", format!("line 1: {ARRAY}")),
+            (b"\xff\xfe{\0", format!("line 1: {UTF16}")),
+            (b"\xfe\xff\0{", format!("line 1: {UTF16}")),
+        ] {
+            let stop = JsonRows::new(file, "k").next().expect("an error").expect_err("no JSON lines");
+            assert_eq!((stop.to_string(), stop.exit_status()), (reason, 2));
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use node::request::{Ask, Request};
 use tablets::request;
 use tablets::request::TableRequest;
+use terminal::{LoadedUntil, Stop};
 
 /// Maximum size of the text of one row: twice the size of a write, to allow for quotes and escapes. Otherwise a file
 /// with an unclosed quote would be read into memory whole.
@@ -67,6 +68,19 @@ impl Row {
         let request = Request::Table { table: "t".into(), request: Ask::Tablet(TableRequest::Write(write)) };
         node::request::validate(&request).map_err(|failure| failure.to_string())
     }
+}
+
+/// The error for a file that cannot be read further.
+pub(crate) fn wrong(line: u64, reason: &str) -> Stop {
+    let at = Some(LoadedUntil { line, rows: 0 });
+    Stop::Invalid { message: format!("line {line}: {reason}"), at }
+}
+
+/// The error for a file in UTF-16, which begins with a byte order mark.
+pub(crate) const UTF16: &str = "the file is UTF-16, not UTF-8; convert it first (`iconv -f UTF-16 -t UTF-8`)";
+
+pub(crate) fn is_utf16(file: &[u8]) -> bool {
+    file.starts_with(b"\xff\xfe") || file.starts_with(b"\xfe\xff")
 }
 
 #[cfg(test)]

@@ -9,10 +9,14 @@ use terminal::Stop;
 use tokio::sync::mpsc;
 
 use super::Format;
-use super::cell_rows::CellRows;
+use super::cell_rows::{self, CellRows};
+use super::csv_records::Records;
 use super::csv_rows::CsvRows;
 use super::json_rows::JsonRows;
-use super::row::Item;
+use super::row::{Item, wrong};
+
+/// The error for a file of cells that would be read as rows.
+const CELLS: &str = "the header is that of a file of cells: load it with --format cells (or csv, if these are columns)";
 
 /// Buffer size of reads.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -24,6 +28,8 @@ const ROWS_AHEAD: usize = 64;
 pub(crate) struct Source {
     input: Box<dyn BufRead + Send>,
     format: Format,
+    /// The format was not named, but detected.
+    is_detected: bool,
     /// Its size in bytes, if known.
     pub(crate) length: Option<u64>,
 }
@@ -40,21 +46,36 @@ impl Source {
             (Box::new(file), metadata.is_file().then_some(metadata.len()))
         };
         let mut input: Box<dyn BufRead + Send> = Box::new(BufReader::with_capacity(BUFFER_BYTES, input));
+        let is_detected = format.is_none();
         let format = match format.or_else(|| by_name(path)) {
             Some(format) => format,
             None => by_beginning(input.fill_buf().map_err(Stop::io(reading))?),
         };
-        Ok(Self { input, format, length })
+        Ok(Self { input, format, is_detected, length })
     }
 
     /// Its rows, in order, read ahead by a separate thread, since a pipe may block.
-    pub(crate) fn rows(self, key_column: Option<&str>) -> Result<Rows, Stop> {
-        let named = || key_column.ok_or_else(|| Stop::invalid("--key is required for this format"));
-        Ok(match self.format {
-            Format::Csv => ahead(CsvRows::new(self.input, named()?)?)?,
-            Format::Jsonl => ahead(JsonRows::new(self.input, named()?))?,
-            Format::Cells => ahead(CellRows::new(self.input))?,
-        })
+    pub(crate) fn rows(mut self, key_column: Option<&str>) -> Result<Rows, Stop> {
+        match self.format {
+            Format::Csv => {
+                let mut records = Records::new(self.input);
+                let header = records.header()?;
+                if self.is_detected && cell_rows::is_header(&header) {
+                    return Err(wrong(header.line, CELLS));
+                }
+                ahead(CsvRows::new(&header, records, key_column)?)
+            }
+            Format::Jsonl => {
+                let key_column = key_column.ok_or_else(|| Stop::invalid("--key is required for this format"))?;
+                ahead(JsonRows::new(self.input, key_column))
+            }
+            Format::Cells => {
+                let beginning = self.input.fill_buf().map_err(Stop::io("read the file"))?;
+                // The export of an empty table is empty.
+                let is_json = beginning.is_empty() || is_json(beginning);
+                if is_json { ahead(CellRows::json(self.input)) } else { ahead(CellRows::csv(self.input)?) }
+            }
+        }
     }
 }
 
@@ -83,10 +104,15 @@ fn by_name(path: &Path) -> Option<Format> {
     }
 }
 
-/// Guesses the format: an object starts with a brace, and headers rarely do.
+/// Guesses the format: headers rarely begin as JSON.
 fn by_beginning(bytes: &[u8]) -> Format {
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    if bytes.trim_ascii_start().starts_with(b"{") { Format::Jsonl } else { Format::Csv }
+    if is_json(bytes) { Format::Jsonl } else { Format::Csv }
+}
+
+/// Whether the file begins as an object, or as an array, which is then refused.
+fn is_json(bytes: &[u8]) -> bool {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes).trim_ascii_start();
+    bytes.starts_with(b"{") || bytes.starts_with(b"[")
 }
 
 #[cfg(test)]
@@ -99,6 +125,7 @@ mod tests {
         assert_eq!(by_name(Path::new("x.jsonl")), Some(Format::Jsonl));
         assert_eq!(by_name(Path::new("airports")), None);
         assert_eq!(by_beginning(b"\n  {\"a\":1}"), Format::Jsonl);
+        assert_eq!(by_beginning(b"[\n{\"a\":1}]"), Format::Jsonl, "an array, which is refused as such");
         assert_eq!(by_beginning(b"iata,name\n"), Format::Csv);
         assert_eq!(by_beginning(b""), Format::Csv);
     }

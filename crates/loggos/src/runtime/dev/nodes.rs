@@ -16,6 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::control::{ControlReply, ControlRequest};
 use super::plan::{Plan, node_directory};
 use super::{DevError, Options, SupervisorEvent, say};
+use crate::runtime::EXIT_LEFT;
 use crate::runtime::config::{Advertise, Config, Listen, Peer, Tuning, ZooKeeper};
 use crate::runtime::directory_lock::DirectoryLock;
 
@@ -187,7 +188,11 @@ impl Nodes {
     pub(crate) fn print_table(&self) {
         say(format_args!("{:<6} {:>8}  {:<18} {:<18} {:<18} console", "node", "pid", "gRPC", "peers", "ZooKeeper"));
         for node in self.plan.nodes() {
-            let pid = self.running.get(&node).map_or_else(|| "refused".to_owned(), |running| running.pid.to_string());
+            let pid = match self.running.get(&node) {
+                Some(running) => running.pid.to_string(),
+                None if self.plan.has_left(node) => "left".to_owned(),
+                None => "refused".to_owned(),
+            };
             let (grpc, peers) = (self.grpc_address(node).to_string(), self.peers_address(node).to_string());
             let (zookeeper, http) = (self.zookeeper_address(node).to_string(), self.http_address(node));
             say(format_args!("{node:<6} {pid:>8}  {grpc:<18} {peers:<18} {zookeeper:<18} http://{http}/"));
@@ -199,6 +204,12 @@ impl Nodes {
         let is_current = self.running.get(&exit.node).is_some_and(|running| running.pid == exit.pid);
         if is_current {
             self.running.remove(&exit.node);
+        }
+        if is_current && exit.status.code() == Some(EXIT_LEFT.into()) {
+            // Otherwise the node is started again by the next `dev`, and exits again.
+            if let Err(error) = self.plan.mark_left(&self.data, exit.node) {
+                eprintln!("loggos: {error}");
+            }
         }
         is_current
     }

@@ -38,6 +38,9 @@ struct PlannedNode {
     node: u32,
     /// 16 hexadecimal digits.
     incarnation: String,
+    /// Its process has reported that it has left the cluster. It is not started again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    left: bool,
 }
 
 /// Why there is no usable plan.
@@ -125,8 +128,24 @@ impl Plan {
         self.nodes.iter().map(|planned| planned.node)
     }
 
-    /// The reason why a node cannot be started: its disk is missing, or belongs to another node.
+    /// Whether a node has left the cluster.
+    pub(crate) fn has_left(&self, node: u32) -> bool {
+        self.nodes.iter().any(|planned| planned.node == node && planned.left)
+    }
+
+    /// Records that a node has left the cluster.
+    pub(crate) fn mark_left(&mut self, data: &Path, node: u32) -> Result<(), PlanError> {
+        let Some(planned) = self.nodes.iter_mut().find(|planned| planned.node == node) else { return Ok(()) };
+        planned.left = true;
+        self.write(data)
+    }
+
+    /// The reason why a node cannot be started: it has left the cluster, or its disk is missing or belongs to another
+    /// node.
     pub(crate) fn refusal(&self, data: &Path, node: u32) -> Option<String> {
+        if self.has_left(node) {
+            return Some(format!("node {node} is not started: it has left the cluster"));
+        }
         let wanted = self.identity(data, node).ok()?;
         let directory = node_directory(data, node);
         let found = store::identity::read(&OsFiles::new(&directory.join(STORE)));
@@ -172,7 +191,9 @@ impl Plan {
         let plan = Self {
             cluster: hexadecimal(cluster),
             formed: false,
-            nodes: nodes.map(|(node, bytes)| PlannedNode { node, incarnation: hexadecimal(bytes) }).collect(),
+            nodes: nodes
+                .map(|(node, bytes)| PlannedNode { node, incarnation: hexadecimal(bytes), left: false })
+                .collect(),
         };
         plan.write(data)?;
         Ok(plan)
@@ -268,6 +289,17 @@ mod tests {
         let refusal = plan.refusal(scratch.path(), 1).unwrap();
         assert!(refusal.contains("node 1 is not started") && refusal.contains("not formatted again"), "{refusal}");
         assert!(!node_directory(scratch.path(), 1).exists());
+    }
+
+    #[test]
+    fn departed_node_is_not_started() {
+        let scratch = TempDir::new().unwrap();
+        let mut plan = Plan::form(scratch.path(), None).unwrap();
+        plan.mark_left(scratch.path(), 3).unwrap();
+        let plan = Plan::form(scratch.path(), Some(3)).unwrap();
+        assert_eq!(plan.nodes().filter(|node| plan.has_left(*node)).collect::<Vec<_>>(), [3]);
+        assert!(plan.refusal(scratch.path(), 3).unwrap().ends_with("it has left the cluster"));
+        assert_eq!(plan.refusal(scratch.path(), 2), None);
     }
 
     #[test]

@@ -17,6 +17,8 @@ use coordination::server::{ConnectionId, Server};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 
+use crate::runtime::throttle::Throttle;
+
 /// First token of connections. Tokens are never reused.
 const FIRST: usize = 16;
 /// High and low watermark of an output queue: the server withholds frames above the one, and resumes below the other.
@@ -120,6 +122,7 @@ pub(super) struct Clients {
     is_accepting: bool,
     accept_at: Monotonic,
     limits: ConnectionLimits,
+    throttle: Throttle,
     by_address: BTreeMap<IpAddr, usize>,
     next: usize,
     by_id: BTreeMap<ConnectionId, Client>,
@@ -149,6 +152,7 @@ impl Clients {
             is_accepting: true,
             accept_at: Monotonic(0),
             limits,
+            throttle: Throttle::default(),
             by_address: BTreeMap::new(),
             next: FIRST,
             by_id: BTreeMap::new(),
@@ -214,13 +218,27 @@ impl Clients {
             }
             match self.listener.accept() {
                 // Dropping the stream closes the connection: the limit is reached.
-                Ok((_, address)) if self.is_above_limit(address.ip()) => self.traffic.rejected += 1,
+                Ok((_, address)) if self.is_above_limit(address.ip()) => {
+                    self.traffic.rejected += 1;
+                    if let Some(suppressed) = self.throttle.admit(0, "limit", now) {
+                        let ConnectionLimits { all, per_address } = self.limits;
+                        tracing::warn!(
+                            all,
+                            per_address,
+                            suppressed,
+                            "ZooKeeper connections closed: limit reached (file descriptors limit it, too)"
+                        );
+                    }
+                }
                 Ok((stream, address)) => accepted.extend(self.add(stream, address, now)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_accepting = false,
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                // Too many open files. The connections stay in the listener's queue.
                 Err(error) => {
-                    tracing::warn!(%error, "can't accept a ZooKeeper client");
                     self.accept_at = now + ACCEPT_PAUSE;
+                    if let Some(suppressed) = self.throttle.admit(0, "accept", now) {
+                        tracing::warn!(%error, suppressed, "can't accept a ZooKeeper client");
+                    }
                 }
             }
         }
