@@ -74,7 +74,7 @@ impl Drop for Server {
 }
 
 fn session(endpoints: Vec<String>) -> Client {
-    Client::connect(endpoints, PATIENCE, None).expect("a session")
+    crate::zookeeper::session(&endpoints)
 }
 
 fn get_newest(client: &mut Client, path: &str) -> Vec<u8> {
