@@ -221,13 +221,7 @@ impl Endpoint {
 
 impl Surroundings {
     /// `nodes` has each node of the cluster and whether it is alive. Returns whether the sequencer is on one of them.
-    fn note_role(
-        &mut self,
-        own: NodeId,
-        nodes: &[(NodeId, bool)],
-        sequencer: Option<NodeId>,
-        now: Instant,
-    ) -> bool {
+    fn note_role(&mut self, own: NodeId, nodes: &[(NodeId, bool)], sequencer: Option<NodeId>, now: Instant) -> bool {
         let sequencer = sequencer.filter(|sequencer| nodes.iter().any(|(node, _)| node == sequencer));
         let first_alive = || nodes.iter().filter(|(_, alive)| *alive).map(|(node, _)| *node).min();
         let role = match sequencer.or_else(first_alive) {
