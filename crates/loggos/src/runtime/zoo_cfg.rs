@@ -24,8 +24,7 @@ const FOUR_LETTER_WORDS_DEFAULT: &str = "srvr";
 /// Supported numbers of servers of a cluster.
 const SERVER_COUNTS: [usize; 4] = [1, 3, 5, 7];
 const TLS: &str = "TLS is not supported: without this key, connections are not encrypted";
-const AUTHENTICATION: &str =
-    "not supported: clients are authenticated by scheme digest only, and servers not at all";
+const AUTHENTICATION: &str = "not supported: clients are authenticated by scheme digest only, and servers not at all";
 const OBSERVER: &str = "observers are not supported: instead, `loggos zk serve --at NODE,... --listen ADDRESS` runs a \
                         server without a vote";
 
@@ -538,8 +537,7 @@ mod tests {
         assert!(refused(&THREE.replace("server.1", "server.9")).contains("server.1"));
         assert!(refused(&format!("{THREE}group.1=1:2:3\n")).contains("hierarchical"));
         assert!(refused(&format!("{THREE}server.4=a:1:2:observer\n")).contains("zk serve --at"));
-        for line in ["a:1", "a", ":1:2", "a:1:2:boss", "a:0:2", "a:1:2;x", "a:1:2|b:1:2", "[::1:1:2"]
-        {
+        for line in ["a:1", "a", ":1:2", "a:1:2:boss", "a:0:2", "a:1:2;x", "a:1:2|b:1:2", "[::1:1:2"] {
             assert!(ZooCfg::parse(&format!("{THREE}server.4={line}\n")).is_err(), "{line}");
         }
         for key in ["server.0", "server.x", "server.65536"] {
