@@ -10,8 +10,8 @@ use coordination::jute::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::client::Client;
-use crate::zookeeper::session;
 use crate::harness::{ClusterSlot, Scratch, free_offset, loggos, wait_for};
+use crate::zookeeper::session;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -105,7 +105,7 @@ fn three_node_zoo_cfg_cluster_is_durable() {
         servers.start();
         // At each server.
         for server in servers.clients() {
-            let mut client = session(&[server]);
+            let mut client = session(std::slice::from_ref(&server));
             assert_eq!(get(&mut client, "/kept"), b"data");
             client.close();
         }

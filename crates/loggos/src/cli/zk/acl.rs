@@ -22,11 +22,11 @@ pub(super) struct AclText(Vec<Entry>);
 impl AclText {
     /// The entries as records of a request.
     pub(super) fn records(&self) -> Vec<AclRecord<'_>> {
-        let record = |entry: &Entry| AclRecord {
+        let records = self.0.iter().map(|entry| AclRecord {
             perms: entry.perms,
             id: IdRecord { scheme: Some(&entry.scheme), id: Some(&entry.id) },
-        };
-        self.0.iter().map(record).collect()
+        });
+        records.collect()
     }
 }
 

@@ -152,7 +152,7 @@ impl Client {
     fn causes(&self, failures: &[Option<io::Error>]) -> String {
         let mut causes: Vec<(String, Vec<&str>)> = Vec::new();
         for (endpoint, failure) in self.endpoints.iter().zip(failures) {
-            let cause = failure.as_ref().map_or("not tried".to_owned(), |error| cause(endpoint, error));
+            let cause = failure.as_ref().map_or_else(|| "not tried".to_owned(), |error| cause(endpoint, error));
             match causes.iter_mut().find(|(known, _)| *known == cause) {
                 Some((_, endpoints)) => endpoints.push(endpoint),
                 None => causes.push((cause, vec![endpoint])),
