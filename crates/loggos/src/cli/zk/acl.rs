@@ -17,7 +17,7 @@ pub(super) struct Entry {
 
 /// An ACL as an argument of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct AclText(Vec<Entry>);
+pub(crate) struct AclText(Vec<Entry>);
 
 impl AclText {
     /// The entries as records of a request.
