@@ -18,7 +18,7 @@ mod tests;
 
 pub use connect::{ConnectRequest, ConnectResponse, PASSWORD_BYTES, Password};
 pub use event::{EventType, KeeperState, WatcherEvent};
-pub use frame::{Frame, FrameError, Frames};
+pub use frame::{FrameError, Frames};
 pub use multi::{Headed, MultiHeader, MultiResult, Operation, Operations, ReadOperation};
 pub use records::{AclRecord, IdRecord, Stat};
 pub use reply::{

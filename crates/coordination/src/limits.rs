@@ -2,7 +2,8 @@
 
 use base::Duration;
 
-/// Maximum length of a client's frame: ZooKeeper's default of `jute.maxbuffer`. Longer requests fail.
+/// Maximum length of a client's frame: ZooKeeper's default of `jute.maxbuffer`. A longer one
+/// closes its connection, as in ZooKeeper.
 pub const FRAME_BYTES_MAX: usize = 0xf_ffff;
 /// Target size of a batch: large enough to amortize one force of the log, small enough not to delay others. A batch is
 /// closed when it reaches this size, so that its last request may exceed it.

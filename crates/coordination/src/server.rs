@@ -26,7 +26,7 @@ use core::net::IpAddr;
 
 use crate::acl::{self, perms};
 use crate::entry::{Batch, Entry, Item, MoveEpoch, Position, ServerId, SessionId};
-use crate::jute::{self, EventType, Frame, Password, Record, ReplyHeader, WatcherEvent, xid};
+use crate::jute::{self, EventType, Password, Record, ReplyHeader, WatcherEvent, xid};
 use crate::limits::{BATCHES_IN_FLIGHT_MAX, HELD_BYTES_MAX, OUTPUT_CHUNK_BYTES, RETRY};
 use crate::state::{Outcome, State};
 use crate::tree::TreeEvent;
@@ -108,7 +108,7 @@ pub enum Event {
         /// The client's connection.
         connection: ConnectionId,
         /// The frame, without its length.
-        frame: Frame,
+        frame: Bytes,
     },
     /// The connection is closed by the client, or broken.
     Disconnected { connection: ConnectionId },

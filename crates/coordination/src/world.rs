@@ -10,7 +10,6 @@ use base::{Duration, Monotonic, Now, SplitMix64, Timestamp};
 use bytes::Bytes;
 
 use crate::entry::Position;
-use crate::jute::Frame;
 use crate::limits::{CONNECTION_TURN_BYTES, TURN_BYTES};
 use crate::model::{Clients, MS, Network, Time};
 use crate::server::{Action, AppendId, Config, ConnectionId, Event, Server};
@@ -199,7 +198,7 @@ impl Network for World {
     }
 
     fn send_frame(&mut self, connection: ConnectionId, frame: &Bytes) {
-        self.send_to_server(connection, Event::Frame { connection, frame: Frame::Whole(frame.slice(4..)) });
+        self.send_to_server(connection, Event::Frame { connection, frame: frame.slice(4..) });
     }
 
     fn hang_up(&mut self, connection: ConnectionId) {

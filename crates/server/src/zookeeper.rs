@@ -7,18 +7,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::NodeId;
-use node::request::{Request, Response};
+use node::request::{Request, Response, Status};
 use sharedlog::Position;
 use sharedlog::request::{LogRequest, LogResponse};
 use sharedlog::validate::COORDINATION_LOG;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep;
 
 use crate::{Gateway, Held, observer};
 
-/// Interval at which the log's sequencer and tail are looked up.
-const LOOK_UP_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval at which the log's tail is looked up.
+const TAIL_INTERVAL: Duration = Duration::from_secs(2);
 /// Deadline of a lookup.
-const LOOK_UP_DEADLINE: Duration = Duration::from_secs(1);
+const TAIL_DEADLINE: Duration = Duration::from_secs(1);
+/// Interval at which the role is determined.
+const ROLE_INTERVAL: Duration = Duration::from_secs(1);
+/// The same until clients are served and the sequencer is known, so that monitoring tools find a leader at once.
+const FIRST_ROLE_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of recorded tails. Later tails are not recorded until playback has reached earlier ones.
 const TAILS_MAX: usize = 64;
 
@@ -30,7 +34,7 @@ pub struct Endpoint {
 }
 
 /// The role of a server in ZooKeeper's words. All servers are equal here, but tools expect exactly one leader: the node
-/// of the log's sequencer.
+/// of the log's sequencer. While no node of the cluster is known to have it, this is the first node that is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The node of the log's sequencer.
@@ -63,6 +67,8 @@ struct Surroundings {
     role_since: Option<Instant>,
     nodes: usize,
     others_alive: usize,
+    /// Problems of the node, as messages for operators.
+    problems: Vec<String>,
     /// Tails that playback has not reached, with the times at which they were looked up.
     tails: VecDeque<(Position, Instant)>,
 }
@@ -158,55 +164,74 @@ impl Endpoint {
         (surroundings.nodes, surroundings.others_alive)
     }
 
+    /// Problems of the node, such as a full disk, as messages for operators.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        self.surroundings().problems.clone()
+    }
+
     /// How far a server that has applied all positions below `next` is behind the log.
     #[must_use]
     pub fn lag(&self, next: Position, now: Instant) -> Lag {
         self.surroundings().lag(next, now)
     }
 
-    /// Looks up the cluster periodically, once the endpoint serves clients.
+    /// Looks up the cluster and the log periodically.
     pub(crate) async fn watch<G: Gateway>(&self, gateway: &G) {
-        let mut ticks = interval(LOOK_UP_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tokio::join!(self.watch_role(gateway), self.watch_tail(gateway));
+    }
+
+    async fn watch_role<G: Gateway>(&self, gateway: &G) {
         loop {
-            ticks.tick().await;
-            // Until then the log may not exist.
-            if self.report().is_some() {
-                self.look_up(gateway).await;
-            }
+            let is_serving = self.report().is_some();
+            // A role that cannot be looked up is kept.
+            let is_settled = match observer::status(gateway).await {
+                Ok(status) => self.note_status(&status) && is_serving,
+                Err(_) => false,
+            };
+            sleep(if is_settled { ROLE_INTERVAL } else { FIRST_ROLE_INTERVAL }).await;
         }
     }
 
-    /// Looks up the cluster. Values that cannot be looked up are kept.
-    async fn look_up<G: Gateway>(&self, gateway: &G) {
-        let log = COORDINATION_LOG.to_owned();
-        let began = Instant::now();
-        let tail =
-            gateway.submit(Request::Log(LogRequest::Tail { log: log.clone() }), LOOK_UP_DEADLINE, Held::default());
-        if let Ok(Response::Log(LogResponse::Tail(tail))) = tail.await {
-            self.surroundings().note_tail(tail, began);
+    async fn watch_tail<G: Gateway>(&self, gateway: &G) {
+        loop {
+            // Before clients are served, the log may not exist.
+            if self.report().is_some() {
+                let (began, log) = (Instant::now(), COORDINATION_LOG.to_owned());
+                let tail = gateway.submit(Request::Log(LogRequest::Tail { log }), TAIL_DEADLINE, Held::default());
+                if let Ok(Response::Log(LogResponse::Tail(tail))) = tail.await {
+                    self.surroundings().note_tail(tail, began);
+                }
+            }
+            sleep(TAIL_INTERVAL).await;
         }
-        let Ok(status) = observer::status(gateway).await else { return };
-        let describe = Request::Log(LogRequest::Describe { name: log });
-        let described = gateway.submit(describe, LOOK_UP_DEADLINE, Held::default()).await;
-        if let Ok(Response::Log(LogResponse::Log(log))) = described {
-            let own = status.node;
-            let mut surroundings = self.surroundings();
-            surroundings.note_role(NodeId(own), status.nodes.len(), log.sequencer, Instant::now());
-            surroundings.others_alive = status.nodes.iter().filter(|node| node.alive && node.node != own).count();
-        }
+    }
+
+    /// Determines the role from the local catalog. Returns whether the sequencer's node is known.
+    fn note_status(&self, status: &Status) -> bool {
+        let own = NodeId(status.node);
+        let nodes: Vec<(NodeId, bool)> = status.nodes.iter().map(|node| (NodeId(node.node), node.alive)).collect();
+        let sequencer = status.catalog.0.log(COORDINATION_LOG).map(|log| log.projection.sequencer.node);
+        let mut surroundings = self.surroundings();
+        surroundings.problems.clone_from(&status.troubles);
+        surroundings.others_alive = nodes.iter().filter(|(node, alive)| *alive && *node != own).count();
+        surroundings.note_role(own, &nodes, sequencer, Instant::now())
     }
 }
 
 impl Surroundings {
-    fn note_role(&mut self, own: NodeId, nodes: usize, sequencer: NodeId, now: Instant) {
-        let role = match () {
-            () if nodes <= 1 => Role::Standalone,
-            () if sequencer == own => Role::Leader,
-            () => Role::Follower,
+    /// `nodes` has each node of the cluster and whether it is alive. Returns whether the sequencer is on one of them.
+    fn note_role(&mut self, own: NodeId, nodes: &[(NodeId, bool)], sequencer: Option<NodeId>, now: Instant) -> bool {
+        let sequencer = sequencer.filter(|sequencer| nodes.iter().any(|(node, _)| node == sequencer));
+        let first_alive = || nodes.iter().filter(|(_, alive)| *alive).map(|(node, _)| *node).min();
+        let role = match sequencer.or_else(first_alive) {
+            _ if nodes.len() <= 1 => Role::Standalone,
+            Some(leader) if leader == own => Role::Leader,
+            _ => Role::Follower,
         };
         self.set_role(role, now);
-        self.nodes = nodes;
+        self.nodes = nodes.len();
+        sequencer.is_some()
     }
 
     fn set_role(&mut self, role: Role, now: Instant) {
@@ -254,13 +279,30 @@ mod tests {
     #[test]
     fn sequencer_node_reports_leader() {
         let (mut surroundings, now) = (Surroundings::default(), Instant::now());
-        surroundings.note_role(NodeId(1), 1, NodeId(1), now);
+        let nodes = [1, 2, 3].map(|node| (NodeId(node), true));
+        assert!(surroundings.note_role(NodeId(1), &nodes[..1], Some(NodeId(1)), now));
         assert_eq!(surroundings.role, Some(Role::Standalone));
-        surroundings.note_role(NodeId(1), 3, NodeId(2), now);
+        surroundings.note_role(NodeId(1), &nodes, Some(NodeId(2)), now);
         assert_eq!(surroundings.role, Some(Role::Follower));
         let later = now + Duration::from_secs(1);
-        surroundings.note_role(NodeId(1), 3, NodeId(1), later);
-        surroundings.note_role(NodeId(1), 3, NodeId(1), later + Duration::from_secs(1));
+        surroundings.note_role(NodeId(1), &nodes, Some(NodeId(1)), later);
+        surroundings.note_role(NodeId(1), &nodes, Some(NodeId(1)), later + Duration::from_secs(1));
         assert_eq!((surroundings.role, surroundings.role_since), (Some(Role::Leader), Some(later)));
+    }
+
+    /// Also while the log is unknown, or its sequencer's node has left.
+    #[test]
+    fn exactly_one_leader() {
+        let nodes = [(NodeId(2), false), (NodeId(3), true), (NodeId(5), true)];
+        for sequencer in [None, Some(NodeId(1)), Some(NodeId(5))] {
+            let leaders = [NodeId(3), NodeId(5)].into_iter().filter(|own| {
+                let mut surroundings = Surroundings::default();
+                let is_known = surroundings.note_role(*own, &nodes, sequencer, Instant::now());
+                assert_eq!(is_known, sequencer == Some(NodeId(5)));
+                surroundings.role == Some(Role::Leader)
+            });
+            let expected = if sequencer == Some(NodeId(5)) { NodeId(5) } else { NodeId(3) };
+            assert_eq!(leaders.collect::<Vec<_>>(), [expected]);
+        }
     }
 }

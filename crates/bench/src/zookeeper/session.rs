@@ -6,7 +6,7 @@ use std::io;
 use bytes::{Buf, BytesMut};
 use coordination::ErrorCode;
 use coordination::jute::{
-    ConnectRequest, ConnectResponse, Frame, Frames, Reader, Record, ReplyHeader, Request, RequestHeader, Writer, xid,
+    ConnectRequest, ConnectResponse, Frames, Reader, Record, ReplyHeader, Request, RequestHeader, Writer, xid,
 };
 use tokio::net::TcpStream;
 
@@ -146,12 +146,7 @@ impl Session {
     }
 
     fn next_frame(&mut self) -> Result<Option<bytes::Bytes>, sdk::Error> {
-        match self.frames.next() {
-            Ok(None) => Ok(None),
-            Ok(Some(Frame::Whole(frame))) => Ok(Some(frame)),
-            Ok(Some(Frame::Oversized(_))) => Err(sdk::Error::Unavailable("a reply exceeds the maximum size".into())),
-            Err(error) => Err(sdk::Error::Unavailable(error.to_string())),
-        }
+        self.frames.next().map_err(|error| sdk::Error::Unavailable(error.to_string()))
     }
 }
 

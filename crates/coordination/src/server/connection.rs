@@ -13,7 +13,7 @@ use super::statistics::{Answered, ClientStatistics};
 use crate::ErrorCode;
 use crate::acl::Id;
 use crate::entry::{MoveEpoch, SessionId};
-use crate::jute::{Frame, Password, op, xid};
+use crate::jute::{Password, op, xid};
 use crate::limits::{CONNECTION_TURN_BYTES, QUEUE_BYTES_MAX, QUEUE_REQUESTS_MAX, STALE_PERCENT};
 
 /// Connection state.
@@ -38,7 +38,7 @@ pub(super) struct Connecting {
     /// When the connect request arrived.
     pub(super) arrived: Monotonic,
     /// Frames received before the reply was sent.
-    pub(super) early: Vec<Frame>,
+    pub(super) early: Vec<Bytes>,
     pub(super) early_bytes: usize,
 }
 

@@ -11,7 +11,7 @@ use crate::ErrorCode;
 use crate::acl;
 use crate::entry::{Item, MoveEpoch, SessionId, Stamp, identities_len};
 use crate::jute::{
-    AuthPacket, ConnectRequest, ConnectResponse, DecodeError, Frame, Password, Reader, Record, ReplyHeader, Request,
+    AuthPacket, ConnectRequest, ConnectResponse, DecodeError, Password, Reader, Record, ReplyHeader, Request,
     RequestHeader, op, xid,
 };
 use crate::limits::{
@@ -22,21 +22,24 @@ use crate::limits::{
 const HEADER_BYTES: usize = 8;
 
 impl Server {
-    pub(super) fn frame(&mut self, connection: ConnectionId, frame: Frame) {
+    pub(super) fn frame(&mut self, connection: ConnectionId, frame: Bytes) {
         let Some(client) = self.connections.get_mut(&connection) else { return };
         if client.is_closing {
             return;
         }
         client.last_received = self.now.monotonic;
-        match (&mut client.phase, frame) {
-            (Phase::Greeting, Frame::Whole(frame)) => self.greet(connection, &frame),
-            (Phase::Greeting, Frame::Oversized(_)) => self.close(connection),
-            (Phase::Connecting(connecting), frame) => {
-                connecting.early_bytes += frame.bytes().len();
+        // The driver passes in no longer frames, which would exceed the size of a log entry.
+        if frame.len() > FRAME_BYTES_MAX {
+            return self.close(connection);
+        }
+        match &mut client.phase {
+            Phase::Greeting => self.greet(connection, &frame),
+            Phase::Connecting(connecting) => {
+                connecting.early_bytes += frame.len();
                 connecting.early.push(frame);
                 self.update_reading(connection);
             }
-            (Phase::Established(_), frame) => {
+            Phase::Established(_) => {
                 self.request(connection, &frame);
                 self.update_reading(connection);
             }
@@ -185,17 +188,14 @@ impl Server {
         self.close(connection);
     }
 
-    fn request(&mut self, connection: ConnectionId, frame: &Frame) {
+    fn request(&mut self, connection: ConnectionId, frame: &Bytes) {
         // An earlier frame may have closed the connection.
         let Some(client) = self.connections.get(&connection) else { return };
         let is_read_only = client.established().is_some_and(|established| established.is_read_only);
-        let bytes = frame.bytes();
-        let Ok(header) = RequestHeader::decode(&mut Reader::new(bytes)) else { return self.close(connection) };
-        let body = bytes.slice(HEADER_BYTES..);
-        let is_whole = matches!(frame, Frame::Whole(frame) if frame.len() <= FRAME_BYTES_MAX);
-        let request = if is_whole { Request::decode(header.op, &body) } else { Err(DecodeError::Null) };
+        let Ok(header) = RequestHeader::decode(&mut Reader::new(frame)) else { return self.close(connection) };
+        let body = frame.slice(HEADER_BYTES..);
         let xid = header.xid;
-        match request {
+        match Request::decode(header.op, &body) {
             Ok(Request::Ping) => {
                 let frame = self.header(xid::PING, None);
                 self.send(connection, frame);
@@ -226,6 +226,10 @@ impl Server {
                     self.enqueue(connection, header, Work::Read { op: header.op, body, tail });
                 }
             }
+            // Client libraries do not check the errors of setWatches and auth. A client whose setWatches failed would
+            // lose its watches unnoticed; it repeats the request on its next connection.
+            Err(_) if xid < 0 || header.op == op::AUTH => self.close(connection),
+            Err(DecodeError::UnknownOperation(op::SASL)) => self.reject_authentication(connection, xid),
             Err(DecodeError::UnknownOperation(_)) => {
                 self.enqueue(connection, header, Work::Failed(ErrorCode::Unimplemented));
             }
@@ -262,15 +266,21 @@ impl Server {
         if is_accepted {
             client.ids = ids.into();
         }
-        let frame = self.writer.frame(|writer| {
-            let err = if is_accepted { 0 } else { ErrorCode::AuthFailed.code() };
-            ReplyHeader { xid, zxid: 0, err }.encode(writer);
-        });
-        self.send(connection, frame);
         if !is_accepted {
-            self.statistics.rejected_identities += 1;
-            self.close(connection);
+            return self.reject_authentication(connection, xid);
         }
+        let frame = self.writer.frame(|writer| ReplyHeader { xid, zxid: 0, err: 0 }.encode(writer));
+        self.send(connection, frame);
+    }
+
+    /// Authentication failed, or its mechanism (SASL) is not supported. A client that asks for authentication is not
+    /// served without it.
+    fn reject_authentication(&mut self, connection: ConnectionId, xid: i32) {
+        let err = ErrorCode::AuthFailed.code();
+        let frame = self.writer.frame(|writer| ReplyHeader { xid, zxid: 0, err }.encode(writer));
+        self.send(connection, frame);
+        self.statistics.rejected_identities += 1;
+        self.close(connection);
     }
 
     /// Submits a write, unless a read ahead of it waits for the tail or the next turn: that read must not see the

@@ -171,7 +171,7 @@ impl Bench {
     }
 
     fn raw(&mut self, server: usize, connection: u64, frame: Bytes) {
-        self.event(server, Event::Frame { connection: ConnectionId(connection), frame: Frame::Whole(frame) });
+        self.event(server, Event::Frame { connection: ConnectionId(connection), frame });
     }
 
     fn send(&mut self, server: usize, connection: u64, xid: i32, request: Request<'_>) {
@@ -518,13 +518,40 @@ fn batch_size_limit_under_load() {
 }
 
 #[test]
-fn oversized_request_fails_alone() {
+fn oversized_request_closes_connection() {
     let mut bench = Bench::new(1);
     bench.open(0, 1);
-    let data = vec![7; crate::limits::FRAME_BYTES_MAX];
-    let oversized = SetData { path: "/a", data: Some(&data), version: -1 };
-    assert_eq!(bench.ask(1, Request::SetData(oversized)), code(ErrorCode::Marshalling));
     bench.ask(1, create("/a", 0)).unwrap();
+    let set = |data| Request::SetData(SetData { path: "/a", data: Some(data), version: -1 });
+    let others = set(&[]).to_frame(1).len() - 4;
+    let data = vec![7; crate::limits::FRAME_BYTES_MAX + 1 - others];
+    bench.ask(1, set(&data[1..])).unwrap();
+    bench.send(0, 1, 6, set(&data));
+    assert!(bench.is_closed(1));
+    assert_eq!(bench.received(1), []);
+}
+
+/// Clients ignore errors of requests with a reserved xid.
+#[test]
+fn invalid_request_with_reserved_xid_closes_connection() {
+    let header = |xid: i32, op: i32| encoded(&jute::RequestHeader { xid, op });
+    for (connection, (xid, operation)) in
+        (1..).zip([(-8, op::SET_WATCHES), (-8, op::SET_WATCHES2), (-4, op::AUTH), (3, op::AUTH), (-2, 999)])
+    {
+        let mut bench = Bench::new(1);
+        bench.open(0, connection);
+        bench.raw(0, connection, [header(xid, operation), vec![0]].concat().into());
+        assert!(bench.is_closed(connection), "{xid} {operation}");
+        assert_eq!(bench.received(connection), []);
+    }
+    // A ping has no record.
+    let mut bench = Bench::new(1);
+    bench.open(0, 1);
+    bench.raw(0, 1, [header(-2, op::PING), vec![0]].concat().into());
+    assert_eq!(bench.received(1)[0].0, -2);
+    bench.raw(0, 1, header(7, op::SASL).into());
+    assert_eq!(bench.received(1)[0].2, ErrorCode::AuthFailed.code());
+    assert!(bench.is_closed(1));
 }
 
 #[test]
@@ -541,9 +568,6 @@ fn invalid_request_keeps_connection() {
         bench.raw(0, 1, bytes.into());
         assert_eq!(bench.received(1)[0].2, error.code());
     }
-    let oversized = Frame::Oversized(header(op::SET_DATA).into());
-    bench.event(0, Event::Frame { connection: ConnectionId(1), frame: oversized });
-    assert_eq!(bench.received(1)[0].2, ErrorCode::Marshalling.code());
     let reconfig = Reconfig { joining: None, leaving: None, members: None, config: -1 };
     assert_eq!(bench.ask(1, Request::Reconfig(reconfig)), code(ErrorCode::ReconfigDisabled));
     assert_eq!(bench.ask(1, Request::AddWatch(AddWatch { path: "/", mode: 2 })), code(ErrorCode::Marshalling));
@@ -765,7 +789,7 @@ fn sync_waits_for_tail_and_blocks_writes() {
     let now = bench.now();
     let frame = |xid, request: Request<'_>| Event::Frame {
         connection: ConnectionId(1),
-        frame: Frame::Whole(request.to_frame(xid).slice(4..)),
+        frame: request.to_frame(xid).slice(4..),
     };
     bench.servers[0].handle(frame(2, Request::Sync(Sync { path: "/" })), now);
     bench.servers[0].handle(frame(3, create("/a", 0)), now);
@@ -788,7 +812,7 @@ fn linearizable_reads_share_tail() {
     bench.open(0, 2);
     let (now, tails) = (bench.now(), bench.tails);
     for connection in [1, 2] {
-        let frame = Frame::Whole(get("/", false).to_frame(1).slice(4..));
+        let frame = get("/", false).to_frame(1).slice(4..);
         bench.servers[0].handle(Event::Frame { connection: ConnectionId(connection), frame }, now);
     }
     bench.settle();
@@ -871,7 +895,7 @@ fn turn_output_limit() {
     for connection in 1..=3 {
         for xid in 1..=10 {
             let request = if xid == 8 { set("/big") } else { get("/big", false) };
-            let frame = Frame::Whole(request.to_frame(xid).slice(4..));
+            let frame = request.to_frame(xid).slice(4..);
             bench.servers[0].handle(Event::Frame { connection: ConnectionId(connection), frame }, now);
         }
     }
@@ -1109,8 +1133,7 @@ fn invalid_frame_affects_only_sender() {
                 bytes[at] = random.draw() as u8;
                 bytes.truncate(1 + random.below(2 * bytes.len() as u64) as usize);
             }
-            let frame = if random.chance(30_000) { Frame::Oversized(bytes.into()) } else { Frame::Whole(bytes.into()) };
-            bench.event(0, Event::Frame { connection: id, frame });
+            bench.event(0, Event::Frame { connection: id, frame: bytes.into() });
         }
         bench.event(0, Event::Disconnected { connection: id });
     }

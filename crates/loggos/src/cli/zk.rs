@@ -1,9 +1,12 @@
 //! `loggos zk ...`: reads and changes znodes. Works with any ZooKeeper server.
 
+mod acl;
 mod client;
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::shown;
@@ -13,13 +16,16 @@ use bytes::Bytes;
 use clap::{Args, Subcommand};
 use coordination::ErrorCode;
 use coordination::jute::{
-    AclRecord, AddWatch, ChildrenReply, Create, CreateKind, DataReply, Delete, EventType, IdRecord, PathAndWatch,
-    PathReply, Reader, Record, Request, Sequence, SetData, Stat, StatReply, Sync,
+    AclRecord, AclReply, AddWatch, ChildrenReply, Create, CreateKind, DataReply, Delete, EventType, GetAcl, IdRecord,
+    PathAndWatch, PathReply, Reader, Record, Request, Sequence, SetAcl, SetData, Stat, StatReply, Sync,
 };
 use serde_json::{Map, Value, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 use terminal::{Output, Stop, ZOOKEEPER, positive_duration};
 
-use self::client::{Client, Fault};
+use self::acl::AclText;
+use self::client::{Client, Fault, PAUSE};
 
 /// Maximum time of one wait for changes.
 const WATCH_PATIENCE: Duration = Duration::from_secs(3_600);
@@ -71,6 +77,9 @@ pub(crate) enum Command {
         /// Append a sequence number, unique among the parent's children.
         #[arg(long, short)]
         sequential: bool,
+        /// Delete the znode when this command ends: it holds the session until Ctrl-C or SIGTERM.
+        #[arg(long, short)]
+        ephemeral: bool,
     },
     /// Set a znode's data.
     Set {
@@ -96,6 +105,22 @@ pub(crate) enum Command {
         /// The node's path.
         path: String,
     },
+    /// Print a znode's access control list.
+    Getacl {
+        /// The node's path.
+        path: String,
+    },
+    /// Set a znode's access control list.
+    Setacl {
+        /// The node's path.
+        path: String,
+        /// The entries as SCHEME:ID:PERMS,..., where PERMS are letters of cdrwa (create, delete, read, write, admin), such
+        /// as world:anyone:r,auth::cdrwa.
+        acl: AclText,
+        /// Only if the list has this version (`aversion` of `stat`).
+        #[arg(long, value_name = "V", value_parser = clap::value_parser!(i32).range(0..))]
+        version: Option<i32>,
+    },
     /// Print changes of a znode and its children until Ctrl-C. The znode need not exist. A child that
     /// exists only for a moment may go unnoticed; --recursive reports each event.
     Watch {
@@ -116,6 +141,8 @@ impl Command {
             | Self::Set { path, .. }
             | Self::Delete { path, .. }
             | Self::Stat { path }
+            | Self::Getacl { path }
+            | Self::Setacl { path, .. }
             | Self::Watch { path, .. } => path,
         }
     }
@@ -139,16 +166,50 @@ pub(super) fn run(servers: &Servers, output: Output, command: &Command) -> Resul
     if matches!(command, Command::Delete { path, .. } if path == "/") {
         return Err(Stop::invalid("/ is the root of the znodes and cannot be deleted"));
     }
+    let is_ephemeral = matches!(command, Command::Create { ephemeral: true, .. });
+    // Before the node is created, so that no signal leaves it behind.
+    let is_stopped = is_ephemeral.then(catch_signals).transpose()?;
     let mut client = Client::connect(servers.endpoints()?, servers.timeout, servers.auth.clone()).map_err(stop)?;
     let done = match command {
         Command::Watch { path, recursive } => watch(&mut client, output, path, *recursive),
         _ => once(&mut client, output, command),
+    };
+    let done = match (done, is_stopped) {
+        (Ok(()), Some(is_stopped)) => return hold(&mut client, &is_stopped),
+        (done, _) => done,
     };
     client.close();
     match done {
         Ok(()) => Ok(()),
         Err(Failed::Fault(fault)) => Err(stop(fault)),
         Err(Failed::Stop(stopped)) => Err(stopped),
+    }
+}
+
+/// Sets the flag on the first SIGINT or SIGTERM. The second one ends the process with exit status 3.
+fn catch_signals() -> Result<Arc<AtomicBool>, Stop> {
+    let is_stopped = Arc::new(AtomicBool::new(false));
+    for number in [SIGINT, SIGTERM] {
+        let second = flag::register_conditional_shutdown(number, 3, Arc::clone(&is_stopped));
+        let both = second.and_then(|_| flag::register(number, Arc::clone(&is_stopped)));
+        both.map_err(Stop::io("wait for signals"))?;
+    }
+    Ok(is_stopped)
+}
+
+/// Holds the session of an ephemeral node until a signal, then closes it.
+fn hold(client: &mut Client, is_stopped: &AtomicBool) -> Result<(), Stop> {
+    let held = client.hold(|| is_stopped.load(Ordering::Relaxed));
+    match held.and_then(|()| client.end()) {
+        Ok(()) => Ok(()),
+        Err(Fault::Expired) => {
+            let why = "the session has expired, and its ephemeral nodes are deleted";
+            Err(sdk::Error::Unavailable(why.to_owned()).into())
+        }
+        Err(fault) => {
+            let why = format!("the session is lost, and its ephemeral nodes are deleted when it expires: {fault}");
+            Err(sdk::Error::OutcomeUnknown(why).into())
+        }
     }
 }
 
@@ -250,14 +311,14 @@ fn once(client: &mut Client, output: Output, command: &Command) -> Result<(), Fa
             object.insert("version".into(), stat.version.into());
             output.print(&object, || shown(data.as_deref().unwrap_or_default()))?;
         }
-        Command::Create { path, data, sequential } => {
+        Command::Create { path, data, sequential, ephemeral } => {
             let everybody = [AclRecord { perms: ALL, id: IdRecord { scheme: Some("world"), id: Some("anyone") } }];
             let request = Request::Create(Create {
                 kind: CreateKind::Create,
                 path,
                 data: data.as_ref().map(String::as_bytes),
                 acl: Sequence::of(&everybody),
-                flags: if *sequential { 2 } else { 0 },
+                flags: i32::from(*ephemeral) | i32::from(*sequential) << 1,
                 ttl_ms: None,
             });
             let created = ask(client, &request, |reply| of::<PathReply<'_>>(reply).map(|reply| reply.path.to_owned()))?;
@@ -290,6 +351,23 @@ fn once(client: &mut Client, output: Output, command: &Command) -> Result<(), Fa
             output.print(&object, || {
                 fields.iter().map(|(name, value)| format!("{name} = {value}")).collect::<Vec<_>>().join("\n")
             })?;
+        }
+        Command::Getacl { path } => {
+            client.call(&Request::Sync(Sync { path }))?;
+            let request = Request::GetAcl(GetAcl { path });
+            let (acl, version) = ask(client, &request, |reply| {
+                let reply: AclReply<'_> = of(reply)?;
+                Ok((reply.acl.iter().map(|entry| acl::shown(&entry)).collect::<Vec<_>>(), reply.stat.aversion))
+            })?;
+            output.print(&json!({ "path": path, "acl": acl, "aversion": version }), || acl.join(","))?;
+        }
+        Command::Setacl { path, acl, version } => {
+            let records = acl.records();
+            let acl = Sequence::of(&records);
+            let request = Request::SetAcl(SetAcl { path, acl, version: version.unwrap_or(-1) });
+            let version = ask(client, &request, |reply| of::<StatReply>(reply).map(|reply| reply.stat.aversion))?;
+            let object = json!({ "path": path, "aversion": version });
+            output.acknowledge(&object, || format!("ACL version {version}"));
         }
         Command::Watch { .. } => {}
     }
@@ -381,7 +459,7 @@ fn watch(client: &mut Client, output: Output, path: &str, is_recursive: bool) ->
                 let _ = writeln!(io::stderr(), "loggos: connection lost, changes may be missed: {why}");
                 while let Err(fault) = client.call(&request) {
                     match fault {
-                        Fault::Unavailable(_) => {}
+                        Fault::Unavailable(_) => std::thread::sleep(PAUSE),
                         // A new session is opened.
                         Fault::Expired => client.session = 0,
                         fault => return Err(fault.into()),

@@ -4,8 +4,8 @@
 //! metrics, if configured, for the console. So files of several ZooKeeper servers on one machine have no port conflicts
 //! here either. The data is stored in [`DIRECTORY`] below `dataDir`.
 //!
-//! Keys without effect are accepted, as in ZooKeeper; those that clients might notice are logged. Settings that would
-//! change a guarantee (hierarchical quorums, observers) are rejected.
+//! Keys without effect are accepted, as in ZooKeeper; those that clients might notice are logged. Settings that ask for
+//! another guarantee (TLS, authentication between servers, hierarchical quorums, observers) are rejected.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,6 +23,10 @@ const CONNECTIONS_DEFAULT: u32 = 60;
 const FOUR_LETTER_WORDS_DEFAULT: &str = "srvr";
 /// Supported numbers of servers of a cluster.
 const SERVER_COUNTS: [usize; 4] = [1, 3, 5, 7];
+const TLS: &str = "TLS is not supported: without this key, connections are not encrypted";
+const AUTHENTICATION: &str = "not supported: clients are authenticated by scheme digest only, and servers not at all";
+const OBSERVER: &str = "observers are not supported: instead, `loggos zk serve --at NODE,... --listen ADDRESS` runs a \
+                        server without a vote";
 
 /// Keys about ZooKeeper's election and storage. They have no effect here, and are not logged.
 const WITHOUT_MEANING: &[&str] = &[
@@ -169,12 +173,7 @@ impl ZooCfg {
             unsupported: Vec::new(),
         };
         config.take_servers(&mut properties)?;
-        for (key, value) in properties {
-            if key == "reconfigEnabled" && value != "true" || WITHOUT_MEANING.contains(&key.as_str()) {
-                continue;
-            }
-            config.unsupported.push(key);
-        }
+        config.take_rest(properties)?;
         Ok(config)
     }
 
@@ -183,7 +182,20 @@ impl ZooCfg {
         let mut properties = properties(text);
         properties.remove("version");
         self.take_servers(&mut properties)?;
-        self.unsupported.extend(properties.into_keys());
+        self.take_rest(properties)
+    }
+
+    /// Rejects or notes the remaining keys.
+    fn take_rest(&mut self, properties: BTreeMap<String, String>) -> Result<(), ZooCfgError> {
+        for (key, value) in properties {
+            if let Some(why) = refusal(&key, &value) {
+                return Err(ZooCfgError::Unsupported { key, why });
+            }
+            if key == "reconfigEnabled" && value != "true" || WITHOUT_MEANING.contains(&key.as_str()) {
+                continue;
+            }
+            self.unsupported.push(key);
+        }
         Ok(())
     }
 
@@ -294,7 +306,7 @@ impl Server {
         };
         match role.to_ascii_lowercase().as_str() {
             "participant" => {}
-            "observer" => return Err(unsupported("observers are not supported")),
+            "observer" => return Err(unsupported(OBSERVER)),
             _ => return Err(wrong()),
         }
         let (client_address, client_port) = match client.map(str::trim) {
@@ -309,6 +321,23 @@ impl Server {
             client_address,
             client_port: client_port.map(|text| port(text).ok_or_else(wrong)).transpose()?,
         })
+    }
+}
+
+/// Why a key cannot be ignored: it asks for security that is not provided, or for another kind of server.
+fn refusal(key: &str, value: &str) -> Option<&'static str> {
+    if matches!(value, "" | "0" | "-1") || value.eq_ignore_ascii_case("false") {
+        return None;
+    }
+    match key {
+        "peerType" => value.eq_ignore_ascii_case("observer").then_some(OBSERVER),
+        "sslQuorum" | "secureClientPort" | "secureClientPortAddress" | "admin.forceHttps" => Some(TLS),
+        "requireClientAuthScheme" | "sessionRequireClientSASLAuth" => Some(AUTHENTICATION),
+        _ if key.starts_with("ssl.") || key.ends_with("ortUnification") => Some(TLS),
+        _ if ["authProvider", "quorum.auth.", "enforce.auth."].iter().any(|prefix| key.starts_with(prefix)) => {
+            Some(AUTHENTICATION)
+        }
+        _ => None,
     }
 }
 
@@ -418,19 +447,18 @@ mod tests {
         ZooCfg::parse(text).and_then(|config| config.ensemble(Some(1), false, resolve)).unwrap_err().to_string()
     }
 
-    /// The file that kazoo's harness writes.
+    /// The file that kazoo's harness writes, without TLS and SASL.
     #[test]
     fn parses_kazoo_harness_config() {
         let text = format!(
-            "\n{THREE}secureClientPort=20004\nmaxClientCnxns=0\nadmin.serverPort=20003\n\
-             serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
-             authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\n4lw.commands.whitelist=*\n\
+            "\n{THREE}maxClientCnxns=0\nadmin.serverPort=20003\n\
+             serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n4lw.commands.whitelist=*\n\
              reconfigEnabled=true\nlocalSessionsEnabled=false\ninitLimit=4\nsyncLimit=2\npeerType=participant\n"
         );
         let config = ZooCfg::parse(&text).unwrap();
         assert_eq!(config.session_timeout_ms, [4_000, 40_000]);
         assert_eq!((config.connections_per_client, &config.four_letter_words[..]), (0, &["*".to_owned()][..]));
-        assert_eq!(config.unsupported, ["authProvider.1", "reconfigEnabled", "secureClientPort"]);
+        assert_eq!(config.unsupported, ["reconfigEnabled"]);
         let ensemble = config.ensemble(Some(2), false, resolve).unwrap();
         assert_eq!((ensemble.node, ensemble.clients, ensemble.http), (2, local(20_000), Some(local(20_003))));
         let second = MemberAddresses { peers: local(20_012), grpc: local(20_011) };
@@ -508,13 +536,34 @@ mod tests {
         assert!(refused(&two).contains("2 servers"));
         assert!(refused(&THREE.replace("server.1", "server.9")).contains("server.1"));
         assert!(refused(&format!("{THREE}group.1=1:2:3\n")).contains("hierarchical"));
-        for line in ["a:1:2:observer", "a:1", "a", ":1:2", "a:1:2:boss", "a:0:2", "a:1:2;x", "a:1:2|b:1:2", "[::1:1:2"]
-        {
+        assert!(refused(&format!("{THREE}server.4=a:1:2:observer\n")).contains("zk serve --at"));
+        for line in ["a:1", "a", ":1:2", "a:1:2:boss", "a:0:2", "a:1:2;x", "a:1:2|b:1:2", "[::1:1:2"] {
             assert!(ZooCfg::parse(&format!("{THREE}server.4={line}\n")).is_err(), "{line}");
         }
         for key in ["server.0", "server.x", "server.65536"] {
             assert!(ZooCfg::parse(&format!("{THREE}{key}=localhost:1:2\n")).is_err(), "{key}");
         }
+    }
+
+    #[test]
+    fn rejects_security_that_is_not_provided() {
+        for (line, why) in [
+            ("sslQuorum=true", "sslQuorum: TLS"),
+            ("secureClientPort=2281", "TLS"),
+            ("ssl.keyStore.location=/keys", "TLS"),
+            ("client.portUnification=true", "TLS"),
+            ("authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider", "digest only"),
+            ("quorum.auth.enableSasl=true", "servers not at all"),
+            ("enforce.auth.enabled=true", "digest only"),
+            ("peerType=observer", "zk serve --at"),
+        ] {
+            assert!(refused(&format!("{THREE}{line}\n")).contains(why), "{line}");
+            let mut config = ZooCfg::parse(THREE).unwrap();
+            assert!(config.add_dynamic(line).is_err(), "{line}");
+        }
+        let off = "sslQuorum=false\nsecureClientPort=0\nquorum.auth.enableSasl=false\nportUnification=\n\
+                   peerType=participant\n";
+        assert!(ZooCfg::parse(&format!("{THREE}{off}")).is_ok());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 mod benchmarks;
 #[path = "../../src/cli/zk/client.rs"]
+#[allow(dead_code, reason = "the tests do not hold sessions")]
 mod client;
 mod commands;
 mod configuration;

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::client::{Client, Fault};
 use crate::harness::{COMMAND_PATIENCE, Cluster, Done, Scratch, loggos, wait_for};
-use crate::zookeeper::{create, exists, get, servers, set};
+use crate::zookeeper::{create, exists, get, servers, session, set};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -73,10 +73,6 @@ impl Drop for Server {
     }
 }
 
-fn session(endpoints: Vec<String>) -> Client {
-    Client::connect(endpoints, PATIENCE, None).expect("a session")
-}
-
 fn get_newest(client: &mut Client, path: &str) -> Vec<u8> {
     client.call(&Request::Sync(Sync { path })).expect("a tail");
     get(client, path, false).expect("it exists")
@@ -96,14 +92,14 @@ fn set_surely(client: &mut Client, path: &str, data: &[u8]) {
 #[test]
 fn diskless_server_serves_sessions() {
     let cluster = Cluster::of(3);
-    let mut of_node = session(servers(&cluster, 2));
+    let mut of_node = session(&servers(&cluster, 2));
     create(&mut of_node, "/a", b"1", 0).expect("created");
     let server = Server::start(&cluster, &[]);
     assert!(server.command("srvr").contains("Mode: observer"));
     // Its sessions can continue at node 2.
     let mut endpoints = vec![server.address.clone()];
     endpoints.extend(servers(&cluster, 2));
-    let mut client = session(endpoints);
+    let mut client = session(&endpoints);
     let id = client.session;
     assert_eq!(get(&mut client, "/a", false).expect("it is there when the session is"), b"1");
     create(&mut client, "/b", b"1", 0).expect("created");
@@ -122,7 +118,7 @@ fn diskless_server_serves_sessions() {
 
     // Another server starts without node 1, and the first one stops.
     let second = Server::start(&cluster, &[]);
-    let mut of_second = session(vec![second.address.clone()]);
+    let mut of_second = session(std::slice::from_ref(&second.address));
     assert!(exists(&mut of_second, "/ephemeral"));
     server.stop();
     set_surely(&mut client, "/a", b"6");
@@ -141,7 +137,7 @@ fn server_starts_from_snapshot() {
     const SETS: usize = 140;
     let cluster = Cluster::of(1);
     let early = Server::start(&cluster, &[]);
-    let mut writer = session(servers(&cluster, 1));
+    let mut writer = session(&servers(&cluster, 1));
     create(&mut writer, "/large", b"", 0).expect("created");
     create(&mut writer, "/small", b"kept", 0).expect("created");
     kill_process(Pid::from_child(&early.child), Signal::STOP).expect("it runs");
@@ -158,7 +154,7 @@ fn server_starts_from_snapshot() {
     });
     let late = Server::start(&cluster, &[]);
     for server in [early, late] {
-        let mut client = session(vec![server.address.clone()]);
+        let mut client = session(std::slice::from_ref(&server.address));
         assert_eq!(get_newest(&mut client, "/small"), b"kept");
         assert_eq!(get_newest(&mut client, "/large").len(), data.len());
         set_surely(&mut client, "/small", b"kept");

@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::client::Client;
 use crate::harness::{ClusterSlot, Scratch, free_offset, loggos, wait_for};
+use crate::zookeeper::session;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -93,7 +94,7 @@ fn get(client: &mut Client, path: &str) -> Vec<u8> {
 fn three_node_zoo_cfg_cluster_is_durable() {
     let mut servers = Servers::new();
     servers.start();
-    let mut client = Client::connect(servers.clients(), PATIENCE, None).expect("a session");
+    let mut client = session(&servers.clients());
     let everybody = [AclRecord { perms: 31, id: IdRecord { scheme: Some("world"), id: Some("anyone") } }];
     let (kind, acl) = (CreateKind::Create, Sequence::of(&everybody));
     let create = Create { kind, path: "/kept", data: Some(b"data"), acl, flags: 0, ttl_ms: None };
@@ -106,7 +107,7 @@ fn three_node_zoo_cfg_cluster_is_durable() {
         servers.start();
         // At each server.
         for server in servers.clients() {
-            let mut client = Client::connect(vec![server], PATIENCE, None).expect("a session");
+            let mut client = session(std::slice::from_ref(&server));
             assert_eq!(get(&mut client, "/kept"), b"data");
             client.close();
         }
@@ -116,7 +117,7 @@ fn three_node_zoo_cfg_cluster_is_durable() {
     // Two of three are enough, also while the name of the third does not resolve.
     servers.third_host = "nowhere.invalid";
     servers.start_some(2);
-    let mut client = Client::connect(servers.clients()[..2].to_vec(), PATIENCE, None).expect("a session");
+    let mut client = session(&servers.clients()[..2]);
     assert_eq!(get(&mut client, "/kept"), b"data");
     client.close();
     servers.stop();
@@ -137,4 +138,5 @@ fn rejects_invalid_zoo_cfg() {
     let servers = "server.1=127.0.0.1:1:2\nserver.2=127.0.0.1:3:4\nserver.3=127.0.0.1:5:6\n";
     assert!(refused(&format!("dataDir={data}\nclientPort=2181\n{servers}")).contains("myid"));
     assert!(refused(&format!("dataDir={data}\nclientPort=2181\nclientPortAddress=10.0.0.1\n")).contains("plaintext"));
+    assert!(refused(&format!("dataDir={data}\nclientPort=2181\nsslQuorum=true\n")).contains("sslQuorum: TLS"));
 }

@@ -1,7 +1,8 @@
 //! ZooKeeper clients, with the client of `loggos zk`.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::process::Stdio;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use coordination::jute::{
     AclRecord, Create, CreateKind, DataReply, EventType, IdRecord, PathAndWatch, Reader, Record as _, Request,
     Sequence, SetData, Sync,
 };
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::client::{Change, Client, Fault};
@@ -25,7 +26,12 @@ pub(crate) fn servers(cluster: &Cluster, first: u32) -> Vec<String> {
 }
 
 pub(crate) fn client(cluster: &Cluster, first: u32) -> Client {
-    Client::connect(servers(cluster, first), PATIENCE, None).expect("a session")
+    session(&servers(cluster, first))
+}
+
+/// Opens a session, also at servers that have just been started and refuse connections.
+pub(crate) fn session(endpoints: &[String]) -> Client {
+    wait_for("a session", PATIENCE, || Client::connect(endpoints.to_vec(), PATIENCE, None).ok())
 }
 
 pub(crate) fn create(client: &mut Client, path: &str, data: &[u8], flags: i32) -> Result<Bytes, Fault> {
@@ -138,7 +144,8 @@ fn monitoring_commands_and_metrics() {
     create(&mut session, "/a", b"1", 0).expect("created");
     get(&mut session, "/a", true).expect("read");
     let with_mode = |mode: &str| cluster.nodes().filter(|node| mode_of(&cluster, *node) == mode).count();
-    wait_for("one leader", PATIENCE, || (with_mode("leader") == 1).then_some(()));
+    // The first lookup of the role may be under way.
+    wait_for("one leader", Duration::from_millis(500), || (with_mode("leader") == 1).then_some(()));
     assert_eq!(with_mode("follower"), 2);
 
     let monitor = command(&cluster, 1, "mntr");
@@ -204,10 +211,60 @@ fn bad_input_closes_only_its_connection() {
     // Many connections at once, and one that never reads its replies.
     let idle: Vec<TcpStream> = (0..300).map(|_| connect()).collect();
     let too_large = vec![0; 0x10_0000];
-    assert!(matches!(set(&mut good, "/a", &too_large), Err(Fault::Refused(ErrorCode::Marshalling))));
+    match set(&mut good, "/a", &too_large) {
+        Err(Fault::Unknown(why)) => assert!(why.contains("jute.maxbuffer"), "{why}"),
+        other => panic!("{other:?}"),
+    }
     assert!(matches!(create(&mut good, "/..", b"", 0), Err(Fault::Refused(ErrorCode::BadArguments))));
     assert_eq!(get(&mut good, "/a", false).expect("it exists"), b"1");
     drop(idle);
+}
+
+/// An ephemeral node exists as long as the command that created it.
+#[test]
+fn zk_ephemeral_node_and_acl() {
+    let cluster = Cluster::of(1);
+    let at = servers(&cluster, 1).join(",");
+    let mut watcher = client(&cluster, 1);
+    let create = |path: &str| {
+        let mut command = loggos();
+        command.args(["zk", "--at", &at, "create", path, "--ephemeral", "--json"]).stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+        let mut line = String::new();
+        let out = child.stdout.as_mut().expect("a pipe");
+        BufReader::new(out).read_line(&mut line).expect("the path");
+        assert_eq!(line, format!("{{\"path\":\"{path}\"}}\n"));
+        child
+    };
+    let child = create("/e");
+    assert!(exists(&mut watcher, "/e"));
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    assert!(!exists(&mut watcher, "/e"), "the session was closed");
+
+    let run = |arguments: &[&str]| {
+        let mut command = loggos();
+        command.args(["zk", "--at", &at]).args(arguments);
+        Done::of(&mut command, COMMAND_PATIENCE)
+    };
+    run(&["create", "/a"]).ok();
+    assert_eq!(run(&["getacl", "/a"]).ok(), "world:anyone:cdrwa\n");
+    assert_eq!(run(&["setacl", "/a", "world:anyone:r,auth::cdrwa", "--auth", "ann:secret"]).ok(), "ACL version 1\n");
+    let acl = run(&["getacl", "/a", "--auth", "ann:secret"]).ok();
+    assert!(acl.starts_with("world:anyone:r,digest:ann:") && acl.ends_with("=:cdrwa\n"), "{acl}");
+    run(&["setacl", "/a", acl.trim_end()]).failed(1, &["/a"]);
+    run(&["setacl", "/a", acl.trim_end(), "--auth", "ann:secret", "--version", "0"]).failed(1, &["version"]);
+    run(&["setacl", "/a", "world:anyone"]).failed(2, &["SCHEME:ID:PERMS"]);
+
+    // The servers are gone: so is the session.
+    let child = create("/lost");
+    cluster.signal(1, Signal::KILL);
+    let output = child.wait_with_output().expect("it ends");
+    let why = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(4), "{why}");
+    assert!(why.contains("session is lost") && why.contains("connection refused"), "{why}");
+    run(&["ls", "/"]).failed(3, &["connection refused"]);
 }
 
 #[test]

@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::{Duration, Monotonic, NodeId, SplitMix64};
 use bytes::Bytes;
 use coordination::entry::{Position, SessionId};
-use coordination::jute::Frame;
 use coordination::log_port::{LogOutcome, LogPort, Output, Playback};
 use coordination::model::{Clients, Network, Time};
 use coordination::server::{Action, AppendId, Config, ConnectionId, Event, Server};
@@ -222,7 +221,7 @@ impl Network for World {
     }
 
     fn send_frame(&mut self, connection: ConnectionId, frame: &Bytes) {
-        self.send_to_endpoint(connection, Event::Frame { connection, frame: Frame::Whole(frame.slice(4..)) });
+        self.send_to_endpoint(connection, Event::Frame { connection, frame: frame.slice(4..) });
     }
 
     fn hang_up(&mut self, connection: ConnectionId) {

@@ -9,16 +9,25 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use coordination::ErrorCode;
 use coordination::jute::{
-    AuthPacket, ConnectRequest, ConnectResponse, EventType, Frame, Frames, PASSWORD_BYTES, Password, Reader,
-    Record as _, ReplyHeader, Request, WatcherEvent, Writer, xid,
+    AuthPacket, ConnectRequest, ConnectResponse, EventType, Frames, PASSWORD_BYTES, Password, Reader, Record as _,
+    ReplyHeader, Request, WatcherEvent, Writer, xid,
 };
+use coordination::limits::FRAME_BYTES_MAX;
 
 /// The requested session timeout.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection is established, and the session opened on it, within this time; otherwise the next server is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Delay before retrying after all servers failed.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const PAUSE: Duration = Duration::from_millis(50);
+/// Timeout of the query for a server's mode, which explains why it does not respond.
+const INSPECT_TIMEOUT: Duration = Duration::from_millis(300);
+/// Limit of the response to it.
+const INSPECT_BYTES_MAX: u64 = 16 << 10;
+/// Interval at which a held session checks whether to stop.
+const HOLD_INTERVAL: Duration = Duration::from_millis(100);
+/// First bytes of a connection that identify other protocols.
+const HEAD_BYTES: usize = 9;
 /// Limit of a reply.
 const REPLY_BYTES_MAX: usize = 1 << 30;
 /// Size of a reply's header.
@@ -38,7 +47,7 @@ pub(crate) enum Fault {
     /// No server responded; nothing was changed.
     #[error("{0}")]
     Unavailable(String),
-    /// The connection broke before the reply to a write.
+    /// The connection broke before the reply to a write, or a session could not be continued.
     #[error("outcome unknown: {0}")]
     Unknown(String),
     /// The session has expired.
@@ -56,8 +65,11 @@ pub(crate) struct Change {
 /// A connection to a server.
 #[derive(Debug)]
 struct Link {
+    endpoint: String,
     stream: TcpStream,
     frames: Frames,
+    /// The first bytes received.
+    head: Vec<u8>,
 }
 
 /// A client with a session.
@@ -98,36 +110,67 @@ impl Client {
         Ok(client)
     }
 
-    /// Connects unless connected, and resumes the session if there is one.
+    /// Connects unless connected, and resumes the session if there is one. Without one, it does not retry if every
+    /// address refuses the connection or speaks another protocol.
     fn ensure_connected(&mut self, deadline: Instant) -> Result<(), Fault> {
+        let count = self.endpoints.len();
+        let mut failures: Vec<Option<io::Error>> = self.endpoints.iter().map(|_| None).collect();
         let mut tried = 0;
         while self.link.is_none() {
-            let endpoint = self.endpoints[self.next % self.endpoints.len()].clone();
+            let index = self.next % count;
             self.next += 1;
+            let endpoint = self.endpoints[index].clone();
+            // Each address has its share of the time.
+            let untried = u32::try_from(count.saturating_sub(tried).max(1)).unwrap_or(u32::MAX);
+            let share = deadline.saturating_duration_since(Instant::now()) / untried;
             tried += 1;
-            let until = deadline.min(Instant::now() + CONNECT_TIMEOUT);
-            match self.open(&endpoint, until) {
+            match self.open(&endpoint, Instant::now() + share.min(CONNECT_TIMEOUT)) {
                 Ok(true) => {}
                 Ok(false) => return Err(Fault::Expired),
-                Err(error) if Instant::now() >= deadline => {
-                    return Err(Fault::Unavailable(format!("{endpoint}: {error}")));
-                }
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                     return Err(Fault::Address(format!("{endpoint}: {error}")));
                 }
-                Err(_) if tried % self.endpoints.len() == 0 => std::thread::sleep(PAUSE),
-                Err(_) => {}
+                Err(error) => {
+                    // The last attempts may lack time, so a timeout replaces no other cause.
+                    if error.kind() != io::ErrorKind::TimedOut || failures[index].is_none() {
+                        failures[index] = Some(error);
+                    }
+                    let is_final = |failure: &Option<io::Error>| failure.as_ref().is_some_and(is_final);
+                    if (self.session == 0 && failures.iter().all(is_final)) || Instant::now() >= deadline {
+                        return Err(Fault::Unavailable(self.causes(&failures)));
+                    }
+                    if tried % count == 0 {
+                        std::thread::sleep(PAUSE);
+                    }
+                }
             }
         }
         Ok(())
     }
 
+    /// The addresses and why no session was opened there, as in `a:1, b:1: connection refused; c:1: no response`.
+    fn causes(&self, failures: &[Option<io::Error>]) -> String {
+        let mut causes: Vec<(String, Vec<&str>)> = Vec::new();
+        for (endpoint, failure) in self.endpoints.iter().zip(failures) {
+            let cause = failure.as_ref().map_or_else(|| "not tried".to_owned(), |error| cause(endpoint, error));
+            match causes.iter_mut().find(|(known, _)| *known == cause) {
+                Some((_, endpoints)) => endpoints.push(endpoint),
+                None => causes.push((cause, vec![endpoint])),
+            }
+        }
+        let causes = causes.iter().map(|(cause, endpoints)| format!("{}: {cause}", endpoints.join(", ")));
+        causes.collect::<Vec<_>>().join("; ")
+    }
+
     /// Opens a connection; false if the session has expired.
     fn open(&mut self, endpoint: &str, until: Instant) -> io::Result<bool> {
-        let address = endpoint.to_socket_addrs()?.next().ok_or(io::ErrorKind::InvalidInput)?;
-        let stream = TcpStream::connect_timeout(&address, left(until)?)?;
-        stream.set_nodelay(true)?;
-        let mut link = Link { stream, frames: Frames::new(REPLY_BYTES_MAX) };
+        let mut link = Link {
+            endpoint: endpoint.to_owned(),
+            stream: connect(endpoint, until)?,
+            frames: Frames::new(REPLY_BYTES_MAX),
+            head: Vec::new(),
+        };
+        link.stream.set_nodelay(true)?;
         let request = ConnectRequest {
             protocol_version: 0,
             last_zxid_seen: self.last_zxid,
@@ -163,16 +206,59 @@ impl Client {
             match self.exchange(&frame, xid, deadline) {
                 Ok(reply) => return reply.map_err(Fault::Refused),
                 Err(error) => {
-                    self.link = None;
+                    let endpoint = self.link.take().map(|link| link.endpoint).unwrap_or_default();
                     if request.is_write() {
-                        return Err(Fault::Unknown(error.to_string()));
+                        let size = frame.len() - 4;
+                        let hint = match size > FRAME_BYTES_MAX && error.kind() != io::ErrorKind::TimedOut {
+                            true => format!(
+                                "; the request has {size} bytes, and servers close the connection above jute.maxbuffer, \
+                                 {FRAME_BYTES_MAX} by default"
+                            ),
+                            false => String::new(),
+                        };
+                        return Err(Fault::Unknown(format!("{endpoint}: {}{hint}", cause(&endpoint, &error))));
                     }
                     if Instant::now() >= deadline {
-                        return Err(Fault::Unavailable(error.to_string()));
+                        return Err(Fault::Unavailable(format!("{endpoint}: {}", cause(&endpoint, &error))));
                     }
                 }
             }
         }
+    }
+
+    /// Keeps the session alive until `is_stopped`, and continues it at another server if a connection breaks.
+    ///
+    /// # Errors
+    /// [`Fault::Expired`], or [`Fault::Unknown`] if no server could be reached within the session timeout.
+    pub(crate) fn hold(&mut self, is_stopped: impl Fn() -> bool) -> Result<(), Fault> {
+        let (mut heard, mut ping_at) = (Instant::now(), Instant::now());
+        while !is_stopped() {
+            let now = Instant::now();
+            if self.link.is_none() {
+                let lost_at = heard + self.session_timeout;
+                match self.ensure_connected(lost_at.min(now + CONNECT_TIMEOUT)) {
+                    Ok(()) => (heard, ping_at) = (Instant::now(), now),
+                    Err(Fault::Unavailable(_)) if Instant::now() < lost_at => {}
+                    Err(Fault::Unavailable(why)) => return Err(Fault::Unknown(why)),
+                    Err(fault) => return Err(fault),
+                }
+                continue;
+            }
+            let is_silent = now >= heard + self.session_timeout * 2 / 3;
+            if is_silent || (now >= ping_at && self.ping().is_err()) {
+                self.link = None;
+                continue;
+            }
+            if now >= ping_at {
+                ping_at = now + self.session_timeout / 3;
+            }
+            match self.receive(now + HOLD_INTERVAL) {
+                Ok(Some(_)) => heard = Instant::now(),
+                Ok(None) => {}
+                Err(_) => self.link = None,
+            }
+        }
+        Ok(())
     }
 
     fn exchange(&mut self, frame: &[u8], xid: i32, deadline: Instant) -> io::Result<Result<Bytes, ErrorCode>> {
@@ -231,7 +317,6 @@ impl Client {
         let deadline = Instant::now() + patience;
         while self.changes.is_empty() {
             let until = deadline.min(Instant::now() + self.session_timeout / 3);
-            let broken = |error: io::Error| Fault::Unavailable(error.to_string());
             let received = self.receive(until).and_then(|received| match received {
                 None if Instant::now() >= deadline => Ok(true),
                 None => self.ping().map(|()| false),
@@ -241,8 +326,8 @@ impl Client {
                 Ok(true) => return Ok(None),
                 Ok(false) => {}
                 Err(error) => {
-                    self.link = None;
-                    return Err(broken(error));
+                    let endpoint = self.link.take().map(|link| link.endpoint).unwrap_or_default();
+                    return Err(Fault::Unavailable(format!("{endpoint}: {error}")));
                 }
             }
         }
@@ -250,9 +335,15 @@ impl Client {
     }
 
     /// Ends the session: its ephemeral nodes are deleted.
+    pub(crate) fn end(&mut self) -> Result<(), Fault> {
+        self.call(&Request::CloseSession).map(drop)
+    }
+
+    /// The same for a session that may as well expire.
     pub(crate) fn close(mut self) {
-        // If this fails, the session expires on its own.
-        let _ = self.call(&Request::CloseSession);
+        if self.link.is_some() {
+            let _ = self.end();
+        }
     }
 }
 
@@ -261,16 +352,22 @@ impl Link {
     fn frame(&mut self, until: Instant) -> io::Result<Option<Bytes>> {
         let mut buffer = [0; 16 << 10];
         loop {
-            match self.frames.next().map_err(io::Error::other)? {
-                Some(Frame::Whole(frame)) => return Ok(Some(frame)),
-                Some(Frame::Oversized(_)) => return Err(io::Error::other("reply too large")),
-                None => {}
+            if let Some(protocol) = other_protocol(&self.head) {
+                let why = format!("not a ZooKeeper port: the server responds in {protocol}");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
+            if let Some(frame) = self.frames.next().map_err(io::Error::other)? {
+                return Ok(Some(frame));
             }
             let Ok(left) = left(until) else { return Ok(None) };
             self.stream.set_read_timeout(Some(left))?;
             match self.stream.read(&mut buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.frames.push(&buffer[..count]),
+                Ok(count) => {
+                    let missing = count.min(HEAD_BYTES - self.head.len());
+                    self.head.extend_from_slice(&buffer[..missing]);
+                    self.frames.push(&buffer[..count]);
+                }
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                     return Ok(None);
                 }
@@ -281,10 +378,148 @@ impl Link {
     }
 }
 
+/// Connects to the first address of a host that accepts.
+fn connect(endpoint: &str, until: Instant) -> io::Result<TcpStream> {
+    let mut last = io::ErrorKind::InvalidInput.into();
+    for address in endpoint.to_socket_addrs()? {
+        match left(until).and_then(|left| TcpStream::connect_timeout(&address, left)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Whether it is useless to try an address again soon.
+fn is_final(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::InvalidData)
+}
+
+/// The protocol, if it is not ZooKeeper's, of a connection that begins with these bytes.
+fn other_protocol(head: &[u8]) -> Option<&'static str> {
+    match head {
+        // A SETTINGS frame of stream 0.
+        [0, 0, _, 4, _, 0, 0, 0, 0] => Some("HTTP/2, as on a gRPC port"),
+        [b'H', b'T', b'T', b'P', b'/', ..] => Some("HTTP"),
+        _ => None,
+    }
+}
+
+/// Why a server did not respond, after asking it for its mode.
+fn cause(endpoint: &str, error: &io::Error) -> String {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, TimedOut, UnexpectedEof};
+    let what = match error.kind() {
+        ConnectionRefused => return "connection refused".to_owned(),
+        TimedOut => "no response",
+        BrokenPipe | ConnectionReset | UnexpectedEof => "the server closed the connection",
+        _ => return error.to_string(),
+    };
+    let mode = inspect(endpoint).ok().and_then(|answer| status(&answer));
+    mode.map_or_else(|| what.to_owned(), |mode| format!("{what} ({mode})"))
+}
+
+/// The response to the four-letter command `srvr`.
+fn inspect(endpoint: &str) -> io::Result<String> {
+    let until = Instant::now() + INSPECT_TIMEOUT;
+    let mut stream = connect(endpoint, until)?;
+    stream.set_read_timeout(Some(left(until)?))?;
+    stream.write_all(b"srvr")?;
+    let mut answer = Vec::new();
+    stream.take(INSPECT_BYTES_MAX).read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// The mode and the problems in a response to `srvr`, or the error message of a server that does not serve.
+fn status(answer: &str) -> Option<String> {
+    let field = |name: &'static str| answer.lines().filter_map(move |line| line.strip_prefix(name));
+    let Some(mode) = field("Mode: ").next() else { return answer.lines().next().map(str::to_owned) };
+    let meaning = if mode == "read-only" { ": its log cannot be written" } else { "" };
+    let problems: String = field("Problem: ").map(|problem| format!(", {problem}")).collect();
+    Some(format!("mode {mode}{meaning}{problems}"))
+}
+
 /// Time until the deadline.
 fn left(until: Instant) -> io::Result<Duration> {
     until
         .checked_duration_since(Instant::now())
         .filter(|left| !left.is_zero())
         .ok_or_else(|| io::ErrorKind::TimedOut.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_millis(900);
+
+    /// A server that responds to each connection with these bytes.
+    fn server(response: &'static [u8]) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut request = [0; 4];
+                // A connect request, or a four-letter command.
+                let is_command = stream.read_exact(&mut request).is_ok() && &request == b"srvr";
+                if response.starts_with(b"Zookeeper") == is_command {
+                    let _ = stream.write_all(response);
+                }
+                // Closing with unread input would reset the connection.
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+                let _ = stream.read_to_end(&mut Vec::new());
+            }
+        });
+        address
+    }
+
+    /// An address that refuses connections.
+    fn refusing() -> String {
+        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    }
+
+    fn refused(endpoints: &[&str]) -> String {
+        let endpoints = endpoints.iter().map(|endpoint| (*endpoint).to_owned()).collect();
+        match Client::connect(endpoints, TIMEOUT, None) {
+            Err(Fault::Unavailable(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn hopeless_addresses_fail_at_once() {
+        let grpc = server(b"\0\0\x06\x04\0\0\0\0\0\0\x05\0\0\x40\0");
+        let (first, second) = (refusing(), refusing());
+        let began = Instant::now();
+        let why = refused(&[&first, &grpc, &second]);
+        assert!(began.elapsed() < TIMEOUT, "{:?}", began.elapsed());
+        let grpc = format!("{grpc}: not a ZooKeeper port: the server responds in HTTP/2, as on a gRPC port");
+        assert_eq!(why, format!("{first}, {second}: connection refused; {grpc}"));
+        assert!(refused(&[&server(b"HTTP/1.1 400 Bad Request\r\n\r\n")]).ends_with("responds in HTTP"));
+    }
+
+    #[test]
+    fn names_cause_of_each_address() {
+        let read_only = server(b"Zookeeper version: 3.9\nMode: read-only\nNode count: 5\nProblem: disk full\n");
+        let (silent, refusing) = (TcpListener::bind("127.0.0.1:0").unwrap(), refusing());
+        let silent = silent.local_addr().map(|address| (silent, address.to_string())).unwrap();
+        let why = refused(&[&read_only, &silent.1, &refusing]);
+        let expected = format!(
+            "{read_only}: the server closed the connection (mode read-only: its log cannot be written, disk full); \
+             {}: no response; {refusing}: connection refused",
+            silent.1
+        );
+        assert_eq!(why, expected);
+    }
+
+    #[test]
+    fn status_of_other_servers() {
+        let text = "This ZooKeeper instance is not currently serving requests\n";
+        assert_eq!(status(text).as_deref(), Some(text.trim_end()));
+        assert_eq!(status(""), None);
+        assert_eq!(status("Zookeeper version: 3.9\nMode: follower\n").as_deref(), Some("mode follower"));
+    }
 }

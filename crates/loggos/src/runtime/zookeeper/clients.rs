@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use base::{Duration, Monotonic};
 use bytes::{Buf as _, Bytes, BytesMut};
-use coordination::jute::{Frame, Frames};
+use coordination::jute::Frames;
 use coordination::limits::FRAME_BYTES_MAX;
 use coordination::server::{ConnectionId, Server};
 use mio::net::{TcpListener, TcpStream};
@@ -52,7 +52,7 @@ const SLICES: usize = 64;
 /// Input of a client.
 #[derive(Debug)]
 pub(super) enum Input {
-    Frame(Frame),
+    Frame(Bytes),
     /// An administrative command: the first four bytes of the connection.
     Command([u8; 4]),
     Closed,
@@ -333,7 +333,11 @@ impl Clients {
                 }
                 Ok(None) if client.is_readable => {}
                 Ok(None) => return bytes_taken,
-                Err(_) => {
+                Err(error) => {
+                    // Not for strangers, who could fill the log.
+                    if client.has_greeted {
+                        tracing::warn!(client = %client.address, %error, "closing the connection of a ZooKeeper client");
+                    }
                     self.closed(id, made, take);
                     return bytes_taken;
                 }

@@ -105,7 +105,8 @@ fn summary(out: &mut String, service: &Service) -> Written {
             _ => writeln!(out, "Proposal sizes last/min/max: {last}/{min}/{max}")?,
         }
     }
-    Ok(())
+    // Not in ZooKeeper: explains why the server is read-only, for example.
+    service.settings.endpoint.problems().iter().try_for_each(|problem| writeln!(out, "Problem: {problem}"))
 }
 
 /// Formats a number as Java does, rounded to four decimal places.
