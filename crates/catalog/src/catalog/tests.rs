@@ -217,7 +217,7 @@ fn drop_begins_and_ends() {
         let begun = apply(&mut catalog, &mut log, &begin);
         assert_eq!(
             begun,
-            (None, Some(Change::DropBegun { table: CohortId(2) })),
+            (None, Some(Change::DropBegun { id: CohortId(2) })),
             "the client is answered when the operation ends"
         );
     }
