@@ -282,6 +282,8 @@ fn parts(cohort: &Cohort) -> (&'static str, String) {
 
 #[cfg(test)]
 mod tests {
+    use sdk::admin::ChainPlacement;
+
     use super::super::tests::{answer, elsewhere, replica};
     use super::*;
 
@@ -330,7 +332,8 @@ mod tests {
         let unit = |log: &str| Cohort { log: Some(log.to_owned()), ..elsewhere(6, "", vec![3], 1) };
         all[1].cohorts.push(unit("l"));
         let solo = "table solo has no responding leader";
-        check(&View::of(&all), Health::Unavailable, &[solo, "node 3 is down"]);
+        let unchecked = "log l could not be checked: no node reports where its copies are";
+        check(&View::of(&all), Health::Unavailable, &[solo, unchecked, "node 3 is down"]);
         all[1].cohorts.truncate(1);
         all[1].cohorts[0].planned_nodes = vec![1];
         let thin = "range [\"a\", \"b\") of table t has 1 of 3 replicas";
@@ -344,5 +347,86 @@ mod tests {
         let missing = "node 2 lacks its replica of 5 of 5 ranges of table many".to_owned();
         let (leaderless, thin) = (format!("{counted} no responding leader"), format!("{counted} 2 of 3 replicas"));
         check(&View::of(&all), Health::Unavailable, &[&leaderless, &thin, &missing, "node 3 is down"]);
+    }
+
+    fn unit(cohort: u32, node: u32) -> UnitPlacement {
+        UnitPlacement { cohort, node }
+    }
+
+    /// The responses of these nodes in a cluster of three, with a log of these chains; the last takes appends.
+    fn with_log(answering: &[u32], chains: &[&[UnitPlacement]]) -> Vec<sdk::admin::StatusResponse> {
+        let replicas = || vec![replica(1, 10), replica(2, 10), replica(3, 10)];
+        let mut all: Vec<_> = answering.iter().map(|node| answer(*node, 5, answering[0], replicas())).collect();
+        let chain = |(place, units): (usize, &&[UnitPlacement])| ChainPlacement {
+            units: units.to_vec(),
+            takes_appends: place + 1 == chains.len(),
+        };
+        let placed = chains.iter().enumerate().map(chain).collect();
+        let log = LogPlacement { log: "l".into(), sequencer: answering[0], chains: placed };
+        let units: BTreeSet<(u32, u32)> =
+            chains.iter().flat_map(|units| units.iter().map(|unit| (unit.cohort, unit.node))).collect();
+        for response in &mut all {
+            response.logs = vec![log.clone()];
+            for (cohort, node) in &units {
+                let mut row = Cohort { log: Some("l".into()), ..elsewhere(*cohort, "", vec![*node], 1) };
+                if *node == response.node {
+                    (row.leader, row.replicas) = (Some(*node), vec![replica(*node, 7)]);
+                }
+                response.cohorts.push(row);
+            }
+        }
+        all
+    }
+
+    /// Any node derives from the map and its own view which logs are unavailable.
+    #[test]
+    fn log_health_from_its_copies() {
+        let down = "node 3 is down";
+        check(&View::of(&with_log(&[1, 2], &[&[unit(10, 1), unit(11, 2)]])), Health::Degraded, &[down]);
+        let lost = "log l is unavailable: all copies of some positions are on node 3, which is down";
+        let only = with_log(&[1, 2], &[&[unit(10, 3)]]);
+        check(&View::of(&only), Health::Unavailable, &[lost, down]);
+        let old_positions = with_log(&[1, 2], &[&[unit(10, 3)], &[unit(11, 1)]]);
+        check(&View::of(&old_positions), Health::Unavailable, &[lost, down]);
+        let stopped = "log l accepts no appends until it is reconfigured without node 3, which is down";
+        check(&View::of(&with_log(&[1, 2], &[&[unit(10, 1), unit(11, 3)]])), Health::Unavailable, &[stopped, down]);
+        let readable = with_log(&[1, 2], &[&[unit(10, 1), unit(11, 3)], &[unit(12, 1), unit(13, 2)]]);
+        check(&View::of(&readable), Health::Degraded, &[down]);
+        let mut sequencer = with_log(&[1, 2], &[&[unit(10, 1), unit(11, 2)]]);
+        sequencer.iter_mut().for_each(|response| response.logs[0].sequencer = 3);
+        check(&View::of(&sequencer), Health::Unavailable, &[stopped, down]);
+
+        // The leader of the catalog reports the same failure, or one that is not visible here yet.
+        let mut reported = only.clone();
+        reported[0].cluster_failures = vec!["log l is unavailable: some positions have no live copy".into()];
+        check(&View::of(&reported), Health::Unavailable, &[lost, down]);
+        let mut doubtful = with_log(&[1, 2, 3], &[&[unit(10, 3)]]);
+        let doubts = "node 3 doubts its log of unit 10 of log l and does not vote there";
+        doubtful[2].cohorts.iter_mut().for_each(|cohort| cohort.replicas[0].doubtful |= cohort.cohort == 10);
+        let unready = "log l is unavailable: all copies of some positions are on node 3, where they are not ready";
+        check(&View::of(&doubtful), Health::Unavailable, &[unready, doubts]);
+    }
+
+    /// A node that other nodes hear of but that does not respond leaves the state of its units unknown.
+    #[test]
+    fn unchecked_log_is_named() {
+        let silent = "node 3 is alive but does not respond to clients";
+        let unchecked = "log l could not be checked: node 3 does not respond";
+        for chains in [&[&[unit(10, 3)][..]][..], &[&[unit(10, 1), unit(11, 3)]]] {
+            let mut all = with_log(&[1, 2], chains);
+            all.iter_mut().for_each(|response| response.nodes[2].alive = true);
+            check(&View::of(&all), Health::Unknown, &[unchecked, silent]);
+        }
+        let mut all = with_log(&[1, 2], &[&[unit(10, 3)], &[unit(11, 1)]]);
+        all.iter_mut().for_each(|response| response.nodes[2].alive = true);
+        check(&View::of(&all), Health::Unknown, &[unchecked, silent]);
+    }
+
+    /// Until its lease ends, the leader of a range may not know that the other replicas are down.
+    #[test]
+    fn leader_without_majority() {
+        let all = [answer(1, 5, 1, vec![replica(1, 10), replica(2, 10), replica(3, 10)])];
+        let most = "range [\"a\", \"b\") of table t has most replicas on nodes that are down";
+        check(&View::of(&all), Health::Unavailable, &[most, "node 2 is down", "node 3 is down"]);
     }
 }

@@ -137,7 +137,8 @@ fn move_of(view: &View, cohort: &Cohort) -> Operation {
             None => "a leader".to_owned(),
         }
     } else if !silent.is_empty() {
-        not_responding(silent)
+        let does = if silent.len() == 1 { "does" } else { "do" };
+        format!("{}, which {does} not respond", nodes(silent))
     } else if !lacking.is_empty() {
         format!("{} to catch up", nodes(lacking))
     } else {
@@ -175,4 +176,91 @@ fn listed<'a>(what: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.into_iter().collect();
     let plural = if names.len() == 1 { "" } else { "s" };
     format!("{what}{plural} {}", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use sdk::admin::{ChainPlacement, DroppedCohort, StatusResponse, UnitPlacement};
+
+    use super::super::tests::{answer, elsewhere, replica};
+    use super::*;
+
+    fn lines(all: &[StatusResponse]) -> Vec<String> {
+        operations(&View::of(all)).iter().map(Operation::line).collect()
+    }
+
+    fn cluster(answering: &[u32]) -> Vec<StatusResponse> {
+        let replicas = || vec![replica(1, 10), replica(2, 10), replica(3, 10)];
+        answering.iter().map(|node| answer(*node, 5, 1, replicas())).collect()
+    }
+
+    #[test]
+    fn drop_names_missing_nodes() {
+        let mut all = cluster(&[1, 2]);
+        assert_eq!(lines(&all), [""; 0]);
+        let cohorts = vec![DroppedCohort { cohort: 9, nodes: vec![2] }, DroppedCohort { cohort: 10, nodes: vec![3] }];
+        let drop = |log: &str, table: &str, force| Drop {
+            table: table.into(),
+            log: log.into(),
+            force,
+            cohorts: cohorts.clone(),
+        };
+        for response in &mut all {
+            response.drops = vec![drop("", "t", true), drop("l", "", false)];
+        }
+        let forced = "drop of table t, waits for its other ranges: those on node 3 are declared lost";
+        let blocked = "drop of log l, waits for its copies: node 3 does not respond; if these are lost for good, repeat \
+                       the drop with --force";
+        assert_eq!(lines(&all), [forced, blocked]);
+    }
+
+    #[test]
+    fn move_names_what_it_waits_for() {
+        let mut all = cluster(&[1, 2, 3]);
+        for response in &mut all {
+            (response.cohorts[0].moving, response.cohorts[0].leaving_nodes) = (true, vec![3]);
+            response.cohorts[0].planned_nodes = vec![1, 2];
+        }
+        let range = "range [\"a\", \"b\") of table t";
+        assert_eq!(lines(&all), [format!("move of {range} to nodes 1, 2, waits for its membership to change")]);
+        all.iter_mut().for_each(|response| response.cohorts[0].planned_nodes = vec![1, 2, 4]);
+        let moves = format!("move of {range} to nodes 1, 2, 4, waits for");
+        assert_eq!(lines(&all), [format!("{moves} node 4, which does not respond")]);
+        let way_out = "if a majority of its replicas is lost for good: loggos columns drop t --force";
+        let leaderless = format!("{moves} a leader: nodes 1, 4 do not respond; {way_out}");
+        assert_eq!(lines(&all[1..]), [leaderless]);
+    }
+
+    /// What blocks a departure is named with the way out: ranges without a leader, and logs without another copy.
+    #[test]
+    fn leave_names_blockers() {
+        let mut all = cluster(&[1, 2]);
+        let units = |nodes: &[u32]| ChainPlacement {
+            units: nodes.iter().map(|node| UnitPlacement { cohort: 20 + node, node: *node }).collect(),
+            takes_appends: true,
+        };
+        let log =
+            |name: &str, nodes: &[u32]| LogPlacement { log: name.into(), sequencer: 1, chains: vec![units(nodes)] };
+        for response in &mut all {
+            response.nodes[2].leaving = true;
+            response.cohorts[0].moving = true;
+            response.logs = vec![log("both", &[2, 3]), log("only", &[3])];
+        }
+        let waits =
+            "leave of node 3, waits for 1 range of table t to move, and the copies of logs both, only to be replaced";
+        let only = "log only has positions without any other copy, and node 3 does not respond; if these copies are lost \
+                    for good: loggos log drop only --force";
+        assert_eq!(lines(&all)[1..], [format!("{waits}. {only}")]);
+        all.iter_mut().for_each(|response| response.cohorts.push(elsewhere(7, "solo", vec![3], 1)));
+        let solo = "table solo has no leader, and node 3 does not respond; if a majority of its replicas is lost for good: \
+                    loggos columns drop solo --force";
+        let said = lines(&all);
+        assert!(said[1].contains(solo) && said[1].ends_with(only), "{said:?}");
+        assert!(leave_of(&View::of(&all), 3).is_blocked && !leave_of(&View::of(&all), 1).is_blocked);
+        for response in &mut all {
+            response.cohorts.clear();
+            response.logs.clear();
+        }
+        assert_eq!(lines(&all), ["leave of node 3, waits for the catalog to remove it"]);
+    }
 }
