@@ -72,7 +72,8 @@ pub(crate) fn logs(catalog: &Catalog) -> Vec<message::LogPlacement> {
 
 fn chains(log: &LogRecord) -> Vec<message::ChainPlacement> {
     let mut takes_appends: BTreeMap<&[UnitId], bool> = BTreeMap::new();
-    for chain in log.projection.extents.iter().flat_map(|extent| &extent.chains) {
+    // A chain without units was abandoned.
+    for chain in log.projection.extents.iter().flat_map(|extent| &extent.chains).filter(|chain| !chain.is_empty()) {
         takes_appends.insert(chain, false);
     }
     for chain in &log.projection.last().chains {

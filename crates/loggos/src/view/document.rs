@@ -85,8 +85,10 @@ mod tests {
         });
         let view = View::of(&[told]);
         let said = document(&view, 1, 99);
-        assert_eq!((&said["node"], &said["health"]), (&json!(1), &json!("degraded")));
-        assert_eq!(said["problems"], json!(["node 2 is down", "node 3 is down"]));
+        assert_eq!((&said["node"], &said["health"]), (&json!(1), &json!("unavailable")));
+        let most = "range [\"a\", \"b\") of table t has most replicas on nodes that are down";
+        assert_eq!(said["problems"], json!([most, "node 2 is down", "node 3 is down"]));
+        assert_eq!(said["in_progress"], json!([]));
         assert_eq!(said["reads_per_second"], json!([4.0]));
         let objects = said["nodes"].as_array().into_iter().chain(said["cohorts"].as_array()).flatten();
         for (object, printed) in objects.zip(view.node_objects().into_iter().chain(view.cohort_objects())) {
