@@ -1,5 +1,5 @@
-// Tests the console in a real browser with a cluster of three nodes. It must show a healthy cluster, a new table, a
-// degraded cluster after a node was killed, recovery after its restart, and that the page is stale while the node that
+// Tests the console in a real browser with a cluster of three nodes. It must show a healthy cluster, a new table, the
+// problems after a node with the only copy of a log was killed, the drop of that log, a degraded cluster, recovery after its restart, and that the page is stale while the node that
 // serves it is down. The browser must log no errors, in particular no violation of the content security policy.
 //
 //   node test.js BINARY BROWSER DIRECTORY-FOR-SCREENSHOTS
@@ -34,6 +34,21 @@ function loggos(...args) {
 
 function columns(...args) {
   return loggos("columns", "--port-offset", String(offset), ...args);
+}
+
+function logs(...args) {
+  return loggos("log", "--port-offset", String(offset), ...args);
+}
+
+/** Creates a log with its only copy on this node. */
+function createLogOn(node) {
+  for (let number = 1; number <= 6; number += 1) {
+    logs("create", `log-${number}`, "--copies", "1");
+    const known = JSON.parse(logs("info", `log-${number}`, "--json"));
+    if (known.extents[0].chains[0][0].node === node) return `log-${number}`;
+    logs("drop", `log-${number}`);
+  }
+  throw new Error(`no log was placed on node ${node}`);
 }
 
 function isFree(port) {
@@ -84,9 +99,17 @@ const says = (word) => document.getElementById("word").textContent === word;
 const states = (expected) =>
   [...document.querySelectorAll("#nodes tbody tr")].map((row) => row.cells[1].textContent).join() === expected.join();
 const tables = (expected) => {
-  const names = [...document.querySelectorAll("#cohorts tbody tr")].map((row) => row.cells[0].textContent);
-  return expected.every((name) => names.includes(name));
+  const names = (table) => [...document.querySelectorAll(`${table} tbody tr`)].map((row) => row.cells[0].textContent);
+  return names("#system").includes("catalog") && expected.join() === [...new Set(names("#cohorts"))].join();
 };
+const zookeeper = (expected) =>
+  [...document.querySelectorAll("#zookeeper tbody tr")].map((row) => row.cells[1].textContent).join() === expected.join();
+const problems = (expected) => {
+  const said = [...document.querySelectorAll("#problems li")].map((item) => item.textContent);
+  return expected.every((problem) => said.some((text) => text.includes(problem)));
+};
+const progress = (expected) =>
+  [...document.querySelectorAll("#progress tbody tr")].some((row) => row.textContent.includes(expected));
 
 async function screenshot(page, name) {
   await page.screenshot({ path: join(out, `${name}.png`), fullPage: true });
@@ -142,20 +165,28 @@ async function check(browser) {
   const page = await open();
   await page.goto(url(1));
   await waitUntil(page, "three nodes are up", states, ["up", "up", "up"]);
-  await waitUntil(page, "the catalog is shown", tables, ["catalog"]);
+  await waitUntil(page, "the catalog is shown", tables, []);
   await waitUntil(page, "the cluster is healthy", says, "Healthy");
 
   columns("create", "airports");
-  await waitUntil(page, "a new table appears", tables, ["catalog", "airports"]);
+  await waitUntil(page, "a new table appears", tables, ["airports"]);
   await waitUntil(page, "the cluster is healthy with it", says, "Healthy");
   await checkWidth(page, "wide");
   await checkStill(page);
   await checkKeyboard(page);
   await screenshot(page, "healthy");
 
+  const lost = createLogOn(2);
   process.kill(pid(2), "SIGKILL");
   await waitUntil(page, "the killed node is shown as down", states, ["up", "down", "up"]);
+  await waitUntil(page, "a lost log makes the cluster unavailable", says, "Unavailable");
+  await waitUntil(page, "all problems are listed", problems, [`Log ${lost} is unavailable`, "Node 2 is down"]);
+  assert.throws(() => logs("drop", lost, "--timeout", "3s"), /--force/);
+  await waitUntil(page, "the drop is shown to wait for the node", progress, `log ${lost}`);
+  await screenshot(page, "unavailable");
+  logs("drop", lost, "--force");
   await waitUntil(page, "the cluster is shown as degraded", says, "Degraded");
+  await waitUntil(page, "its ZooKeeper endpoint is shown as down", zookeeper, ["up", "down", "up"]);
   await screenshot(page, "degraded");
 
   loggos("dev", "restart", "2", "--data", data);

@@ -53,15 +53,20 @@ pub enum Change {
         /// The table's name.
         name: String,
     },
-    /// A table is being dropped: the catalog's leader makes each of its cohorts commit the drop.
+    /// A table or log is being dropped: the catalog's leader makes each of its cohorts commit the drop.
     DropBegun {
-        /// The table's id: the cohort of its first range.
-        table: CohortId,
+        /// The id of the table or log: the cohort of its first range or unit.
+        id: CohortId,
     },
     /// A table was removed: nodes delete its replicas, and clients that wait for the drop are answered.
     TableDropped {
         /// The table's id.
         table: CohortId,
+    },
+    /// A log was removed: nodes delete its units, and clients that wait for the drop are answered.
+    LogDropped {
+        /// The log's id: the cohort of its first unit.
+        id: CohortId,
     },
     /// A range is being split: the catalog's leader makes its cohort commit the split.
     SplitBegun {
@@ -175,6 +180,8 @@ impl Catalog {
             CatalogCommand::Project { projection } => self.project(&projection),
             CatalogCommand::AddUnits { log, nodes } => (None, self.add_units(log, &nodes)),
             CatalogCommand::ForgetSpares { log, units } => (None, self.forget_spares(log, &units)),
+            CatalogCommand::BeginLogDrop { name, force } => self.begin_log_drop(&name, force),
+            CatalogCommand::EndLogDrop { name, log } => (None, self.end_log_drop(&name, log)),
         })
     }
 

@@ -1,4 +1,4 @@
-//! The catalog's checkpoint. Its parts are, in order: nodes, tables, logs.
+//! The catalog's checkpoint. Its parts are, in order: nodes, tables, logs, drops of logs.
 
 use std::ops::Bound::{Excluded, Unbounded};
 
@@ -19,6 +19,8 @@ use crate::options::TableOptions;
 const NODES: u8 = FIRST_PART;
 const TABLES: u8 = FIRST_PART + 1;
 const LOGS: u8 = FIRST_PART + 2;
+/// The logs that are being dropped.
+const LOG_DROPS: u8 = FIRST_PART + 3;
 
 /// An immutable snapshot of the catalog.
 #[derive(Clone, Debug)]
@@ -71,8 +73,15 @@ impl Chunked for CatalogSnapshot {
         {
             return Some((chunk, Cursor { tag: TABLES, last: name.clone().into() }));
         }
-        let (chunk, Named(name, _)) = pack(LOGS, named(self.logs.range((name(LOGS), Unbounded))))?;
-        Some((chunk, Cursor { tag: LOGS, last: name.clone().into() }))
+        if after.tag <= LOGS
+            && let Some((chunk, Named(name, _))) = pack(LOGS, named(self.logs.range((name(LOGS), Unbounded))))
+        {
+            return Some((chunk, Cursor { tag: LOGS, last: name.clone().into() }));
+        }
+        let drops = self.logs.range((name(LOG_DROPS), Unbounded)).filter(|(_, log)| log.is_dropping);
+        let drops = drops.map(|(name, log)| LogDrop { name, is_forced: log.is_drop_forced });
+        let (chunk, LogDrop { name, .. }) = pack(LOG_DROPS, drops)?;
+        Some((chunk, Cursor { tag: LOG_DROPS, last: name.clone().into() }))
     }
 }
 
@@ -117,10 +126,14 @@ impl Loader for CatalogLoader {
                     let (name, log) = decode_log(&mut input)?;
                     catalog.insert_log(name, log)
                 }
+                LOG_DROPS => {
+                    let (name, is_forced) = (input.text("log name")?, input.bool()?);
+                    catalog.resume_log_drop(&name, is_forced)
+                }
                 _ => return Err(unexpected(tag)),
             };
             if !fresh {
-                return Err(LoadError::Impossible("duplicate table, log or node"));
+                return Err(LoadError::Impossible("duplicate table, log or node, or the drop of an unknown log"));
             }
         }
         Ok(())
@@ -220,6 +233,24 @@ impl Record for Named<'_, LogRecord> {
     }
 }
 
+/// A log that is being dropped.
+#[derive(Clone, Copy, Debug)]
+struct LogDrop<'a> {
+    name: &'a String,
+    is_forced: bool,
+}
+
+impl Record for LogDrop<'_> {
+    fn size(&self) -> usize {
+        5 + self.name.len()
+    }
+
+    fn encode(&self, out: &mut Writer) {
+        out.bytes(self.name.as_bytes());
+        out.bool(self.is_forced);
+    }
+}
+
 fn encode_members(members: &[Member], out: &mut Writer) {
     out.count(members.len());
     members.iter().for_each(|member| member.encode(out));
@@ -247,7 +278,8 @@ fn decode_log(input: &mut Reader) -> Result<(String, LogRecord), LoadError> {
     let projection = Projection::decode(input.bytes()?)?;
     let unit = |input: &mut Reader| Ok((UnitId(input.u64()?), Member::decode(input)?));
     let units = (0..input.count(20)?).map(|_| unit(input)).collect::<Result<_, DecodeError>>()?;
-    Ok((name, LogRecord { id, created, stripes, copies, projection, units }))
+    let (is_dropping, is_drop_forced) = (false, false);
+    Ok((name, LogRecord { id, created, stripes, copies, projection, units, is_dropping, is_drop_forced }))
 }
 
 fn decode_range(input: &mut Reader) -> Result<RangeRecord, DecodeError> {

@@ -94,6 +94,20 @@ pub enum CatalogCommand {
     AddUnits { log: LogId, nodes: Vec<NodeId> },
     /// Forget units of a log that are in no projection.
     ForgetSpares { log: LogId, units: Vec<UnitId> },
+    /// Begin to drop a log: clients no longer find it. Its units are sealed next.
+    BeginLogDrop {
+        /// The log's name.
+        name: String,
+        /// End the drop without the units that cannot be reached.
+        force: bool,
+    },
+    /// End the drop of a log: its units are sealed, and the record is removed.
+    EndLogDrop {
+        /// The log's name.
+        name: String,
+        /// The log's id: the name may have been reused.
+        log: LogId,
+    },
     /// Mark a node as leaving.
     BeginLeave { node: NodeId },
     /// Plan to move all ranges away from the nodes that are leaving.
@@ -125,6 +139,9 @@ const FORGET_SPARES: u8 = 80;
 /// `BeginMove` without `force`. `BEGIN_MOVE` is older and has always been carried out unchecked.
 const BEGIN_CHECKED_MOVE: u8 = 81;
 const BEGIN_FORCED_DROP: u8 = 82;
+const BEGIN_LOG_DROP: u8 = 83;
+const BEGIN_FORCED_LOG_DROP: u8 = 84;
+const END_LOG_DROP: u8 = 85;
 
 impl CatalogCommand {
     /// Encodes the command as an entry's payload.
@@ -205,6 +222,15 @@ impl CatalogCommand {
                 out.u32(sequencer.node.0);
                 out.u64(sequencer.boot.0);
             }
+            Self::BeginLogDrop { name, force } => {
+                out.u8(if *force { BEGIN_FORCED_LOG_DROP } else { BEGIN_LOG_DROP });
+                out.bytes(name.as_bytes());
+            }
+            Self::EndLogDrop { name, log } => {
+                out.u8(END_LOG_DROP);
+                out.bytes(name.as_bytes());
+                out.u64(log.0);
+            }
             Self::Project { projection } => {
                 out.u8(PROJECT);
                 out.bytes(&projection.encode());
@@ -274,6 +300,13 @@ impl CatalogCommand {
                 let (stripes, copies) = (input.u32()?, input.u32()?);
                 let sequencer = SequencerId { node: NodeId(input.u32()?), boot: Boot(input.u64()?) };
                 Self::CreateLog { name, stripes, copies, sequencer }
+            }
+            tag @ (BEGIN_LOG_DROP | BEGIN_FORCED_LOG_DROP) => {
+                Self::BeginLogDrop { name: input.text("log name")?, force: tag == BEGIN_FORCED_LOG_DROP }
+            }
+            END_LOG_DROP => {
+                let name = input.text("log name")?;
+                Self::EndLogDrop { name, log: LogId(input.u64()?) }
             }
             PROJECT => Self::Project { projection: Box::new(Projection::decode(input.bytes()?)?) },
             ADD_UNITS => Self::AddUnits { log: LogId(input.u64()?), nodes: decode_numbers(&mut input)? },

@@ -6,17 +6,19 @@
 
 mod document;
 mod health;
+mod progress;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::CohortId;
-use sdk::admin::{Activity, Cohort, Lsn, Replica, StatusResponse, ZooKeeper};
+use sdk::admin::{Activity, Cohort, Drop, LogPlacement, Lsn, Replica, StatusResponse, ZooKeeper};
 use serde_json::{Value, json};
 
 use crate::cli::range_field;
 
 pub(crate) use document::document;
 pub(crate) use health::{Health, health};
+pub(crate) use progress::{Operation, leave_of, operations};
 
 /// The addresses of nodes that the responses mention but that have not responded. They must be queried too: a node may
 /// be alive although no responding node receives messages from it.
@@ -37,6 +39,10 @@ pub(crate) fn is_refused(error: &sdk::Error) -> bool {
 pub(crate) struct View {
     pub(crate) nodes: BTreeMap<u32, Node>,
     pub(crate) cohorts: BTreeMap<u32, Cohort>,
+    /// The copies of each log, according to the newest map.
+    pub(crate) logs: BTreeMap<String, LogPlacement>,
+    /// The tables and logs that are being dropped, according to the newest map.
+    pub(crate) drops: Vec<Drop>,
     /// Descriptions of cluster-wide problems, reported by the leader of the catalog.
     pub(crate) troubles: Vec<String>,
     /// Descriptions of unavailable tables and logs, reported by the leader of the catalog.
@@ -85,6 +91,8 @@ impl View {
         let newest = answers.iter().max_by_key(|answer| answer.catalog_lsn.map(|lsn| (lsn.epoch, lsn.sequence)));
         if let Some(newest) = newest {
             view.add_map(&newest.cohorts);
+            view.logs = newest.logs.iter().map(|log| (log.log.clone(), log.clone())).collect();
+            view.drops.clone_from(&newest.drops);
         }
         view
     }
@@ -98,6 +106,8 @@ impl View {
             let planned = planned.remove(&cohort.cohort);
             cohort.replica_count = planned.map_or(0, |planned| planned.replica_count);
             cohort.planned_nodes = planned.map_or_else(Vec::new, |planned| planned.planned_nodes.clone());
+            cohort.moving = planned.is_some_and(|planned| planned.moving);
+            cohort.leaving_nodes = planned.map_or_else(Vec::new, |planned| planned.leaving_nodes.clone());
             if cohort.cohort == CohortId::CATALOG.0 {
                 cohort.planned_nodes.clone_from(&nodes);
             }
@@ -121,6 +131,11 @@ impl View {
     /// Whether the node responded.
     fn responds(&self, node: u32) -> bool {
         self.nodes.get(&node).is_some_and(|node| node.boot.is_some())
+    }
+
+    /// Whether neither the node itself nor a node that responds shows it to be alive.
+    fn is_down(&self, node: u32) -> bool {
+        !self.nodes.get(&node).is_some_and(|node| node.alive)
     }
 
     /// Whether the cohort has a leader that responds.

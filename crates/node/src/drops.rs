@@ -1,5 +1,5 @@
-//! Drops tables. The catalog leader has each cohort of the table append the drop to its own log, and every node removes
-//! its replicas once the table is gone (guarantee 19). The two steps are described in `catalog/src/catalog/drops.rs`.
+//! Drops tables and logs. The catalog leader has each cohort of the table, or each unit of the log, append the drop to its
+//! own log, and every node removes its replicas once the table or log is gone (guarantee 19). The two steps are described in `catalog/src/catalog/drops.rs`.
 //!
 //! The client gets its reply when the drop has completed. By then no replica can answer for the table, not even to a
 //! client with a stale copy of the map, because a leader that reads under its lease has applied the drop. A forced drop
@@ -10,8 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Duration, Lsn, Now};
-use catalog::{Catalog, CatalogCommand, Change, TableRecord};
+use base::{CohortId, Duration, Lsn, Member, Now};
+use catalog::{Catalog, CatalogCommand, Change, LogRecord, TableRecord, cohort_of};
+use sharedlog::UnitId;
+use sharedlog::log_unit::LogUnit;
+use state_machine::StateMachine as _;
 use state_machine::interface::Kind;
 use state_machine::storage::{FileId, Storage, StoredFile};
 
@@ -103,15 +106,21 @@ impl Node {
         if !std::mem::take(&mut self.drops.has_work) {
             return false;
         }
-        let mut tables = Vec::new();
+        let mut drops = Vec::new();
         for (name, table) in self.led_catalog().into_iter().flat_map(Catalog::dropping) {
             let cohorts: Vec<CohortId> = table.ranges.iter().map(|range| range.cohort).collect();
-            tables.push((name.to_owned(), table.id(), table.options.kind, cohorts));
+            let end = CatalogCommand::EndDrop { name: name.to_owned(), table: table.id() };
+            drops.push((end, table.options.kind, cohorts));
         }
-        for (name, table, kind, mut cohorts) in tables {
+        for (name, log) in self.led_catalog().into_iter().flat_map(Catalog::dropping_logs) {
+            let cohorts = log.units.iter().filter_map(|(unit, _)| cohort_of(*unit)).collect();
+            let end = CatalogCommand::EndLogDrop { name: name.to_owned(), log: log.id };
+            drops.push((end, LogUnit::KIND, cohorts));
+        }
+        for (end, kind, mut cohorts) in drops {
             cohorts.retain(|cohort| !self.drops.dropped.contains(cohort));
             if cohorts.is_empty() || planted(Bug::DropInMapOnly) {
-                self.propose(CohortId::CATALOG, CatalogCommand::EndDrop { name, table }.encode(), now);
+                self.propose(CohortId::CATALOG, end.encode(), now);
             } else {
                 cohorts.into_iter().for_each(|cohort| self.ask_to_drop(cohort, kind, now));
             }
@@ -132,7 +141,10 @@ impl Node {
     pub(crate) fn drop_answered(&mut self, cohort: CohortId, outcome: &Outcome) {
         self.drops.asked.remove(&cohort);
         let is_forced = |(_, table): (&str, &TableRecord)| table.is_drop_forced && table.has(cohort);
-        if outcome.is_ok() || self.catalog().dropping().any(is_forced) {
+        let is_unit = |(unit, _): &(UnitId, Member)| cohort_of(*unit) == Some(cohort);
+        let is_forced_log = |(_, log): (&str, &LogRecord)| log.is_drop_forced && log.units.iter().any(is_unit);
+        let catalog = self.catalog();
+        if outcome.is_ok() || catalog.dropping().any(is_forced) || catalog.dropping_logs().any(is_forced_log) {
             self.drops.dropped.insert(cohort);
             self.drops.has_work = true;
         }

@@ -114,7 +114,7 @@ impl Logs {
     }
 
     pub(crate) fn on_apply(&mut self, change: &Change) {
-        self.has_work |= matches!(change, Change::LogProjected { .. });
+        self.has_work |= matches!(change, Change::LogProjected { .. } | Change::LogDropped { .. });
     }
 
     /// The earliest timer of any machine.
@@ -354,6 +354,7 @@ impl Node {
 
     /// Applies changed projections of this node's copy of the catalog.
     fn learn_projections(&mut self, now: Now) {
+        self.forget_dropped_logs();
         let me = self.cluster.sequencer();
         let catalog = self.catalog();
         let mut newest: Vec<Projection> = Vec::new();
@@ -380,6 +381,17 @@ impl Node {
         self.pending_requests.wake();
         self.assign_own_stripes(now);
         self.check_logs(now);
+    }
+
+    /// Ends the machines of logs that were dropped, and their calls.
+    fn forget_dropped_logs(&mut self) {
+        let there: BTreeSet<LogId> = self.catalog().logs().map(|(_, log)| log.id).collect();
+        for (id, log) in self.logs.by_id.extract_if(.., |id, _| !there.contains(id)).collect::<Vec<_>>() {
+            self.logs.touched.remove(&id);
+            for pending in log.calls.values().filter_map(Call::request) {
+                self.log_dropped_under(pending);
+            }
+        }
     }
 
     /// Starts the machines of a log on this node.
@@ -438,6 +450,11 @@ impl Node {
             log.follower.projected(&newest, now.monotonic);
             log.client.projected(newest, now.monotonic);
         }
+    }
+
+    /// The command that drops a log.
+    pub(crate) fn drop_log(name: String, force: bool) -> Query {
+        Query::Machine(CatalogRequest::Change(CatalogCommand::BeginLogDrop { name, force }).into())
     }
 
     /// The command that creates a log with this process as its first sequencer.

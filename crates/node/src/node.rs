@@ -7,6 +7,7 @@ use base::{Boot, CohortId, Entry, Lsn, Member, Monotonic, NodeId, Now, Record};
 use bytes::Bytes;
 use catalog::{Catalog, CatalogResponse, Change};
 use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply};
+use sharedlog::request::LogResponse;
 use state_machine::{Failure, Ownership};
 
 use crate::checkpoint_schedule::Checkpoints;
@@ -264,7 +265,7 @@ impl Node {
                 (
                     None,
                     Some(Effect::Own(KindEvent::Catalog(
-                        Change::DropBegun { table: of } | Change::SplitBegun { child: of },
+                        Change::DropBegun { id: of } | Change::SplitBegun { child: of },
                     ))),
                 ) => self.pending_requests.await_change(*of, pending),
                 (None, _) => {}
@@ -302,11 +303,12 @@ impl Node {
         self.logs.on_apply(change);
         let (ended, response) = match change {
             Change::TableDropped { table } => (table, CatalogResponse::TableDropped),
+            Change::LogDropped { id } => (id, CatalogResponse::Log(LogResponse::Dropped)),
             Change::SplitEnded { child } => (child, CatalogResponse::RangeSplit { cohort: child.0 }),
             _ => return,
         };
         for id in self.pending_requests.change_ended(*ended) {
-            self.complete(id, Ok(Response::Catalog(response.clone())), None);
+            self.complete(id, Ok(Response::of_catalog(response.clone())), None);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use base::{CohortId, Duration, Monotonic, NodeId, Now};
 
-use catalog::{CatalogCommand, CatalogRequest};
+use catalog::{CatalogCommand, CatalogRequest, cohort_of};
 
 use crate::message::Query;
 use crate::node::Node;
@@ -41,8 +41,10 @@ impl Node {
     fn outage_of(&self, cohort: CohortId, contact: Option<Duration>, now: Now) -> Option<String> {
         let planned: Vec<NodeId> = if cohort == CohortId::CATALOG {
             self.replicas.get(&cohort)?.cohort.membership().voters().iter().map(|member| member.node).collect()
+        } else if let Some(part) = self.catalog().part_of(cohort) {
+            part.members.iter().map(|member| member.node).collect()
         } else {
-            self.catalog().part_of(cohort)?.members.iter().map(|member| member.node).collect()
+            vec![self.catalog().unit_of(cohort)?.1.node]
         };
         let is_down = |node: &NodeId| self.is_down(*node, contact, now.monotonic);
         let down: Vec<String> = planned.iter().copied().filter(is_down).map(|node| node.to_string()).collect();
@@ -83,13 +85,21 @@ impl Node {
 
     /// Describes an outage that a drop waits for, and the way out.
     fn outage_of_drop(&self, query: &Query, now: Now) -> Option<String> {
-        let Query::Machine(Ask::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name, .. }))) = query else {
-            return None;
+        let Query::Machine(Ask::Catalog(CatalogRequest::Change(command))) = query else { return None };
+        let (what, cohorts): (String, Vec<CohortId>) = match command {
+            CatalogCommand::BeginDrop { name, .. } => {
+                let (_, table) = self.catalog().dropping().find(|(of, _)| of == name)?;
+                (format!("table {name}"), table.ranges.iter().map(|range| range.cohort).collect())
+            }
+            CatalogCommand::BeginLogDrop { name, .. } => {
+                let (_, log) = self.catalog().dropping_logs().find(|(of, _)| of == name)?;
+                (format!("log {name}"), log.units.iter().filter_map(|(unit, _)| cohort_of(*unit)).collect())
+            }
+            _ => return None,
         };
-        let (_, table) = self.catalog().dropping().find(|(of, _)| of == name)?;
-        let outage = table.ranges.iter().find_map(|range| self.outage(range.cohort, now))?;
+        let outage = cohorts.into_iter().find_map(|cohort| self.outage(cohort, now))?;
         Some(format!(
-            "table {name} is being dropped, but {outage}; if these replicas are lost for good, drop it with --force"
+            "{what} is being dropped, but {outage}; if these replicas are lost for good, drop it with --force"
         ))
     }
 
@@ -118,6 +128,12 @@ impl Node {
         peer.is_disconnected || peer.silent && is_quiet(ALIVE) || contact.is_some_and(is_quiet)
     }
 
+    fn unit_name(&self, cohort: CohortId) -> Option<String> {
+        let (unit, _) = self.catalog().unit_of(cohort)?;
+        let (log, _) = self.catalog().logs().find(|(_, log)| log.member_of(unit).is_some())?;
+        Some(format!("unit {cohort} of log {log}"))
+    }
+
     fn part_name(&self, cohort: CohortId) -> String {
         if cohort == CohortId::CATALOG {
             return "the catalog".to_owned();
@@ -126,7 +142,7 @@ impl Node {
         let mut parts = tables.flat_map(|(name, table)| table.parts().map(move |part| (name, part)));
         match parts.find(|(_, part)| part.cohort == cohort) {
             Some((table, part)) => format!("range {} of table {table}", part.range),
-            None => format!("cohort {cohort}"),
+            None => self.unit_name(cohort).unwrap_or_else(|| format!("cohort {cohort}")),
         }
     }
 }

@@ -575,6 +575,11 @@ const LOG: u8 = u8::MAX;
 const DATED: u8 = u8::MAX - 1;
 
 impl Response {
+    /// A response of the catalog.
+    pub(crate) fn of_catalog(response: CatalogResponse) -> Self {
+        Self::Catalog(response).flat()
+    }
+
     /// Converts a catalog response about a log to a log response.
     fn flat(self) -> Self {
         match self {

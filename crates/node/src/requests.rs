@@ -78,6 +78,7 @@ impl Node {
             Request::Log(LogRequest::Create { name, stripes, copies }) => {
                 (catalog, self.create_log(name, stripes, copies))
             }
+            Request::Log(LogRequest::Drop { name, force }) => (catalog, Self::drop_log(name, force)),
             Request::Log(LogRequest::List) => (catalog, Query::Machine(CatalogRequest::ListLogs.into())),
             Request::Log(LogRequest::Describe { name }) => {
                 (catalog, Query::Machine(CatalogRequest::DescribeLog(name).into()))
@@ -234,10 +235,14 @@ impl Node {
     /// A member of the cohort, current or planned, according to the map.
     fn member_in_turn(&self, cohort: CohortId, pending: &Pending) -> Option<NodeId> {
         let catalog = self.catalog();
-        let part = catalog.part_of(cohort)?;
-        let everyone = part.members.iter().chain(part.leaving).map(|member| member.node);
-        let others: Vec<NodeId> =
-            everyone.filter(|node| *node != self.cluster.me.node && self.cluster.is_connected(*node)).collect();
+        let everyone: Vec<NodeId> = match catalog.part_of(cohort) {
+            Some(part) => part.members.iter().chain(part.leaving).map(|member| member.node).collect(),
+            None => vec![catalog.unit_of(cohort)?.1.node],
+        };
+        let others: Vec<NodeId> = everyone
+            .into_iter()
+            .filter(|node| *node != self.cluster.me.node && self.cluster.is_connected(*node))
+            .collect();
         self.member_to_ask(&others, pending)
     }
 

@@ -129,6 +129,10 @@ async fn ask_log(
         ApiLogRequest::Create(request) => {
             ApiLogResponse::Created(client.create_log(with(request, time, metadata)).await?.into_inner())
         }
+        ApiLogRequest::Drop(request) => {
+            client.drop_log(with(request, time, metadata)).await?;
+            ApiLogResponse::Dropped
+        }
         ApiLogRequest::List => {
             ApiLogResponse::Logs(client.list_logs(with(ListLogsRequest {}, time, metadata)).await?.into_inner())
         }

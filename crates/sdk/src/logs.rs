@@ -15,6 +15,7 @@ use sharedlog::validate::COORDINATION_LOG;
 use crate::Client;
 use crate::admin::LogDescription;
 use crate::client_api::unexpected;
+use crate::driver::Ended;
 use crate::request::{ApiLogRequest, ApiLogResponse, ApiRequest, ApiResponse};
 
 pub use snapshots::Snapshot;
@@ -134,6 +135,33 @@ impl Log {
     /// Creates the log unless it exists: sent by [`CreateLog::send`].
     pub fn create(&self) -> CreateLog<'_> {
         CreateLog { log: self, stripes: 0, copies: 0 }
+    }
+
+    /// Drops the log with all its entries. After success no call sees the log, and its name can be reused.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the log does not exist.
+    pub async fn drop_log(&self) -> Result<(), Error> {
+        self.drop_with(false).await
+    }
+
+    /// Drops the log without waiting for units that cannot be reached. This declares that they are lost for good: units
+    /// that are only cut off can serve the log until they are in contact with the cluster.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the log does not exist.
+    pub async fn force_drop_log(&self) -> Result<(), Error> {
+        self.drop_with(true).await
+    }
+
+    async fn drop_with(&self, force: bool) -> Result<(), Error> {
+        let request = ApiLogRequest::Drop(message::DropLogRequest { log: self.name.clone(), force });
+        let Ended { outcome, in_doubt } = self.client.driver.call(ApiRequest::Log(request), self.client.deadline).await;
+        match outcome {
+            // The log existed at the first attempt: that attempt, or another client, has dropped it.
+            Err(Error::NotFound(_)) if in_doubt => Ok(()),
+            outcome => outcome.map(|_| ()),
+        }
     }
 
     /// Describes the log: its sequencer, and the placement of its positions.

@@ -46,6 +46,7 @@ pub(crate) enum ApiRequest {
 #[derive(Clone, Debug)]
 pub(crate) enum ApiLogRequest {
     Create(log::CreateLogRequest),
+    Drop(log::DropLogRequest),
     List,
     Describe(log::DescribeLogRequest),
     /// The caller sets the stamp, for retries. Without one it is never repeated.
@@ -77,6 +78,7 @@ pub(crate) enum ApiResponse {
 #[derive(Debug)]
 pub(crate) enum ApiLogResponse {
     Created(log::CreateLogResponse),
+    Dropped,
     Logs(log::ListLogsResponse),
     Log(log::DescribeLogResponse),
     Appended(log::AppendResponse),
@@ -88,7 +90,7 @@ pub(crate) enum ApiLogResponse {
 impl ApiLogRequest {
     fn effect(&self) -> Effect {
         match self {
-            Self::Create(_) | Self::Trim(_) | Self::TrimPosition(_) => Effect::Repeatable,
+            Self::Create(_) | Self::Drop(_) | Self::Trim(_) | Self::TrimPosition(_) => Effect::Repeatable,
             Self::List | Self::Describe(_) | Self::Read(_) | Self::Tail(_) => Effect::Reads,
             Self::Append(append) if append.stamp.is_none() => Effect::AppendsOnce,
             Self::Append(_) => Effect::Appends,

@@ -171,12 +171,15 @@ fn node(report: NodeReport, observer: &Observer, whole_map: bool) -> StatusRespo
     if whole_map {
         add_map(&mut cohorts, &catalog);
     }
+    let (logs, drops) = if whole_map { (map::logs(&catalog), map::drops(&catalog)) } else { Default::default() };
     StatusResponse {
         node,
         incarnation,
         boot,
         nodes,
         cohorts,
+        logs,
+        drops,
         http: observer.console.clone(),
         activity: Some(observer.activity.message()),
         troubles,
@@ -201,6 +204,8 @@ fn add_map(cohorts: &mut Vec<message::Cohort>, catalog: &Catalog) {
         });
         cohorts[at].planned_nodes = row.nodes;
         cohorts[at].replica_count = row.replicas;
+        cohorts[at].moving = row.leaving.is_some();
+        cohorts[at].leaving_nodes = row.leaving.unwrap_or_default();
     }
 }
 
@@ -239,6 +244,8 @@ fn cohort(status: CohortStatus, observer: &Observer) -> message::Cohort {
         log,
         planned_nodes: Vec::new(),
         replica_count: 0,
+        moving: false,
+        leaving_nodes: Vec::new(),
     }
 }
 

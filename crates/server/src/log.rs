@@ -51,6 +51,14 @@ impl<G: Gateway> Log for Handler<G> {
         }
     }
 
+    async fn drop_log(&self, mut call: tonic::Request<message::DropLogRequest>) -> RpcResult<message::DropLogResponse> {
+        let message::DropLogRequest { log: name, force } = std::mem::take(call.get_mut());
+        match self.ask(&call, LogRequest::Drop { name, force }).await? {
+            Response::Log(LogResponse::Dropped) => answer(message::DropLogResponse {}),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     async fn list_logs(&self, call: tonic::Request<message::ListLogsRequest>) -> RpcResult<message::ListLogsResponse> {
         match self.ask(&call, LogRequest::List).await? {
             Response::Log(LogResponse::Logs(mut logs)) => {

@@ -5,14 +5,14 @@
 //! position to the other units of its chain. [`Unit`] holds the unit's state without the values. The values are stored
 //! in a log-structured merge tree, keyed by position, and are flushed to SSTables like the rows of a tablet.
 //!
-//! Other nodes send [`unit::Request`]s to units and get [`Reply`]s. Cohort requests are not used ([`NoRequest`]), so
-//! the response to an applied command is delivered as an event.
+//! Other nodes send [`unit::Request`]s to units and get [`Reply`]s, so the response to an applied command is delivered
+//! as an event. The only cohort request is the one that drops the log ([`UnitRequest`]).
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, Lsn, Timestamp};
 use state_machine::checkpoint::{Chunked, Keep, LoadError, Loader, Snapshot};
 use state_machine::{Applied, Effect, Evaluated, Kind, NoView, Payload, Read, ReadStep, StateMachine, Wire};
-use state_machine::{ApplyError, LogicalHash, Progress, ReadError};
+use state_machine::{ApplyError, Failure, LogicalHash, Progress, ReadError};
 use store::cell;
 use store::sstable::Io;
 use store::tree::{Tree, View};
@@ -62,9 +62,15 @@ pub enum UnitResponse {
     Lookup(Lookup),
 }
 
-/// Uninhabited: a unit's cohort receives no cohort requests.
+/// A request to a unit's cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoRequest {}
+pub enum UnitRequest {
+    /// The log is being dropped: the unit refuses all further requests.
+    Drop,
+}
+
+/// The epoch that a drop seals: no projection has a later one.
+const DROPPED: ProjectionEpoch = ProjectionEpoch(u64::MAX);
 
 impl LogUnit {
     fn of(progress: Progress, unit: Unit, tree: Tree) -> Self {
@@ -210,23 +216,34 @@ impl Read for Lookup {
     }
 }
 
-impl Wire for NoRequest {
-    fn encode(&self, _: &mut Writer) {
-        match *self {}
+const DROP: u8 = 1;
+
+impl Wire for UnitRequest {
+    fn encode(&self, out: &mut Writer) {
+        match self {
+            Self::Drop => out.u8(DROP),
+        }
     }
 
-    fn decode(_: &mut Reader) -> Result<Self, DecodeError> {
-        Err(DecodeError::Invalid { what: "request to a log unit" })
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        match input.u8()? {
+            DROP => Ok(Self::Drop),
+            tag => Err(DecodeError::UnknownTag { what: "request to a log unit", tag: u64::from(tag) }),
+        }
     }
 }
 
-impl state_machine::Request for NoRequest {
-    fn validate(&self) -> Result<(), state_machine::Failure> {
-        match *self {}
+impl state_machine::Request for UnitRequest {
+    fn validate(&self) -> Result<(), Failure> {
+        Ok(())
     }
 
     fn reads(&self) -> bool {
-        match *self {}
+        false
+    }
+
+    fn is_idempotent(&self) -> bool {
+        true
     }
 }
 
@@ -241,11 +258,11 @@ impl state_machine::Response for Reply {
 impl StateMachine for LogUnit {
     const KIND: Kind = Kind(3);
 
-    type Request = NoRequest;
+    type Request = UnitRequest;
     type Response = Box<Reply>;
     type Event = UnitResponse;
     type Read = Lookup;
-    type View = NoView<NoRequest, Lookup>;
+    type View = NoView<UnitRequest, Lookup>;
     type Snapshot = UnitSnapshot;
     type Storage = Tree;
 
@@ -267,18 +284,22 @@ impl StateMachine for LogUnit {
         let command = Command::decode(entry.payload.clone()).map_err(|e| self.progress.undecodable(entry, e))?;
         self.progress.advance(entry);
         let before = (self.unit.sealed(), self.unit.trimmed());
+        let is_drop = command == Command::Seal { epoch: DROPPED };
         let outcome = self.unit.apply(command);
         self.news.is_other = before != (self.unit.sealed(), self.unit.trimmed());
         let kept = self.keep(outcome, entry);
-        Ok(Applied::effect(Effect::Own(self.answer(kept))))
+        let dropped = is_drop.then(|| Ok(Box::new(Reply::Done)));
+        Ok(Applied { outcome: dropped, effect: Some(Effect::Own(self.answer(kept))) })
     }
 
-    fn read(&self, request: &NoRequest) -> ReadStep<Box<Reply>, Lookup> {
-        match *request {}
+    fn read(&self, _: &UnitRequest) -> ReadStep<Box<Reply>, Lookup> {
+        ReadStep::Answer(Err(Failure::Invalid("a drop is not a read".to_owned())))
     }
 
-    fn propose(&self, request: &NoRequest) -> Payload<Lookup> {
-        match *request {}
+    fn propose(&self, request: &UnitRequest) -> Payload<Lookup> {
+        match request {
+            UnitRequest::Drop => Payload::Command(Command::Seal { epoch: DROPPED }.encode()),
+        }
     }
 
     /// Only other nodes send requests to units, so no local thread needs a view.
@@ -321,6 +342,10 @@ impl StateMachine for LogUnit {
     fn invariants(&self) {
         self.unit.invariants();
         self.tree.invariants();
+    }
+
+    fn drop_request() -> Option<UnitRequest> {
+        Some(UnitRequest::Drop)
     }
 
     /// SSTables that were trimmed since the last checkpoint are deleted after the next one.

@@ -18,6 +18,13 @@ pub enum LogRequest {
         /// Units per chain, each on a different node; 0 means the default.
         copies: u32,
     },
+    /// Drops a log with all its entries.
+    Drop {
+        /// Name of the log.
+        name: String,
+        /// Declare the units that cannot be reached lost, and end the drop without them.
+        force: bool,
+    },
     /// Lists the logs.
     List,
     /// Describes a log: its extents and its sequencer.
@@ -76,7 +83,7 @@ impl LogRequest {
     pub fn log(&self) -> Option<&str> {
         match self {
             Self::List => None,
-            Self::Create { name: log, .. } | Self::Describe { name: log } => Some(log),
+            Self::Create { name: log, .. } | Self::Drop { name: log, .. } | Self::Describe { name: log } => Some(log),
             Self::Append { log, .. } | Self::Read { log, .. } | Self::Tail { log } => Some(log),
             Self::Trim { log, .. } | Self::TrimOne { log, .. } => Some(log),
         }
@@ -86,7 +93,8 @@ impl LogRequest {
     #[must_use]
     pub fn changes(&self) -> bool {
         match self {
-            Self::Create { .. } | Self::Append { .. } | Self::Trim { .. } | Self::TrimOne { .. } => true,
+            Self::Create { .. } | Self::Drop { .. } => true,
+            Self::Append { .. } | Self::Trim { .. } | Self::TrimOne { .. } => true,
             Self::List | Self::Describe { .. } | Self::Read { .. } | Self::Tail { .. } => false,
         }
     }
@@ -100,6 +108,8 @@ pub enum LogResponse {
         /// Whether it existed before.
         existed: bool,
     },
+    /// The log was dropped.
+    Dropped,
     /// The names of all logs, sorted.
     Logs(Vec<String>),
     /// The description of a log.
@@ -177,6 +187,7 @@ const LOGS: u8 = 2;
 const LOG: u8 = 3;
 const PROJECTED: u8 = 4;
 const UNITS_GONE: u8 = 5;
+const DROPPED: u8 = 6;
 
 /// Only responses of the catalog are sent between nodes: the node that receives a client's request handles reads and
 /// appends itself.
@@ -187,6 +198,7 @@ impl Wire for LogResponse {
                 out.u8(CREATED);
                 out.bool(*existed);
             }
+            Self::Dropped => out.u8(DROPPED),
             Self::Logs(names) => {
                 out.u8(LOGS);
                 out.count(names.len());
@@ -215,6 +227,7 @@ impl Wire for LogResponse {
     fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         Ok(match input.u8()? {
             CREATED => Self::Created { existed: input.bool()? },
+            DROPPED => Self::Dropped,
             LOGS => {
                 let count = input.count(4)?;
                 Self::Logs((0..count).map(|_| input.text("log name")).collect::<Result<_, _>>()?)

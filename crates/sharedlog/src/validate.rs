@@ -49,7 +49,7 @@ pub fn check_translation_server(request: &LogRequest) -> Result<(), Failure> {
 pub fn validate(request: &LogRequest) -> Result<(), Failure> {
     request.log().map_or(Ok(()), |name| check_name("log", name))?;
     match request {
-        LogRequest::List | LogRequest::Describe { .. } | LogRequest::Tail { .. } => Ok(()),
+        LogRequest::List | LogRequest::Describe { .. } | LogRequest::Tail { .. } | LogRequest::Drop { .. } => Ok(()),
         LogRequest::Create { stripes, copies, .. } => {
             check_at_most("stripes", *stripes, LOG_STRIPES_MAX)?;
             check_at_most("copies per position", *copies, LOG_COPIES_MAX)

@@ -1,4 +1,4 @@
-//! Dropping a table in two phases, so that each cohort's own log makes the decision and not the catalog (guarantee 19).
+//! Dropping a table or a log in two phases, so that each cohort's own log makes the decision and not the catalog (guarantee 19).
 //!
 //! `BeginDrop` marks the table: the catalog no longer returns it to clients, and its name stays reserved. Each cohort
 //! of the table then commits a drop to its own log. From that entry on it serves no request, even from a client with a
@@ -8,10 +8,15 @@
 //! A cohort that lost a majority of its replicas for good never commits the drop. An operator can therefore force the
 //! drop, which declares that the cohorts that cannot be reached are lost. Should one be only cut off, its replicas can
 //! serve the table until they apply `EndDrop`.
+//!
+//! A log is dropped in the same way by `BeginLogDrop` and `EndLogDrop`. Its cohorts are its units, and the entry that
+//! drops a unit seals it for all epochs: no append or read with an earlier projection succeeds from then on. A log that
+//! is being dropped is not repaired, and its projection is not replaced.
 
 use base::CohortId;
+use sharedlog::LogId;
 
-use super::{Catalog, Change, FIRST_TABLE_COHORT, TableRecord};
+use super::{Catalog, Change, FIRST_TABLE_COHORT, LogRecord, TableRecord};
 use state_machine::Failure;
 
 use crate::request::Outcome;
@@ -29,7 +34,7 @@ impl Catalog {
         }
         table.is_dropping = true;
         table.is_drop_forced |= force;
-        (None, Some(Change::DropBegun { table: table.id() }))
+        (None, Some(Change::DropBegun { id: table.id() }))
     }
 
     /// Removes a table that is being dropped. `id` protects a newer table that was created under the same name.
@@ -39,6 +44,36 @@ impl Catalog {
         let table = self.tables.remove(name)?;
         self.bytes -= table.bytes(name);
         Some(Change::TableDropped { table: id })
+    }
+
+    /// Marks a log as being dropped. On success there is no outcome yet, as for a table.
+    pub(super) fn begin_log_drop(&mut self, name: &str, force: bool) -> (Option<Outcome>, Option<Change>) {
+        let Some(log) = self.logs.get_mut(name) else {
+            return (Some(Err(Failure::UnknownLog(name.to_owned()))), None);
+        };
+        log.is_dropping = true;
+        log.is_drop_forced |= force;
+        (None, Some(Change::DropBegun { id: log.cohort() }))
+    }
+
+    /// Removes a log that is being dropped. `id` protects a newer log that was created under the same name.
+    pub(super) fn end_log_drop(&mut self, name: &str, id: LogId) -> Option<Change> {
+        self.logs.get(name).filter(|log| log.is_dropping && log.id == id)?;
+        let log = self.logs.remove(name)?;
+        self.bytes -= log.bytes(name);
+        Some(Change::LogDropped { id: log.cohort() })
+    }
+
+    /// Restores the mark of a log from a checkpoint; returns false if there is no such log, or it has the mark.
+    pub(crate) fn resume_log_drop(&mut self, name: &str, is_forced: bool) -> bool {
+        let Some(log) = self.logs.get_mut(name).filter(|log| !log.is_dropping) else { return false };
+        (log.is_dropping, log.is_drop_forced) = (true, is_forced);
+        true
+    }
+
+    /// The logs that are being dropped.
+    pub fn dropping_logs(&self) -> impl Iterator<Item = (&str, &LogRecord)> {
+        self.logs().filter(|(_, log)| log.is_dropping)
     }
 
     /// The tables that are being dropped.

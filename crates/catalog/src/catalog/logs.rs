@@ -43,9 +43,19 @@ pub struct LogRecord {
     pub projection: Projection,
     /// The units in the current projection and the spare units, each with its disk, in order of unit id.
     pub units: Vec<(UnitId, Member)>,
+    /// Whether it is being dropped. The record remains until all its units are sealed.
+    pub is_dropping: bool,
+    /// Whether the drop ends without the units that cannot be reached: the operator has declared them lost.
+    pub is_drop_forced: bool,
 }
 
 impl LogRecord {
+    /// The cohort of its first unit, which has the same number as the log.
+    #[must_use]
+    pub fn cohort(&self) -> CohortId {
+        CohortId(u32::try_from(self.id.0).unwrap_or(u32::MAX))
+    }
+
     /// The disk of a unit.
     #[must_use]
     pub fn member_of(&self, unit: UnitId) -> Option<Member> {
@@ -69,6 +79,7 @@ impl LogRecord {
         hash.word(u64::from(self.stripes));
         hash.word(u64::from(self.copies));
         hash.bytes(&self.projection.encode());
+        hash.word(u64::from(self.is_dropping) + u64::from(self.is_drop_forced));
         for (unit, member) in &self.units {
             hash.word(unit.0);
             super::hash_member(*member, hash);
@@ -132,6 +143,9 @@ impl Catalog {
         created: Timestamp,
     ) -> Result<Option<LogId>, Failure> {
         if let Some(log) = self.logs.get(name) {
+            if log.is_dropping {
+                return Err(Failure::Unavailable(format!("the previous log {name} is still being dropped")));
+            }
             let is_so = |asked: u32, is: u32| asked == 0 || asked == is;
             if is_so(stripes, log.stripes) && is_so(copies, log.copies) {
                 return Ok(None);
@@ -169,7 +183,8 @@ impl Catalog {
         let newest_unit = units.last().map_or(UnitId(0), |(unit, _)| *unit);
         let (epoch, start) = (ProjectionEpoch(1), Position(0));
         let projection = Projection { log: id, epoch, sequencer, start, newest_unit, extents };
-        let record = LogRecord { id, created, stripes, copies, projection, units };
+        let (is_dropping, is_drop_forced) = (false, false);
+        let record = LogRecord { id, created, stripes, copies, projection, units, is_dropping, is_drop_forced };
         self.insert_log(name.to_owned(), record);
         Ok(Some(id))
     }
@@ -194,6 +209,9 @@ impl Catalog {
         let Some((name, record)) = self.log_of(log).map(|(name, record)| (name.to_owned(), record.clone())) else {
             return (Some(Err(Failure::UnknownLog(log.to_string()))), None);
         };
+        if record.is_dropping {
+            return (Some(Err(Failure::UnknownLog(name))), None);
+        }
         let newest =
             |projection: &Projection| Ok(CatalogResponse::Log(LogResponse::Projected(Box::new(projection.clone()))));
         if projection.epoch != record.projection.epoch.next() {
@@ -221,7 +239,7 @@ impl Catalog {
     /// the same disk: a further one is requested only when the existing one proved unusable.
     pub(super) fn add_units(&mut self, log: LogId, nodes: &[NodeId]) -> Option<Change> {
         let staying: Vec<Member> = self.staying().filter(|member| nodes.contains(&member.node)).collect();
-        let (name, record) = self.log_of(log)?;
+        let (name, record) = self.log_of(log).filter(|(_, record)| !record.is_dropping)?;
         let is_replaced = |member: &Member| staying.contains(member);
         let vain: BTreeSet<UnitId> =
             record.spares().filter(|(_, member)| is_replaced(member)).map(|(unit, _)| unit).collect();
@@ -279,13 +297,13 @@ impl Catalog {
         self.bytes += log.bytes(name);
     }
 
-    /// The log with this name.
+    /// The log with this name, unless it is being dropped.
     #[must_use]
     pub fn log(&self, name: &str) -> Option<&LogRecord> {
-        self.logs.get(name)
+        self.logs.get(name).filter(|log| !log.is_dropping)
     }
 
-    /// All logs in order of name.
+    /// All logs in order of name, including those being dropped.
     pub fn logs(&self) -> impl Iterator<Item = (&str, &LogRecord)> {
         self.logs.iter().map(|(name, log)| (name.as_str(), log))
     }
@@ -310,10 +328,11 @@ impl Catalog {
         units.filter_map(|(unit, member)| Some((cohort_of(*unit)?, *member)))
     }
 
-    /// The names of all logs: a [`LogResponse::Logs`].
+    /// The names of all logs except those being dropped: a [`LogResponse::Logs`].
     #[must_use]
     pub fn list_logs(&self) -> CatalogResponse {
-        CatalogResponse::Log(LogResponse::Logs(self.logs.keys().cloned().collect()))
+        let is_there = |(_, log): &(&str, &LogRecord)| !log.is_dropping;
+        CatalogResponse::Log(LogResponse::Logs(self.logs().filter(is_there).map(|(name, _)| name.to_owned()).collect()))
     }
 
     /// Describes a log: a [`LogResponse::Log`].
@@ -321,7 +340,7 @@ impl Catalog {
     /// # Errors
     /// [`Failure::UnknownLog`].
     pub fn describe_log(&self, name: &str) -> Outcome {
-        let log = self.logs.get(name).ok_or_else(|| Failure::UnknownLog(name.to_owned()))?;
+        let log = self.log(name).ok_or_else(|| Failure::UnknownLog(name.to_owned()))?;
         Ok(CatalogResponse::Log(LogResponse::Log(Box::new(log.describe()))))
     }
 

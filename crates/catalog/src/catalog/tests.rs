@@ -1,5 +1,6 @@
 use base::{Durability, Duration, Incarnation, KeyRange};
 use bytes::Bytes;
+use sharedlog::request::LogResponse;
 use state_machine::checkpoint::{Chunks, load};
 use state_machine::{KeyPosition, Kind, Snapshot as _, StateMachine as _};
 
@@ -217,7 +218,7 @@ fn drop_begins_and_ends() {
         let begun = apply(&mut catalog, &mut log, &begin);
         assert_eq!(
             begun,
-            (None, Some(Change::DropBegun { table: CohortId(2) })),
+            (None, Some(Change::DropBegun { id: CohortId(2) })),
             "the client is answered when the operation ends"
         );
     }
@@ -238,6 +239,47 @@ fn drop_begins_and_ends() {
     apply(&mut catalog, &mut log, &create("t"));
     assert_eq!(catalog.table("t").map(TableRecord::id), Some(CohortId(5)), "ids are never reused");
     assert_eq!(apply(&mut catalog, &mut log, &end(2)), (None, None), "an end of the former table has no effect");
+}
+
+/// A log is dropped like a table, and is neither repaired nor replaced while it is being dropped.
+#[test]
+fn log_drop_begins_and_ends() {
+    let (mut catalog, mut log) = with_nodes(3);
+    let sequencer = sharedlog::SequencerId { node: NodeId(1), boot: base::Boot(1) };
+    let create = CatalogCommand::CreateLog { name: "l".into(), stripes: 1, copies: 2, sequencer };
+    apply(&mut catalog, &mut log, &create);
+    let record = catalog.log("l").expect("it was created").clone();
+    for force in [false, true, false] {
+        let begun = apply(&mut catalog, &mut log, &CatalogCommand::BeginLogDrop { name: "l".into(), force });
+        assert_eq!(begun, (None, Some(Change::DropBegun { id: record.cohort() })), "answered when the drop ends");
+    }
+    assert_eq!((catalog.log("l"), catalog.dropping_logs().count()), (None, 1));
+    assert_eq!(catalog.list_logs(), CatalogResponse::Log(LogResponse::Logs(Vec::new())));
+    assert_eq!(catalog.describe_log("l"), Err(Failure::UnknownLog("l".into())));
+    assert!(matches!(apply(&mut catalog, &mut log, &create), (Some(Err(Failure::Unavailable(_))), None)));
+    let mut projection = Box::new(record.projection.clone());
+    projection.epoch = projection.epoch.next();
+    let refused = apply(&mut catalog, &mut log, &CatalogCommand::Project { projection });
+    assert_eq!(refused, (Some(Err(Failure::UnknownLog("l".into()))), None));
+    let more = CatalogCommand::AddUnits { log: record.id, nodes: vec![NodeId(3)] };
+    assert_eq!(apply(&mut catalog, &mut log, &more), (None, None));
+
+    let chunks: Vec<Bytes> = Chunks::of(catalog.snapshot()).collect();
+    let loaded: CatalogSnapshot = load(CohortId::CATALOG, &chunks).expect("its own chunks");
+    let loaded = loaded.into_machine(NoStorage);
+    assert!(loaded.dropping_logs().eq(catalog.dropping_logs()));
+    assert!(loaded.dropping_logs().all(|(_, log)| log.is_drop_forced));
+
+    let units: Vec<CohortId> = catalog.units().map(|(cohort, _)| cohort).collect();
+    let end = CatalogCommand::EndLogDrop { name: "l".into(), log: record.id };
+    assert_eq!(catalog.gone(units.clone()), []);
+    let ended = apply(&mut catalog, &mut log, &end);
+    assert_eq!(ended, (None, Some(Change::LogDropped { id: record.cohort() })));
+    assert_eq!(catalog.gone(units.clone()), units);
+    assert_eq!(apply(&mut catalog, &mut log, &end), (None, None));
+    catalog.assert_invariants();
+    apply(&mut catalog, &mut log, &create);
+    assert!(catalog.log("l").is_some_and(|new| new.id > record.id), "ids are never reused");
 }
 
 /// A split in progress does not show in the map, but its new cohort is known. Until it ends the table can neither be

@@ -30,6 +30,9 @@ fn commands() -> Vec<CatalogCommand> {
         CatalogCommand::BeginLeave { node: NodeId(7) },
         CatalogCommand::MoveOff { absent: vec![NodeId(1), NodeId(2)] },
         CatalogCommand::EndLeave { node: NodeId(7) },
+        CatalogCommand::BeginLogDrop { name: "l".into(), force: false },
+        CatalogCommand::BeginLogDrop { name: "l".into(), force: true },
+        CatalogCommand::EndLogDrop { name: "l".into(), log: LogId(1 << 40) },
         CatalogCommand::AddUnits { log: LogId(5), nodes: vec![NodeId(1), NodeId(2)] },
         CatalogCommand::ForgetSpares { log: LogId(5), units: vec![UnitId(6), UnitId(1 << 40)] },
     ]

@@ -125,7 +125,9 @@ async fn rows<W: Write, F: FnOnce(io::Error) -> Stop>(
     }
     let (mut rows, mut cells) = (0, 0);
     sheet.begin().map_err(failed())?;
-    let mut scan = client.table(table).scan().in_parts().rows();
+    let scan = client.table(table).scan();
+    // A record of CSV has the whole row.
+    let mut scan = if sheet.format == Format::Csv { scan.rows() } else { scan.in_parts().rows() };
     let mut last = None;
     loop {
         let row = tokio::select! {
@@ -151,7 +153,7 @@ async fn rows<W: Write, F: FnOnce(io::Error) -> Stop>(
 /// The names of a table's columns, in order.
 async fn columns(client: &Client, table: &str) -> Result<Vec<Bytes>, Stop> {
     let (mut columns, mut bytes) = (BTreeSet::new(), 0);
-    let mut scan = client.table(table).scan().rows();
+    let mut scan = client.table(table).scan().names_only().in_parts().rows();
     while let Some(row) = scan.next().await.transpose()? {
         for Cell { column, .. } in row.cells {
             if columns.contains(&column) {

@@ -31,6 +31,14 @@ pub(crate) enum Command {
         #[arg(long, value_name = "C", value_parser = clap::value_parser!(u32).range(1..=i64::from(LOG_COPIES_MAX)))]
         copies: Option<u32>,
     },
+    /// Drop a log and all its entries permanently, without confirmation.
+    Drop {
+        /// Name of the log.
+        name: String,
+        /// Do not wait for nodes that cannot be reached: their copies are lost for good.
+        #[arg(long)]
+        force: bool,
+    },
     /// List the logs.
     List,
     /// Show a log's tail, trim point, epoch, sequencer and chains. Waits for unresponsive units for a fifth of
@@ -82,6 +90,7 @@ impl Command {
             Self::List => None,
             Self::Append(append::Arguments { name, .. })
             | Self::Create { name, .. }
+            | Self::Drop { name, .. }
             | Self::Info { name }
             | Self::Read { name, .. }
             | Self::Tail { name, .. }
@@ -94,8 +103,9 @@ impl Command {
 /// which of its nodes do not respond.
 pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> Result<(), Stop> {
     let Some(name) = command.log().map(str::to_owned) else { return done(cluster, output, command).await };
+    let is_drop = matches!(command, Command::Drop { .. });
     match done(cluster, output, command).await {
-        Err(Stop::Cluster(sdk::Error::NotFound(why))) => Err(Stop::NotFound(match new_log_name(&name) {
+        Err(Stop::Cluster(sdk::Error::NotFound(why))) if !is_drop => Err(Stop::NotFound(match new_log_name(&name) {
             Ok(()) => format!("{why}; create it with: loggos log create {name}"),
             Err(refusal) => format!("{why}; the name is invalid: {refusal}"),
         })),
@@ -124,6 +134,16 @@ async fn done(cluster: &Cluster, output: Output, command: Command) -> Result<(),
                 output
                     .warn(&format!("log {name} has one copy of each position: if a node is lost, so are its entries"));
             }
+            Ok(())
+        }
+        Command::Drop { name, force } => {
+            let log = client.log(&name);
+            if force {
+                log.force_drop_log().await?;
+            } else {
+                log.drop_log().await?;
+            }
+            output.acknowledge(&json!({ "log": name, "dropped": true }), || format!("log {name} dropped"));
             Ok(())
         }
         Command::List => list(&client, output).await,

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use clap::Args;
 use sdk::admin::{Cohort, ZooKeeper};
-use serde_json::json;
+use serde_json::{Value, json};
 use terminal::{Output, Stop, Table};
 
 use super::Cluster;
 use super::tables::MAY_BE_LOST;
-use crate::view::{Health, View, health, is_refused, lag, lsn, not_queried, owner};
+use crate::view::{Health, Operation, View, health, is_refused, lag, lsn, not_queried, operations, owner};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Options {
@@ -21,18 +21,19 @@ pub(crate) struct Options {
     table: Option<String>,
 }
 
-/// Queries the nodes and prints the result. Fails if anything is unavailable.
+/// Queries the nodes and prints the result. Fails if anything is unavailable or could not be judged.
 pub(crate) async fn run(cluster: &Cluster, output: Output, options: &Options) -> Result<(), Stop> {
     let mut view = match combined_view(cluster).await {
         Err(stop @ Stop::Cluster(sdk::Error::Unavailable(_))) => {
             let (health, problems) = (Health::Unavailable, vec!["no node responds".to_owned()]);
-            let object = json!({ "health": health.word(), "problems": problems });
-            output.print(&object, || health_lines(health, &problems).trim_end().to_owned())?;
+            let object = summary(health, &problems, &[]);
+            output.print(&object, || health_lines(health, &problems, &[]).trim_end().to_owned())?;
             return Err(stop);
         }
         view => view?,
     };
     let (health, problems) = health(&view);
+    let operations = operations(&view);
     if let Some(table) = &options.table {
         view.cohorts.retain(|_, cohort| cohort.table == *table);
         if view.cohorts.is_empty() || table.is_empty() {
@@ -40,7 +41,7 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, options: &Options) ->
         }
     }
     if output.is_json() {
-        output.print(&json!({ "health": health.word(), "problems": problems }), String::new)?;
+        output.print(&summary(health, &problems, &operations), String::new)?;
         let nodes = if options.table.is_none() { view.node_objects() } else { Vec::new() };
         let objects = nodes.into_iter().chain(view.cohort_objects());
         for object in objects.filter(|_| !options.summary) {
@@ -49,7 +50,7 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, options: &Options) ->
     } else {
         output.print(&(), || {
             let nodes = if options.table.is_none() { format!("\n{}", node_table(&view)) } else { String::new() };
-            let mut text = health_lines(health, &problems);
+            let mut text = health_lines(health, &problems, &operations);
             if !options.summary {
                 let notes: String = memory_notes(&view).map(|note| format!("\n{note}")).collect();
                 text.push_str(&format!("{nodes}\n{}{notes}", cohort_table(&view)));
@@ -58,19 +59,28 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, options: &Options) ->
         })?;
     }
     match problems.first() {
-        Some(worst) if health == Health::Unavailable => Err(sdk::Error::Unavailable(worst.clone()).into()),
+        Some(worst) if health >= Health::Unknown => Err(sdk::Error::Unavailable(worst.clone()).into()),
         _ => Ok(()),
     }
 }
 
-fn health_lines(health: Health, problems: &[String]) -> String {
+/// The first object of the JSON output.
+fn summary(health: Health, problems: &[String], operations: &[Operation]) -> Value {
+    let operations: Vec<Value> = operations.iter().map(Operation::object).collect();
+    json!({ "health": health.word(), "problems": problems, "in_progress": operations })
+}
+
+fn health_lines(health: Health, problems: &[String], operations: &[Operation]) -> String {
     let means = match health {
         Health::Healthy => "",
         Health::Degraded => ": everything is served, but tolerates fewer failures",
+        Health::Unknown => ": not everything could be checked",
         Health::Unavailable => ": not everything is served",
     };
     let problems: String = problems.iter().map(|problem| format!("- {problem}\n")).collect();
-    format!("{}{means}\n{problems}", health.word())
+    let operations: String = operations.iter().map(|operation| format!("- {}\n", operation.line())).collect();
+    let heading = if operations.is_empty() { "" } else { "in progress:\n" };
+    format!("{}{means}\n{problems}{heading}{operations}", health.word())
 }
 
 /// The combined view of all nodes that respond.

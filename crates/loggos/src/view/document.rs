@@ -3,11 +3,12 @@
 
 use serde_json::{Value, json};
 
-use super::{View, cohort_object, health, node_object};
+use super::{Operation, View, cohort_object, health, node_object, operations};
 
 /// The document as served by node `own` at this time (milliseconds since 1970).
 pub(crate) fn document(view: &View, own: u32, time_ms: u64) -> Value {
     let (health, problems) = health(view);
+    let operations: Vec<Value> = operations(view).iter().map(Operation::object).collect();
     let nodes: Vec<Value> = view.nodes.keys().map(|number| node(view, *number)).collect();
     let cohorts: Vec<Value> = view.cohorts.values().map(|known| cohort(view, known)).collect();
     let activities = || view.nodes.values().filter_map(|node| node.activity.as_ref());
@@ -16,6 +17,7 @@ pub(crate) fn document(view: &View, own: u32, time_ms: u64) -> Value {
         "time_ms": time_ms,
         "health": health.word(),
         "problems": problems,
+        "in_progress": operations,
         "sample_ms": activities().map(|activity| activity.sample_ms).max(),
         "writes_per_second": sum(activities().map(|activity| &*activity.writes_per_second)),
         "reads_per_second": sum(activities().map(|activity| &*activity.reads_per_second)),
@@ -83,8 +85,10 @@ mod tests {
         });
         let view = View::of(&[told]);
         let said = document(&view, 1, 99);
-        assert_eq!((&said["node"], &said["health"]), (&json!(1), &json!("degraded")));
-        assert_eq!(said["problems"], json!(["node 2 is down", "node 3 is down"]));
+        assert_eq!((&said["node"], &said["health"]), (&json!(1), &json!("unavailable")));
+        let most = "range [\"a\", \"b\") of table t has most replicas on nodes that are down";
+        assert_eq!(said["problems"], json!([most, "node 2 is down", "node 3 is down"]));
+        assert_eq!(said["in_progress"], json!([]));
         assert_eq!(said["reads_per_second"], json!([4.0]));
         let objects = said["nodes"].as_array().into_iter().chain(said["cohorts"].as_array()).flatten();
         for (object, printed) in objects.zip(view.node_objects().into_iter().chain(view.cohort_objects())) {

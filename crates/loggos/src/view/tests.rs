@@ -38,6 +38,8 @@ pub(super) fn answer(node: u32, epoch: u64, leader: u32, replicas: Vec<Replica>)
         cluster_troubles,
         cluster_failures,
         zookeeper: None,
+        logs: Vec::new(),
+        drops: Vec::new(),
         catalog_lsn: Some(Lsn { epoch: 1, sequence: 1 }),
     }
 }

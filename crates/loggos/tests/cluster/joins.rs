@@ -1,10 +1,14 @@
 //! Nodes that join a cluster, and nodes that leave it, including lost ones.
 
-use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use serde_json::Value;
 
 use crate::harness::{Cluster, wait_for};
 use crate::hosts::Hosts;
+
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs a command against these nodes.
 fn columns(hosts: &Hosts, at: &str, arguments: &[&str]) -> crate::harness::Done {
@@ -98,4 +102,71 @@ fn dev_does_not_start_departed_node() {
     cluster.start();
     assert_eq!(fs::read(&log).expect("its log"), before, "it was not started");
     cluster.columns(&["create", "t"]).ok();
+}
+
+/// A log whose only copy was lost is named at once by the status, can be dropped by a declaration of the loss, and then
+/// no longer keeps its node from leaving.
+#[test]
+fn lost_log_is_named_and_dropped() {
+    let mut hosts = Hosts::new();
+    (1..=4).for_each(|node| hosts.start(node, ""));
+    (1..=4).for_each(|node| _ = hosts.look(node));
+    hosts.admin_form().ok();
+    let (all, fourth) = (hosts.all(), hosts.grpc(4));
+    hosts.run(&["admin", "join", &fourth, "--at", &all, "--timeout", "30s"]).ok();
+    let log = |hosts: &Hosts, arguments: &[&str]| {
+        hosts.run(&[&["log", "--at", &all, "--timeout", "20s"], arguments].concat())
+    };
+    // One of these logs has its copy on node 3.
+    let names = ["l1", "l2", "l3", "l4"];
+    for name in names {
+        log(&hosts, &["create", name, "--copies", "1"]).ok();
+        log(&hosts, &["append", name, "record"]).ok();
+    }
+    let is_on_third = |name: &&&str| {
+        let known: Value = serde_json::from_str(&log(&hosts, &["info", name, "--json"]).ok()).expect("JSON");
+        known["extents"][0]["chains"][0][0]["node"] == 3
+    };
+    let lost = *names.iter().find(is_on_third).expect("four logs on four nodes");
+    let status = |hosts: &Hosts| hosts.run(&["status", "--at", &all]);
+    wait_for("a healthy cluster", PATIENCE, || (status(&hosts).out.starts_with("healthy")).then_some(()));
+
+    hosts.kill(3);
+    let named = format!("log {lost} is unavailable: all copies of some positions are on node 3, which is down");
+    let killed = Instant::now();
+    let mut seen_down = 0;
+    while killed.elapsed() < Duration::from_secs(8) {
+        let said = status(&hosts);
+        assert!(said.status == 3 && !said.out.contains("everything is served, "), "{said:?}");
+        if said.out.contains("- node 3 is down") {
+            assert!(said.out.contains(&named), "{said:?}");
+            seen_down += 1;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert!(seen_down > 0, "node 3 was never shown to be down");
+
+    let unit = "of log {lost} is down (node 3)".replace("{lost}", lost);
+    let leave = |hosts: &Hosts, time: &str| hosts.run(&["admin", "leave", "3", "--at", &all, "--timeout", time]);
+    let way_out = format!("loggos log drop {lost} --force");
+    leave(&hosts, "1s").failed(3, &["node 3 is leaving, and waits for ", &way_out]);
+    let leaving = status(&hosts).out;
+    assert!(leaving.contains("- leave of node 3, waits for ") && leaving.contains(&way_out), "{leaving}");
+    let drop = hosts.run(&["log", "drop", lost, "--at", &all, "--timeout", "8s"]);
+    drop.failed(4, &["outcome unknown: ", &format!("log {lost} is being dropped, but "), &unit, "--force"]);
+    let dropping = status(&hosts).out;
+    assert!(
+        dropping.contains(&format!("- drop of log {lost}, waits for its copies: node 3 does not respond")),
+        "{dropping}"
+    );
+    log(&hosts, &["drop", lost, "--force"]).ok();
+    log(&hosts, &["read", lost, "0"]).failed(1, &["no log"]);
+    leave(&hosts, "60s").ok();
+    let at = [1, 2, 4].map(|node| hosts.grpc(node)).join(",");
+    wait_for("a healthy cluster of three", PATIENCE, || {
+        (hosts.run(&["status", "--at", &at]).out.starts_with("healthy")).then_some(())
+    });
+    log(&hosts, &["create", lost, "--copies", "2"]).ok();
+    log(&hosts, &["append", lost, "new"]).ok();
+    assert!(log(&hosts, &["read", lost, "0"]).ok().contains("new"));
 }

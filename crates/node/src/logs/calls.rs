@@ -36,6 +36,16 @@ pub(super) enum Call {
     FillGap,
 }
 
+impl Call {
+    /// The client's request that the call serves, if any.
+    pub(super) fn request(&self) -> Option<PendingId> {
+        match self {
+            Self::Append(id) | Self::Tail(id) | Self::Trim(id) | Self::Read(id, _) => Some(*id),
+            Self::Copied(..) | Self::TailForFill(_) | Self::Fill(..) | Self::FillGap => None,
+        }
+    }
+}
+
 /// Client machines answer this long before the deadline of the request.
 const MARGIN: Duration = Duration::from_millis(20);
 
@@ -84,7 +94,17 @@ impl Node {
                 let wanted = ReadMany { run: PositionRun::of(from, count), wait: wait_within(wait, left), bytes };
                 self.begin_shared_log_read(log, id, wanted, deadline, now);
             }
-            LogRequest::Create { .. } | LogRequest::List | LogRequest::Describe { .. } => {}
+            LogRequest::Create { .. } | LogRequest::Drop { .. } | LogRequest::List | LogRequest::Describe { .. } => {}
+        }
+    }
+
+    /// The log of a request was dropped. A read finds that out from the catalog; a change may have been made before.
+    pub(super) fn log_dropped_under(&mut self, id: PendingId) {
+        let Some(pending) = self.pending_requests.take(id) else { return };
+        if pending.query.reads() {
+            self.pending_requests.place(pending, RequestState::Waiting);
+        } else {
+            self.give_up(pending, "the log was dropped");
         }
     }
 

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use base::{CohortId, Duration, NodeId, Now, counted};
-use catalog::{CatalogCommand, CatalogRequest, LogRecord};
+use catalog::{Catalog, CatalogCommand, CatalogRequest, LogRecord};
 use sharedlog::client::{ReadMany, Suspect, Wait};
 use sharedlog::controller::{Action, ClusterState, LogState, UNITS_IN_DOUBT_MAX};
 use sharedlog::limits::{BATCH_BYTES_MAX, STRIPE_WIDTH};
@@ -84,7 +84,7 @@ impl Node {
                 let cluster = ClusterState {
                     staying: catalog.staying().collect(),
                     leaving: catalog.leaving().collect(),
-                    logs: catalog.logs().map(|(name, log)| (log.id, Arc::new(state_of(name, log)))).collect(),
+                    logs: repaired_logs(catalog).map(|(name, log)| (log.id, Arc::new(state_of(name, log)))).collect(),
                 };
                 self.logs.controller.observe(cluster, now.monotonic);
             }
@@ -196,6 +196,11 @@ impl Node {
         let named = named.filter_map(|(log, what)| Some(format!("log {} {what}", name(log)?)));
         named.chain((more > 0).then(|| format!("{}: {what}", counted(more as u64, "further log")))).collect()
     }
+}
+
+/// The logs that are repaired: all but those being dropped.
+fn repaired_logs(catalog: &Catalog) -> impl Iterator<Item = (&str, &LogRecord)> {
+    catalog.logs().filter(|(_, log)| !log.is_dropping)
 }
 
 /// No user chooses the number of copies of the coordination log, so it increases as nodes join. The controller limits

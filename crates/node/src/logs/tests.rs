@@ -3,7 +3,7 @@ use bytes::Bytes;
 use sharedlog::limits::BATCH_BYTES_MAX;
 use sharedlog::request::{Content, LogEntry, LogRequest, LogResponse};
 use sharedlog::{AskId, Batch, LogId, Position, sequencer};
-use state_machine::Failure;
+use state_machine::{Failure, StateMachine as _};
 use store::Recovered;
 
 use crate::contract::RequestId;
@@ -236,4 +236,83 @@ fn tail_reads_complete_or_time_out() {
     bench.ask(5, Request::Log(waiting(1)));
     bench.step(crate::contract::Event::GivenUp { requests: [RequestId(5)].into() });
     assert_eq!(bench.node.logs.by_id.values().map(|log| log.calls.len()).sum::<usize>(), 0);
+}
+
+/// Requests in progress end with the drop of their log, and its name can be reused.
+#[test]
+fn dropped_log_frees_its_name() {
+    let mut bench = alone();
+    ask(&mut bench, 2, append("a")).expect("the append succeeds");
+    let awaited = LogRequest::Read {
+        log: "l".into(),
+        from: Position(1),
+        count: 1,
+        wait: Duration::from_millis(9_000),
+        bytes: BATCH_BYTES_MAX,
+    };
+    bench.ask(3, Request::Log(awaited));
+    let drop = || LogRequest::Drop { name: "l".into(), force: false };
+    assert_eq!(ask(&mut bench, 4, drop()), Ok(LogResponse::Dropped));
+    let unknown = || Err(Failure::UnknownLog("l".into()));
+    assert_eq!(said(&bench.answers[&RequestId(3)]), unknown());
+    for (number, request) in [(5, append("b")), (6, read(0, 1)), (7, drop())] {
+        assert_eq!(ask(&mut bench, number, request), unknown());
+    }
+    assert!(bench.node.logs.by_id.is_empty() && bench.node.replicas.keys().eq(&[base::CohortId::CATALOG]));
+    let create = LogRequest::Create { name: "l".into(), stripes: 0, copies: 0 };
+    assert_eq!(ask(&mut bench, 8, create), Ok(LogResponse::Created { existed: false }));
+    assert_eq!(records(ask(&mut bench, 9, read(0, 1))), [""; 0], "nothing of the old one shows");
+    assert_eq!(ask(&mut bench, 10, append("c")), Ok(LogResponse::Appended(Position(0))));
+}
+
+/// A unit that has logged the drop refuses appends and reads of clients that do not know of it yet.
+#[test]
+fn drop_seals_all_units() {
+    let (mut cluster, id, _) = with_log_elsewhere();
+    let units: Vec<_> = cluster.nodes[0].node.catalog().units().collect();
+    let leader = cluster.nodes.iter().position(|bench| bench.node.led_catalog().is_some()).expect("a leader");
+    for (cohort, _) in &units {
+        let now = cluster.nodes[leader].now;
+        cluster.nodes[leader].node.ask_to_drop(*cohort, sharedlog::log_unit::LogUnit::KIND, now);
+    }
+    cluster.pass(Duration::from_millis(500));
+    for (cohort, member) in units {
+        let bench = &cluster.nodes[member.node.0 as usize - 1];
+        let sealed = bench.node.replicas[&cohort].state.as_unit().expect("a log unit").sealed();
+        assert_eq!(sealed, sharedlog::ProjectionEpoch(u64::MAX), "log {id}");
+    }
+}
+
+/// A log whose only copy is on a node that is lost can be dropped by a declaration of the loss.
+#[test]
+fn forced_drop_needs_no_lost_unit() {
+    let mut cluster = Cluster::start();
+    cluster.pass(Duration::from_millis(5_000));
+    let create = LogRequest::Create { name: "l".into(), stripes: 1, copies: 1 };
+    cluster.nodes[0].ask(1, Request::Log(create));
+    cluster.pass(Duration::from_millis(1_000));
+    let log = cluster.nodes[0].node.catalog().log("l").expect("the log exists").clone();
+    let lost = log.units[0].1.node;
+    cluster.cut_off = Some(lost);
+    let asked = if lost.0 == 1 { 1 } else { 0 };
+    cluster.pass(Duration::from_millis(5_000));
+    let leader = (0..3).find(|node| *node + 1 != lost.0 as usize && cluster.nodes[*node].node.led_catalog().is_some());
+    let leader = leader.unwrap_or(asked);
+    let drop = |force| Request::Log(LogRequest::Drop { name: "l".into(), force });
+    cluster.nodes[leader].ask(2, drop(false));
+    cluster.pass(Duration::from_millis(10_500));
+    let failed = said(&cluster.nodes[leader].answers[&RequestId(2)]);
+    let Err(Failure::Unknown(why)) = failed else { panic!("{failed:?}") };
+    let unit = format!("unit {} of log l is down (node {lost})", log.id);
+    assert!(why.starts_with("log l is being dropped, but ") && why.contains(&unit) && why.contains("--force"), "{why}");
+    cluster.nodes[leader].ask(3, drop(true));
+    cluster.pass(Duration::from_millis(5_000));
+    assert_eq!(said(&cluster.nodes[leader].answers[&RequestId(3)]), Ok(LogResponse::Dropped));
+    assert_eq!(cluster.nodes[leader].node.catalog().units().count(), 0);
+    // The node returns and removes the unit.
+    let cohort = log.cohort();
+    assert!(cluster.nodes[lost.0 as usize - 1].node.replicas.contains_key(&cohort));
+    cluster.cut_off = None;
+    cluster.pass(Duration::from_millis(5_000));
+    assert!(!cluster.nodes[lost.0 as usize - 1].node.replicas.contains_key(&cohort));
 }

@@ -11,12 +11,15 @@ use serde_json::json;
 use terminal::{Output, Stop};
 
 use super::in_background;
-use crate::cli::Cluster;
+use crate::cli::{Cluster, status};
+use crate::view::{Operation, leave_of};
 
 /// Polling interval while a node leaves.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A departure without progress for this long is explained.
 const SLOW_AFTER: Duration = Duration::from_secs(2);
+/// How long the nodes may take to report what a departure waits for.
+const STATUS_TIME_MAX: Duration = Duration::from_secs(2);
 
 pub(super) async fn join(cluster: &Cluster, output: Output, newcomer: &str) -> Result<(), Stop> {
     let until = Instant::now() + cluster.deadline();
@@ -47,39 +50,40 @@ pub(super) async fn leave(cluster: &Cluster, output: Output, node: u32) -> Resul
             output.acknowledge(&json!({ "node": node, "left": true }), || format!("node {node} has left"));
             return Ok(());
         };
-        if reported != Some(ranges) && !output.is_json() {
-            // A closed standard error is ignored.
-            let _ = writeln!(io::stderr(), "node {node} is leaving: {} remaining", counted(ranges.into(), "range"));
+        let is_first = reported.is_none();
+        if reported != Some(ranges) {
+            say(output, &format!("node {node} is leaving: {} remaining", counted(ranges.into(), "range")));
             (reported, progressed) = (Some(ranges), Instant::now());
         }
-        if !is_explained && progressed.elapsed() > SLOW_AFTER && !output.is_json() {
-            let _ = writeln!(io::stderr(), "node {node} is leaving{}", blocked_by(&client).await);
-            is_explained = true;
+        let is_slow = !is_explained && progressed.elapsed() > SLOW_AFTER;
+        if is_first || is_slow {
+            // What blocks it is named at once, what merely takes time only if it is slow.
+            let operation = awaited(cluster, node).await.filter(|operation| is_slow || operation.is_blocked);
+            if let Some(operation) = operation {
+                say(output, &format!("node {node} is leaving, and waits for {}", operation.waits_for));
+                is_explained = true;
+            }
         }
         if Instant::now() >= until {
+            let awaited = awaited(cluster, node).await;
+            let awaited =
+                awaited.map_or_else(String::new, |operation| format!("; it waits for {}", operation.waits_for));
             let remaining = counted(ranges.into(), "range");
-            let blocked = blocked_by(&client).await;
-            return Err(sdk::Error::Unavailable(format!("{waits}: {remaining} remaining{blocked}")).into());
+            return Err(sdk::Error::Unavailable(format!("{waits}: {remaining} remaining{awaited}")).into());
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Names the tables with ranges that move, and the way out if their replicas are lost.
-async fn blocked_by(client: &sdk::Client) -> String {
-    let mut moving = Vec::new();
-    for table in client.list_tables().await.unwrap_or_default() {
-        let known = client.table(table.as_str()).describe().await;
-        if known.is_ok_and(|known| known.ranges.iter().any(|range| range.is_moving)) {
-            moving.push(table);
-        }
+/// Reports progress on standard error. A closed standard error is ignored.
+fn say(output: Output, line: &str) {
+    if !output.is_json() {
+        let _ = writeln!(io::stderr(), "{line}");
     }
-    if moving.is_empty() {
-        return String::new();
-    }
-    let (tables, names) = (if moving.len() == 1 { "table" } else { "tables" }, moving.join(", "));
-    format!(
-        "; ranges of {tables} {names} are still moving. If a majority of a range's replicas is lost for good, drop its table \
-         with --force"
-    )
+}
+
+/// What the departure of a node waits for, as far as the nodes that respond know.
+async fn awaited(cluster: &Cluster, node: u32) -> Option<Operation> {
+    let view = tokio::time::timeout(STATUS_TIME_MAX, status::combined_view(cluster)).await.ok()?.ok()?;
+    Some(leave_of(&view, node))
 }

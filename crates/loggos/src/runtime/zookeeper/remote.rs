@@ -93,7 +93,7 @@ async fn ask(log: &Log, request: LogRequest) -> Result<LogResponse, Failure> {
             let reason = format!("log {name} does not exist yet; the first node with a ZooKeeper endpoint creates it");
             return Err(Failure::Unavailable(reason));
         }
-        LogRequest::List | LogRequest::Describe { .. } | LogRequest::TrimOne { .. } => {
+        LogRequest::Drop { .. } | LogRequest::List | LogRequest::Describe { .. } | LogRequest::TrimOne { .. } => {
             return Err(Failure::Invalid("request not supported by the remote transport".to_owned()));
         }
     };

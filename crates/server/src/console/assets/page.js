@@ -21,6 +21,8 @@ const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-d
 let seen = null;
 /** Rates of each cohort since the page was opened, by cohort number. */
 const histories = new Map();
+/** Whether each node that responded since the page was opened has a ZooKeeper endpoint. */
+const hasZooKeeper = new Map();
 
 function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
@@ -116,9 +118,7 @@ function showNodes(answer) {
   answer.nodes.forEach((node, place) => {
     const [name, state, grpc, http, leads, requests, memory, boot] = all[place].cells;
     say(name, node.node === answer.node ? `Node ${node.node} (this one)` : `Node ${node.node}`);
-    const lamp = child(state, "span", "state");
-    mark(lamp, "state", node.answers ? "up" : node.alive ? "silent" : "down");
-    say(lamp, node.answers ? "up" : node.alive ? "not responding" : "down");
+    showState(state, node, node.leaving ? ", leaving" : "");
     say(grpc, node.grpc || "–");
     showConsole(http, node.http);
     const led = answer.cohorts.filter((cohort) => cohort.leader === node.node).length;
@@ -129,17 +129,32 @@ function showNodes(answer) {
   });
 }
 
-/** The ZooKeeper endpoints, if there are any. */
+function showState(cell, node, note) {
+  const lamp = child(cell, "span", "state");
+  mark(lamp, "state", node.answers ? "up" : node.alive ? "silent" : "down");
+  say(lamp, `${node.answers ? "up" : node.alive ? "not responding" : "down"}${note}`);
+}
+
+/** The ZooKeeper endpoints, if there are any. A node that does not respond is shown unless it had none. */
 function showZooKeeper(answer) {
   const table = at("zookeeper");
-  const list = answer.nodes.filter((node) => node.zookeeper);
-  at("zookeeper-section").hidden = list.length === 0;
+  for (const node of answer.nodes) {
+    if (node.answers) hasZooKeeper.set(node.node, Boolean(node.zookeeper));
+  }
+  const list = answer.nodes.filter((node) => hasZooKeeper.get(node.node) ?? !node.answers);
+  at("zookeeper-section").hidden = !list.some((node) => hasZooKeeper.get(node.node));
   const all = rows(table, list.map((node) => node.node), () => newRow(table, []));
   list.forEach((node, place) => {
     const endpoint = node.zookeeper;
-    const [name, mode, connections, sessions, znodes, watches, outstanding, latency, lag] = all[place].cells;
+    const [name, state, mode, ...figures] = all[place].cells;
+    const [connections, sessions, znodes, watches, outstanding, latency, lag] = figures;
     say(name, `Node ${node.node}`);
-    say(mode, endpoint.mode);
+    showState(state, node, "");
+    say(mode, endpoint?.mode ?? "–");
+    if (!endpoint) {
+      figures.forEach((figure) => say(figure, "–"));
+      return;
+    }
     say(connections, numbers[0].format(endpoint.connections));
     say(sessions, numbers[0].format(endpoint.sessions));
     say(znodes, numbers[0].format(endpoint.znodes));
@@ -171,15 +186,23 @@ function showConsole(cell, address) {
 }
 
 function showCohorts(answer) {
-  const table = at("cohorts");
-  const list = answer.cohorts;
-  const all = rows(table, list.map((cohort) => cohort.cohort), () => newRow(table, ["name", , , , , "all", , , "rest"]));
-  const down = new Set(answer.nodes.filter((node) => !node.answers).map((node) => node.node));
   for (const known of histories.keys()) {
-    if (!list.some((cohort) => cohort.cohort === known)) histories.delete(known);
+    if (!answer.cohorts.some((cohort) => cohort.cohort === known)) histories.delete(known);
   }
+  showCohortTable(answer, at("cohorts"), answer.cohorts.filter((cohort) => cohort.table));
+  showCohortTable(answer, at("system"), answer.cohorts.filter((cohort) => !cohort.table));
+}
+
+/** The ranges of tables, or the cohorts of the system, which have no range. */
+function showCohortTable(answer, table, list) {
+  const hasRange = table.id === "cohorts";
+  const classes = ["name", , ...(hasRange ? [,] : []), , , "all", , , "rest"];
+  const all = rows(table, list.map((cohort) => cohort.cohort), () => newRow(table, classes));
+  const down = new Set(answer.nodes.filter((node) => !node.answers).map((node) => node.node));
   list.forEach((cohort, place) => {
-    const [name, number, range, leader, epoch, replicas, writes, reads, line] = all[place].cells;
+    const [name, number, ...others] = all[place].cells;
+    if (hasRange) say(others.shift(), rangeOf(cohort));
+    const [leader, epoch, replicas, writes, reads, line] = others;
     const [durability, text, title] = durabilityOf(cohort);
     const [owner, meaning] = ownerOf(cohort);
     say(name, `${owner}${text}`);
@@ -187,7 +210,6 @@ function showCohorts(answer) {
     name.title = `${meaning}${title}`;
     mark(name, "durability", durability);
     say(number, String(cohort.cohort));
-    say(range, cohort.kind === "log unit" ? "–" : rangeOf(cohort));
     say(leader, cohort.led ? `node ${cohort.leader}` : "no leader");
     say(epoch, numbers[0].format(cohort.epoch));
     showReplicas(replicas, cohort, down);
@@ -271,20 +293,39 @@ function replicaState(replica, cohort, down) {
 }
 
 function showHealth(answer) {
-  const words = { healthy: "Healthy", degraded: "Degraded", unavailable: "Unavailable" };
+  const words = { healthy: "Healthy", degraded: "Degraded", unknown: "Unknown", unavailable: "Unavailable" };
   const meanings = {
-    healthy: "All nodes respond, and all tables have a leader and all replicas.",
-    degraded: "All tables and logs are available.",
+    healthy: "All nodes respond, and all tables and logs have all their copies.",
+    degraded: "All tables and logs are available, but tolerate fewer failures.",
+    unknown: "Not all tables and logs could be checked.",
     unavailable: "Some tables or logs are unavailable.",
   };
   const health = Object.hasOwn(words, answer.health) ? answer.health : "unavailable";
-  mark(at("health"), "health", health);
+  mark(at("health"), "health", health === "unknown" ? "unchecked" : health);
   say(at("word"), words[health]);
-  const [first, second, ...more] = answer.problems;
-  const said = [first, second].filter(Boolean).join("; ");
-  const rest = more.length ? `; and ${plural(more.length, "more problem", "more problems")}` : "";
-  say(at("sentence"), said ? `${meanings[health]} ${sentence(said)}${rest}.` : meanings[health]);
+  say(at("sentence"), meanings[health]);
+  const list = at("problems");
+  while (list.children.length > answer.problems.length) list.lastElementChild.remove();
+  while (list.children.length < answer.problems.length) list.append(document.createElement("li"));
+  answer.problems.forEach((problem, place) => say(list.children[place], `${sentence(problem)}.`));
   document.title = `${words[health]} – Loggos`;
+}
+
+/** Drops, moves and departures of nodes that continue in the background. */
+function showProgress(answer) {
+  const list = answer.in_progress ?? [];
+  const table = at("progress");
+  at("progress-section").hidden = list.length === 0;
+  const keys = list.map((operation) => `${operation.operation} ${operation.what}`);
+  const all = rows(table, keys, () => newRow(table, []));
+  list.forEach((operation, place) => {
+    const [what, kind, waits] = all[place].cells;
+    say(what, operation.what);
+    say(kind, operation.operation);
+    const lamp = child(waits, "span", "waits");
+    mark(lamp, "blocked", String(operation.blocked));
+    say(lamp, operation.waits_for);
+  });
 }
 
 function sentence(text) {
@@ -294,6 +335,7 @@ function sentence(text) {
 function show(answer) {
   seen = { when: new Date(), answer };
   showHealth(answer);
+  showProgress(answer);
   say(at("served"), `Reported by node ${answer.node} at ${clock.format(seen.when)}`);
   showThroughput("writes", answer.writes_per_second, answer.sample_ms);
   showThroughput("reads", answer.reads_per_second, answer.sample_ms);
@@ -314,6 +356,7 @@ function showStale() {
   const elsewhere = others ? " Other nodes also serve the console: see the addresses below." : "";
   say(at("word"), since);
   say(at("sentence"), `${node} is not responding. Retrying every second.${elsewhere}`);
+  at("problems").replaceChildren();
   document.title = "Stale – Loggos";
 }
 
