@@ -1,14 +1,13 @@
 //! Reads of a machine's data that have to wait for the disk. Other threads evaluate them.
 //!
 //! A read is answered only under a lease of the same epoch (guarantee 12). A conditional write is proposed only in the
-//! epoch in which its conditions were evaluated. It holds its row's latch in the meantime, so the conditions remain
-//! valid.
+//! epoch in which its conditions were evaluated. It holds its latches in the meantime, so the conditions remain valid.
 
 use std::collections::BTreeMap;
 
 use base::{CohortId, Now};
 use state_machine::interface::Evaluated;
-use state_machine::{Failure, ReadError};
+use state_machine::{Failure, Locks, ReadError};
 use store::sstable::Io;
 
 use crate::contract::{Action, EvaluationId};
@@ -19,7 +18,7 @@ use crate::replica::Replica;
 use crate::request::Response;
 use crate::request_table::{Pending, PendingId, RequestState};
 use crate::requests::RequestStep;
-use crate::writes::leave_row;
+use crate::writes::release;
 
 /// The evaluations in progress.
 #[derive(Debug, Default)]
@@ -92,8 +91,8 @@ impl Node {
         match answer {
             Ok(Evaluated::Outcome(outcome)) => self.reply_read(pending, cohort, outcome, path, now),
             Ok(Evaluated::Decided(decision)) => {
-                let row = if let ReadPath::Leader { locked, .. } = path { locked } else { None };
-                self.propose_decided(pending, cohort, decision, row, now);
+                let locks = if let ReadPath::Leader { locks, .. } = &path { locks } else { &Locks::None };
+                self.propose_decided(pending, cohort, decision, locks, now);
             }
             Ok(Evaluated::Elsewhere) => {
                 self.end_evaluation(cohort, &path);
@@ -108,10 +107,10 @@ impl Node {
         }
     }
 
-    /// An evaluation leads to no proposal: other writes may latch its row.
+    /// An evaluation leads to no proposal: other changes may take its latches.
     fn end_evaluation(&mut self, cohort: CohortId, path: &ReadPath) {
-        if let (ReadPath::Leader { locked: Some(row), .. }, Some(replica)) = (path, self.replicas.get_mut(&cohort)) {
-            leave_row(replica, &mut self.pending_requests, Some(row));
+        if let (ReadPath::Leader { locks, .. }, Some(replica)) = (path, self.replicas.get_mut(&cohort)) {
+            release(replica, &mut self.pending_requests, locks);
         }
     }
 

@@ -30,7 +30,7 @@ use crate::roster::Roster;
 use crate::splits::Splits;
 use crate::stop::Stop;
 use crate::transfer::Transfers;
-use crate::writes::leave_row;
+use crate::writes::release;
 
 /// One node of a cluster, as a deterministic machine. See [`crate::contract`].
 #[derive(Debug)]
@@ -255,9 +255,9 @@ impl Node {
         if matches!(applied.effect, Some(Effect::LossDeclared)) {
             replica.timestamp_history.clear();
         }
-        if let Some(Proposal { pending, row, .. }) = proposal {
+        if let Some(Proposal { pending, locks, .. }) = proposal {
             replica.writes += u64::from(applied.outcome.is_some());
-            leave_row(replica, &mut self.pending_requests, row.as_ref());
+            release(replica, &mut self.pending_requests, &locks);
             match (applied.outcome, &applied.effect) {
                 (Some(outcome), _) => self.complete(pending, outcome, None),
                 // The request was not executed: route it to the other range.

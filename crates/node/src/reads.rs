@@ -17,7 +17,7 @@ use base::canary::{Bug, planted};
 use base::{CohortId, Duration, Epoch, Lsn, Monotonic, Now, Timestamp};
 use bytes::Bytes;
 use state_machine::interface::ReadStep;
-use state_machine::{AsOf, Consistency, Failure, KeyOwner, LogPlace};
+use state_machine::{AsOf, Consistency, Failure, KeyOwner, Locks, LogPlace};
 
 use crate::node::Node;
 use crate::registry::{Ask, View};
@@ -38,8 +38,8 @@ pub(crate) enum ReadPath {
     Leader {
         /// The epoch at that time.
         epoch: Epoch,
-        /// The key locked for it, if it decides a write.
-        locked: Option<Bytes>,
+        /// The latches held for it, if it decides a change.
+        locks: Locks,
     },
     /// A read-index check.
     ReadIndex,
@@ -49,8 +49,8 @@ pub(crate) enum ReadPath {
 
 impl ReadPath {
     /// The path of a read that starts at the leader.
-    pub(crate) fn leader(replica: &Replica, locked: Option<Bytes>) -> Self {
-        Self::Leader { epoch: replica.cohort.promised().epoch, locked }
+    pub(crate) fn leader(replica: &Replica, locks: Locks) -> Self {
+        Self::Leader { epoch: replica.cohort.promised().epoch, locks }
     }
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn read_as_leader(replica: &Replica, ask: &Ask, now: Now) -> RequestS
     if replica.cohort.lease_end(now.monotonic).is_none() {
         return RequestStep::AwaitLease;
     }
-    read_by(replica, ask, ReadPath::leader(replica, None))
+    read_by(replica, ask, ReadPath::leader(replica, Locks::None))
 }
 
 fn read_by(replica: &Replica, ask: &Ask, path: ReadPath) -> RequestStep {

@@ -12,12 +12,12 @@ use sharedlog::log_unit::LogUnit;
 use sharedlog::request::LogResponse;
 use state_machine::checkpoint::{Chunked, Chunks, Cursor, Keep, Snapshot as _};
 use state_machine::interface::{
-    Evaluated, Housekeeping, Kind, Lock, Past, Payload, Read as _, ReadStep, Request as _, Response as _, StateMachine,
+    Evaluated, Housekeeping, Kind, Past, Payload, Read as _, ReadStep, Request as _, Response as _, StateMachine,
     View as _, Wire,
 };
 use state_machine::storage::{self, NoStorage, Pressure, Storage};
 use state_machine::{
-    ApplyError, AsOf, Consistency, Failure, KeyOwner, KeyPosition, LogicalHash, Ownership, Progress, ReadError,
+    ApplyError, AsOf, Consistency, Failure, KeyOwner, KeyPosition, Locks, LogicalHash, Ownership, Progress, ReadError,
 };
 use store::sstable::Io;
 use store::tree::{Tablespace, Tree};
@@ -536,10 +536,10 @@ impl Ask {
         dispatch!(Self, self, request => request.position())
     }
 
-    /// The key that it changes.
+    /// The keys that it locks.
     #[must_use]
-    pub fn lock(&self) -> Option<Lock<'_>> {
-        dispatch!(Self, self, request => request.lock())
+    pub fn locks(&self) -> Locks {
+        dispatch!(Self, self, request => request.locks())
     }
 
     /// Bytes that it adds to the memory of the storage.

@@ -6,13 +6,12 @@ use std::sync::atomic::AtomicU64;
 
 use base::canary::{Bug, planted};
 use base::{CohortId, Durability, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, SharedMembership, Timestamp};
-use bytes::Bytes;
 use catalog::TableOptions;
 use replication::{Cohort, Config, ManifestId};
-use state_machine::Ownership;
 use state_machine::checkpoint::Keep;
 use state_machine::interface::Kind;
 use state_machine::storage::{FileRef, Outputs, StoredFile};
+use state_machine::{Locks, Ownership};
 use store::manifest::{CheckpointRef, CohortManifest};
 
 use crate::config::NodeConfig;
@@ -42,7 +41,7 @@ pub(crate) struct Replica {
     pub(crate) options: TableOptions,
     /// Uncommitted proposals of this leader, and the requests that wait for them.
     pub(crate) proposed: BTreeMap<Sequence, Proposal>,
-    /// Latches of the rows that these proposals write.
+    /// Latches on the keys that these proposals lock.
     pub(crate) latches: Latches,
     /// Throttles writes while compactions fall behind.
     pub(crate) throttle: WriteThrottle,
@@ -126,8 +125,8 @@ pub(crate) struct Written {
 pub(crate) struct Proposal {
     pub(crate) lsn: Lsn,
     pub(crate) pending: PendingId,
-    /// The row that it writes, if any.
-    pub(crate) row: Option<Bytes>,
+    /// The latches that it holds until the entry is applied.
+    pub(crate) locks: Locks,
 }
 
 impl OnDisk {

@@ -67,7 +67,7 @@ pub(crate) enum RequestState {
     Forwarded(NodeId, u64),
     /// Passed to a log's client machine.
     AtLog,
-    /// Waits for earlier writes of its row.
+    /// Waits for earlier changes of its keys.
     Latched,
     /// Waits for a read of the disk.
     Evaluated,
@@ -160,7 +160,7 @@ pub(crate) struct RequestTable {
     is_woken: bool,
     /// When waiting requests are retried in any case.
     retry_at: Monotonic,
-    /// Writes that waited for their row and may be retried.
+    /// Changes that waited for latches and may be retried.
     unlatched: VecDeque<PendingId>,
     /// Requests that wait for a map change to complete: the drop of a table, or a split, by its new cohort.
     changes: BTreeMap<CohortId, Vec<PendingId>>,
@@ -272,12 +272,12 @@ impl RequestTable {
         self.is_woken = true;
     }
 
-    /// Queues writes that waited for their row, in that order, for a retry.
-    pub(crate) fn unlatch(&mut self, writes: VecDeque<PendingId>) {
-        self.unlatched.extend(writes);
+    /// Queues changes that waited for latches, in that order, for a retry.
+    pub(crate) fn unlatch(&mut self, changes: VecDeque<PendingId>) {
+        self.unlatched.extend(changes);
     }
 
-    /// Returns the requests to try now. Writes that waited for their row come first.
+    /// Returns the requests to try now. Changes that waited for latches come first.
     pub(crate) fn take_ready(&mut self, now: Monotonic) -> Vec<PendingId> {
         if !self.unlatched.is_empty() {
             return std::mem::take(&mut self.unlatched).into();

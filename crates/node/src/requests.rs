@@ -9,7 +9,7 @@ use base::{CohortId, Duration, Monotonic, NodeId, Now, Timestamp};
 use bytes::Bytes;
 use catalog::{CatalogRequest, TableRecord};
 use sharedlog::request::LogRequest;
-use state_machine::{Consistency, Failure, KeyOwner};
+use state_machine::{Consistency, Failure, KeyOwner, Locks};
 
 use crate::contract::{Action, ReplyDestination, RequestId};
 use crate::message::{Message, Query};
@@ -56,8 +56,8 @@ pub(crate) enum RequestStep {
     /// Read once a read-index check has completed.
     CheckReadIndex,
     Evaluate(Read, ReadPath),
-    /// Propose the command of a change that has latched a row.
-    Propose(Bytes, Option<Bytes>),
+    /// Propose the command of a change that holds these latches.
+    Propose(Bytes, Locks),
 }
 
 impl Node {
@@ -178,7 +178,7 @@ impl Node {
             RequestStep::CarryPlanOn => self.carry_plan_on(pending, cohort, now),
             RequestStep::CheckReadIndex => self.read_by_index(pending, cohort, now),
             RequestStep::Evaluate(read, path) => self.evaluate(pending, cohort, read, path, now),
-            RequestStep::Propose(command, row) => self.propose_for(pending, cohort, command, row, now),
+            RequestStep::Propose(command, locks) => self.propose_for(pending, cohort, command, locks, now),
         }
     }
 

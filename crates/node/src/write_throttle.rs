@@ -56,7 +56,8 @@ pub(crate) struct DiskAdmission<'a> {
 }
 
 impl DiskAdmission<'_> {
-    /// Refuses or delays a write of `bytes` bytes if the disk is full or can't keep up. `None` if it may proceed.
+    /// Refuses or delays a change that adds `bytes` bytes, if the disk is full or can't keep up. `None` if it may
+    /// proceed. A change that adds nothing, such as a drop, needs no space and always may.
     pub(crate) fn delay_or_refuse(
         &mut self,
         replica: &mut Replica,
@@ -64,6 +65,9 @@ impl DiskAdmission<'_> {
         bytes: u64,
         now: Now,
     ) -> Option<RequestStep> {
+        if bytes == 0 {
+            return None;
+        }
         if self.checkpoints.is_disk_full(now) {
             let what = format!("the disk of node {} is full: its rows are read-only", self.node);
             return Some(RequestStep::Reply(Err(Failure::Unavailable(what))));

@@ -3,8 +3,8 @@
 use base::canary::{Bug, planted};
 use base::{CohortId, Now};
 use bytes::Bytes;
-use state_machine::Failure;
 use state_machine::interface::{Decision, Evaluated, Payload};
+use state_machine::{Failure, Locks};
 use store::sstable::Io;
 
 use crate::message::Message;
@@ -27,7 +27,8 @@ pub(crate) struct Writes<'a> {
 }
 
 impl Writes<'_> {
-    /// The next step of a change. This node leads the cohort, and its tablet owns the row.
+    /// The next step of a change. This node leads the cohort, and its machine owns the position where the request
+    /// begins.
     pub(crate) fn write(mut self, pending: &Pending, ask: &Ask, now: Now) -> RequestStep {
         let replica = self.replica;
         if self.roster.lacks_majority(replica, now.monotonic) {
@@ -41,39 +42,32 @@ impl Writes<'_> {
         {
             return RequestStep::Reply(Err(failure));
         }
-        let lock = ask.lock();
-        let (locked, is_exclusive) = (lock.map(|lock| lock.key.clone()), lock.is_some_and(|lock| lock.is_exclusive));
-        if is_exclusive && !replica.cohort.is_open() {
+        let locks = ask.locks();
+        if locks.is_exclusive() && !replica.cohort.is_open() {
             // Entries re-proposed by this leader are not applied yet, so the state can't decide a condition.
             return RequestStep::Wait(RequestState::Waiting);
         }
-        // A change without a key, such as a drop, needs no space.
-        if locked.is_some()
-            && let Some(step) = self.disk.delay_or_refuse(replica, pending, ask.bytes(), now)
-        {
+        if let Some(step) = self.disk.delay_or_refuse(replica, pending, ask.bytes(), now) {
             return step;
         }
-        if let Some(key) = &locked
-            && !replica.latches.enter(key, pending.id, is_exclusive && !planted(Bug::ConditionIgnoresUnderWay))
-        {
+        if !replica.latches.enter(&locks, pending.id) {
             return RequestStep::Wait(RequestState::Latched);
         }
         match replica.state.propose(ask) {
-            Payload::Decide(read) => RequestStep::Evaluate(read, ReadPath::leader(replica, locked)),
-            Payload::Command(command) => RequestStep::Propose(command, locked),
+            Payload::Decide(read) => RequestStep::Evaluate(read, ReadPath::leader(replica, locks)),
+            Payload::Command(command) => RequestStep::Propose(command, locks),
             Payload::Refuse(failure) => {
-                leave_row(replica, self.requests, locked.as_ref());
+                release(replica, self.requests, &locks);
                 RequestStep::Reply(Err(failure))
             }
         }
     }
 }
 
-/// The entry of a write to the row is applied, or will never be proposed: writes that wait for the row may be retried.
-pub(crate) fn leave_row(replica: &mut Replica, requests: &mut RequestTable, row: Option<&Bytes>) {
-    if let Some(row) = row {
-        requests.unlatch(replica.latches.leave(row));
-    }
+/// The entry of a change with these latches is applied, or will never be proposed: changes that wait for the latches
+/// may be retried.
+pub(crate) fn release(replica: &mut Replica, requests: &mut RequestTable, locks: &Locks) {
+    requests.unlatch(replica.latches.leave(locks));
 }
 
 impl Node {
@@ -94,35 +88,29 @@ impl Node {
         pending: Pending,
         cohort: CohortId,
         Decision { command, refusal }: Decision,
-        row: Option<Bytes>,
+        locks: &Locks,
         now: Now,
     ) {
-        self.propose_for(pending, cohort, command, row.clone().filter(|_| refusal.is_none()), now);
-        let (Some(row), Some(replica)) = (row, self.replicas.get_mut(&cohort)) else { return };
-        self.pending_requests.unlatch(replica.latches.decided(&row));
+        // A refusal changes nothing that other changes depend on, so its entry needs no latches.
+        let held = if refusal.is_none() { locks.clone() } else { Locks::None };
+        self.propose_for(pending, cohort, command, held, now);
+        let Some(replica) = self.replicas.get_mut(&cohort) else { return };
+        self.pending_requests.unlatch(replica.latches.decided(locks));
         if refusal.is_some() {
-            // It changes nothing that the waiting writes depend on.
-            leave_row(replica, &mut self.pending_requests, Some(&row));
+            release(replica, &mut self.pending_requests, locks);
         }
     }
 
-    /// Proposes the command of a change, which holds the latch of a row until the command is applied.
-    pub(crate) fn propose_for(
-        &mut self,
-        pending: Pending,
-        cohort: CohortId,
-        command: Bytes,
-        row: Option<Bytes>,
-        now: Now,
-    ) {
+    /// Proposes the command of a change, which holds these latches until the command is applied.
+    pub(crate) fn propose_for(&mut self, pending: Pending, cohort: CohortId, command: Bytes, locks: Locks, now: Now) {
         let Some(replica) = self.replicas.get_mut(&cohort) else {
             return self.pending_requests.place(pending, RequestState::Waiting);
         };
         let Some(lsn) = replica.cohort.propose(command, now, &mut self.outgoing.outbox) else {
-            leave_row(replica, &mut self.pending_requests, row.as_ref());
+            release(replica, &mut self.pending_requests, &locks);
             return self.pending_requests.place(pending, RequestState::Waiting);
         };
-        replica.proposed.insert(lsn.sequence, Proposal { lsn, pending: pending.id, row });
+        replica.proposed.insert(lsn.sequence, Proposal { lsn, pending: pending.id, locks });
         self.pending_requests.place(pending, RequestState::Proposed);
         self.drain(cohort, now);
     }

@@ -84,7 +84,7 @@ impl LogUnit {
                 let mut value = Writer::new();
                 kept.encode(&mut value);
                 self.news.stored.push(position);
-                self.tree.put(key(position).into(), entry.timestamp, entry.lsn, Some(value.finish()));
+                self.tree.put(key(position).into(), entry.timestamp, Some(value.finish()));
                 unit::Outcome::Reply(reply)
             }
             unit::Outcome::Many { each, bytes } => {

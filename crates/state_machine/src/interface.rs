@@ -21,6 +21,7 @@ use crate::consistency::Consistency;
 use crate::failure::{Failure, Outcome};
 use crate::hash::LogicalHash;
 use crate::key_position::KeyPosition;
+use crate::locks::Locks;
 use crate::ownership::Ownership;
 use crate::progress::{ApplyError, Progress};
 use crate::storage::{ReadError, Storage};
@@ -62,16 +63,6 @@ impl<T: Wire> Wire for Box<T> {
     }
 }
 
-/// A latch on one key of a machine that a change holds from its proposal until it is applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lock<'a> {
-    /// The key.
-    pub key: &'a Bytes,
-    /// Whether the change must wait for earlier changes of the key, and later ones for it, because its outcome depends
-    /// on the current value. Changes with shared latches do not wait for each other.
-    pub is_exclusive: bool,
-}
-
 /// A request to a cohort.
 pub trait Request: Wire + Clone + fmt::Debug + PartialEq + Eq {
     /// Checks its format and limits. Every endpoint does so before it submits the request.
@@ -98,12 +89,13 @@ pub trait Request: Wire + Clone + fmt::Debug + PartialEq + Eq {
         None
     }
 
-    /// The latch it needs, if it changes a key.
-    fn lock(&self) -> Option<Lock<'_>> {
-        None
+    /// The keys that it locks, if it is a change.
+    fn locks(&self) -> Locks {
+        Locks::None
     }
 
-    /// Bytes that it adds to the storage's memory, for write pacing.
+    /// Bytes that it adds to the storage's memory. A change that adds none is neither delayed by write pacing nor
+    /// refused on a full disk.
     fn bytes(&self) -> u64 {
         0
     }
@@ -140,7 +132,7 @@ pub enum ReadStep<R, Q> {
 pub enum Payload<Q> {
     /// Propose this command.
     Command(Bytes),
-    /// Evaluate this query to determine the command. The request's latch is exclusive meanwhile.
+    /// Evaluate this query to determine the command. The request holds its locks meanwhile.
     Decide(Q),
     /// Reject the request without a proposal.
     Refuse(Failure),

@@ -8,7 +8,8 @@
 //! * [`interface`]: the traits. [`mod@storage`]: flush, compaction, file transfer and write pacing.
 //! * [`progress`]: checks that an entry is the next one. [`sessions`]: exactly-once retries.
 //! * [`checkpoint`]: a snapshot to chunks, and back. [`consistency`]: the consistency level of a read.
-//! * [`failure`]: errors of requests. [`ownership`], [`key_position`]: the key range that a machine serves.
+//! * [`failure`]: errors of requests. [`ownership`], [`key_position`]: the key range that a machine serves. [`locks`]:
+//!   the keys that a change locks.
 //!
 //! **Architecture invariant:** no IO except through `store::files::Files`, no clock, no randomness, no iteration over
 //! hash maps. Nothing here names a particular state machine.
@@ -22,6 +23,7 @@ pub mod hash;
 pub mod interface;
 pub mod key_position;
 pub mod limits;
+pub mod locks;
 pub mod ownership;
 mod pinning;
 pub mod progress;
@@ -33,10 +35,11 @@ pub use consistency::{AsOf, Consistency, LogPlace};
 pub use failure::{Failure, Outcome};
 pub use hash::LogicalHash;
 pub use interface::{
-    Applied, Decision, Effect, Evaluated, Housekeeping, Kind, Lock, NoView, Past, Payload, Read, ReadStep, Request,
-    Response, StateMachine, View, Wire,
+    Applied, Decision, Effect, Evaluated, Housekeeping, Kind, NoView, Past, Payload, Read, ReadStep, Request, Response,
+    StateMachine, View, Wire,
 };
 pub use key_position::KeyPosition;
+pub use locks::{LockKeys, LockMode, LockSpan, Locks};
 pub use ownership::{KeyOwner, Ownership};
 pub use pinning::owned;
 pub use progress::{ApplyError, Progress};

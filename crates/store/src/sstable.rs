@@ -1,5 +1,5 @@
 //! SSTables: the files of a log-structured merge tree (`BigTable`, section 4). An SSTable is written once, in order,
-//! and is immutable. It holds *versions*: the value of a key from a timestamp on, with the LSN of its log entry.
+//! and is immutable. It holds *versions*: the value of a key from a timestamp on.
 //!
 //! A file consists of data blocks with an index block after every few of them, then a filter, the top index, and a
 //! footer:
@@ -36,7 +36,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{CohortId, Lsn, Timestamp};
+use base::{CohortId, Timestamp};
 use bytes::Bytes;
 use thiserror::Error;
 
@@ -102,8 +102,6 @@ pub struct Version {
     pub key: Bytes,
     /// Start of its validity.
     pub timestamp: Timestamp,
-    /// The log entry that wrote it.
-    pub lsn: Lsn,
     /// The value; `None` for a tombstone.
     pub value: Option<Bytes>,
 }
@@ -114,8 +112,6 @@ pub struct VersionRef<'a> {
     pub key: &'a [u8],
     /// Start of its validity.
     pub timestamp: Timestamp,
-    /// The log entry that wrote it.
-    pub lsn: Lsn,
     /// The value; `None` for a tombstone.
     pub value: Option<&'a [u8]>,
 }
@@ -229,14 +225,14 @@ impl VersionRef<'_> {
     /// Copies the key; `value` must be the same value as a shared buffer.
     #[must_use]
     pub fn to_version(&self, value: Option<Bytes>) -> Version {
-        Version { key: Bytes::copy_from_slice(self.key), timestamp: self.timestamp, lsn: self.lsn, value }
+        Version { key: Bytes::copy_from_slice(self.key), timestamp: self.timestamp, value }
     }
 }
 
 impl<'a> From<&'a Version> for VersionRef<'a> {
     fn from(version: &'a Version) -> Self {
-        let Version { key, timestamp, lsn, value } = version;
-        Self { key, timestamp: *timestamp, lsn: *lsn, value: value.as_deref() }
+        let Version { key, timestamp, value } = version;
+        Self { key, timestamp: *timestamp, value: value.as_deref() }
     }
 }
 

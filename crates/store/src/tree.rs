@@ -3,7 +3,7 @@
 //! *Compactions* merge the SSTables of a level into those of the next, which is ten times as large.
 //!
 //! Keys are cells ([`crate::cell`]). The tree stores *versions* of them (MVCC), with the timestamp from which they are
-//! valid and the LSN of the entry that wrote them. Every read is at a timestamp. Old versions are kept down to the
+//! valid. Every read is at a timestamp. Old versions are kept down to the
 //! *watermark* (guarantee 16): flushes and compactions drop versions that no read at or above it can observe.
 //!
 //! [`Tree`] is the state, owned by the machine's thread; it never waits for a disk. [`View`] is a snapshot that any
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Duration, Lsn, Timestamp};
+use base::{CohortId, Duration, Timestamp};
 use bytes::Bytes;
 
 use crate::cell;
@@ -277,15 +277,15 @@ impl Tree {
     ///
     /// # Panics
     /// When the key is that of a row and there is a value, which is a bug.
-    pub fn put(&mut self, key: Bytes, timestamp: Timestamp, lsn: Lsn, value: Option<Bytes>) {
+    pub fn put(&mut self, key: Bytes, timestamp: Timestamp, value: Option<Bytes>) {
         assert!(value.is_none() || cell::row_prefix_bytes(&key) < key.len(), "a row key has no value");
-        self.active.put(key, timestamp, lsn, value);
+        self.active.put(key, timestamp, value);
     }
 
     /// Deletes all versions of a row up to the timestamp, including those written by the same entry: an entry must not
     /// both delete a row and write to it.
-    pub fn delete_row(&mut self, row: &[u8], timestamp: Timestamp, lsn: Lsn) {
-        self.active.put(cell::encode(row, b"").into(), timestamp, lsn, None);
+    pub fn delete_row(&mut self, row: &[u8], timestamp: Timestamp) {
+        self.active.put(cell::encode(row, b"").into(), timestamp, None);
     }
 
     /// A snapshot of the content.

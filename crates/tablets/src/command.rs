@@ -94,15 +94,21 @@ impl Command {
         Self::Write { stamp, key, columns }
     }
 
-    /// The key that it changes or refers to, if any.
-    pub(crate) fn key(&self) -> Option<&Bytes> {
-        match self {
+    /// The keys that it changes or refers to: it has an effect only if the tablet owns all of them.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &Bytes> {
+        let key = match self {
             Self::OpenSession { key }
             | Self::Write { key, .. }
             | Self::DeleteRow { key, .. }
             | Self::Refuse { key, .. } => Some(key),
-            _ => None,
-        }
+            Self::AssignRange { .. }
+            | Self::Split { .. }
+            | Self::Drop
+            | Self::DeclareLoss
+            | Self::ExpireSessions { .. }
+            | Self::Watermark(_) => None,
+        };
+        key.into_iter()
     }
 
     /// Encodes the command as an entry's payload.

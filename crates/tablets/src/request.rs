@@ -4,8 +4,8 @@
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, KeyRange, Membership, Timestamp};
 use bytes::Bytes;
-use state_machine::interface::{Lock, Request, Response, Wire};
-use state_machine::{Failure, KeyPosition};
+use state_machine::interface::{Request, Response, Wire};
+use state_machine::{Failure, KeyPosition, LockMode, Locks};
 use store::tree::CELL_OVERHEAD_BYTES;
 
 use crate::tablet::reads::{after_prefix, least};
@@ -275,9 +275,11 @@ impl Request for TableRequest {
         }
     }
 
-    fn lock(&self) -> Option<Lock<'_>> {
-        let is_exclusive = matches!(self, Self::Write(write) if write.is_conditional());
-        self.row().map(|key| Lock { key, is_exclusive })
+    /// A condition is evaluated on the row, so a conditional write locks it exclusively.
+    fn locks(&self) -> Locks {
+        let is_conditional = matches!(self, Self::Write(write) if write.is_conditional());
+        let mode = if is_conditional { LockMode::Exclusive } else { LockMode::Blind };
+        self.row().cloned().map_or(Locks::None, |key| Locks::key(key, mode))
     }
 
     fn bytes(&self) -> u64 {
@@ -586,5 +588,36 @@ mod tests {
         assert_eq!(Scan { reverse: true, ..Scan::default() }.position(), KeyPosition::Below(None));
         let nothing = Scan { reverse: true, to: Some(key("")), ..Scan::default() };
         assert_eq!(nothing.position(), KeyPosition::At(key("")));
+    }
+
+    /// Changes of rows lock the row and add bytes; nothing else does.
+    #[test]
+    fn locks_and_bytes_of_each_request() {
+        let write = |value, condition| {
+            let mutations = vec![Mutation { column: key("c"), value, condition }];
+            TableRequest::Write(Write { stamp: None, key: key("k"), mutations })
+        };
+        let row = |mode| Locks::key(key("k"), mode);
+        let two = Mutation { column: key("d"), value: None, condition: Some(Timestamp(0)) };
+        let TableRequest::Write(mut mixed) = write(None, None) else { unreachable!() };
+        mixed.mutations.push(two);
+        let consistency = Consistency::Strong;
+        let cases = [
+            (write(Some(key("v")), None), row(LockMode::Blind)),
+            (write(None, None), row(LockMode::Blind)),
+            (write(Some(key("v")), Some(Timestamp(3))), row(LockMode::Exclusive)),
+            (write(None, Some(Timestamp(3))), row(LockMode::Exclusive)),
+            (TableRequest::Write(mixed), row(LockMode::Exclusive)),
+            (TableRequest::DeleteRow { stamp: None, key: key("k") }, row(LockMode::Blind)),
+            (TableRequest::OpenSession { key: key("k") }, Locks::None),
+            (TableRequest::Get { key: key("k"), columns: None, consistency }, Locks::None),
+            (TableRequest::Scan { scan: Scan::default(), consistency }, Locks::None),
+            (TableRequest::Split { key: key("k"), child: CohortId(9), members: Membership::default() }, Locks::None),
+            (TableRequest::Drop, Locks::None),
+        ];
+        for (request, locks) in cases {
+            assert_eq!(request.locks(), locks, "{request:?}");
+            assert_eq!(request.bytes() > 0, locks != Locks::None, "{request:?}");
+        }
     }
 }

@@ -64,7 +64,7 @@ impl Tablet {
     }
 
     fn execute(&mut self, command: Command, entry: &Entry) -> Execution {
-        if command.key().is_some_and(|key| !self.ownership.holds(&KeyPosition::At(key.clone()))) {
+        if !command.keys().all(|key| self.ownership.holds(&KeyPosition::At(key.clone()))) {
             // The range was split after the proposal. The write is not executed here, and its session does not record
             // it.
             return Applied::effect(Effect::Elsewhere);

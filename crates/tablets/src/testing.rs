@@ -99,7 +99,7 @@ pub(crate) fn load(rows: &State, cohort: CohortId, chunks: &[Bytes]) -> Result<S
     let oldest = Timestamp(i64::MIN);
     for version in rows.tree().view().versions(Range::all(), oldest, Timestamp(i64::MAX), Io::Allowed) {
         let version = version.expect("the disk can be read");
-        tree.put(version.key, version.timestamp, version.lsn, version.value);
+        tree.put(version.key, version.timestamp, version.value);
     }
     Ok(state_machine::Snapshot::into_machine(snapshot, tree))
 }

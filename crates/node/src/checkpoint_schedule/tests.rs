@@ -2,7 +2,7 @@ use base::{Duration, LogRecord, Sequence, Timestamp};
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, TableOptions};
 use state_machine::storage::FileRef;
 use state_machine::{Consistency, Failure, StateMachine as _};
-use tablets::request::{Mutation, TableRequest, Write};
+use tablets::request::{Mutation, Scan, TableRequest, Write};
 use tablets::{Command, Tablet};
 
 use super::*;
@@ -175,6 +175,61 @@ fn full_disk_is_read_only() {
     bench.ask(5, of_table(put()));
     assert!(matches!(bench.answers.get(&RequestId(5)), Some(Ok(_))), "no write has failed recently");
     assert_eq!(bench.node.status(bench.now).troubles, [""; 0]);
+}
+
+/// Each kind of request: the changes of rows, then all others.
+fn of_each_kind() -> (Vec<Request>, Vec<Request>) {
+    let write = |value: Option<&'static str>, condition| {
+        let mutations = vec![Mutation { column: "c".into(), value: value.map(Into::into), condition }];
+        TableRequest::Write(Write { stamp: None, key: "k".into(), mutations })
+    };
+    let changes_of_rows = [
+        write(Some("v"), None),
+        write(None, None),
+        write(Some("v"), Some(Timestamp(0))),
+        TableRequest::DeleteRow { stamp: None, key: "k".into() },
+    ];
+    let consistency = Consistency::Strong;
+    let others = [
+        TableRequest::OpenSession { key: "k".into() },
+        TableRequest::Get { key: "k".into(), columns: None, consistency },
+        TableRequest::Scan { scan: Scan::default(), consistency },
+    ];
+    let of_catalog = [
+        CatalogCommand::BeginSplit { name: "t".into(), key: "m".into() },
+        CatalogCommand::BeginDrop { name: "t".into(), force: false },
+    ];
+    let of_table = |request| Request::Table { table: "t".into(), request: Ask::Tablet(request) };
+    let of_catalog = of_catalog.map(|command| Request::Catalog(CatalogRequest::Change(command)));
+    (changes_of_rows.map(of_table).into(), others.map(of_table).into_iter().chain(of_catalog).collect())
+}
+
+/// Only requests that add data are refused on a full disk, and wait while memtables are full. A split and a drop of the
+/// tablet, which the catalog's leader sends, are not.
+#[test]
+fn only_added_bytes_are_throttled() {
+    for is_disk_full in [true, false] {
+        let (changes_of_rows, others) = of_each_kind();
+        let mut bench = alone();
+        bench.writes_checkpoints = true;
+        if is_disk_full {
+            bench.step(crate::contract::Event::DiskFull);
+        } else {
+            bench.node.config.memtables_bytes = 0;
+        }
+        for (number, request) in (10..).zip(changes_of_rows) {
+            bench.ask(number, request);
+            let answer = bench.answers.get(&RequestId(number));
+            let is_refused = matches!(answer, Some(Err(Failure::Unavailable(why))) if why.contains("is full"));
+            assert_eq!((is_refused, answer.is_none()), (is_disk_full, !is_disk_full), "{number}: {answer:?}");
+        }
+        for (number, request) in (20..).zip(others) {
+            bench.ask(number, request);
+            bench.pass(Duration::from_millis(1_000));
+            let answer = bench.answers.get(&RequestId(number));
+            assert!(matches!(answer, Some(Ok(_))), "{number}: {answer:?}");
+        }
+    }
 }
 
 /// A restart may find any manifest in progress, so SSTables named by one of them must stay.

@@ -3,7 +3,7 @@
 use base::codec::{DecodeError, Reader, Writer};
 use base::{Duration, Membership};
 use sharedlog::request::LogRequest;
-use state_machine::interface::{Kind, Lock};
+use state_machine::interface::Kind;
 use state_machine::{Consistency, KeyPosition};
 
 use crate::registry::Ask;
@@ -65,12 +65,6 @@ impl Query {
     #[must_use]
     pub fn position(&self) -> Option<KeyPosition> {
         self.ask().and_then(Ask::position)
-    }
-
-    /// The key that it changes, if any.
-    #[must_use]
-    pub fn lock(&self) -> Option<Lock<'_>> {
-        self.ask().and_then(Ask::lock)
     }
 
     /// Bytes that it adds to the memory of a storage.

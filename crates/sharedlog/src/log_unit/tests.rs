@@ -45,7 +45,7 @@ fn copy(unit: &LogUnit) -> LogUnit {
     let oldest = Timestamp(i64::MIN);
     for version in unit.tree.view().versions(cell::Range::all(), oldest, Timestamp(i64::MAX), Io::Allowed) {
         let version = version.expect("the disk is readable");
-        values.put(version.key, version.timestamp, version.lsn, version.value);
+        values.put(version.key, version.timestamp, version.value);
     }
     snapshot.into_machine(values)
 }

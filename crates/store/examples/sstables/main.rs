@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use base::{ClusterId, CohortId, Incarnation, Lsn, NodeId, SplitMix64, Timestamp};
+use base::{ClusterId, CohortId, Incarnation, NodeId, SplitMix64, Timestamp};
 use bytes::Bytes;
 use store::cell::{self, Range};
 use store::files::Files as _;
@@ -121,7 +121,7 @@ fn fill(tree: &mut Tree, files: &Directory, entries: u64) {
         let key = Bytes::from(cell::encode(&row(number), COLUMN));
         let value = Bytes::copy_from_slice(&values[number as usize % values.len()]);
         let timestamp = Timestamp(number as i64 * TICK);
-        tree.put(key, timestamp, Lsn::new(3, number), Some(value));
+        tree.put(key, timestamp, Some(value));
         if tree.needs_flush() || number + 1 == entries {
             tree.freeze();
             let before = cpu_nanoseconds();

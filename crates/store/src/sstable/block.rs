@@ -1,12 +1,12 @@
 //! The content of a block: entries in order, each a version, in *runs* of sixteen (restart intervals).
 //!
 //! An entry consists of [`varint`]s: the length of the prefix that its key shares with the previous key, the length of
-//! the rest, the value's length plus one (zero for a tombstone), and the differences of timestamp, epoch and sequence
-//! from the previous entry. The rest of the key and the value follow. The first entry of a run has no predecessor: its
-//! key is complete, so a search can start there. After the entries come the offset of every run, four bytes each, and
-//! the number of runs.
+//! the rest, the value's length plus one (zero for a tombstone), and the difference of its timestamp from that of the
+//! previous entry. The rest of the key and the value follow. The first entry of a run has no predecessor: its key is
+//! complete, so a search can start there. After the entries come the offset of every run, four bytes each, and the
+//! number of runs.
 
-use base::{Epoch, Lsn, Sequence, Timestamp};
+use base::Timestamp;
 use bytes::Bytes;
 
 use super::{Malformed, varint};
@@ -20,45 +20,35 @@ const RUN_ENTRIES: usize = 16;
 /// Bytes per number in the list of runs.
 const WORD: usize = 4;
 
-/// The values that an entry is relative to: those of the previous entry in its run.
-#[derive(Clone, Copy, Default)]
-struct Base {
-    timestamp: u64,
-    epoch: u64,
-    sequence: u64,
-}
-
 #[derive(Default)]
 pub(super) struct BlockBuilder {
     content: Vec<u8>,
     runs: Vec<u32>,
     entries: usize,
+    /// Key and timestamp of the last entry.
     key: Vec<u8>,
-    base: Base,
+    timestamp: Timestamp,
 }
 
 impl BlockBuilder {
     /// Appends an entry, in order.
-    pub(super) fn add(&mut self, key: &[u8], timestamp: Timestamp, lsn: Lsn, value: Option<&[u8]>) {
+    pub(super) fn add(&mut self, key: &[u8], timestamp: Timestamp, value: Option<&[u8]>) {
         if self.entries.is_multiple_of(RUN_ENTRIES) {
             self.runs.push(u32::try_from(self.content.len()).expect("the limits keep a block far below 4 GiB"));
             self.key.clear();
-            self.base = Base::default();
+            self.timestamp = Timestamp(0);
         }
         let shared = shared_bytes(&self.key, key);
-        let base = Base { timestamp: timestamp.0 as u64, epoch: lsn.epoch.0, sequence: lsn.sequence.0 };
         let out = &mut self.content;
         varint::put(out, shared as u64);
         varint::put(out, (key.len() - shared) as u64);
         varint::put(out, value.map_or(0, |value| value.len() as u64 + 1));
-        varint::put(out, varint::difference(self.base.timestamp, base.timestamp));
-        varint::put(out, varint::difference(self.base.epoch, base.epoch));
-        varint::put(out, varint::difference(self.base.sequence, base.sequence));
+        varint::put(out, varint::difference(self.timestamp.0 as u64, timestamp.0 as u64));
         out.extend_from_slice(&key[shared..]);
         out.extend_from_slice(value.unwrap_or_default());
         self.key.truncate(shared);
         self.key.extend_from_slice(&key[shared..]);
-        self.base = base;
+        self.timestamp = timestamp;
         self.entries += 1;
     }
 
@@ -73,7 +63,7 @@ impl BlockBuilder {
 
     /// The key and the timestamp of the last entry.
     pub(super) fn last(&self) -> (&[u8], Timestamp) {
-        (&self.key, Timestamp(self.base.timestamp as i64))
+        (&self.key, self.timestamp)
     }
 
     /// Finishes the block; [`Self::clear`] starts the next one.
@@ -136,31 +126,28 @@ impl Block {
     /// The first key and timestamp of a run.
     #[inline]
     fn run_head(&self, run: usize) -> Result<(&[u8], Timestamp), Malformed> {
-        let entry = self.entry(self.run_start(run), Base::default())?;
+        let entry = self.entry(self.run_start(run), Timestamp(0))?;
         if entry.shared != 0 {
             return Err(Malformed);
         }
-        Ok((&self.content[entry.key_at..entry.value_at], Timestamp(entry.base.timestamp as i64)))
+        Ok((&self.content[entry.key_at..entry.value_at], entry.timestamp))
     }
 
-    /// Parses the entry at `start`, relative to `base`. Its parts are within the entries.
+    /// Parses the entry at `start`, whose predecessor in its run has the timestamp `previous`. Its parts are within the
+    /// entries.
     #[inline]
-    fn entry(&self, start: usize, base: Base) -> Result<Entry, Malformed> {
-        self.try_entry(start, base).ok_or(Malformed)
+    fn entry(&self, start: usize, previous: Timestamp) -> Result<Entry, Malformed> {
+        self.try_entry(start, previous).ok_or(Malformed)
     }
 
     #[inline]
-    fn try_entry(&self, start: usize, base: Base) -> Option<Entry> {
+    fn try_entry(&self, start: usize, previous: Timestamp) -> Option<Entry> {
         let bytes = &self.content[..self.entries_end];
         let mut at = start;
         let shared = usize::try_from(varint::take(bytes, &mut at)?).ok()?;
         let unshared = usize::try_from(varint::take(bytes, &mut at)?).ok()?;
         let value = usize::try_from(varint::take(bytes, &mut at)?).ok()?;
-        let base = Base {
-            timestamp: varint::apply(base.timestamp, varint::take(bytes, &mut at)?),
-            epoch: varint::apply(base.epoch, varint::take(bytes, &mut at)?),
-            sequence: varint::apply(base.sequence, varint::take(bytes, &mut at)?),
-        };
+        let timestamp = varint::apply(previous.0 as u64, varint::take(bytes, &mut at)?);
         let value_at = at.checked_add(unshared)?;
         let end = value_at.checked_add(value.saturating_sub(1))?;
         (end <= self.entries_end).then_some(Entry {
@@ -170,7 +157,7 @@ impl Block {
             value_at,
             end,
             is_tombstone: value == 0,
-            base,
+            timestamp: Timestamp(timestamp as i64),
         })
     }
 }
@@ -192,17 +179,7 @@ struct Entry {
     value_at: usize,
     end: usize,
     is_tombstone: bool,
-    base: Base,
-}
-
-impl Entry {
-    fn timestamp(&self) -> Timestamp {
-        Timestamp(self.base.timestamp as i64)
-    }
-
-    fn lsn(&self) -> Lsn {
-        Lsn { epoch: Epoch(self.base.epoch), sequence: Sequence(self.base.sequence) }
-    }
+    timestamp: Timestamp,
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 //! in every format, so that an unknown format is distinguished from damage.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{CohortId, Lsn, Timestamp, checksum, checksum_append};
+use base::{CohortId, Timestamp, checksum, checksum_append};
 use bytes::Bytes;
 
 use super::frame::Handle;
@@ -48,9 +48,6 @@ pub struct SstableMeta {
     /// Versions older than another version of the same key: rewriting the SSTable can drop them once no read needs
     /// them.
     pub superseded: u64,
-    /// Minimum and maximum LSN, including versions that a compaction dropped (Spinnaker, section 6.1); zero without
-    /// versions.
-    pub lsns: (Lsn, Lsn),
     /// Minimum and maximum timestamp; zero without versions.
     pub timestamps: (Timestamp, Timestamp),
     /// The key of the first version; empty without versions.
@@ -86,7 +83,6 @@ impl SstableMeta {
             tombstones: 0,
             row_tombstones: 0,
             superseded: 0,
-            lsns: (Lsn::ZERO, Lsn::ZERO),
             timestamps: (Timestamp(0), Timestamp(0)),
             first_key: Bytes::new(),
             last_key: Bytes::new(),
@@ -99,7 +95,6 @@ impl SstableMeta {
     /// the previous version has the same key.
     pub(super) fn count(&mut self, version: VersionRef<'_>, prefix_bytes: usize, is_superseded: bool) {
         if self.entries == 0 {
-            self.lsns = (version.lsn, version.lsn);
             self.timestamps = (version.timestamp, version.timestamp);
         }
         self.entries += 1;
@@ -107,7 +102,6 @@ impl SstableMeta {
         self.superseded += u64::from(is_superseded);
         // A key without a column is a row tombstone.
         self.row_tombstones += u64::from(version.value.is_none() && prefix_bytes == version.key.len());
-        self.lsns = (self.lsns.0.min(version.lsn), self.lsns.1.max(version.lsn));
         self.timestamps = (self.timestamps.0.min(version.timestamp), self.timestamps.1.max(version.timestamp));
     }
 
@@ -123,8 +117,6 @@ impl SstableMeta {
         out.u64(self.tombstones);
         out.u64(self.row_tombstones);
         out.u64(self.superseded);
-        out.lsn(self.lsns.0);
-        out.lsn(self.lsns.1);
         out.i64(self.timestamps.0.0);
         out.i64(self.timestamps.1.0);
         out.bytes(&self.first_key);
@@ -140,7 +132,6 @@ impl SstableMeta {
             tombstones: input.u64()?,
             row_tombstones: input.u64()?,
             superseded: input.u64()?,
-            lsns: (input.lsn()?, input.lsn()?),
             timestamps: (Timestamp(input.i64()?), Timestamp(input.i64()?)),
             first_key: Bytes::copy_from_slice(&input.bytes()?),
             last_key: Bytes::copy_from_slice(&input.bytes()?),

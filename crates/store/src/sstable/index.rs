@@ -5,7 +5,7 @@
 //! that contains the target or its place. If the separator is past the block's last version, the target may be the
 //! first version of the next block.
 
-use base::{Lsn, Timestamp};
+use base::Timestamp;
 
 use super::block::{BlockBuilder, shared_bytes};
 use super::frame::Handle;
@@ -27,7 +27,7 @@ impl IndexBuilder {
         self.value.clear();
         varint::put(&mut self.value, handle.offset);
         varint::put(&mut self.value, u64::from(handle.length));
-        self.block.add(key, timestamp, Lsn::ZERO, Some(&self.value));
+        self.block.add(key, timestamp, Some(&self.value));
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -14,7 +14,7 @@ use crate::testing::{crash_everywhere, identity};
 mod damage;
 mod sending;
 
-type Model = BTreeMap<(Vec<u8>, Reverse<Timestamp>), (Lsn, Option<Bytes>)>;
+type Model = BTreeMap<(Vec<u8>, Reverse<Timestamp>), Option<Bytes>>;
 
 const ID: SstableId = SstableId { cohort: CohortId(3), number: 7 };
 
@@ -38,10 +38,9 @@ fn disk() -> MemoryDisk {
 }
 
 fn versions(model: &Model) -> Vec<Version> {
-    let version = |((key, Reverse(timestamp)), (lsn, value)): (&(Vec<u8>, _), &(_, Option<Bytes>))| Version {
+    let version = |((key, Reverse(timestamp)), value): (&(Vec<u8>, _), &Option<Bytes>)| Version {
         key: Bytes::copy_from_slice(key),
         timestamp: *timestamp,
-        lsn: *lsn,
         value: value.clone(),
     };
     model.iter().map(version).collect()
@@ -104,10 +103,7 @@ fn random_timestamp(random: &mut SplitMix64) -> Timestamp {
 }
 
 fn random_model(random: &mut SplitMix64, entries: u64) -> Model {
-    let entry = |place| {
-        let key = (random_key(random), Reverse(random_timestamp(random)));
-        (key, (Lsn::new(1 + random.below(3), place), random_value(random)))
-    };
+    let entry = |_| ((random_key(random), Reverse(random_timestamp(random))), random_value(random));
     (0..entries).map(entry).collect()
 }
 
@@ -152,13 +148,6 @@ fn compare_all(sstable: &Sstable, cache: &BlockCache, model: &[Version]) {
 }
 
 fn check_meta(meta: &SstableMeta, model: &[Version]) {
-    let least_and_greatest = |lsns: &mut dyn Iterator<Item = Lsn>| {
-        lsns.fold(None, |found: Option<(Lsn, Lsn)>, lsn| {
-            Some(found.map_or((lsn, lsn), |(least, greatest)| (least.min(lsn), greatest.max(lsn))))
-        })
-    };
-    let lsns = least_and_greatest(&mut model.iter().map(|version| version.lsn));
-    assert_eq!(meta.lsns, lsns.unwrap_or_default());
     let timestamps = || model.iter().map(|version| version.timestamp);
     assert_eq!(meta.timestamps.0, timestamps().min().unwrap_or_default());
     assert_eq!(meta.timestamps.1, timestamps().max().unwrap_or_default());
@@ -210,7 +199,7 @@ fn empty_sstable() {
 #[test]
 fn prefix_keys_are_distinct() {
     let keys = (0..200).map(|length| vec![b'a'; length]);
-    let model: Model = keys.map(|key| ((key, Reverse(Timestamp(5))), (Lsn::new(1, 1), Some(Bytes::new())))).collect();
+    let model: Model = keys.map(|key| ((key, Reverse(Timestamp(5))), Some(Bytes::new()))).collect();
     let (_disk, sstable) = sstable(SMALL, &model);
     let cache = BlockCache::new(10_000);
     for length in 0..220 {
@@ -226,10 +215,10 @@ fn maximum_keys_and_values_fit() {
     let value = Bytes::from(vec![9; VALUE_BYTES_MAX]);
     let random: Bytes = { (0..100_000).scan(SplitMix64::new(1), |random, _| Some(random.draw() as u8)).collect() };
     let values = [Some(value), None, Some(random), Some(Bytes::new())];
-    let entries = (0..40).map(|last| ((key(last), Reverse(Timestamp(1))), (Lsn::new(1, 1), None)));
+    let entries = (0..40).map(|last| ((key(last), Reverse(Timestamp(1))), None));
     let mut model: Model = entries.collect();
     for (entry, value) in model.values_mut().step_by(9).zip(values) {
-        entry.1 = value;
+        *entry = value;
     }
     let (_disk, sstable) = sstable(Config::default(), &model);
     let cache = BlockCache::new(1 << 30);
@@ -243,8 +232,7 @@ fn maximum_keys_and_values_fit() {
 #[test]
 fn open_sstable_memory_is_small() {
     let keys = (0..50_000).map(|number| format!("row{number:08}/c").into_bytes());
-    let model: Model =
-        keys.map(|key| ((key, Reverse(Timestamp(5))), (Lsn::new(1, 1), Some(vec![1; 8].into())))).collect();
+    let model: Model = keys.map(|key| ((key, Reverse(Timestamp(5))), Some(vec![1; 8].into()))).collect();
     let (_disk, sstable) = sstable(Config::default(), &model);
     let filter = 50_000 * 10 / 8;
     assert!((filter..filter + 4_000).contains(&sstable.memory_bytes()), "{}", sstable.memory_bytes());
@@ -272,7 +260,7 @@ fn sstable_write_is_atomic() {
     let mut model = random_model(&mut random, 300);
     let noise: Bytes = (0..300_000).map(|_| random.draw() as u8).collect();
     for key in [b"large", b"older"] {
-        model.insert((key.to_vec(), Reverse(Timestamp(1))), (Lsn::new(1, 1), Some(noise.clone())));
+        model.insert((key.to_vec(), Reverse(Timestamp(1))), Some(noise.clone()));
     }
     let meta = write(&disk(), ID, SMALL, &model).unwrap();
     crash_everywhere(
@@ -306,7 +294,7 @@ fn push_writes_once_and_fsync_is_not_retried() {
     for number in 0..40 {
         let before = disk.counters().operations;
         let key = vec![number];
-        writer.push(VersionRef { key: &key, timestamp: Timestamp(1), lsn: Lsn::ZERO, value: Some(&value) }).unwrap();
+        writer.push(VersionRef { key: &key, timestamp: Timestamp(1), value: Some(&value) }).unwrap();
         assert!(disk.counters().operations <= before + 1);
         assert_eq!(writer.entries(), u64::from(number) + 1);
     }
@@ -322,7 +310,7 @@ fn push_writes_once_and_fsync_is_not_retried() {
 fn out_of_order_versions_panic() {
     let mut writer = SstableWriter::create(&disk(), &owner(), ID, SMALL, row).unwrap();
     for timestamp in [5, 6] {
-        writer.push(VersionRef { key: b"", timestamp: Timestamp(timestamp), lsn: Lsn::ZERO, value: None }).unwrap();
+        writer.push(VersionRef { key: b"", timestamp: Timestamp(timestamp), value: None }).unwrap();
     }
 }
 

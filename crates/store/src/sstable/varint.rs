@@ -13,7 +13,7 @@ pub(super) fn put(out: &mut Vec<u8>, mut number: u64) {
 
 /// Reads the number at `at` and advances past it. `None` if the bytes end early or it exceeds 64 bits.
 ///
-/// Every entry starts with six of them, nearly all of one byte: without inlining, the calls take a tenth of the time of
+/// Every entry starts with four of them, nearly all of one byte: without inlining, the calls take a tenth of the time of
 /// a read.
 #[inline(always)]
 pub(super) fn take(bytes: &[u8], at: &mut usize) -> Option<u64> {

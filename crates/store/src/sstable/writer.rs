@@ -3,8 +3,8 @@
 //! A writer may be suspended after any version. The SSTable does not exist before [`SstableWriter::finish`] has forced
 //! the file and its directory; a writer that is dropped earlier leaves a file that no manifest names.
 
+use base::Timestamp;
 use base::canary::{Bug, planted};
-use base::{Lsn, Timestamp};
 use bytes::Bytes;
 
 use super::block::BlockBuilder;
@@ -29,8 +29,6 @@ pub struct SstableWriter {
     meta: SstableMeta,
     last_key: Vec<u8>,
     last_timestamp: Timestamp,
-    /// Minimum and maximum LSN of the SSTable's inputs, if they cover more than its versions.
-    covered: Option<(Lsn, Lsn)>,
     blocks: BlocksChecksum,
     data: BlockBuilder,
     /// The data block that is not in an index block yet: its separator depends on the first key of the next block.
@@ -65,7 +63,6 @@ impl SstableWriter {
             meta: SstableMeta::new(origin),
             last_key: Vec::new(),
             last_timestamp: Timestamp(0),
-            covered: None,
             blocks: BlocksChecksum::default(),
             data: BlockBuilder::default(),
             unnamed: None,
@@ -85,7 +82,7 @@ impl SstableWriter {
     /// When the version is out of order or exceeds the limits. That is a bug: external input is validated earlier.
     pub fn push<'a>(&mut self, version: impl Into<VersionRef<'a>>) -> Result<(), FileError> {
         let version = version.into();
-        let VersionRef { key, timestamp, lsn, value } = version;
+        let VersionRef { key, timestamp, value } = version;
         let value_bytes = value.map_or(0, <[u8]>::len);
         assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
         assert!(value_bytes <= VALUE_BYTES_MAX, "a value of {value_bytes} bytes");
@@ -102,7 +99,7 @@ impl SstableWriter {
                 self.end_index_block();
             }
         }
-        self.data.add(key, timestamp, lsn, value);
+        self.data.add(key, timestamp, value);
         let prefix_bytes = (self.filter_prefix)(key).min(key.len());
         let filtered = if planted(Bug::FilterOnWholeKey) { key } else { &key[..prefix_bytes] };
         self.filter.add(filter::hash(filtered));
@@ -114,13 +111,6 @@ impl SstableWriter {
         self.last_key.extend_from_slice(key);
         self.last_timestamp = timestamp;
         self.out.write_if_full()
-    }
-
-    /// Extends the LSN range to dropped entries: a replica that lacks any of them must receive the SSTable to learn
-    /// that they are gone.
-    pub fn cover(&mut self, lsns: (Lsn, Lsn)) {
-        let covered = self.covered.unwrap_or(lsns);
-        self.covered = Some((covered.0.min(lsns.0), covered.1.max(lsns.1)));
     }
 
     /// Approximate size of the file if it ended here, to decide where to start another SSTable.
@@ -153,9 +143,6 @@ impl SstableWriter {
         let filter = self.append(Kind::Filter, &filter);
         let mut top = std::mem::take(&mut self.top);
         let top = self.append(Kind::Top, top.finish());
-        if let Some((least, greatest)) = self.covered {
-            self.meta.lsns = (self.meta.lsns.0.min(least), self.meta.lsns.1.max(greatest));
-        }
         self.meta.last_key = Bytes::copy_from_slice(&self.last_key);
         let mut footer = Footer { meta: self.meta.clone(), blocks: self.blocks, filter, top };
         // The footer contains the length of the file in a fixed-size field, so its own length is known first.

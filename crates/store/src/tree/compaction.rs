@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use base::Timestamp;
 use base::canary::{Bug, planted};
-use base::{Lsn, Timestamp};
 use bytes::Bytes;
 
-use super::job::{JobError, JobStep, Outputs, Sink, span};
+use super::job::{JobError, JobStep, Outputs, Sink};
 use super::levels::{LEVELS, Levels, Span, bytes_of, holds_older};
 use super::merge::{Direction, Merge, Source};
 use super::retention::Retention;
@@ -151,7 +151,6 @@ pub struct CompactionJob {
     place: Option<(Bytes, Timestamp)>,
     retention: Retention,
     sink: Sink,
-    dropped_through: Lsn,
 }
 
 impl CompactionJob {
@@ -159,13 +158,12 @@ impl CompactionJob {
         let inputs = || choice.upper.iter().chain(&choice.lower);
         let is_input = |sstable: &Arc<Sstable>| inputs().any(|input| input.id() == sstable.id());
         let others = levels.sstables().filter(|sstable| !is_input(sstable)).cloned().collect();
-        let lsns = span(inputs().map(|sstable| sstable.meta().lsns));
         // SSTables of the first level are counted, so its output is a single SSTable of any size.
         let sstable_bytes = if choice.into == 0 { u64::MAX } else { site.config.sstable_bytes };
-        let sink = Sink::new(site.clone(), choice.into as u8, sstable_bytes, lsns);
+        let sink = Sink::new(site.clone(), choice.into as u8, sstable_bytes);
         let retention = Retention::of_job(watermark);
         let place = Some((range.start.clone(), Timestamp(i64::MAX)));
-        Self { choice, swept: None, others, site, range, place, retention, sink, dropped_through: Lsn::ZERO }
+        Self { choice, swept: None, others, site, range, place, retention, sink }
     }
 
     /// Whether writes will stall, for this compaction or a later one, unless it ends soon.
@@ -232,13 +230,13 @@ impl CompactionJob {
     fn done(&self, sstables: Vec<Arc<Sstable>>) -> JobStep {
         let inputs = self.inputs().cloned().collect();
         let level = self.choice.into as u8;
-        JobStep::Done(Outputs { sstables, level, inputs, dropped_through: self.dropped_through })
+        JobStep::Done(Outputs { sstables, level, inputs })
     }
 }
 
 /// Merges until a step is complete, and returns the bytes read. Leaves the next position in `place`, `None` at the end.
 fn merge_some<F: Files>(job: &mut CompactionJob, files: &F) -> Result<u64, JobError> {
-    let CompactionJob { choice, swept, others, site, range, place, retention, sink, dropped_through } = job;
+    let CompactionJob { choice, swept, others, site, range, place, retention, sink } = job;
     let Some((key, timestamp)) = place.take() else { return Ok(0) };
     let swept = match swept {
         Some(swept) => swept,
@@ -259,8 +257,6 @@ fn merge_some<F: Files>(job: &mut CompactionJob, files: &F) -> Result<u64, JobEr
         });
         if lives {
             sink.push(files, version)?;
-        } else {
-            *dropped_through = (*dropped_through).max(version.lsn);
         }
         merge.step()?;
     }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use base::{Lsn, Timestamp};
+use base::Timestamp;
 use bytes::Bytes;
 
 use super::Site;
-use super::job::{JobError, JobStep, Outputs, Sink, span};
+use super::job::{JobError, JobStep, Outputs, Sink};
 use super::levels::{Levels, holds_older};
 use super::memtable::Memtable;
 use super::merge::{Direction, Merge, Source};
@@ -26,7 +26,6 @@ pub struct FlushJob {
     retention: Retention,
     sink: Sink,
     recent: Arc<Recent>,
-    dropped_through: Lsn,
 }
 
 impl FlushJob {
@@ -41,10 +40,10 @@ impl FlushJob {
         let recent = Arc::clone(&site.recent);
         // A single SSTable of any size, because the number of SSTables in the first level measures how far compactions
         // lag.
-        let sink = Sink::new(site, 0, u64::MAX, span(memtables.iter().map(|memtable| memtable.lsns())));
+        let sink = Sink::new(site, 0, u64::MAX);
         let retention = Retention::of_job(watermark);
         let place = (range.start.clone(), Timestamp(i64::MAX));
-        Self { memtables, levels, step_bytes, range, place, retention, sink, recent, dropped_through: Lsn::ZERO }
+        Self { memtables, levels, step_bytes, range, place, retention, sink, recent }
     }
 
     /// Runs one step. After the last one the SSTable and its directory are forced.
@@ -81,15 +80,12 @@ impl FlushJob {
             });
             if lives {
                 self.sink.push(files, version)?;
-            } else {
-                self.dropped_through = self.dropped_through.max(version.lsn);
             }
             merge.step()?;
         }
         let sstables = self.sink.finish(files)?;
         // The flushed memtables will be kept in memory next. Frees the space here, off the critical path.
         self.recent.make_room(self.memtables.iter().map(|memtable| memtable.bytes()).sum());
-        let dropped_through = self.dropped_through;
-        Ok(JobStep::Done(Outputs { sstables, level: 0, inputs: Vec::new(), dropped_through }))
+        Ok(JobStep::Done(Outputs { sstables, level: 0, inputs: Vec::new() }))
     }
 }

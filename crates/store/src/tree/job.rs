@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use base::Lsn;
 use base::canary::{Bug, planted};
 use thiserror::Error;
 
@@ -31,9 +30,6 @@ pub struct Outputs {
     pub(super) level: u8,
     /// The SSTables that they replace.
     pub(super) inputs: Vec<Arc<Sstable>>,
-    /// The highest LSN of an entry that may have been dropped; zero if none was. A replica that has not applied it
-    /// cannot learn of it from individual SSTables (guarantee 9).
-    pub dropped_through: Lsn,
 }
 
 impl Outputs {
@@ -73,19 +69,12 @@ impl From<SstableError> for JobError {
     }
 }
 
-/// Minimum and maximum LSN of several sources; zero without any.
-pub(super) fn span(lsns: impl Iterator<Item = (Lsn, Lsn)>) -> (Lsn, Lsn) {
-    lsns.reduce(|range, other| (range.0.min(other.0), range.1.max(other.1))).unwrap_or_default()
-}
-
 /// Writes versions into a sequence of SSTables.
 pub(super) struct Sink {
     site: Site,
     level: u8,
     /// Size at which an SSTable ends.
     sstable_bytes: u64,
-    /// Minimum and maximum LSN of all inputs.
-    lsns: (Lsn, Lsn),
     writer: Option<(u64, SstableWriter)>,
     last_key: Vec<u8>,
     /// Numbers of all SSTables started.
@@ -94,17 +83,8 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    pub(super) fn new(site: Site, level: u8, sstable_bytes: u64, lsns: (Lsn, Lsn)) -> Self {
-        Self {
-            site,
-            level,
-            sstable_bytes,
-            lsns,
-            writer: None,
-            last_key: Vec::new(),
-            begun: Vec::new(),
-            finished: Vec::new(),
-        }
+    pub(super) fn new(site: Site, level: u8, sstable_bytes: u64) -> Self {
+        Self { site, level, sstable_bytes, writer: None, last_key: Vec::new(), begun: Vec::new(), finished: Vec::new() }
     }
 
     /// Writes a version. An SSTable ends only before another key.
@@ -135,8 +115,7 @@ impl Sink {
     }
 
     fn end_sstable<F: Files>(&mut self, files: &F) -> Result<(), JobError> {
-        let Some((number, mut writer)) = self.writer.take() else { return Ok(()) };
-        writer.cover(self.lsns);
+        let Some((number, writer)) = self.writer.take() else { return Ok(()) };
         let meta = writer.finish(files)?;
         let id = SstableId { cohort: self.site.cohort, number };
         let sstable = Sstable::open(files, &SstableRef::new(id, self.level, &meta), cell::row_prefix_bytes)?;

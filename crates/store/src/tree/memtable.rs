@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering as Memory};
 
-use base::{Epoch, Lsn, Sequence, Timestamp};
+use base::Timestamp;
 use bytes::Bytes;
 use crossbeam_skiplist::SkipMap;
 use crossbeam_skiplist::map::Entry;
@@ -21,7 +21,7 @@ pub const CELL_OVERHEAD_BYTES: usize = 160;
 
 #[derive(Debug)]
 pub(super) struct Memtable {
-    versions: SkipMap<VersionKey, Stored>,
+    versions: SkipMap<VersionKey, Option<Bytes>>,
     bytes: AtomicU64,
     row_tombstones: AtomicU64,
     /// Minimum and maximum timestamp; inverted while empty.
@@ -29,8 +29,6 @@ pub(super) struct Memtable {
     /// Minimum and maximum key head, likewise. Log units write in the order of positions, so their memtables rarely
     /// overlap in keys.
     heads: (AtomicU64, AtomicU64),
-    /// Minimum and maximum LSN, each as epoch and sequence. During writes, only the writer reads them.
-    lsns: [(AtomicU64, AtomicU64); 2],
 }
 
 /// The sort key of a version. Most comparisons are decided by the head, which is in the map's own memory; the key costs
@@ -48,12 +46,6 @@ struct VersionKeyRef<'a> {
     head: u64,
     key: &'a [u8],
     timestamp: Timestamp,
-}
-
-#[derive(Debug)]
-struct Stored {
-    lsn: Lsn,
-    value: Option<Bytes>,
 }
 
 /// A stored or a borrowed sort key, so that lookups need no copy.
@@ -139,18 +131,11 @@ impl Memtable {
             row_tombstones: AtomicU64::new(0),
             timestamps: (AtomicI64::new(i64::MAX), AtomicI64::new(i64::MIN)),
             heads: (AtomicU64::new(u64::MAX), AtomicU64::new(0)),
-            lsns: Default::default(),
         }
     }
 
     /// Adds a version; adding the same one again has no effect. Must be called by one thread only.
-    pub(super) fn put(&self, key: Bytes, timestamp: Timestamp, lsn: Lsn, value: Option<Bytes>) {
-        let [least, greatest] = &self.lsns;
-        let (known_least, known_greatest) = self.lsns();
-        if self.is_empty() || lsn < known_least {
-            store(least, lsn);
-        }
-        store(greatest, known_greatest.max(lsn));
+    pub(super) fn put(&self, key: Bytes, timestamp: Timestamp, value: Option<Bytes>) {
         // Counted before insertion, so that a reader that sees the version finds it counted.
         let bytes = key.len() + value.as_ref().map_or(0, Bytes::len) + CELL_OVERHEAD_BYTES;
         self.bytes.fetch_add(bytes as u64, Memory::Release);
@@ -163,12 +148,11 @@ impl Memtable {
         self.heads.0.fetch_min(version_key.head, Memory::Release);
         self.heads.1.fetch_max(version_key.head, Memory::Release);
         // An existing version is not replaced by an equal one, because a concurrent reader could miss it meanwhile.
-        let stored = Stored { lsn, value };
         let is_other = {
-            let value = stored.value.clone();
-            move |known: &Stored| known.value != value
+            let value = value.clone();
+            move |known: &Option<Bytes>| *known != value
         };
-        self.versions.compare_insert(version_key, stored, is_other);
+        self.versions.compare_insert(version_key, value, is_other);
     }
 
     /// The newest version of exactly this key that is not newer than `at`: its timestamp, and its value unless it is a
@@ -182,10 +166,10 @@ impl Memtable {
         }
         let found = self.at_or_after(wanted)?;
         let VersionKey { key: found_key, timestamp, .. } = found.key();
-        (*found_key == key).then(|| (*timestamp, found.value().value.clone()))
+        (*found_key == key).then(|| (*timestamp, found.value().clone()))
     }
 
-    fn at_or_after(&self, wanted: VersionKeyRef<'_>) -> Option<Entry<'_, VersionKey, Stored>> {
+    fn at_or_after(&self, wanted: VersionKeyRef<'_>) -> Option<Entry<'_, VersionKey, Option<Bytes>>> {
         let version_key: &dyn AsVersionKey = &wanted;
         self.versions.lower_bound(Bound::Included(version_key))
     }
@@ -211,43 +195,28 @@ impl Memtable {
         Timestamp(self.timestamps.1.load(Memory::Acquire))
     }
 
-    /// Minimum and maximum LSN; zero without versions. For the writing thread, or after the last write.
-    pub(super) fn lsns(&self) -> (Lsn, Lsn) {
-        let [least, greatest] = &self.lsns;
-        (load(least), load(greatest))
-    }
-
     pub(super) fn cursor(&self) -> MemtableCursor<'_> {
         MemtableCursor { memtable: self, entry: None }
     }
-}
-
-fn load((epoch, sequence): &(AtomicU64, AtomicU64)) -> Lsn {
-    Lsn { epoch: Epoch(epoch.load(Memory::Acquire)), sequence: Sequence(sequence.load(Memory::Acquire)) }
-}
-
-fn store((epoch, sequence): &(AtomicU64, AtomicU64), lsn: Lsn) {
-    epoch.store(lsn.epoch.0, Memory::Release);
-    sequence.store(lsn.sequence.0, Memory::Release);
 }
 
 /// A cursor over the versions of a memtable, on one or nowhere. It moves like [`crate::sstable::SstableCursor`] but
 /// never fails.
 pub(super) struct MemtableCursor<'a> {
     memtable: &'a Memtable,
-    entry: Option<Entry<'a, VersionKey, Stored>>,
+    entry: Option<Entry<'a, VersionKey, Option<Bytes>>>,
 }
 
 impl MemtableCursor<'_> {
     #[inline]
     pub(super) fn current(&self) -> Option<VersionRef<'_>> {
         let entry = self.entry.as_ref()?;
-        let (VersionKey { key, timestamp, .. }, Stored { lsn, value }) = (entry.key(), entry.value());
-        Some(VersionRef { key, timestamp: *timestamp, lsn: *lsn, value: value.as_deref() })
+        let VersionKey { key, timestamp, .. } = entry.key();
+        Some(VersionRef { key, timestamp: *timestamp, value: entry.value().as_deref() })
     }
 
     pub(super) fn value(&self) -> Option<Bytes> {
-        self.entry.as_ref()?.value().value.clone()
+        self.entry.as_ref()?.value().clone()
     }
 
     pub(super) fn seek(&mut self, key: &[u8], at: Timestamp) {
@@ -283,7 +252,7 @@ mod tests {
         let at = Timestamp(9);
         assert_eq!(memtable.newest(&key(0), at), None);
         for position in [700, 300, 500] {
-            memtable.put(key(position).into(), Timestamp(5), Lsn::ZERO, Some(vec![position as u8].into()));
+            memtable.put(key(position).into(), Timestamp(5), Some(vec![position as u8].into()));
         }
         for position in [0, 299, 300, 301, 500, 700, 701, u64::MAX] {
             let is_there = [300, 500, 700].contains(&position);

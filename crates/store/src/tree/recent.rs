@@ -98,13 +98,13 @@ impl RecentAtOnce {
 
 #[cfg(test)]
 mod tests {
-    use base::{Lsn, Timestamp};
+    use base::Timestamp;
 
     use super::*;
 
     fn memtable(value_bytes: usize) -> Arc<Memtable> {
         let memtable = Memtable::new();
-        memtable.put(vec![1].into(), Timestamp(1), Lsn::ZERO, Some(vec![0; value_bytes].into()));
+        memtable.put(vec![1].into(), Timestamp(1), Some(vec![0; value_bytes].into()));
         Arc::new(memtable)
     }
 

@@ -103,3 +103,21 @@ fn decoded_values_share_payload() {
     assert_eq!(*value, bytes("value"));
     assert!(payload.as_ptr_range().contains(&value.as_ptr()));
 }
+
+#[test]
+fn keys_of_each_command() {
+    let keys: Vec<Option<Bytes>> = commands()
+        .iter()
+        .map(|command| {
+            let keys: Vec<&Bytes> = command.keys().collect();
+            assert!(keys.len() <= 1, "{command:?}");
+            keys.first().map(|key| (*key).clone())
+        })
+        .collect();
+    let (k, empty) = (Some(bytes("k")), Some(Bytes::new()));
+    let session_and_writes = [k.clone(), k.clone(), k.clone(), k.clone(), k.clone()];
+    assert_eq!(keys[..4], [None, None, None, None]);
+    assert_eq!(keys[4..9], session_and_writes);
+    assert_eq!(keys[9..11], [k, empty]);
+    assert_eq!(keys[11..], [None, None, None, None]);
+}

@@ -1,4 +1,4 @@
-//! The rows of a tablet, in its tree. A write goes into the memtable with the timestamp and LSN of its entry.
+//! The rows of a tablet, in its tree. A write goes into the memtable with the timestamp of its entry.
 //!
 //! A write reads nothing, so entries are applied without disk access.
 
@@ -33,13 +33,13 @@ impl Rows {
     pub(crate) fn put(&mut self, key: &[u8], columns: Vec<(Bytes, Option<Bytes>)>, entry: &Entry) {
         for (column, value) in columns {
             let value = value.map(|value| owned(&value, entry.payload.len()));
-            self.tree.put(cell::encode(key, &column).into(), entry.timestamp, entry.lsn, value);
+            self.tree.put(cell::encode(key, &column).into(), entry.timestamp, value);
         }
     }
 
     /// Deletes every column of a row.
     pub(crate) fn delete_row(&mut self, key: &[u8], entry: &Entry) {
-        self.tree.delete_row(key, entry.timestamp, entry.lsn);
+        self.tree.delete_row(key, entry.timestamp);
     }
 
     /// Deletes all rows; the watermark stays.

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use base::Timestamp;
 use bytes::Bytes;
 
-use super::{Base, Block, Entry};
+use super::{Block, Entry};
 use crate::sstable::{Malformed, VersionRef, compare};
 
 /// A cursor within a block: on an entry, or nowhere.
@@ -42,7 +42,7 @@ impl BlockCursor {
     pub(in crate::sstable) fn current(&self) -> Option<VersionRef<'_>> {
         let entry = self.entry.as_ref()?;
         let value = (!entry.is_tombstone).then(|| &self.block.content[entry.value_at..entry.end]);
-        Some(VersionRef { key: &self.key, timestamp: entry.timestamp(), lsn: entry.lsn(), value })
+        Some(VersionRef { key: &self.key, timestamp: entry.timestamp, value })
     }
 
     /// The current value, which shares the block's memory.
@@ -65,7 +65,7 @@ impl BlockCursor {
         self.begin(low.saturating_sub(1));
         while self.next()? {
             if let Some(entry) = &self.entry
-                && compare((&self.key, entry.timestamp()), (key, at)).is_ge()
+                && compare((&self.key, entry.timestamp), (key, at)).is_ge()
             {
                 return Ok(true);
             }
@@ -124,15 +124,15 @@ impl BlockCursor {
             self.entry = None;
             return Ok(false);
         }
-        let mut base = self.entry.map(|entry| entry.base).unwrap_or_default();
+        let mut previous = self.entry.map_or(Timestamp(0), |entry| entry.timestamp);
         if self.next >= self.run_end {
             self.run += 1;
             self.run_end = self.block.run_start(self.run + 1);
             self.key.clear();
-            base = Base::default();
+            previous = Timestamp(0);
         }
         self.entry = None;
-        let entry = self.block.entry(self.next, base)?;
+        let entry = self.block.entry(self.next, previous)?;
         // Entries must be within their run; otherwise the list of runs is invalid.
         if entry.shared > self.key.len() || entry.end > self.run_end {
             return Err(Malformed);

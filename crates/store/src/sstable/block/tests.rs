@@ -9,7 +9,7 @@ fn build(entries: &[(Vec<u8>, i64)]) -> Vec<u8> {
     let mut builder = BlockBuilder::default();
     for (place, (key, timestamp)) in entries.iter().enumerate() {
         let value = (place % 5 != 0).then_some(&key[..]);
-        builder.add(key, Timestamp(*timestamp), Lsn::new(place as u64 / 3, 1000 - place as u64), value);
+        builder.add(key, Timestamp(*timestamp), value);
     }
     let expected = builder.bytes();
     let content = builder.finish().to_vec();
@@ -28,12 +28,7 @@ fn block_seek_and_bidirectional_scan() {
         let mut cursor = BlockCursor::new(Block::parse(build(&entries).into()).unwrap());
         for (place, (key, timestamp)) in entries.iter().enumerate() {
             assert!(cursor.seek(key, Timestamp(*timestamp)).unwrap());
-            let expected = VersionRef {
-                key,
-                timestamp: Timestamp(*timestamp),
-                lsn: Lsn::new(place as u64 / 3, 1000 - place as u64),
-                value: (place % 5 != 0).then_some(key),
-            };
+            let expected = VersionRef { key, timestamp: Timestamp(*timestamp), value: (place % 5 != 0).then_some(key) };
             assert_eq!(cursor.current(), Some(expected));
             assert_eq!(cursor.value().as_deref(), expected.value);
             assert_eq!(cursor.previous().unwrap(), place > 0);

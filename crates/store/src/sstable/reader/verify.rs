@@ -42,11 +42,6 @@ impl Sstable {
             seen.blocks.add(index_sum);
         }
         seen.meta.last_key = seen.last.map(|(key, _)| Bytes::from(key)).unwrap_or_default();
-        // It may cover entries without any remaining version.
-        let covered = self.meta.lsns;
-        if covered.0 <= seen.meta.lsns.0 && seen.meta.lsns.1 <= covered.1 {
-            seen.meta.lsns = covered;
-        }
         (seen.meta.bytes, seen.meta.checksum) = (self.meta.bytes, self.meta.checksum);
         let is_whole = seen.offset == self.source.end && seen.meta == self.meta && seen.blocks == self.blocks;
         if is_whole { Ok(()) } else { Err(self.source.damaged(seen.offset)) }

@@ -13,7 +13,7 @@ fn small_model() -> Model {
             _ => Some(Bytes::copy_from_slice(&SplitMix64::new(number).draw().to_le_bytes())),
         };
         let key = format!("row{:02}/c{}", number / 2, number % 2).into_bytes();
-        ((key, Reverse(Timestamp(100 - number as i64))), (Lsn::new(1, number), value))
+        ((key, Reverse(Timestamp(100 - number as i64))), value)
     };
     (0..30).map(entry).collect()
 }

@@ -85,13 +85,13 @@ impl Driven {
 
     fn apply(&mut self, write: &Write) {
         self.applied += 1;
-        let (timestamp, lsn) = (timestamp_of(self.applied), Lsn::new(1, self.applied as u64));
+        let timestamp = timestamp_of(self.applied);
         for (row, column, value) in &write.puts {
             let value = value.as_ref().map(|value| Bytes::copy_from_slice(value));
-            self.tree.put(cell::encode(row, column).into(), timestamp, lsn, value);
+            self.tree.put(cell::encode(row, column).into(), timestamp, value);
         }
         if let Some(row) = &write.deleted_row {
-            self.tree.delete_row(row, timestamp, lsn);
+            self.tree.delete_row(row, timestamp);
         }
     }
 
