@@ -610,7 +610,7 @@ mod tests {
             (TableRequest::Write(mixed), row(LockMode::Exclusive)),
             (TableRequest::DeleteRow { stamp: None, key: key("k") }, row(LockMode::Blind)),
             (TableRequest::OpenSession { key: key("k") }, Locks::None),
-            (TableRequest::Get { key: key("k"), columns: None, consistency }, Locks::None),
+            (TableRequest::Get { key: key("k"), columns: Columns::default(), consistency }, Locks::None),
             (TableRequest::Scan { scan: Scan::default(), consistency }, Locks::None),
             (TableRequest::Split { key: key("k"), child: CohortId(9), members: Membership::default() }, Locks::None),
             (TableRequest::Drop, Locks::None),

@@ -2,7 +2,7 @@ use base::{Duration, LogRecord, Sequence, Timestamp};
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, TableOptions};
 use state_machine::storage::FileRef;
 use state_machine::{Consistency, Failure, StateMachine as _};
-use tablets::request::{Mutation, Scan, TableRequest, Write};
+use tablets::request::{Columns, Mutation, Scan, TableRequest, Write};
 use tablets::{Command, Tablet};
 
 use super::*;
@@ -192,7 +192,7 @@ fn of_each_kind() -> (Vec<Request>, Vec<Request>) {
     let consistency = Consistency::Strong;
     let others = [
         TableRequest::OpenSession { key: "k".into() },
-        TableRequest::Get { key: "k".into(), columns: None, consistency },
+        TableRequest::Get { key: "k".into(), columns: Columns::default(), consistency },
         TableRequest::Scan { scan: Scan::default(), consistency },
     ];
     let of_catalog = [
