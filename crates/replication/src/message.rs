@@ -79,8 +79,6 @@ pub enum Message {
         /// The follower's clock reading.
         at: Monotonic,
     },
-    /// Entries to accept, relayed from follower to follower.
-    Relay(Relay),
     /// The sender has promised a newer epoch than the receiver's.
     Superseded {
         /// The newest epoch promised by the sender.
@@ -109,23 +107,6 @@ pub enum Message {
         /// The follower that should stand for election at once.
         successor: Option<NodeId>,
     },
-}
-
-/// Entries of a leader's log relayed by followers (see `chain`).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Relay {
-    /// The leader of the epoch, which receives the reply.
-    pub leader: NodeId,
-    /// The remaining followers of the chain, in order.
-    pub then: Vec<NodeId>,
-    /// The leader's epoch.
-    pub epoch: Epoch,
-    /// The LSN of the entry before the first of `entries`.
-    pub previous: Lsn,
-    /// The entries to accept.
-    pub entries: Vec<Entry>,
-    /// Send time by the leader's clock.
-    pub sent: Monotonic,
 }
 
 /// The state of a follower's log relative to its leader's.
@@ -218,16 +199,6 @@ impl Message {
                 out.u64(epoch.0);
                 out.u32(successor.map_or(0, |node| node.0));
             }
-            Self::Relay(relay) => {
-                out.u8(9);
-                out.u32(relay.leader.0);
-                out.u32(u32::try_from(relay.then.len()).unwrap_or(u32::MAX));
-                relay.then.iter().for_each(|node| out.u32(node.0));
-                out.u64(relay.epoch.0);
-                out.lsn(relay.previous);
-                out.u64(relay.sent.0);
-                encode_entries(out, &relay.entries);
-            }
         }
     }
 
@@ -255,7 +226,6 @@ impl Message {
                 let successor = input.u32()?;
                 Self::Release { epoch, successor: (successor != 0).then_some(NodeId(successor)) }
             }
-            9 => Self::Relay(decode_relay(input)?),
             10 => Self::ViewCheck { check: input.u64()? },
             11 => {
                 let (check, epoch, commit) = (input.u64()?, Epoch(input.u64()?), Sequence(input.u64()?));
@@ -306,15 +276,6 @@ fn decode_propose(input: &mut Reader) -> Result<Message, DecodeError> {
     let heard = Some(Monotonic(input.u64()?)).filter(|heard| *heard != Monotonic(0));
     let entries = decode_entries(input, epoch, previous)?;
     Ok(Message::Propose { epoch, previous, entries, commit, sent, heard })
-}
-
-fn decode_relay(input: &mut Reader) -> Result<Relay, DecodeError> {
-    let leader = NodeId(input.u32()?);
-    let count = input.count(size_of::<u32>())?;
-    let then = (0..count).map(|_| Ok(NodeId(input.u32()?))).collect::<Result<_, DecodeError>>()?;
-    let (epoch, previous, sent) = (Epoch(input.u64()?), input.lsn()?, Monotonic(input.u64()?));
-    let entries = decode_entries(input, epoch, previous)?;
-    Ok(Relay { leader, then, epoch, previous, entries, sent })
 }
 
 /// Decodes entries that form a chain of predecessors after `previous`.

@@ -38,14 +38,6 @@ fn samples() -> Vec<Message> {
         heard: Some(Monotonic(9)),
     };
     let (epoch, sent) = (Epoch(3), Monotonic(11));
-    let relay = replication::Message::Relay(replication::Relay {
-        leader: NodeId(1),
-        then: vec![NodeId(3), NodeId(2)],
-        epoch,
-        previous: Lsn::new(2, 4),
-        entries: vec![entry(5, Lsn::new(2, 4))],
-        sent,
-    });
     let reply = replication::Reply::Missing(replication::Gap { after: Sequence(4), through: Sequence(7) });
     let (committed, doubtful) = (Sequence(3), true);
     let at = Monotonic(12);
@@ -112,7 +104,7 @@ fn samples() -> Vec<Message> {
         Err(Failure::VersionMismatch { column: "c".into(), expected: Timestamp(1), actual: Timestamp(2) }),
         Err(Failure::Unknown("lost the lead".into())),
     ];
-    let spoken = [propose, relay, lacking];
+    let spoken = [propose, lacking];
     let mut samples: Vec<Message> = spoken.map(|message| Message::Cohort { cohort, message }).into();
     let rest = replication::Quiescence { epoch: Epoch(3), last: Lsn::new(2, 9) };
     let (list, sent) = (ListId(6), Monotonic(12));

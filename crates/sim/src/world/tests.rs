@@ -94,7 +94,7 @@ fn reordering_causes_few_retransmits() {
     options.faults = super::options::Faults::default();
     (options.loss, options.duplication, options.long_delay, options.stall) = (0, 0, 0, 0);
     options.delay = 20 * super::MILLISECOND;
-    (options.reorder_bytes, options.chain_bytes, options.piggyback_commits) = (65_536, 0, true);
+    (options.reorder_bytes, options.piggyback_commits) = (65_536, true);
     (options.replicas, options.leases, options.splits, options.drops) = (5, true, 0, false);
     // A crashed replica would need retransmission.
     (options.resets, options.crash_at_manifest) = (0, 0);
