@@ -5,6 +5,9 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+#[cfg(any(test, feature = "testing"))]
+pub mod golden;
+
 use crate::{Epoch, Lsn, Sequence};
 
 /// Why decoding failed.

@@ -308,3 +308,6 @@ fn decode_propose_reply(input: &mut Reader) -> Result<Message, DecodeError> {
     let (committed, doubtful, at) = (Sequence(input.u64()?), input.bool()?, Monotonic(input.u64()?));
     Ok(Message::ProposeReply { epoch, sent, voted, reply, committed, doubtful, at })
 }
+
+#[cfg(test)]
+mod tests;

@@ -334,7 +334,13 @@ fn decode_position(input: &mut Reader) -> Result<Position, DecodeError> {
 
 #[cfg(test)]
 mod tests {
+    use base::Incarnation;
+    use base::codec::golden;
+
     use super::*;
+    use crate::request::{ExtentDescription, LogDescription, LogResponse};
+    use crate::unit::Command;
+    use crate::{Batch, Data, Extent, Kept, LogId, Projection, Stamp};
 
     fn encoded(reply: &Reply) -> bytes::Bytes {
         let mut out = Writer::new();
@@ -401,5 +407,158 @@ mod tests {
         assert!(decoded(Reply::Many(vec![Reply::Unwritten; MANY_MAX])).is_ok());
         assert!(decoded(Reply::Many(vec![Reply::Unwritten; MANY_MAX + 1])).is_err());
         assert!(decoded(Reply::Many(vec![many])).is_err(), "nested replies are refused");
+    }
+
+    const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/wire/golden");
+
+    fn check<T: std::fmt::Debug + PartialEq>(
+        file: &str,
+        samples: &[T],
+        encode: impl Fn(&T, &mut Writer),
+        decode: impl Fn(&mut Reader) -> Result<T, DecodeError>,
+    ) {
+        let encode = |sample: &T| {
+            let mut out = Writer::new();
+            encode(sample, &mut out);
+            out.finish()
+        };
+        let decode = |bytes| {
+            let mut input = Reader::new(bytes);
+            let sample = decode(&mut input)?;
+            input.end()?;
+            Ok(sample)
+        };
+        golden::check(&format!("{GOLDEN}/{file}.txt"), samples, encode, decode);
+    }
+
+    fn data() -> Entry {
+        let batch = Batch::of(&["one".into(), bytes::Bytes::new()]).expect("within the limits");
+        Entry::Data(Data { stamp: Stamp { client: ClientId(3), sequence: 4 }, batch })
+    }
+
+    #[test]
+    fn golden_requests() {
+        let (epoch, position) = (ProjectionEpoch(3), Position(1 << 33));
+        let stripe = Stripe { from: Position(7), count: 3, index: 2, width: 32 };
+        let samples = [
+            Request::Read { epoch, position },
+            Request::Await { epoch, position, wait: Duration(5), bytes: 70_000 },
+            Request::ReadMany { epoch, run: PositionRun { from: position, step: 4, count: 200 }, bytes: 70_000 },
+            Request::Follow { epoch, from: position, lease: Duration(6), credit: 80_000 },
+            Request::Confirm { epoch },
+            Request::Holes { epoch, stripe, from: Position(8), to: Position(9) },
+            Request::Command(Command::Write { epoch, position, entry: data() }.into()),
+        ];
+        check("request", &samples, Request::encode, Request::decode);
+        let huge = Request::Follow { epoch, from: position, lease: Duration(6), credit: usize::MAX };
+        let mut out = Writer::new();
+        huge.encode(&mut out);
+        let Ok(Request::Follow { credit, .. }) = Request::decode(&mut Reader::new(out.finish())) else {
+            panic!("another request")
+        };
+        assert_eq!(credit, u32::MAX as usize);
+    }
+
+    #[test]
+    fn golden_replies() {
+        let stripe = Stripe { from: Position(7), count: 3, index: 2, width: 32 };
+        let report = Report {
+            sealed: ProjectionEpoch(2),
+            tail: Position(9),
+            trimmed: Position(4),
+            damaged: 1,
+            whole: vec![(Stripe::ALL, Position(3)), (stripe, Position(11))],
+        };
+        let samples = [
+            Reply::Written,
+            Reply::Occupied { by: Kind::Data },
+            Reply::Occupied { by: Kind::Junk },
+            Reply::Value(data()),
+            Reply::Value(Entry::Junk),
+            Reply::Many(vec![Reply::Value(Entry::Junk), Reply::Trimmed { mark: Position(7) }, Reply::Damaged]),
+            Reply::Feed { from: Position(1), entries: vec![Entry::Junk, data()], tail: Position(4) },
+            Reply::Unwritten,
+            Reply::Holes(vec![Position(5), Position(1 << 40)]),
+            Reply::Trimmed { mark: Position(6) },
+            Reply::Refused { sealed: ProjectionEpoch(8) },
+            Reply::Sealed(report.clone()),
+            Reply::Begun(Report::default()),
+            Reply::NotEmpty,
+            Reply::Elsewhere,
+            Reply::Confirmed,
+            Reply::StripesAssigned(report),
+            Reply::Done,
+            Reply::Unknown,
+            Reply::Damaged,
+        ];
+        check("reply", &samples, Reply::encode, Reply::decode);
+    }
+
+    #[test]
+    fn golden_sequencer_messages() {
+        let (sequencer, epoch) = (SequencerId { node: NodeId(2), boot: Boot(5) }, ProjectionEpoch(3));
+        let samples = [
+            (sequencer, sequencer::Request::Positions { epoch, client: ClientId(9), count: 2 }),
+            (sequencer, sequencer::Request::Tail { epoch }),
+        ];
+        check("question", &samples, |(to, request), out| encode_question(*to, request, out), decode_question);
+        let samples = [
+            sequencer::Reply::Positions { first: Position(7), count: 1 },
+            sequencer::Reply::Tail(Position(8)),
+            sequencer::Reply::Refused { newest: epoch },
+        ];
+        check("given", &samples, encode_given, decode_given);
+        let samples = [Suspect::Sequencer, Suspect::Unit(UnitId(7)), Suspect::Projection];
+        check("suspect", &samples, |suspect, out| encode_suspect(*suspect, out), decode_suspect);
+    }
+
+    #[test]
+    fn golden_responses() {
+        let chains = vec![vec![(1, NodeId(1)), (2, NodeId(2))], Vec::new()];
+        let log = LogDescription {
+            id: 4,
+            epoch: ProjectionEpoch(2),
+            sequencer: NodeId(3),
+            stripes: 2,
+            copies: 3,
+            extents: vec![ExtentDescription { from: Position(10), width: 16, chains }],
+        };
+        let projection = Projection {
+            log: LogId(4),
+            epoch: ProjectionEpoch(2),
+            sequencer: SequencerId { node: NodeId(2), boot: Boot(5) },
+            start: Position(12),
+            newest_unit: UnitId(9),
+            extents: vec![Extent::new(Position(0), 16, vec![vec![UnitId(3), UnitId(4)], vec![UnitId(9)]])],
+        };
+        let samples = [
+            LogResponse::Created { existed: true },
+            LogResponse::Logs(vec!["a".into(), "bc".into()]),
+            LogResponse::Log(Box::new(log)),
+            LogResponse::Projected(Box::new(projection)),
+            LogResponse::UnitsGone(vec![UnitId(9), UnitId(11)]),
+        ];
+        check("response", &samples, LogResponse::encode, LogResponse::decode);
+    }
+
+    #[test]
+    fn golden_commands() {
+        let (epoch, position) = (ProjectionEpoch(3), Position(1 << 33));
+        let stripes = vec![Stripe::ALL, Stripe { from: Position(7), count: 3, index: 2, width: 32 }];
+        let (log, disk) = (LogId(4), Incarnation(6));
+        let copies = vec![(Position(1), Kept::Entry(data())), (Position(2), Kept::Trimmed)];
+        let samples = [
+            Command::Begin { disk, log, epoch, trimmed: Position(5), stripes: stripes.clone() },
+            Command::Write { epoch, position, entry: Entry::Junk },
+            Command::CopyMany { copies },
+            Command::Damaged { position },
+            Command::Repair { position, kept: Kept::Entry(Entry::Junk) },
+            Command::Seal { epoch },
+            Command::Trim { epoch: Some(epoch), before: position },
+            Command::Trim { epoch: None, before: position },
+            Command::TrimOne { epoch, position },
+            Command::AssignStripes { stripes },
+        ];
+        golden::check(&format!("{GOLDEN}/command.txt"), &samples, Command::encode, Command::decode);
     }
 }
