@@ -211,6 +211,8 @@ impl Read for Lookup {
 }
 
 impl Wire for NoRequest {
+    const BYTES_MIN: usize = 1;
+
     fn encode(&self, _: &mut Writer) {
         match *self {}
     }

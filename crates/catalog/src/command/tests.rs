@@ -1,5 +1,5 @@
 use base::codec::golden;
-use base::{Boot, Incarnation, SplitMix64};
+use base::{Boot, Duration, Incarnation, Member, SplitMix64};
 use sharedlog::{Extent, Position, ProjectionEpoch, SequencerId};
 
 use super::*;

@@ -1,6 +1,6 @@
 //! The encodings of messages do not change, and arbitrary bytes never make the decoder panic.
 
-use base::codec::{Writer, golden};
+use base::codec::{Wire as _, golden};
 use base::{Boot, CohortId, Duration, Entry, Epoch, KeyRange, Lsn, Monotonic, NodeId, Sequence, SplitMix64, Timestamp};
 use bytes::Bytes;
 use catalog::{
@@ -181,29 +181,23 @@ fn samples() -> Vec<Message> {
     samples
 }
 
-fn encoded(message: &Message) -> Bytes {
-    let mut out = Writer::new();
-    message.encode(&mut out);
-    out.finish()
-}
-
 #[test]
 fn golden_messages() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/message/golden.txt");
-    golden::check(path, &samples(), encoded, Message::decode);
+    golden::check(path, &samples(), Message::to_bytes, Message::from_bytes);
 }
 
 #[test]
 fn fuzz_message_decoder() {
     let mut random = SplitMix64::new(1);
     for message in samples() {
-        let good = encoded(&message);
+        let good = message.to_bytes();
         for _ in 0..2_000 {
             let mut bytes = good.to_vec();
             let at = random.below(bytes.len() as u64) as usize;
             bytes[at] = random.draw() as u8;
             bytes.truncate(1 + random.below(bytes.len() as u64) as usize);
-            let _ = Message::decode(Bytes::from(bytes));
+            let _ = Message::from_bytes(Bytes::from(bytes));
         }
     }
 }

@@ -1,6 +1,5 @@
-use base::codec::golden;
-use base::{Incarnation, Member, Timestamp};
-use bytes::Bytes;
+use base::codec::{Wire as _, golden};
+use base::{Incarnation, Member, Membership, Timestamp};
 
 use super::*;
 
@@ -40,19 +39,8 @@ fn samples() -> Vec<Message> {
 
 #[test]
 fn golden_messages() {
-    let encode = |message: &Message| {
-        let mut out = Writer::new();
-        message.encode(&mut out);
-        out.finish()
-    };
-    let decode = |bytes: Bytes| {
-        let mut input = Reader::new(bytes);
-        let message = Message::decode(&mut input)?;
-        input.end()?;
-        Ok(message)
-    };
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/message/golden.txt");
-    golden::check(path, &samples(), encode, decode);
+    golden::check(path, &samples(), Message::to_bytes, Message::from_bytes);
 }
 
 #[test]
@@ -60,8 +48,7 @@ fn decoder_checks_chain_of_entries() {
     let broken = vec![entry(5, Lsn::new(2, 4), None), entry(7, Lsn::new(3, 6), None)];
     let previous = Lsn::new(2, 4);
     let (epoch, commit, sent) = (Epoch(3), Sequence(0), Monotonic(1));
-    let mut out = Writer::new();
-    Message::Propose { epoch, previous, entries: broken, commit, sent, heard: None }.encode(&mut out);
+    let message = Message::Propose { epoch, previous, entries: broken, commit, sent, heard: None };
     let error = DecodeError::Invalid { what: "chain of predecessors in a proposal" };
-    assert_eq!(Message::decode(&mut Reader::new(out.finish())), Err(error));
+    assert_eq!(Message::from_bytes(message.to_bytes()), Err(error));
 }
