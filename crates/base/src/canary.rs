@@ -44,7 +44,6 @@ bugs! {
     CommitOldEpochByCount(1, "a leader commits an older epoch's entry by counting replicas before its barrier commits"),
     ApplyPastMatched(1, "a follower applies entries up to the commit point that it has not matched with this leader"),
     EarlyOutlivesReign(1, "a proposal in the reorder buffer is accepted in a later epoch"),
-    RelayBelieved(1, "a follower accepts a relayed proposal without checking that it comes from its own leader"),
     CommitFromOldLeader(1, "a follower accepts a commit point from a leader of an older epoch"),
     PromiseNotForced(2, "a promise is sent before it is synced"),
     PromiseTwice(2, "an epoch is promised to two candidates"),

@@ -5,6 +5,12 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+#[cfg(any(test, feature = "testing"))]
+pub mod golden;
+pub mod wire;
+
+pub use wire::{AtMost, Framed, OrZero, Present, Size32, Size64, Text, Wire, WireAs};
+
 use crate::{Epoch, Lsn, Sequence};
 
 /// Why decoding failed.

@@ -1,6 +1,6 @@
 //! Durability levels of a cohort's log, and the urgency of a sync.
 
-use crate::codec::{DecodeError, Reader, Writer};
+use crate::codec::{DecodeError, Reader, Wire, WireAs, Writer};
 
 /// The storage that an entry must have reached on a majority of replicas before it is committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,39 +34,42 @@ impl Durability {
             Self::Memory => "memory",
         }
     }
+}
 
-    /// Appends the encoding of an optional level to `out`.
-    pub fn encode_wanted(wanted: Option<Self>, out: &mut Writer) {
+/// A flag: whether it is main memory.
+impl Wire for Durability {
+    const BYTES_MIN: usize = 1;
+
+    fn encode(&self, out: &mut Writer) {
+        out.bool(*self == Self::Memory);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(if input.bool()? { Self::Memory } else { Self::Forced })
+    }
+}
+
+/// An optional level as one byte.
+#[derive(Clone, Copy, Debug)]
+pub struct WantedDurability;
+
+impl WireAs<Option<Durability>> for WantedDurability {
+    const BYTES_MIN: usize = 1;
+
+    fn encode(&self, wanted: &Option<Durability>, out: &mut Writer) {
         out.u8(match wanted {
             None => 0,
-            Some(Self::Forced) => 1,
-            Some(Self::Memory) => 2,
+            Some(Durability::Forced) => 1,
+            Some(Durability::Memory) => 2,
         });
     }
 
-    /// Decodes the output of [`Durability::encode_wanted`].
-    ///
-    /// # Errors
-    /// The input is not a valid encoding.
-    pub fn decode_wanted(input: &mut Reader) -> Result<Option<Self>, DecodeError> {
+    fn decode(&self, input: &mut Reader) -> Result<Option<Durability>, DecodeError> {
         match input.u8()? {
             0 => Ok(None),
-            1 => Ok(Some(Self::Forced)),
-            2 => Ok(Some(Self::Memory)),
+            1 => Ok(Some(Durability::Forced)),
+            2 => Ok(Some(Durability::Memory)),
             tag => Err(DecodeError::UnknownTag { what: "durability", tag: u64::from(tag) }),
         }
-    }
-
-    /// Appends the encoding to `out`.
-    pub fn encode(self, out: &mut Writer) {
-        out.bool(self == Self::Memory);
-    }
-
-    /// Decodes the output of [`Durability::encode`].
-    ///
-    /// # Errors
-    /// The input is not a valid encoding.
-    pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(if input.bool()? { Self::Memory } else { Self::Forced })
     }
 }

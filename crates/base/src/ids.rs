@@ -1,6 +1,5 @@
 //! Identifiers. Each has a type of its own, so that they cannot be confused.
 
-use crate::codec::{DecodeError, Reader, Writer};
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -18,6 +17,8 @@ macro_rules! number {
                 write!(f, "{}", self.0)
             }
         }
+
+        crate::wire! { newtype $name }
     };
 }
 
@@ -57,22 +58,10 @@ pub struct Member {
     pub incarnation: Incarnation,
 }
 
+crate::wire! { struct Member { node, incarnation } }
+
 impl Member {
     pub const ENCODED_BYTES: usize = 12;
-
-    /// Appends the encoding to `out`.
-    pub fn encode(self, out: &mut Writer) {
-        out.u32(self.node.0);
-        out.u64(self.incarnation.0);
-    }
-
-    /// Decodes the output of [`Member::encode`].
-    ///
-    /// # Errors
-    /// The input is too short.
-    pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { node: NodeId(input.u32()?), incarnation: Incarnation(input.u64()?) })
-    }
 
     /// Whether `members` contains this node with this disk.
     #[must_use]

@@ -20,7 +20,7 @@ mod text;
 mod time;
 
 pub use address::{HostPort, ParseHostPortError};
-pub use durability::{Durability, Force};
+pub use durability::{Durability, Force, WantedDurability};
 pub use failure_detector::{AwakeClock, Backoff, DetectorConfig, FailureDetector};
 pub use ids::{Boot, ClusterId, CohortId, Incarnation, Member, NodeId, Promise};
 pub use lsn::{Epoch, Lsn, Sequence};

@@ -6,6 +6,9 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
+crate::wire! { newtype Epoch, Sequence }
+crate::wire! { struct Lsn { epoch, sequence } }
+
 impl Epoch {
     /// The epoch after this one.
     #[must_use]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::codec::{DecodeError, Reader, Writer};
+use crate::codec::DecodeError;
 use crate::{Member, NodeId};
 
 /// The members of a cohort at one index of its log. Voters form majorities. *Learners* are candidate members: they
@@ -198,39 +198,20 @@ impl Membership {
         16 + (self.voters.len() + self.learners.len()) * Member::ENCODED_BYTES
     }
 
-    /// Appends the encoding to `out`.
-    pub fn encode(&self, out: &mut Writer) {
-        out.u64(self.plan);
-        for members in [&self.voters, &self.learners] {
-            out.u32(u32::try_from(members.len()).expect("members are few"));
-            members.iter().for_each(|member| member.encode(out));
-        }
-    }
-
-    /// Decodes the output of [`Membership::encode`].
-    ///
-    /// # Errors
-    /// The input is not a valid encoding.
-    pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        let plan = input.u64()?;
-        let mut all = [Vec::new(), Vec::new()];
-        for members in &mut all {
-            for _ in 0..input.count(Member::ENCODED_BYTES)? {
-                members.push(Member::decode(input)?);
-            }
-        }
-        let [voters, learners] = all;
-        let read = Self { plan, voters, learners };
-        let mut nodes: Vec<NodeId> = read.everyone().map(|member| member.node).collect();
+    /// Checks that it has the form that the other functions maintain.
+    fn check(&self) -> Result<(), DecodeError> {
+        let mut nodes: Vec<NodeId> = self.everyone().map(|member| member.node).collect();
         nodes.sort_unstable();
         let is_in_order = |members: &[Member]| members.is_sorted_by(|a, b| a.node < b.node);
-        let is_one = nodes.is_sorted_by(|a, b| a < b) && is_in_order(&read.voters) && is_in_order(&read.learners);
-        if !is_one || nodes.len() > MEMBERS_MAX || (read.voters.is_empty() && !nodes.is_empty()) {
+        let is_one = nodes.is_sorted_by(|a, b| a < b) && is_in_order(&self.voters) && is_in_order(&self.learners);
+        if !is_one || nodes.len() > MEMBERS_MAX || (self.voters.is_empty() && !nodes.is_empty()) {
             return Err(DecodeError::Invalid { what: "membership of a cohort" });
         }
-        Ok(read)
+        Ok(())
     }
 }
+
+crate::wire! { struct Membership { plan, voters, learners } checked by Self::check }
 
 impl From<Vec<Member>> for Membership {
     fn from(voters: Vec<Member>) -> Self {
@@ -245,6 +226,7 @@ pub type SharedMembership = Arc<Membership>;
 mod tests {
     use super::*;
     use crate::Incarnation;
+    use crate::codec::Wire as _;
 
     fn member(node: u32) -> Member {
         Member { node: NodeId(node), incarnation: Incarnation(u64::from(node) * 10) }
@@ -289,10 +271,9 @@ mod tests {
     #[test]
     fn membership_codec_round_trip() {
         let read = |membership: &Membership| {
-            let mut out = Writer::new();
-            membership.encode(&mut out);
-            assert_eq!(out.len(), membership.bytes());
-            Membership::decode(&mut Reader::new(out.finish()))
+            let bytes = membership.to_bytes();
+            assert_eq!(bytes.len(), membership.bytes());
+            Membership::from_bytes(bytes)
         };
         let with = three().after(MembershipChange::AddLearner(member(4))).unwrap();
         for whole in [Membership::default(), three(), with] {

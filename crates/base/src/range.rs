@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use crate::codec::{DecodeError, Reader, Writer};
+use crate::codec::DecodeError;
 use crate::text::shown;
 
 /// The keys from `start` (inclusive) to `end` (exclusive).
@@ -44,28 +44,12 @@ impl KeyRange {
         let begins_before_end = |one: &Self, other: &Self| other.end.as_ref().is_none_or(|end| one.start < *end);
         begins_before_end(self, other) && begins_before_end(other, self)
     }
+}
 
-    /// Appends the encoding to `out`.
-    pub fn encode(&self, out: &mut Writer) {
-        out.bytes(&self.start);
-        out.bool(self.end.is_some());
-        if let Some(end) = &self.end {
-            out.bytes(end);
-        }
-    }
-
-    /// Decodes the output of [`KeyRange::encode`].
-    ///
-    /// # Errors
-    /// The input is not a valid encoding, or the range is empty.
-    pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        let start = input.bytes()?;
-        let end = if input.bool()? { Some(input.bytes()?) } else { None };
-        let range = Self { start, end };
-        if range.end.as_ref().is_some_and(|end| *end <= range.start) {
-            return Err(DecodeError::Invalid { what: "range of keys" });
-        }
-        Ok(range)
+crate::wire! {
+    struct KeyRange { start, end } checked by |range| {
+        let is_empty = range.end.as_ref().is_some_and(|end| *end <= range.start);
+        if is_empty { Err(DecodeError::Invalid { what: "range of keys" }) } else { Ok(()) }
     }
 }
 
@@ -81,6 +65,7 @@ impl fmt::Display for KeyRange {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::Wire as _;
 
     fn range(start: &'static str, end: Option<&'static str>) -> KeyRange {
         KeyRange { start: start.into(), end: end.map(Bytes::from) }
@@ -118,11 +103,7 @@ mod tests {
 
     #[test]
     fn range_codec_rejects_empty_range() {
-        let decoded = |range: &KeyRange| {
-            let mut out = Writer::new();
-            range.encode(&mut out);
-            KeyRange::decode(&mut Reader::new(out.finish()))
-        };
+        let decoded = |range: &KeyRange| KeyRange::from_bytes(range.to_bytes());
         for range in [KeyRange::all(), range("a", None), range("", Some("b")), range("a", Some("b"))] {
             assert_eq!(decoded(&range).as_ref(), Ok(&range));
         }

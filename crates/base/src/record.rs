@@ -2,8 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::codec::{DecodeError, Reader, Writer};
-use crate::{CohortId, Lsn, Membership, Sequence, SharedMembership, Timestamp};
+use crate::{CohortId, Lsn, Sequence, SharedMembership, Timestamp};
 
 /// An entry of a cohort's log. Its LSN, bytes and timestamp never change, and it contains its predecessor's LSN. So
 /// logs with the same LSN have the same prefix (guarantee 1).
@@ -50,39 +49,19 @@ impl Entry {
     pub fn size(&self) -> usize {
         self.payload.len() + 49 + self.members.as_ref().map_or(0, |members| members.bytes())
     }
+}
 
-    /// Appends the encoding to `out`.
-    pub fn encode(&self, out: &mut Writer) {
-        out.lsn(self.lsn);
-        out.lsn(self.previous);
-        out.i64(self.timestamp.0);
-        out.bytes(&self.payload);
-        out.bool(self.members.is_some());
-        if let Some(members) = &self.members {
-            members.encode(out);
-        }
-    }
-
-    /// Decodes the output of [`Entry::encode`].
-    ///
-    /// # Errors
-    /// The input is not a valid encoding.
-    pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            lsn: input.lsn()?,
-            previous: input.lsn()?,
-            timestamp: Timestamp(input.i64()?),
-            payload: input.bytes()?,
-            members: input.bool()?.then(|| Membership::decode(input).map(SharedMembership::new)).transpose()?,
-        })
+crate::wire! { struct Entry { lsn, previous, timestamp, payload, members } }
+crate::wire! { struct Record { cohort, body } }
+crate::wire! {
+    enum LogRecord, "log record" {
+        1 => Entry(entry),
+        2 => Truncation { from },
+        3 => CommitPoint(lsn),
     }
 }
 
 impl Record {
-    const ENTRY: u8 = 1;
-    const TRUNCATION: u8 = 2;
-    const COMMIT_POINT: u8 = 3;
-
     /// The sequence that this record refers to. A checkpoint must include it before the log may delete the record.
     #[must_use]
     pub fn sequence(&self) -> Sequence {
@@ -100,41 +79,5 @@ impl Record {
             LogRecord::Entry(entry) => entry.size() + 5,
             LogRecord::Truncation { .. } | LogRecord::CommitPoint(_) => 24,
         }
-    }
-
-    /// Appends the encoding to `out`.
-    pub fn encode(&self, out: &mut Writer) {
-        out.u32(self.cohort.0);
-        match &self.body {
-            LogRecord::Entry(entry) => {
-                out.u8(Self::ENTRY);
-                entry.encode(out);
-            }
-            LogRecord::Truncation { from } => {
-                out.u8(Self::TRUNCATION);
-                out.u64(from.0);
-            }
-            LogRecord::CommitPoint(lsn) => {
-                out.u8(Self::COMMIT_POINT);
-                out.lsn(*lsn);
-            }
-        }
-    }
-
-    /// Decodes the output of [`Record::encode`].
-    ///
-    /// # Errors
-    /// The input is not a valid encoding.
-    pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        let cohort = CohortId(input.u32()?);
-        let body = match input.u8()? {
-            Self::ENTRY => LogRecord::Entry(Entry::decode(input)?),
-            Self::TRUNCATION => LogRecord::Truncation { from: Sequence(input.u64()?) },
-            Self::COMMIT_POINT => LogRecord::CommitPoint(input.lsn()?),
-            tag => {
-                return Err(DecodeError::UnknownTag { what: "log record", tag: u64::from(tag) });
-            }
-        };
-        Ok(Self { cohort, body })
     }
 }

@@ -19,21 +19,9 @@ pub struct ProcessStart {
 
 impl ProcessStart {
     pub const ENCODED_BYTES: usize = 16;
-
-    /// Appends the encoding to `out`.
-    pub fn encode(self, out: &mut Writer) {
-        out.u64(self.boot.0);
-        out.u64(self.nonce);
-    }
-
-    /// Decodes the output of [`ProcessStart::encode`].
-    ///
-    /// # Errors
-    /// The input is too short.
-    pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { boot: Boot(input.u64()?), nonce: input.u64()? })
-    }
 }
+
+crate::wire! { struct ProcessStart { boot, nonce } }
 
 /// The last starts on one disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

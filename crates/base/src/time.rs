@@ -26,6 +26,8 @@ pub struct Now {
     pub wall: Timestamp,
 }
 
+crate::wire! { newtype Monotonic, Duration, Timestamp }
+
 impl Duration {
     /// The empty duration.
     pub const ZERO: Self = Self(0);

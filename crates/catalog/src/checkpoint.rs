@@ -2,25 +2,21 @@
 
 use std::ops::Bound::{Excluded, Unbounded};
 
-use base::codec::{DecodeError, Reader, Writer};
-use base::{CohortId, Durability, Duration, Member, NodeId, Timestamp};
+use base::codec::{DecodeError, OrZero, Reader, Wire, WireAs, Writer};
+use base::{CohortId, NodeId};
 use bytes::Bytes;
 use imbl::OrdMap;
-use sharedlog::{LogId, Projection, UnitId};
 use state_machine::checkpoint::{
     Chunked, Cursor, FIRST_PART, Keep, LoadError, Loader, Record, Snapshot, pack, unexpected,
 };
 use state_machine::{Kind, NoStorage, Progress, StateMachine as _};
 
 use crate::catalog::{Catalog, LogRecord, NodeRecord, RangeRecord, SplitRecord, TableRecord};
-use crate::command::{decode_node, encode_node};
 use crate::options::TableOptions;
 
 const NODES: u8 = FIRST_PART;
 const TABLES: u8 = FIRST_PART + 1;
 const LOGS: u8 = FIRST_PART + 2;
-/// The logs that are being dropped.
-const LOG_DROPS: u8 = FIRST_PART + 3;
 
 /// An immutable snapshot of the catalog.
 #[derive(Clone, Debug)]
@@ -73,15 +69,8 @@ impl Chunked for CatalogSnapshot {
         {
             return Some((chunk, Cursor { tag: TABLES, last: name.clone().into() }));
         }
-        if after.tag <= LOGS
-            && let Some((chunk, Named(name, _))) = pack(LOGS, named(self.logs.range((name(LOGS), Unbounded))))
-        {
-            return Some((chunk, Cursor { tag: LOGS, last: name.clone().into() }));
-        }
-        let drops = self.logs.range((name(LOG_DROPS), Unbounded)).filter(|(_, log)| log.is_dropping);
-        let drops = drops.map(|(name, log)| LogDrop { name, is_forced: log.is_drop_forced });
-        let (chunk, LogDrop { name, .. }) = pack(LOG_DROPS, drops)?;
-        Some((chunk, Cursor { tag: LOG_DROPS, last: name.clone().into() }))
+        let (chunk, Named(name, _)) = pack(LOGS, named(self.logs.range((name(LOGS), Unbounded))))?;
+        Some((chunk, Cursor { tag: LOGS, last: name.clone().into() }))
     }
 }
 
@@ -117,19 +106,9 @@ impl Loader for CatalogLoader {
         let Self(catalog) = self;
         while input.left() > 0 {
             let fresh = match tag {
-                NODES => catalog.insert_node(decode_node(&mut input)?),
-                TABLES => {
-                    let (name, table) = decode_table(&mut input)?;
-                    catalog.insert_table(name, table)
-                }
-                LOGS => {
-                    let (name, log) = decode_log(&mut input)?;
-                    catalog.insert_log(name, log)
-                }
-                LOG_DROPS => {
-                    let (name, is_forced) = (input.text("log name")?, input.bool()?);
-                    catalog.resume_log_drop(&name, is_forced)
-                }
+                NODES => catalog.insert_node(Wire::decode(&mut input)?),
+                TABLES => catalog.insert_table(input.text("table name")?, Wire::decode(&mut input)?),
+                LOGS => catalog.insert_log(input.text("log name")?, Wire::decode(&mut input)?),
                 _ => return Err(unexpected(tag)),
             };
             if !fresh {
@@ -167,7 +146,7 @@ impl Record for &NodeRecord {
     }
 
     fn encode(&self, out: &mut Writer) {
-        encode_node(self, out);
+        Wire::encode(*self, out);
     }
 }
 
@@ -182,33 +161,8 @@ impl Record for Named<'_, TableRecord> {
     }
 
     fn encode(&self, out: &mut Writer) {
-        let Self(name, table) = self;
-        let options = &table.options;
-        out.bytes(name.as_bytes());
-        out.u8(options.kind.0);
-        out.i64(table.created.0);
-        out.u32(options.replicas);
-        out.u64(options.retention.0);
-        out.u8(u8::from(table.is_dropping) + u8::from(table.is_drop_forced));
-        options.durability().encode(out);
-        out.count(table.ranges.len());
-        for range in &table.ranges {
-            out.bytes(&range.start);
-            out.u32(range.cohort.0);
-            encode_members(&range.members, out);
-            encode_members(&range.genesis, out);
-            out.u64(range.plan);
-            out.bool(range.leaving.is_some());
-            if let Some(leaving) = &range.leaving {
-                encode_members(leaving, out);
-            }
-            out.u32(range.parent.map_or(0, |parent| parent.0));
-            out.bool(range.split.is_some());
-            if let Some(split) = &range.split {
-                out.bytes(&split.key);
-                out.u32(split.child.0);
-            }
-        }
+        out.bytes(self.0.as_bytes());
+        self.1.encode(out);
     }
 }
 
@@ -218,86 +172,59 @@ impl Record for Named<'_, LogRecord> {
     }
 
     fn encode(&self, out: &mut Writer) {
-        let Self(name, log) = self;
-        out.bytes(name.as_bytes());
-        out.u64(log.id.0);
-        out.i64(log.created.0);
-        out.u32(log.stripes);
-        out.u32(log.copies);
-        out.bytes(&log.projection.encode());
-        out.count(log.units.len());
-        for (unit, member) in &log.units {
-            out.u64(unit.0);
-            member.encode(out);
-        }
+        out.bytes(self.0.as_bytes());
+        self.1.encode(out);
     }
 }
 
-/// A log that is being dropped.
-#[derive(Clone, Copy, Debug)]
-struct LogDrop<'a> {
-    name: &'a String,
-    is_forced: bool,
+base::wire! { struct LogRecord { id, created, stripes, copies, projection, units, is_dropping, is_drop_forced } }
+base::wire! {
+    struct RangeRecord { start as Copied, cohort, members, genesis, plan, leaving, parent as OrZero, split }
 }
+base::wire! { struct SplitRecord { key as Copied, child } }
 
-impl Record for LogDrop<'_> {
-    fn size(&self) -> usize {
-        5 + self.name.len()
-    }
+/// All options of a recorded table are set.
+impl Wire for TableRecord {
+    const BYTES_MIN: usize = 31;
 
     fn encode(&self, out: &mut Writer) {
-        out.bytes(self.name.as_bytes());
-        out.bool(self.is_forced);
+        let options = &self.options;
+        options.kind.encode(out);
+        self.created.encode(out);
+        options.replicas.encode(out);
+        options.retention.encode(out);
+        out.u8(u8::from(self.is_dropping) + u8::from(self.is_drop_forced));
+        options.durability().encode(out);
+        self.ranges.encode(out);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        let (kind, created) = (Wire::decode(input)?, Wire::decode(input)?);
+        let (replicas, retention) = (Wire::decode(input)?, Wire::decode(input)?);
+        let (is_dropping, is_drop_forced) = match input.u8()? {
+            0 => (false, false),
+            1 => (true, false),
+            2 => (true, true),
+            _ => return Err(DecodeError::Invalid { what: "state of a drop" }),
+        };
+        let options = TableOptions { kind, replicas, retention, durability: Some(Wire::decode(input)?) };
+        Ok(Self { options, ranges: Wire::decode(input)?, created, is_dropping, is_drop_forced })
     }
 }
 
-fn encode_members(members: &[Member], out: &mut Writer) {
-    out.count(members.len());
-    members.iter().for_each(|member| member.encode(out));
-}
+/// A key that is copied when it is decoded, so that it does not keep its chunk in memory.
+struct Copied;
 
-fn decode_table(input: &mut Reader) -> Result<(String, TableRecord), LoadError> {
-    let name = input.text("table name")?;
-    let (kind, created) = (Kind(input.u8()?), Timestamp(input.i64()?));
-    let (replicas, retention) = (input.u32()?, Duration(input.u64()?));
-    let (is_dropping, is_drop_forced) = match input.u8()? {
-        0 => (false, false),
-        1 => (true, false),
-        2 => (true, true),
-        _ => return Err(DecodeError::Invalid { what: "state of a drop" }.into()),
-    };
-    let options = TableOptions { kind, replicas, retention, durability: Some(Durability::decode(input)?) };
-    let ranges = (0..input.count(17)?).map(|_| decode_range(input)).collect::<Result<_, DecodeError>>()?;
-    Ok((name, TableRecord { options, ranges, created, is_dropping, is_drop_forced }))
-}
+impl WireAs<Bytes> for Copied {
+    const BYTES_MIN: usize = 4;
 
-fn decode_log(input: &mut Reader) -> Result<(String, LogRecord), LoadError> {
-    let name = input.text("log name")?;
-    let (id, created) = (LogId(input.u64()?), Timestamp(input.i64()?));
-    let (stripes, copies) = (input.u32()?, input.u32()?);
-    let projection = Projection::decode(input.bytes()?)?;
-    let unit = |input: &mut Reader| Ok((UnitId(input.u64()?), Member::decode(input)?));
-    let units = (0..input.count(20)?).map(|_| unit(input)).collect::<Result<_, DecodeError>>()?;
-    let (is_dropping, is_drop_forced) = (false, false);
-    Ok((name, LogRecord { id, created, stripes, copies, projection, units, is_dropping, is_drop_forced }))
-}
+    fn encode(&self, key: &Bytes, out: &mut Writer) {
+        key.encode(out);
+    }
 
-fn decode_range(input: &mut Reader) -> Result<RangeRecord, DecodeError> {
-    let start = Bytes::copy_from_slice(&input.bytes()?);
-    let cohort = CohortId(input.u32()?);
-    let (members, genesis) = (decode_members(input)?, decode_members(input)?);
-    let plan = input.u64()?;
-    let leaving = if input.bool()? { Some(decode_members(input)?) } else { None };
-    let parent = Some(CohortId(input.u32()?)).filter(|parent| parent.0 != 0);
-    let split = match input.bool()? {
-        true => Some(SplitRecord { key: Bytes::copy_from_slice(&input.bytes()?), child: CohortId(input.u32()?) }),
-        false => None,
-    };
-    Ok(RangeRecord { start, cohort, members, genesis, plan, leaving, parent, split })
-}
-
-fn decode_members(input: &mut Reader) -> Result<Vec<Member>, DecodeError> {
-    (0..input.count(12)?).map(|_| Member::decode(input)).collect()
+    fn decode(&self, input: &mut Reader) -> Result<Bytes, DecodeError> {
+        Ok(Bytes::copy_from_slice(&input.bytes()?))
+    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Requests to the catalog, and its responses.
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{Framed, Text};
 use base::{Durability, Duration, KeyRange, Timestamp};
 use sharedlog::request::LogResponse;
-use state_machine::{Failure, Request, Response, Wire};
+use state_machine::{Failure, Request, Response};
 
 use crate::catalog::NodeRecord;
-use crate::command::{CatalogCommand, NODE_BYTES_MIN, decode_node, encode_node};
+use crate::command::CatalogCommand;
 
 /// The outcome of a request to the catalog.
 pub type Outcome = state_machine::Outcome<CatalogResponse>;
@@ -93,152 +93,35 @@ impl Response for CatalogResponse {
     }
 }
 
-const CHANGE: u8 = 1;
-const LIST_TABLES: u8 = 2;
-const DESCRIBE_TABLE: u8 = 3;
-const FIND_TABLE: u8 = 4;
-const LIST_NODES: u8 = 5;
-const LIST_LOGS: u8 = 6;
-const DESCRIBE_LOG: u8 = 7;
-
-impl Wire for CatalogRequest {
-    fn encode(&self, out: &mut Writer) {
-        let mut named = |tag, name: &str| {
-            out.u8(tag);
-            out.bytes(name.as_bytes());
-        };
-        match self {
-            Self::DescribeTable(name) => named(DESCRIBE_TABLE, name),
-            Self::FindTable(name) => named(FIND_TABLE, name),
-            Self::DescribeLog(name) => named(DESCRIBE_LOG, name),
-            Self::Change(command) => {
-                out.u8(CHANGE);
-                out.bytes(&command.encode());
-            }
-            Self::ListTables => out.u8(LIST_TABLES),
-            Self::ListNodes => out.u8(LIST_NODES),
-            Self::ListLogs => out.u8(LIST_LOGS),
-        }
-    }
-
-    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(match input.u8()? {
-            CHANGE => Self::Change(CatalogCommand::decode(input.bytes()?)?),
-            LIST_TABLES => Self::ListTables,
-            DESCRIBE_TABLE => Self::DescribeTable(input.text("table name")?),
-            FIND_TABLE => Self::FindTable(input.text("table name")?),
-            LIST_NODES => Self::ListNodes,
-            LIST_LOGS => Self::ListLogs,
-            DESCRIBE_LOG => Self::DescribeLog(input.text("log name")?),
-            tag => return Err(DecodeError::UnknownTag { what: "catalog request", tag: u64::from(tag) }),
-        })
+base::wire! {
+    enum CatalogRequest, "catalog request" {
+        1 => Change(command as Framed),
+        2 => ListTables,
+        3 => DescribeTable(name as Text("table name")),
+        4 => FindTable(name as Text("table name")),
+        5 => ListNodes,
+        6 => ListLogs,
+        7 => DescribeLog(name as Text("log name")),
     }
 }
 
-const TABLE_CREATED: u8 = 1;
-const TABLE_DROPPED: u8 = 2;
-const RANGE_SPLIT: u8 = 3;
-const MOVE_BEGUN: u8 = 4;
-const LEAVE_BEGUN: u8 = 5;
-const NODES: u8 = 6;
-const TABLES: u8 = 7;
-const TABLE: u8 = 8;
-const LOG: u8 = 9;
-
-/// Minimum bytes of an encoded range: length of the start key, whether there is an end key, cohort, number of members.
-const RANGE_BYTES_MIN: usize = 13;
-
-impl Wire for CatalogResponse {
-    fn encode(&self, out: &mut Writer) {
-        match self {
-            Self::TableCreated { existed } => {
-                out.u8(TABLE_CREATED);
-                out.bool(*existed);
-            }
-            Self::TableDropped => out.u8(TABLE_DROPPED),
-            Self::RangeSplit { cohort } => {
-                out.u8(RANGE_SPLIT);
-                out.u32(*cohort);
-            }
-            Self::MoveBegun => out.u8(MOVE_BEGUN),
-            Self::LeaveBegun => out.u8(LEAVE_BEGUN),
-            Self::Nodes(nodes) => {
-                out.u8(NODES);
-                out.count(nodes.len());
-                for NodeDescription { record, ranges } in nodes {
-                    encode_node(record, out);
-                    out.u32(*ranges);
-                }
-            }
-            Self::Tables(names) => {
-                out.u8(TABLES);
-                out.count(names.len());
-                names.iter().for_each(|name| out.bytes(name.as_bytes()));
-            }
-            Self::Table(table) => {
-                out.u8(TABLE);
-                table.encode(out);
-            }
-            Self::Log(response) => {
-                out.u8(LOG);
-                response.encode(out);
-            }
-        }
-    }
-
-    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(match input.u8()? {
-            TABLE_CREATED => Self::TableCreated { existed: input.bool()? },
-            TABLE_DROPPED => Self::TableDropped,
-            RANGE_SPLIT => Self::RangeSplit { cohort: input.u32()? },
-            MOVE_BEGUN => Self::MoveBegun,
-            LEAVE_BEGUN => Self::LeaveBegun,
-            NODES => {
-                let node =
-                    |input: &mut Reader| Ok(NodeDescription { record: decode_node(input)?, ranges: input.u32()? });
-                let count = input.count(NODE_BYTES_MIN + 4)?;
-                Self::Nodes((0..count).map(|_| node(input)).collect::<Result<_, DecodeError>>()?)
-            }
-            TABLES => {
-                let count = input.count(4)?;
-                Self::Tables((0..count).map(|_| input.text("table name")).collect::<Result<_, _>>()?)
-            }
-            TABLE => Self::Table(TableDescription::decode(input)?),
-            LOG => Self::Log(LogResponse::decode(input)?),
-            tag => return Err(DecodeError::UnknownTag { what: "response of the catalog", tag: u64::from(tag) }),
-        })
+base::wire! {
+    enum CatalogResponse, "response of the catalog" {
+        1 => TableCreated { existed },
+        2 => TableDropped,
+        3 => RangeSplit { cohort },
+        4 => MoveBegun,
+        5 => LeaveBegun,
+        6 => Nodes(nodes),
+        7 => Tables(names as Text("table name")),
+        8 => Table(table),
+        9 => Log(response),
     }
 }
 
-impl Wire for TableDescription {
-    fn encode(&self, out: &mut Writer) {
-        let Self { ranges, created, replicas, retention, durability } = self;
-        out.i64(created.0);
-        out.u32(*replicas);
-        out.u64(retention.0);
-        durability.encode(out);
-        out.count(ranges.len());
-        for RangeDescription { range, cohort, members, is_moving } in ranges {
-            range.encode(out);
-            out.u32(*cohort);
-            out.count(members.len());
-            members.iter().for_each(|node| out.u32(*node));
-            out.bool(*is_moving);
-        }
-    }
-
-    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        let (created, replicas, retention) = (Timestamp(input.i64()?), input.u32()?, Duration(input.u64()?));
-        let durability = Durability::decode(input)?;
-        let range = |input: &mut Reader| {
-            let (range, cohort) = (KeyRange::decode(input)?, input.u32()?);
-            let members = (0..input.count(4)?).map(|_| input.u32()).collect::<Result<_, _>>()?;
-            Ok(RangeDescription { range, cohort, members, is_moving: input.bool()? })
-        };
-        let ranges = (0..input.count(RANGE_BYTES_MIN)?).map(|_| range(input)).collect::<Result<_, DecodeError>>()?;
-        Ok(Self { ranges, created, replicas, retention, durability })
-    }
-}
+base::wire! { struct TableDescription { created, replicas, retention, durability, ranges } }
+base::wire! { struct RangeDescription { range, cohort, members, is_moving } }
+base::wire! { struct NodeDescription { record, ranges } }
 
 /// The description of a table for clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

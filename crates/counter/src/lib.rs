@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{Reader, Writer};
 use base::{CohortId, Entry, Incarnation, KeyRange, Timestamp};
 use state_machine::checkpoint::{Chunked, Keep, LoadError, Loader, Snapshot};
 use state_machine::interface::{
@@ -25,15 +25,7 @@ pub enum CounterRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count(pub u64);
 
-impl Wire for Count {
-    fn encode(&self, out: &mut Writer) {
-        out.u64(self.0);
-    }
-
-    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        input.u64().map(Self)
-    }
-}
+base::wire! { newtype Count }
 
 impl Response for Count {
     fn is_of_read(&self) -> bool {
@@ -41,26 +33,10 @@ impl Response for Count {
     }
 }
 
-impl Wire for CounterRequest {
-    fn encode(&self, out: &mut Writer) {
-        match self {
-            Self::Add(amount) => {
-                out.u8(1);
-                out.u64(*amount);
-            }
-            Self::Get(consistency) => {
-                out.u8(2);
-                consistency.encode(out);
-            }
-        }
-    }
-
-    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(match input.u8()? {
-            1 => Self::Add(input.u64()?),
-            2 => Self::Get(Consistency::decode(input)?),
-            tag => return Err(DecodeError::UnknownTag { what: "request to a counter", tag: u64::from(tag) }),
-        })
+base::wire! {
+    enum CounterRequest, "request to a counter" {
+        1 => Add(amount),
+        2 => Get(consistency),
     }
 }
 

@@ -601,8 +601,24 @@ impl Response {
         )
     }
 
-    /// Appends the response to `out`. A status is never forwarded, because each node reports only its own.
-    pub(crate) fn encode(&self, out: &mut Writer) {
+    fn decode_undated(tag: u8, input: &mut Reader) -> Result<Self, DecodeError> {
+        match tag {
+            PLAN_DONE => Ok(Self::PlanDone),
+            LOG => LogResponse::decode(input).map(Self::Log),
+            kind => by_kind!(
+                Kind(kind),
+                M => Wire::decode(input).map(<M as Hosted>::response),
+                Kind(tag) => Err(DecodeError::UnknownTag { what: "kind of response", tag: u64::from(tag) })
+            ),
+        }
+    }
+}
+
+/// A status is never forwarded, because each node reports only its own.
+impl Wire for Response {
+    const BYTES_MIN: usize = 1;
+
+    fn encode(&self, out: &mut Writer) {
         dispatch!(
             Self,
             self,
@@ -628,8 +644,7 @@ impl Response {
         );
     }
 
-    /// Decodes the output of [`Response::encode`].
-    pub(crate) fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         match input.u8()? {
             DATED => {
                 let as_of = Box::new(AsOf::decode(input)?);
@@ -637,18 +652,6 @@ impl Response {
                 Ok(Self::Dated { response: Box::new(Self::decode_undated(tag, input)?), as_of })
             }
             tag => Self::decode_undated(tag, input),
-        }
-    }
-
-    fn decode_undated(tag: u8, input: &mut Reader) -> Result<Self, DecodeError> {
-        match tag {
-            PLAN_DONE => Ok(Self::PlanDone),
-            LOG => LogResponse::decode(input).map(Self::Log),
-            kind => by_kind!(
-                Kind(kind),
-                M => Wire::decode(input).map(<M as Hosted>::response),
-                Kind(tag) => Err(DecodeError::UnknownTag { what: "kind of response", tag: u64::from(tag) })
-            ),
         }
     }
 }

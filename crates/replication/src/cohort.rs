@@ -244,7 +244,6 @@ impl Cohort {
             Message::ViewReply { check, epoch, stamp, commit } => {
                 self.view_told(sender, check, (epoch, stamp), commit, now, out);
             }
-            Message::Relay(relay) => self.relayed(relay, now, out),
             Message::Superseded { promised } => self.superseded(promised, now, out),
             Message::Release { epoch, successor } => self.release_received(sender, epoch, successor, now, out),
         }

@@ -70,8 +70,6 @@ pub struct Limits {
     pub memory_log_bytes: usize,
     /// Bytes of entries in one proposal, unless a single entry is larger.
     pub propose_bytes: usize,
-    /// Bytes of entries above which a proposal travels from follower to follower; 0 disables this.
-    pub chain_bytes: usize,
     /// Bytes of entries in flight to one follower (flow control). At the limit the leader waits for acknowledgements.
     pub window_bytes: usize,
     /// Bytes in a follower's reorder buffer. Entries beyond the limit are dropped and retransmitted.
@@ -87,7 +85,6 @@ impl Default for Limits {
         Self {
             memory_log_bytes: 16 << 20,
             propose_bytes: 1 << 20,
-            chain_bytes: 0,
             window_bytes: 16 << 20,
             reorder_bytes: 4 << 20,
             unannounced_bytes: 4 << 20,

@@ -14,7 +14,6 @@
 //! nothing can be committed with its help, and its doubt cannot end, between the report and the new epoch.
 
 use base::canary::{Bug, planted};
-use base::codec::{DecodeError, Reader, Writer};
 use base::{NodeId, Now};
 
 use crate::cohort::{Cohort, Role};
@@ -28,25 +27,6 @@ pub enum LogIntegrity {
     Forgetful,
     /// Its disk is damaged: any part of the log may be lost (guarantee 7).
     Damaged,
-}
-
-impl LogIntegrity {
-    pub(crate) fn encode(self, out: &mut Writer) {
-        out.u8(match self {
-            Self::Whole => 0,
-            Self::Forgetful => 1,
-            Self::Damaged => 2,
-        });
-    }
-
-    pub(crate) fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        match input.u8()? {
-            0 => Ok(Self::Whole),
-            1 => Ok(Self::Forgetful),
-            2 => Ok(Self::Damaged),
-            tag => Err(DecodeError::UnknownTag { what: "integrity of a log", tag: u64::from(tag) }),
-        }
-    }
 }
 
 /// The replicas that have granted a candidate's request, by the state of their logs.

@@ -119,7 +119,7 @@ impl Cohort {
 
     /// Makes the log equal to the leader's through the last of `entries`, if it holds their predecessor, and through
     /// any buffered entries that follow.
-    pub(crate) fn reconcile(&mut self, previous: Lsn, entries: Vec<Entry>, out: &mut Outbox) -> Reply {
+    fn reconcile(&mut self, previous: Lsn, entries: Vec<Entry>, out: &mut Outbox) -> Reply {
         let (previous, entries) = self.after_state(previous, entries);
         if !self.holds(previous) {
             if previous.sequence <= self.committed {

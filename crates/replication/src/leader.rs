@@ -80,8 +80,6 @@ pub(crate) struct Peer {
 struct InFlight {
     through: Sequence,
     bytes: usize,
-    /// Time until which a relayed proposal may still arrive; 0 if it was sent directly.
-    until: Monotonic,
 }
 
 /// A follower's reply to a proposal.
@@ -172,28 +170,11 @@ impl Peer {
         self.in_flight.iter().map(|proposal| proposal.bytes).sum()
     }
 
-    pub(crate) fn sent_through(&self) -> Sequence {
-        self.next.previous()
-    }
-
-    /// Whether it is pipelining, has voted since `since`, and is within its flow-control window.
-    pub(crate) fn can_be_in_chain(&self, since: Monotonic, window_bytes: usize) -> bool {
-        let is_close = self.catch_up == CatchUp::Stream && self.bytes_in_flight() < window_bytes;
-        is_close && self.voted && self.vote_sent >= since
-    }
-
-    /// Records a proposal sent through `last`. Relays may deliver it until `until`.
-    pub(crate) fn sent(&mut self, last: Lsn, bytes: usize, until: Monotonic) {
+    /// Records a proposal sent through `last`.
+    fn sent(&mut self, last: Lsn, bytes: usize) {
         self.next = last.sequence.next();
         self.last_sent = last;
-        self.in_flight.push_back(InFlight { through: last.sequence, bytes, until });
-    }
-
-    /// The last entry before the first one that relays may still deliver after `moment`.
-    fn before_handed_on(&self, moment: Monotonic) -> Sequence {
-        let first = self.in_flight.iter().position(|proposal| proposal.until > moment);
-        let Some(first) = first else { return self.next.previous() };
-        first.checked_sub(1).map_or(self.matched, |place| self.in_flight[place].through)
+        self.in_flight.push_back(InFlight { through: last.sequence, bytes });
     }
 
     /// The same peer with its node renamed.
@@ -230,7 +211,7 @@ impl Peer {
         match self.catch_up {
             CatchUp::Stream if sent >= self.probed_at => {
                 let known = if sent <= self.retransmitted_at { self.retransmitted_through.next() } else { first };
-                return first.max(known)..gap.through.min(self.before_handed_on(sent)).next();
+                return first.max(known)..gap.through.next().min(self.next);
             }
             CatchUp::Probe { .. } if first < self.next => self.probe_from(first),
             CatchUp::Stream | CatchUp::Probe { .. } | CatchUp::ReadingLog { .. } | CatchUp::State => {}
@@ -498,7 +479,6 @@ impl Cohort {
 
     /// Sends pending entries to every follower that can take them.
     pub(crate) fn propose_pending(&mut self, now: Now, out: &mut Outbox) {
-        self.propose_in_chain(now, out);
         let Role::Leader(leader) = &self.role else { return };
         let nodes: Vec<NodeId> = leader.peers.keys().copied().collect();
         for node in nodes {
@@ -536,20 +516,13 @@ impl Cohort {
         if let CatchUp::Probe { .. } = peer.catch_up {
             peer.probed(now.monotonic);
         } else if let Some(last) = entries.last() {
-            peer.sent(last.lsn, entries.iter().map(Entry::size).sum(), Monotonic(0));
+            peer.sent(last.lsn, entries.iter().map(Entry::size).sum());
         }
         self.send_proposal(node, previous, entries, now, out);
     }
 
     /// Sends a follower entries, or none, with the commit point and its age.
-    pub(crate) fn send_proposal(
-        &mut self,
-        node: NodeId,
-        previous: Lsn,
-        entries: Vec<Entry>,
-        now: Now,
-        out: &mut Outbox,
-    ) {
+    fn send_proposal(&mut self, node: NodeId, previous: Lsn, entries: Vec<Entry>, now: Now, out: &mut Outbox) {
         let (committed, may_tell_ages) = (self.committed, self.may_tell_ages(now.monotonic));
         let Role::Leader(leader) = &mut self.role else { return };
         let (epoch, sent) = (leader.epoch, now.monotonic);
@@ -677,7 +650,7 @@ impl Cohort {
             return;
         };
         assert_eq!(first.lsn.sequence, from, "the log was read from where it was asked for");
-        peer.sent(last.lsn, entries.iter().map(Entry::size).sum(), Monotonic(0));
+        peer.sent(last.lsn, entries.iter().map(Entry::size).sum());
         if probes {
             peer.probed(now.monotonic);
         } else {

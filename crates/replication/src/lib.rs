@@ -26,7 +26,6 @@
 //!
 //! The guarantees named in the code are those of `docs/guarantees.md`.
 
-mod chain;
 mod cohort;
 mod config;
 mod data_loss;
@@ -56,7 +55,7 @@ pub use leader::CatchUp;
 pub use lease::grace;
 pub use main_memory::{UNFORCED_BYTES_MAX, UNFORCED_MAX};
 pub use membership::ChangeRefused;
-pub use message::{Gap, Message, Relay, Reply};
+pub use message::{Gap, Message, Reply};
 pub use outbox::{Durable, ManifestId, Outbox, Output, WriteId};
 pub use quiescence::Quiescence;
 pub use read_index::{CheckId, Checked};

@@ -1,11 +1,11 @@
 //! Messages between replicas of a cohort.
 
-use base::codec::{DecodeError, Reader, Writer};
-use base::{Entry, Epoch, Lsn, Membership, Monotonic, NodeId, Sequence};
-
-use crate::read_index::Stamp;
+use base::codec::{DecodeError, OrZero};
+use base::{Entry, Epoch, Lsn, Monotonic, NodeId, Sequence};
 
 use crate::data_loss::LogIntegrity;
+use crate::quiescence::Quiescence;
+use crate::read_index::Stamp;
 
 /// A message between two replicas of one cohort.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,8 +79,6 @@ pub enum Message {
         /// The follower's clock reading.
         at: Monotonic,
     },
-    /// Entries to accept, relayed from follower to follower.
-    Relay(Relay),
     /// The sender has promised a newer epoch than the receiver's.
     Superseded {
         /// The newest epoch promised by the sender.
@@ -111,23 +109,6 @@ pub enum Message {
     },
 }
 
-/// Entries of a leader's log relayed by followers (see `chain`).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Relay {
-    /// The leader of the epoch, which receives the reply.
-    pub leader: NodeId,
-    /// The remaining followers of the chain, in order.
-    pub then: Vec<NodeId>,
-    /// The leader's epoch.
-    pub epoch: Epoch,
-    /// The LSN of the entry before the first of `entries`.
-    pub previous: Lsn,
-    /// The entries to accept.
-    pub entries: Vec<Entry>,
-    /// Send time by the leader's clock.
-    pub sent: Monotonic,
-}
-
 /// The state of a follower's log relative to its leader's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reply {
@@ -148,202 +129,57 @@ pub struct Gap {
     pub through: Sequence,
 }
 
+base::wire! {
+    enum Message, "cohort message" {
+        1 => PreVote { epoch, last },
+        2 => PreVoteReply { epoch, granted, integrity, promised },
+        3 => Prepare { epoch, last },
+        4 => PrepareReply { epoch, granted, integrity, promised },
+        // A running clock never shows 0.
+        5 => Propose { epoch, previous, commit, sent, heard as OrZero, entries },
+        6 => ProposeReply { epoch, sent, voted, reply, committed, doubtful, at },
+        7 => Superseded { promised },
+        8 => Release { epoch, successor as OrZero },
+        10 => ViewCheck { check },
+        11 => ViewReply { check, epoch, commit, stamp },
+    } checked by Self::check_entries
+}
+
+base::wire! {
+    enum Reply, "answer to a proposal" {
+        0 => Missing(gap),
+        1 => Matched(through),
+        2 => Apart(lsn),
+    }
+}
+
+base::wire! { struct Gap { after, through } }
+base::wire! { struct Stamp { committed, membership } }
+base::wire! { struct Quiescence { epoch, last } }
+
+base::wire! {
+    enum LogIntegrity, "integrity of a log" {
+        0 => Whole,
+        1 => Forgetful,
+        2 => Damaged,
+    }
+}
+
 impl Message {
-    /// Appends the encoding to `out`.
-    pub fn encode(&self, out: &mut Writer) {
-        match self {
-            Self::PreVote { epoch, last } => encode_request(out, 1, *epoch, *last),
-            Self::PreVoteReply { epoch, granted, integrity, promised } => {
-                encode_answer(out, 2, *epoch, (*granted, *integrity), *promised);
+    /// Checks that the entries of a proposal form a chain of predecessors after `previous`.
+    fn check_entries(&self) -> Result<(), DecodeError> {
+        let Self::Propose { epoch, previous, entries, .. } = self else { return Ok(()) };
+        let mut last = *previous;
+        for entry in entries {
+            let follows = entry.previous == last && Some(entry.lsn.sequence.0) == last.sequence.0.checked_add(1);
+            if !follows || entry.lsn.epoch > *epoch || entry.lsn.epoch < last.epoch {
+                return Err(DecodeError::Invalid { what: "chain of predecessors in a proposal" });
             }
-            Self::Prepare { epoch, last } => encode_request(out, 3, *epoch, *last),
-            Self::PrepareReply { epoch, granted, integrity, promised } => {
-                encode_answer(out, 4, *epoch, (*granted, *integrity), *promised);
-            }
-            Self::Propose { epoch, previous, entries, commit, sent, heard } => {
-                out.u8(5);
-                out.u64(epoch.0);
-                out.lsn(*previous);
-                out.u64(commit.0);
-                out.u64(sent.0);
-                // A running clock never shows 0.
-                out.u64(heard.map_or(0, |heard| heard.0));
-                encode_entries(out, entries);
-            }
-            Self::ProposeReply { epoch, sent, voted, reply, committed, doubtful, at } => {
-                out.u8(6);
-                out.u64(epoch.0);
-                out.u64(sent.0);
-                out.bool(*voted);
-                match reply {
-                    Reply::Matched(through) => {
-                        out.u8(1);
-                        out.u64(through.0);
-                    }
-                    Reply::Missing(gap) => {
-                        out.u8(0);
-                        out.u64(gap.after.0);
-                        out.u64(gap.through.0);
-                    }
-                    Reply::Apart(lsn) => {
-                        out.u8(2);
-                        out.lsn(*lsn);
-                    }
-                }
-                out.u64(committed.0);
-                out.bool(*doubtful);
-                out.u64(at.0);
-            }
-            Self::ViewCheck { check } => {
-                out.u8(10);
-                out.u64(*check);
-            }
-            Self::ViewReply { check, epoch, stamp, commit } => {
-                out.u8(11);
-                out.u64(*check);
-                out.u64(epoch.0);
-                out.u64(commit.0);
-                out.bool(stamp.is_some());
-                if let Some(Stamp { committed, membership }) = stamp {
-                    out.u64(committed.0);
-                    membership.encode(out);
-                }
-            }
-            Self::Superseded { promised } => {
-                out.u8(7);
-                out.u64(promised.0);
-            }
-            Self::Release { epoch, successor } => {
-                out.u8(8);
-                out.u64(epoch.0);
-                out.u32(successor.map_or(0, |node| node.0));
-            }
-            Self::Relay(relay) => {
-                out.u8(9);
-                out.u32(relay.leader.0);
-                out.u32(u32::try_from(relay.then.len()).unwrap_or(u32::MAX));
-                relay.then.iter().for_each(|node| out.u32(node.0));
-                out.u64(relay.epoch.0);
-                out.lsn(relay.previous);
-                out.u64(relay.sent.0);
-                encode_entries(out, &relay.entries);
-            }
+            last = entry.lsn;
         }
-    }
-
-    /// Decodes a message encoded by [`Message::encode`].
-    ///
-    /// # Errors
-    /// When the bytes are not a valid message.
-    pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(match input.u8()? {
-            1 => Self::PreVote { epoch: Epoch(input.u64()?), last: input.lsn()? },
-            2 => {
-                let (epoch, (granted, integrity), promised) = decode_answer(input)?;
-                Self::PreVoteReply { epoch, granted, integrity, promised }
-            }
-            3 => Self::Prepare { epoch: Epoch(input.u64()?), last: input.lsn()? },
-            4 => {
-                let (epoch, (granted, integrity), promised) = decode_answer(input)?;
-                Self::PrepareReply { epoch, granted, integrity, promised }
-            }
-            5 => decode_propose(input)?,
-            6 => decode_propose_reply(input)?,
-            7 => Self::Superseded { promised: Epoch(input.u64()?) },
-            8 => {
-                let epoch = Epoch(input.u64()?);
-                let successor = input.u32()?;
-                Self::Release { epoch, successor: (successor != 0).then_some(NodeId(successor)) }
-            }
-            9 => Self::Relay(decode_relay(input)?),
-            10 => Self::ViewCheck { check: input.u64()? },
-            11 => {
-                let (check, epoch, commit) = (input.u64()?, Epoch(input.u64()?), Sequence(input.u64()?));
-                let stamp = if input.bool()? { Some(decode_stamp(input)?) } else { None };
-                Self::ViewReply { check, epoch, stamp, commit }
-            }
-            tag => return Err(DecodeError::UnknownTag { what: "cohort message", tag: u64::from(tag) }),
-        })
+        Ok(())
     }
 }
 
-fn encode_request(out: &mut Writer, tag: u8, epoch: Epoch, last: Lsn) {
-    out.u8(tag);
-    out.u64(epoch.0);
-    out.lsn(last);
-}
-
-fn encode_answer(out: &mut Writer, tag: u8, epoch: Epoch, (granted, integrity): (bool, LogIntegrity), promised: Epoch) {
-    out.u8(tag);
-    out.u64(epoch.0);
-    out.bool(granted);
-    integrity.encode(out);
-    out.u64(promised.0);
-}
-
-fn decode_answer(input: &mut Reader) -> Result<(Epoch, (bool, LogIntegrity), Epoch), DecodeError> {
-    Ok((Epoch(input.u64()?), (input.bool()?, LogIntegrity::decode(input)?), Epoch(input.u64()?)))
-}
-
-fn encode_entries(out: &mut Writer, entries: &[Entry]) {
-    out.u32(u32::try_from(entries.len()).unwrap_or(u32::MAX));
-    entries.iter().for_each(|entry| entry.encode(out));
-}
-
-/// Minimum size of an encoded entry: two LSNs, a timestamp, a length, and the absence of a membership.
-const ENTRY_BYTES_MIN: usize = 45;
-
-fn decode_stamp(input: &mut Reader) -> Result<Stamp, DecodeError> {
-    let committed = Sequence(input.u64()?);
-    Ok(Stamp { committed, membership: Membership::decode(input)?.into() })
-}
-
-fn decode_propose(input: &mut Reader) -> Result<Message, DecodeError> {
-    let epoch = Epoch(input.u64()?);
-    let previous = input.lsn()?;
-    let commit = Sequence(input.u64()?);
-    let sent = Monotonic(input.u64()?);
-    let heard = Some(Monotonic(input.u64()?)).filter(|heard| *heard != Monotonic(0));
-    let entries = decode_entries(input, epoch, previous)?;
-    Ok(Message::Propose { epoch, previous, entries, commit, sent, heard })
-}
-
-fn decode_relay(input: &mut Reader) -> Result<Relay, DecodeError> {
-    let leader = NodeId(input.u32()?);
-    let count = input.count(size_of::<u32>())?;
-    let then = (0..count).map(|_| Ok(NodeId(input.u32()?))).collect::<Result<_, DecodeError>>()?;
-    let (epoch, previous, sent) = (Epoch(input.u64()?), input.lsn()?, Monotonic(input.u64()?));
-    let entries = decode_entries(input, epoch, previous)?;
-    Ok(Relay { leader, then, epoch, previous, entries, sent })
-}
-
-/// Decodes entries that form a chain of predecessors after `previous`.
-fn decode_entries(input: &mut Reader, epoch: Epoch, previous: Lsn) -> Result<Vec<Entry>, DecodeError> {
-    let count = input.count(ENTRY_BYTES_MIN)?;
-    let mut entries = Vec::with_capacity(count);
-    let mut last = previous;
-    for _ in 0..count {
-        let entry = Entry::decode(input)?;
-        let follows = entry.previous == last && Some(entry.lsn.sequence.0) == last.sequence.0.checked_add(1);
-        if !follows || entry.lsn.epoch > epoch || entry.lsn.epoch < last.epoch {
-            return Err(DecodeError::Invalid { what: "chain of predecessors in a proposal" });
-        }
-        last = entry.lsn;
-        entries.push(entry);
-    }
-    Ok(entries)
-}
-
-fn decode_propose_reply(input: &mut Reader) -> Result<Message, DecodeError> {
-    let epoch = Epoch(input.u64()?);
-    let sent = Monotonic(input.u64()?);
-    let voted = input.bool()?;
-    let reply = match input.u8()? {
-        0 => Reply::Missing(Gap { after: Sequence(input.u64()?), through: Sequence(input.u64()?) }),
-        1 => Reply::Matched(Sequence(input.u64()?)),
-        2 => Reply::Apart(input.lsn()?),
-        tag => return Err(DecodeError::UnknownTag { what: "answer to a proposal", tag: u64::from(tag) }),
-    };
-    let (committed, doubtful, at) = (Sequence(input.u64()?), input.bool()?, Monotonic(input.u64()?));
-    Ok(Message::ProposeReply { epoch, sent, voted, reply, committed, doubtful, at })
-}
+#[cfg(test)]
+mod tests;

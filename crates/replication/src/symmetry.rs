@@ -4,7 +4,7 @@
 use base::{Member, NodeId, Promise};
 
 use crate::cohort::{Cohort, Role};
-use crate::message::{Message, Relay};
+use crate::message::Message;
 
 impl Cohort {
     /// Renames every node. `rename` must be a one-to-one mapping of members.
@@ -46,10 +46,6 @@ impl Message {
     pub fn renamed(self, rename: impl Fn(NodeId) -> NodeId) -> Self {
         match self {
             Self::Release { epoch, successor } => Self::Release { epoch, successor: successor.map(rename) },
-            Self::Relay(relay) => {
-                let then = relay.then.iter().map(|node| rename(*node)).collect();
-                Self::Relay(Relay { leader: rename(relay.leader), then, ..relay })
-            }
             other => other,
         }
     }

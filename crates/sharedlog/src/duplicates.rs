@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::canary::{Bug, planted};
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{DecodeError, Reader, Wire as _, Writer};
 use bytes::Bytes;
 
 use crate::limits::DUPLICATES_MAX;

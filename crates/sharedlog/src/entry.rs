@@ -6,7 +6,7 @@
 //! Every entry has a stamp, from the caller or from the client machine. The client machine recognises its own entry at
 //! a position by the stamp, and readers recognise the second entry of a retried append.
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{DecodeError, Reader, Wire, Writer};
 use bytes::Bytes;
 
 use crate::Stamp;
@@ -135,38 +135,31 @@ impl Entry {
             Self::Junk => None,
         }
     }
+}
 
-    /// Appends the encoding to `writer`.
-    pub fn encode(&self, writer: &mut Writer) {
-        match self {
-            Self::Junk => writer.u8(0),
-            Self::Data(data) => {
-                writer.u8(1);
-                data.stamp.encode(writer);
-                writer.bytes(&data.batch.0);
-            }
-        }
+base::wire! {
+    enum Entry, "entry" {
+        0 => Junk,
+        1 => Data(data),
+    }
+}
+
+base::wire! { struct Data { stamp, batch } }
+
+impl Wire for Batch {
+    const BYTES_MIN: usize = 4;
+
+    fn encode(&self, out: &mut Writer) {
+        self.0.encode(out);
     }
 
-    /// Decodes an entry.
-    ///
-    /// # Errors
-    /// When the bytes are not an entry, or its batch is malformed or too large.
-    pub fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let tag = reader.u8()?;
-        match tag {
-            0 => Ok(Self::Junk),
-            1 => {
-                let stamp = Stamp::decode(reader)?;
-                let batch = Batch(reader.bytes()?);
-                if batch.len() > BATCH_BYTES_MAX {
-                    return Err(DecodeError::Invalid { what: "length of a batch" });
-                }
-                batch.check()?;
-                Ok(Self::Data(Data { stamp, batch }))
-            }
-            tag => Err(DecodeError::UnknownTag { what: "entry", tag: tag.into() }),
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        let batch = Self(input.bytes()?);
+        if batch.len() > BATCH_BYTES_MAX {
+            return Err(DecodeError::Invalid { what: "length of a batch" });
         }
+        batch.check()?;
+        Ok(batch)
     }
 }
 
@@ -177,26 +170,26 @@ impl Kept {
     pub(crate) fn value_bytes(&self) -> usize {
         if let Self::Entry(Entry::Data(data)) = self { data.batch.len() } else { 0 }
     }
+}
 
-    /// Appends the encoding to `writer`.
-    pub fn encode(&self, writer: &mut Writer) {
+/// An entry, or another tag.
+impl Wire for Kept {
+    const BYTES_MIN: usize = 1;
+
+    fn encode(&self, out: &mut Writer) {
         match self {
-            Self::Entry(entry) => entry.encode(writer),
-            Self::Trimmed => writer.u8(Self::TRIMMED),
+            Self::Entry(entry) => entry.encode(out),
+            Self::Trimmed => out.u8(Self::TRIMMED),
         }
     }
 
-    /// Decodes a stored value.
-    ///
-    /// # Errors
-    /// As for [`Entry::decode`].
-    pub fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let mut ahead = reader.clone();
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        let mut ahead = input.clone();
         if ahead.u8()? == Self::TRIMMED {
-            *reader = ahead;
+            *input = ahead;
             return Ok(Self::Trimmed);
         }
-        Entry::decode(reader).map(Self::Entry)
+        Entry::decode(input).map(Self::Entry)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{DecodeError, Reader, Wire, Writer};
 use base::{Boot, NodeId};
 
 use crate::limits::POSITION_MAX;
@@ -59,9 +59,20 @@ impl Position {
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
+}
 
-    pub(crate) fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let position = reader.u64()?;
+base::wire! { newtype LogId, UnitId, ProjectionEpoch, ClientId, AskId }
+
+/// At most [`POSITION_MAX`].
+impl Wire for Position {
+    const BYTES_MIN: usize = 8;
+
+    fn encode(&self, out: &mut Writer) {
+        self.0.encode(out);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        let position = input.u64()?;
         if position > POSITION_MAX { Err(DecodeError::Invalid { what: "position" }) } else { Ok(Self(position)) }
     }
 }
@@ -106,14 +117,8 @@ pub struct Stamp {
     pub sequence: u64,
 }
 
-impl Stamp {
-    pub(crate) fn encode(self, writer: &mut Writer) {
-        writer.u64(self.client.0);
-        writer.u64(self.sequence);
-    }
-
-    pub(crate) fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let stamp = Self { client: ClientId(reader.u64()?), sequence: reader.u64()? };
-        if stamp.sequence == 0 { Err(DecodeError::Invalid { what: "sequence" }) } else { Ok(stamp) }
+base::wire! {
+    struct Stamp { client, sequence } checked by |stamp| {
+        if stamp.sequence == 0 { Err(DecodeError::Invalid { what: "sequence" }) } else { Ok(()) }
     }
 }

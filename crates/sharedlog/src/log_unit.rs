@@ -8,7 +8,7 @@
 //! Other nodes send [`unit::Request`]s to units and get [`Reply`]s, so the response to an applied command is delivered
 //! as an event. The only cohort request is the one that drops the log ([`UnitRequest`]).
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{Reader, Writer};
 use base::{CohortId, Entry, Incarnation, Lsn, Timestamp};
 use state_machine::checkpoint::{Chunked, Keep, LoadError, Loader, Snapshot};
 use state_machine::{Applied, Effect, Evaluated, Kind, NoView, Payload, Read, ReadStep, StateMachine, Wire};
@@ -216,20 +216,9 @@ impl Read for Lookup {
     }
 }
 
-const DROP: u8 = 1;
-
-impl Wire for UnitRequest {
-    fn encode(&self, out: &mut Writer) {
-        match self {
-            Self::Drop => out.u8(DROP),
-        }
-    }
-
-    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        match input.u8()? {
-            DROP => Ok(Self::Drop),
-            tag => Err(DecodeError::UnknownTag { what: "request to a log unit", tag: u64::from(tag) }),
-        }
+base::wire! {
+    enum UnitRequest, "request to a log unit" {
+        1 => Drop,
     }
 }
 

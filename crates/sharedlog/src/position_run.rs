@@ -1,6 +1,6 @@
 //! Equidistant positions: the unit of a request for many positions.
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{DecodeError, Size32};
 
 use crate::Position;
 use crate::limits::POSITION_MAX;
@@ -46,26 +46,18 @@ impl PositionRun {
     pub fn first(self, count: usize) -> Self {
         Self { count: self.count.min(count), ..self }
     }
+}
 
-    /// Appends the encoding to `writer`.
-    pub fn encode(self, writer: &mut Writer) {
-        writer.u64(self.from.0);
-        writer.u64(self.step);
-        writer.u32(u32::try_from(self.count).unwrap_or(u32::MAX));
-    }
-
-    /// Decodes a run.
-    ///
-    /// # Errors
-    /// When the bytes are malformed, or the step is 0.
-    pub fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let run = Self { from: Position::decode(reader)?, step: reader.u64()?, count: reader.u32()? as usize };
-        if run.step == 0 { Err(DecodeError::Invalid { what: "step" }) } else { Ok(run) }
+base::wire! {
+    struct PositionRun { from, step, count as Size32 } checked by |run| {
+        if run.step == 0 { Err(DecodeError::Invalid { what: "step" }) } else { Ok(()) }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use base::codec::Wire as _;
+
     use super::*;
 
     #[test]
@@ -77,8 +69,6 @@ mod tests {
         assert_eq!((positions(run.first(9)), positions(run.after(9))), (vec![5, 8, 11, 14], vec![]));
         let far = PositionRun { from: Position(POSITION_MAX - 1), step: u64::MAX, count: 3 };
         assert!(far.positions().all(|position| position.0 <= POSITION_MAX), "a position overflows");
-        let mut writer = Writer::new();
-        run.encode(&mut writer);
-        assert_eq!(PositionRun::decode(&mut Reader::new(writer.finish())), Ok(run));
+        assert_eq!(PositionRun::from_bytes(run.to_bytes()), Ok(run));
     }
 }

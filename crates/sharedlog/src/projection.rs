@@ -17,8 +17,7 @@
 use std::collections::BTreeSet;
 
 use base::canary::{Bug, planted};
-use base::codec::{DecodeError, Reader, Writer};
-use base::{Boot, NodeId};
+use base::codec::{DecodeError, Reader, Wire, Writer};
 use bytes::Bytes;
 
 use crate::limits::{COPIES_MAX, EXTENTS_MAX, POSITION_MAX, STRIPE_WIDTH_MAX, STRIPES_MAX};
@@ -298,18 +297,14 @@ impl Projection {
         let mut writer = Writer::new();
         writer.u64(self.log.0);
         writer.u64(self.epoch.0);
-        writer.u32(self.sequencer.node.0);
-        writer.u64(self.sequencer.boot.0);
+        self.sequencer.encode(&mut writer);
         writer.u64(self.start.0);
         writer.u64(self.newest_unit.0);
         writer.u32(self.extents.len() as u32);
         for extent in &self.extents {
             writer.u64(extent.from.0);
             stripe::encode_count(&mut writer, extent.chains.len() as u64, extent.width);
-            for chain in &extent.chains {
-                writer.u32(chain.len() as u32);
-                chain.iter().for_each(|unit| writer.u64(unit.0));
-            }
+            extent.chains.iter().for_each(|chain| chain.encode(&mut writer));
         }
         writer.finish()
     }
@@ -321,15 +316,15 @@ impl Projection {
     pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let (log, epoch) = (LogId(reader.u64()?), ProjectionEpoch(reader.u64()?));
-        let sequencer = SequencerId { node: NodeId(reader.u32()?), boot: Boot(reader.u64()?) };
+        let sequencer = SequencerId::decode(&mut reader)?;
         let (start, newest_unit) = (Position(reader.u64()?), UnitId(reader.u64()?));
-        let extents = many(&mut reader, 12, |reader| {
+        let extent = |reader: &mut Reader| {
             let from = Position(reader.u64()?);
             let (count, width) = stripe::decode_count(reader)?;
-            let chain = |reader: &mut Reader| many(reader, 8, |reader| Ok(UnitId(reader.u64()?)));
-            let chains = (0..count).map(|_| chain(reader)).collect::<Result<_, _>>()?;
+            let chains = (0..count).map(|_| Vec::decode(reader)).collect::<Result<_, _>>()?;
             Ok(Extent { from, width, chains })
-        })?;
+        };
+        let extents = (0..reader.count(12)?).map(|_| extent(&mut reader)).collect::<Result<_, DecodeError>>()?;
         reader.end()?;
         let projection = Self { log, epoch, sequencer, start, newest_unit, extents };
         projection.check().map_err(|_| DecodeError::Invalid { what: "projection" })?;
@@ -337,14 +332,17 @@ impl Projection {
     }
 }
 
-/// Decodes a counted list of items with at least `bytes` bytes each.
-fn many<T>(
-    reader: &mut Reader,
-    bytes: usize,
-    read: impl Fn(&mut Reader) -> Result<T, DecodeError>,
-) -> Result<Vec<T>, DecodeError> {
-    let count = reader.count(bytes)?;
-    (0..count).map(|_| read(reader)).collect()
+/// The bytes of the catalog's record, after their length.
+impl Wire for Projection {
+    const BYTES_MIN: usize = 4;
+
+    fn encode(&self, out: &mut Writer) {
+        out.bytes(&self.encode());
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        Self::decode(input.bytes()?)
+    }
 }
 
 #[cfg(test)]

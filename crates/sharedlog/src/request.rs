@@ -1,8 +1,7 @@
 //! Client requests about shared logs, and their responses (guarantee 20).
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::Text;
 use base::{Duration, NodeId};
-use state_machine::Wire;
 
 use crate::{Batch, Data, Position, Projection, ProjectionEpoch, Stamp, UnitId};
 
@@ -182,100 +181,17 @@ pub struct ExtentDescription {
     pub chains: Vec<Vec<(u64, NodeId)>>,
 }
 
-const CREATED: u8 = 1;
-const LOGS: u8 = 2;
-const LOG: u8 = 3;
-const PROJECTED: u8 = 4;
-const UNITS_GONE: u8 = 5;
-const DROPPED: u8 = 6;
-
-/// Only responses of the catalog are sent between nodes: the node that receives a client's request handles reads and
-/// appends itself.
-impl Wire for LogResponse {
-    fn encode(&self, out: &mut Writer) {
-        match self {
-            Self::Created { existed } => {
-                out.u8(CREATED);
-                out.bool(*existed);
-            }
-            Self::Dropped => out.u8(DROPPED),
-            Self::Logs(names) => {
-                out.u8(LOGS);
-                out.count(names.len());
-                names.iter().for_each(|name| out.bytes(name.as_bytes()));
-            }
-            Self::Log(log) => {
-                out.u8(LOG);
-                encode_log(log, out);
-            }
-            Self::Projected(projection) => {
-                out.u8(PROJECTED);
-                out.bytes(&projection.encode());
-            }
-            Self::UnitsGone(units) => {
-                out.u8(UNITS_GONE);
-                out.count(units.len());
-                units.iter().for_each(|unit| out.u64(unit.0));
-            }
-            Self::Appended(_) | Self::Entries(_) | Self::Larger | Self::Tail(_) | Self::Trimmed => {
-                debug_assert!(false, "only responses of the catalog are sent between nodes");
-                out.u8(u8::MAX);
-            }
-        }
-    }
-
-    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(match input.u8()? {
-            CREATED => Self::Created { existed: input.bool()? },
-            DROPPED => Self::Dropped,
-            LOGS => {
-                let count = input.count(4)?;
-                Self::Logs((0..count).map(|_| input.text("log name")).collect::<Result<_, _>>()?)
-            }
-            LOG => Self::Log(Box::new(decode_log(input)?)),
-            PROJECTED => Self::Projected(Box::new(Projection::decode(input.bytes()?)?)),
-            UNITS_GONE => {
-                let units = (0..input.count(8)?).map(|_| input.u64().map(UnitId));
-                Self::UnitsGone(units.collect::<Result<_, _>>()?)
-            }
-            tag => return Err(DecodeError::UnknownTag { what: "response about a log", tag: u64::from(tag) }),
-        })
+base::wire! {
+    enum LogResponse, "response about a log" {
+        1 => Created { existed },
+        2 => Logs(names as Text("log name")),
+        3 => Log(log),
+        4 => Projected(projection),
+        5 => UnitsGone(units),
+        6 => Dropped,
+        _ => "only responses of the catalog are sent between nodes",
     }
 }
 
-fn encode_log(log: &LogDescription, out: &mut Writer) {
-    let LogDescription { id, epoch, sequencer, stripes, copies, extents } = log;
-    out.u64(*id);
-    out.u64(epoch.0);
-    out.u32(sequencer.0);
-    out.u32(*stripes);
-    out.u32(*copies);
-    out.count(extents.len());
-    for ExtentDescription { from, width, chains } in extents {
-        out.u64(from.0);
-        out.u64(*width);
-        out.count(chains.len());
-        for chain in chains {
-            out.count(chain.len());
-            for (unit, node) in chain {
-                out.u64(*unit);
-                out.u32(node.0);
-            }
-        }
-    }
-}
-
-fn decode_log(input: &mut Reader) -> Result<LogDescription, DecodeError> {
-    let (id, epoch, sequencer) = (input.u64()?, ProjectionEpoch(input.u64()?), NodeId(input.u32()?));
-    let (stripes, copies) = (input.u32()?, input.u32()?);
-    let chain = |input: &mut Reader| {
-        (0..input.count(12)?).map(|_| Ok((input.u64()?, NodeId(input.u32()?)))).collect::<Result<_, DecodeError>>()
-    };
-    let extent = |input: &mut Reader| {
-        let (from, width) = (Position(input.u64()?), input.u64()?);
-        let chains = (0..input.count(4)?).map(|_| chain(input)).collect::<Result<_, DecodeError>>()?;
-        Ok(ExtentDescription { from, width, chains })
-    };
-    let extents = (0..input.count(20)?).map(|_| extent(input)).collect::<Result<_, DecodeError>>()?;
-    Ok(LogDescription { id, epoch, sequencer, stripes, copies, extents })
-}
+base::wire! { struct LogDescription { id, epoch, sequencer, stripes, copies, extents } }
+base::wire! { struct ExtentDescription { from, width, chains } }

@@ -1,7 +1,6 @@
 //! The machines that send requests to log units.
 
-use base::codec::{DecodeError, Reader, Writer};
-use state_machine::Wire;
+use base::codec::{DecodeError, Reader, Wire, Writer};
 
 use crate::controller::{CopierId, Requester};
 use crate::{AskId, ProjectionEpoch};
@@ -19,7 +18,10 @@ pub enum RequestSource {
     Follower(AskId),
 }
 
+/// All sources have the same length: those without a number have 0.
 impl Wire for RequestSource {
+    const BYTES_MIN: usize = 17;
+
     fn encode(&self, out: &mut Writer) {
         let (tag, number, ask) = match *self {
             Self::Client(ask) => (1, 0, ask),

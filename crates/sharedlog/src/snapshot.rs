@@ -16,7 +16,7 @@
 
 use base::canary::{Bug, planted};
 use base::checksum_append;
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{DecodeError, Reader, Wire as _, Writer};
 use bytes::{Bytes, BytesMut};
 
 use crate::client::{Error, LogReply};

@@ -4,7 +4,7 @@
 //! A request for several positions gets consecutive ones. If the width covers a typical request, its appends go down
 //! one chain together and cost as many messages and forced writes as in a log with one chain.
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{DecodeError, Reader, Wire, Writer};
 
 use crate::limits::{STRIPE_WIDTH_MAX, STRIPES_MAX};
 use crate::{Position, PositionRun};
@@ -81,29 +81,28 @@ impl Stripe {
         is_aligned && other.holds(position)
     }
 
-    /// Appends the encoding ([`Stripe::BYTES`]) to `writer`.
-    pub fn encode(&self, writer: &mut Writer) {
-        writer.u64(self.from.0);
-        encode_count(writer, self.count, self.width);
-        writer.u32(self.index as u32);
+    /// Length of the encoding in bytes.
+    pub const BYTES: usize = 16;
+}
+
+impl Wire for Stripe {
+    const BYTES_MIN: usize = Self::BYTES;
+
+    fn encode(&self, out: &mut Writer) {
+        self.from.encode(out);
+        encode_count(out, self.count, self.width);
+        out.u32(self.index as u32);
     }
 
-    /// Decodes a stripe.
-    ///
-    /// # Errors
-    /// When the bytes are not a valid stripe.
-    pub fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let from = Position::decode(reader)?;
-        let (count, width) = decode_count(reader)?;
-        let index = u64::from(reader.u32()?);
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        let from = Position::decode(input)?;
+        let (count, width) = decode_count(input)?;
+        let index = u64::from(input.u32()?);
         if index >= count {
             return Err(DecodeError::Invalid { what: "stripe" });
         }
         Ok(Self { from, count, index, width })
     }
-
-    /// Length of the encoding in bytes.
-    pub const BYTES: usize = 16;
 }
 
 /// Index of the chain that holds `position`, in an extent that begins at or before it.

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 
 use base::Incarnation;
 use base::canary::{Bug, planted};
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{DecodeError, Reader, Wire as _, Writer};
 use bytes::Bytes;
 
 use crate::limits::{DAMAGED_MAX, FOLLOW_BEHIND_MAX, HOLES_MAX, MANY_MAX, POSITION_MAX, UNIT_STRIPES_MAX};

@@ -45,7 +45,6 @@ pub const MUST_HAPPEN: &[&str] = &[
     "nodes joined",
     "nodes left",
     "power losses of all machines",
-    "proposals relayed",
     "ranges split",
     "peer connections lost",
     "reads at timestamps",
@@ -244,7 +243,6 @@ pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
 /// Bugs that only seeds of the given theme expose reliably.
 #[cfg(feature = "canary")]
 const OF_A_THEME: &[(Bug, Theme)] = &[
-    (Bug::RelayBelieved, Theme::CutOff),
     (Bug::GraceWithoutDrift, Theme::CutOff),
     (Bug::FormerLifeHeard, Theme::Moving),
     (Bug::TableRemovedEarly, Theme::SlowDisks),

@@ -1,7 +1,7 @@
 //! Consistency levels of reads, and the state that a read was answered from (Spinnaker, sections 3 and 5; Gaios, 3.3.2;
 //! guarantees 12 to 16).
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{DecodeError, Reader, Wire, Writer};
 use base::{CohortId, Duration, KeyRange, Lsn, Timestamp};
 
 /// The consistency level of a read.
@@ -47,10 +47,16 @@ pub struct AsOf {
     pub range: KeyRange,
 }
 
-const STRONG: u8 = 0;
-const TIMELINE: u8 = 1;
-const AT: u8 = 2;
-const ANYWHERE: u8 = 3;
+base::wire! {
+    enum Consistency, "consistency" {
+        0 => Strong,
+        1 => Timeline { stale_ok, at_least },
+        2 => At(moment),
+        3 => Anywhere,
+    }
+}
+
+base::wire! { struct LogPlace { cohort, lsn } }
 
 impl Consistency {
     /// Whether any replica may answer.
@@ -58,74 +64,23 @@ impl Consistency {
     pub fn is_for_any_replica(&self) -> bool {
         !matches!(self, Self::Strong)
     }
-
-    /// Appends the encoding to `out`.
-    pub fn encode(&self, out: &mut Writer) {
-        match self {
-            Self::Strong => out.u8(STRONG),
-            Self::Anywhere => out.u8(ANYWHERE),
-            Self::Timeline { at_least, stale_ok } => {
-                out.u8(TIMELINE);
-                out.bool(*stale_ok);
-                out.bool(at_least.is_some());
-                if let Some(place) = at_least {
-                    place.encode(out);
-                }
-            }
-            Self::At(moment) => {
-                out.u8(AT);
-                out.i64(moment.0);
-            }
-        }
-    }
-
-    /// Decodes the output of [`Consistency::encode`].
-    ///
-    /// # Errors
-    /// The input is not a valid encoding.
-    pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(match input.u8()? {
-            STRONG => Self::Strong,
-            TIMELINE => {
-                let stale_ok = input.bool()?;
-                let at_least = if input.bool()? { Some(LogPlace::decode(input)?) } else { None };
-                Self::Timeline { at_least, stale_ok }
-            }
-            ANYWHERE => Self::Anywhere,
-            AT => Self::At(Timestamp(input.i64()?)),
-            tag => return Err(DecodeError::UnknownTag { what: "consistency", tag: u64::from(tag) }),
-        })
-    }
 }
 
-impl LogPlace {
-    fn encode(self, out: &mut Writer) {
-        out.u32(self.cohort.0);
-        out.lsn(self.lsn);
-    }
+/// The age is encoded after a flag, as 0 if there is none.
+impl Wire for AsOf {
+    const BYTES_MIN: usize = 42;
 
-    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { cohort: CohortId(input.u32()?), lsn: input.lsn()? })
-    }
-}
-
-impl AsOf {
-    /// Appends the encoding to `out`.
-    pub fn encode(&self, out: &mut Writer) {
+    fn encode(&self, out: &mut Writer) {
         self.place.encode(out);
-        out.i64(self.timestamp.0);
-        out.bool(self.age.is_some());
-        out.u64(self.age.unwrap_or_default().0);
+        self.timestamp.encode(out);
+        self.age.is_some().encode(out);
+        self.age.unwrap_or_default().encode(out);
         self.range.encode(out);
     }
 
-    /// Decodes the output of [`AsOf::encode`].
-    ///
-    /// # Errors
-    /// The input is not a valid encoding.
-    pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        let (place, timestamp) = (LogPlace::decode(input)?, Timestamp(input.i64()?));
-        let age = if input.bool()? { Some(Duration(input.u64()?)) } else { input.u64().map(|_| None)? };
-        Ok(Self { place, timestamp, age, range: KeyRange::decode(input)? })
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        let (place, timestamp, has_age) = (Wire::decode(input)?, Wire::decode(input)?, bool::decode(input)?);
+        let age = Some(Wire::decode(input)?).filter(|_| has_age);
+        Ok(Self { place, timestamp, age, range: Wire::decode(input)? })
     }
 }

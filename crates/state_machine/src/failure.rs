@@ -1,10 +1,9 @@
 //! The errors of requests, and their encoding between nodes.
 
 use base::Timestamp;
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::Text;
 use bytes::Bytes;
 
-use crate::interface::Wire;
 use crate::sessions::ClientSessionId;
 
 /// The result of a request.
@@ -60,73 +59,21 @@ pub enum Failure {
     Unknown(String),
 }
 
-impl Wire for Failure {
-    fn encode(&self, out: &mut Writer) {
-        let (tag, message) = match self {
-            Self::VersionMismatch { column, expected, actual } => {
-                out.u8(VERSION_MISMATCH);
-                out.bytes(column);
-                out.i64(expected.0);
-                out.i64(actual.0);
-                return;
-            }
-            Self::UnknownSession(session) => {
-                out.u8(UNKNOWN_SESSION);
-                out.u64(session.0);
-                return;
-            }
-            Self::MayLie { position } => {
-                out.u8(MAY_LIE);
-                out.u64(*position);
-                return;
-            }
-            Self::UnknownTable(table) => (UNKNOWN_TABLE, table),
-            Self::UnknownLog(log) => (UNKNOWN_LOG, log),
-            Self::Invalid(message) => (INVALID, message),
-            Self::Overloaded(message) => (OVERLOADED, message),
-            Self::Unavailable(message) => (UNAVAILABLE, message),
-            Self::Unknown(message) => (UNKNOWN, message),
-            Self::Exists(message) => (EXISTS, message),
-            Self::Precondition(message) => (PRECONDITION, message),
-        };
-        out.u8(tag);
-        out.bytes(message.as_bytes());
-    }
-
-    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        let text = |input: &mut Reader| input.text("failure");
-        Ok(match input.u8()? {
-            VERSION_MISMATCH => Self::VersionMismatch {
-                column: input.bytes()?,
-                expected: Timestamp(input.i64()?),
-                actual: Timestamp(input.i64()?),
-            },
-            UNKNOWN_SESSION => Self::UnknownSession(ClientSessionId(input.u64()?)),
-            UNKNOWN_TABLE => Self::UnknownTable(text(input)?),
-            INVALID => Self::Invalid(text(input)?),
-            OVERLOADED => Self::Overloaded(text(input)?),
-            UNAVAILABLE => Self::Unavailable(text(input)?),
-            UNKNOWN => Self::Unknown(text(input)?),
-            EXISTS => Self::Exists(text(input)?),
-            PRECONDITION => Self::Precondition(text(input)?),
-            UNKNOWN_LOG => Self::UnknownLog(text(input)?),
-            MAY_LIE => Self::MayLie { position: input.u64()? },
-            tag => return Err(DecodeError::UnknownTag { what: "failure", tag: u64::from(tag) }),
-        })
+base::wire! {
+    enum Failure, "failure" {
+        1 => VersionMismatch { column, expected, actual },
+        2 => UnknownSession(session),
+        3 => UnknownTable(table as Text("failure")),
+        4 => Invalid(message as Text("failure")),
+        5 => Overloaded(message as Text("failure")),
+        6 => Unavailable(message as Text("failure")),
+        7 => Unknown(message as Text("failure")),
+        8 => Exists(message as Text("failure")),
+        9 => UnknownLog(log as Text("failure")),
+        10 => MayLie { position },
+        11 => Precondition(message as Text("failure")),
     }
 }
-
-const VERSION_MISMATCH: u8 = 1;
-const UNKNOWN_SESSION: u8 = 2;
-const UNKNOWN_TABLE: u8 = 3;
-const INVALID: u8 = 4;
-const OVERLOADED: u8 = 5;
-const UNAVAILABLE: u8 = 6;
-const UNKNOWN: u8 = 7;
-const EXISTS: u8 = 8;
-const UNKNOWN_LOG: u8 = 9;
-const MAY_LIE: u8 = 10;
-const PRECONDITION: u8 = 11;
 
 /// [`Failure::Invalid`] with this message.
 #[must_use]

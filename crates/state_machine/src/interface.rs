@@ -10,7 +10,6 @@ use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 
-use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, KeyRange, Membership, Timestamp};
 use bytes::Bytes;
 use store::sstable::Io;
@@ -26,6 +25,8 @@ use crate::ownership::Ownership;
 use crate::progress::{ApplyError, Progress};
 use crate::storage::{ReadError, Storage};
 
+pub use base::codec::Wire;
+
 /// The kind of state machine that a cohort replicates: the tag of its requests between nodes and of its checkpoints.
 ///
 /// Numbers are permanent. Ranges of a kind with an even number can be split. The number itself says so, because the
@@ -33,33 +34,13 @@ use crate::storage::{ReadError, Storage};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(pub u8);
 
+base::wire! { newtype Kind }
+
 impl Kind {
     /// Whether ranges of this kind can be split.
     #[must_use]
     pub const fn can_split(self) -> bool {
         self.0.is_multiple_of(2)
-    }
-}
-
-/// A value with a binary encoding.
-pub trait Wire: Sized {
-    /// Appends the encoding to `out`.
-    fn encode(&self, out: &mut Writer);
-
-    /// Decodes the output of [`Wire::encode`].
-    ///
-    /// # Errors
-    /// The input is not a valid encoding. Decoding never panics, and allocates no more than the size of the input.
-    fn decode(input: &mut Reader) -> Result<Self, DecodeError>;
-}
-
-impl<T: Wire> Wire for Box<T> {
-    fn encode(&self, out: &mut Writer) {
-        (**self).encode(out);
-    }
-
-    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        T::decode(input).map(Self::new)
     }
 }
 

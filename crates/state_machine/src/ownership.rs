@@ -7,13 +7,12 @@
 //! ownership.
 
 use base::KeyRange;
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{Wire, Writer};
 use bytes::Bytes;
 use store::cell;
 
 use crate::failure::Failure;
 use crate::hash::LogicalHash;
-use crate::interface::Wire;
 use crate::key_position::KeyPosition;
 
 /// The part of a table's keys that a machine owns.
@@ -38,10 +37,6 @@ pub enum KeyOwner {
     /// Another machine serves it.
     Other,
 }
-
-const UNASSIGNED: u8 = 0;
-const OWNS: u8 = 1;
-const DROPPED: u8 = 2;
 
 impl Ownership {
     /// The range, if it owns one.
@@ -105,24 +100,10 @@ impl Ownership {
     }
 }
 
-impl Wire for Ownership {
-    fn encode(&self, out: &mut Writer) {
-        match self {
-            Self::Unassigned => out.u8(UNASSIGNED),
-            Self::Owns(range) => {
-                out.u8(OWNS);
-                range.encode(out);
-            }
-            Self::Dropped => out.u8(DROPPED),
-        }
-    }
-
-    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        match input.u8()? {
-            UNASSIGNED => Ok(Self::Unassigned),
-            OWNS => Ok(Self::Owns(KeyRange::decode(input)?)),
-            DROPPED => Ok(Self::Dropped),
-            tag => Err(DecodeError::UnknownTag { what: "ownership", tag: u64::from(tag) }),
-        }
+base::wire! {
+    enum Ownership, "ownership" {
+        0 => Unassigned,
+        1 => Owns(range),
+        2 => Dropped,
     }
 }

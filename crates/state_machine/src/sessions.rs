@@ -80,37 +80,13 @@ pub struct SessionStamp {
     pub first_incomplete: u64,
 }
 
-impl SessionStamp {
-    /// Appends the encoding of an optional stamp to `out`.
-    pub fn encode(stamp: Option<&Self>, out: &mut Writer) {
-        out.bool(stamp.is_some());
-        if let Some(stamp) = stamp {
-            out.u64(stamp.session.0);
-            out.u64(stamp.sequence);
-            out.u64(stamp.first_incomplete);
-        }
-    }
-
-    /// Decodes the output of [`SessionStamp::encode`].
-    ///
-    /// # Errors
-    /// The input is not a valid encoding.
-    pub fn decode(input: &mut Reader) -> Result<Option<Self>, DecodeError> {
-        if !input.bool()? {
-            return Ok(None);
-        }
-        let (session, sequence, first_incomplete) = (ClientSessionId(input.u64()?), input.u64()?, input.u64()?);
-        Ok(Some(Self { session, sequence, first_incomplete }))
-    }
-}
+base::wire! { newtype ClientSessionId }
+base::wire! { struct SessionStamp { session, sequence, first_incomplete } }
 
 /// The compact form of the outcome of an executed change. Only outcomes that a retry may receive have one.
 pub trait Remembered: Wire + Clone + fmt::Debug + PartialEq + Eq {
     /// The machine's response type.
     type Response;
-
-    /// Minimum encoded bytes.
-    const ENCODED_BYTES_MIN: usize;
 
     /// The compact form of an outcome.
     ///
@@ -434,7 +410,7 @@ pub fn load_sessions<O: Remembered>(
         let id = ClientSessionId(input.u64()?);
         let last_used = Timestamp(input.i64()?);
         let floor = input.u64()?;
-        let count = input.count(8 + O::ENCODED_BYTES_MIN)?;
+        let count = input.count(8 + O::BYTES_MIN)?;
         if count as u64 > SESSION_WINDOW {
             return Err(LoadError::Impossible("more outcomes than a session's window allows"));
         }

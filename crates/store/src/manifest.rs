@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use base::canary::{Bug, planted};
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{DecodeError, Reader, Wire, Writer};
 use base::{
     CohortId, Epoch, Incarnation, Lsn, Member, Membership, NodeId, ProcessStart, Promise, SharedMembership,
     StartHistory, Timestamp,

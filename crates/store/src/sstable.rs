@@ -35,7 +35,6 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Timestamp};
 use bytes::Bytes;
 use thiserror::Error;
@@ -185,25 +184,10 @@ impl SstableRef {
     pub fn new(id: SstableId, level: u8, meta: &SstableMeta) -> Self {
         Self { id, level, bytes: meta.bytes, checksum: meta.checksum }
     }
-
-    /// Appends the encoding to `out`.
-    pub fn encode(&self, out: &mut Writer) {
-        out.u32(self.id.cohort.0);
-        out.u64(self.id.number);
-        out.u8(self.level);
-        out.u64(self.bytes);
-        out.u32(self.checksum);
-    }
-
-    /// Decodes a reference.
-    ///
-    /// # Errors
-    /// When the input is too short.
-    pub fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        let id = SstableId { cohort: CohortId(input.u32()?), number: input.u64()? };
-        Ok(Self { id, level: input.u8()?, bytes: input.u64()?, checksum: input.u32()? })
-    }
 }
+
+base::wire! { struct SstableId { cohort, number } }
+base::wire! { struct SstableRef { id, level, bytes, checksum } }
 
 impl Config {
     /// Blocks of a page, and a filter with a false-positive rate of 1%.

@@ -1,6 +1,6 @@
 //! A tablet's checkpoint: its whole state except the rows, which are in the tables of its tree.
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{Reader, Writer};
 use base::{CohortId, Timestamp};
 use bytes::Bytes;
 use state_machine::checkpoint::{Chunked, Cursor, FIRST_PART, Keep, LoadError, Loader, Snapshot, unexpected};
@@ -46,8 +46,7 @@ impl Chunked for TabletSnapshot {
 
     fn header(&self, out: &mut Writer) {
         self.ownership.encode(out);
-        out.count(self.children.len());
-        self.children.iter().for_each(|child| out.u32(child.0));
+        self.children.encode(out);
         out.i64(self.watermark.0);
         out.u64(self.sessions.len() as u64);
     }
@@ -94,8 +93,7 @@ impl Loader for TabletLoader {
 
     fn begin(progress: Progress, mut header: Reader) -> Result<Self, LoadError> {
         let ownership = Ownership::decode(&mut header)?;
-        let children =
-            (0..header.count(4)?).map(|_| Ok(CohortId(header.u32()?))).collect::<Result<_, DecodeError>>()?;
+        let children = Wire::decode(&mut header)?;
         let watermark = Timestamp(header.i64()?);
         if watermark < Timestamp(0) || watermark > progress.last_timestamp {
             return Err(LoadError::Impossible("the watermark exceeds the last timestamp"));

@@ -1,10 +1,10 @@
 //! Requests to a range of a table, and its responses: the API of Spinnaker's section 3, with sessions for retries
 //! (guarantee 10). The endpoints, the node and the simulator use these types; the gRPC messages are in `api`.
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::Size64;
 use base::{CohortId, KeyRange, Membership, Timestamp};
 use bytes::Bytes;
-use state_machine::interface::{Request, Response, Wire};
+use state_machine::interface::{Request, Response};
 use state_machine::{Failure, KeyPosition, LockMode, Locks};
 use store::tree::CELL_OVERHEAD_BYTES;
 
@@ -317,161 +317,39 @@ impl Response for TableResponse {
     }
 }
 
-const WRITE: u8 = 1;
-const OPEN_SESSION: u8 = 2;
-const DELETE_ROW: u8 = 3;
-const GET: u8 = 4;
-const SCAN: u8 = 5;
-const SPLIT: u8 = 6;
-const DROP: u8 = 7;
-
-impl Wire for TableRequest {
-    fn encode(&self, out: &mut Writer) {
-        match self {
-            Self::Write(write) => {
-                out.u8(WRITE);
-                encode_write(write, out);
-            }
-            Self::OpenSession { key } => {
-                out.u8(OPEN_SESSION);
-                out.bytes(key);
-            }
-            Self::DeleteRow { stamp, key } => {
-                out.u8(DELETE_ROW);
-                SessionStamp::encode(stamp.as_ref(), out);
-                out.bytes(key);
-            }
-            Self::Get { key, columns, consistency } => {
-                out.u8(GET);
-                consistency.encode(out);
-                out.bytes(key);
-                out.bool(columns.named.is_some());
-                if let Some(named) = &columns.named {
-                    out.count(named.len());
-                    named.iter().for_each(|column| out.bytes(column));
-                }
-                encode_part(&columns.part, out);
-            }
-            Self::Scan { scan, consistency } => {
-                out.u8(SCAN);
-                consistency.encode(out);
-                encode_scan(scan, out);
-            }
-            Self::Split { key, child, members } => {
-                out.u8(SPLIT);
-                out.bytes(key);
-                out.u32(child.0);
-                members.encode(out);
-            }
-            Self::Drop => out.u8(DROP),
-        }
-    }
-
-    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(match input.u8()? {
-            WRITE => Self::Write(decode_write(input)?),
-            OPEN_SESSION => Self::OpenSession { key: input.bytes()? },
-            DELETE_ROW => Self::DeleteRow { stamp: SessionStamp::decode(input)?, key: input.bytes()? },
-            GET => {
-                let (consistency, key) = (Consistency::decode(input)?, input.bytes()?);
-                let named = if input.bool()? {
-                    let count = input.count(4)?;
-                    Some((0..count).map(|_| input.bytes()).collect::<Result<_, _>>()?)
-                } else {
-                    None
-                };
-                let columns = Columns { named, part: decode_part(input)? };
-                Self::Get { key, columns, consistency }
-            }
-            SCAN => Self::Scan { consistency: Consistency::decode(input)?, scan: decode_scan(input)? },
-            SPLIT => {
-                let (key, child) = (input.bytes()?, CohortId(input.u32()?));
-                Self::Split { key, child, members: Membership::decode(input)? }
-            }
-            DROP => Self::Drop,
-            tag => return Err(DecodeError::UnknownTag { what: "request to a range", tag: u64::from(tag) }),
-        })
+base::wire! {
+    enum TableRequest, "request to a range" {
+        1 => Write(write),
+        2 => OpenSession { key },
+        3 => DeleteRow { stamp, key },
+        4 => Get { consistency, key, columns },
+        5 => Scan { consistency, scan },
+        6 => Split { key, child, members },
+        7 => Drop,
     }
 }
 
-const SESSION_OPENED: u8 = 1;
-const WRITTEN: u8 = 2;
-const ROW: u8 = 3;
-const ROWS: u8 = 4;
-const SPLIT_DONE: u8 = 5;
-const DROPPED: u8 = 6;
+base::wire! { struct Write { stamp, key, mutations } }
+base::wire! { struct Mutation { column, value, condition } }
+base::wire! { struct Mismatch { column, expected, actual } }
+base::wire! { struct Scan { from, to, prefix, reverse, limit as Size64, continuation, part } }
+base::wire! { struct Columns { named, part } }
+base::wire! { struct Part { after, names_only } }
+base::wire! { struct Rest { after, at } }
 
-/// Minimum bytes of an encoded cell: two lengths and a version.
-const CELL_BYTES_MIN: usize = 16;
-
-impl Wire for TableResponse {
-    fn encode(&self, out: &mut Writer) {
-        match self {
-            Self::SessionOpened { session, range } => {
-                out.u8(SESSION_OPENED);
-                out.u64(session.0);
-                range.encode(out);
-            }
-            Self::Written { version } => {
-                out.u8(WRITTEN);
-                out.i64(version.0);
-            }
-            Self::Row { cells, rest } => {
-                out.u8(ROW);
-                encode_cells(cells, out);
-                encode_rest(rest.as_ref(), out);
-            }
-            Self::Rows { rows, continuation, rest } => {
-                out.u8(ROWS);
-                out.count(rows.len());
-                for row in rows {
-                    out.bytes(&row.key);
-                    encode_cells(&row.cells, out);
-                }
-                out.optional(continuation.as_ref());
-                encode_rest(rest.as_ref(), out);
-            }
-            Self::Split => out.u8(SPLIT_DONE),
-            Self::Dropped => out.u8(DROPPED),
-        }
-    }
-
-    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(match input.u8()? {
-            SESSION_OPENED => {
-                let session = ClientSessionId(input.u64()?);
-                Self::SessionOpened { session, range: KeyRange::decode(input)? }
-            }
-            WRITTEN => Self::Written { version: Timestamp(input.i64()?) },
-            ROW => Self::Row { cells: decode_cells(input)?, rest: decode_rest(input)? },
-            ROWS => {
-                let count = input.count(8)?;
-                let row = |input: &mut Reader| Ok(Row { key: input.bytes()?, cells: decode_cells(input)? });
-                let rows = (0..count).map(|_| row(input)).collect::<Result<_, DecodeError>>()?;
-                Self::Rows { rows, continuation: input.optional()?, rest: decode_rest(input)? }
-            }
-            SPLIT_DONE => Self::Split,
-            DROPPED => Self::Dropped,
-            tag => return Err(DecodeError::UnknownTag { what: "response of a range", tag: u64::from(tag) }),
-        })
+base::wire! {
+    enum TableResponse, "response of a range" {
+        1 => SessionOpened { session, range },
+        2 => Written { version },
+        3 => Row { cells, rest },
+        4 => Rows { rows, continuation, rest },
+        5 => Split,
+        6 => Dropped,
     }
 }
 
-fn encode_cells(cells: &[Cell], out: &mut Writer) {
-    out.count(cells.len());
-    for cell in cells {
-        out.bytes(&cell.column);
-        out.bytes(&cell.value);
-        out.i64(cell.version.0);
-    }
-}
-
-fn decode_cells(input: &mut Reader) -> Result<Vec<Cell>, DecodeError> {
-    let count = input.count(CELL_BYTES_MIN)?;
-    (0..count)
-        .map(|_| Ok(Cell { column: input.bytes()?, value: input.bytes()?, version: Timestamp(input.i64()?) }))
-        .collect()
-}
+base::wire! { struct Row { key, cells } }
+base::wire! { struct Cell { column, value, version } }
 
 impl Scan {
     /// If it continues within a row: the row, and the column beyond which it continues.
@@ -498,74 +376,6 @@ impl Scan {
         let from = self.from.clone().max(self.prefix.clone());
         KeyPosition::At(self.continuation.clone().unwrap_or_default().max(from))
     }
-}
-
-fn encode_write(write: &Write, out: &mut Writer) {
-    SessionStamp::encode(write.stamp.as_ref(), out);
-    out.bytes(&write.key);
-    out.count(write.mutations.len());
-    for Mutation { column, value, condition } in &write.mutations {
-        out.bytes(column);
-        out.optional(value.as_ref());
-        out.bool(condition.is_some());
-        if let Some(version) = condition {
-            out.i64(version.0);
-        }
-    }
-}
-
-fn decode_write(input: &mut Reader) -> Result<Write, DecodeError> {
-    let (stamp, key) = (SessionStamp::decode(input)?, input.bytes()?);
-    let mutation = |input: &mut Reader| {
-        let (column, value) = (input.bytes()?, input.optional()?);
-        let condition = if input.bool()? { Some(Timestamp(input.i64()?)) } else { None };
-        Ok(Mutation { column, value, condition })
-    };
-    let mutations = (0..input.count(6)?).map(|_| mutation(input)).collect::<Result<_, DecodeError>>()?;
-    Ok(Write { stamp, key, mutations })
-}
-
-fn encode_scan(scan: &Scan, out: &mut Writer) {
-    out.bytes(&scan.from);
-    out.optional(scan.to.as_ref());
-    out.bytes(&scan.prefix);
-    out.bool(scan.reverse);
-    out.u64(scan.limit as u64);
-    out.optional(scan.continuation.as_ref());
-    encode_part(&scan.part, out);
-}
-
-fn decode_scan(input: &mut Reader) -> Result<Scan, DecodeError> {
-    Ok(Scan {
-        from: input.bytes()?,
-        to: input.optional()?,
-        prefix: input.bytes()?,
-        reverse: input.bool()?,
-        limit: usize::try_from(input.u64()?).unwrap_or(usize::MAX),
-        continuation: input.optional()?,
-        part: decode_part(input)?,
-    })
-}
-
-fn encode_part(part: &Part, out: &mut Writer) {
-    out.optional(part.after.as_ref());
-    out.bool(part.names_only);
-}
-
-fn decode_part(input: &mut Reader) -> Result<Part, DecodeError> {
-    Ok(Part { after: input.optional()?, names_only: input.bool()? })
-}
-
-fn encode_rest(rest: Option<&Rest>, out: &mut Writer) {
-    out.bool(rest.is_some());
-    if let Some(Rest { after, at }) = rest {
-        out.bytes(after);
-        out.i64(at.0);
-    }
-}
-
-fn decode_rest(input: &mut Reader) -> Result<Option<Rest>, DecodeError> {
-    Ok(if input.bool()? { Some(Rest { after: input.bytes()?, at: Timestamp(input.i64()?) }) } else { None })
 }
 
 #[cfg(test)]

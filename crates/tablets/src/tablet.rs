@@ -364,6 +364,8 @@ const WRITTEN: u8 = 1;
 const MISMATCH: u8 = 2;
 
 impl Wire for WriteOutcome {
+    const BYTES_MIN: usize = 9;
+
     fn encode(&self, out: &mut Writer) {
         match self {
             Self::Written(version) => {
@@ -394,8 +396,6 @@ impl Wire for WriteOutcome {
 
 impl Remembered for WriteOutcome {
     type Response = TableResponse;
-
-    const ENCODED_BYTES_MIN: usize = 9;
 
     fn of(outcome: &Outcome) -> Self {
         match outcome {

@@ -64,13 +64,6 @@ impl Catalog {
         Some(Change::LogDropped { id: log.cohort() })
     }
 
-    /// Restores the mark of a log from a checkpoint; returns false if there is no such log, or it has the mark.
-    pub(crate) fn resume_log_drop(&mut self, name: &str, is_forced: bool) -> bool {
-        let Some(log) = self.logs.get_mut(name).filter(|log| !log.is_dropping) else { return false };
-        (log.is_dropping, log.is_drop_forced) = (true, is_forced);
-        true
-    }
-
     /// The logs that are being dropped.
     pub fn dropping_logs(&self) -> impl Iterator<Item = (&str, &LogRecord)> {
         self.logs().filter(|(_, log)| log.is_dropping)

@@ -1,4 +1,6 @@
-use base::{Incarnation, SplitMix64};
+use base::codec::golden;
+use base::{Boot, Durability, Duration, Incarnation, Member, SplitMix64, Timestamp};
+use sharedlog::{Extent, LogId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
 use state_machine::StateMachine;
 use state_machine::checkpoint::{Chunks, end, load};
 
@@ -52,6 +54,70 @@ fn checkpoint_round_trip() {
         assert_eq!(chunks(&loaded), pieces);
         assert_eq!(loaded.snapshot_bytes(), catalog.snapshot_bytes());
     }
+}
+
+#[test]
+fn golden_records() {
+    let (member, name) = (|node| Member { node: NodeId(node), incarnation: Incarnation(7) }, || "t".to_owned());
+    let split = SplitRecord { key: "x".into(), child: CohortId(9) };
+    let range = RangeRecord {
+        start: "k".into(),
+        cohort: CohortId(5),
+        members: vec![member(1), member(2)],
+        genesis: vec![member(3)],
+        plan: 4,
+        leaving: Some(vec![member(2)]),
+        parent: Some(CohortId(3)),
+        split: Some(split),
+    };
+    let first = RangeRecord { leaving: None, parent: None, split: None, start: Bytes::new(), ..range.clone() };
+    let durability = Some(Durability::Memory);
+    let options = TableOptions { kind: TABLET, replicas: 3, retention: Duration(8), durability };
+    let table = |is_dropping, is_drop_forced| {
+        let ranges = vec![first.clone(), range.clone()];
+        (name(), TableRecord { options, ranges, created: Timestamp(-2), is_dropping, is_drop_forced })
+    };
+    let tables = [table(false, false), table(true, false), table(true, true)];
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/checkpoint/golden_tables.txt");
+    golden::check(path, &tables, |(name, table)| encoded(&Named(name, table)), |bytes| decoded("table name", bytes));
+    let projection = Projection {
+        log: LogId(4),
+        epoch: ProjectionEpoch(2),
+        sequencer: SequencerId { node: NodeId(2), boot: Boot(5) },
+        start: Position(12),
+        newest_unit: UnitId(9),
+        extents: vec![Extent::new(Position(0), 1, vec![vec![UnitId(3), UnitId(9)]])],
+    };
+    let units = vec![(UnitId(3), member(1)), (UnitId(9), member(2))];
+    let log = LogRecord {
+        id: LogId(4),
+        created: Timestamp(6),
+        stripes: 2,
+        copies: 3,
+        projection,
+        units,
+        is_dropping: true,
+        is_drop_forced: false,
+    };
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/checkpoint/golden_logs.txt");
+    golden::check(path, &[(name(), log)], |(name, log)| encoded(&Named(name, log)), |bytes| decoded("log name", bytes));
+    let standing = Standing::Leaving;
+    let nodes = [NodeRecord { member: member(4), peer: "p:1".into(), grpc: "g:1".into(), standing }];
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/checkpoint/golden_nodes.txt");
+    golden::check(path, &nodes, |node| encoded(&node), NodeRecord::from_bytes);
+}
+
+fn encoded(record: &impl Record) -> Bytes {
+    let mut out = Writer::new();
+    record.encode(&mut out);
+    out.finish()
+}
+
+fn decoded<T: Wire>(name: &'static str, bytes: Bytes) -> Result<(String, T), DecodeError> {
+    let mut input = Reader::new(bytes);
+    let record = (input.text(name)?, T::decode(&mut input)?);
+    input.end()?;
+    Ok(record)
 }
 
 /// A chunk that is missing, duplicated, truncated or altered is detected.

@@ -195,10 +195,6 @@ pub(crate) struct Tuning {
     /// true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) piggyback_commits: Option<bool>,
-    /// Size in bytes above which a proposal is relayed from follower to follower instead of sent to each by the leader:
-    /// 4 KiB to 16 MiB, or 0 for never. Default: never.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) chain_bytes: Option<u64>,
     /// Bytes of log that a cohort writes between two checkpoints: 1 MiB to 64 GiB. Default: 256 MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) checkpoint_log_bytes: Option<u64>,
@@ -355,9 +351,6 @@ impl Tuning {
         }
         if let Some(period_ms) = self.commit_period_ms {
             range("tuning.commit_period_ms", period_ms, 1, COMMIT_PERIOD_MS_MAX)?;
-        }
-        if let Some(bytes) = self.chain_bytes.filter(|bytes| *bytes > 0) {
-            range("tuning.chain_bytes", bytes, 4 << 10, 16 << 20)?;
         }
         if let Some(bytes) = self.checkpoint_log_bytes {
             range("tuning.checkpoint_log_bytes", bytes, 1 << 20, 64 << 30)?;

@@ -13,7 +13,7 @@
 
 use std::os::fd::AsFd;
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{DecodeError, Reader, Wire as _, Writer};
 use base::{ClusterId, Incarnation, NodeId, StartHistory};
 use bytes::Bytes;
 use node::message::Message;

@@ -370,9 +370,6 @@ fn machine_config(config: &Config, recovered: &Recovered<Replays>) -> NodeConfig
     if let Some(piggyback) = tuning.piggyback_commits {
         machine.timing.piggyback_commits = piggyback;
     }
-    if let Some(bytes) = tuning.chain_bytes {
-        machine.limits.chain_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    }
     if let Some(leases) = tuning.leases {
         machine.timing.leases = leases;
     }

@@ -1,6 +1,6 @@
 //! A request in the form that its cohort receives.
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{DecodeError, Reader, Wire, Writer};
 use base::{Duration, Membership};
 use sharedlog::request::LogRequest;
 use state_machine::interface::Kind;
@@ -72,8 +72,12 @@ impl Query {
     pub fn bytes(&self) -> u64 {
         self.ask().map_or(0, Ask::bytes)
     }
+}
 
-    pub(super) fn encode(&self, out: &mut Writer) {
+impl Wire for Query {
+    const BYTES_MIN: usize = 1;
+
+    fn encode(&self, out: &mut Writer) {
         match self {
             Self::Machine(ask) => {
                 out.u8(ask.kind().0);
@@ -90,7 +94,7 @@ impl Query {
         }
     }
 
-    pub(super) fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         match input.u8()? {
             PLAN => Membership::decode(input).map(Self::Plan),
             kind => Ask::decode_body(Kind(kind), input).map(Self::Machine),

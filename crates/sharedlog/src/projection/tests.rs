@@ -1,5 +1,7 @@
 //! Which projections are valid, and which may follow another.
 
+use base::{Boot, NodeId};
+
 use super::*;
 
 fn units(numbers: &[u64]) -> Vec<UnitId> {

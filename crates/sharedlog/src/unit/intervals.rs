@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{DecodeError, Reader, Wire, Writer};
 
 /// The start and the exclusive end of each interval. Intervals neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -64,19 +64,19 @@ impl Intervals {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+}
 
-    pub(super) fn encode(&self, writer: &mut Writer) {
-        writer.u32(self.0.len() as u32);
-        for (start, end) in &self.0 {
-            writer.u64(*start);
-            writer.u64(*end);
-        }
+impl Wire for Intervals {
+    const BYTES_MIN: usize = 4;
+
+    fn encode(&self, out: &mut Writer) {
+        self.0.encode(out);
     }
 
-    pub(super) fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         let (mut intervals, mut least) = (BTreeMap::new(), 0);
-        for _ in 0..reader.count(16)? {
-            let (start, end) = (reader.u64()?, reader.u64()?);
+        for _ in 0..input.count(16)? {
+            let (start, end) = (input.u64()?, input.u64()?);
             if start < least || start >= end || end > crate::limits::POSITION_MAX + 1 {
                 return Err(DecodeError::Invalid { what: "intervals" });
             }

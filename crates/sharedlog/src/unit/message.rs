@@ -1,6 +1,6 @@
 //! Messages of a unit: requests, logged commands and replies, with their encodings.
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{AtMost, DecodeError, Present, Reader, Wire, WireAs, Writer};
 use base::{Duration, Incarnation};
 use bytes::Bytes;
 
@@ -311,65 +311,28 @@ impl Reply {
     }
 }
 
+base::wire! {
+    enum Command, "command of a log unit" {
+        1 => Begin { disk, log, epoch, trimmed, stripes as STRIPES },
+        2 => Write { epoch, position, entry },
+        3 => CopyMany { copies as Copies },
+        4 => Seal { epoch },
+        8 => Trim { epoch = None, before },
+        5 => Trim { epoch as Present, before },
+        6 => TrimOne { epoch, position },
+        7 => AssignStripes { stripes as STRIPES },
+        9 => Damaged { position },
+        10 => Repair { position, kept },
+    }
+}
+
+const STRIPES: AtMost = AtMost(UNIT_STRIPES_MAX, "number of stripes");
+
 impl Command {
     /// The encoding, as logged and sent.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut writer = Writer::new();
-        match self {
-            Self::Begin { disk, log, epoch, trimmed, stripes } => {
-                writer.u8(1);
-                writer.u64(disk.0);
-                writer.u64(log.0);
-                writer.u64(epoch.0);
-                writer.u64(trimmed.0);
-                encode_stripes(&mut writer, stripes);
-            }
-            Self::Write { epoch, position, entry } => {
-                writer.u8(2);
-                writer.u64(epoch.0);
-                writer.u64(position.0);
-                entry.encode(&mut writer);
-            }
-            Self::CopyMany { copies } => {
-                writer.u8(3);
-                writer.u32(copies.len() as u32);
-                for (position, kept) in copies {
-                    writer.u64(position.0);
-                    kept.encode(&mut writer);
-                }
-            }
-            Self::Seal { epoch } => {
-                writer.u8(4);
-                writer.u64(epoch.0);
-            }
-            Self::Trim { epoch, before } => {
-                writer.u8(if epoch.is_some() { 5 } else { 8 });
-                if let Some(epoch) = epoch {
-                    writer.u64(epoch.0);
-                }
-                writer.u64(before.0);
-            }
-            Self::TrimOne { epoch, position } => {
-                writer.u8(6);
-                writer.u64(epoch.0);
-                writer.u64(position.0);
-            }
-            Self::Damaged { position } => {
-                writer.u8(9);
-                writer.u64(position.0);
-            }
-            Self::Repair { position, kept } => {
-                writer.u8(10);
-                writer.u64(position.0);
-                kept.encode(&mut writer);
-            }
-            Self::AssignStripes { stripes } => {
-                writer.u8(7);
-                encode_stripes(&mut writer, stripes);
-            }
-        }
-        writer.finish()
+        self.to_bytes()
     }
 
     /// Decodes a command.
@@ -377,60 +340,39 @@ impl Command {
     /// # Errors
     /// When the bytes are malformed or exceed a limit.
     pub fn decode(bytes: Bytes) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        let epoch = |reader: &mut Reader| Ok(ProjectionEpoch(reader.u64()?));
-        let command = match reader.u8()? {
-            1 => Self::Begin {
-                disk: Incarnation(reader.u64()?),
-                log: LogId(reader.u64()?),
-                epoch: epoch(&mut reader)?,
-                trimmed: Position::decode(&mut reader)?,
-                stripes: decode_stripes(&mut reader)?,
-            },
-            2 => Self::Write {
-                epoch: epoch(&mut reader)?,
-                position: Position::decode(&mut reader)?,
-                entry: Entry::decode(&mut reader)?,
-            },
-            3 => Self::CopyMany { copies: decode_copies(&mut reader)? },
-            4 => Self::Seal { epoch: epoch(&mut reader)? },
-            5 => Self::Trim { epoch: Some(epoch(&mut reader)?), before: Position::decode(&mut reader)? },
-            8 => Self::Trim { epoch: None, before: Position::decode(&mut reader)? },
-            6 => Self::TrimOne { epoch: epoch(&mut reader)?, position: Position::decode(&mut reader)? },
-            7 => Self::AssignStripes { stripes: decode_stripes(&mut reader)? },
-            9 => Self::Damaged { position: Position::decode(&mut reader)? },
-            10 => Self::Repair { position: Position::decode(&mut reader)?, kept: Kept::decode(&mut reader)? },
-            tag => return Err(DecodeError::UnknownTag { what: "command of a log unit", tag: tag.into() }),
-        };
-        reader.end()?;
-        Ok(command)
+        Self::from_bytes(bytes)
     }
 }
 
-fn decode_copies(reader: &mut Reader) -> Result<Vec<(Position, Kept)>, DecodeError> {
-    const COPY_BYTES: usize = 9;
-    let count = reader.count(COPY_BYTES)?;
-    if count > MANY_MAX {
-        return Err(DecodeError::Invalid { what: "number of copies" });
+/// The bytes of the command, after their length.
+impl Wire for EncodedCommand {
+    const BYTES_MIN: usize = 4;
+
+    fn encode(&self, out: &mut Writer) {
+        self.bytes.encode(out);
     }
-    let copy = |reader: &mut Reader| Ok((Position::decode(reader)?, Kept::decode(reader)?));
-    let copies = (0..count).map(|_| copy(reader)).collect::<Result<Vec<_>, DecodeError>>()?;
-    let bytes: usize = copies.iter().map(|(_, kept)| kept.value_bytes()).sum();
-    if count > 1 && bytes > MANY_BYTES_MAX {
-        return Err(DecodeError::Invalid { what: "bytes of copies" });
+
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        Self::decode(input.bytes()?)
     }
-    Ok(copies)
 }
 
-fn encode_stripes(writer: &mut Writer, stripes: &[Stripe]) {
-    writer.u32(stripes.len() as u32);
-    stripes.iter().for_each(|stripe| stripe.encode(writer));
-}
+/// Copies within the limits of a command.
+struct Copies;
 
-fn decode_stripes(reader: &mut Reader) -> Result<Vec<Stripe>, DecodeError> {
-    let count = reader.count(Stripe::BYTES)?;
-    if count > UNIT_STRIPES_MAX {
-        return Err(DecodeError::Invalid { what: "number of stripes" });
+impl WireAs<Vec<(Position, Kept)>> for Copies {
+    const BYTES_MIN: usize = 4;
+
+    fn encode(&self, copies: &Vec<(Position, Kept)>, out: &mut Writer) {
+        copies.encode(out);
     }
-    (0..count).map(|_| Stripe::decode(reader)).collect()
+
+    fn decode(&self, input: &mut Reader) -> Result<Vec<(Position, Kept)>, DecodeError> {
+        let copies: Vec<(Position, Kept)> = AtMost(MANY_MAX, "number of copies").decode(input)?;
+        let bytes: usize = copies.iter().map(|(_, kept)| kept.value_bytes()).sum();
+        if copies.len() > 1 && bytes > MANY_BYTES_MAX {
+            return Err(DecodeError::Invalid { what: "bytes of copies" });
+        }
+        Ok(copies)
+    }
 }

@@ -10,7 +10,7 @@
 //! of arrival.
 
 use base::canary::{Bug, planted};
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{DecodeError, Reader, Wire, Writer};
 
 use super::intervals::Intervals;
 use crate::limits::UNIT_STRIPES_MAX;
@@ -108,22 +108,21 @@ impl PositionSet {
     pub(super) fn intervals(&self) -> usize {
         self.stripes.iter().map(|(_, numbers)| numbers.count()).sum()
     }
+}
 
-    pub(super) fn encode(&self, writer: &mut Writer) {
-        writer.u32(self.stripes.len() as u32);
-        for (stripe, numbers) in &self.stripes {
-            stripe.encode(writer);
-            numbers.encode(writer);
-        }
+impl Wire for PositionSet {
+    const BYTES_MIN: usize = 4;
+
+    fn encode(&self, out: &mut Writer) {
+        self.stripes.encode(out);
     }
 
-    pub(super) fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let count = reader.count(Stripe::BYTES + 4)?;
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        let count = input.count(Stripe::BYTES + 4)?;
         if !(1..=UNIT_STRIPES_MAX + 1).contains(&count) {
             return Err(DecodeError::Invalid { what: "number of stripes" });
         }
-        let read = |reader: &mut Reader| Ok((Stripe::decode(reader)?, Intervals::decode(reader)?));
-        let stripes = (0..count).map(|_| read(reader)).collect::<Result<Vec<_>, _>>()?;
+        let stripes = (0..count).map(|_| Wire::decode(input)).collect::<Result<Vec<(Stripe, Intervals)>, _>>()?;
         let is_sorted = stripes[1..].is_sorted_by_key(|(stripe, _)| stripe.order()) || planted(Bug::StripesOverlap);
         if stripes[0].0 != Stripe::ALL || !is_sorted {
             return Err(DecodeError::Invalid { what: "first stripe" });

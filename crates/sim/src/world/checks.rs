@@ -142,12 +142,6 @@ impl World {
             replication::Message::Propose { epoch, entries, .. } => {
                 self.count_entries((from, to, *cohort), *epoch, entries);
             }
-            replication::Message::Relay(relay) if relay.leader == from => {
-                for to in relay.then.iter().chain([&to]) {
-                    self.count_entries((from, *to, *cohort), relay.epoch, &relay.entries);
-                }
-            }
-            replication::Message::Relay(_) => self.count("proposals relayed"),
             _ => {}
         }
     }

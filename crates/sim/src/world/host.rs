@@ -140,7 +140,6 @@ pub(super) fn node_config(options: &Options, seed: u64) -> NodeConfig {
     config.limits.memory_log_bytes = options.memory_log_bytes;
     config.limits.propose_bytes = options.propose_bytes;
     config.limits.reorder_bytes = options.reorder_bytes;
-    config.limits.chain_bytes = options.chain_bytes;
     config.timing.commit_period = options.commit_period;
     config.timing.piggyback_commits = options.piggyback_commits;
     config.timing.leases = options.leases;

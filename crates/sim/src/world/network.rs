@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use base::codec::Writer;
+use base::codec::{Wire as _, Writer};
 use base::{Member, NodeId, ProcessStart, StartHistory};
 use bytes::Bytes;
 use node::message::Message;

@@ -61,8 +61,6 @@ pub struct Options {
     pub propose_bytes: usize,
     /// Bytes of the follower's reorder buffer; 0: out-of-order proposals are always retransmitted.
     pub reorder_bytes: usize,
-    /// Size above which proposals are relayed from follower to follower; 0: never.
-    pub chain_bytes: usize,
     /// Maximum delay of commit notifications to followers.
     pub commit_period: Duration,
     /// Whether every message carries the commit point.
@@ -234,7 +232,6 @@ impl Options {
             memory_log_bytes: pick(&[256, 2_048, 65_536]) as usize,
             propose_bytes: pick(&[64, 64, 512, 4_096]) as usize,
             reorder_bytes: 0,
-            chain_bytes: 0,
             commit_period: Duration::ZERO,
             piggyback_commits: false,
             heartbeat: Duration::from_millis(pick(&[30, 100])),
@@ -272,7 +269,6 @@ impl Options {
         options.reorder_bytes = pick(&[0, 512, 65_536, 65_536]) as usize;
         options.commit_period = Duration::from_millis(pick(&[1, 20, 100, 1_000]));
         options.piggyback_commits = pick(&[0, 1, 1]) == 1;
-        options.chain_bytes = pick(&[0, 0, 1, 300]) as usize;
         if pick(&[0, 0, 1]) == 1 {
             // Ranges of such a table are not split.
             (options.durability, splits) = (Durability::Memory, 0);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use base::codec::Wire as _;
 use base::{CohortId, Member, Monotonic, NodeId, ProcessStart, SplitMix64, StartHistory};
 use catalog::Standing;
 use node::Node;
@@ -339,7 +340,7 @@ impl World {
         if envelope.bytes.is_empty() {
             return;
         }
-        match Message::decode(envelope.bytes) {
+        match Message::from_bytes(envelope.bytes) {
             Ok(message) => self.step(id, Event::Message { from, boot: start.boot, message }),
             Err(error) => self.violate(&format!("cannot decode a message of node {from}: {error}")),
         }

@@ -64,7 +64,6 @@ impl Theme {
             },
             Self::CutOff => Options {
                 held_back: 1_000_000,
-                chain_bytes: 1,
                 fault_every: 400 * MILLISECOND,
                 leases: true,
                 clock_rate: 10_000,

@@ -12,7 +12,7 @@
 //! | 60..76 | previous batch: position, length, checksum; zeros if there is none |
 //! | 76.. | records, then zeros up to a whole block |
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{DecodeError, Reader, Wire, Writer};
 use base::{Record, checksum};
 use bytes::Bytes;
 

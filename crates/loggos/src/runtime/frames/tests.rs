@@ -1,6 +1,7 @@
 use std::io::Write as _;
 
 use base::SplitMix64;
+use base::codec::Wire as _;
 
 use super::*;
 
@@ -126,7 +127,7 @@ fn fuzz_frame_decoder() {
             bytes[1..9].copy_from_slice(&MAGIC.to_le_bytes());
         }
         if let Ok(Frame::Message(body)) = Frame::decode(Bytes::from(bytes)) {
-            let _ = Message::decode(body);
+            let _ = Message::from_bytes(body);
         }
     }
 }

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 
+use base::codec::Wire as _;
 use base::{Boot, Duration, HostPort, Monotonic, NodeId};
 use bytes::Bytes;
 use catalog::{NodeRecord, Standing};
@@ -447,7 +448,7 @@ impl Peers {
 }
 
 fn message(from: NodeId, boot: Boot, body: Bytes, events: &mut Vec<Event>) -> Result<(), Closed> {
-    let message = Message::decode(body).map_err(super::frames::FrameError::from)?;
+    let message = Message::from_bytes(body).map_err(super::frames::FrameError::from)?;
     events.push(Event::Message { from, boot, message });
     Ok(())
 }

@@ -91,7 +91,6 @@ pub(super) fn message(message: &Message) -> String {
             let (vote, doubt) = (if *voted { " vote" } else { "" }, if *doubtful { " doubtful" } else { "" });
             format!("ProposeReply {reply} commit={committed}{vote}{doubt}")
         }
-        Message::Relay(relay) => format!("Relay base={} [{}]", relay.previous, relay.entries.len()),
         Message::Superseded { promised } => format!("Superseded promised={promised}"),
         Message::ViewCheck { check } => format!("ViewCheck {check}"),
         Message::ViewReply { check, epoch, stamp, commit } => {

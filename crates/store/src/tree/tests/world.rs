@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use base::codec::{Reader, Writer};
+use base::codec::{Reader, Wire as _, Writer};
 
 use super::*;
 use crate::files::{FileError, read_whole, replace};
