@@ -122,6 +122,7 @@ async fn rows<W: Write, F: FnOnce(io::Error) -> Stop>(
             () = signals.next() => return Err(stopped(0)),
             columns = columns(client, table) => columns?,
         };
+        sheet.check_header()?;
     }
     let (mut rows, mut cells) = (0, 0);
     sheet.begin().map_err(failed())?;
@@ -199,6 +200,14 @@ impl<W: Write> Sheet<W> {
         }
     }
 
+    /// Fails if the header cannot be printed.
+    fn check_header(&self) -> Result<(), Stop> {
+        match self.columns.iter().find(|column| self.is_terminal && !is_text(column)) {
+            Some(column) => Err(not_printed(&format!("the name of column {}", shown(column)))),
+            None => Ok(()),
+        }
+    }
+
     /// Fails if the row cannot be written in this format.
     fn check(&self, row: &Row) -> Result<(), Stop> {
         if self.format == Format::Jsonl {
@@ -213,9 +222,7 @@ impl<W: Write> Sheet<W> {
             }
             if self.is_terminal && ![&row.key, &cell.column, &cell.value].into_iter().all(|bytes| is_text(bytes)) {
                 let (key, column) = (shown(&row.key), shown(&cell.column));
-                return Err(Stop::invalid(format!(
-                    "row {key}, column {column} is binary and not printed to a terminal; export to a file, or as jsonl"
-                )));
+                return Err(not_printed(&format!("row {key}, column {column}")));
             }
         }
         Ok(())
@@ -246,6 +253,10 @@ impl<W: Write> Sheet<W> {
     fn end(&mut self) -> io::Result<()> {
         self.out.flush()
     }
+}
+
+fn not_printed(what: &str) -> Stop {
+    Stop::invalid(format!("{what} is binary, which is not printed to a terminal; export to a file, or as jsonl"))
 }
 
 /// Writes a record of CSV. The writer of the crate `csv` cannot distinguish an absent cell from an empty value (`""`).
@@ -329,6 +340,9 @@ mod tests {
             assert!(to_terminal(format).check(&text).is_ok());
             assert_eq!(to_terminal(format).check(&binary).expect_err("escape sequences").exit_status(), 2);
         }
+        assert!(to_terminal(Format::Csv).check_header().is_ok());
+        let named = Sheet { columns: vec!["\x1b[2J".into()], ..to_terminal(Format::Csv) };
+        assert_eq!(named.check_header().expect_err("escape sequences").exit_status(), 2);
         assert!(to_terminal(Format::Jsonl).check(&binary).is_ok(), "JSON escapes it");
     }
 
