@@ -98,6 +98,7 @@ impl Memory {
         let log = || self.log.lock().expect("no test panics in here");
         Ok(Response::Log(match request {
             LogRequest::Create { .. } => LogResponse::Created { existed: true },
+            LogRequest::Drop { .. } => LogResponse::Dropped,
             LogRequest::List => LogResponse::Logs(vec!["l".into()]),
             LogRequest::Append { batch, stamp, .. } => {
                 let stamp = stamp.unwrap_or(Stamp { client: ClientId::FIRST_OF_NODES, sequence: 1 });
