@@ -1,4 +1,4 @@
-//! Drops, moves and departures of nodes in progress, and what each waits for.
+//! Operations in progress: drops, moves, and departures of nodes, each with the conditions that it waits for.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(crate) struct Operation {
     pub(crate) kind: &'static str,
     /// The table, log, range or node.
     pub(crate) what: String,
-    /// What it waits for, with the way out if that may never happen.
+    /// The conditions that it waits for, with the way out if they may never hold.
     pub(crate) waits_for: String,
     /// Whether it waits for nodes that do not respond.
     pub(crate) is_blocked: bool,
@@ -148,11 +148,12 @@ fn move_of(view: &View, cohort: &Cohort) -> Operation {
     Operation { kind: "move", what, waits_for, is_blocked }
 }
 
-/// The nodes with replicas of a range that do not respond, including replicas that a move removes.
+/// The nodes with replicas of a range that do not respond, including replicas that a move removes. `None` if they are
+/// fewer than half: the others elect a leader soon. Which of these nodes vote is known only to the cohort.
 fn silent_replicas(view: &View, cohort: &Cohort) -> Option<String> {
-    let all = cohort.planned_nodes.iter().chain(&cohort.leaving_nodes).copied();
-    let silent: BTreeSet<u32> = all.filter(|node| !view.responds(*node)).collect();
-    (!silent.is_empty()).then(|| not_responding(silent))
+    let all: BTreeSet<u32> = cohort.planned_nodes.iter().chain(&cohort.leaving_nodes).copied().collect();
+    let silent: BTreeSet<u32> = all.iter().copied().filter(|node| !view.responds(*node)).collect();
+    (2 * silent.len() >= all.len()).then(|| not_responding(silent))
 }
 
 fn not_responding(silent: BTreeSet<u32>) -> String {
@@ -229,6 +230,9 @@ mod tests {
         let way_out = "if a majority of its replicas is lost for good: loggos columns drop t --force";
         let leaderless = format!("{moves} a leader: nodes 1, 4 do not respond; {way_out}");
         assert_eq!(lines(&all[1..]), [leaderless]);
+        all.iter_mut().for_each(|response| response.cohorts[0].planned_nodes = vec![1, 2]);
+        let electing = format!("move of {range} to nodes 1, 2, waits for a leader");
+        assert_eq!(lines(&all[1..]), [electing], "the others elect one");
     }
 
     /// What blocks a departure is named with the way out: ranges without a leader, and logs without another copy.

@@ -151,7 +151,7 @@ fn unreachable_log_makes_cluster_unavailable() {
     let node = known["extents"][0]["chains"][0][0]["node"].as_u64().expect("a node") as u32;
     let other = node % 3 + 1;
     cluster.signal(node, Signal::KILL);
-    let missing = "log l is unavailable: some positions have no live copy";
+    let missing = format!("log l is unavailable: all copies of some positions are on node {node}, which is down");
     wait_for("the log is known to be out of reach", PATIENCE, || {
         let said = status(&cluster, other);
         (said["health"] == "unavailable" && said["problems"][0] == missing).then_some(())

@@ -159,6 +159,11 @@ fn table_without_live_replica_can_be_dropped() {
     cluster.columns(&["get", "t", "k"]).failed(1, &["no table"]);
     cluster.columns(&["create", "t", "--replicas", "3"]).ok();
     cluster.restart(node).ok();
+    // Until it has learned of the drop, the node serves its replica.
+    wait_for("the old replica is removed", Duration::from_secs(20), || {
+        let scan = cluster.columns_of(node, &["scan", "t"]);
+        (scan.status == 0 && !scan.out.contains('v')).then_some(())
+    });
     let put = || cluster.columns(&["put", "t", "l", "c", "w"]).status == 0;
     wait_for("a write", Duration::from_secs(20), || put().then_some(()));
     for node in cluster.nodes() {

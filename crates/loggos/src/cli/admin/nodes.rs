@@ -57,7 +57,7 @@ pub(super) async fn leave(cluster: &Cluster, output: Output, node: u32) -> Resul
         }
         let is_slow = !is_explained && progressed.elapsed() > SLOW_AFTER;
         if is_first || is_slow {
-            // What blocks it is named at once, what merely takes time only if it is slow.
+            // Blocking tables and logs are named at once; other reasons only if the departure is slow.
             let operation = awaited(cluster, node).await.filter(|operation| is_slow || operation.is_blocked);
             if let Some(operation) = operation {
                 say(output, &format!("node {node} is leaving, and waits for {}", operation.waits_for));
@@ -82,7 +82,7 @@ fn say(output: Output, line: &str) {
     }
 }
 
-/// What the departure of a node waits for, as far as the nodes that respond know.
+/// The conditions that the departure of a node waits for, according to the nodes that respond.
 async fn awaited(cluster: &Cluster, node: u32) -> Option<Operation> {
     let view = tokio::time::timeout(STATUS_TIME_MAX, status::combined_view(cluster)).await.ok()?.ok()?;
     Some(leave_of(&view, node))
