@@ -6,7 +6,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 #[cfg(any(test, feature = "testing"))]
-pub mod golden;
+pub mod testing;
 pub mod wire;
 
 pub use wire::{AtMost, Framed, OrZero, Present, Size32, Size64, Text, Wire, WireAs};

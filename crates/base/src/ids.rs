@@ -59,6 +59,7 @@ pub struct Member {
 }
 
 crate::wire! { struct Member { node, incarnation } }
+crate::wire! { struct Promise { epoch, candidate } }
 
 impl Member {
     pub const ENCODED_BYTES: usize = 12;

@@ -111,7 +111,8 @@ impl WireAs<Vec<Reply>> for Replies {
 
 #[cfg(test)]
 mod tests {
-    use base::codec::golden;
+    use base::codec::testing::check_golden;
+    use base::{Boot, Duration, Incarnation, NodeId};
 
     use super::*;
     use crate::request::{ExtentDescription, LogDescription, LogResponse};
@@ -120,34 +121,21 @@ mod tests {
         Batch, ClientId, Data, Entry, Extent, Kept, LogId, Position, PositionRun, Projection, ProjectionEpoch, Stamp,
         Stripe, UnitId,
     };
-    use base::{Boot, Duration, Incarnation, NodeId};
 
     #[test]
-    fn feed_messages_round_trip_and_limit() {
-        let (epoch, from, lease) = (ProjectionEpoch(3), Position(9), Duration(5));
-        let request = Request::Follow { epoch, from, lease, credit: 70_000 };
-        assert_eq!(Request::from_bytes(request.to_bytes()), Ok(request));
-        let feed = |count| Reply::Feed { from, entries: vec![Entry::Junk; count], tail: Position(20) };
-        assert_eq!(Reply::from_bytes(feed(2).to_bytes()), Ok(feed(2)));
-        assert!(Reply::from_bytes(feed(MANY_MAX + 1).to_bytes()).is_err());
-    }
-
-    #[test]
-    fn read_many_round_trip_and_limit() {
-        let one_by_one =
-            [Reply::Value(Entry::Junk), Reply::Unwritten, Reply::Damaged, Reply::Trimmed { mark: Position(7) }];
-        let many = Reply::Many(one_by_one.into_iter().take(MANY_MAX).collect());
-        assert_eq!(Reply::from_bytes(many.to_bytes()), Ok(many.clone()));
+    fn limits_of_replies() {
         let decoded = |reply: Reply| Reply::from_bytes(reply.to_bytes());
-        assert!(decoded(Reply::Many(vec![Reply::Unwritten; MANY_MAX])).is_ok());
-        assert!(decoded(Reply::Many(vec![Reply::Unwritten; MANY_MAX + 1])).is_err());
-        assert!(decoded(Reply::Many(vec![many])).is_err(), "nested replies are refused");
+        let many = |count| Reply::Many(vec![Reply::Unwritten; count]);
+        let feed = |count| Reply::Feed { from: Position(9), entries: vec![Entry::Junk; count], tail: Position(20) };
+        assert!(decoded(many(MANY_MAX)).is_ok() && decoded(feed(MANY_MAX)).is_ok());
+        assert!(decoded(many(MANY_MAX + 1)).is_err() && decoded(feed(MANY_MAX + 1)).is_err());
+        assert!(decoded(Reply::Many(vec![many(1)])).is_err(), "nested replies are refused");
     }
 
     const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/wire/golden");
 
     fn check<T: Wire + std::fmt::Debug + PartialEq>(file: &str, samples: &[T]) {
-        golden::check(&format!("{GOLDEN}/{file}.txt"), samples, T::to_bytes, T::from_bytes);
+        check_golden(&format!("{GOLDEN}/{file}.txt"), samples, T::to_bytes, T::from_bytes);
     }
 
     fn data() -> Entry {
@@ -276,6 +264,6 @@ mod tests {
             Command::TrimOne { epoch, position },
             Command::AssignStripes { stripes },
         ];
-        golden::check(&format!("{GOLDEN}/command.txt"), &samples, Command::encode, Command::decode);
+        check_golden(&format!("{GOLDEN}/command.txt"), &samples, Command::encode, Command::decode);
     }
 }

@@ -4,9 +4,8 @@
 //! continue only with the same disk: without a stored number, a disk that took part and was lost could be replaced by
 //! an empty one that has forgotten its promises (guarantee 6).
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::Wire;
 use base::{ClusterId, Incarnation, Member, NodeId};
-use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::FORMAT;
@@ -24,7 +23,7 @@ const PLACE: &str = "blank";
 /// When the disk has another node's number or another format, or a file operation fails.
 pub fn claim<F: Files>(files: &F, node: NodeId, drawn: Incarnation) -> Result<Member, StoreError> {
     let found = match read_whole(files, PLACE, SEALED_BYTES_MAX)?.map(|sealed| unseal(MAGIC, &sealed)) {
-        Some(Ok(content)) => decode(content).ok(),
+        Some(Ok(content)) => Member::from_bytes(content).ok(),
         Some(Err(Broken::OtherFormat(found))) => {
             return Err(StoreError::OtherFormat { what: "the number of a blank disk", found, known: FORMAT });
         }
@@ -35,7 +34,7 @@ pub fn claim<F: Files>(files: &F, node: NodeId, drawn: Incarnation) -> Result<Me
         Some(found) => Err(StoreError::OtherIdentity { node: found.node }),
         None => {
             let member = Member { node, incarnation: drawn };
-            replace(files, "", PLACE, &seal(MAGIC, &encode(member)))?;
+            replace(files, "", PLACE, &seal(MAGIC, &member.to_bytes()))?;
             Ok(member)
         }
     }
@@ -55,22 +54,8 @@ pub fn forget<F: Files>(files: &F) -> Result<(), FileError> {
 pub fn cluster_of(members: &[Member]) -> ClusterId {
     let mut members = members.to_vec();
     members.sort_unstable();
-    let disks: Vec<u8> = members.iter().flat_map(|member| encode(*member)).collect();
+    let disks: Vec<u8> = members.iter().flat_map(Wire::to_bytes).collect();
     ClusterId(xxh3_128(&disks))
-}
-
-fn encode(member: Member) -> Vec<u8> {
-    let mut out = Writer::new();
-    out.u32(member.node.0);
-    out.u64(member.incarnation.0);
-    out.as_slice().to_vec()
-}
-
-fn decode(content: Bytes) -> Result<Member, DecodeError> {
-    let mut input = Reader::new(content);
-    let member = Member { node: NodeId(input.u32()?), incarnation: Incarnation(input.u64()?) };
-    input.end()?;
-    Ok(member)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //!
 //! There are two copies, each replaced atomically. One intact copy is enough and repairs the other.
 
-use base::codec::{DecodeError, Reader, Writer};
+use base::codec::{DecodeError, Reader, Text, Wire, Writer};
 use base::{ClusterId, Incarnation, Member, NodeId};
 use bytes::Bytes;
 
@@ -78,31 +78,15 @@ impl Identity {
     fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
         self.owner().encode(&mut out);
-        out.u32(u32::try_from(self.members.len()).expect("a cluster has few nodes"));
-        self.members.iter().for_each(|member| encode_member(*member, &mut out));
-        out.u32(u32::try_from(self.hosts.len()).expect("a cluster has few nodes"));
-        for Host { member, peer } in &self.hosts {
-            encode_member(*member, &mut out);
-            out.bytes(peer.as_bytes());
-        }
+        self.members.encode(&mut out);
+        self.hosts.encode(&mut out);
         seal(MAGIC, out.as_slice())
     }
 
     fn decode(content: Bytes) -> Result<Self, DecodeError> {
         let mut input = Reader::new(content);
         let Owner { cluster, node, incarnation } = Owner::decode(&mut input)?;
-        let count = input.count(12)?;
-        let mut members = Vec::with_capacity(count);
-        for _ in 0..count {
-            members.push(decode_member(&mut input)?);
-        }
-        let count = input.count(16)?;
-        let mut hosts = Vec::with_capacity(count);
-        for _ in 0..count {
-            let (member, peer) = (decode_member(&mut input)?, input.bytes()?);
-            let peer = String::from_utf8(peer.to_vec()).map_err(|_| DecodeError::Invalid { what: "address" })?;
-            hosts.push(Host { member, peer });
-        }
+        let (members, hosts) = (Wire::decode(&mut input)?, Wire::decode(&mut input)?);
         input.end()?;
         Ok(Self { cluster, node, incarnation, members, hosts })
     }
@@ -113,14 +97,7 @@ impl Identity {
     }
 }
 
-fn encode_member(member: Member, out: &mut Writer) {
-    out.u32(member.node.0);
-    out.u64(member.incarnation.0);
-}
-
-fn decode_member(input: &mut Reader) -> Result<Member, DecodeError> {
-    Ok(Member { node: NodeId(input.u32()?), incarnation: Incarnation(input.u64()?) })
-}
+base::wire! { struct Host { member, peer as Text("address") } }
 
 /// The state of one copy.
 enum Copy {

@@ -13,10 +13,7 @@ use std::sync::Arc;
 
 use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Wire, Writer};
-use base::{
-    CohortId, Epoch, Incarnation, Lsn, Member, Membership, NodeId, ProcessStart, Promise, SharedMembership,
-    StartHistory, Timestamp,
-};
+use base::{CohortId, Lsn, NodeId, ProcessStart, Promise, SharedMembership, StartHistory, Timestamp};
 use bytes::Bytes;
 
 use crate::FORMAT;
@@ -88,46 +85,8 @@ pub struct Manifest {
     pub cohorts: BTreeMap<CohortId, CohortManifest>,
 }
 
-impl CohortManifest {
-    fn encode(&self, out: &mut Writer) {
-        out.u64(self.promised.epoch.0);
-        out.bool(self.promised.candidate.is_some());
-        if let Some(candidate) = self.promised.candidate {
-            out.u32(candidate.node.0);
-            out.u64(candidate.incarnation.0);
-        }
-        out.bool(self.checkpoint.is_some());
-        if let Some(checkpoint) = self.checkpoint {
-            out.lsn(checkpoint.lsn);
-            out.i64(checkpoint.timestamp.0);
-            out.u64(checkpoint.bytes);
-        }
-        out.u32(u32::try_from(self.sstables.len()).expect("SSTables are far fewer than 2^32"));
-        self.sstables.iter().for_each(|sstable| sstable.encode(out));
-        self.membership.encode(out);
-        out.bool(self.doubtful);
-        out.bool(self.is_retired);
-        out.bool(self.whole);
-    }
-
-    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
-        let epoch = Epoch(input.u64()?);
-        let candidate = match input.bool()? {
-            true => Some(Member { node: NodeId(input.u32()?), incarnation: Incarnation(input.u64()?) }),
-            false => None,
-        };
-        let checkpoint = match input.bool()? {
-            true => Some(CheckpointRef { lsn: input.lsn()?, timestamp: Timestamp(input.i64()?), bytes: input.u64()? }),
-            false => None,
-        };
-        let sstables =
-            (0..input.count(SstableRef::BYTES)?).map(|_| SstableRef::decode(input)).collect::<Result<_, _>>()?;
-        let membership = Membership::decode(input)?.into();
-        let promised = Promise { epoch, candidate };
-        let (doubtful, is_retired, whole) = (input.bool()?, input.bool()?, input.bool()?);
-        Ok(Self { promised, checkpoint, sstables, membership, doubtful, is_retired, whole })
-    }
-}
+base::wire! { struct CheckpointRef { lsn, timestamp, bytes } }
+base::wire! { struct CohortManifest { promised, checkpoint, sstables, membership, doubtful, is_retired, whole } }
 
 impl Manifest {
     /// The content of one place. Includes its file name and owner, to detect a misplaced copy.
@@ -137,20 +96,12 @@ impl Manifest {
         out.bytes(PLACES[place].as_bytes());
         out.u64(self.version);
         self.starts.encode(&mut out);
-        out.u32(u32::try_from(self.peers.len()).expect("the number of nodes is limited"));
-        for (peer, start) in &self.peers {
-            out.u32(peer.0);
-            start.encode(&mut out);
-        }
+        self.peers.encode(&mut out);
         out.u64(self.segment_bytes);
         out.u64(self.oldest_segment);
         out.u64(self.log_end.0);
         out.bool(self.doubt_unknown);
-        out.u32(u32::try_from(self.cohorts.len()).expect("the number of cohorts is limited"));
-        for (cohort, manifest) in &self.cohorts {
-            out.u32(cohort.0);
-            manifest.encode(&mut out);
-        }
+        self.cohorts.encode(&mut out);
         seal(MAGIC, out.as_slice()).into()
     }
 
@@ -161,24 +112,16 @@ impl Manifest {
             return Err(DecodeError::Invalid { what: "manifest copy index" });
         }
         let (version, starts) = (input.u64()?, StartHistory::decode(&mut input)?);
-        let mut peers = BTreeMap::new();
-        for _ in 0..input.count(4 + ProcessStart::ENCODED_BYTES)? {
-            peers.insert(NodeId(input.u32()?), ProcessStart::decode(&mut input)?);
-        }
-        let mut manifest = Self {
+        let manifest = Self {
             version,
             starts,
-            peers,
+            peers: Wire::decode(&mut input)?,
             segment_bytes: input.u64()?,
             oldest_segment: input.u64()?,
             log_end: LogPosition(input.u64()?),
             doubt_unknown: input.bool()?,
-            cohorts: BTreeMap::new(),
+            cohorts: Wire::decode(&mut input)?,
         };
-        for _ in 0..input.count(37)? {
-            let cohort = CohortId(input.u32()?);
-            manifest.cohorts.insert(cohort, CohortManifest::decode(&mut input)?);
-        }
         input.end()?;
         Ok((owner, manifest))
     }

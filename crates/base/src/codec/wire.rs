@@ -320,7 +320,7 @@ fn encode_items<'a, T: Wire + 'a>(items: impl ExactSizeIterator<Item = &'a T>, o
     items.for_each(|item| item.encode(out));
 }
 
-/// Decodes as many items. The output grows as they are decoded.
+/// Decodes `count` items. Allocates as they are decoded, not in advance.
 fn decode_items<T: Wire, C: FromIterator<T>>(count: usize, input: &mut Reader) -> Result<C, DecodeError> {
     const { assert!(T::BYTES_MIN > 0, "the input limits the number of items") };
     (0..count).map(|_| T::decode(input)).collect()
@@ -366,7 +366,7 @@ impl<K: Wire + Ord, V: Wire> Wire for BTreeMap<K, V> {
     }
 }
 
-/// Text, or a list of texts. Errors name it.
+/// Text, or a list of texts, and its name in errors.
 #[derive(Clone, Copy, Debug)]
 pub struct Text(pub &'static str);
 
@@ -395,7 +395,7 @@ impl WireAs<Vec<String>> for Text {
     }
 }
 
-/// A list of at most so many items. Errors name what is counted.
+/// A list with a maximum number of items, and the name of this number in errors.
 #[derive(Clone, Copy, Debug)]
 pub struct AtMost(pub usize, pub &'static str);
 
@@ -463,7 +463,8 @@ impl WireAs<usize> for Size64 {
     }
 }
 
-/// An optional value that is there, because the tag says so. An earlier variant of the enum must cover `None`.
+/// An optional value without a flag, for a tag that implies that there is one. An earlier line of the enum must cover
+/// `None`.
 #[derive(Clone, Copy, Debug)]
 pub struct Present;
 

@@ -1,4 +1,4 @@
-use base::codec::golden;
+use base::codec::testing::check_golden;
 use base::{Boot, Durability, Duration, Incarnation, Member, SplitMix64, Timestamp};
 use sharedlog::{Extent, LogId, Position, Projection, ProjectionEpoch, SequencerId, UnitId};
 use state_machine::StateMachine;
@@ -79,7 +79,7 @@ fn golden_records() {
     };
     let tables = [table(false, false), table(true, false), table(true, true)];
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/checkpoint/golden_tables.txt");
-    golden::check(path, &tables, |(name, table)| encoded(&Named(name, table)), |bytes| decoded("table name", bytes));
+    check_golden(path, &tables, |(name, table)| encoded(&Named(name, table)), |bytes| decoded("table name", bytes));
     let projection = Projection {
         log: LogId(4),
         epoch: ProjectionEpoch(2),
@@ -100,11 +100,11 @@ fn golden_records() {
         is_drop_forced: false,
     };
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/checkpoint/golden_logs.txt");
-    golden::check(path, &[(name(), log)], |(name, log)| encoded(&Named(name, log)), |bytes| decoded("log name", bytes));
+    check_golden(path, &[(name(), log)], |(name, log)| encoded(&Named(name, log)), |bytes| decoded("log name", bytes));
     let standing = Standing::Leaving;
     let nodes = [NodeRecord { member: member(4), peer: "p:1".into(), grpc: "g:1".into(), standing }];
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/checkpoint/golden_nodes.txt");
-    golden::check(path, &nodes, |node| encoded(&node), NodeRecord::from_bytes);
+    check_golden(path, &nodes, |node| encoded(&node), NodeRecord::from_bytes);
 }
 
 fn encoded(record: &impl Record) -> Bytes {

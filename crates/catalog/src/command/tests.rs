@@ -1,4 +1,4 @@
-use base::codec::golden;
+use base::codec::testing::check_golden;
 use base::{Boot, Duration, Incarnation, Member, SplitMix64};
 use sharedlog::{Extent, Position, ProjectionEpoch, SequencerId};
 
@@ -56,7 +56,7 @@ fn commands() -> Vec<CatalogCommand> {
 #[test]
 fn golden_commands() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/command/golden.txt");
-    golden::check(path, &commands(), CatalogCommand::encode, CatalogCommand::decode);
+    check_golden(path, &commands(), CatalogCommand::encode, CatalogCommand::decode);
 }
 
 /// Random bytes, and valid ones with one byte changed, decode or are rejected. Bytes that decode are encoded

@@ -1,6 +1,7 @@
 //! The encodings of messages do not change, and arbitrary bytes never make the decoder panic.
 
-use base::codec::{Wire as _, golden};
+use base::codec::Wire as _;
+use base::codec::testing::check_golden;
 use base::{Boot, CohortId, Duration, Entry, Epoch, KeyRange, Lsn, Monotonic, NodeId, Sequence, SplitMix64, Timestamp};
 use bytes::Bytes;
 use catalog::{
@@ -190,7 +191,7 @@ fn samples() -> Vec<Message> {
 #[test]
 fn golden_messages() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/message/golden.txt");
-    golden::check(path, &samples(), Message::to_bytes, Message::from_bytes);
+    check_golden(path, &samples(), Message::to_bytes, Message::from_bytes);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-use base::codec::{Wire as _, golden};
+use base::codec::Wire as _;
+use base::codec::testing::check_golden;
 use base::{Incarnation, Member, Membership, Timestamp};
 
 use super::*;
@@ -40,7 +41,7 @@ fn samples() -> Vec<Message> {
 #[test]
 fn golden_messages() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/message/golden.txt");
-    golden::check(path, &samples(), Message::to_bytes, Message::from_bytes);
+    check_golden(path, &samples(), Message::to_bytes, Message::from_bytes);
 }
 
 #[test]

@@ -138,11 +138,8 @@ impl World {
     pub(crate) fn count_proposed(&mut self, from: NodeId, to: NodeId, message: &Message) {
         let message = if let Message::OfGenerations { message, .. } = message { message } else { message };
         let Message::Cohort { cohort, message } = message else { return };
-        match message {
-            replication::Message::Propose { epoch, entries, .. } => {
-                self.count_entries((from, to, *cohort), *epoch, entries);
-            }
-            _ => {}
+        if let replication::Message::Propose { epoch, entries, .. } = message {
+            self.count_entries((from, to, *cohort), *epoch, entries);
         }
     }
 

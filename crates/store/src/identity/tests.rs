@@ -1,5 +1,7 @@
 //! Tests that one intact copy is enough, and that a lost disk is recognised reliably.
 
+use base::codec::testing::check_golden;
+
 use super::*;
 use crate::memory::MemoryDisk;
 use crate::testing::{crash_everywhere, identity};
@@ -37,4 +39,13 @@ fn identity_write_is_atomic() {
         |disk| write(disk, &identity()),
         |disk| assert!(matches!(open(disk), Err(StoreError::NotFormatted)) || open(disk).unwrap().0 == identity()),
     );
+}
+
+#[test]
+fn golden_identities() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/identity/golden.txt");
+    let hosts = vec![Host { member: identity().members[0], peer: "host:1".into() }];
+    let joined = Identity { members: Vec::new(), hosts, ..identity() };
+    let content = |identity: &Identity| unseal(MAGIC, &identity.encode().into()).unwrap();
+    check_golden(path, &[identity(), joined], content, Identity::decode);
 }

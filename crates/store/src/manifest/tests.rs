@@ -4,7 +4,8 @@ use super::*;
 use crate::memory::MemoryDisk;
 use crate::sstable::SstableId;
 use crate::testing::{crash_everywhere, identity};
-use base::{Membership, SplitMix64};
+use base::codec::testing::check_golden;
+use base::{Epoch, Incarnation, Member, Membership, SplitMix64};
 
 fn starts(count: u64) -> StartHistory {
     let mut starts = StartHistory::default();
@@ -138,4 +139,13 @@ fn fuzz_manifest_under_valid_seal() {
         content.truncate(random.below(content.len() as u64 + 1) as usize);
         let _ = Manifest::decode(content.into(), 0);
     }
+}
+
+#[test]
+fn golden_manifests() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/manifest/golden.txt");
+    let owner = identity().owner();
+    let content = |manifest: &Manifest| unseal(MAGIC, &manifest.encode(&owner, 1)).unwrap();
+    let decode = |content| Manifest::decode(content, 1).map(|(_, manifest)| manifest);
+    check_golden(path, &[manifest(0, 0), manifest(2, 7)], content, decode);
 }

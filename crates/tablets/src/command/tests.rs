@@ -1,4 +1,4 @@
-use base::codec::golden;
+use base::codec::testing::check_golden;
 use base::limits::{COLUMN_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX, WRITE_BYTES_MAX, WRITE_COLUMNS_MAX};
 use base::{Incarnation, KeyRange, Member, Membership, NodeId, SplitMix64};
 
@@ -36,7 +36,7 @@ fn commands() -> Vec<Command> {
 #[test]
 fn golden_commands() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/command/golden.txt");
-    golden::check(path, &commands(), Command::encode, Command::decode);
+    check_golden(path, &commands(), Command::encode, Command::decode);
 }
 
 /// Random bytes, and valid ones with one byte changed, decode or are rejected. Bytes that decode are encoded

@@ -16,7 +16,7 @@ use super::DecodeError;
 ///
 /// # Panics
 /// If a check fails.
-pub fn check<T: Debug + PartialEq>(
+pub fn check_golden<T: Debug + PartialEq>(
     path: &str,
     samples: &[T],
     encode: impl Fn(&T) -> Bytes,
