@@ -197,7 +197,7 @@ impl Pages {
         }
         match &page.rest {
             None => self.open_row = None,
-            Some(_) => self.open_row = page.rows.last().map(|row| row.key.clone()).or(self.open_row.take()),
+            Some(_) => self.open_row = page.rows.last().map(|row| row.key.clone()).or_else(|| self.open_row.take()),
         }
         self.scan.continuation.clone_from(&page.continuation);
         self.scan.rest.clone_from(&page.rest);

@@ -79,7 +79,7 @@ impl TabletView {
             None => {
                 let range = if after.is_empty() { Range::row(key) } else { Range::row(key).after(key, &after) };
                 let mut cells = self.cells(range, Direction::Forwards, at, part, io);
-                while let Some(cell) = cells.next() {
+                for cell in cells.by_ref() {
                     let tree::Cell { column, timestamp, value, .. } = cell?;
                     if !row.add(column, timestamp, value) {
                         break;
