@@ -2,6 +2,7 @@
 //! the meantime, which reserves the remaining space in log segments for operations that free space, such as dropping a
 //! table or moving a range.
 
+use base::limits::SESSIONS_MAX;
 use base::{Duration, Now};
 
 use crate::checkpoint_schedule::Checkpoints;
@@ -28,6 +29,21 @@ impl Node {
         let full = "disk full: ranges that it leads are read-only until space is freed";
         let damaged = "damaged SSTable: other replicas serve its data, and the node's log names the file";
         let troubles = [(self.checkpoints.is_disk_full(now), full), (self.counters.sstables_damaged > 0, damaged)];
-        troubles.into_iter().filter(|(is_so, _)| *is_so).map(|(_, words)| words.to_owned()).collect()
+        let troubles = troubles.into_iter().filter(|(is_so, _)| *is_so).map(|(_, words)| words.to_owned());
+        troubles.chain(self.ranges_at_session_limit()).collect()
+    }
+
+    /// The ranges that this node leads and that evict sessions, or will soon.
+    fn ranges_at_session_limit(&self) -> impl Iterator<Item = String> {
+        let led = self.replicas.iter().filter(|(_, replica)| replica.cohort.leads());
+        let crowded = led.filter(|(_, replica)| replica.state.sessions_open() >= SESSIONS_MAX / 10 * 9);
+        crowded.map(|(id, replica)| {
+            format!(
+                "range {id} of table {} has {} of {SESSIONS_MAX} client sessions: at the limit, sessions that never \
+                 wrote and those idle for longest are evicted",
+                replica.table,
+                replica.state.sessions_open()
+            )
+        })
     }
 }

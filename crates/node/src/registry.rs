@@ -447,6 +447,12 @@ impl AnyMachine {
         dispatch!(Self, self, machine => StateMachine::ownership(&**machine))
     }
 
+    /// The clients' sessions that are open in its range.
+    #[must_use]
+    pub fn sessions_open(&self) -> usize {
+        dispatch!(Self, self, machine => StateMachine::sessions_open(&**machine))
+    }
+
     /// The cohorts that received parts of its range in splits.
     #[must_use]
     pub fn children(&self) -> &[CohortId] {

@@ -4,6 +4,7 @@ use base::{Durability, KeyRange, Lsn};
 use catalog::{Catalog, CatalogRequest};
 use sharedlog::request::LogRequest;
 use state_machine::Failure;
+use tablets::request::TableRequest;
 
 pub use crate::registry::{Ask, Response};
 
@@ -46,6 +47,12 @@ impl Request {
 }
 
 impl Request {
+    /// Whether it opens a client's session in a range.
+    #[must_use]
+    pub fn opens_session(&self) -> bool {
+        matches!(self, Self::Table { request: Ask::Tablet(TableRequest::OpenSession { .. }), .. })
+    }
+
     /// Approximate size of its keys, values and names in bytes.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
@@ -239,6 +246,8 @@ pub struct CohortStatus {
     pub durability: Durability,
     /// Losses declared in its log, through the last applied entry.
     pub losses: u32,
+    /// The clients' sessions that are open in it.
+    pub sessions: usize,
     /// Writes that the log decided while this node led, since the start.
     pub writes: u64,
     /// Reads answered by this node since the start.

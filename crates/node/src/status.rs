@@ -67,6 +67,7 @@ fn cohort_status(cohort: u32, log: Option<String>, replica: &Replica) -> CohortS
         applied: replica.state.last_applied(),
         durability: replica.cohort.config().durability,
         losses: replica.state.progress().losses,
+        sessions: replica.state.sessions_open(),
         writes: replica.writes,
         reads: replica.reads + replica.reads_elsewhere.load(Ordering::Relaxed),
     }

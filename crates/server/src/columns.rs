@@ -4,7 +4,7 @@ mod streamed;
 pub(crate) mod translate;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::columns::{self as message, WriteResponse};
 use api::servers::columns_server::Columns;
@@ -62,6 +62,7 @@ pub(crate) async fn ask<T, G: Gateway>(
     let validate = if is_translation_server { validate_translation_server } else { validate_client };
     validate(&asked).map_err(refusal)?;
     let call = Call::of(request)?;
+    call.connection.admit(&asked, Instant::now()).map_err(refusal)?;
     // The node accounts for the decoded request from here on.
     call.message_taken();
     let (deadline, changes) = (deadline(request), asked.changes());

@@ -260,6 +260,8 @@ impl Snapshot {
         let doubtful = |cohort: &CohortStatus| i64::from(own(status, cohort).is_some_and(|replica| replica.doubtful));
         let losses = |cohort: &CohortStatus| i64::from(cohort.losses);
         gauge("loggos_cohort_losses", "Possible losses of acknowledged writes declared in the cohort's log.", &losses)?;
+        let sessions = |cohort: &CohortStatus| i64::try_from(cohort.sessions).unwrap_or(i64::MAX);
+        gauge("loggos_cohort_sessions", "Client sessions that are open in the range.", &sessions)?;
         gauge("loggos_cohort_doubtful", "Whether this node's log is in doubt, so that it does not vote.", &doubtful)?;
 
         let writes = "Changes decided while this node was the leader.";

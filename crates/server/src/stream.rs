@@ -251,7 +251,12 @@ impl<G: Gateway, T: Topic> Conversation<G, T> {
         let mut batch = Vec::with_capacity(requests.len());
         let now = Instant::now();
         for Numbered { number, deadline_ms, request } in requests {
-            match request.and_then(|request| node::request::validate_client(&request).map(|()| request)) {
+            let admitted = request.and_then(|request| {
+                node::request::validate_client(&request)?;
+                self.call.connection.admit(&request, now)?;
+                Ok(request)
+            });
+            match admitted {
                 Err(failure) => self.answers.push_back(refused::<T>(number, &failure)),
                 Ok(request) => {
                     let deadline = Deadline::of_streamed(deadline_ms);

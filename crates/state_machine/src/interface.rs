@@ -418,6 +418,11 @@ pub trait StateMachine: fmt::Debug + Sized {
         None
     }
 
+    /// The clients' sessions that are open in its range, at most [`base::limits::SESSIONS_MAX`].
+    fn sessions_open(&self) -> usize {
+        0
+    }
+
     /// The cohorts that were split off from its range.
     fn children(&self) -> &[CohortId] {
         &[]

@@ -322,6 +322,10 @@ impl StateMachine for Tablet {
         Housekeeping { commands, sessions_expired }
     }
 
+    fn sessions_open(&self) -> usize {
+        self.sessions_open()
+    }
+
     fn ownership(&self) -> Option<&Ownership> {
         Some(&self.ownership)
     }

@@ -8,7 +8,7 @@ use tablets::{Command, Tablet};
 use super::*;
 use crate::contract::RequestId;
 use crate::request::{Ask, Request, Response};
-use crate::testing::{Bench, empty};
+use crate::testing::{Bench, Cluster, empty};
 
 const TABLE: CohortId = CohortId(2);
 
@@ -254,4 +254,33 @@ fn early_sstable_removal_is_found() {
     let outcome = std::panic::catch_unwind(pending_manifest_retains_sstables);
     base::canary::plant(None);
     assert!(outcome.is_err());
+}
+
+/// An election does not restart the idle times of sessions: the new leader has observed the timestamps as a follower.
+#[test]
+fn election_keeps_session_ages() {
+    let mut cluster = Cluster::start();
+    for bench in &mut cluster.nodes {
+        bench.node.config.session_lifetime = Duration::from_millis(20_000);
+    }
+    cluster.pass(Duration::from_millis(5_000));
+    cluster.nodes[0].ask(
+        1,
+        Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
+            name: "t".into(),
+            split_at: vec![],
+            options: TableOptions::of(Tablet::KIND),
+        })),
+    );
+    cluster.pass(Duration::from_millis(3_000));
+    let open = Ask::Tablet(TableRequest::OpenSession { key: "k".into() });
+    cluster.nodes[0].ask(2, Request::Table { table: "t".into(), request: open });
+    cluster.pass(Duration::from_millis(14_000));
+    assert!(cluster.nodes.iter().all(|bench| tablet(bench).sessions_open() == 1), "it is open on every replica");
+    let leads = |bench: &Bench| bench.node.replicas[&TABLE].cohort.leads();
+    let leader = cluster.nodes.iter().position(leads).expect("a leader");
+    cluster.cut_off = Some(cluster.nodes[leader].node.me().node);
+    cluster.pass(Duration::from_millis(11_000));
+    let others = cluster.nodes.iter().enumerate().filter(|(node, _)| *node != leader);
+    assert!(others.map(|(_, bench)| tablet(bench)).all(|tablet| tablet.sessions_open() == 0), "it expires on time");
 }

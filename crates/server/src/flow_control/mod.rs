@@ -47,6 +47,11 @@ pub(crate) const STREAMED_BYTES: usize = 2 << 10;
 const CHUNK_BYTES: usize = 32 << 10;
 /// A response without progress for this long is reset while memory is short.
 const RESPONSE_IDLE_MAX: Duration = Duration::from_secs(1);
+/// Sessions that a connection may open at once: one for each of many ranges.
+const SESSIONS_AT_ONCE: f64 = 1_000.0;
+/// Sessions that it may open per second afterwards. Unused sessions expire after ten minutes, so that one connection has
+/// at most 7,000 of the 100,000 sessions of a range.
+const SESSIONS_PER_S: f64 = 10.0;
 /// How often idle responses are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -74,6 +79,36 @@ pub(crate) struct Connection {
     tail_reads: ByteBudget,
     /// The last call's number, and the calls in progress by number.
     calls: Mutex<(u64, HashMap<u64, Weak<Call>>)>,
+    sessions: Mutex<SessionAllowance>,
+}
+
+/// How many sessions a connection may open, so that one client cannot fill the table of a range.
+#[derive(Debug)]
+struct SessionAllowance {
+    left: f64,
+    at: Instant,
+}
+
+impl Connection {
+    /// Counts the request if it opens a session.
+    ///
+    /// # Errors
+    /// `Overloaded` when the connection has opened too many.
+    pub(crate) fn admit(&self, request: &node::request::Request, now: Instant) -> Result<(), Failure> {
+        if !request.opens_session() {
+            return Ok(());
+        }
+        let allowance = &mut *lock(&self.sessions);
+        let gained = now.saturating_duration_since(allowance.at).as_secs_f64() * SESSIONS_PER_S;
+        (allowance.left, allowance.at) = ((allowance.left + gained).min(SESSIONS_AT_ONCE), now);
+        if allowance.left < 1.0 {
+            return Err(Failure::Overloaded(format!(
+                "this connection has opened too many sessions: {SESSIONS_AT_ONCE} at once, then {SESSIONS_PER_S} per second"
+            )));
+        }
+        allowance.left -= 1.0;
+        Ok(())
+    }
 }
 
 /// Memory of a request until the node has answered it, even if its client disconnects before that.
@@ -100,7 +135,9 @@ impl ClientMemory {
         let read_responses = InTurn(responses.clone(), Arc::default());
         let (log_reads, tail_reads) = (self.log_reads.clone(), self.tail_reads.clone());
         let calls = Mutex::default();
-        let connection = Arc::new(Connection { requests, responses, read_responses, log_reads, tail_reads, calls });
+        let sessions = Mutex::new(SessionAllowance { left: SESSIONS_AT_ONCE, at: Instant::now() });
+        let connection = Connection { requests, responses, read_responses, log_reads, tail_reads, calls, sessions };
+        let connection = Arc::new(connection);
         lock(&self.connections).push(Arc::downgrade(&connection));
         connection
     }

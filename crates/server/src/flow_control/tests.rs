@@ -254,3 +254,14 @@ async fn reads_wait_for_memory_in_order() {
     }
     assert_eq!((memory.responses.used(), memory.log_reads.0.used()), (0, 0));
 }
+
+#[test]
+fn sessions_of_one_connection_are_limited() {
+    let connection = ClientMemory::new(64 * MIB).connection();
+    let open = Request::table("t", tablets::request::TableRequest::OpenSession { key: "k".into() });
+    let now = Instant::now();
+    let opened = |now| (0..2_000).take_while(|_| connection.admit(&open, now).is_ok()).count();
+    assert_eq!(opened(now), 1_000);
+    assert_eq!(opened(now + Duration::from_secs(1)), 10);
+    assert!(connection.admit(&Request::Status, now).is_ok(), "other requests are not counted");
+}
