@@ -71,9 +71,12 @@ async fn form(cluster: &Cluster, output: Output) -> Result<(), Stop> {
         let name = &genesis.cluster;
         sdk::Error::Unavailable(format!("cluster {name} is formed but does not serve requests yet: {error}"))
     })?;
-    // The cluster may have been formed earlier.
+    // The cluster may have been formed earlier, so that its members differ. At first its roster is empty.
     let members = roster.iter().filter(|node| node.standing() != Standing::Left);
-    let nodes: Vec<u32> = members.map(|node| node.node).collect();
+    let nodes: Vec<u32> = match roster.is_empty() {
+        true => genesis.disks.iter().map(|disk| disk.node).collect(),
+        false => members.map(|node| node.node).collect(),
+    };
     output.acknowledge(&json!({ "cluster": genesis.cluster, "nodes": nodes }), || {
         let names: Vec<String> = nodes.iter().map(u32::to_string).collect();
         format!("cluster {} of nodes {} is ready", genesis.cluster, names.join(", "))
