@@ -103,7 +103,8 @@ impl Scan {
     }
 
     /// Continues after a page: with its unchanged [continuation](Page::continuation), in a scan with the same keys and
-    /// order, possibly in another process.
+    /// order, possibly in another process. After a page that ended within a row ([`Scan::in_parts`]), that row is read
+    /// from its beginning.
     pub fn resume(mut self, continuation: impl Into<Bytes>) -> Self {
         self.continuation = Some(continuation.into());
         self
@@ -194,6 +195,10 @@ impl Pages {
                 page.continuation = self.open_row.as_ref().map(|key| beyond(key, self.scan.reverse));
             }
             *limit -= (page.rows.len() - usize::from(continues)) as u64;
+        }
+        if self.scan.rest.is_some() && matches!(self.scan.consistency, Reads::Strong | Reads::Anywhere) {
+            // The state of the row's first part was read. For the caller, that is a linearizable read.
+            page.as_of = None;
         }
         match &page.rest {
             None => self.open_row = None,

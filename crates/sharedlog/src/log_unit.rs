@@ -17,7 +17,7 @@ use store::cell;
 use store::sstable::Io;
 use store::tree::{Tree, View};
 
-use crate::unit::{self, Command, Decision, Reply, Request, Unit};
+use crate::unit::{self, Command, DROPPED, Decision, Reply, Request, Unit};
 use crate::{Kept, Position, ProjectionEpoch, Stripe};
 
 /// The column of a position's row that holds its value.
@@ -68,9 +68,6 @@ pub enum UnitRequest {
     /// The log is being dropped: the unit refuses all further requests.
     Drop,
 }
-
-/// The epoch that a drop seals: no projection has a later one.
-const DROPPED: ProjectionEpoch = ProjectionEpoch(u64::MAX);
 
 impl LogUnit {
     fn of(progress: Progress, unit: Unit, tree: Tree) -> Self {

@@ -26,6 +26,9 @@ use crate::limits::{DAMAGED_MAX, FOLLOW_BEHIND_MAX, HOLES_MAX, MANY_MAX, POSITIO
 use crate::{Entry, Kept, LogId, Position, PositionRun, ProjectionEpoch, Stripe};
 use position_set::PositionSet;
 
+/// The epoch that a drop of the log seals: no projection has a later one.
+pub(crate) const DROPPED: ProjectionEpoch = ProjectionEpoch(u64::MAX);
+
 mod intervals;
 mod message;
 mod position_set;
@@ -300,6 +303,8 @@ impl Unit {
                 let is_used = !self.occupied.is_empty() || self.tail > Position(0);
                 if is_other || is_used && !planted(Bug::OldValuesReturn) { reply(Reply::NotEmpty) } else { None }
             }
+            // A unit that begins later must stay sealed.
+            Command::Seal { epoch } if *epoch == DROPPED && *epoch > self.sealed => None,
             _ if !self.begun => reply(Reply::Unknown),
             Command::Write { epoch, position, entry } => match self.refusal(*epoch) {
                 Some(refusal) => reply(refusal),
@@ -426,7 +431,9 @@ impl Unit {
     /// # Panics
     /// When an invariant is violated.
     pub fn invariants(&self) {
-        assert!(self.begun || *self == Self::new(self.disk), "a unit that was not started has no state");
+        let blank = Self::new(self.disk);
+        let is_blank = *self == blank || *self == Self { sealed: DROPPED, ..blank };
+        assert!(self.begun || is_blank, "a unit that was not started has no state, except that it may be dropped");
         assert!(!self.occupied.holds(self.tail), "no position at or above the tail is held");
         assert!(
             self.trimmed.0 == 0 || !self.occupied.holds(Position(self.trimmed.0 - 1)),

@@ -183,6 +183,15 @@ fn trim_removes_only_positions_below() {
     assert_eq!(harness.unit.tail(), Position(8));
 }
 
+/// A drop may be applied before the unit has begun.
+#[test]
+fn dropped_unit_stays_sealed() {
+    let mut harness = Harness::default();
+    assert!(matches!(harness.apply(Command::Seal { epoch: DROPPED }), Reply::Sealed(_)));
+    assert!(matches!(harness.apply(begin(0, 0, &[])), Reply::Begun(_)));
+    assert_eq!(harness.apply(write(1, 0, entry(1))), Reply::Refused { sealed: DROPPED });
+}
+
 #[test]
 fn only_empty_unit_starts() {
     let mut harness = Harness::default();

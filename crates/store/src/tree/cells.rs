@@ -55,8 +55,8 @@ pub struct Cells<'a> {
 pub struct Cut {
     /// The row where it ended.
     pub row: Bytes,
-    /// If that row alone exceeds the limit: the last column that was examined (empty: only the row's tombstones were).
-    /// Continuing beyond it makes progress.
+    /// If that row alone exceeds the limit: the last column that was examined. Continuing beyond it makes progress. Empty
+    /// if only the row's tombstones were examined, which takes fewer steps than any limit in use.
     pub column: Option<Bytes>,
 }
 

@@ -322,6 +322,9 @@ struct Page<'a> {
     part: &'a Part,
     at: Timestamp,
     io: Io,
+    /// The row that the page continues, as of the moment of its first part. The page ends with it: the caller may want
+    /// later rows as of a later moment.
+    continued: Option<Bytes>,
     /// The continuation in another range, for use at the end of the cells.
     beyond: Option<Bytes>,
     rows: Vec<Row>,
@@ -331,7 +334,9 @@ struct Page<'a> {
 impl<'a> Page<'a> {
     fn new(scan: &'a Scan, beyond: Option<Bytes>, at: Timestamp, io: Io) -> Self {
         let limit = if scan.limit == 0 { SCAN_ROWS_MAX } else { scan.limit.min(SCAN_ROWS_MAX) };
-        Self { limit, is_reverse: scan.reverse, part: &scan.part, at, io, beyond, rows: Vec::new(), bytes: 0 }
+        let (is_reverse, part, rows) = (scan.reverse, &scan.part, Vec::new());
+        let continued = scan.within_row().map(|(row, _)| Bytes::copy_from_slice(row));
+        Self { limit, is_reverse, part, at, io, continued, beyond, rows, bytes: 0 }
     }
 
     /// Adds rows until the page is full or `cells` ends. It reads one row beyond the page, so that a continuation is
@@ -355,6 +360,9 @@ impl<'a> Page<'a> {
                 self.take(key, std::mem::replace(&mut row, RowBuilder::new(self.part)));
             }
             let Some(tree::Cell { row: of, column, timestamp, value }) = cell else { break };
+            if self.is_beyond(&of) {
+                return Ok(Ok(self.end_before(of, None)));
+            }
             key = Some(of);
             row.add(column, timestamp, value);
         }
@@ -363,12 +371,17 @@ impl<'a> Page<'a> {
                 let beyond = self.beyond.take();
                 Ok(Ok(self.end(beyond, None)))
             }
-            Some(Cut { row, column }) if column.is_some() && self.rows.is_empty() => {
+            Some(Cut { row, column }) if column.is_some() && self.rows.is_empty() && !self.is_beyond(row) => {
                 let cut = RowBuilder { cut: column.clone(), ..RowBuilder::default() };
                 self.end_within(row.clone(), cut)
             }
             Some(Cut { row, .. }) => Ok(Ok(self.end_before(row.clone(), None))),
         }
+    }
+
+    /// Whether the page ends before this row, because it continues another one.
+    fn is_beyond(&self, row: &Bytes) -> bool {
+        self.continued.as_ref().is_some_and(|continued| continued != row)
     }
 
     fn is_full(&self, next: &RowBuilder) -> bool {

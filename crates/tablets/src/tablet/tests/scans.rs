@@ -196,6 +196,9 @@ fn oversized_row_is_read_in_parts() {
     assert_eq!(scanned_parts(&state, false), rows);
     let rows = [of("z", &["a"]), large(&["d", "e"]), large(&["b", "c"]), large(&["a"]), of("a", &["a"])];
     assert_eq!(scanned_parts(&state, true), rows);
+    // Later rows may be read as of a later moment.
+    let continued = Scan { continuation: Some(bytes("large")), part: in_parts("e"), ..Scan::default() };
+    assert_eq!(page(&state, &continued), (vec![], Some(bytes("z"))));
     let names_only = Scan { part: Part { after: None, names_only: true }, ..Scan::default() };
     assert_eq!(page(&state, &names_only).0.iter().map(|row| row.cells.len()).collect::<Vec<_>>(), [1, 5, 1]);
 }
