@@ -124,6 +124,7 @@ bugs! {
     TimestampIgnoresLog(17, "a new leader's timestamps start from its clock, without regard to its log"),
     TimestampIgnoresCheckpoint(17, "a replica that starts from a checkpoint ignores the checkpoint's last timestamp"),
     WallClockOutOfRange(17, "a clock reading outside the allowed range is accepted"),
+    NoCommitWait(18, "an entry is committed before its timestamp has passed"),
     DropInMapOnly(19, "a table counts as dropped when the catalog says so, before its cohorts have logged the drop"),
     SplitInMapOnly(19, "a tablet continues to serve keys that its log has split off"),
     SplitForgetsSessions(10, "a range that is split off starts without the sessions of its parent"),

@@ -30,7 +30,7 @@ pub use record::{Entry, LogRecord, Record};
 pub use splitmix::SplitMix64;
 pub use starts::{ProcessStart, StartHistory};
 pub use text::{counted, shown};
-pub use time::{Duration, Monotonic, Now, Timestamp};
+pub use time::{Duration, Interval, Monotonic, Now, Timestamp};
 
 /// CRC-32C (Castagnoli) of `bytes`: the checksum of every frame and block that Loggos writes.
 #[must_use]

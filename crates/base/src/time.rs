@@ -24,6 +24,43 @@ pub struct Now {
     pub monotonic: Monotonic,
     /// Only for the timestamps of versions.
     pub wall: Timestamp,
+    /// The maximum error of `wall`, if one is known.
+    pub uncertainty: Option<Duration>,
+}
+
+/// An interval that contains true time, as long as the clock is within its stated bound (Spanner, section 3, `TT.now`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interval {
+    /// The beginning: everything earlier is past.
+    pub earliest: Timestamp,
+    /// The end: everything later is in the future.
+    pub latest: Timestamp,
+}
+
+crate::wire! { struct Interval { earliest, latest } }
+
+impl Now {
+    /// The interval that contains true time; none while the error of the wall clock has no bound.
+    #[must_use]
+    pub fn interval(&self) -> Option<Interval> {
+        let uncertainty = i64::try_from(self.uncertainty?.0).ok()?;
+        let (earliest, latest) = (self.wall.0.checked_sub(uncertainty)?, self.wall.0.checked_add(uncertainty)?);
+        Some(Interval { earliest: Timestamp(earliest), latest: Timestamp(latest) })
+    }
+}
+
+impl Interval {
+    /// Whether the timestamp has definitely passed (`TT.after`).
+    #[must_use]
+    pub fn after(&self, timestamp: Timestamp) -> bool {
+        timestamp < self.earliest
+    }
+
+    /// Whether the timestamp has definitely not arrived (`TT.before`).
+    #[must_use]
+    pub fn before(&self, timestamp: Timestamp) -> bool {
+        timestamp > self.latest
+    }
 }
 
 crate::wire! { newtype Monotonic, Duration, Timestamp }
@@ -108,6 +145,17 @@ impl fmt::Display for Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interval_has_both_ends_at_the_uncertainty() {
+        let now = |wall, uncertainty| Now { wall: Timestamp(wall), uncertainty, ..Now::default() };
+        assert_eq!(now(100, None).interval(), None);
+        assert_eq!(now(i64::MAX, Some(Duration(1))).interval(), None, "no such timestamp");
+        let interval = now(100, Some(Duration(10))).interval().unwrap();
+        assert_eq!((interval.earliest, interval.latest), (Timestamp(90), Timestamp(110)));
+        let is = |at| (interval.after(Timestamp(at)), interval.before(Timestamp(at)));
+        assert_eq!([89, 90, 110, 111].map(is), [(true, false), (false, false), (false, false), (false, true)]);
+    }
 
     #[test]
     fn duration_uses_largest_unit() {

@@ -283,7 +283,7 @@ impl World {
 
     fn now(&self, server: usize) -> Now {
         let local = self.time / 1_000 * self.servers[server].rate / 1_000;
-        Now { monotonic: Monotonic(local), wall: Timestamp(i64::try_from(local).unwrap_or(0)) }
+        Now { monotonic: Monotonic(local), wall: Timestamp(i64::try_from(local).unwrap_or(0)), uncertainty: None }
     }
 
     /// Starts a server from the newest snapshot.

@@ -43,7 +43,7 @@ impl Node {
     pub(crate) fn log_forced(&mut self, through: WriteId, now: Now) {
         self.outgoing.log_forced_through = through;
         for id in std::mem::take(&mut self.outgoing.awaiting_log) {
-            self.with_cohort(id, now, |cohort, out| cohort.log_forced(through, out));
+            self.with_cohort(id, now, |cohort, out| cohort.log_forced(through, now, out));
         }
     }
 

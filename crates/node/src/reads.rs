@@ -170,8 +170,8 @@ impl Node {
             return self.pending_requests.place(pending, RequestState::Waiting);
         };
         // A wall clock that failed validation does not advance the log.
-        let next = replica.cohort.next_timestamp(now.wall);
-        if let Some(failure) = in_the_future(moment, next, now.wall) {
+        let (next, reading) = (replica.cohort.next_timestamp(now), replica.cohort.reading(now));
+        if let Some(failure) = in_the_future(moment, next, reading) {
             return self.respond(pending, Err(failure), None);
         }
         self.pending_requests.place(pending, RequestState::Waiting);
@@ -186,12 +186,12 @@ impl Node {
 
 /// The error for a timestamp in the future. Only a clock that would provide the next log timestamp can decide this: one
 /// behind the log, or one that failed validation, can't.
-fn in_the_future(moment: Timestamp, next: Timestamp, wall: Timestamp) -> Option<Failure> {
-    let ahead = Duration(u64::try_from(moment.0.saturating_sub(wall.0)).unwrap_or(0));
-    (next == wall && ahead > CLOCKS_DIFFER).then(|| {
+fn in_the_future(moment: Timestamp, next: Timestamp, reading: Timestamp) -> Option<Failure> {
+    let ahead = Duration(u64::try_from(moment.0.saturating_sub(reading.0)).unwrap_or(0));
+    (next == reading && ahead > CLOCKS_DIFFER).then(|| {
         let seconds = ahead.as_millis() / 1_000;
         Failure::Precondition(format!(
-            "timestamp {moment} is in the future: {seconds} s ahead of the leader's clock ({wall})"
+            "timestamp {moment} is in the future: {seconds} s ahead of the leader's clock ({reading})"
         ))
     })
 }

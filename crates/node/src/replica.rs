@@ -271,5 +271,5 @@ pub(crate) fn cohort_config(
         (timing.commit_period, timing.piggyback_commits) = (timing.heartbeat, true);
     }
     let (limits, declaration) = (node.limits, registry::declare_loss(kind));
-    Config { cohort, me, timing, limits, seed, origin, durability, declaration }
+    Config { cohort, me, timing, limits, seed, origin, durability, waits: false, declaration }
 }

@@ -86,7 +86,7 @@ fn replayed(recovered: Recovered) -> Recovered<Replays> {
 impl Bench {
     pub(crate) fn start(recovered: Recovered) -> Self {
         let mut recovered = replayed(recovered);
-        let now = Now { monotonic: Monotonic(1), wall: Timestamp(WALL) };
+        let now = Now { monotonic: Monotonic(1), wall: Timestamp(WALL), uncertainty: None };
         let addresses = recovered.identity.members.iter().map(|member| (*member, String::new(), String::new()));
         let config = NodeConfig { addresses: addresses.collect(), ..NodeConfig::default() };
         let mut actions = Vec::new();

@@ -250,14 +250,14 @@ impl Cohort {
     }
 
     /// The log is forced through `write`.
-    pub fn log_forced(&mut self, write: WriteId, out: &mut Outbox) {
+    pub fn log_forced(&mut self, write: WriteId, now: Now, out: &mut Outbox) {
         while let Some(entry) = self.unforced.pop_front_if(|entry| entry.write <= write) {
             self.memory.unforced_bytes -= entry.bytes;
             self.forced = entry.sequence;
         }
         self.memory.firm.retain(|(firm, _)| *firm > write);
         self.end_doubt(out);
-        self.advance_commit(out);
+        self.advance_commit(now, out);
     }
 
     /// The manifest is forced, in both of its places, through `manifest`.
@@ -277,6 +277,7 @@ impl Cohort {
             {
                 self.stand(now, out);
             }
+            Role::Leader(leader) if leader.waits_until <= now.monotonic => self.advance_commit(now, out),
             Role::Leader(leader) if leader.heartbeat_at <= now.monotonic => self.heartbeat(now, out),
             Role::Leader(leader) if leader.tell_at <= now.monotonic => self.tell_commits(now, out),
             _ => {}
@@ -295,8 +296,8 @@ impl Cohort {
                 vote_ends.map_or(*stand_at, |until| until.min(*stand_at))
             }
             Role::PreCandidate { give_up_at, .. } | Role::Candidate { give_up_at, .. } => *give_up_at,
-            Role::Leader(_) if self.is_at_rest() => Monotonic::NEVER,
-            Role::Leader(leader) => leader.heartbeat_at.min(leader.tell_at),
+            Role::Leader(leader) if self.is_at_rest() => leader.waits_until,
+            Role::Leader(leader) => leader.heartbeat_at.min(leader.tell_at).min(leader.waits_until),
         }
     }
 

@@ -21,6 +21,9 @@ pub struct Config {
     pub origin: Lsn,
     /// Where an entry must be stored before it counts.
     pub durability: Durability,
+    /// Whether no entry is committed before its timestamp has passed (Spanner, section 4.1.2, commit wait). Only while the
+    /// error of the clock has a bound.
+    pub waits: bool,
     /// Payload of the entry that declares a loss, for cohorts with main-memory logs. It informs the state machine.
     pub declaration: Bytes,
 }

@@ -39,6 +39,8 @@ pub(crate) struct Leader {
     pub(crate) since: Monotonic,
     /// Bytes of uncommitted entries, including re-proposed ones.
     pub(crate) uncommitted_bytes: usize,
+    /// When the timestamp of an entry that a majority holds has passed; `NEVER` if none has to wait.
+    pub(crate) waits_until: Monotonic,
 }
 
 /// A leader's view of a follower.
@@ -261,6 +263,7 @@ impl Leader {
     pub(crate) fn forget_times(&mut self) {
         self.heartbeat_at = Monotonic(0);
         self.tell_at = Monotonic::NEVER;
+        self.waits_until = Monotonic::NEVER;
         self.since = Monotonic(0);
         for peer in self.peers.values_mut() {
             peer.probed_at = Monotonic(0);
@@ -325,14 +328,15 @@ impl Cohort {
             unannounced_bytes: 0,
             since: now.monotonic,
             uncommitted_bytes: unresolved.map(Entry::size).sum(),
+            waits_until: Monotonic::NEVER,
         });
         self.keep_peers();
         if declares {
-            self.append_own(epoch, self.config.declaration.clone(), None, now, out);
+            self.append_own(epoch, self.config.declaration.clone(), None, Timestamp(0), now, out);
         }
-        self.append_own(epoch, Bytes::new(), None, now, out);
+        self.append_own(epoch, Bytes::new(), None, Timestamp(0), now, out);
         self.propose_pending(now, out);
-        self.advance_commit(out);
+        self.advance_commit(now, out);
     }
 
     /// A planted bug: gives unresolved entries LSNs of the new epoch.
@@ -352,12 +356,17 @@ impl Cohort {
     /// Proposes a new entry. Its outcome appears as [`Output::Apply`], or is unknown after [`Output::LeadLost`].
     /// Returns `None` if this replica is not the leader. Proposals are sent at [`Cohort::settle`].
     pub fn propose(&mut self, payload: Bytes, now: Now, out: &mut Outbox) -> Option<Lsn> {
+        self.propose_from(payload, Timestamp(0), now, out)
+    }
+
+    /// [`Cohort::propose`] with a timestamp of at least `floor`.
+    pub fn propose_from(&mut self, payload: Bytes, floor: Timestamp, now: Now, out: &mut Outbox) -> Option<Lsn> {
         let Role::Leader(leader) = &self.role else { return None };
         let epoch = leader.epoch;
-        let lsn = self.append_own(epoch, payload, None, now, out);
+        let lsn = self.append_own(epoch, payload, None, floor, now, out);
         if self.quorum() == 1 {
             // With a main-memory log no other event reports that it is committed.
-            self.advance_commit(out);
+            self.advance_commit(now, out);
         }
         Some(lsn)
     }
@@ -374,6 +383,7 @@ impl Cohort {
         epoch: Epoch,
         payload: Bytes,
         members: Option<SharedMembership>,
+        floor: Timestamp,
         now: Now,
         out: &mut Outbox,
     ) -> Lsn {
@@ -381,7 +391,7 @@ impl Cohort {
         let changes = members.is_some();
         let previous = self.last();
         let lsn = Lsn { epoch, sequence: previous.sequence.next() };
-        let timestamp = self.next_timestamp(now.wall);
+        let timestamp = self.next_timestamp(now).max(floor);
         let entry = Entry { lsn, previous, timestamp, payload, members };
         if let Role::Leader(leader) = &mut self.role {
             leader.uncommitted_bytes += entry.size();
@@ -396,17 +406,25 @@ impl Cohort {
     /// The timestamp of an entry proposed now: greater than every timestamp in the log, independent of the clock. The
     /// clock only keeps it close to real time (guarantee 17).
     #[must_use]
-    pub fn next_timestamp(&self, wall: Timestamp) -> Timestamp {
+    pub fn next_timestamp(&self, now: Now) -> Timestamp {
         if planted(Bug::VersionFromWallClock) {
-            return wall;
+            return now.wall;
         }
-        let believed = WALL_CLOCK_RANGE.contains(&wall.0) || planted(Bug::WallClockOutOfRange);
-        let reading = if believed { wall.0 } else { 0 };
+        let reading = self.reading(now).0;
         let mut last = self.log.last_timestamp().0;
         if planted(Bug::TimestampIgnoresLog) && self.log.last().epoch != self.promised.epoch {
             last = 0;
         }
         Timestamp(reading.max(last.saturating_add(1)))
+    }
+
+    /// What the clock says about the timestamp of an entry proposed now: if entries wait for their timestamps, the end of
+    /// the interval that contains true time. 0 if the clock cannot be right.
+    #[must_use]
+    pub fn reading(&self, now: Now) -> Timestamp {
+        let wall = now.interval().filter(|_| self.config.waits).map_or(now.wall, |interval| interval.latest);
+        let believed = WALL_CLOCK_RANGE.contains(&wall.0) || planted(Bug::WallClockOutOfRange);
+        if believed { wall } else { Timestamp(0) }
     }
 
     /// As a leader, sends a message to every follower that is not at rest, in any catch-up state, with the commit
@@ -587,7 +605,7 @@ impl Cohort {
             }
             Reply::Matched(_) | Reply::Missing(_) | Reply::Apart(_) => return,
         }
-        self.advance_commit(out);
+        self.advance_commit(now, out);
         self.pump(from.node, now, out);
     }
 
@@ -599,7 +617,8 @@ impl Cohort {
 
     /// Commits the entries that a majority holds durably, if the last of them is of this leader's epoch; earlier
     /// entries are committed with it (guarantee 1). Any majority counts, with or without the leader (Gaios 3.1).
-    pub(crate) fn advance_commit(&mut self, out: &mut Outbox) {
+    /// None does before its timestamp has passed, if entries wait for that.
+    pub(crate) fn advance_commit(&mut self, now: Now, out: &mut Outbox) {
         let Role::Leader(leader) = &self.role else { return };
         let epoch = leader.epoch;
         let mut held: Vec<Sequence> = self.voting(leader).map(|peer| peer.matched).collect();
@@ -609,6 +628,7 @@ impl Cohort {
         if planted(Bug::AnswerBeforeCommit) {
             reached = self.acknowledged();
         }
+        reached = self.past(reached, now);
         let own_epoch = self.log.lsn_at(reached).is_some_and(|lsn| lsn.epoch == epoch);
         if reached <= self.committed || !(own_epoch || planted(Bug::CommitOldEpochByCount)) {
             return;

@@ -27,6 +27,7 @@
 //! The guarantees named in the code are those of `docs/guarantees.md`.
 
 mod cohort;
+mod commit_wait;
 mod config;
 mod data_loss;
 mod election;
@@ -49,6 +50,7 @@ mod symmetry;
 mod tests;
 
 pub use cohort::{Cohort, ReplicaView, SplitOff, Start};
+pub use commit_wait::COMMIT_WAIT_MAX;
 pub use config::{Config, Limits, Timing};
 pub use data_loss::LogIntegrity;
 pub use leader::CatchUp;

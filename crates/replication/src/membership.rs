@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use base::canary::{Bug, planted};
-use base::{Member, MembershipChange, NoStep, NodeId, Now, Sequence, SharedMembership};
+use base::{Member, MembershipChange, NoStep, NodeId, Now, Sequence, SharedMembership, Timestamp};
 use bytes::Bytes;
 
 use crate::cohort::{Cohort, Role};
@@ -220,8 +220,8 @@ impl Cohort {
         if change == MembershipChange::Remove(self.config.me) {
             return Err(ChangeRefused::Leads);
         }
-        self.append_own(epoch, Bytes::new(), Some(Arc::new(next)), now, out);
-        self.advance_commit(out);
+        self.append_own(epoch, Bytes::new(), Some(Arc::new(next)), Timestamp(0), now, out);
+        self.advance_commit(now, out);
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use crate::message::{Gap, Reply};
 use crate::{CatchUp, Cohort, Config, Limits, ManifestId, Message, Outbox, Output, Replay, Start, Timing, WriteId};
 
 mod aside;
+mod commit_wait;
 mod golden;
 mod reads;
 
@@ -63,6 +64,7 @@ impl Scene {
                 seed: 1,
                 origin: Lsn::ZERO,
                 durability: Durability::Forced,
+                waits: false,
                 declaration: Bytes::new(),
             };
             let start = if members.contains(&me) {
@@ -75,7 +77,7 @@ impl Scene {
         };
         let replicas = all.iter().map(|me| start(*me)).collect();
         // The grace period after a start is over.
-        let now = Now { monotonic: Monotonic(0) + Duration::from_millis(1_000), wall: Timestamp(1) };
+        let now = Now { monotonic: Monotonic(0) + Duration::from_millis(1_000), wall: Timestamp(1), uncertainty: None };
         Self { now, replicas, under_way: Vec::new(), log_reads: Vec::new() }
     }
 
@@ -100,7 +102,7 @@ impl Scene {
             if appended.is_none() && manifest.is_none() {
                 break;
             }
-            cohort.log_forced(appended.unwrap_or(WriteId(0)), out);
+            cohort.log_forced(appended.unwrap_or(WriteId(0)), self.now, out);
             cohort.manifest_forced(manifest.unwrap_or(ManifestId(0)), self.now, out);
         }
         cohort.invariants();
@@ -278,7 +280,7 @@ fn snapshot_install_truncates_stale_tail() {
     let now = scene.now;
     let (cohort, out) = &mut scene.replicas[1];
     cohort.message(member(node(0)), propose(1, dead.clone(), Lsn::ZERO), now, out);
-    cohort.log_forced(out.appended(), out);
+    cohort.log_forced(out.appended(), now, out);
     let state = Lsn::new(2, 1_000);
     assert!(cohort.install(state, Timestamp(1_000), Arc::default(), now, out));
     out.take();

@@ -59,7 +59,7 @@ impl Bench {
     }
 
     fn with(configs: Vec<Config>) -> Self {
-        let now = Now { monotonic: Monotonic(0), wall: Timestamp(0) };
+        let now = Now { monotonic: Monotonic(0), wall: Timestamp(0), uncertainty: None };
         let servers = configs.into_iter().map(|config| Server::new(config, State::default(), now)).collect();
         let mut bench = Self {
             servers,
@@ -80,7 +80,7 @@ impl Bench {
     }
 
     fn now(&self) -> Now {
-        Now { monotonic: Monotonic(self.now), wall: Timestamp(i64::try_from(self.now).unwrap()) }
+        Now { monotonic: Monotonic(self.now), wall: Timestamp(i64::try_from(self.now).unwrap()), uncertainty: None }
     }
 
     fn event(&mut self, server: usize, event: Event) {
@@ -989,7 +989,7 @@ fn plays_duplicates_of_own_appends() {
 
 #[test]
 fn duplicate_join_counts_once() {
-    let now = Now { monotonic: Monotonic(0), wall: Timestamp(0) };
+    let now = Now { monotonic: Monotonic(0), wall: Timestamp(0), uncertainty: None };
     let mut server = Server::new(config(1), State::default(), now);
     let actions = server.end_turn(now);
     let [Action::Append { append, entry }, ..] = &actions[..] else { panic!("{actions:?}") };

@@ -11,7 +11,7 @@ pub(crate) fn monotonic() -> Monotonic {
 
 /// Both clocks, for an event.
 pub(crate) fn now() -> Now {
-    Now { monotonic: monotonic(), wall: Timestamp(nanoseconds(ClockId::Realtime)) }
+    Now { monotonic: monotonic(), wall: Timestamp(nanoseconds(ClockId::Realtime)), uncertainty: None }
 }
 
 /// Converts to the standard library's type.

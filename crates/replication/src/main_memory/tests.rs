@@ -157,7 +157,7 @@ fn membership_entry_acked_after_sync() {
         .collect();
     assert_eq!(waits, [WriteId(0), *write]);
     assert_eq!(cohort.acknowledged(), first.lsn.sequence);
-    cohort.log_forced(*write, out);
+    cohort.log_forced(*write, scene.now, out);
     assert_eq!(cohort.acknowledged(), change.lsn.sequence);
 }
 
@@ -182,7 +182,7 @@ fn unsynced_commit_byte_limit() {
     }
     let counts = cohort.committed().0;
     assert!((60..=65).contains(&counts), "{counts}");
-    cohort.log_forced(out.appended(), out);
+    cohort.log_forced(out.appended(), scene.now, out);
     assert_eq!(cohort.committed(), cohort.last().sequence);
     cohort.propose(mebibyte, scene.now, out);
     assert_eq!(cohort.committed(), cohort.last().sequence, "there is room again");

@@ -58,7 +58,7 @@ fn doubt_end_reported_after_sync() {
                     _ => {}
                 }
             }
-            cohort.log_forced(written.unwrap_or(WriteId(0)), out);
+            cohort.log_forced(written.unwrap_or(WriteId(0)), scene.now, out);
             if cohort.doubtful() {
                 cohort.manifest_forced(out.take_manifest().unwrap_or(ManifestId(0)), scene.now, out);
             }

@@ -69,7 +69,7 @@ pub(super) fn carry_out(
     now: Monotonic,
 ) -> Outcome {
     let mut replica = before.clone();
-    let now = Now { monotonic: now, wall: Timestamp(0) };
+    let now = Now { monotonic: now, wall: Timestamp(0), uncertainty: None };
     let mut step = run(&mut replica, event, delivered, now);
     step.add(replica.step(|cohort, out| cohort.settle(now, out)));
     if replica.forces == Forces::Eager {
@@ -104,7 +104,7 @@ fn run(replica: &mut Replica, event: Event, delivered: Option<&Envelope>, now: N
             replica.compare_with_batched_heartbeat(from, &message, now);
             replica.step(|cohort, out| cohort.message(from, message, now, out))
         }
-        Event::ForceLog => replica.force_log(),
+        Event::ForceLog => replica.force_log(now),
         Event::ForceManifest => replica.force_manifest(now),
         Event::Campaign => replica.step(|cohort, out| cohort.campaign(now, out)),
         Event::Propose => replica.step(|cohort, out| {
@@ -135,7 +135,7 @@ fn settle_disk(before: &Replica, replica: &mut Replica, step: &mut Step, disk: D
         if replica.manifests_pending() > 0 && manifest_forced {
             step.add(replica.force_manifest(now));
         } else if replica.log_pending() > 0 && log_forced {
-            step.add(replica.force_log());
+            step.add(replica.force_log(now));
         } else {
             break;
         }

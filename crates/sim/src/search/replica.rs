@@ -92,6 +92,7 @@ fn config(node: u32) -> Config {
         seed: 0,
         origin: Lsn::ZERO,
         durability: Durability::Forced,
+        waits: false,
         declaration: bytes::Bytes::new(),
     }
 }
@@ -257,11 +258,11 @@ impl Replica {
         self.parked.clear();
     }
 
-    pub(super) fn force_log(&mut self) -> Step {
+    pub(super) fn force_log(&mut self, now: Now) -> Step {
         let Some(&(through, _)) = self.unforced.last() else { return Step::default() };
         self.unforced.drain(..).for_each(|(_, record)| self.replay.record(record));
         self.find_durable();
-        self.step(|cohort, out| cohort.log_forced(through, out))
+        self.step(|cohort, out| cohort.log_forced(through, now, out))
     }
 
     pub(super) fn force_manifest(&mut self, now: Now) -> Step {

@@ -111,7 +111,7 @@ impl World {
     }
 
     pub(super) fn local(&mut self, index: usize, mut replica: Replica, now: Monotonic) -> Number {
-        let print = replica.fingerprint(Now { monotonic: now, wall: Timestamp(0) });
+        let print = replica.fingerprint(Now { monotonic: now, wall: Timestamp(0), uncertainty: None });
         if let Some(number) = self.local_numbers.get(&(print, now)) {
             return *number;
         }
@@ -146,7 +146,7 @@ impl World {
         }
         let mut cohort = local.replica.cohort.clone();
         for envelope in inbox.iter().map(|number| self.messages.get(*number)).filter(|envelope| is_vote(envelope)) {
-            let now = Now { monotonic: local.now, wall: Timestamp(0) };
+            let now = Now { monotonic: local.now, wall: Timestamp(0), uncertainty: None };
             cohort.message(member(envelope.from.0), envelope.message.clone(), now, &mut Outbox::default());
         }
         let mut read_at = local.now;

@@ -52,7 +52,7 @@ impl Clocks {
 
     pub(crate) fn now(&self, time: TrueTime) -> Now {
         let wall = WALL_START.saturating_add(time.cast_signed()).saturating_add(self.wall_offset);
-        Now { monotonic: self.monotonic(time), wall: Timestamp(wall) }
+        Now { monotonic: self.monotonic(time), wall: Timestamp(wall), uncertainty: None }
     }
 
     /// The reading of the wall clock at its lowest offset so far.

@@ -196,7 +196,7 @@ impl Driver {
         let (now, Durable { log, manifest: id }) = (self.scene.now, self.hosts[index].forced);
         let (cohort, out) = &mut self.scene.replicas[index];
         if forces_log {
-            cohort.log_forced(log, out);
+            cohort.log_forced(log, now, out);
         }
         if manifest.is_some() {
             cohort.manifest_forced(id, now, out);
