@@ -12,6 +12,10 @@ pub const VALUE_BYTES_MAX: usize = 8 << 20;
 pub const WRITE_BYTES_MAX: usize = 12 << 20;
 /// Maximum columns of one write.
 pub const WRITE_COLUMNS_MAX: usize = 1_024;
+/// Maximum rows that one transaction changes.
+pub const TRANSACTION_WRITES_MAX: usize = 10_000;
+/// Maximum ranges of keys that one transaction reads: a row, or a page of a scan.
+pub const TRANSACTION_READS_MAX: usize = 10_000;
 /// Maximum bytes of a table name, of letters, digits, `_`, `-` and `.`.
 pub const TABLE_NAME_BYTES_MAX: usize = 128;
 /// Maximum tables of a cluster: every node stores the list.

@@ -17,6 +17,28 @@ pub struct KeyRange {
 }
 
 impl KeyRange {
+    /// The keys in both; none if there are none.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Option<Self> {
+        let start = self.start.clone().max(other.start.clone());
+        let end = match (&self.end, &other.end) {
+            (Some(one), Some(other)) => Some(one.clone().min(other.clone())),
+            (one, other) => one.clone().or_else(|| other.clone()),
+        };
+        end.as_ref().is_none_or(|end| start < *end).then_some(Self { start, end })
+    }
+
+    /// Whether it contains every key of another range.
+    #[must_use]
+    pub fn includes(&self, other: &Self) -> bool {
+        let ends_within = match (&self.end, &other.end) {
+            (None, _) => true,
+            (Some(own), Some(end)) => end <= own,
+            (Some(_), None) => false,
+        };
+        other.start >= self.start && ends_within
+    }
+
     /// Every key.
     #[must_use]
     pub fn all() -> Self {

@@ -291,6 +291,12 @@ impl Catalog {
         self.table(name).map(TableRecord::describe).ok_or_else(|| Failure::UnknownTable(name.to_owned()))
     }
 
+    /// Whether a range has existed and does not any more: its table was dropped.
+    #[must_use]
+    pub fn is_gone(&self, cohort: CohortId) -> bool {
+        cohort < self.next_cohort && self.part_of(cohort).is_none()
+    }
+
     /// The range, or the part being split off from a range, that a cohort serves.
     #[must_use]
     pub fn part_of(&self, cohort: CohortId) -> Option<Part<'_>> {

@@ -32,6 +32,12 @@ impl TableOptions {
         self.durability.unwrap_or_default()
     }
 
+    /// TEMP
+    #[must_use]
+    pub fn takes_part(&self) -> bool {
+        self.durability() == Durability::Forced
+    }
+
     /// Sets the options that were not requested to their defaults.
     pub(crate) fn completed(self) -> Self {
         Self {

@@ -18,7 +18,6 @@ use crate::replica::Replica;
 use crate::request::Response;
 use crate::request_table::{Pending, PendingId, RequestState};
 use crate::requests::RequestStep;
-use crate::writes::release;
 
 /// The evaluations in progress.
 #[derive(Debug, Default)]
@@ -89,10 +88,17 @@ impl Node {
         now: Now,
     ) {
         match answer {
-            Ok(Evaluated::Outcome(outcome)) => self.reply_read(pending, cohort, outcome, path, now),
+            Ok(Evaluated::Outcome(outcome)) => {
+                self.end_evaluation(cohort, &path);
+                self.reply_read(pending, cohort, outcome, path, now);
+            }
             Ok(Evaluated::Decided(decision)) => {
-                let locks = if let ReadPath::Leader { locks, .. } = &path { locks } else { &Locks::None };
+                let locks = if let ReadPath::Leader { locks, .. } = path { locks } else { Locks::NONE };
                 self.propose_decided(pending, cohort, decision, locks, now);
+            }
+            Ok(Evaluated::Unresolved) => {
+                self.end_evaluation(cohort, &path);
+                self.pending_requests.place(pending, RequestState::Waiting);
             }
             Ok(Evaluated::Elsewhere) => {
                 self.end_evaluation(cohort, &path);
@@ -110,7 +116,7 @@ impl Node {
     /// An evaluation leads to no proposal: other changes may take its latches.
     fn end_evaluation(&mut self, cohort: CohortId, path: &ReadPath) {
         if let (ReadPath::Leader { locks, .. }, Some(replica)) = (path, self.replicas.get_mut(&cohort)) {
-            release(replica, &mut self.pending_requests, locks);
+            self.pending_requests.unlatch(replica.latches.abandon(locks));
         }
     }
 

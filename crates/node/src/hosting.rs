@@ -189,6 +189,8 @@ impl Node {
             options,
             proposed: BTreeMap::new(),
             latches: Default::default(),
+            holds_prepared: false,
+            read_locks: Default::default(),
             throttle: Default::default(),
             on_disk,
             incoming: None,

@@ -5,8 +5,12 @@
 //! waits. Later changes of these keys queue behind it until it is decided, which may need a read of the disk. Blind
 //! changes do not block each other, and most keys never have waiters.
 //!
+//! A transaction also depends on keys that it does not change, and shares these with others that only read them. Once
+//! decided, a change keeps only the latches of what it changes. A prepared transaction keeps all of them until it is
+//! resolved, which another range decides; a new leader takes them before it admits any change.
+//!
 //! Invariants:
-//! * A change takes all its latches at once, or none, and waits. So there are no deadlocks.
+//! * A change takes all its latches at once, or none, and waits. So there are no deadlocks within a range.
 //! * First in, first out: a change waits for every earlier one that waits for an overlapping latch.
 //! * A waiting change overlaps a held latch, directly or through other waiting changes, and leaves the queue when that
 //!   latch becomes free. It may then end without taking its latches, so those that queue behind it are retried, too.
@@ -16,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use base::KeyRange;
 use base::canary::{Bug, planted};
 use bytes::Bytes;
-use state_machine::{LockKeys, LockMode, Locks};
+use state_machine::{LockKeys, LockMode, LockOwner, Locks};
 
 use crate::request_table::PendingId;
 
@@ -39,39 +43,69 @@ struct Waiting {
 
 #[derive(Clone, Debug, Default)]
 struct Latch {
-    /// Changes in the log that are not applied, and the one being decided.
-    under_way: usize,
-    /// A change that locked it exclusively is being decided.
+    /// Changes in the log that are not applied, and those that locked it exclusively.
+    writers: usize,
+    /// A change that locked it exclusively is being decided, or is a prepared transaction.
     is_deciding: bool,
+    /// Changes that locked it as shared and are being decided, or are prepared transactions.
+    readers: usize,
+    /// The transactions among these that may hold latches of other ranges.
+    owners: Vec<LockOwner>,
     /// Arrival numbers of the changes that wait for this latch, among others.
     waiting: Vec<u64>,
 }
 
 impl Latch {
     fn admits(&self, mode: LockMode) -> bool {
-        let is_free = self.under_way == 0 || !excludes(mode) && !self.is_deciding;
-        is_free && self.waiting.is_empty()
+        self.is_compatible(mode) && self.waiting.is_empty()
     }
-}
 
-/// Whether a change must wait for those under way.
-fn excludes(mode: LockMode) -> bool {
-    match mode {
-        LockMode::Blind => false,
-        LockMode::Exclusive => !planted(Bug::ConditionIgnoresUnderWay),
+    /// Whether the holders allow this mode.
+    fn is_compatible(&self, mode: LockMode) -> bool {
+        match mode {
+            LockMode::Shared => self.writers == 0,
+            LockMode::Blind => !self.is_deciding && self.readers == 0 || planted(Bug::BlindWriteOverPrepared),
+            LockMode::Exclusive => self.writers == 0 && self.readers == 0 || planted(Bug::ConditionIgnoresUnderWay),
+        }
+    }
+
+    fn take(&mut self, mode: LockMode, owner: Option<LockOwner>) {
+        match mode {
+            LockMode::Shared => self.readers += 1,
+            LockMode::Blind => self.writers += 1,
+            LockMode::Exclusive => {
+                self.writers += 1;
+                self.is_deciding = !planted(Bug::ConditionIgnoresUnderWay);
+            }
+        }
+        self.owners.extend(owner);
+    }
+
+    fn leave(&mut self, mode: LockMode, owner: Option<LockOwner>) {
+        match mode {
+            LockMode::Shared => self.readers -= 1,
+            LockMode::Blind => self.writers -= 1,
+            LockMode::Exclusive => {
+                self.writers -= 1;
+                self.is_deciding = false;
+            }
+        }
+        if let Some(place) = owner.and_then(|owner| self.owners.iter().position(|other| *other == owner)) {
+            self.owners.swap_remove(place);
+        }
+    }
+
+    fn is_free(&self) -> bool {
+        self.writers == 0 && self.readers == 0
     }
 }
 
 impl Latches {
     /// Takes all latches of a change and returns true, or queues it and returns false.
     pub(crate) fn enter(&mut self, locks: &Locks, id: PendingId) -> bool {
-        let may = locks.spans().iter().all(|span| self.overlapping(&span.keys).all(|latch| latch.admits(span.mode)));
+        let may = self.admits(locks);
         if may {
-            for span in locks.spans() {
-                let latch = self.latch_mut(&span.keys);
-                latch.under_way += 1;
-                latch.is_deciding |= excludes(span.mode);
-            }
+            self.hold(locks);
         } else {
             self.arrivals += 1;
             let arrival = self.arrivals;
@@ -83,34 +117,84 @@ impl Latches {
         may
     }
 
-    /// The change that took these latches is decided, and its entry is the next in the log. Returns the changes that
-    /// may be retried, in order.
+    /// Queues a change unless it could take all latches now, and returns whether it could.
+    pub(crate) fn pass(&mut self, locks: &Locks, id: PendingId) -> bool {
+        self.admits(locks) || self.enter(locks, id)
+    }
+
+    fn admits(&self, locks: &Locks) -> bool {
+        locks.spans().iter().all(|span| self.overlapping(&span.keys).all(|latch| latch.admits(span.mode)))
+    }
+
+    /// Takes latches for a transaction that is prepared in the state.
+    pub(crate) fn hold(&mut self, locks: &Locks) {
+        for span in locks.spans() {
+            self.latch_mut(&span.keys).take(span.mode, locks.owner);
+        }
+    }
+
+    /// Whether an older transaction, or one that may hold latches of other ranges and is older, has a latch that
+    /// excludes these. A transaction that may hold latches of other ranges itself does not wait for it (wait-die), so
+    /// that there are no deadlocks between ranges.
+    pub(crate) fn are_of_older(&self, locks: &Locks) -> bool {
+        let Some(owner) = locks.owner else { return false };
+        let is_of_older = |latch: &Latch| latch.owners.iter().any(|other| *other < owner);
+        locks
+            .spans()
+            .iter()
+            .any(|span| self.overlapping(&span.keys).any(|latch| is_of_older(latch) && !latch.is_compatible(span.mode)))
+    }
+
+    /// The change that took these latches is decided, and its entry is the next in the log: it only needs those of the
+    /// keys that it changes. Returns the changes that may be retried, in order.
     pub(crate) fn decided(&mut self, locks: &Locks) -> VecDeque<PendingId> {
         for span in locks.spans() {
-            // The change has already left if its decision could not be proposed.
-            if let Some(latch) = self.find_mut(&span.keys) {
-                latch.is_deciding = false;
+            let Some(latch) = self.find_mut(&span.keys) else {
+                debug_assert!(false, "a change is decided while it holds its latches");
+                continue;
+            };
+            match span.mode {
+                LockMode::Shared => latch.leave(span.mode, locks.owner),
+                LockMode::Blind => {}
+                LockMode::Exclusive => latch.is_deciding = false,
             }
         }
         self.wake(locks.spans().iter().map(|span| span.keys.clone()).collect())
     }
 
-    /// A change that took these latches is applied, or will never be proposed. Returns the changes that may be retried,
-    /// in order.
+    /// A change that was decided, or needed no decision, is applied. Returns the changes that may be retried, in order.
     pub(crate) fn leave(&mut self, locks: &Locks) -> VecDeque<PendingId> {
+        self.release(locks, |mode| mode != LockMode::Shared)
+    }
+
+    /// A change that took these latches will never be decided, or a prepared transaction is resolved. Returns the
+    /// changes that may be retried, in order.
+    pub(crate) fn abandon(&mut self, locks: &Locks) -> VecDeque<PendingId> {
+        self.release(locks, |_| true)
+    }
+
+    fn release(&mut self, locks: &Locks, is_held: impl Fn(LockMode) -> bool) -> VecDeque<PendingId> {
         let mut free = Vec::new();
-        for span in locks.spans() {
+        for span in locks.spans().iter().filter(|span| is_held(span.mode)) {
             let Some(latch) = self.find_mut(&span.keys) else {
                 debug_assert!(false, "a change leaves only latches that it took");
                 continue;
             };
-            latch.under_way -= 1;
-            latch.is_deciding = false;
-            if latch.under_way == 0 {
+            latch.leave(span.mode, locks.owner);
+            if latch.is_free() || latch.writers == 0 {
                 free.push(span.keys.clone());
             }
         }
         self.wake(free)
+    }
+
+    /// A waiting change has ended: those that queue behind it are returned, to be retried.
+    pub(crate) fn cancel(&mut self, id: PendingId) -> VecDeque<PendingId> {
+        let arrival = self.waiting.iter().find(|(_, waiting)| waiting.id == id).map(|(arrival, _)| *arrival);
+        let Some(Waiting { locks, .. }) = arrival.and_then(|arrival| self.waiting.remove(&arrival)) else {
+            return VecDeque::new();
+        };
+        self.wake(locks.spans().iter().map(|span| span.keys.clone()).collect())
     }
 
     /// Releases all latches. Returns all waiting changes.
@@ -151,7 +235,7 @@ impl Latches {
             let mut arrivals = Vec::new();
             let mut empty = |latch: &mut Latch| {
                 arrivals.append(&mut latch.waiting);
-                latch.under_way == 0
+                latch.is_free()
             };
             self.keys.extract_if(keys.bounds(), |_, latch| empty(latch)).for_each(drop);
             self.ranges.extract_if(.., |range, latch| keys.overlaps(range) && empty(latch)).for_each(drop);

@@ -9,6 +9,7 @@ use catalog::{Catalog, CatalogResponse, Change};
 use replication::{CatchUp, Cohort, Durable, ManifestId, Outbox, Output, Reply};
 use sharedlog::request::LogResponse;
 use state_machine::{Failure, Ownership};
+use tablets::TableResponse;
 
 use crate::checkpoint_schedule::Checkpoints;
 use crate::config::NodeConfig;
@@ -29,8 +30,8 @@ use crate::request_table::RequestTable;
 use crate::roster::Roster;
 use crate::splits::Splits;
 use crate::stop::Stop;
+use crate::transactions::Transactions;
 use crate::transfer::Transfers;
-use crate::writes::release;
 
 /// One node of a cluster, as a deterministic machine. See [`crate::contract`].
 #[derive(Debug)]
@@ -49,6 +50,7 @@ pub struct Node {
     pub(crate) splits: Splits,
     pub(crate) moves: Moves,
     pub(crate) logs: Logs,
+    pub(crate) transactions: Transactions,
     pub(crate) counters: Counters,
     pub(crate) stop: Stop,
     pub(crate) actions: Vec<Action>,
@@ -119,6 +121,7 @@ impl Node {
             | self.run_splits(now)
             | self.run_moves(now)
             | self.run_requests(now)
+            | self.run_transactions(now)
             | self.run_logs(now)
             | self.run_replicas(now)
     }
@@ -255,10 +258,19 @@ impl Node {
         if matches!(applied.effect, Some(Effect::LossDeclared)) {
             replica.timestamp_history.clear();
         }
-        if let Some(Proposal { pending, locks, .. }) = proposal {
+        self.locks_changed(id, proposal.as_ref(), applied.effect.as_ref(), is_barrier, now);
+        if let Some(Proposal { pending, commits, .. }) = proposal {
+            let replica = expected!(self.replicas.get_mut(&id), "as above");
             replica.writes += u64::from(applied.outcome.is_some());
-            release(replica, &mut self.pending_requests, &locks);
-            match (applied.outcome, &applied.effect) {
+            let waited = replica.cohort.commit_wait();
+            let outcome = match applied.outcome {
+                Some(Ok(Response::Tablet(TableResponse::Written { version }))) if commits => {
+                    let uncertainty = now.uncertainty.unwrap_or_default();
+                    Some(Ok(TableResponse::Committed { timestamp: version, uncertainty, waited }.into()))
+                }
+                other => other,
+            };
+            match (outcome, &applied.effect) {
                 (Some(outcome), _) => self.complete(pending, outcome, None),
                 // The request was not executed: route it to the other range.
                 (None, Some(Effect::Elsewhere)) => self.pending_requests.retry(pending),
@@ -282,6 +294,50 @@ impl Node {
         }
     }
 
+    /// Updates the latches after an applied entry: those of its proposal, and those of prepared transactions.
+    fn locks_changed(
+        &mut self,
+        id: CohortId,
+        proposal: Option<&Proposal>,
+        effect: Option<&Effect>,
+        is_empty: bool,
+        now: Now,
+    ) {
+        let replica = expected!(self.replicas.get_mut(&id), "entries are applied to local replicas");
+        let (latches, requests) = (&mut replica.latches, &mut self.pending_requests);
+        let locks = match effect {
+            Some(Effect::Locked(locks)) => Some(locks),
+            _ => None,
+        };
+        match proposal {
+            Some(Proposal { keeps_locks: false, locks, .. }) => requests.unlatch(latches.leave(locks)),
+            // They are those of the transaction from here on.
+            Some(_) if locks.is_some() => {}
+            Some(proposal) => requests.unlatch(latches.abandon(&proposal.locks)),
+            None => {
+                if let Some(locks) = locks.filter(|_| replica.holds_prepared) {
+                    latches.hold(locks);
+                }
+            }
+        }
+        if let Some(Effect::Released(locks)) = effect
+            && replica.holds_prepared
+        {
+            requests.unlatch(latches.abandon(locks));
+        }
+        if is_empty && replica.cohort.is_open() && !replica.holds_prepared {
+            replica.state.held_locks().iter().for_each(|locks| latches.hold(locks));
+            replica.holds_prepared = true;
+            self.on_transaction(id, None, now);
+            return;
+        }
+        let event = if let Some(Effect::Own(event)) = effect { Some(event) } else { None };
+        let is_of_transaction = matches!(event, Some(KindEvent::Tablet(_))) || locks.is_some();
+        if replica.holds_prepared && is_of_transaction {
+            self.on_transaction(id, event, now);
+        }
+    }
+
     fn effect(&mut self, id: CohortId, effect: Effect) {
         self.pending_requests.wake();
         match effect {
@@ -290,7 +346,7 @@ impl Node {
             Effect::RangeDropped => self.rows_dropped(id),
             Effect::LossDeclared => self.loss_declared(id),
             // A log unit's effects were handled above.
-            Effect::RangeFounded | Effect::Elsewhere | Effect::Own(_) => {}
+            Effect::RangeFounded | Effect::Elsewhere | Effect::Locked(_) | Effect::Released(_) | Effect::Own(_) => {}
         }
     }
 
@@ -370,6 +426,8 @@ impl Node {
         }
         // The authority to decide is lost with the lead.
         if let Some(replica) = self.replicas.get_mut(&id) {
+            replica.holds_prepared = false;
+            replica.read_locks.clear();
             replica.latches.clear().for_each(|write| self.pending_requests.retry(write));
         }
         self.forget_evaluations(id);
@@ -473,6 +531,7 @@ impl Node {
         self.on_beat_timer(now);
         self.on_log_timer(now);
         self.on_transfer_timer(now);
+        self.on_transaction_timer(now);
     }
 
     fn on_replica_timer(&mut self, now: Now) {
@@ -496,6 +555,7 @@ impl Node {
             self.replicas.next_timer(),
             self.beats.next_timer(),
             self.transfers.next_timer(),
+            self.transactions.next_timer(),
             self.logs.next_timer(),
             self.stop.next_timer(),
         ];

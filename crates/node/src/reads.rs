@@ -20,7 +20,7 @@ use state_machine::interface::ReadStep;
 use state_machine::{AsOf, Consistency, Failure, KeyOwner, Locks, LogPlace};
 
 use crate::node::Node;
-use crate::registry::{Ask, View};
+use crate::registry::{Ask, View, unanswerable};
 use crate::replica::Replica;
 use crate::request::Outcome;
 use crate::request_table::{Pending, RequestState};
@@ -40,6 +40,8 @@ pub(crate) enum ReadPath {
         epoch: Epoch,
         /// The latches held for it, if it decides a change.
         locks: Locks,
+        /// The state to name in the response, for a read of a transaction.
+        as_of: Option<Box<AsOf>>,
     },
     /// A read-index check.
     ReadIndex,
@@ -50,7 +52,7 @@ pub(crate) enum ReadPath {
 impl ReadPath {
     /// The path of a read that starts at the leader.
     pub(crate) fn leader(replica: &Replica, locks: Locks) -> Self {
-        Self::Leader { epoch: replica.cohort.promised().epoch, locks }
+        Self::Leader { epoch: replica.cohort.promised().epoch, locks, as_of: None }
     }
 }
 
@@ -65,7 +67,7 @@ pub(crate) fn read_here(replica: &Replica, pending: &Pending, now: Now) -> Optio
     }
     let cohort = replica.cohort.config().cohort;
     let view = match ask.consistency() {
-        Consistency::Strong => return None,
+        Consistency::Strong | Consistency::Locking(_) => return None,
         Consistency::Anywhere => return Some(RequestStep::CheckReadIndex),
         Consistency::Timeline { at_least, stale_ok } => {
             let (requirement, is_current) =
@@ -94,7 +96,36 @@ pub(crate) fn read_as_leader(replica: &Replica, ask: &Ask, now: Now) -> RequestS
     if replica.cohort.lease_end(now.monotonic).is_none() {
         return RequestStep::AwaitLease;
     }
-    read_by(replica, ask, ReadPath::leader(replica, Locks::None))
+    read_by(replica, ask, ReadPath::leader(replica, Locks::NONE))
+}
+
+/// Reads for a transaction at the leader: waits for changes in progress of these keys, and locks them.
+pub(crate) fn read_and_lock(replica: &mut Replica, pending: &Pending, ask: &Ask, now: Now) -> RequestStep {
+    if !replica.holds_prepared {
+        return RequestStep::Wait(RequestState::Waiting);
+    }
+    if replica.cohort.config().timing.leases && replica.cohort.lease_end(now.monotonic).is_none() {
+        return RequestStep::AwaitLease;
+    }
+    let locks = ask.locks();
+    if !replica.latches.pass(&locks, pending.id) {
+        return RequestStep::Wait(RequestState::Latched);
+    }
+    if let Some(owner) = ask.owner() {
+        replica.read_locks.add(owner, &locks, now.monotonic);
+    }
+    let cohort = replica.cohort.config().cohort;
+    let Some(view) = replica.state.view() else { return RequestStep::Reply(Err(unanswerable())) };
+    let as_of = Box::new(as_of(replica, &view, cohort, now.monotonic));
+    let path = match replica.cohort.config().timing.leases {
+        true => {
+            let epoch = replica.cohort.promised().epoch;
+            ReadPath::Leader { epoch, locks: Locks::NONE, as_of: Some(as_of) }
+        }
+        // The commit validates what was read, whoever leads by then.
+        false => ReadPath::Replica(as_of),
+    };
+    read_by(replica, ask, path)
 }
 
 fn read_by(replica: &Replica, ask: &Ask, path: ReadPath) -> RequestStep {
@@ -145,11 +176,17 @@ impl Node {
         };
         replica.reads += 1;
         match path {
-            ReadPath::Leader { .. } => match replica.cohort.lease_end(now.monotonic) {
-                _ if planted(Bug::LeaseCheckedBefore) => self.respond(pending, outcome, None),
-                None => self.await_lease(pending),
-                Some(end) => self.respond(pending, outcome, Some(end)),
-            },
+            ReadPath::Leader { as_of, .. } => {
+                let outcome = match as_of {
+                    Some(as_of) => dated(outcome, *as_of),
+                    None => outcome,
+                };
+                match replica.cohort.lease_end(now.monotonic) {
+                    _ if planted(Bug::LeaseCheckedBefore) => self.respond(pending, outcome, None),
+                    None => self.await_lease(pending),
+                    Some(end) => self.respond(pending, outcome, Some(end)),
+                }
+            }
             ReadPath::ReadIndex => {
                 self.counters.checked_reads += 1;
                 self.respond(pending, outcome, None);

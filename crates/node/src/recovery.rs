@@ -111,6 +111,7 @@ impl Node {
             splits: Default::default(),
             moves: Default::default(),
             logs: Logs::new(cluster.sequencer()),
+            transactions: Default::default(),
             counters: Default::default(),
             stop: Default::default(),
             actions: Vec::new(),

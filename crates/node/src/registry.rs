@@ -5,7 +5,7 @@
 //! through trait objects. A new kind needs one line in the list and no other change in this crate.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::{CohortId, Entry, Incarnation, KeyRange, Lsn, Membership, Timestamp};
+use base::{CohortId, Entry, Incarnation, Interval, KeyRange, Lsn, Membership, Timestamp};
 use bytes::Bytes;
 use catalog::{Catalog, CatalogRequest, CatalogResponse};
 use sharedlog::log_unit::LogUnit;
@@ -17,11 +17,12 @@ use state_machine::interface::{
 };
 use state_machine::storage::{self, NoStorage, Pressure, Storage};
 use state_machine::{
-    ApplyError, AsOf, Consistency, Failure, KeyOwner, KeyPosition, Locks, LogicalHash, Ownership, Progress, ReadError,
+    ApplyError, AsOf, Consistency, Failure, KeyOwner, KeyPosition, LockOwner, Locks, LogicalHash, Ownership, Progress,
+    ReadError,
 };
 use store::sstable::Io;
 use store::tree::{Tablespace, Tree};
-use tablets::{TableRequest, Tablet};
+use tablets::{TableRequest, TableResponse, Tablet};
 
 use crate::request::Status;
 
@@ -85,6 +86,8 @@ macro_rules! kinds {
             Log(LogResponse),
             /// The node's status.
             Status(Box<Status>),
+            /// The interval that contains true time.
+            Clock(Interval),
             /// The cohort's membership matches the requested plan.
             PlanDone,
             /// A result from a replica's own state, with the identity of that state.
@@ -357,6 +360,19 @@ impl AnyMachine {
         dispatch!(Self, self, machine => of(&**machine, ask))
     }
 
+    /// Whether the state holds the locks of a change already.
+    pub(crate) fn holds_locks_of(&self, ask: &Ask) -> bool {
+        fn of<M: Hosted>(machine: &M, ask: &Ask) -> bool {
+            M::request(ask).is_some_and(|request| machine.holds_locks_of(request))
+        }
+        dispatch!(Self, self, machine => of(&**machine, ask))
+    }
+
+    /// The locks that the state holds.
+    pub(crate) fn held_locks(&self) -> Vec<Locks> {
+        dispatch!(Self, self, machine => StateMachine::held_locks(&**machine))
+    }
+
     /// Starts a change at the leader.
     pub(crate) fn propose(&self, ask: &Ask) -> Payload<Read> {
         fn of<M: Hosted>(machine: &M, ask: &Ask) -> Payload<Read> {
@@ -497,6 +513,12 @@ impl From<CatalogRequest> for Ask {
     }
 }
 
+impl From<TableResponse> for Response {
+    fn from(response: TableResponse) -> Self {
+        Self::Tablet(response)
+    }
+}
+
 impl From<TableRequest> for Ask {
     fn from(request: TableRequest) -> Self {
         Self::Tablet(request)
@@ -546,6 +568,30 @@ impl Ask {
     #[must_use]
     pub fn locks(&self) -> Locks {
         dispatch!(Self, self, request => request.locks())
+    }
+
+    /// The transaction that it belongs to.
+    #[must_use]
+    pub fn owner(&self) -> Option<LockOwner> {
+        dispatch!(Self, self, request => request.owner())
+    }
+
+    /// The transaction that gives up its read locks.
+    #[must_use]
+    pub fn unlocks(&self) -> Option<LockOwner> {
+        dispatch!(Self, self, request => request.unlocks())
+    }
+
+    /// Whether it needs a clock with a bound on its error.
+    #[must_use]
+    pub fn needs_clock(&self) -> bool {
+        dispatch!(Self, self, request => request.needs_clock())
+    }
+
+    /// The least timestamp of its entry.
+    #[must_use]
+    pub fn floor(&self) -> Timestamp {
+        dispatch!(Self, self, request => request.floor())
     }
 
     /// Bytes that it adds to the memory of the storage.
@@ -603,7 +649,7 @@ impl Response {
             _M,
             response => response.is_of_read(),
             Self::Log(LogResponse::Logs(_) | LogResponse::Log(_)) | Self::Dated { .. } => true,
-            Self::Log(_) | Self::Status(_) | Self::PlanDone => false
+            Self::Log(_) | Self::Status(_) | Self::Clock(_) | Self::PlanDone => false
         )
     }
 
@@ -643,7 +689,7 @@ impl Wire for Response {
                 as_of.encode(out);
                 response.encode(out);
             },
-            Self::Status(_) => {
+            Self::Status(_) | Self::Clock(_) => {
                 debug_assert!(false, "a status is never forwarded");
                 out.u8(PLAN_DONE);
             }

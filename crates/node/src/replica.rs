@@ -17,6 +17,7 @@ use store::manifest::{CheckpointRef, CohortManifest};
 use crate::config::NodeConfig;
 use crate::contract::{CheckpointId, Lineage};
 use crate::latches::Latches;
+use crate::read_locks::ReadLocks;
 use crate::registry::{self, AnyMachine, Snapshot};
 use crate::request_table::PendingId;
 use crate::timestamp_history::TimestampHistory;
@@ -43,6 +44,10 @@ pub(crate) struct Replica {
     pub(crate) proposed: BTreeMap<Sequence, Proposal>,
     /// Latches on the keys that these proposals lock.
     pub(crate) latches: Latches,
+    /// This leader has applied everything from before its epoch, and has latched what prepared transactions lock.
+    pub(crate) holds_prepared: bool,
+    /// What transactions have read at this leader.
+    pub(crate) read_locks: ReadLocks,
     /// Throttles writes while compactions fall behind.
     pub(crate) throttle: WriteThrottle,
     pub(crate) on_disk: OnDisk,
@@ -127,6 +132,10 @@ pub(crate) struct Proposal {
     pub(crate) pending: PendingId,
     /// The latches that it holds until the entry is applied.
     pub(crate) locks: Locks,
+    /// They stay until the state releases them.
+    pub(crate) keeps_locks: bool,
+    /// It commits a transaction.
+    pub(crate) commits: bool,
 }
 
 impl OnDisk {

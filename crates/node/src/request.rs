@@ -1,10 +1,14 @@
 //! Requests to a node from its endpoints, and the replies. The endpoints, the node and the simulator share these types.
 
+use std::collections::BTreeSet;
+
 use base::{Durability, KeyRange, Lsn};
+use bytes::Bytes;
 use catalog::{Catalog, CatalogRequest};
 use sharedlog::request::LogRequest;
-use state_machine::Failure;
+use state_machine::{Failure, LockOwner, SessionStamp};
 use tablets::request::TableRequest;
+use tablets::transaction::TransactionPart;
 
 pub use crate::registry::{Ask, Response};
 
@@ -24,8 +28,53 @@ pub enum Request {
     },
     /// A request about shared logs.
     Log(LogRequest),
+    /// Commits a transaction.
+    Transaction(Box<TransactionRequest>),
+    /// The interval that contains true time, by this node's clock.
+    Clock,
     /// The status of this node and its cohorts.
     Status,
+}
+
+/// A transaction to be committed: what it has read, and what it changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionRequest {
+    /// Identifies the transaction: a number in a session of the range that holds `key` in `table`. That range decides
+    /// about the transaction.
+    pub stamp: SessionStamp,
+    /// The table of the session.
+    pub table: String,
+    /// The key of the session.
+    pub key: Bytes,
+    /// The priority of its locks.
+    pub owner: LockOwner,
+    /// The reads and writes in each table.
+    pub parts: Vec<(String, TransactionPart)>,
+}
+
+impl TransactionRequest {
+    fn validate(&self) -> Result<(), Failure> {
+        catalog::validate::check_table_name(&self.table)?;
+        let mut whole = TransactionPart::default();
+        for (table, part) in &self.parts {
+            catalog::validate::check_table_name(table)?;
+            tablets::validate::check_part(part)?;
+            whole.reads.extend(part.reads.iter().cloned());
+            whole.writes.extend(part.writes.iter().cloned());
+        }
+        let mut tables = BTreeSet::new();
+        if !self.parts.iter().all(|(table, _)| tables.insert(table)) {
+            return Err(Failure::Invalid("the transaction names a table twice".to_owned()));
+        }
+        tablets::validate::check_totals(&whole)?;
+        let abort = TableRequest::Abort { key: self.key.clone(), stamp: self.stamp };
+        state_machine::Request::validate(&abort)
+    }
+
+    fn held_bytes(&self) -> usize {
+        let parts = self.parts.iter().map(|(table, part)| table.len() + part.held_bytes());
+        self.table.len() + self.key.len() + parts.sum::<usize>()
+    }
 }
 
 impl Request {
@@ -41,7 +90,8 @@ impl Request {
             Self::Catalog(request) => !state_machine::Request::reads(request),
             Self::Table { request, .. } => !request.reads(),
             Self::Log(request) => request.changes(),
-            Self::Status => false,
+            Self::Transaction(_) => true,
+            Self::Clock | Self::Status => false,
         }
     }
 }
@@ -63,7 +113,8 @@ impl Request {
                 let batch = if let LogRequest::Append { batch, .. } = request { batch.len() } else { 0 };
                 batch + request.log().map_or(0, str::len)
             }
-            Self::Status => 0,
+            Self::Transaction(transaction) => transaction.held_bytes(),
+            Self::Clock | Self::Status => 0,
         }
     }
 }
@@ -105,7 +156,8 @@ pub fn validate(request: &Request) -> Result<(), Failure> {
     match request {
         Request::Catalog(request) => state_machine::Request::validate(request),
         Request::Log(request) => sharedlog::validate::validate(request),
-        Request::Status => Ok(()),
+        Request::Transaction(transaction) => transaction.validate(),
+        Request::Clock | Request::Status => Ok(()),
         Request::Table { table, request } => {
             catalog::validate::check_table_name(table)?;
             request.validate()
@@ -206,6 +258,8 @@ pub struct Counters {
     pub sessions_expired: u64,
     /// Replicas created by splits.
     pub splits: u64,
+    /// Prepared transactions that learned their outcome by asking the coordinator.
+    pub doubts_resolved: u64,
 }
 
 /// A node as seen by another node.

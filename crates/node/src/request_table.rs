@@ -10,6 +10,7 @@ use base::{Boot, CohortId, Duration, Monotonic, NodeId};
 use replication::CheckId;
 use sharedlog::{LogId, ProjectionEpoch};
 use state_machine::Consistency;
+use tablets::transaction::{Participant, TransactionId};
 
 use crate::contract::RequestId;
 use crate::message::Query;
@@ -40,6 +41,16 @@ pub(crate) enum ReplyTo {
     Controller(LogId, Option<ProjectionEpoch>),
     /// This node as the catalog leader: the cohort is to carry out the plan of that number.
     Move(CohortId, u64),
+    /// A transaction that this node drives: the cohort is to prepare it.
+    Prepared(PendingId, CohortId),
+    /// A transaction that this node drives: the coordinator is to commit or abort it.
+    Decided(PendingId),
+    /// This node as the leader of the first cohort, which has decided a transaction: the other cohort is to resolve it.
+    Resolved(CohortId, TransactionId, CohortId),
+    /// This node as the leader of a participant that asks about a transaction.
+    InDoubt(TransactionId, Participant),
+    /// Nobody waits for the reply.
+    Nobody,
 }
 
 /// The destination of a request.
@@ -51,6 +62,8 @@ pub(crate) enum Target {
     Table(String),
     /// The client machine of a shared log.
     Log(String),
+    /// The ranges of a transaction.
+    Transaction,
 }
 
 /// The state of a request.
@@ -67,6 +80,8 @@ pub(crate) enum RequestState {
     Forwarded(NodeId, u64),
     /// Passed to a log's client machine.
     AtLog,
+    /// A transaction, with requests to its ranges in progress.
+    Driven,
     /// Waits for earlier changes of its keys.
     Latched,
     /// Waits for a read of the disk.

@@ -9,12 +9,14 @@ use base::{CohortId, Duration, Monotonic, NodeId, Now, Timestamp};
 use bytes::Bytes;
 use catalog::{CatalogRequest, TableRecord};
 use sharedlog::request::LogRequest;
+use state_machine::failure::precondition;
 use state_machine::{Consistency, Failure, KeyOwner, Locks};
+use tablets::TableResponse;
 
 use crate::contract::{Action, ReplyDestination, RequestId};
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node};
-use crate::reads::{ReadPath, read_as_leader, read_here};
+use crate::reads::{ReadPath, read_and_lock, read_as_leader, read_here};
 use crate::registry::{Read, unanswerable};
 use crate::request::{Outcome, Request, Response, validate};
 use crate::request_table::{Pending, PendingId, ReplyTo, RequestState, Target};
@@ -74,6 +76,12 @@ impl Node {
                 self.actions.push(Action::Reply { to: id, outcome: status, valid_until: None });
                 return;
             }
+            Request::Clock => {
+                let clock = now.interval().map(Response::Clock).ok_or_else(no_clock);
+                self.actions.push(Action::Reply { to: id, outcome: clock, valid_until: None });
+                return;
+            }
+            Request::Transaction(request) => (Target::Transaction, Query::Transaction(request)),
             Request::Catalog(request) => (catalog, Query::Machine(request.into())),
             Request::Log(LogRequest::Create { name, stripes, copies }) => {
                 (catalog, self.create_log(name, stripes, copies))
@@ -127,6 +135,7 @@ impl Node {
                 None => return self.look_up_table(pending, now),
             },
             Target::Log(_) => return self.put_to_log(pending, now),
+            Target::Transaction => return self.drive(pending, now),
         };
         pending.cohort = Some(cohort);
         match self.step_here(&pending, cohort, now) {
@@ -160,9 +169,19 @@ impl Node {
                 let requests = &mut self.pending_requests;
                 Writes { replica, roster: &self.cluster, disk, requests }.write(pending, ask, now)
             }
+            (KeyOwner::This, Query::Machine(ask)) if ask.unlocks().is_some() => {
+                let is_news = ask.unlocks().is_some_and(|owner| replica.read_locks.release(owner));
+                if is_news {
+                    self.pending_requests.wake();
+                }
+                RequestStep::Reply(Ok(TableResponse::Unlocked.into()))
+            }
+            (KeyOwner::This, Query::Machine(ask)) if matches!(ask.consistency(), Consistency::Locking(_)) => {
+                read_and_lock(replica, pending, ask, now)
+            }
             (KeyOwner::This, Query::Machine(_)) if !self.config.timing.leases => RequestStep::CheckReadIndex,
             (KeyOwner::This, Query::Machine(ask)) => read_as_leader(replica, ask, now),
-            (KeyOwner::This, Query::Log(_)) => RequestStep::Reply(Err(unanswerable())),
+            (KeyOwner::This, Query::Log(_) | Query::Transaction(_)) => RequestStep::Reply(Err(unanswerable())),
         })
     }
 
@@ -178,7 +197,7 @@ impl Node {
             RequestStep::CarryPlanOn => self.carry_plan_on(pending, cohort, now),
             RequestStep::CheckReadIndex => self.read_by_index(pending, cohort, now),
             RequestStep::Evaluate(read, path) => self.evaluate(pending, cohort, read, path, now),
-            RequestStep::Propose(command, locks) => self.propose_for(pending, cohort, command, locks, now),
+            RequestStep::Propose(command, locks) => self.propose_for(pending, cohort, command, (locks, false), now),
         }
     }
 
@@ -343,20 +362,31 @@ impl Node {
             ReplyTo::Drop(cohort) => self.drop_answered(cohort, &outcome),
             ReplyTo::Split(child) => self.split_answered(child, &outcome),
             ReplyTo::Move(cohort, plan) => self.plan_answered(cohort, plan, &outcome),
+            ReplyTo::Prepared(..) | ReplyTo::Decided(_) | ReplyTo::Resolved(..) | ReplyTo::InDoubt(..) => {
+                self.transactions.answers.push((pending.origin, outcome));
+            }
+            ReplyTo::Nobody => {}
         }
     }
 
     /// Fails a request without a result: the outcome is unknown if it may have reached a log, otherwise nothing was
     /// done.
     pub(crate) fn give_up(&mut self, pending: Pending, why: &str) {
-        let may_be_there =
-            matches!(pending.place, RequestState::Forwarded(..) | RequestState::Proposed | RequestState::AtLog);
+        let may_be_there = matches!(
+            pending.place,
+            RequestState::Forwarded(..) | RequestState::Proposed | RequestState::AtLog | RequestState::Driven
+        );
         let unknown = may_be_there && !pending.query.reads();
         let failure = if unknown { Failure::Unknown(why.to_owned()) } else { Failure::Unavailable(why.to_owned()) };
         self.respond(pending, Err(failure), None);
     }
 
     fn overdue(&mut self, pending: Pending, now: Now) {
+        match pending.place {
+            RequestState::Driven => self.forget_driven(pending.id),
+            RequestState::Latched => self.leave_latch_queue(&pending),
+            _ => {}
+        }
         let why = match pending.query.consistency() {
             Consistency::Timeline { .. } => {
                 "no replica has caught up with the client's position, or no leader is known".to_owned()
@@ -366,6 +396,13 @@ impl Node {
             _ => self.no_result(&pending, now),
         };
         self.give_up(pending, &why);
+    }
+
+    /// A request that waits for latches has ended: others need not queue behind it.
+    fn leave_latch_queue(&mut self, pending: &Pending) {
+        if let Some(replica) = pending.cohort.and_then(|cohort| self.replicas.get_mut(&cohort)) {
+            self.pending_requests.unlatch(replica.latches.cancel(pending.id));
+        }
     }
 
     /// The driver found that the lease had expired before it sent the reply, so the result is discarded.
@@ -507,11 +544,16 @@ impl Node {
     }
 }
 
+/// Why this node does not tell the time.
+pub(crate) fn no_clock() -> Failure {
+    precondition("the error of this node's clock has no bound, so it refuses transactions (setting \"clock\")")
+}
+
 /// The outcome to report for a write that was forwarded twice, the first time without a reply. Only a result from the
 /// session table covers both attempts. "Nothing was done" is valid for the second attempt alone.
 fn in_doubt(outcome: Outcome) -> Outcome {
     match outcome {
-        Ok(_) | Err(Failure::VersionMismatch { .. } | Failure::Unknown(_)) => outcome,
+        Ok(_) | Err(Failure::VersionMismatch { .. } | Failure::Aborted(_) | Failure::Unknown(_)) => outcome,
         Err(Failure::Unavailable(reason)) => {
             Err(Failure::Unknown(format!("an earlier attempt got no reply; {reason}")))
         }

@@ -78,7 +78,7 @@ impl LocalRead {
             Consistency::Strong => view.lease_end.map(|_| view.content.clone())?,
             Consistency::Timeline { .. } => view.content.clone(),
             Consistency::At(moment) => view.content.clone().at(moment).ok()?,
-            Consistency::Anywhere => return None,
+            Consistency::Anywhere | Consistency::Locking(_) => return None,
         };
         let read = shown.read(ask)?;
         Some(Self { cohort, view, shown, read, consistency })
@@ -89,7 +89,7 @@ impl LocalRead {
     pub fn evaluate(&self) -> Option<Outcome> {
         match self.read.answer(Io::CacheOnly) {
             Ok(Evaluated::Outcome(outcome)) => Some(outcome),
-            Ok(Evaluated::Decided(_) | Evaluated::Elsewhere) | Err(_) => None,
+            Ok(Evaluated::Decided(_) | Evaluated::Elsewhere | Evaluated::Unresolved) | Err(_) => None,
         }
     }
 
@@ -107,7 +107,7 @@ impl LocalRead {
                 (may && now.since(view.at) <= STALE).then(|| dated(outcome, view.as_of(&shown, now)))
             }
             Consistency::At(_) => Some(dated(outcome, view.as_of(&shown, now))),
-            Consistency::Anywhere => None,
+            Consistency::Anywhere | Consistency::Locking(_) => None,
         };
         view.reads.fetch_add(u64::from(said.is_some()), Ordering::Relaxed);
         said

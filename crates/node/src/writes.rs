@@ -3,6 +3,7 @@
 use base::canary::{Bug, planted};
 use base::{CohortId, Now};
 use bytes::Bytes;
+use state_machine::failure::precondition;
 use state_machine::interface::{Decision, Evaluated, Payload};
 use state_machine::{Failure, Locks};
 use store::sstable::Io;
@@ -42,13 +43,28 @@ impl Writes<'_> {
         {
             return RequestStep::Reply(Err(failure));
         }
-        let locks = ask.locks();
-        if locks.is_exclusive() && !replica.cohort.is_open() {
-            // Entries re-proposed by this leader are not applied yet, so the state can't decide a condition.
+        let locks = if replica.state.holds_locks_of(ask) { Locks::NONE } else { ask.locks() };
+        if !locks.is_empty() && !replica.holds_prepared && !planted(Bug::PreparedLocksLate) {
+            // Entries re-proposed by this leader are not applied yet: the state can neither decide a condition nor show
+            // which transactions are prepared.
             return RequestStep::Wait(RequestState::Waiting);
+        }
+        if ask.needs_clock()
+            && let Some(failure) = clock_refusal(replica, now)
+        {
+            return RequestStep::Reply(Err(failure));
         }
         if let Some(step) = self.disk.delay_or_refuse(replica, pending, ask.bytes(), now) {
             return step;
+        }
+        if !replica.read_locks.is_empty() && !replica.read_locks.give_way(&locks, ask.owner(), now.monotonic) {
+            return match locks.owner {
+                None => RequestStep::Wait(RequestState::Waiting),
+                Some(_) => RequestStep::Reply(Err(priority())),
+            };
+        }
+        if replica.latches.are_of_older(&locks) {
+            return RequestStep::Reply(Err(priority()));
         }
         if !replica.latches.enter(&locks, pending.id) {
             return RequestStep::Wait(RequestState::Latched);
@@ -57,17 +73,34 @@ impl Writes<'_> {
             Payload::Decide(read) => RequestStep::Evaluate(read, ReadPath::leader(replica, locks)),
             Payload::Command(command) => RequestStep::Propose(command, locks),
             Payload::Refuse(failure) => {
-                release(replica, self.requests, &locks);
+                self.requests.unlatch(replica.latches.abandon(&locks));
                 RequestStep::Reply(Err(failure))
             }
         }
     }
 }
 
-/// The entry of a change with these latches is applied, or will never be proposed: changes that wait for the latches
-/// may be retried.
-pub(crate) fn release(replica: &mut Replica, requests: &mut RequestTable, locks: &Locks) {
-    requests.unlatch(replica.latches.leave(locks));
+/// Why this leader cannot decide about a transaction.
+fn clock_refusal(replica: &Replica, now: Now) -> Option<Failure> {
+    if !replica.cohort.config().waits {
+        return Some(precondition(format!("table {} takes no part in transactions", replica.table)));
+    }
+    if let Some(ahead) = replica.cohort.ahead_of_clock(now) {
+        let seconds = ahead.as_millis() / 1_000;
+        return Some(precondition(format!(
+            "the log of a range of table {} is {seconds} s ahead of the clock, so a clock was wrong before; transactions \
+             are possible once the clock has reached it",
+            replica.table
+        )));
+    }
+    now.interval().is_none().then(|| {
+        precondition("the error of the leader's clock has no bound, so it refuses transactions (setting \"clock\")")
+    })
+}
+
+/// An older transaction has priority: this one must be tried again.
+fn priority() -> Failure {
+    Failure::Unavailable("an older transaction has priority".to_owned())
 }
 
 impl Node {
@@ -87,30 +120,49 @@ impl Node {
         &mut self,
         pending: Pending,
         cohort: CohortId,
-        Decision { command, refusal }: Decision,
-        locks: &Locks,
+        Decision { command, refusal, keeps_locks }: Decision,
+        locks: Locks,
         now: Now,
     ) {
-        // A refusal changes nothing that other changes depend on, so its entry needs no latches.
-        let held = if refusal.is_none() { locks.clone() } else { Locks::None };
-        self.propose_for(pending, cohort, command, held, now);
-        let Some(replica) = self.replicas.get_mut(&cohort) else { return };
-        self.pending_requests.unlatch(replica.latches.decided(locks));
-        if refusal.is_some() {
-            release(replica, &mut self.pending_requests, locks);
-        }
-    }
-
-    /// Proposes the command of a change, which holds these latches until the command is applied.
-    pub(crate) fn propose_for(&mut self, pending: Pending, cohort: CohortId, command: Bytes, locks: Locks, now: Now) {
         let Some(replica) = self.replicas.get_mut(&cohort) else {
             return self.pending_requests.place(pending, RequestState::Waiting);
         };
-        let Some(lsn) = replica.cohort.propose(command, now, &mut self.outgoing.outbox) else {
-            release(replica, &mut self.pending_requests, &locks);
+        // The lead may be lost with the proposal, so the latches are given up before. No other change takes them in
+        // this step, and its entry would be a later one.
+        let held = match refusal {
+            // A refusal changes nothing that other changes depend on, so its entry needs no latches.
+            Some(_) => {
+                self.pending_requests.unlatch(replica.latches.abandon(&locks));
+                Locks::NONE
+            }
+            None if keeps_locks => locks,
+            None => {
+                self.pending_requests.unlatch(replica.latches.decided(&locks));
+                locks
+            }
+        };
+        self.propose_for(pending, cohort, command, (held, keeps_locks), now);
+    }
+
+    /// Proposes the command of a change, which holds these latches until the command is applied, or longer.
+    pub(crate) fn propose_for(
+        &mut self,
+        pending: Pending,
+        cohort: CohortId,
+        command: Bytes,
+        (locks, keeps_locks): (Locks, bool),
+        now: Now,
+    ) {
+        let Some(replica) = self.replicas.get_mut(&cohort) else {
             return self.pending_requests.place(pending, RequestState::Waiting);
         };
-        replica.proposed.insert(lsn.sequence, Proposal { lsn, pending: pending.id, locks });
+        let (floor, commits) = (pending.query.floor(), pending.query.ask().is_some_and(Ask::needs_clock));
+        let Some(lsn) = replica.cohort.propose_from(command, floor, now, &mut self.outgoing.outbox) else {
+            let woken = if keeps_locks { replica.latches.abandon(&locks) } else { replica.latches.leave(&locks) };
+            self.pending_requests.unlatch(woken);
+            return self.pending_requests.place(pending, RequestState::Waiting);
+        };
+        replica.proposed.insert(lsn.sequence, Proposal { lsn, pending: pending.id, locks, keeps_locks, commits });
         self.pending_requests.place(pending, RequestState::Proposed);
         self.drain(cohort, now);
     }

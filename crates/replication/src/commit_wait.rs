@@ -32,6 +32,7 @@ impl Cohort {
             }
         }
         // The first entry that is not past determines the timer.
+        self.note_wait(past, reached, now.monotonic);
         let until = if past < reached {
             self.wait_for(past.next(), now).map_or(until, |wait| now.monotonic + wait)
         } else {
@@ -41,6 +42,25 @@ impl Cohort {
             leader.waits_until = until;
         }
         past
+    }
+
+    /// Notes how long the entries that are committed now have waited.
+    fn note_wait(&mut self, past: Sequence, reached: Sequence, now: Monotonic) {
+        let committed = self.committed;
+        let Role::Leader(leader) = &mut self.role else { return };
+        if past > committed {
+            leader.waited = leader.waits_since.map_or(Duration::ZERO, |since| now.since(since));
+            leader.waits_since = None;
+        }
+        if past < reached {
+            leader.waits_since.get_or_insert(now);
+        }
+    }
+
+    /// How long the last committed entries waited for their timestamps, after a majority had them.
+    #[must_use]
+    pub fn commit_wait(&self) -> Duration {
+        if let Role::Leader(leader) = &self.role { leader.waited } else { Duration::ZERO }
     }
 
     /// How long the entry at that sequence still has to wait.

@@ -41,6 +41,10 @@ pub(crate) struct Leader {
     pub(crate) uncommitted_bytes: usize,
     /// When the timestamp of an entry that a majority holds has passed; `NEVER` if none has to wait.
     pub(crate) waits_until: Monotonic,
+    /// Since when the first of these waits.
+    pub(crate) waits_since: Option<Monotonic>,
+    /// How long the last committed entries waited.
+    pub(crate) waited: base::Duration,
 }
 
 /// A leader's view of a follower.
@@ -264,6 +268,7 @@ impl Leader {
         self.heartbeat_at = Monotonic(0);
         self.tell_at = Monotonic::NEVER;
         self.waits_until = Monotonic::NEVER;
+        (self.waits_since, self.waited) = (None, base::Duration::ZERO);
         self.since = Monotonic(0);
         for peer in self.peers.values_mut() {
             peer.probed_at = Monotonic(0);
@@ -329,6 +334,8 @@ impl Cohort {
             since: now.monotonic,
             uncommitted_bytes: unresolved.map(Entry::size).sum(),
             waits_until: Monotonic::NEVER,
+            waits_since: None,
+            waited: base::Duration::ZERO,
         });
         self.keep_peers();
         if declares {

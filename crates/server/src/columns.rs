@@ -1,6 +1,7 @@
 //! The columns service: each call becomes one [`Request`] to the node, and each [`Response`] one message.
 
 mod streamed;
+pub(crate) mod transactions;
 pub(crate) mod translate;
 
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use api::columns::{self as message, WriteResponse};
 use api::servers::columns_server::Columns;
-use base::Durability;
+use base::{Durability, Interval};
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, RangeDescription, TableDescription, TableOptions};
 use node::request::{Ask, Request, Response, validate_client, validate_translation_server};
 use sharedlog::validate::TRANSLATION_SERVER_KEY;
@@ -230,6 +231,45 @@ impl<G: Gateway> Columns for Handler<G> {
                 answer(message::ScanResponse { rows, continuation, as_of, rest: rest.map(translate::rest) })
             }
             (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    async fn commit_transaction(
+        &self,
+        mut call: tonic::Request<message::CommitTransactionRequest>,
+    ) -> RpcResult<message::CommitTransactionResponse> {
+        let transaction = transactions::commit(std::mem::take(call.get_mut())).map_err(|it| refusal::status(&it))?;
+        let response = ask(&*self.gateway, &call, Request::Transaction(Box::new(transaction))).await?;
+        transactions::committed(&response).map(tonic::Response::new).ok_or_else(|| unexpected(&response))
+    }
+
+    async fn resolve_transaction(
+        &self,
+        mut call: tonic::Request<message::ResolveTransactionRequest>,
+    ) -> RpcResult<message::ResolveTransactionResponse> {
+        let request = transactions::resolve(std::mem::take(call.get_mut()));
+        let response = ask(&*self.gateway, &call, request).await?;
+        transactions::outcome(&response).map(tonic::Response::new).ok_or_else(|| unexpected(&response))
+    }
+
+    async fn unlock_transaction(
+        &self,
+        mut call: tonic::Request<message::UnlockTransactionRequest>,
+    ) -> RpcResult<message::UnlockTransactionResponse> {
+        let message::UnlockTransactionRequest { table, key, owner } = std::mem::take(call.get_mut());
+        let request = Request::table(table, TableRequest::Unlock { key, owner: transactions::owner(owner) });
+        match ask(&*self.gateway, &call, request).await? {
+            Response::Tablet(TableResponse::Unlocked) => answer(message::UnlockTransactionResponse {}),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn clock(&self, call: tonic::Request<message::ClockRequest>) -> RpcResult<message::ClockResponse> {
+        match ask(&*self.gateway, &call, Request::Clock).await? {
+            Response::Clock(Interval { earliest, latest }) => {
+                answer(message::ClockResponse { earliest_ns: earliest.0, latest_ns: latest.0 })
+            }
+            other => Err(unexpected(&other)),
         }
     }
 

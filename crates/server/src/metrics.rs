@@ -155,6 +155,7 @@ impl Snapshot {
             doubts_ended,
             sessions_expired,
             splits,
+            doubts_resolved,
         } = *counters;
         self.counter("loggos_takeovers_total", "Elections won by this node.", takeovers)?;
         let changed = "Cohort members added, removed or promoted to voters by leaders on this node.";
@@ -207,7 +208,9 @@ impl Snapshot {
         let forgotten = "Proposed session expirations.";
         self.counter("loggos_sessions_expired_total", forgotten, sessions_expired)?;
         let split_off = "Replicas created by range splits.";
-        self.counter("loggos_splits_total", split_off, splits)
+        self.counter("loggos_splits_total", split_off, splits)?;
+        let asked = "Prepared transactions that learned their outcome by asking their coordinator.";
+        self.counter("loggos_transaction_doubts_resolved_total", asked, doubts_resolved)
     }
 
     /// What this node sees of the whole cluster: the catalog's map, and which nodes are alive.

@@ -6,6 +6,8 @@ use base::{CohortId, Lsn, Timestamp};
 use node::request::Response;
 use state_machine::{AsOf, Consistency, LogPlace};
 
+use crate::columns::transactions;
+
 /// The consistency that a read requests.
 pub(crate) fn consistency(options: Option<ReadOptions>) -> Consistency {
     match options.and_then(|options| options.consistency) {
@@ -15,6 +17,7 @@ pub(crate) fn consistency(options: Option<ReadOptions>) -> Consistency {
         }
         Some(RequestedConsistency::Anywhere(AnywhereRead {})) => Consistency::Anywhere,
         Some(RequestedConsistency::AtNs(moment)) => Consistency::At(Timestamp(moment)),
+        Some(RequestedConsistency::Transaction(owner)) => Consistency::Locking(transactions::owner(Some(owner))),
     }
 }
 

@@ -31,6 +31,7 @@ fn code(failure: &Failure) -> Code {
         Failure::Unavailable(_) => Code::Unavailable,
         Failure::Unknown(_) | Failure::MayLie { .. } => Code::Unknown,
         Failure::Exists(_) => Code::AlreadyExists,
+        Failure::Aborted(_) => Code::Aborted,
     }
 }
 
@@ -50,6 +51,7 @@ fn error(failure: &Failure) -> Error {
         Failure::MayLie { position } => Error { position: Some(*position), ..of(Kind::OutcomeUnknown) },
         Failure::Exists(_) => of(Kind::Exists),
         Failure::Precondition(_) => of(Kind::Precondition),
+        Failure::Aborted(_) => of(Kind::Aborted),
     }
 }
 
@@ -105,6 +107,7 @@ mod tests {
         check(&Failure::Unknown("x".into()), Code::Unknown, Kind::OutcomeUnknown);
         check(&Failure::Exists("x".into()), Code::AlreadyExists, Kind::Exists);
         check(&Failure::Precondition("x".into()), Code::FailedPrecondition, Kind::Precondition);
+        check(&Failure::Aborted("x".into()), Code::Aborted, Kind::Aborted);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 use base::codec::{DecodeError, Reader, Wire, Writer};
 use base::{CohortId, Duration, KeyRange, Lsn, Timestamp};
 
+use crate::locks::LockOwner;
+
 /// The consistency level of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Consistency {
@@ -22,6 +24,9 @@ pub enum Consistency {
     },
     /// The state as of a timestamp of the range's log.
     At(Timestamp),
+    /// A strong read of a transaction. The leader holds back younger transactions that would change what was read. The
+    /// response states the timestamp of the state, which the commit names.
+    Locking(LockOwner),
 }
 
 /// A position in the log of a range's cohort.
@@ -53,6 +58,7 @@ base::wire! {
         1 => Timeline { stale_ok, at_least },
         2 => At(moment),
         3 => Anywhere,
+        4 => Locking(owner),
     }
 }
 
@@ -62,7 +68,7 @@ impl Consistency {
     /// Whether any replica may answer.
     #[must_use]
     pub fn is_for_any_replica(&self) -> bool {
-        !matches!(self, Self::Strong)
+        !matches!(self, Self::Strong | Self::Locking(_))
     }
 }
 

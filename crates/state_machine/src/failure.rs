@@ -34,6 +34,10 @@ pub enum Failure {
     /// The current state does not permit the request; nothing was done. A retry fails until the state changes.
     #[error("{0}")]
     Precondition(String),
+    /// The transaction was aborted, because another one changed what it had read, or had priority; nothing was written.
+    /// The whole transaction may be tried again.
+    #[error("transaction aborted: {0}")]
+    Aborted(String),
     /// The session is unknown or has expired. *This* request did not execute the write. For a retry, the outcome of the
     /// first attempt is unknown.
     #[error("session {id} is unknown or has expired", id = .0.0)]
@@ -72,6 +76,7 @@ base::wire! {
         9 => UnknownLog(log as Text("failure")),
         10 => MayLie { position },
         11 => Precondition(message as Text("failure")),
+        12 => Aborted(message as Text("failure")),
     }
 }
 

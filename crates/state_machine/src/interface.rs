@@ -20,7 +20,7 @@ use crate::consistency::Consistency;
 use crate::failure::{Failure, Outcome};
 use crate::hash::LogicalHash;
 use crate::key_position::KeyPosition;
-use crate::locks::Locks;
+use crate::locks::{LockOwner, Locks};
 use crate::ownership::Ownership;
 use crate::progress::{ApplyError, Progress};
 use crate::storage::{ReadError, Storage};
@@ -72,7 +72,28 @@ pub trait Request: Wire + Clone + fmt::Debug + PartialEq + Eq {
 
     /// The keys that it locks, if it is a change.
     fn locks(&self) -> Locks {
-        Locks::None
+        Locks::NONE
+    }
+
+    /// The transaction that it belongs to.
+    fn owner(&self) -> Option<LockOwner> {
+        None
+    }
+
+    /// The transaction that gives up its read locks with this request. The leader does that; the request is a read for
+    /// everything else.
+    fn unlocks(&self) -> Option<LockOwner> {
+        None
+    }
+
+    /// Whether it needs a clock with a bound on its error.
+    fn needs_clock(&self) -> bool {
+        false
+    }
+
+    /// The least timestamp of its entry, if it is a change.
+    fn floor(&self) -> Timestamp {
+        Timestamp(0)
     }
 
     /// Bytes that it adds to the storage's memory. A change that adds none is neither delayed by write pacing nor
@@ -161,6 +182,8 @@ pub enum Evaluated<R> {
     Decided(Decision),
     /// Another cohort owns the position where the request begins (guarantee 19).
     Elsewhere,
+    /// The outcome depends on a prepared transaction: the request must be tried again once that is resolved.
+    Unresolved,
 }
 
 impl<R> Evaluated<R> {
@@ -170,6 +193,7 @@ impl<R> Evaluated<R> {
             Self::Outcome(outcome) => Evaluated::Outcome(outcome.map(response)),
             Self::Decided(verdict) => Evaluated::Decided(verdict),
             Self::Elsewhere => Evaluated::Elsewhere,
+            Self::Unresolved => Evaluated::Unresolved,
         }
     }
 }
@@ -181,6 +205,8 @@ pub struct Decision {
     pub command: Bytes,
     /// The failure that the command carries, if any: it is logged for retries, and changes nothing.
     pub refusal: Option<Failure>,
+    /// Whether the locks stay after the entry is applied, until another entry releases them ([`Effect::Released`]).
+    pub keeps_locks: bool,
 }
 
 /// A machine's data as of one moment, readable by any thread.
@@ -282,6 +308,8 @@ impl<R, E> Applied<R, E> {
             Effect::RangeSplit { child, members, range } => Effect::RangeSplit { child, members, range },
             Effect::RangeDropped => Effect::RangeDropped,
             Effect::LossDeclared => Effect::LossDeclared,
+            Effect::Locked(locks) => Effect::Locked(locks),
+            Effect::Released(locks) => Effect::Released(locks),
             Effect::Own(own) => Effect::Own(event(own)),
         });
         Applied { outcome: self.outcome.map(|outcome| outcome.map(response)), effect }
@@ -308,6 +336,10 @@ pub enum Effect<E> {
     RangeDropped,
     /// The log declares that acknowledged entries may be lost (guarantee 11).
     LossDeclared,
+    /// The state holds these locks from here on.
+    Locked(Locks),
+    /// The state does not hold these locks any more.
+    Released(Locks),
     /// An effect specific to this kind.
     Own(E),
 }
@@ -421,6 +453,16 @@ pub trait StateMachine: fmt::Debug + Sized {
     /// The clients' sessions that are open in its range, at most [`base::limits::SESSIONS_MAX`].
     fn sessions_open(&self) -> usize {
         0
+    }
+
+    /// Whether the state holds the locks of a request already, because an earlier one had the same effect.
+    fn holds_locks_of(&self, _request: &Self::Request) -> bool {
+        false
+    }
+
+    /// The locks that the state holds, each as of its own [`Effect::Locked`].
+    fn held_locks(&self) -> Vec<Locks> {
+        Vec::new()
     }
 
     /// The cohorts that were split off from its range.

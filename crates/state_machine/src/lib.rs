@@ -39,7 +39,7 @@ pub use interface::{
     StateMachine, View, Wire,
 };
 pub use key_position::KeyPosition;
-pub use locks::{LockKeys, LockMode, LockSpan, Locks};
+pub use locks::{LockKeys, LockMode, LockOwner, LockSpan, Locks};
 pub use ownership::{KeyOwner, Ownership};
 pub use pinning::owned;
 pub use progress::{ApplyError, Progress};

@@ -1,22 +1,28 @@
 //! Locks: the keys that a change locks, from before its proposal until it is applied or refused.
 //!
 //! The leader holds them in memory as latches (`node/src/latches.rs`). They order the changes of a key, so that a
-//! condition is evaluated on a state without unapplied changes of the keys that it depends on.
+//! condition is evaluated on a state without unapplied changes of the keys that it depends on. The locks of a prepared
+//! transaction are part of the state: a leader holds them from its first moment until the transaction is resolved.
 
 use std::ops::Bound;
 
-use base::KeyRange;
+use base::{KeyRange, Timestamp};
 use bytes::Bytes;
 
-/// The locks of a change.
+/// The locks of a change. It takes all of them, atomically. They may overlap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Locks {
-    /// It locks no key.
+pub struct Locks {
+    spans: Spans,
+    /// The transaction that has them, if it may have others in other ranges meanwhile.
+    pub owner: Option<LockOwner>,
+}
+
+/// No, one or several spans; most changes have one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Spans {
     #[default]
     None,
-    /// It locks one key or one range.
     One(LockSpan),
-    /// It locks all of these, atomically. They may overlap.
     Several(Vec<LockSpan>),
 }
 
@@ -38,9 +44,24 @@ pub enum LockKeys {
     Range(KeyRange),
 }
 
+/// The transaction that a request belongs to. Lower ones are older and have priority over younger ones (wound-wait). A
+/// transaction that is tried again keeps its owner, so that it becomes the oldest at last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockOwner {
+    /// When it was tried first, by the client's clock. It decides about priority only.
+    pub started: Timestamp,
+    /// A random number that tells transactions with the same start apart.
+    pub id: u64,
+}
+
+base::wire! { struct LockOwner { started, id } }
+
 /// How a change locks its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMode {
+    /// The change only depends on the keys: it waits until all earlier changes of them are applied, and later ones wait
+    /// until it is decided.
+    Shared,
     /// The outcome does not depend on the current values: blind changes of a key do not wait for each other.
     Blind,
     /// The outcome depends on the current values: the change waits until all earlier changes of its keys are applied,
@@ -49,26 +70,58 @@ pub enum LockMode {
 }
 
 impl Locks {
+    /// Locks no key.
+    pub const NONE: Self = Self { spans: Spans::None, owner: None };
+
+    /// Locks one key or range.
+    #[must_use]
+    pub fn one(span: LockSpan) -> Self {
+        Self { spans: Spans::One(span), owner: None }
+    }
+
+    /// Locks all of these.
+    #[must_use]
+    pub fn several(spans: Vec<LockSpan>) -> Self {
+        Self { spans: Spans::Several(spans), owner: None }
+    }
+
+    /// The same locks of a transaction that may have others in other ranges.
+    #[must_use]
+    pub fn of(self, owner: LockOwner) -> Self {
+        Self { owner: Some(owner), ..self }
+    }
+
     /// Locks one key.
     #[must_use]
     pub fn key(key: Bytes, mode: LockMode) -> Self {
-        Self::One(LockSpan { keys: LockKeys::Key(key), mode })
+        Self::one(LockSpan { keys: LockKeys::Key(key), mode })
+    }
+
+    /// Locks every key.
+    #[must_use]
+    pub fn all(mode: LockMode) -> Self {
+        Self::one(LockSpan { keys: LockKeys::Range(KeyRange::default()), mode })
     }
 
     /// The locked keys.
     #[must_use]
     pub fn spans(&self) -> &[LockSpan] {
-        match self {
-            Self::None => &[],
-            Self::One(span) => std::slice::from_ref(span),
-            Self::Several(spans) => spans,
+        match &self.spans {
+            Spans::None => &[],
+            Spans::One(span) => std::slice::from_ref(span),
+            Spans::Several(spans) => spans,
         }
     }
 
-    /// Whether the outcome of the change depends on current values.
+    /// Whether it locks no key.
     #[must_use]
-    pub fn is_exclusive(&self) -> bool {
-        self.spans().iter().any(|span| span.mode == LockMode::Exclusive)
+    pub fn is_empty(&self) -> bool {
+        self.spans().is_empty()
+    }
+
+    /// The keys that it changes.
+    pub fn changed(&self) -> impl Iterator<Item = &LockKeys> {
+        self.spans().iter().filter(|span| span.mode != LockMode::Shared).map(|span| &span.keys)
     }
 }
 
@@ -79,6 +132,32 @@ impl LockKeys {
         match self {
             Self::Key(key) => range.contains(key),
             Self::Range(own) => own.overlaps(range),
+        }
+    }
+
+    /// The keys of a range: one key, if the range contains no other.
+    #[must_use]
+    pub fn of(range: &KeyRange) -> Self {
+        let is_one = |end: &Bytes| end.strip_suffix(&[0]) == Some(&range.start[..]);
+        match range.end.as_ref().is_some_and(is_one) {
+            true => Self::Key(range.start.clone()),
+            false => Self::Range(range.clone()),
+        }
+    }
+
+    /// Whether both contain some key.
+    #[must_use]
+    pub fn meets(&self, other: &Self) -> bool {
+        let is_empty = |range: &KeyRange| range.end.as_ref().is_some_and(|end| *end <= range.start);
+        match (self, other) {
+            (Self::Key(one), Self::Key(other)) => one == other,
+            (Self::Range(range), keys) | (keys, Self::Range(range)) => {
+                !is_empty(range)
+                    && match keys {
+                        Self::Key(key) => range.contains(key),
+                        Self::Range(other) => !is_empty(other) && range.overlaps(other),
+                    }
+            }
         }
     }
 
@@ -130,13 +209,29 @@ mod tests {
     }
 
     #[test]
-    fn exclusive_if_any_span_is() {
-        let [blind, exclusive] =
-            [LockMode::Blind, LockMode::Exclusive].map(|mode| LockSpan { keys: LockKeys::Key("a".into()), mode });
-        assert!(!Locks::None.is_exclusive() && Locks::None.spans().is_empty());
-        assert_eq!(Locks::key("a".into(), LockMode::Blind), Locks::One(blind.clone()));
-        assert_eq!(Locks::One(blind.clone()).spans(), std::slice::from_ref(&blind));
-        assert!(!Locks::One(blind.clone()).is_exclusive());
-        assert!(Locks::Several(vec![blind, exclusive]).is_exclusive());
+    fn changed_keys_are_those_not_only_read() {
+        let [blind, exclusive, shared] = [LockMode::Blind, LockMode::Exclusive, LockMode::Shared]
+            .map(|mode| LockSpan { keys: LockKeys::Key("a".into()), mode });
+        assert!(Locks::NONE.is_empty() && Locks::NONE.changed().next().is_none());
+        assert_eq!(Locks::key("a".into(), LockMode::Blind), Locks::one(blind.clone()));
+        assert_eq!(Locks::one(shared.clone()).changed().count(), 0);
+        assert_eq!(Locks::several(vec![blind, exclusive, shared]).changed().count(), 2);
+    }
+
+    #[test]
+    fn keys_and_ranges_meet() {
+        let spans = [
+            LockKeys::Key("b".into()),
+            LockKeys::Key("c".into()),
+            LockKeys::Range(range("b", Some("c"))),
+            LockKeys::Range(range("c", None)),
+            LockKeys::Range(range("b", Some("b"))),
+        ];
+        let meets = |one: usize| spans.iter().map(|other| u8::from(spans[one].meets(other))).collect::<Vec<_>>();
+        assert_eq!(meets(0), [1, 0, 1, 0, 0]);
+        assert_eq!(meets(1), [0, 1, 0, 1, 0]);
+        assert_eq!(meets(2), [1, 0, 1, 0, 0]);
+        assert_eq!(meets(3), [0, 1, 0, 1, 0]);
+        assert_eq!(meets(4), [0; 5], "no keys");
     }
 }

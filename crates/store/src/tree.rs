@@ -34,6 +34,7 @@ use crate::identity::Owner;
 use crate::sstable::{self, BlockCache, Sstable, SstableError, SstableId, SstableRef};
 
 mod cells;
+mod changed;
 mod compaction;
 mod flush;
 mod job;
@@ -50,6 +51,7 @@ mod versions;
 mod view;
 
 pub use cells::{Cell, Cells, Cut};
+pub use changed::Changed;
 pub use compaction::CompactionJob;
 pub use flush::FlushJob;
 pub use job::{JobError, JobStep, Outputs};

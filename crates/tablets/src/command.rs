@@ -6,11 +6,14 @@
 //! Client requests are validated before they are proposed (`validate`). These decoders check the format only: limits
 //! may differ between versions of Loggos, and every replica must interpret a committed entry identically.
 
+use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Wire, Writer};
 use base::{CohortId, KeyRange, Membership, Timestamp};
 use bytes::Bytes;
+use state_machine::LockOwner;
 
 use crate::request::{ClientSessionId, Mismatch, SessionStamp, Write};
+use crate::transaction::{Coordinator, Participant, Prepare, RowChange, TransactionId, TransactionPart};
 
 /// A command of a tablet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +67,57 @@ pub enum Command {
         /// The unmet condition.
         mismatch: Mismatch,
     },
+    /// Commits a transaction: its version is the timestamp of this entry. The proposer has validated its reads.
+    Commit {
+        /// Identifies the transaction.
+        stamp: SessionStamp,
+        /// The coordinator's key.
+        key: Bytes,
+        /// The writes in this range.
+        writes: Vec<RowChange>,
+        /// The other ranges, which have prepared.
+        participants: Vec<Participant>,
+    },
+    /// Aborts a transaction, because its reads were not valid any more. The session records that, as for a refusal.
+    Conflict {
+        /// Identifies the transaction.
+        stamp: SessionStamp,
+        /// The coordinator's key.
+        key: Bytes,
+    },
+    /// Prepares a transaction: the range holds the locks of its reads and writes until it is resolved. The proposer has
+    /// validated its reads. Has no effect while the transaction is prepared.
+    Prepare {
+        /// Where the outcome is decided.
+        coordinator: Coordinator,
+        /// The priority of its locks.
+        owner: LockOwner,
+        /// The keys that were read.
+        reads: Vec<KeyRange>,
+        /// The writes in this range.
+        writes: Vec<RowChange>,
+    },
+    /// Ends a prepared transaction. Has no effect if this prepare is resolved.
+    Resolve {
+        /// The transaction.
+        transaction: TransactionId,
+        /// The timestamp of the prepare's entry.
+        prepared: Timestamp,
+        /// The commit timestamp, not above that of this entry; none if it is aborted.
+        committed: Option<Timestamp>,
+    },
+    /// Aborts a transaction, unless it has an outcome.
+    Abort {
+        /// Identifies the transaction.
+        stamp: SessionStamp,
+        /// The coordinator's key.
+        key: Bytes,
+    },
+    /// All participants have resolved these transactions: no one will ask for their outcome again.
+    Forget {
+        /// The transactions.
+        transactions: Vec<TransactionId>,
+    },
     /// Ends sessions, each unless it was used after the given timestamp (guarantee 10).
     ExpireSessions {
         /// The sessions, each with the last use that the proposer saw.
@@ -86,6 +140,12 @@ base::wire! {
         8 => Drop,
         9 => Split { key, child, members },
         10 => DeclareLoss,
+        11 => Commit { stamp, key, writes, participants },
+        12 => Conflict { stamp, key },
+        13 => Prepare { coordinator, owner, reads, writes },
+        14 => Resolve { transaction, prepared, committed },
+        15 => Abort { stamp, key },
+        16 => Forget { transactions },
     }
 }
 
@@ -98,21 +158,37 @@ impl Command {
         Self::Write { stamp, key, columns }
     }
 
+    /// The command that prepares a transaction.
+    pub(crate) fn prepare(prepare: &Prepare) -> Self {
+        let Prepare { coordinator, owner, part: TransactionPart { reads, writes } } = prepare.clone();
+        let mut reads: Vec<KeyRange> = reads.into_iter().map(|read| read.range).collect();
+        if planted(Bug::PreparedReadsNotLocked) {
+            reads.clear();
+        }
+        Self::Prepare { coordinator, owner, reads, writes }
+    }
+
     /// The keys that it changes or refers to: it has an effect only if the tablet owns all of them.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &Bytes> {
-        let key = match self {
+        let (key, writes) = match self {
             Self::OpenSession { key }
             | Self::Write { key, .. }
             | Self::DeleteRow { key, .. }
-            | Self::Refuse { key, .. } => Some(key),
-            Self::AssignRange { .. }
+            | Self::Refuse { key, .. }
+            | Self::Conflict { key, .. }
+            | Self::Abort { key, .. } => (Some(key), &[][..]),
+            Self::Commit { key, writes, .. } => (Some(key), &writes[..]),
+            Self::Prepare { writes, .. } => (None, &writes[..]),
+            Self::Resolve { .. }
+            | Self::Forget { .. }
+            | Self::AssignRange { .. }
             | Self::Split { .. }
             | Self::Drop
             | Self::DeclareLoss
             | Self::ExpireSessions { .. }
-            | Self::Watermark(_) => None,
+            | Self::Watermark(_) => (None, &[][..]),
         };
-        key.into_iter()
+        key.into_iter().chain(writes.iter().map(|change| &change.key))
     }
 
     /// Encodes the command as an entry's payload.

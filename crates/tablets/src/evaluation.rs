@@ -3,12 +3,13 @@
 
 use bytes::Bytes;
 use state_machine::interface::{Decision, Evaluated, Read, View};
-use state_machine::{KeyPosition, ReadError};
+use state_machine::{Consistency, KeyPosition, ReadError};
 use store::sstable::Io;
 
 use crate::command::Command;
 use crate::request::{Columns, Scan, TableRequest, TableResponse, Write};
 use crate::tablet::TabletView;
+use crate::transaction::{Commit, Prepare};
 
 /// A query on the rows of a tablet as of one moment.
 #[derive(Clone, Debug)]
@@ -17,6 +18,23 @@ pub struct Evaluation {
     pub view: TabletView,
     /// The query.
     pub question: Question,
+    /// Whether it waits for prepared transactions that may change the answer.
+    pub waits: bool,
+}
+
+impl Evaluation {
+    /// The evaluation of a read request; none for a change.
+    #[must_use]
+    pub fn of(request: &TableRequest, view: TabletView) -> Option<Self> {
+        // A timeline read returns what this replica has applied.
+        let waits = !matches!(state_machine::Request::consistency(request), Consistency::Timeline { .. });
+        Question::of(request).map(|question| Self { view, question, waits })
+    }
+
+    /// The evaluation that decides a change.
+    pub(crate) fn deciding(question: Question, view: TabletView) -> Self {
+        Self { view, question, waits: false }
+    }
 }
 
 /// A query on rows.
@@ -33,6 +51,10 @@ pub enum Question {
     Scan(Scan),
     /// Checks the conditions of a write.
     Decide(Write),
+    /// Validates a transaction that is to be committed.
+    Commit(Box<Commit>),
+    /// Validates a transaction that is to be prepared.
+    Prepare(Box<Prepare>),
 }
 
 impl Question {
@@ -52,6 +74,8 @@ impl Question {
         match self {
             Self::Get { key, .. } | Self::Decide(Write { key, .. }) => KeyPosition::At(key.clone()),
             Self::Scan(scan) => scan.position(),
+            Self::Commit(commit) => KeyPosition::At(commit.key.clone()),
+            Self::Prepare(prepare) => prepare.part.position(),
         }
     }
 }
@@ -60,9 +84,12 @@ impl Read for Evaluation {
     type Response = TableResponse;
 
     fn answer(&self, io: Io) -> Result<Evaluated<TableResponse>, ReadError> {
-        let Self { view, question } = self;
+        let Self { view, question, waits } = self;
         if !view.holds(&question.position()) {
             return Ok(Evaluated::Elsewhere);
+        }
+        if *waits && view.awaits(question) {
+            return Ok(Evaluated::Unresolved);
         }
         Ok(match question {
             Question::Get { key, columns } => Evaluated::Outcome(view.get(key, columns, io)?),
@@ -73,8 +100,25 @@ impl Read for Evaluation {
                     Command::Refuse { mismatch, .. } => Some(mismatch.clone().into()),
                     _ => None,
                 };
-                Evaluated::Decided(Decision { command: command.encode(), refusal })
+                Evaluated::Decided(Decision { command: command.encode(), refusal, keeps_locks: false })
             }
+            Question::Commit(commit) => {
+                let refusal = view.conflict(&commit.part.reads, io)?;
+                let Commit { stamp, key, part, participants, .. } = (**commit).clone();
+                let command = match refusal {
+                    None => Command::Commit { stamp, key, writes: part.writes, participants },
+                    Some(_) => Command::Conflict { stamp, key },
+                };
+                Evaluated::Decided(Decision { command: command.encode(), refusal, keeps_locks: false })
+            }
+            Question::Prepare(prepare) => match view.conflict(&prepare.part.reads, io)? {
+                // The driver of the transaction has its abort logged by the coordinator.
+                Some(failure) => Evaluated::Outcome(Err(failure)),
+                None => {
+                    let command = Command::prepare(prepare);
+                    Evaluated::Decided(Decision { command: command.encode(), refusal: None, keeps_locks: true })
+                }
+            },
         })
     }
 }

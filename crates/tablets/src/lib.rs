@@ -15,6 +15,7 @@ pub mod request;
 pub mod tablet;
 #[cfg(test)]
 mod testing;
+pub mod transaction;
 pub mod validate;
 
 pub use checkpoint::TabletSnapshot;

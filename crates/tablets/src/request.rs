@@ -2,13 +2,14 @@
 //! (guarantee 10). The endpoints, the node and the simulator use these types; the gRPC messages are in `api`.
 
 use base::codec::Size64;
-use base::{CohortId, KeyRange, Membership, Timestamp};
+use base::{CohortId, Duration, KeyRange, Membership, Timestamp};
 use bytes::Bytes;
 use state_machine::interface::{Request, Response};
-use state_machine::{Failure, KeyPosition, LockMode, Locks};
+use state_machine::{Failure, KeyPosition, LockKeys, LockMode, LockOwner, LockSpan, Locks};
 use store::tree::CELL_OVERHEAD_BYTES;
 
-use crate::tablet::reads::{after_prefix, least};
+use crate::tablet::reads::{after_prefix, bounds, least};
+use crate::transaction::{Commit, Prepare, TransactionId, TransactionOutcome};
 
 pub use state_machine::{AsOf, ClientSessionId, Consistency, SessionStamp};
 
@@ -152,6 +153,33 @@ pub enum TableRequest {
         /// The consistency level.
         consistency: Consistency,
     },
+    /// Commits a transaction, as its coordinator or as its only range.
+    Commit(Box<Commit>),
+    /// Prepares a transaction. Only the node that drives its commit sends it.
+    Prepare(Box<Prepare>),
+    /// Ends a prepared transaction. Only nodes send it.
+    Resolve {
+        /// The transaction.
+        transaction: TransactionId,
+        /// The timestamp of the prepare that is meant.
+        prepared: Timestamp,
+        /// The commit timestamp; none if it is aborted.
+        committed: Option<Timestamp>,
+    },
+    /// Returns the outcome of a transaction, and aborts it if it has none yet.
+    Abort {
+        /// The coordinator's key.
+        key: Bytes,
+        /// Identifies the transaction.
+        stamp: SessionStamp,
+    },
+    /// Gives up the read locks of a transaction in the range that holds a key.
+    Unlock {
+        /// The key.
+        key: Bytes,
+        /// The transaction.
+        owner: LockOwner,
+    },
     /// Splits the range. Only the catalog's leader sends it.
     Split {
         /// The first key of the new range.
@@ -211,6 +239,23 @@ pub enum TableResponse {
         /// If the page ends within a row: the rest of the row, which begins at the continuation.
         rest: Option<Rest>,
     },
+    /// The transaction is prepared, by the entry with this timestamp.
+    Prepared { timestamp: Timestamp },
+    /// The transaction is not prepared any more.
+    Resolved,
+    /// What became of a transaction.
+    Outcome(TransactionOutcome),
+    /// The transaction is committed.
+    Committed {
+        /// The version of all its writes.
+        timestamp: Timestamp,
+        /// The uncertainty of the leader's clock.
+        uncertainty: Duration,
+        /// How long the entry waited for its timestamp to pass, beyond the time that its replication took.
+        waited: Duration,
+    },
+    /// The transaction has no read locks any more.
+    Unlocked,
     /// The range was split.
     Split,
     /// The range was dropped.
@@ -247,13 +292,21 @@ impl Request for TableRequest {
     }
 
     fn reads(&self) -> bool {
-        matches!(self, Self::Get { .. } | Self::Scan { .. })
+        matches!(self, Self::Get { .. } | Self::Scan { .. } | Self::Unlock { .. })
     }
 
     /// A write with a stamp is executed at most once (guarantee 10). Splits and drops may be repeated.
     fn is_idempotent(&self) -> bool {
         match self {
-            Self::Get { .. } | Self::Scan { .. } | Self::Split { .. } | Self::Drop => true,
+            Self::Get { .. }
+            | Self::Scan { .. }
+            | Self::Split { .. }
+            | Self::Drop
+            | Self::Commit(_)
+            | Self::Prepare(_)
+            | Self::Resolve { .. }
+            | Self::Abort { .. }
+            | Self::Unlock { .. } => true,
             Self::Write(write) => write.stamp.is_some(),
             Self::DeleteRow { stamp, .. } => stamp.is_some(),
             Self::OpenSession { .. } => false,
@@ -269,20 +322,69 @@ impl Request for TableRequest {
 
     fn position(&self) -> Option<KeyPosition> {
         match self {
-            Self::OpenSession { key } | Self::Get { key, .. } => Some(KeyPosition::At(key.clone())),
+            Self::OpenSession { key } | Self::Get { key, .. } | Self::Abort { key, .. } | Self::Unlock { key, .. } => {
+                Some(KeyPosition::At(key.clone()))
+            }
+            Self::Commit(commit) => Some(KeyPosition::At(commit.key.clone())),
             Self::Scan { scan, .. } => Some(scan.position()),
             _ => self.row().cloned().map(KeyPosition::At),
         }
     }
 
-    /// A condition is evaluated on the row, so a conditional write locks it exclusively.
+    /// A condition is evaluated on the row, so a conditional write locks it exclusively. A split or drop waits for
+    /// prepared transactions, and later changes wait for it.
     fn locks(&self) -> Locks {
+        match self {
+            Self::Commit(commit) if commit.participants.is_empty() => return commit.part.locks(LockMode::Blind),
+            Self::Commit(commit) => return commit.part.locks(LockMode::Blind).of(commit.owner),
+            Self::Prepare(prepare) => return prepare.part.locks(LockMode::Exclusive).of(prepare.owner),
+            Self::Split { .. } | Self::Drop => return Locks::all(LockMode::Exclusive),
+            Self::Get { key, consistency: Consistency::Locking(_), .. } => {
+                return Locks::key(key.clone(), LockMode::Shared);
+            }
+            Self::Scan { scan, consistency: Consistency::Locking(_) } => {
+                let keys = bounds(scan).map(|(start, end)| LockKeys::Range(KeyRange { start, end }));
+                return keys.map_or(Locks::NONE, |keys| Locks::one(LockSpan { keys, mode: LockMode::Shared }));
+            }
+            _ => {}
+        }
         let is_conditional = matches!(self, Self::Write(write) if write.is_conditional());
         let mode = if is_conditional { LockMode::Exclusive } else { LockMode::Blind };
-        self.row().cloned().map_or(Locks::None, |key| Locks::key(key, mode))
+        self.row().cloned().map_or(Locks::NONE, |key| Locks::key(key, mode))
+    }
+
+    fn owner(&self) -> Option<LockOwner> {
+        match self {
+            Self::Commit(commit) => Some(commit.owner),
+            Self::Prepare(prepare) => Some(prepare.owner),
+            Self::Get { consistency: Consistency::Locking(owner), .. }
+            | Self::Scan { consistency: Consistency::Locking(owner), .. } => Some(*owner),
+            _ => None,
+        }
+    }
+
+    fn unlocks(&self) -> Option<LockOwner> {
+        if let Self::Unlock { owner, .. } = self { Some(*owner) } else { None }
+    }
+
+    fn needs_clock(&self) -> bool {
+        matches!(self, Self::Commit(_) | Self::Prepare(_))
+    }
+
+    fn floor(&self) -> Timestamp {
+        match self {
+            Self::Commit(commit) => commit.floor(),
+            Self::Resolve { committed: Some(timestamp), .. } => *timestamp,
+            _ => Timestamp(0),
+        }
     }
 
     fn bytes(&self) -> u64 {
+        match self {
+            Self::Commit(commit) => return commit.part.bytes(),
+            Self::Prepare(prepare) => return prepare.part.bytes(),
+            _ => {}
+        }
         let Some(row) = self.row() else { return 0 };
         let key = row.len() + CELL_OVERHEAD_BYTES;
         let of = |cell: &Mutation| key + cell.column.len() + cell.value.as_ref().map_or(0, Bytes::len);
@@ -306,7 +408,10 @@ impl Request for TableRequest {
                 let optional = [to, continuation, &part.after].into_iter().flatten().map(Bytes::len);
                 from.len() + prefix.len() + optional.sum::<usize>()
             }
-            Self::Drop => 0,
+            Self::Commit(commit) => commit.key.len() + commit.participants.len() * 16 + commit.part.held_bytes(),
+            Self::Prepare(prepare) => prepare.coordinator.key.len() + prepare.part.held_bytes(),
+            Self::Abort { key, .. } | Self::Unlock { key, .. } => key.len(),
+            Self::Resolve { .. } | Self::Drop => 0,
         }
     }
 }
@@ -326,6 +431,11 @@ base::wire! {
         5 => Scan { consistency, scan },
         6 => Split { key, child, members },
         7 => Drop,
+        8 => Commit(commit),
+        9 => Prepare(prepare),
+        10 => Resolve { transaction, prepared, committed },
+        11 => Abort { key, stamp },
+        12 => Unlock { key, owner },
     }
 }
 
@@ -345,6 +455,11 @@ base::wire! {
         4 => Rows { rows, continuation, rest },
         5 => Split,
         6 => Dropped,
+        7 => Prepared { timestamp },
+        8 => Resolved,
+        9 => Outcome(outcome),
+        10 => Committed { timestamp, uncertainty, waited },
+        11 => Unlocked,
     }
 }
 
@@ -419,15 +534,17 @@ mod tests {
             (write(None, Some(Timestamp(3))), row(LockMode::Exclusive)),
             (TableRequest::Write(mixed), row(LockMode::Exclusive)),
             (TableRequest::DeleteRow { stamp: None, key: key("k") }, row(LockMode::Blind)),
-            (TableRequest::OpenSession { key: key("k") }, Locks::None),
-            (TableRequest::Get { key: key("k"), columns: Columns::default(), consistency }, Locks::None),
-            (TableRequest::Scan { scan: Scan::default(), consistency }, Locks::None),
-            (TableRequest::Split { key: key("k"), child: CohortId(9), members: Membership::default() }, Locks::None),
-            (TableRequest::Drop, Locks::None),
+            (TableRequest::OpenSession { key: key("k") }, Locks::NONE),
+            (TableRequest::Get { key: key("k"), columns: Columns::default(), consistency }, Locks::NONE),
+            (TableRequest::Scan { scan: Scan::default(), consistency }, Locks::NONE),
         ];
         for (request, locks) in cases {
             assert_eq!(request.locks(), locks, "{request:?}");
-            assert_eq!(request.bytes() > 0, locks != Locks::None, "{request:?}");
+            assert_eq!(request.bytes() > 0, locks != Locks::NONE, "{request:?}");
+        }
+        let split = TableRequest::Split { key: key("k"), child: CohortId(9), members: Membership::default() };
+        for request in [split, TableRequest::Drop] {
+            assert_eq!((request.locks(), request.bytes()), (Locks::all(LockMode::Exclusive), 0));
         }
     }
 }

@@ -14,28 +14,29 @@
 //! * Replicas that applied the same entries are *logically* equal: they answer every read at or above the watermark
 //!   identically. They may differ in the obsolete versions that they still store (guarantee 16).
 
-use std::convert::Infallible;
-
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, KeyRange, Lsn, Membership, Timestamp};
 use bytes::Bytes;
 use state_machine::interface::{Applied, Effect, Housekeeping, Kind, Past, Payload, ReadStep, StateMachine, Wire};
 use state_machine::sessions::{Admission, Remembered};
-use state_machine::{ApplyError, Failure, KeyPosition, LogicalHash, Ownership, Progress, ReadError};
+use state_machine::{ApplyError, Failure, KeyPosition, Locks, LogicalHash, Ownership, Progress, ReadError};
 use store::tree::{Site, Tree};
 
 use crate::checkpoint::TabletSnapshot;
 use crate::command::Command;
 use crate::evaluation::{Evaluation, Question};
 use crate::request::{ClientSessionId, Mismatch, Outcome, SessionStamp, TableRequest, TableResponse};
+use crate::transaction::{Prepare, TransactionId};
 
 pub(crate) mod reads;
 mod rows;
 mod split;
+pub mod transactions;
 
 pub use reads::TabletView;
 
 use rows::Rows;
+use transactions::{ABORTED, TransactionDecided, Transactions, aborted};
 
 /// The sessions of a tablet.
 pub type ClientSessions = state_machine::sessions::ClientSessions<WriteOutcome>;
@@ -49,6 +50,7 @@ pub struct Tablet {
     pub(crate) children: Vec<CohortId>,
     rows: Rows,
     pub(crate) sessions: ClientSessions,
+    pub(crate) transactions: Transactions,
 }
 
 impl Tablet {
@@ -58,9 +60,10 @@ impl Tablet {
         children: Vec<CohortId>,
         watermark: Timestamp,
         sessions: ClientSessions,
+        transactions: Transactions,
         tree: Tree,
     ) -> Self {
-        Self { progress, ownership, children, rows: Rows::new(tree, watermark), sessions }
+        Self { progress, ownership, children, rows: Rows::new(tree, watermark), sessions, transactions }
     }
 
     fn execute(&mut self, command: Command, entry: &Entry) -> Execution {
@@ -82,6 +85,11 @@ impl Tablet {
                 },
                 Err(failure) => Applied::outcome(Err(failure)),
             },
+            Command::Drop if !self.decided().is_empty() && self.ownership != Ownership::Dropped => {
+                // Participants may still ask for the outcome.
+                let failure = Failure::Unavailable("other ranges have not resolved all transactions yet".to_owned());
+                Applied::outcome(Err(failure))
+            }
             Command::Drop => {
                 let is_news = self.drop_all();
                 Applied { outcome: Some(Ok(TableResponse::Dropped)), effect: is_news.then_some(Effect::RangeDropped) }
@@ -102,6 +110,23 @@ impl Tablet {
             Command::Refuse { stamp, mismatch, .. } => {
                 Applied::outcome(self.once(stamp.as_ref(), entry, |_| Err(Failure::from(mismatch))))
             }
+            Command::Commit { stamp, key, writes, participants } => {
+                let decided = (!participants.is_empty()).then(|| TransactionDecided((&stamp).into()));
+                let outcome = self.commit(&stamp, key, writes, participants, entry);
+                Applied { outcome: Some(outcome), effect: decided.map(Effect::Own) }
+            }
+            Command::Conflict { stamp, .. } => {
+                Applied::outcome(self.once(Some(&stamp), entry, |_| Err(aborted(ABORTED))))
+            }
+            Command::Prepare { coordinator, owner, reads, writes } => {
+                self.prepare((coordinator, owner), reads, writes, entry)
+            }
+            Command::Resolve { transaction, prepared, committed } => self.resolve(transaction, prepared, committed),
+            Command::Abort { stamp, .. } => Applied::outcome(self.abort(&stamp, entry)),
+            Command::Forget { transactions } => {
+                self.forget(&transactions);
+                Applied::NOTHING
+            }
             Command::ExpireSessions { sessions } => {
                 self.sessions.expire(&sessions);
                 Applied::NOTHING
@@ -121,6 +146,7 @@ impl Tablet {
         if is_news {
             self.ownership = Ownership::Dropped;
             self.sessions = ClientSessions::default();
+            self.transactions = Transactions::default();
             self.rows.clear();
         }
         is_news
@@ -168,6 +194,7 @@ impl Tablet {
             rows: self.rows.tree.view(),
             applied: self.last_timestamp(),
             watermark: self.watermark(),
+            prepared: self.transactions.rows().clone(),
         }
     }
 
@@ -209,22 +236,26 @@ impl Tablet {
     }
 }
 
+/// Why a transaction is aborted if its keys are not those of the range any more.
+const SPLIT: &str = "a range was split or dropped meanwhile";
+
 /// The result of applying an entry.
-type Execution = Applied<TableResponse, Infallible>;
+type Execution = Applied<TableResponse, TransactionDecided>;
 
 impl StateMachine for Tablet {
     const KIND: Kind = Kind(2);
 
     type Request = TableRequest;
     type Response = TableResponse;
-    type Event = Infallible;
+    type Event = TransactionDecided;
     type Read = Evaluation;
     type View = TabletView;
     type Snapshot = TabletSnapshot;
     type Storage = Tree;
 
     fn new(cohort: CohortId, _: Incarnation, tree: Tree) -> Self {
-        Self::of(Progress::new(cohort), Ownership::default(), Vec::new(), Timestamp(0), ClientSessions::default(), tree)
+        let (sessions, transactions) = Default::default();
+        Self::of(Progress::new(cohort), Ownership::default(), Vec::new(), Timestamp(0), sessions, transactions, tree)
     }
 
     fn progress(&self) -> &Progress {
@@ -243,8 +274,8 @@ impl StateMachine for Tablet {
     }
 
     fn read(&self, request: &TableRequest) -> ReadStep<TableResponse, Evaluation> {
-        match Question::of(request) {
-            Some(question) => ReadStep::Evaluate(Evaluation { view: self.view_now(), question }),
+        match Evaluation::of(request, self.view_now()) {
+            Some(evaluation) => ReadStep::Evaluate(evaluation),
             None => ReadStep::Answer(Err(Failure::Invalid("a change is not a read".to_owned()))),
         }
     }
@@ -253,8 +284,33 @@ impl StateMachine for Tablet {
         let command = match request {
             TableRequest::Write(write) if write.is_conditional() => {
                 let question = Question::Decide(write.clone());
-                return Payload::Decide(Evaluation { view: self.view_now(), question });
+                return Payload::Decide(Evaluation::deciding(question, self.view_now()));
             }
+            TableRequest::Commit(commit) => {
+                let view = self.view_now();
+                let full = if commit.participants.is_empty() { None } else { self.transactions.is_full() };
+                return match full {
+                    Some(failure) => Payload::Refuse(failure),
+                    None if !view.holds_all(&commit.part) => Payload::Refuse(aborted(SPLIT)),
+                    None => Payload::Decide(Evaluation::deciding(Question::Commit(commit.clone()), view)),
+                };
+            }
+            TableRequest::Prepare(prepare) => {
+                let view = self.view_now();
+                if self.prepared().contains_key(&TransactionId::from(&prepare.coordinator.stamp)) {
+                    // The entry returns the timestamp of the first one.
+                    return Payload::Command(Command::prepare(prepare).encode());
+                }
+                return match self.transactions.is_full() {
+                    Some(failure) => Payload::Refuse(failure),
+                    None if !view.holds_all(&prepare.part) => Payload::Refuse(aborted(SPLIT)),
+                    None => Payload::Decide(Evaluation::deciding(Question::Prepare(prepare.clone()), view)),
+                };
+            }
+            TableRequest::Resolve { transaction, prepared, committed } => {
+                Command::Resolve { transaction: *transaction, prepared: *prepared, committed: *committed }
+            }
+            TableRequest::Abort { key, stamp } => Command::Abort { stamp: *stamp, key: key.clone() },
             TableRequest::Write(write) => Command::unconditional(write.clone()),
             TableRequest::OpenSession { key } => Command::OpenSession { key: key.clone() },
             TableRequest::DeleteRow { stamp, key } => Command::DeleteRow { stamp: *stamp, key: key.clone() },
@@ -262,7 +318,7 @@ impl StateMachine for Tablet {
                 Command::Split { key: key.clone(), child: *child, members: members.clone() }
             }
             TableRequest::Drop => Command::Drop,
-            TableRequest::Get { .. } | TableRequest::Scan { .. } => {
+            TableRequest::Get { .. } | TableRequest::Scan { .. } | TableRequest::Unlock { .. } => {
                 return Payload::Refuse(Failure::Invalid("a read is not a change".to_owned()));
             }
         };
@@ -278,7 +334,7 @@ impl StateMachine for Tablet {
     }
 
     fn snapshot_bytes(&self) -> usize {
-        self.sessions.bytes()
+        self.sessions.bytes() + self.transactions.bytes()
     }
 
     fn storage(&self) -> &Tree {
@@ -299,6 +355,7 @@ impl StateMachine for Tablet {
         hash.word(self.children.len() as u64);
         self.children.iter().for_each(|child| hash.word(u64::from(child.0)));
         self.sessions.add_to(hash);
+        self.transactions.add_to(hash);
         Ok(self.rows.hash(self.ownership.cells(), hash)?)
     }
 
@@ -306,6 +363,7 @@ impl StateMachine for Tablet {
         assert!(self.rows.watermark() <= self.last_timestamp(), "the watermark does not exceed the last timestamp");
         self.rows.tree.invariants();
         let last = self.progress.name_of(self.last_applied().sequence);
+        self.transactions.invariants(self.ownership.range(), self.last_timestamp());
         self.sessions.invariants(self.progress.cohort, self.last_timestamp(), last);
     }
 
@@ -324,6 +382,15 @@ impl StateMachine for Tablet {
 
     fn sessions_open(&self) -> usize {
         self.sessions_open()
+    }
+
+    fn holds_locks_of(&self, request: &TableRequest) -> bool {
+        let id = |prepare: &Prepare| TransactionId::from(&prepare.coordinator.stamp);
+        matches!(request, TableRequest::Prepare(prepare) if self.prepared().contains_key(&id(prepare)))
+    }
+
+    fn held_locks(&self) -> Vec<Locks> {
+        self.prepared().values().map(|prepared| prepared.locks()).collect()
     }
 
     fn ownership(&self) -> Option<&Ownership> {
@@ -362,13 +429,16 @@ pub enum WriteOutcome {
     Written(Timestamp),
     /// A condition was not met.
     Mismatch(Box<Mismatch>),
+    /// The transaction was aborted.
+    Aborted,
 }
 
 const WRITTEN: u8 = 1;
 const MISMATCH: u8 = 2;
+const ABORTED_TAG: u8 = 3;
 
 impl Wire for WriteOutcome {
-    const BYTES_MIN: usize = 9;
+    const BYTES_MIN: usize = 1;
 
     fn encode(&self, out: &mut Writer) {
         match self {
@@ -382,6 +452,7 @@ impl Wire for WriteOutcome {
                 out.i64(mismatch.expected.0);
                 out.i64(mismatch.actual.0);
             }
+            Self::Aborted => out.u8(ABORTED_TAG),
         }
     }
 
@@ -393,6 +464,7 @@ impl Wire for WriteOutcome {
                 expected: Timestamp(input.i64()?),
                 actual: Timestamp(input.i64()?),
             })),
+            ABORTED_TAG => Self::Aborted,
             tag => return Err(DecodeError::UnknownTag { what: "outcome", tag: u64::from(tag) }),
         })
     }
@@ -409,6 +481,7 @@ impl Remembered for WriteOutcome {
                 let column = Bytes::copy_from_slice(column);
                 Self::Mismatch(Box::new(Mismatch { column, expected: *expected, actual: *actual }))
             }
+            Err(Failure::Aborted(_)) => Self::Aborted,
             other => unreachable!("an executed write has no outcome {other:?}"),
         }
     }
@@ -421,12 +494,13 @@ impl Remembered for WriteOutcome {
                 expected: mismatch.expected,
                 actual: mismatch.actual,
             }),
+            Self::Aborted => Err(aborted(ABORTED)),
         }
     }
 
     fn heap_bytes(&self) -> usize {
         match self {
-            Self::Written(_) => 0,
+            Self::Written(_) | Self::Aborted => 0,
             Self::Mismatch(mismatch) => size_of::<Mismatch>() + mismatch.column.len(),
         }
     }
@@ -434,6 +508,7 @@ impl Remembered for WriteOutcome {
     fn encoded_bytes(&self) -> usize {
         match self {
             Self::Written(_) => 9,
+            Self::Aborted => 1,
             Self::Mismatch(mismatch) => 21 + mismatch.column.len(),
         }
     }

@@ -7,7 +7,8 @@
 use std::collections::BTreeSet;
 
 use base::limits::{
-    COLUMN_BYTES_MAX, KEY_BYTES_MAX, SESSION_WINDOW, VALUE_BYTES_MAX, WRITE_BYTES_MAX, WRITE_COLUMNS_MAX,
+    COLUMN_BYTES_MAX, KEY_BYTES_MAX, SESSION_WINDOW, TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX, VALUE_BYTES_MAX,
+    WRITE_BYTES_MAX, WRITE_COLUMNS_MAX,
 };
 use base::shown;
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use state_machine::Failure;
 use state_machine::limits::{check_count, check_size, refuse};
 
 use crate::request::{Columns, Mutation, Part, Scan, SessionStamp, TableRequest, Write};
+use crate::transaction::{ReadSpan, RowChange, TransactionPart};
 
 /// Maximum columns named in one read: as many as in a write.
 const READ_COLUMNS_MAX: usize = WRITE_COLUMNS_MAX;
@@ -35,8 +37,83 @@ pub fn validate(request: &TableRequest) -> Result<(), Failure> {
         }
         TableRequest::Get { key, columns, .. } => check_get(key, columns),
         TableRequest::Scan { scan, .. } => check_scan(scan),
-        TableRequest::Split { .. } | TableRequest::Drop => Ok(()),
+        TableRequest::Commit(commit) => {
+            check_stamp(&commit.stamp)?;
+            check_key_size(&commit.key)?;
+            check_part(&commit.part)
+        }
+        TableRequest::Prepare(prepare) => {
+            check_stamp(&prepare.coordinator.stamp)?;
+            check_key_size(&prepare.coordinator.key)?;
+            check_part(&prepare.part)
+        }
+        TableRequest::Abort { key, stamp } => {
+            check_stamp(stamp)?;
+            check_key_size(key)
+        }
+        TableRequest::Unlock { key, .. } => check_key_size(key),
+        TableRequest::Resolve { .. } | TableRequest::Split { .. } | TableRequest::Drop => Ok(()),
     }
+}
+
+/// Checks the reads and writes of a transaction, or of its part in one range.
+///
+/// # Errors
+/// [`Failure::Invalid`] with the reason.
+pub fn check_part(part: &TransactionPart) -> Result<(), Failure> {
+    check_totals(part)?;
+    for read in &part.reads {
+        if read.range.end.as_ref().is_some_and(|end| *end <= read.range.start) {
+            return refuse("a range of keys that were read ends before it begins");
+        }
+        check_size("the first key that was read", read.range.start.len(), KEY_BYTES_MAX)?;
+        check_size(
+            "the end of the keys that were read",
+            read.range.end.as_ref().map_or(0, Bytes::len),
+            KEY_BYTES_MAX + 1,
+        )?;
+    }
+    let mut rows = BTreeSet::new();
+    for RowChange { key, columns } in &part.writes {
+        check_key(key)?;
+        if !rows.insert(key) {
+            return refuse(format!("the transaction changes row \"{}\" twice", shown(key)));
+        }
+        let Some(columns) = columns else { continue };
+        if columns.is_empty() {
+            return refuse(format!("the change of row \"{}\" names no column", shown(key)));
+        }
+        check_count("columns in the change of a row", columns.len(), WRITE_COLUMNS_MAX)?;
+        let mut names = BTreeSet::new();
+        for (column, value) in columns {
+            check_column(column)?;
+            let value_bytes = value.as_ref().map_or(0, Bytes::len);
+            check_size(format_args!("the value of column \"{}\"", shown(column)), value_bytes, VALUE_BYTES_MAX)?;
+            if !names.insert(column) {
+                return refuse(format!(
+                    "the change of row \"{}\" names column \"{}\" twice",
+                    shown(key),
+                    shown(column)
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks the number of reads and writes of a transaction, and their size.
+///
+/// # Errors
+/// [`Failure::Invalid`] with the reason.
+pub fn check_totals(part: &TransactionPart) -> Result<(), Failure> {
+    check_count("ranges read by the transaction", part.reads.len(), TRANSACTION_READS_MAX)?;
+    check_count("rows changed by the transaction", part.writes.len(), TRANSACTION_WRITES_MAX)?;
+    let of_read = |read: &ReadSpan| read.range.start.len() + read.range.end.as_ref().map_or(0, Bytes::len);
+    let of_column = |(column, value): &(Bytes, Option<Bytes>)| column.len() + value.as_ref().map_or(0, Bytes::len);
+    let of_write =
+        |change: &RowChange| change.key.len() + change.columns.iter().flatten().map(of_column).sum::<usize>();
+    let bytes = part.reads.iter().map(of_read).sum::<usize>() + part.writes.iter().map(of_write).sum::<usize>();
+    check_size("the transaction (keys, columns and values together)", bytes, WRITE_BYTES_MAX)
 }
 
 fn check_write(write: &Write) -> Result<(), Failure> {
@@ -95,11 +172,11 @@ fn check_get(key: &Bytes, columns: &Columns) -> Result<(), Failure> {
         Some(after) if columns.named.is_some() && !named.contains(after) => {
             refuse(format!("columns_after \"{}\" is not one of the columns requested", shown(after)))
         }
-        _ => check_part(&columns.part),
+        _ => check_row_part(&columns.part),
     }
 }
 
-fn check_part(part: &Part) -> Result<(), Failure> {
+fn check_row_part(part: &Part) -> Result<(), Failure> {
     check_size("columns_after", part.after.as_ref().map_or(0, Bytes::len), COLUMN_BYTES_MAX)
 }
 
@@ -110,7 +187,7 @@ fn check_scan(scan: &Scan) -> Result<(), Failure> {
     check_size("the scan's prefix", scan.prefix.len(), KEY_BYTES_MAX)?;
     check_size("the scan's last key", scan.to.as_ref().map_or(0, Bytes::len), KEY_BYTES_MAX)?;
     check_size("the scan's continuation", scan.continuation.as_ref().map_or(0, Bytes::len), KEY_BYTES_MAX + 1)?;
-    check_part(&scan.part)?;
+    check_row_part(&scan.part)?;
     if scan.part.start().is_some() && scan.within_row().is_none() {
         return refuse("columns_after needs the continuation that the previous page returned with it");
     }

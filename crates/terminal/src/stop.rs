@@ -152,7 +152,8 @@ impl Stop {
                 sdk::Error::Refused { .. }
                 | sdk::Error::NotFound(_)
                 | sdk::Error::Exists(_)
-                | sdk::Error::Precondition(_) => 1,
+                | sdk::Error::Precondition(_)
+                | sdk::Error::Aborted(_) => 1,
                 sdk::Error::Invalid(_) => 2,
                 sdk::Error::Unavailable(_) => 3,
                 // A kind of error that this version does not know counts as an unknown outcome.
@@ -177,6 +178,7 @@ impl Stop {
                     sdk::Error::NotFound(_) => "not found",
                     sdk::Error::Exists(_) => "exists",
                     sdk::Error::Precondition(_) => "precondition",
+                    sdk::Error::Aborted(_) => "aborted",
                     sdk::Error::Invalid(_) => "invalid",
                     sdk::Error::Unavailable(_) => "unavailable",
                     _ => "unknown",

@@ -12,15 +12,15 @@ fn range(start: &'static str, end: &'static str) -> LockKeys {
 }
 
 fn blind(keys: LockKeys) -> Locks {
-    Locks::One(LockSpan { keys, mode: LockMode::Blind })
+    Locks::one(LockSpan { keys, mode: LockMode::Blind })
 }
 
 fn exclusive(keys: LockKeys) -> Locks {
-    Locks::One(LockSpan { keys, mode: LockMode::Exclusive })
+    Locks::one(LockSpan { keys, mode: LockMode::Exclusive })
 }
 
 fn several(keys: &[&LockKeys]) -> Locks {
-    Locks::Several(keys.iter().map(|keys| LockSpan { keys: (*keys).clone(), mode: LockMode::Exclusive }).collect())
+    Locks::several(keys.iter().map(|keys| LockSpan { keys: (*keys).clone(), mode: LockMode::Exclusive }).collect())
 }
 
 /// A conditional write waits for the writes in progress on its row, and later writes wait for it.
@@ -100,11 +100,7 @@ fn ranges_exclude_their_keys() {
 }
 
 fn overlap(one: &Locks, other: &Locks) -> bool {
-    let meets = |one: &LockKeys, other: &LockKeys| match (one, other) {
-        (LockKeys::Key(one), LockKeys::Key(other)) => one == other,
-        (LockKeys::Range(range), keys) | (keys, LockKeys::Range(range)) => keys.overlaps(range),
-    };
-    one.spans().iter().any(|one| other.spans().iter().any(|other| meets(&one.keys, &other.keys)))
+    one.spans().iter().any(|one| other.spans().iter().any(|other| one.keys.meets(&other.keys)))
 }
 
 fn random_locks(random: &mut SplitMix64) -> Locks {
@@ -117,39 +113,54 @@ fn random_locks(random: &mut SplitMix64) -> Locks {
             }
             _ => LockKeys::Key(vec![from].into()),
         };
-        LockSpan { keys, mode: [LockMode::Blind, LockMode::Exclusive][random.below(2) as usize] }
+        LockSpan { keys, mode: [LockMode::Shared, LockMode::Blind, LockMode::Exclusive][random.below(3) as usize] }
     });
-    Locks::Several(spans.collect())
+    Locks::several(spans.collect())
 }
 
-/// Whether an exclusive span of one overlaps the other.
-fn rules_out(one: &Locks, other: &Locks) -> bool {
-    let is_exclusive = |span: &&LockSpan| span.mode == LockMode::Exclusive;
-    let exclusive = one.spans().iter().filter(is_exclusive).cloned().collect();
-    overlap(&Locks::Several(exclusive), other)
+/// Whether a change that holds its latches excludes another one. A decided one only has blind changes in the log.
+fn excludes(held: &Locks, is_decided: bool, other: &Locks) -> bool {
+    let conflict = |one: &LockSpan, other: &LockSpan| {
+        let is_written = one.mode != LockMode::Shared;
+        let modes = match other.mode {
+            LockMode::Shared => is_written,
+            LockMode::Blind => !is_decided && one.mode != LockMode::Blind,
+            LockMode::Exclusive => is_written || !is_decided,
+        };
+        modes && one.keys.meets(&other.keys)
+    };
+    held.spans().iter().any(|one| other.spans().iter().any(|other| conflict(one, other)))
 }
 
-/// Random changes: an exclusive one overlaps no other when it enters, and none until it is decided; none overtakes an
-/// earlier one that overlaps it; and none waits for ever, although some end while they wait.
+/// Random changes in all modes: one enters only if the holders allow it; none overtakes an earlier one that overlaps it;
+/// and none waits for ever, although some end while they wait.
 #[test]
 fn random_changes_neither_overtake_nor_starve() {
-    for seed in 0..200 {
+    for seed in 0..400 {
         let mut random = SplitMix64::new(seed);
         let mut latches = Latches::default();
-        let (mut decided, mut undecided) = (Vec::<Locks>::new(), Vec::<Locks>::new());
+        let mut held = Vec::<(Locks, bool)>::new();
         let mut waiting = BTreeMap::<PendingId, Locks>::new();
         let mut arriving = 0;
-        while arriving < 200 || !decided.is_empty() || !undecided.is_empty() {
+        while arriving < 200 || !held.is_empty() {
             let mut ready = VecDeque::new();
-            let from = if random.below(2) == 0 { &mut decided } else { &mut undecided };
-            if !from.is_empty() {
-                let locks = from.swap_remove(random.below(from.len() as u64) as usize);
-                let woken = if random.below(2) == 0 { latches.decided(&locks) } else { VecDeque::new() };
-                let is_left = woken.is_empty();
-                ready.extend(if is_left { latches.leave(&locks) } else { woken });
-                if !is_left {
-                    decided.push(locks);
-                }
+            if !held.is_empty() {
+                let (locks, is_decided) = held.swap_remove(random.below(held.len() as u64) as usize);
+                ready = match (is_decided, random.below(3)) {
+                    (true, _) => latches.leave(&locks),
+                    (false, 0) => latches.abandon(&locks),
+                    (false, _) => {
+                        let woken = latches.decided(&locks);
+                        held.push((locks, true));
+                        woken
+                    }
+                };
+            }
+            // A change that waits may be answered, when its deadline passes.
+            if random.below(20) == 0
+                && let Some((id, _)) = waiting.pop_first()
+            {
+                ready.extend(latches.cancel(id));
             }
             let mut ready: Vec<_> = ready.into_iter().filter_map(|id| Some((id, waiting.remove(&id)?))).collect();
             if arriving < 200 && random.below(2) == 0 {
@@ -165,16 +176,46 @@ fn random_changes_neither_overtake_nor_starve() {
                     continue;
                 }
                 assert!(!waiting.range(..id).any(|(_, earlier)| overlap(&locks, earlier)), "{id:?} overtook");
-                assert!(!decided.iter().chain(&undecided).any(|other| rules_out(&locks, other)));
-                assert!(!undecided.iter().any(|other| rules_out(other, &locks)));
-                let held = if locks.is_exclusive() { &mut undecided } else { &mut decided };
-                held.push(locks);
-            }
-            // A change that waits may be answered, when its deadline passes.
-            if random.below(20) == 0 {
-                waiting.pop_first();
+                let is_excluded = held.iter().any(|(other, is_decided)| excludes(other, *is_decided, &locks));
+                assert!(!is_excluded, "seed {seed}: {id:?}");
+                held.push((locks, false));
             }
         }
         assert!(latches.is_empty() && waiting.is_empty(), "seed {seed}: {waiting:?}");
     }
+}
+
+#[test]
+fn shared_latches_admit_readers_and_keep_writers_out() {
+    let mut latches = Latches::default();
+    let shared = |keys| Locks::one(LockSpan { keys, mode: LockMode::Shared });
+    let (rows, row) = (shared(range("a", "c")), shared(key("b")));
+    assert!(latches.enter(&rows, PendingId(1)) && latches.enter(&row, PendingId(2)));
+    assert!(!latches.enter(&blind(key("b")), PendingId(3)));
+    assert!(!latches.pass(&row, PendingId(4)), "it must not overtake the third one");
+    assert!(latches.pass(&shared(key("a")), PendingId(5)), "which takes nothing");
+    assert!(latches.leave(&rows).is_empty(), "only deciding needs shared latches");
+    assert!(latches.decided(&row).len() == 2, "both may try again");
+    assert!(!latches.enter(&blind(key("b")), PendingId(3)));
+    assert_eq!(latches.abandon(&rows), [PendingId(3)]);
+    assert!(latches.enter(&blind(key("b")), PendingId(3)));
+    assert!(!latches.pass(&row, PendingId(4)), "the write is not applied");
+    assert_eq!(latches.leave(&blind(key("b"))), [PendingId(4)]);
+    assert!(latches.is_empty());
+}
+
+/// A transaction in several ranges does not wait for an older one, only for a younger one.
+#[test]
+fn older_transactions_are_recognized() {
+    let mut latches = Latches::default();
+    let of = |locks: Locks, started| locks.of(LockOwner { started: base::Timestamp(started), id: 1 });
+    let prepared = of(exclusive(key("a")), 5);
+    latches.hold(&prepared);
+    assert!(latches.are_of_older(&of(blind(key("a")), 6)));
+    assert!(!latches.are_of_older(&of(blind(key("a")), 4)), "a younger one");
+    assert!(!latches.are_of_older(&of(blind(key("b")), 6)), "another key");
+    assert!(!latches.are_of_older(&blind(key("a"))), "it holds nothing elsewhere");
+    assert!(!latches.enter(&blind(key("a")), PendingId(1)));
+    assert_eq!(latches.abandon(&prepared), [PendingId(1)]);
+    assert!(!latches.are_of_older(&of(blind(key("a")), 6)) && latches.is_empty());
 }

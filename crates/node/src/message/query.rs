@@ -1,12 +1,13 @@
 //! A request in the form that its cohort receives.
 
 use base::codec::{DecodeError, Reader, Wire, Writer};
-use base::{Duration, Membership};
+use base::{Duration, Membership, Timestamp};
 use sharedlog::request::LogRequest;
 use state_machine::interface::Kind;
 use state_machine::{Consistency, KeyPosition};
 
 use crate::registry::Ask;
+use crate::request::TransactionRequest;
 
 /// A request to a cohort.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub enum Query {
     Plan(Membership),
     /// A request to a shared log, which spans many cohorts. It is never sent to a cohort or another node.
     Log(LogRequest),
+    /// A transaction, which may span several cohorts. It is never sent to a cohort or another node.
+    Transaction(Box<TransactionRequest>),
 }
 
 /// The tag of requests to the cohort itself. State machine kinds have higher tags.
@@ -29,6 +32,7 @@ impl Query {
         match self {
             Self::Machine(ask) => ask.reads(),
             Self::Plan(_) => false,
+            Self::Transaction(_) => false,
             Self::Log(request) => !request.changes(),
         }
     }
@@ -38,7 +42,7 @@ impl Query {
     pub fn is_idempotent(&self) -> bool {
         match self {
             Self::Machine(ask) => ask.is_idempotent(),
-            Self::Plan(_) => true,
+            Self::Plan(_) | Self::Transaction(_) => true,
             Self::Log(request) => !request.changes(),
         }
     }
@@ -67,6 +71,12 @@ impl Query {
         self.ask().and_then(Ask::position)
     }
 
+    /// The least timestamp of its entry, if it is a change.
+    #[must_use]
+    pub fn floor(&self) -> Timestamp {
+        self.ask().map_or(Timestamp(0), Ask::floor)
+    }
+
     /// Bytes that it adds to the memory of a storage.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -87,8 +97,8 @@ impl Wire for Query {
                 out.u8(PLAN);
                 plan.encode(out);
             }
-            Self::Log(_) => {
-                debug_assert!(false, "a request to a log is never forwarded");
+            Self::Log(_) | Self::Transaction(_) => {
+                debug_assert!(false, "a request to a log, or a transaction, is never forwarded");
                 out.u8(u8::MAX);
             }
         }

@@ -299,7 +299,11 @@ fn key(request: &TableRequest) -> Bytes {
             key.clone()
         }
         TableRequest::Scan { scan, .. } => scan.continuation.clone().unwrap_or_else(|| scan.from.clone()),
-        TableRequest::Split { .. } | TableRequest::Drop => Bytes::new(),
+        TableRequest::Commit(commit) => commit.key.clone(),
+        TableRequest::Abort { key, .. } | TableRequest::Unlock { key, .. } => key.clone(),
+        TableRequest::Prepare(_) | TableRequest::Resolve { .. } | TableRequest::Split { .. } | TableRequest::Drop => {
+            Bytes::new()
+        }
     }
 }
 
@@ -369,6 +373,7 @@ fn to_node_response(outcome: Outcome) -> Result<NodeResponse<Response>, Fault> {
         Err(Failure::UnknownTable(table)) => Err(Fault::Definite(Error::NotFound(table))),
         Err(Failure::Exists(what)) => Err(Fault::Definite(Error::Exists(what))),
         Err(Failure::Precondition(what)) => Err(Fault::Definite(Error::Precondition(what))),
+        Err(Failure::Aborted(why)) => Err(Fault::Definite(Error::Aborted(why))),
         Err(Failure::Invalid(what)) => Err(Fault::Definite(Error::Invalid(what))),
         Err(Failure::UnknownSession(_)) => Err(Fault::UnknownSession),
         Err(Failure::Overloaded(why)) => Err(Fault::Overloaded(why)),
@@ -389,6 +394,7 @@ fn failure(error: Error) -> Failure {
         Error::NotFound(table) => Failure::UnknownTable(table),
         Error::Exists(what) => Failure::Exists(what),
         Error::Precondition(what) => Failure::Precondition(what),
+        Error::Aborted(why) => Failure::Aborted(why),
         Error::Invalid(what) => Failure::Invalid(what),
         Error::Unavailable(why) => Failure::Unavailable(why),
         Error::OutcomeUnknown(why) => Failure::Unknown(why),

@@ -76,7 +76,9 @@ impl TimelineRead {
         match self.question.clone() {
             Question::Scan(scan) => TableRequest::Scan { scan, consistency },
             Question::Get { key, columns } => TableRequest::Get { key, columns, consistency },
-            Question::Decide(_) => unreachable!("a timeline read is not a write"),
+            Question::Decide(_) | Question::Commit(_) | Question::Prepare(_) => {
+                unreachable!("a timeline read is not a write")
+            }
         }
     }
 
@@ -230,7 +232,7 @@ impl World {
             if view.range() != Some(&as_of.range) {
                 continue;
             }
-            let evaluation = tablets::Evaluation { view, question: timeline_read.question.clone() };
+            let evaluation = tablets::Evaluation { view, question: timeline_read.question.clone(), waits: false };
             // A corrupt SSTable cannot be read, and a range that has moved is absent.
             let Ok(Evaluated::Outcome(Ok(other))) = evaluation.answer(Io::Allowed) else { continue };
             compared += 1;

@@ -117,7 +117,7 @@ impl View {
         Merge::new(memtables.chain(runs).collect(), direction)
     }
 
-    fn memtables(&self) -> impl Iterator<Item = &Memtable> {
+    pub(super) fn memtables(&self) -> impl Iterator<Item = &Memtable> {
         std::iter::once(&*self.active).chain(self.frozen.iter().map(|memtable| &**memtable))
     }
 

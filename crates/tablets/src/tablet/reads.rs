@@ -3,6 +3,9 @@
 //! Whether a replica *may* answer (lease, read index, safe time) is decided elsewhere. Responses are bounded in bytes
 //! and in work: a scan ends its page early and returns a continuation.
 
+use std::ops::Bound;
+
+use base::canary::{Bug, planted};
 use base::limits::{SCAN_PAGE_BYTES, SCAN_ROWS_MAX};
 use base::{KeyRange, Timestamp, shown};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -11,13 +14,15 @@ use state_machine::interface::View as MachineView;
 use state_machine::{Failure, KeyPosition, Ownership};
 use store::cell::Range;
 use store::sstable::{Io, SstableError};
-use store::tree::{self, Cells, Cut, Direction, View};
+use store::tree::{self, Cells, Changed, Cut, Direction, View};
 
 use crate::command::Command;
 use crate::evaluation::{Evaluation, Question};
 use crate::request::{
     Cell, Columns, Mismatch, Mutation, Outcome, Part, Rest, Row, Scan, TableRequest, TableResponse, Write,
 };
+use crate::tablet::transactions::{PreparedRows, aborted};
+use crate::transaction::{ReadSpan, TransactionPart};
 use crate::validate::check_ends;
 
 /// Maximum bytes of names and values in one response, so that it fits into one message between nodes. A larger row is
@@ -36,6 +41,9 @@ const ROW_STEPS_MAX: usize = SCAN_STEPS_MAX;
 /// compaction has removed the deleted versions.
 const BLOCKING_ROW_STEPS_MAX: usize = 4 << 20;
 
+/// Maximum versions that the validation of one range of keys steps over. A transaction that would need more is aborted.
+const VALIDATION_STEPS_MAX: usize = 1 << 20;
+
 /// Bytes of a row or a cell in a response, without its names and values.
 const ROW_FRAME_BYTES: usize = 16;
 const CELL_FRAME_BYTES: usize = 24;
@@ -49,6 +57,7 @@ pub struct TabletView {
     /// The timestamp of the last visible entry.
     pub(super) applied: Timestamp,
     pub(super) watermark: Timestamp,
+    pub(super) prepared: PreparedRows,
 }
 
 impl TabletView {
@@ -166,6 +175,58 @@ impl TabletView {
         Ok(Command::unconditional(write.clone()))
     }
 
+    /// Validates the reads of a transaction: the reason for which it must be aborted, if there is one. As for
+    /// [`TabletView::decide`], the log must contain no unapplied entry of these keys.
+    ///
+    /// # Errors
+    /// As [`TabletView::get`].
+    pub fn conflict(&self, reads: &[ReadSpan], io: Io) -> Result<Option<Failure>, SstableError> {
+        if planted(Bug::CommitNotValidated) {
+            return Ok(None);
+        }
+        for ReadSpan { range, seen } in reads {
+            if *seen < self.watermark {
+                let watermark = self.watermark;
+                return Ok(Some(Failure::Aborted(format!(
+                    "it has read at timestamp {seen}, before {watermark}, the oldest one that is kept: it took too long"
+                ))));
+            }
+            let cells = Range::rows(&range.start, range.end.as_deref());
+            match self.rows.changed_since(&cells, *seen, VALIDATION_STEPS_MAX, io)? {
+                Changed::No => {}
+                Changed::At(_) => {
+                    return Ok(Some(aborted("another transaction or write has changed what it has read")));
+                }
+                Changed::TooManyVersions => return Ok(Some(aborted("too many versions to compare since it has read"))),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a prepared transaction may change the answer to a query as of the view's moment.
+    pub(crate) fn awaits(&self, question: &Question) -> bool {
+        if self.prepared.is_empty() || planted(Bug::ReadIgnoresPrepared) {
+            return false;
+        }
+        let counts = |prepared: &Timestamp| *prepared <= self.applied;
+        match question {
+            Question::Get { key, .. } => self.prepared.get(key).is_some_and(counts),
+            Question::Scan(scan) => bounds(scan).is_some_and(|(from, to)| {
+                let range = (Bound::Included(from), to.map_or(Bound::Unbounded, Bound::Excluded));
+                self.prepared.range(range).any(|(_, prepared)| counts(prepared))
+            }),
+            // Their latches exclude those of a prepared transaction.
+            Question::Decide(_) | Question::Commit(_) | Question::Prepare(_) => false,
+        }
+    }
+
+    /// Whether the tablet owns all keys of a transaction's part.
+    pub(crate) fn holds_all(&self, part: &TransactionPart) -> bool {
+        let Some(own) = self.ownership.range() else { return false };
+        part.reads.iter().all(|read| own.includes(&read.range))
+            && part.writes.iter().all(|change| own.contains(&change.key))
+    }
+
     /// Whether the tablet owns the position.
     pub(crate) fn holds(&self, position: &KeyPosition) -> bool {
         self.ownership.holds(position)
@@ -192,7 +253,7 @@ impl MachineView for TabletView {
     type Read = Evaluation;
 
     fn read(&self, request: &TableRequest) -> Option<Evaluation> {
-        Question::of(request).map(|question| Evaluation { view: self.clone(), question })
+        Evaluation::of(request, self.clone())
     }
 
     fn at(mut self, moment: Timestamp) -> Result<Self, Failure> {
@@ -218,12 +279,13 @@ impl MachineView for TabletView {
         self.applied == other.applied
             && self.watermark == other.watermark
             && self.ownership == other.ownership
+            && self.prepared.ptr_eq(&other.prepared)
             && self.rows.is_same(&other.rows)
     }
 }
 
 /// The remaining keys of a scan, as `from..to`; none if there are none.
-fn bounds(scan: &Scan) -> Option<(Bytes, Option<Bytes>)> {
+pub(crate) fn bounds(scan: &Scan) -> Option<(Bytes, Option<Bytes>)> {
     let mut from = scan.from.clone().max(scan.prefix.clone());
     let mut to = least(scan.to.clone(), after_prefix(&scan.prefix));
     match &scan.continuation {

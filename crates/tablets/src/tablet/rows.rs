@@ -9,6 +9,8 @@ use store::cell::{self, Range};
 use store::sstable::{Io, SstableError};
 use store::tree::Tree;
 
+use crate::transaction::RowChange;
+
 /// All versions of a tablet's cells, down to the watermark.
 #[derive(Debug)]
 pub(crate) struct Rows {
@@ -31,9 +33,21 @@ impl Rows {
 
     /// Writes columns of a row; a column without a value is deleted.
     pub(crate) fn put(&mut self, key: &[u8], columns: Vec<(Bytes, Option<Bytes>)>, entry: &Entry) {
+        self.put_at(key, columns, entry.timestamp, entry.payload.len());
+    }
+
+    /// Carries out a transaction's change of a row. The values are slices of a buffer of that many bytes.
+    pub(crate) fn change(&mut self, change: RowChange, timestamp: Timestamp, buffer_bytes: usize) {
+        match change.columns {
+            Some(columns) => self.put_at(&change.key, columns, timestamp, buffer_bytes),
+            None => self.tree.delete_row(&change.key, timestamp),
+        }
+    }
+
+    fn put_at(&mut self, key: &[u8], columns: Vec<(Bytes, Option<Bytes>)>, timestamp: Timestamp, buffer_bytes: usize) {
         for (column, value) in columns {
-            let value = value.map(|value| owned(&value, entry.payload.len()));
-            self.tree.put(cell::encode(key, &column).into(), entry.timestamp, value);
+            let value = value.map(|value| owned(&value, buffer_bytes));
+            self.tree.put(cell::encode(key, &column).into(), timestamp, value);
         }
     }
 

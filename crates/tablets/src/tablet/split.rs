@@ -31,6 +31,9 @@ impl Tablet {
         if *key <= range.start || !range.contains(key) {
             return Err(precondition(format!("the range {range} cannot be split at \"{}\"", base::shown(key))));
         }
+        if !self.prepared().is_empty() && !planted(Bug::SplitWhilePrepared) {
+            return Err(Failure::Unavailable("a transaction is prepared in the range".to_owned()));
+        }
         // Copied, because a slice would keep the whole entry in memory.
         let key = Bytes::copy_from_slice(key);
         let kept = KeyRange { start: range.start.clone(), end: Some(key.clone()) };
@@ -54,6 +57,7 @@ impl Tablet {
         };
         let watermark = self.watermark().min(last_timestamp);
         let tree = self.rows.tree.split_off(site);
-        Self::of(progress, Ownership::Owns(range), Vec::new(), watermark, sessions, tree)
+        let transactions = self.transactions.split_off(&range.start);
+        Self::of(progress, Ownership::Owns(range), Vec::new(), watermark, sessions, transactions, tree)
     }
 }

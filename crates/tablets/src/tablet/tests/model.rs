@@ -43,6 +43,12 @@ impl Model {
             | Command::AssignRange { .. }
             | Command::Split { .. }
             | Command::Drop
+            | Command::Commit { .. }
+            | Command::Conflict { .. }
+            | Command::Prepare { .. }
+            | Command::Resolve { .. }
+            | Command::Abort { .. }
+            | Command::Forget { .. }
             | Command::DeclareLoss => {
                 unreachable!("these are not generated")
             }

@@ -184,7 +184,7 @@ fn dropped_tablet_stays_empty() {
 #[test]
 fn stray_queries_are_redirected() {
     let (state, _) = of(2, range("b", Some("d")));
-    let answer = |question| Evaluation { view: tablet(&state).view_now(), question }.answer(Io::Allowed);
+    let answer = |question| Evaluation { view: tablet(&state).view_now(), question, waits: true }.answer(Io::Allowed);
     let conditional = |key| Question::Decide(write(key, [if_version(put("c", "v"), 7)]));
     let get = |key: &str| Question::Get { key: bytes(key), columns: Columns::default() };
     let scan = |reverse| Question::Scan(Scan { reverse, ..Scan::default() });

@@ -1,0 +1,125 @@
+//! Read locks of transactions at a leader. They prevent wasted work, and nothing depends on them: a commit validates
+//! what it has read. So they are kept in memory, and may be lost, taken away or left behind by a client that died.
+//!
+//! A younger transaction that would change keys that an older one has read waits for it; an older one takes the locks of
+//! the younger one away (wound-wait), which then fails its validation if the keys did change. Writes without a
+//! transaction have priority over all of them. A transaction keeps its age when it is tried again, so the oldest one is
+//! never held up by others, and each becomes the oldest at last.
+
+use std::collections::BTreeMap;
+
+use base::{Duration, Monotonic};
+use state_machine::{LockKeys, LockOwner, Locks};
+
+/// Locks that were not used for this time are removed: their client may have died.
+const UNUSED: Duration = Duration::from_millis(10_000);
+/// Maximum ranges of keys that one transaction locks here. Further reads are not protected.
+const SPANS_MAX: usize = 1_000;
+/// Maximum transactions with read locks at one leader. The youngest ones get none.
+const OWNERS_MAX: usize = 10_000;
+
+/// The read locks at one leader.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReadLocks {
+    by_owner: BTreeMap<LockOwner, Held>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Held {
+    spans: Vec<LockKeys>,
+    used: Monotonic,
+}
+
+impl ReadLocks {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_owner.is_empty()
+    }
+
+    /// A transaction reads these keys.
+    pub(crate) fn add(&mut self, owner: LockOwner, locks: &Locks, now: Monotonic) {
+        if self.by_owner.len() >= OWNERS_MAX && !self.by_owner.contains_key(&owner) {
+            self.expire(now);
+            if self.by_owner.len() >= OWNERS_MAX {
+                return;
+            }
+        }
+        let held = self.by_owner.entry(owner).or_default();
+        held.used = now;
+        for span in locks.spans() {
+            if held.spans.len() < SPANS_MAX && !held.spans.contains(&span.keys) {
+                held.spans.push(span.keys.clone());
+            }
+        }
+    }
+
+    /// Takes away the locks of younger transactions on the keys that a change of `owner` changes, and its own. Returns
+    /// false if an older one has some, which the change should wait for. A change without an owner is the oldest.
+    pub(crate) fn give_way(&mut self, locks: &Locks, owner: Option<LockOwner>, now: Monotonic) -> bool {
+        self.expire(now);
+        let meets = |held: &Held| held.spans.iter().any(|span| locks.changed().any(|changed| changed.meets(span)));
+        let is_older = |other: &LockOwner| owner.is_some_and(|owner| *other < owner);
+        if self.by_owner.iter().any(|(other, held)| is_older(other) && meets(held)) {
+            return false;
+        }
+        self.by_owner.retain(|other, held| Some(*other) != owner && !meets(held));
+        true
+    }
+
+    /// A transaction has ended.
+    pub(crate) fn release(&mut self, owner: LockOwner) -> bool {
+        self.by_owner.remove(&owner).is_some()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.by_owner.clear();
+    }
+
+    fn expire(&mut self, now: Monotonic) {
+        self.by_owner.retain(|_, held| now.since(held.used) < UNUSED);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use state_machine::LockMode;
+
+    use super::*;
+
+    fn owner(started: i64) -> LockOwner {
+        LockOwner { started: base::Timestamp(started), id: 1 }
+    }
+
+    fn on(key: &'static str) -> Locks {
+        Locks::key(key.into(), LockMode::Blind)
+    }
+
+    #[test]
+    fn older_transactions_wound_younger_ones() {
+        let (mut locks, now) = (ReadLocks::default(), Monotonic(1));
+        locks.add(owner(2), &on("a"), now);
+        assert!(locks.give_way(&on("b"), Some(owner(3)), now), "other keys");
+        assert!(!locks.give_way(&on("a"), Some(owner(3)), now), "a younger one waits");
+        locks.add(owner(4), &on("a"), now);
+        assert!(locks.give_way(&on("a"), Some(owner(1)), now), "an older one does not");
+        assert!(locks.is_empty(), "both have lost their locks");
+    }
+
+    #[test]
+    fn writes_without_a_transaction_do_not_wait() {
+        let (mut locks, now) = (ReadLocks::default(), Monotonic(1));
+        locks.add(owner(2), &on("a"), now);
+        locks.add(owner(3), &on("b"), now);
+        assert!(locks.give_way(&on("a"), None, now));
+        assert!(!locks.give_way(&on("b"), Some(owner(9)), now), "the other stays");
+        assert!(locks.give_way(&on("b"), Some(owner(3)), now), "its own");
+    }
+
+    #[test]
+    fn unused_locks_expire() {
+        let mut locks = ReadLocks::default();
+        locks.add(owner(2), &on("a"), Monotonic(0));
+        assert!(!locks.give_way(&on("a"), Some(owner(3)), Monotonic(0) + Duration::from_millis(9_999)));
+        assert!(locks.give_way(&on("a"), Some(owner(3)), Monotonic(0) + UNUSED));
+    }
+}
