@@ -157,7 +157,7 @@ impl Record for Named<'_, TableRecord> {
         };
         let split = |range: &RangeRecord| range.split.as_ref().map_or(0, |split| 8 + split.key.len());
         let range = |range: &RangeRecord| 34 + range.start.len() + 12 * members(range) + split(range);
-        31 + self.0.len() + self.1.ranges.iter().map(range).sum::<usize>()
+        32 + self.0.len() + self.1.ranges.iter().map(range).sum::<usize>()
     }
 
     fn encode(&self, out: &mut Writer) {
@@ -185,7 +185,7 @@ base::wire! { struct SplitRecord { key as Copied, child } }
 
 /// All options of a recorded table are set.
 impl Wire for TableRecord {
-    const BYTES_MIN: usize = 31;
+    const BYTES_MIN: usize = 32;
 
     fn encode(&self, out: &mut Writer) {
         let options = &self.options;
@@ -195,6 +195,7 @@ impl Wire for TableRecord {
         options.retention.encode(out);
         out.u8(u8::from(self.is_dropping) + u8::from(self.is_drop_forced));
         options.durability().encode(out);
+        out.bool(options.takes_part());
         self.ranges.encode(out);
     }
 
@@ -207,7 +208,8 @@ impl Wire for TableRecord {
             2 => (true, true),
             _ => return Err(DecodeError::Invalid { what: "state of a drop" }),
         };
-        let options = TableOptions { kind, replicas, retention, durability: Some(Wire::decode(input)?) };
+        let (durability, transactions) = (Some(Wire::decode(input)?), Some(input.bool()?));
+        let options = TableOptions { kind, replicas, retention, durability, transactions };
         Ok(Self { options, ranges: Wire::decode(input)?, created, is_dropping, is_drop_forced })
     }
 }

@@ -146,7 +146,7 @@ base::wire! {
     }
 }
 
-base::wire! { struct TableOptions { kind, replicas, retention, durability as WantedDurability } }
+base::wire! { struct TableOptions { kind, replicas, retention, durability as WantedDurability, transactions } }
 
 impl CatalogCommand {
     /// Encodes the command as an entry's payload.

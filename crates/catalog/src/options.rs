@@ -17,13 +17,15 @@ pub struct TableOptions {
     pub retention: Duration,
     /// The storage that a write must have reached on a majority before it is acknowledged; none: the default.
     pub durability: Option<Durability>,
+    /// Whether the table takes part in transactions. None: the default, which is yes unless it is in main memory.
+    pub transactions: Option<bool>,
 }
 
 impl TableOptions {
     /// The default options of a table of this kind.
     #[must_use]
     pub const fn of(kind: Kind) -> Self {
-        Self { kind, replicas: 0, retention: Duration::ZERO, durability: None }
+        Self { kind, replicas: 0, retention: Duration::ZERO, durability: None, transactions: None }
     }
 
     /// The durability, if requested, or the default.
@@ -32,10 +34,11 @@ impl TableOptions {
         self.durability.unwrap_or_default()
     }
 
-    /// TEMP
+    /// Whether the table takes part in transactions. Its writes are then committed only once their timestamps have
+    /// passed (guarantee 18). A table in main memory never does: a loss could undo one part of a transaction.
     #[must_use]
     pub fn takes_part(&self) -> bool {
-        self.durability() == Durability::Forced
+        self.durability() == Durability::Forced && self.transactions.unwrap_or(true)
     }
 
     /// Sets the options that were not requested to their defaults.
@@ -45,6 +48,7 @@ impl TableOptions {
             replicas: if self.replicas == 0 { REPLICAS } else { self.replicas },
             retention: if self.retention == Duration::ZERO { RETENTION_DEFAULT } else { self.retention },
             durability: Some(self.durability()),
+            transactions: Some(self.takes_part()),
         }
     }
 
@@ -61,6 +65,8 @@ impl TableOptions {
             format!("a retention of {} ms", self.retention.0 / 1_000_000)
         } else if wanted.durability.is_some() && wanted.durability != self.durability {
             format!("durability \"{}\"", self.durability().name())
+        } else if wanted.transactions.is_some_and(|wanted| wanted != self.takes_part()) {
+            format!("transactions {}", if self.takes_part() { "enabled" } else { "disabled" })
         } else {
             return Ok(());
         };
@@ -72,5 +78,6 @@ impl TableOptions {
         hash.word(u64::from(self.replicas));
         hash.word(self.retention.0);
         hash.word(u64::from(self.durability() == Durability::Memory));
+        hash.word(u64::from(self.takes_part()));
     }
 }

@@ -119,7 +119,7 @@ base::wire! {
     }
 }
 
-base::wire! { struct TableDescription { created, replicas, retention, durability, ranges } }
+base::wire! { struct TableDescription { created, replicas, retention, durability, transactions, ranges } }
 base::wire! { struct RangeDescription { range, cohort, members, is_moving } }
 base::wire! { struct NodeDescription { record, ranges } }
 
@@ -136,6 +136,8 @@ pub struct TableDescription {
     pub retention: Duration,
     /// The storage that a write must have reached on a majority before it is acknowledged.
     pub durability: Durability,
+    /// Whether it takes part in transactions.
+    pub transactions: bool,
 }
 
 /// A range of a table.

@@ -6,13 +6,14 @@
 use std::collections::BTreeSet;
 
 use base::limits::{KEY_BYTES_MAX, RANGES_MAX, REPLICAS_MAX, RETENTION_MAX, SPLIT_BYTES_MAX};
-use base::{Duration, NodeId, shown};
+use base::{Durability, Duration, NodeId, shown};
 use bytes::Bytes;
 use state_machine::Failure;
 use state_machine::limits::{check_count, check_name, check_size, refuse};
 
 use crate::catalog::NodeRecord;
 use crate::command::CatalogCommand;
+use crate::options::TableOptions;
 use crate::request::CatalogRequest;
 
 /// Maximum bytes of an `address:port`.
@@ -33,7 +34,8 @@ pub fn validate(request: &CatalogRequest) -> Result<(), Failure> {
             check_table_name(name)?;
             check_split(split_at)?;
             check_replicas(options.replicas)?;
-            check_retention(options.retention)
+            check_retention(options.retention)?;
+            check_transactions(options)
         }
         CatalogRequest::DescribeTable(name)
         | CatalogRequest::FindTable(name)
@@ -112,6 +114,14 @@ fn check_replicas(replicas: u32) -> Result<(), Failure> {
 fn check_retention(retention: Duration) -> Result<(), Failure> {
     if retention > RETENTION_MAX {
         return refuse(format!("a retention of {retention} is over the limit of {RETENTION_MAX}"));
+    }
+    Ok(())
+}
+
+/// A loss of acknowledged writes could undo one part of a transaction and leave the others.
+fn check_transactions(options: &TableOptions) -> Result<(), Failure> {
+    if options.durability() == Durability::Memory && options.transactions == Some(true) {
+        return refuse("a table with durability \"memory\" cannot take part in transactions");
     }
     Ok(())
 }

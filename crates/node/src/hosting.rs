@@ -176,7 +176,7 @@ impl Node {
             checkpoint.0.epoch = base::Epoch(0);
         }
         let origin = if is_split_off { SPLIT_OFF } else { Lsn::ZERO };
-        let config = cohort_config(&self.config, id, kind, self.cluster.me, origin, durability);
+        let config = cohort_config(&self.config, id, &options, self.cluster.me, origin);
         let CohortManifest { promised, membership, doubtful, .. } = manifest;
         let start = Start { promised, checkpoint, membership, log, doubtful, forgetful, split_off };
         let cohort = Cohort::start(config, start, now, &mut self.outgoing.outbox);
@@ -236,7 +236,7 @@ impl StoppedReplica {
 pub(crate) struct Part {
     /// The table's name; empty if the cohort belongs to no table.
     pub(crate) table: String,
-    /// The options of its table; the defaults if it belongs to none.
+    /// The options of its table. If it belongs to none: the defaults, without transactions.
     pub(crate) options: TableOptions,
     pub(crate) range: KeyRange,
     /// Its members when it was created.
@@ -249,7 +249,7 @@ impl Part {
     pub(crate) fn of_no_table(kind: Kind) -> Self {
         Self {
             table: String::new(),
-            options: TableOptions::of(kind),
+            options: TableOptions { transactions: Some(false), ..TableOptions::of(kind) },
             range: KeyRange::all(),
             genesis: Membership::default(),
             is_split_off: false,
@@ -266,3 +266,6 @@ pub(crate) struct SplitOffState {
 fn load(id: CohortId, kind: Kind, chunks: &[Bytes]) -> Result<Snapshot, StartError> {
     Loader::load(id, kind, chunks).map_err(|error| StartError::Checkpoint { cohort: id, reason: error.to_string() })
 }
+
+#[cfg(test)]
+mod tests;

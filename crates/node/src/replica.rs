@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Durability, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, SharedMembership, Timestamp};
+use base::{CohortId, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, SharedMembership, Timestamp};
 use catalog::TableOptions;
 use replication::{Cohort, Config, ManifestId};
 use state_machine::checkpoint::Keep;
-use state_machine::interface::Kind;
 use state_machine::storage::{FileRef, Outputs, StoredFile};
 use state_machine::{Locks, Ownership};
 use store::manifest::{CheckpointRef, CohortManifest};
@@ -263,14 +262,13 @@ impl Replica {
     }
 }
 
-/// The protocol's configuration for a cohort on this node.
+/// The protocol's configuration for a cohort on this node, which serves a range of a table with these options.
 pub(crate) fn cohort_config(
     node: &NodeConfig,
     cohort: CohortId,
-    kind: Kind,
+    options: &TableOptions,
     me: Member,
     origin: Lsn,
-    durability: Durability,
 ) -> Config {
     let seed = node.seed ^ (u64::from(cohort.0) << 32) ^ u64::from(me.node.0);
     let mut timing = node.timing;
@@ -279,6 +277,7 @@ pub(crate) fn cohort_config(
         // quickly.
         (timing.commit_period, timing.piggyback_commits) = (timing.heartbeat, true);
     }
-    let (limits, declaration) = (node.limits, registry::declare_loss(kind));
-    Config { cohort, me, timing, limits, seed, origin, durability, waits: false, declaration }
+    let (limits, declaration) = (node.limits, registry::declare_loss(options.kind));
+    let (durability, waits) = (options.durability(), options.takes_part());
+    Config { cohort, me, timing, limits, seed, origin, durability, waits, declaration }
 }

@@ -209,6 +209,13 @@ impl CreateTable<'_> {
         self
     }
 
+    /// Whether the table takes part in transactions. The default is yes, unless the durability is
+    /// [`Durability::Memory`], for which `true` is refused. Writes to a table that takes no part never wait for a clock.
+    pub fn transactions(mut self, transactions: bool) -> Self {
+        self.request.transactions = Some(transactions);
+        self
+    }
+
     /// Creates the table unless it exists with these options; options that were not set are not compared. Returns
     /// whether it existed.
     ///

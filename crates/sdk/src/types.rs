@@ -71,6 +71,8 @@ pub struct TableDescription {
     pub retention: Duration,
     /// The storage that a write must have reached before it is acknowledged.
     pub durability: Durability,
+    /// Whether the table takes part in transactions.
+    pub transactions: bool,
 }
 
 /// A range of a table: the keys from `start`, inclusive, to `end`, exclusive.
@@ -193,6 +195,7 @@ impl From<message::DescribeTableResponse> for TableDescription {
             replicas: known.replicas,
             retention: Duration::from_millis(known.retention_ms),
             durability,
+            transactions: known.transactions,
         }
     }
 }

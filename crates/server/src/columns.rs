@@ -108,7 +108,7 @@ impl<G: Gateway> Columns for Handler<G> {
         &self,
         mut call: tonic::Request<message::CreateTableRequest>,
     ) -> RpcResult<message::CreateTableResponse> {
-        let message::CreateTableRequest { table: name, split_at, replicas, retention_ms, durability } =
+        let message::CreateTableRequest { table: name, split_at, replicas, retention_ms, durability, transactions } =
             std::mem::take(call.get_mut());
         let durability = wanted(durability)?;
         let retention = base::Duration(retention_ms.saturating_mul(NANOSECONDS_IN_MS));
@@ -118,7 +118,7 @@ impl<G: Gateway> Columns for Handler<G> {
             Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
                 name,
                 split_at,
-                options: TableOptions { kind: Tablet::KIND, replicas, retention, durability },
+                options: TableOptions { kind: Tablet::KIND, replicas, retention, durability, transactions },
             })),
         )
         .await?
@@ -152,11 +152,19 @@ impl<G: Gateway> Columns for Handler<G> {
                 replicas,
                 retention,
                 durability,
+                transactions,
             })) => {
                 let ranges = ranges.into_iter().map(range).collect();
                 let retention_ms = retention.0 / NANOSECONDS_IN_MS;
                 let (created_ns, durability) = (created.0, durability_message(durability).into());
-                answer(message::DescribeTableResponse { ranges, created_ns, replicas, retention_ms, durability })
+                answer(message::DescribeTableResponse {
+                    ranges,
+                    created_ns,
+                    replicas,
+                    retention_ms,
+                    durability,
+                    transactions,
+                })
             }
             other => Err(unexpected(&other)),
         }

@@ -38,7 +38,7 @@ pub use open::{Recovered, format, open, open_into};
 pub use store::{Config, Store};
 
 /// The on-disk format that this version writes and reads.
-pub const FORMAT: u32 = 10;
+pub const FORMAT: u32 = 11;
 
 /// Block size for direct IO, in bytes: addresses, offsets and lengths are multiples of it, and batches are padded to
 /// it.

@@ -180,6 +180,7 @@ impl TableRecord {
             replicas: self.options.replicas,
             retention: self.options.retention,
             durability: self.options.durability(),
+            transactions: self.options.takes_part(),
         })
     }
 

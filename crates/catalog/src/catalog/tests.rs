@@ -6,6 +6,7 @@ use state_machine::{KeyPosition, Kind, Snapshot as _, StateMachine as _};
 
 use super::*;
 use crate::checkpoint::CatalogSnapshot;
+use crate::request::CatalogRequest;
 use crate::testing::{Log, TABLET};
 
 mod logs;
@@ -351,6 +352,59 @@ fn in_memory_table_is_not_split() {
     let split = CatalogCommand::BeginSplit { name: "t".into(), key: "c".into() };
     assert!(matches!(apply(&mut catalog, &mut log, &split), (Some(Err(Failure::Precondition(_))), None)));
     assert_eq!(catalog.table("t").map(|table| table.options.durability()), Some(Durability::Memory));
+}
+
+fn with_transactions(name: &str, transactions: Option<bool>, durability: Option<Durability>) -> CatalogCommand {
+    let options = TableOptions { transactions, durability, ..TableOptions::of(TABLET) };
+    CatalogCommand::CreateTable { name: name.into(), split_at: Vec::new(), options }
+}
+
+/// Tables on disk take part in transactions unless they are created without; tables in main memory never do.
+#[test]
+fn transactions_default_to_durability() {
+    let (mut catalog, mut log) = with_nodes(3);
+    let tables = [
+        ("default", None, None, true),
+        ("forced", None, Some(Durability::Forced), true),
+        ("with", Some(true), None, true),
+        ("without", Some(false), Some(Durability::Forced), false),
+        ("memory", None, Some(Durability::Memory), false),
+        ("memory-without", Some(false), Some(Durability::Memory), false),
+    ];
+    for (name, transactions, durability, takes_part) in tables {
+        let command = with_transactions(name, transactions, durability);
+        let request = CatalogRequest::Change(command.clone());
+        assert_eq!(crate::validate(&request), Ok(()), "{name}");
+        let created = apply(&mut catalog, &mut log, &command).0;
+        assert_eq!(created, Some(Ok(CatalogResponse::TableCreated { existed: false })), "{name}");
+        let record = catalog.table(name).expect("the table exists");
+        assert_eq!(record.options.takes_part(), takes_part, "{name}");
+        assert_eq!(record.options.transactions, Some(takes_part), "{name}");
+        let CatalogResponse::Table(described) = record.describe() else { panic!("a description") };
+        assert_eq!(described.transactions, takes_part, "{name}");
+    }
+    let refused = with_transactions("both", Some(true), Some(Durability::Memory));
+    let refused = crate::validate(&CatalogRequest::Change(refused));
+    let message = "a table with durability \"memory\" cannot take part in transactions";
+    assert_eq!(refused, Err(Failure::Invalid(message.into())));
+}
+
+/// An existing table must match the requested option. An option that is not requested is not compared.
+#[test]
+fn repeated_creation_compares_transactions() {
+    let (mut catalog, mut log) = with_nodes(3);
+    apply(&mut catalog, &mut log, &with_transactions("with", None, None));
+    apply(&mut catalog, &mut log, &with_transactions("without", Some(false), None));
+    apply(&mut catalog, &mut log, &with_transactions("memory", None, Some(Durability::Memory)));
+    let mut again = |name, transactions| apply(&mut catalog, &mut log, &with_transactions(name, transactions, None)).0;
+    let existed = Some(Ok(CatalogResponse::TableCreated { existed: true }));
+    let differs = |name, what| Some(Err(Failure::Exists(format!("table {name} already exists, with {what}"))));
+    for (name, takes_part) in [("with", true), ("without", false), ("memory", false)] {
+        assert_eq!(again(name, None), existed, "{name}");
+        assert_eq!(again(name, Some(takes_part)), existed, "{name}");
+        let what = if takes_part { "transactions enabled" } else { "transactions disabled" };
+        assert_eq!(again(name, Some(!takes_part)), differs(name, what));
+    }
 }
 
 /// Otherwise the split would never end, and the table could never be dropped.

@@ -29,6 +29,7 @@ fn catalog() -> Catalog {
                 replicas: 2 * (number % 3) + 1,
                 retention: base::Duration::from_millis(u64::from(number)),
                 durability: number.is_multiple_of(2).then_some(base::Durability::Memory),
+                transactions: number.is_multiple_of(3).then_some(false),
                 kind: TABLET,
             },
         });
@@ -71,13 +72,19 @@ fn golden_records() {
         split: Some(split),
     };
     let first = RangeRecord { leaving: None, parent: None, split: None, start: Bytes::new(), ..range.clone() };
-    let durability = Some(Durability::Memory);
-    let options = TableOptions { kind: TABLET, replicas: 3, retention: Duration(8), durability };
-    let table = |is_dropping, is_drop_forced| {
+    let table = |durability, transactions, is_dropping, is_drop_forced| {
+        let (durability, transactions) = (Some(durability), Some(transactions));
+        let options = TableOptions { kind: TABLET, replicas: 3, retention: Duration(8), durability, transactions };
         let ranges = vec![first.clone(), range.clone()];
         (name(), TableRecord { options, ranges, created: Timestamp(-2), is_dropping, is_drop_forced })
     };
-    let tables = [table(false, false), table(true, false), table(true, true)];
+    let tables = [
+        table(Durability::Memory, false, false, false),
+        table(Durability::Memory, false, true, false),
+        table(Durability::Memory, false, true, true),
+        table(Durability::Forced, true, false, false),
+        table(Durability::Forced, false, false, false),
+    ];
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/checkpoint/golden_tables.txt");
     check_golden(path, &tables, |(name, table)| encoded(&Named(name, table)), |bytes| decoded("table name", bytes));
     let projection = Projection {

@@ -30,6 +30,7 @@ fn commands() -> Vec<CatalogCommand> {
                 replicas: 5,
                 retention: Duration(7),
                 durability: Some(base::Durability::Memory),
+                transactions: Some(false),
                 kind: TABLET,
             },
         },

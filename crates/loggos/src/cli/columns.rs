@@ -35,6 +35,10 @@ pub(crate) enum Command {
         /// the last writes are lost if a majority fails at once [default: forced].
         #[arg(long, value_enum)]
         durability: Option<Durability>,
+        /// Exclude the table from transactions: its writes then never wait for a clock. A table in main memory takes no
+        /// part in them.
+        #[arg(long)]
+        no_transactions: bool,
     },
     /// List the tables.
     List,
@@ -113,10 +117,11 @@ pub(crate) struct ScanArguments {
 pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> Result<(), Stop> {
     let client = cluster.client()?;
     match command {
-        Command::Create { table, split_at, replicas, retention, durability } => {
+        Command::Create { table, split_at, replicas, retention, durability, no_transactions } => {
             let handle = client.table(&*table);
             let wanted = handle.create().split_at(split_at.into_iter().map(bytes)).replicas(replicas.unwrap_or(0));
             let wanted = wanted.retention(retention.unwrap_or(Duration::ZERO));
+            let wanted = if no_transactions { wanted.transactions(false) } else { wanted };
             tables::create(output, &table, wanted, (durability.map(Into::into), replicas)).await
         }
         Command::List => tables::list(&client, output).await,

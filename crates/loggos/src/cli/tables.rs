@@ -60,6 +60,7 @@ pub(super) async fn describe(client: &Client, output: Output, table: &str) -> Re
         "replicas": known.replicas,
         "retention_ms": retention_ms,
         "durability": if is_in_memory { "memory" } else { "forced" },
+        "transactions": known.transactions,
         "ranges": ranges,
     });
     output.print(&object, || {
@@ -73,7 +74,8 @@ pub(super) async fn describe(client: &Client, output: Output, table: &str) -> Re
         }
         let seconds = retention_ms as f64 / 1_000.0;
         let memory = if is_in_memory { format!("\nIN MAIN MEMORY: {MAY_BE_LOST}") } else { String::new() };
-        format!("{}old versions are kept for {seconds} s{memory}", lines)
+        let transactions = if known.transactions { "yes" } else { "no" };
+        format!("{lines}old versions are kept for {seconds} s\ntransactions {transactions}{memory}")
     })
 }
 

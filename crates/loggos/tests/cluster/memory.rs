@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Cluster, wait_for};
+use crate::harness::{Cluster, runtime, wait_for};
 
 /// Timeout for a loss to be declared: replicas wait for each other first.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -38,7 +38,14 @@ fn memory_table_durability() {
     cluster.columns(&["create", "t", "--durability", "memory"]).ok();
     cluster.columns(&["create", "t", "--durability", "forced"]).failed(1, &["memory"]);
     cluster.columns(&["create", "t", "--durability", "disk"]).failed(1, &["memory"]);
-    assert!(cluster.columns(&["describe", "t"]).ok().contains("IN MAIN MEMORY: acknowledged writes can be lost"));
+    let described = cluster.columns(&["describe", "t"]).ok();
+    assert!(described.contains("transactions no\nIN MAIN MEMORY: acknowledged writes can be lost"), "{described}");
+    cluster.columns(&["create", "t", "--durability", "memory", "--no-transactions"]).ok();
+    let refused = runtime().block_on(async {
+        let table = cluster.client(1).table("u");
+        table.create().durability(sdk::Durability::Memory).transactions(true).send().await
+    });
+    assert!(matches!(refused, Err(sdk::Error::Invalid(_))), "{refused:?}");
     cluster.admin(&["split", "t", "k"]).failed(1, &["main memory"]);
     put(&cluster, "before");
     assert_eq!(cohort(&cluster).expect("the table")["durability"], "memory");

@@ -66,8 +66,10 @@ fn table_spans_five_ranges() {
     placed.rotate_left(first);
     assert_eq!(part("members"), placed);
     assert_eq!((&described["replicas"], &described["retention_ms"]), (&json!(3), &json!(60_000)));
+    assert_eq!(described["transactions"], true);
     let people = cluster.columns(&["describe", "t"]).ok();
     assert!(people.contains("k1500") && people.contains("1,4,5") && people.contains("kept for 60 s"), "{people}");
+    assert!(people.ends_with("transactions yes\n"), "{people}");
     let shown = || {
         let status = objects(&cluster.status(&["--json"]).out);
         status.into_iter().filter(|line| line["table"] == "t").map(|line| line["range"].clone()).collect::<Vec<_>>()
@@ -109,6 +111,13 @@ fn create_keeps_existing_split_points() {
     assert!(alone.err.starts_with("loggos: warning: table u has one replica"), "{alone:?}");
     alone.ok();
     assert!(run(&["describe", "u"]).ok().contains("kept for 0.5 s"));
+    run(&["create", "u", "--no-transactions"]).failed(1, &["table u already exists, with transactions enabled"]);
+    for existed in [false, true] {
+        let created = objects(&run(&["create", "v", "--no-transactions", "--json"]).ok());
+        assert_eq!(created, [json!({"table": "v", "existed": existed})]);
+    }
+    assert!(run(&["describe", "v"]).ok().ends_with("transactions no\n"));
+    assert_eq!(objects(&run(&["describe", "v", "--json"]).ok()).remove(0)["transactions"], false);
     run(&["put", "u", "key", "c", "v"]).ok();
 }
 

@@ -114,6 +114,7 @@ fn samples() -> Vec<Message> {
             replicas: 3,
             retention: base::Duration(8),
             durability: base::Durability::Memory,
+            transactions: false,
         }))),
         Ok(Response::Tablet(TableResponse::Written { version: Timestamp(8) })),
         Ok(Response::Tablet(TableResponse::Split)),

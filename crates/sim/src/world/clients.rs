@@ -536,7 +536,12 @@ fn request(task: &Task, clients: &Clients) -> Request {
         Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
             name,
             split_at: split_at.to_vec(),
-            options: TableOptions { replicas, retention: RETENTION, durability: Some(durability), kind: Tablet::KIND },
+            options: TableOptions {
+                replicas,
+                retention: RETENTION,
+                durability: Some(durability),
+                ..TableOptions::of(Tablet::KIND)
+            },
         }))
     };
     match task {
