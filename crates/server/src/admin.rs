@@ -152,6 +152,7 @@ fn node(report: NodeReport, observer: &Observer, whole_map: bool) -> StatusRespo
         node,
         incarnation,
         boot,
+        clock: _,
         nodes,
         cohorts,
         catalog: AppliedCatalog(catalog),

@@ -148,6 +148,7 @@ impl Snapshot {
             log_fills,
             disk_reads,
             beats,
+            clock_contradictions,
             checked_reads,
             lease_expiries,
             losses,
@@ -193,6 +194,9 @@ impl Snapshot {
             "Heartbeat batches sent, each for all quiescent cohorts shared with a peer.",
             beats,
         )?;
+        let contradicted =
+            "Comparisons with a peer's wall clock that showed that one of the two is outside of its bound.";
+        self.counter("loggos_clock_contradictions_total", contradicted, clock_contradictions)?;
         self.counter(
             "loggos_checked_reads_total",
             "Strong reads confirmed by a round of messages instead of the lease.",

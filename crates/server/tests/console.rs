@@ -95,6 +95,7 @@ fn status() -> Status {
         node: 1,
         incarnation: 7,
         boot: 9,
+        clock: Default::default(),
         nodes,
         cohorts,
         catalog: AppliedCatalog::default(),

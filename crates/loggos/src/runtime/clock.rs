@@ -73,6 +73,18 @@ enum Unbounded {
     Io(#[from] io::Error),
 }
 
+impl Source {
+    /// For the machine's messages.
+    pub(crate) fn kind(self) -> node::ClockSource {
+        match self {
+            Self::Host => node::ClockSource::Host,
+            Self::Kernel => node::ClockSource::Kernel,
+            Self::Configured(_) => node::ClockSource::Configured,
+            Self::None => node::ClockSource::None,
+        }
+    }
+}
+
 impl Clock {
     pub(crate) fn new(source: Source) -> Self {
         Self { source, sample: None }

@@ -215,9 +215,12 @@ fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Res
     let budget = Budget::new(config.tuning.compaction_bytes_per_second.unwrap_or(COMPACTION_BYTES_PER_SECOND));
     let metrics = DiskMetrics::register(&registry).map_err(io::Error::other)?;
     let disk = Disk::start(store, &sstables, &budget, &inbox, metrics)?;
-    let machine_config = machine_config(config, &recovered);
+    let clock_source = config.clock_source()?;
+    let mut machine_config = machine_config(config, &recovered);
+    machine_config.clock = clock_source.kind();
+    machine_config.clock_uncertainty_max = config.clock_uncertainty_max()?;
     let mut first = Vec::new();
-    let mut clock = Clock::new(config.clock_source()?);
+    let mut clock = Clock::new(clock_source);
     let node = Node::new(machine_config, &mut recovered, clock.now(), &mut first)
         .map_err(|error| StartError::Machine(error.to_string()))?;
     // The machine has its own copy of the parts that it needs.
