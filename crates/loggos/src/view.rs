@@ -11,7 +11,7 @@ mod progress;
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::CohortId;
-use sdk::admin::{Activity, Cohort, Drop, LogPlacement, Lsn, Replica, StatusResponse, ZooKeeper};
+use sdk::admin::{Activity, Clock, Cohort, Drop, LogPlacement, Lsn, Replica, StatusResponse, ZooKeeper};
 use serde_json::{Value, json};
 
 use crate::cli::range_field;
@@ -69,6 +69,8 @@ pub(crate) struct Node {
     pub(crate) activity: Option<Activity>,
     /// Problems that it reports about itself.
     pub(crate) troubles: Vec<String>,
+    /// Its wall clock.
+    pub(crate) clock: Option<Clock>,
     /// Its ZooKeeper endpoint, if it serves clients.
     pub(crate) zookeeper: Option<ZooKeeper>,
 }
@@ -171,6 +173,7 @@ impl View {
         itself.http.clone_from(&answer.http);
         itself.activity.clone_from(&answer.activity);
         itself.troubles.clone_from(&answer.troubles);
+        itself.clock.clone_from(&answer.clock);
         itself.zookeeper.clone_from(&answer.zookeeper);
     }
 
@@ -208,6 +211,15 @@ fn node_object(number: u32, node: &Node) -> Value {
     if let Some(boot) = node.boot {
         object["boot"] = boot.into();
         object["troubles"] = node.troubles.clone().into();
+    }
+    if let Some(Clock { source, uncertainty_ns, outlier, refusal }) = &node.clock {
+        object["clock"] = json!({
+            "source": source,
+            "uncertainty_ns": uncertainty_ns,
+            "outlier": outlier,
+            "transactions": refusal.is_none(),
+            "refusal": refusal,
+        });
     }
     if let Some(zookeeper) = &node.zookeeper {
         object["zookeeper"] = zookeeper_object(zookeeper);

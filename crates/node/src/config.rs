@@ -3,6 +3,33 @@
 use base::{Duration, Member};
 use replication::{Limits, Timing};
 
+/// How a node knows the bound on its wall clock's error, to explain why it has none. The driver reads the clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ClockSource {
+    /// Not at all.
+    #[default]
+    None,
+    /// All nodes of the cluster read the same clock.
+    Host,
+    /// The kernel knows it from a time daemon.
+    Kernel,
+    /// The operator states it.
+    Configured,
+}
+
+impl ClockSource {
+    /// The name in the configuration.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Host => "host",
+            Self::Kernel => "kernel",
+            Self::Configured => "configured",
+        }
+    }
+}
+
 /// A node's identity in the cluster, and its tuning parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeConfig {
@@ -26,6 +53,10 @@ pub struct NodeConfig {
     pub transfer_bytes_per_second: u64,
     /// Time since its last use after which a session may expire, measured by the cohort's timestamps.
     pub session_lifetime: Duration,
+    /// The source of the bound on the wall clock's error.
+    pub clock: ClockSource,
+    /// A greater error of the wall clock counts as unknown.
+    pub clock_uncertainty_max: Duration,
     /// Interval at which a leader checks for sessions and versions that may expire.
     pub housekeeping: Duration,
 }
@@ -42,6 +73,8 @@ impl Default for NodeConfig {
             memtables_bytes: 128 << 20,
             transfer_bytes_per_second: 128 << 20,
             session_lifetime: Duration::from_millis(600_000),
+            clock: ClockSource::None,
+            clock_uncertainty_max: Duration::from_millis(250),
             housekeeping: Duration::from_millis(2_000),
         }
     }

@@ -30,7 +30,7 @@ impl Node {
         let damaged = "damaged SSTable: other replicas serve its data, and the node's log names the file";
         let troubles = [(self.checkpoints.is_disk_full(now), full), (self.counters.sstables_damaged > 0, damaged)];
         let troubles = troubles.into_iter().filter(|(is_so, _)| *is_so).map(|(_, words)| words.to_owned());
-        troubles.chain(self.ranges_at_session_limit()).collect()
+        troubles.chain(self.ranges_at_session_limit()).chain(self.clock_trouble(now)).collect()
     }
 
     /// The ranges that this node leads and that evict sessions, or will soon.

@@ -26,6 +26,7 @@ macro_rules! expected {
 }
 
 mod checkpoint_schedule;
+mod clock_watch;
 mod config;
 pub mod contract;
 mod disk_space;
@@ -64,7 +65,7 @@ mod views;
 mod write_throttle;
 mod writes;
 
-pub use config::NodeConfig;
+pub use config::{ClockSource, NodeConfig};
 pub use node::Node;
 pub use recovery::{Replays, StartError};
 pub use request::Counters;

@@ -1,7 +1,7 @@
 //! Messages between nodes, and their codec.
 
 use base::codec::{DecodeError, OrZero, Reader, Wire, WireAs, Writer};
-use base::{Boot, CohortId, Duration, Epoch, Lsn, Monotonic, NodeId, SharedMembership, Timestamp};
+use base::{Boot, CohortId, Duration, Epoch, Interval, Lsn, Monotonic, NodeId, SharedMembership, Timestamp};
 use bytes::Bytes;
 use sharedlog::client::Suspect;
 use sharedlog::{AskId, LogId, ProjectionEpoch, RequestSource, SequencerId, UnitId, sequencer, unit};
@@ -43,6 +43,20 @@ pub enum Message {
         at: Monotonic,
         /// The votes.
         beaten: Beaten,
+    },
+    /// Asks for the interval in which the receiver's wall clock places true time.
+    CompareClocks {
+        /// Send time by the sender's monotonic clock.
+        sent: Monotonic,
+        /// The sender's interval at that time.
+        interval: Interval,
+    },
+    /// The reply. It repeats the question's fields, so that the asking node need not remember them.
+    ClockReply {
+        sent: Monotonic,
+        asked: Interval,
+        /// The interval of the replying node; `None` if the error of its wall clock has no bound.
+        interval: Option<Interval>,
     },
     /// A request for the leader of a cohort.
     Forward {
@@ -248,6 +262,8 @@ base::wire! {
         15 => FromUnit { log, to, source, reply },
         20 => Beat { list, sent, cohorts, peer_clock },
         21 => BeatAnswer { list, sent, at, beaten },
+        22 => CompareClocks { sent, interval },
+        23 => ClockReply { sent, asked, interval },
     }
 }
 

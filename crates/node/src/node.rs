@@ -12,6 +12,7 @@ use state_machine::{Failure, Ownership};
 use tablets::TableResponse;
 
 use crate::checkpoint_schedule::Checkpoints;
+use crate::clock_watch::ClockWatch;
 use crate::config::NodeConfig;
 use crate::contract::{Action, Event};
 use crate::drops::Drops;
@@ -44,6 +45,7 @@ pub struct Node {
     pub(crate) checkpoints: Checkpoints,
     pub(crate) transfers: Transfers,
     pub(crate) beats: HeartbeatBatches,
+    pub(crate) clock_watch: ClockWatch,
     pub(crate) pending_requests: RequestTable,
     pub(crate) evaluations: Evaluations,
     pub(crate) drops: Drops,
@@ -64,6 +66,7 @@ impl Node {
         if self.has_ended() {
             return;
         }
+        let now = self.clock_watch.admit(now, self.config.clock_uncertainty_max);
         self.logs.controller.awake(now.monotonic);
         if self.is_leaving() {
             self.leave(now, &event);
@@ -100,6 +103,7 @@ impl Node {
 
     /// Ends a batch of events: runs all components until none has work, and sets the next timer.
     pub fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let now = self.clock_watch.admit(now, self.config.clock_uncertainty_max);
         if !self.has_ended() && !self.is_leaving() {
             let mut rounds = 0..ROUNDS_MAX;
             while self.run(now) && !self.has_ended() {
@@ -462,6 +466,8 @@ impl Node {
             Message::BeatAnswer { list, sent, at, beaten } => {
                 self.beat_answered(from, list, (sent, at), beaten, now);
             }
+            Message::CompareClocks { sent, interval } => self.clock_asked(from, sent, interval, now),
+            Message::ClockReply { sent, asked, interval } => self.clock_replied(from, (sent, asked), interval, now),
             Message::Forward { cohort, request, patience, query } => {
                 self.forwarded(from, cohort, request, patience, query, now);
             }
@@ -508,6 +514,7 @@ impl Node {
         let restarted = peer.boot != Boot(0);
         peer.boot = boot;
         self.beats.peer_restarted(from);
+        self.clock_watch.forget_peer(from);
         self.hosting.generations.forget_peer(from);
         self.each_cohort(now, |cohort, _| cohort.peer_restarted(from));
         if restarted {
@@ -520,6 +527,7 @@ impl Node {
         let Some(peer) = self.cluster.peers.get_mut(&node) else { return };
         peer.is_disconnected = !is_open;
         if is_open {
+            self.clock_watch.hurry();
             self.pending_requests.wake();
         }
     }
@@ -529,6 +537,7 @@ impl Node {
         self.on_request_timer(now);
         self.on_replica_timer(now);
         self.on_beat_timer(now);
+        self.on_clock_timer(now);
         self.on_log_timer(now);
         self.on_transfer_timer(now);
         self.on_transaction_timer(now);
@@ -554,6 +563,7 @@ impl Node {
             self.pending_requests.next_timer(),
             self.replicas.next_timer(),
             self.beats.next_timer(),
+            self.clock_watch.next_timer(),
             self.transfers.next_timer(),
             self.transactions.next_timer(),
             self.logs.next_timer(),

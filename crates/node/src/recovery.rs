@@ -105,6 +105,7 @@ impl Node {
             checkpoints: Default::default(),
             transfers: Default::default(),
             beats: Default::default(),
+            clock_watch: Default::default(),
             pending_requests: RequestTable::new(cluster.boot),
             evaluations: Default::default(),
             drops: Default::default(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use base::{Durability, KeyRange, Lsn};
+use base::{Durability, Duration, KeyRange, Lsn};
 use bytes::Bytes;
 use catalog::{Catalog, CatalogRequest};
 use sharedlog::request::LogRequest;
@@ -10,6 +10,7 @@ use state_machine::{Failure, LockOwner, SessionStamp};
 use tablets::request::TableRequest;
 use tablets::transaction::TransactionPart;
 
+pub use crate::config::ClockSource;
 pub use crate::registry::{Ask, Response};
 
 /// The result of a request.
@@ -176,6 +177,8 @@ pub struct Status {
     pub boot: u64,
     /// Every node of the cluster.
     pub nodes: Vec<NodeStatus>,
+    /// This node's wall clock.
+    pub clock: ClockStatus,
     /// Every cohort with a replica on this node.
     pub cohorts: Vec<CohortStatus>,
     /// The map: all ranges and log units of the cluster.
@@ -188,6 +191,19 @@ pub struct Status {
     pub cluster_troubles: Vec<String>,
     /// Unavailable parts of the cluster, as messages for operators. Set if this node leads the catalog.
     pub cluster_failures: Vec<String>,
+}
+
+/// The wall clock of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClockStatus {
+    /// The source of the bound on its error.
+    pub source: ClockSource,
+    /// The bound; `None` if there is none, or a greater one than configured.
+    pub uncertainty: Option<Duration>,
+    /// Whether the clocks of most other nodes contradict it.
+    pub is_outlier: bool,
+    /// Why the node must not execute transactions, as a message for operators; `None` if it may.
+    pub refusal: Option<String>,
 }
 
 /// The catalog as this node has applied it. A copy shares its records with the original.
@@ -244,6 +260,8 @@ pub struct Counters {
     pub disk_reads: u64,
     /// Batched heartbeats sent for all cohorts that were idle on a peer.
     pub beats: u64,
+    /// Replies of peers with wall clocks that contradicted this node's: one of the two is outside of its bound.
+    pub clock_contradictions: u64,
     /// Strong reads that used a read-index check.
     pub checked_reads: u64,
     /// Reads that failed because the lease had expired.

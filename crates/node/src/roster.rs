@@ -137,6 +137,7 @@ impl Node {
             self.cluster.starts.remove(&member.node);
             self.logs.controller.forget(member.node);
             self.beats.forget_peer(member.node);
+            self.clock_watch.forget_peer(member.node);
         }
         there.into_iter().for_each(|(member, _)| self.cluster.know(member));
         true

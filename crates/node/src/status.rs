@@ -35,11 +35,12 @@ impl Node {
             incarnation: self.cluster.me.incarnation.0,
             boot: self.cluster.boot.0,
             nodes: nodes.collect(),
+            clock: self.clock_status(now),
             cohorts: self.cohorts(),
             catalog: AppliedCatalog(self.catalog().clone()),
             counters: self.counters,
             troubles: self.troubles(now),
-            cluster_troubles: self.under_replicated_logs(),
+            cluster_troubles: self.under_replicated_logs().into_iter().chain(self.clock_contradictions(now)).collect(),
             cluster_failures: self.logs_out_of_reach(),
         }
     }

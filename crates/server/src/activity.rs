@@ -139,6 +139,7 @@ mod tests {
             node: 1,
             incarnation: 1,
             boot: 1,
+            clock: Default::default(),
             nodes: vec![],
             cohorts,
             catalog: AppliedCatalog::default(),

@@ -11,7 +11,9 @@ use api::admin::{
 use api::servers::admin_server::Admin;
 use base::{CohortId, Durability, HostPort, Incarnation, KeyRange, Lsn, Member, NodeId};
 use catalog::{Catalog, CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, Standing};
-use node::request::{AppliedCatalog, CohortStatus, NodeStatus, ReplicaStatus, Request, Response, Status as NodeReport};
+use node::request::{
+    AppliedCatalog, ClockStatus, CohortStatus, NodeStatus, ReplicaStatus, Request, Response, Status as NodeReport,
+};
 use state_machine::Failure;
 use tonic::Status;
 
@@ -152,6 +154,7 @@ fn node(report: NodeReport, observer: &Observer, whole_map: bool) -> StatusRespo
         node,
         incarnation,
         boot,
+        clock,
         nodes,
         cohorts,
         catalog: AppliedCatalog(catalog),
@@ -187,6 +190,7 @@ fn node(report: NodeReport, observer: &Observer, whole_map: bool) -> StatusRespo
         cluster_failures,
         zookeeper: observer.zookeeper.as_ref().and_then(|endpoint| endpoint.report()).as_deref().map(zookeeper),
         catalog_lsn: Some(lsn(catalog.last_applied())),
+        clock: Some(wall_clock(clock)),
     }
 }
 
@@ -207,6 +211,12 @@ fn add_map(cohorts: &mut Vec<message::Cohort>, catalog: &Catalog) {
         cohorts[at].moving = row.leaving.is_some();
         cohorts[at].leaving_nodes = row.leaving.unwrap_or_default();
     }
+}
+
+fn wall_clock(status: ClockStatus) -> message::Clock {
+    let ClockStatus { source, uncertainty, is_outlier, refusal } = status;
+    let uncertainty_ns = uncertainty.map(|uncertainty| uncertainty.0);
+    message::Clock { source: source.name().to_owned(), uncertainty_ns, outlier: is_outlier, refusal }
 }
 
 fn zookeeper(report: &Report) -> message::ZooKeeper {

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use base::CohortId;
-use node::request::{CohortStatus, Counters, ReplicaStatus, Status};
+use node::request::{ClockStatus, CohortStatus, Counters, ReplicaStatus, Status};
 use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use crate::map;
@@ -123,7 +123,18 @@ impl Snapshot {
         for node in status.nodes.iter().filter(|node| node.node != status.node) {
             rolled_back.with_label_values(&[&node.node.to_string()]).set(i64::from(node.rolled_back));
         }
-        let problems = "Problems that this node reports about itself: its disk is full, or partly damaged.";
+        let ClockStatus { uncertainty, is_outlier, refusal, .. } = &status.clock;
+        // Absent without a bound, as other metrics without a value: NaN would spread through sums and maxima.
+        if let Some(uncertainty) = uncertainty {
+            let bound = "Bound on the error of the wall clock in seconds. Absent if none is known.";
+            self.real("loggos_clock_uncertainty_seconds", bound, uncertainty.0 as f64 / 1e9)?;
+        }
+        let outlier = "Whether the wall clocks of most other nodes contradict this node's.";
+        self.gauge("loggos_clock_outlier", outlier, i64::from(*is_outlier))?;
+        let refused = "Whether the wall clock permits transactions on this node.";
+        self.gauge("loggos_clock_transactions", refused, i64::from(refusal.is_none()))?;
+        let problems =
+            "Problems that this node reports about itself: its disk is full or partly damaged, its clock is wrong.";
         self.gauge("loggos_node_problems", problems, signed(status.troubles.len() as u64))
     }
 
@@ -148,6 +159,7 @@ impl Snapshot {
             log_fills,
             disk_reads,
             beats,
+            clock_contradictions,
             checked_reads,
             lease_expiries,
             losses,
@@ -194,6 +206,9 @@ impl Snapshot {
             "Heartbeat batches sent, each for all quiescent cohorts shared with a peer.",
             beats,
         )?;
+        let contradicted =
+            "Comparisons with a peer's wall clock that showed that one of the two is outside of its bound.";
+        self.counter("loggos_clock_contradictions_total", contradicted, clock_contradictions)?;
         self.counter(
             "loggos_checked_reads_total",
             "Strong reads confirmed by a round of messages instead of the lease.",

@@ -10,7 +10,7 @@ use api::columns::GetRequest;
 use api::columns::columns_client::ColumnsClient;
 use base::{KeyRange, Lsn};
 use node::request::{
-    AppliedCatalog, CohortStatus, Counters, NodeStatus, Outcome, ReplicaStatus, Request, Response, Status,
+    AppliedCatalog, ClockStatus, CohortStatus, Counters, NodeStatus, Outcome, ReplicaStatus, Request, Response, Status,
 };
 use prometheus::Registry;
 use server::{Held, Replies, Ticketed};
@@ -95,6 +95,7 @@ fn status() -> Status {
         node: 1,
         incarnation: 7,
         boot: 9,
+        clock: ClockStatus { uncertainty: Some(base::Duration::from_micros(250)), ..ClockStatus::default() },
         nodes,
         cohorts,
         catalog: AppliedCatalog::default(),
@@ -314,6 +315,10 @@ async fn prometheus_metric_names_and_format() {
         ("loggos_boot", 9.0),
         (r#"loggos_peer_alive{peer="2"}"#, 1.0),
         (r#"loggos_peer_rolled_back{peer="2"}"#, 1.0),
+        ("loggos_clock_uncertainty_seconds", 0.000_25),
+        ("loggos_clock_outlier", 0.0),
+        ("loggos_clock_transactions", 1.0),
+        ("loggos_clock_contradictions_total", 0.0),
         ("loggos_takeovers_total", 3.0),
         ("loggos_truncations_total", 0.0),
         (r#"loggos_catch_ups_total{kind="state"}"#, 2.0),

@@ -24,6 +24,7 @@ pub const MUST_HAPPEN: &[&str] = &[
     "checkpoints",
     "clean stops",
     "clients cut off",
+    "clock contradictions",
     "connections broken",
     "connections closed",
     "crashes during recovery",

@@ -3,9 +3,9 @@
 //!
 //! A run has two phases. During the *safety* phase, clients read and write while messages are lost, duplicated, delayed
 //! and partitioned, processes die, stop and start, machines lose power, disks tear, forget, fail and rot, wall clocks
-//! jump arbitrarily and monotonic clocks drift. During the *liveness* phase the faults have ended, and the cluster must
-//! serve again within a bounded time and return all acknowledged writes. Each run first draws which kinds of fault it
-//! has.
+//! jump arbitrarily or have bounds on their errors, and monotonic clocks drift. During the *liveness* phase the faults
+//! have ended, and the cluster must serve again within a bounded time and return all acknowledged writes. Each run first
+//! draws which kinds of fault it has.
 
 mod checks;
 mod client_libraries;

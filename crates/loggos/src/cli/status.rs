@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use clap::Args;
-use sdk::admin::{Cohort, ZooKeeper};
+use sdk::admin::{Clock, Cohort, ZooKeeper};
 use serde_json::{Value, json};
 use terminal::{Output, Stop, Table};
 
@@ -52,7 +52,8 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, options: &Options) ->
             let nodes = if options.table.is_none() { format!("\n{}", node_table(&view)) } else { String::new() };
             let mut text = health_lines(health, &problems, &operations);
             if !options.summary {
-                let notes: String = memory_notes(&view).map(|note| format!("\n{note}")).collect();
+                let clock_notes = clock_notes(&view).filter(|_| options.table.is_none());
+                let notes: String = memory_notes(&view).chain(clock_notes).map(|note| format!("\n{note}")).collect();
                 text.push_str(&format!("{nodes}\n{}{notes}", cohort_table(&view)));
             }
             text.trim_end().to_owned()
@@ -117,8 +118,8 @@ pub(super) async fn combined_view(cluster: &Cluster) -> Result<View, Stop> {
     Ok(view)
 }
 
-fn node_table(view: &View) -> Table<5> {
-    let mut table = Table::new(["NODE", "ALIVE", "BOOT", "INCARNATION", "ZOOKEEPER"]);
+fn node_table(view: &View) -> Table<6> {
+    let mut table = Table::new(["NODE", "ALIVE", "BOOT", "INCARNATION", "CLOCK", "ZOOKEEPER"]);
     for (number, node) in &view.nodes {
         let alive = if node.alive { "yes" } else { "no" };
         let leaving = if node.leaving { ", leaving" } else { "" };
@@ -128,10 +129,35 @@ fn node_table(view: &View) -> Table<5> {
             format!("{alive}{leaving}{rolled_back}"),
             or_dash(node.boot),
             format!("{:016x}", node.incarnation),
+            node.clock.as_ref().map_or_else(|| "-".into(), clock),
             node.zookeeper.as_ref().map_or_else(|| "-".into(), endpoint),
         ]);
     }
     table
+}
+
+/// Formats the source and the bound of a wall clock, and whether it permits transactions.
+fn clock(Clock { source, uncertainty_ns, outlier, refusal }: &Clock) -> String {
+    let bound = uncertainty_ns.map_or_else(|| "no bound".into(), |nanoseconds| format!("±{}", error(nanoseconds)));
+    let outlier = if *outlier { ", OUTLIER" } else { "" };
+    let refusal = if refusal.is_some() { ", no transactions" } else { "" };
+    format!("{source}, {bound}{outlier}{refusal}")
+}
+
+/// Formats a clock error with three digits at most.
+fn error(nanoseconds: u64) -> String {
+    let microseconds = nanoseconds.div_ceil(1_000);
+    match microseconds {
+        0..1_000 => format!("{microseconds} us"),
+        1_000..10_000 => format!("{:.1} ms", microseconds.div_ceil(100) as f64 / 10.0),
+        _ => format!("{} ms", microseconds.div_ceil(1_000)),
+    }
+}
+
+/// Why nodes refuse transactions.
+fn clock_notes(view: &View) -> impl Iterator<Item = String> {
+    let refusals = view.nodes.values().filter_map(|node| node.clock.as_ref()?.refusal.as_ref());
+    refusals.map(|refusal| format!("no transactions: {refusal}"))
 }
 
 /// Formats the mode, clients and lag of a ZooKeeper endpoint.

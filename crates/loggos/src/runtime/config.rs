@@ -6,6 +6,8 @@
 //! data = "loggos-data/node-1"           # its directory
 //! cluster = "0f…"                      # optional: refuse data of any other cluster; 32 hexadecimal digits
 //!
+//! clock = "kernel"                      # optional: how the error of the wall clock is known
+//!
 //! [listen]                              # HOST:PORT each
 //! peers = "0.0.0.0:7101"                # for the other nodes
 //! grpc = "0.0.0.0:7201"                 # for clients
@@ -34,6 +36,8 @@ use coordination::log_port::{ParsePlaybackError, Playback};
 use node::NodeConfig;
 use serde::{Deserialize, Serialize};
 
+use super::clock::Source;
+
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
@@ -47,6 +51,18 @@ pub(crate) struct Config {
     /// Allows addresses beyond this machine, without encryption or authentication. Default: false.
     #[serde(default)]
     pub(crate) insecure_plaintext: bool,
+    /// How the node knows the error of its wall clock, which transactions need: `host` (all nodes of the cluster run on
+    /// one machine and read the same clock), `kernel` (the bound that a time daemon such as chrony gives the kernel),
+    /// `configured` (`clock_uncertainty`) or `none`. Default: `host` if all peer addresses are loopback addresses,
+    /// otherwise `kernel`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) clock: Option<ClockKind>,
+    /// The greatest error of the wall clock, for `clock = "configured"` only: `1us` to `1s`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) clock_uncertainty: Option<String>,
+    /// A greater error of the wall clock counts as unknown: `1ms` to `1s`. Default: 250ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) clock_uncertainty_max: Option<String>,
     /// This node's listen addresses, as HOST:PORT with a host name or an IP address.
     pub(crate) listen: Listen,
     /// This node's addresses for others, if they differ from the listen addresses.
@@ -61,6 +77,16 @@ pub(crate) struct Config {
     /// Tuning parameters.
     #[serde(default)]
     pub(crate) tuning: Tuning,
+}
+
+/// The values of `clock`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ClockKind {
+    Host,
+    Kernel,
+    Configured,
+    None,
 }
 
 /// The listen addresses: a host name or an IP address, and a port. A name is resolved once, at the start.
@@ -225,6 +251,11 @@ const SESSION_TIMEOUT_MS: [u64; 2] = [4_000, 40_000];
 const MEMORY_BYTES_MIN: u64 = 32 << 20;
 const MEMORY_BYTES_MAX: u64 = 1 << 40;
 
+/// Default of `clock_uncertainty_max`.
+const CLOCK_UNCERTAINTY_MAX: base::Duration = base::Duration::from_millis(250);
+/// Upper bound of both errors: a longer wait for each write is of no use.
+const CLOCK_UNCERTAINTY_US: u64 = 1_000_000;
+
 /// The longest commit period in Spinnaker's evaluation (D.1).
 const COMMIT_PERIOD_MS_MAX: u64 = 15_000;
 
@@ -258,6 +289,31 @@ impl Config {
         (self.advertise.peers.as_ref().unwrap_or(peers), self.advertise.grpc.as_ref().unwrap_or(grpc))
     }
 
+    /// The source of the wall clock's error bound.
+    pub(crate) fn clock_source(&self) -> Result<Source, ConfigError> {
+        const KEY: &str = "clock_uncertainty";
+        let is_here =
+            || self.own_addresses().0.is_loopback() && self.peers.iter().all(|peer| peer.address.is_loopback());
+        let default = || if is_here() { ClockKind::Host } else { ClockKind::Kernel };
+        let source = match (self.clock.unwrap_or_else(default), &self.clock_uncertainty) {
+            (ClockKind::Configured, Some(text)) => Source::Configured(uncertainty(KEY, text, 1)?),
+            (ClockKind::Configured, None) => {
+                return refuse(KEY, "clock = \"configured\" requires it: the greatest error of the wall clock".into());
+            }
+            (_, Some(_)) => return refuse(KEY, "requires clock = \"configured\"".into()),
+            (ClockKind::Host, None) => Source::Host,
+            (ClockKind::Kernel, None) => Source::Kernel,
+            (ClockKind::None, None) => Source::None,
+        };
+        Ok(source)
+    }
+
+    /// A greater error of the wall clock counts as unknown.
+    pub(crate) fn clock_uncertainty_max(&self) -> Result<base::Duration, ConfigError> {
+        let text = self.clock_uncertainty_max.as_deref();
+        text.map_or(Ok(CLOCK_UNCERTAINTY_MAX), |text| uncertainty("clock_uncertainty_max", text, 1_000))
+    }
+
     /// Rejects own addresses that others cannot connect to. A `zoo.cfg` may have them, since each server uses the
     /// addresses in its own file.
     fn check_reachable(&self) -> Result<(), ConfigError> {
@@ -279,6 +335,8 @@ impl Config {
             Self::check_listen("listen.zookeeper", zookeeper, insecure)?;
         }
         self.zookeeper.check()?;
+        self.clock_source()?;
+        self.clock_uncertainty_max()?;
         if let Some(cluster) = &self.cluster
             && (cluster.len() != 32 || !cluster.bytes().all(|digit| digit.is_ascii_hexdigit()))
         {
@@ -421,7 +479,23 @@ fn range(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), Con
     refuse(key, format!("{value} is not within {least} to {most}"))
 }
 
-fn refuse(key: &'static str, problem: String) -> Result<(), ConfigError> {
+/// Parses an error of the wall clock of at least `least` microseconds.
+fn uncertainty(key: &'static str, text: &str, least: u64) -> Result<base::Duration, ConfigError> {
+    const UNITS: [(&str, u64); 3] = [("us", 1), ("ms", 1_000), ("s", 1_000_000)];
+    let digits = text.trim_end_matches(|other: char| !other.is_ascii_digit());
+    let unit = UNITS.iter().find(|(name, _)| *name == &text[digits.len()..]);
+    let microseconds = unit.and_then(|(_, unit)| digits.parse::<u64>().ok()?.checked_mul(*unit));
+    let Some(microseconds) = microseconds else {
+        return refuse(key, format!("{text:?} is not a number with a unit: us, ms or s, such as \"500us\""));
+    };
+    if !(least..=CLOCK_UNCERTAINTY_US).contains(&microseconds) {
+        let [least, most] = [least, CLOCK_UNCERTAINTY_US].map(base::Duration::from_micros);
+        return refuse(key, format!("{text} is not within {least} to {most}"));
+    }
+    Ok(base::Duration::from_micros(microseconds))
+}
+
+fn refuse<T>(key: &'static str, problem: String) -> Result<T, ConfigError> {
     Err(ConfigError::Refused { key, problem })
 }
 
@@ -464,6 +538,38 @@ mod tests {
         assert!(read(&format!("{GOOD}zookeeper = \"0.0.0.0:2181\"\n")).unwrap_err().contains("listen.zookeeper"));
         let said = GOOD.replace("node = 1", "node = 1\ninsecure_plaintext = true").replace("127.0.0.1", "10.0.0.1");
         assert!(read(&said).is_ok());
+    }
+
+    #[test]
+    fn clock_source_depends_on_addresses() {
+        let source = |text: &str| read(text).unwrap().clock_source().unwrap();
+        let with = |line: &str| GOOD.replace("node = 1", &format!("node = 1\n{line}"));
+        assert_eq!(source(GOOD), Source::Host);
+        let peer =
+            |host: &str| format!("{GOOD}[[peers]]\nnode = 2\naddress = \"{host}:7102\"\ngrpc = \"127.0.0.1:7202\"\n");
+        assert_eq!([source(&peer("localhost")), source(&peer("node-2"))], [Source::Host, Source::Kernel]);
+        let public = with("insecure_plaintext = true").replace("127.0.0.1", "10.0.0.1");
+        assert_eq!(source(&public), Source::Kernel, "other machines may join");
+        assert_eq!(source(&with("clock = \"kernel\"")), Source::Kernel);
+        assert_eq!(source(&with("clock = \"none\"")), Source::None);
+        let of = |text: &str| with(&format!("clock = \"configured\"\nclock_uncertainty = \"{text}\""));
+        assert_eq!(source(&of("500us")), Source::Configured(base::Duration::from_micros(500)));
+        assert_eq!(source(&of("1s")), Source::Configured(base::Duration::from_millis(1_000)));
+        for wrong in ["500", "0us", "1001ms", "5m", "us", "99999999999999999999s", "-1ms"] {
+            assert!(read(&of(wrong)).unwrap_err().starts_with("clock_uncertainty: "), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn clock_settings_are_checked() {
+        let refused = |line: &str| refusal("node = 1", &format!("node = 1\n{line}"));
+        assert!(refused("clock = \"ntp\"").contains("configured"), "the message lists the values");
+        assert!(refused("clock = \"configured\"").starts_with("clock_uncertainty: "));
+        assert!(refused("clock_uncertainty = \"1ms\"").contains("requires clock = \"configured\""));
+        assert!(refused("clock_uncertainty_max = \"999us\"").contains("is not within 1ms to 1s"));
+        let most = |text: &str| read(text).unwrap().clock_uncertainty_max().unwrap().as_millis();
+        let set = GOOD.replace("node = 1", "node = 1\nclock_uncertainty_max = \"10ms\"");
+        assert_eq!([most(GOOD), most(&set)], [250, 10]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use node::message::Message;
 use node::request::Outcome;
 use store::checkpoint::CheckpointMeta;
 
-use super::clock;
+use super::clock::{self, Clock};
 use super::disk::{Disk, NextManifest};
 use super::frames::RefusalKind;
 use super::gateway::{Incoming, Responses, Ticket};
@@ -58,6 +58,7 @@ pub(crate) enum End {
 /// The machine and everything owned by its thread.
 pub(crate) struct Machine {
     node: Node,
+    clock: Clock,
     poll: Poll,
     peers: Peers,
     disk: Disk,
@@ -84,7 +85,7 @@ pub(crate) struct Machine {
 impl Machine {
     /// Assembles the parts; `first` contains the machine's initial actions.
     pub(crate) fn new(
-        node: Node,
+        (node, clock): (Node, Clock),
         first: Vec<Action>,
         poll: Poll,
         peers: Peers,
@@ -94,6 +95,7 @@ impl Machine {
     ) -> Self {
         Self {
             node,
+            clock,
             poll,
             peers,
             disk,
@@ -238,13 +240,13 @@ impl Machine {
         let portion = ANSWERS_AHEAD_MIN.max(events.len() / ANSWERS_AHEAD_PORTIONS);
         let mut is_nothing_else = true;
         for event in events.drain(..) {
-            self.node.step(clock::now(), event, &mut self.actions);
+            self.node.step(self.clock.now(), event, &mut self.actions);
             if is_nothing_else && self.actions.len() >= portion {
                 is_nothing_else = self.answer_ahead();
             }
         }
         self.events = events;
-        self.node.settle(clock::now(), &mut self.actions);
+        self.node.settle(self.clock.now(), &mut self.actions);
     }
 
     /// Sends responses to the servers early, unless other actions precede them, so that the servers and their clients

@@ -21,7 +21,7 @@ use store::identity::Identity;
 use store::{Recovered, Store, StoreError};
 
 use super::budget::{Budget, COMPACTION_BYTES_PER_SECOND};
-use super::clock;
+use super::clock::Clock;
 use super::cluster_view::ClusterView;
 use super::config::{Config, ConfigError};
 use super::descriptors;
@@ -215,15 +215,19 @@ fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Res
     let budget = Budget::new(config.tuning.compaction_bytes_per_second.unwrap_or(COMPACTION_BYTES_PER_SECOND));
     let metrics = DiskMetrics::register(&registry).map_err(io::Error::other)?;
     let disk = Disk::start(store, &sstables, &budget, &inbox, metrics)?;
-    let machine_config = machine_config(config, &recovered);
+    let clock_source = config.clock_source()?;
+    let mut machine_config = machine_config(config, &recovered);
+    machine_config.clock = clock_source.kind();
+    machine_config.clock_uncertainty_max = config.clock_uncertainty_max()?;
     let mut first = Vec::new();
-    let node = Node::new(machine_config, &mut recovered, clock::now(), &mut first)
+    let mut clock = Clock::new(clock_source);
+    let node = Node::new(machine_config, &mut recovered, clock.now(), &mut first)
         .map_err(|error| StartError::Machine(error.to_string()))?;
     // The machine has its own copy of the parts that it needs.
     drop(recovered);
     let views = Arc::new(Published::default());
     let to_server = (Arc::clone(&responses), Arc::clone(&views));
-    let machine = Machine::new(node, first, poll, peers, disk, Arc::clone(&inbox), to_server);
+    let machine = Machine::new((node, clock), first, poll, peers, disk, Arc::clone(&inbox), to_server);
     let mut observer = server::Observer::new(registry, config.listen.http.as_ref()).map_err(io::Error::other)?;
     let cluster_view = ClusterView::new(config).map_err(io::Error::other)?;
     let client_memory = config.tuning.client_memory();

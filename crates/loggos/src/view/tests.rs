@@ -37,6 +37,7 @@ pub(super) fn answer(node: u32, epoch: u64, leader: u32, replicas: Vec<Replica>)
         troubles,
         cluster_troubles,
         cluster_failures,
+        clock: Some(Clock { source: "host".into(), uncertainty_ns: Some(1_000), ..Clock::default() }),
         zookeeper: None,
         logs: Vec::new(),
         drops: Vec::new(),
@@ -95,7 +96,13 @@ fn status_object_schema() {
     let (nodes, cohorts) = (view.node_objects(), view.cohort_objects());
     assert_eq!(
         nodes[0],
-        json!({ "node": 1, "alive": true, "incarnation": "0000000000000007", "leaving": false, "rolled_back": false, "boot": 1, "troubles": [] })
+        json!({
+            "node": 1, "alive": true, "incarnation": "0000000000000007", "leaving": false, "rolled_back": false, "boot": 1,
+            "troubles": [],
+            "clock": {
+                "source": "host", "uncertainty_ns": 1_000, "outlier": false, "transactions": true, "refusal": null,
+            },
+        })
     );
     assert_eq!(
         nodes[1],

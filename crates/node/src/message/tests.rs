@@ -2,7 +2,9 @@
 
 use base::codec::Wire as _;
 use base::codec::testing::check_golden;
-use base::{Boot, CohortId, Duration, Entry, Epoch, KeyRange, Lsn, Monotonic, NodeId, Sequence, SplitMix64, Timestamp};
+use base::{
+    Boot, CohortId, Duration, Entry, Epoch, Interval, KeyRange, Lsn, Monotonic, NodeId, Sequence, SplitMix64, Timestamp,
+};
 use bytes::Bytes;
 use catalog::{
     CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, RangeDescription, Standing,
@@ -142,6 +144,10 @@ fn samples() -> Vec<Message> {
     samples.push(Message::Beat { list, cohorts: Some([(cohort, rest), (CohortId(8), rest)].into()), sent, peer_clock });
     samples.push(Message::BeatAnswer { list, sent, at: sent, beaten: Beaten::UnknownList });
     samples.push(Message::BeatAnswer { list, sent, at: sent, beaten: Beaten::Vouched { refused: vec![cohort] } });
+    let interval = Interval { earliest: Timestamp(20), latest: Timestamp(30) };
+    samples.push(Message::CompareClocks { sent, interval });
+    samples.push(Message::ClockReply { sent, asked: interval, interval: None });
+    samples.push(Message::ClockReply { sent, asked: interval, interval: Some(interval) });
     let patience = Duration::from_millis(5);
     samples.extend(queries.map(|query| Message::Forward { cohort, request: 3, patience, query }));
     samples.extend(outcomes.map(|outcome| Message::Answer { request: 3, outcome }));

@@ -176,6 +176,7 @@ impl World {
             ("disk reads", new.disk_reads - old.disk_reads),
             ("damaged SSTables", new.sstables_damaged - old.sstables_damaged),
             ("heartbeat batches", new.beats - old.beats),
+            ("clock contradictions", new.clock_contradictions - old.clock_contradictions),
             ("reads by read index", new.checked_reads - old.checked_reads),
             ("lease expiries", new.lease_expiries - old.lease_expiries),
             ("doubts ended", new.doubts_ended - old.doubts_ended),
@@ -189,6 +190,10 @@ impl World {
             ("membership changes", new.members_changed - old.members_changed),
             ("replicas removed", new.replicas_left - old.replicas_left),
         ];
+        let contradictions = new.clock_contradictions - old.clock_contradictions;
+        if contradictions > 0 && self.options.lying_node.is_none() {
+            self.violate(&format!("node {id} sees a contradiction between wall clocks within their bounds"));
+        }
         for (what, by) in grown {
             if by > 0 {
                 *self.counters.entry(what).or_default() += by;

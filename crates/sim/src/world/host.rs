@@ -164,7 +164,7 @@ impl SimHost {
         Self {
             member,
             disk,
-            clocks: Clocks::draw(options, random),
+            clocks: Clocks::draw(options, member.node, random),
             generation: 0,
             process: None,
             paused: false,

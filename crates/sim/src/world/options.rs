@@ -100,6 +100,13 @@ pub struct Options {
     pub clock_rate: u64,
     /// Whether wall clocks jump.
     pub wall_jumps: bool,
+    /// The greatest bound on the errors of wall clocks, in nanoseconds: such clocks do not jump arbitrarily. 0: they have
+    /// no bounds.
+    pub clock_uncertainty: u64,
+    /// Determines the errors of wall clocks with bounds.
+    pub clock_seed: u64,
+    /// The node with a wall clock that exceeds its stated bound for a while.
+    pub lying_node: Option<NodeId>,
     /// Whether leaders read by leases; otherwise by view checks only.
     pub leases: bool,
     /// Maximum duration of a log force.
@@ -173,6 +180,22 @@ impl Options {
     #[must_use]
     pub fn rotten_node(&self) -> NodeId {
         NodeId(self.nodes)
+    }
+
+    /// The same run with wall clocks as drawn from the seed, by a generator of their own: in a third of the runs they have
+    /// bounds, and in a quarter of these one machine's clock lies.
+    fn with_clocks(self, seed: u64) -> Self {
+        let mut random = SplitMix64::new(seed ^ 0xc10c_0000_0000_0000);
+        let has_bounds = random.below(3) == 0;
+        let clock_uncertainty = [1, 10, 100, 1_000, 3_000, 10_000][random.below(6) as usize] * 1_000;
+        let lies = has_bounds && self.nodes > 1 && random.below(4) == 0;
+        let liar = NodeId(1 + u32::try_from(random.below(u64::from(self.nodes))).unwrap_or(0));
+        Self {
+            clock_uncertainty: if has_bounds { clock_uncertainty } else { 0 },
+            clock_seed: random.draw(),
+            lying_node: lies.then_some(liar),
+            ..self
+        }
     }
 
     /// The same run with enough clients, and short enough pauses, for more than a hundred operations per simulated
@@ -251,6 +274,9 @@ impl Options {
             slow_manifests: 0,
             clock_rate: pick(&[0, 5_000, 10_000]),
             wall_jumps: pick(&[0, 1]) == 1,
+            clock_uncertainty: 0,
+            clock_seed: 0,
+            lying_node: None,
             leases: pick(&[0, 1, 1, 1]) == 1,
             force_time: pick(&[200, 1_000, 3_000, 12_000]) * (millisecond / 1_000),
         };
@@ -304,7 +330,7 @@ impl Options {
             && (options.faults.rot, options.faults.blank, options.faults.move_range) == (0, 0, 0)
             && (options.joins, options.leaves) == (0, 0);
         options.faults.roll_back = if may_roll_back { pick(&[0, 2]) } else { 0 };
-        let options = Self { split_at, drops, splits, ..options };
+        let options = Self { split_at, drops, splits, ..options }.with_clocks(seed);
         match Theme::of(seed) {
             Some(theme) => theme.put(options),
             None => options,

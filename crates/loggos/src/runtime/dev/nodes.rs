@@ -17,7 +17,7 @@ use super::control::{ControlReply, ControlRequest};
 use super::plan::{Plan, node_directory};
 use super::{DevError, Options, SupervisorEvent, say};
 use crate::runtime::EXIT_LEFT;
-use crate::runtime::config::{Advertise, Config, Listen, Peer, Tuning, ZooKeeper};
+use crate::runtime::config::{Advertise, ClockKind, Config, Listen, Peer, Tuning, ZooKeeper};
 use crate::runtime::directory_lock::DirectoryLock;
 
 const PEERS_PORT: u16 = 7_100;
@@ -133,6 +133,9 @@ impl Nodes {
             data: node_directory(&self.data, node),
             cluster: Some(self.plan.cluster().to_owned()),
             insecure_plaintext: false,
+            clock: Some(ClockKind::Host),
+            clock_uncertainty: None,
+            clock_uncertainty_max: None,
             listen: Listen {
                 peers: self.peers_address(node).into(),
                 grpc: self.grpc_address(node).into(),

@@ -41,6 +41,14 @@ function bytes(value) {
   return typeof value === "number" ? `${numbers[0].format(value / (1 << 20))} MiB` : "–";
 }
 
+function clockError(clock) {
+  if (!clock) return "–";
+  if (clock.outlier) return "outlier";
+  if (clock.uncertainty_ns === null) return "no bound";
+  const microseconds = Math.ceil(clock.uncertainty_ns / 1000);
+  return microseconds < 1000 ? `±${microseconds} µs` : `±${numbers[1].format(microseconds / 1000)} ms`;
+}
+
 function plural(count, one, many) {
   return `${numbers[0].format(count)} ${count === 1 ? one : many}`;
 }
@@ -116,7 +124,7 @@ function showNodes(answer) {
   const wanted = answer.nodes.map((node) => node.node);
   const all = rows(table, wanted, () => newRow(table, []));
   answer.nodes.forEach((node, place) => {
-    const [name, state, grpc, http, leads, requests, memory, boot] = all[place].cells;
+    const [name, state, grpc, http, leads, requests, memory, boot, clock] = all[place].cells;
     say(name, node.node === answer.node ? `Node ${node.node} (this one)` : `Node ${node.node}`);
     showState(state, node, node.leaving ? ", leaving" : "");
     say(grpc, node.grpc || "–");
@@ -126,6 +134,8 @@ function showNodes(answer) {
     say(requests, rate(node.requests_per_second));
     say(memory, bytes(node.resident_bytes));
     say(boot, node.boot === undefined ? "–" : String(node.boot));
+    say(clock, clockError(node.clock));
+    clock.title = node.clock?.refusal ? `No transactions: ${node.clock.refusal}` : "";
   });
 }
 
