@@ -17,7 +17,7 @@ use crate::contract::{Action, ReplyDestination, RequestId};
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node};
 use crate::reads::{ReadPath, read_and_lock, read_as_leader, read_here};
-use crate::registry::{Read, unanswerable};
+use crate::registry::{Ask, Read, unanswerable};
 use crate::request::{Outcome, Request, Response, validate};
 use crate::request_table::{Pending, PendingId, ReplyTo, RequestState, Target};
 use crate::write_throttle::DiskAdmission;
@@ -77,7 +77,8 @@ impl Node {
                 return;
             }
             Request::Clock => {
-                let clock = now.interval().map(Response::Clock).ok_or_else(no_clock);
+                let refusal = self.clock_refusal(now).map(precondition);
+                let clock = refusal.map_or_else(|| now.interval().map(Response::Clock).ok_or_else(no_clock), Err);
                 self.actions.push(Action::Reply { to: id, outcome: clock, valid_until: None });
                 return;
             }
@@ -146,6 +147,8 @@ impl Node {
 
     /// The next step of a request at the local replica. `None` if another node must take it.
     fn step_here(&mut self, pending: &Pending, cohort: CohortId, now: Now) -> Option<RequestStep> {
+        let needs_clock = pending.query.ask().is_some_and(Ask::needs_clock);
+        let clock = if needs_clock { self.clock_refusal(now) } else { None };
         // A step that changes the cohort touches the replica.
         let replica = self.replicas.quietly(cohort)?;
         if let Some(step) = read_here(replica, pending, now) {
@@ -167,7 +170,7 @@ impl Node {
                     counters: &mut self.counters,
                 };
                 let requests = &mut self.pending_requests;
-                Writes { replica, roster: &self.cluster, disk, requests }.write(pending, ask, now)
+                Writes { replica, roster: &self.cluster, disk, requests, clock }.write(pending, ask, now)
             }
             (KeyOwner::This, Query::Machine(ask)) if ask.unlocks().is_some() => {
                 let is_news = ask.unlocks().is_some_and(|owner| replica.read_locks.release(owner));
@@ -546,7 +549,7 @@ impl Node {
 
 /// Why this node does not tell the time.
 pub(crate) fn no_clock() -> Failure {
-    precondition("the error of this node's clock has no bound, so it refuses transactions (setting \"clock\")")
+    precondition("the error of this node's clock has no bound")
 }
 
 /// The outcome to report for a write that was forwarded twice, the first time without a reply. Only a result from the
