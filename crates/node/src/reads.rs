@@ -17,7 +17,7 @@ use base::canary::{Bug, planted};
 use base::{CohortId, Duration, Epoch, Lsn, Monotonic, Now, Timestamp};
 use bytes::Bytes;
 use state_machine::interface::ReadStep;
-use state_machine::{AsOf, Consistency, Failure, KeyOwner, Locks, LogPlace};
+use state_machine::{AsOf, Consistency, Failure, KeyOwner, LockKeys, Locks, LogPlace};
 
 use crate::node::Node;
 use crate::registry::{Ask, View, unanswerable};
@@ -108,7 +108,10 @@ pub(crate) fn read_and_lock(replica: &mut Replica, pending: &Pending, ask: &Ask,
         return RequestStep::AwaitLease;
     }
     let locks = ask.locks();
-    if !replica.latches.pass(&locks, pending.id) {
+    // Waiting for changes in progress only saves a commit that would fail. A scan does not wait for all changes of its
+    // range.
+    let is_of_keys = locks.spans().iter().all(|span| matches!(span.keys, LockKeys::Key(_)));
+    if is_of_keys && !replica.latches.pass(&locks, pending.id) {
         return RequestStep::Wait(RequestState::Latched);
     }
     if let Some(owner) = ask.owner() {

@@ -112,7 +112,7 @@ impl Tablet {
             }
             Command::Commit { stamp, key, writes, participants } => {
                 let decided = (!participants.is_empty()).then(|| TransactionDecided((&stamp).into()));
-                let outcome = self.commit(&stamp, key, writes, participants, entry);
+                let outcome = self.commit(&stamp, &key, writes, participants, entry);
                 Applied { outcome: Some(outcome), effect: decided.map(Effect::Own) }
             }
             Command::Conflict { stamp, .. } => {
@@ -236,7 +236,7 @@ impl Tablet {
     }
 }
 
-/// Why a transaction is aborted if its keys are not those of the range any more.
+/// Why a transaction is not executed if its keys are not those of the range any more.
 const SPLIT: &str = "a range was split or dropped meanwhile";
 
 /// The result of applying an entry.
@@ -291,7 +291,8 @@ impl StateMachine for Tablet {
                 let full = if commit.participants.is_empty() { None } else { self.transactions.is_full() };
                 return match full {
                     Some(failure) => Payload::Refuse(failure),
-                    None if !view.holds_all(&commit.part) => Payload::Refuse(aborted(SPLIT)),
+                    // Not an abort: that is recorded in the log.
+                    None if !view.holds_all(&commit.part) => Payload::Refuse(Failure::Unavailable(SPLIT.to_owned())),
                     None => Payload::Decide(Evaluation::deciding(Question::Commit(commit.clone()), view)),
                 };
             }

@@ -23,7 +23,7 @@ pub struct Loader {
 #[derive(Clone, Debug)]
 enum Stage {
     Begins,
-    Parts(Parts),
+    Parts(Box<Parts>),
     Whole(Box<Snapshot>),
     Refused,
 }
@@ -44,11 +44,11 @@ impl Loader {
         let stage = std::mem::replace(&mut self.stage, Stage::Refused);
         self.stage = match (stage, self.frames.next(chunk)?) {
             (Stage::Begins, Frame::Header(kind, progress, header)) if kind == self.kind => {
-                Stage::Parts(Parts::begin(kind, progress, header)?)
+                Stage::Parts(Box::new(Parts::begin(kind, progress, header)?))
             }
             (Stage::Begins, Frame::Header(Kind(other), ..)) => return Err(LoadError::OtherKind(other)),
             (Stage::Parts(mut parts), Frame::Part(tag, input)) => {
-                dispatch!(Parts, &mut parts, parts => parts.part(tag, input)?);
+                dispatch!(Parts, &mut *parts, parts => parts.part(tag, input)?);
                 Stage::Parts(parts)
             }
             (Stage::Parts(parts), Frame::End) => Stage::Whole(Box::new(parts.finish()?)),

@@ -192,7 +192,7 @@ impl Tablet {
     pub(super) fn commit(
         &mut self,
         stamp: &SessionStamp,
-        key: Bytes,
+        key: &Bytes,
         writes: Vec<RowChange>,
         participants: Vec<Participant>,
         entry: &Entry,
@@ -205,7 +205,7 @@ impl Tablet {
             self.rows.change(change, entry.timestamp, entry.payload.len());
         }
         if !participants.is_empty() {
-            let key = Bytes::copy_from_slice(&key);
+            let key = Bytes::copy_from_slice(key);
             let decided = DecidedTransaction { key, timestamp: entry.timestamp, participants };
             self.transactions.decided.insert(stamp.into(), Arc::new(decided));
         }
