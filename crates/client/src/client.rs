@@ -439,7 +439,7 @@ impl<Q: Clone, A> Client<Q, A> {
         let Some(call) = self.end(id, now) else { return };
         let in_doubt = call.is_in_doubt(None);
         let Task::OpenSession { table, .. } = call.task else {
-            return self.actions.push(Action::Done { call: id, outcome, in_doubt });
+            return self.actions.push(Action::Done { call: id, outcome, in_doubt, stamp: call.stamp });
         };
         let waiting = self.opening_ended(&table);
         match outcome {

@@ -140,6 +140,8 @@ pub enum Action<Q, A> {
         outcome: Result<A, Error>,
         /// Whether an earlier attempt with unknown outcome may have been executed.
         in_doubt: bool,
+        /// The stamp of a write.
+        stamp: Option<Stamp>,
     },
     /// Call [`timer`](crate::Client::timer) at this time. This replaces the previous timer.
     SetTimer(Monotonic),

@@ -77,7 +77,7 @@ impl Harness {
                         };
                         self.left.push(SentRequest { link, attempt, request, stamp });
                     }
-                    Action::Done { call, outcome, in_doubt } => self.ended.push((call, outcome, in_doubt)),
+                    Action::Done { call, outcome, in_doubt, .. } => self.ended.push((call, outcome, in_doubt)),
                     Action::SetTimer(at) => self.timer = at,
                 }
             }

@@ -81,6 +81,21 @@ async fn begin(
             let request = message::DeleteRowRequest { stamp: stamp.map(session_stamp), ..request };
             ApiResponse::Written(client.delete_row(timed(request, time)).await?.into_inner())
         }
+        ApiRequest::CommitTransaction(request) => {
+            let request = message::CommitTransactionRequest { stamp: stamp.map(session_stamp), ..request };
+            let committed = client.commit_transaction(timed(request, time)).await?;
+            ApiResponse::TransactionCommitted(committed.into_inner())
+        }
+        ApiRequest::ResolveTransaction(request) => {
+            ApiResponse::TransactionOutcome(client.resolve_transaction(timed(request, time)).await?.into_inner())
+        }
+        ApiRequest::UnlockTransaction(request) => {
+            client.unlock_transaction(timed(request, time)).await?;
+            ApiResponse::TransactionUnlocked
+        }
+        ApiRequest::Clock => {
+            ApiResponse::Clock(client.clock(timed(message::ClockRequest {}, time)).await?.into_inner())
+        }
         ApiRequest::SplitRange(request) => {
             ApiResponse::RangeSplit(AdminClient::new(channel).split_range(timed(request, time)).await?.into_inner())
         }

@@ -35,6 +35,8 @@ pub(crate) struct Ended {
     pub(crate) outcome: Result<ApiResponse, Error>,
     /// Whether an earlier attempt with unknown outcome may have been executed.
     pub(crate) in_doubt: bool,
+    /// The stamp of a write.
+    pub(crate) stamp: Option<client::Stamp>,
 }
 
 /// The state shared by all clones of a client.
@@ -110,6 +112,7 @@ impl Driver {
         ended.unwrap_or_else(|_| Ended {
             outcome: Err(Error::OutcomeUnknown("the client was closed".to_owned())),
             in_doubt: true,
+            stamp: None,
         })
     }
 
@@ -176,10 +179,10 @@ impl Driver {
                     core.machine.broken(link, "the connection was closed", now);
                 }
             }
-            Action::Done { call, outcome, in_doubt } => {
+            Action::Done { call, outcome, in_doubt, stamp } => {
                 if let Some(caller) = core.callers.remove(&call) {
                     // The caller may have been dropped.
-                    let _ = caller.send(Ended { outcome, in_doubt });
+                    let _ = caller.send(Ended { outcome, in_doubt, stamp });
                 }
             }
             Action::SetTimer(at) => self.set_timer(core, at),

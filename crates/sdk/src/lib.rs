@@ -87,9 +87,11 @@ mod logs;
 mod reads;
 mod request;
 mod scan;
+mod snapshot;
 mod stream;
 mod table;
 mod token;
+mod transaction;
 mod types;
 
 /// The cluster's status, nodes and the placement of logs, for operators' tools: the messages of the admin service.
@@ -106,8 +108,10 @@ pub use client_api::Client;
 pub use logs::{Content, CreateLog, Cursor, Entry, Log, Snapshot, Subscription};
 pub use reads::Reads;
 pub use scan::{Page, Pages, Rows, Scan};
+pub use snapshot::{Staleness, TableSnapshot};
 pub use table::{CreateTable, Read, ReadResponse, Table, Write};
 pub use token::TimelineToken;
+pub use transaction::{Committed, Transaction, TransactionId, TransactionOutcome};
 pub use types::{AsOf, Cell, Durability, KeyRange, Range, Row, TableDescription};
 
 /// Compiles the example of the package's README.

@@ -156,7 +156,8 @@ impl Log {
 
     async fn drop_with(&self, force: bool) -> Result<(), Error> {
         let request = ApiLogRequest::Drop(message::DropLogRequest { log: self.name.clone(), force });
-        let Ended { outcome, in_doubt } = self.client.driver.call(ApiRequest::Log(request), self.client.deadline).await;
+        let Ended { outcome, in_doubt, .. } =
+            self.client.driver.call(ApiRequest::Log(request), self.client.deadline).await;
         match outcome {
             // The log existed at the first attempt: that attempt, or another client, has dropped it.
             Err(Error::NotFound(_)) if in_doubt => Ok(()),

@@ -38,6 +38,12 @@ impl Reads {
     }
 }
 
+/// Whether any replica may answer a read with these options.
+pub(crate) fn is_for_any_replica(options: Option<&ReadOptions>) -> bool {
+    let consistency = options.and_then(|options| options.consistency.as_ref());
+    consistency.is_some_and(|consistency| !matches!(consistency, Consistency::Transaction(_)))
+}
+
 /// Adds the latest state that the client has seen to the options.
 pub(crate) fn after(options: Option<ReadOptions>, seen: Option<CohortLsn>) -> Option<ReadOptions> {
     let consistency = match options?.consistency? {

@@ -31,6 +31,10 @@ pub(crate) enum ApiRequest {
     Scan(message::ScanRequest),
     Write(message::WriteRequest),
     DeleteRow(message::DeleteRowRequest),
+    CommitTransaction(message::CommitTransactionRequest),
+    ResolveTransaction(message::ResolveTransactionRequest),
+    UnlockTransaction(message::UnlockTransactionRequest),
+    Clock,
     Status(StatusRequest),
     SplitRange(SplitRangeRequest),
     MoveRange(MoveRangeRequest),
@@ -66,6 +70,10 @@ pub(crate) enum ApiResponse {
     Row(message::GetResponse),
     Rows(message::ScanResponse),
     Written(message::WriteResponse),
+    TransactionCommitted(message::CommitTransactionResponse),
+    TransactionOutcome(message::ResolveTransactionResponse),
+    TransactionUnlocked,
+    Clock(message::ClockResponse),
     Status(Box<StatusResponse>),
     RangeSplit(SplitRangeResponse),
     MoveBegun,
@@ -125,6 +133,10 @@ impl ApiRequest {
             Self::ListTables | Self::DescribeTable(_) | Self::Scan(_) | Self::Status(_) => (Effect::Reads, Pace::Slow),
             Self::Get(_) => (Effect::Reads, Pace::Prompt),
             Self::Write(_) | Self::DeleteRow(_) => (Effect::Writes, Pace::Prompt),
+            // It takes several rounds, and a second driver does not help.
+            Self::CommitTransaction(_) => (Effect::Writes, Pace::Slow),
+            Self::ResolveTransaction(_) => (Effect::Repeatable, Pace::Slow),
+            Self::UnlockTransaction(_) | Self::Clock => (Effect::Reads, Pace::Prompt),
             Self::Log(request) | Self::CoordinationLog(request) => (request.effect(), request.pace()),
         };
         let (table, key, bytes) = match &self {
@@ -134,6 +146,9 @@ impl ApiRequest {
                 (request.table.clone(), request.key.clone(), values.map(Bytes::len).sum())
             }
             Self::DeleteRow(request) => (request.table.clone(), request.key.clone(), 0),
+            Self::CommitTransaction(request) => (request.table.clone(), request.key.clone(), request.encoded_len()),
+            Self::ResolveTransaction(request) => (request.table.clone(), request.key.clone(), 0),
+            Self::UnlockTransaction(request) => (request.table.clone(), request.key.clone(), 0),
             Self::Scan(request) => {
                 let begin = request.continuation.clone().unwrap_or_else(|| request.start.clone());
                 (request.table.clone(), begin, 0)
@@ -142,8 +157,8 @@ impl ApiRequest {
             _ => (String::new(), Bytes::new(), 0),
         };
         let anywhere = match &self {
-            Self::Get(get) if get.options.is_some() => Some(ScanStart::At(key.clone())),
-            Self::Scan(scan) if scan.options.is_some() => Some(position(scan)),
+            Self::Get(get) if reads::is_for_any_replica(get.options.as_ref()) => Some(ScanStart::At(key.clone())),
+            Self::Scan(scan) if reads::is_for_any_replica(scan.options.as_ref()) => Some(position(scan)),
             _ => None,
         };
         Ask { table, key, effect, pace, bytes, anywhere, request: self }

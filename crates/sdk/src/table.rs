@@ -69,7 +69,7 @@ impl Table {
 
     async fn drop_with(&self, force: bool) -> Result<(), Error> {
         let request = message::DropTableRequest { table: self.name.to_string(), force };
-        let Ended { outcome, in_doubt } =
+        let Ended { outcome, in_doubt, .. } =
             self.client.driver.call(ApiRequest::DropTable(request), self.client.deadline).await;
         match outcome {
             // The table existed at the first attempt: that attempt, or another client, has dropped it.
@@ -98,7 +98,7 @@ impl Table {
     pub async fn split(&self, key: impl Into<Bytes>) -> Result<u32, Error> {
         let request = SplitRangeRequest { table: self.name.to_string(), key: key.into() };
         let call = self.client.driver.call(ApiRequest::SplitRange(request.clone()), self.client.deadline);
-        let Ended { outcome, in_doubt } = call.await;
+        let Ended { outcome, in_doubt, .. } = call.await;
         match outcome {
             Ok(ApiResponse::RangeSplit(answer)) => Ok(answer.cohort),
             // There was no such range at the first attempt: that attempt, or another client, has split it.

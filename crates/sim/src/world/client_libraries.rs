@@ -146,7 +146,7 @@ impl World {
             // Later responses on it are still delivered.
             Action::Disconnect(_) => self.count("connections closed"),
             Action::Send { link, attempt, time, sent } => self.send_for_library(library, link, attempt, time, sent),
-            Action::Done { call, outcome, in_doubt } => {
+            Action::Done { call, outcome, in_doubt, .. } => {
                 if let Some(client) = self.libraries.all[library].callers.remove(&call) {
                     self.client_answered(client, outcome.map_err(failure), in_doubt);
                 }

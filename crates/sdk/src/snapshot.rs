@@ -1,0 +1,112 @@
+//! Snapshots: reads of any rows as of one moment, without locks, from any replica.
+
+use std::time::Duration;
+
+use api::columns as message;
+use bytes::Bytes;
+
+use crate::client_api::unexpected;
+use crate::request::{ApiRequest, ApiResponse};
+use crate::scan::Scan;
+use crate::types::{Cell, Row};
+use crate::{Client, Error, Reads, Version};
+
+/// How old a snapshot is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Staleness {
+    /// It contains everything that was acknowledged before the call.
+    #[default]
+    Fresh,
+    /// It is exactly this old, by the clock of a node.
+    Exact(Duration),
+}
+
+/// Everything as of one moment. Reads are answered by any replica, see each transaction entirely or not at all, and agree
+/// with each other however long they take, within the retention of the tables.
+#[derive(Clone, Debug)]
+pub struct TableSnapshot {
+    client: Client,
+    timestamp: Version,
+}
+
+impl Client {
+    /// A snapshot of everything that was acknowledged before the call.
+    ///
+    /// # Errors
+    /// [`Error::Precondition`] if the node's clock has no bound on its error. Otherwise [`Error`].
+    pub async fn snapshot(&self) -> Result<TableSnapshot, Error> {
+        self.snapshot_of(Staleness::Fresh).await
+    }
+
+    /// A snapshot of this age.
+    ///
+    /// # Errors
+    /// As [`Client::snapshot`].
+    pub async fn snapshot_of(&self, staleness: Staleness) -> Result<TableSnapshot, Error> {
+        let (_, latest) = self.clock().await?;
+        let age = match staleness {
+            Staleness::Fresh => Duration::ZERO,
+            Staleness::Exact(age) => age,
+        };
+        let age = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
+        Ok(self.snapshot_at(Version::from_nanos(latest.as_nanos().saturating_sub(age).max(0))))
+    }
+
+    /// The snapshot as of a timestamp: the version of a column, a transaction's, or any other.
+    #[must_use]
+    pub fn snapshot_at(&self, timestamp: Version) -> TableSnapshot {
+        TableSnapshot { client: self.clone(), timestamp }
+    }
+
+    /// The interval that contains true time, by the clock of one of the nodes.
+    ///
+    /// # Errors
+    /// As [`Client::snapshot`].
+    pub async fn clock(&self) -> Result<(Version, Version), Error> {
+        match self.ask(ApiRequest::Clock).await? {
+            ApiResponse::Clock(message::ClockResponse { earliest_ns, latest_ns }) => {
+                Ok((Version::from_nanos(earliest_ns), Version::from_nanos(latest_ns)))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+impl TableSnapshot {
+    /// The moment.
+    #[must_use]
+    pub fn timestamp(&self) -> Version {
+        self.timestamp
+    }
+
+    /// Reads a row.
+    ///
+    /// # Errors
+    /// [`Error::Precondition`] if the moment is before the table's retention. Otherwise [`Error`].
+    pub async fn row(&self, table: impl AsRef<str>, key: impl Into<Bytes>) -> Result<Row, Error> {
+        let (table, key) = (self.client.table(table.as_ref()), key.into());
+        let read = table.read(key.clone()).consistency(Reads::At(self.timestamp)).send().await?;
+        Ok(Row::new(key, read.cells))
+    }
+
+    /// Reads a column of a row; none if it does not exist.
+    ///
+    /// # Errors
+    /// As [`TableSnapshot::row`].
+    pub async fn get(
+        &self,
+        table: impl AsRef<str>,
+        key: impl Into<Bytes>,
+        column: impl Into<Bytes>,
+    ) -> Result<Option<Cell>, Error> {
+        let table = self.client.table(table.as_ref());
+        let read = table.read(key).column(column).consistency(Reads::At(self.timestamp)).send().await?;
+        Ok(read.cells.into_iter().next())
+    }
+
+    /// A scan of a table as of the moment.
+    pub fn scan(&self, table: impl AsRef<str>) -> Scan {
+        self.client.table(table.as_ref()).scan().consistency(Reads::At(self.timestamp))
+    }
+}
