@@ -32,7 +32,7 @@ use crate::request::{Outcome, Response, TransactionRequest};
 use crate::request_table::{Pending, PendingId, ReplyTo, RequestState, Target};
 
 /// How long a transaction stays prepared before its participant asks about it.
-const IN_DOUBT: Duration = Duration::from_millis(5_000);
+const IN_DOUBT: Duration = Duration::from_millis(2_000);
 /// Interval between looks at the prepared and decided transactions of the cohorts that this node leads.
 const LOOK: Duration = Duration::from_millis(500);
 /// Deadline of a request to another range after the decision; it is repeated.
