@@ -14,6 +14,7 @@ mod output;
 mod reads;
 mod status;
 mod tables;
+mod txn;
 mod writes;
 mod zk;
 
@@ -51,6 +52,13 @@ pub(crate) enum Command {
         cluster: Cluster,
         #[command(subcommand)]
         command: columns::Command,
+    },
+    /// Transactions: a shell to read and change rows of any tables atomically, or a script of such commands.
+    Txn {
+        #[command(flatten)]
+        cluster: Cluster,
+        #[command(flatten)]
+        options: txn::Options,
     },
     /// Shared logs: create, append, read, follow and trim.
     Log {
@@ -134,6 +142,10 @@ pub(crate) fn run(command: Command) -> ExitCode {
         Command::Columns { cluster, command } => {
             let output = Output::new(cluster.json);
             finish(output, columns::run(&cluster, output, command))
+        }
+        Command::Txn { cluster, options } => {
+            let output = Output::new(cluster.json);
+            finish(output, txn::run(&cluster, output, options))
         }
         Command::Log { cluster, command } => {
             let output = Output::new(cluster.json);

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use catalog::{CatalogRequest, TableRecord};
 use sharedlog::request::LogRequest;
 use state_machine::failure::precondition;
-use state_machine::{Consistency, Failure, KeyOwner, Locks};
+use state_machine::{Consistency, Failure, KeyOwner, Locks, Ownership};
 use tablets::TableResponse;
 
 use crate::contract::{Action, ReplyDestination, RequestId};
@@ -156,6 +156,10 @@ impl Node {
         }
         if !replica.cohort.leads() {
             return None;
+        }
+        if needs_clock && replica.state.ownership() == Some(&Ownership::Unassigned) {
+            // A part of a transaction is sent to a cohort, so it has no position.
+            return Some(RequestStep::Wait(RequestState::Waiting));
         }
         // According to its own log, the tablet must own the request's first key position (guarantee 19).
         Some(match (replica.state.owner_of(pending.query.position().as_ref()), &pending.query) {

@@ -137,7 +137,7 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
             let handle = client.table(&*table);
             let read = handle.read(key.clone()).columns(column.clone());
             let read = if names_only { read.names_only() } else { read };
-            let reads = reads.reads()?;
+            let reads = reads.reads(&client, &table, &key).await?;
             let read = read.consistency(reads).send().await.map_err(|error| reads::failed(reads, error))?;
             reads::print_as_of(output, reads, read.as_of.as_ref());
             if read.cells.is_empty() {
@@ -178,9 +178,9 @@ async fn scan(client: &Client, output: Output, arguments: ScanArguments) -> Resu
     let ScanArguments { table, from, to, prefix, limit, reverse, names_only, encoding, reads } = arguments;
     let encoding = encoding.encoding();
     let bytes = |key: Option<OsString>| key.map(|key| encoding.bytes(key)).transpose();
-    let reads = reads.reads()?;
-    let mut scan = client.table(&*table).scan().consistency(reads).prefix(bytes(prefix)?.unwrap_or_default());
-    let from = bytes(from)?.unwrap_or_default();
+    let (from, prefix) = (bytes(from)?.unwrap_or_default(), bytes(prefix)?.unwrap_or_default());
+    let reads = reads.reads(client, &table, (&from).max(&prefix)).await?;
+    let mut scan = client.table(&*table).scan().consistency(reads).prefix(prefix);
     scan = match bytes(to)? {
         Some(to) => scan.range(from..to),
         None => scan.range(from..),

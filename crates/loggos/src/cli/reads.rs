@@ -1,11 +1,13 @@
 //! Consistency levels of reads, and the state that a read reflects.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
+use bytes::Bytes;
 use clap::Args;
-use sdk::{AsOf, Reads, Version};
+use sdk::{AsOf, Client, Reads, Staleness, Version};
 use serde_json::json;
-use terminal::{Output, ReadKind, Stop, timestamp_ns};
+use terminal::{Output, ReadKind, Stop, positive_duration, timestamp_ns};
 
 /// Consistency of a read.
 #[derive(Clone, Debug, Default, Args)]
@@ -22,14 +24,36 @@ pub(crate) struct ReadArguments {
     /// Read the state at this time: a version, nanoseconds since 1970, or RFC 3339 such as 2026-11-25T16:30:00Z.
     #[arg(long, value_name = "TIME", value_parser = timestamp_ns, conflicts_with_all = ["reads", "timeline", "stale_ok"])]
     as_of: Option<i64>,
+    /// Read the state of exactly this long ago, such as 10s, by the clock of a node, from any replica.
+    #[arg(long, value_name = "TIME", value_parser = positive_duration)]
+    #[arg(conflicts_with_all = ["reads", "timeline", "stale_ok", "as_of"])]
+    exact_staleness: Option<Duration>,
+    /// Read a state that is at most this old, from any replica: the newest one that it has, if that is new enough.
+    #[arg(long, value_name = "TIME", value_parser = positive_duration)]
+    #[arg(conflicts_with_all = ["reads", "timeline", "stale_ok", "as_of", "exact_staleness"])]
+    max_staleness: Option<Duration>,
 }
 
 impl ReadArguments {
-    /// The consistency level.
+    /// The consistency level of a read of a table that begins at a key. A staleness is converted to a moment, which all
+    /// pages of a scan share.
     ///
     /// # Errors
-    /// If the arguments contradict each other.
-    pub(crate) fn reads(&self) -> Result<Reads, Stop> {
+    /// If the arguments contradict each other, or the cluster does not tell the time.
+    pub(crate) async fn reads(&self, client: &Client, table: &str, key: &Bytes) -> Result<Reads, Stop> {
+        if let Some(age) = self.exact_staleness.or(self.max_staleness) {
+            let snapshot = client.snapshot_of(Staleness::Exact(age)).await?;
+            if self.max_staleness.is_some() && !key.is_empty() {
+                let table = client.table(table);
+                let newest = table.read(key.clone()).consistency(Reads::Timeline { stale_ok: false });
+                let newest = newest.names_only().send().await.ok().and_then(|read| read.as_of);
+                let is_new = |as_of: &AsOf| as_of.timestamp > snapshot.timestamp();
+                if let Some(newest) = newest.filter(is_new) {
+                    return Ok(Reads::At(newest.timestamp));
+                }
+            }
+            return Ok(Reads::At(snapshot.timestamp()));
+        }
         let is_timeline = self.timeline || self.reads == ReadKind::Timeline;
         if self.stale_ok && !is_timeline {
             return Err(Stop::invalid("--stale-ok requires --timeline"));
