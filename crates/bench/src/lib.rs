@@ -22,6 +22,7 @@ mod schedule;
 mod servers;
 mod statistics;
 mod target;
+mod transactions;
 mod workload;
 mod zookeeper;
 
@@ -52,6 +53,7 @@ enum Command {
     Load(load::Arguments),
     Log(Box<log::Arguments>),
     Zookeeper(zookeeper::Arguments),
+    Transactions(Box<transactions::Arguments>),
     /// Measure the hardware floor of this machine: one disk sync, three concurrent ones, and round trips between processes.
     Floor {
         /// Directory on the disk to measure. The files created there are removed at the end.
@@ -111,6 +113,7 @@ pub async fn run(arguments: Arguments, platform: Platform) -> Result<(), Stop> {
         Command::Load(arguments) => load::run(arguments).await,
         Command::Log(arguments) => log::run(*arguments, platform).await,
         Command::Zookeeper(arguments) => zookeeper::run(arguments).await,
+        Command::Transactions(arguments) => transactions::run(*arguments).await,
         Command::Floor { data, json } => floor::run(platform, &data, json),
     }
 }
