@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use sdk::{Client, Row};
 use terminal::{Durability, Output, Stop, positive_duration};
 
-use super::output::{EncodingArguments, print_rows};
+use super::output::{EncodingArguments, Shown, print_rows};
 use super::reads::{self, ReadArguments};
 use super::{Cluster, export, load, tables, writes};
 
@@ -149,7 +149,7 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
                 row.cells.iter().try_for_each(|cell| out.write_all(&cell.value))?;
                 return Ok(out.flush()?);
             }
-            print_rows(output, encoding, &table, &[row], false)
+            print_rows(output, encoding, &table, &[row], Shown { names_only, ..Shown::default() })
         }
         Command::Delete(delete) => delete.run(&client, output).await,
         Command::ConditionalPut(put) => put.run(&client, output).await,
@@ -199,7 +199,7 @@ async fn scan(client: &Client, output: Output, arguments: ScanArguments) -> Resu
     while let Some(page) = pages.next().await {
         let page = page.map_err(|error| reads::failed(reads, error))?;
         reads::print_as_of(output, reads, page.as_of.as_ref());
-        print_rows(output, encoding, &table, &page.rows, has_heading)?;
+        print_rows(output, encoding, &table, &page.rows, Shown { has_heading, names_only })?;
         has_heading |= !page.rows.is_empty();
     }
     Ok(())

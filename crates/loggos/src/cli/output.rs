@@ -19,33 +19,49 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use terminal::{Output, Stop, Table, to_json};
 
-/// Prints rows, one line per column; as text with a heading, unless `has_heading`.
+/// Prints rows, one line per column; as text with a heading, unless one was printed.
 pub(crate) fn print_rows(
     output: Output,
     encoding: Encoding,
     table: &str,
     rows: &[Row],
-    has_heading: bool,
+    shown: Shown,
 ) -> Result<(), Stop> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     let cells = rows.iter().flat_map(|row| row.cells.iter().map(|cell| (&row.key[..], cell)));
     if output.is_json() {
         for (key, cell) in cells {
-            writeln!(out, "{}", to_json(&CellObject::of(encoding, table, key, cell)))?;
+            let object = CellObject::of(encoding, table, key, cell);
+            writeln!(out, "{}", to_json(&if shown.names_only { object.without_value() } else { object }))?;
         }
     } else {
         let mut lines = Table::new(["KEY", "COLUMN", "VERSION", "VALUE"]);
+        let mut names = Table::new(["KEY", "COLUMN", "VERSION"]);
         for (key, cell) in cells {
             let [key, column, value] = [key, &cell.column, &cell.value].map(|bytes| encoding.shown(bytes));
-            lines.add([key, column, cell.version.to_string(), value]);
+            if shown.names_only {
+                names.add([key, column, cell.version.to_string()]);
+            } else {
+                lines.add([key, column, cell.version.to_string(), value]);
+            }
         }
-        if has_heading {
+        if shown.has_heading {
             lines.omit_heading();
+            names.omit_heading();
         }
-        write!(out, "{lines}")?;
+        if shown.names_only { write!(out, "{names}")? } else { write!(out, "{lines}")? }
     }
     out.flush()?;
     Ok(())
+}
+
+/// What was printed of the same rows before, and what was read of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shown {
+    /// A heading was printed before.
+    pub(crate) has_heading: bool,
+    /// The values were not read.
+    pub(crate) names_only: bool,
 }
 
 /// A column, as printed by `put`, `get` and `scan`.
@@ -81,6 +97,11 @@ impl<'a> CellObject<'a> {
             deleted: None,
             ..Self::deleted(encoding, table, key, &cell.column)
         }
+    }
+
+    /// A column whose value was not read.
+    fn without_value(self) -> Self {
+        Self { value: None, value_base64: None, ..self }
     }
 
     /// A deleted row.

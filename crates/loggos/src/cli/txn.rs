@@ -13,7 +13,7 @@ use serde_json::json;
 use terminal::{Output, Stop};
 
 use super::Cluster;
-use super::output::{Encoding, EncodingArguments, print_rows};
+use super::output::{Encoding, EncodingArguments, Shown, print_rows};
 
 /// Read and change rows of any tables atomically.
 ///
@@ -195,7 +195,7 @@ impl Session<'_> {
                     }
                     None => self.open().scan(table.clone(), from.., Some(limit)).await?,
                 };
-                print_rows(self.output, self.encoding, &table, &rows, !self.is_interactive)?;
+                print_rows(self.output, self.encoding, &table, &rows, self.shown())?;
             }
             Command::Commit => self.commit().await?,
             Command::Rollback => self.rollback().await,
@@ -203,6 +203,10 @@ impl Session<'_> {
             Command::Quit => return Ok(Next::End),
         }
         Ok(Next::Line)
+    }
+
+    fn shown(&self) -> Shown {
+        Shown { has_heading: !self.is_interactive, names_only: false }
     }
 
     fn bytes(&self, argument: OsString) -> Result<Bytes, Stop> {
@@ -227,7 +231,7 @@ impl Session<'_> {
             // Not an error: the transaction goes on, and depends on it.
             println!("row \"{}\" of table {table} has no such column", shown(&row.key));
         }
-        print_rows(self.output, self.encoding, &table, &[row], !self.is_interactive)
+        print_rows(self.output, self.encoding, &table, &[row], self.shown())
     }
 
     async fn commit(&mut self) -> Result<(), Stop> {

@@ -71,7 +71,12 @@ impl<R: BufRead> Records<R> {
             ErrorKind::Io(error) if error.kind() == io::ErrorKind::FileTooLarge => {
                 let line = self.line_ends + 1;
                 let most = TEXT_BYTES_MAX >> 20;
-                wrong(line, &format!("the row that starts here exceeds {most} MiB; check for a missing quote"))
+                wrong(
+                    line,
+                    &format!(
+                        "the row that starts here exceeds {most} MiB; check for a missing quote, or load larger rows with --format cells"
+                    ),
+                )
             }
             ErrorKind::Io(error) => Stop::Io { what: "read the file".into(), error },
             kind => wrong(self.line_ends + 1, &format!("{kind:?}")),
