@@ -90,7 +90,12 @@ impl Node {
         match answer {
             Ok(Evaluated::Outcome(outcome)) => {
                 self.end_evaluation(cohort, &path);
-                self.reply_read(pending, cohort, outcome, path, now);
+                if pending.query.reads() {
+                    self.reply_read(pending, cohort, outcome, path, now);
+                } else {
+                    // A refused change. Nothing was done, so this needs no lease.
+                    self.respond(pending, outcome, None);
+                }
             }
             Ok(Evaluated::Decided(decision)) => {
                 let locks = if let ReadPath::Leader { locks, .. } = path { locks } else { Locks::NONE };

@@ -15,7 +15,7 @@
 //! * A waiting change overlaps a held latch, directly or through other waiting changes, and leaves the queue when that
 //!   latch becomes free. It may then end without taking its latches, so those that queue behind it are retried, too.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base::KeyRange;
 use base::canary::{Bug, planted};
@@ -133,16 +133,28 @@ impl Latches {
         }
     }
 
-    /// Whether an older transaction, or one that may hold latches of other ranges and is older, has a latch that
-    /// excludes these. A transaction that may hold latches of other ranges itself does not wait for it (wait-die), so
-    /// that there are no deadlocks between ranges.
+    /// Whether a change with these latches would wait for an older transaction that may hold latches of other ranges:
+    /// for its latches, or behind changes that wait for them. A transaction that may hold latches of other ranges itself
+    /// does not wait for it (wait-die), so that there are no deadlocks between ranges.
     pub(crate) fn are_of_older(&self, locks: &Locks) -> bool {
         let Some(owner) = locks.owner else { return false };
-        let is_of_older = |latch: &Latch| latch.owners.iter().any(|other| *other < owner);
-        locks
-            .spans()
-            .iter()
-            .any(|span| self.overlapping(&span.keys).any(|latch| is_of_older(latch) && !latch.is_compatible(span.mode)))
+        let is_older = |other: &LockOwner| *other < owner;
+        let (mut seen, mut ahead) = (BTreeSet::new(), vec![locks]);
+        while let Some(locks) = ahead.pop() {
+            for span in locks.spans() {
+                for latch in self.overlapping(&span.keys) {
+                    if latch.owners.iter().any(is_older) && !latch.is_compatible(span.mode) {
+                        return true;
+                    }
+                    let news = latch.waiting.iter().filter(|arrival| seen.insert(**arrival));
+                    ahead.extend(news.filter_map(|arrival| Some(&self.waiting.get(arrival)?.locks)));
+                }
+            }
+            if locks.owner.as_ref().is_some_and(is_older) {
+                return true;
+            }
+        }
+        false
     }
 
     /// The change that took these latches is decided, and its entry is the next in the log: it only needs those of the
@@ -158,6 +170,15 @@ impl Latches {
                 LockMode::Blind => {}
                 LockMode::Exclusive => latch.is_deciding = false,
             }
+        }
+        self.wake(locks.spans().iter().map(|span| span.keys.clone()).collect())
+    }
+
+    /// A transaction with these latches is prepared, and keeps them. Returns the changes that may be retried, in order:
+    /// the same prepare may have been sent again, and need no latches any more.
+    pub(crate) fn kept(&mut self, locks: &Locks) -> VecDeque<PendingId> {
+        if self.waiting.is_empty() {
+            return VecDeque::new();
         }
         self.wake(locks.spans().iter().map(|span| span.keys.clone()).collect())
     }
@@ -181,7 +202,7 @@ impl Latches {
                 continue;
             };
             latch.leave(span.mode, locks.owner);
-            if latch.is_free() || latch.writers == 0 {
+            if latch.writers == 0 {
                 free.push(span.keys.clone());
             }
         }

@@ -316,7 +316,7 @@ impl Node {
         match proposal {
             Some(Proposal { keeps_locks: false, locks, .. }) => requests.unlatch(latches.leave(locks)),
             // They are those of the transaction from here on.
-            Some(_) if locks.is_some() => {}
+            Some(proposal) if locks.is_some() => requests.unlatch(latches.kept(&proposal.locks)),
             Some(proposal) => requests.unlatch(latches.abandon(&proposal.locks)),
             None => {
                 if let Some(locks) = locks.filter(|_| replica.holds_prepared) {

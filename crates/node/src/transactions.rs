@@ -45,10 +45,11 @@ const AHEAD_MAX: Duration = Duration::from_millis(1_000);
 #[derive(Debug, Default)]
 pub(crate) struct Transactions {
     driven: BTreeMap<PendingId, Driven>,
-    /// Transactions decided by cohorts that this node leads, with the participants that have not resolved them.
-    unresolved: BTreeMap<(CohortId, TransactionId), BTreeSet<CohortId>>,
-    /// Transactions that all participants have resolved.
-    resolved: BTreeMap<CohortId, Vec<TransactionId>>,
+    /// Transactions decided by cohorts that this node leads, with the participants that have not resolved them, and
+    /// whether a request to each is in progress.
+    unresolved: BTreeMap<(CohortId, TransactionId), BTreeMap<CohortId, bool>>,
+    /// Transactions that all participants have resolved, until they are forgotten.
+    resolved: BTreeMap<CohortId, BTreeSet<TransactionId>>,
     /// Prepared transactions of cohorts that this node leads, with the time of the next question about them.
     prepared: BTreeMap<(CohortId, TransactionId), Monotonic>,
     /// Cohorts led by this node with prepared or decided transactions.
@@ -222,6 +223,10 @@ impl Node {
                     self.driven_committed(id, Ok(Response::Tablet(TableResponse::Written { version })));
                 }
                 TransactionOutcome::Aborted => self.driven_aborted(id, failure, now),
+                // The session is gone. An earlier attempt may have committed the transaction before.
+                TransactionOutcome::Forgotten if matches!(failure, Failure::Unknown(_)) => {
+                    self.driven_committed(id, Err(failure));
+                }
                 TransactionOutcome::Forgotten => {
                     let session = driven.coordinator.stamp.session;
                     self.driven_aborted(id, Failure::UnknownSession(session), now);
@@ -332,7 +337,7 @@ impl Node {
         else {
             return;
         };
-        let all = decided.participants.iter().map(|participant| participant.cohort).collect();
+        let all = decided.participants.iter().map(|participant| (participant.cohort, true)).collect();
         self.transactions.unresolved.insert((cohort, transaction), all);
         if planted(Bug::DecisionForgottenEarly) {
             self.propose(cohort, Command::Forget { transactions: vec![transaction] }.encode(), now);
@@ -349,14 +354,17 @@ impl Node {
         (cohort, transaction, participant): (CohortId, TransactionId, CohortId),
         outcome: &Outcome,
     ) {
-        if outcome.is_err() && !self.catalog().is_gone(participant) {
+        let is_resolved = outcome.is_ok() || self.catalog().is_gone(participant);
+        let Some(unresolved) = self.transactions.unresolved.get_mut(&(cohort, transaction)) else { return };
+        if !is_resolved {
+            // It is asked again at the next look.
+            unresolved.insert(participant, false);
             return;
         }
-        let Some(unresolved) = self.transactions.unresolved.get_mut(&(cohort, transaction)) else { return };
         unresolved.remove(&participant);
         if unresolved.is_empty() {
             self.transactions.unresolved.remove(&(cohort, transaction));
-            self.transactions.resolved.entry(cohort).or_default().push(transaction);
+            self.transactions.resolved.entry(cohort).or_default().insert(transaction);
         }
     }
 
@@ -366,9 +374,6 @@ impl Node {
             return;
         }
         self.transactions.look_at = now.monotonic + LOOK;
-        for (cohort, transactions) in std::mem::take(&mut self.transactions.resolved) {
-            self.propose(cohort, Command::Forget { transactions }.encode(), now);
-        }
         for cohort in self.transactions.watched.clone() {
             self.look_after(cohort, now);
         }
@@ -380,17 +385,24 @@ impl Node {
             self.transactions.watched.remove(&cohort);
             self.transactions.unresolved.retain(|(of, _), _| *of != cohort);
             self.transactions.prepared.retain(|(of, _), _| *of != cohort);
+            self.transactions.resolved.remove(&cohort);
             return;
         };
-        let is_resolved = |id: &TransactionId| {
-            let resolved = self.transactions.resolved.get(&cohort);
-            resolved.is_some_and(|resolved| resolved.contains(id))
-        };
-        let decided: Vec<TransactionId> = tablet.decided().keys().copied().filter(|id| !is_resolved(id)).collect();
+        let known = self.transactions.resolved.get(&cohort);
+        let is_resolved = |id: &TransactionId| known.is_some_and(|resolved| resolved.contains(id));
+        let (resolved, decided): (Vec<TransactionId>, Vec<TransactionId>) =
+            tablet.decided().keys().copied().partition(is_resolved);
         let prepared: Vec<(TransactionId, Coordinator, Timestamp)> =
             tablet.prepared().iter().map(|(id, it)| (*id, it.coordinator.clone(), it.timestamp)).collect();
         let still: BTreeSet<TransactionId> = prepared.iter().map(|(id, ..)| *id).collect();
         self.transactions.prepared.retain(|(of, id), _| *of != cohort || still.contains(id));
+        self.transactions.resolved.remove(&cohort);
+        if !resolved.is_empty() {
+            self.transactions.resolved.insert(cohort, resolved.iter().copied().collect());
+            self.propose(cohort, Command::Forget { transactions: resolved }.encode(), now);
+        }
+        // A split gives decisions to another range.
+        self.transactions.unresolved.retain(|(of, id), _| *of != cohort || decided.binary_search(id).is_ok());
         for (transaction, coordinator, timestamp) in prepared {
             let due = self.transactions.prepared.entry((cohort, transaction)).or_insert(now.monotonic + IN_DOUBT);
             if *due > now.monotonic {
@@ -408,7 +420,6 @@ impl Node {
             self.begin(origin, now.monotonic + PATIENCE, Target::Table(table), query, now);
         }
         for transaction in decided {
-            // Requests in progress are not repeated: they end before the next look but five.
             if !self.transactions.unresolved.contains_key(&(cohort, transaction)) {
                 self.tell_participants(cohort, transaction, now);
             } else {
@@ -417,14 +428,17 @@ impl Node {
         }
     }
 
-    /// Repeats a decision to the participants that have not resolved it. A repetition has no effect.
+    /// Repeats a decision to the participants that have not resolved it, unless a request to them is in progress. A
+    /// repetition has no effect.
     fn tell_again(&mut self, cohort: CohortId, transaction: TransactionId, now: Now) {
-        let Some(left) = self.transactions.unresolved.get(&(cohort, transaction)).cloned() else { return };
         let Some(decided) = self.led_tablet(cohort).and_then(|tablet| tablet.decided().get(&transaction)).cloned()
         else {
             return;
         };
-        for participant in decided.participants.iter().filter(|participant| left.contains(&participant.cohort)) {
+        for participant in &decided.participants {
+            let Some(left) = self.transactions.unresolved.get_mut(&(cohort, transaction)) else { return };
+            let Some(is_asked) = left.get_mut(&participant.cohort).filter(|is_asked| !**is_asked) else { continue };
+            *is_asked = true;
             let origin = ReplyTo::Resolved(cohort, transaction, participant.cohort);
             self.resolve_at(origin, transaction, *participant, Some(decided.timestamp), now);
         }
@@ -479,3 +493,6 @@ fn divide(catalog: &Catalog, request: &TransactionRequest) -> Result<(CohortId, 
     }
     Ok((coordinator, parts))
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,8 +5,8 @@
 //! continuation of a longer row; then the column name unchanged. No key is a prefix of another row's key.
 //!
 //! Column names are never empty. So the key of (row, "") sorts before all cells of its row, and a version of it without
-//! a value is a *row tombstone*: it deletes every version of the row with a timestamp up to its own. A write that
-//! deletes a row and writes to it at the same timestamp is equivalent to one that only deletes it.
+//! a value is a *row tombstone*: it deletes every version of the row with a lower timestamp. So a write may delete a row
+//! and put columns of it at the same timestamp: the row then has only these columns.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,6 @@
 //! A tablet's checkpoint: its whole state except the rows, which are in the tables of its tree.
 
+use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use store::tree::Tree;
 
 use crate::tablet::transactions::{DecidedTransactions, PreparedTransactions, Transactions};
 use crate::tablet::{ClientSessions, Tablet, WriteOutcome};
-use crate::transaction::TransactionId;
+use crate::transaction::{RowChange, TransactionId};
 
 const SESSIONS: u8 = FIRST_PART;
 const PREPARED: u8 = FIRST_PART + 1;
@@ -149,6 +150,13 @@ impl Loader for TabletLoader {
         }
         if prepared.values().any(|prepared| prepared.timestamp > progress.last_timestamp) {
             return Err(LoadError::Impossible("a transaction was prepared after the last entry"));
+        }
+        let mut rows = BTreeSet::new();
+        let mut is_new = |change: &RowChange| {
+            ownership.range().is_some_and(|range| range.contains(&change.key)) && rows.insert(change.key.clone())
+        };
+        if !prepared.values().all(|prepared| prepared.writes.iter().all(&mut is_new)) {
+            return Err(LoadError::Impossible("prepared transactions change a row twice, or one of another range"));
         }
         let sessions = sessions.open_sessions().clone();
         Ok(TabletSnapshot { progress, ownership, children, watermark, sessions, prepared, decided })

@@ -85,9 +85,9 @@ impl Tablet {
                 },
                 Err(failure) => Applied::outcome(Err(failure)),
             },
-            Command::Drop if !self.decided().is_empty() && self.ownership != Ownership::Dropped => {
+            Command::Drop if self.has_transactions() && self.ownership != Ownership::Dropped => {
                 // Participants may still ask for the outcome.
-                let failure = Failure::Unavailable("other ranges have not resolved all transactions yet".to_owned());
+                let failure = Failure::Unavailable("not all transactions of the range are resolved yet".to_owned());
                 Applied::outcome(Err(failure))
             }
             Command::Drop => {
@@ -291,7 +291,7 @@ impl StateMachine for Tablet {
                 let full = if commit.participants.is_empty() { None } else { self.transactions.is_full() };
                 return match full {
                     Some(failure) => Payload::Refuse(failure),
-                    // Not an abort: that is recorded in the log.
+                    // Not an abort: another attempt may have committed it before, so only the session knows.
                     None if !view.holds_all(&commit.part) => Payload::Refuse(Failure::Unavailable(SPLIT.to_owned())),
                     None => Payload::Decide(Evaluation::deciding(Question::Commit(commit.clone()), view)),
                 };

@@ -70,8 +70,10 @@ pub struct ReadSpan {
 pub struct RowChange {
     /// The row.
     pub key: Bytes,
-    /// The columns, each with its new value; none deletes the column. None: the row is deleted, with all its columns.
-    pub columns: Option<Vec<(Bytes, Option<Bytes>)>>,
+    /// Whether the row is deleted first, with all its columns.
+    pub deletes_row: bool,
+    /// The columns, each with its new value; none deletes the column.
+    pub columns: Vec<(Bytes, Option<Bytes>)>,
 }
 
 /// The part of a transaction that concerns one range.
@@ -148,7 +150,7 @@ impl TransactionOutcome {
 base::wire! { struct TransactionId { session, sequence } }
 base::wire! { struct Coordinator { table as Text("table name"), key, stamp } }
 base::wire! { struct ReadSpan { range, seen } }
-base::wire! { struct RowChange { key, columns } }
+base::wire! { struct RowChange { key, deletes_row, columns } }
 base::wire! { struct TransactionPart { reads, writes } }
 base::wire! { struct Participant { cohort, prepared } }
 base::wire! { struct Commit { stamp, key, owner, part, participants } }
@@ -175,14 +177,15 @@ impl RowChange {
     pub fn bytes(&self) -> u64 {
         let key = self.key.len() + CELL_OVERHEAD_BYTES;
         let of = |(column, value): &(Bytes, Option<Bytes>)| key + column.len() + value.as_ref().map_or(0, Bytes::len);
-        self.columns.as_ref().map_or(key, |columns| columns.iter().map(of).sum()) as u64
+        let deletion = if self.deletes_row { key } else { 0 };
+        (deletion + self.columns.iter().map(of).sum::<usize>()) as u64
     }
 
     /// Bytes of its key, names and values.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         let of = |(column, value): &(Bytes, Option<Bytes>)| 64 + column.len() + value.as_ref().map_or(0, Bytes::len);
-        64 + self.key.len() + self.columns.iter().flatten().map(of).sum::<usize>()
+        64 + self.key.len() + self.columns.iter().map(of).sum::<usize>()
     }
 }
 

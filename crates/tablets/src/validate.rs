@@ -74,13 +74,12 @@ pub fn check_part(part: &TransactionPart) -> Result<(), Failure> {
         )?;
     }
     let mut rows = BTreeSet::new();
-    for RowChange { key, columns } in &part.writes {
+    for RowChange { key, deletes_row, columns } in &part.writes {
         check_key(key)?;
         if !rows.insert(key) {
             return refuse(format!("the transaction changes row \"{}\" twice", shown(key)));
         }
-        let Some(columns) = columns else { continue };
-        if columns.is_empty() {
+        if columns.is_empty() && !deletes_row {
             return refuse(format!("the change of row \"{}\" names no column", shown(key)));
         }
         check_count("columns in the change of a row", columns.len(), WRITE_COLUMNS_MAX)?;
@@ -110,8 +109,7 @@ pub fn check_totals(part: &TransactionPart) -> Result<(), Failure> {
     check_count("rows changed by the transaction", part.writes.len(), TRANSACTION_WRITES_MAX)?;
     let of_read = |read: &ReadSpan| read.range.start.len() + read.range.end.as_ref().map_or(0, Bytes::len);
     let of_column = |(column, value): &(Bytes, Option<Bytes>)| column.len() + value.as_ref().map_or(0, Bytes::len);
-    let of_write =
-        |change: &RowChange| change.key.len() + change.columns.iter().flatten().map(of_column).sum::<usize>();
+    let of_write = |change: &RowChange| change.key.len() + change.columns.iter().map(of_column).sum::<usize>();
     let bytes = part.reads.iter().map(of_read).sum::<usize>() + part.writes.iter().map(of_write).sum::<usize>();
     check_size("the transaction (keys, columns and values together)", bytes, WRITE_BYTES_MAX)
 }

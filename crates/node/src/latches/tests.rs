@@ -219,3 +219,51 @@ fn older_transactions_are_recognized() {
     assert_eq!(latches.abandon(&prepared), [PendingId(1)]);
     assert!(!latches.are_of_older(&of(blind(key("a")), 6)) && latches.is_empty());
 }
+
+/// Nor does it queue behind changes that wait for an older one, or behind an older one that waits: the older one may wait
+/// for it in another range.
+#[test]
+fn no_waiting_behind_older_transactions() {
+    let of = |locks: Locks, started| locks.of(LockOwner { started: base::Timestamp(started), id: 1 });
+    let [a, b, c] = ["a", "b", "c"].map(key);
+    // A younger one holds, the oldest waits for it.
+    let mut latches = Latches::default();
+    let (held, oldest) = (of(exclusive(a.clone()), 6), of(several(&[&a, &b]), 1));
+    latches.hold(&held);
+    assert!(!latches.are_of_older(&oldest) && !latches.enter(&oldest, PendingId(1)));
+    assert!(latches.are_of_older(&of(blind(b.clone()), 7)), "behind the oldest");
+    assert!(!latches.are_of_older(&of(blind(c.clone()), 7)));
+    assert!(!latches.are_of_older(&blind(b.clone())), "it holds nothing elsewhere");
+    assert_eq!(latches.abandon(&held), [PendingId(1)]);
+    assert!(latches.is_empty());
+    // The oldest holds, a change without an owner waits for it.
+    latches.hold(&oldest);
+    assert!(!latches.enter(&several(&[&b, &c]), PendingId(2)));
+    assert!(latches.are_of_older(&of(blind(c.clone()), 7)), "behind a change that waits for the oldest");
+    assert!(!latches.are_of_older(&of(blind(c), 0)), "which is older itself");
+    assert_eq!(latches.kept(&oldest), [PendingId(2)], "it may be the same transaction");
+    assert!(latches.abandon(&oldest).is_empty() && latches.is_empty());
+}
+
+/// One change may read and change the same key.
+#[test]
+fn shared_and_exclusive_spans_of_one_key() {
+    for mode in [LockMode::Blind, LockMode::Exclusive] {
+        let span = |mode| LockSpan { keys: key("a"), mode };
+        let both = Locks::several(vec![span(LockMode::Shared), span(mode)]);
+        let mut latches = Latches::default();
+        for ends_early in [false, true] {
+            assert!(latches.enter(&both, PendingId(1)));
+            assert!(!latches.enter(&blind(key("a")), PendingId(2)));
+            let woken = if ends_early { latches.abandon(&both) } else { latches.decided(&both) };
+            assert_eq!(woken, [PendingId(2)]);
+            if !ends_early {
+                assert!(latches.enter(&blind(key("a")), PendingId(2)), "it is decided");
+                assert!(!latches.pass(&Locks::one(span(LockMode::Shared)), PendingId(3)), "neither is applied");
+                assert!(latches.leave(&both).is_empty() || mode == LockMode::Exclusive);
+                latches.leave(&blind(key("a")));
+            }
+            assert!(latches.is_empty());
+        }
+    }
+}

@@ -14,10 +14,15 @@ use sharedlog::client::Suspect;
 use sharedlog::controller::{CopierId, Requester};
 use sharedlog::request::LogResponse;
 use sharedlog::{AskId, LogId, ProjectionEpoch, RequestSource, SequencerId, UnitId, sequencer, unit};
-use state_machine::{AsOf, ClientSessionId, Consistency, Failure, LogPlace, StateMachine as _};
+use state_machine::{
+    AsOf, ClientSessionId, Consistency, Failure, LockOwner, LogPlace, SessionStamp, StateMachine as _,
+};
 use store::sstable::{SstableId, SstableRef};
 use tablets::request::TableRequest;
 use tablets::request::{Cell, Columns, Mutation, Part, Rest, Row, Scan, Write};
+use tablets::transaction::{
+    Commit, Coordinator, Participant, Prepare, ReadSpan, RowChange, TransactionId, TransactionOutcome, TransactionPart,
+};
 use tablets::{TableResponse, Tablet};
 
 use super::{Beaten, ListId, Message, Query, ReplicaGeneration, StateId, StatePart};
@@ -195,16 +200,77 @@ fn samples() -> Vec<Message> {
     samples
 }
 
+/// Requests of transactions, and their replies.
+fn transaction_samples() -> Vec<Message> {
+    let stamp = SessionStamp { session: ClientSessionId(7), sequence: 9, first_incomplete: 8 };
+    let (owner, key) = (LockOwner { started: Timestamp(5), id: u64::MAX }, Bytes::from("k"));
+    let write = |deletes_row| RowChange {
+        key: "k".into(),
+        deletes_row,
+        columns: vec![("a".into(), Some("1".into())), ("b".into(), None)],
+    };
+    let part = TransactionPart {
+        reads: vec![ReadSpan { range: KeyRange { start: "a".into(), end: Some("b".into()) }, seen: Timestamp(4) }],
+        writes: vec![write(false), write(true), RowChange { key: "l".into(), deletes_row: true, columns: vec![] }],
+    };
+    let coordinator = Coordinator { table: "t".into(), key: key.clone(), stamp };
+    let participant = Participant { cohort: CohortId(9), prepared: Timestamp(6) };
+    let (transaction, prepared) = (TransactionId::from(&stamp), Timestamp(6));
+    let commit = Commit { stamp, key: key.clone(), owner, part: part.clone(), participants: vec![participant; 2] };
+    let alone = Commit { part: TransactionPart::default(), participants: vec![], ..commit.clone() };
+    let consistency = Consistency::Locking(owner);
+    let requests = [
+        TableRequest::Commit(Box::new(commit)),
+        TableRequest::Commit(Box::new(alone)),
+        TableRequest::Prepare(Box::new(Prepare { coordinator, owner, part })),
+        TableRequest::Resolve { transaction, prepared, committed: Some(Timestamp(7)) },
+        TableRequest::Resolve { transaction, prepared, committed: None },
+        TableRequest::Abort { key: key.clone(), stamp },
+        TableRequest::Unlock { key: key.clone(), owner },
+        TableRequest::Get { key, columns: Columns::default(), consistency },
+        TableRequest::Scan { scan: Scan::default(), consistency },
+    ];
+    let committed = |unresolved| TransactionOutcome::Committed { timestamp: Timestamp(7), unresolved };
+    let (uncertainty, waited) = (Duration(3), Duration(u64::MAX));
+    let outcomes = [
+        Ok(TableResponse::Prepared { timestamp: prepared }),
+        Ok(TableResponse::Resolved),
+        Ok(TableResponse::Outcome(committed(vec![participant]))),
+        Ok(TableResponse::Outcome(committed(vec![]))),
+        Ok(TableResponse::Outcome(TransactionOutcome::Aborted)),
+        Ok(TableResponse::Outcome(TransactionOutcome::Forgotten)),
+        Ok(TableResponse::Committed { timestamp: prepared, uncertainty, waited }),
+        Ok(TableResponse::Unlocked),
+        Err(Failure::Aborted("it has changed".into())),
+    ];
+    let patience = Duration::from_millis(5);
+    let forward = |request: TableRequest| Message::Forward {
+        cohort: CohortId(7),
+        request: 3,
+        patience,
+        query: Query::Machine(request.into()),
+    };
+    let answer = |outcome: Result<TableResponse, Failure>| Message::Answer {
+        request: 3,
+        outcome: outcome.map(Response::Tablet),
+    };
+    requests.map(forward).into_iter().chain(outcomes.map(answer)).collect()
+}
+
+fn all_samples() -> Vec<Message> {
+    samples().into_iter().chain(transaction_samples()).collect()
+}
+
 #[test]
 fn golden_messages() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/message/golden.txt");
-    check_golden(path, &samples(), Message::to_bytes, Message::from_bytes);
+    check_golden(path, &all_samples(), Message::to_bytes, Message::from_bytes);
 }
 
 #[test]
 fn fuzz_message_decoder() {
     let mut random = SplitMix64::new(1);
-    for message in samples() {
+    for message in all_samples() {
         let good = message.to_bytes();
         for _ in 0..2_000 {
             let mut bytes = good.to_vec();

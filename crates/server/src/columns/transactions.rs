@@ -32,14 +32,11 @@ pub(crate) fn commit(asked: message::CommitTransactionRequest) -> Result<Transac
         parts.entry(table).or_default().reads.push(read);
     }
     for message::TransactionWrite { table, key, mutations, delete_row } in writes {
-        if delete_row && !mutations.is_empty() {
-            return Err(invalid("a transaction deletes a row and changes its columns"));
-        }
         if mutations.iter().any(|mutation| mutation.condition.is_some()) {
             return Err(invalid("the writes of a transaction have no conditions: read the column in the transaction"));
         }
         let columns = mutations.into_iter().map(|mutation| (mutation.column, mutation.value)).collect();
-        let change = RowChange { key, columns: (!delete_row).then_some(columns) };
+        let change = RowChange { key, deletes_row: delete_row, columns };
         parts.entry(table).or_default().writes.push(change);
     }
     let (stamp, owner) = (self::stamp(stamp), self::owner(owner));

@@ -200,7 +200,7 @@ impl<'a> Cells<'a> {
             self.enter_row()?;
             if self.key.len() == self.row.prefix.len() {
                 self.row.deleted = self.row.deleted.max(Some(timestamp));
-            } else if is_value && self.row.deleted < Some(timestamp) {
+            } else if is_value && self.row.deleted <= Some(timestamp) {
                 let value = self.merge.value();
                 self.merge.step()?;
                 return Ok(value.map(|value| self.cell(timestamp, value)));
@@ -267,7 +267,7 @@ impl<'a> Cells<'a> {
             }
             let Some((timestamp, Some(value))) = found else { continue };
             self.enter_row()?;
-            if self.key.len() > self.row.prefix.len() && self.row.deleted < Some(timestamp) {
+            if self.key.len() > self.row.prefix.len() && self.row.deleted <= Some(timestamp) {
                 return Ok(Some(self.cell(timestamp, value)));
             }
         }

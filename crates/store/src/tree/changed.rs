@@ -28,9 +28,8 @@ impl View {
     /// Whether any version in a range of keys is newer than a moment. Sources without newer versions are skipped, so
     /// usually only the newest memtable is searched. In all others it steps over at most `steps_max` versions.
     ///
-    /// The answer is right if the moment is not before the watermark of any compaction: a version newer than the
-    /// watermark is dropped only if a newer version of its cell stays, or if it is a tombstone and nothing that it
-    /// deletes could be read at or above the watermark.
+    /// The answer is right if the moment is not before the watermark of any flush or compaction: these drop no version
+    /// that is newer than their watermark, not even a tombstone.
     ///
     /// # Errors
     /// When a block is unreadable or damaged, or not cached and `io` forbids reading it.

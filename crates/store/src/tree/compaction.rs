@@ -246,7 +246,8 @@ fn merge_some<F: Files>(job: &mut CompactionJob, files: &F) -> Result<u64, JobEr
     merge.seek(&key, timestamp)?;
     let mut bytes = 0;
     while let Some(version) = merge.current().filter(|version| range.ends_after(version.key)) {
-        if bytes >= site.config.step_bytes {
+        // Never between two copies of a version: the next step would begin with the first one again.
+        if bytes >= site.config.step_bytes && !retention.is_last(version) {
             *place = Some((Bytes::copy_from_slice(version.key), version.timestamp));
             break;
         }

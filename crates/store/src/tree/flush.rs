@@ -69,7 +69,8 @@ impl FlushJob {
         merge.seek(&self.place.0, self.place.1)?;
         let mut bytes = 0;
         while let Some(version) = merge.current().filter(|version| self.range.ends_after(version.key)) {
-            if bytes >= self.step_bytes {
+            // Never between two copies of a version: the next step would begin with the first one again.
+            if bytes >= self.step_bytes && !self.retention.is_last(version) {
                 self.place = (Bytes::copy_from_slice(version.key), version.timestamp);
                 return Ok(JobStep::Working { bytes });
             }

@@ -64,7 +64,7 @@ pub(super) fn holds_older(sstable: &Sstable, tombstone: Tombstone<'_>, timestamp
         Tombstone::OfCell(key) => first <= key && key <= last,
         Tombstone::OfRow(prefix) => (first <= prefix || first.starts_with(prefix)) && prefix <= last,
     };
-    overlaps && meta.timestamps.0 <= timestamp
+    overlaps && meta.timestamps.0 < timestamp
 }
 
 impl Levels {

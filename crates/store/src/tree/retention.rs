@@ -1,9 +1,9 @@
 //! Decides which versions are dead: no read at or above the watermark can observe their absence (guarantee 16). Flushes
 //! and compactions drop them, and two states are equal if their live versions are.
 //!
-//! Live versions of a key are those above the watermark, and the newest at or below it. The latter is dead too if a row
-//! tombstone at or below the watermark covers it, or if it is a tombstone and no older version exists elsewhere that it
-//! deletes.
+//! Live versions of a key are those above the watermark, and the newest at or below it. The latter is dead too if it is
+//! older than a row tombstone at or below the watermark, or if it is a tombstone and no older version exists elsewhere
+//! that it deletes.
 
 use base::Timestamp;
 use base::canary::{Bug, planted};
@@ -51,6 +51,11 @@ impl Retention {
         self.row_deleted = deleted.filter(|deleted| *deleted <= self.watermark);
     }
 
+    /// Whether it is another copy of the version that was classified last.
+    pub(super) fn is_last(&self, version: VersionRef<'_>) -> bool {
+        self.last == Some(version.timestamp) && *self.key == *version.key
+    }
+
     /// Whether a version is live. `deletes_elsewhere` returns whether a tombstone with that timestamp may delete
     /// versions that are not classified here.
     pub(super) fn lives(
@@ -75,7 +80,7 @@ impl Retention {
             return false;
         }
         let is_row = self.row_bytes == key.len();
-        let is_covered = !is_row && self.row_deleted.is_some_and(|deleted| timestamp <= deleted);
+        let is_covered = !is_row && self.row_deleted.is_some_and(|deleted| timestamp < deleted);
         if is_covered || value.is_some() {
             return !is_covered;
         }

@@ -11,6 +11,7 @@ use crate::testing::crash_everywhere;
 
 #[cfg(feature = "canary")]
 mod canary;
+mod changed;
 mod crashes;
 mod damage;
 mod model;
@@ -228,6 +229,28 @@ fn replayed_puts_are_idempotent() {
     world.apply_again(50);
     world.check_whole();
     world.settle();
+    world.check_whole();
+}
+
+/// A version that is larger than a step of a job, and is in several of its sources, does not stop the job.
+#[test]
+fn large_version_in_several_sources() {
+    let mut world = World::new(1);
+    for _ in 0..2 {
+        world.write(Write { puts: vec![(b"row".to_vec(), b"c".to_vec(), Some(vec![1; 2_000]))], deleted_row: None });
+    }
+    for _ in 0..2 {
+        world.tree.freeze_and_note();
+        world.apply_again(2);
+    }
+    let steps = |step: &mut dyn FnMut() -> bool| assert!((0..100).any(|_| !step()), "the job ends");
+    steps(&mut || world.tree.flush_step(&world.disk, world.watermark).expect("a working disk"));
+    world.tree.freeze_and_note();
+    steps(&mut || world.tree.flush_step(&world.disk, world.watermark).expect("a working disk"));
+    world.write(Write::row(1));
+    world.tree.freeze_and_note();
+    steps(&mut || world.tree.flush_step(&world.disk, world.watermark).expect("a working disk"));
+    steps(&mut || world.tree.compaction_step(&world.disk, world.watermark).expect("a working disk"));
     world.check_whole();
 }
 

@@ -71,8 +71,7 @@ impl View {
         // dropped a tombstone together with the versions that it deletes.
         let recent = self.recent.at_once();
         let Some((timestamp, Some(value))) = self.find(&wanted, &recent, io)? else { return Ok(None) };
-        let above = timestamp.0.checked_sub(1).map(Timestamp);
-        let deletes = Wanted { key: prefix, filter_hash, at, above, is_row: true };
+        let deletes = Wanted { key: prefix, filter_hash, at, above: Some(timestamp), is_row: true };
         let has_tombstones = self.has_row_tombstones() || recent.has_row_tombstones();
         let is_deleted = has_tombstones && self.find(&deletes, &recent, io)?.is_some();
         Ok((!is_deleted).then_some((timestamp, value)))

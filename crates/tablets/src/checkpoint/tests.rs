@@ -1,8 +1,8 @@
 use std::fmt;
 
-use base::{Sequence, SplitMix64};
-use state_machine::StateMachine;
+use base::{KeyRange, Sequence, SplitMix64};
 use state_machine::checkpoint::{CHUNK_BYTES, Chunks, Frame, Frames, end};
+use state_machine::{LockOwner, SessionStamp, StateMachine};
 
 use super::*;
 use crate::command::Command;
@@ -10,6 +10,7 @@ use crate::request::TableResponse;
 use crate::testing::{
     Log, State, Tested as _, delete, fresh, if_version, load, noise, put, stamped, tablet_of_all, write,
 };
+use crate::transaction::{Coordinator, Participant, RowChange};
 
 const COHORT: CohortId = CohortId(2);
 
@@ -37,6 +38,30 @@ fn small_tablet() -> State {
     state
 }
 
+/// A tablet with prepared and decided transactions.
+fn tablet_with_transactions() -> State {
+    let mut state = small_tablet();
+    let mut log = Log::after(&state);
+    let row = |key: &str| RowChange {
+        key: key.to_owned().into(),
+        deletes_row: key == "b",
+        columns: vec![("c".into(), Some("v".into())), ("d".into(), None)],
+    };
+    for number in 1..=3 {
+        let stamp = |session| SessionStamp { session, sequence: number, first_incomplete: 1 };
+        let coordinator = Coordinator { table: "t".into(), key: "k".into(), stamp: stamp(ClientSessionId(99)) };
+        let owner = LockOwner { started: Timestamp(5), id: number };
+        let reads = vec![KeyRange { start: "x".into(), end: None }];
+        let writes = vec![row(&format!("prepared {number}"))];
+        log.apply(&mut state, &Command::Prepare { coordinator, owner, reads, writes });
+        let participants = vec![Participant { cohort: CohortId(9), prepared: Timestamp(8) }];
+        let (stamp, key) = (stamp(session(1)), Bytes::from("b"));
+        log.apply(&mut state, &Command::Commit { stamp, key, writes: vec![row("b")], participants });
+    }
+    assert_eq!((state.prepared().len(), state.decided().len()), (3, 3));
+    state
+}
+
 fn chunks(state: &State) -> Vec<Bytes> {
     state.chunks()
 }
@@ -46,7 +71,7 @@ fn is_send<T: Send + Clone + fmt::Debug>(_: &T) {}
 /// A state restored from chunks is equal, and its next checkpoint is identical.
 #[test]
 fn checkpoint_round_trip() {
-    for state in [fresh(COHORT), tablet_of_all(COHORT), small_tablet()] {
+    for state in [fresh(COHORT), tablet_of_all(COHORT), small_tablet(), tablet_with_transactions()] {
         let snapshot = state.snapshot();
         is_send(&snapshot);
         let pieces = chunks(&state);
@@ -58,13 +83,15 @@ fn checkpoint_round_trip() {
         assert_eq!((snapshot.progress().last_applied, snapshot.progress().cohort), (state.last_applied(), COHORT));
         assert_eq!(chunks(&loaded), pieces);
         assert_eq!(loaded.snapshot_bytes(), state.snapshot_bytes());
+        assert_eq!((loaded.prepared(), loaded.decided()), (state.prepared(), state.decided()));
+        assert_eq!(loaded.held_locks(), state.held_locks());
     }
 }
 
 /// A chunk that is missing, duplicated, truncated or altered is detected.
 #[test]
 fn rejects_damaged_chunks() {
-    for state in [small_tablet()] {
+    for state in [small_tablet(), tablet_with_transactions()] {
         let whole = chunks(&state);
         let refused = |pieces: &[Bytes]| assert!(load(&state, COHORT, pieces).is_err());
         refused(&[]);
@@ -95,7 +122,7 @@ fn rejects_damaged_chunks() {
 fn fuzz_chunks_under_valid_checksum() {
     let mut random = SplitMix64::new(5);
     let mut loaded = 0;
-    for state in [small_tablet()] {
+    for state in [small_tablet(), tablet_with_transactions()] {
         let whole = chunks(&state);
         for _ in 0..50_000 {
             let mut pieces = whole[..whole.len() - 1].to_vec();

@@ -33,10 +33,45 @@ fn commands() -> Vec<Command> {
     ]
 }
 
+/// The commands of transactions.
+fn transaction_commands() -> Vec<Command> {
+    let stamp = SessionStamp { session: ClientSessionId(3), sequence: 9, first_incomplete: 8 };
+    let transaction = TransactionId::from(&stamp);
+    let coordinator = Coordinator { table: "t".into(), key: bytes("k"), stamp };
+    let owner = LockOwner { started: Timestamp(5), id: u64::MAX };
+    let columns = vec![(bytes("a"), Some(bytes("1"))), (bytes("c"), None)];
+    let writes = vec![
+        RowChange { key: bytes("k"), deletes_row: false, columns: columns.clone() },
+        RowChange { key: bytes("l"), deletes_row: true, columns: vec![] },
+        RowChange { key: bytes("m"), deletes_row: true, columns },
+    ];
+    let participants = vec![
+        Participant { cohort: CohortId(4), prepared: Timestamp(70) },
+        Participant { cohort: CohortId(u32::MAX), prepared: Timestamp(i64::MAX) },
+    ];
+    let reads = vec![KeyRange::all(), KeyRange { start: bytes("a"), end: Some(bytes("b")) }];
+    vec![
+        Command::Commit { stamp, key: bytes("k"), writes: writes.clone(), participants },
+        Command::Commit { stamp, key: Bytes::new(), writes: vec![], participants: vec![] },
+        Command::Conflict { stamp, key: bytes("k") },
+        Command::Prepare { coordinator: coordinator.clone(), owner, reads: vec![], writes },
+        Command::Prepare { coordinator, owner, reads, writes: vec![] },
+        Command::Resolve { transaction, prepared: Timestamp(7), committed: Some(Timestamp(9)) },
+        Command::Resolve { transaction, prepared: Timestamp(7), committed: None },
+        Command::Abort { stamp, key: bytes("k") },
+        Command::Forget { transactions: vec![transaction, TransactionId { sequence: u64::MAX, ..transaction }] },
+        Command::Forget { transactions: vec![] },
+    ]
+}
+
+fn all_commands() -> Vec<Command> {
+    commands().into_iter().chain(transaction_commands()).collect()
+}
+
 #[test]
 fn golden_commands() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/command/golden.txt");
-    check_golden(path, &commands(), Command::encode, Command::decode);
+    check_golden(path, &all_commands(), Command::encode, Command::decode);
 }
 
 /// Random bytes, and valid ones with one byte changed, decode or are rejected. Bytes that decode are encoded
@@ -44,7 +79,7 @@ fn golden_commands() {
 #[test]
 fn fuzz_command_decoders() {
     let mut random = SplitMix64::new(1);
-    let valid: Vec<Bytes> = commands().iter().map(Command::encode).collect();
+    let valid: Vec<Bytes> = all_commands().iter().map(Command::encode).collect();
     for round in 0..200_000_usize {
         let payload = if round % 2 == 0 {
             let length = random.below(40) as usize;
@@ -115,4 +150,16 @@ fn keys_of_each_command() {
     assert_eq!(keys[4..9], session_and_writes);
     assert_eq!(keys[9..11], [k, empty]);
     assert_eq!(keys[11..], [None, None, None, None]);
+}
+
+/// A transaction has an effect only if the tablet owns the coordinator's key, where it decides, and all rows that it
+/// changes.
+#[test]
+fn keys_of_transaction_commands() {
+    let keys = transaction_commands();
+    let keys: Vec<String> = keys
+        .iter()
+        .map(|command| command.keys().map(|key| String::from_utf8_lossy(key)).collect::<Vec<_>>().join(","))
+        .collect();
+    assert_eq!(keys, ["k,k,l,m", "", "k", "k,l,m", "", "", "", "k", "", ""]);
 }

@@ -38,10 +38,10 @@ impl Rows {
 
     /// Carries out a transaction's change of a row. The values are slices of a buffer of that many bytes.
     pub(crate) fn change(&mut self, change: RowChange, timestamp: Timestamp, buffer_bytes: usize) {
-        match change.columns {
-            Some(columns) => self.put_at(&change.key, columns, timestamp, buffer_bytes),
-            None => self.tree.delete_row(&change.key, timestamp),
+        if change.deletes_row {
+            self.tree.delete_row(&change.key, timestamp);
         }
+        self.put_at(&change.key, change.columns, timestamp, buffer_bytes);
     }
 
     fn put_at(&mut self, key: &[u8], columns: Vec<(Bytes, Option<Bytes>)>, timestamp: Timestamp, buffer_bytes: usize) {

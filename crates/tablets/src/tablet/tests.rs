@@ -11,6 +11,7 @@ mod model;
 mod ranges;
 mod scans;
 mod splits;
+mod transactions;
 
 fn fresh() -> (State, Log) {
     (testing::tablet_of_all(CohortId(2)), Log::new())

@@ -251,8 +251,10 @@ impl Tablet {
             return Applied { outcome, effect: None };
         };
         if let Some(timestamp) = committed {
+            // The values are slices of the entry that prepared them.
+            let buffer_bytes = prepared.bytes();
             for change in &prepared.writes {
-                self.rows.change(change.clone(), timestamp, 0);
+                self.rows.change(change.clone(), timestamp, buffer_bytes);
             }
         }
         Applied { outcome, effect: Some(Effect::Released(prepared.locks())) }
@@ -288,6 +290,10 @@ impl Tablet {
         for transaction in transactions {
             self.transactions.decided.remove(transaction);
         }
+    }
+
+    pub(super) fn has_transactions(&self) -> bool {
+        !self.prepared().is_empty() || !self.decided().is_empty()
     }
 
     /// The prepared transactions.

@@ -27,11 +27,11 @@ impl Write {
 
     pub(super) fn random(random: &mut SplitMix64, rows: u64) -> Self {
         let row = random_row(random, rows);
-        if random.below(15) == 0 {
-            return Self { puts: Vec::new(), deleted_row: Some(row) };
-        }
-        let puts = (0..=random.below(2)).map(|_| (row.clone(), random_column(random), random_value(random)));
-        Self { puts: puts.collect(), deleted_row: None }
+        let deleted_row = (random.below(15) == 0).then(|| row.clone());
+        // A transaction may delete a row and put columns of it.
+        let puts = if deleted_row.is_some() { random.below(3) } else { 1 + random.below(2) };
+        let puts = (0..puts).map(|_| (row.clone(), random_column(random), random_value(random)));
+        Self { puts: puts.collect(), deleted_row }
     }
 }
 
@@ -82,9 +82,10 @@ impl Model {
         self.last
     }
 
-    /// Whether a row was deleted between two times.
-    fn is_deleted(&self, row: &[u8], from: Timestamp, to: Timestamp) -> bool {
-        from <= to && self.deleted.get(row).is_some_and(|deleted| deleted.range(from..=to).next().is_some())
+    /// Whether a row was deleted after one time and not after the other.
+    fn is_deleted(&self, row: &[u8], after: Timestamp, to: Timestamp) -> bool {
+        let last = self.deleted.get(row).and_then(|deleted| deleted.range(..=to).next_back());
+        last.is_some_and(|last| *last > after)
     }
 
     fn newest(&self, row: &[u8], versions: &Versions, at: Timestamp) -> Option<(Timestamp, Vec<u8>)> {
@@ -120,6 +121,21 @@ impl Model {
             let found = view.cells(range.clone(), direction, at, Io::Allowed).map(|cell| visible(cell.unwrap()));
             assert_eq!(found.collect::<Vec<_>>(), expected, "{direction:?} at {at}");
             expected.reverse();
+        }
+    }
+
+    /// Compares whether a range of keys has changed since a moment. With a limit, that may stay unknown.
+    pub(super) fn check_changed(&self, view: &View, range: &Range, since: Timestamp, steps_max: usize) {
+        let holds = |key: &[u8]| *range.start <= *key && range.ends_after(key);
+        let cells = self.cells.iter().map(|((row, column), versions)| (cell::encode(row, column), versions.keys()));
+        let of_cells = cells.filter(|(key, _)| holds(key)).flat_map(|(_, versions)| versions.copied());
+        let rows = self.deleted.iter().filter(|(row, _)| holds(&cell::encode(row, b"")));
+        let of_rows = rows.flat_map(|(_, deleted)| deleted.iter().copied());
+        let newer: BTreeSet<Timestamp> = of_cells.chain(of_rows).filter(|timestamp| *timestamp > since).collect();
+        match view.changed_since(range, since, steps_max, Io::Allowed).unwrap() {
+            Changed::No => assert_eq!(newer, BTreeSet::new(), "{range:?} has changed since {since}"),
+            Changed::At(timestamp) => assert!(newer.contains(&timestamp), "{timestamp} in {range:?} since {since}"),
+            Changed::TooManyVersions => assert!(steps_max < usize::MAX, "there is no limit"),
         }
     }
 

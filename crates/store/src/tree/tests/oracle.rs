@@ -16,7 +16,7 @@ impl Drop for Scratch {
     }
 }
 
-/// It has no row tombstones: each cell of the row is removed.
+/// It has no row tombstones: each cell of the row is removed, unless the write puts it.
 fn apply(oracle: &lsm_tree::AnyTree, write: &Write, columns: &[&[u8]], timestamp: Timestamp) {
     let number = timestamp.0 as u64;
     for (row, column, value) in &write.puts {
@@ -27,7 +27,8 @@ fn apply(oracle: &lsm_tree::AnyTree, write: &Write, columns: &[&[u8]], timestamp
         };
     }
     if let Some(row) = &write.deleted_row {
-        for column in columns {
+        let is_put = |column: &[u8]| write.puts.iter().any(|(_, put, _)| put == column);
+        for column in columns.iter().filter(|column| !is_put(column)) {
             oracle.remove(cell::encode(row, column), number);
         }
     }

@@ -52,6 +52,9 @@ fn split_trees_share_files_until_unused() {
         assert!(before.len() > 50, "{}", before.len());
         drive(tree, &disk, watermark, range);
         assert_eq!(versions(tree, range, watermark), before);
+        for since in [watermark.0, world.model.last().0 - 200, world.model.last().0 - 10] {
+            world.model.check_changed(&tree.view(), range, Timestamp(since), usize::MAX);
+        }
         assert_eq!(versions(tree, &Range::all(), watermark), before, "the other side's data is gone");
         tree.forced(&tree.refs());
         leftovers.take_in(tree.give_up());

@@ -301,6 +301,21 @@ impl World {
             _ => Range::rows(&rows[0], None).before(&rows[1], &model::random_column(random)),
         };
         self.model.check_cells(&view, &range, self.random_moment(random));
+        self.check_changed(&range, random);
+    }
+
+    /// Asks whether the range has changed since moments at and above the watermark, most of them recent.
+    pub(super) fn check_changed(&self, range: &Range, random: &mut SplitMix64) {
+        let (view, last) = (self.tree.tree.view(), self.model.last());
+        for _ in 0..8 {
+            let since = match random.below(3) {
+                0 => self.random_moment(random),
+                1 => self.watermark,
+                _ => Timestamp((last.0 - random.below(100) as i64).max(self.watermark.0)),
+            };
+            let steps_max = if random.below(3) == 0 { random.below(20) as usize } else { usize::MAX };
+            self.model.check_changed(&view, range, since, steps_max);
+        }
     }
 
     /// Compares every cell, and the observable versions.

@@ -11,7 +11,7 @@ fn split(key: &str) -> Command {
 }
 
 /// Applies a split, and returns the new tablet with its log.
-fn split_off(state: &mut State, log: &mut Log, key: &str) -> (State, Log) {
+pub(super) fn split_off(state: &mut State, log: &mut Log, key: &str) -> (State, Log) {
     let applied = state.apply(&log.entry(split(key).encode())).expect("the next entry");
     assert_eq!(applied.outcome, Some(Ok(TableResponse::Split)));
     let Some(Effect::RangeSplit { child: CHILD, range, .. }) = applied.effect else { panic!("{:?}", applied.effect) };
