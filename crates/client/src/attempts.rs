@@ -195,7 +195,7 @@ impl Attempts {
     fn definite(&self, error: Error) -> Error {
         match error {
             Error::NotFound(reason) | Error::Exists(reason) | Error::Precondition(reason) | Error::Invalid(reason)
-                if self.in_doubt && matches!(self.effect, Effect::Writes | Effect::Appends) =>
+                if self.in_doubt && matches!(self.effect, Effect::Writes | Effect::Commits | Effect::Appends) =>
             {
                 Error::OutcomeUnknown(reason)
             }
@@ -251,7 +251,7 @@ impl Attempts {
         Error::Unavailable(match self.effect {
             Effect::Reads => reason,
             Effect::Repeatable => format!("nothing was done: {reason}"),
-            Effect::Writes => format!("nothing was written: {reason}"),
+            Effect::Writes | Effect::Commits => format!("nothing was written: {reason}"),
             Effect::Appends | Effect::AppendsOnce => format!("nothing was appended: {reason}"),
         })
     }

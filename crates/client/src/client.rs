@@ -183,7 +183,7 @@ impl<Q: Clone, A> Client<Q, A> {
     fn advance(&mut self, id: CallId, now: Monotonic) {
         let Some(call) = self.calls.get_mut(id) else { return };
         if let Task::Ask(ask) = &call.task
-            && ask.effect == Effect::Writes
+            && ask.effect.has_stamp()
             && call.stamp.is_none()
         {
             match self.sessions.begin(id, &ask.table, &ask.key) {
@@ -342,7 +342,7 @@ impl<Q: Clone, A> Client<Q, A> {
                 if let Some(stamp) = call.stamp.take() {
                     let table = call.task.table().to_owned();
                     let mut woken = self.sessions.end(stamp);
-                    woken.append(&mut self.sessions.expired(&table, stamp.session));
+                    woken.append(&mut self.sessions.retire(&table, stamp.session));
                     self.wake(woken, now);
                 }
                 self.advance(id, now);
@@ -436,7 +436,12 @@ impl<Q: Clone, A> Client<Q, A> {
     /// Ends a call with its outcome. At the end of a call that opens a session, the waiting calls fail too if the error
     /// is permanent, and otherwise retry.
     fn finish(&mut self, id: CallId, outcome: Result<A, Error>, now: Monotonic) {
+        let woken = match &outcome {
+            Err(Error::OutcomeUnknown(_)) => self.keep_outcome(id),
+            _ => Vec::new(),
+        };
         let Some(call) = self.end(id, now) else { return };
+        self.wake(woken, now);
         let in_doubt = call.is_in_doubt(None);
         let Task::OpenSession { table, .. } = call.task else {
             return self.actions.push(Action::Done { call: id, outcome, in_doubt, stamp: call.stamp });
@@ -456,6 +461,17 @@ impl<Q: Clone, A> Client<Q, A> {
                 }
                 self.wake(waiting, now);
             }
+        }
+    }
+
+    /// Closes the session of a commit with an unknown outcome, so that no later write acknowledges the commit. Returns the
+    /// calls that waited for the session's window.
+    fn keep_outcome(&mut self, id: CallId) -> Vec<CallId> {
+        match self.calls.get(id) {
+            Some(Call { task: Task::Ask(ask), stamp: Some(stamp), .. }) if ask.effect == Effect::Commits => {
+                self.sessions.retire(&ask.table, stamp.session)
+            }
+            _ => Vec::new(),
         }
     }
 

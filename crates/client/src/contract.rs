@@ -25,11 +25,23 @@ pub struct Link {
 /// Identifies a write of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp {
+    /// The id of the session.
     pub session: u64,
     /// The number of the write in the session, from 1.
     pub sequence: u64,
     /// The client will not retry any lower number.
     pub first_incomplete: u64,
+}
+
+/// Identifies a transaction whose commit was sent: where its outcome is decided, and the stamp of the commit.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TransactionId {
+    /// The table of the coordinator's key.
+    pub table: String,
+    /// The range that holds this key knows the outcome.
+    pub key: Bytes,
+    /// The stamp of the commit.
+    pub stamp: Stamp,
 }
 
 /// The effect of a call.
@@ -41,12 +53,22 @@ pub enum Effect {
     Repeatable,
     /// Writes a row. Retries are idempotent because of the stamp.
     Writes,
+    /// Commits a transaction, with a stamp as a write. After an unknown outcome its session takes no further writes: they
+    /// would acknowledge the commit, and its range would forget the outcome before it can be asked for.
+    Commits,
     /// Appends to a shared log. A retry may append a second time, and readers deliver the entry once because of the
     /// caller's stamp.
     Appends,
     /// Appends to a shared log, and is never repeated after an attempt that may have been executed: then the call ends
     /// with [`Error::OutcomeUnknown`].
     AppendsOnce,
+}
+
+impl Effect {
+    /// Whether it carries a stamp of a session.
+    pub(crate) fn has_stamp(self) -> bool {
+        matches!(self, Self::Writes | Self::Commits)
+    }
 }
 
 /// The expected response time.

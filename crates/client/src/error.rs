@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::Version;
+use crate::{TransactionId, Version};
 
 /// Why a call was not executed, or is not known to be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,6 +41,14 @@ pub enum Error {
     /// The change may have been executed, or may yet be. Read to find out.
     #[error("outcome unknown: {0}")]
     OutcomeUnknown(String),
+    /// The transaction may be committed, or may yet be. Ask for its outcome later.
+    #[error("outcome unknown: {reason}")]
+    CommitUnknown {
+        /// Why it is unknown.
+        reason: String,
+        /// Identifies the transaction.
+        transaction: Box<TransactionId>,
+    },
 }
 
 impl Error {
@@ -53,6 +61,6 @@ impl Error {
     /// Whether the change may have been executed, or may yet be. After any other error nothing was written.
     #[must_use]
     pub fn is_outcome_unknown(&self) -> bool {
-        matches!(self, Self::OutcomeUnknown(_))
+        matches!(self, Self::OutcomeUnknown(_) | Self::CommitUnknown { .. })
     }
 }

@@ -34,7 +34,7 @@ mod version;
 
 pub use attempts::Fault;
 pub use client::Client;
-pub use contract::{Action, Ask, AttemptId, CallId, Effect, Link, NodeResponse, Pace, Sent, Stamp};
+pub use contract::{Action, Ask, AttemptId, CallId, Effect, Link, NodeResponse, Pace, Sent, Stamp, TransactionId};
 pub use error::Error;
 pub use follower::Follower;
 pub use seen::{CohortLsn, ScanStart, Shown};

@@ -89,8 +89,9 @@ impl ClientSessions {
         replaced.flat_map(|session| self.close(session)).collect()
     }
 
-    /// Removes an expired session. Returns the calls that waited for its window.
-    pub(crate) fn expired(&mut self, table: &str, name: u64) -> Vec<CallId> {
+    /// No new write uses this session: it has expired, or must keep an outcome. Returns the calls that waited for its
+    /// window.
+    pub(crate) fn retire(&mut self, table: &str, name: u64) -> Vec<CallId> {
         self.table(table).open.forget(|session| *session == name);
         self.close(name)
     }

@@ -156,6 +156,35 @@ impl Harness {
     }
 }
 
+/// A later write of the session would acknowledge the commit, and its range would forget the outcome.
+#[test]
+fn unknown_commit_ends_use_of_its_session() {
+    let mut harness = Harness::new(1);
+    let (_, first) = harness.write();
+    harness.ask(Effect::Commits, "k", 8);
+    let commit = harness.one_sent();
+    assert_eq!(commit.stamp.map(|stamp| stamp.sequence), Some(2));
+    harness.answer(first.attempt, Ok(NodeResponse::Of(0)));
+    harness.answer(commit.attempt, Err(Fault::UnknownSession));
+    let opening = harness.one_sent();
+    assert_eq!(opening.request, None, "nothing was executed: it is sent again in a new session");
+    harness.opened(opening.attempt, 6);
+    let commit = harness.one_sent();
+    harness.ask(Effect::Writes, "k", 9);
+    let during = harness.one_sent();
+    assert_eq!(during.stamp, Some(Stamp { session: 6, sequence: 2, first_incomplete: 1 }));
+    let ended = |harness: &mut Harness| harness.ended().pop().map(|(_, outcome, _)| outcome);
+    ended(&mut harness);
+    harness.answer(commit.attempt, Err(Fault::Unknown("the leader changed".into())));
+    harness.answer(during.attempt, Ok(NodeResponse::Of(0)));
+    ended(&mut harness);
+    harness.pass(DEADLINE.as_millis());
+    assert!(matches!(ended(&mut harness), Some(Err(Error::OutcomeUnknown(_)))));
+    harness.sent();
+    harness.ask(Effect::Writes, "k", 10);
+    assert_eq!(harness.one_sent().request, None, "a session is opened");
+}
+
 #[test]
 fn concurrent_writes_share_one_session() {
     let mut harness = Harness::new(3);

@@ -103,7 +103,7 @@ pub mod admin {
     };
 }
 
-pub use client::{Error, Version};
+pub use client::{Error, Stamp, TransactionId, Version};
 pub use client_api::Client;
 pub use logs::{Content, CreateLog, Cursor, Entry, Log, Snapshot, Subscription};
 pub use reads::Reads;
@@ -111,7 +111,7 @@ pub use scan::{Page, Pages, Rows, Scan};
 pub use snapshot::{Staleness, TableSnapshot};
 pub use table::{CreateTable, Read, ReadResponse, Table, Write};
 pub use token::TimelineToken;
-pub use transaction::{Committed, Transaction, TransactionId, TransactionOutcome};
+pub use transaction::{Committed, Transaction, TransactionOutcome, TransactionRows, TransactionScan};
 pub use types::{AsOf, Cell, Durability, KeyRange, Range, Row, TableDescription};
 
 /// Compiles the example of the package's README.

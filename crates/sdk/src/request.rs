@@ -134,7 +134,7 @@ impl ApiRequest {
             Self::Get(_) => (Effect::Reads, Pace::Prompt),
             Self::Write(_) | Self::DeleteRow(_) => (Effect::Writes, Pace::Prompt),
             // It takes several rounds, and a second driver does not help.
-            Self::CommitTransaction(_) => (Effect::Writes, Pace::Slow),
+            Self::CommitTransaction(_) => (Effect::Commits, Pace::Slow),
             Self::ResolveTransaction(_) => (Effect::Repeatable, Pace::Slow),
             Self::UnlockTransaction(_) | Self::Clock => (Effect::Reads, Pace::Prompt),
             Self::Log(request) | Self::CoordinationLog(request) => (request.effect(), request.pace()),

@@ -1,6 +1,9 @@
 //! Transactions: rows of any tables, read and changed atomically.
 
-use std::collections::BTreeMap;
+mod scan;
+mod state;
+
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -8,9 +11,12 @@ use std::time::{Duration, Instant, SystemTime};
 use api::columns as message;
 use api::columns::read_options::Consistency;
 use api::columns::resolve_transaction_response::Outcome;
-use base::limits::{SCAN_ROWS_MAX, TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX};
 use bytes::Bytes;
+use client::TransactionId;
+use tokio::task::JoinSet;
 
+pub use self::scan::{TransactionRows, TransactionScan};
+use self::state::State;
 use crate::client_api::unexpected;
 use crate::driver::Ended;
 use crate::request::{ApiRequest, ApiResponse, session_stamp};
@@ -21,9 +27,19 @@ use crate::{Client, Error, Version};
 /// random from its upper half.
 const BACKOFF: Duration = Duration::from_millis(1);
 const BACKOFF_MAX: Duration = Duration::from_millis(100);
+/// The share of the time left at a commit that is kept to ask for its outcome, if that is unknown ...
+const RESOLVE_SHARE: u32 = 5;
+/// ... up to this.
+const RESOLVE_MAX: Duration = Duration::from_secs(2);
+/// How long the release of read locks may take. Locks also expire.
+const UNLOCK_MAX: Duration = Duration::from_secs(1);
+/// Maximum ranges of which read locks are released. Further ones expire.
+const UNLOCKED_MAX: usize = 32;
 
 /// A transaction in progress. Reads see the transaction's own writes, and other rows as they are now; writes are kept
 /// here until the commit, which fails if anything that was read has changed. Clones are the same transaction.
+///
+/// Until the commit succeeds, what was read may be of different moments. Act on it only afterwards.
 #[derive(Clone, Debug)]
 pub struct Transaction {
     client: Client,
@@ -31,22 +47,6 @@ pub struct Transaction {
     /// When the commit must be complete.
     until: Instant,
     state: Arc<Mutex<State>>,
-}
-
-/// What a transaction has read, and what it will change.
-#[derive(Debug, Default)]
-struct State {
-    reads: Vec<message::TransactionRead>,
-    writes: BTreeMap<(String, Bytes), RowWrite>,
-}
-
-/// The changes of one row.
-#[derive(Clone, Debug, Default)]
-struct RowWrite {
-    /// Delete the row, with all its columns.
-    deletes_row: bool,
-    /// The columns, each with its new value; none deletes the column.
-    columns: BTreeMap<Bytes, Option<Bytes>>,
 }
 
 /// A committed transaction.
@@ -57,20 +57,12 @@ pub struct Committed<T> {
     pub value: T,
     /// The version of everything that it has put. [`Version::ABSENT`] if it changed nothing and needed no commit.
     pub timestamp: Version,
-    /// The uncertainty of the clock of the node that committed it.
+    /// The uncertainty of the clock of the node that committed it. Zero if only its outcome was learned later.
     pub uncertainty: Duration,
     /// How long the commit waited for the timestamp to pass, beyond the time that its replication took.
     pub commit_wait: Duration,
     /// How often the transaction was tried.
     pub attempts: u32,
-}
-
-/// Identifies a transaction whose commit has an unknown outcome.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TransactionId {
-    table: String,
-    key: Bytes,
-    stamp: message::SessionStamp,
 }
 
 /// What became of a transaction.
@@ -81,57 +73,62 @@ pub enum TransactionOutcome {
     Committed(Version),
     /// It will never be committed.
     Aborted,
-    /// The cluster does not know it any more.
+    /// The cluster does not know the outcome any more: it keeps it for 10 minutes after the last use of the client's
+    /// session.
     Forgotten,
 }
 
 impl Client {
     /// Runs a transaction, and commits it. If another one interferes, it is run again, until the deadline of this client.
-    /// An error of the function ends the transaction without any change, and is returned.
+    /// An error of the function ends the transaction without any change, and is returned; only [`Error::Aborted`] has it
+    /// run again.
     ///
     /// ```no_run
     /// # async fn example(client: loggos_client::Client) -> Result<(), loggos_client::Error> {
     /// let done = client
     ///     .transaction(|tx| async move {
-    ///         let row = tx.row("accounts", "alice").await?;
-    ///         let balance = row.cell("balance").map_or(0, |cell| cell.value.len());
-    ///         tx.put("accounts", "alice", "balance", vec![b'I'; balance + 1])?;
-    ///         tx.put("audit", "alice", "paid", "yes")
+    ///         let balance = tx.get("accounts", "alice", "balance").await?;
+    ///         let balance: i64 = balance.map_or(0, |cell| String::from_utf8_lossy(&cell.value).parse().unwrap_or(0));
+    ///         tx.put("accounts", "alice", "balance", (balance - 10).to_string())?;
+    ///         tx.put("payments", "alice-7", "amount", "10")?;
+    ///         Ok(balance - 10)
     ///     })
     ///     .await?;
-    /// println!("committed at {}", done.timestamp);
+    /// println!("committed at {}, after {} attempts: {}", done.timestamp, done.attempts, done.value);
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     /// The function's error, or [`Error`]. [`Error::Aborted`] if the deadline passed before an attempt was committed;
-    /// then nothing was written. [`Error::OutcomeUnknown`] if no node could tell the outcome in time.
+    /// then nothing was written. [`Error::CommitUnknown`] if no node could tell the outcome in time.
     pub async fn transaction<T, F>(&self, mut run: impl FnMut(Transaction) -> F) -> Result<Committed<T>, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let first = self.begin_transaction();
+        let mut transaction = self.begin_transaction();
         let mut pause = BACKOFF;
         for attempts in 1.. {
-            let transaction = Transaction { state: Arc::default(), ..first.clone() };
             let outcome = match run(transaction.clone()).await {
-                Ok(value) => transaction.commit().await.map(|done| Committed {
+                Ok(value) => transaction.try_commit().await.map(|done| Committed {
                     value,
                     timestamp: done.timestamp,
                     uncertainty: done.uncertainty,
                     commit_wait: done.commit_wait,
                     attempts,
                 }),
-                Err(error) => {
-                    transaction.rollback().await;
-                    Err(error)
-                }
+                Err(error) => Err(error),
             };
             match outcome {
-                Err(Error::Aborted(_)) if Instant::now() + pause < first.until => {
+                Err(Error::Aborted(_)) if Instant::now() + pause < transaction.until => {
                     tokio::time::sleep(jittered(pause)).await;
                     pause = (pause * 2).min(BACKOFF_MAX);
+                    // It keeps its age, and with it its priority, and its locks.
+                    transaction = transaction.again();
+                }
+                Err(error) => {
+                    transaction.unlock_after(&error).await;
+                    return Err(error);
                 }
                 outcome => return outcome,
             }
@@ -150,14 +147,18 @@ impl Client {
     }
 
     /// What became of a transaction, which is aborted if it has no outcome yet. For a commit that ended with
-    /// [`Error::OutcomeUnknown`].
+    /// [`Error::CommitUnknown`].
     ///
     /// # Errors
     /// [`Error`].
-    pub async fn resolve_transaction(&self, id: &TransactionId) -> Result<TransactionOutcome, Error> {
+    pub async fn resolve_transaction(&self, transaction: &TransactionId) -> Result<TransactionOutcome, Error> {
+        self.resolve_within(transaction, self.deadline).await
+    }
+
+    async fn resolve_within(&self, id: &TransactionId, time: Duration) -> Result<TransactionOutcome, Error> {
         let TransactionId { table, key, stamp } = id.clone();
-        let request = message::ResolveTransactionRequest { table, key, stamp: Some(stamp) };
-        match self.ask(ApiRequest::ResolveTransaction(request)).await? {
+        let request = message::ResolveTransactionRequest { table, key, stamp: Some(session_stamp(stamp)) };
+        match self.driver.call(ApiRequest::ResolveTransaction(request), time).await.outcome? {
             ApiResponse::TransactionOutcome(answer) => Ok(match answer.outcome() {
                 Outcome::Committed => TransactionOutcome::Committed(Version::from_nanos(answer.timestamp_ns)),
                 Outcome::Aborted => TransactionOutcome::Aborted,
@@ -172,13 +173,18 @@ impl Transaction {
     /// Reads a row. Columns that the transaction itself has put have the version [`Version::ABSENT`].
     ///
     /// # Errors
-    /// [`Error`]. [`Error::Invalid`] also for a row that does not fit into one response (16 MiB), and if the transaction
-    /// has read too much.
+    /// [`Error`]. [`Error::Aborted`] once the deadline has passed. [`Error::Invalid`] also for a row that does not fit
+    /// into one response (16 MiB), if the transaction has read too much (10,000 rows or pages, or 12 MiB of keys), and
+    /// if it has ended.
     pub async fn row(&self, table: impl Into<String>, key: impl Into<Bytes>) -> Result<Row, Error> {
         let (table, key) = (table.into(), key.into());
-        let cells = self.read(&table, &key, Vec::new()).await?;
-        let own = self.state().writes.get(&(table, key.clone())).cloned();
-        Ok(overlaid(Row::new(key, cells), own.as_ref()))
+        let cells = self.read(&table, &key, Vec::new(), false).await?;
+        let row = Row::new(key, cells);
+        let state = self.state();
+        Ok(match state.write(&table, &row.key) {
+            Some(own) => own.over(row),
+            None => row,
+        })
     }
 
     /// Reads a column of a row; none if it does not exist.
@@ -192,60 +198,34 @@ impl Transaction {
         column: impl Into<Bytes>,
     ) -> Result<Option<Cell>, Error> {
         let (table, key, column) = (table.into(), key.into(), column.into());
-        let own = self.state().writes.get(&(table.clone(), key.clone())).cloned().unwrap_or_default();
-        match own.columns.get(&column) {
-            Some(value) => return Ok(value.clone().map(|value| Cell::new(column, value, Version::ABSENT))),
-            None if own.deletes_row => return Ok(None),
-            None => {}
+        let own = self.state().write(&table, &key).map(|own| (own.columns.get(&column).cloned(), own.deletes_row));
+        match own {
+            Some((Some(value), _)) => Ok(value.map(|value| Cell::new(column, value, Version::ABSENT))),
+            Some((None, true)) => Ok(None),
+            _ => Ok(self.read(&table, &key, vec![column], false).await?.pop()),
         }
-        Ok(self.read(&table, &key, vec![column]).await?.pop())
     }
 
-    /// Reads the rows in a range of keys, in order: all, or as many as the limit.
+    /// A scan of a table: its rows, with the transaction's own changes.
     ///
-    /// # Errors
-    /// As [`Transaction::row`].
-    pub async fn scan(
-        &self,
-        table: impl Into<String>,
-        keys: impl Into<KeyRange>,
-        limit: Option<usize>,
-    ) -> Result<Vec<Row>, Error> {
-        let (table, KeyRange { mut start, end }) = (table.into(), keys.into());
-        let limit = limit.unwrap_or(usize::MAX);
-        let mut rows = Vec::new();
-        while rows.len() < limit && end.as_ref().is_none_or(|end| start < *end) {
-            let page_rows = (limit - rows.len()).min(SCAN_ROWS_MAX);
-            let request = message::ScanRequest {
-                table: table.clone(),
-                start: start.clone(),
-                end: end.clone(),
-                limit: u32::try_from(page_rows).unwrap_or(u32::MAX),
-                options: Some(self.options()),
-                ..Default::default()
-            };
-            let message::ScanResponse { rows: page, continuation, as_of, .. } =
-                match self.ask(ApiRequest::Scan(request)).await?.outcome? {
-                    ApiResponse::Rows(response) => response,
-                    other => return Err(unexpected(&other)),
-                };
-            let through = continuation.clone().or_else(|| end.clone());
-            self.has_read(&table, start.clone(), through.clone(), as_of)?;
-            let page = page.into_iter().map(Row::from);
-            rows.extend(self.merged(&table, &start, through.as_ref(), page));
-            match continuation {
-                Some(next) => start = next,
-                None => break,
-            }
-        }
-        rows.truncate(limit);
-        Ok(rows)
+    /// ```no_run
+    /// # async fn example(tx: loggos_client::Transaction) -> Result<(), loggos_client::Error> {
+    /// let mut rows = tx.scan("accounts").range("a".."m").limit(100).rows();
+    /// while let Some(row) = rows.next().await {
+    ///     tx.put("seen", row?.key, "yes", "")?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn scan(&self, table: impl Into<String>) -> TransactionScan {
+        TransactionScan::new(self.clone(), table.into())
     }
 
     /// Puts a column of a row when the transaction is committed.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the transaction has deleted the row, or changes too many rows.
+    /// [`Error::Invalid`] if the transaction changes too much (10,000 rows, 1,024 columns of a row, or 12 MiB of keys,
+    /// names and values together with the keys that it has read), or has ended.
     pub fn put(
         &self,
         table: impl Into<String>,
@@ -253,7 +233,7 @@ impl Transaction {
         column: impl Into<Bytes>,
         value: impl Into<Bytes>,
     ) -> Result<(), Error> {
-        self.change(table.into(), key.into(), column.into(), Some(value.into()))
+        self.state().change(table.into(), key.into(), column.into(), Some(value.into()))
     }
 
     /// Deletes a column of a row when the transaction is committed, whether it exists or not.
@@ -266,35 +246,57 @@ impl Transaction {
         key: impl Into<Bytes>,
         column: impl Into<Bytes>,
     ) -> Result<(), Error> {
-        self.change(table.into(), key.into(), column.into(), None)
+        self.state().change(table.into(), key.into(), column.into(), None)
     }
 
-    /// Deletes a row, with all its columns, when the transaction is committed.
+    /// Deletes a row, with all its columns, when the transaction is committed. Columns that are put afterwards are then
+    /// its only ones; for that, the commit reads the names of its columns first.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the transaction changes too many rows.
+    /// As [`Transaction::put`].
     pub fn delete_row(&self, table: impl Into<String>, key: impl Into<Bytes>) -> Result<(), Error> {
-        let mut state = self.state();
-        state.check_writes()?;
-        let row = RowWrite { deletes_row: true, columns: BTreeMap::new() };
-        state.writes.insert((table.into(), key.into()), row);
-        Ok(())
+        self.state().delete_row(table.into(), key.into())
     }
 
     /// Whether nothing was changed so far.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.state().writes.is_empty()
+        self.state().is_read_only()
     }
 
     /// Commits the transaction: all changes, or none.
     ///
     /// # Errors
     /// [`Error::Aborted`] if something that it has read was changed meanwhile, or an older transaction has priority.
-    /// [`Error::OutcomeUnknown`] if no node could tell the outcome by the deadline. Otherwise [`Error`]. After any error
+    /// [`Error::CommitUnknown`] if no node could tell the outcome by the deadline. Otherwise [`Error`]. After any error
     /// but an unknown outcome, nothing was written.
     pub async fn commit(self) -> Result<Committed<()>, Error> {
-        let State { reads, writes } = std::mem::take(&mut *self.state());
+        let outcome = self.try_commit().await;
+        if let Err(error) = &outcome {
+            self.unlock_after(error).await;
+        }
+        outcome
+    }
+
+    /// Ends the transaction without any change, and gives up its read locks, so that others need not wait for them. They
+    /// also expire by themselves, after 10 s without use, as those of a transaction that is dropped.
+    pub async fn rollback(self) {
+        self.state().end();
+        self.unlock(&BTreeSet::new()).await;
+    }
+
+    /// Commits it, and keeps its read locks after an error.
+    async fn try_commit(&self) -> Result<Committed<()>, Error> {
+        let replaced = self.state().replaced();
+        for place in replaced {
+            let cells = self.read(&place.0, &place.1, Vec::new(), true).await?;
+            self.state().replace(place, cells.into_iter().map(|cell| cell.column).collect())?;
+        }
+        let parts = {
+            let mut state = self.state();
+            state.check_open()?;
+            state.end()
+        };
         let nothing = Committed {
             value: (),
             timestamp: Version::ABSENT,
@@ -302,76 +304,104 @@ impl Transaction {
             commit_wait: Duration::ZERO,
             attempts: 1,
         };
-        // A single strong read is as of one moment between its begin and its end: there is nothing to validate.
-        if writes.is_empty() && reads.len() <= 1 {
-            self.unlock(&reads).await;
+        if !parts.needs_commit {
+            self.unlock(&BTreeSet::new()).await;
             return Ok(nothing);
         }
-        let first_write = writes.keys().next().cloned();
-        let first_read = || reads.first().map(|read| (read.table.clone(), read.start.clone()));
+        let committed = self.send_commit(parts, nothing).await?;
+        // The commit has released the locks of what it names. Earlier attempts may have read elsewhere.
+        let current = self.state().read_now.clone();
+        self.unlock(&current).await;
+        Ok(committed)
+    }
+
+    async fn send_commit(&self, parts: state::Parts, nothing: Committed<()>) -> Result<Committed<()>, Error> {
+        let first_write = parts.writes.first().map(|write| (write.table.clone(), write.key.clone()));
+        let first_read = || parts.reads.first().map(|read| (read.table.clone(), read.start.clone()));
         let (table, key) = first_write.or_else(first_read).unwrap_or_default();
         let request = message::CommitTransactionRequest {
             table: table.clone(),
             key: key.clone(),
             stamp: None,
             owner: Some(self.owner),
-            reads,
-            writes: writes.into_iter().map(|((table, key), row)| row.into_message(table, key)).collect(),
+            reads: parts.reads,
+            writes: parts.writes,
         };
-        let Ended { outcome, stamp, .. } = self.ask(ApiRequest::CommitTransaction(request)).await?;
-        match outcome {
-            Ok(ApiResponse::TransactionCommitted(answer)) => Ok(Committed {
-                timestamp: Version::from_nanos(answer.timestamp_ns),
-                uncertainty: Duration::from_nanos(answer.uncertainty_ns),
-                commit_wait: Duration::from_nanos(answer.commit_wait_ns),
-                ..nothing
-            }),
-            Ok(other) => Err(Error::OutcomeUnknown(format!("unexpected response: {other:?}"))),
-            Err(Error::OutcomeUnknown(reason)) => {
-                let Some(stamp) = stamp else { return Err(Error::OutcomeUnknown(reason)) };
-                let id = TransactionId { table, key, stamp: session_stamp(stamp) };
-                match self.client.resolve_transaction(&id).await {
-                    Ok(TransactionOutcome::Committed(timestamp)) => Ok(Committed { timestamp, ..nothing }),
-                    Ok(TransactionOutcome::Aborted) => Err(Error::Aborted(reason)),
-                    Ok(TransactionOutcome::Forgotten) | Err(_) => Err(Error::OutcomeUnknown(reason)),
-                }
+        let left = self.left()?;
+        let time = left - (left / RESOLVE_SHARE).min(RESOLVE_MAX);
+        let Ended { outcome, stamp, .. } = self.client.driver.call(ApiRequest::CommitTransaction(request), time).await;
+        let reason = match outcome {
+            Ok(ApiResponse::TransactionCommitted(answer)) => {
+                return Ok(Committed {
+                    timestamp: Version::from_nanos(answer.timestamp_ns),
+                    uncertainty: Duration::from_nanos(answer.uncertainty_ns),
+                    commit_wait: Duration::from_nanos(answer.commit_wait_ns),
+                    ..nothing
+                });
             }
+            Ok(other) => format!("unexpected response: {other:?}"),
+            Err(Error::OutcomeUnknown(reason)) => reason,
+            Err(error) => return Err(error),
+        };
+        // A write that was sent has a stamp. Without one it was not sent, but the client was closed.
+        let Some(stamp) = stamp else { return Err(Error::OutcomeUnknown(reason)) };
+        let id = TransactionId { table, key, stamp };
+        let outcome = match self.left() {
+            Ok(left) => self.client.resolve_within(&id, left).await,
             Err(error) => Err(error),
-        }
-    }
-
-    /// Ends the transaction without any change, and gives up its read locks, so that others need not wait for them. They
-    /// also expire by themselves, after 10 s without use.
-    pub async fn rollback(self) {
-        let State { reads, .. } = std::mem::take(&mut *self.state());
-        self.unlock(&reads).await;
-    }
-
-    async fn unlock(&self, reads: &[message::TransactionRead]) {
-        /// Further locks expire.
-        const KEYS_MAX: usize = 32;
-        for read in reads.iter().take(KEYS_MAX) {
-            let (table, key) = (read.table.clone(), read.start.clone());
-            let request = message::UnlockTransactionRequest { table, key, owner: Some(self.owner) };
-            // Nothing depends on it.
-            if !matches!(self.ask(ApiRequest::UnlockTransaction(request)).await, Ok(Ended { outcome: Ok(_), .. })) {
-                return;
+        };
+        match outcome {
+            Ok(TransactionOutcome::Committed(timestamp)) => Ok(Committed { timestamp, ..nothing }),
+            Ok(TransactionOutcome::Aborted) => Err(Error::Aborted(reason)),
+            Ok(TransactionOutcome::Forgotten) | Err(_) => {
+                Err(Error::CommitUnknown { reason, transaction: Box::new(id) })
             }
         }
     }
 
-    async fn read(&self, table: &str, key: &Bytes, columns: Vec<Bytes>) -> Result<Vec<Cell>, Error> {
+    /// The same transaction, for another attempt.
+    fn again(&self) -> Self {
+        let mut state = self.state();
+        state.end();
+        let locked = std::mem::take(&mut state.locked);
+        Self { state: Arc::new(Mutex::new(State::of_locked(locked))), ..self.clone() }
+    }
+
+    /// Releases the read locks after an error, unless the transaction may yet be committed.
+    async fn unlock_after(&self, error: &Error) {
+        self.state().end();
+        if !error.is_outcome_unknown() {
+            self.unlock(&BTreeSet::new()).await;
+        }
+    }
+
+    /// Releases the read locks, except in some ranges. Nothing depends on it.
+    async fn unlock(&self, except: &BTreeSet<(String, Bytes)>) {
+        let mut unlocking = JoinSet::new();
+        for (table, key) in self.state().locked_but(except).into_iter().take(UNLOCKED_MAX) {
+            let request = message::UnlockTransactionRequest { table, key, owner: Some(self.owner) };
+            let client = self.client.clone();
+            unlocking.spawn(async move {
+                _ = client.driver.call(ApiRequest::UnlockTransaction(request), UNLOCK_MAX).await;
+            });
+        }
+        unlocking.join_all().await;
+    }
+
+    async fn read(&self, table: &str, key: &Bytes, columns: Vec<Bytes>, names_only: bool) -> Result<Vec<Cell>, Error> {
+        self.state().check_open()?;
         let request = message::GetRequest {
             table: table.to_owned(),
             key: key.clone(),
             columns,
             options: Some(self.options()),
+            names_only,
             ..Default::default()
         };
         match self.ask(ApiRequest::Get(request)).await?.outcome? {
             ApiResponse::Row(message::GetResponse { cells, as_of, .. }) => {
-                let after = [&key[..], &[0]].concat().into();
-                self.has_read(table, key.clone(), Some(after), as_of)?;
+                let keys = KeyRange { start: key.clone(), end: Some([&key[..], &[0]].concat().into()) };
+                self.has_read(table, &keys, &as_of.ok_or_else(unstated)?)?;
                 Ok(cells.into_iter().map(Into::into).collect())
             }
             other => Err(unexpected(&other)),
@@ -379,63 +409,11 @@ impl Transaction {
     }
 
     /// Notes what a response has shown.
-    fn has_read(
-        &self,
-        table: &str,
-        start: Bytes,
-        end: Option<Bytes>,
-        as_of: Option<message::AsOf>,
-    ) -> Result<(), Error> {
-        let Some(seen_ns) = as_of.map(|as_of| as_of.timestamp_ns) else {
-            return Err(Error::Unavailable("the response does not state what was read".to_owned()));
-        };
-        let reads = &mut self.state().reads;
-        if let Some(last) = reads.last_mut()
-            && (&*last.table, last.seen_ns, last.end.as_ref()) == (table, seen_ns, Some(&start))
-        {
-            last.end = end;
-            return Ok(());
-        }
-        if reads.len() >= TRANSACTION_READS_MAX {
-            return Err(Error::Invalid(format!(
-                "the transaction has read more than {TRANSACTION_READS_MAX} rows or pages"
-            )));
-        }
-        reads.push(message::TransactionRead { table: table.to_owned(), start, end, seen_ns });
-        Ok(())
-    }
-
-    /// The rows of a page that covers these keys, with the transaction's own changes.
-    fn merged(
-        &self,
-        table: &str,
-        start: &Bytes,
-        end: Option<&Bytes>,
-        page: impl Iterator<Item = Row>,
-    ) -> impl Iterator<Item = Row> {
-        let mut rows: BTreeMap<Bytes, Row> = page.map(|row| (row.key.clone(), row)).collect();
-        let state = self.state();
-        let own = state.writes.range((table.to_owned(), start.clone())..);
-        let own = own.take_while(|((of, key), _)| of == table && end.is_none_or(|end| key < end));
-        for ((_, key), write) in own {
-            let row = rows.remove(key).unwrap_or_else(|| Row::new(key.clone(), Vec::new()));
-            let row = overlaid(row, Some(write));
-            if !row.cells.is_empty() {
-                rows.insert(key.clone(), row);
-            }
-        }
-        rows.into_values()
-    }
-
-    fn change(&self, table: String, key: Bytes, column: Bytes, value: Option<Bytes>) -> Result<(), Error> {
+    fn has_read(&self, table: &str, keys: &KeyRange, as_of: &message::AsOf) -> Result<(), Error> {
         let mut state = self.state();
-        state.check_writes()?;
-        let row = state.writes.entry((table, key)).or_default();
-        if row.deletes_row {
-            return Err(Error::Invalid("a transaction cannot change columns of a row that it has deleted".to_owned()));
-        }
-        row.columns.insert(column, value);
-        Ok(())
+        let range = (table.to_owned(), as_of.start.clone());
+        state.has_locked(range, keys.start.clone());
+        state.has_read(table, keys.start.clone(), keys.end.clone(), as_of.timestamp_ns)
     }
 
     fn options(&self) -> message::ReadOptions {
@@ -444,11 +422,17 @@ impl Transaction {
 
     /// Sends a request, with the rest of the transaction's time.
     async fn ask(&self, request: ApiRequest) -> Result<Ended, Error> {
+        let left = self.left()?;
+        Ok(self.client.driver.call(request, left).await)
+    }
+
+    /// The rest of the transaction's time.
+    fn left(&self) -> Result<Duration, Error> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(Error::Aborted("the transaction's deadline has passed".to_owned()));
         }
-        Ok(self.client.driver.call(request, left).await)
+        Ok(left)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -456,34 +440,9 @@ impl Transaction {
     }
 }
 
-impl State {
-    fn check_writes(&self) -> Result<(), Error> {
-        if self.writes.len() < TRANSACTION_WRITES_MAX {
-            return Ok(());
-        }
-        Err(Error::Invalid(format!("the transaction changes more than {TRANSACTION_WRITES_MAX} rows")))
-    }
-}
-
-impl RowWrite {
-    fn into_message(self, table: String, key: Bytes) -> message::TransactionWrite {
-        let mutation = |(column, value)| message::Mutation { column, value, condition: None };
-        let mutations = self.columns.into_iter().map(mutation).collect();
-        message::TransactionWrite { table, key, mutations, delete_row: self.deletes_row }
-    }
-}
-
-/// A row with changes of the transaction that reads it.
-fn overlaid(mut row: Row, own: Option<&RowWrite>) -> Row {
-    let Some(own) = own else { return row };
-    if own.deletes_row {
-        row.cells.clear();
-    }
-    row.cells.retain(|cell| !own.columns.contains_key(&cell.column));
-    let values = own.columns.iter().filter_map(|(column, value)| Some((column, value.clone()?)));
-    row.cells.extend(values.map(|(column, value)| Cell::new(column.clone(), value, Version::ABSENT)));
-    row.cells.sort_by(|one, other| one.column.cmp(&other.column));
-    row
+/// The error for a response to a transaction's read that does not state what was read.
+fn unstated() -> Error {
+    Error::Unavailable("the response does not state what was read".to_owned())
 }
 
 fn random() -> u64 {
@@ -501,51 +460,50 @@ fn jittered(pause: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    fn transaction() -> Transaction {
-        Client::connect(["127.0.0.1:1"]).expect("an address").begin_transaction()
-    }
-
-    fn as_of(timestamp_ns: i64) -> Option<message::AsOf> {
-        Some(message::AsOf { timestamp_ns, ..Default::default() })
-    }
-
-    fn shown(rows: impl Iterator<Item = Row>) -> Vec<(Bytes, Vec<Bytes>)> {
-        rows.map(|row| (row.key, row.cells.into_iter().map(|cell| cell.value).collect())).collect()
+    fn client() -> Client {
+        Client::connect(["127.0.0.1:1"]).expect("an address")
     }
 
     #[test]
     fn transactions_are_send() {
         fn spawnable<T: Send>(_: &T) {}
-        let client = Client::connect(["127.0.0.1:1"]).expect("an address");
+        let client = client();
         spawnable(&client.transaction(|tx| async move { tx.put("t", "k", "c", "v") }));
-        spawnable(&transaction().commit());
+        spawnable(&client.begin_transaction().commit());
+        spawnable(&client.begin_transaction().scan("t").all());
     }
 
-    #[test]
-    fn reads_show_own_writes() {
-        let tx = transaction();
-        tx.put("t", "b", "c", "new").unwrap();
-        tx.put("t", "c", "c", "own").unwrap();
-        tx.put("u", "b", "c", "other table").unwrap();
-        tx.delete_row("t", "d").unwrap();
-        tx.put("t", "z", "c", "beyond").unwrap();
-        let row = |key: &'static str| Row::new(key, vec![Cell::new("c", "old", Version::from_nanos(1))]);
-        let page = ["a", "b", "d"].map(row).into_iter();
-        let rows = shown(tx.merged("t", &"a".into(), Some(&"x".into()), page));
-        let expected = [("a", "old"), ("b", "new"), ("c", "own")].map(|(key, value)| (key.into(), vec![value.into()]));
-        assert_eq!(rows, expected);
-        assert!(tx.put("t", "d", "c", "v").is_err(), "the row is deleted");
+    #[tokio::test]
+    async fn ended_transaction_takes_no_writes() {
+        let tx = client().begin_transaction();
+        let clone = tx.clone();
+        assert_eq!(tx.commit().await.expect("there is nothing to do").timestamp, Version::ABSENT);
+        assert!(matches!(clone.put("t", "k", "c", "v"), Err(Error::Invalid(_))));
+        assert!(matches!(clone.row("t", "k").await, Err(Error::Invalid(_))));
+        assert!(matches!(clone.commit().await, Err(Error::Invalid(_))));
     }
 
-    #[test]
-    fn pages_of_one_state_are_one_read() {
-        let tx = transaction();
-        tx.has_read("t", "a".into(), Some("c".into()), as_of(5)).unwrap();
-        tx.has_read("t", "c".into(), Some("e".into()), as_of(5)).unwrap();
-        tx.has_read("t", "e".into(), None, as_of(6)).unwrap();
-        tx.has_read("u", "e".into(), None, as_of(6)).unwrap();
-        let ends: Vec<_> = tx.state().reads.iter().map(|read| (read.start.clone(), read.end.clone())).collect();
-        assert_eq!(ends, [("a".into(), Some("e".into())), ("e".into(), None), ("e".into(), None)]);
-        assert!(tx.has_read("t", "a".into(), None, None).is_err());
+    #[tokio::test]
+    async fn error_of_the_function_ends_the_transaction() {
+        let mut runs = 0;
+        let client = client();
+        let failed = client.transaction(|_| {
+            runs += 1;
+            std::future::ready(Err::<(), _>(Error::NotFound("no such account".into())))
+        });
+        assert_eq!(failed.await, Err(Error::NotFound("no such account".into())));
+        assert_eq!(runs, 1);
+    }
+
+    #[tokio::test]
+    async fn aborted_transaction_runs_until_the_deadline() {
+        let mut runs = 0;
+        let client = client().with_deadline(Duration::from_millis(50));
+        let failed = client.transaction(|_| {
+            runs += 1;
+            std::future::ready(Err::<(), _>(Error::Aborted("conflict".into())))
+        });
+        assert_eq!(failed.await, Err(Error::Aborted("conflict".into())));
+        assert!((3..=8).contains(&runs), "{runs}");
     }
 }

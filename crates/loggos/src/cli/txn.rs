@@ -188,13 +188,12 @@ impl Session<'_> {
             }
             Command::Scan { table, from, to, limit } => {
                 let from = from.map_or(Ok(Bytes::new()), |from| self.bytes(from))?;
-                let rows = match to {
-                    Some(to) => {
-                        let to = self.bytes(to)?;
-                        self.open().scan(table.clone(), from..to, Some(limit)).await?
-                    }
-                    None => self.open().scan(table.clone(), from.., Some(limit)).await?,
+                let scan = self.open().scan(table.clone()).limit(limit as u64);
+                let scan = match to {
+                    Some(to) => scan.range(from..self.bytes(to)?),
+                    None => scan.range(from..),
                 };
+                let rows = scan.all().await?;
                 print_rows(self.output, self.encoding, &table, &rows, self.shown())?;
             }
             Command::Commit => self.commit().await?,

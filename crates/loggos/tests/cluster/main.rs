@@ -27,6 +27,7 @@ mod rollbacks;
 mod splits;
 mod strangers;
 mod streams;
+mod transactions;
 mod translation_server;
 mod zoo_cfg;
 mod zookeeper;

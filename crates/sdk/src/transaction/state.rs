@@ -1,0 +1,403 @@
+//! What a transaction has read, and what it will change.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::columns as message;
+use base::limits::{TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX, WRITE_BYTES_MAX, WRITE_COLUMNS_MAX};
+use bytes::Bytes;
+
+use crate::types::{Cell, Row};
+use crate::{Error, Version};
+
+/// Keys that were read: a table, and the keys from the first to the second, exclusive; none: to the end of the table.
+type Span = (String, Bytes, Option<Bytes>);
+
+/// The reads and writes of a transaction. The limits are those that the server checks at the commit.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// What was read, each with the timestamp of the oldest state in which it was.
+    reads: BTreeMap<Span, i64>,
+    /// Whether a span was read in different states.
+    reads_differ: bool,
+    /// The ranges with read locks of any attempt, as a table and the range's first key, each with a key in it.
+    pub(super) locked: BTreeMap<(String, Bytes), Bytes>,
+    /// Those of this attempt.
+    pub(super) read_now: BTreeSet<(String, Bytes)>,
+    writes: BTreeMap<(String, Bytes), RowWrite>,
+    /// Bytes of all keys, names and values.
+    bytes: usize,
+    has_ended: bool,
+}
+
+/// The changes of one row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RowWrite {
+    /// Delete the row, with all its columns, before the columns are changed.
+    pub(super) deletes_row: bool,
+    /// The columns, each with its new value; none deletes the column.
+    pub(super) columns: BTreeMap<Bytes, Option<Bytes>>,
+}
+
+/// The content of a commit.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    pub(super) reads: Vec<message::TransactionRead>,
+    pub(super) writes: Vec<message::TransactionWrite>,
+    pub(super) needs_commit: bool,
+}
+
+impl State {
+    /// The state of another attempt, with the ranges in which earlier ones have read locks.
+    pub(super) fn of_locked(locked: BTreeMap<(String, Bytes), Bytes>) -> Self {
+        Self { locked, ..Self::default() }
+    }
+
+    /// # Errors
+    /// [`Error::Invalid`] if the transaction was committed or rolled back.
+    pub(super) fn check_open(&self) -> Result<(), Error> {
+        if self.has_ended { invalid("the transaction has ended".to_owned()) } else { Ok(()) }
+    }
+
+    /// Notes that the keys from `start` to `end` were read, in a state with this timestamp.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is too much.
+    pub(super) fn has_read(&mut self, table: &str, start: Bytes, end: Option<Bytes>, seen: i64) -> Result<(), Error> {
+        self.check_open()?;
+        if end.as_ref().is_some_and(|end| *end <= start) {
+            return Ok(());
+        }
+        let mut span: Span = (table.to_owned(), start, end);
+        if let Some(before) = self.reads.get_mut(&span) {
+            self.reads_differ |= *before != seen;
+            *before = seen.min(*before);
+            return Ok(());
+        }
+        // Neighbors in states with the same timestamp are one read: neither has changed between the two reads.
+        let before = self.reads.range(..&span).next_back();
+        let before =
+            before.filter(|((table, _, end), at)| (table, end.as_ref(), **at) == (&span.0, Some(&span.1), seen));
+        if let Some(before) = before.map(|(before, _)| before.clone()) {
+            self.remove(&before);
+            span.1 = before.1;
+        }
+        let after = span.2.as_ref().and_then(|end| self.reads.range((span.0.clone(), end.clone(), None)..).next());
+        let after =
+            after.filter(|((table, start, _), at)| (table, Some(start), **at) == (&span.0, span.2.as_ref(), seen));
+        if let Some(after) = after.map(|(after, _)| after.clone()) {
+            self.remove(&after);
+            span.2 = after.2;
+        }
+        if self.reads.len() >= TRANSACTION_READS_MAX {
+            return invalid(format!("the transaction has read more than {TRANSACTION_READS_MAX} rows or pages"));
+        }
+        self.add_bytes(span_bytes(&span))?;
+        self.reads.insert(span, seen);
+        Ok(())
+    }
+
+    fn remove(&mut self, span: &Span) {
+        self.reads.remove(span);
+        self.bytes -= span_bytes(span);
+    }
+
+    /// Changes a column of a row.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is too much.
+    pub(super) fn change(
+        &mut self,
+        table: String,
+        key: Bytes,
+        column: Bytes,
+        value: Option<Bytes>,
+    ) -> Result<(), Error> {
+        self.check_open()?;
+        let place = (table, key);
+        let row = self.writes.get(&place);
+        let old = row.and_then(|row| row.columns.get_key_value(&column)).map_or(0, column_bytes);
+        if old == 0 && row.is_some_and(|row| row.columns.len() >= WRITE_COLUMNS_MAX) {
+            return invalid(format!("the transaction changes more than {WRITE_COLUMNS_MAX} columns of a row"));
+        }
+        let new = column_bytes((&column, &value)) + self.row_bytes(&place)?;
+        self.add_bytes(new.saturating_sub(old))?;
+        self.bytes -= old.saturating_sub(new);
+        self.writes.entry(place).or_default().columns.insert(column, value);
+        Ok(())
+    }
+
+    /// Deletes a row, and forgets earlier changes of it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is too much.
+    pub(super) fn delete_row(&mut self, table: String, key: Bytes) -> Result<(), Error> {
+        self.check_open()?;
+        let place = (table, key);
+        let new = self.row_bytes(&place)?;
+        self.add_bytes(new)?;
+        let before = self.writes.insert(place, RowWrite { deletes_row: true, columns: BTreeMap::new() });
+        self.bytes -= before.iter().flat_map(|row| &row.columns).map(column_bytes).sum::<usize>();
+        Ok(())
+    }
+
+    /// The bytes of a row's key, unless the row is changed already.
+    fn row_bytes(&self, place: &(String, Bytes)) -> Result<usize, Error> {
+        if self.writes.contains_key(place) {
+            return Ok(0);
+        }
+        if self.writes.len() >= TRANSACTION_WRITES_MAX {
+            return invalid(format!("the transaction changes more than {TRANSACTION_WRITES_MAX} rows"));
+        }
+        Ok(place.1.len())
+    }
+
+    fn add_bytes(&mut self, bytes: usize) -> Result<(), Error> {
+        if self.bytes + bytes > WRITE_BYTES_MAX {
+            let max = WRITE_BYTES_MAX >> 20;
+            return invalid(format!(
+                "the keys, columns and values of the transaction are larger than {max} MiB together"
+            ));
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    pub(super) fn is_read_only(&self) -> bool {
+        self.writes.is_empty()
+    }
+
+    pub(super) fn write(&self, table: &str, key: &Bytes) -> Option<&RowWrite> {
+        self.writes.get(&(table.to_owned(), key.clone()))
+    }
+
+    /// The rows that are deleted and then written again. The server has no such change: it deletes the columns that the
+    /// row has and that are not put.
+    pub(super) fn replaced(&self) -> Vec<(String, Bytes)> {
+        let is_replaced = |row: &RowWrite| row.deletes_row && row.columns.values().any(Option::is_some);
+        self.writes.iter().filter(|(_, row)| is_replaced(row)).map(|(place, _)| place.clone()).collect()
+    }
+
+    /// Deletes these columns of a row that is replaced, instead of the row.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is too much.
+    pub(super) fn replace(&mut self, (table, key): (String, Bytes), columns: Vec<Bytes>) -> Result<(), Error> {
+        let is_put = |row: &RowWrite, column: &Bytes| row.columns.contains_key(column);
+        for column in columns {
+            if !self.write(&table, &key).is_some_and(|row| is_put(row, &column)) {
+                self.change(table.clone(), key.clone(), column, None)?;
+            }
+        }
+        if let Some(row) = self.writes.get_mut(&(table, key)) {
+            row.deletes_row = false;
+        }
+        Ok(())
+    }
+
+    /// The rows of a page that covers these keys, in order of key, with the transaction's own changes.
+    pub(super) fn merged(&self, table: &str, start: &Bytes, end: Option<&Bytes>, page: Vec<Row>) -> Vec<Row> {
+        let own = self.writes.range((table.to_owned(), start.clone())..);
+        let mut own = own.take_while(|((of, key), _)| of == table && end.is_none_or(|end| key < end)).peekable();
+        if own.peek().is_none() {
+            return page;
+        }
+        let mut rows: BTreeMap<Bytes, Row> = page.into_iter().map(|row| (row.key.clone(), row)).collect();
+        for ((_, key), write) in own {
+            let row = rows.remove(key).unwrap_or_else(|| Row::new(key.clone(), Vec::new()));
+            let row = write.over(row);
+            if !row.cells.is_empty() {
+                rows.insert(key.clone(), row);
+            }
+        }
+        rows.into_values().collect()
+    }
+
+    /// Ends the transaction. Returns what it has read and changed.
+    pub(super) fn end(&mut self) -> Parts {
+        self.has_ended = true;
+        let (reads, writes) = (std::mem::take(&mut self.reads), std::mem::take(&mut self.writes));
+        // A single strong read shows one moment between its beginning and its end: there is nothing to validate.
+        let needs_commit = !writes.is_empty() || reads.len() > 1 || self.reads_differ;
+        let read = |((table, start, end), seen_ns)| message::TransactionRead { table, start, end, seen_ns };
+        let reads = reads.into_iter().map(read).collect();
+        let writes = writes.into_iter().map(|((table, key), row)| row.into_message(table, key)).collect();
+        Parts { reads, writes, needs_commit }
+    }
+
+    /// Notes that a range has read locks.
+    pub(super) fn has_locked(&mut self, range: (String, Bytes), key: Bytes) {
+        self.read_now.insert(range.clone());
+        self.locked.entry(range).or_insert(key);
+    }
+
+    /// A key in each range with read locks, except in some ranges.
+    pub(super) fn locked_but(&self, except: &BTreeSet<(String, Bytes)>) -> Vec<(String, Bytes)> {
+        let others = self.locked.iter().filter(|(range, _)| !except.contains(*range));
+        others.map(|((table, _), key)| (table.clone(), key.clone())).collect()
+    }
+}
+
+impl RowWrite {
+    fn into_message(self, table: String, key: Bytes) -> message::TransactionWrite {
+        // A row that is deleted has no columns to delete.
+        let columns = if self.deletes_row { BTreeMap::new() } else { self.columns };
+        let mutation = |(column, value)| message::Mutation { column, value, condition: None };
+        let mutations = columns.into_iter().map(mutation).collect();
+        message::TransactionWrite { table, key, mutations, delete_row: self.deletes_row }
+    }
+
+    /// A row with these changes.
+    pub(super) fn over(&self, mut row: Row) -> Row {
+        if self.deletes_row {
+            row.cells.clear();
+        }
+        row.cells.retain(|cell| !self.columns.contains_key(&cell.column));
+        let values = self.columns.iter().filter_map(|(column, value)| Some((column, value.clone()?)));
+        row.cells.extend(values.map(|(column, value)| Cell::new(column.clone(), value, Version::ABSENT)));
+        row.cells.sort_by(|one, other| one.column.cmp(&other.column));
+        row
+    }
+}
+
+fn span_bytes((_, start, end): &Span) -> usize {
+    start.len() + end.as_ref().map_or(0, Bytes::len)
+}
+
+fn column_bytes((column, value): (&Bytes, &Option<Bytes>)) -> usize {
+    column.len() + value.as_ref().map_or(0, Bytes::len)
+}
+
+fn invalid<T>(reason: String) -> Result<T, Error> {
+    Err(Error::Invalid(reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spans(state: &State) -> Vec<(&str, &[u8], Option<&[u8]>, i64)> {
+        let reads = state.reads.iter();
+        reads.map(|((table, start, end), seen)| (&**table, &**start, end.as_deref(), *seen)).collect()
+    }
+
+    #[track_caller]
+    fn read(state: &mut State, table: &str, start: &'static str, end: Option<&'static str>, seen: i64) {
+        state.has_read(table, start.into(), end.map(Into::into), seen).expect("within the limits");
+    }
+
+    fn put(state: &mut State, key: &'static str, column: &'static str, value: &'static str) {
+        state.change("t".into(), key.into(), column.into(), Some(value.into())).expect("within the limits");
+    }
+
+    #[test]
+    fn adjacent_pages_of_one_state_are_one_read() {
+        let mut state = State::default();
+        read(&mut state, "t", "a", Some("c"), 5);
+        read(&mut state, "t", "c", Some("e"), 5);
+        read(&mut state, "t", "e", None, 6);
+        read(&mut state, "u", "e", None, 6);
+        let other = [("t", &b"e"[..], None, 6), ("u", b"e", None, 6)];
+        assert_eq!(spans(&state), [&[("t", &b"a"[..], Some(&b"e"[..]), 5)][..], &other].concat());
+        // Backwards, and into a gap.
+        read(&mut state, "v", "m", None, 7);
+        read(&mut state, "v", "a", Some("c"), 7);
+        read(&mut state, "v", "c", Some("m"), 7);
+        assert_eq!(spans(&state)[3..], [("v", &b"a"[..], None, 7)]);
+        assert_eq!(state.bytes, 1 + 1 + 1 + 1 + 1);
+    }
+
+    /// The state of the first read counts: a change between the two is a conflict.
+    #[test]
+    fn repeated_read_keeps_oldest_state() {
+        let mut state = State::default();
+        read(&mut state, "t", "a", Some("b"), 5);
+        read(&mut state, "t", "a", Some("b"), 5);
+        assert!(!state.reads_differ);
+        read(&mut state, "t", "a", Some("b"), 8);
+        assert_eq!(spans(&state), [("t", &b"a"[..], Some(&b"b"[..]), 5)]);
+        assert!(state.end().needs_commit, "it has seen two states");
+        assert!(state.check_open().is_err());
+    }
+
+    #[test]
+    fn single_read_needs_no_commit() {
+        let mut state = State::default();
+        read(&mut state, "t", "a", Some("b"), 5);
+        assert!(!state.end().needs_commit);
+        let mut state = State::default();
+        read(&mut state, "t", "a", Some("b"), 5);
+        read(&mut state, "t", "b", Some("c"), 6);
+        assert!(state.end().needs_commit);
+    }
+
+    #[test]
+    fn changes_of_a_row_are_one() {
+        let mut state = State::default();
+        put(&mut state, "k", "c", "first");
+        put(&mut state, "k", "c", "v");
+        put(&mut state, "k", "d", "v");
+        state.change("t".into(), "k".into(), "d".into(), None).unwrap();
+        assert_eq!(state.bytes, 1 + 2 + 1);
+        let writes = state.end().writes;
+        let values: Vec<_> = writes[0].mutations.iter().map(|one| (one.column.clone(), one.value.clone())).collect();
+        assert_eq!(values, [("c".into(), Some("v".into())), ("d".into(), None)]);
+        assert_eq!(writes.len(), 1);
+    }
+
+    #[test]
+    fn rewritten_row_loses_its_other_columns() {
+        let mut state = State::default();
+        put(&mut state, "k", "gone", "v");
+        state.delete_row("t".into(), "k".into()).unwrap();
+        assert_eq!(state.bytes, 1);
+        assert!(state.replaced().is_empty());
+        put(&mut state, "k", "b", "new");
+        let row = Row::new("k", vec![Cell::new("a", "old", Version::from_nanos(1))]);
+        let shown = state.merged("t", &"".into(), None, vec![row]);
+        assert_eq!(shown[0].cells.iter().map(|cell| &cell.value[..]).collect::<Vec<_>>(), [b"new"]);
+        let place = state.replaced().pop().expect("it is written again");
+        state.replace(place, vec!["a".into(), "b".into()]).unwrap();
+        let write = state.end().writes.pop().expect("a write");
+        let values: Vec<_> = write.mutations.iter().map(|one| one.value.is_some()).collect();
+        assert_eq!((write.delete_row, values), (false, vec![false, true]));
+    }
+
+    #[test]
+    fn limits_are_checked_at_the_call() {
+        let mut state = State::default();
+        for number in 0..TRANSACTION_WRITES_MAX {
+            state.delete_row("t".into(), number.to_string().into()).unwrap();
+        }
+        assert!(state.delete_row("t".into(), "new".into()).is_err());
+        state.delete_row("t".into(), "7".into()).unwrap();
+        let mut state = State::default();
+        for number in 0..TRANSACTION_READS_MAX {
+            state.has_read("t", number.to_string().into(), Some("z".into()), 1).unwrap();
+        }
+        assert!(state.has_read("t", "new".into(), Some("z".into()), 1).is_err());
+        let mut state = State::default();
+        let large = Bytes::from(vec![0; WRITE_BYTES_MAX - 2]);
+        state.change("t".into(), "k".into(), "c".into(), Some(large.clone())).unwrap();
+        assert!(state.change("t".into(), "k".into(), "d".into(), None).is_err());
+        state.change("t".into(), "k".into(), "c".into(), Some(large)).unwrap();
+        for column in 0..WRITE_COLUMNS_MAX {
+            state.change("t".into(), "k".into(), "c".into(), None).unwrap();
+            _ = state.change("t".into(), "k".into(), column.to_string().into(), None);
+        }
+        assert!(state.change("t".into(), "k".into(), "d".into(), None).is_err());
+    }
+
+    #[test]
+    fn pages_show_own_changes() {
+        let mut state = State::default();
+        put(&mut state, "b", "c", "new");
+        put(&mut state, "c", "c", "own");
+        put(&mut state, "z", "c", "beyond");
+        state.change("u".into(), "b".into(), "c".into(), Some("other table".into())).unwrap();
+        state.delete_row("t".into(), "d".into()).unwrap();
+        let row = |key: &'static str| Row::new(key, vec![Cell::new("c", "old", Version::from_nanos(1))]);
+        let rows = state.merged("t", &"a".into(), Some(&"x".into()), ["a", "b", "d"].map(row).into());
+        let shown: Vec<_> = rows.iter().map(|row| (&row.key[..], &row.cells[0].value[..])).collect();
+        assert_eq!(shown, [(&b"a"[..], &b"old"[..]), (b"b", b"new"), (b"c", b"own")]);
+    }
+}
