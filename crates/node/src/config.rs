@@ -59,6 +59,8 @@ pub struct NodeConfig {
     pub clock_uncertainty_max: Duration,
     /// Interval at which a leader checks for sessions and versions that may expire.
     pub housekeeping: Duration,
+    /// How long a transaction stays prepared before its participant asks the coordinator about it.
+    pub in_doubt: Duration,
 }
 
 impl Default for NodeConfig {
@@ -76,6 +78,7 @@ impl Default for NodeConfig {
             clock: ClockSource::None,
             clock_uncertainty_max: Duration::from_millis(250),
             housekeeping: Duration::from_millis(2_000),
+            in_doubt: Duration::from_millis(2_000),
         }
     }
 }

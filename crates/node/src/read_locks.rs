@@ -36,6 +36,11 @@ impl ReadLocks {
         self.by_owner.is_empty()
     }
 
+    /// The number of transactions that have some.
+    pub(crate) fn owners(&self) -> usize {
+        self.by_owner.len()
+    }
+
     /// A transaction reads these keys.
     pub(crate) fn add(&mut self, owner: LockOwner, locks: &Locks, now: Monotonic) {
         if self.by_owner.len() >= OWNERS_MAX && !self.by_owner.contains_key(&owner) {

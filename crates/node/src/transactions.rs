@@ -31,8 +31,6 @@ use crate::replica::Replica;
 use crate::request::{Outcome, Response, TransactionRequest};
 use crate::request_table::{Pending, PendingId, ReplyTo, RequestState, Target};
 
-/// How long a transaction stays prepared before its participant asks about it.
-const IN_DOUBT: Duration = Duration::from_millis(2_000);
 /// Interval between looks at the prepared and decided transactions of the cohorts that this node leads.
 const LOOK: Duration = Duration::from_millis(500);
 /// Deadline of a request to another range after the decision; it is repeated.
@@ -82,8 +80,8 @@ enum Phase {
     Committing,
     /// The coordinator was asked to abort, because of this.
     Aborting(Failure),
-    /// The client has its outcome. Participants that reply from here on are told that it was aborted.
-    Aborted,
+    /// The client has its outcome. Participants that this outcome does not name are told that it was aborted.
+    Ended(TransactionOutcome),
 }
 
 /// A transaction by range.
@@ -168,7 +166,7 @@ impl Node {
         match (&driven.phase, failure) {
             (Phase::Preparing, Some(failure)) => self.abort_driven(id, failure, now),
             (Phase::Preparing, None) if driven.awaited.is_empty() => self.commit_driven(id, now),
-            (Phase::Aborted, _) => self.release_prepared(id, now),
+            (Phase::Ended(_), _) => self.release_prepared(id, now),
             (Phase::Preparing | Phase::Committing | Phase::Aborting(_), _) => {}
         }
     }
@@ -210,7 +208,7 @@ impl Node {
         // None if the client's deadline has passed.
         let Some(driven) = self.transactions.driven.get_mut(&id) else { return };
         let is_alone = driven.prepared.is_empty() && driven.awaited.is_empty();
-        match (std::mem::replace(&mut driven.phase, Phase::Aborted), outcome) {
+        match (std::mem::replace(&mut driven.phase, Phase::Ended(TransactionOutcome::Aborted)), outcome) {
             (Phase::Committing, Ok(response)) => self.driven_committed(id, Ok(response)),
             (Phase::Committing, Err(failure @ Failure::Aborted(_))) => self.driven_aborted(id, failure, now),
             // Nothing was done, and nothing else has to be undone.
@@ -219,13 +217,18 @@ impl Node {
             }
             (Phase::Committing, Err(failure)) => self.abort_driven(id, failure, now),
             (Phase::Aborting(failure), Ok(Response::Tablet(TableResponse::Outcome(outcome)))) => match outcome {
+                // Another driver was faster.
                 TransactionOutcome::Committed { timestamp: version, .. } => {
-                    self.driven_committed(id, Ok(Response::Tablet(TableResponse::Written { version })));
+                    driven.phase = Phase::Ended(outcome);
+                    self.complete(id, Ok(Response::Tablet(TableResponse::Written { version })), None);
+                    self.release_prepared(id, now);
                 }
                 TransactionOutcome::Aborted => self.driven_aborted(id, failure, now),
-                // The session is gone. An earlier attempt may have committed the transaction before.
+                // An earlier attempt of the commit may have been executed before the session ended.
                 TransactionOutcome::Forgotten if matches!(failure, Failure::Unknown(_)) => {
-                    self.driven_committed(id, Err(failure));
+                    let unknown = format!("{failure}; the coordinator does not know the transaction any more");
+                    self.complete(id, Err(Failure::Unknown(unknown)), None);
+                    self.release_prepared(id, now);
                 }
                 TransactionOutcome::Forgotten => {
                     let session = driven.coordinator.stamp.session;
@@ -237,7 +240,7 @@ impl Node {
                 let unknown = format!("{failure}; the transaction's coordinator gave no outcome{reason}");
                 self.driven_committed(id, Err(Failure::Unknown(unknown)));
             }
-            (phase @ (Phase::Preparing | Phase::Aborted), _) => driven.phase = phase,
+            (phase @ (Phase::Preparing | Phase::Ended(_)), _) => driven.phase = phase,
         }
     }
 
@@ -258,18 +261,21 @@ impl Node {
             other => Failure::Aborted(other.to_string()),
         };
         if let Some(driven) = self.transactions.driven.get_mut(&id) {
-            driven.phase = Phase::Aborted;
+            driven.phase = Phase::Ended(TransactionOutcome::Aborted);
         }
         self.complete(id, Err(failure), None);
         self.release_prepared(id, now);
     }
 
-    /// Tells the participants that have prepared that the transaction is aborted. Those that have not replied yet are
-    /// told when they do.
+    /// Tells the participants that have prepared, and that the decision does not name, that the transaction is aborted.
+    /// Those that have not replied yet are told when they do. The coordinator tells the others.
     fn release_prepared(&mut self, id: PendingId, now: Now) {
         let Some(driven) = self.transactions.driven.get_mut(&id) else { return };
         let transaction = TransactionId::from(&driven.coordinator.stamp);
-        let prepared = std::mem::take(&mut driven.prepared);
+        let mut prepared = std::mem::take(&mut driven.prepared);
+        if let Phase::Ended(outcome) = &driven.phase {
+            prepared.retain(|participant| outcome.of(*participant).is_none());
+        }
         if driven.awaited.is_empty() {
             self.transactions.driven.remove(&id);
         }
@@ -327,6 +333,22 @@ impl Node {
         has_work
     }
 
+    /// What it holds of transactions, for the simulator: those that it drives, those that are prepared or decided in its
+    /// replicas, and latches.
+    #[must_use]
+    pub fn transactions_left(&self) -> Vec<String> {
+        let driven = self.transactions.driven.values().map(|driven| format!("drives {:?}", driven.coordinator));
+        let in_replicas = self.replicas.iter().flat_map(|(cohort, replica)| {
+            let tablet = replica.state.as_tablet();
+            let prepared = tablet.into_iter().flat_map(|tablet| tablet.prepared().keys());
+            let decided = tablet.into_iter().flat_map(|tablet| tablet.decided().keys());
+            let latches = (!replica.latches.is_empty()).then(|| format!("cohort {cohort} holds latches"));
+            let prepared = prepared.map(move |id| format!("cohort {cohort} has prepared {id:?}"));
+            prepared.chain(decided.map(move |id| format!("cohort {cohort} has decided {id:?}"))).chain(latches)
+        });
+        driven.chain(in_replicas).collect()
+    }
+
     fn led_tablet(&self, cohort: CohortId) -> Option<&Tablet> {
         let replica: &Replica = self.replicas.get(&cohort)?;
         replica.state.as_tablet().filter(|_| replica.holds_prepared)
@@ -380,6 +402,7 @@ impl Node {
     }
 
     fn look_after(&mut self, cohort: CohortId, now: Now) {
+        let in_doubt = self.config.in_doubt;
         let Some(tablet) = self.led_tablet(cohort).filter(|it| !it.prepared().is_empty() || !it.decided().is_empty())
         else {
             self.transactions.watched.remove(&cohort);
@@ -404,11 +427,11 @@ impl Node {
         // A split gives decisions to another range.
         self.transactions.unresolved.retain(|(of, id), _| *of != cohort || decided.binary_search(id).is_ok());
         for (transaction, coordinator, timestamp) in prepared {
-            let due = self.transactions.prepared.entry((cohort, transaction)).or_insert(now.monotonic + IN_DOUBT);
+            let due = self.transactions.prepared.entry((cohort, transaction)).or_insert(now.monotonic + in_doubt);
             if *due > now.monotonic {
                 continue;
             }
-            *due = now.monotonic + IN_DOUBT;
+            *due = now.monotonic + in_doubt;
             let participant = Participant { cohort, prepared: timestamp };
             if planted(Bug::DoubtMeansAbort) {
                 self.resolve_at(ReplyTo::Nobody, transaction, participant, None, now);

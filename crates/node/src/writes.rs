@@ -60,6 +60,7 @@ impl Writes<'_> {
             return step;
         }
         if !replica.read_locks.is_empty() {
+            let owners = replica.read_locks.owners();
             if !replica.read_locks.give_way(&locks, ask.owner(), now.monotonic) {
                 return match locks.owner {
                     None => RequestStep::Wait(RequestState::Waiting),
@@ -67,7 +68,9 @@ impl Writes<'_> {
                 };
             }
             // Younger transactions that waited for its read locks may queue for its latches.
-            self.requests.wake();
+            if replica.read_locks.owners() < owners {
+                self.requests.wake();
+            }
         }
         if replica.latches.are_of_older(&locks) {
             return RequestStep::Reply(Err(priority()));

@@ -66,6 +66,19 @@ pub const MUST_HAPPEN: &[&str] = &[
     "torn log ends truncated",
     "truncations",
     "unknown sessions",
+    "transactions committed",
+    "transactions committed by a retry",
+    "transactions aborted",
+    "transactions in doubt resolved",
+    "commits repeated",
+    "commits refused",
+    "outcomes asked for",
+    "outcomes forgotten",
+    "snapshots of now",
+    "snapshots of the past",
+    "snapshots rejected",
+    "ranges with transactions split",
+    "tables with transactions dropped",
     "starts with intact logs",
     "ZooKeeper locks",
     "ZooKeeper synced reads",
@@ -254,11 +267,16 @@ const OF_A_THEME: &[(Bug, Theme)] = &[
     (Bug::ZnodesKeptEarly, Theme::ZooKeeper),
 ];
 
+/// The guarantee about transactions, whose bugs are searched for in seeds of [`Theme::Transactions`].
+#[cfg(feature = "canary")]
+const TRANSACTIONS: u8 = 18;
+
 /// The seeds to try for a bug, in order.
 #[cfg(feature = "canary")]
 fn seeds_for(bug: Bug) -> Box<dyn Iterator<Item = u64>> {
     match OF_A_THEME.iter().find(|(of_theme, _)| *of_theme == bug) {
         Some((_, theme)) => Box::new(theme.seeds()),
+        None if bug.guarantee() == TRANSACTIONS => Box::new(Theme::Transactions.seeds()),
         None => Box::new(1..),
     }
 }

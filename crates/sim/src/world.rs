@@ -30,6 +30,7 @@ mod storage;
 mod tests;
 mod themes;
 mod timeline_reads;
+mod transactions;
 mod work;
 mod zookeeper;
 
@@ -40,6 +41,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 pub use options::Options;
 pub use themes::Theme;
+pub use transactions::Workload;
 
 use checks::Checks;
 use client_libraries::Libraries;
@@ -50,6 +52,7 @@ use host::SimHost;
 use logs::LogUsers;
 use network::Network;
 use roster::Operator;
+use transactions::{Decisions, TransactionClients};
 use zookeeper::ZooKeeper;
 
 /// True time in nanoseconds, which no node in the cluster can read.
@@ -89,6 +92,8 @@ pub(crate) struct World {
     pub(crate) losses: Losses,
     pub(crate) log_users: LogUsers,
     pub(crate) zookeeper: ZooKeeper,
+    pub(crate) transactions: TransactionClients,
+    decisions: Decisions,
     pub(crate) counters: BTreeMap<&'static str, u64>,
     trace: Xxh3Default,
     pub(crate) violation: Option<String>,
@@ -147,6 +152,8 @@ impl World {
             losses: Losses::default(),
             log_users: LogUsers::new(options.log_users, seed),
             zookeeper: ZooKeeper::new(options.zookeeper_clients, seed),
+            transactions: TransactionClients::new(&options, seed),
+            decisions: Decisions::default(),
             counters: BTreeMap::new(),
             trace: Xxh3Default::new(),
             violation: None,
@@ -175,11 +182,14 @@ impl World {
         self.begin_errands();
         self.begin_log_users();
         self.begin_zookeeper();
+        self.begin_transactions();
     }
 
     fn finish(&mut self) {
         self.heal();
         self.play_until_all("clients received responses", |world| world.clients.are_done());
+        self.play_until_all("transactions had outcomes", |world| world.transactions.are_done());
+        self.play_until_all("transactions were resolved", Self::are_transactions_over);
         self.play_until_all("log users received responses", |world| world.log_users.are_done());
         self.finish_zookeeper();
         self.play_until_all("log chains were fully replicated", Self::are_logs_whole);

@@ -1,6 +1,7 @@
 //! Queries on a tablet's rows. They are evaluated from memory where blocking is not allowed, and otherwise on a thread
 //! that may wait for the disk.
 
+use base::Timestamp;
 use bytes::Bytes;
 use state_machine::interface::{Decision, Evaluated, Read, View};
 use state_machine::{Consistency, KeyPosition, ReadError};
@@ -55,6 +56,13 @@ pub enum Question {
     Commit(Box<Commit>),
     /// Validates a transaction that is to be prepared.
     Prepare(Box<Prepare>),
+    /// Asks for a transaction to be prepared that is prepared already.
+    Prepared {
+        /// A position of its keys.
+        position: KeyPosition,
+        /// The timestamp of the prepare.
+        at: Timestamp,
+    },
 }
 
 impl Question {
@@ -76,6 +84,7 @@ impl Question {
             Self::Scan(scan) => scan.position(),
             Self::Commit(commit) => KeyPosition::At(commit.key.clone()),
             Self::Prepare(prepare) => prepare.part.position(),
+            Self::Prepared { position, .. } => position.clone(),
         }
     }
 }
@@ -111,6 +120,7 @@ impl Read for Evaluation {
                 };
                 Evaluated::Decided(Decision { command: command.encode(), refusal, keeps_locks: false })
             }
+            Question::Prepared { at, .. } => Evaluated::Outcome(Ok(TableResponse::Prepared { timestamp: *at })),
             Question::Prepare(prepare) => match view.conflict(&prepare.part.reads, io)? {
                 // The driver of the transaction has its abort logged by the coordinator.
                 Some(failure) => Evaluated::Outcome(Err(failure)),

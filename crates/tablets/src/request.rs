@@ -1,6 +1,7 @@
 //! Requests to a range of a table, and its responses: the API of Spinnaker's section 3, with sessions for retries
 //! (guarantee 10). The endpoints, the node and the simulator use these types; the gRPC messages are in `api`.
 
+use base::canary::{Bug, planted};
 use base::codec::Size64;
 use base::{CohortId, Duration, KeyRange, Membership, Timestamp};
 use bytes::Bytes;
@@ -338,6 +339,7 @@ impl Request for TableRequest {
             Self::Commit(commit) if commit.participants.is_empty() => return commit.part.locks(LockMode::Blind),
             Self::Commit(commit) => return commit.part.locks(LockMode::Blind).of(commit.owner),
             Self::Prepare(prepare) => return prepare.part.locks(LockMode::Exclusive).of(prepare.owner),
+            Self::Split { .. } if planted(Bug::SplitWhilePrepared) => return Locks::NONE,
             Self::Split { .. } | Self::Drop => return Locks::all(LockMode::Exclusive),
             Self::Get { key, consistency: Consistency::Locking(_), .. } => {
                 return Locks::key(key.clone(), LockMode::Shared);
@@ -373,8 +375,8 @@ impl Request for TableRequest {
 
     fn floor(&self) -> Timestamp {
         match self {
-            Self::Commit(commit) => commit.floor(),
-            Self::Resolve { committed: Some(timestamp), .. } => *timestamp,
+            Self::Commit(commit) if !planted(Bug::CommitBelowPrepare) => commit.floor(),
+            Self::Resolve { committed: Some(timestamp), .. } if !planted(Bug::ResolveBelowCommit) => *timestamp,
             _ => Timestamp(0),
         }
     }

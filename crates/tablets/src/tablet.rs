@@ -298,9 +298,11 @@ impl StateMachine for Tablet {
             }
             TableRequest::Prepare(prepare) => {
                 let view = self.view_now();
-                if self.prepared().contains_key(&TransactionId::from(&prepare.coordinator.stamp)) {
-                    // The entry returns the timestamp of the first one.
-                    return Payload::Command(Command::prepare(prepare).encode());
+                if let Some(prepared) = self.prepared().get(&TransactionId::from(&prepare.coordinator.stamp)) {
+                    // No entry: by the time that it is applied, the transaction may be resolved, and its keys locked by
+                    // others.
+                    let question = Question::Prepared { position: prepare.part.position(), at: prepared.timestamp };
+                    return Payload::Decide(Evaluation::deciding(question, view));
                 }
                 return match self.transactions.is_full() {
                     Some(failure) => Payload::Refuse(failure),

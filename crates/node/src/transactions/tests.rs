@@ -267,7 +267,7 @@ fn participant_asks_about_transaction_in_doubt() {
     bench.ask(8, get("y", Consistency::Strong));
     bench.ask(9, put("x", "2"));
     bench.ask(10, get("z", Consistency::Timeline { at_least: None, stale_ok: true }));
-    bench.pass(Duration(IN_DOUBT.0 / 2));
+    bench.pass(Duration(crate::NodeConfig::default().in_doubt.0 / 2));
     for waits in [5, 6, 7] {
         assert!(!bench.answers.contains_key(&RequestId(waits)), "{waits}");
     }
@@ -301,7 +301,7 @@ fn new_leader_holds_prepared_locks() {
     let mut again = bench.restarted(|_| true);
     again.ask(4, put("z", "2"));
     again.ask(5, put("y", "2"));
-    again.pass(Duration(IN_DOUBT.0 / 2));
+    again.pass(Duration(crate::NodeConfig::default().in_doubt.0 / 2));
     assert_eq!(again.tablet(SECOND).prepared().len(), 1);
     assert!(!again.answers.contains_key(&RequestId(4)) && again.answer(5).is_ok());
     again.pass(ms(6_000));

@@ -47,6 +47,7 @@ impl World {
         }
         if self.checks.steps.is_multiple_of(DEAR_EVERY) {
             self.check_state(id);
+            self.check_decisions(id);
             self.take_counters(id);
         }
     }
@@ -188,6 +189,7 @@ impl World {
             ("log units in doubt", new.log_units_lost - old.log_units_lost),
             ("positions filled", new.log_fills - old.log_fills),
             ("membership changes", new.members_changed - old.members_changed),
+            ("transactions in doubt resolved", new.doubts_resolved - old.doubts_resolved),
             ("replicas removed", new.replicas_left - old.replicas_left),
         ];
         let contradictions = new.clock_contradictions - old.clock_contradictions;
@@ -246,6 +248,8 @@ impl World {
             self.operator.waiting_for(),
         ];
         lines.push(self.zookeeper.waiting_for());
+        lines.push(self.transactions.waiting_for());
+        lines.extend(self.transactions_left());
         for (id, machine) in &self.hosts {
             let Some(process) = machine.process.as_ref() else {
                 lines.push(format!("node {id} is down"));
@@ -280,6 +284,7 @@ impl World {
         self.check_leases();
         self.check_owners();
         self.check_roster();
+        self.check_transactions();
         if let Err(violation) = history::check(&self.history_until_loss()) {
             self.violate(&violation.to_string());
         }

@@ -216,6 +216,7 @@ impl World {
             return;
         }
         if self.errand_answered(id, &outcome)
+            || self.transaction_answered(id, &outcome)
             || self.log_user_answered(id, &outcome)
             || self.endpoint_answered(id, &outcome)
         {
@@ -275,6 +276,7 @@ impl World {
             lost.into_iter().for_each(|link| self.link_broken(library, link));
         }
         self.bare_lost(node);
+        self.transactions_lose(node);
     }
 }
 

@@ -165,6 +165,14 @@ pub(crate) enum Happening {
     ZooKeeperClient {
         client: usize,
     },
+    /// A transactional client continues.
+    TransactionClient {
+        client: usize,
+    },
+    /// A request of a transactional client has timed out.
+    TransactionPatience {
+        request: RequestId,
+    },
     /// A ZooKeeper client receives a frame, or the end of its connection.
     ZooKeeperFrame {
         client: usize,
@@ -247,6 +255,8 @@ impl Happening {
             Self::Errand { .. } => 24 << 32,
             Self::LogUser { user, .. } => 27 << 32 | *user as u64,
             Self::Translation { node, .. } => of(28, *node),
+            Self::TransactionClient { client } => 32 << 32 | *client as u64,
+            Self::TransactionPatience { request } => 33 << 32 | request.0,
             Self::ZooKeeperClient { client } => 29 << 32 | *client as u64,
             Self::ZooKeeperFrame { client, connection, .. } => 30 << 32 | connection.0 << 4 | *client as u64,
             Self::Room { node } => of(17, *node),

@@ -335,5 +335,6 @@ impl World {
         self.options.faults.force_error = 1;
         self.introduce_all();
         self.end_clients();
+        self.end_transactions();
     }
 }

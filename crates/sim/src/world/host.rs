@@ -135,6 +135,7 @@ pub(super) fn node_config(options: &Options, seed: u64) -> NodeConfig {
         memtable_bytes_max: 8 * options.memtable_bytes,
         memtables_bytes: 8 * options.memtable_bytes,
         housekeeping: base::Duration::from_millis(500),
+        in_doubt: options.in_doubt,
         ..NodeConfig::default()
     };
     config.limits.memory_log_bytes = options.memory_log_bytes;

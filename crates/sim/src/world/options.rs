@@ -3,6 +3,7 @@
 use base::{Durability, Duration, NodeId, SplitMix64};
 
 use super::themes::Theme;
+use super::transactions::Workload;
 use super::{SECOND, TrueTime};
 
 /// The parameters of one run. Probabilities are per million opportunities.
@@ -38,6 +39,14 @@ pub struct Options {
     pub log_users: u32,
     /// ZooKeeper clients. If there are any, each node has a translation server, and no disk may rot.
     pub zookeeper_clients: u32,
+    /// Clients that run transactions. Wall clocks must have bounds.
+    pub transaction_clients: u32,
+    /// What they do.
+    pub workload: Workload,
+    /// Splits of their tables.
+    pub transaction_splits: u32,
+    /// How long a transaction stays prepared before its participant asks about it.
+    pub in_doubt: Duration,
     /// Number of tables: the first is used, the others make manifests long enough to tear.
     pub tables: u64,
     /// Duration of the fault phase.
@@ -198,6 +207,23 @@ impl Options {
         }
     }
 
+    /// The same run with transactions, as drawn from the seed by a generator of their own, if wall clocks have bounds.
+    fn with_transactions(self, seed: u64) -> Self {
+        let mut random = SplitMix64::new(seed ^ 0x7a4e_5ac7_0000_0000);
+        let is_theme = Theme::of(seed) == Some(Theme::Transactions);
+        let clients = if is_theme { 5 } else { [2, 3, 5][random.below(3) as usize] };
+        let workload = Workload::DRAWN[random.below(Workload::DRAWN.len() as u64) as usize];
+        if self.clock_uncertainty == 0 || self.zookeeper_clients > 0 {
+            return self;
+        }
+        // A transaction needs several ranges at a time: with frequent faults few are committed.
+        let fault_every = self.fault_every * [1, 2, 4][random.below(3) as usize];
+        let fault_every = if is_theme { self.fault_every } else { fault_every };
+        let in_doubt = Duration::from_millis([300, 300, 1_000, 5_000][random.below(4) as usize]);
+        let transaction_splits = random.below(if is_theme { 10 } else { 4 }) as u32;
+        Self { transaction_clients: clients, workload, transaction_splits, fault_every, in_doubt, ..self }
+    }
+
     /// The same run with enough clients, and short enough pauses, for more than a hundred operations per simulated
     /// second.
     #[must_use]
@@ -244,6 +270,10 @@ impl Options {
             drops: false,
             log_users: 0,
             zookeeper_clients: 0,
+            transaction_clients: 0,
+            workload: Workload::Lists,
+            transaction_splits: 0,
+            in_doubt: Duration::from_millis(5_000),
             tables: pick(&[1, 2, 10]),
             fault_time: pick(&[8, 12, 20]) * SECOND,
             patience: 120 * SECOND,
@@ -331,9 +361,10 @@ impl Options {
             && (options.joins, options.leaves) == (0, 0);
         options.faults.roll_back = if may_roll_back { pick(&[0, 2]) } else { 0 };
         let options = Self { split_at, drops, splits, ..options }.with_clocks(seed);
-        match Theme::of(seed) {
+        let options = match Theme::of(seed) {
             Some(theme) => theme.put(options),
             None => options,
-        }
+        };
+        options.with_transactions(seed)
     }
 }

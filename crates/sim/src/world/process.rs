@@ -271,6 +271,8 @@ impl World {
             Happening::Errand { errand } => self.errand(errand),
             Happening::LogUser { user, call } => self.log_user(user, call),
             Happening::Translation { node, input, .. } => self.translate(node, *input),
+            Happening::TransactionClient { client } => self.transaction_client(client),
+            Happening::TransactionPatience { request } => self.transaction_given_up(request),
             Happening::ZooKeeperClient { client } => self.zookeeper_client(client),
             Happening::ZooKeeperFrame { client, connection, frame } => {
                 self.zookeeper_frame(client, connection, frame.as_ref());

@@ -1,7 +1,7 @@
 //! Themes concentrate some runs on particular faults. When all faults occur together, some coincidences are rare, and
 //! bugs that need them are rarely found. One seed in [`ONE_IN`] has each theme.
 
-use base::{Durability, Duration};
+use base::{Durability, Duration, NodeId};
 
 use super::options::Faults;
 use super::{MILLISECOND, Options};
@@ -21,6 +21,8 @@ pub enum Theme {
     MovingAndForgetting,
     /// Every node serves ZooKeeper clients.
     ZooKeeper,
+    /// Transactions, with leaders that change often, and few other clients.
+    Transactions,
 }
 
 /// Each theme has one seed in this many.
@@ -28,8 +30,15 @@ const ONE_IN: u64 = 20;
 
 impl Theme {
     /// All themes.
-    pub const ALL: [Self; 6] =
-        [Self::SlowDisks, Self::CutOff, Self::Forgetting, Self::Moving, Self::MovingAndForgetting, Self::ZooKeeper];
+    pub const ALL: [Self; 7] = [
+        Self::SlowDisks,
+        Self::CutOff,
+        Self::Forgetting,
+        Self::Moving,
+        Self::MovingAndForgetting,
+        Self::ZooKeeper,
+        Self::Transactions,
+    ];
 
     /// The theme of a seed, if it has one.
     #[must_use]
@@ -50,6 +59,7 @@ impl Theme {
             Self::Moving => 15,
             Self::MovingAndForgetting => 19,
             Self::ZooKeeper => 10,
+            Self::Transactions => 5,
         }
     }
 
@@ -88,6 +98,20 @@ impl Theme {
                 // A batch of several writes or a part of a snapshot must fit into a segment.
                 let options = Options { segment_bytes: 512 << 10, splits: 0, drops: false, log_users: 0, ..options };
                 Options { zookeeper_clients: 4, ..settled(options) }
+            }
+            Self::Transactions => {
+                let (kill, pause, move_range) = (3, 3, 2);
+                let faults = Faults { kill, pause, move_range, partition: 2, power: 1, stop: 1, ..Faults::default() };
+                let options = Options { nodes: 3, fault_every: 1_000 * MILLISECOND, faults, ..options };
+                let options = Options { clients: 2, think: 150 * MILLISECOND, tables: 1, stall: 50, ..options };
+                let options = Options { splits: 0, drops: false, log_users: 0, crash_at_manifest: 0, ..options };
+                let options = Options { delay: options.delay.min(5 * MILLISECOND), slow_manifests: 0, ..options };
+                let clock_uncertainty = [10, 100, 1_000, 3_000, 10_000][options.clock_seed as usize % 5] * 1_000;
+                let drawn = u32::try_from(options.clock_seed >> 32).unwrap_or(0);
+                let lying_node = drawn.is_multiple_of(4).then_some(NodeId(1 + drawn / 4 % 3));
+                let (held_back, loss) = (options.held_back.max(300_000), options.loss.max(5_000));
+                let options = Options { held_back, loss, ..options };
+                Options { clock_uncertainty, lying_node, durability: Durability::Forced, ..settled(options) }
             }
             Self::MovingAndForgetting => in_memory(moving(settled(Options { nodes: 5, ..options }))),
         }

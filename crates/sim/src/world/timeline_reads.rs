@@ -76,7 +76,7 @@ impl TimelineRead {
         match self.question.clone() {
             Question::Scan(scan) => TableRequest::Scan { scan, consistency },
             Question::Get { key, columns } => TableRequest::Get { key, columns, consistency },
-            Question::Decide(_) | Question::Commit(_) | Question::Prepare(_) => {
+            Question::Decide(_) | Question::Commit(_) | Question::Prepare(_) | Question::Prepared { .. } => {
                 unreachable!("a timeline read is not a write")
             }
         }

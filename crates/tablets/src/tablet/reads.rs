@@ -216,7 +216,7 @@ impl TabletView {
                 self.prepared.range(range).any(|(_, prepared)| counts(prepared))
             }),
             // Their latches exclude those of a prepared transaction.
-            Question::Decide(_) | Question::Commit(_) | Question::Prepare(_) => false,
+            Question::Decide(_) | Question::Commit(_) | Question::Prepare(_) | Question::Prepared { .. } => false,
         }
     }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use state_machine::{LogicalHash, owned};
 use store::cell::{self, Range};
 use store::sstable::{Io, SstableError};
-use store::tree::Tree;
+use store::tree::{Changed, Tree};
 
 use crate::transaction::RowChange;
 
@@ -49,6 +49,12 @@ impl Rows {
             let value = value.map(|value| owned(&value, buffer_bytes));
             self.tree.put(cell::encode(key, &column).into(), timestamp, value);
         }
+    }
+
+    /// Whether a row has no newer version than `timestamp`, as far as the versions in memory show.
+    pub(crate) fn is_newest(&self, key: &[u8], timestamp: Timestamp) -> bool {
+        let newer = self.tree.view().changed_since(&Range::row(key), timestamp, usize::MAX, Io::CacheOnly);
+        !matches!(newer, Ok(Changed::At(_)))
     }
 
     /// Deletes every column of a row.

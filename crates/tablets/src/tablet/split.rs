@@ -42,6 +42,7 @@ impl Tablet {
             self.ownership = Ownership::Owns(kept);
         }
         self.children.push(child);
+        self.transactions.split(&given.start);
         Ok(Some(given))
     }
 
@@ -57,7 +58,7 @@ impl Tablet {
         };
         let watermark = self.watermark().min(last_timestamp);
         let tree = self.rows.tree.split_off(site);
-        let transactions = self.transactions.split_off(&range.start);
+        let transactions = self.transactions.split_off();
         Self::of(progress, Ownership::Owns(range), Vec::new(), watermark, sessions, transactions, tree)
     }
 }

@@ -74,6 +74,8 @@ pub(crate) struct Transactions {
     prepared: PreparedTransactions,
     rows: PreparedRows,
     decided: DecidedTransactions,
+    /// The decisions of the range that the last applied entry split off.
+    given: DecidedTransactions,
     bytes: usize,
 }
 
@@ -96,7 +98,7 @@ impl Transactions {
         let rows =
             prepared.values().flat_map(|one| one.writes.iter().map(|change| (change.key.clone(), one.timestamp)));
         let (rows, bytes) = (rows.collect(), prepared.values().map(|one| one.bytes()).sum());
-        Self { prepared, rows, decided, bytes }
+        Self { prepared, rows, decided, given: DecidedTransactions::new(), bytes }
     }
 
     pub(crate) fn prepared(&self) -> &PreparedTransactions {
@@ -141,13 +143,18 @@ impl Transactions {
         Some(prepared)
     }
 
-    /// Splits off the decisions of coordinators at and above a key.
-    pub(crate) fn split_off(&mut self, key: &Bytes) -> Self {
+    /// Splits off the decisions of coordinators at and above a key, on every replica, whether or not it has a part in the
+    /// new range.
+    pub(crate) fn split(&mut self, key: &Bytes) {
         let moves = |decided: &DecidedTransaction| decided.key >= *key;
         let all = std::mem::take(&mut self.decided);
         let (decided, kept) = all.into_iter().partition(|(_, decided)| moves(decided));
-        self.decided = kept;
-        Self { decided, ..Self::default() }
+        (self.decided, self.given) = (kept, decided);
+    }
+
+    /// The transactions of the range that the last applied entry split off.
+    pub(crate) fn split_off(&mut self) -> Self {
+        Self { decided: std::mem::take(&mut self.given), ..Self::default() }
     }
 
     pub(crate) fn add_to(&self, hash: &mut LogicalHash) {
@@ -254,6 +261,7 @@ impl Tablet {
             // The values are slices of the entry that prepared them.
             let buffer_bytes = prepared.bytes();
             for change in &prepared.writes {
+                debug_assert!(self.rows.is_newest(&change.key, timestamp), "locks exclude newer versions of the row");
                 self.rows.change(change.clone(), timestamp, buffer_bytes);
             }
         }

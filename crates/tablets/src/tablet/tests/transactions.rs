@@ -450,7 +450,7 @@ fn prepared_bytes_are_limited() {
         log.apply(&mut state, &prepare(number, &[], &[row(&number.to_string(), &value)]));
     }
     assert!(matches!(state.propose(&ask(100)), Payload::Refuse(Failure::Overloaded(_))));
-    assert!(matches!(state.propose(&ask(3)), Payload::Command(_)), "one that is prepared finds its timestamp");
+    assert!(matches!(state.propose(&ask(3)), Payload::Decide(_)), "one that is prepared finds its timestamp");
     assert!(state.holds_locks_of(&ask(3)) && !state.holds_locks_of(&ask(100)));
     let timestamp = state.prepared()[&transaction(0)].timestamp;
     log.apply(&mut state, &resolve(0, timestamp.0, None));
