@@ -62,7 +62,7 @@ impl Node {
         let Some(UnderWay { cohort, pending, path }) = self.evaluations.under_way.remove(&id) else { return };
         let still_holds = |replica: &Replica| match &path {
             ReadPath::Leader { epoch, .. } => replica.cohort.leads() && replica.cohort.promised().epoch == *epoch,
-            ReadPath::ReadIndex | ReadPath::Replica(_) => true,
+            ReadPath::ReadIndex { .. } | ReadPath::Replica(_) => true,
         };
         if !self.replicas.get(&cohort).is_some_and(still_holds) {
             return self.pending_requests.retry(pending);

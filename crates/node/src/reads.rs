@@ -20,7 +20,7 @@ use state_machine::interface::ReadStep;
 use state_machine::{AsOf, Consistency, Failure, KeyOwner, LockKeys, Locks, LogPlace};
 
 use crate::node::Node;
-use crate::registry::{Ask, View, unanswerable};
+use crate::registry::{Ask, View};
 use crate::replica::Replica;
 use crate::request::Outcome;
 use crate::request_table::{Pending, RequestState};
@@ -44,7 +44,10 @@ pub(crate) enum ReadPath {
         as_of: Option<Box<AsOf>>,
     },
     /// A read-index check.
-    ReadIndex,
+    ReadIndex {
+        /// The state to name in the response, for a read of a transaction.
+        as_of: Option<Box<AsOf>>,
+    },
     /// The replica's own state at the time of the read, without further conditions.
     Replica(Box<AsOf>),
 }
@@ -117,18 +120,13 @@ pub(crate) fn read_and_lock(replica: &mut Replica, pending: &Pending, ask: &Ask,
     if let Some(owner) = ask.owner() {
         replica.read_locks.add(owner, &locks, now.monotonic);
     }
-    let cohort = replica.cohort.config().cohort;
-    let Some(view) = replica.state.view() else { return RequestStep::Reply(Err(unanswerable())) };
-    let as_of = Box::new(as_of(replica, &view, cohort, now.monotonic));
-    let path = match replica.cohort.config().timing.leases {
-        true => {
-            let epoch = replica.cohort.promised().epoch;
-            ReadPath::Leader { epoch, locks: Locks::NONE, as_of: Some(as_of) }
-        }
-        // The commit validates what was read, whoever leads by then.
-        false => ReadPath::Replica(as_of),
-    };
-    read_by(replica, ask, path)
+    // A single read of a transaction without writes is not validated, so that it must be strong.
+    if !replica.cohort.config().timing.leases {
+        return RequestStep::CheckReadIndex;
+    }
+    let epoch = replica.cohort.promised().epoch;
+    let as_of = as_of_transaction(replica, ask, now);
+    read_by(replica, ask, ReadPath::Leader { epoch, locks: Locks::NONE, as_of })
 }
 
 fn read_by(replica: &Replica, ask: &Ask, path: ReadPath) -> RequestStep {
@@ -152,7 +150,8 @@ impl Node {
         if let Some(checked) = checked.filter(|_| holds)
             && replica.cohort.has_applied(checked.stamp)
         {
-            let step = read_by(replica, ask, ReadPath::ReadIndex);
+            let as_of = as_of_transaction(replica, ask, now);
+            let step = read_by(replica, ask, ReadPath::ReadIndex { as_of });
             return self.proceed(pending, cohort, step, now);
         }
         let mut rests_on = rests_on.filter(|_| holds);
@@ -180,19 +179,16 @@ impl Node {
         replica.reads += 1;
         match path {
             ReadPath::Leader { as_of, .. } => {
-                let outcome = match as_of {
-                    Some(as_of) => dated(outcome, *as_of),
-                    None => outcome,
-                };
+                let outcome = dated_if(outcome, as_of);
                 match replica.cohort.lease_end(now.monotonic) {
                     _ if planted(Bug::LeaseCheckedBefore) => self.respond(pending, outcome, None),
                     None => self.await_lease(pending),
                     Some(end) => self.respond(pending, outcome, Some(end)),
                 }
             }
-            ReadPath::ReadIndex => {
+            ReadPath::ReadIndex { as_of } => {
                 self.counters.checked_reads += 1;
-                self.respond(pending, outcome, None);
+                self.respond(pending, dated_if(outcome, as_of), None);
             }
             ReadPath::Replica(as_of) => self.respond(pending, dated(outcome, *as_of), None),
         }
@@ -258,6 +254,20 @@ impl ReadRequirement {
         });
         let may_go_back = planted(Bug::TimelineGoesBack);
         is_here && (may_go_back || if has_leader { is_current } else { self.stale_ok })
+    }
+}
+
+/// The state that a read of a transaction names in its response.
+fn as_of_transaction(replica: &Replica, ask: &Ask, now: Now) -> Option<Box<AsOf>> {
+    ask.owner()?;
+    let view = replica.state.view()?;
+    Some(Box::new(as_of(replica, &view, replica.cohort.config().cohort, now.monotonic)))
+}
+
+fn dated_if(outcome: Outcome, as_of: Option<Box<AsOf>>) -> Outcome {
+    match as_of {
+        Some(as_of) => dated(outcome, *as_of),
+        None => outcome,
     }
 }
 

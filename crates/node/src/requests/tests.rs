@@ -2,7 +2,7 @@
 
 use base::{Boot, NodeId, Timestamp};
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, TableOptions};
-use state_machine::{ClientSessionId, SessionStamp, StateMachine as _};
+use state_machine::{ClientSessionId, LockOwner, SessionStamp, StateMachine as _};
 use tablets::request::{Mutation, Scan, TableRequest, Write};
 use tablets::{TableResponse, Tablet};
 
@@ -283,4 +283,35 @@ fn leader_without_majority_proposes_nothing() {
     let answers = &cluster.nodes[leader].answers;
     assert_eq!(answers[&RequestId(1)], Err(Failure::Unknown(down.clone())));
     assert_eq!(answers[&RequestId(2)], Err(Failure::Unavailable(down)));
+}
+
+/// A transaction that only reads one row is not validated at its commit: without leases, the leader checks that it still
+/// is one, as for any strong read.
+#[test]
+fn transactional_read_without_leases_is_strong() {
+    let mut cluster = Cluster::start();
+    for bench in &mut cluster.nodes {
+        bench.node.config.timing.leases = false;
+    }
+    cluster.pass(Duration::from_millis(3_000));
+    let options = TableOptions::of(Tablet::KIND);
+    let create = CatalogCommand::CreateTable { name: "t".into(), split_at: Vec::new(), options };
+    cluster.nodes[0].ask(1, CatalogRequest::Change(create).into());
+    cluster.pass(Duration::from_millis(3_000));
+    cluster.nodes[0].ask(2, write(None));
+    cluster.pass(Duration::from_millis(1_000));
+    assert!(matches!(cluster.nodes[0].answers[&RequestId(2)], Ok(_)), "{:?}", cluster.nodes[0].answers);
+    let leads = |bench: &Bench| bench.node.replicas.get(&TABLE).is_some_and(|replica| replica.cohort.leads());
+    let leader = cluster.nodes.iter().position(leads).expect("a leader");
+    let consistency = Consistency::Locking(LockOwner { started: Timestamp(1), id: 1 });
+    let columns = tablets::request::Columns::default();
+    let read = of_table(TableRequest::Get { key: "k".into(), columns, consistency });
+    cluster.nodes[leader].ask(3, read.clone());
+    cluster.pass(Duration::from_millis(100));
+    let answer = &cluster.nodes[leader].answers[&RequestId(3)];
+    assert!(matches!(answer, Ok(Response::Dated { as_of, .. }) if as_of.timestamp > Timestamp(0)), "{answer:?}");
+    cluster.cut_off = Some(cluster.nodes[leader].node.me().node);
+    cluster.nodes[leader].ask(4, read);
+    cluster.pass(Duration::from_millis(2_000));
+    assert!(!cluster.nodes[leader].answers.contains_key(&RequestId(4)), "it may lead no more");
 }
