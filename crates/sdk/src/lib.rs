@@ -43,6 +43,35 @@
 //! # }
 //! ```
 //!
+//! A [transaction](Client::transaction) reads and changes rows of any tables, all or none, at one timestamp. Its function
+//! runs again if another transaction interferes. Snapshots read any rows as of one moment, without locks:
+//!
+//! ```no_run
+//! # async fn example(client: loggos_client::Client) -> Result<(), loggos_client::Error> {
+//! use loggos_client::Staleness;
+//! use std::time::Duration;
+//!
+//! let done = client
+//!     .transaction(|tx| async move {
+//!         let mut rows = tx.scan("orders").prefix("alice/").rows();
+//!         let mut count = 0;
+//!         while let Some(row) = rows.next().await {
+//!             tx.put("archive", row?.key, "state", "moved")?;
+//!             count += 1;
+//!         }
+//!         tx.put("customers", "alice", "orders", count.to_string())?;
+//!         Ok(count)
+//!     })
+//!     .await?;
+//! println!("{} orders as of {}", done.value, done.timestamp);
+//!
+//! let now = client.snapshot().await?;
+//! let then = client.snapshot_of(Staleness::Exact(Duration::from_secs(10))).await?;
+//! println!("{:?}, was {:?}", now.row("customers", "alice").await?, then.row("customers", "alice").await?);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Any number of programs append to a [`Log`], and any number read it; all see the same order:
 //!
 //! ```no_run
@@ -63,6 +92,8 @@
 //! * *Idempotent writes.* Each write carries a stamp of a session. A retry carries the same stamp, and returns the
 //!   outcome of the first attempt (guarantee 10). If the outcome is still unknown at the deadline, the error is
 //!   [`Error::OutcomeUnknown`].
+//! * *Transactions* of which the outcome is known, or can be asked for later ([`Error::CommitUnknown`],
+//!   [`Client::resolve_transaction`]; guarantee 18).
 //! * *Monotonic timeline reads*, across replicas ([`Reads::Timeline`], guarantee 15), and across processes with a
 //!   [`TimelineToken`].
 //! * [`Client::streaming`] batches concurrent calls into few messages, for programs with many calls.
@@ -73,7 +104,8 @@
 //! The protocol is implemented by the crate `client`, a pure state machine that the simulator also drives. This crate
 //! is its async driver: connections, calls, streams and the clock.
 //!
-//! **Architecture invariant:** an error other than [`Error::OutcomeUnknown`] means that nothing was written.
+//! **Architecture invariant:** an error other than [`Error::OutcomeUnknown`] and [`Error::CommitUnknown`] means that nothing
+//! was written.
 
 #![warn(missing_docs)]
 

@@ -15,7 +15,7 @@ use crate::{Client, Error, Reads, Version};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Staleness {
-    /// It contains everything that was acknowledged before the call.
+    /// It contains everything that was acknowledged before the call, in tables that take part in transactions.
     #[default]
     Fresh,
     /// It is exactly this old, by the clock of a node.
@@ -31,7 +31,20 @@ pub struct TableSnapshot {
 }
 
 impl Client {
-    /// A snapshot of everything that was acknowledged before the call.
+    /// A snapshot of everything that was acknowledged before the call, in tables that take part in transactions. Writes of
+    /// other tables are acknowledged before their timestamps have passed on all clocks, so it may miss the latest of them.
+    ///
+    /// ```no_run
+    /// # async fn example(client: loggos_client::Client) -> Result<(), loggos_client::Error> {
+    /// let moment = client.snapshot().await?;
+    /// let mut accounts = moment.scan("accounts").rows();
+    /// while let Some(account) = accounts.next().await {
+    ///     let account = account?;
+    ///     println!("{account:?}, of {:?}", moment.row("owners", account.key.clone()).await?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Precondition`] if the node's clock has no bound on its error. Otherwise [`Error`].
