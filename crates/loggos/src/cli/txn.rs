@@ -41,9 +41,9 @@ struct Line {
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
 enum Command {
-    /// get TABLE KEY [COLUMN]: read a row, or a column of it.
+    /// Read a row, or a column of it.
     Get { table: String, key: OsString, column: Option<OsString> },
-    /// put TABLE KEY COLUMN VALUE: put a column.
+    /// Put a column.
     Put {
         table: String,
         key: OsString,
@@ -51,9 +51,9 @@ enum Command {
         #[arg(allow_hyphen_values = true)]
         value: OsString,
     },
-    /// delete TABLE KEY [COLUMN]: delete a row, or a column of it.
+    /// Delete a row, or a column of it.
     Delete { table: String, key: OsString, column: Option<OsString> },
-    /// scan TABLE [FROM [TO]] [--limit N]: read rows in key order, from FROM, to TO exclusive.
+    /// Read rows in key order, from the first key given, to the second one, exclusive.
     Scan {
         table: String,
         from: Option<OsString>,

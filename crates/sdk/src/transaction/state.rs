@@ -275,6 +275,7 @@ fn invalid<T>(reason: String) -> Result<T, Error> {
 mod tests {
     use super::*;
 
+    #[expect(clippy::type_complexity, reason = "a span in one line")]
     fn spans(state: &State) -> Vec<(&str, &[u8], Option<&[u8]>, i64)> {
         let reads = state.reads.iter();
         reads.map(|((table, start, end), seen)| (&**table, &**start, end.as_deref(), *seen)).collect()

@@ -256,6 +256,7 @@ impl World {
         self.transaction_goes_on(id, job);
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "the reply is consumed, like those of other requests")]
     fn clock_answered(&mut self, id: usize, mut job: Job, outcome: Outcome) {
         let Ok(Response::Clock(interval)) = outcome else { return self.transaction_job_ended(id) };
         let time = Timestamp(WALL_START + self.now.cast_signed());
@@ -343,6 +344,7 @@ impl World {
     }
 
     /// A page of rows: those that it lacks do not exist.
+    #[expect(clippy::needless_pass_by_value, reason = "the reply is consumed, like those of other requests")]
     fn rows_found(&mut self, job: &mut Job, table: usize, range: &KeyRange, rows: Vec<Row>, as_of: Option<&AsOf>) {
         let at = as_of.map(|as_of| as_of.timestamp);
         for (of, key) in self.transactions.rows.places() {
