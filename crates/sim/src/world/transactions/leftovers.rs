@@ -37,14 +37,17 @@ impl World {
         }
     }
 
-    /// Whether no node holds a prepared or decided transaction, or a latch.
+    /// Whether no member of the cluster holds a prepared or decided transaction, or a latch.
     pub(in crate::world) fn are_transactions_over(&self) -> bool {
         self.transactions_left().is_empty()
     }
 
-    /// The transactions and latches that nodes still hold.
+    /// The transactions and latches that nodes still hold. A node that has left may keep replicas, because it learns
+    /// no more outcomes.
     pub(in crate::world) fn transactions_left(&self) -> Vec<String> {
-        let processes = self.hosts.iter().filter_map(|(id, machine)| Some((id, machine.process.as_ref()?)));
+        let left_cluster = self.departed_members();
+        let members = self.hosts.iter().filter(|(_, machine)| !left_cluster.contains(&machine.member));
+        let processes = members.filter_map(|(id, machine)| Some((id, machine.process.as_ref()?)));
         let mut left = Vec::new();
         for (id, process) in processes {
             left.extend(process.node.transactions_left().into_iter().map(|what| format!("node {id}: {what}")));
