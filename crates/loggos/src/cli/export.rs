@@ -53,13 +53,15 @@ enum Format {
 /// Runs the export.
 pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -> Result<(), Stop> {
     let Arguments { table, file, format } = arguments;
+    // Signals are caught before a temporary file exists: one that ended the process would leave it behind.
+    let signals = Signals::catch()?;
     let Some(path) = file.filter(|path| path != Path::new("-")) else {
         let out = io::stdout();
         let sheet = Sheet { is_terminal: out.is_terminal(), ..Sheet::new(format, BufWriter::new(out)) };
-        rows(client, &table, sheet, || Stop::Print, "written").await?;
+        rows(client, &table, sheet, signals, || Stop::Print, "written").await?;
         return Ok(());
     };
-    let (rows, cells) = into_file(client, &table, format, &path).await?;
+    let (rows, cells) = into_file(client, &table, format, &path, signals).await?;
     let object = json!({ "table": table, "rows": rows, "cells": cells, "file": path.to_string_lossy() });
     output.acknowledge(&object, || format!("{} exported to {}", counted(rows, "row"), path.display()));
     Ok(())
@@ -68,20 +70,26 @@ pub(crate) async fn run(client: &Client, output: Output, arguments: Arguments) -
 /// Writes a temporary file in the same directory, and renames it once it is complete and forced: a full disk, a signal
 /// or a crash leaves an existing file unchanged. If the path is not a regular file (a pipe, a device), writes to it
 /// directly.
-async fn into_file(client: &Client, table: &str, format: Format, path: &Path) -> Result<(u64, u64), Stop> {
+async fn into_file(
+    client: &Client,
+    table: &str,
+    format: Format,
+    path: &Path,
+    signals: Signals,
+) -> Result<(u64, u64), Stop> {
     let writing = || Stop::io(format!("write {}", path.display()));
     // A symbolic link is kept, and its target is written.
     let target = fs::canonicalize(path);
     let path = target.as_deref().unwrap_or(path);
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         let out = File::options().write(true).open(path).map_err(writing())?;
-        return rows(client, table, Sheet::new(format, BufWriter::new(out)), writing, "written").await;
+        return rows(client, table, Sheet::new(format, BufWriter::new(out)), signals, writing, "written").await;
     }
     let beside = beside(path).ok_or_else(|| Stop::invalid(format!("{} is not a file name", path.display())))?;
     let file = File::create(&beside).map_err(writing())?;
     let remains = Remains(&beside);
     let done = format!("written to a temporary file, which was removed; {} is unchanged", path.display());
-    let counts = rows(client, table, Sheet::new(format, BufWriter::new(&file)), writing, &done).await?;
+    let counts = rows(client, table, Sheet::new(format, BufWriter::new(&file)), signals, writing, &done).await?;
     file.sync_all().map_err(writing())?;
     fs::rename(&beside, path).map_err(writing())?;
     std::mem::forget(remains);
@@ -111,10 +119,10 @@ async fn rows<W: Write, F: FnOnce(io::Error) -> Stop>(
     client: &Client,
     table: &str,
     mut sheet: Sheet<W>,
+    mut signals: Signals,
     failed: impl Fn() -> F,
     done: &str,
 ) -> Result<(u64, u64), Stop> {
-    let mut signals = Signals::catch()?;
     let stopped = |rows| Stop::Stopped { rows, done: done.to_owned() };
     if sheet.format == Format::Csv {
         sheet.columns = tokio::select! {
