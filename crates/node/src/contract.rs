@@ -281,6 +281,8 @@ pub enum Action {
         offset: u64,
         /// Length of the part in bytes.
         bytes: usize,
+        /// Whether to verify the whole file first.
+        verify: bool,
     },
     /// Write a part of an incoming file. The first part creates the file.
     WriteFile {

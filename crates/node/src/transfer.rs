@@ -81,6 +81,8 @@ struct Transfer {
     index: u32,
     resend_at: Monotonic,
     sendings: u32,
+    /// The follower has found the files invalid: the fault may be in the files on this disk.
+    is_suspect: bool,
 }
 
 /// The part after the one in transit.
@@ -104,7 +106,8 @@ impl Transfer {
         let WholeState { state, files, membership } = whole;
         let next = Next::Chunks(Box::new(state.chunks()));
         let id = StateId::new(state.last_applied(), files.iter().map(|(named, _)| named));
-        Self { id, state, files, membership, next, part: None, index: 0, resend_at: Monotonic(0), sendings: 0 }
+        let (part, index, resend_at, sendings, is_suspect) = (None, 0, Monotonic(0), 0, false);
+        Self { id, state, files, membership, next, part, index, resend_at, sendings, is_suspect }
     }
 
     /// Moves to the next part.
@@ -151,11 +154,12 @@ impl Transfer {
     }
 
     /// Handles an acknowledgement of `received` parts. Returns the next part if this is news. A restarted follower has
-    /// nothing and receives everything again. A follower that knows the snapshot from before may be ahead of this
+    /// nothing and receives everything again; so does one that found the files invalid. A follower that knows the snapshot from before may be ahead of this
     /// leader.
     fn acknowledged(&mut self, received: u32) -> Option<Step> {
         self.sendings = 0;
         if received == 0 && self.index > 0 {
+            self.is_suspect = self.is_last();
             self.next = Next::Chunks(Box::new(self.state.chunks()));
             self.index = 0;
             return Some(self.step());
@@ -230,9 +234,10 @@ impl Node {
             Step::OnDisk(file, offset, bytes) => {
                 transfer.part = None;
                 let index = transfer.index;
+                let verify = transfer.is_suspect && offset == 0;
                 let id = self.transfers.number_read();
                 self.transfers.file_reads.insert(id, (cohort, peer, index));
-                self.actions.push(Action::ReadFile { id, file, offset, bytes });
+                self.actions.push(Action::ReadFile { id, file, offset, bytes, verify });
             }
             Step::AtEnd => {}
         }
@@ -251,7 +256,10 @@ impl Node {
                 transfer.part = Some(StatePart::Piece(bytes));
                 self.pace_part(cohort, peer, now);
             }
-            None => self.end_transfer(cohort, peer, None, now),
+            None => {
+                self.end_transfer(cohort, peer, None, now);
+                self.file_damaged(cohort, now);
+            }
         }
     }
 

@@ -42,6 +42,12 @@ pub trait StoredFile: fmt::Debug + Send + Sync {
     /// # Errors
     /// The disk fails, or the file is truncated.
     fn read_raw(&self, offset: u64, bytes_max: usize) -> Result<Bytes, ReadError>;
+
+    /// Reads the whole file and verifies its checksums.
+    ///
+    /// # Errors
+    /// The disk fails, or the file is corrupt.
+    fn verify(&self) -> Result<(), ReadError>;
 }
 
 /// Why data cannot be read.

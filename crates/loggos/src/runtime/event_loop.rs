@@ -28,7 +28,7 @@ use super::gateway::{Incoming, Responses, Ticket};
 use super::inbox::{Inbox, Input};
 use super::parked::{Parcel, Parked};
 use super::peers::Peers;
-use super::sstables::{Change, CheckpointJob};
+use super::sstables::{Change, CheckpointJob, PartRead};
 use super::views::Published;
 
 /// The token that wakes this thread for its inbox.
@@ -302,7 +302,9 @@ impl Machine {
             }
             Action::Compact { cohort, lineage, job } => self.disk.sstables().compact(cohort, lineage, job),
             Action::Evaluate { id, read } => self.disk.sstables().evaluate(id, *read),
-            Action::ReadFile { id, file, offset, bytes } => self.disk.sstables().read(id, file, offset, bytes),
+            Action::ReadFile { id, file, offset, bytes, verify } => {
+                self.disk.sstables().read(PartRead { id, file, offset, bytes, verify });
+            }
             Action::WriteFile { file, offset, bytes } => {
                 self.disk.sstables().change(Change::Write { file, offset, bytes });
             }

@@ -44,11 +44,13 @@ pub(crate) enum Change {
 
 /// A raw read of a part of an SSTable, to send it to another node.
 #[derive(Debug)]
-struct PartRead {
-    id: ReadId,
-    file: Arc<dyn StoredFile>,
-    offset: u64,
-    bytes: usize,
+pub(crate) struct PartRead {
+    pub(crate) id: ReadId,
+    pub(crate) file: Arc<dyn StoredFile>,
+    pub(crate) offset: u64,
+    pub(crate) bytes: usize,
+    /// Whether to verify the whole file first.
+    pub(crate) verify: bool,
 }
 
 /// Background work on the files of a storage, and its owner.
@@ -92,8 +94,8 @@ impl SstableLanes {
         self.evaluations.put((id, read));
     }
 
-    pub(crate) fn read(&self, id: ReadId, file: Arc<dyn StoredFile>, offset: u64, bytes: usize) {
-        self.parts.put(PartRead { id, file, offset, bytes });
+    pub(crate) fn read(&self, part: PartRead) {
+        self.parts.put(part);
     }
 
     pub(crate) fn change(&self, change: Change) {
@@ -172,8 +174,9 @@ fn evaluation_lane(inbox: Arc<Inbox>) -> io::Result<JobThread<(EvaluationId, Rea
 }
 
 fn part_lane(inbox: Arc<Inbox>) -> io::Result<JobThread<PartRead>> {
-    JobThread::start("shipping", move |PartRead { id, file, offset, bytes }: PartRead| {
-        let bytes = file.read_raw(offset, bytes);
+    JobThread::start("shipping", move |PartRead { id, file, offset, bytes, verify }: PartRead| {
+        let verified = if verify { file.verify() } else { Ok(()) };
+        let bytes = verified.and_then(|()| file.read_raw(offset, bytes));
         if let Err(error) = &bytes {
             tracing::error!(%error, "can't read an SSTable to send it");
         }

@@ -67,6 +67,17 @@ fn transfer_restarts_for_empty_follower() {
     assert!(matches!(transfer.acknowledged(0), Some(Step::Here(part)) if Some(&part) == first.as_ref()));
     assert_eq!(transfer.index, 0);
     assert!(transfer.acknowledged(0).is_none(), "the part is in transit");
+    assert!(!transfer.is_suspect);
+}
+
+/// A follower that has received everything and starts over may have found a file invalid, so the leader verifies its
+/// own.
+#[test]
+fn leader_suspects_files_refused_by_follower() {
+    let mut transfer = transfer();
+    while transfer.acknowledged(transfer.index + 1).is_some() {}
+    assert!(transfer.is_last());
+    assert!(transfer.acknowledged(0).is_some() && transfer.is_suspect);
 }
 
 /// A leader that restarts with the same checkpoint resumes at the follower's position.

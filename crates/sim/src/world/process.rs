@@ -498,8 +498,8 @@ impl World {
             Action::Evaluate { id: evaluation_id, read } => {
                 self.begin_work(id, Work::Evaluation { id: evaluation_id, read: *read });
             }
-            Action::ReadFile { id: read, file, offset, bytes } => {
-                self.begin_work(id, Work::ReadFile { id: read, file, offset, bytes });
+            Action::ReadFile { id: read, file, offset, bytes, verify } => {
+                self.begin_work(id, Work::ReadFile { id: read, file, offset, bytes, verify });
             }
             Action::WriteFile { file, offset, bytes } => {
                 self.begin_work(id, Work::WriteFile { file, offset, bytes });

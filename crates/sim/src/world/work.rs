@@ -42,6 +42,7 @@ pub(crate) enum Work {
         file: std::sync::Arc<dyn StoredFile>,
         offset: u64,
         bytes: usize,
+        verify: bool,
     },
     WriteFile {
         file: FileId,
@@ -148,8 +149,9 @@ impl World {
                 }
             },
             Work::Evaluation { id, read } => Step::done(Event::Evaluated { id, answer: read.answer(Io::Allowed) }),
-            Work::ReadFile { id: read, file, offset, bytes } => {
-                let bytes = file.read_raw(offset, bytes).ok();
+            Work::ReadFile { id: read, file, offset, bytes, verify } => {
+                let verified = if verify { file.verify() } else { Ok(()) };
+                let bytes = verified.and_then(|()| file.read_raw(offset, bytes)).ok();
                 Step::done(Event::FileRead { id: read, bytes })
             }
             Work::WriteFile { file, offset, bytes } => match shipping::write_part(&files, file, offset, &bytes) {

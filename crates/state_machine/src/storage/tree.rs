@@ -150,4 +150,8 @@ impl StoredFile for Sstable {
     fn read_raw(&self, offset: u64, bytes_max: usize) -> Result<Bytes, ReadError> {
         Ok(Self::read_raw(self, offset, bytes_max)?)
     }
+
+    fn verify(&self) -> Result<(), ReadError> {
+        Ok(Self::verify(self)?)
+    }
 }
