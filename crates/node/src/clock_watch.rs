@@ -72,7 +72,7 @@ impl ClockWatch {
         Now { uncertainty, ..now }
     }
 
-    /// When the peers are asked next; `None` while there is nothing to compare.
+    /// Time of the next comparison; `None` while there is nothing to compare.
     pub(crate) fn next_timer(&self) -> Option<Monotonic> {
         (self.has_bound || self.is_outlier).then_some(self.next_at)
     }
@@ -82,7 +82,7 @@ impl ClockWatch {
         self.peers.remove(&peer);
     }
 
-    /// Asks the peers at once, because there may be news.
+    /// Compares with the peers at once, because the clock's source or bound may have changed.
     pub(crate) fn hurry(&mut self) {
         self.next_at = Monotonic(0);
     }
@@ -229,7 +229,7 @@ impl Node {
 }
 
 impl ClockSource {
-    /// What the operator can do if there is no bound.
+    /// Advice for the operator if there is no bound.
     fn hint(self) -> &'static str {
         match self {
             Self::None => "its configuration has no source of a bound (clock = \"none\")",

@@ -1,14 +1,15 @@
-//! Drives transactions over several ranges: two-phase commit, and what remains of it after a failure
+//! Transactions over several ranges: two-phase commit, and the recovery of transactions after a failure
 //! (`tablets::transaction`; Spanner, section 4.2.1; guarantee 18).
 //!
 //! Three roles, which may be on different nodes:
-//! * The *driver* is the node that a client asked. It divides the transaction by range, has the participants prepare, and
-//!   then asks the coordinator to commit. If anything fails, it has the coordinator abort, which gives a definite outcome
-//!   even if the commit or another driver was faster. It keeps nothing that others depend on.
-//! * The *coordinator's leader* tells the participants what was decided, until all have resolved the transaction, and
-//!   then forgets it. A new leader begins again.
-//! * A *participant's leader* asks the coordinator about a transaction that stays prepared for too long, because its
-//!   driver, and the coordinator's leader, may have failed. The question aborts a transaction without an outcome.
+//! * The *driver* is the node that received the client's commit. It divides the transaction by range, sends a prepare to
+//!   each participant, and then a commit to the coordinator. If a step fails, it sends an abort to the coordinator. The
+//!   reply contains a definite outcome, even if the commit or another driver was faster. No other node depends on state
+//!   of the driver.
+//! * The *coordinator's leader* sends the decision to the participants until all have resolved the transaction, and then
+//!   removes its record. A new leader starts from the first participant.
+//! * A *participant's leader* queries the coordinator about a transaction that stays prepared for too long, because its
+//!   driver and the coordinator's leader may have failed. The query aborts a transaction without an outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,12 +32,12 @@ use crate::replica::Replica;
 use crate::request::{Outcome, Response, TransactionRequest};
 use crate::request_table::{Pending, PendingId, ReplyTo, RequestState, Target};
 
-/// Interval between looks at the prepared and decided transactions of the cohorts that this node leads.
+/// Interval between checks of the prepared and decided transactions of the cohorts that this node leads.
 const LOOK: Duration = Duration::from_millis(500);
 /// Deadline of a request to another range after the decision; it is repeated.
 const PATIENCE: Duration = Duration::from_millis(3_000);
-/// How far a prepare may be ahead of the driver's clock. A clock that is further ahead is wrong, and the transaction
-/// must not carry its time to other ranges.
+/// Maximum difference by which a prepare's timestamp may exceed the driver's clock. A clock that is further ahead is
+/// wrong, and the transaction must not carry its time to other ranges.
 const AHEAD_MAX: Duration = Duration::from_millis(1_000);
 
 /// The transactions that this node drives, and those that it resolves as a leader.
@@ -48,12 +49,12 @@ pub(crate) struct Transactions {
     unresolved: BTreeMap<(CohortId, TransactionId), BTreeMap<CohortId, bool>>,
     /// Transactions that all participants have resolved, until they are forgotten.
     resolved: BTreeMap<CohortId, BTreeSet<TransactionId>>,
-    /// Prepared transactions of cohorts that this node leads, with the time of the next question about them.
+    /// Prepared transactions of cohorts that this node leads, with the time of the next query.
     prepared: BTreeMap<(CohortId, TransactionId), Monotonic>,
     /// Cohorts led by this node with prepared or decided transactions.
     watched: BTreeSet<CohortId>,
     look_at: Monotonic,
-    /// Decisions to tell to their participants.
+    /// Decisions to send to their participants.
     decided: Vec<(CohortId, TransactionId)>,
     /// Replies to requests of this component.
     pub(crate) answers: Vec<(ReplyTo, Outcome)>,
@@ -76,11 +77,11 @@ struct Driven {
 #[derive(Debug)]
 enum Phase {
     Preparing,
-    /// The coordinator was asked to commit.
+    /// The commit was sent to the coordinator.
     Committing,
-    /// The coordinator was asked to abort, because of this.
+    /// An abort was sent to the coordinator, for this reason.
     Aborting(Failure),
-    /// The client has its outcome. Participants that this outcome does not name are told that it was aborted.
+    /// The client has received the outcome. Participants that the outcome does not name receive an abort.
     Ended(TransactionOutcome),
 }
 
@@ -244,7 +245,7 @@ impl Node {
         }
     }
 
-    /// Ends a transaction that is committed, or whose participants must ask for the outcome by themselves.
+    /// Ends a transaction that is committed, or that the participants must resolve by queries.
     fn driven_committed(&mut self, id: PendingId, outcome: Outcome) {
         self.transactions.driven.remove(&id);
         self.complete(id, outcome, None);
@@ -267,8 +268,8 @@ impl Node {
         self.release_prepared(id, now);
     }
 
-    /// Tells the participants that have prepared, and that the decision does not name, that the transaction is aborted.
-    /// Those that have not replied yet are told when they do. The coordinator tells the others.
+    /// Sends an abort to the participants that have prepared and that the decision does not name. Those that have not
+    /// replied yet receive it when they do. The coordinator informs the others.
     fn release_prepared(&mut self, id: PendingId, now: Now) {
         let Some(driven) = self.transactions.driven.get_mut(&id) else { return };
         let transaction = TransactionId::from(&driven.coordinator.stamp);
@@ -309,7 +310,7 @@ impl Node {
         self.transactions.watch(cohort, now.monotonic);
     }
 
-    /// Handles replies, and tells participants what was decided.
+    /// Handles replies, and sends decisions to participants.
     pub(crate) fn run_transactions(&mut self, now: Now) -> bool {
         let answers = std::mem::take(&mut self.transactions.answers);
         let decided = std::mem::take(&mut self.transactions.decided);
@@ -333,8 +334,8 @@ impl Node {
         has_work
     }
 
-    /// What it holds of transactions, for the simulator: those that it drives, those that are prepared or decided in its
-    /// replicas, and latches.
+    /// The transactions that this node drives, those that are prepared or decided in its replicas, and latches that
+    /// are held: for the simulator.
     #[must_use]
     pub fn transactions_left(&self) -> Vec<String> {
         let driven = self.transactions.driven.values().map(|driven| format!("drives {:?}", driven.coordinator));
@@ -379,7 +380,7 @@ impl Node {
         let is_resolved = outcome.is_ok() || self.catalog().is_gone(participant);
         let Some(unresolved) = self.transactions.unresolved.get_mut(&(cohort, transaction)) else { return };
         if !is_resolved {
-            // It is asked again at the next look.
+            // The next check sends the decision again.
             unresolved.insert(participant, false);
             return;
         }
@@ -390,7 +391,7 @@ impl Node {
         }
     }
 
-    /// Looks after the prepared and decided transactions of the cohorts that this node leads.
+    /// Checks the prepared and decided transactions of the cohorts that this node leads.
     pub(crate) fn on_transaction_timer(&mut self, now: Now) {
         if self.transactions.next_timer().is_none_or(|at| at > now.monotonic) {
             return;
@@ -467,13 +468,13 @@ impl Node {
         }
     }
 
-    /// The coordinator has replied to a participant's question.
+    /// The coordinator has replied to a participant's query.
     fn doubt_answered(&mut self, transaction: TransactionId, participant: Participant, outcome: Outcome, now: Now) {
         let committed = match outcome {
             Ok(Response::Tablet(TableResponse::Outcome(outcome))) => outcome.of(participant),
             // A table is dropped only when no participant needs a decision of it any more.
             Err(Failure::UnknownTable(_)) => None,
-            // It asks again.
+            // The query is repeated.
             _ => return,
         };
         self.counters.doubts_resolved += 1;

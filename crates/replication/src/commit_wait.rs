@@ -1,7 +1,7 @@
 //! Commit wait (Spanner, section 4.1.2; guarantee 18): a leader commits an entry only once the entry's timestamp has
 //! certainly passed.
 //!
-//! An entry gets a timestamp that no clock has reached when it is proposed (`TT.now().latest`), and nobody learns of its
+//! An entry gets a timestamp that no clock has reached when it is proposed (`TT.now().latest`), and no client or replica learns of its
 //! commit before that timestamp has passed on every clock (`TT.after`). So if one write is acknowledged before another
 //! begins anywhere, the first has the lower timestamp: timestamps agree with the order that clients can observe. The wait
 //! overlaps with the force and the round trip to the followers, and is usually over before them.
@@ -57,7 +57,7 @@ impl Cohort {
         }
     }
 
-    /// How long the last committed entries waited for their timestamps, after a majority had them.
+    /// Duration for which the last committed entries waited for their timestamps after a majority had them.
     #[must_use]
     pub fn commit_wait(&self) -> Duration {
         if let Role::Leader(leader) = &self.role { leader.waited } else { Duration::ZERO }

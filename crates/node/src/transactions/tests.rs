@@ -128,7 +128,7 @@ impl Bench {
         self.node.replicas[&cohort].state.as_tablet().expect("it is a range of a table")
     }
 
-    /// Sends a part to a range as a driver would, which then is not heard of any more.
+    /// Sends a part to a range as a driver would that fails immediately afterwards.
     fn direct(&mut self, number: u64, cohort: CohortId, request: TableRequest) {
         let deadline = self.now.monotonic + ms(10_000);
         let query = Query::Machine(request.into());
@@ -148,7 +148,7 @@ impl Bench {
         }
     }
 
-    /// Nothing is left of any transaction.
+    /// Checks that no node holds state of a transaction.
     fn rests(&self) {
         for cohort in [FIRST, SECOND] {
             let tablet = self.tablet(cohort);
@@ -220,7 +220,7 @@ fn commits_in_two_ranges() {
     assert_eq!(resolved.count(), 1);
 }
 
-/// A participant that has seen something else since, and a coordinator.
+/// The state at a participant has changed since the read, then at the coordinator.
 #[test]
 fn conflict_in_any_range_aborts() {
     for key in ["a", "z"] {
@@ -310,7 +310,7 @@ fn new_leader_holds_prepared_locks() {
     again.rests();
 }
 
-/// The coordinator's leader dies when it has committed, before any participant knows. The new one tells them.
+/// The coordinator's leader dies when it has committed, before any participant knows. The new one informs them.
 #[test]
 fn new_leader_tells_participants() {
     let (mut bench, session) = alone();
@@ -548,7 +548,7 @@ fn leader(cluster: &Cluster, cohort: CohortId) -> usize {
     cluster.nodes.iter().position(leads).expect("there is a leader")
 }
 
-/// Whichever node drives a transaction, and whichever it is sent to again.
+/// A transaction can be driven by any node, and sent again to any node.
 #[test]
 fn any_node_drives_a_commit() {
     let (mut cluster, session) = three();
