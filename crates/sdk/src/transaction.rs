@@ -178,7 +178,7 @@ impl Transaction {
     /// if it has ended.
     pub async fn row(&self, table: impl Into<String>, key: impl Into<Bytes>) -> Result<Row, Error> {
         let (table, key) = (table.into(), key.into());
-        let cells = self.read(&table, &key, Vec::new(), false).await?;
+        let cells = self.read(&table, &key, Vec::new()).await?;
         let row = Row::new(key, cells);
         let state = self.state();
         Ok(match state.write(&table, &row.key) {
@@ -202,7 +202,7 @@ impl Transaction {
         match own {
             Some((Some(value), _)) => Ok(value.map(|value| Cell::new(column, value, Version::ABSENT))),
             Some((None, true)) => Ok(None),
-            _ => Ok(self.read(&table, &key, vec![column], false).await?.pop()),
+            _ => Ok(self.read(&table, &key, vec![column]).await?.pop()),
         }
     }
 
@@ -250,7 +250,7 @@ impl Transaction {
     }
 
     /// Deletes a row, with all its columns, when the transaction is committed. Columns that are put afterwards are then
-    /// its only ones; for that, the commit reads the names of its columns first.
+    /// its only ones.
     ///
     /// # Errors
     /// As [`Transaction::put`].
@@ -287,11 +287,6 @@ impl Transaction {
 
     /// Commits it, and keeps its read locks after an error.
     async fn try_commit(&self) -> Result<Committed<()>, Error> {
-        let replaced = self.state().replaced();
-        for place in replaced {
-            let cells = self.read(&place.0, &place.1, Vec::new(), true).await?;
-            self.state().replace(place, cells.into_iter().map(|cell| cell.column).collect())?;
-        }
         let parts = {
             let mut state = self.state();
             state.check_open()?;
@@ -388,14 +383,13 @@ impl Transaction {
         unlocking.join_all().await;
     }
 
-    async fn read(&self, table: &str, key: &Bytes, columns: Vec<Bytes>, names_only: bool) -> Result<Vec<Cell>, Error> {
+    async fn read(&self, table: &str, key: &Bytes, columns: Vec<Bytes>) -> Result<Vec<Cell>, Error> {
         self.state().check_open()?;
         let request = message::GetRequest {
             table: table.to_owned(),
             key: key.clone(),
             columns,
             options: Some(self.options()),
-            names_only,
             ..Default::default()
         };
         match self.ask(ApiRequest::Get(request)).await?.outcome? {

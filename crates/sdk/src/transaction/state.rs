@@ -170,30 +170,6 @@ impl State {
         self.writes.get(&(table.to_owned(), key.clone()))
     }
 
-    /// The rows that are deleted and then written again. The server has no such change: it deletes the columns that the
-    /// row has and that are not put.
-    pub(super) fn replaced(&self) -> Vec<(String, Bytes)> {
-        let is_replaced = |row: &RowWrite| row.deletes_row && row.columns.values().any(Option::is_some);
-        self.writes.iter().filter(|(_, row)| is_replaced(row)).map(|(place, _)| place.clone()).collect()
-    }
-
-    /// Deletes these columns of a row that is replaced, instead of the row.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if it is too much.
-    pub(super) fn replace(&mut self, (table, key): (String, Bytes), columns: Vec<Bytes>) -> Result<(), Error> {
-        let is_put = |row: &RowWrite, column: &Bytes| row.columns.contains_key(column);
-        for column in columns {
-            if !self.write(&table, &key).is_some_and(|row| is_put(row, &column)) {
-                self.change(table.clone(), key.clone(), column, None)?;
-            }
-        }
-        if let Some(row) = self.writes.get_mut(&(table, key)) {
-            row.deletes_row = false;
-        }
-        Ok(())
-    }
-
     /// The rows of a page that covers these keys, in order of key, with the transaction's own changes.
     pub(super) fn merged(&self, table: &str, start: &Bytes, end: Option<&Bytes>, page: Vec<Row>) -> Vec<Row> {
         let own = self.writes.range((table.to_owned(), start.clone())..);
@@ -240,9 +216,9 @@ impl State {
 impl RowWrite {
     fn into_message(self, table: String, key: Bytes) -> message::TransactionWrite {
         // A row that is deleted has no columns to delete.
-        let columns = if self.deletes_row { BTreeMap::new() } else { self.columns };
+        let columns = self.columns.into_iter().filter(|(_, value)| value.is_some() || !self.deletes_row);
         let mutation = |(column, value)| message::Mutation { column, value, condition: None };
-        let mutations = columns.into_iter().map(mutation).collect();
+        let mutations = columns.map(mutation).collect();
         message::TransactionWrite { table, key, mutations, delete_row: self.deletes_row }
     }
 
@@ -351,16 +327,14 @@ mod tests {
         put(&mut state, "k", "gone", "v");
         state.delete_row("t".into(), "k".into()).unwrap();
         assert_eq!(state.bytes, 1);
-        assert!(state.replaced().is_empty());
         put(&mut state, "k", "b", "new");
         let row = Row::new("k", vec![Cell::new("a", "old", Version::from_nanos(1))]);
         let shown = state.merged("t", &"".into(), None, vec![row]);
         assert_eq!(shown[0].cells.iter().map(|cell| &cell.value[..]).collect::<Vec<_>>(), [b"new"]);
-        let place = state.replaced().pop().expect("it is written again");
-        state.replace(place, vec!["a".into(), "b".into()]).unwrap();
+        state.change("t".into(), "k".into(), "c".into(), None).unwrap();
         let write = state.end().writes.pop().expect("a write");
-        let values: Vec<_> = write.mutations.iter().map(|one| one.value.is_some()).collect();
-        assert_eq!((write.delete_row, values), (false, vec![false, true]));
+        let columns: Vec<_> = write.mutations.iter().map(|one| &one.column[..]).collect();
+        assert_eq!((write.delete_row, columns), (true, vec![&b"b"[..]]));
     }
 
     #[test]
