@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use api::columns as message;
 use api::columns::columns_client::ColumnsClient;
 use api::columns::resolve_transaction_response::Outcome;
-use sdk::{Client, Error, Staleness, Version};
+use rustix::process::Signal;
+use sdk::{Client, Error, Staleness, TransactionOutcome, Version};
 
 use crate::harness::{Cluster, runtime};
 
@@ -36,6 +37,7 @@ fn transactions_over_ranges_and_tables() {
         snapshots(&cluster).await;
         refusals(&client).await;
         repeated_commits(&cluster).await;
+        unknown_commits(&cluster).await;
     });
 }
 
@@ -354,5 +356,43 @@ async fn repeated_commits(cluster: &Cluster) {
     assert_eq!(value(&client, TABLE, "z").await.0, b"later");
     let id = sdk::TransactionId { table, key, stamp: sdk::Stamp { session, sequence: 1, first_incomplete: 1 } };
     let known = client.resolve_transaction(&id).await.expect("an outcome");
-    assert_eq!(known, sdk::TransactionOutcome::Committed(Version::from_nanos(first.timestamp_ns)));
+    assert_eq!(known, TransactionOutcome::Committed(Version::from_nanos(first.timestamp_ns)));
+}
+
+/// Without a majority a commit has no outcome in time. It can be asked for later, although the client has written in the
+/// same range meanwhile.
+async fn unknown_commits(cluster: &Cluster) {
+    let client = cluster.client(1);
+    client.transaction(|tx| async move { tx.put(TABLE, "a", "c", "before") }).await.expect("every node runs");
+    let hasty = client.clone().with_deadline(Duration::from_millis(1_500));
+    let mut last = Vec::new();
+    for number in 0..4 {
+        let tx = hasty.begin_transaction();
+        tx.put(TABLE, "a", "c", number.to_string()).expect("a put");
+        tx.put(TABLE, "z", "c", number.to_string()).expect("a put");
+        [2, 3].iter().for_each(|node| cluster.signal(*node, Signal::STOP));
+        let outcome = tx.commit().await;
+        [2, 3].iter().for_each(|node| cluster.signal(*node, Signal::CONT));
+        match outcome {
+            Err(Error::CommitUnknown { transaction, .. }) => last.push((number, transaction)),
+            Err(error) => assert!(!error.is_outcome_unknown(), "{error:?}"),
+            Ok(done) => panic!("{done:?} without a majority"),
+        }
+        client.table(TABLE).write("b").put("c", "meanwhile").send().await.expect("every node runs");
+    }
+    assert!(!last.is_empty(), "no commit was in doubt");
+    let mut expected = b"before".to_vec();
+    let mut newest = Version::ABSENT;
+    for (number, transaction) in last {
+        let outcome = client.resolve_transaction(&transaction).await.expect("an outcome");
+        assert_eq!(client.resolve_transaction(&transaction).await.expect("an outcome"), outcome);
+        match outcome {
+            TransactionOutcome::Committed(timestamp) if timestamp > newest => {
+                (expected, newest) = (number.to_string().into_bytes(), timestamp);
+            }
+            TransactionOutcome::Committed(_) | TransactionOutcome::Aborted => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(value(&client, TABLE, "a").await.0, expected);
 }
