@@ -1,6 +1,9 @@
-//! Transactions and snapshots through the client library: over ranges and tables, in conflict, and while nodes are killed.
+//! Transactions and snapshots through the client library: over ranges and tables, in conflict, and while nodes are killed and
+//! paused.
 
 mod bank;
+mod lists;
+mod nemesis;
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Money moves between accounts in several ranges while nodes are killed: every snapshot shows the same total.
+//! Money moves between accounts in several ranges while nodes are killed and paused: every snapshot shows the same total.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,10 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use base::SplitMix64;
-use rustix::process::Signal;
 use sdk::{Client, Error, Staleness, TableSnapshot};
 use tokio::task::JoinSet;
 
+use super::nemesis;
 use crate::harness::{Cluster, runtime};
 
 const TABLE: &str = "bank";
@@ -22,7 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Minimum counts that make the test meaningful.
 const TRANSFERS_MIN: u32 = 100;
 const TOTALS_MIN: u32 = 20;
-const KILLS_MIN: u32 = 4;
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -37,12 +36,12 @@ fn account(number: u64) -> String {
 }
 
 #[test]
-fn totals_are_constant_while_nodes_are_killed() {
+fn totals_are_constant_under_faults() {
     let cluster = Cluster::of(3);
     runtime().block_on(open(&cluster.client(1)));
     let (counts, until) = (Arc::new(Counts::default()), Instant::now() + TROUBLE);
-    let kills = thread::scope(|scope| {
-        let nemesis = scope.spawn(|| kill(&cluster, until));
+    let faults = thread::scope(|scope| {
+        let nemesis = scope.spawn(|| nemesis::run(&cluster, until));
         runtime().block_on(async {
             let mut tasks = JoinSet::new();
             for worker in 0..WORKERS {
@@ -63,11 +62,11 @@ fn totals_are_constant_while_nodes_are_killed() {
         let snapshot = cluster.client(1).with_deadline(PATIENCE).snapshot().await.expect("every node runs");
         check_total(&snapshot).await;
     });
-    println!("{counts:?}, {kills} kills");
+    println!("{counts:?}, {faults:?}");
     let of = |count: &AtomicU32| count.load(Ordering::Relaxed);
     assert!(of(&counts.transfers) >= TRANSFERS_MIN, "{counts:?}");
     assert!(of(&counts.totals) >= TOTALS_MIN, "{counts:?}");
-    assert!(kills >= KILLS_MIN, "{kills}");
+    faults.check();
 }
 
 /// Creates the accounts, in four ranges.
@@ -77,27 +76,6 @@ async fn open(client: &Client) {
         (0..ACCOUNTS).try_for_each(|number| tx.put(TABLE, account(number), "balance", BEGINNING.to_string()))
     });
     opened.await.expect("every node runs");
-}
-
-/// Kills nodes, one at a time; once all. At the end every node runs.
-fn kill(cluster: &Cluster, until: Instant) -> u32 {
-    let mut random = SplitMix64::new(u64::from(std::process::id()));
-    let halfway = Instant::now() + until.saturating_duration_since(Instant::now()) / 2;
-    let (mut kills, mut are_all_killed) = (0, false);
-    while Instant::now() < until {
-        thread::sleep(Duration::from_millis(500 + random.below(700)));
-        if !are_all_killed && Instant::now() > halfway {
-            crate::crashes::nemesis::kill_all(cluster);
-            are_all_killed = true;
-            continue;
-        }
-        let victim = 1 + random.below(3) as u32;
-        cluster.signal(victim, Signal::KILL);
-        thread::sleep(Duration::from_millis(random.below(600)));
-        cluster.restart(victim).ok();
-        kills += 1;
-    }
-    kills
 }
 
 async fn transfer(client: Client, mut random: SplitMix64, until: Instant, counts: Arc<Counts>) {
