@@ -9,7 +9,7 @@ use crate::client_api::unexpected;
 use crate::request::{ApiRequest, ApiResponse};
 use crate::scan::Scan;
 use crate::types::{Cell, Row};
-use crate::{Client, Error, Reads, Version};
+use crate::{Client, Error, Reads, Table, Version};
 
 /// How old a snapshot is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +20,9 @@ pub enum Staleness {
     Fresh,
     /// It is exactly this old, by the clock of a node.
     Exact(Duration),
+    /// It is at most this old, by the clock of a node. [`Table::snapshot_of`] finds the newest moment that a replica can
+    /// read without waiting; [`Client::snapshot_of`], which knows no row, uses the oldest moment allowed.
+    Max(Duration),
 }
 
 /// Everything as of one moment. Reads are answered by any replica, see each transaction entirely or not at all, and agree
@@ -60,7 +63,7 @@ impl Client {
         let (_, latest) = self.clock().await?;
         let age = match staleness {
             Staleness::Fresh => Duration::ZERO,
-            Staleness::Exact(age) => age,
+            Staleness::Exact(age) | Staleness::Max(age) => age,
         };
         let age = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
         Ok(self.snapshot_at(Version::from_nanos(latest.as_nanos().saturating_sub(age).max(0))))
@@ -83,6 +86,41 @@ impl Client {
             }
             other => Err(unexpected(&other)),
         }
+    }
+}
+
+impl Table {
+    /// A snapshot of this age, for reads that begin at this key, which may be empty and need not exist. With
+    /// [`Staleness::Max`] its moment is that of the last write that a replica of the key's range has applied, or the
+    /// oldest moment allowed if that is later. That replica can then read its range without waiting for others, even
+    /// without a leader, unless a transaction that is being committed changes the same row. A replica that has not reached
+    /// the moment, such as one of another range, forwards the read to its leader.
+    ///
+    /// ```no_run
+    /// # async fn example(accounts: loggos_client::Table) -> Result<(), loggos_client::Error> {
+    /// use loggos_client::Staleness;
+    /// use std::time::Duration;
+    ///
+    /// let recent = accounts.snapshot_of("alice", Staleness::Max(Duration::from_secs(10))).await?;
+    /// println!("{:?} as of {}", recent.row("accounts", "alice").await?, recent.timestamp());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::snapshot`]. [`Error::NotFound`] if the table does not exist and the staleness is a maximum.
+    pub async fn snapshot_of(&self, key: impl Into<Bytes>, staleness: Staleness) -> Result<TableSnapshot, Error> {
+        /// Only the state of the response matters: probably there is no such column.
+        const NOTHING: Bytes = Bytes::from_static(&[0]);
+        let oldest = self.client.snapshot_of(staleness);
+        if !matches!(staleness, Staleness::Max(_)) {
+            return oldest.await;
+        }
+        let key = Some(key.into()).filter(|key| !key.is_empty()).unwrap_or(NOTHING);
+        let newest = self.read(key).column(NOTHING).consistency(Reads::Timeline { stale_ok: true }).send();
+        let (oldest, newest) = tokio::try_join!(oldest, newest)?;
+        let newest = newest.as_of.map_or(oldest.timestamp, |as_of| as_of.timestamp);
+        Ok(self.client.snapshot_at(newest.max(oldest.timestamp)))
     }
 }
 

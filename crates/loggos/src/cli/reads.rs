@@ -41,17 +41,9 @@ impl ReadArguments {
     /// # Errors
     /// If the arguments contradict each other, or the cluster does not tell the time.
     pub(crate) async fn reads(&self, client: &Client, table: &str, key: &Bytes) -> Result<Reads, Stop> {
-        if let Some(age) = self.exact_staleness.or(self.max_staleness) {
-            let snapshot = client.snapshot_of(Staleness::Exact(age)).await?;
-            if self.max_staleness.is_some() && !key.is_empty() {
-                let table = client.table(table);
-                let newest = table.read(key.clone()).consistency(Reads::Timeline { stale_ok: false });
-                let newest = newest.names_only().send().await.ok().and_then(|read| read.as_of);
-                let is_new = |as_of: &AsOf| as_of.timestamp > snapshot.timestamp();
-                if let Some(newest) = newest.filter(is_new) {
-                    return Ok(Reads::At(newest.timestamp));
-                }
-            }
+        let exact = self.exact_staleness.map(Staleness::Exact);
+        if let Some(staleness) = exact.or_else(|| self.max_staleness.map(Staleness::Max)) {
+            let snapshot = client.table(table).snapshot_of(key.clone(), staleness).await?;
             return Ok(Reads::At(snapshot.timestamp()));
         }
         let is_timeline = self.timeline || self.reads == ReadKind::Timeline;

@@ -96,6 +96,9 @@ fn stale_read_with_one_live_node() {
     let shown = run(&["get", "t", "k", "c", "--timeline", "--stale-ok"]);
     assert!(shown.err.contains("as of "), "{shown:?}");
     assert!(shown.ok().contains('v'));
+    assert!(run(&["get", "t", "k", "c", "--max-staleness", "10m"]).ok().contains('v'));
+    assert!(run(&["scan", "t", "--max-staleness", "10m"]).ok().contains('v'));
+    run(&["get", "t", "k", "--max-staleness", "1ms", "--timeout", "500ms"]).failed(3, &[]);
     run(&["get", "t", "k", "--reads", "any", "--timeout", "500ms"]).failed(3, &[]);
     for (kind, cause, hint) in [("strong", "replicas", "(nodes 2, 3)"), ("timeline", "leader", "--stale-ok")] {
         let refused = run(&["get", "t", "k", "--reads", kind, "--timeout", "2s"]);

@@ -11,7 +11,7 @@ use api::columns as message;
 use api::columns::columns_client::ColumnsClient;
 use api::columns::resolve_transaction_response::Outcome;
 use rustix::process::Signal;
-use sdk::{Client, Error, Staleness, TransactionOutcome, Version};
+use sdk::{Client, Error, Staleness, TableSnapshot, TransactionOutcome, Version};
 
 use crate::harness::{Cluster, runtime};
 
@@ -134,7 +134,7 @@ async fn conflicts(cluster: &Cluster) {
     assert_eq!(value(&client, TABLE, "n-count-2").await.0, b"60");
 }
 
-/// A row that appears in a range that was read, also an empty one, is a conflict; one beside it is not.
+/// A row that appears in a scanned range, also an empty one, is a conflict; one outside it is not.
 async fn phantoms(client: &Client) {
     for (reverse, key, is_conflict) in
         [(false, "q5", true), (true, "q4", true), (false, "q9", false), (true, "q0", false)]
@@ -149,7 +149,7 @@ async fn phantoms(client: &Client) {
         assert_eq!(matches!(done, Err(Error::Aborted(_))), is_conflict, "{key}: {done:?}");
         client.table(TABLE).delete_row(key).await.expect("a deletion");
     }
-    // Only what was passed counts: a scan that stops early does not depend on what follows.
+    // A scan that stops early does not depend on the rows after its last page.
     for key in ["r1", "r2", "r3"] {
         client.table(TABLE).write(key).put("c", "v").send().await.expect("a write");
     }
@@ -237,7 +237,7 @@ async fn rollbacks(client: &Client) {
     assert!(began.elapsed() < BEFORE_EXPIRY, "{:?}", began.elapsed());
     assert_eq!(value(client, TABLE, "a").await.0, b"after the rollback");
 
-    // So is a transaction whose function fails, and one that has only read.
+    // A transaction is also rolled back if its function fails. One without writes releases its locks too.
     let began = Instant::now();
     let failed = client.transaction(|tx| async move {
         tx.get(TABLE, "a", "c").await?;
@@ -250,6 +250,16 @@ async fn rollbacks(client: &Client) {
     client.transaction(|tx| async move { tx.put(TABLE, "a", "c", "v") }).await.expect("every node runs");
     assert!(began.elapsed() < BEFORE_EXPIRY, "{:?}", began.elapsed());
     assert_eq!(value(client, TABLE, "z").await.0, b"after the rollback");
+}
+
+async fn shows(snapshot: &TableSnapshot, expected: &str) {
+    for (table, key) in [(TABLE, "a"), (TABLE, "z"), (OTHER, "z")] {
+        let cell = snapshot.get(table, key, "c").await.expect("every node runs").expect("it is there");
+        assert_eq!(cell.value, expected, "{table} {key} as of {}", snapshot.timestamp());
+    }
+    let mut rows = snapshot.scan(TABLE).range("z"..).rows();
+    let row = rows.next().await.expect("a row").expect("every node runs");
+    assert_eq!(row.cell("c").expect("it is there").value, expected);
 }
 
 async fn snapshots(cluster: &Cluster) {
@@ -274,15 +284,31 @@ async fn snapshots(cluster: &Cluster) {
             (own.snapshot_at(second), "second"),
             (fresh, "second"),
         ] {
-            for (table, key) in [(TABLE, "a"), (TABLE, "z"), (OTHER, "z")] {
-                let cell = snapshot.get(table, key, "c").await.expect("every node runs").expect("it is there");
-                assert_eq!(cell.value, expected, "{table} {key} at node {node} as of {}", snapshot.timestamp());
-            }
-            let mut rows = snapshot.scan(TABLE).range("z"..).rows();
-            let row = rows.next().await.expect("a row").expect("every node runs");
-            assert_eq!(row.cell("c").expect("it is there").value, expected);
+            shows(&snapshot, expected).await;
         }
+        let recent = async |key: &'static str, age| {
+            own.table(TABLE).snapshot_of(key, Staleness::Max(age)).await.expect("clocks are good")
+        };
+        // The key may be that of no row, but of a range that the transaction changed.
+        for key in ["", "a", "aa"] {
+            // A follower learns late that the second transaction is committed.
+            let until = Instant::now() + BEFORE_EXPIRY;
+            let snapshot = loop {
+                let snapshot = recent(key, Duration::from_secs(60)).await;
+                if snapshot.timestamp() >= second {
+                    break snapshot;
+                }
+                assert!(Instant::now() < until, "node {node}: {} instead of {second}", snapshot.timestamp());
+            };
+            shows(&snapshot, "second").await;
+        }
+        let (earliest, _) = own.clock().await.expect("clocks are good");
+        let snapshot = recent("a", Duration::from_nanos(1)).await;
+        assert!(snapshot.timestamp().as_nanos() >= earliest.as_nanos() - 1);
+        shows(&snapshot, "second").await;
     }
+    let unknown = client.table("unknown").snapshot_of("a", Staleness::Max(Duration::from_secs(1))).await;
+    assert!(matches!(unknown, Err(Error::NotFound(_))), "{unknown:?}");
     let short = client.table("short");
     short.create().retention(Duration::from_secs(1)).send().await.expect("a table");
     let until = Instant::now() + FORGOTTEN;
