@@ -33,7 +33,7 @@ pub struct Stamp {
     pub first_incomplete: u64,
 }
 
-/// Identifies a transaction whose commit was sent: where its outcome is decided, and the stamp of the commit.
+/// Identifies a commit that was sent: the row at which its outcome is decided, and its stamp.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TransactionId {
     /// The table of the coordinator's key.

@@ -34,8 +34,8 @@ pub enum Error {
     /// No node could execute it before the deadline; nothing was done. Retry later.
     #[error("{0}")]
     Unavailable(String),
-    /// The transaction was aborted, because another one changed what it had read, or had priority; nothing was written.
-    /// Try the whole transaction again.
+    /// The transaction was aborted, because another one changed a row that it had read, or had priority; nothing was
+    /// written. Try the whole transaction again.
     #[error("{0}")]
     Aborted(String),
     /// The change may have been executed, or may yet be. Read to find out.

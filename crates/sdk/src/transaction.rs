@@ -39,7 +39,7 @@ const UNLOCKED_MAX: usize = 32;
 /// A transaction in progress. Reads see the transaction's own writes, and other rows as they are now; writes are kept
 /// here until the commit, which fails if anything that was read has changed. Clones are the same transaction.
 ///
-/// Until the commit succeeds, what was read may be of different moments. Act on it only afterwards.
+/// Until the commit succeeds, results of reads may be of different moments. Act on them only afterwards.
 #[derive(Clone, Debug)]
 pub struct Transaction {
     client: Client,
@@ -53,7 +53,7 @@ pub struct Transaction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Committed<T> {
-    /// What the transaction returned.
+    /// The result of the transaction's function.
     pub value: T,
     /// The version of everything that it has put. [`Version::ABSENT`] if it changed nothing and needed no commit.
     pub timestamp: Version,
@@ -258,7 +258,7 @@ impl Transaction {
         self.state().delete_row(table.into(), key.into())
     }
 
-    /// Whether nothing was changed so far.
+    /// Whether the transaction has no writes so far.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.state().is_read_only()
@@ -278,8 +278,8 @@ impl Transaction {
         outcome
     }
 
-    /// Ends the transaction without any change, and gives up its read locks, so that others need not wait for them. They
-    /// also expire by themselves, after 10 s without use, as those of a transaction that is dropped.
+    /// Ends the transaction without any change, and releases its read locks, so that others need not wait for them. The
+    /// locks of a transaction that is dropped expire after 10 s without use.
     pub async fn rollback(self) {
         self.state().end();
         self.unlock(&BTreeSet::new()).await;
@@ -304,7 +304,7 @@ impl Transaction {
             return Ok(nothing);
         }
         let committed = self.send_commit(parts, nothing).await?;
-        // The commit has released the locks of what it names. Earlier attempts may have read elsewhere.
+        // The commit has released the locks of the ranges that it names. Earlier attempts may have read in others.
         let current = self.state().read_now.clone();
         self.unlock(&current).await;
         Ok(committed)
@@ -402,7 +402,7 @@ impl Transaction {
         }
     }
 
-    /// Notes what a response has shown.
+    /// Records the keys and the state that a response covers.
     fn has_read(&self, table: &str, keys: &KeyRange, as_of: &message::AsOf) -> Result<(), Error> {
         let mut state = self.state();
         let range = (table.to_owned(), as_of.start.clone());
@@ -434,7 +434,7 @@ impl Transaction {
     }
 }
 
-/// The error for a response to a transaction's read that does not state what was read.
+/// The error for a response to a transaction's read without the state that was read.
 fn unstated() -> Error {
     Error::Unavailable("the response does not state what was read".to_owned())
 }

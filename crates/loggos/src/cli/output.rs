@@ -55,7 +55,7 @@ pub(crate) fn print_rows(
     Ok(())
 }
 
-/// What was printed of the same rows before, and what was read of them.
+/// How rows are printed: whether their heading was printed before, and whether only names were read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shown {
     /// A heading was printed before.
@@ -99,7 +99,7 @@ impl<'a> CellObject<'a> {
         }
     }
 
-    /// A column whose value was not read.
+    /// A column that was read without its value.
     fn without_value(self) -> Self {
         Self { value: None, value_base64: None, ..self }
     }

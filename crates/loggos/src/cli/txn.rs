@@ -20,7 +20,7 @@ use super::output::{Encoding, EncodingArguments, Shown, print_rows};
 /// Commands are read from FILE, or from standard input: get, put, delete, scan, commit, rollback, help. The first command
 /// begins a transaction. Reads see its own changes; others see them once it is committed, all at once. A commit fails with
 /// status 1 if anything that the transaction has read was changed meanwhile; then nothing is written. In a script the
-/// first error ends the command, and what is not committed is rolled back.
+/// first error ends the command, and an open transaction is rolled back.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// The script; `-` is standard input.

@@ -1,4 +1,4 @@
-//! What a transaction has read, and what it will change.
+//! The reads and the pending writes of a transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ type Span = (String, Bytes, Option<Bytes>);
 /// The reads and writes of a transaction. The limits are those that the server checks at the commit.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// What was read, each with the timestamp of the oldest state in which it was.
+    /// The spans read, each with the timestamp of the oldest state that was read.
     reads: BTreeMap<Span, i64>,
     /// Whether a span was read in different states.
     reads_differ: bool,
@@ -188,7 +188,7 @@ impl State {
         rows.into_values().collect()
     }
 
-    /// Ends the transaction. Returns what it has read and changed.
+    /// Ends the transaction. Returns its reads and writes.
     pub(super) fn end(&mut self) -> Parts {
         self.has_ended = true;
         let (reads, writes) = (std::mem::take(&mut self.reads), std::mem::take(&mut self.writes));

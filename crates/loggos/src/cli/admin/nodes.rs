@@ -18,7 +18,7 @@ use crate::view::{Operation, leave_of};
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A departure without progress for this long is explained.
 const SLOW_AFTER: Duration = Duration::from_secs(2);
-/// How long the nodes may take to report what a departure waits for.
+/// Timeout for the nodes to report why a departure is still waiting.
 const STATUS_TIME_MAX: Duration = Duration::from_secs(2);
 
 pub(super) async fn join(cluster: &Cluster, output: Output, newcomer: &str) -> Result<(), Stop> {

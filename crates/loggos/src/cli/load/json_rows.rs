@@ -116,7 +116,7 @@ fn row(key_column: &str, json: &[u8]) -> Result<Row, String> {
     Row::of(key_column, columns)
 }
 
-/// A JSON object whose fields have different names. A map would keep the last of several fields with one name.
+/// A JSON object. Duplicate names of fields are an error; a map would silently keep the last one.
 struct Object<'a>(BTreeMap<String, &'a RawValue>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
