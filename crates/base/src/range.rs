@@ -17,6 +17,15 @@ pub struct KeyRange {
 }
 
 impl KeyRange {
+    /// The keys with a prefix.
+    #[must_use]
+    pub fn of_prefix(prefix: &Bytes) -> Self {
+        let last = prefix.iter().rposition(|byte| *byte != u8::MAX);
+        // The least key above all keys with the prefix, if there is one.
+        let end = last.map(|last| [&prefix[..last], &[prefix[last] + 1]].concat().into());
+        Self { start: prefix.clone(), end }
+    }
+
     /// The keys in both; none if there are none.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Option<Self> {
@@ -99,6 +108,15 @@ mod tests {
         let held = ["", "a", "b", "b\0", "c", "cz", "d", "e"].map(|key| middle.contains(key.as_bytes()));
         assert_eq!(held, [false, false, true, true, true, true, false, false]);
         assert!(KeyRange::all().contains(b"") && KeyRange::all().contains(b"\xff\xff"));
+    }
+
+    #[test]
+    fn prefix_is_a_range() {
+        let of_prefix = |prefix: &[u8]| KeyRange::of_prefix(&Bytes::copy_from_slice(prefix));
+        assert_eq!(of_prefix(b"ab"), range("ab", Some("ac")));
+        assert_eq!(of_prefix(b""), KeyRange::all());
+        assert_eq!(of_prefix(b"a\xff\xff").end, Some("b".into()));
+        assert_eq!(of_prefix(b"\xff").end, None);
     }
 
     /// In reverse order, a range's end belongs to it, and its start to the range before.

@@ -16,16 +16,22 @@ use crate::table::Table;
 use crate::types::{AsOf, KeyRange, Row};
 use crate::{Client, Error, Reads, Version};
 
-/// The rows to read, and their order. [`Scan::rows`] and [`Scan::pages`] begin the scan.
+/// The rows to read, and their order. [`Scan::rows`] begins the scan.
 #[derive(Clone, Debug)]
-#[must_use = "a scan is begun by `rows` or `pages`"]
-pub struct Scan {
-    table: Table,
-    keys: KeyRange,
-    prefix: Bytes,
-    reverse: bool,
-    limit: Option<u64>,
+#[must_use = "a scan is begun by `rows`"]
+pub struct Scan<S = TableSource> {
+    pub(crate) source: S,
+    pub(crate) keys: KeyRange,
+    pub(crate) prefix: Bytes,
+    pub(crate) reverse: bool,
+    pub(crate) limit: Option<u64>,
     page_rows: u32,
+}
+
+/// The source of a [`Scan`] outside of a transaction: a table, with the options of its reads.
+#[derive(Clone, Debug)]
+pub struct TableSource {
+    table: Table,
     consistency: Reads,
     names_only: bool,
     in_parts: bool,
@@ -34,21 +40,9 @@ pub struct Scan {
     rest: Option<message::Rest>,
 }
 
-impl Scan {
-    pub(crate) fn new(table: Table) -> Self {
-        Self {
-            table,
-            keys: KeyRange::default(),
-            prefix: Bytes::new(),
-            reverse: false,
-            limit: None,
-            page_rows: 0,
-            consistency: Reads::default(),
-            names_only: false,
-            in_parts: false,
-            continuation: None,
-            rest: None,
-        }
+impl<S> Scan<S> {
+    pub(crate) fn of(source: S) -> Self {
+        Self { source, keys: KeyRange::default(), prefix: Bytes::new(), reverse: false, limit: None, page_rows: 0 }
     }
 
     /// Only keys in this range, such as `"a".."c"` or `"a"..`.
@@ -81,16 +75,45 @@ impl Scan {
         self
     }
 
+    /// The options of the next page's request that do not depend on the source.
+    pub(crate) fn page_request(&self, table: &str) -> message::ScanRequest {
+        let page_rows = if self.page_rows == 0 { SCAN_ROWS_MAX as u64 } else { u64::from(self.page_rows) };
+        // The last row of the scan may still have a rest.
+        let rows = self.limit.map_or(page_rows, |limit| limit.clamp(1, page_rows));
+        message::ScanRequest {
+            table: table.to_owned(),
+            start: self.keys.start.clone(),
+            end: self.keys.end.clone(),
+            prefix: self.prefix.clone(),
+            reverse: self.reverse,
+            limit: u32::try_from(rows).unwrap_or(u32::MAX),
+            ..Default::default()
+        }
+    }
+}
+
+impl Scan {
+    pub(crate) fn new(table: Table) -> Self {
+        Self::of(TableSource {
+            table,
+            consistency: Reads::default(),
+            names_only: false,
+            in_parts: false,
+            continuation: None,
+            rest: None,
+        })
+    }
+
     /// The consistency level. The default is [`Reads::Strong`]. Each page is a separate read: rows of one page are of
     /// one state, and later pages may be of a later state. [`Reads::At`] reads all pages as of one timestamp.
     pub fn consistency(mut self, consistency: Reads) -> Self {
-        self.consistency = consistency;
+        self.source.consistency = consistency;
         self
     }
 
     /// Reads the names and versions of columns with empty values.
     pub fn names_only(mut self) -> Self {
-        self.names_only = true;
+        self.source.names_only = true;
         self
     }
 
@@ -98,7 +121,7 @@ impl Scan {
     /// the same key that follow each other, each with some of the columns. All parts are of one state of the row. In
     /// reverse the part with the last columns comes first.
     pub fn in_parts(mut self) -> Self {
-        self.in_parts = true;
+        self.source.in_parts = true;
         self
     }
 
@@ -106,7 +129,7 @@ impl Scan {
     /// order, possibly in another process. After a page that ended within a row ([`Scan::in_parts`]), that row is read
     /// from its beginning.
     pub fn resume(mut self, continuation: impl Into<Bytes>) -> Self {
-        self.continuation = Some(continuation.into());
+        self.source.continuation = Some(continuation.into());
         self
     }
 
@@ -123,24 +146,17 @@ impl Scan {
 
     /// The request for the next page.
     fn request(&self) -> message::ScanRequest {
-        let page_rows = if self.page_rows == 0 { SCAN_ROWS_MAX as u64 } else { u64::from(self.page_rows) };
-        // The last row of the scan may still have a rest.
-        let rows = self.limit.map_or(page_rows, |limit| limit.clamp(1, page_rows));
-        let (columns_after, consistency) = match &self.rest {
+        let TableSource { table, consistency, names_only, continuation, rest, .. } = &self.source;
+        let (columns_after, consistency) = match rest {
             Some(rest) => (rest.columns_after.clone(), Reads::At(Version::from_nanos(rest.at_ns))),
-            None => (Bytes::new(), self.consistency),
+            None => (Bytes::new(), *consistency),
         };
         message::ScanRequest {
-            table: self.table.name.to_string(),
-            start: self.keys.start.clone(),
-            end: self.keys.end.clone(),
-            prefix: self.prefix.clone(),
-            reverse: self.reverse,
-            limit: u32::try_from(rows).unwrap_or(u32::MAX),
-            continuation: self.continuation.clone(),
+            continuation: continuation.clone(),
             options: consistency.options(),
             columns_after: Some(columns_after),
-            names_only: self.names_only,
+            names_only: *names_only,
+            ..self.page_request(table.name())
         }
     }
 }
@@ -196,7 +212,7 @@ impl Pages {
             }
             *limit -= (page.rows.len() - usize::from(continues)) as u64;
         }
-        if self.scan.rest.is_some() && matches!(self.scan.consistency, Reads::Strong | Reads::Anywhere) {
+        if self.scan.source.rest.is_some() && matches!(self.scan.source.consistency, Reads::Strong | Reads::Anywhere) {
             // The state of the row's first part was read. For the caller, that is a linearizable read.
             page.as_of = None;
         }
@@ -204,10 +220,10 @@ impl Pages {
             None => self.open_row = None,
             Some(_) => self.open_row = page.rows.last().map(|row| row.key.clone()).or_else(|| self.open_row.take()),
         }
-        self.scan.continuation.clone_from(&page.continuation);
-        self.scan.rest.clone_from(&page.rest);
+        self.scan.source.continuation.clone_from(&page.continuation);
+        self.scan.source.rest.clone_from(&page.rest);
         self.is_over = page.continuation.is_none() || page.rest.is_none() && self.scan.limit == Some(0);
-        if self.scan.in_parts {
+        if self.scan.source.in_parts {
             return Some(page);
         }
         if let Some(mut before) = self.incomplete.take() {
@@ -251,7 +267,8 @@ impl Stream for Pages {
                 return Poll::Ready(None);
             }
             let scan = &this.scan;
-            let fetch = this.fetch.get_or_insert_with(|| Box::pin(page(scan.table.client.clone(), scan.request())));
+            let fetch =
+                this.fetch.get_or_insert_with(|| Box::pin(page(scan.source.table.client.clone(), scan.request())));
             let Poll::Ready(outcome) = fetch.as_mut().poll(context) else { return Poll::Pending };
             this.fetch = None;
             match outcome {

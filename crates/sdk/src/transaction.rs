@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use api::columns as message;
 use api::columns::read_options::Consistency;
 use api::columns::resolve_transaction_response::Outcome;
+use base::KeyRange;
 use bytes::Bytes;
 use client::TransactionId;
 use tokio::task::JoinSet;
@@ -20,7 +21,7 @@ use self::state::State;
 use crate::client_api::unexpected;
 use crate::driver::Ended;
 use crate::request::{ApiRequest, ApiResponse, session_stamp};
-use crate::types::{Cell, KeyRange, Row};
+use crate::types::{Cell, Row};
 use crate::{Client, Error, Version};
 
 /// The first pause before a transaction is tried again. It doubles with each attempt, up to the second, and is drawn at
@@ -218,7 +219,7 @@ impl Transaction {
     /// # }
     /// ```
     pub fn scan(&self, table: impl Into<String>) -> TransactionScan {
-        TransactionScan::new(self.clone(), table.into())
+        TransactionScan::of(scan::TransactionSource { transaction: self.clone(), table: table.into() })
     }
 
     /// Puts a column of a row when the transaction is committed.

@@ -9,7 +9,7 @@ use state_machine::interface::{Request, Response};
 use state_machine::{Failure, KeyPosition, LockKeys, LockMode, LockOwner, LockSpan, Locks};
 use store::tree::CELL_OVERHEAD_BYTES;
 
-use crate::tablet::reads::{after_prefix, bounds, least};
+use crate::tablet::reads::{bounds, least};
 use crate::transaction::{Commit, Prepare, TransactionId, TransactionOutcome};
 
 pub use state_machine::{AsOf, ClientSessionId, Consistency, SessionStamp};
@@ -483,7 +483,7 @@ impl Scan {
     #[must_use]
     pub fn position(&self) -> KeyPosition {
         if self.reverse {
-            let end = least(least(self.to.clone(), after_prefix(&self.prefix)), self.continuation.clone());
+            let end = least(least(self.to.clone(), KeyRange::of_prefix(&self.prefix).end), self.continuation.clone());
             if end.as_ref().is_some_and(Bytes::is_empty) {
                 // No key is below the empty one, so any range can return the empty result.
                 return KeyPosition::At(Bytes::new());

@@ -287,7 +287,7 @@ impl MachineView for TabletView {
 /// The remaining keys of a scan, as `from..to`; none if there are none.
 pub(crate) fn bounds(scan: &Scan) -> Option<(Bytes, Option<Bytes>)> {
     let mut from = scan.from.clone().max(scan.prefix.clone());
-    let mut to = least(scan.to.clone(), after_prefix(&scan.prefix));
+    let mut to = least(scan.to.clone(), KeyRange::of_prefix(&scan.prefix).end);
     match &scan.continuation {
         Some(end) if scan.reverse => to = least(to, Some(end.clone())),
         Some(next) => from = from.max(next.clone()),
@@ -321,14 +321,6 @@ fn successor(key: &Bytes) -> Bytes {
     next.put_slice(key);
     next.put_u8(0);
     next.freeze()
-}
-
-/// The least key above all keys with the prefix; none if there is no such key.
-pub(crate) fn after_prefix(prefix: &Bytes) -> Option<Bytes> {
-    let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
-    let mut next = BytesMut::from(&prefix[..=last]);
-    next[last] += 1;
-    Some(next.freeze())
 }
 
 /// The refusal of a row that exceeds a response. If it only has too many versions for a read from memory, a thread that
