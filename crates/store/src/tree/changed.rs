@@ -17,19 +17,43 @@ pub enum Changed {
     TooManyVersions,
 }
 
+/// Versions of one key that are stepped over one by one before seeking past the others.
+const STEPS_MAX: usize = 8;
+
 /// A search for a newer version, with the versions that may still be stepped over.
 struct Search<'a> {
     range: &'a Range,
     since: Timestamp,
     left: usize,
+    /// The last key that was stepped over in the current source; empty before the first.
+    key: Vec<u8>,
+    /// Its versions that were stepped over.
+    steps: usize,
+}
+
+/// What follows from a version.
+enum Step {
+    /// Examine the next version.
+    Next,
+    /// Seek past all versions of [`Search::key`]: they are older.
+    Pass,
+    /// The source has no newer version in the range.
+    End,
+    /// The answer is known.
+    Found(Changed),
 }
 
 impl View {
-    /// Whether any version in a range of keys is newer than a moment. Sources without newer versions are skipped, so
-    /// usually only the newest memtable is searched. In all others it steps over at most `steps_max` versions.
+    /// Whether any version in a range of whole rows is newer than a moment. Sources without newer versions are skipped,
+    /// so usually only the newest memtable is searched. For a single row, an SSTable is read only if its filter may hold
+    /// the row. Steps over at most `steps_max` versions in total; a key with many versions counts as a few.
     ///
-    /// The answer is right if the moment is not before the watermark of any flush or compaction: these drop no version
-    /// that is newer than their watermark, not even a tombstone.
+    /// The answer is right if the moment is not before the watermark of any flush or compaction that the view includes,
+    /// also one on another replica that its SSTables come from. These drop no version that is newer than their
+    /// watermark, not even a tombstone that deletes nothing. Before the watermark, a change can be missed.
+    ///
+    /// Includes versions newer than the last applied entry, if an entry is being applied concurrently. Excludes the
+    /// tombstone of the first row if the range starts within that row.
     ///
     /// # Errors
     /// When a block is unreadable or damaged, or not cached and `io` forbids reading it.
@@ -40,30 +64,41 @@ impl View {
         steps_max: usize,
         io: Io,
     ) -> Result<Changed, SstableError> {
-        let mut search = Search { range, since, left: steps_max };
+        let mut search = Search { range, since, left: steps_max, key: Vec::new(), steps: 0 };
+        // Not the recent memtables: what is newer than the moment is also in SSTables.
         for memtable in self.memtables().filter(|memtable| memtable.newest_timestamp() > since) {
             let mut cursor = memtable.cursor();
+            search.begin();
             cursor.seek(&range.start, Timestamp(i64::MAX));
-            while let Some(changed) = search.step(cursor.current()) {
-                match changed {
-                    Changed::No => cursor.next(),
-                    found => return Ok(found),
+            loop {
+                match search.step(cursor.current()) {
+                    Step::Next => cursor.next(),
+                    Step::Pass => cursor.seek(&search.key, Timestamp(i64::MIN)),
+                    Step::End => break,
+                    Step::Found(changed) => return Ok(changed),
                 }
             }
         }
         let blocks = Blocks { cache: &self.cache, io };
+        let row = range.single_row();
         for (_, sstable) in self.sstables() {
             let meta = sstable.meta();
-            let is_beside = !range.ends_after(&meta.first_key) || *meta.last_key < *range.start;
-            if meta.timestamps.1 <= since || is_beside {
+            if meta.timestamps.1 <= since
+                || !range.ends_after(&meta.first_key)
+                || *meta.last_key < *range.start
+                || row.is_some_and(|row| !sstable.may_hold(row))
+            {
                 continue;
             }
             let mut cursor = sstable.cursor(blocks);
+            search.begin();
             cursor.seek(&range.start, Timestamp(i64::MAX))?;
-            while let Some(changed) = search.step(cursor.current()) {
-                match changed {
-                    Changed::No => cursor.next()?,
-                    found => return Ok(found),
+            loop {
+                match search.step(cursor.current()) {
+                    Step::Next => cursor.next()?,
+                    Step::Pass => cursor.seek(&search.key, Timestamp(i64::MIN))?,
+                    Step::End => break,
+                    Step::Found(changed) => return Ok(changed),
                 }
             }
         }
@@ -72,14 +107,28 @@ impl View {
 }
 
 impl Search<'_> {
-    /// Examines a version. None at the end of the range, [`Changed::No`] to go on.
-    fn step(&mut self, version: Option<VersionRef<'_>>) -> Option<Changed> {
-        let version = version.filter(|version| self.range.ends_after(version.key))?;
+    /// Begins with another source.
+    fn begin(&mut self) {
+        self.key.clear();
+        self.steps = 0;
+    }
+
+    /// Examines a version. Those of a key arrive newest first, so one that is not newer than the moment is followed only
+    /// by such ones of the key.
+    fn step(&mut self, version: Option<VersionRef<'_>>) -> Step {
+        let Some(version) = version.filter(|version| self.range.ends_after(version.key)) else { return Step::End };
         if version.timestamp > self.since {
-            return Some(Changed::At(version.timestamp));
+            return Step::Found(Changed::At(version.timestamp));
         }
-        let Some(left) = self.left.checked_sub(1) else { return Some(Changed::TooManyVersions) };
+        let Some(left) = self.left.checked_sub(1) else { return Step::Found(Changed::TooManyVersions) };
         self.left = left;
-        Some(Changed::No)
+        if *self.key != *version.key {
+            self.key.clear();
+            self.key.extend_from_slice(version.key);
+            self.steps = 0;
+        }
+        self.steps += 1;
+        // Once per key: a version with the lowest possible timestamp remains after the seek.
+        if self.steps == STEPS_MAX { Step::Pass } else { Step::Next }
     }
 }

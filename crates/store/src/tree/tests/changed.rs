@@ -83,6 +83,51 @@ fn limit_on_versions() {
     assert_eq!((changed(&others, 9), changed(&others, 8)), (Changed::No, Changed::TooManyVersions));
 }
 
+/// Old versions of a frequently written cell do not use up the limit, in memory and in an SSTable. Those of the cells
+/// after it are found.
+#[test]
+fn limit_counts_few_versions_of_a_key() {
+    let mut world = World::new(1);
+    let last = 10_000;
+    for timestamp in (10..=last).step_by(10) {
+        world.tree.tree.put(cell::encode(b"hot", b"c").into(), Timestamp(timestamp), None);
+    }
+    let changed = |world: &World, range: &Range, since, steps_max| {
+        let view = world.tree.tree.view();
+        view.changed_since(range, Timestamp(since), steps_max, Io::Allowed).expect("a working disk")
+    };
+    let (row, rows) = (Range::row(b"hot"), Range::rows(b"hot", None));
+    world.tree.tree.put(cell::encode(b"warm", b"c").into(), Timestamp(last + 10), None);
+    for _ in 0..2 {
+        assert_eq!(changed(&world, &row, last - 10, 0), Changed::At(Timestamp(last)));
+        assert_eq!(changed(&world, &row, last, 10), Changed::No);
+        assert_eq!(changed(&world, &rows, last, 10), Changed::At(Timestamp(last + 10)));
+        assert_eq!(changed(&world, &rows, last, 5), Changed::TooManyVersions);
+        world.flush_all();
+        assert_eq!(world.tree.tree.entries_in_memory(), 0);
+    }
+}
+
+/// A row that an SSTable does not hold is known from its filter, without a read.
+#[test]
+fn single_row_is_checked_by_filter() {
+    // Without a cache.
+    let mut world = World::new(0);
+    for number in 0..200 {
+        world.write(Write::row(2 * number));
+    }
+    world.flush_all();
+    let view = world.tree.tree.view();
+    let is_read = |number| {
+        let next = [&row_name(number)[..], &[0]].concat();
+        let range = Range::rows(&row_name(number), Some(&next));
+        view.changed_since(&range, Timestamp(0), NO_LIMIT, Io::CacheOnly).is_err()
+    };
+    assert!((0..200).all(|number| is_read(2 * number)), "rows that exist are read");
+    let read = (0..199).filter(|number| is_read(2 * number + 1)).count();
+    assert!(read < 40, "{read} of 199 rows that do not exist are read");
+}
+
 /// The resolution of a transaction adds versions below the timestamps of other rows. They are the newest of their cells,
 /// and are found wherever they are: in the same or a newer memtable, or in an SSTable whose newest timestamp is lower than
 /// that of an older one.
