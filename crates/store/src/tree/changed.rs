@@ -1,4 +1,4 @@
-//! Whether keys have changed since a moment: the validation of a transaction at its commit.
+//! Detects changes of keys after a timestamp, to validate a transaction at its commit.
 
 use base::Timestamp;
 
@@ -6,24 +6,25 @@ use super::view::View;
 use crate::cell::Range;
 use crate::sstable::{Blocks, Io, SstableError, VersionRef};
 
-/// Whether a range of keys has changed since a moment.
+/// Whether a range of keys has changed after a timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
     /// It has no newer version.
     No,
-    /// It has a version with this newer timestamp: a value, or a tombstone of a cell or row.
+    /// The range has a version with this later timestamp: a value, or a tombstone of a cell or row.
     At(Timestamp),
-    /// The limit on versions was reached before that was known.
+    /// The search reached its limit on versions.
     TooManyVersions,
 }
 
 /// Versions of one key that are stepped over one by one before seeking past the others.
 const STEPS_MAX: usize = 8;
 
-/// A search for a newer version, with the versions that may still be stepped over.
+/// The state of a search for a newer version.
 struct Search<'a> {
     range: &'a Range,
     since: Timestamp,
+    /// The number of versions that it may still step over.
     left: usize,
     /// The last key that was stepped over in the current source; empty before the first.
     key: Vec<u8>,
@@ -31,7 +32,7 @@ struct Search<'a> {
     steps: usize,
 }
 
-/// What follows from a version.
+/// The next step after a version.
 enum Step {
     /// Examine the next version.
     Next,
@@ -44,16 +45,16 @@ enum Step {
 }
 
 impl View {
-    /// Whether any version in a range of whole rows is newer than a moment. Sources without newer versions are skipped,
-    /// so usually only the newest memtable is searched. For a single row, an SSTable is read only if its filter may hold
-    /// the row. Steps over at most `steps_max` versions in total; a key with many versions counts as a few.
+    /// Whether any version in a range of whole rows is newer than `since`. Memtables and SSTables without newer versions
+    /// are skipped, so usually only the newest memtable is searched. For a single row, an SSTable is read only if its
+    /// filter matches the row. Steps over at most `steps_max` versions in total, and over at most eight of each key.
     ///
-    /// The answer is right if the moment is not before the watermark of any flush or compaction that the view includes,
-    /// also one on another replica that its SSTables come from. These drop no version that is newer than their
-    /// watermark, not even a tombstone that deletes nothing. Before the watermark, a change can be missed.
+    /// The answer is correct if `since` is not before the watermark of any flush or compaction that created an SSTable
+    /// of the view, on this replica or on the one that sent the SSTable. A flush or compaction keeps every version newer
+    /// than its watermark, including tombstones that delete nothing. Before the watermark, a change can be missed.
     ///
-    /// Includes versions newer than the last applied entry, if an entry is being applied concurrently. Excludes the
-    /// tombstone of the first row if the range starts within that row.
+    /// While an entry is applied concurrently, its versions may count. A range that starts within a row excludes the
+    /// tombstones of that row.
     ///
     /// # Errors
     /// When a block is unreadable or damaged, or not cached and `io` forbids reading it.
@@ -65,7 +66,7 @@ impl View {
         io: Io,
     ) -> Result<Changed, SstableError> {
         let mut search = Search { range, since, left: steps_max, key: Vec::new(), steps: 0 };
-        // Not the recent memtables: what is newer than the moment is also in SSTables.
+        // Recent memtables are not searched: their versions are also in SSTables.
         for memtable in self.memtables().filter(|memtable| memtable.newest_timestamp() > since) {
             let mut cursor = memtable.cursor();
             search.begin();
@@ -113,8 +114,8 @@ impl Search<'_> {
         self.steps = 0;
     }
 
-    /// Examines a version. Those of a key arrive newest first, so one that is not newer than the moment is followed only
-    /// by such ones of the key.
+    /// Examines a version. The versions of a key are visited newest first, so if one is not newer than `since`, the others
+    /// of the key are not either.
     fn step(&mut self, version: Option<VersionRef<'_>>) -> Step {
         let Some(version) = version.filter(|version| self.range.ends_after(version.key)) else { return Step::End };
         if version.timestamp > self.since {
