@@ -252,6 +252,34 @@ fn conflict_in_any_range_aborts() {
     }
 }
 
+/// Reads that are older than the retention: a commit names both timestamps, whichever range has noticed, and so does a
+/// retry that finds the coordinator's refusal in its session. A read at a timestamp is refused in the same way.
+#[test]
+fn too_old_names_both_timestamps() {
+    for (key, cohort) in [("a", FIRST), ("z", SECOND)] {
+        let (mut bench, session) = alone();
+        bench.ask(3, put(key, "0"));
+        bench.pass(ms(100));
+        let oldest = bench.tablet(cohort).last_timestamp();
+        let old = Timestamp(oldest.0 - 1);
+        let both = part(&[read(key, old)], &[row("a", "1"), row("z", "1")]);
+        bench.node.propose(cohort, Command::Watermark(oldest).encode(), bench.now);
+        bench.pass(ms(100));
+        assert_eq!(bench.tablet(cohort).watermark(), oldest);
+        bench.ask(5, transaction(stamp(session, 1), OLD, both.clone()));
+        bench.ask(6, get(key, Consistency::At(old)));
+        bench.pass(ms(1_000));
+        let is_named = |text: String| text.contains(&old.to_string()) && text.contains(&oldest.to_string());
+        let text = |bench: &Bench, number| bench.answer(number).as_ref().expect_err("it is too old").to_string();
+        assert!(bench.is_aborted(5) && is_named(text(&bench, 5)), "{:?}", bench.answer(5));
+        assert!(matches!(bench.answer(6), Err(Failure::Precondition(_))) && is_named(text(&bench, 6)));
+        bench.ask(7, transaction(stamp(session, 1), OLD, both));
+        bench.pass(ms(1_000));
+        assert!(bench.is_aborted(7) && is_named(text(&bench, 7)), "{:?}", bench.answer(7));
+        bench.rests();
+    }
+}
+
 /// A driver dies after a prepare. Changes and reads of the rows wait until the participant has asked, which aborts the
 /// transaction.
 #[test]

@@ -21,7 +21,7 @@ use crate::evaluation::{Evaluation, Question};
 use crate::request::{
     Cell, Columns, Mismatch, Mutation, Outcome, Part, Rest, Row, Scan, TableRequest, TableResponse, Write,
 };
-use crate::tablet::transactions::{PreparedRows, aborted};
+use crate::tablet::transactions::PreparedRows;
 use crate::transaction::{ReadSpan, TransactionPart};
 use crate::validate::check_ends;
 
@@ -180,24 +180,26 @@ impl TabletView {
     ///
     /// # Errors
     /// As [`TabletView::get`].
-    pub fn conflict(&self, reads: &[ReadSpan], io: Io) -> Result<Option<Failure>, SstableError> {
+    pub fn conflict(&self, reads: &[ReadSpan], io: Io) -> Result<Option<String>, SstableError> {
         if planted(Bug::CommitNotValidated) {
             return Ok(None);
         }
         for ReadSpan { range, seen } in reads {
             if *seen < self.watermark {
                 let watermark = self.watermark;
-                return Ok(Some(Failure::Aborted(format!(
+                return Ok(Some(format!(
                     "it has read at timestamp {seen}, before {watermark}, the oldest one that is kept: it took too long"
-                ))));
+                )));
             }
             let cells = Range::rows(&range.start, range.end.as_deref());
             match self.rows.changed_since(&cells, *seen, VALIDATION_STEPS_MAX, io)? {
                 Changed::No => {}
                 Changed::At(_) => {
-                    return Ok(Some(aborted("another transaction or write has changed what it has read")));
+                    return Ok(Some("another transaction or write has changed what it has read".to_owned()));
                 }
-                Changed::TooManyVersions => return Ok(Some(aborted("too many versions to compare since it has read"))),
+                Changed::TooManyVersions => {
+                    return Ok(Some("too many versions to compare since it has read".to_owned()));
+                }
             }
         }
         Ok(None)
