@@ -187,7 +187,7 @@ impl Node {
                 read_and_lock(replica, pending, ask, now)
             }
             (KeyOwner::This, Query::Machine(_)) if !self.config.timing.leases => RequestStep::CheckReadIndex,
-            (KeyOwner::This, Query::Machine(ask)) => read_as_leader(replica, ask, now),
+            (KeyOwner::This, Query::Machine(ask)) => read_as_leader(replica, pending, ask, now),
             (KeyOwner::This, Query::Log(_) | Query::Transaction(_)) => RequestStep::Reply(Err(unanswerable())),
         })
     }

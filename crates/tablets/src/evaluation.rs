@@ -3,7 +3,7 @@
 
 use base::Timestamp;
 use bytes::Bytes;
-use state_machine::interface::{Decision, Evaluated, Read, View};
+use state_machine::interface::{Awaited, Decision, Evaluated, Read, View};
 use state_machine::{Consistency, Failure, KeyPosition, ReadError};
 use store::sstable::Io;
 
@@ -97,8 +97,8 @@ impl Read for Evaluation {
         if !view.holds(&question.position()) {
             return Ok(Evaluated::Elsewhere);
         }
-        if *waits && view.awaits(question) {
-            return Ok(Evaluated::Unresolved);
+        if *waits && let Some(first) = view.awaits(question) {
+            return Ok(Evaluated::Unresolved(Awaited { at: view.timestamp(), first }));
         }
         Ok(match question {
             Question::Get { key, columns } => Evaluated::Outcome(view.get(key, columns, io)?),

@@ -319,6 +319,55 @@ fn participant_asks_about_transaction_in_doubt() {
     bench.rests();
 }
 
+/// Transactions are prepared in a range so often that some are at any time. A strong scan ends nevertheless: it waits for
+/// those prepared before it began, whose changes it shows, and for those prepared until these were resolved.
+#[test]
+fn strong_scan_passes_later_transactions() {
+    for consistency in [Consistency::Strong, Consistency::Anywhere, Consistency::Locking(YOUNG)] {
+        let (mut bench, session) = alone();
+        let rows = ["p", "q", "r"];
+        let stamps: Vec<SessionStamp> = (1..5).map(|number| stamp(session, number)).collect();
+        let prepare = |bench: &mut Bench, index: usize| {
+            bench.prepare(10 + index as u64, stamps[index], OLD, part(&[], &[row(rows[index], "1")]));
+            bench.pass(ms(100));
+            bench.prepared(10 + index as u64);
+        };
+        let resolve = |bench: &mut Bench, index: usize| {
+            let (transaction, prepared) = (transaction_id(stamps[index]), bench.prepared(10 + index as u64));
+            let committed = Timestamp(bench.tablet(SECOND).last_timestamp().0 + 1);
+            let committed = Some(committed);
+            bench.direct(20 + index as u64, SECOND, TableRequest::Resolve { transaction, prepared, committed });
+            bench.pass(ms(100));
+            assert!(bench.answer(20 + index as u64).is_ok());
+        };
+        prepare(&mut bench, 0);
+        let scan = tablets::request::Scan { from: "m".into(), ..Default::default() };
+        bench.ask(3, of_table(TableRequest::Scan { scan, consistency }));
+        bench.pass(ms(100));
+        for index in [1, 2] {
+            assert!(!bench.answers.contains_key(&RequestId(3)), "{consistency:?} {index}");
+            prepare(&mut bench, index);
+            resolve(&mut bench, index - 1);
+        }
+        assert_eq!(bench.tablet(SECOND).prepared().len(), 1);
+        let (response, seen) = match bench.answer(3).clone().expect("only a later transaction is prepared") {
+            Response::Dated { response, as_of } => (*response, Some(as_of.timestamp)),
+            response => (response, None),
+        };
+        let Response::Tablet(TableResponse::Rows { rows: found, .. }) = response else { panic!("{response:?}") };
+        // The second one has a commit timestamp above the prepare of the third.
+        assert_eq!(found.iter().map(|row| row.key.clone()).collect::<Vec<_>>(), ["p"]);
+        if let Some(seen) = seen {
+            // The state that it names is the one that it has shown, so that a commit is aborted.
+            let span = ReadSpan { range: KeyRange { start: "m".into(), end: None }, seen };
+            resolve(&mut bench, 2);
+            bench.ask(4, transaction(stamps[3], OLD, part(&[span], &[row("a", "1")])));
+            bench.pass(ms(1_000));
+            assert!(bench.is_aborted(4), "{:?}", bench.answer(4));
+        }
+    }
+}
+
 /// A new leader holds the locks of prepared transactions before it admits a change.
 #[test]
 fn new_leader_holds_prepared_locks() {

@@ -205,21 +205,21 @@ impl TabletView {
         Ok(None)
     }
 
-    /// Whether a prepared transaction may change the answer to a query as of the view's moment.
-    pub(crate) fn awaits(&self, question: &Question) -> bool {
+    /// The first timestamp of prepared transactions that may change the answer to a query as of the view's moment.
+    pub(crate) fn awaits(&self, question: &Question) -> Option<Timestamp> {
         if self.prepared.is_empty() || planted(Bug::ReadIgnoresPrepared) {
-            return false;
+            return None;
         }
-        let counts = |prepared: &Timestamp| *prepared <= self.applied;
-        match question {
-            Question::Get { key, .. } => self.prepared.get(key).is_some_and(counts),
-            Question::Scan(scan) => bounds(scan).is_some_and(|(from, to)| {
+        let first = match question {
+            Question::Get { key, .. } => self.prepared.get(key).copied(),
+            Question::Scan(scan) => bounds(scan).and_then(|(from, to)| {
                 let range = (Bound::Included(from), to.map_or(Bound::Unbounded, Bound::Excluded));
-                self.prepared.range(range).any(|(_, prepared)| counts(prepared))
+                self.prepared.range(range).map(|(_, prepared)| *prepared).min()
             }),
             // Their latches exclude those of a prepared transaction.
-            Question::Decide(_) | Question::Commit(_) | Question::Prepare(_) | Question::Prepared { .. } => false,
-        }
+            Question::Decide(_) | Question::Commit(_) | Question::Prepare(_) | Question::Prepared { .. } => None,
+        };
+        first.filter(|prepared| *prepared <= self.applied)
     }
 
     /// Whether the tablet owns all keys of a transaction's part.

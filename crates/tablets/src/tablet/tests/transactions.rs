@@ -2,7 +2,7 @@
 //! resolved (guarantee 18).
 
 use base::{KeyRange, Membership};
-use state_machine::interface::{Evaluated, Read as _, View as _};
+use state_machine::interface::{Awaited, Evaluated, Read as _, View as _};
 use state_machine::{ClientSessionId, KeyOwner, LockOwner};
 
 use super::*;
@@ -285,7 +285,13 @@ fn reads_wait_for_prepared_rows() {
     assert_eq!(log.apply(&mut state, &prepare(1, &[("a", "b")], &[row("k", "new")])), prepared(40));
     let timeline = Consistency::Timeline { at_least: None, stale_ok: true };
     let get = |key, consistency| TableRequest::Get { key: bytes(key), columns: Columns::default(), consistency };
-    let waits = |request: &TableRequest, moment| evaluated(&state, request, moment) == Evaluated::Unresolved;
+    let waits = |request: &TableRequest, moment: Option<i64>| match evaluated(&state, request, moment) {
+        Evaluated::Unresolved(awaited) => {
+            assert_eq!(awaited, Awaited { at: Timestamp(moment.unwrap_or(40)), first: Timestamp(40) });
+            true
+        }
+        _ => false,
+    };
     for consistency in [Consistency::Strong, Consistency::Anywhere, Consistency::At(Timestamp(40))] {
         assert!(waits(&get("k", consistency), None));
         assert!(!waits(&get("a", consistency), None), "it was only read");
@@ -324,7 +330,7 @@ fn reads_wait_for_prepared_rows() {
     let decided = Evaluation::deciding(decides, state.view_now()).answer(Io::Allowed).expect("a working disk");
     assert!(matches!(decided, Evaluated::Decided(_)));
     log.apply(&mut state, &resolve(1, 40, None));
-    assert!(evaluated(&state, &get("k", Consistency::Strong), None) != Evaluated::Unresolved);
+    assert!(matches!(evaluated(&state, &get("k", Consistency::Strong), None), Evaluated::Outcome(_)));
     assert_eq!(read(&state, "k"), [cell("c", "old", 20)]);
 }
 
