@@ -275,7 +275,7 @@ fn evaluated(state: &State, request: &TableRequest, moment: Option<i64>) -> Eval
     Evaluation::of(request, view).expect("it reads").answer(Io::Allowed).expect("a working disk")
 }
 
-/// Reads wait for a prepared transaction that may change what they return, except timeline reads.
+/// Reads wait for a prepared transaction that may change their result, except timeline reads.
 #[test]
 fn reads_wait_for_prepared_rows() {
     let (mut state, mut log) = fresh();
