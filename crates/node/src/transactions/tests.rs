@@ -220,6 +220,31 @@ fn commits_in_two_ranges() {
     assert_eq!(resolved.count(), 1);
 }
 
+/// The participant has resolved the transaction, and the coordinator is about to forget it.
+#[test]
+fn repeated_commit_resolves_nothing_again() {
+    let (mut bench, session) = alone();
+    let both = part(&[], &[row("a", "1"), row("z", "1")]);
+    let request = transaction(stamp(session, 1), OLD, both);
+    bench.ask(3, request.clone());
+    while bench.node.transactions.resolved.is_empty() {
+        bench.pass(ms(5));
+    }
+    let resolved = |bench: &Bench| {
+        bench.appended.iter().filter_map(command).filter(|it| matches!(it, Command::Resolve { .. })).count()
+    };
+    assert_eq!((resolved(&bench), bench.tablet(FIRST).decided().len()), (1, 1));
+    let participants = bench.tablet(FIRST).decided().values().next().expect("it is decided").participants.clone();
+    let (stamp, part) = (stamp(session, 1), part(&[], &[row("a", "1")]));
+    let commit = Commit { stamp, key: "a".into(), owner: OLD, part, participants };
+    bench.direct(4, FIRST, TableRequest::Commit(Box::new(commit)));
+    bench.pass(ms(20));
+    assert_eq!(bench.committed(4), bench.committed(3));
+    bench.pass(ms(2_000));
+    assert_eq!(resolved(&bench), 1);
+    bench.rests();
+}
+
 /// The state at a participant has changed since the read, then at the coordinator.
 #[test]
 fn conflict_in_any_range_aborts() {
@@ -252,8 +277,8 @@ fn conflict_in_any_range_aborts() {
     }
 }
 
-/// Reads that are older than the retention: a commit names both timestamps, whichever range has noticed, and so does a
-/// retry that finds the coordinator's refusal in its session. A read at a timestamp is refused in the same way.
+/// A commit with reads that are older than the retention is refused with both timestamps, by the coordinator or by a
+/// participant. A retry returns the same reason. A read at such a timestamp is refused in the same way.
 #[test]
 fn too_old_names_both_timestamps() {
     for (key, cohort) in [("a", FIRST), ("z", SECOND)] {
@@ -319,8 +344,8 @@ fn participant_asks_about_transaction_in_doubt() {
     bench.rests();
 }
 
-/// Transactions are prepared in a range so often that some are at any time. A strong scan ends nevertheless: it waits for
-/// those prepared before it began, whose changes it shows, and for those prepared until these were resolved.
+/// At any time, some transaction is prepared in the range. A strong scan ends nevertheless. It waits for those prepared
+/// before it began, and shows their changes, and for those prepared before these were resolved.
 #[test]
 fn strong_scan_passes_later_transactions() {
     for consistency in [Consistency::Strong, Consistency::Anywhere, Consistency::Locking(YOUNG)] {
@@ -519,25 +544,48 @@ fn read_locks_give_priority() {
     bench.rests();
 }
 
-/// A split waits for a prepared transaction. Writes that came later go on when both are over.
+/// A split waits for a prepared transaction. Meanwhile, writes and reads go on, and new transactions over several ranges
+/// are refused. The range asks the coordinator earlier than usual, which aborts the transaction if its driver has died.
 #[test]
 fn split_waits_for_prepared_transaction() {
-    let (mut bench, session) = alone();
-    bench.prepare(3, stamp(session, 1), OLD, part(&[], &[row("z", "1")]));
-    bench.pass(ms(100));
-    let split = CatalogCommand::BeginSplit { name: "t".into(), key: "s".into() };
-    bench.ask(4, Request::Catalog(CatalogRequest::Change(split)));
-    bench.pass(ms(500));
-    assert!(!bench.answers.contains_key(&RequestId(4)));
-    bench.ask(5, put("x", "1"));
-    bench.ask(6, put("n", "1"));
-    bench.pass(ms(7_000));
-    for number in [4, 5, 6] {
-        assert!(bench.answer(number).is_ok(), "{number}: {:?}", bench.answer(number));
+    for is_alive in [true, false] {
+        let (mut bench, session) = alone();
+        bench.prepare(3, stamp(session, 1), OLD, part(&[], &[row("z", "1")]));
+        bench.pass(ms(100));
+        let prepared = bench.prepared(3);
+        let split = CatalogCommand::BeginSplit { name: "t".into(), key: "s".into() };
+        bench.ask(4, Request::Catalog(CatalogRequest::Change(split)));
+        bench.pass(ms(50));
+        bench.ask(5, put("x", "1"));
+        bench.ask(6, put("n", "1"));
+        bench.ask(7, get("n", Consistency::Strong));
+        let alone = part(&[read("z", Timestamp(i64::MAX))], &[row("y", "1")]);
+        bench.prepare(8, stamp(session, 2), OLD, alone);
+        bench.prepare(9, stamp(session, 1), OLD, part(&[], &[row("z", "1")]));
+        bench.pass(ms(50));
+        for number in [5, 6, 7] {
+            assert!(bench.answer(number).is_ok(), "{number}: {:?}", bench.answer(number));
+        }
+        assert!(matches!(bench.answer(8), Err(Failure::Unavailable(_))), "{:?}", bench.answer(8));
+        assert_eq!(bench.prepared(9), prepared, "it is answered for what is prepared");
+        assert!(!bench.answers.contains_key(&RequestId(4)));
+        if is_alive {
+            let participants = vec![Participant { cohort: SECOND, prepared }];
+            let (stamp, part) = (stamp(session, 1), part(&[], &[row("a", "1")]));
+            let commit = Commit { stamp, key: "a".into(), owner: OLD, part, participants };
+            bench.direct(10, FIRST, TableRequest::Commit(Box::new(commit)));
+        }
+        bench.pass(ms(700));
+        assert!(bench.answer(4).is_ok(), "{:?}", bench.answer(4));
+        assert_eq!(bench.node.counters.doubts_resolved, u64::from(!is_alive));
+        let expected = is_alive.then(|| Bytes::from("1"));
+        assert_eq!((bench.value("a"), bench.value("z")), (expected.clone(), expected));
+        assert_eq!((bench.value("n"), bench.value("x")), (Some("1".into()), Some("1".into())));
+        bench.ask(11, transaction(stamp(session, 3), OLD, part(&[], &[row("n", "2"), row("x", "2")])));
+        bench.pass(ms(2_000));
+        assert!(bench.answer(11).is_ok(), "{:?}", bench.answer(11));
+        assert!(bench.node.replicas.iter().all(|(_, replica)| replica.latches.is_empty()));
     }
-    assert_eq!((bench.value("n"), bench.value("x")), (Some("1".into()), Some("1".into())));
-    bench.pass(ms(2_000));
-    assert!(bench.node.replicas.iter().all(|(_, replica)| replica.latches.is_empty()));
 }
 
 /// Requests that end while they wait for latches leave nothing behind.
