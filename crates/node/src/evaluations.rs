@@ -101,9 +101,9 @@ impl Node {
                 let locks = if let ReadPath::Leader { locks, .. } = path { locks } else { Locks::NONE };
                 self.propose_decided(pending, cohort, decision, locks, now);
             }
-            Ok(Evaluated::Unresolved) => {
+            Ok(Evaluated::Unresolved(awaited)) => {
                 self.end_evaluation(cohort, &path);
-                self.pending_requests.place(pending, RequestState::Waiting);
+                self.await_transactions(pending, cohort, awaited);
             }
             Ok(Evaluated::Elsewhere) => {
                 self.end_evaluation(cohort, &path);

@@ -190,6 +190,7 @@ impl Node {
             proposed: BTreeMap::new(),
             latches: Default::default(),
             holds_prepared: false,
+            drains_until: Monotonic(0),
             read_locks: Default::default(),
             throttle: Default::default(),
             on_disk,

@@ -6,7 +6,7 @@
 //! changes do not block each other, and most keys never have waiters.
 //!
 //! A transaction also depends on keys that it does not change, and shares these with others that only read them. Once
-//! decided, a change keeps only the latches of what it changes. A prepared transaction keeps all of them until it is
+//! decided, a change keeps only the latches of the keys that it changes. A prepared transaction keeps all of them until it is
 //! resolved, which another range decides; a new leader takes them before it admits any change.
 //!
 //! Invariants:
@@ -155,6 +155,11 @@ impl Latches {
             }
         }
         false
+    }
+
+    /// Whether a transaction that may hold latches of other ranges has any.
+    pub(crate) fn have_owners(&self) -> bool {
+        self.keys.values().chain(self.ranges.values()).any(|latch| !latch.owners.is_empty())
     }
 
     /// The change that took these latches is decided, and its entry is the next in the log: it only needs those of the

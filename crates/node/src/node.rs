@@ -432,6 +432,7 @@ impl Node {
         if let Some(replica) = self.replicas.get_mut(&id) {
             replica.holds_prepared = false;
             replica.read_locks.clear();
+            replica.drains_until = Monotonic(0);
             replica.latches.clear().for_each(|write| self.pending_requests.retry(write));
         }
         self.forget_evaluations(id);

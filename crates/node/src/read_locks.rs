@@ -1,10 +1,9 @@
-//! Read locks of transactions at a leader. They prevent wasted work, and nothing depends on them: a commit validates
-//! what it has read. So they are kept in memory, and may be lost, taken away or left behind by a client that died.
+//! Read locks of transactions at a leader. They prevent wasted work, and no guarantee depends on them, because a commit
+//! validates its reads. So they are kept in memory only. They may be lost or revoked, or outlive their client.
 //!
-//! A younger transaction that would change keys that an older one has read waits for it; an older one takes the locks of
-//! the younger one away (wound-wait), which then fails its validation if the keys did change. Writes without a
-//! transaction have priority over all of them. A transaction keeps its age when it is tried again, so the oldest one is
-//! never held up by others, and each becomes the oldest at last.
+//! A younger transaction does not change keys that an older one has read. An older one revokes the locks of a younger one
+//! (wound-wait), whose validation then fails if the keys have changed. Writes without a transaction have priority over
+//! all transactions. A retried transaction keeps its age, so it eventually becomes the oldest, which no other delays.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +14,7 @@ use state_machine::{LockKeys, LockOwner, Locks};
 const UNUSED: Duration = Duration::from_millis(10_000);
 /// Maximum ranges of keys that one transaction locks here. Further reads are not protected.
 const SPANS_MAX: usize = 1_000;
-/// Maximum transactions with read locks at one leader. The youngest ones get none.
+/// Maximum transactions with read locks at one leader. Further ones get none.
 const OWNERS_MAX: usize = 10_000;
 
 /// The read locks at one leader.
@@ -58,8 +57,9 @@ impl ReadLocks {
         }
     }
 
-    /// Takes away the locks of younger transactions on the keys that a change of `owner` changes, and its own. Returns
-    /// false if an older one has some, which the change should wait for. A change without an owner is the oldest.
+    /// Revokes the locks of younger transactions on the keys that a change of `owner` changes, and the owner's own locks.
+    /// Returns false if an older transaction has locks on them; the change must then wait or be retried. A change without
+    /// an owner counts as the oldest.
     pub(crate) fn give_way(&mut self, locks: &Locks, owner: Option<LockOwner>, now: Monotonic) -> bool {
         self.expire(now);
         let meets = |held: &Held| held.spans.iter().any(|span| locks.changed().any(|changed| changed.meets(span)));

@@ -16,7 +16,7 @@
 use base::canary::{Bug, planted};
 use base::{CohortId, Duration, Epoch, Lsn, Monotonic, Now, Timestamp};
 use bytes::Bytes;
-use state_machine::interface::ReadStep;
+use state_machine::interface::{Awaited, ReadStep};
 use state_machine::{AsOf, Consistency, Failure, KeyOwner, LockKeys, Locks, LogPlace};
 
 use crate::node::Node;
@@ -95,11 +95,12 @@ pub(crate) fn read_here(replica: &Replica, pending: &Pending, now: Now) -> Optio
 
 /// Reads the applied state at the leader. The reply may be sent only while the lease is valid, by a clock read after
 /// this.
-pub(crate) fn read_as_leader(replica: &Replica, ask: &Ask, now: Now) -> RequestStep {
+pub(crate) fn read_as_leader(replica: &Replica, pending: &Pending, ask: &Ask, now: Now) -> RequestStep {
     if replica.cohort.lease_end(now.monotonic).is_none() {
         return RequestStep::AwaitLease;
     }
-    read_by(replica, ask, ReadPath::leader(replica, Locks::NONE))
+    let epoch = replica.cohort.promised().epoch;
+    read_by(replica, pending, ask, now, |as_of| ReadPath::Leader { epoch, locks: Locks::NONE, as_of })
 }
 
 /// Reads for a transaction at the leader: waits for changes in progress of these keys, and locks them.
@@ -125,14 +126,67 @@ pub(crate) fn read_and_lock(replica: &mut Replica, pending: &Pending, ask: &Ask,
         return RequestStep::CheckReadIndex;
     }
     let epoch = replica.cohort.promised().epoch;
-    let as_of = as_of_transaction(replica, ask, now);
-    read_by(replica, ask, ReadPath::Leader { epoch, locks: Locks::NONE, as_of })
+    read_by(replica, pending, ask, now, |as_of| ReadPath::Leader { epoch, locks: Locks::NONE, as_of })
 }
 
-fn read_by(replica: &Replica, ask: &Ask, path: ReadPath) -> RequestStep {
-    match replica.state.read(ask) {
+/// Reads the applied state; if the read has waited for prepared transactions, as of the timestamp that was fixed for it.
+/// The response names the state for a read of a transaction.
+fn read_by(
+    replica: &Replica,
+    pending: &Pending,
+    ask: &Ask,
+    now: Now,
+    path: impl FnOnce(Option<Box<AsOf>>) -> ReadPath,
+) -> RequestStep {
+    let cohort = replica.cohort.config().cohort;
+    let fixed = pending.unresolved.and_then(|unresolved| unresolved.fixed(cohort, replica.cohort.promised().epoch));
+    let fixed = fixed.and_then(|moment| replica.state.view()?.at(moment).ok());
+    let step = match fixed.as_ref().and_then(|view| view.read(ask)) {
+        Some(read) => ReadStep::Evaluate(read),
+        None => replica.state.read(ask),
+    };
+    let as_of_view = || Some(Box::new(as_of(replica, &fixed.or_else(|| replica.state.view())?, cohort, now.monotonic)));
+    let path = path(ask.owner().and_then(|_| as_of_view()));
+    match step {
         ReadStep::Answer(outcome) => RequestStep::ReplyRead(outcome, path),
         ReadStep::Evaluate(read) => RequestStep::Evaluate(read, path),
+    }
+}
+
+/// A read that waits for prepared transactions. Without a limit, it would wait for ever in a range where transactions
+/// overlap each other. Two timestamps limit the wait, each that of the last applied entry at some attempt.
+///
+/// The first attempt notes one. The read must show the transactions prepared until then, because they may be committed
+/// and acknowledged. Once all of these are resolved, the next attempt fixes the second timestamp, which is not below any
+/// of their commit timestamps, and from then on the read is tried as of it: transactions that are prepared later have
+/// higher timestamps. Those that were prepared between the two attempts are waited for, because they may be committed at
+/// or below the second timestamp.
+///
+/// Both count only in one epoch: a lease that is valid for the reply then covers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unresolved {
+    cohort: CohortId,
+    epoch: Epoch,
+    at: Timestamp,
+    is_fixed: bool,
+}
+
+impl Unresolved {
+    /// The state after an attempt that found unresolved transactions.
+    fn next(before: Option<Self>, cohort: CohortId, epoch: Epoch, Awaited { at, first }: Awaited) -> Self {
+        let begun = Self { cohort, epoch, at, is_fixed: planted(Bug::ReadFixedEarly) };
+        match before.filter(|before| (before.cohort, before.epoch) == (cohort, epoch)) {
+            // The versions of the fixed timestamp were not kept.
+            Some(before) if before.is_fixed && before.at != at => begun,
+            Some(before) if !before.is_fixed && first > before.at => Self { is_fixed: true, ..begun },
+            Some(before) => before,
+            None => begun,
+        }
+    }
+
+    /// The timestamp as of which the read is tried, if it is fixed.
+    fn fixed(self, cohort: CohortId, epoch: Epoch) -> Option<Timestamp> {
+        (self.is_fixed && (self.cohort, self.epoch) == (cohort, epoch)).then_some(self.at)
     }
 }
 
@@ -150,8 +204,7 @@ impl Node {
         if let Some(checked) = checked.filter(|_| holds)
             && replica.cohort.has_applied(checked.stamp)
         {
-            let as_of = as_of_transaction(replica, ask, now);
-            let step = read_by(replica, ask, ReadPath::ReadIndex { as_of });
+            let step = read_by(replica, &pending, ask, now, |as_of| ReadPath::ReadIndex { as_of });
             return self.proceed(pending, cohort, step, now);
         }
         let mut rests_on = rests_on.filter(|_| holds);
@@ -160,6 +213,15 @@ impl Node {
             cohort.push_view(now, out);
         });
         pending.view_check = rests_on.map(|check| (cohort, check));
+        self.pending_requests.place(pending, RequestState::Waiting);
+    }
+
+    /// A read depends on prepared transactions, and is tried again.
+    pub(crate) fn await_transactions(&mut self, mut pending: Pending, cohort: CohortId, awaited: Awaited) {
+        if let Some(replica) = self.replicas.get(&cohort) {
+            let epoch = replica.cohort.promised().epoch;
+            pending.unresolved = Some(Unresolved::next(pending.unresolved, cohort, epoch, awaited));
+        }
         self.pending_requests.place(pending, RequestState::Waiting);
     }
 
@@ -257,13 +319,6 @@ impl ReadRequirement {
     }
 }
 
-/// The state that a read of a transaction names in its response.
-fn as_of_transaction(replica: &Replica, ask: &Ask, now: Now) -> Option<Box<AsOf>> {
-    ask.owner()?;
-    let view = replica.state.view()?;
-    Some(Box::new(as_of(replica, &view, replica.cohort.config().cohort, now.monotonic)))
-}
-
 fn dated_if(outcome: Outcome, as_of: Option<Box<AsOf>>) -> Outcome {
     match as_of {
         Some(as_of) => dated(outcome, *as_of),
@@ -277,5 +332,30 @@ fn as_of(replica: &Replica, view: &View, cohort: CohortId, now: Monotonic) -> As
         timestamp: view.timestamp(),
         age: replica.cohort.freshness().age(now),
         range: view.range().cloned().unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The wait begins anew in another epoch or cohort, and when the versions of the fixed timestamp were not kept.
+    #[test]
+    fn fixed_timestamp_counts_in_one_epoch() {
+        let (cohort, epoch) = (CohortId(5), Epoch(3));
+        let found = |at, first| Awaited { at: Timestamp(at), first: Timestamp(first) };
+        let next = |before, at, first| Unresolved::next(before, cohort, epoch, found(at, first));
+        let first = next(None, 10, 4);
+        let waits = next(Some(first), 20, 10);
+        assert_eq!((waits, waits.fixed(cohort, epoch)), (first, None), "one of the first ones is not resolved");
+        let fixed = next(Some(waits), 30, 11);
+        assert_eq!(fixed.fixed(cohort, epoch), Some(Timestamp(30)));
+        assert_eq!(next(Some(fixed), 30, 11), fixed);
+        assert_eq!(next(Some(fixed), 40, 31), next(None, 40, 31));
+        for (cohort, epoch) in [(CohortId(6), epoch), (cohort, Epoch(4))] {
+            assert_eq!(fixed.fixed(cohort, epoch), None);
+            assert!(!Unresolved::next(Some(fixed), cohort, epoch, found(30, 11)).is_fixed);
+            assert!(!Unresolved::next(Some(first), cohort, epoch, found(30, 11)).is_fixed);
+        }
     }
 }

@@ -45,6 +45,8 @@ pub(crate) struct Replica {
     pub(crate) latches: Latches,
     /// This leader has applied everything from before its epoch, and has latched what prepared transactions lock.
     pub(crate) holds_prepared: bool,
+    /// Until when new transactions over several ranges are refused, because a split or a drop waits for the present ones.
+    pub(crate) drains_until: Monotonic,
     /// What transactions have read at this leader.
     pub(crate) read_locks: ReadLocks,
     /// Throttles writes while compactions fall behind.

@@ -14,6 +14,7 @@ use tablets::transaction::{Participant, TransactionId};
 
 use crate::contract::RequestId;
 use crate::message::Query;
+use crate::reads::Unresolved;
 
 /// Retry interval of requests that wait for a leader, a lease or the catalog.
 pub(crate) const RETRY: Duration = Duration::from_millis(20);
@@ -106,6 +107,8 @@ pub(crate) struct Pending {
     pub(crate) refused_by: Option<CohortId>,
     /// The cohort and read-index check that the read depends on.
     pub(crate) view_check: Option<(CohortId, CheckId)>,
+    /// The read waits for prepared transactions.
+    pub(crate) unresolved: Option<Unresolved>,
     /// Number of nodes asked so far.
     pub(crate) asked: u32,
     /// Number of those that may have accepted it and never replied.
@@ -129,6 +132,7 @@ impl Pending {
             cohort: None,
             refused_by: None,
             view_check: None,
+            unresolved: None,
             asked: 0,
             unanswered: 0,
             overdue_at: None,

@@ -49,6 +49,8 @@ pub(crate) enum RequestStep {
     AwaitLease,
     /// Wait for a connection to a majority.
     AwaitMajority,
+    /// Wait for the transactions over several ranges that are in progress in this range.
+    AwaitTransactions,
     /// Wait for the log to reach this timestamp.
     AwaitTimestamp(Timestamp),
     /// Another cohort owns the request's first key position.
@@ -187,7 +189,7 @@ impl Node {
                 read_and_lock(replica, pending, ask, now)
             }
             (KeyOwner::This, Query::Machine(_)) if !self.config.timing.leases => RequestStep::CheckReadIndex,
-            (KeyOwner::This, Query::Machine(ask)) => read_as_leader(replica, ask, now),
+            (KeyOwner::This, Query::Machine(ask)) => read_as_leader(replica, pending, ask, now),
             (KeyOwner::This, Query::Log(_) | Query::Transaction(_)) => RequestStep::Reply(Err(unanswerable())),
         })
     }
@@ -199,6 +201,10 @@ impl Node {
             RequestStep::Wait(state) => self.pending_requests.place(pending, state),
             RequestStep::AwaitLease => self.await_lease(pending),
             RequestStep::AwaitMajority => self.await_majority(pending, cohort),
+            RequestStep::AwaitTransactions => {
+                self.hurry_transactions(cohort, now);
+                self.pending_requests.place(pending, RequestState::Waiting);
+            }
             RequestStep::AwaitTimestamp(moment) => self.advance_log(pending, cohort, moment, now),
             RequestStep::Elsewhere => self.elsewhere(pending, now),
             RequestStep::CarryPlanOn => self.carry_plan_on(pending, cohort, now),

@@ -36,6 +36,9 @@ use crate::request_table::{Pending, PendingId, ReplyTo, RequestState, Target};
 const LOOK: Duration = Duration::from_millis(500);
 /// Deadline of a request to another range after the decision; it is repeated.
 const PATIENCE: Duration = Duration::from_millis(3_000);
+/// How long a split or a drop waits for a prepared transaction before the range queries the coordinator, which aborts a
+/// transaction without an outcome.
+const HURRY: Duration = Duration::from_millis(250);
 /// Maximum difference by which a prepare's timestamp may exceed the driver's clock. A clock that is further ahead is
 /// wrong, and the transaction must not carry its time to other ranges.
 const AHEAD_MAX: Duration = Duration::from_millis(1_000);
@@ -49,8 +52,8 @@ pub(crate) struct Transactions {
     unresolved: BTreeMap<(CohortId, TransactionId), BTreeMap<CohortId, bool>>,
     /// Transactions that all participants have resolved, until they are forgotten.
     resolved: BTreeMap<CohortId, BTreeSet<TransactionId>>,
-    /// Prepared transactions of cohorts that this node leads, with the time of the next query.
-    prepared: BTreeMap<(CohortId, TransactionId), Monotonic>,
+    /// Prepared transactions of cohorts that this node leads, with the queries about them.
+    prepared: BTreeMap<(CohortId, TransactionId), DoubtQuery>,
     /// Cohorts led by this node with prepared or decided transactions.
     watched: BTreeSet<CohortId>,
     look_at: Monotonic,
@@ -72,6 +75,14 @@ struct Driven {
     /// Participants that have not replied to the prepare.
     awaited: BTreeSet<CohortId>,
     prepared: Vec<Participant>,
+}
+
+/// A query to the coordinator of a prepared transaction.
+#[derive(Clone, Copy, Debug)]
+struct DoubtQuery {
+    /// The time of the next one.
+    at: Monotonic,
+    was_sent: bool,
 }
 
 #[derive(Debug)]
@@ -360,6 +371,13 @@ impl Node {
         else {
             return;
         };
+        // The commit was repeated.
+        let is_resolved = |resolved: &BTreeSet<TransactionId>| resolved.contains(&transaction);
+        if self.transactions.resolved.get(&cohort).is_some_and(is_resolved)
+            || self.transactions.unresolved.contains_key(&(cohort, transaction))
+        {
+            return;
+        }
         let all = decided.participants.iter().map(|participant| (participant.cohort, true)).collect();
         self.transactions.unresolved.insert((cohort, transaction), all);
         if planted(Bug::DecisionForgottenEarly) {
@@ -428,11 +446,12 @@ impl Node {
         // A split gives decisions to another range.
         self.transactions.unresolved.retain(|(of, id), _| *of != cohort || decided.binary_search(id).is_ok());
         for (transaction, coordinator, timestamp) in prepared {
-            let due = self.transactions.prepared.entry((cohort, transaction)).or_insert(now.monotonic + in_doubt);
-            if *due > now.monotonic {
+            let later = DoubtQuery { at: now.monotonic + in_doubt, was_sent: false };
+            let query = self.transactions.prepared.entry((cohort, transaction)).or_insert(later);
+            if query.at > now.monotonic {
                 continue;
             }
-            *due = now.monotonic + in_doubt;
+            *query = DoubtQuery { was_sent: true, ..later };
             let participant = Participant { cohort, prepared: timestamp };
             if planted(Bug::DoubtMeansAbort) {
                 self.resolve_at(ReplyTo::Nobody, transaction, participant, None, now);
@@ -448,6 +467,20 @@ impl Node {
                 self.tell_participants(cohort, transaction, now);
             } else {
                 self.tell_again(cohort, transaction, now);
+            }
+        }
+    }
+
+    /// A split or a drop waits for the prepared transactions of a range: asks their coordinators sooner.
+    pub(crate) fn hurry_transactions(&mut self, cohort: CohortId, now: Now) {
+        let Some(tablet) = self.led_tablet(cohort) else { return };
+        let prepared: Vec<TransactionId> = tablet.prepared().keys().copied().collect();
+        let soon = DoubtQuery { at: now.monotonic + HURRY, was_sent: false };
+        for transaction in prepared {
+            let query = self.transactions.prepared.entry((cohort, transaction)).or_insert(soon);
+            if !query.was_sent {
+                query.at = soon.at.min(query.at);
+                self.transactions.look_at = query.at.min(self.transactions.look_at);
             }
         }
     }

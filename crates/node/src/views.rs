@@ -89,7 +89,7 @@ impl LocalRead {
     pub fn evaluate(&self) -> Option<Outcome> {
         match self.read.answer(Io::CacheOnly) {
             Ok(Evaluated::Outcome(outcome)) => Some(outcome),
-            Ok(Evaluated::Decided(_) | Evaluated::Elsewhere | Evaluated::Unresolved) | Err(_) => None,
+            Ok(Evaluated::Decided(_) | Evaluated::Elsewhere | Evaluated::Unresolved(_)) | Err(_) => None,
         }
     }
 

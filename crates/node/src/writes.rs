@@ -1,7 +1,7 @@
 //! Turns a client's write into an entry proposed by the leader (guarantees 1, 10 and 12).
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Now};
+use base::{CohortId, Duration, Now};
 use bytes::Bytes;
 use state_machine::failure::precondition;
 use state_machine::interface::{Decision, Evaluated, Payload};
@@ -13,10 +13,14 @@ use crate::node::{AT_ONCE, Node};
 use crate::reads::ReadPath;
 use crate::registry::Ask;
 use crate::replica::{Proposal, Replica};
-use crate::request_table::{Pending, ReplyTo, RequestState, RequestTable};
+use crate::request_table::{Pending, RETRY, ReplyTo, RequestState, RequestTable};
 use crate::requests::RequestStep;
 use crate::roster::Roster;
 use crate::write_throttle::DiskAdmission;
+
+/// How long new transactions over several ranges are refused after an attempt of a split or a drop that waits for those
+/// in progress. Longer than the interval between the attempts.
+const DRAINS: Duration = Duration(5 * RETRY.0);
 
 /// The parts of a node with which the leader decides about a change.
 #[derive(Debug)]
@@ -58,6 +62,15 @@ impl Writes<'_> {
         }
         if let Some(step) = self.disk.delay_or_refuse(replica, pending, ask.bytes(), now) {
             return step;
+        }
+        if locks.excludes_all() && replica.latches.have_owners() {
+            // In the queue for latches, all later changes would wait behind it for other ranges.
+            replica.drains_until = now.monotonic + DRAINS;
+            return RequestStep::AwaitTransactions;
+        }
+        if locks.owner.is_some() && now.monotonic < replica.drains_until {
+            let why = "the range is about to be split or dropped, and accepts no transactions over several ranges now";
+            return RequestStep::Reply(Err(Failure::Unavailable(why.to_owned())));
         }
         if !replica.read_locks.is_empty() {
             let owners = replica.read_locks.owners();

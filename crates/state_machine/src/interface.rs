@@ -182,8 +182,17 @@ pub enum Evaluated<R> {
     Decided(Decision),
     /// Another cohort owns the position where the request begins (guarantee 19).
     Elsewhere,
-    /// The outcome depends on a prepared transaction: the request must be tried again once that is resolved.
-    Unresolved,
+    /// The outcome depends on prepared transactions: the request must be tried again once they are resolved.
+    Unresolved(Awaited),
+}
+
+/// The prepared transactions that a read waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    /// The timestamp of the state that was read.
+    pub at: Timestamp,
+    /// The timestamp of the first of the prepares, not above that of the state.
+    pub first: Timestamp,
 }
 
 impl<R> Evaluated<R> {
@@ -193,7 +202,7 @@ impl<R> Evaluated<R> {
             Self::Outcome(outcome) => Evaluated::Outcome(outcome.map(response)),
             Self::Decided(verdict) => Evaluated::Decided(verdict),
             Self::Elsewhere => Evaluated::Elsewhere,
-            Self::Unresolved => Evaluated::Unresolved,
+            Self::Unresolved(awaited) => Evaluated::Unresolved(awaited),
         }
     }
 }

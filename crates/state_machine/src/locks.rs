@@ -113,6 +113,12 @@ impl Locks {
         }
     }
 
+    /// Whether it excludes every other change, as a split or a drop does.
+    #[must_use]
+    pub fn excludes_all(&self) -> bool {
+        *self == Self::all(LockMode::Exclusive)
+    }
+
     /// Whether it locks no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -172,6 +172,17 @@ impl Range {
         Self { start: self.start.clone(), end: Some(end) }
     }
 
+    /// The key prefix of the row, if the range holds the tombstones of a row and no key of another row: that of
+    /// [`Range::row`], or the rows from a key to below its successor.
+    #[must_use]
+    pub(crate) fn single_row(&self) -> Option<&[u8]> {
+        let (start, end) = (&self.start[..], self.end.as_deref()?);
+        let stem = start.strip_suffix(&[0, END])?;
+        // The first key of any other row, after the start, is that of the row with a zero byte appended.
+        let is_single = scan(start)?.0 == start.len() && end.strip_prefix(stem)? <= &[0, ESCAPE, 0, END][..];
+        is_single.then_some(start)
+    }
+
     /// Whether a key is before the end.
     #[must_use]
     pub(crate) fn ends_after(&self, key: &[u8]) -> bool {

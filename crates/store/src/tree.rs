@@ -13,8 +13,8 @@
 //! * An SSTable and then its directory are forced before the tree includes it and [`Tree::refs`] names it. Then the
 //!   manifest that names it is forced. Only after that may the log release the SSTable's entries, and the files of
 //!   replaced SSTables be removed ([`Tree::forced`], [`Tree::give_up`], [`Leftovers`]).
-//! * Entries are applied in timestamp order, so no SSTable holds a newer version of a key than a memtable does: a lookup
-//!   that finds a visible version in the memtables skips the SSTables. Among memtables, and among SSTables, timestamps
+//! * The versions of a key are added in timestamp order, so no SSTable holds a newer version of it than a memtable does:
+//!   a lookup that finds a visible version in the memtables skips the SSTables. Among memtables, and among SSTables, timestamps
 //!   decide, not the order: an entry may be applied again, and an SSTable received from another replica may contain
 //!   entries that are already present.
 //! * At most one flush and one compaction are in progress. A dropped job leaves files that no manifest names.
@@ -284,8 +284,8 @@ impl Tree {
         self.active.put(key, timestamp, value);
     }
 
-    /// Deletes all versions of a row up to the timestamp, including those written by the same entry: an entry must not
-    /// both delete a row and write to it.
+    /// Deletes all versions of a row below the timestamp. Columns that are put at the same timestamp stay, so an entry may
+    /// delete a row and put columns of it.
     pub fn delete_row(&mut self, row: &[u8], timestamp: Timestamp) {
         self.active.put(cell::encode(row, b"").into(), timestamp, None);
     }

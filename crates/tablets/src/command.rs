@@ -7,7 +7,7 @@
 //! may differ between versions of Loggos, and every replica must interpret a committed entry identically.
 
 use base::canary::{Bug, planted};
-use base::codec::{DecodeError, Wire, Writer};
+use base::codec::{DecodeError, Text, Wire, Writer};
 use base::{CohortId, KeyRange, Membership, Timestamp};
 use bytes::Bytes;
 use state_machine::LockOwner;
@@ -84,6 +84,8 @@ pub enum Command {
         stamp: SessionStamp,
         /// The coordinator's key.
         key: Bytes,
+        /// Why, for the client.
+        reason: String,
     },
     /// Prepares a transaction: the range holds the locks of its reads and writes until it is resolved. The proposer has
     /// validated its reads. Has no effect while the transaction is prepared.
@@ -141,7 +143,7 @@ base::wire! {
         9 => Split { key, child, members },
         10 => DeclareLoss,
         11 => Commit { stamp, key, writes, participants },
-        12 => Conflict { stamp, key },
+        12 => Conflict { stamp, key, reason as Text("reason of an abort") },
         13 => Prepare { coordinator, owner, reads, writes },
         14 => Resolve { transaction, prepared, committed },
         15 => Abort { stamp, key },

@@ -3,8 +3,8 @@
 
 use base::Timestamp;
 use bytes::Bytes;
-use state_machine::interface::{Decision, Evaluated, Read, View};
-use state_machine::{Consistency, KeyPosition, ReadError};
+use state_machine::interface::{Awaited, Decision, Evaluated, Read, View};
+use state_machine::{Consistency, Failure, KeyPosition, ReadError};
 use store::sstable::Io;
 
 use crate::command::Command;
@@ -97,8 +97,8 @@ impl Read for Evaluation {
         if !view.holds(&question.position()) {
             return Ok(Evaluated::Elsewhere);
         }
-        if *waits && view.awaits(question) {
-            return Ok(Evaluated::Unresolved);
+        if *waits && let Some(first) = view.awaits(question) {
+            return Ok(Evaluated::Unresolved(Awaited { at: view.timestamp(), first }));
         }
         Ok(match question {
             Question::Get { key, columns } => Evaluated::Outcome(view.get(key, columns, io)?),
@@ -112,18 +112,19 @@ impl Read for Evaluation {
                 Evaluated::Decided(Decision { command: command.encode(), refusal, keeps_locks: false })
             }
             Question::Commit(commit) => {
-                let refusal = view.conflict(&commit.part.reads, io)?;
+                let conflict = view.conflict(&commit.part.reads, io)?;
+                let refusal = conflict.clone().map(Failure::Aborted);
                 let Commit { stamp, key, part, participants, .. } = (**commit).clone();
-                let command = match refusal {
+                let command = match conflict {
                     None => Command::Commit { stamp, key, writes: part.writes, participants },
-                    Some(_) => Command::Conflict { stamp, key },
+                    Some(reason) => Command::Conflict { stamp, key, reason },
                 };
                 Evaluated::Decided(Decision { command: command.encode(), refusal, keeps_locks: false })
             }
             Question::Prepared { at, .. } => Evaluated::Outcome(Ok(TableResponse::Prepared { timestamp: *at })),
             Question::Prepare(prepare) => match view.conflict(&prepare.part.reads, io)? {
                 // The driver of the transaction has its abort logged by the coordinator.
-                Some(failure) => Evaluated::Outcome(Err(failure)),
+                Some(reason) => Evaluated::Outcome(Err(Failure::Aborted(reason))),
                 None => {
                     let command = Command::prepare(prepare);
                     Evaluated::Decided(Decision { command: command.encode(), refusal: None, keeps_locks: true })

@@ -174,7 +174,7 @@ pub enum TableRequest {
         /// Identifies the transaction.
         stamp: SessionStamp,
     },
-    /// Gives up the read locks of a transaction in the range that holds a key.
+    /// Releases the read locks of a transaction in the range that holds a key.
     Unlock {
         /// The key.
         key: Bytes,

@@ -36,7 +36,7 @@ pub mod transactions;
 pub use reads::TabletView;
 
 use rows::Rows;
-use transactions::{ABORTED, TransactionDecided, Transactions, aborted};
+use transactions::{TransactionDecided, Transactions, aborted};
 
 /// The sessions of a tablet.
 pub type ClientSessions = state_machine::sessions::ClientSessions<WriteOutcome>;
@@ -115,8 +115,8 @@ impl Tablet {
                 let outcome = self.commit(&stamp, &key, writes, participants, entry);
                 Applied { outcome: Some(outcome), effect: decided.map(Effect::Own) }
             }
-            Command::Conflict { stamp, .. } => {
-                Applied::outcome(self.once(Some(&stamp), entry, |_| Err(aborted(ABORTED))))
+            Command::Conflict { stamp, reason, .. } => {
+                Applied::outcome(self.once(Some(&stamp), entry, |_| Err(Failure::Aborted(reason))))
             }
             Command::Prepare { coordinator, owner, reads, writes } => {
                 self.prepare((coordinator, owner), reads, writes, entry)
@@ -432,8 +432,8 @@ pub enum WriteOutcome {
     Written(Timestamp),
     /// A condition was not met.
     Mismatch(Box<Mismatch>),
-    /// The transaction was aborted.
-    Aborted,
+    /// The transaction was aborted, for this reason.
+    Aborted(Box<str>),
 }
 
 const WRITTEN: u8 = 1;
@@ -455,7 +455,10 @@ impl Wire for WriteOutcome {
                 out.i64(mismatch.expected.0);
                 out.i64(mismatch.actual.0);
             }
-            Self::Aborted => out.u8(ABORTED_TAG),
+            Self::Aborted(reason) => {
+                out.u8(ABORTED_TAG);
+                out.bytes(reason.as_bytes());
+            }
         }
     }
 
@@ -467,7 +470,7 @@ impl Wire for WriteOutcome {
                 expected: Timestamp(input.i64()?),
                 actual: Timestamp(input.i64()?),
             })),
-            ABORTED_TAG => Self::Aborted,
+            ABORTED_TAG => Self::Aborted(input.text("reason of an abort")?.into()),
             tag => return Err(DecodeError::UnknownTag { what: "outcome", tag: u64::from(tag) }),
         })
     }
@@ -484,7 +487,7 @@ impl Remembered for WriteOutcome {
                 let column = Bytes::copy_from_slice(column);
                 Self::Mismatch(Box::new(Mismatch { column, expected: *expected, actual: *actual }))
             }
-            Err(Failure::Aborted(_)) => Self::Aborted,
+            Err(Failure::Aborted(reason)) => Self::Aborted(reason.as_str().into()),
             other => unreachable!("an executed write has no outcome {other:?}"),
         }
     }
@@ -497,13 +500,14 @@ impl Remembered for WriteOutcome {
                 expected: mismatch.expected,
                 actual: mismatch.actual,
             }),
-            Self::Aborted => Err(aborted(ABORTED)),
+            Self::Aborted(reason) => Err(aborted(reason)),
         }
     }
 
     fn heap_bytes(&self) -> usize {
         match self {
-            Self::Written(_) | Self::Aborted => 0,
+            Self::Written(_) => 0,
+            Self::Aborted(reason) => reason.len(),
             Self::Mismatch(mismatch) => size_of::<Mismatch>() + mismatch.column.len(),
         }
     }
@@ -511,7 +515,7 @@ impl Remembered for WriteOutcome {
     fn encoded_bytes(&self) -> usize {
         match self {
             Self::Written(_) => 9,
-            Self::Aborted => 1,
+            Self::Aborted(reason) => 5 + reason.len(),
             Self::Mismatch(mismatch) => 21 + mismatch.column.len(),
         }
     }

@@ -1,15 +1,15 @@
 //! Transactions: the parts of their requests, and the state that a range keeps about them (Spanner, section 4; guarantee
 //! 18).
 //!
-//! A transaction reads at the leaders of its ranges, and notes for each read the keys and the timestamp of the state. Its
-//! writes are buffered by the client. The commit names both. A range *validates* its part: no version in the keys that
-//! were read may be newer than what was seen. Locks only prevent wasted work.
+//! A transaction reads at the leaders of its ranges, and records the keys and the timestamp of the state of each read. The
+//! client buffers its writes. The commit contains both. A range *validates* its part: no key that was read may have a
+//! version newer than the timestamp of that read. Locks only prevent wasted work.
 //!
 //! If one range holds all keys, a single entry of its log commits the transaction, and the timestamp of that entry is
 //! the version of all writes. Otherwise one range, the *coordinator*, decides (two-phase commit):
 //!
 //! 1. Every other range *prepares*: it validates its part, and its log records the reads and writes. From then on the
-//!    range holds their locks, whoever leads it, until the transaction is resolved.
+//!    range holds their locks, under any leader, until the transaction is resolved.
 //! 2. The coordinator validates its own part and commits: the timestamp of that entry is the commit timestamp. It is not
 //!    below any of the prepares, so in each range it is above everything that was visible before the prepare.
 //! 3. The coordinator's leader *resolves* the transaction in the other ranges, which then write their parts with the
@@ -20,9 +20,9 @@
 //! gets that outcome. Anyone may propose an abort to learn the outcome. A split gives both ranges the session, but only
 //! one of them holds the key, and with it the decision.
 //!
-//! **Repeated prepares.** A delayed prepare may arrive after its transaction was resolved and forgotten. It is a
-//! different one for everyone: a decision names each prepare by its timestamp, and applies to no other. A range that asks
-//! about one that no decision names is told that it is aborted.
+//! **Repeated prepares.** A delayed prepare may arrive after its transaction was resolved and forgotten. It is never
+//! committed: a decision names each prepare by its timestamp, and applies to no other. If a range asks about a prepare that
+//! no decision names, the reply is that it is aborted.
 
 use base::codec::Text;
 use base::{CohortId, KeyRange, Timestamp};
@@ -120,7 +120,7 @@ pub struct Prepare {
     pub part: TransactionPart,
 }
 
-/// What a coordinator knows about a transaction.
+/// The outcome of a transaction according to its coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TransactionOutcome {
     /// It is committed.

@@ -220,6 +220,31 @@ fn commits_in_two_ranges() {
     assert_eq!(resolved.count(), 1);
 }
 
+/// The participant has resolved the transaction, and the coordinator is about to forget it.
+#[test]
+fn repeated_commit_resolves_nothing_again() {
+    let (mut bench, session) = alone();
+    let both = part(&[], &[row("a", "1"), row("z", "1")]);
+    let request = transaction(stamp(session, 1), OLD, both);
+    bench.ask(3, request.clone());
+    while bench.node.transactions.resolved.is_empty() {
+        bench.pass(ms(5));
+    }
+    let resolved = |bench: &Bench| {
+        bench.appended.iter().filter_map(command).filter(|it| matches!(it, Command::Resolve { .. })).count()
+    };
+    assert_eq!((resolved(&bench), bench.tablet(FIRST).decided().len()), (1, 1));
+    let participants = bench.tablet(FIRST).decided().values().next().expect("it is decided").participants.clone();
+    let (stamp, part) = (stamp(session, 1), part(&[], &[row("a", "1")]));
+    let commit = Commit { stamp, key: "a".into(), owner: OLD, part, participants };
+    bench.direct(4, FIRST, TableRequest::Commit(Box::new(commit)));
+    bench.pass(ms(20));
+    assert_eq!(bench.committed(4), bench.committed(3));
+    bench.pass(ms(2_000));
+    assert_eq!(resolved(&bench), 1);
+    bench.rests();
+}
+
 /// The state at a participant has changed since the read, then at the coordinator.
 #[test]
 fn conflict_in_any_range_aborts() {
@@ -248,6 +273,34 @@ fn conflict_in_any_range_aborts() {
         assert!(bench.is_aborted(7));
         assert!(bench.is_aborted(8) || bench.committed(8) > Timestamp(0));
         bench.pass(ms(6_500));
+        bench.rests();
+    }
+}
+
+/// A commit with reads that are older than the retention is refused with both timestamps, by the coordinator or by a
+/// participant. A retry returns the same reason. A read at such a timestamp is refused in the same way.
+#[test]
+fn too_old_names_both_timestamps() {
+    for (key, cohort) in [("a", FIRST), ("z", SECOND)] {
+        let (mut bench, session) = alone();
+        bench.ask(3, put(key, "0"));
+        bench.pass(ms(100));
+        let oldest = bench.tablet(cohort).last_timestamp();
+        let old = Timestamp(oldest.0 - 1);
+        let both = part(&[read(key, old)], &[row("a", "1"), row("z", "1")]);
+        bench.node.propose(cohort, Command::Watermark(oldest).encode(), bench.now);
+        bench.pass(ms(100));
+        assert_eq!(bench.tablet(cohort).watermark(), oldest);
+        bench.ask(5, transaction(stamp(session, 1), OLD, both.clone()));
+        bench.ask(6, get(key, Consistency::At(old)));
+        bench.pass(ms(1_000));
+        let is_named = |text: String| text.contains(&old.to_string()) && text.contains(&oldest.to_string());
+        let text = |bench: &Bench, number| bench.answer(number).as_ref().expect_err("it is too old").to_string();
+        assert!(bench.is_aborted(5) && is_named(text(&bench, 5)), "{:?}", bench.answer(5));
+        assert!(matches!(bench.answer(6), Err(Failure::Precondition(_))) && is_named(text(&bench, 6)));
+        bench.ask(7, transaction(stamp(session, 1), OLD, both));
+        bench.pass(ms(1_000));
+        assert!(bench.is_aborted(7) && is_named(text(&bench, 7)), "{:?}", bench.answer(7));
         bench.rests();
     }
 }
@@ -289,6 +342,55 @@ fn participant_asks_about_transaction_in_doubt() {
     assert!(bench.is_aborted(11));
     assert_eq!(bench.value("a"), None);
     bench.rests();
+}
+
+/// At any time, some transaction is prepared in the range. A strong scan ends nevertheless. It waits for those prepared
+/// before it began, and shows their changes, and for those prepared before these were resolved.
+#[test]
+fn strong_scan_passes_later_transactions() {
+    for consistency in [Consistency::Strong, Consistency::Anywhere, Consistency::Locking(YOUNG)] {
+        let (mut bench, session) = alone();
+        let rows = ["p", "q", "r"];
+        let stamps: Vec<SessionStamp> = (1..5).map(|number| stamp(session, number)).collect();
+        let prepare = |bench: &mut Bench, index: usize| {
+            bench.prepare(10 + index as u64, stamps[index], OLD, part(&[], &[row(rows[index], "1")]));
+            bench.pass(ms(100));
+            bench.prepared(10 + index as u64);
+        };
+        let resolve = |bench: &mut Bench, index: usize| {
+            let (transaction, prepared) = (transaction_id(stamps[index]), bench.prepared(10 + index as u64));
+            let committed = Timestamp(bench.tablet(SECOND).last_timestamp().0 + 1);
+            let committed = Some(committed);
+            bench.direct(20 + index as u64, SECOND, TableRequest::Resolve { transaction, prepared, committed });
+            bench.pass(ms(100));
+            assert!(bench.answer(20 + index as u64).is_ok());
+        };
+        prepare(&mut bench, 0);
+        let scan = tablets::request::Scan { from: "m".into(), ..Default::default() };
+        bench.ask(3, of_table(TableRequest::Scan { scan, consistency }));
+        bench.pass(ms(100));
+        for index in [1, 2] {
+            assert!(!bench.answers.contains_key(&RequestId(3)), "{consistency:?} {index}");
+            prepare(&mut bench, index);
+            resolve(&mut bench, index - 1);
+        }
+        assert_eq!(bench.tablet(SECOND).prepared().len(), 1);
+        let (response, seen) = match bench.answer(3).clone().expect("only a later transaction is prepared") {
+            Response::Dated { response, as_of } => (*response, Some(as_of.timestamp)),
+            response => (response, None),
+        };
+        let Response::Tablet(TableResponse::Rows { rows: found, .. }) = response else { panic!("{response:?}") };
+        // The second one has a commit timestamp above the prepare of the third.
+        assert_eq!(found.iter().map(|row| row.key.clone()).collect::<Vec<_>>(), ["p"]);
+        if let Some(seen) = seen {
+            // The state that it names is the one that it has shown, so that a commit is aborted.
+            let span = ReadSpan { range: KeyRange { start: "m".into(), end: None }, seen };
+            resolve(&mut bench, 2);
+            bench.ask(4, transaction(stamps[3], OLD, part(&[span], &[row("a", "1")])));
+            bench.pass(ms(1_000));
+            assert!(bench.is_aborted(4), "{:?}", bench.answer(4));
+        }
+    }
 }
 
 /// A new leader holds the locks of prepared transactions before it admits a change.
@@ -442,25 +544,48 @@ fn read_locks_give_priority() {
     bench.rests();
 }
 
-/// A split waits for a prepared transaction. Writes that came later go on when both are over.
+/// A split waits for a prepared transaction. Meanwhile, writes and reads go on, and new transactions over several ranges
+/// are refused. The range asks the coordinator earlier than usual, which aborts the transaction if its driver has died.
 #[test]
 fn split_waits_for_prepared_transaction() {
-    let (mut bench, session) = alone();
-    bench.prepare(3, stamp(session, 1), OLD, part(&[], &[row("z", "1")]));
-    bench.pass(ms(100));
-    let split = CatalogCommand::BeginSplit { name: "t".into(), key: "s".into() };
-    bench.ask(4, Request::Catalog(CatalogRequest::Change(split)));
-    bench.pass(ms(500));
-    assert!(!bench.answers.contains_key(&RequestId(4)));
-    bench.ask(5, put("x", "1"));
-    bench.ask(6, put("n", "1"));
-    bench.pass(ms(7_000));
-    for number in [4, 5, 6] {
-        assert!(bench.answer(number).is_ok(), "{number}: {:?}", bench.answer(number));
+    for is_alive in [true, false] {
+        let (mut bench, session) = alone();
+        bench.prepare(3, stamp(session, 1), OLD, part(&[], &[row("z", "1")]));
+        bench.pass(ms(100));
+        let prepared = bench.prepared(3);
+        let split = CatalogCommand::BeginSplit { name: "t".into(), key: "s".into() };
+        bench.ask(4, Request::Catalog(CatalogRequest::Change(split)));
+        bench.pass(ms(50));
+        bench.ask(5, put("x", "1"));
+        bench.ask(6, put("n", "1"));
+        bench.ask(7, get("n", Consistency::Strong));
+        let alone = part(&[read("z", Timestamp(i64::MAX))], &[row("y", "1")]);
+        bench.prepare(8, stamp(session, 2), OLD, alone);
+        bench.prepare(9, stamp(session, 1), OLD, part(&[], &[row("z", "1")]));
+        bench.pass(ms(50));
+        for number in [5, 6, 7] {
+            assert!(bench.answer(number).is_ok(), "{number}: {:?}", bench.answer(number));
+        }
+        assert!(matches!(bench.answer(8), Err(Failure::Unavailable(_))), "{:?}", bench.answer(8));
+        assert_eq!(bench.prepared(9), prepared, "it is answered for what is prepared");
+        assert!(!bench.answers.contains_key(&RequestId(4)));
+        if is_alive {
+            let participants = vec![Participant { cohort: SECOND, prepared }];
+            let (stamp, part) = (stamp(session, 1), part(&[], &[row("a", "1")]));
+            let commit = Commit { stamp, key: "a".into(), owner: OLD, part, participants };
+            bench.direct(10, FIRST, TableRequest::Commit(Box::new(commit)));
+        }
+        bench.pass(ms(700));
+        assert!(bench.answer(4).is_ok(), "{:?}", bench.answer(4));
+        assert_eq!(bench.node.counters.doubts_resolved, u64::from(!is_alive));
+        let expected = is_alive.then(|| Bytes::from("1"));
+        assert_eq!((bench.value("a"), bench.value("z")), (expected.clone(), expected));
+        assert_eq!((bench.value("n"), bench.value("x")), (Some("1".into()), Some("1".into())));
+        bench.ask(11, transaction(stamp(session, 3), OLD, part(&[], &[row("n", "2"), row("x", "2")])));
+        bench.pass(ms(2_000));
+        assert!(bench.answer(11).is_ok(), "{:?}", bench.answer(11));
+        assert!(bench.node.replicas.iter().all(|(_, replica)| replica.latches.is_empty()));
     }
-    assert_eq!((bench.value("n"), bench.value("x")), (Some("1".into()), Some("1".into())));
-    bench.pass(ms(2_000));
-    assert!(bench.node.replicas.iter().all(|(_, replica)| replica.latches.is_empty()));
 }
 
 /// Requests that end while they wait for latches leave nothing behind.

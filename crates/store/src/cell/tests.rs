@@ -47,6 +47,16 @@ fn range_membership() {
         assert_eq!(holds(&Range::rows(&from, Some(&to))), from <= row && row < to);
         assert_eq!(holds(&Range::rows(&from, None)), from <= row);
         assert_eq!(holds(&Range::rows_with_prefix(&from)), row.starts_with(&from), "{row:?} {from:?}");
+        if let Some(prefix) = Range::rows(&from, Some(&to)).single_row() {
+            assert_eq!(prefix, encode(&from, b""));
+            assert!(!(from <= row && row < to) || row == from);
+        }
+        let next = [&row[..], &[0]].concat();
+        let beyond = [&next[..], &[0]].concat();
+        assert_eq!(Range::rows(&row, Some(&next)).single_row(), Some(&encode(&row, b"")[..]), "{row:?}");
+        assert_eq!(Range::rows(&row, Some(&beyond)).single_row(), None, "{row:?}");
+        assert_eq!(Range::row(&row).single_row(), Some(&encode(&row, b"")[..]));
+        assert_eq!(Range::row(&row).after(&row, &column).single_row(), None, "without the row's tombstones");
         let of_row = Range::row(&row);
         assert_eq!(holds(&of_row.after(&row, &from)), column > from);
         assert_eq!(holds(&of_row.before(&row, &from)), column < from);

@@ -53,7 +53,7 @@ fn transaction_commands() -> Vec<Command> {
     vec![
         Command::Commit { stamp, key: bytes("k"), writes: writes.clone(), participants },
         Command::Commit { stamp, key: Bytes::new(), writes: vec![], participants: vec![] },
-        Command::Conflict { stamp, key: bytes("k") },
+        Command::Conflict { stamp, key: bytes("k"), reason: "it took too long".into() },
         Command::Prepare { coordinator: coordinator.clone(), owner, reads: vec![], writes },
         Command::Prepare { coordinator, owner, reads, writes: vec![] },
         Command::Resolve { transaction, prepared: Timestamp(7), committed: Some(Timestamp(9)) },

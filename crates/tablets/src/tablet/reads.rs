@@ -21,7 +21,7 @@ use crate::evaluation::{Evaluation, Question};
 use crate::request::{
     Cell, Columns, Mismatch, Mutation, Outcome, Part, Rest, Row, Scan, TableRequest, TableResponse, Write,
 };
-use crate::tablet::transactions::{PreparedRows, aborted};
+use crate::tablet::transactions::PreparedRows;
 use crate::transaction::{ReadSpan, TransactionPart};
 use crate::validate::check_ends;
 
@@ -180,44 +180,46 @@ impl TabletView {
     ///
     /// # Errors
     /// As [`TabletView::get`].
-    pub fn conflict(&self, reads: &[ReadSpan], io: Io) -> Result<Option<Failure>, SstableError> {
+    pub fn conflict(&self, reads: &[ReadSpan], io: Io) -> Result<Option<String>, SstableError> {
         if planted(Bug::CommitNotValidated) {
             return Ok(None);
         }
         for ReadSpan { range, seen } in reads {
             if *seen < self.watermark {
                 let watermark = self.watermark;
-                return Ok(Some(Failure::Aborted(format!(
+                return Ok(Some(format!(
                     "it has read at timestamp {seen}, before {watermark}, the oldest one that is kept: it took too long"
-                ))));
+                )));
             }
             let cells = Range::rows(&range.start, range.end.as_deref());
             match self.rows.changed_since(&cells, *seen, VALIDATION_STEPS_MAX, io)? {
                 Changed::No => {}
                 Changed::At(_) => {
-                    return Ok(Some(aborted("another transaction or write has changed what it has read")));
+                    return Ok(Some("another transaction or write has changed what it has read".to_owned()));
                 }
-                Changed::TooManyVersions => return Ok(Some(aborted("too many versions to compare since it has read"))),
+                Changed::TooManyVersions => {
+                    return Ok(Some("too many versions to compare since it has read".to_owned()));
+                }
             }
         }
         Ok(None)
     }
 
-    /// Whether a prepared transaction may change the answer to a query as of the view's moment.
-    pub(crate) fn awaits(&self, question: &Question) -> bool {
+    /// The first timestamp of prepared transactions that may change the answer to a query as of the view's moment.
+    pub(crate) fn awaits(&self, question: &Question) -> Option<Timestamp> {
         if self.prepared.is_empty() || planted(Bug::ReadIgnoresPrepared) {
-            return false;
+            return None;
         }
-        let counts = |prepared: &Timestamp| *prepared <= self.applied;
-        match question {
-            Question::Get { key, .. } => self.prepared.get(key).is_some_and(counts),
-            Question::Scan(scan) => bounds(scan).is_some_and(|(from, to)| {
+        let first = match question {
+            Question::Get { key, .. } => self.prepared.get(key).copied(),
+            Question::Scan(scan) => bounds(scan).and_then(|(from, to)| {
                 let range = (Bound::Included(from), to.map_or(Bound::Unbounded, Bound::Excluded));
-                self.prepared.range(range).any(|(_, prepared)| counts(prepared))
+                self.prepared.range(range).map(|(_, prepared)| *prepared).min()
             }),
             // Their latches exclude those of a prepared transaction.
-            Question::Decide(_) | Question::Commit(_) | Question::Prepare(_) | Question::Prepared { .. } => false,
-        }
+            Question::Decide(_) | Question::Commit(_) | Question::Prepare(_) | Question::Prepared { .. } => None,
+        };
+        first.filter(|prepared| *prepared <= self.applied)
     }
 
     /// Whether the tablet owns all keys of a transaction's part.

@@ -20,7 +20,7 @@ use store::tree::Site;
 use super::{ClientSessions, Tablet};
 
 impl Tablet {
-    /// Gives up the keys from `key` on, and returns their range; none if this split was done before.
+    /// Releases the keys from `key` on, and returns their range; none if this split was applied before.
     pub(super) fn split(&mut self, key: &Bytes, child: CohortId) -> Result<Option<KeyRange>, Failure> {
         if self.children.contains(&child) {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! What a range keeps about transactions: those that it has prepared, and those that it has decided as their coordinator
-//! until all participants have resolved them ([`crate::transaction`]).
+//! The transactions of a range: prepared ones, and those that it has decided as their coordinator, until all participants
+//! have resolved them ([`crate::transaction`]).
 //!
 //! Invariants:
 //! * The locks of prepared transactions are compatible: a row is written by at most one of them, and none reads what
@@ -59,7 +59,7 @@ pub struct DecidedTransaction {
 base::wire! { struct PreparedTransaction { coordinator, owner, timestamp, reads, writes } }
 base::wire! { struct DecidedTransaction { key, timestamp, participants } }
 
-/// A coordinator has decided about a transaction: its participants must be told.
+/// A coordinator has decided a transaction, and must notify its participants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransactionDecided(pub TransactionId);
 
