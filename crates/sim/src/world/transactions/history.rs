@@ -1,4 +1,4 @@
-//! What the transactional clients have observed, and its checks:
+//! The observations of the transactional clients, and their checks:
 //!
 //! * Every read that names the moment of its state shows, in each row, the newest write up to that moment; the reads of
 //!   a transaction also show the newest one before its commit. This implies serializability in the order of the
@@ -268,7 +268,7 @@ impl World {
         self.transactions.history.note(done);
     }
 
-    /// Checks what the transactional clients have observed.
+    /// Checks the observations of the transactional clients.
     pub(in crate::world) fn check_transactions(&mut self) {
         let has_true_clocks = self.options.lying_node.is_none();
         let transactions = &self.transactions;

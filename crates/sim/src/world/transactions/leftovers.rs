@@ -1,4 +1,4 @@
-//! What nodes hold about transactions: checks of the decisions during a run, and of what is left at its end.
+//! The transactional state of nodes: checks of the decisions during a run, and of the remaining state at its end.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,7 @@ pub(in crate::world) struct Decisions {
 }
 
 impl World {
-    /// Checks that a transaction is decided once, and that what a replica has prepared was prepared before it was
-    /// decided.
+    /// Checks that a transaction is decided once, at a timestamp that is not below that of any prepare.
     pub(in crate::world) fn check_decisions(&mut self, id: NodeId) {
         let Some(process) = self.hosts.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
         let mut wrong = None;

@@ -1,4 +1,4 @@
-//! What transactions read and write, and what holds in every consistent state.
+//! The reads and writes of transactions, and the invariants of every consistent state.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -46,7 +46,7 @@ const ROWS_MAX: usize = 3;
 /// The column of all rows but lists.
 const COLUMN: Bytes = Bytes::from_static(b"v");
 
-/// What a transaction does, before it has read anything.
+/// The plan of a transaction, drawn before its first read.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) questions: Vec<Question>,
@@ -235,7 +235,7 @@ impl Rows {
     /// Checks a consistent state.
     ///
     /// # Errors
-    /// What is wrong.
+    /// A description of the violation.
     pub(super) fn check(&self, found: &[Found]) -> Result<(), String> {
         let all: BTreeMap<&Place, &Found> = found.iter().map(|found| (&found.place, found)).collect();
         if !self.places.iter().all(|place| all.contains_key(place)) {
