@@ -36,6 +36,27 @@ impl World {
         }
     }
 
+    /// Checks that a replica owns every key that a transaction prepared in it reads or writes: a split waits.
+    pub(in crate::world) fn check_prepared(&mut self, id: NodeId) {
+        let Some(process) = self.hosts.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
+        let mut wrong = None;
+        for (cohort, _, state) in process.node.replicas() {
+            let Some(tablet) = state.as_tablet() else { continue };
+            let owned = tablet.ownership().range();
+            for prepared in tablet.prepared().values() {
+                let has_writes =
+                    prepared.writes.iter().all(|change| owned.is_some_and(|owned| owned.contains(&change.key)));
+                if !has_writes || !prepared.reads.iter().all(|range| owned.is_some_and(|owned| owned.includes(range))) {
+                    let transaction = &prepared.coordinator;
+                    wrong = Some(format!("cohort {cohort} has prepared {transaction:?}, but owns only {owned:?}"));
+                }
+            }
+        }
+        if let Some(wrong) = wrong {
+            self.violate(&wrong);
+        }
+    }
+
     /// Whether no member of the cluster holds a prepared or decided transaction, or a latch.
     pub(in crate::world) fn are_transactions_over(&self) -> bool {
         self.transactions_left().is_empty()
