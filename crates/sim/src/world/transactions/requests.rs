@@ -13,7 +13,7 @@ use tablets::transaction::{ReadSpan, TransactionOutcome, TransactionPart};
 use tablets::{TableResponse, Tablet};
 
 use super::history::{Done, Ended};
-use super::workloads::Workload;
+use super::workloads::{COLUMN, Workload};
 use super::{
     ATTEMPTS_MAX, Administration, CommitStamp, DROPPED, Found, Job, Kind, Phase, Place, Question, Session, Setup,
     TABLES, TransactionClients,
@@ -81,8 +81,9 @@ impl Job {
                 let is_conditional = self.owner.id.is_multiple_of(2);
                 let columns = change.change.columns.iter().cloned();
                 let mutations = columns.map(|(column, value)| {
-                    // The column is new, and the condition holds.
-                    Mutation { column, value, condition: is_conditional.then_some(Timestamp(0)) }
+                    // The column of a list's value is new, so the condition holds.
+                    let has_condition = is_conditional && column != COLUMN;
+                    Mutation { column, value, condition: has_condition.then_some(Timestamp(0)) }
                 });
                 let write = Write { stamp: None, key: change.change.key.clone(), mutations: mutations.collect() };
                 of_table(change.table, TableRequest::Write(write))
