@@ -182,6 +182,9 @@ impl Latches {
     /// A transaction with these latches is prepared, and keeps them. Returns the changes that may be retried, in order:
     /// the same prepare may have been sent again, and need no latches any more.
     pub(crate) fn kept(&mut self, locks: &Locks) -> VecDeque<PendingId> {
+        if planted(Bug::PreparedReadsNotLocked) {
+            return self.release(locks, |mode| mode == LockMode::Shared);
+        }
         if self.waiting.is_empty() {
             return VecDeque::new();
         }

@@ -267,7 +267,7 @@ const OF_A_THEME: &[(Bug, Theme)] = &[
     (Bug::ZnodesKeptEarly, Theme::ZooKeeper),
 ];
 
-/// The guarantee about transactions, whose bugs are searched for in seeds of [`Theme::Transactions`].
+/// The guarantee about transactions. Its bugs are searched for in seeds of [`Theme::Transactions`].
 #[cfg(feature = "canary")]
 const TRANSACTIONS: u8 = 18;
 

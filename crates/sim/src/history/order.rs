@@ -59,7 +59,7 @@ struct State {
 /// A write that may come next.
 #[derive(Clone, Copy, Debug)]
 enum Move {
-    /// The next step, whose write is known.
+    /// The next step, with a known write.
     Step,
     /// The next step, performed by a write of this group.
     StepBy(usize),
@@ -109,7 +109,7 @@ struct Search<'a> {
     candidacies: Vec<Vec<usize>>,
     /// For each column: the groups with the condition that it is absent.
     absence_conditions: Vec<Vec<usize>>,
-    /// The groups whose members are counted.
+    /// The groups with counted members.
     limited: Vec<bool>,
     /// Failed states, keyed by row followed by step.
     failed: HashMap<Box<[Code]>, Vec<Failed>>,

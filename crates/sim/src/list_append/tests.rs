@@ -75,12 +75,25 @@ fn cycles_have_names() {
     // Write skew: each reads the list that the other writes.
     let skew = [any(&[read(1, &[]), Append(2, 2)]), any(&[read(2, &[]), Append(1, 1)])];
     finds(Kind::AntiDependencyCycle, &skew);
+    // Phantom: each scans all lists, and appends to another one that the other's scan found empty.
+    let scan = || [read(1, &[]), read(2, &[]), read(3, &[])];
+    let inserts = [any(&[&scan()[..], &[Append(1, 1)]].concat()), any(&[&scan()[..], &[Append(2, 2)]].concat())];
+    finds(Kind::AntiDependencyCycle, &inserts);
+    // The same by a scan that misses one of two lists which were appended to together.
+    let insert = any(&[Append(1, 1), Append(3, 3)]);
+    finds(Kind::SingleAntiDependency, &[insert, any(&[read(1, &[1]), read(2, &[]), read(3, &[])])]);
     // Long fork: two readers see two independent writes in opposite order.
     let writes = [any(&[Append(1, 1)]), any(&[Append(2, 2)])];
     let fork = [any(&[read(1, &[1]), read(2, &[])]), any(&[read(1, &[]), read(2, &[2])])];
     finds(Kind::AntiDependencyCycle, &[writes, fork].concat());
     // Stale read: serializable, but the read began after the write had ended.
     finds(Kind::RealTimeCycle, &[ran(0, 10, &[Append(1, 1)]), ran(11, 20, &[read(1, &[])])]);
+    // The later of two sequential appends precedes the earlier one in the list.
+    let swapped = [ran(0, 10, &[Append(1, 1)]), ran(11, 20, &[Append(1, 2)]), any(&[read(1, &[2, 1])])];
+    finds(Kind::RealTimeCycle, &swapped);
+    // A read after one that has returned the value does not return it.
+    let back = [ran(0, 10, &[Append(1, 1)]), ran(11, 20, &[read(1, &[1])]), ran(21, 30, &[read(1, &[])])];
+    finds(Kind::RealTimeCycle, &back);
     // The same at touching times is concurrent.
     assert_eq!(check(&[ran(0, 10, &[Append(1, 1)]), ran(10, 20, &[read(1, &[])])]), Ok(()));
     // Causal reverse: a reader sees the later of two sequential writes without the earlier one.

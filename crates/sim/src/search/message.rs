@@ -20,7 +20,7 @@ pub(super) struct Envelope {
 /// The origin of time: a vote sent then has expired.
 const LONG_AGO: Monotonic = Monotonic(0);
 
-/// `Missing` only tells a leader where to resume, and here it sends from every position anyway.
+/// `Missing` only informs a leader where to resume, and here it sends from every position anyway.
 const MISSING: Reply = Reply::Missing(Gap { after: Sequence(0), through: Sequence(0) });
 
 /// Splits a message into its parts.

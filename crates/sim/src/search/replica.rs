@@ -216,7 +216,7 @@ impl Replica {
         HardState { promised: self.cohort.promised(), checkpoint: self.checkpoint, membership }
     }
 
-    /// Sends the parked messages whose writes are durable.
+    /// Sends the parked messages that waited for writes which are now durable.
     fn release_parked(&mut self, step: &mut Step) {
         let first_log = self.unforced.first().map(|(write, _)| *write);
         let first_manifest = self.manifests_unforced.first().map(|(manifest, _)| *manifest);

@@ -40,6 +40,7 @@ impl World {
         self.checks.steps += 1;
         self.check_applied(id);
         self.check_losses(id);
+        self.check_prepared(id);
         if self.checks.steps.is_multiple_of(LEASES_EVERY) {
             self.check_leases();
             self.check_owners();
@@ -121,6 +122,7 @@ impl World {
         process.node.invariants();
         let mut wrong = None;
         for (cohort, _, state) in process.node.replicas() {
+            state.invariants();
             let last = state.last_applied();
             // A corrupt SSTable returns an error.
             let Ok(hash) = state.logical_hash() else { continue };

@@ -115,7 +115,7 @@ mod tests {
         clocks.now(time).wall.0 - WALL_START - time.cast_signed()
     }
 
-    /// The clock uses its bound, jumps and stands still.
+    /// The clock uses its full error bound: it jumps, and stops for a while.
     #[test]
     fn bounded_clocks_stay_in_bounds() {
         for uncertainty in [1_000, 100_000, 10_000_000] {

@@ -113,7 +113,7 @@ pub(crate) enum Happening {
         generation: Generation,
         peer: NodeId,
     },
-    /// A process is asked to stop.
+    /// A process is stopped cleanly.
     Stop {
         node: NodeId,
         generation: Generation,

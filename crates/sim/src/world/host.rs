@@ -64,7 +64,7 @@ impl KnownLog {
     }
 }
 
-/// A machine, whose disk and clocks outlive its processes.
+/// A machine. Its disk and clocks outlive its processes.
 pub(crate) struct SimHost {
     pub(crate) member: Member,
     pub(crate) disk: MemoryDisk,

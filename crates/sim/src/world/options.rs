@@ -31,7 +31,7 @@ pub struct Options {
     pub force_soon: TrueTime,
     /// Nodes that join the cluster.
     pub joins: u32,
-    /// Nodes that are asked to leave.
+    /// Nodes that an operator removes.
     pub leaves: u32,
     /// Whether a client repeatedly creates and drops a table of its own.
     pub drops: bool,
@@ -41,7 +41,7 @@ pub struct Options {
     pub zookeeper_clients: u32,
     /// Clients that run transactions. Wall clocks must have bounds.
     pub transaction_clients: u32,
-    /// What they do.
+    /// Their workload.
     pub workload: Workload,
     /// Splits of their tables.
     pub transaction_splits: u32,
@@ -185,7 +185,7 @@ impl Faults {
 }
 
 impl Options {
-    /// The only machine whose disk may rot, be replaced or be rolled back.
+    /// The only machine with a disk that may rot, be replaced or be rolled back.
     #[must_use]
     pub fn rotten_node(&self) -> NodeId {
         NodeId(self.nodes)

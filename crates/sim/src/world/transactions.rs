@@ -3,8 +3,8 @@
 //! to other nodes, and finally asks for the outcome. Plain writes, strong reads and reads at timestamps of the same rows
 //! run between them. Meanwhile the tables are split and moved, and one of them is dropped and created again.
 //!
-//! The rows and their invariants are those of a workload (`workloads`), one per run. `history` checks what the clients
-//! have observed, `leftovers` what remains in the nodes at the end.
+//! A workload (`workloads`), one per run, defines the rows and their invariants. `history` checks the observations of the
+//! clients, `leftovers` the transactions that remain in the nodes at the end.
 
 mod history;
 mod leftovers;
@@ -40,7 +40,7 @@ const ATTEMPTS_MAX: u32 = 8;
 /// A row: the index of its table, and its key.
 type Place = (usize, Bytes);
 
-/// The clients and what they have observed.
+/// The clients and their observations.
 pub(crate) struct TransactionClients {
     clients: Vec<Client>,
     /// The client and node of each outstanding request.
@@ -56,7 +56,7 @@ pub(crate) struct TransactionClients {
     is_ending: bool,
 }
 
-/// What the first client does before the others begin.
+/// The tasks of the first client before the others begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Setup {
     Create(usize),
@@ -83,7 +83,7 @@ struct Session {
     last: u64,
 }
 
-/// What a client does.
+/// The current task of a client.
 #[derive(Clone, Debug)]
 struct Job {
     kind: Kind,
@@ -126,7 +126,7 @@ enum Administration {
     Split(Place),
 }
 
-/// What the client waits for.
+/// The reply that the client waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     /// The time, for a read as of now.
@@ -135,13 +135,13 @@ enum Phase {
     /// A session at the coordinator.
     Opening(Place),
     Committing,
-    /// The outcome of a transaction whose commit got no reply.
+    /// The outcome of a transaction, after its commit got no reply.
     Resolving,
-    /// The commit was acknowledged with this timestamp, and is sent again, or the outcome is asked for.
+    /// The commit was acknowledged with this timestamp. It is sent again, or the outcome is requested.
     Repeating(Timestamp),
     Writing,
     Administering,
-    /// Gives up the read locks of the rows.
+    /// Releases the read locks of the rows.
     Unlocking(VecDeque<Place>),
 }
 

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use base::canary::{Bug, planted};
+use base::canary::{self, Bug, planted};
 use base::codec::{Wire as _, Writer};
 use base::{Entry, KeyRange, Timestamp};
 use bytes::Bytes;
@@ -183,8 +183,7 @@ impl Transactions {
         for prepared in self.prepared.values() {
             assert!(prepared.timestamp <= last, "an applied entry has prepared it");
             let is_owned = |change: &RowChange| owned.is_some_and(|range| range.contains(&change.key));
-            let is_split = planted(Bug::SplitWhilePrepared);
-            assert!(prepared.writes.iter().all(is_owned) || is_split, "a prepared range is not split");
+            assert!(prepared.writes.iter().all(is_owned), "a prepared range is not split");
         }
     }
 }
@@ -258,6 +257,10 @@ impl Tablet {
             return Applied { outcome, effect: None };
         };
         if let Some(timestamp) = committed {
+            // Otherwise a later entry could get an earlier version than the commit.
+            let is_checked = canary::COMPILED_IN || cfg!(debug_assertions);
+            let is_past = !is_checked || timestamp <= self.last_timestamp();
+            assert!(is_past, "the entry that resolves a transaction is not below its commit");
             // The values are slices of the entry that prepared them.
             let buffer_bytes = prepared.bytes();
             for change in &prepared.writes {

@@ -1,5 +1,5 @@
 //! Wall clocks with a bound on their errors, as transactions need them: within its bound, a clock drifts, jumps and
-//! stands still. In some runs one machine's clock *lies* for a while: its error exceeds the bound that it states.
+//! stops for a while. In some runs one machine's clock *lies* for a while: its error exceeds the bound that it states.
 //!
 //! The error is a function of the seed and of true time, so that it needs no events and draws no random numbers of the
 //! run: the same faults strike with and without bounds.
@@ -77,7 +77,7 @@ impl BoundedClock {
                 from + i64::try_from(drift).unwrap_or(0)
             }
             _ if within < begin => from,
-            // Stands still for as long as the bound allows, and jumps.
+            // Stops for as long as the bound allows, and jumps.
             2 => {
                 let frozen = from.saturating_sub((within - begin).cast_signed());
                 if frozen >= -self.uncertainty.cast_signed() { frozen } else { to }

@@ -1,5 +1,6 @@
-//! What the transactional clients have observed, and its checks:
+//! The observations of the transactional clients, and their checks:
 //!
+//! * A number that was read is that of the write with its version, which was not aborted.
 //! * Every read that names the moment of its state shows, in each row, the newest write up to that moment; the reads of
 //!   a transaction also show the newest one before its commit. This implies serializability in the order of the
 //!   timestamps, snapshots that are consistent and monotonic, and that no update is lost. It holds under any clock.
@@ -10,11 +11,14 @@
 //! * A history of lists is serializable, and strictly so while clocks are within their bounds (`list_append`).
 //! * At the end, the writes of each transaction are there entirely or not at all.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{SplitMix64, Timestamp};
 
-use super::workloads::{Rows, Workload, appended, list, number};
+use super::workloads::{COLUMN, Rows, Workload, appended, list, number, parsed};
 use super::{Change, DROPPED, Found, Place};
 use crate::list_append::{self, Operation, Outcome, Transaction};
 use crate::world::{TrueTime, World};
@@ -119,7 +123,7 @@ impl History {
     /// Checks that the last state of the rows has the writes of each transaction entirely or not at all.
     fn check_last(&self, rows: &Rows, last: &BTreeMap<Place, &Found>) -> Result<(), String> {
         match rows.workload {
-            Workload::Lists => {
+            Workload::Lists | Workload::Forks => {
                 let all: BTreeSet<u64> = last.values().flat_map(|found| list(&found.cells)).collect();
                 for done in &self.done {
                     let values = || done.changes().flat_map(|change| appended(&change.change));
@@ -148,7 +152,7 @@ impl History {
                     }
                 }
             }
-            Workload::Bank | Workload::Switches | Workload::Places => {}
+            Workload::Registers | Workload::Bank | Workload::Switches | Workload::Places => {}
         }
         Ok(())
     }
@@ -160,7 +164,7 @@ fn transaction(number: u64, workload: Workload, done: &Done, has_true_clocks: bo
         key.iter().fold(*table as u64, |sum, byte| sum.wrapping_mul(251).wrapping_add(u64::from(*byte)))
     };
     let mut operations = Vec::new();
-    if workload == Workload::Lists {
+    if workload.has_lists() {
         // The reads of an aborted transaction may be as of different moments.
         let valid = done.found.iter().filter(|_| done.is_committed());
         operations.extend(valid.map(|found| Operation::Read(key(&found.place), list(&found.cells))));
@@ -181,13 +185,27 @@ fn transaction(number: u64, workload: Workload, done: &Done, has_true_clocks: bo
     Transaction { client: done.client as u32, begun, ended, outcome, operations }
 }
 
+/// The number that a change writes, if its row is none of a list.
+fn written(change: &Change) -> Option<i64> {
+    let (column, value) = change.change.columns.first()?;
+    parsed(value.as_ref().filter(|_| *column == COLUMN)?)
+}
+
 /// The writes of each row.
 #[derive(Default)]
 struct Writes {
-    /// By commit timestamp: when the write was acknowledged, and whether it deleted the row.
-    known: BTreeMap<Place, BTreeMap<Timestamp, (TrueTime, bool)>>,
-    /// Rows with writes of unknown outcome.
-    unknown: BTreeSet<Place>,
+    /// By commit timestamp.
+    known: BTreeMap<Place, BTreeMap<Timestamp, Written>>,
+    /// The numbers written to each row with an unknown outcome; none for other writes.
+    unknown: BTreeMap<Place, BTreeSet<Option<i64>>>,
+}
+
+/// An acknowledged write of a row.
+struct Written {
+    acknowledged: TrueTime,
+    deletes_row: bool,
+    /// The number, if the row is none of a list.
+    number: Option<i64>,
 }
 
 impl Writes {
@@ -198,9 +216,15 @@ impl Writes {
                 match (done.outcome, done.timestamp()) {
                     (Ended::Committed(_), Some(timestamp)) => {
                         let of_row = writes.known.entry(change.place()).or_default();
-                        of_row.insert(timestamp, (done.ended, change.change.deletes_row));
+                        let deletes_row = change.change.deletes_row;
+                        of_row.insert(
+                            timestamp,
+                            Written { acknowledged: done.ended, deletes_row, number: written(change) },
+                        );
                     }
-                    (Ended::Unknown, _) => _ = writes.unknown.insert(change.place()),
+                    (Ended::Unknown, _) => {
+                        writes.unknown.entry(change.place()).or_default().insert(written(change));
+                    }
                     _ => {}
                 }
             }
@@ -210,6 +234,7 @@ impl Writes {
 
     fn check(&self, done: &Done, has_true_clocks: bool) -> Result<(), String> {
         for found in &done.found {
+            self.check_value(found).map_err(|wrong| format!("{wrong}: {done:?}"))?;
             if let Some(at) = found.at {
                 self.check_moment(found, at).map_err(|wrong| format!("{wrong} as of {at}: {done:?}"))?;
             }
@@ -227,15 +252,29 @@ impl Writes {
         Ok(())
     }
 
+    /// Checks that a row has the number of the write that gave it its version, which was not aborted.
+    fn check_value(&self, found: &Found) -> Result<(), String> {
+        let Some(number) = number(&found.cells) else { return Ok(()) };
+        let version = found.version();
+        let is_right = match self.known.get(&found.place).and_then(|writes| writes.get(&version)) {
+            Some(written) => written.number == Some(number),
+            None => self.unknown.get(&found.place).is_some_and(|numbers| numbers.contains(&Some(number))),
+        };
+        if is_right {
+            return Ok(());
+        }
+        Err(format!("row {:?} was read as {number} with version {version}, which no write explains", found.place))
+    }
+
     /// Checks that a row is the result of its newest write up to a moment.
     fn check_moment(&self, found: &Found, at: Timestamp) -> Result<(), String> {
         let version = found.version();
         let newest = self.known.get(&found.place).and_then(|writes| writes.range(..=at).next_back());
         let (newest, expected) = match newest {
-            Some((timestamp, (_, is_deleted))) => (*timestamp, if *is_deleted { Timestamp(0) } else { *timestamp }),
+            Some((timestamp, written)) => (*timestamp, if written.deletes_row { Timestamp(0) } else { *timestamp }),
             None => (Timestamp(0), Timestamp(0)),
         };
-        let is_explained = self.unknown.contains(&found.place) && (version > newest || version == Timestamp(0));
+        let is_explained = self.unknown.contains_key(&found.place) && (version > newest || version == Timestamp(0));
         let is_right = version <= at && (version == expected || is_explained);
         if is_right {
             return Ok(());
@@ -246,10 +285,10 @@ impl Writes {
     /// Checks that a row shows each write that was acknowledged before.
     fn check_present(&self, found: &Found, begun: TrueTime) -> Result<(), String> {
         let mut writes = self.known.get(&found.place).into_iter().flatten();
-        let acknowledged = writes.by_ref().filter(|(_, (at, _))| *at < begun).last();
-        let Some((newest, (_, is_deleted))) = acknowledged else { return Ok(()) };
-        let is_right = found.version() >= *newest || *is_deleted || found.version() == Timestamp(0);
-        if is_right && (found.version() != Timestamp(0) || *is_deleted || self.may_be_deleted(found, *newest)) {
+        let acknowledged = writes.by_ref().filter(|(_, written)| written.acknowledged < begun).last();
+        let Some((newest, Written { deletes_row, .. })) = acknowledged else { return Ok(()) };
+        let is_right = found.version() >= *newest || *deletes_row || found.version() == Timestamp(0);
+        if is_right && (found.version() != Timestamp(0) || *deletes_row || self.may_be_deleted(found, *newest)) {
             return Ok(());
         }
         Err(format!("row {:?} was read with version {}, without {newest}", found.place, found.version()))
@@ -258,7 +297,7 @@ impl Writes {
     /// Whether a row may have been deleted after a moment.
     fn may_be_deleted(&self, found: &Found, after: Timestamp) -> bool {
         let mut writes = self.known.get(&found.place).into_iter().flatten();
-        self.unknown.contains(&found.place) || writes.any(|(at, (_, is_deleted))| *is_deleted && *at > after)
+        self.unknown.contains_key(&found.place) || writes.any(|(at, written)| written.deletes_row && *at > after)
     }
 }
 
@@ -268,7 +307,7 @@ impl World {
         self.transactions.history.note(done);
     }
 
-    /// Checks what the transactional clients have observed.
+    /// Checks the observations of the transactional clients.
     pub(in crate::world) fn check_transactions(&mut self) {
         let has_true_clocks = self.options.lying_node.is_none();
         let transactions = &self.transactions;

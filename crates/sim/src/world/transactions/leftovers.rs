@@ -1,4 +1,4 @@
-//! What nodes hold about transactions: checks of the decisions during a run, and of what is left at its end.
+//! The transactional state of nodes: checks of the decisions during a run, and of the remaining state at its end.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,7 @@ pub(in crate::world) struct Decisions {
 }
 
 impl World {
-    /// Checks that a transaction is decided once, and that what a replica has prepared was prepared before it was
-    /// decided.
+    /// Checks that a transaction is decided once, at a timestamp that is not below that of any prepare.
     pub(in crate::world) fn check_decisions(&mut self, id: NodeId) {
         let Some(process) = self.hosts.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
         let mut wrong = None;
@@ -29,6 +28,27 @@ impl World {
                 }
                 if let Some(late) = decided.participants.iter().find(|one| one.prepared > decided.timestamp) {
                     wrong = Some(format!("{transaction:?} is committed at {}, below {late:?}", decided.timestamp));
+                }
+            }
+        }
+        if let Some(wrong) = wrong {
+            self.violate(&wrong);
+        }
+    }
+
+    /// Checks that a replica owns every key that a transaction prepared in it reads or writes: a split waits.
+    pub(in crate::world) fn check_prepared(&mut self, id: NodeId) {
+        let Some(process) = self.hosts.get(&id).and_then(|machine| machine.process.as_ref()) else { return };
+        let mut wrong = None;
+        for (cohort, _, state) in process.node.replicas() {
+            let Some(tablet) = state.as_tablet() else { continue };
+            let owned = tablet.ownership().range();
+            for prepared in tablet.prepared().values() {
+                let has_writes =
+                    prepared.writes.iter().all(|change| owned.is_some_and(|owned| owned.contains(&change.key)));
+                if !has_writes || !prepared.reads.iter().all(|range| owned.is_some_and(|owned| owned.includes(range))) {
+                    let transaction = &prepared.coordinator;
+                    wrong = Some(format!("cohort {cohort} has prepared {transaction:?}, but owns only {owned:?}"));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The requests of a transactional client, and what it makes of the replies.
+//! The requests of a transactional client, and its handling of the replies.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -13,7 +13,7 @@ use tablets::transaction::{ReadSpan, TransactionOutcome, TransactionPart};
 use tablets::{TableResponse, Tablet};
 
 use super::history::{Done, Ended};
-use super::workloads::Workload;
+use super::workloads::{COLUMN, Workload};
 use super::{
     ATTEMPTS_MAX, Administration, CommitStamp, DROPPED, Found, Job, Kind, Phase, Place, Question, Session, Setup,
     TABLES, TransactionClients,
@@ -31,7 +31,7 @@ const LONG_DEADLINE: Duration = Duration::from_millis(5_000);
 const PATIENCE: TrueTime = 300 * MILLISECOND;
 /// Maximum pause before a request is sent again.
 const AGAIN: TrueTime = 100 * MILLISECOND;
-/// Requests without a result after which a read is given up, or the outcome of a commit is asked for.
+/// Failed requests after which a client abandons a read, or requests the outcome of a commit.
 const TRIES_MAX: u32 = 6;
 
 impl Administration {
@@ -81,8 +81,9 @@ impl Job {
                 let is_conditional = self.owner.id.is_multiple_of(2);
                 let columns = change.change.columns.iter().cloned();
                 let mutations = columns.map(|(column, value)| {
-                    // The column is new, and the condition holds.
-                    Mutation { column, value, condition: is_conditional.then_some(Timestamp(0)) }
+                    // The column of a list's value is new, so the condition holds.
+                    let has_condition = is_conditional && column != COLUMN;
+                    Mutation { column, value, condition: has_condition.then_some(Timestamp(0)) }
                 });
                 let write = Write { stamp: None, key: change.change.key.clone(), mutations: mutations.collect() };
                 of_table(change.table, TableRequest::Write(write))
@@ -235,7 +236,7 @@ impl World {
         self.ask_for_transaction(id);
     }
 
-    /// The job ends without a result. A transaction gives up its read locks, or leaves them behind.
+    /// The job ends without a result. A transaction releases its read locks, or leaves them to expire.
     fn transaction_given_up_by_client(&mut self, id: usize, mut job: Job) {
         self.count("transactions given up");
         let is_locking = matches!(job.consistency, Consistency::Locking(_));

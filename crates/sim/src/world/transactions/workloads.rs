@@ -1,6 +1,6 @@
-//! What transactions read and write, and what holds in every consistent state.
+//! The reads and writes of transactions, and the invariants of every consistent state.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base::{SplitMix64, Timestamp};
 use bytes::Bytes;
@@ -14,6 +14,11 @@ use super::{Change, DROPPED, Found, Place, Question};
 pub enum Workload {
     /// Each row is a list: a column per value, in order of the versions. The history shows any anomaly (`list_append`).
     Lists,
+    /// The same lists. A transaction either reads one and appends to it, or reads all of them: so readers would show
+    /// independent appends in different orders (a long fork).
+    Forks,
+    /// Registers with unique values. A transaction overwrites some without a read of them.
+    Registers,
     /// Accounts, with a constant sum.
     Bank,
     /// Counters: no increment may be lost.
@@ -27,9 +32,9 @@ pub enum Workload {
 impl Workload {
     /// All workloads; those that find more are more frequent.
     pub(in crate::world) const DRAWN: [Self; 9] = [
+        Self::Forks,
         Self::Lists,
-        Self::Lists,
-        Self::Lists,
+        Self::Registers,
         Self::Lists,
         Self::Bank,
         Self::Bank,
@@ -37,6 +42,10 @@ impl Workload {
         Self::Switches,
         Self::Places,
     ];
+
+    pub(super) fn has_lists(self) -> bool {
+        matches!(self, Self::Lists | Self::Forks)
+    }
 }
 
 /// The initial balance of an account.
@@ -44,9 +53,9 @@ const BALANCE: i64 = 100;
 /// Maximum rows per table, if they are limited.
 const ROWS_MAX: usize = 3;
 /// The column of all rows but lists.
-const COLUMN: Bytes = Bytes::from_static(b"v");
+pub(super) const COLUMN: Bytes = Bytes::from_static(b"v");
 
-/// What a transaction does, before it has read anything.
+/// The plan of a transaction, drawn before its first read.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) questions: Vec<Question>,
@@ -68,7 +77,7 @@ enum Purpose {
 pub(super) struct Rows {
     pub(super) workload: Workload,
     places: Vec<Place>,
-    /// The last value appended to a list.
+    /// The last value appended to a list, or written to a register.
     values: u64,
     /// Whether transactions also change the table that is dropped.
     uses_dropped: bool,
@@ -77,7 +86,7 @@ pub(super) struct Rows {
 impl Rows {
     pub(super) fn draw(workload: Workload, random: &mut SplitMix64) -> Self {
         let count = match workload {
-            Workload::Lists => [2, 4, 8][random.below(3) as usize],
+            Workload::Lists | Workload::Forks => [2, 4, 8][random.below(3) as usize],
             Workload::Places => 12,
             _ => [4, 8][random.below(2) as usize],
         };
@@ -101,13 +110,18 @@ impl Rows {
     }
 
     pub(super) fn has_plain_writes(&self) -> bool {
-        self.workload == Workload::Lists
+        self.workload.has_lists() || self.workload == Workload::Registers
     }
 
-    /// An append to a list without a transaction.
+    /// A write of a list or register without a transaction.
     pub(super) fn plain_write(&mut self, random: &mut SplitMix64) -> Change {
         let place = self.any(random);
-        self.append(place, 1)
+        if self.workload == Workload::Registers { self.overwrite(&place) } else { self.append(place, 1) }
+    }
+
+    fn overwrite(&mut self, place: &Place) -> Change {
+        self.values += 1;
+        put(place, self.values.cast_signed())
     }
 
     fn append(&mut self, (table, key): Place, count: u64) -> Change {
@@ -141,6 +155,9 @@ impl Rows {
         if random.below(10) == 0 {
             return self.audit();
         }
+        if self.workload == Workload::Forks && random.below(2) == 0 {
+            return Plan { questions: self.all_questions(random).into(), purpose: Purpose::Audit };
+        }
         let mut some = |most: u64| {
             let mut places = Vec::new();
             for _ in 0..1 + random.below(most) {
@@ -152,8 +169,8 @@ impl Rows {
             places
         };
         let places = match self.workload {
-            Workload::Lists | Workload::Counters => some(3),
-            Workload::Bank => some(3),
+            Workload::Lists | Workload::Registers | Workload::Counters | Workload::Bank => some(3),
+            Workload::Forks => some(1),
             Workload::Switches => {
                 let first = random.below(self.places.len() as u64 / 2) as usize * 2;
                 self.places[first..first + 2].to_vec()
@@ -198,6 +215,8 @@ impl Rows {
     fn work(&mut self, random: &mut SplitMix64, found: &[Found]) -> Vec<Change> {
         match self.workload {
             Workload::Lists => self.append_some(random, found),
+            Workload::Forks => found.iter().map(|one| self.append(one.place.clone(), 1)).collect(),
+            Workload::Registers => self.overwrite_some(random),
             Workload::Bank => transfer(random, found),
             Workload::Counters => {
                 found.iter().map(|one| put(&one.place, number(&one.cells).unwrap_or(0) + 1)).collect()
@@ -220,6 +239,11 @@ impl Rows {
         changes.into_values().collect()
     }
 
+    fn overwrite_some(&mut self, random: &mut SplitMix64) -> Vec<Change> {
+        let places: BTreeSet<Place> = (0..random.below(4)).map(|_| self.any(random)).collect();
+        places.iter().map(|place| self.overwrite(place)).collect()
+    }
+
     fn insert_or_delete(&self, random: &mut SplitMix64, found: &[Found]) -> Vec<Change> {
         let (there, absent): (Vec<&Found>, Vec<&Found>) = found.iter().partition(|found| !found.cells.is_empty());
         let insert = there.len() < ROWS_MAX && random.below(4) > 0;
@@ -235,7 +259,7 @@ impl Rows {
     /// Checks a consistent state.
     ///
     /// # Errors
-    /// What is wrong.
+    /// A description of the violation.
     pub(super) fn check(&self, found: &[Found]) -> Result<(), String> {
         let all: BTreeMap<&Place, &Found> = found.iter().map(|found| (&found.place, found)).collect();
         if !self.places.iter().all(|place| all.contains_key(place)) {
@@ -243,7 +267,7 @@ impl Rows {
         }
         let values = || all.values().filter_map(|found| number(&found.cells));
         let is_right = match self.workload {
-            Workload::Lists | Workload::Counters => true,
+            Workload::Lists | Workload::Forks | Workload::Registers | Workload::Counters => true,
             Workload::Bank => {
                 let (sum, count) = (values().sum::<i64>(), values().count());
                 count == 0 || count == self.places.len() && sum == BALANCE * count.cast_signed() as i64
@@ -293,7 +317,11 @@ fn put((table, key): &Place, number: i64) -> Change {
 
 /// The number in a row.
 pub(super) fn number(cells: &[Cell]) -> Option<i64> {
-    std::str::from_utf8(&cells.first()?.value).ok()?.parse().ok()
+    parsed(&cells.first().filter(|cell| cell.column == COLUMN)?.value)
+}
+
+pub(super) fn parsed(value: &Bytes) -> Option<i64> {
+    std::str::from_utf8(value).ok()?.parse().ok()
 }
 
 /// The values of a list, in order.
