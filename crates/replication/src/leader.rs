@@ -156,9 +156,11 @@ impl Peer {
         (self.commit_sent, self.commit_sent_as_of)
     }
 
-    /// Whether it neither knows nor was sent this commit point.
+    /// Whether it neither knows nor was sent this commit point. A follower in doubt must receive it: its own commit point
+    /// may be that of a checkpoint, which does not end the doubt.
     fn is_unannounced(&self, committed: Sequence) -> bool {
-        self.commit_sent.max(self.committed) < committed
+        let known = if self.doubtful { Sequence(0) } else { self.committed };
+        self.commit_sent.max(known) < committed
     }
 
     /// Whether its vote is still valid.
