@@ -13,7 +13,7 @@ use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
 use tonic::{Code, Status};
 use tonic_prost::{ProstCodec, ProstEncoder};
 
-use crate::columns::StreamRequest;
+use crate::columns::{CommitTransactionRequest, StreamRequest};
 use crate::common::{Error, error::Kind};
 use crate::details;
 use crate::log::{AppendRequest, AppendStreamRequest, ReadStreamRequest};
@@ -36,6 +36,13 @@ pub const APPEND_RECORDS_MAX: usize = 65_536;
 /// Maximum fields of an append in addition to its records.
 const APPEND_FIELDS_BESIDE: usize = 16;
 
+/// Maximum fields of a commit of a transaction: the rows that it may read and change, and a few others.
+pub const COMMIT_FIELDS_MAX: usize = 20_064;
+
+/// Maximum fields of a commit of a transaction, including those of its reads and rows, of which a row has one for each
+/// column. Each takes some 100 bytes of memory in addition to its message.
+pub const COMMIT_NESTED_FIELDS_MAX: usize = 262_144;
+
 /// Nesting depth to which the fields of a stream's message are counted: fields of the batch, of its items, and of their
 /// requests.
 const STREAM_LEVELS: u32 = 2;
@@ -45,6 +52,9 @@ const STREAM_LEVELS: u32 = 2;
 enum Bounds {
     /// A request with at most this many fields.
     Request(usize),
+    /// A commit of a transaction, with at most [`COMMIT_FIELDS_MAX`] fields, and [`COMMIT_NESTED_FIELDS_MAX`] with those
+    /// in its submessages.
+    Commit,
     /// A batch with at most [`STREAM_BATCH_MAX`] requests and at most this many fields in total.
     Batch(usize),
 }
@@ -59,6 +69,8 @@ impl Bounds {
             Self::Batch(STREAM_FIELDS_MAX + APPEND_RECORDS_MAX)
         } else if is(TypeId::of::<AppendRequest>()) {
             Self::Request(APPEND_RECORDS_MAX + APPEND_FIELDS_BESIDE)
+        } else if is(TypeId::of::<CommitTransactionRequest>()) {
+            Self::Commit
         } else {
             Self::Request(REQUEST_FIELDS_MAX)
         }
@@ -72,6 +84,11 @@ impl Bounds {
                 let has_too_many = !is_whole || has_more_fields(message, fields, 0);
                 has_too_many.then(|| format!("the request has more than {fields} fields"))
             }
+            Self::Commit if !is_whole || has_more_fields(message, COMMIT_FIELDS_MAX, 0) => {
+                Some("the transaction has more than 10,000 rows changed, or more than 10,000 reads".to_owned())
+            }
+            Self::Commit => has_more_fields(message, COMMIT_NESTED_FIELDS_MAX, 1)
+                .then(|| format!("the transaction has more than {COMMIT_NESTED_FIELDS_MAX} fields")),
             Self::Batch(_) if !is_whole || has_more_fields(message, STREAM_BATCH_MAX, 0) => {
                 Some(format!("a message of the stream has more than {STREAM_BATCH_MAX} requests"))
             }
@@ -190,7 +207,7 @@ fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
 mod tests {
     use super::*;
     use crate::columns::streamed_request::Request;
-    use crate::columns::{Mutation, StreamedRequest, WriteRequest};
+    use crate::columns::{Mutation, StreamedRequest, TransactionWrite, WriteRequest};
     use crate::log::StreamedAppend;
 
     fn fields(message: &[u8]) -> usize {
@@ -230,6 +247,18 @@ mod tests {
         assert_eq!(appends_of(1_024, 64), None);
         assert!(appends_of(1_024, 128).expect("refused").contains("81920 fields"));
         assert!(appends_of(1_025, 1).expect("refused").contains("1024 requests"));
+    }
+
+    #[test]
+    fn commit_counts_rows_and_their_columns() {
+        let refused = |rows: usize, columns: usize| {
+            let row = TransactionWrite { mutations: vec![Mutation::default(); columns], ..TransactionWrite::default() };
+            let request = CommitTransactionRequest { writes: vec![row; rows], ..CommitTransactionRequest::default() };
+            Bounds::of::<CommitTransactionRequest>().refuse(&request.encode_to_vec(), true)
+        };
+        assert_eq!(refused(10_000, 20), None);
+        assert!(refused(20_100, 0).expect("refused").contains("10,000 rows"));
+        assert!(refused(10_000, 26).expect("refused").contains("262144 fields"));
     }
 
     #[test]

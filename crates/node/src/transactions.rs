@@ -221,6 +221,17 @@ impl Node {
         let Some(driven) = self.transactions.driven.get_mut(&id) else { return };
         let is_alone = driven.prepared.is_empty() && driven.awaited.is_empty();
         match (std::mem::replace(&mut driven.phase, Phase::Ended(TransactionOutcome::Aborted)), outcome) {
+            // Another driver was faster.
+            (
+                Phase::Committing | Phase::Aborting(_),
+                Ok(Response::Tablet(TableResponse::Outcome(
+                    outcome @ TransactionOutcome::Committed { timestamp: version, .. },
+                ))),
+            ) => {
+                driven.phase = Phase::Ended(outcome);
+                self.complete(id, Ok(Response::Tablet(TableResponse::Written { version })), None);
+                self.release_prepared(id, now);
+            }
             (Phase::Committing, Ok(response)) => self.driven_committed(id, Ok(response)),
             (Phase::Committing, Err(failure @ Failure::Aborted(_))) => self.driven_aborted(id, failure, now),
             // Nothing was done, and nothing else has to be undone.
@@ -228,25 +239,19 @@ impl Node {
                 self.driven_committed(id, Err(failure));
             }
             (Phase::Committing, Err(failure)) => self.abort_driven(id, failure, now),
-            (Phase::Aborting(failure), Ok(Response::Tablet(TableResponse::Outcome(outcome)))) => match outcome {
-                // Another driver was faster.
-                TransactionOutcome::Committed { timestamp: version, .. } => {
-                    driven.phase = Phase::Ended(outcome);
-                    self.complete(id, Ok(Response::Tablet(TableResponse::Written { version })), None);
-                    self.release_prepared(id, now);
-                }
-                TransactionOutcome::Aborted => self.driven_aborted(id, failure, now),
+            (Phase::Aborting(failure), Ok(Response::Tablet(TableResponse::Outcome(TransactionOutcome::Aborted)))) => {
+                self.driven_aborted(id, failure, now);
+            }
+            (Phase::Aborting(failure), Ok(Response::Tablet(TableResponse::Outcome(_)))) => {
                 // An earlier attempt of the commit may have been executed before the session ended.
-                TransactionOutcome::Forgotten if matches!(failure, Failure::Unknown(_)) => {
+                if matches!(failure, Failure::Unknown(_)) {
                     let unknown = format!("{failure}; the coordinator does not know the transaction any more");
                     self.complete(id, Err(Failure::Unknown(unknown)), None);
-                    self.release_prepared(id, now);
+                    return self.release_prepared(id, now);
                 }
-                TransactionOutcome::Forgotten => {
-                    let session = driven.coordinator.stamp.session;
-                    self.driven_aborted(id, Failure::UnknownSession(session), now);
-                }
-            },
+                let session = driven.coordinator.stamp.session;
+                self.driven_aborted(id, Failure::UnknownSession(session), now);
+            }
             (Phase::Aborting(failure), other) => {
                 let reason = other.err().map_or_else(String::new, |failure| format!(" ({failure})"));
                 let unknown = format!("{failure}; the transaction's coordinator gave no outcome{reason}");
@@ -270,6 +275,7 @@ impl Node {
                 failure
             }
             Failure::Aborted(_) => failure,
+            Failure::Unavailable(reason) => Failure::Aborted(reason),
             other => Failure::Aborted(other.to_string()),
         };
         if let Some(driven) = self.transactions.driven.get_mut(&id) {
@@ -531,6 +537,10 @@ fn divide(catalog: &Catalog, request: &TransactionRequest) -> Result<(CohortId, 
     let mut parts = Parts::new();
     for (name, part) in &request.parts {
         let table = find(name)?;
+        // What was read is gone.
+        if part.reads.iter().any(|read| read.seen < table.created) {
+            return Err(Failure::Aborted(format!("table {name} was created after the transaction has read it")));
+        }
         for change in &part.writes {
             let cohort = table.at(&KeyPosition::At(change.key.clone())).cohort;
             parts.entry(cohort).or_default().writes.push(change.clone());

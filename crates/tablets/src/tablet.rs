@@ -116,7 +116,8 @@ impl Tablet {
                 Applied { outcome: Some(outcome), effect: decided.map(Effect::Own) }
             }
             Command::Conflict { stamp, reason, .. } => {
-                Applied::outcome(self.once(Some(&stamp), entry, |_| Err(Failure::Aborted(reason))))
+                let outcome = self.once(Some(&stamp), entry, |_| Err(Failure::Aborted(reason)));
+                Applied::outcome(self.with_participants(&stamp, outcome))
             }
             Command::Prepare { coordinator, owner, reads, writes } => {
                 self.prepare((coordinator, owner), reads, writes, entry)

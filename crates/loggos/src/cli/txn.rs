@@ -58,9 +58,9 @@ enum Command {
         table: String,
         from: Option<OsString>,
         to: Option<OsString>,
-        /// Maximum number of rows.
-        #[arg(long, default_value_t = 1_000)]
-        limit: usize,
+        /// Maximum number of rows; 0: all.
+        #[arg(long, default_value_t = 0)]
+        limit: u64,
     },
     /// Commit the transaction, and print its timestamp.
     Commit,
@@ -120,7 +120,10 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, options: Options) -> 
         session.prompt()?;
         let mut line = String::new();
         number += 1;
-        let bytes = input.read_line(&mut line).map_err(|error| Stop::Io { what: "read the commands".into(), error })?;
+        let bytes = input.read_line(&mut line).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => Stop::invalid(format!("line {number} is not UTF-8")),
+            _ => Stop::Io { what: "read the commands".into(), error },
+        })?;
         if bytes == 0 {
             break;
         }
@@ -161,14 +164,18 @@ impl Session<'_> {
     }
 
     async fn execute(&mut self, line: &str) -> Result<Next, Stop> {
+        // Lines may end as on Windows.
+        let line = line.trim_end_matches('\n').trim_end_matches('\r');
         let words = shlex::split(line).ok_or_else(|| Stop::invalid("a quote or a backslash at the end of the line"))?;
         if words.is_empty() {
             return Ok(Next::Line);
         }
         let command = Line::try_parse_from(words).map_err(|error| {
+            // The message up to the usage, on one line.
             let text = error.to_string();
-            let first = text.lines().next().unwrap_or_default();
-            Stop::invalid(format!("{}; `help` lists the commands", first.trim_start_matches("error: ")))
+            let message: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+            let message = message.join(" ");
+            Stop::invalid(format!("{}; `help` lists the commands", message.trim_start_matches("error: ")))
         })?;
         match command.command {
             Command::Get { table, key, column } => self.get(table, key, column).await?,
@@ -188,18 +195,25 @@ impl Session<'_> {
             }
             Command::Scan { table, from, to, limit } => {
                 let from = from.map_or(Ok(Bytes::new()), |from| self.bytes(from))?;
-                let scan = self.open().scan(table.clone()).limit(limit as u64);
+                let scan = self.open().scan(table.clone());
+                let scan = if limit == 0 { scan } else { scan.limit(limit) };
                 let scan = match to {
                     Some(to) => scan.range(from..self.bytes(to)?),
                     None => scan.range(from..),
                 };
-                let rows = scan.all().await?;
-                print_rows(self.output, self.encoding, &table, &rows, self.shown())?;
+                let (mut pages, mut shown) = (scan.pages(), self.shown());
+                while let Some(page) = pages.next().await {
+                    print_rows(self.output, self.encoding, &table, &page?.rows, shown)?;
+                    shown.has_heading = true;
+                }
             }
             Command::Commit => self.commit().await?,
             Command::Rollback => self.rollback().await,
             Command::Help => println!("{HELP}"),
-            Command::Quit => return Ok(Next::End),
+            Command::Quit => {
+                self.rollback().await;
+                return Ok(Next::End);
+            }
         }
         Ok(Next::Line)
     }

@@ -116,6 +116,7 @@ impl Bench {
         match self.answer(number) {
             Ok(Response::Tablet(TableResponse::Committed { timestamp, .. })) => *timestamp,
             Ok(Response::Tablet(TableResponse::Written { version })) => *version,
+            Ok(Response::Tablet(TableResponse::Outcome(TransactionOutcome::Committed { timestamp, .. }))) => *timestamp,
             other => panic!("{other:?}"),
         }
     }
@@ -245,6 +246,59 @@ fn repeated_commit_resolves_nothing_again() {
     bench.rests();
 }
 
+/// Another driver prepares when the participant has resolved the transaction already.
+#[test]
+fn prepare_after_resolution_is_released() {
+    let (mut bench, session) = alone();
+    let request = transaction(stamp(session, 1), OLD, part(&[], &[row("a", "1"), row("z", "1")]));
+    bench.ask(3, request.clone());
+    while bench.node.transactions.resolved.is_empty() {
+        bench.pass(ms(5));
+    }
+    assert!(bench.tablet(SECOND).prepared().is_empty());
+    bench.ask(4, request);
+    bench.pass(ms(500));
+    assert_eq!(bench.committed(4), bench.committed(3));
+    assert!(bench.tablet(SECOND).prepared().is_empty());
+    bench.pass(ms(3_000));
+    bench.rests();
+    assert_eq!(bench.node.counters.doubts_resolved, 0);
+}
+
+/// A client names a state that no range can have shown, in one range and in two.
+#[test]
+fn reads_of_the_future_abort() {
+    let (mut bench, session) = alone();
+    let reads = [read("z", Timestamp(i64::MAX))];
+    let in_one = transaction(stamp(session, 1), OLD, part(&reads, &[row("z", "1")]));
+    let in_two = transaction(stamp(session, 2), OLD, part(&reads, &[row("a", "1")]));
+    for (number, request) in [(3, in_one), (4, in_two)] {
+        bench.ask(number, request);
+        bench.pass(ms(100));
+        assert!(bench.is_aborted(number), "{:?}", bench.answer(number));
+    }
+    bench.pass(ms(3_000));
+    bench.rests();
+}
+
+/// A table that was read is dropped, and another one of the same name is created.
+#[test]
+fn reads_of_replaced_table_abort() {
+    let (mut bench, session) = alone();
+    let reads = [read("b", bench.tablet(FIRST).last_timestamp())];
+    bench.ask(3, transaction(stamp(session, 1), OLD, part(&reads, &[row("a", "1")])));
+    bench.pass(ms(100));
+    assert!(bench.answer(3).is_ok());
+    bench.ask(4, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into(), force: false })));
+    bench.pass(ms(3_000));
+    bench.ask(5, create(true));
+    bench.pass(ms(3_000));
+    let session = open(&mut bench, 6);
+    bench.ask(7, transaction(stamp(session, 1), OLD, part(&reads, &[row("a", "1")])));
+    bench.pass(ms(100));
+    assert!(bench.is_aborted(7), "{:?}", bench.answer(7));
+}
+
 /// The state at a participant has changed since the read, then at the coordinator.
 #[test]
 fn conflict_in_any_range_aborts() {
@@ -311,7 +365,8 @@ fn too_old_names_both_timestamps() {
 fn participant_asks_about_transaction_in_doubt() {
     let (mut bench, session) = alone();
     bench.ask(3, put("y", "0"));
-    bench.prepare(4, stamp(session, 1), OLD, part(&[read("y", Timestamp(i64::MAX))], &[row("z", "1")]));
+    bench.pass(ms(100));
+    bench.prepare(4, stamp(session, 1), OLD, part(&[read("y", bench.tablet(SECOND).last_timestamp())], &[row("z", "1")]));
     bench.pass(ms(100));
     bench.prepared(4);
     bench.ask(5, put("z", "2"));
@@ -443,7 +498,7 @@ fn new_leader_tells_participants() {
 fn repeated_prepare_is_answered() {
     // Entries wait 200 ms for their timestamps.
     let (mut bench, session) = with_uncertainty(ms(100));
-    let part = part(&[read("y", Timestamp(i64::MAX))], &[row("z", "1")]);
+    let part = part(&[read("y", bench.tablet(SECOND).last_timestamp())], &[row("z", "1")]);
     for number in 3..6 {
         bench.prepare(number, stamp(session, 1), OLD, part.clone());
         bench.pass(ms(20));
@@ -559,7 +614,7 @@ fn split_waits_for_prepared_transaction() {
         bench.ask(5, put("x", "1"));
         bench.ask(6, put("n", "1"));
         bench.ask(7, get("n", Consistency::Strong));
-        let alone = part(&[read("z", Timestamp(i64::MAX))], &[row("y", "1")]);
+        let alone = part(&[read("z", bench.tablet(SECOND).last_timestamp())], &[row("y", "1")]);
         bench.prepare(8, stamp(session, 2), OLD, alone);
         bench.prepare(9, stamp(session, 1), OLD, part(&[], &[row("z", "1")]));
         bench.pass(ms(50));
@@ -592,7 +647,7 @@ fn split_waits_for_prepared_transaction() {
 #[test]
 fn waiting_requests_end_at_their_deadlines() {
     let (mut bench, session) = alone();
-    bench.prepare(3, stamp(session, 1), YOUNG, part(&[read("y", Timestamp(i64::MAX))], &[row("z", "1")]));
+    bench.prepare(3, stamp(session, 1), YOUNG, part(&[read("y", bench.tablet(SECOND).last_timestamp())], &[row("z", "1")]));
     bench.pass(ms(100));
     let requests = [
         put("z", "2"),

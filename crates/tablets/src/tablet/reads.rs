@@ -191,6 +191,10 @@ impl TabletView {
                     "it has read at timestamp {seen}, before {watermark}, the oldest one that is kept: it took too long"
                 )));
             }
+            // Otherwise the changes up to that timestamp would not be compared.
+            if *seen > self.applied {
+                return Ok(Some(format!("it has read at timestamp {seen}, which the range has not reached")));
+            }
             let cells = Range::rows(&range.start, range.end.as_deref());
             match self.rows.changed_since(&cells, *seen, VALIDATION_STEPS_MAX, io)? {
                 Changed::No => {}

@@ -204,7 +204,9 @@ impl Tablet {
         entry: &Entry,
     ) -> Outcome {
         let outcome = match self.sessions.admit(stamp, entry.timestamp) {
-            Admission::Answer(outcome) if !planted(Bug::CommitExecutedTwice) => return outcome,
+            Admission::Answer(outcome) if !planted(Bug::CommitExecutedTwice) => {
+                return self.with_participants(stamp, outcome);
+            }
             _ => Ok(TableResponse::Written { version: entry.timestamp }),
         };
         for change in writes {
@@ -217,6 +219,15 @@ impl Tablet {
         }
         self.sessions.record(stamp, &outcome);
         outcome
+    }
+
+    /// The outcome of a commit that was executed before, with the participants that have not resolved it: the driver of
+    /// the repetition may have prepared others, which it must release.
+    pub(super) fn with_participants(&self, stamp: &SessionStamp, outcome: Outcome) -> Outcome {
+        let Ok(TableResponse::Written { version: timestamp }) = outcome else { return outcome };
+        let decided = self.transactions.decided.get(&TransactionId::from(stamp));
+        let unresolved = decided.map(|decided| decided.participants.clone()).unwrap_or_default();
+        Ok(TableResponse::Outcome(TransactionOutcome::Committed { timestamp, unresolved }))
     }
 
     /// Prepares a transaction, unless it is prepared already.

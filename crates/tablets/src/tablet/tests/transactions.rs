@@ -89,9 +89,9 @@ fn commit_is_executed_once() {
     let first = commit(stamp(session, 1), "k", "1", &[]);
     assert_eq!(log.apply(&mut state, &first), Some(written(20)));
     log.write(&mut state, &write("k", [put("c", "2")])).unwrap();
-    assert_eq!(log.apply(&mut state, &first), Some(written(20)), "the first outcome");
+    assert_eq!(log.apply(&mut state, &first), committed(20, &[]), "the first outcome");
     let other = commit(stamp(session, 1), "k", "3", &[participant(5)]);
-    assert_eq!(log.apply(&mut state, &other), Some(written(20)), "whatever it says now");
+    assert_eq!(log.apply(&mut state, &other), committed(20, &[]), "the content does not count");
     assert!(state.decided().is_empty() && read(&state, "k") == [cell("c", "2", 30)]);
     let unknown = commit(stamp(ClientSessionId(77), 1), "k", "4", &[participant(5)]);
     assert!(matches!(log.apply(&mut state, &unknown), Some(Err(Failure::UnknownSession(_)))));
@@ -121,7 +121,7 @@ fn first_outcome_counts() {
     let participants = [participant(5), Participant { cohort: CohortId(8), ..participant(6) }];
     let version = log.timestamp.0 + 10;
     assert_eq!(log.apply(&mut state, &commit(stamp(session, 3), "k", "3", &participants)), Some(written(version)));
-    assert_eq!(log.apply(&mut state, &conflict(3)), Some(written(version)));
+    assert_eq!(log.apply(&mut state, &conflict(3)), committed(version, &participants));
     assert_eq!(log.apply(&mut state, &abort(stamp(session, 3), "k")), committed(version, &participants));
     assert_eq!(read(&state, "k"), [cell("c", "3", version)]);
     let loaded = testing::copy(&state);
@@ -491,7 +491,7 @@ fn conflicts_are_found() {
     let conflict = |state: &State, start: &str, end: Option<&str>, seen| {
         let range = KeyRange { start: bytes(start), end: end.map(bytes) };
         let reads = [
-            ReadSpan { range: KeyRange { start: bytes("x"), end: None }, seen: Timestamp(i64::MAX) },
+            ReadSpan { range: KeyRange { start: bytes("x"), end: None }, seen: state.last_timestamp() },
             ReadSpan { range, seen: Timestamp(seen) },
         ];
         state.view_now().conflict(&reads, Io::Allowed).expect("a working disk")
