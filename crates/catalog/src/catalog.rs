@@ -278,6 +278,12 @@ impl Catalog {
         self.tables.get(name).filter(|table| !table.is_dropping)
     }
 
+    /// A table, also while it is being dropped: its ranges may still know the outcomes of transactions.
+    #[must_use]
+    pub fn remnant(&self, name: &str) -> Option<&TableRecord> {
+        self.tables.get(name)
+    }
+
     /// All tables in order of name, including those being dropped.
     pub fn tables(&self) -> impl Iterator<Item = (&str, &TableRecord)> {
         self.tables.iter().map(|(name, table)| (name.as_str(), table))

@@ -33,6 +33,10 @@ impl Catalog {
                 Some(_) => Ok(CatalogResponse::TableCreated { existed: true }),
                 None => Err(Failure::UnknownTable(name.clone())),
             },
+            CatalogRequest::FindRemnant(name) => match self.remnant(name) {
+                Some(_) => Ok(CatalogResponse::TableCreated { existed: true }),
+                None => Err(Failure::UnknownTable(name.clone())),
+            },
             CatalogRequest::Change(_) => Err(Failure::Invalid("a change is not a read".to_owned())),
         }
     }

@@ -19,8 +19,10 @@ pub enum CatalogRequest {
     /// Lists the names of the tables.
     ListTables,
     DescribeTable(String),
-    /// Checks whether a table exists.
+    /// Checks whether a table exists and is not being dropped.
     FindTable(String),
+    /// Checks whether a table exists or is being dropped.
+    FindRemnant(String),
     /// Lists the nodes, including those that have left.
     ListNodes,
     /// Lists the names of the logs.
@@ -80,7 +82,9 @@ impl Request for CatalogRequest {
             Self::Change(CatalogCommand::BeginSplit { name, key }) => name.len() + key.len(),
             Self::Change(CatalogCommand::BeginMove { nodes, .. }) => size_of_val(nodes.as_slice()),
             Self::Change(CatalogCommand::AddNode { node }) => node.peer.len() + node.grpc.len(),
-            Self::DescribeTable(name) | Self::FindTable(name) | Self::DescribeLog(name) => name.len(),
+            Self::DescribeTable(name) | Self::FindTable(name) | Self::FindRemnant(name) | Self::DescribeLog(name) => {
+                name.len()
+            }
             Self::Change(_) | Self::ListTables | Self::ListNodes | Self::ListLogs => 0,
         }
     }
@@ -102,6 +106,7 @@ base::wire! {
         5 => ListNodes,
         6 => ListLogs,
         7 => DescribeLog(name as Text("log name")),
+        8 => FindRemnant(name as Text("table name")),
     }
 }
 

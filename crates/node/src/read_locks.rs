@@ -16,11 +16,20 @@ const UNUSED: Duration = Duration::from_millis(10_000);
 const SPANS_MAX: usize = 1_000;
 /// Maximum transactions with read locks at one leader. Further ones get none.
 const OWNERS_MAX: usize = 10_000;
+/// Maximum ranges of keys that all transactions lock at one leader, because each change is compared with them. Further
+/// reads are not protected.
+const SPANS_IN_ALL_MAX: usize = 10_000;
+/// Maximum bytes of the keys of all locks at one leader. Further reads are not protected.
+const BYTES_MAX: usize = 4 << 20;
 
 /// The read locks at one leader.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReadLocks {
     by_owner: BTreeMap<LockOwner, Held>,
+    /// The number of ranges of keys.
+    spans: usize,
+    /// The bytes of their keys.
+    bytes: usize,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -42,9 +51,14 @@ impl ReadLocks {
 
     /// A transaction reads these keys.
     pub(crate) fn add(&mut self, owner: LockOwner, locks: &Locks, now: Monotonic) {
-        if self.by_owner.len() >= OWNERS_MAX && !self.by_owner.contains_key(&owner) {
+        let is_full = |locks: &Self| {
+            locks.by_owner.len() >= OWNERS_MAX && !locks.by_owner.contains_key(&owner)
+                || locks.spans >= SPANS_IN_ALL_MAX
+                || locks.bytes >= BYTES_MAX
+        };
+        if is_full(self) {
             self.expire(now);
-            if self.by_owner.len() >= OWNERS_MAX {
+            if is_full(self) {
                 return;
             }
         }
@@ -53,6 +67,8 @@ impl ReadLocks {
         for span in locks.spans() {
             if held.spans.len() < SPANS_MAX && !held.spans.contains(&span.keys) {
                 held.spans.push(span.keys.clone());
+                self.spans += 1;
+                self.bytes += bytes(&span.keys);
             }
         }
     }
@@ -67,21 +83,42 @@ impl ReadLocks {
         if self.by_owner.iter().any(|(other, held)| is_older(other) && meets(held)) {
             return false;
         }
-        self.by_owner.retain(|other, held| Some(*other) != owner && !meets(held));
+        self.retain(|other, held| Some(*other) != owner && !meets(held));
         true
     }
 
     /// A transaction has ended.
     pub(crate) fn release(&mut self, owner: LockOwner) -> bool {
-        self.by_owner.remove(&owner).is_some()
+        let had = self.by_owner.contains_key(&owner);
+        self.retain(|other, _| *other != owner);
+        had
     }
 
     pub(crate) fn clear(&mut self) {
-        self.by_owner.clear();
+        *self = Self::default();
     }
 
     fn expire(&mut self, now: Monotonic) {
-        self.by_owner.retain(|_, held| now.since(held.used) < UNUSED);
+        self.retain(|_, held| now.since(held.used) < UNUSED);
+    }
+
+    fn retain(&mut self, mut keeps: impl FnMut(&LockOwner, &Held) -> bool) {
+        let (spans_now, bytes_now) = (&mut self.spans, &mut self.bytes);
+        self.by_owner.retain(|owner, held| {
+            let is_kept = keeps(owner, held);
+            if !is_kept {
+                *spans_now -= held.spans.len();
+                *bytes_now -= held.spans.iter().map(bytes).sum::<usize>();
+            }
+            is_kept
+        });
+    }
+}
+
+fn bytes(keys: &LockKeys) -> usize {
+    match keys {
+        LockKeys::Key(key) => key.len(),
+        LockKeys::Range(range) => range.start.len() + range.end.as_ref().map_or(0, bytes::Bytes::len),
     }
 }
 

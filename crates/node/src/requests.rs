@@ -11,7 +11,7 @@ use catalog::{CatalogRequest, TableRecord};
 use sharedlog::request::LogRequest;
 use state_machine::failure::precondition;
 use state_machine::{Consistency, Failure, KeyOwner, Locks, Ownership};
-use tablets::TableResponse;
+use tablets::{TableRequest, TableResponse};
 
 use crate::contract::{Action, ReplyDestination, RequestId};
 use crate::message::{Message, Query};
@@ -233,7 +233,9 @@ impl Node {
     /// The cohort that owns the query's first key position, according to the local map. If that cohort replied that it
     /// does not own it and its range is being split, returns the new cohort.
     fn cohort_in_map(&self, table: &str, pending: &Pending) -> Option<CohortId> {
-        let table: &TableRecord = self.catalog().table(table)?;
+        let catalog = self.catalog();
+        let table: &TableRecord =
+            if asks_for_outcome(pending) { catalog.remnant(table) } else { catalog.table(table) }?;
         let position = pending.query.position()?;
         let cohort = table.at(&position).cohort;
         let is_refused = pending.refused_by == Some(cohort);
@@ -300,7 +302,12 @@ impl Node {
     fn look_up_table(&mut self, pending: Pending, now: Now) {
         match &pending.target {
             Target::Table(table) => {
-                let query = Query::Machine(CatalogRequest::FindTable(table.clone()).into());
+                let table = table.clone();
+                let request = match asks_for_outcome(&pending) {
+                    true => CatalogRequest::FindRemnant(table),
+                    false => CatalogRequest::FindTable(table),
+                };
+                let query = Query::Machine(request.into());
                 self.look_up(pending, query, now);
             }
             _ => self.pending_requests.place(pending, RequestState::Waiting),
@@ -560,6 +567,11 @@ impl Node {
 /// Why this node does not tell the time.
 pub(crate) fn no_clock() -> Failure {
     precondition("the error of this node's clock has no bound")
+}
+
+/// Whether a request asks for the outcome of a transaction, which a table knows until it is dropped everywhere.
+fn asks_for_outcome(pending: &Pending) -> bool {
+    matches!(pending.query.ask(), Some(Ask::Tablet(TableRequest::Abort { .. })))
 }
 
 /// The outcome to report for a write that was forwarded twice, the first time without a reply. Only a result from the

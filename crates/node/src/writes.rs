@@ -1,8 +1,9 @@
 //! Turns a client's write into an entry proposed by the leader (guarantees 1, 10 and 12).
 
 use base::canary::{Bug, planted};
-use base::{CohortId, Duration, Now};
+use base::{CohortId, Duration, Now, Timestamp};
 use bytes::Bytes;
+use replication::COMMIT_WAIT_MAX;
 use state_machine::failure::precondition;
 use state_machine::interface::{Decision, Evaluated, Payload};
 use state_machine::{Failure, Locks};
@@ -56,7 +57,7 @@ impl Writes<'_> {
             return RequestStep::Wait(RequestState::Waiting);
         }
         if ask.needs_clock()
-            && let Some(failure) = self.clock.map(precondition).or_else(|| clock_refusal(replica, now))
+            && let Some(failure) = self.clock.map(precondition).or_else(|| clock_refusal(replica, ask.floor(), now))
         {
             return RequestStep::Reply(Err(failure));
         }
@@ -103,9 +104,18 @@ impl Writes<'_> {
 }
 
 /// Why this leader cannot decide about a transaction.
-fn clock_refusal(replica: &Replica, now: Now) -> Option<Failure> {
+fn clock_refusal(replica: &Replica, floor: Timestamp, now: Now) -> Option<Failure> {
     if !replica.cohort.config().waits {
         return Some(precondition(format!("table {} takes no part in transactions", replica.table)));
+    }
+    // The wrong time must not spread to other ranges.
+    let latest = now.interval().map(|interval| interval.latest);
+    let ahead = latest.map_or(0, |latest| floor.0.saturating_sub(latest.0));
+    if u64::try_from(ahead).is_ok_and(|ahead| ahead > COMMIT_WAIT_MAX.0) {
+        return Some(precondition(format!(
+            "the clock of another range's leader is {} ms ahead of this one's, so one of them is wrong",
+            ahead / 1_000_000
+        )));
     }
     replica.cohort.ahead_of_clock(now).map(|ahead| {
         let seconds = ahead.as_millis() / 1_000;

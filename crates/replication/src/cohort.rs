@@ -82,6 +82,8 @@ pub struct Cohort {
     pub(crate) doubtful: bool,
     /// When this replica started to leave leadership to others, because it cannot serve all requests.
     pub(crate) aside_since: Option<Monotonic>,
+    /// The timestamp of the last entry that this replica proposed while its wall clock had a bound, and that bound.
+    pub(crate) last_bound: Option<(Timestamp, base::Duration)>,
     /// A received snapshot that replaces the log once the manifest names it.
     pub(crate) installing: Option<Installing>,
     /// The last commit point written to the log.
@@ -190,6 +192,7 @@ impl Cohort {
             voteless_until,
             doubtful: start.doubtful,
             aside_since: None,
+            last_bound: None,
             installing: None,
             committed_logged: committed,
             staleness: Staleness::default(),

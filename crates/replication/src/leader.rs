@@ -401,6 +401,9 @@ impl Cohort {
         let previous = self.last();
         let lsn = Lsn { epoch, sequence: previous.sequence.next() };
         let timestamp = self.next_timestamp(now).max(floor);
+        if let Some(bound) = now.uncertainty {
+            self.last_bound = Some((timestamp, bound));
+        }
         let entry = Entry { lsn, previous, timestamp, payload, members };
         if let Role::Leader(leader) = &mut self.role {
             leader.uncommitted_bytes += entry.size();

@@ -299,6 +299,11 @@ impl StateMachine for Tablet {
             }
             TableRequest::Prepare(prepare) => {
                 let view = self.view_now();
+                // Before the search for an earlier prepare: that may have been for a part of these keys, if the range
+                // was split between two attempts. A range with prepared transactions is not split.
+                if !view.holds_all(&prepare.part) {
+                    return Payload::Refuse(aborted(SPLIT));
+                }
                 if let Some(prepared) = self.prepared().get(&TransactionId::from(&prepare.coordinator.stamp)) {
                     // No entry: by the time that it is applied, the transaction may be resolved, and its keys locked by
                     // others.
@@ -307,7 +312,6 @@ impl StateMachine for Tablet {
                 }
                 return match self.transactions.is_full() {
                     Some(failure) => Payload::Refuse(failure),
-                    None if !view.holds_all(&prepare.part) => Payload::Refuse(aborted(SPLIT)),
                     None => Payload::Decide(Evaluation::deciding(Question::Prepare(prepare.clone()), view)),
                 };
             }

@@ -218,9 +218,26 @@ impl TransactionPart {
     }
 }
 
+/// Maximum ranges of keys with a lock of their own. More are locked as one range that covers all of them: the cost of
+/// comparing ranges grows with the square of their number.
+const RANGE_LOCKS_MAX: usize = 500;
+
 /// The locks of ranges that were read and rows that are changed.
 pub(crate) fn locks<'a>(reads: impl Iterator<Item = &'a KeyRange>, writes: &[RowChange], mode: LockMode) -> Locks {
-    let reads = reads.map(|range| LockSpan { keys: LockKeys::of(range), mode: LockMode::Shared });
+    let shared = |keys| LockSpan { keys, mode: LockMode::Shared };
+    let (mut rows, mut ranges) = (Vec::new(), Vec::new());
+    for range in reads {
+        match LockKeys::of(range) {
+            keys @ LockKeys::Key(_) => rows.push(shared(keys)),
+            LockKeys::Range(range) => ranges.push(range),
+        }
+    }
+    if ranges.len() > RANGE_LOCKS_MAX {
+        let start = ranges.iter().map(|range| range.start.clone()).min().unwrap_or_default();
+        let is_open = ranges.iter().any(|range| range.end.is_none());
+        let end = ranges.iter().filter_map(|range| range.end.clone()).max().filter(|_| !is_open);
+        ranges = vec![KeyRange { start, end }];
+    }
     let writes = writes.iter().map(|change| LockSpan { keys: LockKeys::Key(change.key.clone()), mode });
-    Locks::several(reads.chain(writes).collect())
+    Locks::several(rows.into_iter().chain(ranges.into_iter().map(LockKeys::Range).map(shared)).chain(writes).collect())
 }

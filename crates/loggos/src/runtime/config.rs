@@ -311,7 +311,7 @@ impl Config {
     /// A greater error of the wall clock counts as unknown.
     pub(crate) fn clock_uncertainty_max(&self) -> Result<base::Duration, ConfigError> {
         let text = self.clock_uncertainty_max.as_deref();
-        text.map_or(Ok(CLOCK_UNCERTAINTY_MAX), |text| uncertainty("clock_uncertainty_max", text, 1_000))
+        text.map_or(Ok(CLOCK_UNCERTAINTY_MAX), |text| uncertainty("clock_uncertainty_max", text, 250))
     }
 
     /// Rejects own addresses that others cannot connect to. A `zoo.cfg` may have them, since each server uses the
@@ -566,7 +566,7 @@ mod tests {
         assert!(refused("clock = \"ntp\"").contains("configured"), "the message lists the values");
         assert!(refused("clock = \"configured\"").starts_with("clock_uncertainty: "));
         assert!(refused("clock_uncertainty = \"1ms\"").contains("requires clock = \"configured\""));
-        assert!(refused("clock_uncertainty_max = \"999us\"").contains("is not within 1ms to 1s"));
+        assert!(refused("clock_uncertainty_max = \"999us\"").contains("is not within 1ms to 250ms"));
         let most = |text: &str| read(text).unwrap().clock_uncertainty_max().unwrap().as_millis();
         let set = GOOD.replace("node = 1", "node = 1\nclock_uncertainty_max = \"10ms\"");
         assert_eq!([most(GOOD), most(&set)], [250, 10]);

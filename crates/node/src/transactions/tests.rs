@@ -289,7 +289,8 @@ fn reads_of_replaced_table_abort() {
     bench.ask(3, transaction(stamp(session, 1), OLD, part(&reads, &[row("a", "1")])));
     bench.pass(ms(100));
     assert!(bench.answer(3).is_ok());
-    bench.ask(4, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into(), force: false })));
+    bench
+        .ask(4, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into(), force: false })));
     bench.pass(ms(3_000));
     bench.ask(5, create(true));
     bench.pass(ms(3_000));
@@ -366,7 +367,12 @@ fn participant_asks_about_transaction_in_doubt() {
     let (mut bench, session) = alone();
     bench.ask(3, put("y", "0"));
     bench.pass(ms(100));
-    bench.prepare(4, stamp(session, 1), OLD, part(&[read("y", bench.tablet(SECOND).last_timestamp())], &[row("z", "1")]));
+    bench.prepare(
+        4,
+        stamp(session, 1),
+        OLD,
+        part(&[read("y", bench.tablet(SECOND).last_timestamp())], &[row("z", "1")]),
+    );
     bench.pass(ms(100));
     bench.prepared(4);
     bench.ask(5, put("z", "2"));
@@ -647,7 +653,12 @@ fn split_waits_for_prepared_transaction() {
 #[test]
 fn waiting_requests_end_at_their_deadlines() {
     let (mut bench, session) = alone();
-    bench.prepare(3, stamp(session, 1), YOUNG, part(&[read("y", bench.tablet(SECOND).last_timestamp())], &[row("z", "1")]));
+    bench.prepare(
+        3,
+        stamp(session, 1),
+        YOUNG,
+        part(&[read("y", bench.tablet(SECOND).last_timestamp())], &[row("z", "1")]),
+    );
     bench.pass(ms(100));
     let requests = [
         put("z", "2"),
@@ -803,4 +814,91 @@ fn transactions_survive_their_leader() {
         other => panic!("{other:?}"),
     };
     assert_eq!((cells(&now[0]), cells(&now[1])), if outcome.is_ok() { (1, 1) } else { (0, 0) });
+}
+
+/// A table is dropped while another one has prepared a transaction that it coordinates. The outcome is the first of
+/// the commit, which was sent before the drop began, and the abort.
+#[test]
+fn table_being_dropped_decides_its_transactions() {
+    let (mut bench, session) = alone();
+    let options = TableOptions { transactions: Some(true), ..TableOptions::of(Tablet::KIND) };
+    let create = CatalogCommand::CreateTable { name: "u".into(), split_at: vec![], options };
+    bench.ask(3, Request::Catalog(CatalogRequest::Change(create)));
+    bench.pass(ms(3_000));
+    let other = CohortId(4);
+    let commit = |number, key: &'static str, participants| Commit {
+        stamp: stamp(session, number),
+        key: "a".into(),
+        owner: OLD,
+        part: part(&[], &[row(key, "1")]),
+        participants,
+    };
+    // A decision of another transaction keeps the drop waiting.
+    let kept = commit(1, "b", vec![Participant { cohort: CohortId(999), prepared: Timestamp(1) }]);
+    bench.direct(4, FIRST, TableRequest::Commit(Box::new(kept)));
+    let coordinator = Coordinator { table: "t".into(), key: "a".into(), stamp: stamp(session, 2) };
+    let prepare = Prepare { coordinator, owner: OLD, part: part(&[], &[row("z", "1")]) };
+    bench.direct(5, other, TableRequest::Prepare(Box::new(prepare)));
+    bench.pass(ms(200));
+    let prepared = bench.prepared(5);
+    bench
+        .ask(6, Request::Catalog(CatalogRequest::Change(CatalogCommand::BeginDrop { name: "t".into(), force: false })));
+    bench.pass(ms(4_000));
+    assert!(bench.tablet(FIRST).ownership().range().is_some(), "the drop waits");
+    assert!(bench.tablet(other).prepared().is_empty());
+    let late = commit(2, "a", vec![Participant { cohort: other, prepared }]);
+    bench.direct(7, FIRST, TableRequest::Commit(Box::new(late)));
+    bench.pass(ms(1_000));
+    assert!(bench.is_aborted(7), "{:?}", bench.answer(7));
+}
+
+/// The clock loses its bound while an entry waits for its timestamp.
+#[test]
+fn commit_wait_outlasts_the_bound() {
+    let (mut bench, _) = with_uncertainty(ms(200));
+    bench.pass(ms(1_000));
+    bench.ask(10, put("a", "1"));
+    bench.pass(ms(5));
+    bench.now.uncertainty = Some(ms(251));
+    bench.ask(11, put("b", "1"));
+    bench.pass(ms(350));
+    assert!(!bench.answers.contains_key(&RequestId(10)), "its timestamp may not have passed");
+    bench.pass(ms(100));
+    assert!(bench.answer(10).is_ok() && bench.answer(11).is_ok());
+    bench.ask(12, put("c", "1"));
+    bench.pass(ms(5));
+    assert!(bench.answer(12).is_ok(), "without a bound there is no wait");
+}
+
+/// A participant's clock is an hour ahead. Its time does not spread to the coordinator's range.
+#[test]
+fn wrong_clock_does_not_spread() {
+    let (mut bench, session) = alone();
+    bench.pass(ms(1_000));
+    let prepared = Timestamp(bench.now.wall.0 + 3_600_000_000_000);
+    let participants = vec![Participant { cohort: SECOND, prepared }];
+    let (stamp_1, part_1) = (stamp(session, 1), part(&[], &[row("a", "1")]));
+    let commit = Commit { stamp: stamp_1, key: "a".into(), owner: OLD, part: part_1, participants };
+    bench.direct(4, FIRST, TableRequest::Commit(Box::new(commit)));
+    bench.pass(ms(500));
+    assert!(matches!(bench.answer(4), Err(Failure::Precondition(_))), "{:?}", bench.answer(4));
+    bench.ask(5, transaction(stamp(session, 2), OLD, part(&[], &[row("b", "1")])));
+    bench.pass(ms(200));
+    assert!(bench.answer(5).is_ok(), "{:?}", bench.answer(5));
+}
+
+/// Each of 10,000 reads covers all ranges of a table.
+#[test]
+fn reads_in_many_ranges_are_limited() {
+    let (mut bench, session) = alone();
+    let reads = vec![ReadSpan { range: KeyRange::all(), seen: bench.now.wall }; 10_001];
+    bench.ask(3, transaction(stamp(session, 1), OLD, part(&reads[..10_000], &[row("a", "1")])));
+    bench.pass(ms(10));
+    let many = |reads: &[ReadSpan]| {
+        let parts = vec![("t".into(), part(reads, &[]))];
+        let (table, key) = ("t".into(), "a".into());
+        divide(bench.node.catalog(), &TransactionRequest { stamp: stamp(session, 1), table, key, owner: OLD, parts })
+    };
+    assert!(many(&reads[..10_000]).is_ok());
+    assert!(matches!(many(&reads), Err(Failure::Invalid(_))));
 }

@@ -47,7 +47,8 @@ enum Step {
 impl View {
     /// Whether any version in a range of whole rows is newer than `since`. Memtables and SSTables without newer versions
     /// are skipped, so usually only the newest memtable is searched. For a single row, an SSTable is read only if its
-    /// filter matches the row. Steps over at most `steps_max` versions in total, and over at most eight of each key.
+    /// filter matches the row. Steps over at most `steps_left` versions in total, which it subtracts, and over at most eight
+    /// of each key.
     ///
     /// The answer is correct if `since` is not before the watermark of any flush or compaction that created an SSTable
     /// of the view, on this replica or on the one that sent the SSTable. A flush or compaction keeps every version newer
@@ -62,10 +63,17 @@ impl View {
         &self,
         range: &Range,
         since: Timestamp,
-        steps_max: usize,
+        steps_left: &mut usize,
         io: Io,
     ) -> Result<Changed, SstableError> {
-        let mut search = Search { range, since, left: steps_max, key: Vec::new(), steps: 0 };
+        let mut search = Search { range, since, left: *steps_left, key: Vec::new(), steps: 0 };
+        let changed = self.search(&mut search, io);
+        *steps_left = search.left;
+        changed
+    }
+
+    fn search(&self, search: &mut Search<'_>, io: Io) -> Result<Changed, SstableError> {
+        let Search { range, since, .. } = *search;
         // Recent memtables are not searched: their versions are also in SSTables.
         for memtable in self.memtables().filter(|memtable| memtable.newest_timestamp() > since) {
             let mut cursor = memtable.cursor();

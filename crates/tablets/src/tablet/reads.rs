@@ -184,6 +184,8 @@ impl TabletView {
         if planted(Bug::CommitNotValidated) {
             return Ok(None);
         }
+        // For all reads together, because they may be validated by the thread that leads.
+        let mut steps = VALIDATION_STEPS_MAX;
         for ReadSpan { range, seen } in reads {
             if *seen < self.watermark {
                 let watermark = self.watermark;
@@ -196,7 +198,7 @@ impl TabletView {
                 return Ok(Some(format!("it has read at timestamp {seen}, which the range has not reached")));
             }
             let cells = Range::rows(&range.start, range.end.as_deref());
-            match self.rows.changed_since(&cells, *seen, VALIDATION_STEPS_MAX, io)? {
+            match self.rows.changed_since(&cells, *seen, &mut steps, io)? {
                 Changed::No => {}
                 Changed::At(_) => {
                     return Ok(Some("another transaction or write has changed what it has read".to_owned()));

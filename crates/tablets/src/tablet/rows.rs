@@ -53,7 +53,7 @@ impl Rows {
 
     /// Whether a row has no newer version than `timestamp`, as far as the versions in memory show.
     pub(crate) fn is_newest(&self, key: &[u8], timestamp: Timestamp) -> bool {
-        let newer = self.tree.view().changed_since(&Range::row(key), timestamp, usize::MAX, Io::CacheOnly);
+        let newer = self.tree.view().changed_since(&Range::row(key), timestamp, &mut { usize::MAX }, Io::CacheOnly);
         !matches!(newer, Ok(Changed::At(_)))
     }
 

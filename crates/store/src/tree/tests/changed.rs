@@ -16,7 +16,12 @@ fn deletes(row: &[u8]) -> Write {
 
 fn changed(world: &World, range: &Range, since: i64) -> Changed {
     let changed = |steps_max| {
-        world.tree.tree.view().changed_since(range, Timestamp(since), steps_max, Io::Allowed).expect("a working disk")
+        world
+            .tree
+            .tree
+            .view()
+            .changed_since(range, Timestamp(since), &mut { steps_max }, Io::Allowed)
+            .expect("a working disk")
     };
     assert_eq!(changed(NO_LIMIT), changed(1_000), "the limit is higher");
     changed(NO_LIMIT)
@@ -75,7 +80,7 @@ fn limit_on_versions() {
     world.write(Write::row(9));
     let view = world.tree.tree.view();
     let changed = |range: &Range, steps_max| {
-        view.changed_since(range, Timestamp(100), steps_max, Io::Allowed).expect("a working disk")
+        view.changed_since(range, Timestamp(100), &mut { steps_max }, Io::Allowed).expect("a working disk")
     };
     assert_eq!(changed(&Range::all(), 9), Changed::At(Timestamp(110)), "nine versions precede it");
     assert_eq!(changed(&Range::all(), 8), Changed::TooManyVersions);
@@ -94,7 +99,7 @@ fn limit_counts_few_versions_of_a_key() {
     }
     let changed = |world: &World, range: &Range, since, steps_max| {
         let view = world.tree.tree.view();
-        view.changed_since(range, Timestamp(since), steps_max, Io::Allowed).expect("a working disk")
+        view.changed_since(range, Timestamp(since), &mut { steps_max }, Io::Allowed).expect("a working disk")
     };
     let (row, rows) = (Range::row(b"hot"), Range::rows(b"hot", None));
     world.tree.tree.put(cell::encode(b"warm", b"c").into(), Timestamp(last + 10), None);
@@ -121,7 +126,7 @@ fn single_row_is_checked_by_filter() {
     let is_read = |number| {
         let next = [&row_name(number)[..], &[0]].concat();
         let range = Range::rows(&row_name(number), Some(&next));
-        view.changed_since(&range, Timestamp(0), NO_LIMIT, Io::CacheOnly).is_err()
+        view.changed_since(&range, Timestamp(0), &mut { NO_LIMIT }, Io::CacheOnly).is_err()
     };
     assert!((0..200).all(|number| is_read(2 * number)), "rows that exist are read");
     let read = (0..199).filter(|number| is_read(2 * number + 1)).count();
@@ -279,7 +284,8 @@ fn random_changes_match_model() {
                 of_range().map(|(row, column, _)| (row, column)).collect::<std::collections::BTreeSet<_>>().len();
             let enough = 8 * keys * sources;
             let steps_max = if random.below(3) == 0 { random.below(1 + enough as u64) as usize } else { enough };
-            match view.changed_since(&range, Timestamp(since), steps_max, Io::Allowed).expect("a working disk") {
+            match view.changed_since(&range, Timestamp(since), &mut { steps_max }, Io::Allowed).expect("a working disk")
+            {
                 Changed::No => {
                     found[0] += 1;
                     assert_eq!(newer, [], "seed {seed}: {range:?} has changed since {since}");

@@ -132,7 +132,7 @@ impl Model {
         let rows = self.deleted.iter().filter(|(row, _)| holds(&cell::encode(row, b"")));
         let of_rows = rows.flat_map(|(_, deleted)| deleted.iter().copied());
         let newer: BTreeSet<Timestamp> = of_cells.chain(of_rows).filter(|timestamp| *timestamp > since).collect();
-        match view.changed_since(range, since, steps_max, Io::Allowed).unwrap() {
+        match view.changed_since(range, since, &mut { steps_max }, Io::Allowed).unwrap() {
             Changed::No => assert_eq!(newer, BTreeSet::new(), "{range:?} has changed since {since}"),
             Changed::At(timestamp) => assert!(newer.contains(&timestamp), "{timestamp} in {range:?} since {since}"),
             Changed::TooManyVersions => assert!(steps_max < usize::MAX, "there is no limit"),

@@ -506,3 +506,17 @@ fn conflicts_are_found() {
     let Some(reason) = conflict(&state, "a", Some("k"), 24) else { panic!("it is too old") };
     assert!(reason.contains("24") && reason.contains("25"), "{reason}");
 }
+
+/// The range is split between two attempts of a transaction. A delayed prepare of the first one, for keys of both parts,
+/// is not answered for what the second one has prepared.
+#[test]
+fn earlier_prepare_counts_for_its_own_keys() {
+    let (mut state, mut log) = fresh();
+    let _ = open(&mut state, &mut log);
+    super::splits::split_off(&mut state, &mut log, "m");
+    let prepared = log.apply(&mut state, &prepare(1, &[], &[row("a", "1")]));
+    assert!(matches!(prepared, Some(Ok(TableResponse::Prepared { .. }))));
+    let part = TransactionPart { reads: vec![], writes: vec![row("a", "1"), row("z", "1")] };
+    let request = TableRequest::Prepare(Box::new(Prepare { coordinator: coordinator(1), owner: OWNER, part }));
+    assert!(matches!(state.propose(&request), Payload::Refuse(Failure::Aborted(_))));
+}
