@@ -201,11 +201,8 @@ impl Session<'_> {
                     Some(to) => scan.range(from..self.bytes(to)?),
                     None => scan.range(from..),
                 };
-                let (mut pages, mut shown) = (scan.pages(), self.shown());
-                while let Some(page) = pages.next().await {
-                    print_rows(self.output, self.encoding, &table, &page?.rows, shown)?;
-                    shown.has_heading = true;
-                }
+                let rows = scan.all().await?;
+                print_rows(self.output, self.encoding, &table, &rows, self.shown())?;
             }
             Command::Commit => self.commit().await?,
             Command::Rollback => self.rollback().await,
