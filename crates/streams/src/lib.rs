@@ -31,4 +31,6 @@
 
 #![warn(missing_docs)]
 
+pub mod layout;
 pub mod nbd;
+pub mod stripe;
