@@ -31,6 +31,7 @@
 
 #![warn(missing_docs)]
 
+pub mod gateway;
 pub mod layout;
 pub mod nbd;
 pub mod stripe;
