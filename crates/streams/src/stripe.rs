@@ -1,0 +1,276 @@
+//! A stripe of a disk: blocks of 4 KiB, and the sessions of their writers, as the state machine that a cohort
+//! replicates (Gaios, sections 3.1 and 3.3).
+//!
+//! * [`request`]: requests and responses, with their limits. [`command`]: the commands in the log.
+//! * `blocks`: the blocks in a tree. [`query`]: reads. [`checkpoint`]: the state as chunks.
+//!
+//! Invariants:
+//! * A command contains whole blocks only, and applying it reads nothing. So replay heals a block that is only partly on
+//!   disk, and a slow disk does not delay replication. A write of a part of a block is completed by the leader, on the
+//!   applied state, while it holds the block's latch exclusively: no other write of the block, through any node, can be
+//!   between the read and the write.
+//! * The changes of a command are disjoint, so their order does not matter.
+//! * A write with a given session and number is executed at most once, and a retry returns the outcome of the first
+//!   attempt. So a retry never overwrites a later write.
+//! * Replicas that applied the same entries return the same content and the same allocation.
+
+use base::codec::{DecodeError, Reader, Writer};
+use base::{CohortId, Entry, Incarnation, KeyRange, Timestamp};
+use bytes::Bytes;
+use state_machine::interface::{Applied, Effect, Housekeeping, Kind, Past, Payload, ReadStep, StateMachine, Wire};
+use state_machine::sessions::{Admission, Remembered};
+use state_machine::{
+    ApplyError, ClientSessionId, Failure, KeyPosition, LogicalHash, Ownership, Progress, ReadError, SessionStamp,
+};
+use store::tree::Tree;
+
+mod blocks;
+pub mod checkpoint;
+pub mod command;
+pub mod query;
+pub mod request;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use crate::layout::StripeId;
+use checkpoint::StripeSnapshot;
+use command::Command;
+use query::{Query, StripeView};
+use request::{BlockChange, Outcome, StripeRequest, StripeResponse};
+
+/// The sessions of a stripe.
+pub type ClientSessions = state_machine::sessions::ClientSessions<Written>;
+
+/// The state of a stripe.
+#[derive(Debug)]
+pub struct Stripe {
+    progress: Progress,
+    ownership: Ownership,
+    sessions: ClientSessions,
+    tree: Tree,
+}
+
+impl Stripe {
+    fn execute(&mut self, command: Command, entry: &Entry) -> Applied<StripeResponse, std::convert::Infallible> {
+        let holds = |stripe: StripeId| self.ownership.holds(&KeyPosition::At(stripe.key()));
+        if !command.stripe().is_none_or(holds) {
+            // The disk was dropped after the proposal.
+            return Applied::effect(Effect::Elsewhere);
+        }
+        match command {
+            Command::AssignRange { range } => match self.ownership.assign_range(&range) {
+                true => Applied::effect(Effect::RangeFounded),
+                false => Applied::NOTHING,
+            },
+            Command::Drop => {
+                let is_news = self.ownership != Ownership::Dropped;
+                if is_news {
+                    self.ownership = Ownership::Dropped;
+                    self.sessions = ClientSessions::default();
+                    self.tree.replace([]).expect("an empty tree is valid");
+                }
+                Applied { outcome: Some(Ok(StripeResponse::Dropped)), effect: is_news.then_some(Effect::RangeDropped) }
+            }
+            Command::DeclareLoss => {
+                self.progress.losses += 1;
+                Applied::effect(Effect::LossDeclared)
+            }
+            Command::OpenSession { .. } => Applied::outcome(self.open_session(entry)),
+            Command::Write { stamp, stripe, changes } => Applied::outcome(self.write(&stamp, stripe, &changes, entry)),
+            Command::ExpireSessions { sessions } => {
+                self.sessions.expire(&sessions);
+                Applied::NOTHING
+            }
+        }
+    }
+
+    fn open_session(&mut self, entry: &Entry) -> Outcome {
+        let session = ClientSessionId::new(self.progress.cohort, self.progress.name_of(entry.lsn.sequence))
+            .ok_or_else(|| Failure::Overloaded("session ids exhausted".to_owned()))?;
+        self.sessions.open(session, entry.timestamp);
+        Ok(StripeResponse::SessionOpened { session })
+    }
+
+    /// Executes a write, unless it was executed before (guarantee 10).
+    fn write(&mut self, stamp: &SessionStamp, stripe: StripeId, changes: &[BlockChange], entry: &Entry) -> Outcome {
+        match self.sessions.admit(stamp, entry.timestamp) {
+            Admission::Execute => {
+                changes.iter().for_each(|change| blocks::apply(&mut self.tree, stripe, change, entry));
+                let outcome = Ok(StripeResponse::Written);
+                self.sessions.record(stamp, &outcome);
+                outcome
+            }
+            Admission::Answer(outcome) => outcome,
+        }
+    }
+
+    /// A view of the current blocks, for any thread.
+    #[must_use]
+    pub fn view_now(&self) -> StripeView {
+        let applied = self.progress.last_timestamp;
+        StripeView { ownership: self.ownership.clone(), blocks: self.tree.view(), applied }
+    }
+}
+
+impl StateMachine for Stripe {
+    /// Odd: a stripe is never split.
+    const KIND: Kind = Kind(5);
+
+    type Request = StripeRequest;
+    type Response = StripeResponse;
+    type Event = std::convert::Infallible;
+    type Read = Query;
+    type View = StripeView;
+    type Snapshot = StripeSnapshot;
+    type Storage = Tree;
+
+    fn new(cohort: CohortId, _: Incarnation, tree: Tree) -> Self {
+        let (ownership, sessions) = Default::default();
+        Self { progress: Progress::new(cohort), ownership, sessions, tree }
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    fn apply(&mut self, entry: &Entry) -> Result<Applied<StripeResponse, std::convert::Infallible>, ApplyError> {
+        self.progress.check(entry)?;
+        if entry.payload.is_empty() {
+            self.progress.advance(entry);
+            return Ok(Applied::NOTHING);
+        }
+        let command = Command::decode(entry.payload.clone()).map_err(|e| self.progress.undecodable(entry, e))?;
+        self.progress.advance(entry);
+        Ok(self.execute(command, entry))
+    }
+
+    fn read(&self, request: &StripeRequest) -> ReadStep<StripeResponse, Query> {
+        match Query::of(request, self.view_now()) {
+            Some(query) => ReadStep::Evaluate(query),
+            None => ReadStep::Answer(Err(Failure::Invalid("a change is not a read".to_owned()))),
+        }
+    }
+
+    fn propose(&self, request: &StripeRequest) -> Payload<Query> {
+        let command = match request {
+            StripeRequest::Write(write) if write.parts.is_empty() => Command::write(write, []),
+            StripeRequest::Write(write) => return Payload::Decide(Query::completing(write.clone(), self.view_now())),
+            StripeRequest::OpenSession { stripe } => Command::OpenSession { stripe: *stripe },
+            StripeRequest::Drop => Command::Drop,
+            StripeRequest::Read { .. } | StripeRequest::Status { .. } => {
+                return Payload::Refuse(Failure::Invalid("a read is not a change".to_owned()));
+            }
+        };
+        Payload::Command(command.encode())
+    }
+
+    fn view(&self) -> Option<StripeView> {
+        Some(self.view_now())
+    }
+
+    fn snapshot(&self) -> StripeSnapshot {
+        StripeSnapshot::of(self)
+    }
+
+    fn snapshot_bytes(&self) -> usize {
+        self.sessions.bytes()
+    }
+
+    fn storage(&self) -> &Tree {
+        &self.tree
+    }
+
+    fn storage_mut(&mut self) -> &mut Tree {
+        &mut self.tree
+    }
+
+    fn into_storage(self) -> Tree {
+        self.tree
+    }
+
+    fn hash(&self, hash: &mut LogicalHash) -> Result<(), ReadError> {
+        self.progress.add_to(hash);
+        self.ownership.add_to(hash);
+        self.sessions.add_to(hash);
+        Ok(blocks::hash(&self.tree.view(), self.ownership.cells(), self.progress.last_timestamp, hash)?)
+    }
+
+    fn invariants(&self) {
+        self.tree.invariants();
+        let Progress { cohort, last_applied, last_timestamp, .. } = self.progress;
+        self.sessions.invariants(cohort, last_timestamp, self.progress.name_of(last_applied.sequence));
+    }
+
+    /// Expires sessions that were unused for a lifetime.
+    fn housekeeping(&self, past: Past) -> Housekeeping {
+        let unused = |moment: Timestamp| self.sessions.unused_since(Timestamp(moment.0.saturating_add(1)));
+        let sessions = past.session_lifetime.map(unused).unwrap_or_default();
+        let sessions_expired = sessions.len() as u64;
+        let expiry = (!sessions.is_empty()).then(|| Command::ExpireSessions { sessions }.encode());
+        Housekeeping { commands: expiry.into_iter().collect(), sessions_expired }
+    }
+
+    fn ownership(&self) -> Option<&Ownership> {
+        Some(&self.ownership)
+    }
+
+    fn sessions_open(&self) -> usize {
+        self.sessions.len()
+    }
+
+    fn assign_range(range: &KeyRange) -> Option<Bytes> {
+        Some(Command::AssignRange { range: range.clone() }.encode())
+    }
+
+    fn drop_request() -> Option<StripeRequest> {
+        Some(StripeRequest::Drop)
+    }
+
+    fn declare_loss() -> Bytes {
+        Command::DeclareLoss.encode()
+    }
+}
+
+/// The outcome of an executed write, as a session stores it. An executed write has no other outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written;
+
+const WRITTEN: u8 = 1;
+
+impl Wire for Written {
+    const BYTES_MIN: usize = 1;
+
+    fn encode(&self, out: &mut Writer) {
+        out.u8(WRITTEN);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        match input.u8()? {
+            WRITTEN => Ok(Self),
+            tag => Err(DecodeError::UnknownTag { what: "outcome", tag: u64::from(tag) }),
+        }
+    }
+}
+
+impl Remembered for Written {
+    type Response = StripeResponse;
+
+    fn of(outcome: &Outcome) -> Self {
+        match outcome {
+            Ok(StripeResponse::Written) => Self,
+            other => unreachable!("an executed write has no outcome {other:?}"),
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        Ok(StripeResponse::Written)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+
+    fn encoded_bytes(&self) -> usize {
+        1
+    }
+}

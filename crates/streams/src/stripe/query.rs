@@ -1,0 +1,131 @@
+//! Reads of a stripe's blocks, and the completion of partly written blocks. They are evaluated from memory where
+//! blocking is not allowed, and otherwise on a thread that may wait for the disk.
+
+use base::{KeyRange, Timestamp};
+use bytes::{Bytes, BytesMut};
+use state_machine::interface::{Decision, Evaluated, Read, View as MachineView};
+use state_machine::{Failure, KeyPosition, Ownership, ReadError};
+use store::sstable::{Io, SstableError};
+use store::tree::View;
+
+use super::blocks;
+use super::command::Command;
+use super::request::{BlockChange, BlockSpan, PartialBlock, StripeRequest, StripeResponse, StripeWrite};
+use crate::layout::{BLOCK_BYTES, StripeId};
+
+/// The blocks of a stripe as of one entry, readable by any thread.
+#[derive(Clone, Debug)]
+pub struct StripeView {
+    /// The ownership as of that entry (guarantee 19).
+    pub(super) ownership: Ownership,
+    pub(super) blocks: View,
+    /// The timestamp of that entry.
+    pub(super) applied: Timestamp,
+}
+
+/// A query on the blocks of a stripe as of one moment.
+#[derive(Clone, Debug)]
+pub struct Query {
+    view: StripeView,
+    question: Question,
+}
+
+#[derive(Clone, Debug)]
+enum Question {
+    Read(BlockSpan),
+    Status(BlockSpan),
+    /// Completes the blocks that a write changes in part.
+    Complete(Box<StripeWrite>),
+}
+
+impl Query {
+    /// The query of a read; none for a change.
+    pub(super) fn of(request: &StripeRequest, view: StripeView) -> Option<Self> {
+        let question = match request {
+            StripeRequest::Read { blocks, .. } => Question::Read(*blocks),
+            StripeRequest::Status { blocks, .. } => Question::Status(*blocks),
+            StripeRequest::OpenSession { .. } | StripeRequest::Write(_) | StripeRequest::Drop => return None,
+        };
+        Some(Self { view, question })
+    }
+
+    /// The query that completes a write.
+    pub(super) fn completing(write: StripeWrite, view: StripeView) -> Self {
+        Self { view, question: Question::Complete(Box::new(write)) }
+    }
+
+    fn stripe(&self) -> StripeId {
+        match &self.question {
+            Question::Read(blocks) | Question::Status(blocks) => blocks.stripe,
+            Question::Complete(write) => write.stripe,
+        }
+    }
+}
+
+impl StripeView {
+    /// The whole block with a part of it replaced.
+    fn complete(&self, stripe: StripeId, part: &PartialBlock, io: Io) -> Result<BlockChange, SstableError> {
+        let mut content = BytesMut::from(&blocks::read_one(&self.blocks, stripe, part.block, self.applied, io)?[..]);
+        content.resize(BLOCK_BYTES as usize, 0);
+        let start = part.start as usize;
+        content[start..start + part.data.len()].copy_from_slice(&part.data);
+        Ok(BlockChange::Data { first: part.block, data: content.freeze() })
+    }
+}
+
+impl Read for Query {
+    type Response = StripeResponse;
+
+    fn answer(&self, io: Io) -> Result<Evaluated<StripeResponse>, ReadError> {
+        let Self { view, question } = self;
+        let stripe = self.stripe();
+        if !view.ownership.holds(&KeyPosition::At(stripe.key())) {
+            return Ok(Evaluated::Elsewhere);
+        }
+        let numbers = |blocks: &BlockSpan| blocks.first..blocks.first.saturating_add(blocks.count);
+        Ok(match question {
+            Question::Read(span) => {
+                let runs = blocks::read(&view.blocks, stripe, numbers(span), view.applied, io)?;
+                Evaluated::Outcome(Ok(StripeResponse::Runs(runs)))
+            }
+            Question::Status(span) => {
+                let extents = blocks::status(&view.blocks, stripe, numbers(span), view.applied, io)?;
+                Evaluated::Outcome(Ok(StripeResponse::Extents(extents)))
+            }
+            Question::Complete(write) => {
+                let completed = write.parts.iter().map(|part| view.complete(stripe, part, io));
+                let completed = completed.collect::<Result<Vec<_>, _>>()?;
+                let command: Bytes = Command::write(write, completed).encode();
+                Evaluated::Decided(Decision { command, refusal: None, keeps_locks: false })
+            }
+        })
+    }
+}
+
+impl MachineView for StripeView {
+    type Request = StripeRequest;
+    type Read = Query;
+
+    fn read(&self, request: &StripeRequest) -> Option<Query> {
+        Query::of(request, self.clone())
+    }
+
+    fn at(self, moment: Timestamp) -> Result<Self, Failure> {
+        if moment == self.applied {
+            return Ok(self);
+        }
+        Err(Failure::Invalid("a disk keeps no earlier versions".to_owned()))
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        self.applied
+    }
+
+    fn range(&self) -> Option<&KeyRange> {
+        self.ownership.range()
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.applied == other.applied && self.ownership == other.ownership && self.blocks.is_same(&other.blocks)
+    }
+}

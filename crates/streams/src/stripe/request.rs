@@ -1,0 +1,367 @@
+//! Requests to a stripe of a disk, and its responses.
+
+use base::KeyRange;
+use base::limits::SESSION_WINDOW;
+use bytes::Bytes;
+use state_machine::interface::{Request, Response};
+use state_machine::limits::{check_count, check_size, refuse};
+use state_machine::{
+    ClientSessionId, Consistency, Failure, KeyPosition, LockKeys, LockMode, LockSpan, Locks, SessionStamp,
+};
+use store::tree::CELL_OVERHEAD_BYTES;
+
+use super::blocks::{BLOCKS_IN_CHUNK, key_of};
+use crate::layout::{BLOCK_BYTES, STRIPE_BLOCKS_MAX, StripeId};
+
+/// Maximum bytes of the data of one write: it is one log entry, and larger ones would delay others behind them.
+pub const WRITE_DATA_BYTES_MAX: usize = 1 << 20;
+/// Maximum changes in one write, whole or in part.
+pub const WRITE_CHANGES_MAX: usize = 256;
+/// Maximum blocks that one write deallocates: 4 GiB, as 4,096 tombstones of chunks.
+pub const HOLE_BLOCKS_MAX: u64 = 4_096 * BLOCKS_IN_CHUNK;
+/// Maximum blocks that one write fills with allocated zeros: 16 MiB, as 4,096 small values.
+pub const ZERO_BLOCKS_MAX: u64 = 4_096;
+/// Maximum blocks in one read.
+pub const READ_BLOCKS_MAX: u64 = WRITE_DATA_BYTES_MAX as u64 / BLOCK_BYTES;
+
+/// The outcome of a request to a stripe.
+pub type Outcome = state_machine::Outcome<StripeResponse>;
+
+/// A request to a stripe. Blocks are numbered in the address space of the stripe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StripeRequest {
+    /// Opens a session: a [`StripeResponse::SessionOpened`].
+    OpenSession {
+        /// The stripe.
+        stripe: StripeId,
+    },
+    /// Changes blocks, all or none: a [`StripeResponse::Written`].
+    Write(StripeWrite),
+    /// Reads blocks: a [`StripeResponse::Runs`] that covers all of them, with their data.
+    Read {
+        /// The consistency level.
+        consistency: Consistency,
+        /// The blocks, at most [`READ_BLOCKS_MAX`].
+        blocks: BlockSpan,
+    },
+    /// Returns which blocks are allocated: a [`StripeResponse::Extents`] that covers at least the first block.
+    Status {
+        /// The consistency level.
+        consistency: Consistency,
+        /// The blocks.
+        blocks: BlockSpan,
+    },
+    /// Drops the disk: a [`StripeResponse::Dropped`].
+    Drop,
+}
+
+/// Adjacent blocks of a stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockSpan {
+    /// The stripe.
+    pub stripe: StripeId,
+    /// The number of the first block.
+    pub first: u64,
+    /// The number of blocks; not 0.
+    pub count: u64,
+}
+
+/// A write. Its changes are disjoint: a block is changed once, either as a whole or in part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StripeWrite {
+    /// Makes retries idempotent.
+    pub stamp: SessionStamp,
+    /// The stripe.
+    pub stripe: StripeId,
+    /// Changes of whole blocks.
+    pub changes: Vec<BlockChange>,
+    /// Changes of parts of blocks. The leader completes them to whole blocks before the proposal, so the log contains
+    /// whole blocks only.
+    pub parts: Vec<PartialBlock>,
+}
+
+/// A change of adjacent whole blocks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum BlockChange {
+    /// Writes data.
+    Data {
+        /// The first block.
+        first: u64,
+        /// The content of one or more whole blocks.
+        data: Bytes,
+    },
+    /// Makes blocks zero.
+    Zero {
+        /// The first block.
+        first: u64,
+        /// The number of blocks.
+        count: u64,
+        /// Whether they stay allocated; otherwise they become a hole.
+        keeps_allocated: bool,
+    },
+}
+
+/// A change of a part of a block.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PartialBlock {
+    /// The block.
+    pub block: u64,
+    /// The first byte in the block.
+    pub start: u32,
+    /// The new bytes, fewer than a block.
+    pub data: Bytes,
+}
+
+/// A successful response of a stripe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StripeResponse {
+    /// The session is open.
+    SessionOpened {
+        /// Its id.
+        session: ClientSessionId,
+    },
+    /// The write is durable and visible.
+    Written,
+    /// The content of blocks, in order.
+    Runs(Vec<BlockRun>),
+    /// The allocation of blocks, in order. It may end before the blocks that were asked for.
+    Extents(Vec<BlockExtent>),
+    /// The disk is dropped.
+    Dropped,
+}
+
+/// The content of adjacent blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BlockRun {
+    /// The data of one or more whole blocks.
+    Data(Bytes),
+    /// This many blocks of zeros.
+    Zeroes(u64),
+}
+
+/// Adjacent blocks of one state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockExtent {
+    /// The number of blocks; not 0.
+    pub count: u64,
+    /// Their allocation.
+    pub state: BlockState,
+}
+
+pub use crate::nbd::BlockState;
+
+base::wire! {
+    enum StripeRequest, "request to a stripe" {
+        1 => OpenSession { stripe },
+        2 => Write(write),
+        3 => Read { consistency, blocks },
+        4 => Status { consistency, blocks },
+        5 => Drop,
+    }
+}
+
+base::wire! { struct BlockSpan { stripe, first, count } }
+base::wire! { struct StripeWrite { stamp, stripe, changes, parts } }
+base::wire! { struct PartialBlock { block, start, data } }
+base::wire! { struct BlockExtent { count, state } }
+
+base::wire! {
+    enum BlockChange, "change of blocks" {
+        1 => Data { first, data },
+        2 => Zero { first, count, keeps_allocated = false },
+        3 => Zero { first, count, keeps_allocated = true },
+    }
+}
+
+base::wire! {
+    enum StripeResponse, "response of a stripe" {
+        1 => SessionOpened { session },
+        2 => Written,
+        3 => Runs(runs),
+        4 => Extents(extents),
+        5 => Dropped,
+    }
+}
+
+base::wire! {
+    enum BlockRun, "content of blocks" {
+        1 => Data(data),
+        2 => Zeroes(count),
+    }
+}
+
+base::wire! {
+    enum BlockState, "state of blocks" {
+        1 => Data,
+        2 => Zero,
+        3 => Hole,
+    }
+}
+
+/// Two bytes would need a codec of their own; the key of a stripe has two.
+impl base::codec::Wire for StripeId {
+    const BYTES_MIN: usize = 4;
+
+    fn encode(&self, out: &mut base::codec::Writer) {
+        out.u32(u32::from(self.0));
+    }
+
+    fn decode(input: &mut base::codec::Reader) -> Result<Self, base::codec::DecodeError> {
+        let number = input.u32()?;
+        let tag = u64::from(number);
+        u16::try_from(number).map(Self).map_err(|_| base::codec::DecodeError::UnknownTag { what: "stripe", tag })
+    }
+}
+
+impl BlockChange {
+    /// The first block, and the number of blocks.
+    #[must_use]
+    pub fn span(&self) -> (u64, u64) {
+        match self {
+            Self::Data { first, data } => (*first, data.len() as u64 / BLOCK_BYTES),
+            Self::Zero { first, count, .. } => (*first, *count),
+        }
+    }
+}
+
+impl StripeWrite {
+    /// Bytes of data.
+    #[must_use]
+    pub fn data_bytes(&self) -> usize {
+        let whole =
+            self.changes.iter().map(|change| if let BlockChange::Data { data, .. } = change { data.len() } else { 0 });
+        whole.sum::<usize>() + self.parts.iter().map(|part| part.data.len()).sum::<usize>()
+    }
+
+    /// The changed blocks, as first block and number.
+    fn spans(&self) -> Vec<(u64, u64)> {
+        let whole = self.changes.iter().map(BlockChange::span);
+        whole.chain(self.parts.iter().map(|part| (part.block, 1))).collect()
+    }
+
+    fn validate(&self) -> Result<(), Failure> {
+        let SessionStamp { sequence, first_incomplete, .. } = self.stamp;
+        if first_incomplete == 0 || first_incomplete > sequence || sequence - first_incomplete >= SESSION_WINDOW {
+            return refuse(format!("write {sequence} is not within its session's window from {first_incomplete}"));
+        }
+        check_size("the data of the write", self.data_bytes(), WRITE_DATA_BYTES_MAX)?;
+        check_count("changes in the write", self.changes.len() + self.parts.len(), WRITE_CHANGES_MAX)?;
+        let mut spans = self.spans();
+        spans.sort_unstable();
+        if spans.is_empty() {
+            return refuse("the write has no change");
+        }
+        spans.iter().try_for_each(|(first, count)| check_blocks(*first, *count))?;
+        if spans.windows(2).any(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
+            return refuse("the write changes a block twice");
+        }
+        for change in &self.changes {
+            match change {
+                BlockChange::Data { data, .. } if !(data.len() as u64).is_multiple_of(BLOCK_BYTES) => {
+                    return refuse("the data is not a number of whole blocks");
+                }
+                BlockChange::Zero { count, keeps_allocated, .. } => {
+                    let limit = if *keeps_allocated { ZERO_BLOCKS_MAX } else { HOLE_BLOCKS_MAX };
+                    check_size("blocks to make zero (in blocks)", *count as usize, limit as usize)?;
+                }
+                BlockChange::Data { .. } => {}
+            }
+        }
+        let is_part = |part: &PartialBlock| {
+            let length = part.data.len() as u64;
+            (1..BLOCK_BYTES).contains(&length) && u64::from(part.start) + length <= BLOCK_BYTES
+        };
+        if self.parts.iter().all(is_part) { Ok(()) } else { refuse("the data does not lie within its block") }
+    }
+}
+
+fn check_blocks(first: u64, count: u64) -> Result<(), Failure> {
+    let is_within = first.checked_add(count).is_some_and(|end| end <= STRIPE_BLOCKS_MAX);
+    if count > 0 && is_within { Ok(()) } else { refuse(format!("no {count} blocks from block {first}")) }
+}
+
+/// Locks for a change that covers these blocks.
+fn lock(stripe: StripeId, (first, count): (u64, u64), mode: LockMode) -> LockSpan {
+    let key = |block| Bytes::from(key_of(stripe, block).to_vec());
+    let keys = match count {
+        1 => LockKeys::Key(key(first)),
+        _ => LockKeys::Range(KeyRange { start: key(first), end: Some(key(first.saturating_add(count))) }),
+    };
+    LockSpan { keys, mode }
+}
+
+impl Request for StripeRequest {
+    fn validate(&self) -> Result<(), Failure> {
+        match self {
+            Self::OpenSession { .. } | Self::Drop => Ok(()),
+            Self::Write(write) => write.validate(),
+            Self::Read { blocks, .. } => {
+                check_blocks(blocks.first, blocks.count)?;
+                check_count("blocks in the read", blocks.count as usize, READ_BLOCKS_MAX as usize)
+            }
+            Self::Status { blocks, .. } => check_blocks(blocks.first, blocks.count),
+        }
+    }
+
+    fn reads(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Status { .. })
+    }
+
+    fn is_idempotent(&self) -> bool {
+        // A session that a lost reply leaves open expires unused.
+        !matches!(self, Self::Drop)
+    }
+
+    fn consistency(&self) -> Consistency {
+        match self {
+            Self::Read { consistency, .. } | Self::Status { consistency, .. } => *consistency,
+            Self::OpenSession { .. } | Self::Write(_) | Self::Drop => Consistency::Strong,
+        }
+    }
+
+    fn position(&self) -> Option<KeyPosition> {
+        let stripe = match self {
+            Self::OpenSession { stripe } => stripe,
+            Self::Write(write) => &write.stripe,
+            Self::Read { blocks, .. } | Self::Status { blocks, .. } => &blocks.stripe,
+            Self::Drop => return None,
+        };
+        Some(KeyPosition::At(stripe.key()))
+    }
+
+    /// Changes of whole blocks do not depend on the content. A change of a part waits until all earlier changes of its
+    /// block are applied, and later ones wait until it is decided.
+    fn locks(&self) -> Locks {
+        match self {
+            Self::Write(write) => {
+                let whole = write.changes.iter().map(|change| lock(write.stripe, change.span(), LockMode::Blind));
+                let parts = write.parts.iter().map(|part| lock(write.stripe, (part.block, 1), LockMode::Exclusive));
+                Locks::several(whole.chain(parts).collect())
+            }
+            Self::Drop => Locks::all(LockMode::Exclusive),
+            Self::OpenSession { .. } | Self::Read { .. } | Self::Status { .. } => Locks::NONE,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        let Self::Write(write) = self else { return 0 };
+        let cell = CELL_OVERHEAD_BYTES as u64 + super::blocks::KEY_BYTES as u64;
+        let of_change = |change: &BlockChange| match change {
+            BlockChange::Data { data, .. } => data.len() as u64 / BLOCK_BYTES * cell + data.len() as u64,
+            BlockChange::Zero { count, keeps_allocated: true, .. } => count * cell,
+            BlockChange::Zero { count, .. } => (count / BLOCKS_IN_CHUNK + count.min(&(2 * BLOCKS_IN_CHUNK))) * cell,
+        };
+        write.changes.iter().map(of_change).sum::<u64>() + write.parts.len() as u64 * (cell + BLOCK_BYTES)
+    }
+
+    fn held_bytes(&self) -> usize {
+        let Self::Write(write) = self else { return 64 };
+        write.data_bytes() + 64 * (1 + write.changes.len() + write.parts.len())
+    }
+}
+
+impl Response for StripeResponse {
+    fn is_of_read(&self) -> bool {
+        matches!(self, Self::Runs(_) | Self::Extents(_))
+    }
+}
