@@ -4,12 +4,12 @@ use std::hash::{Hash, Hasher};
 
 use base::canary::{Bug, planted};
 use base::{
-    CohortId, Durability, Entry, Force, Incarnation, LogRecord, Lsn, Member, Membership, MembershipChange, NodeId, Now,
-    Promise, SharedMembership, Timestamp,
+    CohortId, Configuration, Durability, Entry, Force, Incarnation, LogRecord, Lsn, Member, Membership,
+    MembershipChange, NodeId, Now, Promise, SharedMembership, Timestamp,
 };
 use replication::{
-    Cohort, Config, Durable, Limits, ManifestId, Message, Outbox, Output, Quiescence, Replay, Reply, Start, Timing,
-    WriteId, renamed_promise,
+    Cohort, Config, Durable, Limits, ManifestId, Message, Outbox, Output, Quiescence, Regime, Replay, Reply, Start,
+    Timing, WriteId, renamed_promise,
 };
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -57,6 +57,8 @@ pub(super) struct Step {
     pub(super) sent: Vec<(NodeId, Message)>,
     pub(super) applied: Vec<Entry>,
     pub(super) proposed: Vec<Entry>,
+    /// Configurations that the catalog is asked to install.
+    pub(super) petitions: Vec<Configuration>,
 }
 
 impl Step {
@@ -64,6 +66,7 @@ impl Step {
         self.sent.extend(other.sent);
         self.applied.extend(other.applied);
         self.proposed.extend(other.proposed);
+        self.petitions.extend(other.petitions);
     }
 }
 
@@ -91,7 +94,7 @@ fn config(node: u32) -> Config {
         limits: Limits { propose_bytes: 1, reorder_bytes: 0, ..Limits::default() },
         seed: 0,
         origin: Lsn::ZERO,
-        durability: Durability::Forced,
+        regime: Regime::Vote(Durability::Forced),
         waits: false,
         declaration: bytes::Bytes::new(),
     }
@@ -198,6 +201,7 @@ impl Replica {
                 | Output::Cut(_)
                 | Output::ReadIndexConfirmed
                 | Output::LeadLost => {}
+                Output::Petition(configuration) => step.petitions.push(configuration),
             }
         }
         self.release_parked(&mut step);
