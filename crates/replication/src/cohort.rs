@@ -459,9 +459,11 @@ impl Cohort {
             self.leader_committed = Sequence(0);
         }
         let lease = self.config.timing.lease;
+        // A primary adds a candidate that holds everything committed.
+        let useless = if self.is_managed() { self.committed.previous() } else { self.committed };
         if let Role::Leader(leader) = &mut self.role {
             leader.forget_lapsed_votes(lease, now);
-            leader.forget_sent(self.committed);
+            leader.forget_sent(useless);
         }
     }
 

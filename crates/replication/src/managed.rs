@@ -39,7 +39,7 @@
 //! | a candidate fails before the petition to add it | it counts nowhere, and is not added |
 //! | a candidate fails after it | the primary petitions for its members without it; if the addition won, it then removes it |
 //! | a member is in doubt | it follows and acknowledges, but neither petitions nor leads |
-//! | the only member is in doubt | nothing is left to continue with: [`Cohort::is_stranded`], and an operator decides |
+//! | the only member is in doubt | the cohort stops ([`Cohort::is_stranded`]) until an operator decides |
 
 use base::canary::{Bug, planted};
 use base::{
@@ -281,8 +281,8 @@ impl Cohort {
         out.push(Output::Petition(Configuration::new(version, members, primary)));
     }
 
-    /// Whether this replica is the only member of its configuration and may have lost acknowledged entries. Nothing
-    /// but an operator's decision lets the cohort continue.
+    /// Whether this replica is the only member of its configuration and may have lost acknowledged entries. The
+    /// cohort then stops until an operator decides.
     #[must_use]
     pub fn is_stranded(&self) -> bool {
         let is_alone = |known: &Configuration| known.members == [self.config.me];

@@ -83,7 +83,7 @@ pub(super) fn genesis(scope: Scope) -> SharedMembership {
     membership.into()
 }
 
-fn config(node: u32) -> Config {
+pub(super) fn config(node: u32) -> Config {
     Config {
         cohort: CohortId(1),
         me: member(node),
@@ -102,9 +102,13 @@ fn config(node: u32) -> Config {
 
 impl Replica {
     pub(super) fn new(node: u32, genesis: &SharedMembership, forces: Forces) -> Self {
+        Self::with(config(node), genesis, forces)
+    }
+
+    pub(super) fn with(config: Config, genesis: &SharedMembership, forces: Forces) -> Self {
         let out = Outbox::default();
         let start = Start { membership: SharedMembership::clone(genesis), ..Start::default() };
-        let cohort = Cohort::start(config(node), start, Now::default(), &mut Outbox::default());
+        let cohort = Cohort::start(config, start, Now::default(), &mut Outbox::default());
         let manifest = HardState { membership: SharedMembership::clone(genesis), ..HardState::default() };
         Self {
             cohort,
@@ -316,6 +320,20 @@ impl Replica {
         let start = self.recovered();
         self.out = Outbox::default();
         self.applied.truncate(start.checkpoint.0.sequence.0 as usize);
+        self.cohort = Cohort::start(self.cohort.config().clone(), start, now, &mut self.out);
+        self.collect()
+    }
+
+    /// Crashes and restarts the process with a damaged log that has lost all its entries.
+    pub(super) fn damage(&mut self, now: Now) -> Step {
+        self.replay = Replay::default();
+        self.unforced.clear();
+        self.manifests_unforced.clear();
+        self.parked.clear();
+        self.find_durable();
+        let start = Start { doubtful: true, ..self.recovered() };
+        self.out = Outbox::default();
+        self.applied.clear();
         self.cohort = Cohort::start(self.cohort.config().clone(), start, now, &mut self.out);
         self.collect()
     }
