@@ -6,6 +6,7 @@ mod address;
 pub mod budget;
 pub mod canary;
 pub mod codec;
+mod configuration;
 mod durability;
 mod failure_detector;
 mod ids;
@@ -20,6 +21,7 @@ mod text;
 mod time;
 
 pub use address::{HostPort, ParseHostPortError};
+pub use configuration::{Configuration, NoSuccessor};
 pub use durability::{Durability, Force, WantedDurability};
 pub use failure_detector::{AwakeClock, Backoff, DetectorConfig, FailureDetector};
 pub use ids::{Boot, ClusterId, CohortId, Incarnation, Member, NodeId, Promise};

@@ -172,6 +172,17 @@ impl Membership {
         Ok(next)
     }
 
+    /// The membership after a configuration with these voters was installed. Former voters become learners, unless
+    /// their node has another disk in it: they take part again only once they hold everything (guarantee 27).
+    #[must_use]
+    pub fn configured(&self, voters: &[Member]) -> Self {
+        let mut next = Self { plan: self.plan, ..Self::of(voters.to_vec()) };
+        next.learners = self.everyone().filter(|member| next.on(member.node).is_none()).collect();
+        next.learners.sort_unstable();
+        next.learners.truncate(MEMBERS_MAX.saturating_sub(next.voters.len()));
+        next
+    }
+
     /// Whether at most one voter was added or removed since `before`. Then every majority of one membership intersects
     /// every majority of the other.
     #[must_use]

@@ -18,9 +18,10 @@ use state_machine::failure::precondition;
 use state_machine::{ApplyError, ClientSessionId, Failure, LogicalHash, NoStorage, Progress};
 
 use crate::command::CatalogCommand;
-use crate::options::TableOptions;
+use crate::options::{Replication, TableOptions};
 use crate::request::{CatalogResponse, Outcome};
 
+mod configurations;
 mod drops;
 mod logs;
 mod moves;
@@ -84,6 +85,11 @@ pub enum Change {
     NodesChanged,
     /// A range reached its planned placement: former members delete their replicas.
     MoveEnded,
+    /// A range has another configuration: its replicas are told of it.
+    Configured {
+        /// The range's cohort.
+        cohort: CohortId,
+    },
     /// A log was created, or its projection or set of units changed.
     LogProjected {
         /// The log's id.
@@ -165,6 +171,7 @@ impl Catalog {
                 let change = begun.is_ok().then_some(Change::MoveBegun);
                 (Some(begun), change)
             }
+            CatalogCommand::Configure { cohort, configuration } => (None, self.configure(cohort, &configuration)),
             CatalogCommand::EndMove { cohort, plan } => (None, self.end_move(cohort, plan)),
             CatalogCommand::RegisterNodes { nodes } => match self.register_nodes(nodes) {
                 Ok(()) => (None, Some(Change::NodesChanged)),
@@ -205,7 +212,9 @@ impl Catalog {
         self.check_room(split_at.len() + 1, options.replicas)?;
         let options = options.completed();
         let starts = std::iter::once(Bytes::new()).chain(split_at);
-        let ranges = starts.map(|start| self.place(&start, options.replicas)).collect();
+        let is_managed = options.replication() == Replication::PrimaryBackup;
+        let ranges = starts.map(|start| self.place(&start, options.replicas));
+        let ranges = ranges.map(|range| if is_managed { range.configured() } else { range }).collect();
         let table = TableRecord { options, ranges, created, is_dropping: false, is_drop_forced: false };
         self.insert_table(name.to_owned(), table);
         Ok(CatalogResponse::TableCreated { existed: false })
@@ -364,6 +373,14 @@ impl Catalog {
                 && is_sorted(range.genesis)
                 && range.members.iter().all(|member| self.nodes().any(|node| node.member == *member))
         };
+        let is_configured = |table: &TableRecord| {
+            let is_managed = table.options.replication() == Replication::PrimaryBackup;
+            let fits = |range: &RangeRecord| match &range.configuration {
+                Some(configuration) => is_managed && configuration.is_well_formed(),
+                None => !is_managed,
+            };
+            table.ranges.iter().all(fits)
+        };
         self.check_logs()?;
         match () {
             () if self.tables.len() > TABLES_MAX => Err("too many tables"),
@@ -376,6 +393,7 @@ impl Catalog {
             () if !cohorts.is_sorted_by(|a, b| a < b) => Err("two ranges share a cohort"),
             () if !cohorts.iter().all(was_given_out) => Err("a range has an unassigned cohort id"),
             () if !ranges().all(members_fit) => Err("a range has an unknown member"),
+            () if !self.tables.values().all(is_configured) => Err("a range has an invalid configuration"),
             () if self.bytes_of_records() != self.bytes => Err("byte count does not match the records"),
             () => Ok(()),
         }

@@ -3,7 +3,7 @@
 use std::ops::Bound::{Excluded, Unbounded};
 
 use base::codec::{DecodeError, OrZero, Reader, Wire, WireAs, Writer};
-use base::{CohortId, NodeId};
+use base::{CohortId, Configuration, Member, NodeId};
 use bytes::Bytes;
 use imbl::OrdMap;
 use state_machine::checkpoint::{
@@ -12,7 +12,7 @@ use state_machine::checkpoint::{
 use state_machine::{Kind, NoStorage, Progress, StateMachine as _};
 
 use crate::catalog::{Catalog, LogRecord, NodeRecord, RangeRecord, SplitRecord, TableRecord};
-use crate::options::TableOptions;
+use crate::options::{Replication, TableOptions};
 
 const NODES: u8 = FIRST_PART;
 const TABLES: u8 = FIRST_PART + 1;
@@ -156,7 +156,10 @@ impl Record for Named<'_, TableRecord> {
             range.members.len() + range.genesis.len() + range.leaving.as_ref().map_or(0, Vec::len)
         };
         let split = |range: &RangeRecord| range.split.as_ref().map_or(0, |split| 8 + split.key.len());
-        let range = |range: &RangeRecord| 34 + range.start.len() + 12 * members(range) + split(range);
+        let configuration =
+            |range: &RangeRecord| range.configuration.as_ref().map_or(0, |found| 24 + 12 * found.members.len());
+        let range =
+            |range: &RangeRecord| 34 + range.start.len() + 12 * members(range) + split(range) + configuration(range);
         32 + self.0.len() + self.1.ranges.iter().map(range).sum::<usize>()
     }
 
@@ -179,8 +182,38 @@ impl Record for Named<'_, LogRecord> {
 
 base::wire! { struct LogRecord { id, created, stripes, copies, projection, units, is_dropping, is_drop_forced } }
 base::wire! {
-    struct RangeRecord { start as Copied, cohort, members, genesis, plan, leaving, parent as OrZero, split }
+    struct Placed { start as Copied, cohort, members, genesis, plan, leaving, parent as OrZero, split }
 }
+/// A range without its configuration, which only primary/backup tables have.
+struct Placed {
+    start: Bytes,
+    cohort: CohortId,
+    members: Vec<Member>,
+    genesis: Vec<Member>,
+    plan: u64,
+    leaving: Option<Vec<Member>>,
+    parent: Option<CohortId>,
+    split: Option<SplitRecord>,
+}
+
+impl Placed {
+    fn of(range: &RangeRecord) -> Self {
+        let RangeRecord { start, cohort, members, genesis, plan, leaving, parent, split, configuration: _ } =
+            range.clone();
+        Self { start, cohort, members, genesis, plan, leaving, parent, split }
+    }
+
+    fn with(self, configuration: Option<Configuration>) -> RangeRecord {
+        let Self { start, cohort, members, genesis, plan, leaving, parent, split } = self;
+        let configuration = configuration.map(Box::new);
+        RangeRecord { start, cohort, members, genesis, plan, leaving, parent, split, configuration }
+    }
+}
+
+/// In the byte with the state of a drop: the table has primary/backup replication, and a configuration follows for each
+/// range. The record of other tables has no further fields.
+const PRIMARY_BACKUP: u8 = 4;
+
 base::wire! { struct SplitRecord { key as Copied, child } }
 
 /// All options of a recorded table are set.
@@ -193,24 +226,40 @@ impl Wire for TableRecord {
         self.created.encode(out);
         options.replicas.encode(out);
         options.retention.encode(out);
-        out.u8(u8::from(self.is_dropping) + u8::from(self.is_drop_forced));
+        let is_managed = options.replication() == Replication::PrimaryBackup;
+        let replication = if is_managed { PRIMARY_BACKUP } else { 0 };
+        out.u8(u8::from(self.is_dropping) + u8::from(self.is_drop_forced) + replication);
         options.durability().encode(out);
         out.bool(options.takes_part());
-        self.ranges.encode(out);
+        self.ranges.iter().map(Placed::of).collect::<Vec<_>>().encode(out);
+        if is_managed {
+            let configurations = self.ranges.iter().filter_map(|range| range.configuration.as_deref().cloned());
+            configurations.collect::<Vec<_>>().encode(out);
+        }
     }
 
     fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         let (kind, created) = (Wire::decode(input)?, Wire::decode(input)?);
         let (replicas, retention) = (Wire::decode(input)?, Wire::decode(input)?);
-        let (is_dropping, is_drop_forced) = match input.u8()? {
+        let tag = input.u8()?;
+        let is_managed = tag & PRIMARY_BACKUP != 0;
+        let (is_dropping, is_drop_forced) = match tag & !PRIMARY_BACKUP {
             0 => (false, false),
             1 => (true, false),
             2 => (true, true),
             _ => return Err(DecodeError::Invalid { what: "state of a drop" }),
         };
         let (durability, transactions) = (Some(Wire::decode(input)?), Some(input.bool()?));
-        let options = TableOptions { kind, replicas, retention, durability, transactions };
-        Ok(Self { options, ranges: Wire::decode(input)?, created, is_dropping, is_drop_forced })
+        let replication = Some(if is_managed { Replication::PrimaryBackup } else { Replication::Paxos });
+        let options = TableOptions { kind, replicas, retention, durability, transactions, replication };
+        let placed: Vec<Placed> = Wire::decode(input)?;
+        let configurations: Vec<Configuration> = if is_managed { Wire::decode(input)? } else { Vec::new() };
+        if is_managed && configurations.len() != placed.len() {
+            return Err(DecodeError::Invalid { what: "number of configurations of a table" });
+        }
+        let configurations = configurations.into_iter().map(Some).chain(std::iter::repeat(None));
+        let ranges = placed.into_iter().zip(configurations).map(|(placed, found)| placed.with(found)).collect();
+        Ok(Self { options, ranges, created, is_dropping, is_drop_forced })
     }
 }
 

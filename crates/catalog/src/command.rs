@@ -6,12 +6,12 @@
 //! identically.
 
 use base::codec::{DecodeError, Reader, Text, Wire, Writer};
-use base::{CohortId, NodeId, WantedDurability};
+use base::{CohortId, Configuration, Durability, NodeId};
 use bytes::Bytes;
 use sharedlog::{LogId, Projection, SequencerId, UnitId};
 
 use crate::catalog::{NodeRecord, Standing};
-use crate::options::TableOptions;
+use crate::options::{Replication, TableOptions};
 
 /// A command of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +68,13 @@ pub enum CatalogCommand {
         cohort: CohortId,
         /// The number of the completed plan; ignored if a newer plan exists.
         plan: u64,
+    },
+    /// Replace the configuration of a range under primary/backup replication, if its version is the next one.
+    Configure {
+        /// The range's cohort.
+        cohort: CohortId,
+        /// The wanted configuration.
+        configuration: Configuration,
     },
     /// Register the cluster's first nodes, or update their addresses.
     RegisterNodes { nodes: Vec<NodeRecord> },
@@ -143,10 +150,52 @@ base::wire! {
         83 => BeginLogDrop { name as Text("log name"), force = false },
         84 => BeginLogDrop { name as Text("log name"), force = true },
         85 => EndLogDrop { name as Text("log name"), log },
+        86 => Configure { cohort, configuration },
     }
 }
 
-base::wire! { struct TableOptions { kind, replicas, retention, durability as WantedDurability, transactions } }
+/// The requested replication and durability share a byte, so that options without a replication are as before 86.
+impl Wire for TableOptions {
+    const BYTES_MIN: usize = 15;
+
+    fn encode(&self, out: &mut Writer) {
+        self.kind.encode(out);
+        self.replicas.encode(out);
+        self.retention.encode(out);
+        let durability = match self.durability {
+            None => 0,
+            Some(Durability::Forced) => 1,
+            Some(Durability::Memory) => 2,
+        };
+        let replication = match self.replication {
+            None => 0,
+            Some(Replication::Paxos) => 1,
+            Some(Replication::PrimaryBackup) => 2,
+        };
+        out.u8(durability + 4 * replication);
+        self.transactions.encode(out);
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        let (kind, replicas, retention) = (Wire::decode(input)?, Wire::decode(input)?, Wire::decode(input)?);
+        let tag = input.u8()?;
+        let unknown = |what| DecodeError::UnknownTag { what, tag: u64::from(tag) };
+        let durability = match tag % 4 {
+            0 => None,
+            1 => Some(Durability::Forced),
+            2 => Some(Durability::Memory),
+            _ => return Err(unknown("durability")),
+        };
+        let replication = match tag / 4 {
+            0 => None,
+            1 => Some(Replication::Paxos),
+            2 => Some(Replication::PrimaryBackup),
+            _ => return Err(unknown("replication")),
+        };
+        let transactions = Wire::decode(input)?;
+        Ok(Self { kind, replicas, retention, durability, transactions, replication })
+    }
+}
 
 impl CatalogCommand {
     /// Encodes the command as an entry's payload.

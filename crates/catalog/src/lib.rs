@@ -20,6 +20,6 @@ pub use catalog::{
 };
 pub use checkpoint::CatalogSnapshot;
 pub use command::CatalogCommand;
-pub use options::TableOptions;
+pub use options::{Replication, TableOptions};
 pub use request::{CatalogRequest, CatalogResponse, NodeDescription, RangeDescription, TableDescription};
 pub use validate::validate;

@@ -19,19 +19,48 @@ pub struct TableOptions {
     pub durability: Option<Durability>,
     /// Whether the table takes part in transactions. None: the default, which is yes unless it is in main memory.
     pub transactions: Option<bool>,
+    /// How each range is replicated; none: the default.
+    pub replication: Option<Replication>,
+}
+
+/// How the ranges of a table are replicated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Replication {
+    /// Multi-Paxos: a majority of the replicas commits and elects the leader.
+    #[default]
+    Paxos,
+    /// PacificA: all members of a configuration commit, and the catalog records the configuration.
+    PrimaryBackup,
+}
+
+impl Replication {
+    /// The name used in commands and output.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Paxos => "paxos",
+            Self::PrimaryBackup => "primary-backup",
+        }
+    }
 }
 
 impl TableOptions {
     /// The default options of a table of this kind.
     #[must_use]
     pub const fn of(kind: Kind) -> Self {
-        Self { kind, replicas: 0, retention: Duration::ZERO, durability: None, transactions: None }
+        Self { kind, replicas: 0, retention: Duration::ZERO, durability: None, transactions: None, replication: None }
     }
 
     /// The durability, if requested, or the default.
     #[must_use]
     pub fn durability(&self) -> Durability {
         self.durability.unwrap_or_default()
+    }
+
+    /// The replication, if requested, or the default.
+    #[must_use]
+    pub fn replication(&self) -> Replication {
+        self.replication.unwrap_or_default()
     }
 
     /// Whether the table takes part in transactions. Its writes are then committed only once their timestamps have
@@ -49,6 +78,7 @@ impl TableOptions {
             retention: if self.retention == Duration::ZERO { RETENTION_DEFAULT } else { self.retention },
             durability: Some(self.durability()),
             transactions: Some(self.takes_part()),
+            replication: Some(self.replication()),
         }
     }
 
@@ -67,6 +97,8 @@ impl TableOptions {
             format!("durability \"{}\"", self.durability().name())
         } else if wanted.transactions.is_some_and(|wanted| wanted != self.takes_part()) {
             format!("transactions {}", if self.takes_part() { "enabled" } else { "disabled" })
+        } else if wanted.replication.is_some_and(|wanted| wanted != self.replication()) {
+            format!("replication \"{}\"", self.replication().name())
         } else {
             return Ok(());
         };
@@ -79,5 +111,8 @@ impl TableOptions {
         hash.word(self.retention.0);
         hash.word(u64::from(self.durability() == Durability::Memory));
         hash.word(u64::from(self.takes_part()));
+        if self.replication() != Replication::Paxos {
+            hash.word(1);
+        }
     }
 }

@@ -13,7 +13,7 @@ use state_machine::limits::{check_count, check_name, check_size, refuse};
 
 use crate::catalog::NodeRecord;
 use crate::command::CatalogCommand;
-use crate::options::TableOptions;
+use crate::options::{Replication, TableOptions};
 use crate::request::CatalogRequest;
 
 /// Maximum bytes of an `address:port`.
@@ -35,7 +35,8 @@ pub fn validate(request: &CatalogRequest) -> Result<(), Failure> {
             check_split(split_at)?;
             check_replicas(options.replicas)?;
             check_retention(options.retention)?;
-            check_transactions(options)
+            check_transactions(options)?;
+            check_replication(options)
         }
         CatalogRequest::DescribeTable(name)
         | CatalogRequest::FindTable(name)
@@ -117,6 +118,17 @@ fn check_retention(retention: Duration) -> Result<(), Failure> {
         return refuse(format!("a retention of {retention} is over the limit of {RETENTION_MAX}"));
     }
     Ok(())
+}
+
+/// Nodes do not serve primary/backup tables yet, and never ones in main memory.
+fn check_replication(options: &TableOptions) -> Result<(), Failure> {
+    match options.replication() {
+        Replication::Paxos => Ok(()),
+        Replication::PrimaryBackup if options.durability() == Durability::Memory => {
+            refuse("replication \"primary-backup\" cannot be combined with durability \"memory\"")
+        }
+        Replication::PrimaryBackup => refuse("replication \"primary-backup\" is not available yet"),
+    }
 }
 
 /// A loss of acknowledged writes could undo one part of a transaction and leave the others.

@@ -312,7 +312,7 @@ impl Node {
         let shared = SharedMembership::clone(&membership);
         // With in-memory logs a later leader may have declared part of this state lost, and this replica may have
         // acknowledged entries that replaced that part (guarantee 11).
-        let is_in_memory = replica.cohort.config().durability == Durability::Memory;
+        let is_in_memory = replica.cohort.config().regime.durability() == Durability::Memory;
         let may_be_lost = is_in_memory && arrived.epoch != replica.cohort.promised().epoch;
         if !may_be_lost && replica.cohort.install(at.lsn, at.timestamp, shared, now, &mut self.outgoing.outbox) {
             replica.on_disk.checkpoint = Some((at, state));

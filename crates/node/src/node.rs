@@ -224,6 +224,8 @@ impl Node {
             Output::Installed(lsn) => self.installed(id, lsn),
             Output::ReadIndexConfirmed => self.pending_requests.wake(),
             Output::Cut(_) => self.counters.truncations += 1,
+            // No cohort of a node is managed yet.
+            Output::Petition(_) => {}
             Output::LeadLost => {
                 let outage = self.outage_of_leader(id, now);
                 self.lead_lost(id, outage.as_deref());

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use base::canary::{Bug, planted};
 use base::{CohortId, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, SharedMembership, Timestamp};
 use catalog::TableOptions;
-use replication::{Cohort, Config, ManifestId};
+use replication::{Cohort, Config, ManifestId, Regime};
 use state_machine::checkpoint::Keep;
 use state_machine::storage::{FileRef, Outputs, StoredFile};
 use state_machine::{Locks, Ownership};
@@ -280,6 +280,6 @@ pub(crate) fn cohort_config(
         (timing.commit_period, timing.piggyback_commits) = (timing.heartbeat, true);
     }
     let (limits, declaration) = (node.limits, registry::declare_loss(options.kind));
-    let (durability, waits) = (options.durability(), options.takes_part());
-    Config { cohort, me, timing, limits, seed, origin, durability, waits, declaration }
+    let (regime, waits) = (Regime::Vote(options.durability()), options.takes_part());
+    Config { cohort, me, timing, limits, seed, origin, regime, waits, declaration }
 }

@@ -66,7 +66,7 @@ fn cohort_status(cohort: u32, log: Option<String>, replica: &Replica) -> CohortS
         epoch: replica.cohort.promised().epoch.0,
         replicas: replica.cohort.view().into_iter().map(replica_status).collect(),
         applied: replica.state.last_applied(),
-        durability: replica.cohort.config().durability,
+        durability: replica.cohort.config().regime.durability(),
         losses: replica.state.progress().losses,
         sessions: replica.state.sessions_open(),
         writes: replica.writes,

@@ -83,7 +83,7 @@ impl Node {
 
     /// Whether there are replicas with in-memory logs, or replicas that left a mark and were not started since.
     fn has_marks_to_leave(&self) -> bool {
-        let is_in_memory = |replica: &Replica| replica.cohort.config().durability == Durability::Memory;
+        let is_in_memory = |replica: &Replica| replica.cohort.config().regime.durability() == Durability::Memory;
         self.replicas.iter().any(|(_, replica)| is_in_memory(replica))
             || self.hosting.stopped.values().any(|stopped| stopped.manifest.whole)
     }

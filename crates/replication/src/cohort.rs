@@ -8,12 +8,13 @@ use base::{
     SplitMix64, Timestamp,
 };
 
-use crate::config::Config;
+use crate::config::{Authority, Config};
 use crate::data_loss::Grants;
 use crate::leader::{Answered, Leader};
 use crate::lease::{Vote, grace};
 use crate::log::MemoryLog;
 use crate::main_memory::MainMemory;
+use crate::managed::Managed;
 use crate::membership::Memberships;
 use crate::message::Message;
 use crate::outbox::{Durable, ManifestId, Outbox, Output, WriteId};
@@ -91,6 +92,7 @@ pub struct Cohort {
     pub(crate) staleness: Staleness,
     pub(crate) views: ReadIndexChecks,
     pub(crate) memory: MainMemory,
+    pub(crate) managed: Managed,
     pub(crate) random: SplitMix64,
 }
 
@@ -134,6 +136,11 @@ pub(crate) enum Role {
         give_up_at: Monotonic,
         declares: bool,
     },
+    /// The catalog has made it the primary. It leads once its promise is forced and its earlier votes have ended.
+    Appointed {
+        is_forced: bool,
+        lead_at: Monotonic,
+    },
     Leader(Leader),
 }
 
@@ -168,8 +175,17 @@ impl Cohort {
         let committed = if start.forgetful { checkpoint.sequence } else { start.log.committed.min(last) };
         // A single voter has led since it was alone, and voted for no other.
         let is_alone = memberships.last().voters() == [config.me];
-        let wait =
-            if is_alone || planted(Bug::VoteAfterRestart) { base::Duration::ZERO } else { grace(config.timing.lease) };
+        let has_no_vote = match config.regime.authority() {
+            Authority::Votes => is_alone,
+            Authority::Manager => {
+                start.promised.candidate == Some(config.me) && log.last().epoch == start.promised.epoch
+            }
+        };
+        let wait = if has_no_vote || planted(Bug::VoteAfterRestart) {
+            base::Duration::ZERO
+        } else {
+            grace(config.timing.lease)
+        };
         // A new replica acknowledges nothing before its manifest records that it exists.
         let joins = if memberships.last().is_empty() { out.change_manifest() } else { ManifestId(0) };
         let random = SplitMix64::new(config.seed);
@@ -197,6 +213,7 @@ impl Cohort {
             committed_logged: committed,
             staleness: Staleness::default(),
             views: ReadIndexChecks::default(),
+            managed: Managed::default(),
             memory: MainMemory { forgetful, ..MainMemory::default() },
             random,
             config,
@@ -224,7 +241,7 @@ impl Cohort {
     /// Handles a message of another replica, member or not, because only one of the two may know the current
     /// membership. Majorities count only members according to this replica's log.
     pub fn message(&mut self, sender: Member, message: Message, now: Now, out: &mut Outbox) {
-        if sender.node == self.config.me.node {
+        if sender.node == self.config.me.node || (self.is_managed() && message.is_of_election()) {
             return;
         }
         match message {
@@ -266,6 +283,7 @@ impl Cohort {
     /// The manifest is forced, in both of its places, through `manifest`.
     pub fn manifest_forced(&mut self, manifest: ManifestId, now: Now, out: &mut Outbox) {
         self.own_promise_forced(manifest, now, out);
+        self.appointment_forced(manifest, now, out);
         if let Some(installing) = self.installing.take_if(|installing| installing.manifest <= manifest) {
             self.replace_log(installing, out);
         }
@@ -274,7 +292,11 @@ impl Cohort {
     /// Runs the timer that is due.
     pub fn timer(&mut self, now: Now, out: &mut Outbox) {
         match &self.role {
-            Role::Follower { stand_at, .. } if *stand_at <= now.monotonic => self.stand(now, out),
+            Role::Follower { stand_at, .. } if *stand_at <= now.monotonic => match self.config.regime.authority() {
+                Authority::Votes => self.stand(now, out),
+                Authority::Manager => self.petition_to_lead(now, out),
+            },
+            Role::Appointed { lead_at, .. } if *lead_at <= now.monotonic => self.take_office(now, out),
             Role::PreCandidate { give_up_at, .. } | Role::Candidate { give_up_at, .. }
                 if *give_up_at <= now.monotonic =>
             {
@@ -299,6 +321,8 @@ impl Cohort {
                 vote_ends.map_or(*stand_at, |until| until.min(*stand_at))
             }
             Role::PreCandidate { give_up_at, .. } | Role::Candidate { give_up_at, .. } => *give_up_at,
+            Role::Appointed { is_forced: true, lead_at } => *lead_at,
+            Role::Appointed { is_forced: false, .. } => Monotonic::NEVER,
             Role::Leader(leader) if self.is_at_rest() => leader.waits_until,
             Role::Leader(leader) => leader.heartbeat_at.min(leader.tell_at).min(leader.waits_until),
         }
@@ -313,7 +337,7 @@ impl Cohort {
     /// Whether [`Cohort::manifest_forced`] could change anything.
     #[must_use]
     pub fn awaits_manifest(&self) -> bool {
-        self.installing.is_some() || matches!(self.role, Role::Candidate { .. })
+        self.installing.is_some() || matches!(self.role, Role::Candidate { .. } | Role::Appointed { .. })
     }
 
     /// The peer's process restarted, or the peer rejoined: acknowledgements of the old process no longer count until
@@ -412,11 +436,13 @@ impl Cohort {
         match &mut self.role {
             Role::Follower { stand_at: timer, .. }
             | Role::PreCandidate { give_up_at: timer, .. }
-            | Role::Candidate { give_up_at: timer, .. } => *timer = Monotonic(0),
+            | Role::Candidate { give_up_at: timer, .. }
+            | Role::Appointed { lead_at: timer, .. } => *timer = Monotonic(0),
             Role::Leader(leader) => leader.forget_times(),
         }
         self.vote = self.vote.filter(|vote| vote.until > now);
         self.staleness = Staleness::default();
+        self.managed.forget_times();
         if self.voteless_until <= now {
             self.voteless_until = Monotonic(0);
         }
@@ -433,9 +459,11 @@ impl Cohort {
             self.leader_committed = Sequence(0);
         }
         let lease = self.config.timing.lease;
+        // A primary adds a candidate that holds everything committed.
+        let useless = if self.is_managed() { self.committed.previous() } else { self.committed };
         if let Role::Leader(leader) = &mut self.role {
             leader.forget_lapsed_votes(lease, now);
-            leader.forget_sent(self.committed);
+            leader.forget_sent(useless);
         }
     }
 
@@ -458,7 +486,7 @@ impl Cohort {
         match &self.role {
             Role::Leader(_) => Some(self.config.me.node),
             Role::Follower { leader, .. } => *leader,
-            Role::PreCandidate { .. } | Role::Candidate { .. } => None,
+            Role::PreCandidate { .. } | Role::Candidate { .. } | Role::Appointed { .. } => None,
         }
     }
 

@@ -19,13 +19,72 @@ pub struct Config {
     /// The LSN at which the cohort begins, without an entry: zero, or the LSN of the initial state of a range that was
     /// split off. A replica below it has no data and needs a snapshot.
     pub origin: Lsn,
-    /// Where an entry must be stored before it counts.
-    pub durability: Durability,
+    /// Who decides which replica leads, when an entry is committed, and where it must be stored before it counts.
+    pub regime: Regime,
     /// Whether no entry is committed before its timestamp has passed (Spanner, section 4.1.2, commit wait). Only while the
     /// error of the clock has a bound.
     pub waits: bool,
     /// Payload of the entry that declares a loss, for cohorts with main-memory logs. It informs the state machine.
     pub declaration: Bytes,
+}
+
+/// How a cohort replicates. The regime determines both the authority and the commit rule, so that no other combination
+/// of them can be expressed: with a majority rule, the first petition could make a lagging replica the leader, and with
+/// elections, a rule of all members would stop at the first failure. Main-memory logs exist only with votes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Regime {
+    /// Multi-Paxos: the voters elect the leader, and a majority commits.
+    Vote(Durability),
+    /// PacificA's primary/backup: the catalog appoints the primary, and all members of the configuration commit. An
+    /// entry counts once it is forced.
+    Managed,
+}
+
+/// Who decides which replica leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Authority {
+    /// A majority of promises.
+    Votes,
+    /// The configuration that the catalog has recorded.
+    Manager,
+}
+
+/// How many voters must hold an entry before it is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CommitRule {
+    /// Any majority.
+    Majority,
+    /// Every member of the configuration.
+    All,
+}
+
+impl Regime {
+    /// Who decides which replica leads.
+    #[must_use]
+    pub fn authority(self) -> Authority {
+        match self {
+            Self::Vote(_) => Authority::Votes,
+            Self::Managed => Authority::Manager,
+        }
+    }
+
+    /// When an entry is committed.
+    #[must_use]
+    pub fn commit_rule(self) -> CommitRule {
+        match self {
+            Self::Vote(_) => CommitRule::Majority,
+            Self::Managed => CommitRule::All,
+        }
+    }
+
+    /// Where an entry must be stored before it counts.
+    #[must_use]
+    pub fn durability(self) -> Durability {
+        match self {
+            Self::Vote(durability) => durability,
+            Self::Managed => Durability::Forced,
+        }
+    }
 }
 
 /// Timeouts and intervals of a cohort. The lease must be the same for all replicas: in this version it is a constant

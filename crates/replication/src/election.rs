@@ -133,7 +133,7 @@ impl Cohort {
     }
 
     fn campaign_as(&mut self, declares: bool, now: Now, out: &mut Outbox) {
-        if !self.may_stand(now) || self.leads() {
+        if !self.may_stand(now) || self.leads() || self.is_managed() {
             return;
         }
         let epoch = self.promised.epoch.next();
@@ -250,9 +250,12 @@ impl Cohort {
         let ours = match &self.role {
             Role::Leader(leader) => leader.epoch,
             Role::Candidate { epoch, .. } => *epoch,
-            Role::Follower { .. } | Role::PreCandidate { .. } => return,
+            Role::Follower { .. } | Role::PreCandidate { .. } | Role::Appointed { .. } => return,
         };
-        if promised > ours {
+        if promised > ours && self.is_managed() {
+            // The catalog's entry decides which configuration follows. This replica never leads in this version again.
+            self.step_down(now, out);
+        } else if promised > ours {
             self.promised_elsewhere(promised, now, out);
         }
     }
@@ -260,6 +263,9 @@ impl Cohort {
     /// Resigns as the leader: first withdraws the read view, then releases the votes (guarantee 3). Names the most
     /// advanced follower as the successor.
     pub fn release(&mut self, now: Now, out: &mut Outbox) {
+        if self.is_managed() {
+            return self.hand_over(now, out);
+        }
         let Role::Leader(leader) = &self.role else { return };
         let epoch = leader.epoch;
         let successor = leader.successor(|member| self.is_voter(member));
@@ -285,7 +291,7 @@ impl Cohort {
         }
     }
 
-    fn is_aside(&self, now: Now) -> bool {
+    pub(crate) fn is_aside(&self, now: Now) -> bool {
         self.leases_aside(now).is_some_and(|leases| leases < ASIDE_FOR)
     }
 
@@ -311,6 +317,9 @@ impl Cohort {
         let theirs = self.vote.is_some_and(|vote| vote.leader == from && vote.epoch == epoch);
         if theirs {
             self.vote = None;
+        }
+        if self.is_managed() {
+            return self.take_office(now, out);
         }
         let followed = matches!(self.role, Role::Follower { leader: Some(leader), .. } if leader == from.node);
         if !followed || self.promised.epoch != epoch {

@@ -25,7 +25,7 @@ impl Cohort {
         now: Now,
         out: &mut Outbox,
     ) {
-        if epoch < self.promised.epoch {
+        if epoch < self.promised.epoch && !(self.is_managed() && planted(Bug::StaleVersionAccepted)) {
             self.refuse_old_leader(from, commit, out);
             return;
         }

@@ -1,6 +1,6 @@
 //! Invariants of a replica.
 
-use base::Sequence;
+use base::{Entry, Monotonic, Sequence};
 
 use crate::cohort::{Cohort, Role};
 use crate::leader::Peer;
@@ -19,7 +19,10 @@ impl Cohort {
         assert!(self.matched <= last, "only entries that are held are matched");
         self.chain();
         self.reorder_buffer.invariants(self.config.limits.reorder_bytes);
-        assert!(self.memberships.are_steps(), "a membership differs from the one before by one voter at most");
+        assert!(
+            self.is_managed() || self.memberships.are_steps(),
+            "a membership differs from the one before by one voter at most"
+        );
         if let Role::Leader(leader) = &self.role {
             assert_eq!(self.promised.epoch, leader.epoch, "a leader has promised itself its epoch, and none since");
             assert!(self.is_voter(self.config.me), "a leader votes");
@@ -36,5 +39,73 @@ impl Cohort {
             assert_eq!(Sequence(previous.sequence.0 + 1), entry.lsn.sequence, "sequences have no gaps");
             previous = entry.lsn;
         }
+    }
+}
+
+/// PacificA's Commit Invariant: everything committed at a member is committed at the primary, and everything committed
+/// at the primary is in the log of every member. Compares the entries that both have in memory.
+///
+/// `primary` must lead in the configuration that `member` belongs to.
+///
+/// # Errors
+/// What is violated.
+pub fn commit_invariant(primary: &Cohort, member: &Cohort) -> Result<(), String> {
+    let (p, q) = (primary.me().node, member.me().node);
+    if member.committed() > primary.committed() && primary.is_open() {
+        return Err(format!("node {q} has committed more than its primary, node {p}"));
+    }
+    if member.last().sequence < primary.committed() {
+        return Err(format!("node {q} lacks an entry that its primary, node {p}, has committed"));
+    }
+    let both = primary.committed().max(member.committed()).min(primary.last().sequence);
+    same_through(primary, member, both)
+}
+
+/// PacificA's Primary Invariant: at most one replica serves reads, and it is the newest primary that has served any.
+///
+/// # Errors
+/// What is violated.
+pub fn primary_invariant<'a>(replicas: impl Iterator<Item = &'a Cohort> + Clone, now: Monotonic) -> Result<(), String> {
+    let newest = replicas.clone().filter(|replica| replica.is_open()).map(|replica| replica.promised().epoch).max();
+    let mut serving = replicas.filter(|replica| replica.lease_end(now).is_some());
+    let Some(one) = serving.next() else { return Ok(()) };
+    if let Some(other) = serving.next() {
+        return Err(format!("nodes {} and {} both serve reads", one.me().node, other.me().node));
+    }
+    if Some(one.promised().epoch) < newest {
+        return Err(format!("node {} serves reads although a later primary has opened", one.me().node));
+    }
+    Ok(())
+}
+
+/// PacificA's Reconfiguration Invariant: once a new primary serves, everything that any replica had committed before is
+/// a prefix of what the primary has committed.
+///
+/// # Errors
+/// What is violated.
+pub fn reconfiguration_invariant(primary: &Cohort, other: &Cohort) -> Result<(), String> {
+    if other.promised().epoch > primary.promised().epoch {
+        return Ok(());
+    }
+    if other.committed() > primary.committed() {
+        let (p, q) = (primary.me().node, other.me().node);
+        return Err(format!("node {q} has committed more than the new primary, node {p}"));
+    }
+    same_through(primary, other, other.committed())
+}
+
+fn same_through(one: &Cohort, other: &Cohort, through: Sequence) -> Result<(), String> {
+    let differs = |entry: &&Entry| {
+        let sequence = entry.lsn.sequence;
+        sequence <= through && other.lsn_at(sequence).is_some_and(|held| held != entry.lsn)
+    };
+    match one.entries().find(differs) {
+        Some(entry) => Err(format!(
+            "nodes {} and {} hold different entries at {}",
+            one.me().node,
+            other.me().node,
+            entry.lsn.sequence
+        )),
+        None => Ok(()),
     }
 }

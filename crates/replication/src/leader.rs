@@ -8,7 +8,7 @@ use base::{Entry, Epoch, Lsn, Member, Monotonic, NodeId, Now, Sequence, SharedMe
 use bytes::Bytes;
 
 use crate::cohort::{Cohort, Role};
-use crate::config::Timing;
+use crate::config::{Authority, Timing};
 use crate::message::{Gap, Message, Reply};
 use crate::outbox::{Durable, Outbox, Output};
 
@@ -66,6 +66,8 @@ pub(crate) struct Peer {
     /// Whether it has voted in this epoch, and the send time of the newest answered message.
     pub(crate) voted: bool,
     pub(crate) vote_sent: Monotonic,
+    /// Send time of the newest message that it has answered.
+    pub(crate) heard_at: Monotonic,
     /// Clock reading of its newest reply.
     pub(crate) last_peer_clock: Option<Monotonic>,
     pub(crate) catch_up: CatchUp,
@@ -132,6 +134,7 @@ impl Peer {
             doubtful: false,
             voted: false,
             vote_sent: Monotonic(0),
+            heard_at: Monotonic(0),
             last_peer_clock: None,
             catch_up: CatchUp::Probe { waiting: false },
             stands_at: None,
@@ -230,6 +233,7 @@ impl Peer {
     /// Records a vote in reply to a message sent at `sent`.
     pub(crate) fn vote_given(&mut self, sent: Monotonic) {
         self.voted = true;
+        self.heard_at = self.heard_at.max(sent);
         self.vote_sent = self.vote_sent.max(sent);
     }
 
@@ -274,6 +278,7 @@ impl Leader {
         self.since = Monotonic(0);
         for peer in self.peers.values_mut() {
             peer.probed_at = Monotonic(0);
+            peer.heard_at = Monotonic(0);
             peer.retransmitted_at = Monotonic(0);
             (peer.last_peer_clock, peer.commit_sent_as_of) = (None, None);
         }
@@ -321,6 +326,8 @@ impl Cohort {
     pub(crate) fn lead(&mut self, epoch: Epoch, declares: bool, now: Now, out: &mut Outbox) {
         self.restamp(epoch, out);
         let last = self.last();
+        self.drop_prepared(out);
+        let members = self.configured();
         let unresolved = self.log.entries().filter(|entry| entry.lsn.sequence > self.committed);
         let declares = declares && !planted(Bug::LossNotDeclared);
         let first = last.sequence.next();
@@ -343,7 +350,7 @@ impl Cohort {
         if declares {
             self.append_own(epoch, self.config.declaration.clone(), None, Timestamp(0), now, out);
         }
-        self.append_own(epoch, Bytes::new(), None, Timestamp(0), now, out);
+        self.append_own(epoch, Bytes::new(), members, Timestamp(0), now, out);
         self.propose_pending(now, out);
         self.advance_commit(now, out);
     }
@@ -446,12 +453,14 @@ impl Cohort {
         let votes_end = self.votes_end(now.monotonic);
         let Role::Leader(leader) = &mut self.role else { return };
         let votes_end = votes_end.unwrap_or(leader.since);
-        if now.monotonic > votes_end + lease && now.monotonic > leader.since + lease + lease {
+        let may_resign = self.config.regime.authority() == Authority::Votes;
+        if may_resign && now.monotonic > votes_end + lease && now.monotonic > leader.since + lease + lease {
             // No majority has replied for two leases: resign, so that waiting clients get an error.
             self.step_down(now, out);
             return;
         }
         leader.heartbeat_at = now.monotonic + self.config.timing.heartbeat;
+        self.petition_to_remove_silent(now, out);
         let nodes: Vec<NodeId> = self.peers().filter(|node| self.quiescence_with(*node).is_none()).collect();
         for node in nodes {
             self.send_heartbeat(node, now, out);
@@ -592,6 +601,7 @@ impl Cohort {
             peer.vote_given(answer.sent);
             peer.needs_heartbeat = false;
         }
+        peer.heard_at = peer.heard_at.max(answer.sent);
         peer.last_peer_clock = peer.last_peer_clock.max(Some(answer.at));
         peer.committed = peer.committed.max(answer.committed);
         peer.doubtful = answer.doubtful;
@@ -623,7 +633,9 @@ impl Cohort {
 
     /// The peers that count in majorities.
     pub(crate) fn voting<'a>(&'a self, leader: &'a Leader) -> impl Iterator<Item = &'a Peer> {
-        let counts = |peer: &&Peer| self.is_voter(peer.member) || planted(Bug::CandidateAcknowledges);
+        let joins = move |peer: &Peer| self.managed.joining.contains(&peer.member);
+        let counts =
+            move |peer: &&Peer| self.is_voter(peer.member) || joins(peer) || planted(Bug::CandidateAcknowledges);
         leader.peers.values().filter(counts)
     }
 
@@ -636,7 +648,9 @@ impl Cohort {
         let mut held: Vec<Sequence> = self.voting(leader).map(|peer| peer.matched).collect();
         held.push(self.acknowledged());
         held.sort_unstable_by(|a, b| b.cmp(a));
-        let mut reached = held[self.quorum() - 1];
+        let lax = planted(Bug::CommitWithoutMember) && self.is_managed();
+        let quorum = if lax { self.membership().quorum() } else { self.quorum() };
+        let mut reached = held[quorum - 1];
         if planted(Bug::AnswerBeforeCommit) {
             reached = self.acknowledged();
         }

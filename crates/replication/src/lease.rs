@@ -47,7 +47,8 @@ impl Cohort {
             self.voting(leader).filter(|peer| peer.voted).map(|peer| peer.vote_sent + lease).collect();
         ends.push(now + lease);
         ends.sort_unstable_by(|a, b| b.cmp(a));
-        let quorum = if planted(Bug::LeaseOfMinority) { 1 } else { self.quorum() };
+        let is_minority = planted(Bug::LeaseOfMinority) || (planted(Bug::PrimaryPastLease) && self.is_managed());
+        let quorum = if is_minority { 1 } else { self.quorum() };
         ends.get(quorum - 1).copied()
     }
 
@@ -62,7 +63,8 @@ impl Cohort {
     /// Votes for the sender of the message being answered. A restarted replica gives no vote for one grace period,
     /// because it may have given another vote before.
     pub(crate) fn give_vote(&mut self, leader: Member, epoch: Epoch, now: Monotonic) -> bool {
-        if now < self.voteless_until {
+        // A vote for a primary only keeps this replica from becoming the primary itself, which it does not do before then.
+        if now < self.voteless_until && !self.is_managed() {
             return false;
         }
         self.vote = Some(Vote { leader, epoch, until: now + grace(self.config.timing.lease) });

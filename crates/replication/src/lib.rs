@@ -13,6 +13,8 @@
 //!   that it holds unchanged, and counts nothing as committed before a barrier of its own epoch is. Missing entries are
 //!   retransmitted, and later ones wait in a reorder buffer (`reorder_buffer`). Large proposals may travel from
 //!   follower to follower (`chain`).
+//! * **Appointment** (`managed`): instead of an election, for cohorts under primary/backup replication. The catalog
+//!   records configurations, and all members commit (PacificA, section 2).
 //! * **Leases** (`lease`): votes are piggybacked on acknowledgements; a leader serves reads alone while a quorum of
 //!   votes is valid. An idle leader renews its votes through batched heartbeats of its node (`quiescence`).
 //! * **Staleness** (`staleness`): a bound on the age of a follower's state, from times that leaders report within their
@@ -37,6 +39,7 @@ mod leader;
 mod lease;
 mod log;
 mod main_memory;
+mod managed;
 mod membership;
 mod message;
 mod outbox;
@@ -51,8 +54,9 @@ mod tests;
 
 pub use cohort::{Cohort, ReplicaView, SplitOff, Start};
 pub use commit_wait::COMMIT_WAIT_MAX;
-pub use config::{Config, Limits, Timing};
+pub use config::{Authority, CommitRule, Config, Limits, Regime, Timing};
 pub use data_loss::LogIntegrity;
+pub use invariants::{commit_invariant, primary_invariant, reconfiguration_invariant};
 pub use leader::CatchUp;
 pub use lease::grace;
 pub use main_memory::{UNFORCED_BYTES_MAX, UNFORCED_MAX};

@@ -46,7 +46,7 @@ pub(crate) struct MainMemory {
 
 impl Cohort {
     pub(crate) fn is_in_memory(&self) -> bool {
-        self.config.durability == Durability::Memory
+        self.config.regime.durability() == Durability::Memory
     }
 
     /// Whether a new entry counts before it is on disk. Exceptions are the declaration of a loss, and membership

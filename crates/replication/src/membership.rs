@@ -19,6 +19,7 @@ use base::{Member, MembershipChange, NoStep, NodeId, Now, Sequence, SharedMember
 use bytes::Bytes;
 
 use crate::cohort::{Cohort, Role};
+use crate::config::CommitRule;
 use crate::leader::Peer;
 use crate::outbox::Outbox;
 
@@ -148,9 +149,13 @@ impl Cohort {
         self.membership().is_voter(member)
     }
 
-    /// The number of voters in a majority.
+    /// The number of voters that must hold an entry before it is committed: a majority, or all of them together with the
+    /// candidates that may be members already.
     pub(crate) fn quorum(&self) -> usize {
-        self.membership().quorum()
+        match self.config.regime.commit_rule() {
+            CommitRule::Majority => self.membership().quorum(),
+            CommitRule::All => self.membership().voters().len() + self.managed.joining.len(),
+        }
     }
 
     /// The voters other than this replica.
@@ -180,6 +185,8 @@ impl Cohort {
         let is_behind = |member: Member| leader.peers.get(&member.node).is_none_or(|peer| !is_close(peer));
         match change {
             MembershipChange::Promote(member) if is_behind(member) => Err(ChangeRefused::Behind),
+            // A silent member is removed to continue without it.
+            MembershipChange::Remove(_) if self.is_managed() => Ok(()),
             MembershipChange::Remove(member) if self.is_voter(member) => {
                 let lease = self.config.timing.lease;
                 let lives = |voter: &&Member| {
@@ -219,6 +226,12 @@ impl Cohort {
         }
         if change == MembershipChange::Remove(self.config.me) {
             return Err(ChangeRefused::Leads);
+        }
+        if matches!(change, MembershipChange::Remove(member) if self.managed.joining.contains(&member)) {
+            return Err(ChangeRefused::UnderWay);
+        }
+        if self.is_managed() && next.voters() != self.membership().voters() {
+            return self.petition_for(change, now, out);
         }
         self.append_own(epoch, Bytes::new(), Some(Arc::new(next)), Timestamp(0), now, out);
         self.advance_commit(now, out);

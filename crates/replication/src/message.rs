@@ -166,6 +166,14 @@ base::wire! {
 }
 
 impl Message {
+    /// Whether only elections use it.
+    pub(crate) fn is_of_election(&self) -> bool {
+        matches!(
+            self,
+            Self::PreVote { .. } | Self::PreVoteReply { .. } | Self::Prepare { .. } | Self::PrepareReply { .. }
+        )
+    }
+
     /// Checks that the entries of a proposal form a chain of predecessors after `previous`.
     fn check_entries(&self) -> Result<(), DecodeError> {
         let Self::Propose { epoch, previous, entries, .. } = self else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! The outputs of a cohort, and the durability that each must wait for.
 
-use base::{Entry, Force, LogRecord, NodeId, Sequence};
+use base::{Configuration, Entry, Force, LogRecord, NodeId, Sequence};
 
 use crate::Message;
 
@@ -64,6 +64,10 @@ pub enum Output {
     Cut(Sequence),
     /// A received snapshot is installed: entries to apply continue after this LSN.
     Installed(base::Lsn),
+    /// Withdraw this replica's published read view, then ask the catalog to install this configuration in place of the
+    /// one with the version before. Only cohorts under [`crate::Regime::Managed`] petition. The petition is repeated
+    /// until a later version is known.
+    Petition(Configuration),
     /// This replica is no longer the leader: uncommitted proposals have an unknown outcome.
     LeadLost,
 }

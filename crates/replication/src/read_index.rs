@@ -127,7 +127,8 @@ impl Cohort {
     fn own_stamp(&self) -> Option<Stamp> {
         let Role::Leader(leader) = &self.role else { return None };
         let (committed, membership) = (self.committed, SharedMembership::clone(self.membership()));
-        (committed >= leader.barrier).then_some(Stamp { committed, membership })
+        // Under primary/backup replication a majority proves nothing: these reads are refused.
+        (committed >= leader.barrier && !self.is_managed()).then_some(Stamp { committed, membership })
     }
 
     fn taken(&self, stamp: Sequence) -> Sequence {

@@ -92,7 +92,10 @@ impl Cohort {
         match &self.role {
             Role::Leader(_) => Some(Monotonic::NEVER),
             Role::Follower { leader: Some(_), stand_at } => Some(*stand_at),
-            Role::Follower { leader: None, .. } | Role::PreCandidate { .. } | Role::Candidate { .. } => None,
+            Role::Follower { leader: None, .. }
+            | Role::PreCandidate { .. }
+            | Role::Candidate { .. }
+            | Role::Appointed { .. } => None,
         }
     }
 }

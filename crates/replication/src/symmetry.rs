@@ -19,7 +19,9 @@ impl Cohort {
             nodes.iter_mut().for_each(|node| *node = rename(*node));
             nodes.sort_unstable();
         };
+        self.managed.rename(rename);
         match &mut self.role {
+            Role::Appointed { .. } => {}
             Role::Follower { leader, .. } => *leader = leader.map(rename),
             Role::PreCandidate { granted, .. } => granted.rename(rename_all),
             Role::Candidate { granted, refused, .. } => {

@@ -9,7 +9,9 @@ use bytes::Bytes;
 use std::sync::Arc;
 
 use crate::message::{Gap, Reply};
-use crate::{CatchUp, Cohort, Config, Limits, ManifestId, Message, Outbox, Output, Replay, Start, Timing, WriteId};
+use crate::{
+    CatchUp, Cohort, Config, Limits, ManifestId, Message, Outbox, Output, Regime, Replay, Start, Timing, WriteId,
+};
 
 mod aside;
 mod commit_wait;
@@ -22,6 +24,8 @@ pub(crate) struct Scene {
     pub(crate) replicas: Vec<(Cohort, Outbox)>,
     /// Sender, receiver and message, in send order.
     pub(crate) under_way: Vec<(NodeId, NodeId, Message)>,
+    /// Configurations that replicas ask the catalog for.
+    pub(crate) petitions: Vec<base::Configuration>,
     /// Log reads requested by leaders.
     log_reads: Vec<(NodeId, base::Sequence)>,
 }
@@ -44,7 +48,7 @@ impl Scene {
     pub(crate) fn in_memory(members: usize) -> Self {
         let mut scene = Self::with(members, 0, Limits::default(), Timing::default());
         for (cohort, _) in &mut scene.replicas {
-            cohort.config.durability = Durability::Memory;
+            cohort.config.regime = Regime::Vote(Durability::Memory);
             cohort.config.declaration = Bytes::from_static(b"loss");
         }
         scene
@@ -63,7 +67,7 @@ impl Scene {
                 limits,
                 seed: 1,
                 origin: Lsn::ZERO,
-                durability: Durability::Forced,
+                regime: Regime::Vote(Durability::Forced),
                 waits: false,
                 declaration: Bytes::new(),
             };
@@ -78,7 +82,25 @@ impl Scene {
         let replicas = all.iter().map(|me| start(*me)).collect();
         // The grace period after a start is over.
         let now = Now { monotonic: Monotonic(0) + Duration::from_millis(1_000), wall: Timestamp(1), uncertainty: None };
-        Self { now, replicas, under_way: Vec::new(), log_reads: Vec::new() }
+        Self { now, replicas, under_way: Vec::new(), petitions: Vec::new(), log_reads: Vec::new() }
+    }
+
+    /// Restarts a replica from its log and promise, which are all on disk.
+    pub(crate) fn restart(&mut self, index: usize, change: impl FnOnce(&mut Config)) {
+        let cohort = &self.replicas[index].0;
+        let mut config = cohort.config().clone();
+        change(&mut config);
+        let mut replay = Replay::default();
+        cohort.entries().for_each(|entry| replay.record(LogRecord::Entry(entry.clone())));
+        let members = (1..=self.replicas.len()).map(|number| member(node(number - 1))).collect::<Vec<Member>>();
+        let start = Start {
+            promised: cohort.promised(),
+            membership: Arc::new(members.into()),
+            log: replay.finish(Lsn::ZERO),
+            ..Start::default()
+        };
+        let mut out = Outbox::default();
+        self.replicas[index] = (Cohort::start(config, start, self.now, &mut out), out);
     }
 
     pub(crate) fn wait(&mut self, span: Duration) {
@@ -95,6 +117,7 @@ impl Scene {
                 match output {
                     Output::Append { write, .. } => appended = Some(write),
                     Output::Send { to, message, .. } => self.under_way.push((node(index), to, message)),
+                    Output::Petition(wanted) => self.petitions.push(wanted),
                     Output::ReadLog { peer, from } => self.log_reads.push((peer, from)),
                     _ => {}
                 }

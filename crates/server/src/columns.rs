@@ -118,7 +118,13 @@ impl<G: Gateway> Columns for Handler<G> {
             Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
                 name,
                 split_at,
-                options: TableOptions { kind: Tablet::KIND, replicas, retention, durability, transactions },
+                options: TableOptions {
+                    replicas,
+                    retention,
+                    durability,
+                    transactions,
+                    ..TableOptions::of(Tablet::KIND)
+                },
             })),
         )
         .await?

@@ -201,6 +201,16 @@ pub struct Catch {
 /// service; both have simulations of their own. `AnswerToFormerProcess` requires an open request with the same number
 /// as one that the previous process sent, and an outdated reply to the earlier one.
 pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
+    (Bug::ViewWithdrawnAfterPetition, "managed_search_finds_planted_bugs"),
+    (Bug::PrimaryPastLease, "managed_search_finds_planted_bugs"),
+    (Bug::AppointedBeforeGrace, "managed_search_finds_planted_bugs"),
+    (Bug::StaleVersionAccepted, "managed_search_finds_planted_bugs"),
+    (Bug::PrimaryGoesOn, "managed_search_finds_planted_bugs"),
+    (Bug::DoubtfulAppointed, "managed_search_finds_planted_bugs"),
+    (Bug::CommitWithoutMember, "managed_search_finds_planted_bugs"),
+    (Bug::CandidateWithGap, "managed_search_finds_planted_bugs"),
+    (Bug::JoiningNotCounted, "managed_search_finds_planted_bugs"),
+    (Bug::NewPrimaryTruncates, "managed_search_finds_planted_bugs"),
     (Bug::MembersForgotten, "unsynced_membership_ack_is_found"),
     (Bug::PromotedUnawares, "premature_promotion_is_found"),
     (Bug::ManifestNotMended, "unrepaired_manifest_is_found"),

@@ -16,6 +16,7 @@
 //! A test verifies on the whole of a few small scopes that the third and fourth reductions hide nothing.
 
 mod event;
+mod managed;
 mod message;
 mod moves;
 mod reached;
@@ -32,6 +33,7 @@ use std::time::{Duration, Instant};
 use base::SplitMix64;
 #[cfg(feature = "canary")]
 use base::canary::Bug;
+pub use managed::{ManagedScope, search as search_managed};
 use reached::Counters;
 use state::{Choice, Histories, State, describe};
 pub use walk::walk;

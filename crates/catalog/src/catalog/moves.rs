@@ -106,7 +106,7 @@ impl Catalog {
         moving.map(|range| Move { cohort: range.cohort, plan: range.plan, members: range.members.clone() })
     }
 
-    fn change_range(&mut self, cohort: CohortId, change: impl FnOnce(&mut RangeRecord)) -> bool {
+    pub(super) fn change_range(&mut self, cohort: CohortId, change: impl FnOnce(&mut RangeRecord)) -> bool {
         let of = self.tables.iter().find(|(_, table)| table.has(cohort)).map(|(name, _)| name.clone());
         let Some(name) = of else { return false };
         self.change_table(&name, |table| {

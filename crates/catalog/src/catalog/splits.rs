@@ -88,8 +88,10 @@ impl Catalog {
         self.change_table(name, |table| {
             let parent = &mut table.ranges[place];
             let Some(SplitRecord { key, child }) = parent.split.take() else { return };
-            let (members, parent) = (parent.members.clone(), Some(parent.cohort));
-            table.ranges.insert(place + 1, RangeRecord { parent, ..RangeRecord::new(key, child, members) });
+            let (members, configuration) = (parent.members.clone(), parent.configuration.clone());
+            let parent = Some(parent.cohort);
+            let child = RangeRecord { parent, configuration, ..RangeRecord::new(key, child, members) };
+            table.ranges.insert(place + 1, child);
         });
         Some(Change::SplitEnded { child })
     }

@@ -1,6 +1,6 @@
 //! Metadata of a table: its ranges, and the placement of each.
 
-use base::{CohortId, KeyRange, Member, Timestamp, counted};
+use base::{CohortId, Configuration, KeyRange, Member, Timestamp, counted};
 use bytes::Bytes;
 use state_machine::{Failure, KeyPosition, LogicalHash};
 
@@ -9,6 +9,9 @@ use crate::request::{CatalogResponse, RangeDescription, TableDescription};
 
 /// Approximate bytes of a record, without its strings.
 pub(super) const RECORD_BYTES: usize = 192;
+
+/// Bytes of a range's record without a configuration.
+const RANGE_BYTES: usize = size_of::<RangeRecord>() - size_of::<Option<Box<Configuration>>>();
 
 /// A range of a table's keys. It ends where the next one begins.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,11 +32,14 @@ pub struct RangeRecord {
     pub parent: Option<CohortId>,
     /// The split in progress, if any.
     pub split: Option<SplitRecord>,
+    /// The current configuration, under primary/backup replication. It decides the actual members.
+    pub configuration: Option<Box<Configuration>>,
 }
 
 impl RangeRecord {
     pub(super) fn new(start: Bytes, cohort: CohortId, members: Vec<Member>) -> Self {
-        Self { start, cohort, genesis: members.clone(), members, plan: 0, leaving: None, parent: None, split: None }
+        let (genesis, configuration) = (members.clone(), None);
+        Self { start, cohort, genesis, members, plan: 0, leaving: None, parent: None, split: None, configuration }
     }
 
     fn all_members(&self) -> impl Iterator<Item = &Member> {
@@ -67,13 +73,16 @@ pub struct Part<'a> {
     pub plan: u64,
     /// The cohort that it was split off from, if any.
     pub parent: Option<CohortId>,
+    /// The current configuration, under primary/backup replication.
+    pub configuration: Option<&'a Configuration>,
 }
 
 impl Part<'_> {
     /// Whether this disk has a replica, including one that the plan removes.
     #[must_use]
     pub fn is_on(&self, member: Member) -> bool {
-        self.members.contains(&member) || self.leaving.contains(&member)
+        let is_configured = || self.configuration.is_some_and(|configuration| configuration.has(member));
+        self.members.contains(&member) || self.leaving.contains(&member) || is_configured()
     }
 }
 
@@ -129,7 +138,8 @@ impl TableRecord {
     /// All parts in order of the map. A part being split off follows its parent.
     pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         self.ranges().flat_map(|(range, record)| {
-            let RangeRecord { cohort, members, genesis, plan, leaving, parent, split, .. } = record;
+            let RangeRecord { cohort, members, genesis, plan, leaving, parent, split, configuration, .. } = record;
+            let configuration = configuration.as_deref();
             let child = split.as_ref().map(|split| Part {
                 range: KeyRange { start: split.key.clone(), end: range.end.clone() },
                 cohort: split.child,
@@ -138,9 +148,11 @@ impl TableRecord {
                 genesis: members,
                 plan: 0,
                 parent: Some(*cohort),
+                configuration,
             });
             let leaving = leaving.as_deref().unwrap_or_default();
-            let whole = Part { range, cohort: *cohort, members, leaving, genesis, plan: *plan, parent: *parent };
+            let (cohort, plan, parent) = (*cohort, *plan, *parent);
+            let whole = Part { range, cohort, members, leaving, genesis, plan, parent, configuration };
             std::iter::once(whole).chain(child)
         })
     }
@@ -195,7 +207,10 @@ impl TableRecord {
         let range = |range: &RangeRecord| {
             let split = range.split.as_ref().map_or(0, |split| split.key.len());
             let members = range.all_members().count() * size_of::<Member>();
-            size_of::<RangeRecord>() + range.start.len() + split + members
+            let configuration = range.configuration.as_ref().map_or(0, |configuration| {
+                size_of::<Configuration>() + configuration.members.len() * size_of::<Member>()
+            });
+            RANGE_BYTES + range.start.len() + split + members + configuration
         };
         RECORD_BYTES + name.len() + self.ranges.iter().map(range).sum::<usize>()
     }
@@ -215,6 +230,12 @@ impl TableRecord {
             hash.word(range.parent.map_or(0, |parent| u64::from(parent.0)));
             hash.bytes(range.split.as_ref().map_or(&[], |split| &split.key));
             hash.word(range.split.as_ref().map_or(0, |split| u64::from(split.child.0)));
+            if let Some(configuration) = &range.configuration {
+                hash.word(configuration.version.0);
+                hash.word(configuration.members.len() as u64);
+                let primary = std::iter::once(&configuration.primary);
+                configuration.members.iter().chain(primary).for_each(|member| super::hash_member(*member, hash));
+            }
         }
     }
 }

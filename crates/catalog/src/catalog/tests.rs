@@ -9,6 +9,7 @@ use crate::checkpoint::CatalogSnapshot;
 use crate::request::CatalogRequest;
 use crate::testing::{Log, TABLET};
 
+mod configurations;
 mod logs;
 mod nodes;
 

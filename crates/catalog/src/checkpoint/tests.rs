@@ -30,6 +30,7 @@ fn catalog() -> Catalog {
                 retention: base::Duration::from_millis(u64::from(number)),
                 durability: number.is_multiple_of(2).then_some(base::Durability::Memory),
                 transactions: number.is_multiple_of(3).then_some(false),
+                replication: (number % 4 == 1).then_some(Replication::PrimaryBackup),
                 kind: TABLET,
             },
         });
@@ -70,13 +71,24 @@ fn golden_records() {
         leaving: Some(vec![member(2)]),
         parent: Some(CohortId(3)),
         split: Some(split),
+        configuration: None,
     };
     let first = RangeRecord { leaving: None, parent: None, split: None, start: Bytes::new(), ..range.clone() };
     let table = |durability, transactions, is_dropping, is_drop_forced| {
         let (durability, transactions) = (Some(durability), Some(transactions));
-        let options = TableOptions { kind: TABLET, replicas: 3, retention: Duration(8), durability, transactions };
+        let replication = Some(Replication::Paxos);
+        let options =
+            TableOptions { kind: TABLET, replicas: 3, retention: Duration(8), durability, transactions, replication };
         let ranges = vec![first.clone(), range.clone()];
         (name(), TableRecord { options, ranges, created: Timestamp(-2), is_dropping, is_drop_forced })
+    };
+    let managed = |(name, mut record): (String, TableRecord)| {
+        record.options.replication = Some(Replication::PrimaryBackup);
+        for range in &mut record.ranges {
+            let first = Configuration::new(base::Epoch(6), vec![member(1), member(2)], member(2));
+            range.configuration = Some(Box::new(first));
+        }
+        (name, record)
     };
     let tables = [
         table(Durability::Memory, false, false, false),
@@ -84,6 +96,8 @@ fn golden_records() {
         table(Durability::Memory, false, true, true),
         table(Durability::Forced, true, false, false),
         table(Durability::Forced, false, false, false),
+        managed(table(Durability::Forced, false, false, false)),
+        managed(table(Durability::Forced, false, true, true)),
     ];
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/checkpoint/golden_tables.txt");
     check_golden(path, &tables, |(name, table)| encoded(&Named(name, table)), |bytes| decoded("table name", bytes));

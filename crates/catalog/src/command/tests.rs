@@ -31,8 +31,18 @@ fn commands() -> Vec<CatalogCommand> {
                 retention: Duration(7),
                 durability: Some(base::Durability::Memory),
                 transactions: Some(false),
+                replication: None,
                 kind: TABLET,
             },
+        },
+        CatalogCommand::CreateTable {
+            name: "t".into(),
+            split_at: vec![],
+            options: TableOptions { replication: Some(Replication::PrimaryBackup), ..TableOptions::of(TABLET) },
+        },
+        CatalogCommand::Configure {
+            cohort: CohortId(2),
+            configuration: Configuration::new(base::Epoch(3), vec![member], member),
         },
         CatalogCommand::BeginDrop { name: "t".into(), force: false },
         CatalogCommand::BeginDrop { name: "t".into(), force: true },

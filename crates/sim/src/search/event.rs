@@ -88,7 +88,7 @@ pub(super) fn carry_out(
     Outcome { replica, sent, applied: step.applied, appended: step.proposed, sticks, stands }
 }
 
-fn envelopes(from: NodeId, to: NodeId, message: replication::Message) -> impl Iterator<Item = Envelope> {
+pub(super) fn envelopes(from: NodeId, to: NodeId, message: replication::Message) -> impl Iterator<Item = Envelope> {
     parts(message).into_iter().map(move |message| Envelope { from, to, message })
 }
 
@@ -128,7 +128,7 @@ fn run(replica: &mut Replica, event: Event, delivered: Option<&Envelope>, now: N
 /// equivalent to the event not happening. If one was sent, `disk` chooses between the only two distinct outcomes: a
 /// crash loses the writes or does not. A force that completes later, but before any crash, only delays the replica's
 /// messages, and the network can delay them already. Writes after a lost write are lost as well.
-fn settle_disk(before: &Replica, replica: &mut Replica, step: &mut Step, disk: Disk, now: Now) {
+pub(super) fn settle_disk(before: &Replica, replica: &mut Replica, step: &mut Step, disk: Disk, now: Now) {
     let log_forced = before.log_pending() == 0;
     let manifest_forced = before.manifests_pending() == 0;
     while step.sent.is_empty() || disk == Disk::Forced {
@@ -146,7 +146,7 @@ fn settle_disk(before: &Replica, replica: &mut Replica, step: &mut Step, disk: D
 
 /// Makes a leader send its followers everything it can: proposals from every entry on, regardless of the followers'
 /// known state. This loses no generality, since any message may fail to arrive.
-fn send_everything(replica: &mut Replica, now: Now) -> Step {
+pub(super) fn send_everything(replica: &mut Replica, now: Now) -> Step {
     let mut step = Step::default();
     if !replica.cohort.leads() {
         return step;

@@ -4,12 +4,12 @@ use std::hash::{Hash, Hasher};
 
 use base::canary::{Bug, planted};
 use base::{
-    CohortId, Durability, Entry, Force, Incarnation, LogRecord, Lsn, Member, Membership, MembershipChange, NodeId, Now,
-    Promise, SharedMembership, Timestamp,
+    CohortId, Configuration, Durability, Entry, Force, Incarnation, LogRecord, Lsn, Member, Membership,
+    MembershipChange, NodeId, Now, Promise, SharedMembership, Timestamp,
 };
 use replication::{
-    Cohort, Config, Durable, Limits, ManifestId, Message, Outbox, Output, Quiescence, Replay, Reply, Start, Timing,
-    WriteId, renamed_promise,
+    Cohort, Config, Durable, Limits, ManifestId, Message, Outbox, Output, Quiescence, Regime, Replay, Reply, Start,
+    Timing, WriteId, renamed_promise,
 };
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -57,6 +57,8 @@ pub(super) struct Step {
     pub(super) sent: Vec<(NodeId, Message)>,
     pub(super) applied: Vec<Entry>,
     pub(super) proposed: Vec<Entry>,
+    /// Configurations that the catalog is asked to install.
+    pub(super) petitions: Vec<Configuration>,
 }
 
 impl Step {
@@ -64,6 +66,7 @@ impl Step {
         self.sent.extend(other.sent);
         self.applied.extend(other.applied);
         self.proposed.extend(other.proposed);
+        self.petitions.extend(other.petitions);
     }
 }
 
@@ -80,7 +83,7 @@ pub(super) fn genesis(scope: Scope) -> SharedMembership {
     membership.into()
 }
 
-fn config(node: u32) -> Config {
+pub(super) fn config(node: u32) -> Config {
     Config {
         cohort: CohortId(1),
         me: member(node),
@@ -91,7 +94,7 @@ fn config(node: u32) -> Config {
         limits: Limits { propose_bytes: 1, reorder_bytes: 0, ..Limits::default() },
         seed: 0,
         origin: Lsn::ZERO,
-        durability: Durability::Forced,
+        regime: Regime::Vote(Durability::Forced),
         waits: false,
         declaration: bytes::Bytes::new(),
     }
@@ -99,9 +102,13 @@ fn config(node: u32) -> Config {
 
 impl Replica {
     pub(super) fn new(node: u32, genesis: &SharedMembership, forces: Forces) -> Self {
+        Self::with(config(node), genesis, forces)
+    }
+
+    pub(super) fn with(config: Config, genesis: &SharedMembership, forces: Forces) -> Self {
         let out = Outbox::default();
         let start = Start { membership: SharedMembership::clone(genesis), ..Start::default() };
-        let cohort = Cohort::start(config(node), start, Now::default(), &mut Outbox::default());
+        let cohort = Cohort::start(config, start, Now::default(), &mut Outbox::default());
         let manifest = HardState { membership: SharedMembership::clone(genesis), ..HardState::default() };
         Self {
             cohort,
@@ -198,6 +205,7 @@ impl Replica {
                 | Output::Cut(_)
                 | Output::ReadIndexConfirmed
                 | Output::LeadLost => {}
+                Output::Petition(configuration) => step.petitions.push(configuration),
             }
         }
         self.release_parked(&mut step);
@@ -312,6 +320,20 @@ impl Replica {
         let start = self.recovered();
         self.out = Outbox::default();
         self.applied.truncate(start.checkpoint.0.sequence.0 as usize);
+        self.cohort = Cohort::start(self.cohort.config().clone(), start, now, &mut self.out);
+        self.collect()
+    }
+
+    /// Crashes and restarts the process with a damaged log that has lost all its entries.
+    pub(super) fn damage(&mut self, now: Now) -> Step {
+        self.replay = Replay::default();
+        self.unforced.clear();
+        self.manifests_unforced.clear();
+        self.parked.clear();
+        self.find_durable();
+        let start = Start { doubtful: true, ..self.recovered() };
+        self.out = Outbox::default();
+        self.applied.clear();
         self.cohort = Cohort::start(self.cohort.config().clone(), start, now, &mut self.out);
         self.collect()
     }

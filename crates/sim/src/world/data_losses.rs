@@ -40,8 +40,8 @@ impl World {
         let marked = &process.store.manifest().cohorts;
         let is_left = |cohort: &CohortId| marked.get(cohort).is_some_and(|cohort| cohort.whole);
         let mut in_memory = process.node.replicas().filter(|(_, replica, _)| !replica.is_in_doubt());
-        let has_marks =
-            in_memory.all(|(cohort, replica, _)| replica.config().durability == Durability::Forced || is_left(&cohort));
+        let has_marks = in_memory
+            .all(|(cohort, replica, _)| replica.config().regime.durability() == Durability::Forced || is_left(&cohort));
         drop(in_memory);
         let has_mark = has_marks && process.manifests.is_empty();
         self.count(if has_mark { "stops with clean-stop marks" } else { "stops without clean-stop marks" });
@@ -63,7 +63,7 @@ impl World {
             let has_ended = |member: &&Member| self.losses.ended.contains(&member.node);
             let ended = membership.voters().iter().filter(has_ended).count();
             let others = membership.voters().len() - ended;
-            if replica.config().durability == Durability::Forced || others >= membership.quorum() {
+            if replica.config().regime.durability() == Durability::Forced || others >= membership.quorum() {
                 wrong = Some(format!(
                     "node {id} declares a loss in cohort {cohort}, but only {ended} processes have ended uncleanly"
                 ));

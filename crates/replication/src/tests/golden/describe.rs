@@ -17,6 +17,7 @@ pub(super) fn role(cohort: &Cohort) -> String {
         Role::PreCandidate { .. } => "pre-candidate".to_owned(),
         Role::Candidate { .. } => "candidate".to_owned(),
         Role::Leader(leader) if leader.open => "leader".to_owned(),
+        Role::Appointed { .. } => "appointed".to_owned(),
         Role::Leader(_) => "leader (barrier not committed)".to_owned(),
     }
 }

@@ -155,6 +155,7 @@ impl Driver {
                 let host = &mut self.hosts[index];
                 (host.checkpoint, host.state) = (host.received.clone(), host.received.clone());
             }
+            Output::Petition(_) => self.say(index, "petitions"),
             Output::LeadLost => self.say(index, "leadership lost"),
         }
     }

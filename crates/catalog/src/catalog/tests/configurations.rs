@@ -1,0 +1,114 @@
+//! Configurations of primary/backup ranges.
+
+use base::{Configuration, Epoch};
+
+use super::*;
+use crate::options::Replication;
+
+fn member(number: u32) -> Member {
+    node(number, u64::from(number)).member
+}
+
+/// A primary/backup table of one range on nodes 1 to 3; its cohort is 2. There are five nodes.
+fn managed() -> (Catalog, Log) {
+    let (mut catalog, mut log) = with_nodes(5);
+    let options = TableOptions { replication: Some(Replication::PrimaryBackup), ..TableOptions::of(TABLET) };
+    apply(&mut catalog, &mut log, &CatalogCommand::CreateTable { name: "t".into(), split_at: Vec::new(), options });
+    (catalog, log)
+}
+
+const COHORT: CohortId = CohortId(2);
+
+fn wanted(version: u64, nodes: &[u32], primary: u32) -> CatalogCommand {
+    let members = nodes.iter().map(|number| member(*number)).collect();
+    let configuration = Configuration { version: Epoch(version), members, primary: member(primary) };
+    CatalogCommand::Configure { cohort: COHORT, configuration }
+}
+
+fn state(catalog: &Catalog, cohort: CohortId) -> (u64, Vec<u32>, u32) {
+    let found = catalog.configuration_of(cohort).expect("it is a primary/backup range");
+    (found.version.0, found.members.iter().map(|member| member.node.0).collect(), found.primary.node.0)
+}
+
+#[test]
+fn first_configuration_comes_with_table() {
+    let (mut catalog, mut log) = managed();
+    assert_eq!(state(&catalog, COHORT), (1, vec![1, 2, 3], 3));
+    apply(&mut catalog, &mut log, &create("p"));
+    assert_eq!(catalog.configuration_of(CohortId(3)), None);
+    assert_eq!(catalog.configurations().count(), 1);
+    let options = TableOptions { replication: Some(Replication::Paxos), ..TableOptions::of(TABLET) };
+    let other = CatalogCommand::CreateTable { name: "t".into(), split_at: Vec::new(), options };
+    let (outcome, _) = apply(&mut catalog, &mut log, &other);
+    let exists = "table t already exists, with replication \"primary-backup\"";
+    assert_eq!(outcome, Some(Err(Failure::Exists(exists.into()))));
+}
+
+#[test]
+fn first_petition_for_version_wins() {
+    let (mut catalog, mut log) = managed();
+    let configured = (None, Some(Change::Configured { cohort: COHORT }));
+    assert_eq!(apply(&mut catalog, &mut log, &wanted(2, &[1, 2], 1)), configured);
+    // The primary wanted to remove a secondary at the same time.
+    assert_eq!(apply(&mut catalog, &mut log, &wanted(2, &[1, 3], 3)), (None, None));
+    assert_eq!(state(&catalog, COHORT), (2, vec![1, 2], 1));
+    // The former primary is only a candidate now.
+    assert_eq!(apply(&mut catalog, &mut log, &wanted(3, &[1, 2, 3], 3)), (None, None));
+    assert_eq!(apply(&mut catalog, &mut log, &wanted(4, &[1], 1)), (None, None));
+    assert_eq!(apply(&mut catalog, &mut log, &wanted(3, &[1, 2, 3], 1)), configured);
+    assert_eq!(apply(&mut catalog, &mut log, &wanted(4, &[1, 2, 3, 4], 1)), (None, None), "4 has no replica");
+    assert_eq!(state(&catalog, COHORT), (3, vec![1, 2, 3], 1));
+    let unknown = CatalogCommand::Configure {
+        cohort: CohortId(9),
+        configuration: Configuration::new(Epoch(2), vec![member(1)], member(1)),
+    };
+    assert_eq!(apply(&mut catalog, &mut log, &unknown), (None, None));
+}
+
+#[test]
+fn planned_member_is_added() {
+    let (mut catalog, mut log) = managed();
+    let nodes = [1, 2, 4].map(NodeId).to_vec();
+    apply(&mut catalog, &mut log, &CatalogCommand::BeginMove { cohort: COHORT, nodes, force: false });
+    apply(&mut catalog, &mut log, &wanted(2, &[1, 2, 3, 4], 3));
+    assert_eq!(state(&catalog, COHORT), (2, vec![1, 2, 3, 4], 3));
+    apply(&mut catalog, &mut log, &wanted(3, &[1, 2, 3, 4], 4));
+    apply(&mut catalog, &mut log, &CatalogCommand::EndMove { cohort: COHORT, plan: 1 });
+    // A member keeps its replica although the plan does not name it any more.
+    let is_on = |catalog: &Catalog| catalog.part_of(COHORT).is_some_and(|part| part.is_on(member(3)));
+    assert!(is_on(&catalog));
+    apply(&mut catalog, &mut log, &wanted(4, &[1, 2, 4], 4));
+    assert!(!is_on(&catalog));
+}
+
+#[test]
+fn split_inherits_configuration() {
+    let (mut catalog, mut log) = managed();
+    apply(&mut catalog, &mut log, &wanted(2, &[1, 3], 3));
+    apply(&mut catalog, &mut log, &CatalogCommand::BeginSplit { name: "t".into(), key: "m".into() });
+    let child = CohortId(3);
+    assert_eq!(state(&catalog, child), (2, vec![1, 3], 3));
+    assert_eq!(apply(&mut catalog, &mut log, &wanted(3, &[1, 2, 3], 3)), (None, None), "it only loses members now");
+    apply(&mut catalog, &mut log, &wanted(3, &[1], 1));
+    assert_eq!(state(&catalog, child), (3, vec![1], 1));
+    apply(&mut catalog, &mut log, &CatalogCommand::EndSplit { name: "t".into(), child });
+    apply(&mut catalog, &mut log, &wanted(4, &[1, 2], 1));
+    assert_eq!((state(&catalog, COHORT).0, state(&catalog, child).0), (4, 3));
+    let chunks: Vec<Bytes> = Chunks::of(catalog.snapshot()).collect();
+    let loaded = load::<CatalogSnapshot>(CohortId::CATALOG, &chunks).expect("the checkpoint is whole");
+    let loaded = loaded.into_machine(state_machine::NoStorage);
+    assert_eq!(state(&loaded, COHORT), (4, vec![1, 2], 1));
+}
+
+#[test]
+fn clients_cannot_request_primary_backup_yet() {
+    for (durability, reason) in [
+        (None, "replication \"primary-backup\" is not available yet"),
+        (Some(Durability::Memory), "replication \"primary-backup\" cannot be combined with durability \"memory\""),
+    ] {
+        let replication = Some(Replication::PrimaryBackup);
+        let options = TableOptions { replication, durability, ..TableOptions::of(TABLET) };
+        let request = CatalogCommand::CreateTable { name: "t".into(), split_at: Vec::new(), options };
+        assert_eq!(crate::validate(&request.into()), Err(Failure::Invalid(reason.into())));
+    }
+}
