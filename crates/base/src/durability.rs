@@ -1,6 +1,6 @@
 //! Durability levels of a cohort's log, and the urgency of a sync.
 
-use crate::codec::{DecodeError, Reader, Wire, WireAs, Writer};
+use crate::codec::{DecodeError, Reader, Wire, Writer};
 
 /// The storage that an entry must have reached on a majority of replicas before it is committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,30 +46,5 @@ impl Wire for Durability {
 
     fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         Ok(if input.bool()? { Self::Memory } else { Self::Forced })
-    }
-}
-
-/// An optional level as one byte.
-#[derive(Clone, Copy, Debug)]
-pub struct WantedDurability;
-
-impl WireAs<Option<Durability>> for WantedDurability {
-    const BYTES_MIN: usize = 1;
-
-    fn encode(&self, wanted: &Option<Durability>, out: &mut Writer) {
-        out.u8(match wanted {
-            None => 0,
-            Some(Durability::Forced) => 1,
-            Some(Durability::Memory) => 2,
-        });
-    }
-
-    fn decode(&self, input: &mut Reader) -> Result<Option<Durability>, DecodeError> {
-        match input.u8()? {
-            0 => Ok(None),
-            1 => Ok(Some(Durability::Forced)),
-            2 => Ok(Some(Durability::Memory)),
-            tag => Err(DecodeError::UnknownTag { what: "durability", tag: u64::from(tag) }),
-        }
     }
 }

@@ -22,7 +22,7 @@ mod time;
 
 pub use address::{HostPort, ParseHostPortError};
 pub use configuration::{Configuration, NoSuccessor};
-pub use durability::{Durability, Force, WantedDurability};
+pub use durability::{Durability, Force};
 pub use failure_detector::{AwakeClock, Backoff, DetectorConfig, FailureDetector};
 pub use ids::{Boot, ClusterId, CohortId, Incarnation, Member, NodeId, Promise};
 pub use lsn::{Epoch, Lsn, Sequence};
