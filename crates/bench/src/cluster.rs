@@ -3,6 +3,7 @@
 //! Its processes and addresses are read from the data directory of `loggos dev`, which has a directory for each node with
 //! its configuration and pid.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -13,7 +14,9 @@ use std::time::{Duration, Instant};
 use std::{fmt, fs, thread};
 
 use base::{CohortId, SplitMix64};
+use bytes::Bytes;
 use clap::ValueEnum;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use sdk::admin::{Cohort, StatusResponse};
 use serde::{Deserialize, Serialize};
@@ -35,6 +38,7 @@ const RESTART_PATIENCE: Duration = Duration::from_secs(70);
 /// Timeout for a cluster started by the benchmark to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_OF_EXIT: Duration = Duration::from_millis(2);
 /// Timeout of a status request.
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 /// Port offsets for a cluster started by the benchmark. Below 32,768, where ephemeral ports start.
@@ -42,6 +46,8 @@ const PORT_PLACES: u64 = 120;
 const PORT_OFFSET_FIRST: u16 = 1_000;
 const PORT_OFFSET_STEP: u16 = 200;
 const PORT_TRIES: usize = 50;
+/// Below the ports of the first node, as in `loggos dev`.
+const PORTS: [u16; 4] = [2_180, 7_100, 7_200, 8_080];
 
 /// A fault that can be injected into a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
@@ -51,6 +57,8 @@ pub(crate) enum NodeFault {
     Kill,
     /// SIGSTOP: the process pauses, and its connections stay open.
     Stop,
+    /// SIGTERM: the node hands its leaderships over, and then ends.
+    Term,
 }
 
 impl NodeFault {
@@ -58,6 +66,7 @@ impl NodeFault {
         match self {
             Self::Kill => "kill",
             Self::Stop => "stop",
+            Self::Term => "term",
         }
     }
 }
@@ -67,6 +76,8 @@ impl NodeFault {
 pub(crate) enum Which<'a> {
     /// The cohort of a table with one range.
     Table(&'a str),
+    /// The cohort with this number.
+    Cohort(u32),
     Catalog,
 }
 
@@ -74,6 +85,7 @@ impl Which<'_> {
     fn is(self, cohort: &Cohort) -> bool {
         match self {
             Self::Table(table) => cohort.table == table,
+            Self::Cohort(number) => cohort.cohort == number,
             Self::Catalog => cohort.cohort == CohortId::CATALOG.0,
         }
     }
@@ -83,6 +95,7 @@ impl fmt::Display for Which<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Table(table) => write!(f, "the table {table}"),
+            Self::Cohort(number) => write!(f, "cohort {number}"),
             Self::Catalog => f.write_str("the catalog"),
         }
     }
@@ -93,6 +106,23 @@ impl fmt::Display for Which<'_> {
 pub(crate) struct Term {
     pub(crate) epoch: u64,
     pub(crate) leader: u32,
+}
+
+/// How to start a cluster for a benchmark.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Start {
+    /// Number of nodes: 1, 3 or 5. `None`: 3.
+    pub(crate) nodes: Option<u32>,
+    /// Added to every port. `None`: one with free ports.
+    pub(crate) port_offset: Option<u16>,
+    /// The bound on the error of the wall clock, in microseconds. `None`: 1.
+    pub(crate) clock_uncertainty_us: Option<u64>,
+}
+
+impl Start {
+    fn nodes(self) -> u32 {
+        self.nodes.unwrap_or(NODES_MIN as u32)
+    }
 }
 
 /// A cluster with processes that can be signalled.
@@ -113,12 +143,18 @@ struct Node {
 impl Cluster {
     /// The cluster that runs in this directory.
     pub(crate) fn running(data: &Path) -> Result<Self, Stop> {
-        Self::open(data, None)
+        let cluster = Self::open(data, None)?;
+        let nodes = cluster.nodes.len();
+        if nodes < NODES_MIN {
+            let message = format!("{} has {nodes} nodes, but at least {NODES_MIN} are required", data.display());
+            return Err(Stop::invalid(message));
+        }
+        Ok(cluster)
     }
 
     /// Forms a cluster in the temporary directory, and waits until it is ready.
-    pub(crate) async fn start() -> Result<Self, Stop> {
-        let own = Own::start().await?;
+    pub(crate) async fn start(start: Start) -> Result<Self, Stop> {
+        let own = Own::start(start).await?;
         Self::open(&own.data(), Some(own))
     }
 
@@ -136,11 +172,6 @@ impl Cluster {
             }
         }
         nodes.sort_by_key(|node| node.number);
-        if nodes.len() < NODES_MIN {
-            let message =
-                format!("{} has {} nodes, but at least {NODES_MIN} are required", data.display(), nodes.len());
-            return Err(Stop::invalid(message));
-        }
         let client = sdk::Client::connect(nodes.iter().map(|node| &node.endpoint))?.with_deadline(STATUS_PATIENCE);
         Ok(Self { data, nodes, client, _own: own })
     }
@@ -187,6 +218,20 @@ impl Cluster {
         Ok(terms.max().ok_or_else(none)?)
     }
 
+    /// The current leaders of a table's ranges and their first keys, by cohort.
+    pub(crate) async fn leads(&self, table: &str) -> BTreeMap<u32, (Term, Bytes)> {
+        let mut leads: BTreeMap<u32, (Term, Bytes)> = BTreeMap::new();
+        let statuses = self.client.status_of_each().await;
+        let cohorts = statuses.iter().flatten().flat_map(|status| &status.cohorts);
+        for cohort in cohorts.filter(|cohort| cohort.table == table) {
+            let Some(leader) = cohort.leader else { continue };
+            let term = Term { epoch: cohort.epoch, leader };
+            let known = leads.entry(cohort.cohort).or_insert_with(|| (term, cohort.start.clone()));
+            known.0 = term.max(known.0);
+        }
+        leads
+    }
+
     /// Waits until every node serves, and every replica of a cohort has caught up.
     pub(crate) async fn caught_up(&self, which: Which<'_>) -> Result<(), Stop> {
         wait_until(&format!("the replicas of {which} have caught up"), async || {
@@ -202,6 +247,7 @@ impl Cluster {
         let signal = match fault {
             NodeFault::Kill => Signal::KILL,
             NodeFault::Stop => Signal::STOP,
+            NodeFault::Term => Signal::TERM,
         };
         let sent = pidfd_send_signal(&process, signal).map_err(io::Error::from);
         sent.map_err(Stop::io(format!("signal node {node}")))?;
@@ -226,6 +272,10 @@ impl Cluster {
     pub(crate) async fn restore(&self, faulted: FaultedNode) -> Result<(), Stop> {
         let node = faulted.node;
         let fault = faulted.fault;
+        if fault == NodeFault::Term && !faulted.ended(STOP_PATIENCE).await? {
+            let late = format!("node {node} did not stop within {STOP_PATIENCE:?}");
+            return Err(sdk::Error::Unavailable(late).into());
+        }
         // Dropping it resumes the process.
         drop(faulted);
         if fault == NodeFault::Stop {
@@ -241,6 +291,24 @@ impl Cluster {
         }
         let said = String::from_utf8_lossy(&output.stderr);
         Err(sdk::Error::Unavailable(said.trim().trim_start_matches("loggos: ").to_owned()).into())
+    }
+}
+
+impl FaultedNode {
+    /// Waits until the process has ended, after SIGKILL or SIGTERM; false if it has not within `patience`.
+    pub(crate) async fn ended(&self, patience: Duration) -> Result<bool, Stop> {
+        let until = Instant::now() + patience;
+        loop {
+            let mut ready = [PollFd::new(&self.process, PollFlags::IN)];
+            let polled = poll(&mut ready, Some(&Timespec::default())).map_err(io::Error::from);
+            if polled.map_err(Stop::io(format!("wait for node {}", self.node)))? > 0 {
+                return Ok(true);
+            }
+            if Instant::now() >= until {
+                return Ok(false);
+            }
+            sleep(PAUSE_OF_EXIT).await;
+        }
     }
 }
 
@@ -340,10 +408,15 @@ struct Own {
 }
 
 impl Own {
-    async fn start() -> Result<Self, Stop> {
+    async fn start(start: Start) -> Result<Self, Stop> {
         let scratch = scratch(&std::env::temp_dir()).map_err(Stop::io("create a temporary directory"))?;
         let mut command = loggos()?;
-        command.args(["dev", "--port-offset", &free_offset()?.to_string(), "--data"]).arg(scratch.path().join("data"));
+        let port_offset = start.port_offset.map_or_else(|| free_offset(start.nodes()), Ok)?;
+        command.args(["dev", "--nodes", &start.nodes().to_string(), "--port-offset", &port_offset.to_string()]);
+        if let Some(microseconds) = start.clock_uncertainty_us {
+            command.args(["--clock-uncertainty", &format!("{microseconds}us")]);
+        }
+        command.arg("--data").arg(scratch.path().join("data"));
         let dev = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(Stop::io("start a cluster"))?;
         let mut own = Self { dev, scratch };
         own.ready().await?;
@@ -404,11 +477,11 @@ impl Drop for Own {
 }
 
 /// A port offset with currently free ports.
-fn free_offset() -> Result<u16, Stop> {
+fn free_offset(nodes: u32) -> Result<u16, Stop> {
     let mut draw = SplitMix64::new(u64::from(std::process::id()));
     let is_free = |offset: &u16| {
-        let mut ports = (1..=3).flat_map(|node| [7_100 + node, 7_200 + node]);
-        ports.all(|port: u16| TcpListener::bind(("127.0.0.1", port + offset)).is_ok())
+        let mut ports = (1..=nodes as u16).flat_map(|node| PORTS.map(|port| port + node + offset));
+        ports.all(|port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok())
     };
     let mut offsets = (0..PORT_TRIES).map(|_| PORT_OFFSET_FIRST + PORT_OFFSET_STEP * draw.below(PORT_PLACES) as u16);
     let none = || sdk::Error::Unavailable("no free ports for a cluster".into());

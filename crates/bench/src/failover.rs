@@ -34,7 +34,7 @@ use tokio::time::sleep;
 
 use self::results::{HEADING, Run, Summary, strips};
 use self::watch::Watch;
-use super::cluster::{Cluster, NodeFault, Which};
+use super::cluster::{Cluster, NodeFault, Start, Which};
 use super::measure::{Offer, Point, Running, Side};
 use super::progress::Progress;
 use super::report::{FiguresArguments, Report};
@@ -101,7 +101,7 @@ async fn measure(arguments: &Arguments) -> Result<(), Stop> {
     progress.now("starting the cluster".to_owned());
     let cluster = match &arguments.data {
         Some(data) => Cluster::running(data)?,
-        None => Cluster::start().await?,
+        None => Cluster::start(Start::default()).await?,
     };
     let workload = Workload::writes(arguments.keys, arguments.value_bytes);
     let target = Target::Loggos(cluster.endpoints());

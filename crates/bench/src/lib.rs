@@ -5,6 +5,7 @@
 
 mod cluster;
 mod columns;
+mod connect;
 mod failover;
 mod floor;
 mod load;
@@ -22,6 +23,7 @@ mod schedule;
 mod servers;
 mod statistics;
 mod target;
+mod timeline;
 mod transactions;
 mod workload;
 mod zookeeper;

@@ -6,7 +6,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -16,13 +15,14 @@ use bytes::Bytes;
 use clap::Args;
 use sdk::Table;
 use serde::Serialize;
-use terminal::{GRPC, Stop};
+use terminal::Stop;
 use tokio::task::{JoinSet, LocalSet};
 
+use super::connect::ClusterArguments;
 use super::parse;
 use super::progress::Progress;
 use super::report::{FiguresArguments, Report, or_dash};
-use super::servers::{Servers, load_average};
+use super::servers::load_average;
 use super::workload::value;
 
 /// The column of each row.
@@ -50,18 +50,8 @@ pub(crate) struct Arguments {
     /// The table to write to, created if it does not exist.
     #[arg(long, default_value = "bench-load")]
     table: String,
-    /// gRPC addresses of one or more nodes [env: LOGGOS_AT] [default: 127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203].
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
-    at: Vec<String>,
-    /// Offset added to the default ports, as in `loggos dev --port-offset`. Takes precedence over LOGGOS_AT.
-    #[arg(long, value_name = "K", conflicts_with = "at")]
-    port_offset: Option<u16>,
-    /// Data directory of `loggos dev`, which holds the process ids of the servers.
-    #[arg(long, value_name = "DIR", conflicts_with = "server_pids")]
-    server_data: Option<PathBuf>,
-    /// Process ids of the servers, to measure their CPU time and memory.
-    #[arg(long, value_name = "PID,...", value_delimiter = ',')]
-    server_pids: Vec<u32>,
+    #[command(flatten)]
+    cluster: ClusterArguments,
     #[command(flatten)]
     figures: FiguresArguments,
 }
@@ -89,7 +79,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
         let message = format!("a connection is limited to {SESSION_WINDOW} clients: increase --connections");
         return Err(Stop::invalid(message));
     }
-    let servers = Servers::of(&arguments.server_pids, arguments.server_data.as_deref())?;
+    let servers = arguments.cluster.servers()?;
     let mut report = Report::open(&arguments.figures)?;
     let tables = connect(&arguments).await?;
     let progress = Progress::of(arguments.rows, "rows");
@@ -117,7 +107,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
 }
 
 async fn connect(arguments: &Arguments) -> Result<Vec<Table>, Stop> {
-    let at = GRPC.endpoints(&arguments.at, arguments.port_offset)?;
+    let at = arguments.cluster.endpoints()?;
     let mut tables = Vec::with_capacity(arguments.connections);
     for _ in 0..arguments.connections {
         let client = sdk::Client::streaming(&at)?;

@@ -24,7 +24,7 @@ use tokio::task::LocalSet;
 use self::clients::{Harness, TestLog};
 use self::figures::{Figures, Measured, Shape};
 use self::stream::READS_MAX;
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Start};
 use super::measure::Times;
 use super::pairs::Pairs;
 use super::progress::Progress;
@@ -216,7 +216,7 @@ pub(crate) async fn run(arguments: Arguments, platform: Platform) -> Result<(), 
         progress.now("starting the cluster".to_owned());
         let cluster = match &arguments.data {
             Some(data) => Cluster::running(data)?,
-            None => Cluster::start().await?,
+            None => Cluster::start(Start::default()).await?,
         };
         if arguments.kill {
             return kill::run(&arguments, &cluster, report, progress).await;

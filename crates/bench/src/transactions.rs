@@ -14,15 +14,18 @@ use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
 use sdk::Client;
 use serde::Serialize;
-use terminal::{GRPC, Stop};
+use terminal::Stop;
 use tokio::task::{JoinSet, LocalSet};
 
+use super::connect::ClusterArguments;
 use super::meter::{Latencies, Meter, per_operation};
 use super::parse;
 use super::progress::Progress;
 use super::report::{FiguresArguments, Report, or_dash, tenths};
 use super::servers::{Servers, load_average};
 use super::workload::value;
+
+mod availability;
 
 /// The column of each row.
 const COLUMN: &str = "value";
@@ -88,18 +91,15 @@ pub(crate) struct Arguments {
     /// The tables are named after this, and created if they do not exist.
     #[arg(long, default_value = "bench-transactions")]
     table: String,
-    /// gRPC addresses of one or more nodes [env: LOGGOS_AT] [default: 127.0.0.1:7201,127.0.0.1:7202,127.0.0.1:7203].
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
-    at: Vec<String>,
-    /// Offset added to the default ports, as in `loggos dev --port-offset`. Takes precedence over LOGGOS_AT.
-    #[arg(long, value_name = "K", conflicts_with = "at")]
-    port_offset: Option<u16>,
-    /// Data directory of `loggos dev`, which holds the process ids of the servers.
-    #[arg(long, value_name = "DIR", conflicts_with = "server_pids")]
-    server_data: Option<PathBuf>,
-    /// Process ids of the servers, to measure their CPU time.
-    #[arg(long, value_name = "PID,...", value_delimiter = ',')]
-    server_pids: Vec<u32>,
+    /// Measure, on a cluster of five nodes started for it, the throughput around the loss of a node: of one that leads
+    /// nothing, of one that hands over before, and of the leader.
+    #[arg(long, conflicts_with_all = ["operation", "participants", "at", "server_data", "server_pids", "rounds"])]
+    availability: bool,
+    /// Plot the throughput over time as SVG.
+    #[arg(long, value_name = "FILE", requires = "availability")]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArguments,
     #[command(flatten)]
     figures: FiguresArguments,
 }
@@ -154,9 +154,12 @@ struct Work {
 
 /// Runs the measurements and reports the results.
 pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
-    let servers = Servers::of(&arguments.server_pids, arguments.server_data.as_deref())?;
+    if arguments.availability {
+        return availability::run(&arguments).await;
+    }
+    let servers = arguments.cluster.servers()?;
     let mut report = Report::open(&arguments.figures)?;
-    let at = GRPC.endpoints(&arguments.at, arguments.port_offset)?;
+    let at = arguments.cluster.endpoints()?;
     let ranges = if arguments.operation.contains(&Operation::Participants) {
         arguments.participants.iter().copied().max().unwrap_or(2).max(2)
     } else {

@@ -77,6 +77,10 @@ struct Local {
     /// When ZooKeeper endpoints read the log: `push`, an interval from 1ms to 1s, or `adaptive` [default: push].
     #[arg(long, value_name = "WHEN")]
     zookeeper_playback: Option<Playback>,
+    /// The bound on the error of the wall clock that the nodes assume, 1us to 250ms, to observe what a real clock costs
+    /// [default: 1us].
+    #[arg(long, value_name = "TIME", value_parser = runtime::clock_uncertainty)]
+    clock_uncertainty: Option<String>,
 }
 
 /// Operations on a running cluster, identified by `--data`, or by `--port-offset` alone.
@@ -92,9 +96,10 @@ enum DevCommand {
 fn main() -> ExitCode {
     match Loggos::parse().command {
         Command::Dev { cluster, command: Some(DevCommand::Restart { node }) } => cluster.restart(node),
-        Command::Dev { cluster: Local { nodes, data, port_offset, memory, zookeeper_playback }, command: None } => {
+        Command::Dev { cluster, command: None } => {
+            let Local { nodes, data, port_offset, memory, zookeeper_playback: playback, clock_uncertainty } = cluster;
             let (data, port_offset) = (data.unwrap_or_else(default_data), port_offset.unwrap_or(0));
-            runtime::dev::run(&runtime::dev::Options { nodes, data, port_offset, memory, playback: zookeeper_playback })
+            runtime::dev::run(&runtime::dev::Options { nodes, data, port_offset, memory, playback, clock_uncertainty })
         }
         Command::Start { config, log_format, parent_pipe } => runtime::start::run(&config, log_format, parent_pipe),
         Command::Sim(what) => simulation::run(&what),
@@ -113,9 +118,10 @@ fn default_data() -> PathBuf {
 
 impl Local {
     fn restart(self, node: u32) -> ExitCode {
-        if self.nodes.is_some() || self.memory.is_some() || self.zookeeper_playback.is_some() {
-            let why =
-                "--nodes, --memory and --zookeeper-playback apply only when the cluster is started, not to `restart`";
+        let Self { nodes, memory, zookeeper_playback, clock_uncertainty, .. } = &self;
+        if nodes.is_some() || memory.is_some() || zookeeper_playback.is_some() || clock_uncertainty.is_some() {
+            let why = "--nodes, --memory, --zookeeper-playback and --clock-uncertainty apply only when the cluster is \
+                       started, not to `restart`";
             Loggos::command().error(ErrorKind::ArgumentConflict, why).exit();
         }
         let data = match (self.data, self.port_offset) {

@@ -253,8 +253,8 @@ const MEMORY_BYTES_MAX: u64 = 1 << 40;
 
 /// Default of `clock_uncertainty_max`.
 const CLOCK_UNCERTAINTY_MAX: base::Duration = base::Duration::from_millis(250);
-/// Upper bound of both errors: a longer wait for each write is of no use.
-const CLOCK_UNCERTAINTY_US: u64 = 1_000_000;
+/// Upper bound of both errors: a fourth of the longest commit wait, because a timestamp may come from another node's clock.
+const CLOCK_UNCERTAINTY_US: u64 = 250_000;
 
 /// The longest commit period in Spinnaker's evaluation (D.1).
 const COMMIT_PERIOD_MS_MAX: u64 = 15_000;
@@ -311,7 +311,7 @@ impl Config {
     /// A greater error of the wall clock counts as unknown.
     pub(crate) fn clock_uncertainty_max(&self) -> Result<base::Duration, ConfigError> {
         let text = self.clock_uncertainty_max.as_deref();
-        text.map_or(Ok(CLOCK_UNCERTAINTY_MAX), |text| uncertainty("clock_uncertainty_max", text, 250))
+        text.map_or(Ok(CLOCK_UNCERTAINTY_MAX), |text| uncertainty("clock_uncertainty_max", text, 1_000))
     }
 
     /// Rejects own addresses that others cannot connect to. A `zoo.cfg` may have them, since each server uses the
@@ -479,6 +479,15 @@ fn range(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), Con
     refuse(key, format!("{value} is not within {least} to {most}"))
 }
 
+/// Validates the argument of `dev --clock-uncertainty`.
+pub(crate) fn clock_uncertainty(text: &str) -> Result<String, String> {
+    match uncertainty("clock_uncertainty", text, 1) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(ConfigError::Refused { problem, .. }) => Err(problem),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// Parses an error of the wall clock of at least `least` microseconds.
 fn uncertainty(key: &'static str, text: &str, least: u64) -> Result<base::Duration, ConfigError> {
     const UNITS: [(&str, u64); 3] = [("us", 1), ("ms", 1_000), ("s", 1_000_000)];
@@ -554,8 +563,8 @@ mod tests {
         assert_eq!(source(&with("clock = \"none\"")), Source::None);
         let of = |text: &str| with(&format!("clock = \"configured\"\nclock_uncertainty = \"{text}\""));
         assert_eq!(source(&of("500us")), Source::Configured(base::Duration::from_micros(500)));
-        assert_eq!(source(&of("1s")), Source::Configured(base::Duration::from_millis(1_000)));
-        for wrong in ["500", "0us", "1001ms", "5m", "us", "99999999999999999999s", "-1ms"] {
+        assert_eq!(source(&of("250ms")), Source::Configured(base::Duration::from_millis(250)));
+        for wrong in ["500", "0us", "251ms", "1s", "5m", "us", "99999999999999999999s", "-1ms"] {
             assert!(read(&of(wrong)).unwrap_err().starts_with("clock_uncertainty: "), "{wrong}");
         }
     }

@@ -56,7 +56,7 @@ mod zoo_cfg;
 pub(crate) mod zoo_serve;
 mod zookeeper;
 
-pub(crate) use config::memory_size;
+pub(crate) use config::{clock_uncertainty, memory_size};
 
 use std::io::Write as _;
 use std::{io, process, thread};

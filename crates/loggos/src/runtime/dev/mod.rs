@@ -50,6 +50,8 @@ pub(crate) struct Options {
     pub(crate) memory: Option<u64>,
     /// When the ZooKeeper endpoints read the log. `None`: the default.
     pub(crate) playback: Option<Playback>,
+    /// The bound on the error of the wall clock, as in a configuration file. `None`: that of processes on one machine.
+    pub(crate) clock_uncertainty: Option<String>,
 }
 
 /// Why the cluster cannot be started.

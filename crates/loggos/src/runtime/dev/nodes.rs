@@ -64,6 +64,7 @@ pub(crate) struct Nodes {
     port_offset: u16,
     tuning: Tuning,
     zookeeper: ZooKeeper,
+    clock_uncertainty: Option<String>,
     running: BTreeMap<u32, Running>,
     events: Sender<SupervisorEvent>,
 }
@@ -74,7 +75,8 @@ impl Nodes {
         let playback = options.playback.map(|playback| playback.to_string());
         let zookeeper = ZooKeeper { playback, ..ZooKeeper::default() };
         let (port_offset, running) = (options.port_offset, BTreeMap::new());
-        Self { data: data.to_owned(), plan, port_offset, tuning, zookeeper, running, events }
+        let clock_uncertainty = options.clock_uncertainty.clone();
+        Self { data: data.to_owned(), plan, port_offset, tuning, zookeeper, clock_uncertainty, running, events }
     }
 
     /// Starts every node that has its disk, and reports the others.
@@ -133,8 +135,8 @@ impl Nodes {
             data: node_directory(&self.data, node),
             cluster: Some(self.plan.cluster().to_owned()),
             insecure_plaintext: false,
-            clock: Some(ClockKind::Host),
-            clock_uncertainty: None,
+            clock: Some(self.clock_uncertainty.as_ref().map_or(ClockKind::Host, |_| ClockKind::Configured)),
+            clock_uncertainty: self.clock_uncertainty.clone(),
             clock_uncertainty_max: None,
             listen: Listen {
                 peers: self.peers_address(node).into(),
