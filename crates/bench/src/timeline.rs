@@ -48,7 +48,7 @@ impl Timeline {
         for at in completions {
             let bucket = match at.checked_duration_since(fault) {
                 Some(after) => Some(before + buckets(after)),
-                None => before.checked_sub(1 + buckets(fault.duration_since(*at))),
+                None => before.checked_sub(fault.duration_since(*at).as_nanos().div_ceil(BUCKET.as_nanos()) as usize),
             };
             if let Some(count) = bucket.and_then(|bucket| counts.get_mut(bucket)) {
                 *count += 1;
@@ -105,7 +105,7 @@ mod tests {
         // The first 50 ms before the fault, and the last 20 ms after it, are no whole buckets.
         let completions = [at(10), at(60), at(149), at(150), at(249), at(250), at(469), at(475), at(900)];
         let timeline = Timeline::of(&completions, began, at(250), at(470));
-        assert_eq!((timeline.before, &timeline.counts[..]), (2, &[1, 3, 1, 0][..]));
+        assert_eq!((timeline.before, &timeline.counts[..]), (2, &[2, 2, 1, 0][..]));
         let points: Vec<f64> = timeline.per_second().iter().map(|point| point.0).collect();
         assert_eq!(points, [-0.2, -0.1, 0.0, 0.1]);
     }
@@ -124,7 +124,7 @@ mod tests {
             before_per_second: 1_000.0,
             noise_percent: 10.0,
             dip_percent: 100.0,
-            dip_of_second_percent: 24.1,
+            dip_of_second_percent: 14.1,
             restored_ms: Some(400),
         };
         assert_eq!(outage, expected);

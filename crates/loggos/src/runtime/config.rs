@@ -57,10 +57,10 @@ pub(crate) struct Config {
     /// otherwise `kernel`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) clock: Option<ClockKind>,
-    /// The greatest error of the wall clock, for `clock = "configured"` only: `1us` to `1s`.
+    /// The greatest error of the wall clock, for `clock = "configured"` only: `1us` to `250ms`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) clock_uncertainty: Option<String>,
-    /// A greater error of the wall clock counts as unknown: `1ms` to `1s`. Default: 250ms.
+    /// A greater error of the wall clock counts as unknown: `1ms` to `250ms`. Default: 250ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) clock_uncertainty_max: Option<String>,
     /// This node's listen addresses, as HOST:PORT with a host name or an IP address.
