@@ -73,7 +73,7 @@ fn managed_search_finds_planted_bugs() {
     let mut escaped = Vec::new();
     for bug in BUGS.into_iter().filter(is_asked_for) {
         plant(Some(bug));
-        let found = std::panic::catch_unwind(|| super::search(telling(bug), Duration::from_secs(60)));
+        let found = std::panic::catch_unwind(|| super::search(telling(bug), Duration::from_secs(300)));
         plant(None);
         let what = match &found {
             Ok(report) => report.violation.as_ref().map(|found| (found.what.clone(), found.trace.len())),
