@@ -85,7 +85,7 @@ pub enum Change {
     NodesChanged,
     /// A range reached its planned placement: former members delete their replicas.
     MoveEnded,
-    /// A range has another configuration: its replicas are told of it.
+    /// A range has another configuration, which its replicas must receive.
     Configured {
         /// The range's cohort.
         cohort: CohortId,

@@ -77,7 +77,7 @@ struct Local {
     /// When ZooKeeper endpoints read the log: `push`, an interval from 1ms to 1s, or `adaptive` [default: push].
     #[arg(long, value_name = "WHEN")]
     zookeeper_playback: Option<Playback>,
-    /// The bound on the error of the wall clock that the nodes assume, 1us to 250ms, to observe what a real clock costs
+    /// The bound on the error of the wall clock that the nodes assume, 1us to 250ms, to observe the cost of a real clock
     /// [default: 1us].
     #[arg(long, value_name = "TIME", value_parser = runtime::clock_uncertainty)]
     clock_uncertainty: Option<String>,

@@ -154,8 +154,8 @@ impl Transfer {
     }
 
     /// Handles an acknowledgement of `received` parts. Returns the next part if this is news. A restarted follower has
-    /// nothing and receives everything again; so does one that found the files invalid. A follower that knows the snapshot from before may be ahead of this
-    /// leader.
+    /// nothing and receives everything again; so does one that found the files invalid. A follower that knows the
+    /// snapshot from before may be ahead of this leader.
     fn acknowledged(&mut self, received: u32) -> Option<Step> {
         self.sendings = 0;
         if received == 0 && self.index > 0 {

@@ -48,7 +48,7 @@ impl Cohort {
 /// `primary` must lead in the configuration that `member` belongs to.
 ///
 /// # Errors
-/// What is violated.
+/// A description of the violation.
 pub fn commit_invariant(primary: &Cohort, member: &Cohort) -> Result<(), String> {
     let (p, q) = (primary.me().node, member.me().node);
     if member.committed() > primary.committed() && primary.is_open() {
@@ -64,7 +64,7 @@ pub fn commit_invariant(primary: &Cohort, member: &Cohort) -> Result<(), String>
 /// PacificA's Primary Invariant: at most one replica serves reads, and it is the newest primary that has served any.
 ///
 /// # Errors
-/// What is violated.
+/// A description of the violation.
 pub fn primary_invariant<'a>(replicas: impl Iterator<Item = &'a Cohort> + Clone, now: Monotonic) -> Result<(), String> {
     let newest = replicas.clone().filter(|replica| replica.is_open()).map(|replica| replica.promised().epoch).max();
     let mut serving = replicas.filter(|replica| replica.lease_end(now).is_some());
@@ -78,11 +78,11 @@ pub fn primary_invariant<'a>(replicas: impl Iterator<Item = &'a Cohort> + Clone,
     Ok(())
 }
 
-/// PacificA's Reconfiguration Invariant: once a new primary serves, everything that any replica had committed before is
-/// a prefix of what the primary has committed.
+/// PacificA's Reconfiguration Invariant: once a new primary serves, its committed entries begin with those that any
+/// replica had committed before.
 ///
 /// # Errors
-/// What is violated.
+/// A description of the violation.
 pub fn reconfiguration_invariant(primary: &Cohort, other: &Cohort) -> Result<(), String> {
     if other.promised().epoch > primary.promised().epoch {
         return Ok(());

@@ -19,7 +19,7 @@
 //! are members of v, each of which had to force the entry. A change by the primary itself may add candidates. At that
 //! moment these hold everything committed, and everything committed later in v needs them, too. By induction the
 //! primary of v + 1, a member of v, holds everything committed before. It commits its whole log together with its
-//! barrier before it serves. What the primary of v commits late is in that log already.
+//! barrier before it serves. That log already contains every entry that the primary of v commits late.
 //!
 //! **Two primaries cannot both serve reads.** A primary serves only while the votes of all members, and of all `joining`
 //! candidates, are valid. A new primary leads only after its own vote for the former one has ended, or was released, and
@@ -28,7 +28,7 @@
 //! steps matters once: with a petition to add a candidate the primary withdraws its published view, which was published
 //! without that candidate's vote.
 //!
-//! | failure | what happens |
+//! | failure | effect |
 //! |---|---|
 //! | a secondary is silent for one lease | its vote has ended, so reads have stopped; the primary petitions to remove it, and commits again in the next version |
 //! | the primary is silent for one grace period | each secondary petitions to become the primary without it; the first petition wins |
@@ -180,7 +180,7 @@ impl Cohort {
         Some(SharedMembership::new(self.membership().configured(&configuration.members)))
     }
 
-    /// A planted bug: a new primary drops what it has prepared.
+    /// A planted bug: a new primary drops its prepared entries.
     pub(crate) fn drop_prepared(&mut self, out: &mut Outbox) {
         if self.is_managed() && planted(Bug::NewPrimaryTruncates) && self.last().sequence > self.committed {
             let from = self.committed.next();

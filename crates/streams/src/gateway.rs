@@ -63,7 +63,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 pub struct Settings {
     /// The consistency level of reads: [`Consistency::Strong`] or [`Consistency::Anywhere`].
     pub reads: Consistency,
-    /// A call without an answer is abandoned and repeated after this time. It exceeds the deadline with which the driver submits calls.
+    /// A call without an answer is abandoned and repeated after this time. It exceeds the deadline with which the driver
+    /// submits calls.
     pub call_timeout: Duration,
     /// How long a request waits for a stripe that is unavailable before it fails; none: for ever. A change that may have
     /// been executed is always waited for.

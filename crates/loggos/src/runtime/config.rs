@@ -253,7 +253,8 @@ const MEMORY_BYTES_MAX: u64 = 1 << 40;
 
 /// Default of `clock_uncertainty_max`.
 const CLOCK_UNCERTAINTY_MAX: base::Duration = base::Duration::from_millis(250);
-/// Upper bound of both errors: a fourth of the longest commit wait, because a timestamp may come from another node's clock.
+/// Upper bound of both errors: a fourth of the longest commit wait, because a timestamp may come from another node's
+/// clock.
 const CLOCK_UNCERTAINTY_US: u64 = 250_000;
 
 /// The longest commit period in Spinnaker's evaluation (D.1).

@@ -363,7 +363,7 @@ pub fn search(scope: ManagedScope, limit: Duration) -> Report {
     report
 }
 
-/// Counts what has been reached.
+/// Counts the kinds of states that were reached.
 fn note(before: &State, after: &State, report: &mut Report) {
     let mut count = |name| *report.reached.entry(name).or_default() += 1;
     if after.catalog.len() > before.catalog.len() {

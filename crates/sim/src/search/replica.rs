@@ -57,7 +57,7 @@ pub(super) struct Step {
     pub(super) sent: Vec<(NodeId, Message)>,
     pub(super) applied: Vec<Entry>,
     pub(super) proposed: Vec<Entry>,
-    /// Configurations that the catalog is asked to install.
+    /// Configurations requested from the catalog.
     pub(super) petitions: Vec<Configuration>,
 }
 

@@ -4,7 +4,8 @@
 //! one tombstone of a row, and a trim of a large disk takes few of them. A block that was never written, or that is in
 //! a hole, has no value. A block of zeros that is allocated has an empty value. All others have values of 4 KiB.
 //!
-//! Reads are as of the last applied entry. Only the newest version of a block is needed for that, so older ones may be dropped as soon as a checkpoint is taken.
+//! Reads are as of the last applied entry. Only the newest version of a block is needed for that, so older ones may be
+//! dropped as soon as a checkpoint is taken.
 
 use std::ops::Range as Numbers;
 

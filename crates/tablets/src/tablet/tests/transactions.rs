@@ -508,7 +508,7 @@ fn conflicts_are_found() {
 }
 
 /// The range is split between two attempts of a transaction. A delayed prepare of the first one, for keys of both parts,
-/// is not answered for what the second one has prepared.
+/// is not answered for the prepare of the second one.
 #[test]
 fn earlier_prepare_counts_for_its_own_keys() {
     let (mut state, mut log) = fresh();
