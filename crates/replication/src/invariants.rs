@@ -21,7 +21,8 @@ impl Cohort {
         self.reorder_buffer.invariants(self.config.limits.reorder_bytes);
         assert!(
             self.is_managed() || self.memberships.are_steps(),
-            "a membership differs from the one before by one voter at most"
+            "a membership differs from the one before by one voter at most: {:?}",
+            self.memberships
         );
         if let Role::Leader(leader) = &self.role {
             assert_eq!(self.promised.epoch, leader.epoch, "a leader has promised itself its epoch, and none since");
