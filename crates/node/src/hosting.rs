@@ -145,7 +145,7 @@ impl Node {
             checkpoint_mark: self.outgoing.appended_bytes,
             ..StoppedReplica::default()
         });
-        if !stopped.is_known {
+        if !stopped.is_known || stopped.lost_checkpoint() {
             stopped.begin(genesis, self.cluster.me);
         }
         let StoppedReplica { manifest, replay, chunks, tree, lineage, checkpoint_mark, .. } = stopped;
@@ -221,13 +221,20 @@ impl StoppedReplica {
         !membership.is_empty() && membership.everyone().all(|member| member == me)
     }
 
-    /// Initializes a replica without a manifest entry, which has promised nothing. A founding member of the cohort
-    /// starts as that member. Any other replica joins and learns the membership from the log. It is in doubt until it
-    /// has caught up, because an earlier replica may have acknowledged entries that are now lost (guarantee 8).
+    /// Whether its checkpoint may have been damaged. The membership in the manifest may then be newer than the first
+    /// changes in its log, from which the replica starts again.
+    fn lost_checkpoint(&self) -> bool {
+        self.manifest.doubtful && self.manifest.checkpoint.is_none() && !self.manifest.is_retired
+    }
+
+    /// Initializes a replica that starts from the beginning of the log. A founding member of the cohort starts as that
+    /// member. Any other replica joins and learns the membership from the log. It is in doubt until it has caught up,
+    /// because an earlier replica may have acknowledged entries that are now lost (guarantee 8).
     fn begin(&mut self, genesis: Membership, me: Member) {
         if genesis.on(me.node) == Some(me) {
             self.manifest.membership = genesis.into();
         } else {
+            self.manifest.membership = Default::default();
             self.manifest.doubtful = true;
         }
     }

@@ -65,6 +65,7 @@ const ONCE_BROKEN_AS_DRAWN: &[(u64, &str)] = &[
     (4_805, "a commit that was executed was reported as refused, because its session had expired before the retry"),
     (904_363, "a leader sent a damaged file to a follower without end, because only the follower verified it"),
     (2_072_465_341, "the replica of a node that had left counted as unresolved (simulator bug)"),
+    (2_924_254_120, "a replica with a damaged checkpoint replayed its log upon the membership of that checkpoint"),
 ];
 
 #[test]
