@@ -120,14 +120,14 @@ fn check_retention(retention: Duration) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Nodes do not serve primary/backup tables yet, and never ones in main memory.
+/// Under primary/backup replication, the primary commits what all members have forced.
 fn check_replication(options: &TableOptions) -> Result<(), Failure> {
     match options.replication() {
         Replication::Paxos => Ok(()),
         Replication::PrimaryBackup if options.durability() == Durability::Memory => {
             refuse("replication \"primary-backup\" cannot be combined with durability \"memory\"")
         }
-        Replication::PrimaryBackup => refuse("replication \"primary-backup\" is not available yet"),
+        Replication::PrimaryBackup => Ok(()),
     }
 }
 

@@ -6,7 +6,7 @@ use base::canary::{Bug, planted};
 use base::{CohortId, Durability, Epoch, KeyRange, Lsn, Member, Membership, Monotonic, Now, Sequence};
 use bytes::Bytes;
 use catalog::TableOptions;
-use replication::{Cohort, ManifestId, Replay, Replayed, SplitOff, Start};
+use replication::{Cohort, ManifestId, Regime, Replay, Replayed, SplitOff, Start};
 use sharedlog::log_unit::LogUnit;
 use state_machine::interface::{Kind, StateMachine as _};
 use state_machine::progress::SPLIT_OFF;
@@ -177,6 +177,7 @@ impl Node {
         }
         let origin = if is_split_off { SPLIT_OFF } else { Lsn::ZERO };
         let config = cohort_config(&self.config, id, &options, self.cluster.me, origin);
+        let regime = config.regime;
         let CohortManifest { promised, membership, doubtful, .. } = manifest;
         let start = Start { promised, checkpoint, membership, log, doubtful, forgetful, split_off };
         let cohort = Cohort::start(config, start, now, &mut self.outgoing.outbox);
@@ -210,6 +211,7 @@ impl Node {
         };
         self.replicas.insert(id, replica);
         self.drain(id, now);
+        self.configurations.has_work |= regime == Regime::Managed;
         Ok(())
     }
 }

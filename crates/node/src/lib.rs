@@ -28,6 +28,7 @@ macro_rules! expected {
 mod checkpoint_schedule;
 mod clock_watch;
 mod config;
+mod configurations;
 pub mod contract;
 mod disk_space;
 mod drops;

@@ -14,6 +14,7 @@ use tablets::TableResponse;
 use crate::checkpoint_schedule::Checkpoints;
 use crate::clock_watch::ClockWatch;
 use crate::config::NodeConfig;
+use crate::configurations::Configurations;
 use crate::contract::{Action, Event};
 use crate::drops::Drops;
 use crate::evaluations::Evaluations;
@@ -51,6 +52,7 @@ pub struct Node {
     pub(crate) drops: Drops,
     pub(crate) splits: Splits,
     pub(crate) moves: Moves,
+    pub(crate) configurations: Configurations,
     pub(crate) logs: Logs,
     pub(crate) transactions: Transactions,
     pub(crate) counters: Counters,
@@ -121,6 +123,7 @@ impl Node {
     fn run(&mut self, now: Now) -> bool {
         self.run_roster()
             | self.run_hosting(now)
+            | self.run_configurations(now)
             | self.run_drops(now)
             | self.run_splits(now)
             | self.run_moves(now)
@@ -224,8 +227,7 @@ impl Node {
             Output::Installed(lsn) => self.installed(id, lsn),
             Output::ReadIndexConfirmed => self.pending_requests.wake(),
             Output::Cut(_) => self.counters.truncations += 1,
-            // No cohort of a node is managed yet.
-            Output::Petition(_) => {}
+            Output::Petition(configuration) => self.petition(id, configuration, now),
             Output::LeadLost => {
                 let outage = self.outage_of_leader(id, now);
                 self.lead_lost(id, outage.as_deref());
@@ -359,6 +361,7 @@ impl Node {
     fn catalog_changed(&mut self, change: &Change) {
         self.cluster.on_apply(change);
         self.hosting.on_apply();
+        self.configurations.has_work = true;
         self.drops.on_apply(change);
         self.splits.on_apply(change);
         self.moves.on_apply(change);
@@ -557,6 +560,7 @@ impl Node {
                 continue;
             }
             self.with_cohort(id, now, |cohort, out| cohort.timer(now, out));
+            self.add_candidates(id, now);
             self.housekeeping(id, now);
         }
     }

@@ -18,11 +18,10 @@ impl Roster {
         self.peers.get(&node).is_none_or(|peer| !peer.is_disconnected)
     }
 
-    /// Whether a leader on this node is certain not to reach a majority now, so that a proposal would stay uncommitted.
-    pub(crate) fn lacks_majority(&self, replica: &Replica, now: Monotonic) -> bool {
-        let membership = replica.cohort.membership();
-        let connected = membership.voters().iter().filter(|voter| self.is_connected(voter.node)).count();
-        connected < membership.quorum() || replica.cohort.lacks_votes(now)
+    /// Whether a leader on this node is certain not to reach a quorum now, so that a proposal would stay uncommitted.
+    pub(crate) fn lacks_quorum(&self, replica: &Replica, now: Monotonic) -> bool {
+        let connected = replica.cohort.electorate().filter(|member| self.is_connected(member.node)).count();
+        connected < replica.cohort.quorum() || replica.cohort.lacks_votes(now)
     }
 }
 

@@ -71,7 +71,7 @@ pub(crate) fn read_here(replica: &Replica, pending: &Pending, now: Now) -> Optio
     let cohort = replica.cohort.config().cohort;
     let view = match ask.consistency() {
         Consistency::Strong | Consistency::Locking(_) => return None,
-        Consistency::Anywhere => return Some(RequestStep::CheckReadIndex),
+        Consistency::Anywhere => return Some(check_read_index(replica)),
         Consistency::Timeline { at_least, stale_ok } => {
             let (requirement, is_current) =
                 (ReadRequirement { cohort, at_least, stale_ok }, replica.cohort.is_current());
@@ -91,6 +91,17 @@ pub(crate) fn read_here(replica: &Replica, pending: &Pending, now: Now) -> Optio
     };
     let as_of = as_of(replica, &view, cohort, now.monotonic);
     Some(RequestStep::Evaluate(view.read(ask)?, ReadPath::Replica(Box::new(as_of))))
+}
+
+/// A read by read index asks a majority. Under primary/backup replication, only the primary can answer a current read,
+/// because a majority may consist of members of an earlier configuration.
+pub(crate) fn check_read_index(replica: &Replica) -> RequestStep {
+    if !replica.cohort.is_managed() {
+        return RequestStep::CheckReadIndex;
+    }
+    let reason = "a table with primary/backup replication answers no read at any replica by read index: read at its \
+                  primary (strong), at a replica as of its own state (timeline), or as of a timestamp";
+    RequestStep::Reply(Err(Failure::Precondition(reason.to_owned())))
 }
 
 /// Reads the applied state at the leader. The reply may be sent only while the lease is valid, by a clock read after
@@ -123,7 +134,7 @@ pub(crate) fn read_and_lock(replica: &mut Replica, pending: &Pending, ask: &Ask,
     }
     // A single read of a transaction without writes is not validated, so that it must be strong.
     if !replica.cohort.config().timing.leases {
-        return RequestStep::CheckReadIndex;
+        return check_read_index(replica);
     }
     let epoch = replica.cohort.promised().epoch;
     read_by(replica, pending, ask, now, |as_of| ReadPath::Leader { epoch, locks: Locks::NONE, as_of })

@@ -111,6 +111,7 @@ impl Node {
             drops: Default::default(),
             splits: Default::default(),
             moves: Default::default(),
+            configurations: Default::default(),
             logs: Logs::new(cluster.sequencer()),
             transactions: Default::default(),
             counters: Default::default(),

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use base::canary::{Bug, planted};
 use base::{CohortId, KeyRange, Lsn, Member, Monotonic, NodeId, Sequence, SharedMembership, Timestamp};
-use catalog::TableOptions;
+use catalog::{Replication, TableOptions};
 use replication::{Cohort, Config, ManifestId, Regime};
 use state_machine::checkpoint::Keep;
 use state_machine::storage::{FileRef, Outputs, StoredFile};
@@ -280,6 +280,10 @@ pub(crate) fn cohort_config(
         (timing.commit_period, timing.piggyback_commits) = (timing.heartbeat, true);
     }
     let (limits, declaration) = (node.limits, registry::declare_loss(options.kind));
-    let (regime, waits) = (Regime::Vote(options.durability()), options.takes_part());
+    let regime = match options.replication() {
+        Replication::Paxos => Regime::Vote(options.durability()),
+        Replication::PrimaryBackup => Regime::Managed,
+    };
+    let waits = options.takes_part();
     Config { cohort, me, timing, limits, seed, origin, regime, waits, declaration }
 }

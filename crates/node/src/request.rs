@@ -226,6 +226,8 @@ pub struct Counters {
     pub members_changed: u64,
     /// Replicas that were moved away from this node.
     pub replicas_left: u64,
+    /// Petitions for a configuration sent to the catalog.
+    pub petitions: u64,
     /// Epochs that began with a leader on this node.
     pub takeovers: u64,
     /// Local entries that were replaced by a new leader's entries.

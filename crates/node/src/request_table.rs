@@ -42,6 +42,8 @@ pub(crate) enum ReplyTo {
     Controller(LogId, Option<ProjectionEpoch>),
     /// This node as the catalog leader: the cohort is to carry out the plan of that number.
     Move(CohortId, u64),
+    /// A replica of this cohort on this node: the catalog is to install a configuration.
+    Petition(CohortId),
     /// A transaction that this node drives: the cohort is to prepare it.
     Prepared(PendingId, CohortId),
     /// A transaction that this node drives: the coordinator is to commit or abort it.

@@ -16,7 +16,7 @@ use tablets::{TableRequest, TableResponse};
 use crate::contract::{Action, ReplyDestination, RequestId};
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node};
-use crate::reads::{ReadPath, read_and_lock, read_as_leader, read_here};
+use crate::reads::{ReadPath, check_read_index, read_and_lock, read_as_leader, read_here};
 use crate::registry::{Ask, Read, unanswerable};
 use crate::request::{Outcome, Request, Response, validate};
 use crate::request_table::{Pending, PendingId, ReplyTo, RequestState, Target};
@@ -188,7 +188,7 @@ impl Node {
             (KeyOwner::This, Query::Machine(ask)) if matches!(ask.consistency(), Consistency::Locking(_)) => {
                 read_and_lock(replica, pending, ask, now)
             }
-            (KeyOwner::This, Query::Machine(_)) if !self.config.timing.leases => RequestStep::CheckReadIndex,
+            (KeyOwner::This, Query::Machine(_)) if !self.config.timing.leases => check_read_index(replica),
             (KeyOwner::This, Query::Machine(ask)) => read_as_leader(replica, pending, ask, now),
             (KeyOwner::This, Query::Log(_) | Query::Transaction(_)) => RequestStep::Reply(Err(unanswerable())),
         })
@@ -382,6 +382,7 @@ impl Node {
             ReplyTo::Drop(cohort) => self.drop_answered(cohort, &outcome),
             ReplyTo::Split(child) => self.split_answered(child, &outcome),
             ReplyTo::Move(cohort, plan) => self.plan_answered(cohort, plan, &outcome),
+            ReplyTo::Petition(cohort) => self.petition_answered(cohort),
             ReplyTo::Prepared(..) | ReplyTo::Decided(_) | ReplyTo::Resolved(..) | ReplyTo::InDoubt(..) => {
                 self.transactions.answers.push((pending.origin, outcome));
             }

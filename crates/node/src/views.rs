@@ -189,12 +189,12 @@ impl Node {
 
 /// The view of a replica for other threads; `None` for a log unit, which serves requests of other nodes.
 fn view_of(cohort: CohortId, replica: &Replica, now: Monotonic) -> Option<ReadView> {
-    let is_alone = replica.cohort.membership().voters() == [replica.cohort.config().me];
+    let is_alone = replica.cohort.electorate().eq([replica.cohort.config().me]);
     Some(ReadView {
         content: replica.state.view()?,
         place: LogPlace { cohort, lsn: replica.state.last_applied() },
         epoch: replica.cohort.promised().epoch,
-        // With a single voter no other node can be elected, so the lease never expires.
+        // With a single voter no other node can become the leader, so the lease never expires.
         lease_end: replica.cohort.lease_end(now).map(|end| if is_alone { Monotonic::NEVER } else { end }),
         leader_until: replica.cohort.leader_until(),
         is_current: replica.cohort.is_current(),

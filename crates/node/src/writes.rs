@@ -39,7 +39,7 @@ impl Writes<'_> {
     /// begins.
     pub(crate) fn write(mut self, pending: &Pending, ask: &Ask, now: Now) -> RequestStep {
         let replica = self.replica;
-        if self.roster.lacks_majority(replica, now.monotonic) {
+        if self.roster.lacks_quorum(replica, now.monotonic) {
             return RequestStep::AwaitMajority;
         }
         if replica.cohort.overloaded() {

@@ -79,7 +79,8 @@ impl Managed {
 
 impl Cohort {
     /// Whether the catalog decides which replica leads.
-    pub(crate) fn is_managed(&self) -> bool {
+    #[must_use]
+    pub fn is_managed(&self) -> bool {
         self.config.regime.authority() == Authority::Manager
     }
 

@@ -149,12 +149,19 @@ impl Cohort {
         self.membership().is_voter(member)
     }
 
-    /// The number of voters that must hold an entry before it is committed: a majority, or all of them together with the
+    /// The members of which a quorum must hold an entry before it is committed: the voters, and at a primary the
     /// candidates that may be members already.
-    pub(crate) fn quorum(&self) -> usize {
+    pub fn electorate(&self) -> impl Iterator<Item = Member> + '_ {
+        self.membership().voters().iter().chain(&self.managed.joining).copied()
+    }
+
+    /// The number of members of [`Cohort::electorate`] that must hold an entry before it is committed: a majority, or
+    /// all.
+    #[must_use]
+    pub fn quorum(&self) -> usize {
         match self.config.regime.commit_rule() {
             CommitRule::Majority => self.membership().quorum(),
-            CommitRule::All => self.membership().voters().len() + self.managed.joining.len(),
+            CommitRule::All => self.electorate().count(),
         }
     }
 

@@ -142,6 +142,7 @@ impl Snapshot {
         let Counters {
             members_changed,
             replicas_left,
+            petitions,
             takeovers,
             truncations,
             memory_catch_ups,
@@ -172,6 +173,8 @@ impl Snapshot {
         self.counter("loggos_takeovers_total", "Elections won by this node.", takeovers)?;
         let changed = "Cohort members added, removed or promoted to voters by leaders on this node.";
         self.counter("loggos_members_changed_total", changed, members_changed)?;
+        let petitions_sent = "Configurations requested from the catalog by replicas under primary/backup replication.";
+        self.counter("loggos_petitions_total", petitions_sent, petitions)?;
         self.counter("loggos_replicas_left_total", "Replicas removed from this node.", replicas_left)?;
         let truncated = "Times that a log of this node was truncated in favor of a new leader's entries.";
         self.counter("loggos_truncations_total", truncated, truncations)?;

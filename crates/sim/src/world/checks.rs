@@ -190,6 +190,7 @@ impl World {
             ("log re-replications", new.log_healings - old.log_healings),
             ("log units in doubt", new.log_units_lost - old.log_units_lost),
             ("positions filled", new.log_fills - old.log_fills),
+            ("petitions", new.petitions - old.petitions),
             ("membership changes", new.members_changed - old.members_changed),
             ("transactions in doubt resolved", new.doubts_resolved - old.doubts_resolved),
             ("replicas removed", new.replicas_left - old.replicas_left),

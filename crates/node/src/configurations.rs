@@ -1,0 +1,81 @@
+//! Connects cohorts under primary/backup replication with the catalog, their configuration manager (guarantee 27).
+//!
+//! Every node has a replica of the catalog. When it applies a configuration, the local replica of that cohort is told.
+//! In the other direction, a replica petitions for a configuration: the petition is an ordinary request to the catalog's
+//! leader. Nobody waits for its reply, because the replica learns the outcome from the catalog, and repeats the petition
+//! until it knows a later version.
+
+use std::collections::BTreeSet;
+
+use base::{CohortId, Configuration, MembershipChange, Now};
+use catalog::{CatalogCommand, CatalogRequest};
+
+use crate::message::Query;
+use crate::node::Node;
+use crate::request_table::{ReplyTo, Target};
+
+/// The petitions in progress.
+#[derive(Debug, Default)]
+pub(crate) struct Configurations {
+    /// The catalog may have newer configurations than the local replicas.
+    pub(crate) has_work: bool,
+    /// The cohorts with an outstanding petition of this node.
+    asked: BTreeSet<CohortId>,
+}
+
+impl Node {
+    /// Tells the local replicas their newest configurations.
+    pub(crate) fn run_configurations(&mut self, now: Now) -> bool {
+        if !std::mem::take(&mut self.configurations.has_work) {
+            return false;
+        }
+        let is_news = |(cohort, configuration): &(CohortId, &Configuration)| {
+            let replica = self.replicas.get(cohort);
+            let known = replica.map(|replica| replica.cohort.configuration());
+            known.is_some_and(|known| known.is_none_or(|known| known.version < configuration.version))
+        };
+        let news: Vec<_> = self.catalog().configurations().filter(is_news).collect();
+        let news: Vec<_> = news.into_iter().map(|(cohort, newest)| (cohort, newest.clone())).collect();
+        for (cohort, configuration) in news {
+            self.configurations.asked.remove(&cohort);
+            self.with_cohort(cohort, now, |cohort, out| cohort.appointed(configuration, now, out));
+        }
+        true
+    }
+
+    /// Asks the catalog's leader to install a configuration. The replica's view was withdrawn in this step: views are
+    /// published before any other action.
+    pub(crate) fn petition(&mut self, cohort: CohortId, configuration: Configuration, now: Now) {
+        if !self.configurations.asked.insert(cohort) {
+            return;
+        }
+        self.counters.petitions += 1;
+        let deadline = now.monotonic + self.config.timing.lease;
+        let request = CatalogRequest::Change(CatalogCommand::Configure { cohort, configuration });
+        let query = Query::Machine(request.into());
+        self.begin(ReplyTo::Petition(cohort), deadline, Target::Cohort(CohortId::CATALOG), query, now);
+    }
+
+    /// A petition was answered, or its deadline has passed.
+    pub(crate) fn petition_answered(&mut self, cohort: CohortId) {
+        self.configurations.asked.remove(&cohort);
+    }
+
+    /// As a primary: petitions to add a candidate that has caught up, if the placement plan gives it a replica.
+    pub(crate) fn add_candidates(&mut self, id: CohortId, now: Now) {
+        let Some(replica) = self.replicas.quietly(id) else { return };
+        if !replica.cohort.is_managed() {
+            return;
+        }
+        let mut candidates = replica.cohort.candidates();
+        if candidates.is_empty() {
+            return;
+        }
+        let plan = replica.cohort.membership().plan();
+        let Some(part) = self.catalog().part_of(id) else { return };
+        candidates.retain(|(candidate, _)| part.members.contains(candidate));
+        for (candidate, _) in candidates {
+            self.take_step_of(id, MembershipChange::Promote(candidate), plan, now);
+        }
+    }
+}
