@@ -62,15 +62,17 @@ pub fn commit_invariant(primary: &Cohort, member: &Cohort) -> Result<(), String>
     same_through(primary, member, both)
 }
 
-/// PacificA's Primary Invariant: at most one replica serves reads, and it is the newest primary that has served any.
+/// PacificA's Primary Invariant: at most one replica serves reads, and it is the newest primary that has served any. Each
+/// replica comes with the time on its own clock.
 ///
 /// # Errors
 /// A description of the violation.
-pub fn primary_invariant<'a>(replicas: impl Iterator<Item = &'a Cohort> + Clone, now: Monotonic) -> Result<(), String> {
-    let newest = replicas.clone().filter(|replica| replica.is_open()).map(|replica| replica.promised().epoch).max();
-    let mut serving = replicas.filter(|replica| replica.lease_end(now).is_some());
-    let Some(one) = serving.next() else { return Ok(()) };
-    if let Some(other) = serving.next() {
+pub fn primary_invariant<'a>(replicas: impl Iterator<Item = (&'a Cohort, Monotonic)> + Clone) -> Result<(), String> {
+    let open = replicas.clone().filter(|(replica, _)| replica.is_open());
+    let newest = open.map(|(replica, _)| replica.promised().epoch).max();
+    let mut serving = replicas.filter(|(replica, now)| replica.lease_end(*now).is_some());
+    let Some((one, _)) = serving.next() else { return Ok(()) };
+    if let Some((other, _)) = serving.next() {
         return Err(format!("nodes {} and {} both serve reads", one.me().node, other.me().node));
     }
     if Some(one.promised().epoch) < newest {

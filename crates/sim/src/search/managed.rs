@@ -293,7 +293,7 @@ impl State {
                 return Err(format!("node {} is a member and lacks a committed entry", cohort.me().node));
             }
         }
-        primary_invariant(cohorts(), self.now)?;
+        primary_invariant(cohorts().map(|cohort| (cohort, self.now)))?;
         let primary = cohorts().filter(|cohort| cohort.is_open()).max_by_key(|cohort| cohort.promised().epoch);
         let Some(primary) = primary else { return Ok(()) };
         for (index, other) in cohorts().enumerate() {

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::{CohortId, Entry, Epoch, Lsn, NodeId, Sequence};
+use base::{CohortId, Entry, Epoch, Lsn, Monotonic, NodeId, Sequence};
+use catalog::Replication;
 use node::message::Message;
 use node::registry::AnyMachine;
+use replication::{Cohort, commit_invariant, primary_invariant, reconfiguration_invariant};
 
 use super::World;
 use super::host::SimHost;
@@ -29,6 +31,22 @@ const DEAR_EVERY: u64 = 32;
 /// Lease checks run after one step in this many.
 const LEASES_EVERY: u64 = 4;
 
+/// Checks the invariants of one cohort. Each replica comes with the time on its node's clock.
+fn check_configuration(replicas: &[(&Cohort, Monotonic)]) -> Result<(), String> {
+    primary_invariant(replicas.iter().copied())?;
+    let cohorts = || replicas.iter().map(|(cohort, _)| *cohort);
+    let primary = cohorts().filter(|cohort| cohort.is_open()).max_by_key(|cohort| cohort.promised().epoch);
+    let Some(primary) = primary else { return Ok(()) };
+    let known = cohorts().filter_map(Cohort::configuration).max_by_key(|known| known.version);
+    for other in cohorts().filter(|other| !other.is_in_doubt()) {
+        reconfiguration_invariant(primary, other)?;
+        if known.is_some_and(|known| known.version == primary.promised().epoch && known.has(other.me())) {
+            commit_invariant(primary, other)?;
+        }
+    }
+    Ok(())
+}
+
 /// The number of losses in a state.
 fn losses(state: &AnyMachine) -> u32 {
     state.progress().losses
@@ -45,6 +63,7 @@ impl World {
             self.check_leases();
             self.check_owners();
             self.check_roster();
+            self.check_configurations();
         }
         if self.checks.steps.is_multiple_of(DEAR_EVERY) {
             self.check_state(id);
@@ -113,6 +132,25 @@ impl World {
         }
         if let Some(wrong) = wrong {
             self.violate(&wrong);
+        }
+    }
+
+    /// Checks PacificA's invariants for every cohort under primary/backup replication (guarantees 26 and 27).
+    fn check_configurations(&mut self) {
+        if self.options.replication == Replication::Paxos {
+            return;
+        }
+        let mut cohorts: BTreeMap<CohortId, Vec<(&Cohort, Monotonic)>> = BTreeMap::new();
+        for machine in self.hosts.values().filter(|machine| !machine.is_foreign()) {
+            let now = machine.clocks.monotonic(self.now);
+            let replicas = machine.process.iter().flat_map(|process| process.node.replicas());
+            for (id, cohort, _) in replicas.filter(|(_, cohort, _)| cohort.is_managed()) {
+                cohorts.entry(id).or_default().push((cohort, now));
+            }
+        }
+        let wrong = cohorts.into_iter().find_map(|(id, replicas)| Some((id, check_configuration(&replicas).err()?)));
+        if let Some((id, wrong)) = wrong {
+            self.violate(&format!("cohort {id}: {wrong}"));
         }
     }
 
@@ -232,6 +270,9 @@ impl World {
             ends.entry(cohort).or_default().insert(replica.last());
             *leaders.entry(cohort).or_default() += usize::from(replica.leads());
             missing.extend(replica.peers().map(|peer| (cohort, peer)));
+            if replica.is_managed() && !replica.candidates().is_empty() {
+                return false;
+            }
         }
         for (cohort, replica, _) in replicas() {
             missing.remove(&(cohort, replica.me().node));

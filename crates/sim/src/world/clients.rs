@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::{Durability, KeyRange, NodeId, SplitMix64, Timestamp};
 use bytes::Bytes;
 use catalog::catalog::REPLICAS;
-use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, TableOptions};
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, Replication, TableOptions};
 use client::Effect;
 use node::contract::RequestId;
 use node::request::{Ask, Outcome, Request, Response};
@@ -48,6 +48,7 @@ pub(crate) struct Clients {
     split_at: Vec<Bytes>,
     replicas: u32,
     durability: Durability,
+    replication: Replication,
     think: TrueTime,
     tables: u64,
     tables_wanted: u64,
@@ -118,6 +119,7 @@ impl Clients {
             split_at: options.split_at.iter().map(|number| key(*number)).collect(),
             replicas: options.replicas,
             durability: options.durability,
+            replication: options.replication,
             think: options.think,
             tables: 0,
             tables_wanted: options.tables,
@@ -189,7 +191,8 @@ impl Clients {
 
     /// A strong read, served by the leader or after a view check.
     fn strong(&mut self) -> Consistency {
-        if self.random.below(3) == 0 { Consistency::Anywhere } else { Consistency::Strong }
+        let is_anywhere = self.random.below(3) == 0 && self.replication == Replication::Paxos;
+        if is_anywhere { Consistency::Anywhere } else { Consistency::Strong }
     }
 
     fn write(&mut self, id: u32, key: Bytes) -> Write {
@@ -532,7 +535,7 @@ fn effect(task: &Task) -> Option<Effect> {
 
 fn request(task: &Task, clients: &Clients) -> Request {
     let of_table = |request| Request::Table { table: TABLE.to_owned(), request: Ask::Tablet(request) };
-    let create = |name, split_at: &[Bytes], replicas, durability| {
+    let create = |name, split_at: &[Bytes], replicas, durability, replication| {
         Request::Catalog(CatalogRequest::Change(CatalogCommand::CreateTable {
             name,
             split_at: split_at.to_vec(),
@@ -540,13 +543,17 @@ fn request(task: &Task, clients: &Clients) -> Request {
                 replicas,
                 retention: RETENTION,
                 durability: Some(durability),
+                replication: Some(replication),
                 ..TableOptions::of(Tablet::KIND)
             },
         }))
     };
     match task {
-        Task::CreateTable(0) => create(TABLE.to_owned(), &clients.split_at, clients.replicas, clients.durability),
-        Task::CreateTable(number) => create(format!("{TABLE}{number}"), &[], 0, Durability::Forced),
+        Task::CreateTable(0) => {
+            let Clients { split_at, replicas, durability, replication, .. } = clients;
+            create(TABLE.to_owned(), split_at, *replicas, *durability, *replication)
+        }
+        Task::CreateTable(number) => create(format!("{TABLE}{number}"), &[], 0, Durability::Forced, Replication::Paxos),
         Task::Write(write) | Task::BareWrite(write) if deletes_row(write) => {
             of_table(TableRequest::DeleteRow { stamp: write.stamp, key: write.key.clone() })
         }

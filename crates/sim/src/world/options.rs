@@ -1,6 +1,7 @@
 //! The parameters of a run: its size and its kinds of fault.
 
 use base::{Durability, Duration, NodeId, SplitMix64};
+use catalog::Replication;
 
 use super::themes::Theme;
 use super::transactions::Workload;
@@ -25,6 +26,8 @@ pub struct Options {
     pub replicas: u32,
     /// Durability of their table's logs.
     pub durability: Durability,
+    /// Replication of their table, and of tables with transactions.
+    pub replication: Replication,
     /// How long a replica that would declare a loss waits for others.
     pub loss_patience: Duration,
     /// Delay after which records without an immediate force are forced.
@@ -265,6 +268,7 @@ impl Options {
             splits: 0,
             replicas: 0,
             durability: Durability::Forced,
+            replication: Replication::Paxos,
             loss_patience: Duration::ZERO,
             force_soon: 0,
             joins: 0,

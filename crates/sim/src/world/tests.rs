@@ -200,6 +200,20 @@ fn log_campaign_passes() {
     }
 }
 
+/// Tables under primary/backup replication. `PRIMARY_BACKUP_SEEDS` asks for another number of seeds.
+#[test]
+fn primary_backup_campaign_passes() {
+    let asked = std::env::var("PRIMARY_BACKUP_SEEDS").ok().and_then(|number| number.parse().ok());
+    let seeds = super::Theme::PrimaryBackup.seeds().take(asked.unwrap_or(100));
+    let campaign = campaign::campaign(seeds, std::time::Duration::MAX, |_| {});
+    assert_eq!(campaign.failure, None, "loggos sim --seed N");
+    println!("{:#?}", campaign.counters);
+    for what in ["petitions", "replicas split off", "membership changes", "replicas removed", "transactions committed"]
+    {
+        assert!(campaign.counters.contains_key(what), "{what} never happened: {:?}", campaign.counters);
+    }
+}
+
 /// ZooKeeper clients at translation servers on every node. `ZOOKEEPER_SEEDS` asks for another number of seeds,
 /// `ZOOKEEPER_FIRST` for another beginning.
 #[test]

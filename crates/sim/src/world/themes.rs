@@ -2,6 +2,7 @@
 //! bugs that need them are rarely found. One seed in [`ONE_IN`] has each theme.
 
 use base::{Durability, Duration, NodeId};
+use catalog::Replication;
 
 use super::options::Faults;
 use super::{MILLISECOND, Options};
@@ -23,6 +24,8 @@ pub enum Theme {
     ZooKeeper,
     /// Transactions, with leaders that change often, and few other clients.
     Transactions,
+    /// Tables under primary/backup replication.
+    PrimaryBackup,
 }
 
 /// Each theme has one seed in this many.
@@ -30,7 +33,7 @@ const ONE_IN: u64 = 20;
 
 impl Theme {
     /// All themes.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::SlowDisks,
         Self::CutOff,
         Self::Forgetting,
@@ -38,6 +41,7 @@ impl Theme {
         Self::MovingAndForgetting,
         Self::ZooKeeper,
         Self::Transactions,
+        Self::PrimaryBackup,
     ];
 
     /// The theme of a seed, if it has one.
@@ -60,6 +64,7 @@ impl Theme {
             Self::MovingAndForgetting => 19,
             Self::ZooKeeper => 10,
             Self::Transactions => 5,
+            Self::PrimaryBackup => 17,
         }
     }
 
@@ -112,6 +117,13 @@ impl Theme {
                 let (held_back, loss) = (options.held_back.max(300_000), options.loss.max(5_000));
                 let options = Options { held_back, loss, ..options };
                 Options { clock_uncertainty, lying_node, durability: Durability::Forced, ..settled(options) }
+            }
+            Self::PrimaryBackup => {
+                // A primary that is left alone on a disk that rots has no other copy.
+                let faults = Faults { blank: 0, rot: 0, roll_back: 0, ..options.faults };
+                let nodes = if options.nodes == 1 { 3 } else { options.nodes };
+                let (durability, replication) = (Durability::Forced, Replication::PrimaryBackup);
+                Options { nodes, leases: true, durability, replication, faults, ..options }
             }
             Self::MovingAndForgetting => in_memory(moving(settled(Options { nodes: 5, ..options }))),
         }

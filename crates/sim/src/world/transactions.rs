@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use base::{KeyRange, NodeId, SplitMix64, Timestamp};
 use bytes::Bytes;
+use catalog::Replication;
 use node::contract::RequestId;
 use state_machine::{ClientSessionId, Consistency, LockOwner, SessionStamp};
 use tablets::request::Cell;
@@ -42,6 +43,7 @@ type Place = (usize, Bytes);
 
 /// The clients and their observations.
 pub(crate) struct TransactionClients {
+    replication: Replication,
     clients: Vec<Client>,
     /// The client and node of each outstanding request.
     asked: BTreeMap<RequestId, (usize, NodeId)>,
@@ -201,6 +203,7 @@ impl TransactionClients {
             history: History::default(),
             setup: Setup::Create(0),
             splits_left: options.transaction_splits,
+            replication: options.replication,
             is_created: false,
             is_ending: false,
             random,
@@ -293,7 +296,8 @@ impl TransactionClients {
             0 => Question::Rows(place.0, Bytes::new()),
             _ => Question::Row(place),
         };
-        let consistency = if self.random.below(3) == 0 { Consistency::Anywhere } else { Consistency::Strong };
+        let is_anywhere = self.random.below(3) == 0 && self.replication == Replication::Paxos;
+        let consistency = if is_anywhere { Consistency::Anywhere } else { Consistency::Strong };
         Job { questions: VecDeque::from([question]), consistency, ..self.job(Kind::PlainRead, now) }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use base::{Duration, KeyRange, NodeId, Timestamp};
 use bytes::{BufMut as _, Bytes, BytesMut};
-use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, TableOptions};
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, Replication, TableOptions};
 use node::contract::RequestId;
 use node::request::{Ask, Outcome, Request, Response, TransactionRequest};
 use state_machine::{AsOf, Consistency, Failure, SessionStamp, StateMachine as _};
@@ -35,12 +35,17 @@ const AGAIN: TrueTime = 100 * MILLISECOND;
 const TRIES_MAX: u32 = 6;
 
 impl Administration {
-    fn request(&self, split_at: Bytes, replicas: u32) -> Request {
+    fn request(&self, split_at: Bytes, replicas: u32, replication: Replication) -> Request {
         let command = match self {
             Self::Create(table) => CatalogCommand::CreateTable {
                 name: TABLES[*table].to_owned(),
                 split_at: vec![split_at],
-                options: TableOptions { replicas, retention: RETENTION, ..TableOptions::of(Tablet::KIND) },
+                options: TableOptions {
+                    replicas,
+                    retention: RETENTION,
+                    replication: Some(replication),
+                    ..TableOptions::of(Tablet::KIND)
+                },
             },
             Self::Drop(table) => CatalogCommand::BeginDrop { name: TABLES[*table].to_owned(), force: false },
             Self::Split((table, key)) => {
@@ -53,7 +58,7 @@ impl Administration {
 
 impl Job {
     /// The request of its phase.
-    fn request(&self, split_at: Bytes, replicas: u32) -> Request {
+    fn request(&self, split_at: Bytes, replicas: u32, replication: Replication) -> Request {
         let of_table =
             |table: usize, request| Request::Table { table: TABLES[table].to_owned(), request: Ask::Tablet(request) };
         let consistency = self.consistency;
@@ -90,7 +95,7 @@ impl Job {
             }
             Phase::Administering => {
                 let Kind::Administration(task) = &self.kind else { unreachable!("only such jobs administer") };
-                task.request(split_at, replicas)
+                task.request(split_at, replicas, replication)
             }
             Phase::Unlocking(places) => {
                 let (table, key) = places[0].clone();
@@ -160,11 +165,11 @@ impl World {
         let drawn = self.transactions.random.below(running.len().max(1) as u64) as usize;
         let node = running.get(drawn).copied().unwrap_or(NodeId(1));
         let split_at = self.transactions.rows.split_at();
-        let replicas = self.options.replicas;
+        let (replicas, replication) = (self.options.replicas, self.options.replication);
         let client = &mut self.transactions.clients[id];
         let Some(job) = client.job.as_ref() else { return };
         let deadline = if matches!(job.phase, Phase::Administering) { LONG_DEADLINE } else { DEADLINE };
-        let request = job.request(split_at, replicas);
+        let request = job.request(split_at, replicas, replication);
         client.is_asked = true;
         let Some(machine) = self.hosts.get(&node).filter(|machine| machine.process.is_some()) else {
             return self.transaction_answered_with(id, Err(Failure::Unavailable("nobody listens".to_owned())));
