@@ -15,6 +15,9 @@ pub struct Configuration {
     pub members: Vec<Member>,
     /// The primary, one of the members.
     pub primary: Member,
+    /// The last version in which an operator declared that acknowledged updates may be lost; 0: never. A log that ends
+    /// before it begins with other updates than those of the members.
+    pub loss: Epoch,
 }
 
 /// Why a configuration cannot replace another one.
@@ -43,7 +46,7 @@ impl Configuration {
         }
         members.sort_unstable();
         members.dedup_by_key(|member| member.node);
-        Self { version, members, primary }
+        Self { version, members, primary, loss: Epoch(0) }
     }
 
     /// Whether the member belongs to it.
@@ -83,7 +86,7 @@ impl Configuration {
     pub fn renamed(&self, rename: impl Fn(NodeId) -> NodeId) -> Self {
         let renamed = |member: Member| Member { node: rename(member.node), ..member };
         let members = self.members.iter().map(|member| renamed(*member)).collect();
-        Self::new(self.version, members, renamed(self.primary))
+        Self { loss: self.loss, ..Self::new(self.version, members, renamed(self.primary)) }
     }
 
     fn check(&self) -> Result<(), DecodeError> {
@@ -91,7 +94,7 @@ impl Configuration {
     }
 }
 
-crate::wire! { struct Configuration { version, primary, members } checked by Self::check }
+crate::wire! { struct Configuration { version, primary, members, loss } checked by Self::check }
 
 #[cfg(test)]
 mod tests {
@@ -105,7 +108,7 @@ mod tests {
 
     fn of(version: u64, nodes: &[u32], primary: u32) -> Configuration {
         let members = nodes.iter().map(|node| member(*node)).collect();
-        Configuration { version: Epoch(version), members, primary: member(primary) }
+        Configuration { version: Epoch(version), members, primary: member(primary), loss: Epoch(0) }
     }
 
     #[test]

@@ -183,6 +183,12 @@ impl Membership {
         next
     }
 
+    /// The same voters, without learners.
+    #[must_use]
+    pub fn without_learners(self) -> Self {
+        Self { learners: Vec::new(), ..self }
+    }
+
     /// Whether at most one voter was added or removed since `before`. Then every majority of one membership intersects
     /// every majority of the other.
     #[must_use]

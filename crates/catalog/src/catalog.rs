@@ -172,6 +172,11 @@ impl Catalog {
                 (Some(begun), change)
             }
             CatalogCommand::Configure { cohort, configuration } => (None, self.configure(cohort, &configuration)),
+            CatalogCommand::DeclareLoss { cohort, node } => {
+                let declared = self.declare_loss(cohort, node);
+                let change = declared.is_ok().then_some(Change::MoveBegun);
+                (Some(declared), change)
+            }
             CatalogCommand::EndMove { cohort, plan } => (None, self.end_move(cohort, plan)),
             CatalogCommand::RegisterNodes { nodes } => match self.register_nodes(nodes) {
                 Ok(()) => (None, Some(Change::NodesChanged)),

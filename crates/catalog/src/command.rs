@@ -76,6 +76,14 @@ pub enum CatalogCommand {
         /// The wanted configuration.
         configuration: Configuration,
     },
+    /// Continue a range under primary/backup replication with the replica of one node alone, although acknowledged
+    /// updates may be lost. The other replicas are deleted.
+    DeclareLoss {
+        /// The range's cohort.
+        cohort: CohortId,
+        /// The node of the replica.
+        node: NodeId,
+    },
     /// Register the cluster's first nodes, or update their addresses.
     RegisterNodes { nodes: Vec<NodeRecord> },
     /// Add a node to the cluster.
@@ -151,6 +159,7 @@ base::wire! {
         84 => BeginLogDrop { name as Text("log name"), force = true },
         85 => EndLogDrop { name as Text("log name"), log },
         86 => Configure { cohort, configuration },
+        87 => DeclareLoss { cohort, node },
     }
 }
 

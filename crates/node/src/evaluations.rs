@@ -131,12 +131,13 @@ impl Node {
         self.with_cohort(cohort, now, |cohort, out| cohort.stand_aside(now, out));
     }
 
-    /// The lead is lost: the results of running evaluations belong to an earlier epoch and are discarded.
+    /// The epoch has ended: the results of running evaluations are discarded, and their latches released.
     pub(crate) fn forget_evaluations(&mut self, cohort: CohortId) {
         let is_of_term =
             |evaluation: &UnderWay| evaluation.cohort == cohort && matches!(evaluation.path, ReadPath::Leader { .. });
         let ended = self.evaluations.under_way.extract_if(.., |_, evaluation| is_of_term(evaluation));
         for (_, evaluation) in ended.collect::<Vec<_>>() {
+            self.end_evaluation(evaluation.cohort, &evaluation.path);
             self.pending_requests.retry(evaluation.pending);
         }
     }

@@ -228,6 +228,11 @@ impl Node {
             Output::ReadIndexConfirmed => self.pending_requests.wake(),
             Output::Cut(_) => self.counters.truncations += 1,
             Output::Petition(configuration) => self.petition(id, configuration, now),
+            Output::LeadRenewed => {
+                self.pending_requests.wake();
+                self.forget_evaluations(id);
+                self.transfers.forget_cohort(id);
+            }
             Output::LeadLost => {
                 let outage = self.outage_of_leader(id, now);
                 self.lead_lost(id, outage.as_deref());
@@ -433,6 +438,7 @@ impl Node {
             };
             self.complete(pending, Err(failure), None);
         }
+        self.forget_evaluations(id);
         // The authority to decide is lost with the lead.
         if let Some(replica) = self.replicas.get_mut(&id) {
             replica.holds_prepared = false;
@@ -440,7 +446,6 @@ impl Node {
             replica.drains_until = Monotonic(0);
             replica.latches.clear().for_each(|write| self.pending_requests.retry(write));
         }
-        self.forget_evaluations(id);
         self.logs.units.forget(id);
         if id == CohortId::CATALOG {
             self.drops.lead_lost();
@@ -624,8 +629,9 @@ impl Node {
                 self.has_ended() || replica.state.last_applied().sequence == replica.cohort.applied(),
                 "cohort {id}"
             );
-            assert!(replica.proposed.is_empty() || replica.cohort.leads(), "only a leader has proposals");
-            assert!(replica.latches.is_empty() || replica.cohort.leads(), "only a leader holds latches");
+            let keeps = replica.cohort.keeps_proposals();
+            assert!(replica.proposed.is_empty() || keeps, "only a leader has proposals");
+            assert!(replica.latches.is_empty() || keeps, "only a leader holds latches");
         }
         self.replicas.invariants();
         assert!(self.outgoing.outbox.is_empty(), "every step drains the outbox");

@@ -138,6 +138,8 @@ pub(crate) enum Role {
     },
     /// The catalog has made it the primary. It leads once its promise is forced and its earlier votes have ended.
     Appointed {
+        /// Whether it was the primary of the version before. Its proposals then remain proposed.
+        led: bool,
         is_forced: bool,
         lead_at: Monotonic,
     },
@@ -192,7 +194,7 @@ impl Cohort {
         let voteless_until = start.split_off.map_or(now.monotonic + wait, |split_off| split_off.voteless_until);
         let mut cohort = Self {
             role: Role::Follower { leader: None, stand_at: now.monotonic },
-            promised: start.promised,
+            promised: promised_at_start(&config, start.promised, log.last().epoch),
             promise_manifest: joins,
             log,
             memberships,
@@ -321,7 +323,7 @@ impl Cohort {
                 vote_ends.map_or(*stand_at, |until| until.min(*stand_at))
             }
             Role::PreCandidate { give_up_at, .. } | Role::Candidate { give_up_at, .. } => *give_up_at,
-            Role::Appointed { is_forced: true, lead_at } => *lead_at,
+            Role::Appointed { is_forced: true, lead_at, .. } => *lead_at,
             Role::Appointed { is_forced: false, .. } => Monotonic::NEVER,
             Role::Leader(leader) if self.is_at_rest() => leader.waits_until,
             Role::Leader(leader) => leader.heartbeat_at.min(leader.tell_at).min(leader.waits_until),
@@ -359,8 +361,10 @@ impl Cohort {
 
     /// Ends the current role and waits for a leader.
     pub(crate) fn step_down(&mut self, now: Now, out: &mut Outbox) {
-        if matches!(self.role, Role::Leader(_)) {
+        if self.leads() {
             self.note_end_of_lease(now.monotonic);
+        }
+        if self.keeps_proposals() {
             out.push(Output::LeadLost);
         }
         let free_at = self.vote.map_or(now.monotonic, |vote| vote.until.max(now.monotonic));
@@ -496,6 +500,12 @@ impl Cohort {
         matches!(self.role, Role::Leader(_))
     }
 
+    /// Whether proposals of this replica may still be committed by it: it leads, or led and was appointed again.
+    #[must_use]
+    pub fn keeps_proposals(&self) -> bool {
+        matches!(self.role, Role::Leader(_) | Role::Appointed { led: true, .. })
+    }
+
     /// Whether this replica leads an epoch that began with the declaration of a loss.
     #[must_use]
     pub fn declares_loss(&self) -> bool {
@@ -607,5 +617,14 @@ impl Cohort {
         }
         views.sort_by_key(|view| view.node);
         views
+    }
+}
+
+/// The promise of a replica that starts. A crash may keep entries of a new version and lose the promise made with them.
+/// They show that the version exists, so that older ones are over; for elections, candidates take this into account.
+fn promised_at_start(config: &Config, promised: Promise, last: Epoch) -> Promise {
+    match config.regime.authority() {
+        Authority::Manager if last > promised.epoch => Promise { epoch: last, candidate: None },
+        _ => promised,
     }
 }

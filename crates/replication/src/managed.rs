@@ -99,19 +99,29 @@ impl Cohort {
         }
         let Configuration { version, primary, .. } = configuration;
         self.managed.configuration = Some(configuration);
+        if primary == self.config.me && self.survives_loss() {
+            // An operator has decided that what it holds is all that is left.
+            self.end_all_doubt(out);
+        }
         if version <= self.promised.epoch {
             self.restarted_in(version, now, out);
+            return;
+        }
+        self.managed.joining.clear();
+        if primary == self.config.me {
+            let led = self.keeps_proposals();
+            if self.leads() {
+                self.note_end_of_lease(now.monotonic);
+                out.push(Output::LeadRenewed);
+            }
+            self.promise(Promise { epoch: version, candidate: Some(primary) }, out);
+            self.role = Role::Appointed { led, is_forced: false, lead_at: now.monotonic };
             return;
         }
         let led = if let Role::Leader(leader) = &self.role { Some(leader.epoch) } else { None };
         // The read view is withdrawn before the former secondaries' votes are released.
         self.step_down(now, out);
-        self.managed.joining.clear();
         self.promise(Promise { epoch: version, candidate: Some(primary) }, out);
-        if primary == self.config.me {
-            self.role = Role::Appointed { is_forced: false, lead_at: now.monotonic };
-            return;
-        }
         if let Some(epoch) = led {
             out.send(primary.node, Message::Release { epoch, successor: None }, Durable::default());
         }
@@ -149,7 +159,7 @@ impl Cohort {
 
     /// Leads in the version of the appointment once no former primary can serve any more.
     pub(crate) fn take_office(&mut self, now: Now, out: &mut Outbox) {
-        let Role::Appointed { is_forced, .. } = self.role else { return };
+        let Role::Appointed { led, is_forced, .. } = self.role else { return };
         let me = self.config.me;
         let vote_ends = self.vote.filter(|vote| vote.leader != me).map_or(Monotonic(0), |vote| vote.until);
         let mut free_at = vote_ends.max(self.voteless_until);
@@ -158,11 +168,12 @@ impl Cohort {
         }
         if !self.may_be_primary() {
             // Another member petitions.
+            self.step_down(now, out);
             self.await_appointed(now);
         } else if is_forced && now.monotonic >= free_at {
-            self.lead(self.promised.epoch, false, now, out);
+            self.lead(self.promised.epoch, self.survives_loss(), now, out);
         } else {
-            self.role = Role::Appointed { is_forced, lead_at: free_at };
+            self.role = Role::Appointed { led, is_forced, lead_at: free_at };
         }
     }
 
@@ -178,7 +189,15 @@ impl Cohort {
             return None;
         }
         let configuration = self.managed.configuration.as_ref()?;
-        Some(SharedMembership::new(self.membership().configured(&configuration.members)))
+        let next = self.membership().configured(&configuration.members);
+        // The other replicas may have applied updates that are lost here: they begin again, as new replicas.
+        let next = if self.survives_loss() { next.without_learners() } else { next };
+        Some(SharedMembership::new(next))
+    }
+
+    /// Whether a loss was declared that this log does not contain yet.
+    fn survives_loss(&self) -> bool {
+        self.managed.configuration.as_ref().is_some_and(|known| self.last().epoch < known.loss)
     }
 
     /// A planted bug: a new primary drops its prepared entries.

@@ -68,6 +68,9 @@ pub enum Output {
     /// one with the version before. Only cohorts under [`crate::Regime::Managed`] petition. The petition is repeated
     /// until a later version is known.
     Petition(Configuration),
+    /// This leader leads again at once, in a new epoch, with the same log: uncommitted proposals remain proposed. Reads and
+    /// transfers of the old epoch end.
+    LeadRenewed,
     /// This replica is no longer the leader: uncommitted proposals have an unknown outcome.
     LeadLost,
 }

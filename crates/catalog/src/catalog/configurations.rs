@@ -7,9 +7,12 @@
 //! A range that is split off inherits the configuration. Until the split has ended, both ranges have the same one, and
 //! it can only lose members: a new member could lack the entries of the new range.
 
-use base::{CohortId, Configuration, Member};
+use base::{CohortId, Configuration, Member, NodeId};
+use state_machine::Failure;
+use state_machine::failure::precondition;
 
 use super::{Catalog, Change, RangeRecord};
+use crate::request::{CatalogResponse, Outcome};
 
 impl Catalog {
     /// Replaces the configuration of a range, if the wanted one is a valid successor of the current one. Added members
@@ -25,8 +28,40 @@ impl Catalog {
         if (added.peek().is_some() && range.split.is_some()) || !added.all(is_placed) {
             return None;
         }
-        self.change_range(cohort, |range| range.configuration = Some(Box::new(wanted.clone())));
+        let next = Configuration { loss: current.loss, ..wanted.clone() };
+        self.change_range(cohort, |range| range.configuration = Some(Box::new(next)));
         Some(Change::Configured { cohort })
+    }
+
+    /// Makes the replica of a node the only member of a range, and plans the range on that node alone, so that the other
+    /// nodes delete their replicas. An operator has decided that its other members are lost.
+    pub(super) fn declare_loss(&mut self, cohort: CohortId, node: NodeId) -> Outcome {
+        let of = self.tables().find(|(_, table)| table.has(cohort));
+        let (name, table) = of.ok_or_else(|| precondition(format!("no table has cohort {cohort}")))?;
+        let range = table.ranges.iter().find(|range| range.cohort == cohort);
+        let range = range.ok_or_else(|| precondition(format!("no table has cohort {cohort}")))?;
+        let Some(current) = range.configuration.as_deref() else {
+            return Err(precondition(format!("table {name} has no primary/backup replication")));
+        };
+        if table.is_dropping || range.split.is_some() {
+            return Err(Failure::Unavailable(format!("that range of table {name} is being split or dropped")));
+        }
+        let there = || range.members.iter().chain(range.leaving.iter().flatten()).chain(&current.members).copied();
+        let registered = self.nodes().find(|known| known.member.node == node).map(|known| known.member);
+        let Some(member) = there().find(|member| Some(*member) == registered) else {
+            return Err(precondition(format!("node {node} has no replica of that range of table {name}")));
+        };
+        let version = current.version.next();
+        let next = Configuration { loss: version, ..Configuration::new(version, vec![member], member) };
+        let mut leaving: Vec<Member> = there().filter(|other| *other != member).collect();
+        leaving.sort_unstable();
+        leaving.dedup();
+        self.change_range(cohort, |range| {
+            range.configuration = Some(Box::new(next));
+            (range.members, range.leaving) = (vec![member], Some(leaving));
+            range.plan += 1;
+        });
+        Ok(CatalogResponse::MoveBegun)
     }
 
     /// The configuration of a range, or of the part being split off from one; none under Multi-Paxos.

@@ -232,6 +232,7 @@ impl TableRecord {
             hash.word(range.split.as_ref().map_or(0, |split| u64::from(split.child.0)));
             if let Some(configuration) = &range.configuration {
                 hash.word(configuration.version.0);
+                hash.word(configuration.loss.0);
                 hash.word(configuration.members.len() as u64);
                 let primary = std::iter::once(&configuration.primary);
                 configuration.members.iter().chain(primary).for_each(|member| super::hash_member(*member, hash));

@@ -69,8 +69,9 @@ impl Managed {
 
     fn check(&self, primary: usize) {
         let cohort = |index: usize| &self.scene.replicas[index].0;
-        let all = self.scene.replicas.iter().map(|(cohort, _)| cohort);
-        assert_eq!(primary_invariant(all, self.scene.now.monotonic), Ok(()));
+        let now = self.scene.now.monotonic;
+        let all = self.scene.replicas.iter().map(|(cohort, _)| (cohort, now));
+        assert_eq!(primary_invariant(all), Ok(()));
         for index in 0..self.scene.replicas.len() {
             assert_eq!(reconfiguration_invariant(cohort(primary), cohort(index)), Ok(()));
             if self.current().has(cohort(index).me()) {

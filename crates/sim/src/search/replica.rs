@@ -204,6 +204,7 @@ impl Replica {
                 | Output::Installed(_)
                 | Output::Cut(_)
                 | Output::ReadIndexConfirmed
+                | Output::LeadRenewed
                 | Output::LeadLost => {}
                 Output::Petition(configuration) => step.petitions.push(configuration),
             }

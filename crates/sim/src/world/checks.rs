@@ -301,7 +301,8 @@ impl World {
             };
             for (cohort, replica, _) in process.node.replicas() {
                 lines.push(format!(
-                    "node {id}, cohort {cohort}: leader {:?}, promised {}, last {}, committed {}, doubtful {}, {:?}, {:?}",
+                    "node {id}, cohort {cohort}: leader {:?}, promised {}, last {}, committed {}, doubtful {}, {:?}, {:?}, \
+                     {:?}",
                     replica.leader(),
                     replica.promised().epoch,
                     replica.last(),
@@ -309,6 +310,7 @@ impl World {
                     replica.is_in_doubt(),
                     replica.catch_ups().collect::<Vec<_>>(),
                     replica.membership(),
+                    replica.configuration(),
                 ));
             }
         }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::{CohortId, Durability, Duration, Epoch, Incarnation, Member, NodeId};
-use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, Standing};
+use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, Replication, Standing};
 use node::contract::{Event, RequestId};
 use node::request::{Outcome, Request, Response};
 use state_machine::{Failure, Ownership};
@@ -191,7 +191,9 @@ impl World {
         // With main-memory logs, the end of another process would leave no replica eligible to lead (guarantee 11).
         let is_forced = self.options.durability == Durability::Forced;
         let may_be_lost = is_alone && is_forced && faults.rot == 0 && faults.blank == 0 && !self.has_lost_disk();
-        let may_be_lost = may_be_lost && self.may_units_be_lost();
+        // A primary may be the only member of its configuration.
+        let is_paxos = self.options.replication == Replication::Paxos;
+        let may_be_lost = may_be_lost && is_paxos && self.may_units_be_lost();
         let are_three = self.options.nodes > 3 || faults.move_range == 0;
         if may_be_lost && are_three && self.options.nodes > 1 && self.random.below(2) == 0 {
             self.count("leaving nodes lost");

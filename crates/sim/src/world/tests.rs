@@ -65,6 +65,7 @@ const ONCE_BROKEN_AS_DRAWN: &[(u64, &str)] = &[
     (4_805, "a commit that was executed was reported as refused, because its session had expired before the retry"),
     (904_363, "a leader sent a damaged file to a follower without end, because only the follower verified it"),
     (2_072_465_341, "the replica of a node that had left counted as unresolved (simulator bug)"),
+    (18_817, "a primary was appointed in a version older than entries of its log, whose promise a crash had lost"),
     (2_924_254_120, "a replica with a damaged checkpoint replayed its log upon the membership of that checkpoint"),
 ];
 
@@ -251,4 +252,11 @@ fn log_port_bugs_are_found() {
         println!("{:<28} {:?} after {} seeds", bug.name(), catch.found, catch.seeds);
         assert!(catch.found.is_some(), "{} escapes", bug.name());
     }
+}
+
+#[test]
+fn one_seed() {
+    let Some(seed) = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse().ok()) else { return };
+    let outcome = run(seed);
+    println!("{:?}", outcome.violation.map(|violation| violation.replace("\\n", "\n")));
 }

@@ -156,6 +156,7 @@ impl Driver {
                 (host.checkpoint, host.state) = (host.received.clone(), host.received.clone());
             }
             Output::Petition(_) => self.say(index, "petitions"),
+            Output::LeadRenewed => self.say(index, "leads again"),
             Output::LeadLost => self.say(index, "leadership lost"),
         }
     }
