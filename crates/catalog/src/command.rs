@@ -129,6 +129,8 @@ pub enum CatalogCommand {
         /// Nodes that the failure detector suspects: they are chosen last as targets.
         absent: Vec<NodeId>,
     },
+    /// Plan other nodes for replicas under primary/backup replication that are lost, or on these absent nodes.
+    Replace { absent: Vec<NodeId> },
     /// Mark a leaving node as having left, if no range counts on it. The catalog's own cohort does not count on it
     /// either: its removal from that cohort precedes this command in the same log.
     EndLeave { node: NodeId },
@@ -160,6 +162,7 @@ base::wire! {
         85 => EndLogDrop { name as Text("log name"), log },
         86 => Configure { cohort, configuration },
         87 => DeclareLoss { cohort, node },
+        88 => Replace { absent },
     }
 }
 

@@ -376,7 +376,8 @@ impl Node {
             self.drops.has_work = true;
             self.splits.has_work = true;
             self.moves.has_work = true;
-            return roster::proposals(catalog, &replica.cohort, &self.cluster.peers, now.monotonic);
+            let after = self.config.replace_after;
+            return roster::proposals(catalog, &replica.cohort, &self.cluster, after, now.monotonic);
         }
         let (retention, lifetime) = (replica.options.retention, self.config.session_lifetime);
         replica.timestamp_history.note(replica.last_change, now.monotonic, retention.max(lifetime));

@@ -59,6 +59,8 @@ pub struct NodeConfig {
     pub clock_uncertainty_max: Duration,
     /// Interval at which a leader checks for sessions and versions that may expire.
     pub housekeeping: Duration,
+    /// How long a member removed from its configuration may stay away before another node takes its place; zero: for ever.
+    pub replace_after: Duration,
     /// How long a transaction stays prepared before its participant asks the coordinator about it.
     pub in_doubt: Duration,
 }
@@ -78,6 +80,7 @@ impl Default for NodeConfig {
             clock: ClockSource::None,
             clock_uncertainty_max: Duration::from_millis(250),
             housekeeping: Duration::from_millis(2_000),
+            replace_after: Duration::from_millis(60_000),
             in_doubt: Duration::from_millis(2_000),
         }
     }

@@ -95,7 +95,7 @@ impl Node {
         let mut members: Vec<Member> = identity.known().chain([me]).collect();
         members.sort_unstable();
         members.dedup();
-        let cluster = Roster::new(me, recovered.boot, members, recovered.peers.clone());
+        let cluster = Roster::new(me, recovered.boot, members, recovered.peers.clone(), now.monotonic);
         let hosting = Hosting::new(recovered.tablespace.clone(), stopped, recovered.doubt_unknown);
         let mut node = Self {
             config,

@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 
 use base::canary::{Bug, planted};
 use base::{
-    Boot, CohortId, Member, Membership, MembershipChange, Monotonic, NodeId, Now, ProcessStart, SharedMembership,
+    Boot, CohortId, Duration, Member, Membership, MembershipChange, Monotonic, NodeId, Now, ProcessStart,
+    SharedMembership,
 };
 use bytes::Bytes;
 use catalog::{Catalog, CatalogCommand, Change, Standing};
@@ -44,6 +45,8 @@ pub(crate) struct Roster {
     pub(crate) routes: BTreeMap<CohortId, NodeId>,
     /// The driver must receive the new roster.
     pub(crate) has_work: bool,
+    /// When this process started.
+    started: Monotonic,
 }
 
 /// The state of a peer at the last contact.
@@ -60,9 +63,15 @@ pub(crate) struct Peer {
 }
 
 impl Roster {
-    pub(crate) fn new(me: Member, boot: Boot, members: Vec<Member>, starts: BTreeMap<NodeId, ProcessStart>) -> Self {
+    pub(crate) fn new(
+        me: Member,
+        boot: Boot,
+        members: Vec<Member>,
+        starts: BTreeMap<NodeId, ProcessStart>,
+        started: Monotonic,
+    ) -> Self {
         let peers = members.iter().filter(|member| **member != me).map(|member| (member.node, Peer::default()));
-        Self { me, boot, peers: peers.collect(), starts, members, routes: BTreeMap::new(), has_work: true }
+        Self { me, boot, peers: peers.collect(), starts, members, routes: BTreeMap::new(), has_work: true, started }
     }
 
     /// The identity of this process as a sequencer of shared logs.
@@ -73,6 +82,12 @@ impl Roster {
     /// The member identity of a node, which includes its disk's incarnation.
     pub(crate) fn member(&self, node: NodeId) -> Option<Member> {
         self.members.iter().copied().find(|member| member.node == node)
+    }
+
+    /// The other nodes that this process has had no contact with for this time.
+    fn absent_for(&self, time: Duration, now: Monotonic) -> Vec<NodeId> {
+        let is_absent = |peer: &Peer| now.since(peer.last_contact.unwrap_or(self.started)) >= time;
+        self.peers.iter().filter(|(_, peer)| is_absent(peer)).map(|(node, _)| *node).collect()
     }
 
     pub(crate) fn on_apply(&mut self, change: &Change) {
@@ -189,7 +204,8 @@ fn next_step(
 pub(crate) fn proposals(
     catalog: &Catalog,
     cohort: &Cohort,
-    peers: &BTreeMap<NodeId, Peer>,
+    roster: &Roster,
+    replace_after: Duration,
     now: Monotonic,
 ) -> Vec<Bytes> {
     let is_out = |member: Member| {
@@ -201,8 +217,14 @@ pub(crate) fn proposals(
         gone.map(|member| CatalogCommand::EndLeave { node: member.node }).collect();
     if catalog.leaving().any(|member| catalog.is_kept_on(member)) {
         let is_alive = |peer: &Peer| peer.last_contact.is_some_and(|last_contact| now.since(last_contact) < ALIVE);
-        let absent = peers.iter().filter(|(_, peer)| !is_alive(peer)).map(|(node, _)| *node).collect();
+        let absent = roster.peers.iter().filter(|(_, peer)| !is_alive(peer)).map(|(node, _)| *node).collect();
         proposals.push(CatalogCommand::MoveOff { absent });
+    }
+    if replace_after > Duration::ZERO {
+        let absent = roster.absent_for(replace_after, now);
+        if !catalog.replacements(&absent).is_empty() {
+            proposals.push(CatalogCommand::Replace { absent });
+        }
     }
     proposals.iter().map(CatalogCommand::encode).collect()
 }

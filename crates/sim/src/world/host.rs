@@ -132,6 +132,7 @@ pub(super) fn node_config(options: &Options, seed: u64) -> NodeConfig {
         seed,
         checkpoint_log_bytes: options.checkpoint_log_bytes,
         session_lifetime: options.session_lifetime,
+        replace_after: options.replace_after,
         memtable_bytes_max: 8 * options.memtable_bytes,
         memtables_bytes: 8 * options.memtable_bytes,
         housekeeping: base::Duration::from_millis(500),

@@ -119,6 +119,8 @@ pub struct Options {
     pub clock_seed: u64,
     /// The node with a wall clock that exceeds its stated bound for a while.
     pub lying_node: Option<NodeId>,
+    /// How long a member under primary/backup replication may stay away before another node takes its place.
+    pub replace_after: Duration,
     /// Whether leaders read by leases; otherwise by view checks only.
     pub leases: bool,
     /// Maximum duration of a log force.
@@ -313,6 +315,7 @@ impl Options {
             clock_uncertainty: 0,
             clock_seed: 0,
             lying_node: None,
+            replace_after: Duration::ZERO,
             leases: pick(&[0, 1, 1, 1]) == 1,
             force_time: pick(&[200, 1_000, 3_000, 12_000]) * (millisecond / 1_000),
         };

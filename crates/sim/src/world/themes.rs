@@ -123,7 +123,8 @@ impl Theme {
                 let faults = Faults { blank: 0, rot: 0, roll_back: 0, ..options.faults };
                 let nodes = if options.nodes == 1 { 3 } else { options.nodes };
                 let (durability, replication) = (Durability::Forced, Replication::PrimaryBackup);
-                Options { nodes, leases: true, durability, replication, faults, ..options }
+                let replace_after = Duration::from_millis([0, 700, 3_000][options.clock_seed as usize % 3]);
+                Options { nodes, leases: true, durability, replication, replace_after, faults, ..options }
             }
             Self::MovingAndForgetting => in_memory(moving(settled(Options { nodes: 5, ..options }))),
         }
