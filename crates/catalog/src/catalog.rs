@@ -172,8 +172,8 @@ impl Catalog {
                 (Some(begun), change)
             }
             CatalogCommand::Configure { cohort, configuration } => (None, self.configure(cohort, &configuration)),
-            CatalogCommand::DeclareLoss { cohort, node } => {
-                let declared = self.declare_loss(cohort, node);
+            CatalogCommand::DeclareLoss { table, cohort, node } => {
+                let declared = self.declare_loss(&table, cohort, node);
                 let change = declared.is_ok().then_some(Change::MoveBegun);
                 (Some(declared), change)
             }

@@ -79,6 +79,8 @@ pub enum CatalogCommand {
     /// Continue a range under primary/backup replication with the replica of one node alone, although acknowledged
     /// updates may be lost. The other replicas are deleted.
     DeclareLoss {
+        /// The name of its table, as a confirmation.
+        table: String,
         /// The range's cohort.
         cohort: CohortId,
         /// The node of the replica.
@@ -161,7 +163,7 @@ base::wire! {
         84 => BeginLogDrop { name as Text("log name"), force = true },
         85 => EndLogDrop { name as Text("log name"), log },
         86 => Configure { cohort, configuration },
-        87 => DeclareLoss { cohort, node },
+        87 => DeclareLoss { table as Text("table name"), cohort, node },
         88 => Replace { absent },
     }
 }
@@ -179,12 +181,7 @@ impl Wire for TableOptions {
             Some(Durability::Forced) => 1,
             Some(Durability::Memory) => 2,
         };
-        let replication = match self.replication {
-            None => 0,
-            Some(Replication::Paxos) => 1,
-            Some(Replication::PrimaryBackup) => 2,
-        };
-        out.u8(durability + 4 * replication);
+        out.u8(durability + 4 * self.replication.map_or(0, Replication::tag));
         self.transactions.encode(out);
     }
 
@@ -200,12 +197,35 @@ impl Wire for TableOptions {
         };
         let replication = match tag / 4 {
             0 => None,
-            1 => Some(Replication::Paxos),
-            2 => Some(Replication::PrimaryBackup),
-            _ => return Err(unknown("replication")),
+            given => Some(Replication::from_tag(given).ok_or_else(|| unknown("replication"))?),
         };
         let transactions = Wire::decode(input)?;
         Ok(Self { kind, replicas, retention, durability, transactions, replication })
+    }
+}
+
+impl Replication {
+    fn tag(self) -> u8 {
+        match self {
+            Self::Paxos => 1,
+            Self::PrimaryBackup => 2,
+        }
+    }
+
+    fn from_tag(tag: u8) -> Option<Self> {
+        [Self::Paxos, Self::PrimaryBackup].into_iter().find(|known| known.tag() == tag)
+    }
+}
+
+impl Wire for Replication {
+    const BYTES_MIN: usize = 1;
+
+    fn encode(&self, out: &mut Writer) {
+        out.u8(self.tag());
+    }
+
+    fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
+        Self::from_tag(input.u8()?).ok_or(DecodeError::Invalid { what: "replication of a table" })
     }
 }
 

@@ -1,12 +1,13 @@
 //! Requests to the catalog, and its responses.
 
 use base::codec::{Framed, Text};
-use base::{Durability, Duration, KeyRange, Timestamp};
+use base::{Configuration, Durability, Duration, KeyRange, Timestamp};
 use sharedlog::request::LogResponse;
 use state_machine::{Failure, Request, Response};
 
 use crate::catalog::NodeRecord;
 use crate::command::CatalogCommand;
+use crate::options::Replication;
 
 /// The outcome of a request to the catalog.
 pub type Outcome = state_machine::Outcome<CatalogResponse>;
@@ -124,8 +125,8 @@ base::wire! {
     }
 }
 
-base::wire! { struct TableDescription { created, replicas, retention, durability, transactions, ranges } }
-base::wire! { struct RangeDescription { range, cohort, members, is_moving } }
+base::wire! { struct TableDescription { created, replicas, retention, durability, transactions, replication, ranges } }
+base::wire! { struct RangeDescription { range, cohort, members, is_moving, configuration } }
 base::wire! { struct NodeDescription { record, ranges } }
 
 /// The description of a table for clients.
@@ -143,6 +144,8 @@ pub struct TableDescription {
     pub durability: Durability,
     /// Whether it takes part in transactions.
     pub transactions: bool,
+    /// How each range is replicated.
+    pub replication: Replication,
 }
 
 /// A range of a table.
@@ -155,6 +158,8 @@ pub struct RangeDescription {
     pub members: Vec<u32>,
     /// Whether a move to these nodes is in progress.
     pub is_moving: bool,
+    /// Its configuration, under primary/backup replication.
+    pub configuration: Option<Configuration>,
 }
 
 /// The description of a node for clients.

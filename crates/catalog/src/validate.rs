@@ -41,6 +41,7 @@ pub fn validate(request: &CatalogRequest) -> Result<(), Failure> {
         CatalogRequest::DescribeTable(name)
         | CatalogRequest::FindTable(name)
         | CatalogRequest::FindRemnant(name)
+        | CatalogRequest::Change(CatalogCommand::DeclareLoss { table: name, .. })
         | CatalogRequest::Change(CatalogCommand::BeginDrop { name, .. }) => check_table_name(name),
         CatalogRequest::Change(CatalogCommand::BeginSplit { name, key }) => {
             check_table_name(name)?;

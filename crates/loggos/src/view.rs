@@ -11,7 +11,9 @@ mod progress;
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::CohortId;
-use sdk::admin::{Activity, Clock, Cohort, Drop, LogPlacement, Lsn, Replica, StatusResponse, ZooKeeper};
+use sdk::admin::{
+    Activity, Clock, Cohort, CohortConfiguration, Drop, LogPlacement, Lsn, Replica, StatusResponse, ZooKeeper,
+};
 use serde_json::{Value, json};
 
 use crate::cli::range_field;
@@ -278,10 +280,21 @@ fn cohort_object(view: &View, cohort: &Cohort) -> Value {
         "epoch": cohort.epoch,
         "durability": if cohort.in_memory { "memory" } else { "forced" },
         "losses": cohort.losses,
+        "configuration": cohort.configuration.as_ref().map(configuration_object),
         "led": view.is_led(cohort),
         "planned_nodes": cohort.planned_nodes,
         "replica_count": cohort.replica_count,
         "replicas": replicas,
+    })
+}
+
+fn configuration_object(known: &CohortConfiguration) -> Value {
+    json!({
+        "version": known.version,
+        "primary": known.primary,
+        "members": known.members,
+        "candidates": known.candidates,
+        "stranded": known.stranded,
     })
 }
 

@@ -320,12 +320,29 @@ pub struct CohortStatus {
     pub durability: Durability,
     /// Losses declared in its log, through the last applied entry.
     pub losses: u32,
+    /// Its configuration, under primary/backup replication.
+    pub configuration: Option<ConfigurationStatus>,
     /// The clients' sessions that are open in it.
     pub sessions: usize,
     /// Writes that the log decided while this node led, since the start.
     pub writes: u64,
     /// Reads answered by this node since the start.
     pub reads: u64,
+}
+
+/// The configuration of a cohort as known to a replica.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ConfigurationStatus {
+    /// Its version.
+    pub version: u64,
+    /// The node of the primary.
+    pub primary: u32,
+    /// The nodes of its members, in order.
+    pub members: Vec<u32>,
+    /// At the primary: the nodes of the replicas that are not members yet.
+    pub candidates: Vec<u32>,
+    /// Whether this replica is the only member and in doubt about its log, so that the cohort has stopped.
+    pub is_stranded: bool,
 }
 
 /// A replica as seen by its leader or itself.

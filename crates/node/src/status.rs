@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 
 use base::{CohortId, KeyRange, NodeId, Now};
 use catalog::{NodeRecord, Standing};
-use replication::ReplicaView;
+use replication::{Cohort, ReplicaView};
 use state_machine::Ownership;
 
 use crate::node::Node;
 use crate::replica::Replica;
-use crate::request::{AppliedCatalog, CohortStatus, NodeStatus, ReplicaStatus, Status};
+use crate::request::{AppliedCatalog, CohortStatus, ConfigurationStatus, NodeStatus, ReplicaStatus, Status};
 use crate::roster::ALIVE;
 
 impl Node {
@@ -68,10 +68,22 @@ fn cohort_status(cohort: u32, log: Option<String>, replica: &Replica) -> CohortS
         applied: replica.state.last_applied(),
         durability: replica.cohort.config().regime.durability(),
         losses: replica.state.progress().losses,
+        configuration: configuration_status(&replica.cohort),
         sessions: replica.state.sessions_open(),
         writes: replica.writes,
         reads: replica.reads + replica.reads_elsewhere.load(Ordering::Relaxed),
     }
+}
+
+fn configuration_status(cohort: &Cohort) -> Option<ConfigurationStatus> {
+    let known = cohort.configuration()?;
+    Some(ConfigurationStatus {
+        version: known.version.0,
+        primary: known.primary.node.0,
+        members: known.members.iter().map(|member| member.node.0).collect(),
+        candidates: cohort.candidates().iter().map(|(member, _)| member.node.0).collect(),
+        is_stranded: cohort.is_stranded(),
+    })
 }
 
 /// The range that the tablet owns according to its log, or its assigned range before the log has one.

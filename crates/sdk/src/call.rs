@@ -103,6 +103,10 @@ async fn begin(
             AdminClient::new(channel).move_range(timed(request, time)).await?;
             ApiResponse::MoveBegun
         }
+        ApiRequest::DeclareLoss(request) => {
+            AdminClient::new(channel).declare_loss(timed(request, time)).await?;
+            ApiResponse::MoveBegun
+        }
         ApiRequest::AddNode(request) => {
             ApiResponse::Nodes(AdminClient::new(channel).add_node(timed(request, time)).await?.into_inner())
         }

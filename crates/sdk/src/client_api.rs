@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use api::admin::admin_client::AdminClient;
 use api::admin::{
-    AddNodeRequest, ListNodesRequest, MoveRangeRequest, RemoveNodeRequest, RosterNode, StatusRequest, StatusResponse,
+    AddNodeRequest, DeclareLossRequest, ListNodesRequest, MoveRangeRequest, RemoveNodeRequest, RosterNode,
+    StatusRequest, StatusResponse,
 };
 use base::limits::DEADLINE_DEFAULT;
 use client::Fault;
@@ -71,6 +72,19 @@ impl Client {
     pub async fn move_range(&self, cohort: u32, nodes: &[u32], force: bool) -> Result<(), Error> {
         let request = MoveRangeRequest { cohort, nodes: nodes.to_vec(), force };
         match self.ask(ApiRequest::MoveRange(request)).await? {
+            ApiResponse::MoveBegun => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Continues a range with [primary/backup replication](crate::Replication::PrimaryBackup) with the replica of one
+    /// node alone, after its other members are lost for good. Acknowledged writes that only they hold are lost.
+    ///
+    /// # Errors
+    /// [`Error::Precondition`] if the cohort is not a range of this table, or the node has no replica of it.
+    pub async fn declare_loss(&self, table: &str, cohort: u32, node: u32) -> Result<(), Error> {
+        let request = DeclareLossRequest { cohort, node, table: table.to_owned() };
+        match self.ask(ApiRequest::DeclareLoss(request)).await? {
             ApiResponse::MoveBegun => Ok(()),
             other => Err(unexpected(&other)),
         }

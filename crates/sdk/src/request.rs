@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use api::admin::{
-    AddNodeRequest, ListNodesRequest, MoveRangeRequest, NodesResponse, RemoveNodeRequest, SplitRangeRequest,
-    SplitRangeResponse, StatusRequest, StatusResponse,
+    AddNodeRequest, DeclareLossRequest, ListNodesRequest, MoveRangeRequest, NodesResponse, RemoveNodeRequest,
+    SplitRangeRequest, SplitRangeResponse, StatusRequest, StatusResponse,
 };
 use api::columns::streamed_answer::Answer as StreamedAnswer;
 use api::columns::streamed_request::Request as StreamedRequest;
@@ -38,6 +38,7 @@ pub(crate) enum ApiRequest {
     Status(StatusRequest),
     SplitRange(SplitRangeRequest),
     MoveRange(MoveRangeRequest),
+    DeclareLoss(DeclareLossRequest),
     AddNode(AddNodeRequest),
     RemoveNode(RemoveNodeRequest),
     ListNodes(ListNodesRequest),
@@ -128,7 +129,7 @@ impl ApiRequest {
             Self::CreateTable(_) | Self::DropTable(_) | Self::SplitRange(_) | Self::MoveRange(_) => {
                 (Effect::Repeatable, Pace::Slow)
             }
-            Self::AddNode(_) | Self::RemoveNode(_) => (Effect::Repeatable, Pace::Slow),
+            Self::DeclareLoss(_) | Self::AddNode(_) | Self::RemoveNode(_) => (Effect::Repeatable, Pace::Slow),
             Self::ListNodes(_) => (Effect::Reads, Pace::Slow),
             Self::ListTables | Self::DescribeTable(_) | Self::Scan(_) | Self::Status(_) => (Effect::Reads, Pace::Slow),
             Self::Get(_) => (Effect::Reads, Pace::Prompt),

@@ -12,7 +12,7 @@ use crate::client_api::unexpected;
 use crate::driver::Ended;
 use crate::request::{ApiRequest, ApiResponse};
 use crate::scan::Scan;
-use crate::types::{AsOf, Cell, Durability, Row, TableDescription};
+use crate::types::{AsOf, Cell, Durability, Replication, Row, TableDescription};
 use crate::{Client, Error, Reads, Version};
 
 /// A table of a client's cluster. Cheap to clone.
@@ -213,6 +213,13 @@ impl CreateTable<'_> {
     /// [`Durability::Memory`], for which `true` is refused. Writes to a table that takes no part never wait for a clock.
     pub fn transactions(mut self, transactions: bool) -> Self {
         self.request.transactions = Some(transactions);
+        self
+    }
+
+    /// How each range is replicated. The default is [`Replication::Paxos`]. [`Replication::PrimaryBackup`] excludes
+    /// [`Durability::Memory`].
+    pub fn replication(mut self, replication: Replication) -> Self {
+        self.request.set_replication(replication.into());
         self
     }
 

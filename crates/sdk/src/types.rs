@@ -57,6 +57,41 @@ pub enum Durability {
     Memory,
 }
 
+/// How the ranges of a table are replicated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Replication {
+    /// Multi-Paxos: a majority of the replicas commits a write and elects the leader.
+    #[default]
+    Paxos,
+    /// Primary/backup: all members of a configuration commit a write. The catalog records the configuration, and removes
+    /// members that are silent. Writes continue down to one replica.
+    PrimaryBackup,
+}
+
+impl Replication {
+    /// The name in commands and output.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Paxos => "paxos",
+            Self::PrimaryBackup => "primary-backup",
+        }
+    }
+}
+
+/// The members of a range under primary/backup replication.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Configuration {
+    /// Grows by one with each change.
+    pub version: u64,
+    /// The node of the primary, which serves writes and strong reads.
+    pub primary: u32,
+    /// The nodes of all members, in order.
+    pub members: Vec<u32>,
+}
+
 /// A table's options, ranges, and their placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -73,6 +108,8 @@ pub struct TableDescription {
     pub durability: Durability,
     /// Whether the table takes part in transactions.
     pub transactions: bool,
+    /// How each range is replicated.
+    pub replication: Replication,
 }
 
 /// A range of a table: the keys from `start`, inclusive, to `end`, exclusive.
@@ -89,6 +126,8 @@ pub struct Range {
     pub members: Vec<u32>,
     /// Whether a move to these nodes is in progress.
     pub is_moving: bool,
+    /// Its configuration, under [`Replication::PrimaryBackup`].
+    pub configuration: Option<Configuration>,
 }
 
 /// An interval of keys. Converts from Rust's half-open ranges, such as `"a".."c"`, `"a"..`, `.."c"` and `..`.
@@ -183,11 +222,30 @@ impl From<Durability> for message::Durability {
     }
 }
 
+impl From<Replication> for message::Replication {
+    fn from(replication: Replication) -> Self {
+        match replication {
+            Replication::Paxos => Self::Paxos,
+            Replication::PrimaryBackup => Self::PrimaryBackup,
+        }
+    }
+}
+
+impl From<message::Configuration> for Configuration {
+    fn from(message::Configuration { version, primary, members }: message::Configuration) -> Self {
+        Self { version, primary, members }
+    }
+}
+
 impl From<message::DescribeTableResponse> for TableDescription {
     fn from(known: message::DescribeTableResponse) -> Self {
         let durability = match known.durability() {
             message::Durability::Memory => Durability::Memory,
             message::Durability::Forced | message::Durability::Unspecified => Durability::Forced,
+        };
+        let replication = match known.replication() {
+            message::Replication::PrimaryBackup => Replication::PrimaryBackup,
+            message::Replication::Paxos | message::Replication::Unspecified => Replication::Paxos,
         };
         Self {
             ranges: known.ranges.into_iter().map(Into::into).collect(),
@@ -196,13 +254,14 @@ impl From<message::DescribeTableResponse> for TableDescription {
             retention: Duration::from_millis(known.retention_ms),
             durability,
             transactions: known.transactions,
+            replication,
         }
     }
 }
 
 impl From<message::Range> for Range {
-    fn from(message::Range { start, end, cohort, members, is_moving }: message::Range) -> Self {
-        Self { start, end, cohort, members, is_moving }
+    fn from(message::Range { start, end, cohort, members, is_moving, configuration }: message::Range) -> Self {
+        Self { start, end, cohort, members, is_moving, configuration: configuration.map(Into::into) }
     }
 }
 
@@ -222,8 +281,8 @@ mod tests {
 
     #[test]
     fn range_contains_start_not_end() {
-        let mut range =
-            Range { start: "b".into(), end: Some("d".into()), cohort: 1, members: vec![], is_moving: false };
+        let (start, end) = ("b".into(), Some("d".into()));
+        let mut range = Range { start, end, cohort: 1, members: vec![], is_moving: false, configuration: None };
         assert_eq!(["a", "b", "c", "d"].map(|key| range.contains(key)), [false, true, true, false]);
         range.end = None;
         assert!(range.contains("z"));

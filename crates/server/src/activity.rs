@@ -128,6 +128,7 @@ mod tests {
             applied: Lsn::ZERO,
             durability: base::Durability::Forced,
             losses: 0,
+            configuration: None,
             sessions: 0,
             writes,
             reads,

@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use api::admin::roster_node::Standing as RosterStanding;
 use api::admin::{
-    self as message, AddNodeRequest, ListNodesRequest, MoveRangeRequest, MoveRangeResponse, NodesResponse,
-    RemoveNodeRequest, RemoveNodeResponse, SplitRangeRequest, SplitRangeResponse, StatusRequest, StatusResponse,
+    self as message, AddNodeRequest, DeclareLossRequest, DeclareLossResponse, ListNodesRequest, MoveRangeRequest,
+    MoveRangeResponse, NodesResponse, RemoveNodeRequest, RemoveNodeResponse, SplitRangeRequest, SplitRangeResponse,
+    StatusRequest, StatusResponse,
 };
 use api::servers::admin_server::Admin;
 use base::{CohortId, Durability, HostPort, Incarnation, KeyRange, Lsn, Member, NodeId};
 use catalog::{Catalog, CatalogCommand, CatalogRequest, CatalogResponse, NodeDescription, NodeRecord, Standing};
 use node::request::{
-    AppliedCatalog, ClockStatus, CohortStatus, NodeStatus, ReplicaStatus, Request, Response, Status as NodeReport,
+    AppliedCatalog, ClockStatus, CohortStatus, ConfigurationStatus, NodeStatus, ReplicaStatus, Request, Response,
+    Status as NodeReport,
 };
 use state_machine::Failure;
 use tonic::Status;
@@ -78,6 +80,18 @@ impl<G: Gateway> Admin for Handler<G> {
         .await?
         {
             Response::Catalog(CatalogResponse::MoveBegun) => Ok(tonic::Response::new(MoveRangeResponse {})),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn declare_loss(
+        &self,
+        mut call: tonic::Request<DeclareLossRequest>,
+    ) -> Result<tonic::Response<DeclareLossResponse>, Status> {
+        let DeclareLossRequest { cohort, node, table } = std::mem::take(call.get_mut());
+        let command = CatalogCommand::DeclareLoss { table, cohort: CohortId(cohort), node: NodeId(node) };
+        match ask(&*self.gateway, &call, Request::Catalog(CatalogRequest::Change(command))).await? {
+            Response::Catalog(CatalogResponse::MoveBegun) => Ok(tonic::Response::new(DeclareLossResponse {})),
             other => Err(unexpected(&other)),
         }
     }
@@ -234,7 +248,8 @@ fn zookeeper(report: &Report) -> message::ZooKeeper {
 }
 
 fn cohort(status: CohortStatus, observer: &Observer) -> message::Cohort {
-    let CohortStatus { cohort, table, log, range, leader, epoch, replicas, durability, losses, .. } = status;
+    let CohortStatus { cohort, table, log, range, leader, epoch, replicas, durability, losses, configuration, .. } =
+        status;
     let in_memory = durability == Durability::Memory;
     let Rates { writes_per_second, reads_per_second } = observer.activity.of_cohort(cohort);
     let replicas = replicas.iter().map(replica).collect();
@@ -256,7 +271,13 @@ fn cohort(status: CohortStatus, observer: &Observer) -> message::Cohort {
         replica_count: 0,
         moving: false,
         leaving_nodes: Vec::new(),
+        configuration: configuration.map(configuration_message),
     }
+}
+
+fn configuration_message(status: ConfigurationStatus) -> message::CohortConfiguration {
+    let ConfigurationStatus { version, primary, members, candidates, is_stranded: stranded } = status;
+    message::CohortConfiguration { version, primary, members, candidates, stranded }
 }
 
 fn replica(status: &ReplicaStatus) -> message::Replica {

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use api::columns::{self as message, WriteResponse};
 use api::servers::columns_server::Columns;
 use base::{Durability, Interval};
-use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, RangeDescription, TableDescription, TableOptions};
+use catalog::{
+    CatalogCommand, CatalogRequest, CatalogResponse, RangeDescription, Replication, TableDescription, TableOptions,
+};
 use node::request::{Ask, Request, Response, validate_client, validate_translation_server};
 use sharedlog::validate::TRANSLATION_SERVER_KEY;
 use state_machine::StateMachine as _;
@@ -95,6 +97,23 @@ fn wanted(durability: i32) -> Result<Option<Durability>, Status> {
     }
 }
 
+/// The replication requested for a new table, if specified.
+fn wanted_replication(replication: i32) -> Result<Option<Replication>, Status> {
+    match message::Replication::try_from(replication) {
+        Ok(message::Replication::Unspecified) => Ok(None),
+        Ok(message::Replication::Paxos) => Ok(Some(Replication::Paxos)),
+        Ok(message::Replication::PrimaryBackup) => Ok(Some(Replication::PrimaryBackup)),
+        Err(_) => Err(Status::invalid_argument(format!("unknown replication {replication}"))),
+    }
+}
+
+fn replication_message(replication: Replication) -> message::Replication {
+    match replication {
+        Replication::Paxos => message::Replication::Paxos,
+        Replication::PrimaryBackup => message::Replication::PrimaryBackup,
+    }
+}
+
 fn durability_message(durability: Durability) -> message::Durability {
     match durability {
         Durability::Forced => message::Durability::Forced,
@@ -108,9 +127,16 @@ impl<G: Gateway> Columns for Handler<G> {
         &self,
         mut call: tonic::Request<message::CreateTableRequest>,
     ) -> RpcResult<message::CreateTableResponse> {
-        let message::CreateTableRequest { table: name, split_at, replicas, retention_ms, durability, transactions } =
-            std::mem::take(call.get_mut());
-        let durability = wanted(durability)?;
+        let message::CreateTableRequest {
+            table: name,
+            split_at,
+            replicas,
+            retention_ms,
+            durability,
+            transactions,
+            replication,
+        } = std::mem::take(call.get_mut());
+        let (durability, replication) = (wanted(durability)?, wanted_replication(replication)?);
         let retention = base::Duration(retention_ms.saturating_mul(NANOSECONDS_IN_MS));
         match ask(
             &*self.gateway,
@@ -123,6 +149,7 @@ impl<G: Gateway> Columns for Handler<G> {
                     retention,
                     durability,
                     transactions,
+                    replication,
                     ..TableOptions::of(Tablet::KIND)
                 },
             })),
@@ -159,6 +186,7 @@ impl<G: Gateway> Columns for Handler<G> {
                 retention,
                 durability,
                 transactions,
+                replication,
             })) => {
                 let ranges = ranges.into_iter().map(range).collect();
                 let retention_ms = retention.0 / NANOSECONDS_IN_MS;
@@ -170,6 +198,7 @@ impl<G: Gateway> Columns for Handler<G> {
                     retention_ms,
                     durability,
                     transactions,
+                    replication: replication_message(replication).into(),
                 })
             }
             other => Err(unexpected(&other)),
@@ -301,6 +330,12 @@ pub(crate) fn answer<T>(message: T) -> RpcResult<T> {
     Ok(tonic::Response::new(message))
 }
 
-fn range(RangeDescription { range, cohort, members, is_moving }: RangeDescription) -> message::Range {
-    message::Range { start: range.start, end: range.end, cohort, members, is_moving }
+fn range(described: RangeDescription) -> message::Range {
+    let RangeDescription { range, cohort, members, is_moving, configuration } = described;
+    let configuration = configuration.map(|known| message::Configuration {
+        version: known.version.0,
+        primary: known.primary.node.0,
+        members: known.members.iter().map(|member| member.node.0).collect(),
+    });
+    message::Range { start: range.start, end: range.end, cohort, members, is_moving, configuration }
 }

@@ -73,6 +73,7 @@ fn status() -> Status {
         applied: Lsn::new(5, 117),
         durability: base::Durability::Memory,
         losses: 1,
+        configuration: None,
         sessions: 0,
         writes: 40,
         reads: 50,

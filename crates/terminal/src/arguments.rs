@@ -37,6 +37,24 @@ impl ReadKind {
     }
 }
 
+/// How the ranges of a table are replicated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Replication {
+    /// A majority of the replicas commits.
+    Paxos,
+    /// All members of a configuration commit. The catalog removes silent members from it.
+    PrimaryBackup,
+}
+
+impl From<Replication> for sdk::Replication {
+    fn from(replication: Replication) -> Self {
+        match replication {
+            Replication::Paxos => Self::Paxos,
+            Replication::PrimaryBackup => Self::PrimaryBackup,
+        }
+    }
+}
+
 /// The storage that a write must have reached before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Durability {

@@ -8,7 +8,7 @@ mod stop;
 mod table;
 
 pub use addresses::{GRPC, Service, ZOOKEEPER};
-pub use arguments::{Durability, ReadKind};
+pub use arguments::{Durability, ReadKind, Replication};
 pub use duration::{duration, positive_duration, timestamp_ns};
 pub use output::{Output, to_json};
 pub use stop::{Appended, EXIT_STATUSES, LoadedUntil, Signals, Stop, unless_interrupted};

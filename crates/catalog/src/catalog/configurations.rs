@@ -35,16 +35,15 @@ impl Catalog {
 
     /// Makes the replica of a node the only member of a range, and plans the range on that node alone, so that the other
     /// nodes delete their replicas. An operator has decided that its other members are lost.
-    pub(super) fn declare_loss(&mut self, cohort: CohortId, node: NodeId) -> Outcome {
-        let of = self.tables().find(|(_, table)| table.has(cohort));
-        let (name, table) = of.ok_or_else(|| precondition(format!("no table has cohort {cohort}")))?;
+    pub(super) fn declare_loss(&mut self, name: &str, cohort: CohortId, node: NodeId) -> Outcome {
+        let table = self.table(name).ok_or_else(|| Failure::UnknownTable(name.to_owned()))?;
         let range = table.ranges.iter().find(|range| range.cohort == cohort);
-        let range = range.ok_or_else(|| precondition(format!("no table has cohort {cohort}")))?;
+        let range = range.ok_or_else(|| precondition(format!("table {name} has no cohort {cohort}")))?;
         let Some(current) = range.configuration.as_deref() else {
             return Err(precondition(format!("table {name} has no primary/backup replication")));
         };
-        if table.is_dropping || range.split.is_some() {
-            return Err(Failure::Unavailable(format!("that range of table {name} is being split or dropped")));
+        if range.split.is_some() {
+            return Err(Failure::Unavailable(format!("that range of table {name} is being split")));
         }
         let there = || range.members.iter().chain(range.leaving.iter().flatten()).chain(&current.members).copied();
         let registered = self.nodes().find(|known| known.member.node == node).map(|known| known.member);

@@ -185,6 +185,7 @@ impl TableRecord {
             cohort: record.cohort.0,
             members: record.members.iter().map(|member| member.node.0).collect(),
             is_moving: record.leaving.is_some(),
+            configuration: record.configuration.as_deref().cloned(),
         };
         CatalogResponse::Table(TableDescription {
             ranges: self.ranges().map(range).collect(),
@@ -193,6 +194,7 @@ impl TableRecord {
             retention: self.options.retention,
             durability: self.options.durability(),
             transactions: self.options.takes_part(),
+            replication: self.options.replication(),
         })
     }
 

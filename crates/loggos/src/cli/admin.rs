@@ -49,6 +49,21 @@ pub(crate) enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// Continue a range with primary/backup replication with one replica, after its other members are lost for good.
+    ///
+    /// Acknowledged writes that only the other members held are lost. Their processes must have stopped for good; their
+    /// replicas are deleted if they return. `loggos status` shows which replica holds the most.
+    DeclareLoss {
+        table: String,
+        /// Any key of the range; the empty key selects the first range.
+        key: OsString,
+        /// Node with the replica to continue with.
+        #[arg(long, value_name = "NODE")]
+        node: u32,
+        /// The table's name once more, as a confirmation.
+        #[arg(long, value_name = "TABLE")]
+        confirm: String,
+    },
 }
 
 /// Runs a command.
@@ -58,6 +73,9 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
         Command::Join { newcomer } => nodes::join(cluster, output, &newcomer).await,
         Command::Leave { node } => nodes::leave(cluster, output, node).await,
         Command::Split { table, key } => split(cluster, output, table, key).await,
+        Command::DeclareLoss { table, key, node, confirm } => {
+            declare_loss(cluster, output, &table, key, (node, &confirm)).await
+        }
         Command::Move { table, key, to, force } => move_range(cluster, output, &table, key, (&to, force)).await,
     }
 }
@@ -94,6 +112,24 @@ async fn split(cluster: &Cluster, output: Output, table: String, key: OsString) 
     object.insert("cohort".into(), cohort.into());
     let people = || format!("table {table} split at {}: cohort {cohort} has the rows from that key on", shown(&key));
     output.acknowledge(&Value::from(object), people);
+    Ok(())
+}
+
+async fn declare_loss(
+    cluster: &Cluster,
+    output: Output,
+    table: &str,
+    key: OsString,
+    (node, confirm): (u32, &str),
+) -> Result<(), Stop> {
+    if confirm != table {
+        return Err(Stop::invalid("--confirm must repeat the table's name: acknowledged writes may be lost"));
+    }
+    let client = cluster.client()?;
+    let cohort = range_of(&client, table, &bytes(key)).await?.cohort;
+    client.declare_loss(table, cohort, node).await?;
+    let object = json!({ "table": table, "cohort": cohort, "node": node });
+    output.acknowledge(&object, || format!("cohort {cohort} of table {table} continues with node {node} alone"));
     Ok(())
 }
 

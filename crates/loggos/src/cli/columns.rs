@@ -8,8 +8,8 @@ use std::time::Duration;
 use base::limits::RETENTION_MAX;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
-use sdk::{Client, Row};
-use terminal::{Durability, Output, Stop, positive_duration};
+use sdk::{Client, CreateTable, Row};
+use terminal::{Durability, Output, Replication, Stop, positive_duration};
 
 use super::output::{EncodingArguments, Shown, print_rows};
 use super::reads::{self, ReadArguments};
@@ -39,6 +39,10 @@ pub(crate) enum Command {
         /// part in them.
         #[arg(long)]
         no_transactions: bool,
+        /// How each range is replicated: paxos (a majority commits), or primary-backup (all members of a configuration
+        /// commit, and silent ones are removed from it) [default: paxos].
+        #[arg(long, value_enum)]
+        replication: Option<Replication>,
     },
     /// List the tables.
     List,
@@ -117,11 +121,13 @@ pub(crate) struct ScanArguments {
 pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> Result<(), Stop> {
     let client = cluster.client()?;
     match command {
-        Command::Create { table, split_at, replicas, retention, durability, no_transactions } => {
+        Command::Create { table, split_at, replicas, retention, durability, no_transactions, replication } => {
             let handle = client.table(&*table);
             let wanted = handle.create().split_at(split_at.into_iter().map(bytes)).replicas(replicas.unwrap_or(0));
             let wanted = wanted.retention(retention.unwrap_or(Duration::ZERO));
             let wanted = if no_transactions { wanted.transactions(false) } else { wanted };
+            let replication = replication.map(sdk::Replication::from);
+            let wanted = replication.into_iter().fold(wanted, CreateTable::replication);
             tables::create(output, &table, wanted, (durability.map(Into::into), replicas)).await
         }
         Command::List => tables::list(&client, output).await,

@@ -61,21 +61,30 @@ pub(super) async fn describe(client: &Client, output: Output, table: &str) -> Re
         "retention_ms": retention_ms,
         "durability": if is_in_memory { "memory" } else { "forced" },
         "transactions": known.transactions,
+        "replication": known.replication.name(),
         "ranges": ranges,
     });
     output.print(&object, || {
         let mut lines = Table::new(["COHORT", "FROM", "TO", "NODES"]);
         for range in &known.ranges {
-            let nodes: Vec<String> = range.members.iter().map(u32::to_string).collect();
+            let numbers = |nodes: &[u32]| nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
             let end = range.end.as_ref().map_or_else(|| "-".into(), |end| shown(end));
             let start = if range.start.is_empty() { "-".into() } else { shown(&range.start) };
             let moving = if range.is_moving { " (moving)" } else { "" };
-            lines.add([range.cohort.to_string(), start, end, nodes.join(",") + moving]);
+            let configuration = range.configuration.as_ref().map_or_else(String::new, |known| {
+                let (version, primary, members) = (known.version, known.primary, numbers(&known.members));
+                format!(" (version {version}: primary {primary}, members {members})")
+            });
+            let nodes = numbers(&range.members) + moving + &configuration;
+            lines.add([range.cohort.to_string(), start, end, nodes]);
         }
         let seconds = retention_ms as f64 / 1_000.0;
         let memory = if is_in_memory { format!("\nIN MAIN MEMORY: {MAY_BE_LOST}") } else { String::new() };
         let transactions = if known.transactions { "yes" } else { "no" };
-        format!("{lines}old versions are kept for {seconds} s\ntransactions {transactions}{memory}")
+        let replication = known.replication.name();
+        format!(
+            "{lines}old versions are kept for {seconds} s\ntransactions {transactions}\nreplication {replication}{memory}"
+        )
     })
 }
 
@@ -86,5 +95,10 @@ fn range_object(range: &sdk::Range) -> Value {
     object.insert("cohort".into(), range.cohort.into());
     object.insert("members".into(), range.members.clone().into());
     object.insert("moving".into(), range.is_moving.into());
+    if let Some(known) = &range.configuration {
+        let (version, primary, members) = (known.version, known.primary, &known.members);
+        let configuration = json!({ "version": version, "primary": primary, "members": members });
+        object.insert("configuration".into(), configuration);
+    }
     object.into()
 }

@@ -97,7 +97,13 @@ fn samples() -> Vec<Message> {
     let cell = Cell { column: "c".into(), value: "v".into(), version: Timestamp(8) };
     let row = Row { key: "k".into(), cells: vec![cell] };
     let range = KeyRange { start: "a".into(), end: Some("b".into()) };
-    let ranges = vec![RangeDescription { range: range.clone(), cohort: 2, members: vec![1, 2, 3], is_moving: true }];
+    let ranges = vec![RangeDescription {
+        range: range.clone(),
+        cohort: 2,
+        members: vec![1, 2, 3],
+        is_moving: true,
+        configuration: None,
+    }];
     let as_of = AsOf { place, timestamp: Timestamp(9), age: Some(Duration(1)), range: range.clone() };
     let own = Box::new(Response::Tablet(TableResponse::row(row.cells.clone())));
     let outcomes = [
@@ -122,6 +128,7 @@ fn samples() -> Vec<Message> {
             retention: base::Duration(8),
             durability: base::Durability::Memory,
             transactions: false,
+            replication: catalog::Replication::Paxos,
         }))),
         Ok(Response::Tablet(TableResponse::Written { version: Timestamp(8) })),
         Ok(Response::Tablet(TableResponse::Split)),

@@ -99,7 +99,7 @@ impl World {
             Err(error) => return self.start_failed(id, &error.to_string()),
         };
         let is_foreign = machine.is_foreign() || machine.has_joined;
-        let moves = self.options.faults.move_range + u64::from(self.options.leaves) > 0;
+        let moves = self.options.faults.move_range + u64::from(self.options.leaves) + self.options.replace_after.0 > 0;
         let may_join = |cohort| is_foreign || moves && cohort != CohortId::CATALOG;
         if let Some(wrong) = machine.log.wrong_with(&recovered, store.log().tail(), machine.rot, may_join) {
             return self.violate(&format!("node {id}: {wrong} ({})", recovered.notes.join("; ")));

@@ -21,7 +21,7 @@ const COHORT: CohortId = CohortId(2);
 
 fn wanted(version: u64, nodes: &[u32], primary: u32) -> CatalogCommand {
     let members = nodes.iter().map(|number| member(*number)).collect();
-    let configuration = Configuration { version: Epoch(version), members, primary: member(primary) };
+    let configuration = Configuration { version: Epoch(version), members, primary: member(primary), loss: Epoch(0) };
     CatalogCommand::Configure { cohort: COHORT, configuration }
 }
 
@@ -101,14 +101,51 @@ fn split_inherits_configuration() {
 }
 
 #[test]
-fn clients_cannot_request_primary_backup_yet() {
-    for (durability, reason) in [
-        (None, "replication \"primary-backup\" is not available yet"),
-        (Some(Durability::Memory), "replication \"primary-backup\" cannot be combined with durability \"memory\""),
-    ] {
+fn primary_backup_excludes_main_memory() {
+    let reason = "replication \"primary-backup\" cannot be combined with durability \"memory\"";
+    for (durability, expected) in [(None, Ok(())), (Some(Durability::Memory), Err(Failure::Invalid(reason.into())))] {
         let replication = Some(Replication::PrimaryBackup);
         let options = TableOptions { replication, durability, ..TableOptions::of(TABLET) };
         let request = CatalogCommand::CreateTable { name: "t".into(), split_at: Vec::new(), options };
-        assert_eq!(crate::validate(&request.into()), Err(Failure::Invalid(reason.into())));
+        assert_eq!(crate::validate(&request.into()), expected);
     }
+}
+
+#[test]
+fn declared_loss_leaves_one_member() {
+    let (mut catalog, mut log) = managed();
+    let declare =
+        |table: &str, node| CatalogCommand::DeclareLoss { table: table.into(), cohort: COHORT, node: NodeId(node) };
+    let loss = |catalog: &Catalog| catalog.configuration_of(COHORT).map(|configuration| configuration.loss);
+    let (outcome, _) = apply(&mut catalog, &mut log, &declare("u", 2));
+    assert!(matches!(outcome, Some(Err(Failure::UnknownTable(_)))));
+    let (outcome, _) = apply(&mut catalog, &mut log, &declare("t", 5));
+    assert!(matches!(outcome, Some(Err(Failure::Precondition(_)))), "it has no replica");
+    let (outcome, change) = apply(&mut catalog, &mut log, &declare("t", 2));
+    assert_eq!((outcome, change), (Some(Ok(CatalogResponse::MoveBegun)), Some(Change::MoveBegun)));
+    assert_eq!((state(&catalog, COHORT), loss(&catalog)), ((2, vec![2], 2), Some(Epoch(2))));
+    let planned: Vec<Vec<Member>> = catalog.moves().map(|planned| planned.members).collect();
+    assert_eq!(planned, [vec![member(2)]], "the others delete their replicas");
+    apply(&mut catalog, &mut log, &wanted(3, &[2], 2));
+    assert_eq!(loss(&catalog), Some(Epoch(2)), "a petition does not change it");
+    assert_eq!(catalog.replacements(&[]), [], "the move is in progress");
+    apply(&mut catalog, &mut log, &CatalogCommand::EndMove { cohort: COHORT, plan: 1 });
+    let nodes = vec![NodeId(2), NodeId(1), NodeId(3)];
+    assert_eq!(catalog.replacements(&[]), [(COHORT, nodes)], "the table should have three replicas");
+}
+
+#[test]
+fn absent_members_are_replaced() {
+    let (mut catalog, mut log) = managed();
+    let absent = vec![NodeId(3)];
+    assert_eq!(catalog.replacements(&absent), [], "it is still a member");
+    apply(&mut catalog, &mut log, &wanted(2, &[1, 2], 1));
+    assert_eq!(catalog.replacements(&[]), [], "it may return");
+    let nodes = [1, 2, 4].map(NodeId).to_vec();
+    assert_eq!(catalog.replacements(&absent), [(COHORT, nodes.clone())]);
+    assert_eq!(catalog.replacements(&[3, 4, 5].map(NodeId)), [], "there is no spare node");
+    let (outcome, change) = apply(&mut catalog, &mut log, &CatalogCommand::Replace { absent });
+    assert_eq!((outcome, change), (None, Some(Change::MoveBegun)));
+    let planned: Vec<Vec<Member>> = catalog.moves().map(|planned| planned.members).collect();
+    assert_eq!(planned, [nodes.into_iter().map(|node| member(node.0)).collect::<Vec<_>>()]);
 }
