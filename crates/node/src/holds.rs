@@ -20,8 +20,8 @@ use crate::replica::Replica;
 /// The holds at one leader.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holds {
-    /// The epoch to which all of this belongs, and when this leader first counted it.
-    epoch: Epoch,
+    /// The epoch in which the holds were made, and when this leader first used them in it.
+    epoch: Option<Epoch>,
     since: Monotonic,
     /// The highest watermark that this leader may have proposed.
     proposed: Timestamp,
@@ -36,7 +36,7 @@ struct Times {
 }
 
 impl Times {
-    /// Whether it is too old to be renewed. It is remembered until its lifetime ends, so that its holder learns of it.
+    /// Whether it is too old to be renewed. It is kept until its lifetime ends, to refuse renewals with the reason.
     fn is_over(self, now: Monotonic) -> bool {
         now.since(self.made) >= HOLD_AGE_MAX
     }
@@ -91,8 +91,8 @@ impl Holds {
     }
 
     fn enter(&mut self, epoch: Epoch, now: Monotonic) {
-        if self.epoch != epoch {
-            *self = Self { epoch, since: now, ..Self::default() };
+        if self.epoch != Some(epoch) {
+            *self = Self { epoch: Some(epoch), since: now, ..Self::default() };
         }
     }
 

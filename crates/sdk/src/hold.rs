@@ -28,8 +28,8 @@ const CONCURRENT_MAX: usize = 32;
 
 /// Keeps a table readable as of a snapshot's moment, until it is dropped. It renews the hold in the background.
 ///
-/// It can be lost: after 24 hours, after half a minute without contact to a range, or if a range was without a majority
-/// for that long. Reads then fail; they never return something else than what was there at the moment.
+/// The hold is lost after 24 hours, and in a range that no renewal has reached for half a minute. Reads then fail; they
+/// never return the state of another moment.
 #[derive(Debug)]
 #[must_use = "the hold ends when this is dropped"]
 pub struct SnapshotHold {

@@ -308,6 +308,40 @@ fn early_sstable_removal_is_found() {
     assert!(outcome.is_err());
 }
 
+/// A hold survives the loss of the leader that knows it, if it is renewed.
+#[test]
+fn hold_survives_its_leader() {
+    for is_renewed in [true, false] {
+        let mut cluster = Cluster::start();
+        cluster.pass(Duration::from_millis(5_000));
+        let options = TableOptions { retention: Duration::from_millis(1_000), ..TableOptions::of(Tablet::KIND) };
+        let create = CatalogCommand::CreateTable { name: "t".into(), split_at: vec![], options };
+        cluster.nodes[0].ask(1, Request::Catalog(CatalogRequest::Change(create)));
+        cluster.pass(Duration::from_millis(3_000));
+        let mut written = Vec::new();
+        for number in 2..4 {
+            cluster.nodes[0].ask(number, Request::Table { table: "t".into(), request: Ask::Tablet(put()) });
+            cluster.pass(Duration::from_millis(5_000));
+            written.push(cluster.nodes.iter().map(|bench| tablet(bench).last_timestamp()).max().expect("nodes"));
+        }
+        let leads = |bench: &Bench| bench.node.replicas[&TABLE].cohort.leads();
+        let leader = cluster.nodes.iter().position(leads).expect("a leader");
+        cluster.nodes[leader].ask(4, hold(written[0]));
+        cluster.pass(Duration::from_millis(100));
+        assert!(cluster.nodes[leader].answers[&RequestId(4)].is_ok());
+        cluster.cut_off = Some(cluster.nodes[leader].node.me().node);
+        cluster.pass(Duration::from_millis(20_000));
+        let other = (leader + 1) % 3;
+        if is_renewed {
+            cluster.nodes[other].ask(5, hold(written[0]));
+        }
+        cluster.pass(Duration::from_millis(20_000));
+        let watermark = tablet(&cluster.nodes[other]).watermark();
+        assert_eq!(watermark, written[usize::from(!is_renewed)]);
+        assert_eq!(cluster.nodes[other].answers.get(&RequestId(5)).is_some_and(Result::is_ok), is_renewed);
+    }
+}
+
 /// An election does not restart the idle times of sessions: the new leader has observed the timestamps as a follower.
 #[test]
 fn election_keeps_session_ages() {
