@@ -92,7 +92,8 @@ impl Holds {
 
     fn enter(&mut self, epoch: Epoch, now: Monotonic) {
         if self.epoch != Some(epoch) {
-            *self = Self { epoch: Some(epoch), since: now, ..Self::default() };
+            // A renewed lead keeps the proposals of the previous epoch, and the holds with them. A lost lead clears all.
+            (self.epoch, self.since) = (Some(epoch), now);
         }
     }
 
