@@ -120,6 +120,7 @@ bugs! {
     AgeFromReceipt(15, "staleness is measured from the receipt of the leader's message"),
     AgeOfOldCommit(15, "staleness is measured from an announced commit point although a newer one was known"),
     WatermarkIgnored(16, "a compaction drops versions that reads above the watermark need"),
+    WatermarkPassesHold(16, "a leader raises the watermark above the timestamp of a hold"),
     VersionFromWallClock(17, "a timestamp is the wall clock's reading, even if it is below an earlier timestamp"),
     TimestampIgnoresLog(17, "a new leader's timestamps start from its clock, without regard to its log"),
     TimestampIgnoresCheckpoint(17, "a replica that starts from a checkpoint ignores the checkpoint's last timestamp"),

@@ -34,6 +34,12 @@ pub const REPLICAS_MAX: u32 = 5;
 pub const RETENTION_DEFAULT: Duration = Duration::from_millis(60_000);
 /// Maximum retention of old versions of a table's rows: one week, because they take disk space.
 pub const RETENTION_MAX: Duration = Duration::from_millis(7 * 24 * 3_600_000);
+/// Maximum holds of one range: each is kept in its leader's memory, and keeps old versions on disk.
+pub const HOLDS_MAX: usize = 1_000;
+/// Default time after its last renewal at which a hold ends. Holders renew three times as often.
+pub const HOLD_LIFETIME: Duration = Duration::from_millis(30_000);
+/// Maximum age of a hold, however often it is renewed: old versions take disk space.
+pub const HOLD_AGE_MAX: Duration = Duration::from_millis(24 * 3_600_000);
 /// Maximum rows in one page of a scan.
 pub const SCAN_ROWS_MAX: usize = 1_000;
 /// Bytes after which a page of a scan ends, even with fewer rows than requested.

@@ -381,9 +381,11 @@ impl Node {
         }
         let (retention, lifetime) = (replica.options.retention, self.config.session_lifetime);
         replica.timestamp_history.note(replica.last_change, now.monotonic, retention.max(lifetime));
+        let unretained = replica.timestamp_history.before(retention, now.monotonic);
+        let epoch = replica.cohort.promised().epoch;
         let past = Past {
             session_lifetime: replica.timestamp_history.before(lifetime, now.monotonic),
-            retention: replica.timestamp_history.before(retention, now.monotonic),
+            retention: replica.holds.limit(unretained, epoch, self.config.hold_lifetime, now.monotonic),
         };
         let Housekeeping { commands, sessions_expired } = replica.state.housekeeping(past);
         self.counters.sessions_expired += sessions_expired;

@@ -1,5 +1,6 @@
 //! Configuration of a node at start.
 
+use base::limits::HOLD_LIFETIME;
 use base::{Duration, Member};
 use replication::{Limits, Timing};
 
@@ -61,6 +62,9 @@ pub struct NodeConfig {
     pub housekeeping: Duration,
     /// How long a member removed from its configuration may stay away before another node takes its place; zero: for ever.
     pub replace_after: Duration,
+    /// How long a hold on old versions lasts without a renewal, and how long a new leader waits for renewals before it
+    /// drops old versions.
+    pub hold_lifetime: Duration,
     /// How long a transaction stays prepared before its participant asks the coordinator about it.
     pub in_doubt: Duration,
 }
@@ -81,6 +85,7 @@ impl Default for NodeConfig {
             clock_uncertainty_max: Duration::from_millis(250),
             housekeeping: Duration::from_millis(2_000),
             replace_after: Duration::from_millis(60_000),
+            hold_lifetime: HOLD_LIFETIME,
             in_doubt: Duration::from_millis(2_000),
         }
     }

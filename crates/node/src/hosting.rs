@@ -193,6 +193,7 @@ impl Node {
             holds_prepared: false,
             drains_until: Monotonic(0),
             read_locks: Default::default(),
+            holds: Default::default(),
             throttle: Default::default(),
             on_disk,
             incoming: None,

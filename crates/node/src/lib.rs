@@ -34,6 +34,7 @@ mod disk_space;
 mod drops;
 mod evaluations;
 mod heartbeat_batch;
+mod holds;
 mod hosting;
 mod latches;
 mod logs;

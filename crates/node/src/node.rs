@@ -443,6 +443,7 @@ impl Node {
         if let Some(replica) = self.replicas.get_mut(&id) {
             replica.holds_prepared = false;
             replica.read_locks.clear();
+            replica.holds = Default::default();
             replica.drains_until = Monotonic(0);
             replica.latches.clear().for_each(|write| self.pending_requests.retry(write));
         }

@@ -295,7 +295,7 @@ impl Node {
 
 /// The error for a timestamp in the future. Only a clock that would provide the next log timestamp can decide this: one
 /// behind the log, or one that failed validation, can't.
-fn in_the_future(moment: Timestamp, next: Timestamp, reading: Timestamp) -> Option<Failure> {
+pub(crate) fn in_the_future(moment: Timestamp, next: Timestamp, reading: Timestamp) -> Option<Failure> {
     let ahead = Duration(u64::try_from(moment.0.saturating_sub(reading.0)).unwrap_or(0));
     (next == reading && ahead > CLOCKS_DIFFER).then(|| {
         let seconds = ahead.as_millis() / 1_000;

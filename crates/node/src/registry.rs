@@ -12,7 +12,7 @@ use sharedlog::log_unit::LogUnit;
 use sharedlog::request::LogResponse;
 use state_machine::checkpoint::{Chunked, Chunks, Cursor, Keep, Snapshot as _};
 use state_machine::interface::{
-    Evaluated, Housekeeping, Kind, Past, Payload, Read as _, ReadStep, Request as _, Response as _, StateMachine,
+    Evaluated, Hold, Housekeeping, Kind, Past, Payload, Read as _, ReadStep, Request as _, Response as _, StateMachine,
     View as _, Wire,
 };
 use state_machine::storage::{self, NoStorage, Pressure, Storage};
@@ -581,6 +581,12 @@ impl Ask {
     #[must_use]
     pub fn unlocks(&self) -> Option<LockOwner> {
         dispatch!(Self, self, request => request.unlocks())
+    }
+
+    /// The hold that it makes, renews or releases.
+    #[must_use]
+    pub fn hold(&self) -> Option<Hold> {
+        dispatch!(Self, self, request => request.hold())
     }
 
     /// Whether it needs a clock with a bound on its error.

@@ -15,6 +15,7 @@ use store::manifest::{CheckpointRef, CohortManifest};
 
 use crate::config::NodeConfig;
 use crate::contract::{CheckpointId, Lineage};
+use crate::holds::Holds;
 use crate::latches::Latches;
 use crate::read_locks::ReadLocks;
 use crate::registry::{self, AnyMachine, Snapshot};
@@ -49,6 +50,8 @@ pub(crate) struct Replica {
     pub(crate) drains_until: Monotonic,
     /// What transactions have read at this leader.
     pub(crate) read_locks: ReadLocks,
+    /// What readers at timestamps need, known to this leader.
+    pub(crate) holds: Holds,
     /// Throttles writes while compactions fall behind.
     pub(crate) throttle: WriteThrottle,
     pub(crate) on_disk: OnDisk,

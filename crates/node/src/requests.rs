@@ -14,6 +14,7 @@ use state_machine::{Consistency, Failure, KeyOwner, Locks, Ownership};
 use tablets::{TableRequest, TableResponse};
 
 use crate::contract::{Action, ReplyDestination, RequestId};
+use crate::holds::record_hold;
 use crate::message::{Message, Query};
 use crate::node::{AT_ONCE, Node};
 use crate::reads::{ReadPath, check_read_index, read_and_lock, read_as_leader, read_here};
@@ -188,8 +189,11 @@ impl Node {
             (KeyOwner::This, Query::Machine(ask)) if matches!(ask.consistency(), Consistency::Locking(_)) => {
                 read_and_lock(replica, pending, ask, now)
             }
-            (KeyOwner::This, Query::Machine(_)) if !self.config.timing.leases => check_read_index(replica),
-            (KeyOwner::This, Query::Machine(ask)) => read_as_leader(replica, pending, ask, now),
+            (KeyOwner::This, Query::Machine(ask)) => match record_hold(replica, ask, self.config.hold_lifetime, now) {
+                Err(failure) => RequestStep::Reply(Err(failure)),
+                Ok(()) if !self.config.timing.leases => check_read_index(replica),
+                Ok(()) => read_as_leader(replica, pending, ask, now),
+            },
             (KeyOwner::This, Query::Log(_) | Query::Transaction(_)) => RequestStep::Reply(Err(unanswerable())),
         })
     }

@@ -93,6 +93,9 @@ async fn begin(
             client.unlock_transaction(timed(request, time)).await?;
             ApiResponse::TransactionUnlocked
         }
+        ApiRequest::HoldVersions(request) => {
+            ApiResponse::VersionsHeld(client.hold_versions(timed(request, time)).await?.into_inner())
+        }
         ApiRequest::Clock => {
             ApiResponse::Clock(client.clock(timed(message::ClockRequest {}, time)).await?.into_inner())
         }

@@ -115,6 +115,7 @@ mod driver;
 mod endpoints;
 mod fault;
 pub mod formation;
+mod hold;
 mod logs;
 mod reads;
 mod request;
@@ -137,6 +138,7 @@ pub mod admin {
 
 pub use client::{Error, Stamp, TransactionId, Version};
 pub use client_api::Client;
+pub use hold::SnapshotHold;
 pub use logs::{Content, CreateLog, Cursor, Entry, Log, Snapshot, Subscription};
 pub use reads::Reads;
 pub use scan::{Page, Pages, Rows, Scan};

@@ -34,6 +34,7 @@ pub(crate) enum ApiRequest {
     CommitTransaction(message::CommitTransactionRequest),
     ResolveTransaction(message::ResolveTransactionRequest),
     UnlockTransaction(message::UnlockTransactionRequest),
+    HoldVersions(message::HoldVersionsRequest),
     Clock,
     Status(StatusRequest),
     SplitRange(SplitRangeRequest),
@@ -74,6 +75,7 @@ pub(crate) enum ApiResponse {
     TransactionCommitted(message::CommitTransactionResponse),
     TransactionOutcome(message::ResolveTransactionResponse),
     TransactionUnlocked,
+    VersionsHeld(message::HoldVersionsResponse),
     Clock(message::ClockResponse),
     Status(Box<StatusResponse>),
     RangeSplit(SplitRangeResponse),
@@ -137,7 +139,7 @@ impl ApiRequest {
             // It takes several rounds, and a second driver does not help.
             Self::CommitTransaction(_) => (Effect::Commits, Pace::Slow),
             Self::ResolveTransaction(_) => (Effect::Repeatable, Pace::Slow),
-            Self::UnlockTransaction(_) | Self::Clock => (Effect::Reads, Pace::Prompt),
+            Self::UnlockTransaction(_) | Self::HoldVersions(_) | Self::Clock => (Effect::Reads, Pace::Prompt),
             Self::Log(request) | Self::CoordinationLog(request) => (request.effect(), request.pace()),
         };
         let (table, key, bytes) = match &self {
@@ -150,6 +152,7 @@ impl ApiRequest {
             Self::CommitTransaction(request) => (request.table.clone(), request.key.clone(), request.encoded_len()),
             Self::ResolveTransaction(request) => (request.table.clone(), request.key.clone(), 0),
             Self::UnlockTransaction(request) => (request.table.clone(), request.key.clone(), 0),
+            Self::HoldVersions(request) => (request.table.clone(), request.key.clone(), 0),
             Self::Scan(request) => {
                 let begin = request.continuation.clone().unwrap_or_else(|| request.start.clone());
                 (request.table.clone(), begin, 0)

@@ -26,10 +26,11 @@ pub enum Staleness {
 }
 
 /// Everything as of one moment. Reads are answered by any replica, see each transaction entirely or not at all, and agree
-/// with each other however long they take, within the retention of the tables.
+/// with each other however long they take, within the retention of the tables. [`TableSnapshot::hold`] keeps a table
+/// readable beyond that.
 #[derive(Clone, Debug)]
 pub struct TableSnapshot {
-    client: Client,
+    pub(crate) client: Client,
     timestamp: Version,
 }
 

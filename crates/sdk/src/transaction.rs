@@ -440,7 +440,7 @@ fn unstated() -> Error {
     Error::Unavailable("the response does not state what was read".to_owned())
 }
 
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use api::columns::{self as message, WriteResponse};
 use api::servers::columns_server::Columns;
-use base::{Durability, Interval};
+use base::{Durability, Interval, KeyRange, Timestamp};
 use catalog::{
     CatalogCommand, CatalogRequest, CatalogResponse, RangeDescription, Replication, TableDescription, TableOptions,
 };
@@ -303,6 +303,20 @@ impl<G: Gateway> Columns for Handler<G> {
         let request = Request::table(table, TableRequest::Unlock { key, owner: transactions::owner(owner) });
         match ask(&*self.gateway, &call, request).await? {
             Response::Tablet(TableResponse::Unlocked) => answer(message::UnlockTransactionResponse {}),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn hold_versions(
+        &self,
+        mut call: tonic::Request<message::HoldVersionsRequest>,
+    ) -> RpcResult<message::HoldVersionsResponse> {
+        let message::HoldVersionsRequest { table, key, timestamp_ns, owner, release } = std::mem::take(call.get_mut());
+        let request = TableRequest::Hold { key, owner, timestamp: Timestamp(timestamp_ns), release };
+        match ask(&*self.gateway, &call, Request::table(table, request)).await? {
+            Response::Tablet(TableResponse::Held { range: KeyRange { start, end } }) => {
+                answer(message::HoldVersionsResponse { start, end })
+            }
             other => Err(unexpected(&other)),
         }
     }

@@ -216,6 +216,7 @@ pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
     (Bug::ManifestNotMended, "unrepaired_manifest_is_found"),
     (Bug::RecentOutlivesState, "replaced_state_is_not_read"),
     (Bug::WriterEvicted, "writer_eviction_is_found"),
+    (Bug::WatermarkPassesHold, "watermark_past_hold_is_found"),
     (Bug::FillFromTail, "shared_log_bugs_are_found"),
     (Bug::FillOverwrites, "shared_log_bugs_are_found"),
     (Bug::ReadAtHead, "shared_log_bugs_are_found"),

@@ -91,3 +91,14 @@ pub fn invalid(message: impl Into<String>) -> Failure {
 pub fn precondition(message: impl Into<String>) -> Failure {
     Failure::Precondition(message.into())
 }
+
+/// Checks that the versions which a read at a timestamp needs are kept (guarantee 16).
+///
+/// # Errors
+/// [`Failure::Precondition`] if the timestamp is below the watermark.
+pub fn check_kept(at: Timestamp, watermark: Timestamp) -> Result<(), Failure> {
+    if at < watermark {
+        return Err(precondition(format!("timestamp {at} is before {watermark}, the oldest readable one")));
+    }
+    Ok(())
+}

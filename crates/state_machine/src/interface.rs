@@ -86,6 +86,11 @@ pub trait Request: Wire + Clone + fmt::Debug + PartialEq + Eq {
         None
     }
 
+    /// The hold that it makes, renews or releases. The leader records that, and then answers the request as a strong read.
+    fn hold(&self) -> Option<Hold> {
+        None
+    }
+
     /// Whether it needs a clock with a bound on its error.
     fn needs_clock(&self) -> bool {
         false
@@ -351,6 +356,18 @@ pub enum Effect<E> {
     Released(Locks),
     /// An effect specific to this kind.
     Own(E),
+}
+
+/// Keeps the versions that a reader at a timestamp needs, like a protected timestamp of CockroachDB: while a leader knows
+/// of the hold, it raises no watermark above the timestamp (guarantee 16).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hold {
+    /// A random number that the reader has chosen.
+    pub owner: u64,
+    /// The timestamp that it reads at.
+    pub timestamp: Timestamp,
+    /// Ends the hold.
+    pub release: bool,
 }
 
 /// Log timestamps from which housekeeping computes its deadlines; none while the log is younger than the interval.

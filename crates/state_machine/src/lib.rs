@@ -35,8 +35,8 @@ pub use consistency::{AsOf, Consistency, LogPlace};
 pub use failure::{Failure, Outcome};
 pub use hash::LogicalHash;
 pub use interface::{
-    Applied, Decision, Effect, Evaluated, Housekeeping, Kind, NoView, Past, Payload, Read, ReadStep, Request, Response,
-    StateMachine, View, Wire,
+    Applied, Decision, Effect, Evaluated, Hold, Housekeeping, Kind, NoView, Past, Payload, Read, ReadStep, Request,
+    Response, StateMachine, View, Wire,
 };
 pub use key_position::KeyPosition;
 pub use locks::{LockKeys, LockMode, LockOwner, LockSpan, Locks};

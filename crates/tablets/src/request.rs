@@ -5,7 +5,7 @@ use base::canary::{Bug, planted};
 use base::codec::Size64;
 use base::{CohortId, Duration, KeyRange, Membership, Timestamp};
 use bytes::Bytes;
-use state_machine::interface::{Request, Response};
+use state_machine::interface::{Hold, Request, Response};
 use state_machine::{Failure, KeyPosition, LockKeys, LockMode, LockOwner, LockSpan, Locks};
 use store::tree::CELL_OVERHEAD_BYTES;
 
@@ -181,6 +181,17 @@ pub enum TableRequest {
         /// The transaction.
         owner: LockOwner,
     },
+    /// Keeps what a reader at a timestamp needs, in the range that contains a key, until the hold is released or expires.
+    Hold {
+        /// The key; empty: the first range.
+        key: Bytes,
+        /// Identifies the hold, together with the timestamp. Every further request with both renews it.
+        owner: u64,
+        /// The timestamp.
+        timestamp: Timestamp,
+        /// Release the hold instead.
+        release: bool,
+    },
     /// Splits the range. Only the catalog's leader sends it.
     Split {
         /// The first key of the new range.
@@ -257,6 +268,11 @@ pub enum TableResponse {
     },
     /// The transaction has no read locks any more.
     Unlocked,
+    /// The hold was made, renewed or released.
+    Held {
+        /// The keys of the range, to which the hold applies.
+        range: KeyRange,
+    },
     /// The range was split.
     Split,
     /// The range was dropped.
@@ -293,7 +309,7 @@ impl Request for TableRequest {
     }
 
     fn reads(&self) -> bool {
-        matches!(self, Self::Get { .. } | Self::Scan { .. } | Self::Unlock { .. })
+        matches!(self, Self::Get { .. } | Self::Scan { .. } | Self::Unlock { .. } | Self::Hold { .. })
     }
 
     /// A write with a stamp is executed at most once (guarantee 10). Splits and drops may be repeated.
@@ -307,7 +323,8 @@ impl Request for TableRequest {
             | Self::Prepare(_)
             | Self::Resolve { .. }
             | Self::Abort { .. }
-            | Self::Unlock { .. } => true,
+            | Self::Unlock { .. }
+            | Self::Hold { .. } => true,
             Self::Write(write) => write.stamp.is_some(),
             Self::DeleteRow { stamp, .. } => stamp.is_some(),
             Self::OpenSession { .. } => false,
@@ -323,9 +340,11 @@ impl Request for TableRequest {
 
     fn position(&self) -> Option<KeyPosition> {
         match self {
-            Self::OpenSession { key } | Self::Get { key, .. } | Self::Abort { key, .. } | Self::Unlock { key, .. } => {
-                Some(KeyPosition::At(key.clone()))
-            }
+            Self::OpenSession { key }
+            | Self::Get { key, .. }
+            | Self::Abort { key, .. }
+            | Self::Unlock { key, .. }
+            | Self::Hold { key, .. } => Some(KeyPosition::At(key.clone())),
             Self::Commit(commit) => Some(KeyPosition::At(commit.key.clone())),
             Self::Scan { scan, .. } => Some(scan.position()),
             _ => self.row().cloned().map(KeyPosition::At),
@@ -367,6 +386,15 @@ impl Request for TableRequest {
 
     fn unlocks(&self) -> Option<LockOwner> {
         if let Self::Unlock { owner, .. } = self { Some(*owner) } else { None }
+    }
+
+    fn hold(&self) -> Option<Hold> {
+        match self {
+            Self::Hold { owner, timestamp, release, .. } => {
+                Some(Hold { owner: *owner, timestamp: *timestamp, release: *release })
+            }
+            _ => None,
+        }
     }
 
     fn needs_clock(&self) -> bool {
@@ -412,7 +440,7 @@ impl Request for TableRequest {
             }
             Self::Commit(commit) => commit.key.len() + commit.participants.len() * 16 + commit.part.held_bytes(),
             Self::Prepare(prepare) => prepare.coordinator.key.len() + prepare.part.held_bytes(),
-            Self::Abort { key, .. } | Self::Unlock { key, .. } => key.len(),
+            Self::Abort { key, .. } | Self::Unlock { key, .. } | Self::Hold { key, .. } => key.len(),
             Self::Resolve { .. } | Self::Drop => 0,
         }
     }
@@ -420,7 +448,7 @@ impl Request for TableRequest {
 
 impl Response for TableResponse {
     fn is_of_read(&self) -> bool {
-        matches!(self, Self::Row { .. } | Self::Rows { .. })
+        matches!(self, Self::Row { .. } | Self::Rows { .. } | Self::Held { .. })
     }
 }
 
@@ -438,6 +466,7 @@ base::wire! {
         10 => Resolve { transaction, prepared, committed },
         11 => Abort { key, stamp },
         12 => Unlock { key, owner },
+        13 => Hold { key, owner, timestamp, release },
     }
 }
 
@@ -462,6 +491,7 @@ base::wire! {
         9 => Outcome(outcome),
         10 => Committed { timestamp, uncertainty, waited },
         11 => Unlocked,
+        12 => Held { range },
     }
 }
 

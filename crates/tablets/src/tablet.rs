@@ -17,6 +17,7 @@
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, KeyRange, Lsn, Membership, Timestamp};
 use bytes::Bytes;
+use state_machine::failure::check_kept;
 use state_machine::interface::{Applied, Effect, Housekeeping, Kind, Past, Payload, ReadStep, StateMachine, Wire};
 use state_machine::sessions::{Admission, Remembered};
 use state_machine::{ApplyError, Failure, KeyPosition, Locks, LogicalHash, Ownership, Progress, ReadError};
@@ -187,6 +188,15 @@ impl Tablet {
         }
     }
 
+    /// Answers a hold that the leader has recorded. A released one may be of any timestamp.
+    fn held(&self, key: &Bytes, timestamp: Timestamp, release: bool) -> Outcome {
+        if !release {
+            check_kept(timestamp, self.watermark())?;
+        }
+        let range = self.ownership.check(&KeyPosition::At(key.clone()))?.clone();
+        Ok(TableResponse::Held { range })
+    }
+
     /// A view of the current rows, for any thread.
     #[must_use]
     pub fn view_now(&self) -> TabletView {
@@ -275,6 +285,9 @@ impl StateMachine for Tablet {
     }
 
     fn read(&self, request: &TableRequest) -> ReadStep<TableResponse, Evaluation> {
+        if let TableRequest::Hold { key, timestamp, release, .. } = request {
+            return ReadStep::Answer(self.held(key, *timestamp, *release));
+        }
         match Evaluation::of(request, self.view_now()) {
             Some(evaluation) => ReadStep::Evaluate(evaluation),
             None => ReadStep::Answer(Err(Failure::Invalid("a change is not a read".to_owned()))),
@@ -326,7 +339,10 @@ impl StateMachine for Tablet {
                 Command::Split { key: key.clone(), child: *child, members: members.clone() }
             }
             TableRequest::Drop => Command::Drop,
-            TableRequest::Get { .. } | TableRequest::Scan { .. } | TableRequest::Unlock { .. } => {
+            TableRequest::Get { .. }
+            | TableRequest::Scan { .. }
+            | TableRequest::Unlock { .. }
+            | TableRequest::Hold { .. } => {
                 return Payload::Refuse(Failure::Invalid("a read is not a change".to_owned()));
             }
         };

@@ -52,6 +52,8 @@ pub fn validate(request: &TableRequest) -> Result<(), Failure> {
             check_key_size(key)
         }
         TableRequest::Unlock { key, .. } => check_key_size(key),
+        TableRequest::Hold { timestamp, .. } if timestamp.0 < 0 => refuse(format!("negative timestamp: {timestamp}")),
+        TableRequest::Hold { key, .. } => check_key_size(key),
         TableRequest::Resolve { .. } | TableRequest::Split { .. } | TableRequest::Drop => Ok(()),
     }
 }

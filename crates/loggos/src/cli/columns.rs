@@ -12,7 +12,7 @@ use sdk::{Client, CreateTable, Row};
 use terminal::{Durability, Output, Replication, Stop, positive_duration};
 
 use super::output::{EncodingArguments, Shown, print_rows};
-use super::reads::{self, ReadArguments};
+use super::reads::{self, ReadArguments, ScanHold};
 use super::{Cluster, export, load, tables, writes};
 
 /// Commands on tables. Keys, columns and values are bytes, used exactly as the shell passes them, unless --base64 is
@@ -202,11 +202,16 @@ async fn scan(client: &Client, output: Output, arguments: ScanArguments) -> Resu
     }
     let mut pages = scan.in_parts().pages();
     let mut has_heading = false;
+    let mut hold = ScanHold::default();
     while let Some(page) = pages.next().await {
         let page = page.map_err(|error| reads::failed(reads, error))?;
         reads::print_as_of(output, reads, page.as_of.as_ref());
         print_rows(output, encoding, &table, &page.rows, Shown { has_heading, names_only })?;
         has_heading |= !page.rows.is_empty();
+        if page.continuation.is_some() {
+            hold.begin(client, &table, reads);
+        }
     }
+    hold.end().await;
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! `loggos columns export`: all rows of a table in key order.
 //!
-//! Rows are read page by page, so memory use does not depend on the size of the table. Each page is a consistent
-//! snapshot, but the export as a whole is not: concurrent writes may or may not be included.
+//! Rows are read page by page, so memory use does not depend on the size of the table. All pages are of one moment, for
+//! which a hold keeps the old versions. The header of CSV needs the names of all columns, so the table is scanned twice.
 //!
-//! The header of CSV needs the names of all columns, so the table is scanned twice. No timestamp is fixed for both scans,
-//! because an export may take longer than the table's retention.
+//! If the nodes' clocks have no bound on their error, there is no such moment. Then each page is a consistent snapshot,
+//! but the export as a whole is not: concurrent writes may or may not be included.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use base::{counted, shown};
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
-use sdk::{Cell, Client, Row};
+use sdk::{Cell, Client, Row, Scan, SnapshotHold, Table};
 use serde_json::json;
 use terminal::{Output, Signals, Stop, to_json};
 
@@ -124,17 +124,22 @@ async fn rows<W: Write, F: FnOnce(io::Error) -> Stop>(
     done: &str,
 ) -> Result<(u64, u64), Stop> {
     let stopped = |rows| Stop::Stopped { rows, done: done.to_owned() };
+    let source = tokio::select! {
+        biased;
+        () = signals.next() => return Err(stopped(0)),
+        source = Source::of(client, table) => source?,
+    };
     if sheet.format == Format::Csv {
         sheet.columns = tokio::select! {
             biased;
             () = signals.next() => return Err(stopped(0)),
-            columns = columns(client, table) => columns?,
+            columns = columns(&source) => columns?,
         };
         sheet.check_header()?;
     }
     let (mut rows, mut cells) = (0, 0);
     sheet.begin().map_err(failed())?;
-    let scan = client.table(table).scan();
+    let scan = source.scan()?;
     // A record of CSV has the whole row.
     let mut scan = if sheet.format == Format::Csv { scan.rows() } else { scan.in_parts().rows() };
     let mut last = None;
@@ -147,7 +152,7 @@ async fn rows<W: Write, F: FnOnce(io::Error) -> Stop>(
             }
             row = scan.next() => row,
         };
-        let Some(row) = row.transpose()? else { break };
+        let Some(row) = row.transpose().map_err(|error| source.failed(error))? else { break };
         sheet.check(&row)?;
         sheet.add(table, &row).map_err(failed())?;
         // A row that is too large for a response comes in parts.
@@ -156,14 +161,47 @@ async fn rows<W: Write, F: FnOnce(io::Error) -> Stop>(
         cells += row.cells.len() as u64;
     }
     sheet.end().map_err(failed())?;
+    source.end().await;
     Ok((rows, cells))
 }
 
+/// The table, as of one moment if the cluster tells the time.
+struct Source {
+    table: Table,
+    hold: Option<SnapshotHold>,
+}
+
+impl Source {
+    async fn of(client: &Client, table: &str) -> Result<Self, Stop> {
+        let hold = match client.snapshot().await {
+            Ok(moment) => Some(moment.hold(table).await?),
+            Err(sdk::Error::Precondition(_)) => None,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Self { table: client.table(table), hold })
+    }
+
+    fn scan(&self) -> Result<Scan, Stop> {
+        Ok(self.hold.as_ref().map_or_else(|| Ok(self.table.scan()), SnapshotHold::scan)?)
+    }
+
+    /// The error of a failed read: that of the hold, if it was lost before.
+    fn failed(&self, error: sdk::Error) -> Stop {
+        self.hold.as_ref().and_then(|hold| hold.check().err()).unwrap_or(error).into()
+    }
+
+    async fn end(self) {
+        if let Some(hold) = self.hold {
+            hold.release().await;
+        }
+    }
+}
+
 /// The names of a table's columns, in order.
-async fn columns(client: &Client, table: &str) -> Result<Vec<Bytes>, Stop> {
+async fn columns(source: &Source) -> Result<Vec<Bytes>, Stop> {
     let (mut columns, mut bytes) = (BTreeSet::new(), 0);
-    let mut scan = client.table(table).scan().names_only().in_parts().rows();
-    while let Some(row) = scan.next().await.transpose()? {
+    let mut scan = source.scan()?.names_only().in_parts().rows();
+    while let Some(row) = scan.next().await.transpose().map_err(|error| source.failed(error))? {
         for Cell { column, .. } in row.cells {
             if columns.contains(&column) {
                 continue;

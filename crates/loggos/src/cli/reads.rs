@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
-use sdk::{AsOf, Client, Reads, Staleness, Version};
+use sdk::{AsOf, Client, Reads, SnapshotHold, Staleness, Version};
 use serde_json::json;
 use terminal::{Output, ReadKind, Stop, positive_duration, timestamp_ns};
+use tokio::task::JoinHandle;
 
 /// Consistency of a read.
 #[derive(Clone, Debug, Default, Args)]
@@ -55,6 +56,32 @@ impl ReadArguments {
             None if is_timeline => Reads::Timeline { stale_ok: self.stale_ok },
             None => self.reads.reads(),
         })
+    }
+}
+
+/// Keeps a table readable as of the moment of a long scan. The attempt runs in the background, and its failure is ignored:
+/// the scan itself fails if its versions are gone.
+#[derive(Debug, Default)]
+pub(crate) struct ScanHold(Option<JoinHandle<Result<SnapshotHold, sdk::Error>>>);
+
+impl ScanHold {
+    /// Begins the hold, unless it has begun, if the scan is of a moment.
+    pub(crate) fn begin(&mut self, client: &Client, table: &str, reads: Reads) {
+        if let (Reads::At(moment), None) = (reads, &self.0) {
+            let (snapshot, table) = (client.snapshot_at(moment), table.to_owned());
+            self.0 = Some(tokio::spawn(async move { snapshot.hold(table).await }));
+        }
+    }
+
+    /// Ends it.
+    pub(crate) async fn end(self) {
+        let Some(attempt) = self.0 else { return };
+        if !attempt.is_finished() {
+            attempt.abort();
+        }
+        if let Ok(Ok(hold)) = attempt.await {
+            hold.release().await;
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! The kinds of read: each replica can answer, and one live node suffices for a client that permits stale data.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use sdk::{Client, Reads};
+use sdk::{Client, Error, Reads, Version};
 use serde_json::Value;
 
 use crate::harness::{Cluster, Done, runtime, wait_for};
@@ -34,7 +34,8 @@ fn all_read_levels_on_every_replica() {
     for node in cluster.nodes() {
         cluster.columns_of(node, &["get", "t", "k", "--as-of", future]).failed(1, &[future, "is in the future"]);
     }
-    wait_for("what is old is forgotten", Duration::from_secs(20), || {
+    // A new leader waits for renewals of holds first.
+    wait_for("what is old is forgotten", Duration::from_secs(60), || {
         let refused = run(&["get", "t", "k", "--as-of", "1"]);
         refused.err.contains("is before").then(|| refused.failed(1, &["timestamp 1 is before"]))
     });
@@ -46,6 +47,55 @@ fn all_read_levels_on_every_replica() {
     assert!(as_of(&shown)["age_ms"].as_u64() < Some(2_000), "{shown:?}");
     assert!(run(&["scan", "t", "--reads", "timeline"]).ok().contains("new"));
     run(&["get", "t", "k", "--stale-ok"]).failed(2, &["--timeline"]);
+}
+
+/// A hold keeps a moment readable beyond the retention, also in a range that is split off meanwhile. Without it, or once
+/// it is released, reads of the moment are refused.
+#[test]
+fn held_snapshot_outlives_retention() {
+    /// A new leader waits 30 s for renewals of holds before it drops anything.
+    const FORGOTTEN: Duration = Duration::from_secs(90);
+    let cluster = Cluster::of(3);
+    cluster.columns(&["create", "t", "--retention", "1s", "--split-at", "m"]).ok();
+    runtime().block_on(async {
+        let client = cluster.client(1);
+        let table = client.table("t");
+        let put = async |value: &'static str| {
+            let mut last = Version::ABSENT;
+            for key in ["a", "n", "z"] {
+                last = last.max(table.write(key).put("c", value).send().await.expect("every node runs"));
+            }
+            last
+        };
+        // The ranges refuse a moment once their watermarks are above it.
+        let refused = async |moment| {
+            let until = Instant::now() + FORGOTTEN;
+            for key in ["a", "n", "z"] {
+                loop {
+                    put("new").await;
+                    match client.snapshot_at(moment).get("t", key, "c").await {
+                        Err(Error::Precondition(reason)) if reason.contains("the oldest readable one") => break,
+                        other => assert!(other.is_ok() && Instant::now() < until, "{other:?}"),
+                    }
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+            }
+        };
+        let moment = put("old").await;
+        let hold = client.snapshot_at(moment).hold("t").await.expect("it is recent");
+        put("new").await;
+        table.split("s").await.expect("every node runs");
+        refused(Version::from_nanos(moment.as_nanos() - 1)).await;
+        for key in ["a", "n", "z"] {
+            let cell = hold.get(key, "c").await.expect("it is held").expect("it was written");
+            assert_eq!(&*cell.value, b"old", "row {key}");
+        }
+        assert_eq!(hold.scan().expect("it is held").rows().next().await.expect("rows").expect("a row").key, "a");
+        let late = client.snapshot_at(Version::from_nanos(moment.as_nanos() - 1)).hold("t").await;
+        assert!(matches!(&late, Err(Error::Precondition(reason)) if reason.contains("is before")), "{late:?}");
+        hold.release().await;
+        refused(moment).await;
+    });
 }
 
 /// A client at a follower that observes a token is not behind the client that read at the leader. Without the token it

@@ -20,8 +20,8 @@ const TABLE: &str = "accounts";
 const OTHER: &str = "audit";
 /// Locks of a transaction that is not rolled back last for ten seconds.
 const BEFORE_EXPIRY: Duration = Duration::from_secs(5);
-/// Timeout for versions to be older than a retention of one second.
-const FORGOTTEN: Duration = Duration::from_secs(20);
+/// Timeout for versions to be older than a retention of one second. A new leader waits 30 s for renewals of holds first.
+const FORGOTTEN: Duration = Duration::from_secs(60);
 
 #[test]
 fn transactions_over_ranges_and_tables() {

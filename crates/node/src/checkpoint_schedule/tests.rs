@@ -3,7 +3,7 @@ use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, TableOptions};
 use state_machine::storage::FileRef;
 use state_machine::{Consistency, Failure, StateMachine as _};
 use tablets::request::{Columns, Mutation, Scan, TableRequest, Write};
-use tablets::{Command, Tablet};
+use tablets::{Command, TableResponse, Tablet};
 
 use super::*;
 use crate::contract::RequestId;
@@ -78,6 +78,7 @@ fn idle_table_writes_one_watermark() {
 fn old_versions_follow_table_retention() {
     for (retention, kept_ms) in [(Duration::ZERO, 60_000), (Duration::from_millis(20_000), 20_000)] {
         let mut bench = with_retention(retention);
+        bench.pass(bench.node.config.hold_lifetime);
         ask(&mut bench, 2, put());
         let written = tablet(&bench).last_timestamp();
         bench.pass(Duration::from_millis(kept_ms - 1));
@@ -105,6 +106,57 @@ fn wall_clock_jump_does_not_block_expiry() {
     assert_eq!(tablet(&bench).sessions_open(), 1, "not before the lifetime ends");
     bench.pass(Duration::from_millis(15_000));
     assert_eq!(tablet(&bench).sessions_open(), 0);
+}
+
+fn hold(timestamp: Timestamp) -> Request {
+    let request = TableRequest::Hold { key: "k".into(), owner: 7, timestamp, release: false };
+    Request::Table { table: "t".into(), request: Ask::Tablet(request) }
+}
+
+/// A leader raises the watermark only after the first lifetime of holds, then up to the oldest hold, and past it once
+/// the hold is not renewed any more.
+fn watermark_waits_for_hold() {
+    let mut bench = with_retention(Duration::from_millis(1_000));
+    ask(&mut bench, 2, put());
+    bench.pass(Duration::from_millis(5_000));
+    let first = tablet(&bench).last_timestamp();
+    ask(&mut bench, 3, put());
+    bench.pass(Duration::from_millis(15_000));
+    let second = tablet(&bench).last_timestamp();
+    assert!(first < second && tablet(&bench).watermark() < first, "a new leader waits for renewals");
+    for number in 0..7 {
+        bench.ask(10 + number, hold(first));
+        bench.pass(Duration::from_millis(10_000));
+        let range = base::KeyRange::default();
+        assert_eq!(bench.answers[&RequestId(10 + number)], Ok(Response::Tablet(TableResponse::Held { range })));
+    }
+    assert_eq!(tablet(&bench).watermark(), first);
+    bench.pass(Duration::from_millis(15_000));
+    assert_eq!(tablet(&bench).watermark(), first, "not before the hold expires");
+    bench.pass(Duration::from_millis(10_000));
+    assert_eq!(tablet(&bench).watermark(), second);
+    bench.ask(20, hold(first));
+    let reason = format!("timestamp {first} is before {second}, the oldest readable one");
+    assert_eq!(bench.answers[&RequestId(20)], Err(Failure::Precondition(reason)));
+    let future = Timestamp(bench.now.wall.0 + 60_000_000_000);
+    bench.ask(21, hold(future));
+    let refused = &bench.answers[&RequestId(21)];
+    assert!(matches!(refused, Err(Failure::Precondition(reason)) if reason.contains("in the future")), "{refused:?}");
+}
+
+#[test]
+fn held_versions_are_kept() {
+    watermark_waits_for_hold();
+}
+
+#[cfg(feature = "canary")]
+#[test]
+fn watermark_past_hold_is_found() {
+    use base::canary::{Bug, plant};
+    plant(Some(Bug::WatermarkPassesHold));
+    let outcome = std::panic::catch_unwind(watermark_waits_for_hold);
+    plant(None);
+    assert!(outcome.is_err());
 }
 
 /// A checkpoint may contain entries that other disks have forced and the local one has not. It is named only
@@ -254,6 +306,40 @@ fn early_sstable_removal_is_found() {
     let outcome = std::panic::catch_unwind(pending_manifest_retains_sstables);
     base::canary::plant(None);
     assert!(outcome.is_err());
+}
+
+/// A hold survives the loss of the leader that knows it, if it is renewed.
+#[test]
+fn hold_survives_its_leader() {
+    for is_renewed in [true, false] {
+        let mut cluster = Cluster::start();
+        cluster.pass(Duration::from_millis(5_000));
+        let options = TableOptions { retention: Duration::from_millis(1_000), ..TableOptions::of(Tablet::KIND) };
+        let create = CatalogCommand::CreateTable { name: "t".into(), split_at: vec![], options };
+        cluster.nodes[0].ask(1, Request::Catalog(CatalogRequest::Change(create)));
+        cluster.pass(Duration::from_millis(3_000));
+        let mut written = Vec::new();
+        for number in 2..4 {
+            cluster.nodes[0].ask(number, Request::Table { table: "t".into(), request: Ask::Tablet(put()) });
+            cluster.pass(Duration::from_millis(5_000));
+            written.push(cluster.nodes.iter().map(|bench| tablet(bench).last_timestamp()).max().expect("nodes"));
+        }
+        let leads = |bench: &Bench| bench.node.replicas[&TABLE].cohort.leads();
+        let leader = cluster.nodes.iter().position(leads).expect("a leader");
+        cluster.nodes[leader].ask(4, hold(written[0]));
+        cluster.pass(Duration::from_millis(100));
+        assert!(cluster.nodes[leader].answers[&RequestId(4)].is_ok());
+        cluster.cut_off = Some(cluster.nodes[leader].node.me().node);
+        cluster.pass(Duration::from_millis(20_000));
+        let other = (leader + 1) % 3;
+        if is_renewed {
+            cluster.nodes[other].ask(5, hold(written[0]));
+        }
+        cluster.pass(Duration::from_millis(20_000));
+        let watermark = tablet(&cluster.nodes[other]).watermark();
+        assert_eq!(watermark, written[usize::from(!is_renewed)]);
+        assert_eq!(cluster.nodes[other].answers.get(&RequestId(5)).is_some_and(Result::is_ok), is_renewed);
+    }
 }
 
 /// An election does not restart the idle times of sessions: the new leader has observed the timestamps as a follower.

@@ -234,6 +234,7 @@ fn transaction_samples() -> Vec<Message> {
         TableRequest::Resolve { transaction, prepared, committed: None },
         TableRequest::Abort { key: key.clone(), stamp },
         TableRequest::Unlock { key: key.clone(), owner },
+        TableRequest::Hold { key: key.clone(), owner: u64::MAX, timestamp: Timestamp(5), release: true },
         TableRequest::Get { key, columns: Columns::default(), consistency },
         TableRequest::Scan { scan: Scan::default(), consistency },
     ];
@@ -248,6 +249,7 @@ fn transaction_samples() -> Vec<Message> {
         Ok(TableResponse::Outcome(TransactionOutcome::Forgotten)),
         Ok(TableResponse::Committed { timestamp: prepared, uncertainty, waited }),
         Ok(TableResponse::Unlocked),
+        Ok(TableResponse::Held { range: KeyRange { start: "a".into(), end: None } }),
         Err(Failure::Aborted("it has changed".into())),
     ];
     let patience = Duration::from_millis(5);

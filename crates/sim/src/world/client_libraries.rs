@@ -302,7 +302,9 @@ fn key(request: &TableRequest) -> Bytes {
         }
         TableRequest::Scan { scan, .. } => scan.continuation.clone().unwrap_or_else(|| scan.from.clone()),
         TableRequest::Commit(commit) => commit.key.clone(),
-        TableRequest::Abort { key, .. } | TableRequest::Unlock { key, .. } => key.clone(),
+        TableRequest::Abort { key, .. } | TableRequest::Unlock { key, .. } | TableRequest::Hold { key, .. } => {
+            key.clone()
+        }
         TableRequest::Prepare(_) | TableRequest::Resolve { .. } | TableRequest::Split { .. } | TableRequest::Drop => {
             Bytes::new()
         }

@@ -137,6 +137,7 @@ pub(super) fn node_config(options: &Options, seed: u64) -> NodeConfig {
         memtables_bytes: 8 * options.memtable_bytes,
         housekeeping: base::Duration::from_millis(500),
         in_doubt: options.in_doubt,
+        hold_lifetime: base::Duration::from_millis(1_000),
         ..NodeConfig::default()
     };
     config.limits.memory_log_bytes = options.memory_log_bytes;

@@ -9,7 +9,7 @@ use base::canary::{Bug, planted};
 use base::limits::{SCAN_PAGE_BYTES, SCAN_ROWS_MAX};
 use base::{KeyRange, Timestamp, shown};
 use bytes::{BufMut, Bytes, BytesMut};
-use state_machine::failure::{invalid, precondition};
+use state_machine::failure::{check_kept, invalid};
 use state_machine::interface::View as MachineView;
 use state_machine::{Failure, KeyPosition, Ownership};
 use store::cell::Range;
@@ -248,10 +248,7 @@ impl TabletView {
 
     /// Limits a moment to the last visible entry.
     fn moment(&self, at: Timestamp) -> Result<Timestamp, Failure> {
-        let watermark = self.watermark;
-        if at < watermark {
-            return Err(precondition(format!("timestamp {at} is before {watermark}, the oldest readable one")));
-        }
+        check_kept(at, self.watermark)?;
         Ok(at.min(self.applied))
     }
 }
