@@ -241,6 +241,10 @@ pub(crate) struct Tuning {
     /// MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log_keep_bytes: Option<u64>,
+    /// Seconds after which another node takes the place of a node that is away, in tables with primary/backup replication
+    /// and if there is a node without a replica of the range: up to 86,400; 0: never. Default: 60.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) replace_after_seconds: Option<u64>,
 }
 
 /// Lower bound of the shortest session timeout, in milliseconds: a server renews its sessions ten times per timeout.
@@ -425,6 +429,9 @@ impl Tuning {
         }
         if let Some(bytes) = self.log_keep_bytes {
             range("tuning.log_keep_bytes", bytes, 0, 1 << 40)?;
+        }
+        if let Some(seconds) = self.replace_after_seconds {
+            range("tuning.replace_after_seconds", seconds, 0, 86_400)?;
         }
         Ok(())
     }

@@ -384,6 +384,9 @@ fn machine_config(config: &Config, recovered: &Recovered<Replays>) -> NodeConfig
         machine.memtables_bytes = bytes / 4;
         machine.memtable_bytes_max = (bytes / 4).min(machine.memtable_bytes_max);
     }
+    if let Some(seconds) = tuning.replace_after_seconds {
+        machine.replace_after = base::Duration::from_millis(seconds * 1_000);
+    }
     let members = recovered.identity.members.iter();
     machine.addresses = members.filter_map(|member| addresses_of(config, *member)).collect();
     // Varies timers between nodes and boots; need not be unpredictable.
