@@ -207,6 +207,12 @@ impl Cluster {
         self.nodes.iter().filter(|node| node.number != but).map(|node| node.endpoint.clone()).collect()
     }
 
+    /// A node other than the leader.
+    pub(crate) fn follower(&self, leader: u32) -> u32 {
+        let mut others = self.nodes.iter().map(|node| node.number).filter(|node| *node != leader);
+        others.next().unwrap_or(leader)
+    }
+
     /// The current leader of a cohort.
     pub(crate) async fn term(&self, which: Which<'_>) -> Result<Term, Stop> {
         let statuses = self.client.status_of_each().await;
@@ -368,7 +374,8 @@ fn has_caught_up(statuses: &[StatusResponse], which: Which<'_>) -> bool {
     // A replica that has not voted for the leader yet is not known to the leader.
     let is_known = |node: u32| cohort.replicas.iter().any(|replica| replica.node == node);
     let all_are_known = cohorts.iter().all(|(node, _)| is_known(*node));
-    wanted.is_some() && all_are_known && cohort.replicas.iter().all(|replica| has_all(replica.node))
+    let are_members = cohort.configuration.as_ref().is_none_or(|known| known.candidates.is_empty());
+    wanted.is_some() && all_are_known && are_members && cohort.replicas.iter().all(|replica| has_all(replica.node))
 }
 
 /// The gRPC address in a node's configuration.

@@ -27,8 +27,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use base::SplitMix64;
-use clap::Args;
-use terminal::{Stop, unless_interrupted};
+use clap::{Args, ValueEnum};
+use terminal::{Replication, Stop, unless_interrupted};
 use tokio::task::LocalSet;
 use tokio::time::sleep;
 
@@ -55,9 +55,15 @@ const LEAD: Duration = Duration::from_millis(50);
 /// the node is restarted or resumed, and the next run starts when it has caught up.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
-    /// The fault to inject into the leader.
+    /// The fault to inject.
     #[arg(long, value_enum, default_value = "kill")]
     signal: NodeFault,
+    /// The replica to inject it into.
+    #[arg(long, value_enum, default_value = "leader")]
+    victim: Victim,
+    /// How the table is replicated.
+    #[arg(long, value_enum, value_name = "KIND", default_value = "paxos")]
+    replication: Replication,
     /// Number of runs.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = parse::positive)]
     runs: usize,
@@ -89,6 +95,15 @@ pub(crate) struct Arguments {
     plot: Option<PathBuf>,
 }
 
+/// The replica that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Victim {
+    /// The leader, or primary.
+    Leader,
+    /// A follower, or secondary.
+    Follower,
+}
+
 /// Runs the benchmark. On any exit, paused nodes resume, and a cluster started for the benchmark is stopped and removed.
 pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
     let clients = LocalSet::new();
@@ -103,7 +118,8 @@ async fn measure(arguments: &Arguments) -> Result<(), Stop> {
         Some(data) => Cluster::running(data)?,
         None => Cluster::start(Start::default()).await?,
     };
-    let workload = Workload::writes(arguments.keys, arguments.value_bytes);
+    let workload =
+        Workload { replication: arguments.replication, ..Workload::writes(arguments.keys, arguments.value_bytes) };
     let target = Target::Loggos(cluster.endpoints());
     let side = Side::prepare(None, target, workload, Servers::of(&[], None)?).await?;
     report.add_text(HEADING, &progress)?;
@@ -148,11 +164,15 @@ async fn one(
     let mut writing = Running::begin(side, point).await?;
     sleep(arguments.warmup + wait).await;
     let term = cluster.term(Which::Table(TABLE)).await?;
-    let watch = Watch::begin(&cluster.others(term.leader), term).await?;
+    let victim = match arguments.victim {
+        Victim::Leader => term.leader,
+        Victim::Follower => cluster.follower(term.leader),
+    };
+    let watch = Watch::begin(&cluster.others(victim), term).await?;
     writing.start();
     // Let some writes complete, so that the gap has a beginning.
     sleep(LEAD).await;
-    let faulted = cluster.inject(term.leader, arguments.signal)?;
+    let faulted = cluster.inject(victim, arguments.signal)?;
     sleep(arguments.duration).await;
     let (counted, _) = writing.stop();
     let marks = watch.stop();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sdk::Version;
-use terminal::{Durability, ReadKind, Stop};
+use terminal::{Durability, ReadKind, Replication, Stop};
 
 #[cfg(feature = "cassandra")]
 use self::cassandra::{Cassandra, Level};
@@ -97,15 +97,15 @@ impl Target {
     }
 
     /// Creates the required tables, and fails early if the target is unavailable.
-    pub(crate) async fn prepare(&self, durability: Durability) -> Result<(), Stop> {
+    pub(crate) async fn prepare(&self, durability: Durability, replication: Replication) -> Result<(), Stop> {
         match self {
             Self::Loggos(endpoints) | Self::LoggosStream(endpoints) => {
                 let table = sdk::Client::connect(endpoints)?.table(TABLE);
-                table.create().durability(durability.into()).send().await?;
+                table.create().durability(durability.into()).replication(replication.into()).send().await?;
             }
-            _ if durability == Durability::Memory => {
+            _ if durability == Durability::Memory || replication != Replication::Paxos => {
                 return Err(Stop::invalid(
-                    "--durability memory requires Loggos: other systems configure durability themselves",
+                    "--durability memory and --replication require Loggos: other systems configure these themselves",
                 ));
             }
             Self::Etcd(endpoints) => {

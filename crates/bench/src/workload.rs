@@ -7,7 +7,7 @@ use base::SplitMix64;
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
 use sdk::Version;
-use terminal::{Durability, ReadKind, Stop};
+use terminal::{Durability, ReadKind, Replication, Stop};
 use tokio::task::{JoinSet, yield_now};
 
 use super::loops::Operate;
@@ -43,6 +43,9 @@ pub(crate) struct Workload {
     /// must have the same durability.
     #[arg(long, value_enum, value_name = "KIND", default_value = "forced")]
     pub(crate) durability: Durability,
+    /// How the table is replicated. An existing table must have the same replication.
+    #[arg(long, value_enum, value_name = "KIND", default_value = "paxos")]
+    pub(crate) replication: Replication,
 }
 
 /// The operation of a client.
@@ -88,6 +91,7 @@ impl Workload {
             value_bytes,
             reads,
             durability,
+            replication: Replication::Paxos,
         }
     }
 
@@ -132,7 +136,7 @@ impl Workload {
 
     /// Puts every key once if the operation requires existing rows; returns the versions.
     pub(crate) async fn prepare(&self, target: &Target) -> Result<Versions, Stop> {
-        target.prepare(self.durability).await?;
+        target.prepare(self.durability, self.replication).await?;
         let mut versions = vec![Version::ABSENT; self.keys];
         if self.operation.wants_rows() {
             self.put_all_keys(target, &mut versions).await?;

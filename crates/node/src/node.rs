@@ -72,6 +72,10 @@ impl Node {
         self.logs.controller.awake(now.monotonic);
         if self.is_leaving() {
             self.leave(now, &event);
+            if let Event::Request { id, .. } = event {
+                let outcome = Err(Failure::Unavailable("the node is stopping".to_owned()));
+                self.actions.push(Action::Reply { to: id, outcome, valid_until: None });
+            }
             return self.flush(now, actions);
         }
         match event {

@@ -28,6 +28,13 @@ pub(crate) struct Incoming {
     pub(crate) ticket: Ticket,
 }
 
+impl Incoming {
+    /// Refuses a request that the machine did not receive.
+    pub(crate) fn refuse(self) {
+        self.ticket.answer(Err(Failure::Unavailable("the node is stopping".to_owned())));
+    }
+}
+
 /// The destination of a response, and the resources that are released with it: the slot and the memory of the request.
 #[derive(Debug)]
 pub(crate) struct Ticket {
@@ -194,7 +201,7 @@ impl MachineGateway {
         self.views.read(request)
     }
 
-    /// Submits a request. The response comes through the receiver, or never if the process ends first.
+    /// Submits a request. The response comes through the receiver, or never if the process halts first.
     pub(crate) fn enqueue(
         &self,
         request: Request,
@@ -210,7 +217,7 @@ impl MachineGateway {
     }
 
     /// Submits a request of another thread of this node, which limits its own requests in flight. The response goes to
-    /// `completions` with that number, or never if the process ends first.
+    /// `completions` with that number, or never if the process halts first.
     pub(crate) fn enqueue_from_thread(
         &self,
         request: Request,

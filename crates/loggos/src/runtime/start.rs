@@ -242,11 +242,14 @@ fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Res
         zookeeper::start(socket, settings, connect, move || ready(address))?;
     }
     let server = Server::start(listeners, gateway, responses, founded, observer, cluster_view)?;
-    stop_on_signals(inbox)?;
+    stop_on_signals(Arc::clone(&inbox))?;
 
     let end = machine.run();
     match &end {
-        End::Stopped => server.close(SERVER_CLOSE_PATIENCE),
+        End::Stopped => {
+            inbox.close();
+            server.close(SERVER_CLOSE_PATIENCE);
+        }
         End::RolledBack(reason) => mark_rolled_back(config, reason)?,
         End::Halted(_) | End::Left(_) => {}
     }

@@ -10,6 +10,7 @@ mod stale;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sdk::Replication;
 use sim::history::{self, Operation};
 
 use crate::harness::{Cluster, runtime};
@@ -26,12 +27,21 @@ const LEADER_CHANGES_MIN: usize = 3;
 
 #[test]
 fn linearizable_under_crashes() {
+    check(Replication::Paxos);
+}
+
+#[test]
+fn linearizable_under_crashes_with_primary_backup() {
+    check(Replication::PrimaryBackup);
+}
+
+fn check(replication: Replication) {
     let cluster = Cluster::of(3);
     let began = Instant::now();
     let until = began + TROUBLE;
     let (history, ledger, seen) = thread::scope(|scope| {
         let nemesis = scope.spawn(|| nemesis::run(&cluster, until));
-        let (mut history, ledger) = runtime().block_on(work(&cluster, began, until));
+        let (mut history, ledger) = runtime().block_on(work(&cluster, replication, began, until));
         let seen = nemesis.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         // All nodes run again: these reads see the final state.
         history.extend(runtime().block_on(clients::read_all(&cluster, began)));
@@ -52,14 +62,19 @@ fn linearizable_under_crashes() {
 }
 
 /// Runs all clients concurrently until `until`.
-async fn work(cluster: &Cluster, began: Instant, until: Instant) -> (Vec<Operation>, ledger::Ledger) {
-    clients::create_table(cluster).await;
+async fn work(
+    cluster: &Cluster,
+    replication: Replication,
+    began: Instant,
+    until: Instant,
+) -> (Vec<Operation>, ledger::Ledger) {
+    clients::create_table(cluster, replication).await;
     let mut tasks = tokio::task::JoinSet::new();
     for number in 1..=CLIENTS {
         tasks.spawn(clients::Customer::new(cluster, number, began).run(until));
     }
     let splits = tokio::spawn(splits::run(cluster.client(2), began, until));
-    let ledger = ledger::Ledger::fill(cluster, until).await;
+    let ledger = ledger::Ledger::fill(cluster, replication, until).await;
     let mut history = Vec::new();
     while let Some(done) = tasks.join_next().await {
         history.extend(done.expect("a client's own checks hold"));

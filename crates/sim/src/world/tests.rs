@@ -253,10 +253,3 @@ fn log_port_bugs_are_found() {
         assert!(catch.found.is_some(), "{} escapes", bug.name());
     }
 }
-
-#[test]
-fn one_seed() {
-    let Some(seed) = std::env::var("SIM_SEED").ok().and_then(|seed| seed.parse().ok()) else { return };
-    let outcome = run(seed);
-    println!("{:?}", outcome.violation.map(|violation| violation.replace("\\n", "\n")));
-}

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use base::{SplitMix64, Timestamp};
 use bytes::Bytes;
-use sdk::{Error, Table, Version};
+use sdk::{Error, Replication, Table, Version};
 use sim::history::{Operation, What, WriteOutcome};
 use tablets::request::{Cell, Mutation};
 use tokio::time::sleep;
@@ -23,8 +23,9 @@ const HASTY_DEADLINE: Duration = Duration::from_millis(300);
 const SLACK: Duration = Duration::from_secs(2);
 const PAUSE_MAX_MS: u64 = 10;
 
-pub(super) async fn create_table(cluster: &Cluster) {
-    cluster.client(1).table(TABLE).create().send().await.expect("a cluster that is ready creates a table");
+pub(super) async fn create_table(cluster: &Cluster, replication: Replication) {
+    let table = cluster.client(1).table(TABLE);
+    table.create().replication(replication).send().await.expect("a cluster that is ready creates a table");
 }
 
 /// Reads every row once more.

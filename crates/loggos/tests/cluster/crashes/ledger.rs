@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sdk::{Error, Version};
+use sdk::{Error, Replication, Version};
 use tokio::time::sleep;
 
 use crate::harness::Cluster;
@@ -27,10 +27,10 @@ enum Outcome {
 }
 
 impl Ledger {
-    pub(super) async fn fill(cluster: &Cluster, until: Instant) -> Self {
+    pub(super) async fn fill(cluster: &Cluster, replication: Replication, until: Instant) -> Self {
         let table = cluster.client(2).with_deadline(DEADLINE).table(TABLE);
         // Nodes may already be failing.
-        while let Err(error) = table.create().send().await {
+        while let Err(error) = table.create().replication(replication).send().await {
             assert!(Instant::now() < until, "no table could be created: {error}");
         }
         let mut written = BTreeMap::new();
