@@ -26,7 +26,7 @@ pub(crate) struct Workload {
     /// Percentage of writes among mixed operations; the others are reads.
     #[arg(long, value_name = "P", required_if_eq("operation", "mixed"))]
     #[arg(value_parser = clap::value_parser!(u8).range(..=100))]
-    write_percent: Option<u8>,
+    pub(crate) write_percent: Option<u8>,
     /// Number of distinct keys, chosen at random.
     #[arg(long, default_value_t = 5_000, value_parser = parse::positive)]
     pub(crate) keys: usize,
