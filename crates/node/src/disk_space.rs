@@ -30,7 +30,20 @@ impl Node {
         let damaged = "damaged SSTable: other replicas serve its data, and the node's log names the file";
         let troubles = [(self.checkpoints.is_disk_full(now), full), (self.counters.sstables_damaged > 0, damaged)];
         let troubles = troubles.into_iter().filter(|(is_so, _)| *is_so).map(|(_, words)| words.to_owned());
-        troubles.chain(self.ranges_at_session_limit()).chain(self.clock_trouble(now)).collect()
+        let troubles = troubles.chain(self.ranges_at_session_limit()).chain(self.stranded_ranges());
+        troubles.chain(self.clock_trouble(now)).collect()
+    }
+
+    /// The ranges under primary/backup replication that wait for an operator.
+    fn stranded_ranges(&self) -> impl Iterator<Item = String> {
+        let stranded = self.replicas.iter().filter(|(_, replica)| replica.cohort.is_stranded());
+        stranded.map(|(id, replica)| {
+            format!(
+                "range {id} of table {} has stopped: this node is its only member, and its disk may have lost \
+                 acknowledged writes; the way out is: loggos admin declare-loss",
+                replica.table
+            )
+        })
     }
 
     /// The ranges that this node leads and that evict sessions, or will soon.

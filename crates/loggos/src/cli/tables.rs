@@ -83,7 +83,7 @@ pub(super) async fn describe(client: &Client, output: Output, table: &str) -> Re
         let transactions = if known.transactions { "yes" } else { "no" };
         let replication = known.replication.name();
         format!(
-            "{lines}old versions are kept for {seconds} s\ntransactions {transactions}\nreplication {replication}{memory}"
+            "{lines}old versions are kept for {seconds} s\nreplication {replication}\ntransactions {transactions}{memory}"
         )
     })
 }
