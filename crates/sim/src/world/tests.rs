@@ -139,7 +139,7 @@ fn logs_survive_doubtful_units() {
         // A disk may lose data only while the log has all its copies.
         let faults = super::options::Faults { rot: 8, kill: 2, power: 1, partition: 1, ..Default::default() };
         let options = super::Options { nodes, log_users: 4, zookeeper_clients: 0, faults, ..options };
-        super::Options { fault_every: 500 * super::MILLISECOND, ..options }
+        super::Options { fault_every: 500 * super::MILLISECOND, replication: catalog::Replication::Paxos, ..options }
     };
     let campaign = campaign::campaign_with(1..=300, with_rot, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None);
@@ -154,7 +154,9 @@ fn logs_survive_disk_loss() {
         let options = super::Options::draw(seed);
         let nodes = options.nodes.max(3);
         let faults = super::options::Faults { blank: 4, rot: 0, move_range: 0, ..options.faults };
-        super::Options { nodes, log_users: 4, faults, leaves: 0, durability: base::Durability::Forced, ..options }
+        // A primary that is left alone would be lost with its disk.
+        let (durability, replication) = (base::Durability::Forced, catalog::Replication::Paxos);
+        super::Options { nodes, log_users: 4, faults, leaves: 0, durability, replication, ..options }
     };
     let campaign = campaign::campaign_with(1..=200, with_loss, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None);
@@ -170,7 +172,8 @@ fn rolled_back_disks_are_rejected() {
         let nodes = options.nodes.max(3);
         let faults = super::options::Faults { roll_back: 4, blank: 0, rot: 0, move_range: 0, ..options.faults };
         let options = super::Options { nodes, log_users: 0, zookeeper_clients: 0, faults, ..options };
-        super::Options { joins: 0, leaves: 0, durability: base::Durability::Forced, ..options }
+        let (durability, replication) = (base::Durability::Forced, catalog::Replication::Paxos);
+        super::Options { joins: 0, leaves: 0, durability, replication, ..options }
     };
     let campaign = campaign::campaign_with(1..=200, with_roll_back, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None);
