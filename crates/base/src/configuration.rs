@@ -15,8 +15,8 @@ pub struct Configuration {
     pub members: Vec<Member>,
     /// The primary, one of the members.
     pub primary: Member,
-    /// The last version in which an operator declared that acknowledged updates may be lost; 0: never. A log that ends
-    /// before it begins with other updates than those of the members.
+    /// The last version in which an operator declared that acknowledged updates may be lost; 0: never. A log whose last
+    /// entry has a lower epoch may contain updates that the members have lost.
     pub loss: Epoch,
 }
 

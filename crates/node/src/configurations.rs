@@ -1,8 +1,8 @@
 //! Connects cohorts under primary/backup replication with the catalog, their configuration manager (guarantee 27).
 //!
-//! Every node has a replica of the catalog. When it applies a configuration, the local replica of that cohort is told.
-//! In the other direction, a replica petitions for a configuration: the petition is an ordinary request to the catalog's
-//! leader. Nobody waits for its reply, because the replica learns the outcome from the catalog, and repeats the petition
+//! Every node has a replica of the catalog. When it applies a configuration, it passes it to the local replica of that
+//! cohort. In the other direction, a replica petitions for a configuration: the petition is an ordinary request to the
+//! catalog's leader. Its reply has no effect: the replica learns the outcome from the catalog, and repeats the petition
 //! until it knows a later version.
 
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ pub(crate) struct Configurations {
 }
 
 impl Node {
-    /// Tells the local replicas their newest configurations.
+    /// Passes new configurations to the local replicas.
     pub(crate) fn run_configurations(&mut self, now: Now) -> bool {
         if !std::mem::take(&mut self.configurations.has_work) {
             return false;
@@ -34,8 +34,8 @@ impl Node {
             let known = replica.map(|replica| replica.cohort.configuration());
             known.is_some_and(|known| known.is_none_or(|known| known.version < configuration.version))
         };
-        let news: Vec<_> = self.catalog().configurations().filter(is_news).collect();
-        let news: Vec<_> = news.into_iter().map(|(cohort, newest)| (cohort, newest.clone())).collect();
+        let news = self.catalog().configurations().filter(is_news);
+        let news: Vec<_> = news.map(|(cohort, newest)| (cohort, newest.clone())).collect();
         for (cohort, configuration) in news {
             self.configurations.asked.remove(&cohort);
             self.with_cohort(cohort, now, |cohort, out| cohort.appointed(configuration, now, out));

@@ -1,7 +1,7 @@
 //! Holds of readers at a timestamp: the leader raises the watermark of garbage collection no further than the oldest of
 //! them (guarantee 16). CockroachDB calls them protected timestamps.
 //!
-//! They are kept in the leader's memory only. A holder renews its hold three times in a lifetime, at whichever node
+//! They are kept in the leader's memory only. A holder renews its hold three times in a lifetime, at the node that
 //! leads the range then. A new leader, also of a range that was split off, raises no watermark during the first lifetime
 //! that it leads, so that by then it knows all holds that were made before.
 

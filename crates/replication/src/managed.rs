@@ -100,7 +100,7 @@ impl Cohort {
         let Configuration { version, primary, .. } = configuration;
         self.managed.configuration = Some(configuration);
         if primary == self.config.me && self.survives_loss() {
-            // An operator has decided that what it holds is all that is left.
+            // An operator has decided to continue with its state.
             self.end_all_doubt(out);
         }
         if version <= self.promised.epoch {

@@ -181,7 +181,7 @@ pub enum TableRequest {
         /// The transaction.
         owner: LockOwner,
     },
-    /// Keeps what a reader at a timestamp needs, in the range that contains a key, until the hold is released or expires.
+    /// Keeps the versions that a reader at a timestamp needs, in the range that contains a key, until the hold is released or expires.
     Hold {
         /// The key; empty: the first range.
         key: Bytes,

@@ -7,7 +7,7 @@
 //! A range that is split off inherits the configuration. Until the split has ended, both ranges have the same one, and
 //! it can only lose members: a new member could lack the entries of the new range.
 
-use base::{CohortId, Configuration, Member, NodeId};
+use base::{CohortId, Configuration, Epoch, Member, NodeId};
 use state_machine::Failure;
 use state_machine::failure::precondition;
 
@@ -61,6 +61,47 @@ impl Catalog {
             range.plan += 1;
         });
         Ok(CatalogResponse::MoveBegun)
+    }
+
+    /// The placements that restore replicas of ranges: other nodes take the place of removed members on these absent
+    /// nodes, and of replicas that a declared loss deleted. Empty if there is no spare node.
+    #[must_use]
+    pub fn replacements(&self, absent: &[NodeId]) -> Vec<(CohortId, Vec<NodeId>)> {
+        let mut load = self.load();
+        load.retain(|node, _| !absent.contains(node));
+        let mut replacements = Vec::new();
+        for table in self.tables.values().filter(|table| !table.is_dropping) {
+            let settled = table.ranges.iter().filter(|range| range.leaving.is_none() && range.split.is_none());
+            for (range, configuration) in settled.filter_map(|range| Some((range, range.configuration.as_deref()?))) {
+                // Apart from a declared loss, only an operator plans fewer replicas.
+                let has_lost = configuration.loss > Epoch(0);
+                let wanted = if has_lost { table.options.replicas as usize } else { range.members.len() };
+                let is_away = |member: &&Member| absent.contains(&member.node) && !configuration.has(**member);
+                let present = range.members.iter().filter(|member| !is_away(member));
+                let mut nodes: Vec<NodeId> = present.map(|member| member.node).collect();
+                let kept = nodes.len();
+                while nodes.len() < wanted {
+                    let others = load.iter_mut().filter(|(node, _)| !nodes.contains(node));
+                    let Some((least, ranges)) = others.min_by_key(|(node, ranges)| (**ranges, **node)) else { break };
+                    *ranges += 1;
+                    nodes.push(*least);
+                }
+                // Without a spare node, the absent one keeps its place.
+                if nodes.len() > kept && nodes.len() >= range.members.len() {
+                    replacements.push((range.cohort, nodes));
+                }
+            }
+        }
+        replacements
+    }
+
+    /// Plans these placements.
+    pub(super) fn replace(&mut self, absent: &[NodeId]) -> Option<Change> {
+        let mut begun = false;
+        for (cohort, nodes) in self.replacements(absent) {
+            begun |= self.begin_move(cohort, &nodes, true).is_ok();
+        }
+        begun.then_some(Change::MoveBegun)
     }
 
     /// The configuration of a range, or of the part being split off from one; none under Multi-Paxos.

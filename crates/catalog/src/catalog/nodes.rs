@@ -184,51 +184,13 @@ impl Catalog {
     }
 
     /// The number of ranges planned on each node that stays.
-    fn load(&self) -> BTreeMap<NodeId, usize> {
+    pub(super) fn load(&self) -> BTreeMap<NodeId, usize> {
         let mut load: BTreeMap<NodeId, usize> = self.staying().map(|member| (member.node, 0)).collect();
         let tables = self.tables.values().filter(|table| !table.is_dropping);
         for member in tables.flat_map(|table| &table.ranges).flat_map(|range| &range.members) {
             load.entry(member.node).and_modify(|ranges| *ranges += 1);
         }
         load
-    }
-
-    /// The placements that would restore the replicas of ranges under primary/backup replication: other nodes take the
-    /// place of removed members on these absent nodes, and of replicas that were declared lost. Empty if there is no
-    /// spare node.
-    #[must_use]
-    pub fn replacements(&self, absent: &[NodeId]) -> Vec<(CohortId, Vec<NodeId>)> {
-        let mut load = self.load();
-        load.retain(|node, _| !absent.contains(node));
-        let mut replacements = Vec::new();
-        for table in self.tables.values().filter(|table| !table.is_dropping) {
-            let settled = table.ranges.iter().filter(|range| range.leaving.is_none() && range.split.is_none());
-            for (range, configuration) in settled.filter_map(|range| Some((range, range.configuration.as_deref()?))) {
-                let is_lost = |member: &&Member| absent.contains(&member.node) && !configuration.has(**member);
-                let planned = range.members.iter();
-                let mut nodes: Vec<NodeId> =
-                    planned.filter(|member| !is_lost(member)).map(|member| member.node).collect();
-                let kept = nodes.len();
-                while nodes.len() < table.options.replicas as usize {
-                    let others = load.iter_mut().filter(|(node, _)| !nodes.contains(node));
-                    let Some((least, ranges)) = others.min_by_key(|(node, ranges)| (**ranges, **node)) else { break };
-                    *ranges += 1;
-                    nodes.push(*least);
-                }
-                // Without a spare node the absent one keeps its place.
-                if nodes.len() > kept && nodes.len() >= range.members.len() {
-                    replacements.push((range.cohort, nodes));
-                }
-            }
-        }
-        replacements
-    }
-
-    /// Plans these placements.
-    pub(super) fn replace(&mut self, absent: &[NodeId]) -> Option<Change> {
-        let begun = self.replacements(absent).into_iter().map(|(cohort, nodes)| self.begin_move(cohort, &nodes, true));
-        // Each is begun.
-        begun.filter(Result::is_ok).count().gt(&0).then_some(Change::MoveBegun)
     }
 
     /// The disks of the nodes that stay, in order of node number.

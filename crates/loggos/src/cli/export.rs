@@ -165,7 +165,7 @@ async fn rows<W: Write, F: FnOnce(io::Error) -> Stop>(
     Ok((rows, cells))
 }
 
-/// The table, as of one moment if the cluster tells the time.
+/// The table, as of one moment if the clocks of the nodes have error bounds.
 struct Source {
     table: Table,
     hold: Option<SnapshotHold>,

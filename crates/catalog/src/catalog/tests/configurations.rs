@@ -135,6 +135,16 @@ fn declared_loss_leaves_one_member() {
 }
 
 #[test]
+fn planned_reduction_is_kept() {
+    let (mut catalog, mut log) = managed();
+    let nodes = vec![NodeId(3)];
+    apply(&mut catalog, &mut log, &CatalogCommand::BeginMove { cohort: COHORT, nodes, force: true });
+    apply(&mut catalog, &mut log, &wanted(2, &[3], 3));
+    apply(&mut catalog, &mut log, &CatalogCommand::EndMove { cohort: COHORT, plan: 1 });
+    assert_eq!(catalog.replacements(&[]), []);
+}
+
+#[test]
 fn absent_members_are_replaced() {
     let (mut catalog, mut log) = managed();
     let absent = vec![NodeId(3)];
