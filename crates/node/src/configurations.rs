@@ -12,6 +12,7 @@ use catalog::{CatalogCommand, CatalogRequest};
 
 use crate::message::Query;
 use crate::node::Node;
+use crate::replica::Replica;
 use crate::request_table::{ReplyTo, Target};
 
 /// The petitions in progress.
@@ -38,6 +39,14 @@ impl Node {
         let news: Vec<_> = news.map(|(cohort, newest)| (cohort, newest.clone())).collect();
         for (cohort, configuration) in news {
             self.configurations.asked.remove(&cohort);
+            let is_lost = |replica: &Replica| replica.cohort.must_begin_again(&configuration);
+            if self.replicas.get(&cohort).is_some_and(is_lost) {
+                // The state that splits depend on stays until they are settled. The replica takes no part meanwhile.
+                if !self.is_rested_on(cohort) {
+                    self.retire(cohort);
+                }
+                continue;
+            }
             self.with_cohort(cohort, now, |cohort, out| cohort.appointed(configuration, now, out));
         }
         true

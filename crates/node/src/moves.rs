@@ -160,7 +160,7 @@ impl Node {
     }
 
     /// Deletes all state of a replica except its promise.
-    fn retire(&mut self, id: CohortId) {
+    pub(crate) fn retire(&mut self, id: CohortId) {
         let lineage = self.replicas.get(&id).map(|replica| replica.lineage);
         self.end_replica(id, true);
         let mut stopped = expected!(self.hosting.stopped.remove(&id), "a removed replica left state on disk");

@@ -29,6 +29,9 @@ impl Cohort {
             self.refuse_old_leader(from, commit, out);
             return;
         }
+        if self.is_managed() && !self.knows(epoch) {
+            return;
+        }
         if self.installing.is_some() || !self.follow_leader(from, epoch, now, out) {
             return;
         }

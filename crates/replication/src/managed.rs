@@ -40,10 +40,11 @@
 //! | a candidate fails after it | the primary petitions for its members without it; if the addition won, it then removes it |
 //! | a member is in doubt | it follows and acknowledges, but neither petitions nor leads |
 //! | the only member is in doubt | the cohort stops ([`Cohort::is_stranded`]) until an operator decides |
+//! | an operator declares a loss | the survivor leads, without learners; the other replicas begin again, also those that return later |
 
 use base::canary::{Bug, planted};
 use base::{
-    Configuration, Epoch, Member, MembershipChange, Monotonic, NodeId, Now, Promise, Sequence, SharedMembership,
+    Configuration, Epoch, Lsn, Member, MembershipChange, Monotonic, NodeId, Now, Promise, Sequence, SharedMembership,
 };
 
 use crate::cohort::{Cohort, Role};
@@ -93,8 +94,7 @@ impl Cohort {
     /// The catalog has recorded this configuration. May be called in any order and repeatedly: older versions have no
     /// effect. No effect without [`crate::Regime::Managed`].
     pub fn appointed(&mut self, configuration: Configuration, now: Now, out: &mut Outbox) {
-        let is_known = |known: &Configuration| known.version >= configuration.version;
-        if !self.is_managed() || self.managed.configuration.as_ref().is_some_and(is_known) {
+        if !self.is_managed() || self.knows(configuration.version) || self.must_begin_again(&configuration) {
             return;
         }
         let Configuration { version, primary, .. } = configuration;
@@ -126,6 +126,20 @@ impl Cohort {
             out.send(primary.node, Message::Release { epoch, successor: None }, Durable::default());
         }
         self.await_appointed(now);
+    }
+
+    /// Whether this version, or a later one, is known to be recorded. A replica follows no primary before: otherwise it
+    /// could take a primary's updates in addition to updates that a declared loss has removed.
+    pub(crate) fn knows(&self, version: Epoch) -> bool {
+        self.managed.configuration.as_ref().is_some_and(|known| known.version >= version)
+    }
+
+    /// Whether this replica must be deleted and created again before it can take part in this configuration: its state
+    /// is of a time before a declared loss, and may include updates that are lost.
+    #[must_use]
+    pub fn must_begin_again(&self, configuration: &Configuration) -> bool {
+        let is_older = self.promised.epoch < configuration.loss && self.last() != Lsn::ZERO;
+        self.is_managed() && is_older && configuration.primary != self.config.me
     }
 
     /// The version is not new to this replica. If it was the primary of it in an earlier process, it petitions to be

@@ -111,11 +111,12 @@ fn silent_secondary_is_removed_before_commit() {
     managed.scene.deliver(|from, to, _| from != node(2) && to != node(2));
     assert_eq!(managed.committed(0), 1, "nothing commits before the removal is recorded");
     assert!(managed.record());
-    managed.tell(0);
+    (managed.tell(0), managed.tell(1));
     managed.scene.deliver(|from, to, _| from != node(2) && to != node(2));
     managed.scene.deliver(|from, to, _| from != node(2) && to != node(2));
     assert_eq!((managed.committed(0), managed.serves(0)), (3, true), "entry and barrier");
     // The removed member returns and is a candidate.
+    managed.tell(2);
     managed.scene.deliver_all();
     managed.scene.heartbeat(0);
     managed.scene.deliver_all();
@@ -152,7 +153,7 @@ fn secondary_takes_over_after_grace() {
     assert_eq!(managed.scene.petitions.len(), 2);
     assert!(managed.record());
     assert_eq!((managed.current().primary, managed.current().members.len()), (member(node(1)), 2));
-    managed.tell(1);
+    (managed.tell(1), managed.tell(2));
     managed.scene.deliver(|_, to, _| to != node(0));
     assert!(!managed.serves(1), "its prepared updates are not committed yet");
     managed.scene.deliver(|_, to, _| to != node(0));
@@ -178,8 +179,31 @@ fn restarted_primary_is_appointed_again() {
     assert_eq!((managed.current().primary, managed.current().members.len()), (member(node(0)), 3));
     managed.tell(0);
     managed.scene.deliver_all();
+    assert!(!managed.serves(0), "the secondaries do not know the version yet");
+    managed.tell_all();
+    managed.scene.heartbeat(0);
+    managed.scene.deliver_all();
     assert!(managed.serves(0));
     managed.check(0);
+}
+
+#[test]
+fn older_states_begin_again_after_declared_loss() {
+    let mut managed = Managed::new(3, 0);
+    managed.scene.propose(0);
+    managed.scene.deliver_all();
+    let alone = Configuration::new(Epoch(2), vec![member(node(0))], member(node(0)));
+    managed.catalog.push(Configuration { loss: Epoch(2), ..alone });
+    managed.tell_all();
+    managed.scene.deliver_all();
+    assert!(managed.serves(0), "the survivor continues");
+    let cohort = |managed: &Managed, index: usize| managed.scene.replicas[index].0.clone();
+    assert!(cohort(&managed, 0).declares_loss());
+    assert_eq!(cohort(&managed, 0).membership().everyone().collect::<Vec<_>>(), [member(node(0))]);
+    for index in [1, 2] {
+        assert!(cohort(&managed, index).must_begin_again(managed.current()));
+        assert_eq!(cohort(&managed, index).promised().epoch, Epoch(1), "it takes no part");
+    }
 }
 
 #[test]
