@@ -111,7 +111,8 @@ fn silent_secondary_is_removed_before_commit() {
     managed.scene.deliver(|from, to, _| from != node(2) && to != node(2));
     assert_eq!(managed.committed(0), 1, "nothing commits before the removal is recorded");
     assert!(managed.record());
-    (managed.tell(0), managed.tell(1));
+    managed.tell(0);
+    managed.tell(1);
     managed.scene.deliver(|from, to, _| from != node(2) && to != node(2));
     managed.scene.deliver(|from, to, _| from != node(2) && to != node(2));
     assert_eq!((managed.committed(0), managed.serves(0)), (3, true), "entry and barrier");
@@ -153,7 +154,8 @@ fn secondary_takes_over_after_grace() {
     assert_eq!(managed.scene.petitions.len(), 2);
     assert!(managed.record());
     assert_eq!((managed.current().primary, managed.current().members.len()), (member(node(1)), 2));
-    (managed.tell(1), managed.tell(2));
+    managed.tell(1);
+    managed.tell(2);
     managed.scene.deliver(|_, to, _| to != node(0));
     assert!(!managed.serves(1), "its prepared updates are not committed yet");
     managed.scene.deliver(|_, to, _| to != node(0));
