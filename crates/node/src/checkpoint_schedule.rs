@@ -347,6 +347,7 @@ impl Node {
         self.pending_requests.wake();
         self.cluster.has_work = true;
         self.hosting.has_work = true;
+        self.configurations.has_work = true;
         self.logs.has_work = true;
     }
 
