@@ -4,8 +4,8 @@
 //! its configuration and pid.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead as _, BufReader};
-use std::net::TcpListener;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -125,6 +125,17 @@ impl Start {
     }
 }
 
+/// What a node has used since it started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Usage {
+    pub(crate) cpu: Duration,
+    /// Bytes written to files.
+    pub(crate) written_bytes: u64,
+    /// Bytes exchanged with other nodes.
+    pub(crate) sent_bytes: u64,
+    pub(crate) received_bytes: u64,
+}
+
 /// A cluster with processes that can be signalled.
 pub(crate) struct Cluster {
     data: PathBuf,
@@ -168,7 +179,7 @@ impl Cluster {
             let number =
                 name.to_str().and_then(|name| name.strip_prefix("node-")).and_then(|number| number.parse().ok());
             if let Some(number) = number {
-                nodes.push(Node { number, endpoint: endpoint(&data, number)? });
+                nodes.push(Node { number, endpoint: address(&data, number, "grpc")? });
             }
         }
         nodes.sort_by_key(|node| node.number);
@@ -183,6 +194,24 @@ impl Cluster {
     /// The current processes of the nodes.
     pub(crate) fn servers(&self) -> Result<Servers, Stop> {
         Servers::of(&[], Some(&self.data))
+    }
+
+    /// What each running node has used since it started.
+    pub(crate) fn usage(&self) -> Result<BTreeMap<u32, Usage>, Stop> {
+        let mut usage = BTreeMap::new();
+        for (name, (cpu, written_bytes)) in self.servers()?.cpu_and_written()? {
+            let Some(node) = name.strip_prefix("node-").and_then(|number| number.parse().ok()) else { continue };
+            let metrics = metrics(&address(&self.data, node, "http")?);
+            let metrics = metrics.map_err(Stop::io(format!("read the metrics of node {node}")))?;
+            let metric = |name: &str| {
+                let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+                value.ok_or_else(|| Stop::invalid(format!("node {node} has no metric {name}")))
+            };
+            let (sent_bytes, received_bytes) =
+                (metric("loggos_peer_sent_bytes_total ")?, metric("loggos_peer_received_bytes_total ")?);
+            usage.insert(node, Usage { cpu, written_bytes, sent_bytes, received_bytes });
+        }
+        Ok(usage)
     }
 
     pub(crate) fn nodes(&self) -> Vec<u32> {
@@ -378,13 +407,23 @@ fn has_caught_up(statuses: &[StatusResponse], which: Which<'_>) -> bool {
     wanted.is_some() && all_are_known && are_members && cohort.replicas.iter().all(|replica| has_all(replica.node))
 }
 
-/// The gRPC address in a node's configuration.
-fn endpoint(data: &Path, node: u32) -> Result<String, Stop> {
+/// The address of this name in a node's configuration.
+fn address(data: &Path, node: u32, name: &str) -> Result<String, Stop> {
     let path = data.join(format!("node-{node}")).join("node.toml");
     let text = fs::read_to_string(&path).map_err(Stop::io(format!("read {}", path.display())))?;
     let config: Option<toml::Table> = text.parse().ok();
-    let endpoint = config.as_ref().and_then(|config| config.get("listen")?.get("grpc")?.as_str());
-    endpoint.map(str::to_owned).ok_or_else(|| Stop::invalid(format!("{} has no gRPC address", path.display())))
+    let endpoint = config.as_ref().and_then(|config| config.get("listen")?.get(name)?.as_str());
+    endpoint.map(str::to_owned).ok_or_else(|| Stop::invalid(format!("{} has no address for {name}", path.display())))
+}
+
+/// A node's metrics, as Prometheus reads them.
+fn metrics(address: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(STATUS_PATIENCE))?;
+    write!(stream, "GET /metrics HTTP/1.0\r\nhost: {address}\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// A command that runs this program.

@@ -21,6 +21,7 @@
 //! machine. (The paper's Table 1 excludes detection.)
 
 mod results;
+mod throughput;
 mod watch;
 
 use std::path::PathBuf;
@@ -93,6 +94,10 @@ pub(crate) struct Arguments {
     /// Plot this run and the contents of the --output file as SVG.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Instead: plot the throughput of one run with a killed follower, and one with a killed leader, as SVG. The node is
+    /// restarted and catches up within the run.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["plot", "victim", "signal", "runs", "rate"])]
+    throughput: Option<PathBuf>,
 }
 
 /// The replica that fails.
@@ -122,6 +127,9 @@ async fn measure(arguments: &Arguments) -> Result<(), Stop> {
         Workload { replication: arguments.replication, ..Workload::writes(arguments.keys, arguments.value_bytes) };
     let target = Target::Loggos(cluster.endpoints());
     let side = Side::prepare(None, target, workload, Servers::of(&[], None)?).await?;
+    if let Some(file) = &arguments.throughput {
+        return throughput::run(arguments, file, &cluster, &side, (&mut report, &progress)).await;
+    }
     report.add_text(HEADING, &progress)?;
     let (mut draw, mut runs) = (SplitMix64::new(SEED), Vec::new());
     for number in 1..=arguments.runs {

@@ -18,6 +18,7 @@ mod parse;
 mod plot;
 mod progress;
 mod recorder;
+mod replication;
 mod report;
 mod schedule;
 mod servers;
@@ -55,6 +56,7 @@ enum Command {
     Load(load::Arguments),
     Log(Box<log::Arguments>),
     Zookeeper(zookeeper::Arguments),
+    Replication(replication::Arguments),
     Transactions(Box<transactions::Arguments>),
     /// Measure the hardware floor of this machine: one disk sync, three concurrent ones, and round trips between processes.
     Floor {
@@ -115,6 +117,7 @@ pub async fn run(arguments: Arguments, platform: Platform) -> Result<(), Stop> {
         Command::Load(arguments) => load::run(arguments).await,
         Command::Log(arguments) => log::run(*arguments, platform).await,
         Command::Zookeeper(arguments) => zookeeper::run(arguments).await,
+        Command::Replication(arguments) => replication::run(arguments).await,
         Command::Transactions(arguments) => transactions::run(*arguments).await,
         Command::Floor { data, json } => floor::run(platform, &data, json),
     }

@@ -142,6 +142,11 @@ impl Running {
         self.recorder.start();
     }
 
+    /// [`Running::start`], and keeps the time of each success.
+    pub(crate) fn start_with_times(&self) {
+        self.recorder.start_with_times();
+    }
+
     /// Ends the measurement; returns the number of operations offered by an open loop. Operations in flight no longer
     /// count.
     pub(crate) fn stop(&self) -> (Counted, Option<u64>) {

@@ -23,6 +23,8 @@ struct Counting {
     held_back: u64,
     errors: u64,
     last_error: Option<sdk::Error>,
+    /// The times of the successes, if they are kept.
+    successes: Option<Vec<Instant>>,
 }
 
 /// A time without success.
@@ -54,6 +56,8 @@ pub(crate) struct Counted {
     pub(crate) held_back: u64,
     pub(crate) errors: u64,
     pub(crate) last_error: Option<sdk::Error>,
+    /// The times of the successes, if they were kept.
+    pub(crate) successes: Vec<Instant>,
 }
 
 impl Counted {
@@ -76,7 +80,16 @@ impl Recorder {
             held_back: 0,
             errors: 0,
             last_error: None,
+            successes: None,
         }));
+    }
+
+    /// [`Recorder::start`], and keeps the time of each success.
+    pub(crate) fn start_with_times(&self) {
+        self.start();
+        if let Some(counting) = &mut *self.0.borrow_mut() {
+            counting.successes = Some(Vec::new());
+        }
     }
 
     /// Records the outcome of an operation with this intended start. The success of an operation that began before the
@@ -93,6 +106,9 @@ impl Recorder {
                 counting.gap_ends(now, false);
                 counting.last_success = now;
                 counting.add_latency(now - began);
+                if let Some(successes) = &mut counting.successes {
+                    successes.push(now);
+                }
             }
             Err(sdk::Error::Refused { .. }) => counting.conflicts += 1,
             Err(error) => {
@@ -121,7 +137,8 @@ impl Recorder {
         for intended in unfinished {
             counting.add_latency(now.saturating_duration_since(*intended));
         }
-        let Counting { began, latencies_us, longest_gap, conflicts, held_back, errors, last_error, .. } = counting;
+        let Counting { began, latencies_us, longest_gap, conflicts, held_back, errors, last_error, successes, .. } =
+            counting;
         let unfinished = unfinished.len() as u64;
         Counted {
             elapsed: now - began,
@@ -132,6 +149,7 @@ impl Recorder {
             held_back,
             errors,
             last_error,
+            successes: successes.unwrap_or_default(),
         }
     }
 }

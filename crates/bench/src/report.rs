@@ -322,6 +322,7 @@ mod tests {
             held_back: 0,
             errors: 1,
             last_error: None,
+            successes: Vec::new(),
         }
     }
 

@@ -38,6 +38,16 @@ impl Servers {
         Ok(Some(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)))
     }
 
+    /// CPU time of each since it started, and the bytes that it has written to files, by name.
+    pub(crate) fn cpu_and_written(&self) -> Result<BTreeMap<String, (Duration, u64)>, Stop> {
+        let used = |server: &Server| {
+            let ticks = read(server.pid, "stat", ticks_of)?;
+            let cpu = Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
+            Ok((server.name.clone(), (cpu, read(server.pid, "io", written_bytes_of)?)))
+        };
+        self.0.iter().map(used).collect()
+    }
+
     /// Resident memory of each in KiB, by name.
     pub(crate) fn resident_kib(&self) -> Result<BTreeMap<String, u64>, Stop> {
         let resident = |server: &Server| Ok((server.name.clone(), read(server.pid, "status", resident_kib_of)?));
@@ -92,6 +102,11 @@ fn resident_kib_of(status: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
+/// `write_bytes` from `/proc/PID/io`: bytes that the process caused to be sent to the storage.
+fn written_bytes_of(io: &str) -> Option<u64> {
+    io.lines().find_map(|line| line.strip_prefix("write_bytes:"))?.trim().parse().ok()
+}
+
 /// The machine's load average over the last minute.
 pub(crate) fn load_average() -> Option<f64> {
     fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
@@ -112,6 +127,12 @@ mod tests {
     fn parses_resident_memory() {
         assert_eq!(resident_kib_of("VmHWM:\t    9000 kB\nVmRSS:\t    8712 kB\n"), Some(8_712));
         assert_eq!(resident_kib_of("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn parses_written_bytes() {
+        assert_eq!(written_bytes_of("wchar: 5\nread_bytes: 0\nwrite_bytes: 8192\n"), Some(8_192));
+        assert_eq!(written_bytes_of("wchar: 5\n"), None);
     }
 
     #[test]

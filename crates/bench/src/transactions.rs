@@ -14,9 +14,10 @@ use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
 use sdk::Client;
 use serde::Serialize;
-use terminal::Stop;
+use terminal::{Stop, unless_interrupted};
 use tokio::task::{JoinSet, LocalSet};
 
+use super::cluster::{Cluster, Start};
 use super::connect::ClusterArguments;
 use super::meter::{Latencies, Meter, per_operation};
 use super::parse;
@@ -33,6 +34,8 @@ const COLUMN: &str = "value";
 const CLIENTS_PER_CONNECTION: usize = 8;
 /// Timeout of an operation, including retries.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Nodes of a cluster started for the benchmark.
+const NODES: u32 = 5;
 /// Rows of each range that the operations without contention choose from.
 const ROWS: u64 = 1_000;
 
@@ -77,8 +80,13 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "BYTES", default_value_t = 4096)]
     value_bytes: usize,
     /// Replicas of each range: 1, 3 or 5; 0: the default of the cluster.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    replicas: u32,
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "0")]
+    replicas: Vec<u32>,
+    /// Measure on clusters of five nodes started for it, one for each of these bounds on the error of the wall clock: a
+    /// commit waits for as long, unless replication takes longer.
+    #[arg(long, value_name = "TIME,...", value_delimiter = ',', value_parser = parse::time)]
+    #[arg(conflicts_with_all = ["availability", "at", "server_data", "server_pids"])]
+    clock_uncertainty: Vec<Duration>,
     /// Duration of each measurement.
     #[arg(long, alias = "seconds", value_name = "TIME", default_value = "5s", value_parser = parse::time)]
     duration: Duration,
@@ -113,6 +121,8 @@ struct Figures {
     participants: usize,
     value_bytes: usize,
     replicas: u32,
+    /// The bound that the nodes were started with (--clock-uncertainty).
+    clock_uncertainty_us: Option<u64>,
     operations_per_second: f64,
     #[serde(flatten)]
     latencies: Latencies,
@@ -146,10 +156,19 @@ type Done = (u32, Duration, Duration);
 struct Work {
     operation: Operation,
     participants: usize,
+    replicas: u32,
     /// A table with one range, and one with a range for each participant.
     narrow: String,
     wide: String,
     value: Bytes,
+}
+
+/// A cluster to measure.
+struct Place {
+    at: Vec<String>,
+    servers: Servers,
+    /// The bound on the error of its clocks, if it was started for the benchmark.
+    clock_uncertainty_us: Option<u64>,
 }
 
 /// Runs the measurements and reports the results.
@@ -157,38 +176,65 @@ pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
     if arguments.availability {
         return availability::run(&arguments).await;
     }
-    let servers = arguments.cluster.servers()?;
+    let progress = Progress::of(0, "measurements");
     let mut report = Report::open(&arguments.figures)?;
-    let at = arguments.cluster.endpoints()?;
+    report.add_text(&Figures::heading(), &progress)?;
+    if arguments.clock_uncertainty.is_empty() {
+        let (at, servers) = (arguments.cluster.endpoints()?, arguments.cluster.servers()?);
+        let place = Place { at, servers, clock_uncertainty_us: None };
+        return measure_all(&arguments, &place, &mut report, &progress).await;
+    }
+    for uncertainty in &arguments.clock_uncertainty {
+        progress.now("starting a cluster".to_owned());
+        let clock_uncertainty_us = u64::try_from(uncertainty.as_micros()).ok();
+        let port_offset = arguments.cluster.port_offset;
+        let start = Start { nodes: Some(NODES), port_offset, clock_uncertainty_us };
+        let measured = unless_interrupted(async {
+            let cluster = Cluster::start(start).await?;
+            let place = Place { at: cluster.endpoints(), servers: cluster.servers()?, clock_uncertainty_us };
+            measure_all(&arguments, &place, &mut report, &progress).await
+        });
+        measured.await?;
+    }
+    Ok(())
+}
+
+/// All measurements on one cluster.
+async fn measure_all(
+    arguments: &Arguments,
+    place: &Place,
+    report: &mut Report,
+    progress: &Progress,
+) -> Result<(), Stop> {
     let ranges = if arguments.operation.contains(&Operation::Participants) {
         arguments.participants.iter().copied().max().unwrap_or(2).max(2)
     } else {
         2
     };
-    let (narrow, wide) = (format!("{}-1", arguments.table), format!("{}-{ranges}", arguments.table));
-    let client = Client::connect(&at)?.with_deadline(PATIENCE);
-    client.table(&*narrow).create().replicas(arguments.replicas).send().await?;
-    let splits = (1..ranges).map(range_start);
-    client.table(&*wide).create().split_at(splits).replicas(arguments.replicas).send().await?;
-    let progress = Progress::of(0, "measurements");
-    report.add_text(&Figures::heading(), &progress)?;
-    for _ in 0..arguments.rounds {
+    let client = Client::connect(&place.at)?.with_deadline(PATIENCE);
+    let mut works = Vec::new();
+    for &replicas in &arguments.replicas {
+        // Without `--replicas`, as in older versions.
+        let table = if replicas == 0 { arguments.table.clone() } else { format!("{}-r{replicas}", arguments.table) };
+        let (narrow, wide) = (format!("{table}-1"), format!("{table}-{ranges}"));
+        client.table(&*narrow).create().replicas(replicas).send().await?;
+        let splits = (1..ranges).map(range_start);
+        client.table(&*wide).create().split_at(splits).replicas(replicas).send().await?;
         for &operation in &arguments.operation {
             let participants = if operation == Operation::Participants { &arguments.participants[..] } else { &[1] };
             for (&clients, &participants) in
                 arguments.clients.iter().flat_map(|c| participants.iter().map(move |p| (c, p)))
             {
-                let work = Rc::new(Work {
-                    operation,
-                    participants,
-                    narrow: narrow.clone(),
-                    wide: wide.clone(),
-                    value: value(arguments.value_bytes),
-                });
-                let figures = measure(&arguments, &at, servers.clone(), work, clients).await?;
-                report.add_json(&figures)?;
-                report.add_text(&figures.for_people(), &progress)?;
+                let (narrow, wide, value) = (narrow.clone(), wide.clone(), value(arguments.value_bytes));
+                works.push((clients, Rc::new(Work { operation, participants, replicas, narrow, wide, value })));
             }
+        }
+    }
+    for _ in 0..arguments.rounds {
+        for (clients, work) in &works {
+            let figures = measure(arguments, place, Rc::clone(work), *clients).await?;
+            report.add_json(&figures)?;
+            report.add_text(&figures.for_people(), progress)?;
         }
     }
     Ok(())
@@ -198,16 +244,11 @@ fn range_start(range: usize) -> String {
     format!("{range:04}")
 }
 
-async fn measure(
-    arguments: &Arguments,
-    at: &[String],
-    servers: Servers,
-    work: Rc<Work>,
-    clients: usize,
-) -> Result<Figures, Stop> {
+async fn measure(arguments: &Arguments, place: &Place, work: Rc<Work>, clients: usize) -> Result<Figures, Stop> {
     let connections = clients.div_ceil(CLIENTS_PER_CONNECTION);
-    let handles: Vec<Client> =
-        (0..connections).map(|_| Ok(Client::connect(at)?.with_deadline(PATIENCE))).collect::<Result<_, Stop>>()?;
+    let handles: Vec<Client> = (0..connections)
+        .map(|_| Ok(Client::connect(&place.at)?.with_deadline(PATIENCE)))
+        .collect::<Result<_, Stop>>()?;
     for handle in &handles {
         handle.table(&*work.narrow).prefer_leader().await;
     }
@@ -222,7 +263,7 @@ async fn measure(
                 running.spawn_local(one_client(client, Rc::clone(&work), number as u64, counting, until));
             }
             tokio::time::sleep_until(counting.into()).await;
-            let meter = Meter::begin(servers);
+            let meter = Meter::begin(place.servers.clone());
             (running.join_all().await, meter)
         })
         .await;
@@ -251,7 +292,8 @@ async fn measure(
         clients,
         participants: work.participants,
         value_bytes: arguments.value_bytes,
-        replicas: arguments.replicas,
+        replicas: work.replicas,
+        clock_uncertainty_us: place.clock_uncertainty_us,
         operations_per_second: tenths(operations as f64 / seconds),
         latencies: Latencies::of(&latencies, 1_000.0),
         aborts: (attempts.saturating_sub(operations)) as f64 / operations as f64,
@@ -376,8 +418,10 @@ async fn increment(client: &Client, table: &str, keys: &[String]) -> Result<Done
 impl Figures {
     fn heading() -> String {
         format!(
-            "{:<13} {:>7} {:>6} {:>9} {:>9} {:>9} {:>9} {:>8} {:>9} {:>8} {:>9} {:>5}",
+            "{:<13} {:>8} {:>8} {:>7} {:>6} {:>9} {:>9} {:>9} {:>9} {:>8} {:>9} {:>8} {:>9} {:>5}",
             "OPERATION",
+            "REPLICAS",
+            "CLOCK US",
             "CLIENTS",
             "RANGES",
             "OP/S",
@@ -394,8 +438,10 @@ impl Figures {
 
     fn for_people(&self) -> String {
         format!(
-            "{:<13} {:>7} {:>6} {:>9} {:>9} {:>9} {:>9} {:>8.2} {:>6} ms {:>8} {:>9} {:>5}{}",
+            "{:<13} {:>8} {:>8} {:>7} {:>6} {:>9} {:>9} {:>9} {:>9} {:>8.2} {:>6} ms {:>8} {:>9} {:>5}{}",
             self.operation,
+            or_dash((self.replicas > 0).then_some(self.replicas)),
+            or_dash(self.clock_uncertainty_us),
             self.clients,
             self.participants,
             self.operations_per_second,

@@ -19,7 +19,7 @@ use terminal::{Stop, unless_interrupted};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::sleep;
 
-use super::{Arguments, CLIENTS_PER_CONNECTION, COLUMN, PATIENCE, ROWS, range_start, value};
+use super::{Arguments, CLIENTS_PER_CONNECTION, COLUMN, NODES, PATIENCE, ROWS, range_start, value};
 use crate::cluster::{Cluster, NodeFault, Start, Term, Which};
 use crate::plot;
 use crate::progress::Progress;
@@ -27,7 +27,6 @@ use crate::report::Report;
 use crate::servers::load_average;
 use crate::timeline::{Dip, Timeline};
 
-const NODES: u32 = 5;
 const RANGES: usize = 25;
 /// Measured time before the fault.
 const BEFORE: Duration = Duration::from_secs(5);

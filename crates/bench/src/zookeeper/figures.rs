@@ -226,6 +226,7 @@ mod tests {
             held_back: 0,
             errors: 1,
             last_error: None,
+            successes: Vec::new(),
         };
         let shape = Shape {
             connections: 12,

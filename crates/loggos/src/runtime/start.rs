@@ -34,6 +34,7 @@ use super::founding::{self, Formation, Waited};
 use super::gateway::{MachineGateway, Responses};
 use super::inbox::{Inbox, Input};
 use super::peers::handshake;
+use super::peers::traffic::Traffic;
 use super::peers::{PeerAddress, Peers};
 use super::random;
 use super::resolver::{self, Resolver};
@@ -209,9 +210,10 @@ fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Res
         address: config.own_addresses().0.to_string(),
         members: identity.known().collect(),
     };
-    let peers =
-        Peers::new(poll.registry().try_clone()?, peers_listener, hello, &addresses, peer_resolver(config, &inbox))?;
     let registry = prometheus::Registry::new();
+    let traffic = Traffic::register(&registry).map_err(io::Error::other)?;
+    let (resolver, poll_registry) = (peer_resolver(config, &inbox), poll.registry().try_clone()?);
+    let peers = Peers::new(poll_registry, peers_listener, hello, &addresses, resolver, traffic)?;
     let budget = Budget::new(config.tuning.compaction_bytes_per_second.unwrap_or(COMPACTION_BYTES_PER_SECOND));
     let metrics = DiskMetrics::register(&registry).map_err(io::Error::other)?;
     let disk = Disk::start(store, &sstables, &budget, &inbox, metrics)?;

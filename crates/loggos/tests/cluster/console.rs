@@ -76,6 +76,7 @@ fn node_metrics() {
     assert!(metric(&text, "loggos_log_written_bytes_total") >= 4_096.0 * batches);
     assert!(metric(&text, "loggos_log_appended_bytes_total") > metric(&text, "loggos_log_appended_records_total"));
     assert!(metric(&text, "loggos_manifest_writes_total") >= 1.0);
+    assert!(metric(&text, "loggos_peer_sent_bytes_total") == 0.0);
     assert!(metric(&text, "loggos_takeovers_total") >= 2.0);
     assert!(metric(&text, "process_resident_memory_bytes") > 1e6);
 }

@@ -12,6 +12,7 @@ use mio::{Interest, Registry, Token};
 use node::message::Message;
 use state_machine::Failure;
 
+use super::traffic::Traffic;
 use crate::runtime::frames::{FrameBuffer, FrameError, encode_message};
 
 /// Maximum number of bytes queued for one peer: the results of log reads in flight (36 MiB, `server/src/flow_control`),
@@ -73,11 +74,17 @@ pub(crate) struct Connection {
     blocked: bool,
     /// The send buffer exceeded its limit: messages were dropped, and the connection will be closed.
     is_congested: bool,
+    traffic: Traffic,
 }
 
 impl Connection {
     /// Registers `stream` with the poll.
-    pub(crate) fn register(mut stream: TcpStream, token: Token, registry: &Registry) -> io::Result<Self> {
+    pub(crate) fn register(
+        mut stream: TcpStream,
+        token: Token,
+        registry: &Registry,
+        traffic: &Traffic,
+    ) -> io::Result<Self> {
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         Ok(Self {
             stream,
@@ -88,6 +95,7 @@ impl Connection {
             waiting_bytes: 0,
             blocked: false,
             is_congested: false,
+            traffic: traffic.clone(),
         })
     }
 
@@ -115,7 +123,10 @@ impl Connection {
         while read < READ_TURN_BYTES {
             match self.input.read_from(&self.stream) {
                 Ok(0) => return Err(Closed::Ended),
-                Ok(bytes) => read += bytes,
+                Ok(bytes) => {
+                    read += bytes;
+                    self.traffic.received.inc_by(bytes as u64);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(ReadState::Drained),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
@@ -204,6 +215,7 @@ impl Connection {
     }
 
     fn written(&mut self, mut bytes: usize) {
+        self.traffic.sent.inc_by(bytes as u64);
         self.waiting_bytes -= bytes;
         while let Some(front) = self.waiting.front_mut() {
             let taken = bytes.min(front.len());

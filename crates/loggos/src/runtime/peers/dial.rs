@@ -11,6 +11,7 @@ use rustix::net::sockopt;
 
 use super::connection::{Closed, Connection};
 use super::handshake::Handshake;
+use super::traffic::Traffic;
 use crate::runtime::frames::{Frame, FrameError, Refusal};
 
 /// Delay after a first failure; it doubles with each further one.
@@ -179,12 +180,12 @@ impl Dial {
         &mut self,
         address: SocketAddr,
         token: Token,
-        registry: &Registry,
+        (registry, traffic): (&Registry, &Traffic),
         now: Monotonic,
     ) -> io::Result<()> {
         self.attempts += 1;
         let stream = TcpStream::connect(address)?;
-        let connection = Connection::register(stream, token, registry)?;
+        let connection = Connection::register(stream, token, registry, traffic)?;
         self.state = State::Connecting { connection, until: now + HANDSHAKE_TIMEOUT };
         Ok(())
     }

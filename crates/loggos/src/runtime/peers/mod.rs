@@ -12,6 +12,7 @@ pub(crate) mod accepted;
 pub(crate) mod connection;
 pub(crate) mod dial;
 pub(crate) mod handshake;
+pub(crate) mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -30,6 +31,7 @@ use self::accepted::{Accepted, PeerInput};
 use self::connection::{Closed, Connection, ReadState};
 use self::dial::{Dial, DialStep, Dialled};
 use self::handshake::{Handshake, Identity};
+use self::traffic::Traffic;
 use super::frames::{Refusal, RefusalKind};
 use super::resolver::{Resolved, Resolver};
 use super::throttle::Throttle;
@@ -74,6 +76,7 @@ pub(crate) struct Peers {
     /// Changes of the dialed connections that the machine was not notified of yet.
     changes: Vec<(NodeId, bool)>,
     resolver: Resolver,
+    traffic: Traffic,
     /// Addresses that precede those in the roster; also of nodes that are not members yet.
     addresses: Vec<PeerAddress>,
 }
@@ -86,6 +89,7 @@ impl Peers {
         identity: Identity,
         addresses: &[PeerAddress],
         resolver: Resolver,
+        traffic: Traffic,
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let mut listener = TcpListener::from_std(listener);
@@ -111,6 +115,7 @@ impl Peers {
             frames: Vec::new(),
             changes: Vec::new(),
             resolver,
+            traffic,
         })
     }
 
@@ -216,7 +221,7 @@ impl Peers {
 
     fn connect(&mut self, index: usize, address: SocketAddr, now: Monotonic) {
         let token = self.token();
-        if let Err(error) = self.dials[index].start(address, token, &self.registry, now) {
+        if let Err(error) = self.dials[index].start(address, token, (&self.registry, &self.traffic), now) {
             self.dial_failed(index, &error.into(), now);
         }
     }
@@ -346,7 +351,8 @@ impl Peers {
             }
         }
         let token = self.token();
-        let connection = stream.set_nodelay(true).and_then(|()| Connection::register(stream, token, &self.registry));
+        let connection = stream.set_nodelay(true);
+        let connection = connection.and_then(|()| Connection::register(stream, token, &self.registry, &self.traffic));
         match connection {
             Ok(connection) => {
                 self.accepted.insert(token, Accepted::new(connection, now));

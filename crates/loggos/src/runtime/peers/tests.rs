@@ -89,7 +89,8 @@ fn pair(second: Identity) -> (End, End) {
         };
         let resolver = Resolver::new(lookup, move |resolved| _ = report.send(resolved));
         let registry = poll.registry().try_clone().unwrap();
-        let peers = Peers::new(registry, listener, identity, &addresses, resolver).unwrap();
+        let traffic = Traffic::register(&prometheus::Registry::new()).unwrap();
+        let peers = Peers::new(registry, listener, identity, &addresses, resolver, traffic).unwrap();
         End { poll, peers, received: Vec::new(), connections: Vec::new(), names, lookups }
     };
     (end(first_listener, identity(1)), end(second_listener, second))
