@@ -16,6 +16,12 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     time.and_then(|time| if time > PHASE_TIME_MAX { Err(too_long()) } else { Ok(time) })
 }
 
+/// The bound on the error of a clock, which may be in microseconds.
+pub(crate) fn uncertainty(text: &str) -> Result<Duration, String> {
+    let micros = text.strip_suffix("us").and_then(|number| number.parse().ok());
+    micros.map_or_else(|| terminal::duration(text), |micros| Ok(Duration::from_micros(micros)))
+}
+
 /// Operations per second.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     let invalid = || "not a number of operations per second from 0.1 to 1000000".to_owned();
@@ -34,6 +40,9 @@ mod tests {
         assert_eq!((time("0s"), time("1d")), (Ok(Duration::ZERO), Ok(PHASE_TIME_MAX)));
         assert!(time("-1s").is_err() && time("2d").is_err() && time("100000").is_err());
         assert_eq!(time("5"), Ok(Duration::from_secs(5)));
+        assert_eq!(uncertainty("100us"), Ok(Duration::from_micros(100)));
+        assert_eq!(uncertainty("4ms"), Ok(Duration::from_millis(4)));
+        assert!(uncertainty("us").is_err() && uncertainty("-1us").is_err());
         assert_eq!(rate("2500.5"), Ok(2_500.5));
         assert!(rate("0").is_err() && rate("-1").is_err() && rate("inf").is_err() && rate("NaN").is_err());
     }

@@ -84,7 +84,7 @@ pub(crate) struct Arguments {
     replicas: Vec<u32>,
     /// Measure on clusters of five nodes started for it, one for each of these bounds on the error of the wall clock: a
     /// commit waits for as long, unless replication takes longer.
-    #[arg(long, value_name = "TIME,...", value_delimiter = ',', value_parser = parse::time)]
+    #[arg(long, value_name = "TIME,...", value_delimiter = ',', value_parser = parse::uncertainty)]
     #[arg(conflicts_with_all = ["availability", "at", "server_data", "server_pids"])]
     clock_uncertainty: Vec<Duration>,
     /// Duration of each measurement.
