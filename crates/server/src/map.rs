@@ -22,6 +22,8 @@ pub(crate) struct Row<'a> {
     /// The number of replicas that it should have: that of its table, or one in a cluster of one node.
     pub(crate) replicas: u32,
     pub(crate) durability: Durability,
+    /// The node of its primary, under primary/backup replication.
+    pub(crate) primary: Option<u32>,
     /// While its replicas are being moved: the nodes with replicas that the move removes.
     pub(crate) leaving: Option<Vec<u32>>,
 }
@@ -41,6 +43,7 @@ pub(crate) fn rows(catalog: &Catalog) -> impl Iterator<Item = Row<'_>> {
             leaving: record.leaving.as_deref().map(numbers),
             replicas: if is_alone { 1 } else { table.options.replicas },
             durability: table.options.durability(),
+            primary: record.configuration.as_ref().map(|configuration| configuration.primary.node.0),
         })
     });
     let logs = catalog.logs().filter(|(_, log)| !log.is_dropping);
@@ -49,7 +52,8 @@ pub(crate) fn rows(catalog: &Catalog) -> impl Iterator<Item = Row<'_>> {
             let cohort = catalog::cohort_of(*unit)?.0;
             let (range, nodes) = (KeyRange::all(), vec![member.node.0]);
             let (durability, leaving) = (Durability::Forced, None);
-            Some(Row { cohort, table: "", log: Some(name), range, nodes, replicas: 1, durability, leaving })
+            let (replicas, primary) = (1, None);
+            Some(Row { cohort, table: "", log: Some(name), range, nodes, replicas, durability, primary, leaving })
         })
     });
     ranges.chain(units)

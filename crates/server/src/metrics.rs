@@ -252,12 +252,38 @@ impl Snapshot {
                 units_down += i64::from(alive == 0);
                 continue;
             }
-            let has_no_majority = 2 * alive <= row.nodes.len();
-            let is_unavailable = has_no_majority || leaderless.contains(&row.cohort);
+            let lacks_replicas = match row.primary {
+                Some(primary) => !live.contains(&primary),
+                None => 2 * alive <= row.nodes.len(),
+            };
+            let is_unavailable = lacks_replicas || leaderless.contains(&row.cohort);
             unavailable.with_label_values(&[row.table]).add(i64::from(is_unavailable));
             thin.with_label_values(&[row.table]).add(i64::from(alive < row.nodes.len().max(row.replicas as usize)));
         }
         self.gauge("loggos_log_units_down", "Units of shared logs on nodes that are down.", units_down)
+    }
+
+    /// The cohorts under primary/backup replication.
+    fn configurations(&self, status: &Status) -> Result<(), prometheus::Error> {
+        let version = "Version of the configuration of a range under primary/backup replication.";
+        let version = self.gauges("loggos_configuration_version", version, &COHORT)?;
+        let members = "Members of that configuration.";
+        let members = self.gauges("loggos_configuration_members", members, &COHORT)?;
+        let candidates = "Replicas that are not members of it yet; exported by the primary only.";
+        let candidates = self.gauges("loggos_configuration_candidates", candidates, &COHORT)?;
+        let stranded = "Whether the only member is in doubt, so that the range has stopped.";
+        let stranded = self.gauges("loggos_configuration_stranded", stranded, &COHORT)?;
+        for cohort in &status.cohorts {
+            let Some(known) = &cohort.configuration else { continue };
+            let labels = labels(cohort);
+            version.with_label_values(&labels).set(signed(known.version));
+            members.with_label_values(&labels).set(count(known.members.len()));
+            stranded.with_label_values(&labels).set(i64::from(known.is_stranded));
+            if known.primary == status.node {
+                candidates.with_label_values(&labels).set(count(known.candidates.len()));
+            }
+        }
+        Ok(())
     }
 
     fn cohorts(&self, status: &Status) -> Result<(), prometheus::Error> {
@@ -284,6 +310,7 @@ impl Snapshot {
         let sessions = |cohort: &CohortStatus| i64::try_from(cohort.sessions).unwrap_or(i64::MAX);
         gauge("loggos_cohort_sessions", "Client sessions that are open in the range.", &sessions)?;
         gauge("loggos_cohort_doubtful", "Whether this node's log is in doubt, so that it does not vote.", &doubtful)?;
+        self.configurations(status)?;
 
         let writes = "Changes decided while this node was the leader.";
         let writes = self.counters_by("loggos_cohort_writes_total", writes, &COHORT)?;

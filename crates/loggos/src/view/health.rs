@@ -169,8 +169,11 @@ fn of_cohort(view: &View, cohort: &Cohort) -> Vec<(Health, CohortProblem, u64)> 
 }
 
 /// Whether most replicas of a range are on nodes that are down. Its leader may not have found that out yet. While its
-/// replicas move, the voters are not known here.
+/// replicas move, the voters are not known here. Under primary/backup replication, one replica is enough.
 fn lacks_majority(view: &View, cohort: &Cohort) -> bool {
+    if cohort.configuration.is_some() {
+        return false;
+    }
     let down = cohort.planned_nodes.iter().filter(|node| view.is_down(**node)).count();
     !cohort.moving && 2 * down >= cohort.planned_nodes.len()
 }

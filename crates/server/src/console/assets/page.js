@@ -222,6 +222,8 @@ function showCohortTable(answer, table, list) {
     say(number, String(cohort.cohort));
     say(leader, cohort.led ? `node ${cohort.leader}` : "no leader");
     say(epoch, numbers[0].format(cohort.epoch));
+    const configuration = cohort.configuration;
+    epoch.title = configuration ? `Version ${configuration.version} of the configuration: members ${configuration.members.join(", ")}` : "";
     showReplicas(replicas, cohort, down);
     say(writes, rate(cohort.writes_per_second));
     say(reads, rate(cohort.reads_per_second));
@@ -298,7 +300,10 @@ function replicaState(replica, cohort, down) {
   if (replica.state === "missing") return ["behind", "missing"];
   if (replica.doubtful) return ["doubtful", "in doubt"];
   if (replica.lag > 10000) return ["behind", `−${numbers[0].format(replica.lag)}`];
-  if (replica.node === cohort.leader) return ["leader", "leader"];
+  const configuration = cohort.configuration;
+  if (configuration?.stranded) return ["doubtful", "stranded"];
+  if (replica.node === cohort.leader) return ["leader", configuration ? "primary" : "leader"];
+  if (configuration && !configuration.members.includes(replica.node)) return ["behind", "candidate"];
   return ["following", replica.lag === 0 ? "in sync" : `−${numbers[0].format(replica.lag)}`];
 }
 
