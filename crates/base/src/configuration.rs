@@ -49,6 +49,13 @@ impl Configuration {
         Self { version, members, primary, loss: Epoch(0) }
     }
 
+    /// The first configuration of a range that is split off. A loss that was declared before does not concern it: its
+    /// replicas are made from states after the loss.
+    #[must_use]
+    pub fn for_child(&self) -> Self {
+        Self { loss: Epoch(0), ..self.clone() }
+    }
+
     /// Whether the member belongs to it.
     #[must_use]
     pub fn has(&self, member: Member) -> bool {

@@ -185,7 +185,7 @@ impl Catalog {
             CatalogCommand::AddNode { node } => changed_nodes(self.add_node(node)),
             CatalogCommand::BeginLeave { node } => changed_nodes(self.begin_leave(node)),
             CatalogCommand::MoveOff { absent } => (None, self.move_off(&absent)),
-            CatalogCommand::Replace { absent } => (None, self.replace(&absent)),
+            CatalogCommand::Replace { absent, suspected } => (None, self.replace(&absent, &suspected)),
             CatalogCommand::EndLeave { node } => (None, self.end_leave(node)),
             CatalogCommand::CreateLog { name, stripes, copies, sequencer } => {
                 self.create_log(&name, stripes, copies, sequencer, entry.timestamp)

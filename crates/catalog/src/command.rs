@@ -132,7 +132,11 @@ pub enum CatalogCommand {
         absent: Vec<NodeId>,
     },
     /// Plan other nodes for replicas under primary/backup replication that are lost, or on these absent nodes.
-    Replace { absent: Vec<NodeId> },
+    Replace {
+        absent: Vec<NodeId>,
+        /// Nodes that do not respond, but may return: they take no place.
+        suspected: Vec<NodeId>,
+    },
     /// Mark a leaving node as having left, if no range counts on it. The catalog's own cohort does not count on it
     /// either: its removal from that cohort precedes this command in the same log.
     EndLeave { node: NodeId },
@@ -164,7 +168,7 @@ base::wire! {
         85 => EndLogDrop { name as Text("log name"), log },
         86 => Configure { cohort, configuration },
         87 => DeclareLoss { table as Text("table name"), cohort, node },
-        88 => Replace { absent },
+        88 => Replace { absent, suspected },
     }
 }
 

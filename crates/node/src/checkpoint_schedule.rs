@@ -313,7 +313,9 @@ impl Node {
         // With in-memory logs a later leader may have declared part of this state lost, and this replica may have
         // acknowledged entries that replaced that part (guarantee 11).
         let is_in_memory = replica.cohort.config().regime.durability() == Durability::Memory;
-        let may_be_lost = is_in_memory && arrived.epoch != replica.cohort.promised().epoch;
+        // Under primary/backup replication an operator may have declared it lost.
+        let is_of_lost = replica.cohort.configuration().is_some_and(|known| arrived.epoch < known.loss);
+        let may_be_lost = is_in_memory && arrived.epoch != replica.cohort.promised().epoch || is_of_lost;
         if !may_be_lost && replica.cohort.install(at.lsn, at.timestamp, shared, now, &mut self.outgoing.outbox) {
             replica.on_disk.checkpoint = Some((at, state));
             replica.on_disk.sstables = files;

@@ -5,6 +5,7 @@
 //! catalog's leader. Its reply has no effect: the replica learns the outcome from the catalog, and repeats the petition
 //! until it knows a later version.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use base::{CohortId, Configuration, MembershipChange, Now};
@@ -30,13 +31,13 @@ impl Node {
         if !std::mem::take(&mut self.configurations.has_work) {
             return false;
         }
-        let is_news = |(cohort, configuration): &(CohortId, &Configuration)| {
+        let is_news = |(cohort, configuration): &(CohortId, Cow<'_, Configuration>)| {
             let replica = self.replicas.get(cohort);
             let known = replica.map(|replica| replica.cohort.configuration());
             known.is_some_and(|known| known.is_none_or(|known| known.version < configuration.version))
         };
         let news = self.catalog().configurations().filter(is_news);
-        let news: Vec<_> = news.map(|(cohort, newest)| (cohort, newest.clone())).collect();
+        let news: Vec<_> = news.map(|(cohort, newest)| (cohort, newest.into_owned())).collect();
         for (cohort, configuration) in news {
             self.configurations.asked.remove(&cohort);
             let is_lost = |replica: &Replica| replica.cohort.must_begin_again(&configuration);

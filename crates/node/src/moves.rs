@@ -108,7 +108,7 @@ impl Node {
             // removed.
             return self.pending_requests.place(pending, RequestState::Waiting);
         }
-        let step = next_step(&held, plan, self.cluster.me);
+        let step = next_step(&held, plan, self.cluster.me, replica.cohort.is_managed());
         let is_by_plan = held.plan() == plan.plan();
         match step {
             None if is_by_plan && replica.cohort.is_settled() => {
@@ -196,13 +196,18 @@ impl Node {
     }
 }
 
-/// The next step from a membership to the planned one.
-fn next_step(held: &Membership, plan: &Membership, me: Member) -> Option<MembershipChange> {
+/// The next step from a membership to the planned one. Under primary/backup replication all planned members are candidates
+/// first, so that none waits for an absent one; the primary adds each as soon as it has caught up.
+fn next_step(held: &Membership, plan: &Membership, me: Member, is_managed: bool) -> Option<MembershipChange> {
     let is_planned = |member: &Member| plan.on(member.node) == Some(*member);
     // A lost disk is removed before its replacement is added.
     let replaced = held.everyone().find(|member| !is_planned(member) && plan.on(member.node).is_some());
     if let Some(member) = replaced {
         return Some(MembershipChange::Remove(member));
+    }
+    let missing = plan.voters().iter().find(|voter| held.on(voter.node).is_none());
+    if let Some(member) = missing.filter(|_| is_managed) {
+        return Some(MembershipChange::AddLearner(*member));
     }
     for voter in plan.voters() {
         if held.is_learner(*voter) {

@@ -215,15 +215,16 @@ pub(crate) fn proposals(
     let gone = catalog.leaving().filter(|member| is_out(*member));
     let mut proposals: Vec<CatalogCommand> =
         gone.map(|member| CatalogCommand::EndLeave { node: member.node }).collect();
+    let is_alive = |peer: &Peer| peer.last_contact.is_some_and(|last_contact| now.since(last_contact) < ALIVE);
+    let suspected = || roster.peers.iter().filter(|(_, peer)| !is_alive(peer)).map(|(node, _)| *node).collect();
     if catalog.leaving().any(|member| catalog.is_kept_on(member)) {
-        let is_alive = |peer: &Peer| peer.last_contact.is_some_and(|last_contact| now.since(last_contact) < ALIVE);
-        let absent = roster.peers.iter().filter(|(_, peer)| !is_alive(peer)).map(|(node, _)| *node).collect();
-        proposals.push(CatalogCommand::MoveOff { absent });
+        proposals.push(CatalogCommand::MoveOff { absent: suspected() });
     }
     if replace_after > Duration::ZERO {
         let absent = roster.absent_for(replace_after, now);
-        if !catalog.replacements(&absent).is_empty() {
-            proposals.push(CatalogCommand::Replace { absent });
+        let suspected: Vec<NodeId> = suspected();
+        if !catalog.replacements(&absent, &suspected).is_empty() {
+            proposals.push(CatalogCommand::Replace { absent, suspected });
         }
     }
     proposals.iter().map(CatalogCommand::encode).collect()

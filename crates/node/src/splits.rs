@@ -164,6 +164,7 @@ impl Node {
             if unsettled.is_empty() {
                 self.splits.parents.remove(&id);
                 self.hosting.has_work = true;
+                self.configurations.has_work = true;
             }
             if unsettled.len() < before.len()
                 && let Some(replica) = self.replicas.get_mut(&id)

@@ -97,10 +97,10 @@ impl Cohort {
         if !self.is_managed() || self.knows(configuration.version) || self.must_begin_again(&configuration) {
             return;
         }
-        let Configuration { version, primary, .. } = configuration;
+        let Configuration { version, primary, loss, .. } = configuration;
         self.managed.configuration = Some(configuration);
-        if primary == self.config.me && self.survives_loss() {
-            // An operator has decided to continue with its state.
+        if primary == self.config.me && self.survives_loss() && self.promised.epoch < loss {
+            // An operator has decided to continue with its state. A later doubt is not covered by that decision.
             self.end_all_doubt(out);
         }
         if version <= self.promised.epoch {

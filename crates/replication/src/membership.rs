@@ -235,6 +235,8 @@ impl Cohort {
             return Err(ChangeRefused::Leads);
         }
         if matches!(change, MembershipChange::Remove(member) if self.managed.joining.contains(&member)) {
+            // Its addition may be recorded, or the petition was lost. A further version decides.
+            self.petition_for(MembershipChange::Keep, now, out)?;
             return Err(ChangeRefused::UnderWay);
         }
         if self.is_managed() && next.voters() != self.membership().voters() {

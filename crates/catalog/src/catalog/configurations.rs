@@ -7,11 +7,14 @@
 //! A range that is split off inherits the configuration. Until the split has ended, both ranges have the same one, and
 //! it can only lose members: a new member could lack the entries of the new range.
 
+use std::borrow::Cow;
+
 use base::{CohortId, Configuration, Epoch, Member, NodeId};
 use state_machine::Failure;
 use state_machine::failure::precondition;
 
 use super::{Catalog, Change, RangeRecord};
+use crate::options::TableOptions;
 use crate::request::{CatalogResponse, Outcome};
 
 impl Catalog {
@@ -64,19 +67,23 @@ impl Catalog {
     }
 
     /// The placements that restore replicas of ranges: other nodes take the place of removed members on these absent
-    /// nodes, and of replicas that a declared loss deleted. Empty if there is no spare node.
+    /// nodes, and of replicas that a declared loss deleted. Suspected nodes take no place. Empty if there is no spare
+    /// node. A move in progress is replaced only if it waits for an absent node.
     #[must_use]
-    pub fn replacements(&self, absent: &[NodeId]) -> Vec<(CohortId, Vec<NodeId>)> {
+    pub fn replacements(&self, absent: &[NodeId], suspected: &[NodeId]) -> Vec<(CohortId, Vec<NodeId>)> {
         let mut load = self.load();
-        load.retain(|node, _| !absent.contains(node));
+        load.retain(|node, _| !absent.contains(node) && !suspected.contains(node));
         let mut replacements = Vec::new();
         for table in self.tables.values().filter(|table| !table.is_dropping) {
-            let settled = table.ranges.iter().filter(|range| range.leaving.is_none() && range.split.is_none());
+            let settled = table.ranges.iter().filter(|range| range.split.is_none());
             for (range, configuration) in settled.filter_map(|range| Some((range, range.configuration.as_deref()?))) {
+                let is_away = |member: &&Member| absent.contains(&member.node) && !configuration.has(**member);
+                if range.leaving.is_some() && !range.members.iter().any(|member| is_away(&member)) {
+                    continue;
+                }
                 // Apart from a declared loss, only an operator plans fewer replicas.
                 let has_lost = configuration.loss > Epoch(0);
                 let wanted = if has_lost { table.options.replicas as usize } else { range.members.len() };
-                let is_away = |member: &&Member| absent.contains(&member.node) && !configuration.has(**member);
                 let present = range.members.iter().filter(|member| !is_away(member));
                 let mut nodes: Vec<NodeId> = present.map(|member| member.node).collect();
                 let kept = nodes.len();
@@ -96,9 +103,9 @@ impl Catalog {
     }
 
     /// Plans these placements.
-    pub(super) fn replace(&mut self, absent: &[NodeId]) -> Option<Change> {
+    pub(super) fn replace(&mut self, absent: &[NodeId], suspected: &[NodeId]) -> Option<Change> {
         let mut begun = false;
-        for (cohort, nodes) in self.replacements(absent) {
+        for (cohort, nodes) in self.replacements(absent, suspected) {
             begun |= self.begin_move(cohort, &nodes, true).is_ok();
         }
         begun.then_some(Change::MoveBegun)
@@ -106,17 +113,23 @@ impl Catalog {
 
     /// The configuration of a range, or of the part being split off from one; none under Multi-Paxos.
     #[must_use]
-    pub fn configuration_of(&self, cohort: CohortId) -> Option<&Configuration> {
+    pub fn configuration_of(&self, cohort: CohortId) -> Option<Cow<'_, Configuration>> {
         self.part_of(cohort)?.configuration
     }
 
     /// All cohorts under primary/backup replication, with their configurations.
-    pub fn configurations(&self) -> impl Iterator<Item = (CohortId, &Configuration)> {
+    pub fn configurations(&self) -> impl Iterator<Item = (CohortId, Cow<'_, Configuration>)> {
         self.parts().filter_map(|part| Some((part.cohort, part.configuration?)))
     }
 }
 
 impl RangeRecord {
+    /// Whether a declared loss has deleted replicas that are not replaced yet. A child would not be filled up.
+    pub(super) fn is_short_after_loss(&self, options: &TableOptions, nodes: usize) -> bool {
+        let has_lost = self.configuration.as_ref().is_some_and(|known| known.loss > Epoch(0));
+        has_lost && self.members.len() < nodes.min(options.replicas as usize)
+    }
+
     /// This new range, with its first configuration. The primaries of successive cohorts are on different nodes.
     pub(super) fn configured(mut self) -> Self {
         let place = self.cohort.0 as usize % self.members.len().max(1);

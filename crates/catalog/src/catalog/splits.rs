@@ -63,6 +63,11 @@ impl Catalog {
                 let other = shown(&split.key);
                 return Err(Failure::Unavailable(format!("that range of table {name} is being split at \"{other}\"")));
             }
+            None if range.is_short_after_loss(&table.options, self.staying().count()) => {
+                return Err(Failure::Unavailable(format!(
+                    "that range of table {name} has too few replicas since a declared loss, until others take their place"
+                )));
+            }
             None if range.leaving.is_some() => {
                 return Err(Failure::Unavailable(format!("that range of table {name} is moving")));
             }
@@ -88,7 +93,8 @@ impl Catalog {
         self.change_table(name, |table| {
             let parent = &mut table.ranges[place];
             let Some(SplitRecord { key, child }) = parent.split.take() else { return };
-            let (members, configuration) = (parent.members.clone(), parent.configuration.clone());
+            let (members, configuration) = (parent.members.clone(), parent.configuration.as_deref());
+            let configuration = configuration.map(|known| Box::new(known.for_child()));
             let parent = Some(parent.cohort);
             let child = RangeRecord { parent, configuration, ..RangeRecord::new(key, child, members) };
             table.ranges.insert(place + 1, child);

@@ -1,5 +1,7 @@
 //! Metadata of a table: its ranges, and the placement of each.
 
+use std::borrow::Cow;
+
 use base::{CohortId, Configuration, KeyRange, Member, Timestamp, counted};
 use bytes::Bytes;
 use state_machine::{Failure, KeyPosition, LogicalHash};
@@ -74,14 +76,14 @@ pub struct Part<'a> {
     /// The cohort that it was split off from, if any.
     pub parent: Option<CohortId>,
     /// The current configuration, under primary/backup replication.
-    pub configuration: Option<&'a Configuration>,
+    pub configuration: Option<Cow<'a, Configuration>>,
 }
 
 impl Part<'_> {
     /// Whether this disk has a replica, including one that the plan removes.
     #[must_use]
     pub fn is_on(&self, member: Member) -> bool {
-        let is_configured = || self.configuration.is_some_and(|configuration| configuration.has(member));
+        let is_configured = || self.configuration.as_ref().is_some_and(|configuration| configuration.has(member));
         self.members.contains(&member) || self.leaving.contains(&member) || is_configured()
     }
 }
@@ -140,6 +142,8 @@ impl TableRecord {
         self.ranges().flat_map(|(range, record)| {
             let RangeRecord { cohort, members, genesis, plan, leaving, parent, split, configuration, .. } = record;
             let configuration = configuration.as_deref();
+            let of_child = configuration.map(|known| Cow::Owned(known.for_child()));
+            let configuration = configuration.map(Cow::Borrowed);
             let child = split.as_ref().map(|split| Part {
                 range: KeyRange { start: split.key.clone(), end: range.end.clone() },
                 cohort: split.child,
@@ -148,7 +152,7 @@ impl TableRecord {
                 genesis: members,
                 plan: 0,
                 parent: Some(*cohort),
-                configuration,
+                configuration: of_child,
             });
             let leaving = leaving.as_deref().unwrap_or_default();
             let (cohort, plan, parent) = (*cohort, *plan, *parent);

@@ -127,11 +127,38 @@ async fn declare_loss(
     }
     let client = cluster.client()?;
     let cohort = range_of(&client, table, &bytes(key)).await?.cohort;
+    check_survivor(cluster, &client, cohort, node).await?;
     client.declare_loss(table, cohort, node).await?;
     let object = json!({ "table": table, "cohort": cohort, "node": node });
     output.acknowledge(&object, || format!("cohort {cohort} of table {table} continues with node {node} alone"));
     Ok(())
 }
+
+/// Refuses a declared loss that would lose more than necessary: if some node serves the range, or if the node does not
+/// respond or has an empty replica.
+async fn check_survivor(cluster: &Cluster, client: &sdk::Client, cohort: u32, node: u32) -> Result<(), Stop> {
+    let refused = |what: String| Stop::Cluster(sdk::Error::Precondition(what));
+    let mut is_there = false;
+    for known in client.nodes().await?.into_iter().filter(|known| known.standing() != Standing::Left) {
+        let asked = cluster.client_at(vec![known.grpc])?.with_deadline(SURVIVOR_PATIENCE).status().await;
+        let Ok(status) = asked else { continue };
+        let Some(here) = status.cohorts.iter().find(|here| here.cohort == cohort) else { continue };
+        if here.leader == Some(status.node) {
+            return Err(refused(format!("node {} serves cohort {cohort}: nothing is lost", status.node)));
+        }
+        let own = here.replicas.iter().find(|replica| replica.node == node && status.node == node);
+        is_there |= own.and_then(|replica| replica.last_lsn).is_some_and(|last| last.sequence > 0);
+    }
+    if is_there {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "node {node} does not respond, or its replica of cohort {cohort} is empty; see: loggos status"
+    )))
+}
+
+/// Timeout for a node to report its replica.
+const SURVIVOR_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Polling interval while a range's replicas move.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

@@ -19,7 +19,7 @@ fn of(nodes: &[u32]) -> Membership {
 /// The steps from one membership to another, taken by the voter with the lowest number.
 fn steps(mut held: Membership, plan: &Membership) -> Vec<MembershipChange> {
     let mut steps = Vec::new();
-    while let Some(step) = next_step(&held, plan, held.voters()[0]) {
+    while let Some(step) = next_step(&held, plan, held.voters()[0], false) {
         held = held.after(step).expect("a valid step");
         steps.push(step);
     }

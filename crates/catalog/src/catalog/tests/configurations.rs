@@ -128,10 +128,10 @@ fn declared_loss_leaves_one_member() {
     assert_eq!(planned, [vec![member(2)]], "the others delete their replicas");
     apply(&mut catalog, &mut log, &wanted(3, &[2], 2));
     assert_eq!(loss(&catalog), Some(Epoch(2)), "a petition does not change it");
-    assert_eq!(catalog.replacements(&[]), [], "the move is in progress");
+    assert_eq!(catalog.replacements(&[], &[]), [], "the move is in progress");
     apply(&mut catalog, &mut log, &CatalogCommand::EndMove { cohort: COHORT, plan: 1 });
     let nodes = vec![NodeId(2), NodeId(1), NodeId(3)];
-    assert_eq!(catalog.replacements(&[]), [(COHORT, nodes)], "the table should have three replicas");
+    assert_eq!(catalog.replacements(&[], &[]), [(COHORT, nodes)], "the table should have three replicas");
 }
 
 #[test]
@@ -141,21 +141,46 @@ fn planned_reduction_is_kept() {
     apply(&mut catalog, &mut log, &CatalogCommand::BeginMove { cohort: COHORT, nodes, force: true });
     apply(&mut catalog, &mut log, &wanted(2, &[3], 3));
     apply(&mut catalog, &mut log, &CatalogCommand::EndMove { cohort: COHORT, plan: 1 });
-    assert_eq!(catalog.replacements(&[]), []);
+    assert_eq!(catalog.replacements(&[], &[]), []);
 }
 
 #[test]
 fn absent_members_are_replaced() {
     let (mut catalog, mut log) = managed();
     let absent = vec![NodeId(3)];
-    assert_eq!(catalog.replacements(&absent), [], "it is still a member");
+    assert_eq!(catalog.replacements(&absent, &[]), [], "it is still a member");
     apply(&mut catalog, &mut log, &wanted(2, &[1, 2], 1));
-    assert_eq!(catalog.replacements(&[]), [], "it may return");
+    assert_eq!(catalog.replacements(&[], &[]), [], "it may return");
     let nodes = [1, 2, 4].map(NodeId).to_vec();
-    assert_eq!(catalog.replacements(&absent), [(COHORT, nodes.clone())]);
-    assert_eq!(catalog.replacements(&[3, 4, 5].map(NodeId)), [], "there is no spare node");
-    let (outcome, change) = apply(&mut catalog, &mut log, &CatalogCommand::Replace { absent });
+    assert_eq!(catalog.replacements(&absent, &[]), [(COHORT, nodes.clone())]);
+    assert_eq!(catalog.replacements(&[3, 4, 5].map(NodeId), &[]), [], "there is no spare node");
+    let (outcome, change) = apply(&mut catalog, &mut log, &CatalogCommand::Replace { absent, suspected: vec![] });
     assert_eq!((outcome, change), (None, Some(Change::MoveBegun)));
     let planned: Vec<Vec<Member>> = catalog.moves().map(|planned| planned.members).collect();
     assert_eq!(planned, [nodes.into_iter().map(|node| member(node.0)).collect::<Vec<_>>()]);
+    // Another member is lost while the move waits for it, and node 4 has joined already.
+    apply(&mut catalog, &mut log, &wanted(3, &[1], 1));
+    assert_eq!(catalog.replacements(&[3].map(NodeId), &[]), [], "the move goes on");
+    let nodes = [1, 4, 5].map(NodeId).to_vec();
+    assert_eq!(catalog.replacements(&[2, 3].map(NodeId), &[]), [(COHORT, nodes)]);
+    assert_eq!(catalog.replacements(&[2, 3].map(NodeId), &[NodeId(5)]), [], "the spare node may be down");
+}
+
+#[test]
+fn split_after_declared_loss_inherits_no_loss() {
+    let (mut catalog, mut log) = managed();
+    apply(&mut catalog, &mut log, &CatalogCommand::DeclareLoss { table: "t".into(), cohort: COHORT, node: NodeId(2) });
+    let split = CatalogCommand::BeginSplit { name: "t".into(), key: "m".into() };
+    let (outcome, _) = apply(&mut catalog, &mut log, &split);
+    assert!(matches!(outcome, Some(Err(Failure::Unavailable(_)))), "its replicas are not restored: {outcome:?}");
+    apply(&mut catalog, &mut log, &CatalogCommand::EndMove { cohort: COHORT, plan: 1 });
+    apply(&mut catalog, &mut log, &CatalogCommand::Replace { absent: vec![], suspected: vec![] });
+    apply(&mut catalog, &mut log, &wanted(3, &[1, 2], 2));
+    apply(&mut catalog, &mut log, &CatalogCommand::EndMove { cohort: COHORT, plan: 2 });
+    let (outcome, change) = apply(&mut catalog, &mut log, &split);
+    let Some(Change::SplitBegun { child }) = change else { panic!("{outcome:?}") };
+    let loss = |catalog: &Catalog, cohort| catalog.configuration_of(cohort).map(|known| known.loss);
+    assert_eq!((loss(&catalog, COHORT), loss(&catalog, child)), (Some(Epoch(2)), Some(Epoch(0))));
+    apply(&mut catalog, &mut log, &CatalogCommand::EndSplit { name: "t".into(), child });
+    assert_eq!((loss(&catalog, COHORT), loss(&catalog, child)), (Some(Epoch(2)), Some(Epoch(0))));
 }
