@@ -7,9 +7,10 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 
 /// The services of the endpoints.
-const PROTOS: [&str; 4] = [
+const PROTOS: [&str; 5] = [
     "loggos/columns/v1/columns.proto",
     "loggos/log/v1/log.proto",
+    "loggos/disks/v1/disks.proto",
     "loggos/admin/v1/admin.proto",
     "loggos/admin/v1/formation.proto",
 ];
@@ -44,6 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .extern_path(".loggos.columns.v1", "crate::columns")
         .extern_path(".loggos.admin.v1", "crate::admin")
         .extern_path(".loggos.log.v1", "crate::log")
+        .extern_path(".loggos.disks.v1", "crate::disks")
         .codec_path("crate::frugal::FrugalCodec")
         .out_dir(servers)
         .compile_fds(services)?;

@@ -35,6 +35,10 @@ generated! {
     log, "loggos.log.v1"
 }
 generated! {
+    /// The disks service, `loggos.disks.v1`.
+    disks, "loggos.disks.v1"
+}
+generated! {
     /// The admin services, `loggos.admin.v1`.
     admin, "loggos.admin.v1"
 }
@@ -56,6 +60,7 @@ pub mod servers {
     include!(concat!(env!("OUT_DIR"), "/servers/loggos.columns.v1.rs"));
     include!(concat!(env!("OUT_DIR"), "/servers/loggos.admin.v1.rs"));
     include!(concat!(env!("OUT_DIR"), "/servers/loggos.log.v1.rs"));
+    include!(concat!(env!("OUT_DIR"), "/servers/loggos.disks.v1.rs"));
 }
 
 /// An encoded `FileDescriptorSet` of all services of a node, for gRPC reflection.

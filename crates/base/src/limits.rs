@@ -67,6 +67,13 @@ pub const DEADLINE_DEFAULT: Duration = Duration::from_millis(10_000);
 /// Maximum deadline of a request.
 pub const DEADLINE_MAX: Duration = Duration::from_millis(300_000);
 
+/// Bytes of a block of a virtual disk: the unit of allocation and of atomic writes. The size of a disk is a multiple.
+pub const DISK_BLOCK_BYTES: u64 = 4_096;
+/// Maximum bytes of a virtual disk: 1 PiB. A block's number in its stripe has at most 38 bits.
+pub const DISK_BYTES_MAX: u64 = 1 << 50;
+/// Maximum stripes of a virtual disk.
+pub const DISK_STRIPES_MAX: u16 = 16;
+
 /// Maximum chains over which the positions of a shared log are striped: twice the nodes of a large cluster.
 pub const LOG_STRIPES_MAX: u32 = 16;
 /// Maximum copies of each position of a shared log: each copy adds a sequential step to every append.

@@ -42,12 +42,12 @@ const PAUSE_OF_EXIT: Duration = Duration::from_millis(2);
 /// Timeout of a status request.
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 /// Port offsets for a cluster started by the benchmark. Below 32,768, where ephemeral ports start.
-const PORT_PLACES: u64 = 120;
+const PORT_PLACES: u64 = 100;
 const PORT_OFFSET_FIRST: u16 = 1_000;
 const PORT_OFFSET_STEP: u16 = 200;
 const PORT_TRIES: usize = 50;
 /// Below the ports of the first node, as in `loggos dev`.
-const PORTS: [u16; 4] = [2_180, 7_100, 7_200, 8_080];
+const PORTS: [u16; 5] = [2_180, 7_100, 7_200, 8_080, 10_808];
 
 /// A fault that can be injected into a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]

@@ -19,7 +19,7 @@ use state_machine::{ApplyError, ClientSessionId, Failure, LogicalHash, NoStorage
 
 use crate::command::CatalogCommand;
 use crate::options::{Replication, TableOptions};
-use crate::request::{CatalogResponse, Outcome};
+use crate::request::{CatalogResponse, DiskDescription, Outcome};
 
 mod configurations;
 mod drops;
@@ -178,6 +178,7 @@ impl Catalog {
                 (Some(declared), change)
             }
             CatalogCommand::EndMove { cohort, plan } => (None, self.end_move(cohort, plan)),
+            CatalogCommand::ResizeDisk { name, bytes } => (Some(self.resize_disk(&name, bytes)), None),
             CatalogCommand::RegisterNodes { nodes } => match self.register_nodes(nodes) {
                 Ok(()) => (None, Some(Change::NodesChanged)),
                 Err(failure) => (Some(Err(failure)), None),
@@ -224,6 +225,29 @@ impl Catalog {
         let table = TableRecord { options, ranges, created, is_dropping: false, is_drop_forced: false };
         self.insert_table(name.to_owned(), table);
         Ok(CatalogResponse::TableCreated { existed: false })
+    }
+
+    /// Sets the size of a disk. Repeated, it changes nothing.
+    fn resize_disk(&mut self, name: &str, bytes: u64) -> Outcome {
+        let table = self.tables.get_mut(name).filter(|table| !table.is_dropping && table.options.is_disk());
+        let table = table.ok_or_else(|| Failure::UnknownTable(name.to_owned()))?;
+        let before = table.options.disk_bytes;
+        if bytes < before {
+            return Err(precondition(format!("disk {name} has {before} bytes, and a disk cannot shrink")));
+        }
+        table.options.disk_bytes = bytes;
+        Ok(CatalogResponse::DiskResized)
+    }
+
+    /// All disks in order of name, except those being deleted.
+    pub(crate) fn disks(&self) -> impl Iterator<Item = DiskDescription> {
+        let disks = self.tables.iter().filter(|(_, table)| table.options.is_disk() && !table.is_dropping);
+        disks.map(|(name, table)| DiskDescription {
+            name: name.clone(),
+            bytes: table.options.disk_bytes,
+            stripes: table.ranges.len() as u32,
+            created: table.created,
+        })
     }
 
     /// Checks the limits for a new table with this many ranges and replicas (0: the default).
@@ -332,7 +356,7 @@ impl Catalog {
     /// The names of all tables except those being dropped: a [`CatalogResponse::Tables`].
     #[must_use]
     pub fn list(&self) -> CatalogResponse {
-        let is_there = |(_, table): &(&str, &TableRecord)| !table.is_dropping;
+        let is_there = |(_, table): &(&str, &TableRecord)| !table.is_dropping && !table.options.is_disk();
         CatalogResponse::Tables(self.tables().filter(is_there).map(|(name, _)| name.to_owned()).collect())
     }
 

@@ -160,7 +160,7 @@ impl Record for Named<'_, TableRecord> {
             |range: &RangeRecord| range.configuration.as_ref().map_or(0, |found| 24 + 12 * found.members.len());
         let range =
             |range: &RangeRecord| 34 + range.start.len() + 12 * members(range) + split(range) + configuration(range);
-        32 + self.0.len() + self.1.ranges.iter().map(range).sum::<usize>()
+        40 + self.0.len() + self.1.ranges.iter().map(range).sum::<usize>()
     }
 
     fn encode(&self, out: &mut Writer) {
@@ -213,6 +213,8 @@ impl Placed {
 /// In the byte with the state of a drop: the table has primary/backup replication, and a configuration follows for each
 /// range. The record of other tables has no further fields.
 const PRIMARY_BACKUP: u8 = 4;
+/// In the same byte: the table is a virtual disk, and its size follows the ranges.
+const DISK: u8 = 8;
 
 base::wire! { struct SplitRecord { key as Copied, child } }
 
@@ -228,13 +230,17 @@ impl Wire for TableRecord {
         options.retention.encode(out);
         let is_managed = options.replication() == Replication::PrimaryBackup;
         let replication = if is_managed { PRIMARY_BACKUP } else { 0 };
-        out.u8(u8::from(self.is_dropping) + u8::from(self.is_drop_forced) + replication);
+        let disk = if options.is_disk() { DISK } else { 0 };
+        out.u8(u8::from(self.is_dropping) + u8::from(self.is_drop_forced) + replication + disk);
         options.durability().encode(out);
         out.bool(options.takes_part());
         self.ranges.iter().map(Placed::of).collect::<Vec<_>>().encode(out);
         if is_managed {
             let configurations = self.ranges.iter().filter_map(|range| range.configuration.as_deref().cloned());
             configurations.collect::<Vec<_>>().encode(out);
+        }
+        if options.is_disk() {
+            options.disk_bytes.encode(out);
         }
     }
 
@@ -243,7 +249,7 @@ impl Wire for TableRecord {
         let (replicas, retention) = (Wire::decode(input)?, Wire::decode(input)?);
         let tag = input.u8()?;
         let is_managed = tag & PRIMARY_BACKUP != 0;
-        let (is_dropping, is_drop_forced) = match tag & !PRIMARY_BACKUP {
+        let (is_dropping, is_drop_forced) = match tag & !(PRIMARY_BACKUP | DISK) {
             0 => (false, false),
             1 => (true, false),
             2 => (true, true),
@@ -251,12 +257,13 @@ impl Wire for TableRecord {
         };
         let (durability, transactions) = (Some(Wire::decode(input)?), Some(input.bool()?));
         let replication = Some(if is_managed { Replication::PrimaryBackup } else { Replication::Paxos });
-        let options = TableOptions { kind, replicas, retention, durability, transactions, replication };
         let placed: Vec<Placed> = Wire::decode(input)?;
         let configurations: Vec<Configuration> = if is_managed { Wire::decode(input)? } else { Vec::new() };
         if is_managed && configurations.len() != placed.len() {
             return Err(DecodeError::Invalid { what: "number of configurations of a table" });
         }
+        let disk_bytes = if tag & DISK != 0 { Wire::decode(input)? } else { 0 };
+        let options = TableOptions { kind, replicas, retention, durability, transactions, replication, disk_bytes };
         let configurations = configurations.into_iter().map(Some).chain(std::iter::repeat(None));
         let ranges = placed.into_iter().zip(configurations).map(|(placed, found)| placed.with(found)).collect();
         Ok(Self { options, ranges, created, is_dropping, is_drop_forced })

@@ -86,6 +86,13 @@ pub enum CatalogCommand {
         /// The node of the replica.
         node: NodeId,
     },
+    /// Set the size of a virtual disk, which only grows.
+    ResizeDisk {
+        /// The disk's name.
+        name: String,
+        /// The new size.
+        bytes: u64,
+    },
     /// Register the cluster's first nodes, or update their addresses.
     RegisterNodes { nodes: Vec<NodeRecord> },
     /// Add a node to the cluster.
@@ -169,8 +176,12 @@ base::wire! {
         86 => Configure { cohort, configuration },
         87 => DeclareLoss { table as Text("table name"), cohort, node },
         88 => Replace { absent, suspected },
+        89 => ResizeDisk { name as Text("disk name"), bytes },
     }
 }
+
+/// The bit of a byte of the options that says that the size of a disk follows.
+const IS_DISK: u8 = 0x80;
 
 /// The requested replication and durability share a byte, so that options without a replication are as before 86.
 impl Wire for TableOptions {
@@ -185,13 +196,18 @@ impl Wire for TableOptions {
             Some(Durability::Forced) => 1,
             Some(Durability::Memory) => 2,
         };
-        out.u8(durability + 4 * self.replication.map_or(0, Replication::tag));
+        let disk = if self.is_disk() { IS_DISK } else { 0 };
+        out.u8(durability + 4 * self.replication.map_or(0, Replication::tag) + disk);
         self.transactions.encode(out);
+        if self.is_disk() {
+            self.disk_bytes.encode(out);
+        }
     }
 
     fn decode(input: &mut Reader) -> Result<Self, DecodeError> {
         let (kind, replicas, retention) = (Wire::decode(input)?, Wire::decode(input)?, Wire::decode(input)?);
         let tag = input.u8()?;
+        let (tag, is_disk) = (tag & !IS_DISK, tag & IS_DISK != 0);
         let unknown = |what| DecodeError::UnknownTag { what, tag: u64::from(tag) };
         let durability = match tag % 4 {
             0 => None,
@@ -204,7 +220,11 @@ impl Wire for TableOptions {
             given => Some(Replication::from_tag(given).ok_or_else(|| unknown("replication"))?),
         };
         let transactions = Wire::decode(input)?;
-        Ok(Self { kind, replicas, retention, durability, transactions, replication })
+        let disk_bytes = if is_disk { Wire::decode(input)? } else { 0 };
+        if is_disk && disk_bytes == 0 {
+            return Err(DecodeError::Invalid { what: "size of a disk" });
+        }
+        Ok(Self { kind, replicas, retention, durability, transactions, replication, disk_bytes })
     }
 }
 

@@ -25,6 +25,7 @@ impl Catalog {
     fn look_up(&self, request: &CatalogRequest) -> Outcome {
         match request {
             CatalogRequest::ListTables => Ok(self.list()),
+            CatalogRequest::ListDisks => Ok(CatalogResponse::Disks(self.disks().collect())),
             CatalogRequest::ListNodes => Ok(self.list_nodes()),
             CatalogRequest::ListLogs => Ok(self.list_logs()),
             CatalogRequest::DescribeLog(name) => self.describe_log(name),

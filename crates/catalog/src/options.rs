@@ -21,6 +21,8 @@ pub struct TableOptions {
     pub transactions: Option<bool>,
     /// How each range is replicated; none: the default.
     pub replication: Option<Replication>,
+    /// The size in bytes of the virtual disk whose stripes are the ranges; 0: the table is not a disk.
+    pub disk_bytes: u64,
 }
 
 /// How the ranges of a table are replicated.
@@ -48,7 +50,8 @@ impl TableOptions {
     /// The default options of a table of this kind.
     #[must_use]
     pub const fn of(kind: Kind) -> Self {
-        Self { kind, replicas: 0, retention: Duration::ZERO, durability: None, transactions: None, replication: None }
+        let (durability, transactions, replication) = (None, None, None);
+        Self { kind, replicas: 0, retention: Duration::ZERO, durability, transactions, replication, disk_bytes: 0 }
     }
 
     /// The durability, if requested, or the default.
@@ -63,11 +66,18 @@ impl TableOptions {
         self.replication.unwrap_or_default()
     }
 
+    /// Whether the table is a virtual disk.
+    #[must_use]
+    pub fn is_disk(&self) -> bool {
+        self.disk_bytes > 0
+    }
+
     /// Whether the table takes part in transactions. Its writes are then committed only once their timestamps have
-    /// passed (guarantee 18). A table in main memory never does: a loss could undo one part of a transaction.
+    /// passed (guarantee 18). A table in main memory never does: a loss could undo one part of a transaction. Nor does a
+    /// disk.
     #[must_use]
     pub fn takes_part(&self) -> bool {
-        self.durability() == Durability::Forced && self.transactions.unwrap_or(true)
+        self.durability() == Durability::Forced && !self.is_disk() && self.transactions.unwrap_or(true)
     }
 
     /// Sets the options that were not requested to their defaults.
@@ -79,6 +89,7 @@ impl TableOptions {
             durability: Some(self.durability()),
             transactions: Some(self.takes_part()),
             replication: Some(self.replication()),
+            disk_bytes: self.disk_bytes,
         }
     }
 
@@ -87,8 +98,11 @@ impl TableOptions {
     /// # Errors
     /// [`Failure::Exists`] with the first requested option that differs.
     pub(crate) fn check_same(&self, name: &str, wanted: &Self) -> Result<(), Failure> {
+        let what = if self.is_disk() { "disk" } else { "table" };
         let differs = if wanted.kind != self.kind {
             "another kind".to_owned()
+        } else if wanted.disk_bytes != self.disk_bytes {
+            format!("{} bytes", self.disk_bytes)
         } else if wanted.replicas != 0 && wanted.replicas != self.replicas {
             format!("{} of each range", counted(self.replicas.into(), "replica"))
         } else if wanted.retention != Duration::ZERO && wanted.retention != self.retention {
@@ -102,7 +116,7 @@ impl TableOptions {
         } else {
             return Ok(());
         };
-        Err(Failure::Exists(format!("table {name} already exists, with {differs}")))
+        Err(Failure::Exists(format!("{what} {name} already exists, with {differs}")))
     }
 
     pub(crate) fn hash(&self, hash: &mut LogicalHash) {
@@ -113,6 +127,9 @@ impl TableOptions {
         hash.word(u64::from(self.takes_part()));
         if self.replication() != Replication::Paxos {
             hash.word(1);
+        }
+        if self.is_disk() {
+            hash.word(self.disk_bytes);
         }
     }
 }

@@ -17,8 +17,10 @@ pub type Outcome = state_machine::Outcome<CatalogResponse>;
 pub enum CatalogRequest {
     /// Commits a command to the catalog's log.
     Change(CatalogCommand),
-    /// Lists the names of the tables.
+    /// Lists the names of the tables that are not disks.
     ListTables,
+    /// Lists the virtual disks.
+    ListDisks,
     DescribeTable(String),
     /// Checks whether a table exists and is not being dropped.
     FindTable(String),
@@ -58,6 +60,10 @@ pub enum CatalogResponse {
     Table(TableDescription),
     /// A response about a shared log.
     Log(LogResponse),
+    /// The disks, in order of name.
+    Disks(Vec<DiskDescription>),
+    /// The disk has the size.
+    DiskResized,
 }
 
 impl From<CatalogCommand> for CatalogRequest {
@@ -81,12 +87,13 @@ impl Request for CatalogRequest {
                 name.len() + split_at.iter().map(|key| 32 + key.len()).sum::<usize>()
             }
             Self::Change(CatalogCommand::BeginSplit { name, key }) => name.len() + key.len(),
+            Self::Change(CatalogCommand::ResizeDisk { name, .. }) => name.len(),
             Self::Change(CatalogCommand::BeginMove { nodes, .. }) => size_of_val(nodes.as_slice()),
             Self::Change(CatalogCommand::AddNode { node }) => node.peer.len() + node.grpc.len(),
             Self::DescribeTable(name) | Self::FindTable(name) | Self::FindRemnant(name) | Self::DescribeLog(name) => {
                 name.len()
             }
-            Self::Change(_) | Self::ListTables | Self::ListNodes | Self::ListLogs => 0,
+            Self::Change(_) | Self::ListTables | Self::ListDisks | Self::ListNodes | Self::ListLogs => 0,
         }
     }
 }
@@ -94,7 +101,7 @@ impl Request for CatalogRequest {
 impl Response for CatalogResponse {
     fn is_of_read(&self) -> bool {
         let is_of_log = matches!(self, Self::Log(LogResponse::Logs(_) | LogResponse::Log(_)));
-        is_of_log || matches!(self, Self::Nodes(_) | Self::Tables(_) | Self::Table(_))
+        is_of_log || matches!(self, Self::Nodes(_) | Self::Tables(_) | Self::Table(_) | Self::Disks(_))
     }
 }
 
@@ -108,6 +115,7 @@ base::wire! {
         6 => ListLogs,
         7 => DescribeLog(name as Text("log name")),
         8 => FindRemnant(name as Text("table name")),
+        9 => ListDisks,
     }
 }
 
@@ -122,10 +130,15 @@ base::wire! {
         7 => Tables(names as Text("table name")),
         8 => Table(table),
         9 => Log(response),
+        10 => Disks(disks),
+        11 => DiskResized,
     }
 }
 
-base::wire! { struct TableDescription { created, replicas, retention, durability, transactions, replication, ranges } }
+base::wire! {
+    struct TableDescription { created, replicas, retention, durability, transactions, replication, disk_bytes, ranges }
+}
+base::wire! { struct DiskDescription { name as Text("disk name"), bytes, stripes, created } }
 base::wire! { struct RangeDescription { range, cohort, members, is_moving, configuration } }
 base::wire! { struct NodeDescription { record, ranges } }
 
@@ -146,6 +159,20 @@ pub struct TableDescription {
     pub transactions: bool,
     /// How each range is replicated.
     pub replication: Replication,
+    /// The size of the disk; 0: it is not one.
+    pub disk_bytes: u64,
+}
+
+/// A virtual disk.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DiskDescription {
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// The number of stripes: the ranges of its table.
+    pub stripes: u32,
+    /// When it was created.
+    pub created: Timestamp,
 }
 
 /// A range of a table.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use base::limits::{KEY_BYTES_MAX, RANGES_MAX, REPLICAS_MAX, RETENTION_MAX, SPLIT_BYTES_MAX};
+use base::limits::{DISK_BLOCK_BYTES, DISK_BYTES_MAX, DISK_STRIPES_MAX, KEY_BYTES_MAX, RANGES_MAX, REPLICAS_MAX, RETENTION_MAX, SPLIT_BYTES_MAX};
 use base::{Durability, Duration, NodeId, shown};
 use bytes::Bytes;
 use state_machine::Failure;
@@ -36,7 +36,8 @@ pub fn validate(request: &CatalogRequest) -> Result<(), Failure> {
             check_replicas(options.replicas)?;
             check_retention(options.retention)?;
             check_transactions(options)?;
-            check_replication(options)
+            check_replication(options)?;
+            check_disk(split_at, options)
         }
         CatalogRequest::DescribeTable(name)
         | CatalogRequest::FindTable(name)
@@ -47,10 +48,15 @@ pub fn validate(request: &CatalogRequest) -> Result<(), Failure> {
             check_table_name(name)?;
             check_split(std::slice::from_ref(key))
         }
+        CatalogRequest::Change(CatalogCommand::ResizeDisk { name, bytes }) => {
+            check_table_name(name)?;
+            check_disk_bytes(*bytes)
+        }
         CatalogRequest::Change(CatalogCommand::AddNode { node }) => check_node(node),
         CatalogRequest::Change(CatalogCommand::BeginMove { nodes, .. }) => check_nodes(nodes),
         CatalogRequest::Change(_)
         | CatalogRequest::ListTables
+        | CatalogRequest::ListDisks
         | CatalogRequest::ListNodes
         | CatalogRequest::ListLogs
         | CatalogRequest::DescribeLog(_) => Ok(()),
@@ -130,6 +136,27 @@ fn check_replication(options: &TableOptions) -> Result<(), Failure> {
         }
         Replication::PrimaryBackup => Ok(()),
     }
+}
+
+/// A disk has a limited number of stripes, and takes part in no transactions.
+fn check_disk(split_at: &[Bytes], options: &TableOptions) -> Result<(), Failure> {
+    if !options.is_disk() {
+        return Ok(());
+    }
+    check_count("stripes of the disk", split_at.len() + 1, usize::from(DISK_STRIPES_MAX))?;
+    if options.transactions == Some(true) {
+        return refuse("a disk cannot take part in transactions");
+    }
+    check_disk_bytes(options.disk_bytes)
+}
+
+fn check_disk_bytes(bytes: u64) -> Result<(), Failure> {
+    if bytes == 0 || bytes > DISK_BYTES_MAX || !bytes.is_multiple_of(DISK_BLOCK_BYTES) {
+        return refuse(format!(
+            "{bytes} bytes requested: the size of a disk is a multiple of {DISK_BLOCK_BYTES}, up to {DISK_BYTES_MAX}"
+        ));
+    }
+    Ok(())
 }
 
 /// A loss of acknowledged writes could undo one part of a transaction and leave the others.

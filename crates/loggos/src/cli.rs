@@ -7,6 +7,7 @@
 
 mod admin;
 mod columns;
+mod disks;
 mod export;
 mod load;
 mod logs;
@@ -66,6 +67,13 @@ pub(crate) enum Command {
         cluster: Cluster,
         #[command(subcommand)]
         command: logs::Command,
+    },
+    /// Virtual disks: create, resize and delete. Clients attach them with the Network Block Device protocol.
+    Disk {
+        #[command(flatten)]
+        cluster: Cluster,
+        #[command(subcommand)]
+        command: disks::Command,
     },
     /// ZooKeeper: read and change znodes, or serve ZooKeeper clients.
     Zk {
@@ -150,6 +158,10 @@ pub(crate) fn run(command: Command) -> ExitCode {
         Command::Log { cluster, command } => {
             let output = Output::new(cluster.json);
             finish(output, logs::run(&cluster, output, command))
+        }
+        Command::Disk { cluster, command } => {
+            let output = Output::new(cluster.json);
+            finish(output, disks::run(&cluster, output, command))
         }
         Command::Zk { command: ZooKeeper::Serve(options), .. } => runtime::zoo_serve::run(&options),
         Command::Zk { servers, command: ZooKeeper::Client(command) } => {

@@ -22,6 +22,8 @@ use state_machine::{
 };
 use store::sstable::Io;
 use store::tree::{Tablespace, Tree};
+use streams::stripe::Stripe;
+use streams::stripe::request::StripeRequest;
 use tablets::{TableRequest, TableResponse, Tablet};
 
 use crate::request::Status;
@@ -191,6 +193,8 @@ kinds! { $
     Tablet(Tablet), in_tree;
     /// Positions of a shared log.
     Unit(LogUnit), in_tree;
+    /// A stripe of a virtual disk.
+    Stripe(Stripe), in_tree;
     /// A counter: a minimal machine for tests of this interface.
     #[cfg(feature = "counter")]
     Counter(counter::Counter), in_checkpoint;
@@ -523,6 +527,12 @@ impl From<TableResponse> for Response {
 impl From<TableRequest> for Ask {
     fn from(request: TableRequest) -> Self {
         Self::Tablet(request)
+    }
+}
+
+impl From<StripeRequest> for Ask {
+    fn from(request: StripeRequest) -> Self {
+        Self::Stripe(request)
     }
 }
 

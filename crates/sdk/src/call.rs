@@ -5,6 +5,8 @@ use std::time::Duration;
 use api::admin::admin_client::AdminClient;
 use api::columns as message;
 use api::columns::columns_client::ColumnsClient;
+use api::disks::ListDisksRequest;
+use api::disks::disks_client::DisksClient;
 use api::log::ListLogsRequest;
 use api::log::log_client::LogClient;
 use client::{Fault, NodeResponse, Sent};
@@ -98,6 +100,21 @@ async fn begin(
         }
         ApiRequest::Clock => {
             ApiResponse::Clock(client.clock(timed(message::ClockRequest {}, time)).await?.into_inner())
+        }
+        ApiRequest::CreateDisk(request) => {
+            ApiResponse::DiskCreated(DisksClient::new(channel).create_disk(timed(request, time)).await?.into_inner())
+        }
+        ApiRequest::ListDisks => {
+            let listed = DisksClient::new(channel).list_disks(timed(ListDisksRequest {}, time)).await?;
+            ApiResponse::Disks(listed.into_inner())
+        }
+        ApiRequest::ResizeDisk(request) => {
+            DisksClient::new(channel).resize_disk(timed(request, time)).await?;
+            ApiResponse::DiskResized
+        }
+        ApiRequest::DeleteDisk(request) => {
+            DisksClient::new(channel).delete_disk(timed(request, time)).await?;
+            ApiResponse::DiskDeleted
         }
         ApiRequest::SplitRange(request) => {
             ApiResponse::RangeSplit(AdminClient::new(channel).split_range(timed(request, time)).await?.into_inner())

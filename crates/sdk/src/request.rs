@@ -9,6 +9,7 @@ use api::admin::{
 use api::columns::streamed_answer::Answer as StreamedAnswer;
 use api::columns::streamed_request::Request as StreamedRequest;
 use api::columns::{self as message, SessionStamp};
+use api::disks;
 use api::frugal::REQUEST_FIELDS_MAX;
 use api::log;
 use base::KeyRange;
@@ -46,6 +47,10 @@ pub(crate) enum ApiRequest {
     Log(ApiLogRequest),
     /// A request of a translation server.
     CoordinationLog(ApiLogRequest),
+    CreateDisk(disks::CreateDiskRequest),
+    ListDisks,
+    ResizeDisk(disks::ResizeDiskRequest),
+    DeleteDisk(disks::DeleteDiskRequest),
 }
 
 /// A request about a shared log.
@@ -83,6 +88,10 @@ pub(crate) enum ApiResponse {
     Nodes(NodesResponse),
     LeaveBegun,
     Log(ApiLogResponse),
+    DiskCreated(disks::CreateDiskResponse),
+    Disks(disks::ListDisksResponse),
+    DiskResized,
+    DiskDeleted,
 }
 
 /// A response about a shared log.
@@ -131,6 +140,8 @@ impl ApiRequest {
             Self::CreateTable(_) | Self::DropTable(_) | Self::SplitRange(_) | Self::MoveRange(_) => {
                 (Effect::Repeatable, Pace::Slow)
             }
+            Self::CreateDisk(_) | Self::ResizeDisk(_) | Self::DeleteDisk(_) => (Effect::Repeatable, Pace::Slow),
+            Self::ListDisks => (Effect::Reads, Pace::Slow),
             Self::DeclareLoss(_) | Self::AddNode(_) | Self::RemoveNode(_) => (Effect::Repeatable, Pace::Slow),
             Self::ListNodes(_) => (Effect::Reads, Pace::Slow),
             Self::ListTables | Self::DescribeTable(_) | Self::Scan(_) | Self::Status(_) => (Effect::Reads, Pace::Slow),

@@ -187,6 +187,7 @@ impl<G: Gateway> Columns for Handler<G> {
                 durability,
                 transactions,
                 replication,
+                disk_bytes: _,
             })) => {
                 let ranges = ranges.into_iter().map(range).collect();
                 let retention_ms = retention.0 / NANOSECONDS_IN_MS;

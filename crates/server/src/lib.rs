@@ -23,6 +23,7 @@ mod calls;
 mod columns;
 pub mod console;
 mod deadline;
+mod disks;
 mod flow_control;
 mod formation;
 mod limits;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use api::servers::admin_server::AdminServer;
 use api::servers::columns_server::ColumnsServer;
+use api::servers::disks_server::DisksServer;
 use api::servers::formation_server::FormationServer;
 use api::servers::log_server::LogServer;
 use tokio::net::TcpListener;
@@ -20,7 +21,7 @@ use crate::calls::Counting;
 use crate::flow_control::{self, ClientMemory};
 use crate::formation::{self, Founding};
 use crate::stream::{Streams, until_shutdown};
-use crate::{Gateway, Observer, admin, columns, limits, log};
+use crate::{Gateway, Observer, admin, columns, disks, limits, log};
 
 /// Why the server failed.
 #[derive(Debug, thiserror::Error)]
@@ -101,6 +102,9 @@ async fn routes<G: Gateway>(
     let log = LogServer::new(log::Handler::new(Arc::clone(gateway), streams))
         .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
         .max_encoding_message_size(limits::REPLY_BYTES_MAX);
+    let disks = DisksServer::new(disks::Handler::new(Arc::clone(gateway)))
+        .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
+        .max_encoding_message_size(limits::REPLY_BYTES_MAX);
     let admin = AdminServer::new(admin::Handler::new(Arc::clone(gateway), Arc::clone(observer)));
 
     let (health, health_server) = tonic_health::server::health_reporter();
@@ -108,15 +112,18 @@ async fn routes<G: Gateway>(
     if is_formed {
         health.set_serving::<ColumnsServer<columns::Handler<G>>>().await;
         health.set_serving::<LogServer<log::Handler<G>>>().await;
+        health.set_serving::<DisksServer<disks::Handler<G>>>().await;
         health.set_serving::<AdminServer<admin::Handler<G>>>().await;
     } else {
         health.set_not_serving::<ColumnsServer<columns::Handler<G>>>().await;
         health.set_not_serving::<LogServer<log::Handler<G>>>().await;
+        health.set_not_serving::<DisksServer<disks::Handler<G>>>().await;
         health.set_not_serving::<AdminServer<admin::Handler<G>>>().await;
     }
 
     Ok(Routes::new(columns)
         .add_service(log)
+        .add_service(disks)
         .add_service(admin)
         .add_service(formation)
         .add_service(health_server)

@@ -10,16 +10,15 @@
 //! disk, so the unit should not be larger.
 
 use base::KeyRange;
+use base::limits::{DISK_BLOCK_BYTES, DISK_BYTES_MAX, DISK_STRIPES_MAX};
 use bytes::Bytes;
 
 /// Bytes of a block: the unit of allocation and of atomic writes.
-pub const BLOCK_BYTES: u64 = 4096;
+pub const BLOCK_BYTES: u64 = DISK_BLOCK_BYTES;
 /// Bytes of a unit, the adjacent bytes of a disk that are in one stripe.
 pub const UNIT_BYTES: u64 = 256 << 10;
 /// Maximum stripes of a disk.
-pub const STRIPES_MAX: u16 = 16;
-/// Maximum bytes of a disk: 1 PiB. A block's number in its stripe has at most 38 bits.
-pub const DISK_BYTES_MAX: u64 = 1 << 50;
+pub const STRIPES_MAX: u16 = DISK_STRIPES_MAX;
 /// The number of blocks above which a stripe has none.
 pub const STRIPE_BLOCKS_MAX: u64 = DISK_BYTES_MAX / BLOCK_BYTES;
 

@@ -199,6 +199,7 @@ impl TableRecord {
             durability: self.options.durability(),
             transactions: self.options.takes_part(),
             replication: self.options.replication(),
+            disk_bytes: self.options.disk_bytes,
         })
     }
 

@@ -13,6 +13,7 @@
 //! grpc = "0.0.0.0:7201"                 # for clients
 //! http = "127.0.0.1:8081"               # optional: the console, for browsers and Prometheus
 //! zookeeper = "127.0.0.1:2181"          # optional: for ZooKeeper clients
+//! nbd = "127.0.0.1:10809"               # optional: for NBD clients
 //!
 //! [advertise]                           # optional: the addresses that others use, if they differ
 //! peers = "node-1:7101"
@@ -105,6 +106,9 @@ pub(crate) struct Listen {
     /// For ZooKeeper clients. Disabled if absent.
     #[serde(default, with = "optional_address", skip_serializing_if = "Option::is_none")]
     pub(crate) zookeeper: Option<HostPort>,
+    /// For clients of the Network Block Device protocol, which attach virtual disks. Disabled if absent.
+    #[serde(default, with = "optional_address", skip_serializing_if = "Option::is_none")]
+    pub(crate) nbd: Option<HostPort>,
 }
 
 /// The addresses at which others reach this node, if they differ from the listen addresses. Others resolve a host name
@@ -339,6 +343,9 @@ impl Config {
         if let Some(zookeeper) = &self.listen.zookeeper {
             Self::check_listen("listen.zookeeper", zookeeper, insecure)?;
         }
+        if let Some(nbd) = &self.listen.nbd {
+            Self::check_listen("listen.nbd", nbd, insecure)?;
+        }
         self.zookeeper.check()?;
         self.clock_source()?;
         self.clock_uncertainty_max()?;
@@ -552,6 +559,7 @@ mod tests {
         assert!(refusal("[::1]:7201", "10.0.0.1:7201").contains("listen.grpc"));
         assert!(read(&format!("{GOOD}http = \"0.0.0.0:8081\"\n")).unwrap_err().contains("listen.http"));
         assert!(read(&format!("{GOOD}http = \"127.0.0.1:8081\"\n")).is_ok());
+        assert!(read(&format!("{GOOD}nbd = \"0.0.0.0:10809\"\n")).unwrap_err().contains("listen.nbd"));
         assert!(read(&format!("{GOOD}zookeeper = \"0.0.0.0:2181\"\n")).unwrap_err().contains("listen.zookeeper"));
         let said = GOOD.replace("node = 1", "node = 1\ninsecure_plaintext = true").replace("127.0.0.1", "10.0.0.1");
         assert!(read(&said).is_ok());

@@ -41,6 +41,7 @@ mod gateway;
 mod inbox;
 mod job_thread;
 mod log_thread;
+mod nbd;
 mod parked;
 mod peers;
 mod random;

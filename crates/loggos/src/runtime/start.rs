@@ -33,6 +33,7 @@ use super::files::OsFiles;
 use super::founding::{self, Formation, Waited};
 use super::gateway::{MachineGateway, Responses};
 use super::inbox::{Inbox, Input};
+use super::nbd;
 use super::peers::handshake;
 use super::peers::traffic::Traffic;
 use super::peers::{PeerAddress, Peers};
@@ -180,7 +181,9 @@ fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Res
     let peers_listener = listen("peers", &config.listen.peers)?;
     let grpc_listener = listen("gRPC", &config.listen.grpc)?;
     let http_listener = config.listen.http.as_ref().map(|address| listen("HTTP", address)).transpose()?;
+    let bind_zookeeper = |address| bind("ZooKeeper clients", address);
     let zookeeper_socket = config.listen.zookeeper.as_ref().map(bind_zookeeper).transpose()?;
+    let nbd_socket = config.listen.nbd.as_ref().map(|address| bind("NBD clients", address)).transpose()?;
 
     let sstables = SstableFiles::new(files.clone(), descriptors::for_sstables());
     let nonce = random::bytes(8)?.into_iter().fold(0, |nonce, byte| nonce << 8 | u64::from(byte));
@@ -242,6 +245,9 @@ fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Res
         let settings = zookeeper_settings(config, &identity, address);
         observer = observer.with_zookeeper(Arc::clone(&settings.endpoint));
         zookeeper::start(socket, settings, connect, move || ready(address))?;
+    }
+    if let Some((socket, address)) = nbd_socket {
+        nbd::start(socket, address, gateway.clone())?;
     }
     let server = Server::start(listeners, gateway, responses, founded, observer, cluster_view)?;
     stop_on_signals(Arc::clone(&inbox))?;
@@ -323,9 +329,9 @@ pub(crate) fn listen(what: &'static str, address: &HostPort) -> Result<TcpListen
     bound.map_err(|error| StartError::Listen { what, address: address.clone(), error })
 }
 
-fn bind_zookeeper(address: &HostPort) -> Result<(OwnedFd, SocketAddr), StartError> {
+fn bind(what: &'static str, address: &HostPort) -> Result<(OwnedFd, SocketAddr), StartError> {
     let bound = resolver::first(address).and_then(|address| Ok((zookeeper::bind(address)?, address)));
-    bound.map_err(|error| StartError::Listen { what: "ZooKeeper clients", address: address.clone(), error })
+    bound.map_err(|error| StartError::Listen { what, address: address.clone(), error })
 }
 
 /// Resolves the host names of peers. Like listeners, connections are limited to loopback unless the configuration

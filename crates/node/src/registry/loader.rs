@@ -8,6 +8,7 @@ use sharedlog::log_unit::LogUnit;
 use state_machine::Progress;
 use state_machine::checkpoint::{Frame, Frames, LoadError, Loader as _};
 use state_machine::interface::{Kind, StateMachine};
+use streams::stripe::Stripe;
 use tablets::Tablet;
 
 use super::{Hosted, Parts, Snapshot};

@@ -24,7 +24,8 @@ const PEERS_PORT: u16 = 7_100;
 const GRPC_PORT: u16 = 7_200;
 const HTTP_PORT: u16 = 8_080;
 const ZOOKEEPER_PORT: u16 = 2_180;
-const PORTS: [u16; 4] = [PEERS_PORT, GRPC_PORT, HTTP_PORT, ZOOKEEPER_PORT];
+const NBD_PORT: u16 = 10_808;
+const PORTS: [u16; 5] = [PEERS_PORT, GRPC_PORT, HTTP_PORT, ZOOKEEPER_PORT, NBD_PORT];
 /// With this offset, every port stays below 65,536.
 pub(crate) const PORT_OFFSET_MAX: u16 = 50_000;
 /// Timeout for a node of a killed `dev` to exit and release its directory.
@@ -45,6 +46,7 @@ pub(crate) struct Endpoints {
     pub(crate) grpc: SocketAddr,
     pub(crate) http: SocketAddr,
     pub(crate) zookeeper: SocketAddr,
+    pub(crate) nbd: SocketAddr,
 }
 
 #[derive(Debug)]
@@ -143,6 +145,7 @@ impl Nodes {
                 grpc: self.grpc_address(node).into(),
                 http: Some(self.http_address(node).into()),
                 zookeeper: Some(self.zookeeper_address(node).into()),
+                nbd: Some(self.address(NBD_PORT, node).into()),
             },
             advertise: Advertise::default(),
             zookeeper: self.zookeeper.clone(),
@@ -187,11 +190,12 @@ impl Nodes {
             grpc: self.grpc_address(node),
             http: self.http_address(node),
             zookeeper: self.zookeeper_address(node),
+            nbd: self.address(NBD_PORT, node),
         }
     }
 
     pub(crate) fn print_table(&self) {
-        say(format_args!("{:<6} {:>8}  {:<18} {:<18} {:<18} console", "node", "pid", "gRPC", "peers", "ZooKeeper"));
+        say(format_args!("{:<6} {:>8}  {:<18} {:<18} {:<18} {:<18} console", "node", "pid", "gRPC", "peers", "ZooKeeper", "NBD"));
         for node in self.plan.nodes() {
             let pid = match self.running.get(&node) {
                 Some(running) => running.pid.to_string(),
@@ -199,8 +203,9 @@ impl Nodes {
                 None => "refused".to_owned(),
             };
             let (grpc, peers) = (self.grpc_address(node).to_string(), self.peers_address(node).to_string());
-            let (zookeeper, http) = (self.zookeeper_address(node).to_string(), self.http_address(node));
-            say(format_args!("{node:<6} {pid:>8}  {grpc:<18} {peers:<18} {zookeeper:<18} http://{http}/"));
+            let (zookeeper, nbd) = (self.zookeeper_address(node).to_string(), self.address(NBD_PORT, node).to_string());
+            let http = self.http_address(node);
+            say(format_args!("{node:<6} {pid:>8}  {grpc:<18} {peers:<18} {zookeeper:<18} {nbd:<18} http://{http}/"));
         }
     }
 

@@ -66,6 +66,9 @@ pub(crate) fn why_not_ready(nodes: &BTreeMap<u32, Endpoints>) -> Option<String> 
         if !accepts(endpoints.zookeeper) {
             return Some(format!("node {node} does not serve ZooKeeper clients"));
         }
+        if !accepts(endpoints.nbd) {
+            return Some(format!("node {node} does not serve NBD clients"));
+        }
     }
     let has_written = statuses.iter().flatten().any(leads_and_has_written);
     (!has_written).then(|| "no leader has committed a write; check that a majority of the nodes is running".to_owned())

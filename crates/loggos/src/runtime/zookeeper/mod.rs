@@ -253,7 +253,7 @@ impl Log {
 }
 
 /// Waits for sockets and responses, until a deadline.
-fn wait(poll: &mut Poll, ready: &mut Events, deadline: Monotonic) -> io::Result<()> {
+pub(super) fn wait(poll: &mut Poll, ready: &mut Events, deadline: Monotonic) -> io::Result<()> {
     let timeout = (deadline != Monotonic::NEVER).then(|| clock::span(deadline.since(clock::monotonic())));
     match poll.poll(ready, timeout) {
         Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),

@@ -1,0 +1,133 @@
+//! Virtual disks: their creation, size and deletion.
+
+use api::disks as message;
+use base::Timestamp;
+
+use crate::driver::Ended;
+use crate::request::{ApiRequest, ApiResponse};
+use crate::{Client, Error, client_api::unexpected};
+
+/// A virtual disk, of which any node serves the blocks with the Network Block Device protocol. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    client: Client,
+    name: String,
+}
+
+/// The properties of a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskDescription {
+    /// Its name.
+    pub name: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// The number of stripes.
+    pub stripes: u32,
+    /// When it was created.
+    pub created: Timestamp,
+}
+
+/// A disk to be created.
+#[derive(Debug)]
+pub struct CreateDisk<'a> {
+    disk: &'a Disk,
+    request: message::CreateDiskRequest,
+}
+
+impl Client {
+    /// A handle for a disk, which may not exist yet.
+    #[must_use]
+    pub fn disk(&self, name: impl Into<String>) -> Disk {
+        Disk { client: self.clone(), name: name.into() }
+    }
+
+    /// Lists the disks, in order of name.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn list_disks(&self) -> Result<Vec<DiskDescription>, Error> {
+        match self.ask(ApiRequest::ListDisks).await? {
+            ApiResponse::Disks(answer) => Ok(answer.disks.into_iter().map(DiskDescription::from).collect()),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+impl From<message::Disk> for DiskDescription {
+    fn from(disk: message::Disk) -> Self {
+        let message::Disk { disk: name, bytes, stripes, created_ns } = disk;
+        Self { name, bytes, stripes, created: Timestamp(created_ns) }
+    }
+}
+
+impl Disk {
+    /// Creates the disk with this many bytes, unless it exists: sent by [`CreateDisk::send`].
+    pub fn create(&self, bytes: u64) -> CreateDisk<'_> {
+        let request = message::CreateDiskRequest { disk: self.name.clone(), bytes, stripes: 0, replicas: 0 };
+        CreateDisk { disk: self, request }
+    }
+
+    /// Describes the disk.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if it does not exist.
+    pub async fn describe(&self) -> Result<DiskDescription, Error> {
+        let found = self.client.list_disks().await?.into_iter().find(|disk| disk.name == self.name);
+        found.ok_or_else(|| Error::NotFound(format!("no disk named {:?}", self.name)))
+    }
+
+    /// Sets its size in bytes. A disk only grows.
+    ///
+    /// # Errors
+    /// [`Error::Precondition`] if it is larger, [`Error::NotFound`] if it does not exist.
+    pub async fn resize(&self, bytes: u64) -> Result<(), Error> {
+        let request = message::ResizeDiskRequest { disk: self.name.clone(), bytes };
+        match self.client.ask(ApiRequest::ResizeDisk(request)).await? {
+            ApiResponse::DiskResized => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Deletes the disk with all its data. With `force`, replicas that cannot be reached are not waited for: this
+    /// declares that they are lost for good.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if it does not exist.
+    pub async fn delete(&self, force: bool) -> Result<(), Error> {
+        let request = message::DeleteDiskRequest { disk: self.name.clone(), force };
+        let Ended { outcome, in_doubt, .. } =
+            self.client.driver.call(ApiRequest::DeleteDisk(request), self.client.deadline).await;
+        match outcome {
+            // The disk existed at the first attempt: that attempt, or another client, has deleted it.
+            Err(Error::NotFound(_)) if in_doubt => Ok(()),
+            outcome => outcome.map(|_| ()),
+        }
+    }
+}
+
+impl CreateDisk<'_> {
+    /// The number of stripes, 1 to 16; 0: one that suits the size.
+    #[must_use]
+    pub fn stripes(mut self, stripes: u32) -> Self {
+        self.request.stripes = stripes;
+        self
+    }
+
+    /// The replicas of each stripe: 1, 3 or 5; 0: the default.
+    #[must_use]
+    pub fn replicas(mut self, replicas: u32) -> Self {
+        self.request.replicas = replicas;
+        self
+    }
+
+    /// Creates the disk. Returns whether it existed before.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if it exists with other properties.
+    pub async fn send(self) -> Result<bool, Error> {
+        match self.disk.client.ask(ApiRequest::CreateDisk(self.request)).await? {
+            ApiResponse::DiskCreated(answer) => Ok(answer.existed),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
