@@ -208,6 +208,13 @@ bugs! {
     CandidateWithGap(27, "a candidate is added although its log is not contiguous with the primary's"),
     JoiningNotCounted(27, "an update commits without a candidate whose addition may already be recorded"),
     NewPrimaryTruncates(27, "a new primary drops its prepared updates instead of committing them"),
+    DiskRetryRestamped(29, "a gateway repeats a change of unknown outcome with a new stamp"),
+    DiskStampIgnored(29, "a stripe executes a change again that it has executed with the same stamp"),
+    DiskUnknownIsDone(29, "a gateway answers a change whose outcome is unknown"),
+    DiskPartUnlocked(29, "a part of a block is completed without the block's latch"),
+    DiskReadStale(29, "a read at any replica does not obtain a read index"),
+    DiskZeroRounded(29, "zeroing a part of a block zeroes the whole block"),
+    DiskTrimLost(29, "a trim of several blocks leaves the last one"),
     ForceRetried(25, "a failed sync is retried and its success trusted"),
     CompletionAfterError(25, "the log publishes a completion after a failed sync"),
 }

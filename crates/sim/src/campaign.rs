@@ -281,12 +281,16 @@ const OF_A_THEME: &[(Bug, Theme)] = &[
 /// The guarantee about transactions. Its bugs are searched for in seeds of [`Theme::Transactions`].
 #[cfg(feature = "canary")]
 const TRANSACTIONS: u8 = 18;
+/// The guarantee about virtual disks. Its bugs are searched for in seeds of [`Theme::Disks`].
+#[cfg(feature = "canary")]
+const DISKS: u8 = 29;
 
 /// The seeds to try for a bug, in order.
 #[cfg(feature = "canary")]
 fn seeds_for(bug: Bug) -> Box<dyn Iterator<Item = u64>> {
     match OF_A_THEME.iter().find(|(of_theme, _)| *of_theme == bug) {
         Some((_, theme)) => Box::new(theme.seeds()),
+        None if bug.guarantee() == DISKS => Box::new(Theme::Disks.seeds()),
         None if bug.guarantee() == TRANSACTIONS => Box::new(Theme::Transactions.seeds()),
         None => Box::new(1..),
     }

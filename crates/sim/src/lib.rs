@@ -3,5 +3,6 @@
 pub mod campaign;
 pub mod history;
 pub mod list_append;
+pub mod register;
 pub mod search;
 pub mod world;

@@ -15,6 +15,7 @@ mod clocks;
 mod counter;
 mod create_and_drop;
 mod data_losses;
+mod disks;
 mod endpoint;
 mod events;
 mod faults;
@@ -47,6 +48,7 @@ use checks::Checks;
 use client_libraries::Libraries;
 use clients::Clients;
 use data_losses::Losses;
+use disks::DiskClients;
 use events::{Happening, Queue};
 use host::SimHost;
 use logs::LogUsers;
@@ -91,6 +93,7 @@ pub(crate) struct World {
     pub(crate) checks: Checks,
     pub(crate) losses: Losses,
     pub(crate) log_users: LogUsers,
+    pub(crate) disks: DiskClients,
     pub(crate) zookeeper: ZooKeeper,
     pub(crate) transactions: TransactionClients,
     decisions: Decisions,
@@ -151,6 +154,7 @@ impl World {
             checks: Checks::default(),
             losses: Losses::default(),
             log_users: LogUsers::new(options.log_users, seed),
+            disks: DiskClients::new(options.disk_clients, seed),
             zookeeper: ZooKeeper::new(options.zookeeper_clients, seed),
             transactions: TransactionClients::new(&options, seed),
             decisions: Decisions::default(),
@@ -181,6 +185,7 @@ impl World {
         self.begin_faults();
         self.begin_errands();
         self.begin_log_users();
+        self.begin_disks();
         self.begin_zookeeper();
         self.begin_transactions();
     }
@@ -191,6 +196,7 @@ impl World {
         self.play_until_all("transactions had outcomes", |world| world.transactions.are_done());
         self.play_until_all("transactions were resolved", Self::are_transactions_over);
         self.play_until_all("log users received responses", |world| world.log_users.are_done());
+        self.play_until_all("disks were read", |world| world.disks.are_done());
         self.finish_zookeeper();
         self.play_until_all("log chains were fully replicated", Self::are_logs_whole);
         self.play_until_all("replicas caught up", Self::are_replicas_equal);

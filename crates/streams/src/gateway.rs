@@ -27,6 +27,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use base::canary::{Bug, planted};
 use base::{Duration, Monotonic};
 use bytes::Bytes;
 use state_machine::{ClientSessionId, Consistency, Failure};
@@ -517,6 +518,7 @@ impl Gateway {
         let Some(proposal) = lane.proposals.get_mut(&number) else { return };
         let failure = match outcome {
             Ok(StripeResponse::Written) => None,
+            Err(Failure::Unknown(_)) if planted(Bug::DiskUnknownIsDone) => None,
             Err(Failure::UnknownSession(id)) => {
                 if session == Session::Open(id) {
                     lane.session = Session::None;

@@ -14,6 +14,7 @@
 //!   attempt. So a retry never overwrites a later write.
 //! * Replicas that applied the same entries return the same content and the same allocation.
 
+use base::canary::{Bug, planted};
 use base::codec::{DecodeError, Reader, Writer};
 use base::{CohortId, Entry, Incarnation, KeyRange, Timestamp};
 use bytes::Bytes;
@@ -100,7 +101,12 @@ impl Stripe {
                 self.sessions.record(stamp, &outcome);
                 outcome
             }
-            Admission::Answer(outcome) => outcome,
+            Admission::Answer(outcome) => {
+                if planted(Bug::DiskStampIgnored) {
+                    changes.iter().for_each(|change| blocks::apply(&mut self.tree, stripe, change, entry));
+                }
+                outcome
+            }
         }
     }
 

@@ -288,6 +288,7 @@ impl World {
         let mut lines = vec![
             self.clients.waiting_for(),
             self.log_users.waiting_for(),
+            self.disks.waiting_for(),
             under_replicated,
             self.operator.waiting_for(),
         ];
@@ -329,6 +330,7 @@ impl World {
         }
         self.check_leases();
         self.check_owners();
+        self.check_disks();
         self.check_roster();
         self.check_transactions();
         if let Err(violation) = history::check(&self.history_until_loss()) {

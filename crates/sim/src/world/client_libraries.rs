@@ -218,6 +218,7 @@ impl World {
         if self.errand_answered(id, &outcome)
             || self.transaction_answered(id, &outcome)
             || self.log_user_answered(id, &outcome)
+            || self.disk_client_answered(id, &outcome)
             || self.endpoint_answered(id, &outcome)
         {
             return;

@@ -156,6 +156,11 @@ pub(crate) enum Happening {
         user: usize,
         call: u64,
     },
+    /// A client of the disk continues.
+    DiskClient {
+        client: usize,
+        call: u64,
+    },
     /// An input of a node's ZooKeeper endpoint.
     Translation {
         node: NodeId,
@@ -254,6 +259,7 @@ impl Happening {
             Self::MoveAgain { cohort } => 23 << 32 | u64::from(cohort.0),
             Self::Errand { .. } => 24 << 32,
             Self::LogUser { user, .. } => 27 << 32 | *user as u64,
+            Self::DiskClient { client, .. } => 34 << 32 | *client as u64,
             Self::Translation { node, .. } => of(28, *node),
             Self::TransactionClient { client } => 32 << 32 | *client as u64,
             Self::TransactionPatience { request } => 33 << 32 | request.0,

@@ -40,6 +40,8 @@ pub struct Options {
     pub drops: bool,
     /// Users of a shared log.
     pub log_users: u32,
+    /// Clients of a virtual disk.
+    pub disk_clients: u32,
     /// ZooKeeper clients. If there are any, each node has a translation server, and no disk may rot.
     pub zookeeper_clients: u32,
     /// Clients that run transactions. Wall clocks must have bounds.
@@ -277,6 +279,7 @@ impl Options {
             leaves: 0,
             drops: false,
             log_users: 0,
+            disk_clients: 0,
             zookeeper_clients: 0,
             transaction_clients: 0,
             workload: Workload::Lists,

@@ -270,6 +270,7 @@ impl World {
             Happening::LibraryTimer { library, number } => self.library_timer(library, number),
             Happening::Errand { errand } => self.errand(errand),
             Happening::LogUser { user, call } => self.log_user(user, call),
+            Happening::DiskClient { client, call } => self.disk_client(client, call),
             Happening::Translation { node, input, .. } => self.translate(node, *input),
             Happening::TransactionClient { client } => self.transaction_client(client),
             Happening::TransactionPatience { request } => self.transaction_given_up(request),

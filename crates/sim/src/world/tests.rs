@@ -204,6 +204,19 @@ fn log_campaign_passes() {
     }
 }
 
+/// A virtual disk under all kinds of fault. `DISK_SEEDS` asks for another number of seeds.
+#[test]
+fn disk_campaign_passes() {
+    let asked = std::env::var("DISK_SEEDS").ok().and_then(|number| number.parse().ok());
+    let seeds = super::Theme::Disks.seeds().take(asked.unwrap_or(100));
+    let campaign = campaign::campaign(seeds, std::time::Duration::MAX, |_| {});
+    assert_eq!(campaign.failure, None, "loggos sim --seed N");
+    println!("{:#?}", campaign.counters);
+    for what in ["disks attached", "disk changes", "disk reads"] {
+        assert!(campaign.counters.contains_key(what), "{what} never happened: {:?}", campaign.counters);
+    }
+}
+
 /// Tables under primary/backup replication. `PRIMARY_BACKUP_SEEDS` asks for another number of seeds.
 #[test]
 fn primary_backup_campaign_passes() {

@@ -26,6 +26,8 @@ pub enum Theme {
     Transactions,
     /// Tables under primary/backup replication.
     PrimaryBackup,
+    /// A virtual disk.
+    Disks,
 }
 
 /// Each theme has one seed in this many.
@@ -33,7 +35,7 @@ const ONE_IN: u64 = 20;
 
 impl Theme {
     /// All themes.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::SlowDisks,
         Self::CutOff,
         Self::Forgetting,
@@ -42,6 +44,7 @@ impl Theme {
         Self::ZooKeeper,
         Self::Transactions,
         Self::PrimaryBackup,
+        Self::Disks,
     ];
 
     /// The theme of a seed, if it has one.
@@ -65,6 +68,7 @@ impl Theme {
             Self::ZooKeeper => 10,
             Self::Transactions => 5,
             Self::PrimaryBackup => 17,
+            Self::Disks => 13,
         }
     }
 
@@ -125,6 +129,12 @@ impl Theme {
                 let (durability, replication) = (Durability::Forced, Replication::PrimaryBackup);
                 let replace_after = Duration::from_millis([0, 700, 3_000][options.clock_seed as usize % 3]);
                 Options { nodes, leases: true, durability, replication, replace_after, faults, ..options }
+            }
+            Self::Disks => {
+                let options = Options { clients: 2, think: 100 * MILLISECOND, tables: 1, ..options };
+                // A write of several blocks must fit into a segment.
+                let options = Options { segment_bytes: 512 << 10, splits: 0, drops: false, log_users: 0, ..options };
+                Options { disk_clients: 4, ..options }
             }
             Self::MovingAndForgetting => in_memory(moving(settled(Options { nodes: 5, ..options }))),
         }

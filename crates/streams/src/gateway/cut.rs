@@ -1,5 +1,6 @@
 //! Cuts a client's change into changes of blocks, each within one stripe.
 
+use base::canary::{Bug, planted};
 use bytes::Bytes;
 
 use crate::layout::{BLOCK_BYTES, Layout, StripeId};
@@ -83,7 +84,10 @@ pub(super) fn zero(
             let (block, within, left) = (local / BLOCK_BYTES, local % BLOCK_BYTES, end - local);
             if within != 0 || left < BLOCK_BYTES {
                 let length = left.min(BLOCK_BYTES - within);
-                if !is_trim {
+                if planted(Bug::DiskZeroRounded) {
+                    let change = BlockChange::Zero { first: block, count: 1, keeps_allocated };
+                    changes.push((stripe, Change::Whole(change)));
+                } else if !is_trim {
                     let data = Bytes::from_static(&ZEROES[..length as usize]);
                     changes.push((stripe, Change::Part(PartialBlock { block, start: within as u32, data })));
                 }

@@ -1,6 +1,7 @@
 //! Requests to a stripe of a disk, and its responses.
 
 use base::KeyRange;
+use base::canary::{Bug, planted};
 use base::limits::SESSION_WINDOW;
 use bytes::Bytes;
 use state_machine::interface::{Request, Response};
@@ -314,6 +315,9 @@ impl Request for StripeRequest {
 
     fn consistency(&self) -> Consistency {
         match self {
+            Self::Read { consistency: Consistency::Anywhere, .. } if planted(Bug::DiskReadStale) => {
+                Consistency::Timeline { at_least: None, stale_ok: false }
+            }
             Self::Read { consistency, .. } | Self::Status { consistency, .. } => *consistency,
             Self::OpenSession { .. } | Self::Write(_) | Self::Drop => Consistency::Strong,
         }
@@ -335,7 +339,8 @@ impl Request for StripeRequest {
         match self {
             Self::Write(write) => {
                 let whole = write.changes.iter().map(|change| lock(write.stripe, change.span(), LockMode::Blind));
-                let parts = write.parts.iter().map(|part| lock(write.stripe, (part.block, 1), LockMode::Exclusive));
+                let mode = if planted(Bug::DiskPartUnlocked) { LockMode::Blind } else { LockMode::Exclusive };
+                let parts = write.parts.iter().map(|part| lock(write.stripe, (part.block, 1), mode));
                 Locks::several(whole.chain(parts).collect())
             }
             Self::Drop => Locks::all(LockMode::Exclusive),
