@@ -302,6 +302,10 @@ impl Cluster {
         8_080 + self.offset + node as u16
     }
 
+    pub(crate) fn nbd_port(&self, node: u32) -> u16 {
+        10_808 + self.offset + node as u16
+    }
+
     /// The newest epoch of a table that has a leader, and that leader.
     pub(crate) fn leader(&self, table: &str) -> Option<(u64, u32)> {
         let statuses = runtime().block_on(self.client(1).status_of_each());
@@ -349,6 +353,13 @@ impl Cluster {
     /// Runs `loggos log ...`.
     pub(crate) fn log(&self, arguments: &[&str]) -> Done {
         Done::of(&mut self.log_command(arguments), COMMAND_PATIENCE)
+    }
+
+    /// Runs `loggos disk ...`.
+    pub(crate) fn disk(&self, arguments: &[&str]) -> Done {
+        let mut command = loggos();
+        command.args(["disk", "--at", &self.endpoints(1).join(",")]).args(arguments);
+        Done::of(&mut command, COMMAND_PATIENCE)
     }
 
     /// Runs `loggos admin ...`.

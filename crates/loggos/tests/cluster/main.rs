@@ -10,6 +10,7 @@ mod commands;
 mod configuration;
 mod console;
 mod crashes;
+mod disks;
 mod formation;
 mod harness;
 mod hosts;
