@@ -5,7 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use base::limits::{DISK_BLOCK_BYTES, DISK_BYTES_MAX, DISK_STRIPES_MAX, KEY_BYTES_MAX, RANGES_MAX, REPLICAS_MAX, RETENTION_MAX, SPLIT_BYTES_MAX};
+use base::limits::{
+    DISK_BLOCK_BYTES, DISK_BYTES_MAX, DISK_STRIPES_MAX, KEY_BYTES_MAX, RANGES_MAX, REPLICAS_MAX, RETENTION_MAX,
+    SPLIT_BYTES_MAX,
+};
 use base::{Durability, Duration, NodeId, shown};
 use bytes::Bytes;
 use state_machine::Failure;

@@ -117,7 +117,7 @@ fn size(text: &str) -> Result<u64, String> {
     let invalid = || "not a size such as 20G, 512M or 4096".to_owned();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let unit = unit.strip_suffix("iB").or(unit.strip_suffix('B')).unwrap_or(unit);
+    let unit = unit.strip_suffix("iB").or_else(|| unit.strip_suffix('B')).unwrap_or(unit);
     let number: u64 = number.parse().map_err(|_| invalid())?;
     let factor = match unit {
         "" => 1,

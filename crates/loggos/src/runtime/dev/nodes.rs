@@ -195,7 +195,10 @@ impl Nodes {
     }
 
     pub(crate) fn print_table(&self) {
-        say(format_args!("{:<6} {:>8}  {:<18} {:<18} {:<18} {:<18} console", "node", "pid", "gRPC", "peers", "ZooKeeper", "NBD"));
+        say(format_args!(
+            "{:<6} {:>8}  {:<18} {:<18} {:<18} {:<18} console",
+            "node", "pid", "gRPC", "peers", "ZooKeeper", "NBD"
+        ));
         for node in self.plan.nodes() {
             let pid = match self.running.get(&node) {
                 Some(running) => running.pid.to_string(),

@@ -200,8 +200,8 @@ impl Service {
             self.sweep_at = now + SWEEP;
             clients.sweep(now);
         }
-        let is_due = clients.await_list()
-            || clients.has_attached() && disks.as_of.is_none_or(|as_of| now >= as_of + LIST_EVERY);
+        let is_due =
+            clients.await_list() || clients.has_attached() && disks.as_of.is_none_or(|as_of| now >= as_of + LIST_EVERY);
         if is_due && disks.asked.is_none() && now >= disks.ask_at {
             disks.asked = Some(now);
             node.list(now);
