@@ -31,6 +31,7 @@ fn catalog() -> Catalog {
                 durability: number.is_multiple_of(2).then_some(base::Durability::Memory),
                 transactions: number.is_multiple_of(3).then_some(false),
                 replication: (number % 4 == 1).then_some(Replication::PrimaryBackup),
+                disk_bytes: if number % 5 == 4 { 4_096 * u64::from(number) } else { 0 },
                 kind: TABLET,
             },
         });
@@ -76,9 +77,14 @@ fn golden_records() {
     let first = RangeRecord { leaving: None, parent: None, split: None, start: Bytes::new(), ..range.clone() };
     let table = |durability, transactions, is_dropping, is_drop_forced| {
         let (durability, transactions) = (Some(durability), Some(transactions));
-        let replication = Some(Replication::Paxos);
-        let options =
-            TableOptions { kind: TABLET, replicas: 3, retention: Duration(8), durability, transactions, replication };
+        let (replication, retention) = (Some(Replication::Paxos), Duration(8));
+        let options = TableOptions {
+            retention,
+            durability,
+            transactions,
+            replication,
+            ..TableOptions { replicas: 3, ..TableOptions::of(TABLET) }
+        };
         let ranges = vec![first.clone(), range.clone()];
         (name(), TableRecord { options, ranges, created: Timestamp(-2), is_dropping, is_drop_forced })
     };

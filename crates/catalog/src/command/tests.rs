@@ -32,9 +32,16 @@ fn commands() -> Vec<CatalogCommand> {
                 durability: Some(base::Durability::Memory),
                 transactions: Some(false),
                 replication: None,
+                disk_bytes: 0,
                 kind: TABLET,
             },
         },
+        CatalogCommand::CreateTable {
+            name: "d".into(),
+            split_at: vec![],
+            options: TableOptions { disk_bytes: 8_192, ..TableOptions::of(TABLET) },
+        },
+        CatalogCommand::ResizeDisk { name: "d".into(), bytes: 12_288 },
         CatalogCommand::CreateTable {
             name: "t".into(),
             split_at: vec![],

@@ -129,6 +129,7 @@ fn samples() -> Vec<Message> {
             durability: base::Durability::Memory,
             transactions: false,
             replication: catalog::Replication::Paxos,
+            disk_bytes: 0,
         }))),
         Ok(Response::Tablet(TableResponse::Written { version: Timestamp(8) })),
         Ok(Response::Tablet(TableResponse::Split)),
