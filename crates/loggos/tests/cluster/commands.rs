@@ -289,7 +289,8 @@ fn failover_and_restart_of_leader() {
     cluster.signal(leader, Signal::KILL);
     // The other nodes have received messages from it within the last second.
     wait_for("the process has ended", Duration::from_secs(1), || cluster.pid(leader).is_none().then_some(()));
-    assert!(status(&cluster).0.iter().any(|node| node["node"] == leader && node["alive"] == false));
+    let is_down = || status(&cluster).0.iter().any(|node| node["node"] == leader && node["alive"] == false);
+    wait_for("its peers have noticed", Duration::from_secs(2), || is_down().then_some(()));
     cluster.columns(&["put", "t", "k", "c", "w"]).ok();
     cluster.restart(leader).ok();
     assert!(caught_up(&cluster, "t")["epoch"].as_u64() > Some(1), "another leader is of another epoch");

@@ -133,7 +133,7 @@ fn disk_commands_and_errors() {
     cluster.columns(&["create", "rows"]).ok();
     assert_eq!(cluster.columns(&["list"]).ok().trim(), "rows");
     assert_eq!(cluster.disk(&["list"]).ok().trim(), "small  1M  1 stripe");
-    cluster.columns(&["get", "small", "key"]).failed(1, &["not supported"]);
+    cluster.columns(&["get", "small", "key"]).failed(2, &["not supported"]);
     cluster.disk(&["delete", "rows"]).failed(1, &["rows"]);
     cluster.disk(&["info", "absent"]).failed(1, &["absent"]);
     assert!(Nbd::attach(&cluster, 1, "absent").is_none());
