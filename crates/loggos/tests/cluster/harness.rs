@@ -452,7 +452,7 @@ pub(crate) fn free_offset() -> u16 {
     };
     wait_for("free ports", Duration::from_secs(10), || {
         // Below 32,768, where ephemeral ports start.
-        let offset = 1_000 + 200 * random.below(100) as u16;
+        let offset = 1_000 + 200 * random.below(100) as u16 + 40 * random.below(2) as u16;
         (is_free(offset) && taken.insert(offset)).then_some(offset)
     })
 }
