@@ -21,7 +21,7 @@ pub struct TableOptions {
     pub transactions: Option<bool>,
     /// How each range is replicated; none: the default.
     pub replication: Option<Replication>,
-    /// The size in bytes of the virtual disk whose stripes are the ranges; 0: the table is not a disk.
+    /// The size in bytes, if the table is a virtual disk and its ranges are stripes; 0: it is not one.
     pub disk_bytes: u64,
 }
 

@@ -4,7 +4,7 @@
 //! A write is known to have taken effect by the time that it returned successfully, or that a read which returned its value
 //! returned. From these times, and from reads that follow each other, the checker derives which write precedes which.
 //! A history is rejected if these relations have a cycle, if a read returns a value that was overwritten before the read
-//! began, or one that nobody had begun to write. Zeros are written by many operations, so their order is only checked
+//! began, or one of which no write had begun. Zeros are written by many operations, so their order is only checked
 //! against that of other writes.
 //!
 //! Every rejected history violates linearizability. The opposite is not claimed: a write of unknown outcome may explain too

@@ -247,6 +247,12 @@ impl Gateway {
         self.requests.len() >= REQUESTS_MAX || self.bytes >= BYTES_MAX
     }
 
+    /// Bytes of the requests in progress, written or to be read.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Whether no request and no change is in progress.
     #[must_use]
     pub fn is_idle(&self) -> bool {

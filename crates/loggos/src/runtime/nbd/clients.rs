@@ -37,6 +37,10 @@ const READ_BYTES: usize = 256 << 10;
 const READ_TURN_BYTES: usize = 8 << 20;
 /// Output of a connection above which no request of it is taken.
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
+/// Data of the requests in progress of all connections together above which a connection has one request at a time.
+const ALL_REQUEST_BYTES_MAX: u64 = 512 << 20;
+/// Output of all connections together above which the connection with the most is closed.
+const ALL_OUTPUT_BYTES_MAX: usize = 512 << 20;
 /// Input of all connections together above which the connection with the most is closed.
 const ALL_INPUT_BYTES_MAX: usize = 512 << 20;
 /// Buffers written in one call.
@@ -208,9 +212,11 @@ impl Clients {
     /// Takes requests from the input of all clients.
     pub(super) fn advance(&mut self, disks: &Disks, now: Monotonic) {
         let resolving: Vec<String> = self.resolving().collect();
+        let gateways = self.by_token.values().filter_map(|client| client.attached.as_ref());
+        let mut held = gateways.map(|attached| attached.gateway.held_bytes()).sum();
         self.awaits_list = false;
         for client in self.by_token.values_mut() {
-            self.awaits_list |= client.advance(disks, &resolving, now);
+            self.awaits_list |= client.advance(disks, &resolving, &mut held, now);
         }
     }
 
@@ -277,6 +283,12 @@ impl Clients {
                 client.lose(&self.registry);
             }
         }
+        if self.by_token.values().map(|client| client.output_bytes).sum::<usize>() > ALL_OUTPUT_BYTES_MAX
+            && let Some(client) = self.by_token.values_mut().max_by_key(|client| client.output_bytes)
+        {
+            tracing::warn!(client = %client.address, "closing an NBD connection: too much memory for unread replies");
+            client.lose(&self.registry);
+        }
         let is_over = |client: &Client| {
             let is_idle = client.attached.as_ref().is_none_or(|attached| attached.gateway.is_idle());
             client.stream.is_none() && is_idle
@@ -307,7 +319,7 @@ impl Client {
             let Some(stream) = &mut self.stream else { return };
             match stream.read(buffer) {
                 Ok(0) => {
-                    // Requests that were received as a whole are still executed; there is nobody to answer.
+                    // The requests in progress are executed, as far as that is possible before the connection is closed.
                     self.is_readable = false;
                     self.is_ending = true;
                     self.closes_at = Some(now + CLOSE_TIMEOUT);
@@ -329,7 +341,8 @@ impl Client {
     }
 
     /// Takes requests from the input. Returns whether it waits for a newer list of disks.
-    fn advance(&mut self, disks: &Disks, resolving: &[String], now: Monotonic) -> bool {
+    /// `held` has the data of the requests in progress of all connections.
+    fn advance(&mut self, disks: &Disks, resolving: &[String], held: &mut u64, now: Monotonic) -> bool {
         let mut out = Vec::new();
         let mut awaits_list = false;
         while self.stream.is_some() && !self.is_ending && self.input.len() >= self.needed {
@@ -339,6 +352,7 @@ impl Client {
                     break;
                 }
                 Some(attached) if attached.gateway.is_full() || resolving.contains(&attached.disk) => break,
+                Some(attached) if *held > ALL_REQUEST_BYTES_MAX && !attached.gateway.is_idle() => break,
                 Some(_) | None => {}
             }
             if self.output_bytes > OUTPUT_BYTES_MAX {
@@ -354,7 +368,9 @@ impl Client {
                 Ok(Step::Request(request)) => {
                     self.needed = 1;
                     if let Some(attached) = &mut self.attached {
+                        let before = attached.gateway.held_bytes();
                         attached.gateway.submit(now, request);
+                        *held += attached.gateway.held_bytes().saturating_sub(before);
                     }
                 }
                 Ok(Step::Disconnect) => self.is_ending = true,
