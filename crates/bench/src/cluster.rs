@@ -125,7 +125,7 @@ impl Start {
     }
 }
 
-/// What a node has used since it started.
+/// Resources that a node has used since it started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     pub(crate) cpu: Duration,
@@ -196,7 +196,7 @@ impl Cluster {
         Servers::of(&[], Some(&self.data))
     }
 
-    /// What each running node has used since it started.
+    /// The resources that each running node has used since it started.
     pub(crate) fn usage(&self) -> Result<BTreeMap<u32, Usage>, Stop> {
         let mut usage = BTreeMap::new();
         for (name, (cpu, written_bytes)) in self.servers()?.cpu_and_written()? {

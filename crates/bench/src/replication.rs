@@ -1,4 +1,4 @@
-//! `loggos bench replication`: writes under each kind of replication, and what they cost a leader and a follower
+//! `loggos bench replication`: writes under each kind of replication, and their cost for a leader and a follower
 //! (PacificA, table 1).
 
 use std::collections::BTreeMap;
@@ -79,7 +79,7 @@ struct Run {
     load_average: Option<f64>,
 }
 
-/// What a node used per second.
+/// Resources that a node used per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Rates {
     /// Percent of one processor.

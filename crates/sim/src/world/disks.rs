@@ -187,7 +187,7 @@ impl World {
         if let LastRead::Begun(_) = here.last_read {
             here.last_read = LastRead::NotBegun;
         }
-        // A node that has lost its disk serves nobody, and a client would wait there for ever.
+        // A node that has lost its disk serves no client, and one would wait there for ever.
         if !self.is_up(node) || self.hosts[&node].is_foreign() || self.hosts[&node].is_gone {
             return;
         }

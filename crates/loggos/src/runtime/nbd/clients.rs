@@ -195,7 +195,7 @@ impl Clients {
         self.by_token.insert(token, client);
     }
 
-    /// Reads what the clients have sent.
+    /// Reads the input of all clients.
     pub(super) fn read(&mut self, now: Monotonic) {
         for client in self.by_token.values_mut() {
             client.read(&mut self.buffer, now);
