@@ -77,6 +77,9 @@ struct Local {
     /// When ZooKeeper endpoints read the log: `push`, an interval from 1ms to 1s, or `adaptive` [default: push].
     #[arg(long, value_name = "WHEN")]
     zookeeper_playback: Option<Playback>,
+    /// The replica that answers a read of a disk [default: any].
+    #[arg(long, value_enum, value_name = "REPLICA")]
+    disk_reads: Option<runtime::DiskReads>,
     /// The bound on the error of the wall clock that the nodes assume, 1us to 250ms, to observe the cost of a real clock
     /// [default: 1us].
     #[arg(long, value_name = "TIME", value_parser = runtime::clock_uncertainty)]
@@ -97,9 +100,18 @@ fn main() -> ExitCode {
     match Loggos::parse().command {
         Command::Dev { cluster, command: Some(DevCommand::Restart { node }) } => cluster.restart(node),
         Command::Dev { cluster, command: None } => {
-            let Local { nodes, data, port_offset, memory, zookeeper_playback: playback, clock_uncertainty } = cluster;
-            let (data, port_offset) = (data.unwrap_or_else(default_data), port_offset.unwrap_or(0));
-            runtime::dev::run(&runtime::dev::Options { nodes, data, port_offset, memory, playback, clock_uncertainty })
+            let Local { nodes, memory, zookeeper_playback: playback, disk_reads, clock_uncertainty, .. } = cluster;
+            let data = cluster.data.unwrap_or_else(default_data);
+            let port_offset = cluster.port_offset.unwrap_or(0);
+            runtime::dev::run(&runtime::dev::Options {
+                nodes,
+                data,
+                port_offset,
+                memory,
+                playback,
+                disk_reads,
+                clock_uncertainty,
+            })
         }
         Command::Start { config, log_format, parent_pipe } => runtime::start::run(&config, log_format, parent_pipe),
         Command::Sim(what) => simulation::run(&what),
@@ -118,10 +130,11 @@ fn default_data() -> PathBuf {
 
 impl Local {
     fn restart(self, node: u32) -> ExitCode {
-        let Self { nodes, memory, zookeeper_playback, clock_uncertainty, .. } = &self;
-        if nodes.is_some() || memory.is_some() || zookeeper_playback.is_some() || clock_uncertainty.is_some() {
-            let why = "--nodes, --memory, --zookeeper-playback and --clock-uncertainty apply only when the cluster is \
-                       started, not to `restart`";
+        let Self { nodes, memory, zookeeper_playback, disk_reads, clock_uncertainty, .. } = &self;
+        let is_for_start = nodes.is_some() || memory.is_some() || zookeeper_playback.is_some();
+        if is_for_start || disk_reads.is_some() || clock_uncertainty.is_some() {
+            let why = "--nodes, --memory, --zookeeper-playback, --disk-reads and --clock-uncertainty apply only when the \
+                       cluster is started, not to `restart`";
             Loggos::command().error(ErrorKind::ArgumentConflict, why).exit();
         }
         let data = match (self.data, self.port_offset) {

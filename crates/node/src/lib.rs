@@ -71,4 +71,4 @@ pub use config::{ClockSource, NodeConfig};
 pub use node::Node;
 pub use recovery::{Replays, StartError};
 pub use request::Counters;
-pub use views::{LocalRead, ReadView, Views};
+pub use views::{LocalRead, ReadView, Views, should_read_here};

@@ -38,6 +38,7 @@ pub struct ReadView {
     /// Until when the replica considers its leader alive.
     leader_until: Option<Monotonic>,
     is_current: bool,
+    writes_checkpoint: bool,
     freshness: Freshness,
     /// When the view was made.
     at: Monotonic,
@@ -49,6 +50,18 @@ pub struct ReadView {
 pub trait Views {
     /// The view of a cohort's local replica, if there is one.
     fn view(&self, cohort: CohortId) -> Option<Arc<ReadView>>;
+}
+
+/// Whether the replica on this node should answer a strong read by read index, instead of the leader: it does not lead,
+/// has caught up since its start, and writes no checkpoint, which would compete for its disk (Gaios, 3.3.2).
+#[must_use]
+pub fn should_read_here(views: &impl Views, request: &Request) -> bool {
+    let Request::Table { table, request: ask } = request else { return false };
+    let replica = ask.position().and_then(|position| {
+        let catalog = views.view(CohortId::CATALOG)?;
+        views.view(catalog.content.as_catalog()?.table(table)?.at(&position).cohort)
+    });
+    replica.is_some_and(|view| view.lease_end.is_none() && view.is_current && !view.writes_checkpoint)
 }
 
 /// A read of a published view.
@@ -136,6 +149,7 @@ impl ReadView {
             && self.place == newer.place
             && self.epoch == newer.epoch
             && self.is_current == newer.is_current
+            && self.writes_checkpoint == newer.writes_checkpoint
             && newer.at.since(self.at) < RENEWED
             && is_near(self.lease_end, newer.lease_end)
             && is_near(self.leader_until, newer.leader_until)
@@ -198,6 +212,7 @@ fn view_of(cohort: CohortId, replica: &Replica, now: Monotonic) -> Option<ReadVi
         lease_end: replica.cohort.lease_end(now).map(|end| if is_alone { Monotonic::NEVER } else { end }),
         leader_until: replica.cohort.leader_until(),
         is_current: replica.cohort.is_current(),
+        writes_checkpoint: replica.on_disk.writing.is_some(),
         freshness: replica.cohort.freshness(),
         at: now,
         reads: Arc::clone(&replica.reads_elsewhere),

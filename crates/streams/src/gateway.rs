@@ -8,7 +8,8 @@
 //!   bounded number of proposals is in progress. Changes that wait meanwhile are combined into one proposal of up to
 //!   1 MiB (`lane`). Parts of blocks are completed by the stripe's leader under its latch, so two gateways can write
 //!   different parts of one block at once.
-//! * *Reads* are divided into calls of up to 1 MiB for each stripe, and put together (`assemble`).
+//! * *Reads* are divided into calls of up to 1 MiB for each stripe, and put together (`assemble`). A repeated call goes to
+//!   the leader: the replica that did not answer may be the problem.
 //! * *Failures*: a call that fails, or is not answered in time, is repeated, with growing pauses. A proposal is repeated
 //!   with the same stamp until its outcome is known, so the client is answered only then. Requests wait while a
 //!   majority of replicas is lost, unless [`Settings::patience`] is set.
@@ -559,14 +560,17 @@ impl Gateway {
         while self.reads_called < READS_MAX
             && let Some((request, part)) = self.reads_waiting.pop_front()
         {
-            let consistency = self.settings.reads;
+            let reads = self.settings.reads;
+            let consistency = |part: &ReadPart| if part.failures == 0 { reads } else { Consistency::Strong };
             let call = match self.requests.get(&request).map(|pending| &pending.work) {
-                Some(Work::Read { parts, .. }) => {
-                    parts.get(part).map(|part| StripeRequest::Read { consistency, blocks: part.span })
-                }
-                Some(Work::Status { parts, .. }) => {
-                    parts.get(part).map(|part| StripeRequest::Status { consistency, blocks: part.span })
-                }
+                Some(Work::Read { parts, .. }) => parts.get(part).map(|part| {
+                    let (consistency, blocks) = (consistency(part), part.span);
+                    StripeRequest::Read { consistency, blocks }
+                }),
+                Some(Work::Status { parts, .. }) => parts.get(part).map(|part| {
+                    let (consistency, blocks) = (consistency(part), part.span);
+                    StripeRequest::Status { consistency, blocks }
+                }),
                 Some(Work::Change) | None => None,
             };
             if let Some(call) = call {

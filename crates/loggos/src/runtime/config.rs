@@ -26,6 +26,8 @@
 //!
 //! [zookeeper]                           # all optional
 //!
+//! [nbd]                                 # all optional
+//!
 //! [tuning]                              # all optional
 //! ```
 
@@ -75,6 +77,9 @@ pub(crate) struct Config {
     /// Settings of the ZooKeeper endpoint.
     #[serde(default)]
     pub(crate) zookeeper: ZooKeeper,
+    /// Settings of the NBD endpoint.
+    #[serde(default, skip_serializing_if = "Nbd::is_empty")]
+    pub(crate) nbd: Nbd,
     /// Tuning parameters.
     #[serde(default)]
     pub(crate) tuning: Tuning,
@@ -190,6 +195,28 @@ pub(crate) struct ZooKeeper {
     /// but others' changes are seen later. Default: push.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) playback: Option<String>,
+}
+
+/// Settings of the NBD endpoint: each node's apply to the clients that attach disks at this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Nbd {
+    /// The replica that answers a read: `any` (this node's, after a round of messages that makes the read current, if it
+    /// is a follower that has caught up and writes no checkpoint; otherwise the leader's) or `primary` (always the
+    /// leader's). Both are strong. Default: any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reads: Option<DiskReads>,
+}
+
+/// The values of `nbd.reads`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum DiskReads {
+    /// The replica on the node of the client, if it has caught up; otherwise the leader.
+    #[default]
+    Any,
+    /// The leader.
+    Primary,
 }
 
 /// Another node.
@@ -404,6 +431,12 @@ impl ZooKeeper {
         let [least, most] = self.session_timeout_ms();
         range("zookeeper.session_timeout_min_ms", least, SESSION_TIMEOUT_MIN_MS, 120_000)?;
         range("zookeeper.session_timeout_max_ms", most, least, 86_400_000)
+    }
+}
+
+impl Nbd {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
     }
 }
 

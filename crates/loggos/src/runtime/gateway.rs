@@ -201,6 +201,11 @@ impl MachineGateway {
         self.views.read(request)
     }
 
+    /// Whether the replica on this node should answer a read by read index, instead of the leader.
+    pub(crate) fn should_read_here(&self, request: &Request) -> bool {
+        self.views.should_read_here(request)
+    }
+
     /// Submits a request. The response comes through the receiver, or never if the process halts first.
     pub(crate) fn enqueue(
         &self,

@@ -10,6 +10,7 @@
 //! | `manifests`, `segments`, `checkpoints`, `reads` ([`disk`]) | other disk work, one lane each | the disk |
 //! | `server` ([`server_thread`]) | one tokio runtime for gRPC and HTTP | sockets |
 //! | `zookeeper` ([`zookeeper`]) | ZooKeeper's clients and their translation server | sockets, timers, the machine's responses |
+//! | `nbd` ([`nbd`]) | NBD clients, with the gateway of each | sockets, timers, the machine's responses |
 //! | `resolver` ([`resolver`]) | resolves the host names of peers | name servers |
 //! | `signals` | SIGTERM and SIGINT | signals |
 //!
@@ -57,7 +58,7 @@ mod zoo_cfg;
 pub(crate) mod zoo_serve;
 mod zookeeper;
 
-pub(crate) use config::{clock_uncertainty, memory_size};
+pub(crate) use config::{DiskReads, clock_uncertainty, memory_size};
 
 use std::io::Write as _;
 use std::{io, process, thread};

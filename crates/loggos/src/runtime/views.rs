@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::CohortId;
 use node::request::{Outcome, Request};
-use node::{LocalRead, ReadView, Views};
+use node::{LocalRead, ReadView, Views, should_read_here};
 
 use super::clock;
 
@@ -30,6 +30,11 @@ impl Published {
         let read = LocalRead::begin(self, request)?;
         let outcome = read.evaluate()?;
         read.finish(outcome, self, clock::monotonic())
+    }
+
+    /// Whether the replica on this node should answer a read by read index, instead of the leader.
+    pub(crate) fn should_read_here(&self, request: &Request) -> bool {
+        should_read_here(self, request)
     }
 
     fn views(&self) -> MutexGuard<'_, HashMap<CohortId, Arc<ReadView>>> {

@@ -16,7 +16,7 @@ use base::HostPort;
 
 use coordination::log_port::Playback;
 
-use super::config::{Advertise, Config, ConfigError, Listen, Peer, SESSION_TIMEOUT_MIN_MS, Tuning, ZooKeeper};
+use super::config::{Advertise, Config, ConfigError, Listen, Nbd, Peer, SESSION_TIMEOUT_MIN_MS, Tuning, ZooKeeper};
 use super::files::OsFiles;
 use super::resolver::resolve;
 use super::start::{self, LogFormat, STORE};
@@ -219,6 +219,7 @@ fn config(zoo_cfg: &ZooCfg, data_dir: &Path, ensemble: &Ensemble, options: &Opti
         advertise: Advertise::default(),
         peers: if named.is_empty() { resolved.collect() } else { named },
         zookeeper,
+        nbd: Nbd::default(),
         tuning: Tuning::default(),
     })
 }

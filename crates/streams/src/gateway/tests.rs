@@ -323,6 +323,24 @@ fn requests_fail_after_their_patience_unless_executed() {
 }
 
 #[test]
+fn repeated_read_goes_to_leader() {
+    let mut disk = Disk::new(1, 1, Settings { reads: Consistency::Anywhere, ..Settings::default() });
+    disk.submit(0, 1, 0, BLOCK, Command::Read { is_whole: false });
+    disk.submit(0, 2, 0, BLOCK, Command::BlockStatus { is_single: false });
+    let levels = |disk: &Disk| -> Vec<Consistency> {
+        disk.calls.iter().map(|(_, _, request)| state_machine::Request::consistency(request)).collect()
+    };
+    assert_eq!(levels(&disk), [Consistency::Anywhere; 2]);
+    for (gateway, call, _) in std::mem::take(&mut disk.calls) {
+        disk.answer(gateway, call, unavailable());
+    }
+    disk.wait(milliseconds(600));
+    assert_eq!(levels(&disk), [Consistency::Strong; 2]);
+    disk.settle();
+    assert_eq!(disk.replies.len(), 2);
+}
+
+#[test]
 fn deleted_disk_fails_requests() {
     let mut disk = Disk::new(1, 1, Settings::default());
     disk.write(0, 1, 0, vec![1; BLOCK]);

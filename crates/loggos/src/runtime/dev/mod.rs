@@ -27,6 +27,7 @@ use signal_hook::iterator::Signals;
 use self::control::ControlRequest;
 use self::nodes::{Exit, Nodes};
 use self::plan::{Plan, PlanError};
+use super::config::DiskReads;
 use super::directory_lock::{DirectoryLock, DirectoryLockError};
 
 pub(crate) use self::control::restart;
@@ -50,6 +51,8 @@ pub(crate) struct Options {
     pub(crate) memory: Option<u64>,
     /// When the ZooKeeper endpoints read the log. `None`: the default.
     pub(crate) playback: Option<Playback>,
+    /// The replica that answers a read of a disk. `None`: the default.
+    pub(crate) disk_reads: Option<DiskReads>,
     /// The bound on the error of the wall clock, as in a configuration file. `None`: that of processes on one machine.
     pub(crate) clock_uncertainty: Option<String>,
 }

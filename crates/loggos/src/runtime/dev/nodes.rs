@@ -17,7 +17,7 @@ use super::control::{ControlReply, ControlRequest};
 use super::plan::{Plan, node_directory};
 use super::{DevError, Options, SupervisorEvent, say};
 use crate::runtime::EXIT_LEFT;
-use crate::runtime::config::{Advertise, ClockKind, Config, Listen, Peer, Tuning, ZooKeeper};
+use crate::runtime::config::{Advertise, ClockKind, Config, Listen, Nbd, Peer, Tuning, ZooKeeper};
 use crate::runtime::directory_lock::DirectoryLock;
 
 const PEERS_PORT: u16 = 7_100;
@@ -66,6 +66,7 @@ pub(crate) struct Nodes {
     port_offset: u16,
     tuning: Tuning,
     zookeeper: ZooKeeper,
+    nbd: Nbd,
     clock_uncertainty: Option<String>,
     running: BTreeMap<u32, Running>,
     events: Sender<SupervisorEvent>,
@@ -76,9 +77,10 @@ impl Nodes {
         let tuning = Tuning { memory_bytes: options.memory, ..Tuning::default() };
         let playback = options.playback.map(|playback| playback.to_string());
         let zookeeper = ZooKeeper { playback, ..ZooKeeper::default() };
+        let nbd = Nbd { reads: options.disk_reads };
         let (port_offset, running) = (options.port_offset, BTreeMap::new());
         let clock_uncertainty = options.clock_uncertainty.clone();
-        Self { data: data.to_owned(), plan, port_offset, tuning, zookeeper, clock_uncertainty, running, events }
+        Self { data: data.to_owned(), plan, port_offset, tuning, zookeeper, nbd, clock_uncertainty, running, events }
     }
 
     /// Starts every node that has its disk, and reports the others.
@@ -149,6 +151,7 @@ impl Nodes {
             },
             advertise: Advertise::default(),
             zookeeper: self.zookeeper.clone(),
+            nbd: self.nbd.clone(),
             peers: self.plan.nodes().map(|node| self.peer(node)).collect(),
             tuning: self.tuning,
         };

@@ -11,7 +11,7 @@ use base::{Duration, Monotonic};
 use bytes::{Buf as _, Bytes, BytesMut};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
-use streams::gateway::{Action, CallId, Gateway};
+use streams::gateway::{Action, CallId, Gateway, Settings};
 use streams::layout::Layout;
 use streams::nbd::{self, INPUT_BYTES_MAX, Step};
 use streams::stripe::request::{Outcome, StripeRequest};
@@ -85,13 +85,20 @@ pub(super) struct Clients {
     next: usize,
     by_token: BTreeMap<Token, Client>,
     buffer: Box<[u8]>,
+    /// How gateways execute requests.
+    settings: Settings,
     /// Some clients in the handshake need a newer list of disks.
     awaits_list: bool,
 }
 
 impl Clients {
     /// Serves a listening socket.
-    pub(super) fn new(registry: Registry, mut listener: TcpListener, token: Token) -> io::Result<Self> {
+    pub(super) fn new(
+        registry: Registry,
+        mut listener: TcpListener,
+        token: Token,
+        settings: Settings,
+    ) -> io::Result<Self> {
         registry.register(&mut listener, token, Interest::READABLE)?;
         Ok(Self {
             registry,
@@ -103,6 +110,7 @@ impl Clients {
             next: FIRST,
             by_token: BTreeMap::new(),
             buffer: vec![0; READ_BYTES].into(),
+            settings,
             awaits_list: false,
         })
     }
@@ -216,7 +224,7 @@ impl Clients {
         let mut held = gateways.map(|attached| attached.gateway.held_bytes()).sum();
         self.awaits_list = false;
         for client in self.by_token.values_mut() {
-            self.awaits_list |= client.advance(disks, &resolving, &mut held, now);
+            self.awaits_list |= client.advance(disks, self.settings, &resolving, &mut held, now);
         }
     }
 
@@ -342,7 +350,14 @@ impl Client {
 
     /// Takes requests from the input. Returns whether it waits for a newer list of disks.
     /// `held` has the data of the requests in progress of all connections.
-    fn advance(&mut self, disks: &Disks, resolving: &[String], held: &mut u64, now: Monotonic) -> bool {
+    fn advance(
+        &mut self,
+        disks: &Disks,
+        settings: Settings,
+        resolving: &[String],
+        held: &mut u64,
+        now: Monotonic,
+    ) -> bool {
         let mut out = Vec::new();
         let mut awaits_list = false;
         while self.stream.is_some() && !self.is_ending && self.input.len() >= self.needed {
@@ -363,7 +378,7 @@ impl Client {
                 Ok(Step::Continue) => self.needed = 1,
                 Ok(Step::Attached { name, .. }) => {
                     self.needed = 1;
-                    self.attach(&name, disks, now);
+                    self.attach(&name, disks, settings, now);
                 }
                 Ok(Step::Request(request)) => {
                     self.needed = 1;
@@ -385,7 +400,7 @@ impl Client {
         awaits_list
     }
 
-    fn attach(&mut self, name: &str, disks: &Disks, now: Monotonic) {
+    fn attach(&mut self, name: &str, disks: &Disks, settings: Settings, now: Monotonic) {
         let disk = match (name, &disks.all[..]) {
             ("", [only]) => Some(only),
             _ => disks.get(name),
@@ -397,7 +412,7 @@ impl Client {
             return;
         };
         tracing::info!(client = %self.address, disk = disk.name, "an NBD client has attached a disk");
-        self.attached = Some(Attached { disk: disk.name.clone(), gateway: Gateway::new(layout, super::settings()) });
+        self.attached = Some(Attached { disk: disk.name.clone(), gateway: Gateway::new(layout, settings) });
     }
 
     fn send(&mut self, frames: impl IntoIterator<Item = Bytes>) {

@@ -10,6 +10,9 @@
 //! A client that reconnects repeats the requests that were not answered. So after a connection is lost, its gateway
 //! resolves the changes that may have been executed, and a new connection through this node waits for that: otherwise a
 //! change of the old connection could take effect after later changes of the new one.
+//!
+//! With `nbd.reads = "any"`, the gateways ask any replica. A read then goes to the replica on this node if it should
+//! answer, and otherwise to the leader, which needs no round of messages.
 
 mod clients;
 
@@ -23,13 +26,14 @@ use base::{Duration, Monotonic};
 use catalog::request::DiskDescription;
 use catalog::{CatalogRequest, CatalogResponse};
 use mio::{Events, Poll, Token, Waker};
-use node::request::{Outcome, Request, Response};
-use state_machine::Failure;
+use node::request::{Ask, Outcome, Request, Response};
+use state_machine::{Consistency, Failure};
 use streams::gateway::{CallId, Settings};
 use streams::nbd::{Export, Exports};
 use streams::stripe::request::{StripeRequest, StripeResponse};
 
 use super::clock;
+use super::config::{DiskReads, Nbd};
 use super::gateway::{Completions, MachineGateway};
 use clients::Clients;
 
@@ -53,21 +57,22 @@ const SWEEP: Duration = Duration::from_millis(1_000);
 const LIST: u64 = 0;
 
 /// Starts the thread.
-pub(crate) fn start(socket: OwnedFd, address: SocketAddr, gateway: MachineGateway) -> io::Result<()> {
+pub(crate) fn start(socket: OwnedFd, address: SocketAddr, config: &Nbd, gateway: MachineGateway) -> io::Result<()> {
+    let settings = settings(config);
     super::spawn("nbd", move || {
-        if let Err(error) = serve(socket, address, gateway) {
+        if let Err(error) = serve(socket, address, settings, gateway) {
             super::die(&format!("NBD endpoint: {error}"));
         }
     })?;
     Ok(())
 }
 
-fn serve(socket: OwnedFd, address: SocketAddr, gateway: MachineGateway) -> io::Result<()> {
+fn serve(socket: OwnedFd, address: SocketAddr, settings: Settings, gateway: MachineGateway) -> io::Result<()> {
     let mut poll = Poll::new()?;
     let completions = Arc::new(Completions::new(Waker::new(poll.registry(), COMPLETIONS)?));
     rustix::net::listen(&socket, BACKLOG)?;
     let listener = mio::net::TcpListener::from_std(TcpListener::from(socket));
-    let clients = Clients::new(poll.registry().try_clone()?, listener, LISTENER)?;
+    let clients = Clients::new(poll.registry().try_clone()?, listener, LISTENER, settings)?;
     tracing::info!(%address, "serving disks to NBD clients");
     let mut service = Service {
         node: Node { gateway, completions, calls: BTreeMap::new(), last_number: LIST },
@@ -109,7 +114,7 @@ impl Node {
         request: StripeRequest,
         now: Monotonic,
     ) -> Option<state_machine::Outcome<StripeResponse>> {
-        let request = Request::table(disk, request);
+        let request = self.routed(disk, request);
         if let Some(outcome) = self.gateway.read(&request) {
             return Some(of_stripe(outcome));
         }
@@ -117,6 +122,24 @@ impl Node {
         self.calls.insert(self.last_number, (connection, call));
         self.gateway.enqueue_from_thread(request, now + CALL_DEADLINE, &self.completions, self.last_number);
         None
+    }
+
+    /// A read of any replica that the replica here should not answer becomes one of the leader.
+    fn routed(&self, disk: &str, request: StripeRequest) -> Request {
+        let is_for_any = state_machine::Request::consistency(&request) == Consistency::Anywhere;
+        let request = Request::table(disk, request);
+        if !is_for_any || self.gateway.should_read_here(&request) {
+            return request;
+        }
+        match request {
+            Request::Table { table, request: Ask::Stripe(StripeRequest::Read { blocks, .. }) } => {
+                Request::table(table, StripeRequest::Read { consistency: Consistency::Strong, blocks })
+            }
+            Request::Table { table, request: Ask::Stripe(StripeRequest::Status { blocks, .. }) } => {
+                Request::table(table, StripeRequest::Status { consistency: Consistency::Strong, blocks })
+            }
+            other => other,
+        }
     }
 
     fn list(&self, now: Monotonic) {
@@ -219,6 +242,10 @@ fn of_stripe(outcome: Outcome) -> state_machine::Outcome<StripeResponse> {
 }
 
 /// How gateways execute requests.
-fn settings() -> Settings {
-    Settings::default()
+fn settings(config: &Nbd) -> Settings {
+    let reads = match config.reads.unwrap_or_default() {
+        DiskReads::Any => Consistency::Anywhere,
+        DiskReads::Primary => Consistency::Strong,
+    };
+    Settings { reads, ..Settings::default() }
 }
