@@ -206,6 +206,14 @@ pub(crate) struct Nbd {
     /// leader's). Both are strong. Default: any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reads: Option<DiskReads>,
+    /// Whether disks are read-only at this node: clients are told so when they attach one, and changes are refused
+    /// (EPERM). Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) read_only: Option<bool>,
+    /// How long a request waits while a majority of a stripe's replicas is lost before it fails (EIO): `1s` to `1d`. A
+    /// change that may have been executed always waits for its outcome. Default: none, requests wait for ever.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) patience: Option<String>,
 }
 
 /// The values of `nbd.reads`.
@@ -282,6 +290,9 @@ pub(crate) struct Tuning {
 pub(crate) const SESSION_TIMEOUT_MIN_MS: u64 = 400;
 /// ZooKeeper's session timeout limits with the tick of its sample configuration.
 const SESSION_TIMEOUT_MS: [u64; 2] = [4_000, 40_000];
+/// Bounds of `nbd.patience`.
+const PATIENCE_MIN: std::time::Duration = std::time::Duration::from_secs(1);
+const PATIENCE_MAX: std::time::Duration = std::time::Duration::from_secs(86_400);
 /// Memory for rows per node.
 const MEMORY_BYTES_MIN: u64 = 32 << 20;
 const MEMORY_BYTES_MAX: u64 = 1 << 40;
@@ -374,6 +385,7 @@ impl Config {
             Self::check_listen("listen.nbd", nbd, insecure)?;
         }
         self.zookeeper.check()?;
+        self.nbd.patience()?;
         self.clock_source()?;
         self.clock_uncertainty_max()?;
         if let Some(cluster) = &self.cluster
@@ -435,6 +447,19 @@ impl ZooKeeper {
 }
 
 impl Nbd {
+    /// How long a request waits for a majority; none: for ever.
+    pub(crate) fn patience(&self) -> Result<Option<base::Duration>, ConfigError> {
+        let Some(text) = &self.patience else { return Ok(None) };
+        let problem = match terminal::duration(text) {
+            Ok(patience) if (PATIENCE_MIN..=PATIENCE_MAX).contains(&patience) => {
+                return Ok(Some(super::clock::duration(patience)));
+            }
+            Ok(_) => format!("{text} is not within 1s to 1d"),
+            Err(problem) => format!("{text:?}: {problem}"),
+        };
+        refuse("nbd.patience", problem)
+    }
+
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -628,6 +653,20 @@ mod tests {
         let most = |text: &str| read(text).unwrap().clock_uncertainty_max().unwrap().as_millis();
         let set = GOOD.replace("node = 1", "node = 1\nclock_uncertainty_max = \"10ms\"");
         assert_eq!([most(GOOD), most(&set)], [250, 10]);
+    }
+
+    #[test]
+    fn nbd_settings_are_checked() {
+        let nbd = |lines: &str| read(&format!("{GOOD}[nbd]\n{lines}\n")).map(|config| config.nbd);
+        assert_eq!(nbd("").unwrap(), Nbd::default());
+        let set = nbd("reads = \"primary\"\nread_only = true\npatience = \"30s\"").unwrap();
+        assert_eq!((set.reads, set.read_only), (Some(DiskReads::Primary), Some(true)));
+        assert_eq!(set.patience().unwrap(), Some(base::Duration::from_millis(30_000)));
+        assert!(nbd("reads = \"leader\"").unwrap_err().contains("primary"), "the message lists the values");
+        for wrong in ["999ms", "2d", "10", "", "-1s"] {
+            let refused = nbd(&format!("patience = \"{wrong}\"")).unwrap_err();
+            assert!(refused.starts_with("nbd.patience: "), "{wrong}: {refused}");
+        }
     }
 
     #[test]

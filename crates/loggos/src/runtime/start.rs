@@ -247,7 +247,7 @@ fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Res
         zookeeper::start(socket, settings, connect, move || ready(address))?;
     }
     if let Some((socket, address)) = nbd_socket {
-        nbd::start(socket, address, &config.nbd, gateway.clone())?;
+        nbd::start(socket, address, nbd::Settings::of(&config.nbd)?, gateway.clone())?;
     }
     let server = Server::start(listeners, gateway, responses, founded, observer, cluster_view)?;
     stop_on_signals(Arc::clone(&inbox))?;

@@ -1,22 +1,27 @@
 //! Virtual disks through a small NBD client: attachment, reads and writes while nodes are killed, errors.
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Signal, test_kill_process};
 
-use crate::harness::{Cluster, wait_for};
+use crate::console::{get, metric};
+use crate::harness::{Cluster, Running, loggos, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const READ: u16 = 0;
 const WRITE: u16 = 1;
 const TRIM: u16 = 4;
+const EIO: u32 = 5;
 
 /// A connection with one request in progress.
 struct Nbd {
     stream: TcpStream,
     size: u64,
+    flags: u16,
     cookie: u64,
 }
 
@@ -38,7 +43,8 @@ impl Nbd {
         let mut export = [0; 10];
         stream.read_exact(&mut export).ok()?;
         let size = u64::from_be_bytes(export[..8].try_into().expect("eight bytes"));
-        Some(Self { stream, size, cookie: 0 })
+        let flags = u16::from_be_bytes(export[8..].try_into().expect("two bytes"));
+        Some(Self { stream, size, flags, cookie: 0 })
     }
 
     fn await_attached(cluster: &Cluster, node: u32, disk: &str) -> Self {
@@ -120,10 +126,66 @@ fn disk_is_served_while_nodes_are_killed() {
     assert_eq!(attached.1.read(1_000, 6), Some(Ok(vec![0; 6])));
 }
 
+/// Kills a node, and starts it with these lines at the end of its configuration.
+fn start_with(cluster: &Cluster, node: u32, lines: &str) -> Running {
+    let pid = cluster.pid(node).expect("the node runs");
+    cluster.signal(node, Signal::KILL);
+    wait_for("the node is down", PATIENCE, || test_kill_process(pid).is_err().then_some(()));
+    let config = fs::read_to_string(cluster.config(node)).expect("dev has written it");
+    let config = cluster.scratch().file(&format!("node-{node}.toml"), format!("{config}\n{lines}\n"));
+    let mut command = loggos();
+    command.args(["start", "--config", &config]).stdout(Stdio::null()).stderr(Stdio::null());
+    Running::of(&mut command)
+}
+
+/// Strong reads at a node that were confirmed by a round of messages.
+fn checked_reads(cluster: &Cluster, node: u32) -> f64 {
+    metric(&get(cluster, node, "/metrics").1, "loggos_checked_reads_total")
+}
+
+#[test]
+fn disk_settings_of_node() {
+    const EPERM: u32 = 1;
+    const READ_ONLY: u16 = 1 << 1;
+    let cluster = Cluster::of(3);
+    cluster.disk(&["create", "data", "--size", "1M", "--stripes", "1"]).ok();
+    let (_, leader) = wait_for("a leader", PATIENCE, || cluster.leader("data"));
+    let (follower, other) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    let mut writer = Nbd::await_attached(&cluster, leader, "data");
+    // By default, a follower answers with everything that was written before.
+    let mut reader = Nbd::await_attached(&cluster, follower, "data");
+    assert_eq!(reader.flags & READ_ONLY, 0);
+    let before = checked_reads(&cluster, follower);
+    for number in 0..20 {
+        assert_eq!(writer.write(4_096, &block(number)), Some(0));
+        assert_eq!(reader.read(4_096, 4_096), Some(Ok(block(number))), "write {number}");
+    }
+    if cluster.leader("data").is_some_and(|(_, now)| now == leader) {
+        assert!(checked_reads(&cluster, follower) > before, "the follower has answered no read");
+    }
+
+    let settings = "[nbd]\nreads = \"primary\"\nread_only = true\npatience = \"2s\"";
+    let started = start_with(&cluster, follower, settings);
+    let mut reader = Nbd::await_attached(&cluster, follower, "data");
+    assert_eq!(reader.flags & READ_ONLY, READ_ONLY);
+    assert_eq!(reader.write(4_096, &block(99)), Some(EPERM));
+    assert_eq!(reader.request(TRIM, 4_096, 4_096, &[], &mut []), Some(EPERM));
+    for _ in 0..20 {
+        assert_eq!(reader.read(4_096, 4_096), Some(Ok(block(19))));
+    }
+    assert!(checked_reads(&cluster, follower) < 1.0, "the leader answers");
+    // Without a majority a request fails once its patience is over, and the connection stays.
+    cluster.signal(leader, Signal::KILL);
+    cluster.signal(other, Signal::KILL);
+    wait_for("an error", PATIENCE, || (reader.read(4_096, 4_096) == Some(Err(EIO))).then_some(()));
+    cluster.restart(other).ok();
+    wait_for("a majority", PATIENCE, || (reader.read(4_096, 4_096) == Some(Ok(block(19)))).then_some(()));
+    drop(started);
+}
+
 #[test]
 fn disk_commands_and_errors() {
     const EINVAL: u32 = 22;
-    const EIO: u32 = 5;
     const ENOSPC: u32 = 28;
     let cluster = Cluster::of(1);
     cluster.disk(&["create", "small", "--size", "1M"]).ok();

@@ -77,7 +77,7 @@ impl Nodes {
         let tuning = Tuning { memory_bytes: options.memory, ..Tuning::default() };
         let playback = options.playback.map(|playback| playback.to_string());
         let zookeeper = ZooKeeper { playback, ..ZooKeeper::default() };
-        let nbd = Nbd { reads: options.disk_reads };
+        let nbd = Nbd { reads: options.disk_reads, ..Nbd::default() };
         let (port_offset, running) = (options.port_offset, BTreeMap::new());
         let clock_uncertainty = options.clock_uncertainty.clone();
         Self { data: data.to_owned(), plan, port_offset, tuning, zookeeper, nbd, clock_uncertainty, running, events }

@@ -28,12 +28,12 @@ use catalog::{CatalogRequest, CatalogResponse};
 use mio::{Events, Poll, Token, Waker};
 use node::request::{Ask, Outcome, Request, Response};
 use state_machine::{Consistency, Failure};
-use streams::gateway::{CallId, Settings};
+use streams::gateway::{self, CallId};
 use streams::nbd::{Export, Exports};
 use streams::stripe::request::{StripeRequest, StripeResponse};
 
 use super::clock;
-use super::config::{DiskReads, Nbd};
+use super::config::{ConfigError, DiskReads, Nbd};
 use super::gateway::{Completions, MachineGateway};
 use clients::Clients;
 
@@ -43,7 +43,7 @@ const LISTENER: Token = Token(1);
 const READY_MAX: usize = 256;
 /// Maximum number of pending connections of the listening socket.
 const BACKLOG: i32 = 128;
-/// Deadline of a call; below the gateway's timeout of calls.
+/// Longest deadline of a call; below the gateway's timeout of calls.
 const CALL_DEADLINE: Duration = Duration::from_millis(10_000);
 /// Deadline of a request for the list of disks.
 const LIST_DEADLINE: Duration = Duration::from_millis(5_000);
@@ -56,9 +56,39 @@ const SWEEP: Duration = Duration::from_millis(1_000);
 /// The number of requests for the list; calls have higher ones.
 const LIST: u64 = 0;
 
+/// The settings of the endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// How gateways execute requests.
+    gateway: gateway::Settings,
+    /// Whether all exports are read-only.
+    are_read_only: bool,
+}
+
+impl Settings {
+    /// The settings of a configuration.
+    pub(crate) fn of(config: &Nbd) -> Result<Self, ConfigError> {
+        let reads = match config.reads.unwrap_or_default() {
+            DiskReads::Any => Consistency::Anywhere,
+            DiskReads::Primary => Consistency::Strong,
+        };
+        let gateway = gateway::Settings { reads, patience: config.patience()?, ..gateway::Settings::default() };
+        Ok(Self { gateway, are_read_only: config.read_only.unwrap_or_default() })
+    }
+
+    /// Deadline of a call: a request is not failed while a call of it is in progress.
+    fn call_deadline(&self) -> Duration {
+        self.gateway.patience.map_or(CALL_DEADLINE, |patience| patience.min(CALL_DEADLINE))
+    }
+}
+
 /// Starts the thread.
-pub(crate) fn start(socket: OwnedFd, address: SocketAddr, config: &Nbd, gateway: MachineGateway) -> io::Result<()> {
-    let settings = settings(config);
+pub(crate) fn start(
+    socket: OwnedFd,
+    address: SocketAddr,
+    settings: Settings,
+    gateway: MachineGateway,
+) -> io::Result<()> {
     super::spawn("nbd", move || {
         if let Err(error) = serve(socket, address, settings, gateway) {
             super::die(&format!("NBD endpoint: {error}"));
@@ -72,12 +102,18 @@ fn serve(socket: OwnedFd, address: SocketAddr, settings: Settings, gateway: Mach
     let completions = Arc::new(Completions::new(Waker::new(poll.registry(), COMPLETIONS)?));
     rustix::net::listen(&socket, BACKLOG)?;
     let listener = mio::net::TcpListener::from_std(TcpListener::from(socket));
-    let clients = Clients::new(poll.registry().try_clone()?, listener, LISTENER, settings)?;
+    let clients = Clients::new(poll.registry().try_clone()?, listener, LISTENER, settings.gateway)?;
     tracing::info!(%address, "serving disks to NBD clients");
     let mut service = Service {
-        node: Node { gateway, completions, calls: BTreeMap::new(), last_number: LIST },
+        node: Node {
+            gateway,
+            call_deadline: settings.call_deadline(),
+            completions,
+            calls: BTreeMap::new(),
+            last_number: LIST,
+        },
         clients,
-        disks: Disks::default(),
+        disks: Disks { are_read_only: settings.are_read_only, ..Disks::default() },
         sweep_at: Monotonic(0),
     };
     let mut ready = Events::with_capacity(READY_MAX);
@@ -98,6 +134,7 @@ struct Service {
 /// The node of this process, and the calls in progress.
 struct Node {
     gateway: MachineGateway,
+    call_deadline: Duration,
     completions: Arc<Completions>,
     /// The connection and the call that each number belongs to.
     calls: BTreeMap<u64, (Token, CallId)>,
@@ -120,7 +157,7 @@ impl Node {
         }
         self.last_number += 1;
         self.calls.insert(self.last_number, (connection, call));
-        self.gateway.enqueue_from_thread(request, now + CALL_DEADLINE, &self.completions, self.last_number);
+        self.gateway.enqueue_from_thread(request, now + self.call_deadline, &self.completions, self.last_number);
         None
     }
 
@@ -158,6 +195,7 @@ struct Disks {
     asked: Option<Monotonic>,
     /// When the next request may be sent.
     ask_at: Monotonic,
+    are_read_only: bool,
 }
 
 impl Disks {
@@ -186,7 +224,7 @@ impl Exports for Disks {
             ("", [only]) => only,
             _ => self.get(name)?,
         };
-        Some(Export { size: disk.bytes, is_read_only: false, description: "a replicated disk".to_owned() })
+        Some(Export { size: disk.bytes, is_read_only: self.are_read_only, description: "a replicated disk".to_owned() })
     }
 }
 
@@ -239,13 +277,4 @@ fn of_stripe(outcome: Outcome) -> state_machine::Outcome<StripeResponse> {
         Response::Dated { response, .. } => of_stripe(Ok(*response)),
         other => Err(Failure::Unavailable(format!("unexpected response of a stripe: {other:?}"))),
     }
-}
-
-/// How gateways execute requests.
-fn settings(config: &Nbd) -> Settings {
-    let reads = match config.reads.unwrap_or_default() {
-        DiskReads::Any => Consistency::Anywhere,
-        DiskReads::Primary => Consistency::Strong,
-    };
-    Settings { reads, ..Settings::default() }
 }
