@@ -43,6 +43,7 @@ mod inbox;
 mod job_thread;
 mod log_thread;
 mod nbd;
+mod output;
 mod parked;
 mod peers;
 mod random;

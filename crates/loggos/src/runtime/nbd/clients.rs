@@ -3,12 +3,12 @@
 //! Sockets are edge-triggered: a client stays readable until a read would block. A client's next request is taken only
 //! while its gateway has room and its output is not too long, so a slow client uses a bounded amount of memory.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, ErrorKind, IoSlice, Read as _, Write as _};
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Read as _};
 use std::net::SocketAddr;
 
 use base::{Duration, Monotonic};
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 use streams::gateway::{Action, CallId, Gateway, Settings};
@@ -17,6 +17,7 @@ use streams::nbd::{self, INPUT_BYTES_MAX, Step};
 use streams::stripe::request::{Outcome, StripeRequest};
 
 use super::Disks;
+use crate::runtime::output::OutputQueue;
 use crate::runtime::throttle::Throttle;
 
 /// First token of connections. Tokens are never reused.
@@ -43,8 +44,6 @@ const ALL_REQUEST_BYTES_MAX: u64 = 512 << 20;
 const ALL_OUTPUT_BYTES_MAX: usize = 512 << 20;
 /// Input of all connections together above which the connection with the most is closed.
 const ALL_INPUT_BYTES_MAX: usize = 512 << 20;
-/// Buffers written in one call.
-const SLICES: usize = 64;
 
 /// A connection. After it was lost, it stays until its gateway is idle.
 struct Client {
@@ -59,8 +58,7 @@ struct Client {
     /// When the last bytes arrived.
     arrived: Monotonic,
     attached: Option<Attached>,
-    output: VecDeque<Bytes>,
-    output_bytes: usize,
+    output: OutputQueue,
     is_readable: bool,
     is_writable: bool,
     /// The client has ended its requests, or violated the protocol: the connection is closed once its requests are
@@ -192,8 +190,7 @@ impl Clients {
             needed: 1,
             arrived: now,
             attached: None,
-            output: VecDeque::new(),
-            output_bytes: 0,
+            output: OutputQueue::default(),
             is_readable: true,
             is_writable: true,
             is_ending: false,
@@ -291,8 +288,8 @@ impl Clients {
                 client.lose(&self.registry);
             }
         }
-        if self.by_token.values().map(|client| client.output_bytes).sum::<usize>() > ALL_OUTPUT_BYTES_MAX
-            && let Some(client) = self.by_token.values_mut().max_by_key(|client| client.output_bytes)
+        if self.by_token.values().map(|client| client.output.bytes()).sum::<usize>() > ALL_OUTPUT_BYTES_MAX
+            && let Some(client) = self.by_token.values_mut().max_by_key(|client| client.output.bytes())
         {
             tracing::warn!(client = %client.address, "closing an NBD connection: too much memory for unread replies");
             client.lose(&self.registry);
@@ -370,7 +367,7 @@ impl Client {
                 Some(attached) if *held > ALL_REQUEST_BYTES_MAX && !attached.gateway.is_idle() => break,
                 Some(_) | None => {}
             }
-            if self.output_bytes > OUTPUT_BYTES_MAX {
+            if self.output.bytes() > OUTPUT_BYTES_MAX {
                 break;
             }
             match self.codec.advance(&mut self.input, disks, &mut out) {
@@ -416,36 +413,13 @@ impl Client {
     }
 
     fn send(&mut self, frames: impl IntoIterator<Item = Bytes>) {
-        for frame in frames {
-            self.output_bytes += frame.len();
-            self.output.push_back(frame);
-        }
+        frames.into_iter().for_each(|frame| self.output.push(frame));
     }
 
     /// Writes as much as the socket accepts.
     fn write(&mut self) -> io::Result<()> {
-        let Some(stream) = &mut self.stream else { return Ok(()) };
-        while self.is_writable && !self.output.is_empty() {
-            let slices: Vec<IoSlice<'_>> = self.output.iter().take(SLICES).map(|bytes| IoSlice::new(bytes)).collect();
-            let mut written = match stream.write_vectored(&slices) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(written) => written,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.is_writable = false;
-                    return Ok(());
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            };
-            self.output_bytes -= written;
-            while let Some(first) = self.output.front_mut() {
-                if first.len() > written {
-                    first.advance(written);
-                    break;
-                }
-                written -= first.len();
-                self.output.pop_front();
-            }
+        if let Some(stream) = self.stream.as_mut().filter(|_| self.is_writable) {
+            self.is_writable = self.output.write(stream)?;
         }
         Ok(())
     }
@@ -454,7 +428,7 @@ impl Client {
     fn lose(&mut self, registry: &Registry) {
         let Some(mut stream) = self.stream.take() else { return };
         let _ = registry.deregister(&mut stream);
-        (self.input, self.output, self.output_bytes) = (BytesMut::new(), VecDeque::new(), 0);
+        (self.input, self.output) = (BytesMut::new(), OutputQueue::default());
         if let Some(attached) = &mut self.attached {
             attached.gateway.close();
         }

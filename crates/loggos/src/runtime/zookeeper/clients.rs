@@ -6,17 +6,18 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io::{self, ErrorKind, IoSlice, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _};
 use std::net::{IpAddr, SocketAddr};
 
 use base::{Duration, Monotonic};
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use coordination::jute::Frames;
 use coordination::limits::FRAME_BYTES_MAX;
 use coordination::server::{ConnectionId, Server};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 
+use crate::runtime::output::OutputQueue;
 use crate::runtime::throttle::Throttle;
 
 /// First token of connections. Tokens are never reused.
@@ -46,8 +47,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) const GREETING_TIMEOUT: Duration = Duration::from_millis(10_000);
 /// Timeout for a connection that is being closed to receive its pending output.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(5_000);
-/// Buffers written in one call.
-const SLICES: usize = 64;
 
 /// Input of a client.
 #[derive(Debug)]
@@ -76,8 +75,7 @@ pub(super) struct Client {
     frames: Frames,
     /// Whether a whole frame has arrived.
     has_greeted: bool,
-    output: VecDeque<Bytes>,
-    output_bytes: usize,
+    output: OutputQueue,
     is_readable: bool,
     /// Whether it is in [`Clients::ready`].
     is_queued: bool,
@@ -261,8 +259,7 @@ impl Clients {
             first: BytesMut::new(),
             frames: Frames::new(FRAME_BYTES_MAX),
             has_greeted: false,
-            output: VecDeque::new(),
-            output_bytes: 0,
+            output: OutputQueue::default(),
             is_readable: false,
             is_queued: false,
             is_paused: false,
@@ -387,12 +384,11 @@ impl Clients {
 
     pub(super) fn send(&mut self, id: ConnectionId, frame: Bytes) {
         let Some(client) = self.by_id.get_mut(&id) else { return };
-        client.output_bytes += frame.len();
         self.output_bytes += frame.len();
         client.sent += 1;
         self.traffic.sent += 1;
         self.traffic.sent_bytes += frame.len() as u64;
-        client.output.push_back(frame);
+        client.output.push(frame);
         self.dirty.insert(id);
     }
 
@@ -446,23 +442,23 @@ impl Clients {
                 self.dirty.insert(id);
                 continue;
             }
-            let before = client.output_bytes;
-            let written = client.write();
-            self.output_bytes -= before - client.output_bytes;
+            let before = client.output.bytes();
+            let written = client.output.write(&mut client.stream);
+            self.output_bytes -= before - client.output.bytes();
             let is_done = client.closes_at.is_some() && client.output.is_empty();
             if written.is_err() || is_done {
                 self.remove(id);
                 changes.push((id, Output::Closed));
-            } else if client.output_bytes > OUTPUT_HIGH_BYTES && !client.is_full {
+            } else if client.output.bytes() > OUTPUT_HIGH_BYTES && !client.is_full {
                 client.is_full = true;
                 changes.push((id, Output::Full));
-            } else if client.output_bytes <= OUTPUT_LOW_BYTES && client.is_full {
+            } else if client.output.bytes() <= OUTPUT_LOW_BYTES && client.is_full {
                 client.is_full = false;
                 changes.push((id, Output::Drained));
             }
         }
         while self.output_bytes > ALL_OUTPUT_BYTES_MAX
-            && let Some(largest) = self.largest(|client| client.output_bytes)
+            && let Some(largest) = self.largest(|client| client.output.bytes())
         {
             self.traffic.dropped += 1;
             self.remove(largest);
@@ -494,7 +490,7 @@ impl Clients {
     fn remove(&mut self, id: ConnectionId) {
         let Some(mut client) = self.by_id.remove(&id) else { return };
         self.input_bytes -= client.frames.held();
-        self.output_bytes -= client.output_bytes;
+        self.output_bytes -= client.output.bytes();
         let _ = self.registry.deregister(&mut client.stream);
         if let Entry::Occupied(mut count) = self.by_address.entry(client.address.ip()) {
             *count.get_mut() -= 1;
@@ -502,31 +498,5 @@ impl Clients {
                 count.remove();
             }
         }
-    }
-}
-
-impl Client {
-    /// Writes as much as the socket accepts.
-    fn write(&mut self) -> io::Result<()> {
-        while !self.output.is_empty() {
-            let slices: Vec<IoSlice<'_>> = self.output.iter().take(SLICES).map(|bytes| IoSlice::new(bytes)).collect();
-            let mut written = match self.stream.write_vectored(&slices) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(written) => written,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            };
-            self.output_bytes -= written;
-            while let Some(first) = self.output.front_mut() {
-                if first.len() > written {
-                    first.advance(written);
-                    break;
-                }
-                written -= first.len();
-                self.output.pop_front();
-            }
-        }
-        Ok(())
     }
 }
