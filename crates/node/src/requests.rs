@@ -584,7 +584,7 @@ fn asks_for_outcome(pending: &Pending) -> bool {
 fn in_doubt(outcome: Outcome) -> Outcome {
     match outcome {
         Ok(_) | Err(Failure::VersionMismatch { .. } | Failure::Aborted(_) | Failure::Unknown(_)) => outcome,
-        Err(Failure::Unavailable(reason)) => {
+        Err(Failure::Unavailable(reason) | Failure::NoSpace(reason)) => {
             Err(Failure::Unknown(format!("an earlier attempt got no reply; {reason}")))
         }
         Err(failure) => {

@@ -265,7 +265,7 @@ impl Node {
                 failure
             }
             Failure::Aborted(_) => failure,
-            Failure::Unavailable(reason) => Failure::Aborted(reason),
+            Failure::Unavailable(reason) | Failure::NoSpace(reason) => Failure::Aborted(reason),
             other => Failure::Aborted(other.to_string()),
         };
         if let Some(driven) = self.transactions.driven.get_mut(&id) {

@@ -70,7 +70,7 @@ impl DiskAdmission<'_> {
         }
         if self.checkpoints.is_disk_full(now) {
             let what = format!("the disk of node {} is full: its rows are read-only", self.node);
-            return Some(RequestStep::Reply(Err(Failure::Unavailable(what))));
+            return Some(RequestStep::Reply(Err(Failure::NoSpace(what))));
         }
         if replica.is_stalled(self.config) || self.checkpoints.are_memtables_full(self.config) {
             self.counters.writes_stalled += 1;

@@ -51,6 +51,9 @@ pub enum Failure {
     /// No leader was reachable in time; nothing was done.
     #[error("unavailable: {0}")]
     Unavailable(String),
+    /// The leader's disk is full; nothing was done. Retries fail until there is space.
+    #[error("unavailable: {0}")]
+    NoSpace(String),
     /// This attempt may have appended the batch. A retry may append it a second time; if both carry the same stamp,
     /// readers deliver it once.
     #[error("outcome unknown: the batch may be in the log at position {position}")]
@@ -77,6 +80,7 @@ base::wire! {
         10 => MayLie { position },
         11 => Precondition(message as Text("failure")),
         12 => Aborted(message as Text("failure")),
+        13 => NoSpace(message as Text("failure")),
     }
 }
 

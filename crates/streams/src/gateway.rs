@@ -12,7 +12,8 @@
 //!   the leader: the replica that did not answer may be the problem.
 //! * *Failures*: a call that fails, or is not answered in time, is repeated, with growing pauses. A proposal is repeated
 //!   with the same stamp until its outcome is known, so the client is answered only then. Requests wait while a
-//!   majority of replicas is lost, unless [`Settings::patience`] is set.
+//!   majority of replicas is lost, unless [`Settings::patience`] is set. They don't wait for space on a full disk: a
+//!   client should know.
 //!
 //! Invariants:
 //! * Every request is answered once, in any order.
@@ -537,7 +538,8 @@ impl Gateway {
                 }
                 Some((Errno::Io, session_ended(id)))
             }
-            Err(failure) if is_transient(&failure) => {
+            // A full disk refuses an attempt, but an earlier one may have been executed.
+            Err(failure) if is_transient(&failure) || is_full(&failure) && proposal.may_be_executed => {
                 proposal.failures += 1;
                 proposal.may_be_executed |= matches!(failure, Failure::Unknown(_) | Failure::MayLie { .. });
                 let is_over = is_closed || patience.is_some_and(|patience| now.since(since) >= patience);
@@ -707,10 +709,15 @@ fn is_transient(failure: &Failure) -> bool {
     matches!(failure, Failure::Unavailable(_) | Failure::Overloaded(_) | Failure::Unknown(_) | Failure::MayLie { .. })
 }
 
+fn is_full(failure: &Failure) -> bool {
+    matches!(failure, Failure::NoSpace(_))
+}
+
 /// The error for a client from an outcome that another attempt will not change.
 fn error(outcome: Outcome) -> (Errno, String) {
     match outcome {
         Err(Failure::UnknownTable(_)) => (Errno::Io, "the disk was deleted".to_owned()),
+        Err(Failure::NoSpace(message)) => (Errno::NoSpace, message),
         Err(failure) => (Errno::Io, failure.to_string()),
         Ok(_) => (Errno::Io, "unexpected answer of a stripe".to_owned()),
     }

@@ -200,7 +200,7 @@ fn memtable_limit_delays_writes() {
     bench.step(crate::contract::Event::CheckpointFailed { cohort: TABLE, checkpoint });
     bench.writes_checkpoints = true;
     bench.pass(Duration::from_millis(6_000));
-    assert!(matches!(bench.answers.get(&RequestId(3)), Some(Err(Failure::Unavailable(_)))), "the disk was full");
+    assert!(matches!(bench.answers.get(&RequestId(3)), Some(Err(Failure::NoSpace(_)))), "the disk was full");
     ask(&mut bench, 4, put());
 }
 
@@ -211,7 +211,7 @@ fn full_disk_is_read_only() {
     bench.step(crate::contract::Event::DiskFull);
     let of_table = |request| Request::Table { table: "t".into(), request: Ask::Tablet(request) };
     bench.ask(3, of_table(put()));
-    let Some(Err(Failure::Unavailable(why))) = bench.answers.get(&RequestId(3)) else { panic!("expected a refusal") };
+    let Some(Err(Failure::NoSpace(why))) = bench.answers.get(&RequestId(3)) else { panic!("expected a refusal") };
     assert_eq!(why, "the disk of node 1 is full: its rows are read-only");
     bench.ask(
         4,
@@ -272,7 +272,7 @@ fn only_added_bytes_are_throttled() {
         for (number, request) in (10..).zip(changes_of_rows) {
             bench.ask(number, request);
             let answer = bench.answers.get(&RequestId(number));
-            let is_refused = matches!(answer, Some(Err(Failure::Unavailable(why))) if why.contains("is full"));
+            let is_refused = matches!(answer, Some(Err(Failure::NoSpace(why))) if why.contains("is full"));
             assert_eq!((is_refused, answer.is_none()), (is_disk_full, !is_disk_full), "{number}: {answer:?}");
         }
         for (number, request) in (20..).zip(others) {

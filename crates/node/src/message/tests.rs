@@ -252,6 +252,7 @@ fn transaction_samples() -> Vec<Message> {
         Ok(TableResponse::Unlocked),
         Ok(TableResponse::Held { range: KeyRange { start: "a".into(), end: None } }),
         Err(Failure::Aborted("it has changed".into())),
+        Err(Failure::NoSpace("full".into())),
     ];
     let patience = Duration::from_millis(5);
     let forward = |request: TableRequest| Message::Forward {

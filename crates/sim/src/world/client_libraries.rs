@@ -382,7 +382,7 @@ fn to_node_response(outcome: Outcome) -> Result<NodeResponse<Response>, Fault> {
         Err(Failure::Invalid(what)) => Err(Fault::Definite(Error::Invalid(what))),
         Err(Failure::UnknownSession(_)) => Err(Fault::UnknownSession),
         Err(Failure::Overloaded(why)) => Err(Fault::Overloaded(why)),
-        Err(Failure::Unavailable(why)) => Err(Fault::Unavailable(why)),
+        Err(Failure::Unavailable(why) | Failure::NoSpace(why)) => Err(Fault::Unavailable(why)),
         Err(Failure::UnknownLog(log)) => Err(Fault::Definite(Error::NotFound(log))),
         Err(failure @ Failure::MayLie { .. }) => Err(Fault::Unknown(failure.to_string())),
         Err(Failure::Unknown(why)) => Err(Fault::Unknown(why)),

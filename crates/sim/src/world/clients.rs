@@ -358,7 +358,10 @@ impl World {
         doing.maybe_done |= in_doubt || matches!(outcome, Err(Failure::Unknown(_)));
         match outcome {
             outcome if matches!(doing.task, Task::TimelineRead(_)) => self.ended(id, &doing, outcome),
-            Err(refused @ (Failure::Unavailable(_) | Failure::Overloaded(_) | Failure::Unknown(_))) => {
+            Err(
+                refused
+                @ (Failure::Unavailable(_) | Failure::NoSpace(_) | Failure::Overloaded(_) | Failure::Unknown(_)),
+            ) => {
                 doing.refused = Some(refused);
                 self.again(id, doing);
             }

@@ -109,7 +109,7 @@ fn cohort_hosts_counter_state_machine() {
                     certain += AMOUNT;
                     assert!(count_in(response) >= certain, "seed {seed}: an addition is lost");
                 }
-                Err(Failure::Unavailable(_) | Failure::Overloaded(_)) => {}
+                Err(Failure::Unavailable(_) | Failure::NoSpace(_) | Failure::Overloaded(_)) => {}
                 Err(_) => possible += AMOUNT,
             }
             if let Ok(response) = world.ask_some_node(get(Consistency::Strong)) {

@@ -153,7 +153,7 @@ impl World {
             }
             (
                 Errand::Join(_) | Errand::Leave(_) | Errand::Impostor(_),
-                Err(Failure::Unavailable(_) | Failure::Overloaded(_) | Failure::Unknown(_)),
+                Err(Failure::Unavailable(_) | Failure::NoSpace(_) | Failure::Overloaded(_) | Failure::Unknown(_)),
             ) => {
                 if let Errand::Impostor(node) = errand {
                     self.operator.refused.remove(&node);

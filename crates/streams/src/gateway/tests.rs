@@ -323,6 +323,31 @@ fn requests_fail_after_their_patience_unless_executed() {
 }
 
 #[test]
+fn full_disk_fails_changes_that_are_not_executed() {
+    let mut disk = Disk::new(1, 1, Settings::default());
+    disk.write(0, 1, 0, vec![1; BLOCK]);
+    disk.settle();
+    disk.replies.clear();
+    let full = || Err(Failure::NoSpace("the disk of node 1 is full".to_owned()));
+    disk.write(0, 2, 0, vec![2; BLOCK]);
+    let (gateway, call, _) = disk.calls.remove(0);
+    disk.answer(gateway, call, full());
+    assert!(matches!(disk.result(), RequestResult::Failed { errno: Errno::NoSpace, .. }));
+    // The first attempt of this one may have been executed.
+    disk.write(0, 3, 0, vec![3; BLOCK]);
+    let (gateway, call, _) = disk.calls.remove(0);
+    disk.answer(gateway, call, unknown());
+    for _ in 0..3 {
+        disk.wait(milliseconds(600));
+        let (gateway, call, _) = disk.calls.remove(0);
+        disk.answer(gateway, call, full());
+    }
+    assert_eq!(disk.replies, []);
+    disk.settle();
+    assert_eq!(disk.result(), RequestResult::Done);
+}
+
+#[test]
 fn repeated_read_goes_to_leader() {
     let mut disk = Disk::new(1, 1, Settings { reads: Consistency::Anywhere, ..Settings::default() });
     disk.submit(0, 1, 0, BLOCK, Command::Read { is_whole: false });

@@ -312,7 +312,7 @@ impl World {
                     }
                 }
             }
-            (Err(Failure::Unavailable(_) | Failure::Overloaded(_) | Failure::Unknown(_)), _) => {
+            (Err(Failure::Unavailable(_) | Failure::NoSpace(_) | Failure::Overloaded(_) | Failure::Unknown(_)), _) => {
                 let goes_on = self.transactions.is_ending && matches!(job.kind, Kind::PlainRead);
                 if job.tries < TRIES_MAX || goes_on {
                     return self.transaction_again(id, job);
@@ -392,7 +392,7 @@ impl World {
                 sessions.push(Session { table, range, id: session, last: 0 });
                 self.begin_commit(id, job);
             }
-            Err(Failure::Unavailable(_) | Failure::Overloaded(_) | Failure::Unknown(_)) => {
+            Err(Failure::Unavailable(_) | Failure::NoSpace(_) | Failure::Overloaded(_) | Failure::Unknown(_)) => {
                 if job.tries < TRIES_MAX {
                     return self.transaction_again(id, job);
                 }
@@ -410,7 +410,7 @@ impl World {
             )) => self.transaction_committed(id, job, timestamp),
             // The coordinator has recorded the abort.
             Err(Failure::Aborted(_)) => self.transaction_aborted(id, job),
-            Err(Failure::Unknown(_) | Failure::Unavailable(_) | Failure::Overloaded(_)) => {
+            Err(Failure::Unknown(_) | Failure::Unavailable(_) | Failure::NoSpace(_) | Failure::Overloaded(_)) => {
                 if job.tries < TRIES_MAX {
                     return self.transaction_again(id, job);
                 }
@@ -486,7 +486,7 @@ impl World {
                     self.transaction_job_ended(id);
                 }
             },
-            Err(Failure::Unknown(_) | Failure::Unavailable(_) | Failure::Overloaded(_)) => {
+            Err(Failure::Unknown(_) | Failure::Unavailable(_) | Failure::NoSpace(_) | Failure::Overloaded(_)) => {
                 self.transaction_again(id, job);
             }
             other => self.violate(&format!("{job:?}: unexpected outcome {other:?}")),
@@ -511,6 +511,7 @@ impl World {
             Err(
                 Failure::Unknown(_)
                 | Failure::Unavailable(_)
+                | Failure::NoSpace(_)
                 | Failure::Overloaded(_)
                 | Failure::Precondition(_)
                 | Failure::UnknownTable(_),
@@ -532,7 +533,7 @@ impl World {
     fn plain_write_answered(&mut self, id: usize, job: &Job, outcome: Outcome) {
         let outcome = match outcome {
             Ok(Response::Tablet(TableResponse::Written { version })) => Ended::Committed(Some(version)),
-            Err(Failure::Unavailable(_) | Failure::Overloaded(_)) => Ended::Aborted,
+            Err(Failure::Unavailable(_) | Failure::NoSpace(_) | Failure::Overloaded(_)) => Ended::Aborted,
             Err(Failure::Unknown(_)) => Ended::Unknown,
             other => return self.violate(&format!("{job:?}: unexpected outcome {other:?}")),
         };
