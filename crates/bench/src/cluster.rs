@@ -231,6 +231,11 @@ impl Cluster {
         self.nodes.iter().map(|node| node.endpoint.clone()).collect()
     }
 
+    /// The address of a node for NBD clients.
+    pub(crate) fn nbd(&self, node: u32) -> Result<String, Stop> {
+        address(&self.data, node, "nbd")
+    }
+
     /// The endpoints of all nodes but one.
     pub(crate) fn others(&self, but: u32) -> Vec<String> {
         self.nodes.iter().filter(|node| node.number != but).map(|node| node.endpoint.clone()).collect()

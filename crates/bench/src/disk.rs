@@ -3,83 +3,32 @@
 //! The client is a part of this program, so that Loggos and other NBD servers are measured alike. Every write carries the
 //! flag FUA: the answer says that it is durable.
 
+mod client;
+mod figures;
+mod throughput;
+
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind};
-use std::str::FromStr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use base::SplitMix64;
-use bytes::{BufMut as _, Bytes, BytesMut};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use hdrhistogram::Histogram;
-use serde::Serialize;
 use terminal::{Stop, unless_interrupted};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpStream;
 
-use super::meter::{Latencies, Meter, per_operation};
+use self::client::{Load, Uri, fill};
+use self::figures::{Figures, HEADING, Measured, Operation, Shape, plotted};
+use super::meter::Meter;
+use super::pairs::Pairs;
 use super::progress::Progress;
-use super::report::{FiguresArguments, Report, or_dash, tenths};
-use super::servers::{Servers, load_average};
-use super::workload::value;
-use super::{SEED, parse};
-
-const GREETING_BYTES: usize = 18;
-const OPTION: &[u8; 8] = b"IHAVEOPT";
-const EXPORT_NAME: u32 = 1;
-/// Fixed newstyle, no zeroes after the export.
-const CLIENT_FLAGS: u32 = 3;
-const REQUEST: u32 = 0x2560_9513;
-const REPLY: u32 = 0x6744_6698;
-const FUA: u16 = 1;
-const READ: u16 = 0;
-const WRITE: u16 = 1;
-/// Size of the writes that fill the disk before it is read.
-const FILL_BYTES: u32 = 1 << 20;
-const PORT: u16 = 10_809;
-
-/// A disk of a server: `nbd://HOST[:PORT]/NAME`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Uri {
-    address: String,
-    export: String,
-}
-
-impl FromStr for Uri {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let rest = text.strip_prefix("nbd://").ok_or("an address of a disk is nbd://HOST[:PORT]/NAME")?;
-        let (host, export) = rest.split_once('/').unwrap_or((rest, ""));
-        let address = if host.contains(':') { host.to_owned() } else { format!("{host}:{PORT}") };
-        Ok(Self { address, export: export.to_owned() })
-    }
-}
-
-/// The requests to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Operation {
-    Read,
-    Write,
-    /// Reads and writes in equal numbers.
-    Mixed,
-}
-
-impl Operation {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Mixed => "mixed",
-        }
-    }
-}
+use super::report::{FiguresArguments, Report};
+use super::servers::Servers;
+use super::{parse, plot};
 
 /// Measures reads and writes of virtual disks, or of any NBD server. The content of the disks is overwritten.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     /// The disks, measured in turn: nbd://HOST[:PORT]/NAME.
-    #[arg(value_name = "URI", required = true)]
+    #[arg(value_name = "URI", required_unless_present = "throughput")]
     disks: Vec<Uri>,
     /// The requests.
     #[arg(long, value_enum, value_name = "OPERATION,...", value_delimiter = ',', default_value = "write,read")]
@@ -110,263 +59,191 @@ pub(crate) struct Arguments {
     server_pids: Vec<u32>,
     /// Data directory of `loggos dev`, which holds the process ids of the first disk's servers.
     #[arg(long, value_name = "DIR", conflicts_with = "server_pids")]
-    server_data: Option<std::path::PathBuf>,
+    server_data: Option<PathBuf>,
+    /// Number of interleaved pairs (A B A B ...) per combination: A is each disk in turn, B is --against. Prints medians,
+    /// ranges and the ratio of A to B.
+    #[arg(long, value_name = "N", requires = "against", conflicts_with = "rounds", value_parser = parse::positive)]
+    pairs: Option<usize>,
+    /// The disk to compare with, such as nbdkit's: nbd://HOST[:PORT]/NAME.
+    #[arg(long, value_name = "URI", requires = "pairs")]
+    against: Option<Uri>,
+    /// Process ids of the servers to compare with.
+    #[arg(long, value_name = "PID,...", value_delimiter = ',', requires = "against")]
+    against_pids: Vec<u32>,
     #[command(flatten)]
     figures: FiguresArguments,
+    /// Plot this run and the contents of the --output file as SVG: bandwidth by size if several sizes are given, requests
+    /// per second by depth otherwise.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Instead: plot the bandwidth of sequential reads, of the first size and the last depth, in one run with a killed
+    /// follower, and one with a killed leader, as SVG. The node is killed after --duration, and restarted after two more.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["disks", "plot", "rounds", "pairs", "operation", "sequential"])]
+    throughput: Option<PathBuf>,
+    /// Data directory of a running `loggos dev` for --throughput [default: a temporary cluster].
+    #[arg(long, value_name = "DIR", requires = "throughput")]
+    data: Option<PathBuf>,
 }
 
-/// The results of one measurement as JSON. Scripts depend on the fields.
-#[derive(Debug, Serialize)]
-struct Figures {
-    bench: &'static str,
-    disk: String,
-    operation: &'static str,
-    bytes: usize,
-    depth: usize,
-    sequential: bool,
-    operations_per_second: f64,
-    megabytes_per_second: f64,
-    #[serde(flatten)]
-    latencies: Latencies,
-    server_cpu_us_per_operation: Option<f64>,
-    load_average: Option<f64>,
+impl Arguments {
+    fn shapes(&self) -> Vec<Shape> {
+        let sequential = self.sequential;
+        let mut shapes = Vec::new();
+        for &operation in &self.operation {
+            for &bytes in &self.bytes {
+                shapes.extend(self.depth.iter().map(|&depth| Shape { operation, bytes, depth, sequential }));
+            }
+        }
+        shapes
+    }
+
+    /// The disks to measure in turn, and the one to compare with.
+    fn sides(&self) -> Result<(Vec<Side<'_>>, Option<Side<'_>>), Stop> {
+        let name = self.against.is_some().then_some("A");
+        let mut disks = Vec::new();
+        for (place, disk) in self.disks.iter().enumerate() {
+            let servers = match place {
+                0 => Servers::of(&self.server_pids, self.server_data.as_deref())?,
+                _ => Servers::of(&[], None)?,
+            };
+            disks.push(Side { name, disk, servers });
+        }
+        let servers = Servers::of(&self.against_pids, None)?;
+        Ok((disks, self.against.as_ref().map(|disk| Side { name: Some("B"), disk, servers })))
+    }
 }
 
-const HEADING: &str =
-    "DISK                           OPERATION    BYTES DEPTH      OP/S      MB/S    P50 US    P99 US  CPU US/OP  LOAD";
+/// A disk with its servers.
+struct Side<'a> {
+    /// If it is compared.
+    name: Option<&'static str>,
+    disk: &'a Uri,
+    servers: Servers,
+}
 
-impl std::fmt::Display for Figures {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { disk, operation, bytes, depth, operations_per_second, megabytes_per_second, latencies, .. } = self;
-        write!(
-            f,
-            "{disk:<30} {operation:<9} {bytes:>8} {depth:>5} {operations_per_second:>9} {megabytes_per_second:>9} \
-             {:>9} {:>9} {:>10} {:>5}",
-            latencies.p50_us,
-            latencies.p99_us,
-            or_dash(self.server_cpu_us_per_operation),
-            or_dash(self.load_average)
-        )
+impl Side<'_> {
+    fn title(&self) -> String {
+        let Uri { address, export } = self.disk;
+        self.name.map_or_else(|| format!("{address}/{export}"), |name| format!("{name} {address}/{export}"))
     }
 }
 
 /// Runs the measurements.
 pub(crate) async fn run(arguments: Arguments) -> Result<(), Stop> {
-    unless_interrupted(measure_all(&arguments)).await
+    match &arguments.throughput {
+        Some(file) => unless_interrupted(throughput::run(&arguments, file)).await,
+        None => unless_interrupted(measure_all(&arguments)).await,
+    }
 }
 
 async fn measure_all(arguments: &Arguments) -> Result<(), Stop> {
-    let mut report = Report::open(&arguments.figures)?;
-    let servers = Servers::of(&arguments.server_pids, arguments.server_data.as_deref())?;
-    let measurements = arguments.operation.len() * arguments.bytes.len() * arguments.depth.len();
-    let progress = Progress::of((measurements * arguments.disks.len() * arguments.rounds) as u64, "measurements");
-    for disk in &arguments.disks {
-        progress.now(format!("filling {}", disk.export));
-        fill(disk, arguments.span as u64).await?;
+    let (disks, against) = arguments.sides()?;
+    let (shapes, rounds) = (arguments.shapes(), arguments.pairs.unwrap_or(arguments.rounds));
+    let turns = shapes.len() * rounds * disks.len() * if against.is_some() { 2 } else { 1 };
+    let mut run = Run {
+        arguments,
+        report: Report::open(&arguments.figures)?,
+        progress: Progress::of(turns as u64, "measurements"),
+        measured: Vec::new(),
+    };
+    for side in disks.iter().chain(&against) {
+        run.progress.now(format!("filling {}", side.title()));
+        fill(side.disk, arguments.span as u64).await?;
     }
-    report.add_text(HEADING, &progress)?;
-    for _ in 0..arguments.rounds {
-        for &operation in &arguments.operation {
-            for &bytes in &arguments.bytes {
-                for &depth in &arguments.depth {
-                    for (place, disk) in arguments.disks.iter().enumerate() {
-                        progress.now(operation.name().to_owned());
-                        let servers = if place == 0 { servers.clone() } else { Servers::of(&[], None)? };
-                        let figures = measure(arguments, disk, operation, (bytes, depth), servers).await?;
-                        report.add_json(&figures)?;
-                        report.add_text(&figures.to_string(), &progress)?;
-                        progress.done(1);
-                    }
+    run.report.add_text(HEADING, &run.progress)?;
+    let mut pairs: BTreeMap<(usize, usize), Pairs<Figures>> = BTreeMap::new();
+    for _ in 0..rounds {
+        for (shape_place, shape) in shapes.iter().enumerate() {
+            for (disk_place, side) in disks.iter().enumerate() {
+                let a = run.turn(side, *shape).await?;
+                if let Some(against) = &against {
+                    let b = run.turn(against, *shape).await?;
+                    let empty = || Pairs::new([side.title(), against.title()], *shape);
+                    pairs.entry((disk_place, shape_place)).or_insert_with(empty).add(&a, &b);
                 }
             }
         }
     }
-    Ok(())
-}
-
-/// Writes the used part of a disk once, so that reads find data.
-async fn fill(disk: &Uri, span: u64) -> Result<(), Stop> {
-    let mut client = Client::attach(disk).await.map_err(of_disk(disk))?;
-    if client.size < span {
-        return Err(Stop::invalid(format!("disk {} has {} bytes, fewer than --span", disk.export, client.size)));
+    for pairs in pairs.into_values() {
+        let summary = pairs.summary();
+        run.report.add_json(&summary)?;
+        run.report.add_text(&summary.to_string(), &run.progress)?;
     }
-    let data = value(FILL_BYTES as usize);
-    let mut offset = 0;
-    while offset < span {
-        let length = u64::from(FILL_BYTES).min(span - offset) as u32;
-        client.send(WRITE, 0, offset, length, &data[..length as usize]).await.map_err(of_disk(disk))?;
-        client.reply(|_| 0).await.map_err(of_disk(disk))?;
-        offset += u64::from(length);
-    }
-    Ok(())
-}
-
-async fn measure(
-    arguments: &Arguments,
-    disk: &Uri,
-    operation: Operation,
-    (bytes, depth): (usize, usize),
-    servers: Servers,
-) -> Result<Figures, Stop> {
-    let mut load = Load {
-        client: Client::attach(disk).await.map_err(of_disk(disk))?,
-        operation,
-        value: value(bytes),
-        places: (arguments.span / bytes).max(1) as u64,
-        next: arguments.sequential.then_some(0),
-        draw: SplitMix64::new(SEED),
-        in_progress: BTreeMap::new(),
-        cookie: 0,
+    let Some(file) = &arguments.plot else { return Ok(()) };
+    let measured = match &arguments.figures.output {
+        Some(file) => plot::read(file)?,
+        None => run.measured,
     };
+    plot::write(file, &plotted(&measured))
+}
+
+struct Run<'a> {
+    arguments: &'a Arguments,
+    report: Report,
+    progress: Progress,
+    measured: Vec<Measured>,
+}
+
+impl Run<'_> {
+    async fn turn(&mut self, side: &Side<'_>, shape: Shape) -> Result<Figures, Stop> {
+        self.progress.now(format!("{}, {shape}", side.title()));
+        let figures = measure(self.arguments, side, shape).await?;
+        self.report.add_json(&figures)?;
+        self.report.add_text(&figures.to_string(), &self.progress)?;
+        self.progress.done(1);
+        self.measured.push(Measured::of(&figures));
+        Ok(figures)
+    }
+}
+
+async fn measure(arguments: &Arguments, side: &Side<'_>, shape: Shape) -> Result<Figures, Stop> {
+    let mut load = Load::attach(side.disk, shape, arguments.span).await.map_err(side.disk.failed())?;
     let counting = Instant::now() + arguments.warmup;
-    let until = counting + arguments.duration;
     let mut latencies = Histogram::<u64>::new_with_max(60_000_000_000, 3).expect("valid bounds");
-    for _ in 0..depth {
-        load.send().await.map_err(of_disk(disk))?;
-    }
     let mut meter = None;
-    while Instant::now() < until {
-        let began = load.receive().await.map_err(of_disk(disk))?;
-        let now = Instant::now();
-        if now >= counting {
-            if meter.is_none() {
-                meter = Some(Meter::begin(servers.clone())?);
-            }
-            latencies.saturating_record(u64::try_from((now - began).as_nanos()).unwrap_or(u64::MAX));
+    let measured = load.run(counting + arguments.duration, |began, ended| {
+        if ended >= counting {
+            meter.get_or_insert_with(|| Meter::begin(side.servers.clone()));
+            latencies.saturating_record(u64::try_from((ended - began).as_nanos()).unwrap_or(u64::MAX));
         }
-        load.send().await.map_err(of_disk(disk))?;
-    }
-    let cpu = match meter {
-        Some(meter) => meter.used()?.servers,
-        None => return Err(Stop::NothingDone { run: format!("{} of {}", operation.name(), disk.export), error: None }),
+    });
+    measured.await.map_err(side.disk.failed())?;
+    let Some(meter) = meter else {
+        return Err(Stop::NothingDone { run: format!("{}, {shape}", side.title()), error: None });
     };
-    let per_second = latencies.len() as f64 / arguments.duration.as_secs_f64();
-    Ok(Figures {
-        bench: "disk",
-        disk: format!("{}/{}", disk.address, disk.export),
-        operation: operation.name(),
-        bytes,
-        depth,
-        sequential: arguments.sequential,
-        operations_per_second: tenths(per_second),
-        megabytes_per_second: tenths(per_second * bytes as f64 / 1e6),
-        latencies: Latencies::of(&latencies, 1_000.0),
-        server_cpu_us_per_operation: per_operation(cpu, latencies.len()),
-        load_average: load_average(),
-    })
-}
-
-fn of_disk(disk: &Uri) -> impl FnOnce(io::Error) -> Stop {
-    Stop::io(format!("use the disk {:?} at {}", disk.export, disk.address))
-}
-
-/// Requests in progress.
-struct Load {
-    client: Client,
-    operation: Operation,
-    value: Bytes,
-    /// The number of addresses.
-    places: u64,
-    /// The next address, if they are used in order.
-    next: Option<u64>,
-    draw: SplitMix64,
-    /// When each request began, and the bytes of its answer.
-    in_progress: BTreeMap<u64, (Instant, usize)>,
-    cookie: u64,
-}
-
-impl Load {
-    async fn send(&mut self) -> io::Result<()> {
-        let place = match &mut self.next {
-            None => self.draw.below(self.places),
-            Some(next) => std::mem::replace(next, (*next + 1) % self.places),
-        };
-        let reads = match self.operation {
-            Operation::Read => true,
-            Operation::Write => false,
-            Operation::Mixed => self.draw.below(2) == 0,
-        };
-        self.cookie += 1;
-        let (length, offset) = (self.value.len(), place * self.value.len() as u64);
-        self.in_progress.insert(self.cookie, (Instant::now(), if reads { length } else { 0 }));
-        let (command, data) = if reads { (READ, &[][..]) } else { (WRITE, &self.value[..]) };
-        self.client.send(command, self.cookie, offset, length as u32, data).await
-    }
-
-    /// Receives an answer; returns when its request began.
-    async fn receive(&mut self) -> io::Result<Instant> {
-        let in_progress = &self.in_progress;
-        let cookie = self.client.reply(|cookie| in_progress.get(&cookie).map_or(0, |(_, bytes)| *bytes)).await?;
-        let unknown = || io::Error::new(ErrorKind::InvalidData, "an answer to no request");
-        self.in_progress.remove(&cookie).map(|(began, _)| began).ok_or_else(unknown)
-    }
-}
-
-/// A connection with simple replies.
-struct Client {
-    stream: BufReader<TcpStream>,
-    size: u64,
-    buffer: Vec<u8>,
-}
-
-impl Client {
-    async fn attach(disk: &Uri) -> io::Result<Self> {
-        let mut stream = BufReader::with_capacity(256 << 10, TcpStream::connect(&disk.address).await?);
-        stream.get_ref().set_nodelay(true)?;
-        let mut greeting = [0; GREETING_BYTES];
-        stream.read_exact(&mut greeting).await?;
-        if &greeting[8..16] != OPTION {
-            return Err(io::Error::new(ErrorKind::InvalidData, "it is not a server of the newstyle protocol"));
-        }
-        let mut option = BytesMut::new();
-        option.put_u32(CLIENT_FLAGS);
-        option.put_slice(OPTION);
-        option.put_u32(EXPORT_NAME);
-        option.put_u32(disk.export.len() as u32);
-        option.put_slice(disk.export.as_bytes());
-        stream.write_all(&option).await?;
-        let size = stream.read_u64().await.map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => io::Error::new(ErrorKind::NotFound, "the server has no such disk"),
-            _ => error,
-        })?;
-        stream.read_u16().await?;
-        Ok(Self { stream, size, buffer: Vec::new() })
-    }
-
-    async fn send(&mut self, command: u16, cookie: u64, offset: u64, length: u32, data: &[u8]) -> io::Result<()> {
-        let mut request = BytesMut::with_capacity(28 + data.len());
-        request.put_u32(REQUEST);
-        request.put_u16(if command == WRITE { FUA } else { 0 });
-        request.put_u16(command);
-        request.put_u64(cookie);
-        request.put_u64(offset);
-        request.put_u32(length);
-        request.put_slice(data);
-        self.stream.write_all(&request).await
-    }
-
-    /// Reads a reply with the data that its request asked for; returns its cookie.
-    async fn reply(&mut self, bytes: impl FnOnce(u64) -> usize) -> io::Result<u64> {
-        let (magic, error, cookie) =
-            (self.stream.read_u32().await?, self.stream.read_u32().await?, self.stream.read_u64().await?);
-        if magic != REPLY || error != 0 {
-            return Err(io::Error::other(format!("error {error} of the server")));
-        }
-        self.buffer.resize(bytes(cookie), 0);
-        self.stream.read_exact(&mut self.buffer).await?;
-        Ok(cookie)
-    }
+    let cpu = meter?.used()?.servers;
+    Ok(Figures::of((side.name, side.disk), shape, &latencies, arguments.duration, cpu))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parsed(line: &str) -> Result<Arguments, clap::Error> {
+        let words = ["disk"].into_iter().chain(line.split_whitespace());
+        Line::try_parse_from(words).map(|line| line.arguments)
+    }
 
     #[test]
-    fn disk_addresses() {
-        let uri = |address: &str, export: &str| Uri { address: address.to_owned(), export: export.to_owned() };
-        assert_eq!("nbd://127.0.0.1/a".parse(), Ok(uri("127.0.0.1:10809", "a")));
-        assert_eq!("nbd://host:1/".parse(), Ok(uri("host:1", "")));
-        assert!("host:1/a".parse::<Uri>().is_err());
+    fn number_lists_are_sweeps() {
+        let arguments = parsed("nbd://h/one nbd://h/three --bytes 512,4096 --depth 1,8,32").unwrap();
+        assert_eq!((arguments.shapes().len(), arguments.disks.len()), (12, 2));
+        let paired = parsed("nbd://h/one --pairs 5 --against nbd://h:10900/").unwrap();
+        let (disks, against) = paired.sides().unwrap();
+        assert_eq!(disks[0].title(), "A h:10809/one");
+        assert_eq!(against.unwrap().title(), "B h:10900/");
+        assert!(parsed("--throughput figure.svg --bytes 1048576").is_ok());
+        let wrong =
+            ["", "nbd://h/d --pairs 5", "nbd://h/d --against nbd://h/e", "nbd://h/d --throughput f", "--data d"];
+        for line in wrong {
+            assert!(parsed(line).is_err(), "{line}");
+        }
     }
 }

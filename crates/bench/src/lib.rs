@@ -58,7 +58,7 @@ enum Command {
     Log(Box<log::Arguments>),
     Zookeeper(zookeeper::Arguments),
     Replication(replication::Arguments),
-    Disk(disk::Arguments),
+    Disk(Box<disk::Arguments>),
     Transactions(Box<transactions::Arguments>),
     /// Measure the hardware floor of this machine: one disk sync, three concurrent ones, and round trips between processes.
     Floor {
@@ -119,7 +119,7 @@ pub async fn run(arguments: Arguments, platform: Platform) -> Result<(), Stop> {
         Command::Load(arguments) => load::run(arguments).await,
         Command::Log(arguments) => log::run(*arguments, platform).await,
         Command::Zookeeper(arguments) => zookeeper::run(arguments).await,
-        Command::Disk(arguments) => disk::run(arguments).await,
+        Command::Disk(arguments) => disk::run(*arguments).await,
         Command::Replication(arguments) => replication::run(arguments).await,
         Command::Transactions(arguments) => transactions::run(*arguments).await,
         Command::Floor { data, json } => floor::run(platform, &data, json),

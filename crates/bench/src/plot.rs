@@ -16,7 +16,7 @@ use serde_json::Value;
 use terminal::Stop;
 
 pub(crate) use latency::{Measured, PlotPoint, latency};
-pub(crate) use lines::lines;
+pub(crate) use lines::{lines, lines_by_size};
 pub(crate) use strip::{Strip, strip};
 
 /// Size in pixels.

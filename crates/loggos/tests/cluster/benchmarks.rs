@@ -118,6 +118,44 @@ fn log_bench_kills_sequencer_node() {
 }
 
 #[test]
+fn disk_bench_compares_plots_and_kills() {
+    let cluster = Cluster::of(3);
+    for disk in ["one", "three"] {
+        let replicas = if disk == "one" { "1" } else { "3" };
+        cluster.disk(&["create", disk, "--size", "2M", "--replicas", replicas]).ok();
+    }
+    let [json, plot] = ["figures.jsonl", "figure.svg"].map(|name| cluster.scratch().path().join(name));
+    let [json, plot] = [&json, &plot].map(|path| path.to_str().expect("UTF-8"));
+    let uri = |disk: &str| format!("nbd://127.0.0.1:{}/{disk}", cluster.nbd_port(1));
+    let short = ["--span", "1000000", "--duration", "200ms", "--warmup", "50ms", "--output", json];
+    let sizes = ["--bytes", "512,8192", "--depth", "2", "--operation", "mixed", "--plot", plot];
+    let against = ["--pairs", "1", "--against", &uri("one")];
+    let done = bench(&[&["disk", &uri("three")][..], &short, &sizes, &against].concat());
+    assert!(done.ok().contains("A / B"));
+    let kinds: Vec<_> = objects(json).iter().map(|line| (line["bench"].clone(), line["side"].clone())).collect();
+    let (of_disk, of_pairs) = (Value::from("disk"), Value::from("pairs"));
+    let sides = ["A", "B", "A", "B"].map(|side| (of_disk.clone(), side.into()));
+    assert_eq!(kinds[..4], sides);
+    assert_eq!(kinds[4..], [(of_pairs.clone(), Value::Null), (of_pairs, Value::Null)]);
+    let figure = fs::read_to_string(plot).expect("a figure was drawn");
+    assert!(figure.contains("Bandwidth by request size") && figure.contains("/three random mixed, depth 2"));
+    bench(&[&["disk", &uri("absent")][..], &short].concat()).failed(2, &["no such disk"]);
+
+    let data = cluster.data().display().to_string();
+    let kill = ["disk", "--throughput", plot, "--data", &data, "--json", "--bytes", "65536", "--depth", "4"];
+    let lines = bench(&[&kill[..], &short[..6]].concat()).ok();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let victims: Vec<_> = lines.iter().map(|line| (line["bench"].as_str(), line["victim"].as_str())).collect();
+    assert_eq!(victims, ["follower", "leader"].map(|victim| (Some("disk throughput"), Some(victim))));
+    for run in &lines {
+        assert!(run["before_megabytes_per_second"].as_f64() > Some(0.0), "{run}");
+        assert!(run["longest_request_ms"].as_f64() > Some(0.0), "{run}");
+    }
+    assert!(fs::read_to_string(plot).expect("a figure was drawn").contains("leader killed"));
+    assert!(!cluster.disk(&["list"]).ok().contains("loggos-bench"), "its disk is left");
+}
+
+#[test]
 fn failover_bench_kills_leader_and_cleans_up() {
     let _slot = ClusterSlot::take();
     let scratch = Scratch::new();
