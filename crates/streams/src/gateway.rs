@@ -469,7 +469,7 @@ impl Gateway {
         }
     }
 
-    /// Fails the changes of a stripe that have waited for a session longer than they may.
+    /// Fails the changes of a stripe that were never sent and have waited longer than they may.
     fn give_up_waiting(&mut self, now: Monotonic, stripe: StripeId) {
         let Some(patience) = self.settings.patience else { return };
         let expired: Vec<RequestNumber> = self
@@ -545,7 +545,8 @@ impl Gateway {
                 let is_over = is_closed || patience.is_some_and(|patience| now.since(since) >= patience);
                 if proposal.may_be_executed || !is_over {
                     let pause = pause(proposal.failures);
-                    return self.repeat_later(now, pause, Target::Proposal(stripe, number));
+                    self.repeat_later(now, pause, Target::Proposal(stripe, number));
+                    return self.give_up_waiting(now, stripe);
                 }
                 Some((Errno::Io, UNAVAILABLE.to_owned()))
             }

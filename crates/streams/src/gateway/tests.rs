@@ -310,6 +310,18 @@ fn requests_fail_after_their_patience_unless_executed() {
     assert_eq!(failed, [3, 4]);
     disk.settle();
     assert_eq!(disk.result(), RequestResult::Done);
+    // A change that waits behind one that may be executed.
+    disk.write(0, 5, 0, vec![5; BLOCK]);
+    disk.write(0, 6, 0, vec![6; BLOCK]);
+    for _ in 0..10 {
+        let (gateway, call, _) = disk.calls.remove(0);
+        disk.answer(gateway, call, unknown());
+        disk.wait(milliseconds(600));
+    }
+    let failed = disk.replies.remove(0).1;
+    assert!(failed.cookie == 6 && matches!(failed.result, RequestResult::Failed { errno: Errno::Io, .. }));
+    disk.settle();
+    assert_eq!(disk.result(), RequestResult::Done);
     // A session that cannot be opened.
     let mut disk = Disk::new(1, 1, Settings { patience, ..Settings::default() });
     disk.write(0, 1, 0, vec![1; BLOCK]);
