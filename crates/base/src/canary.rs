@@ -215,6 +215,11 @@ bugs! {
     DiskReadStale(29, "a read at any replica does not obtain a read index"),
     DiskZeroRounded(29, "zeroing a part of a block zeroes the whole block"),
     DiskTrimLost(29, "a trim of several blocks leaves the last one"),
+    StreamChecksumUnseeded(29, "the checksum of a block does not include its number"),
+    StreamChecksumIgnored(29, "the checksum of a block is not verified when it is read"),
+    StreamCacheStale(29, "the cache keeps a block that a flush has overwritten"),
+    StreamMapBeforeData(29, "a flush writes the map of a checkpoint without forcing the data first"),
+    StreamIncompleteRead(29, "a received stream answers reads before the log completes it"),
     ForceRetried(25, "a failed sync is retried and its success trusted"),
     CompletionAfterError(25, "the log publishes a completion after a failed sync"),
 }

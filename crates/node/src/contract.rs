@@ -215,6 +215,8 @@ pub enum Action {
         doubt_unknown: bool,
         /// Cohorts that were permanently removed: their records and checkpoints are obsolete.
         gone: BTreeSet<CohortId>,
+        /// Cohorts whose log must be kept after this entry, although the checkpoint contains more.
+        kept: BTreeMap<CohortId, Sequence>,
     },
     /// Send a message.
     Send {

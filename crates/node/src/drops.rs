@@ -22,7 +22,7 @@ use crate::contract::ManifestId;
 use crate::hosting::StoppedReplica;
 use crate::message::Query;
 use crate::node::Node;
-use crate::registry::drop_request;
+use crate::registry::{drop_request, storage_found};
 use crate::request::Outcome;
 use crate::request_table::{ReplyTo, Target};
 
@@ -163,8 +163,8 @@ impl Node {
         let mut is_news = false;
         for id in catalog.gone(known) {
             self.end_replica(id, false);
-            if let Some(tree) = self.hosting.stopped.get_mut(&id).and_then(|stopped| stopped.tree.take()) {
-                self.drops.leave(id, Box::new(tree), false);
+            if let Some(bulk) = self.hosting.stopped.get_mut(&id).and_then(|stopped| stopped.bulk.take()) {
+                self.drops.leave(id, storage_found(bulk), false);
             }
             self.cluster.routes.remove(&id);
             self.hosting.generations.forget_cohort(id);

@@ -72,8 +72,8 @@ impl Node {
             // The deadline passed during the read of the disk: nothing was done.
             None => {
                 self.end_evaluation(cohort, &path);
-                if answer.is_err() {
-                    self.file_damaged(cohort, now);
+                if let Err(error) = &answer {
+                    self.read_failed(cohort, error, now);
                 }
             }
         }
@@ -113,7 +113,7 @@ impl Node {
                 self.end_evaluation(cohort, &path);
                 let failure = Failure::Unavailable(format!("disk read failed: {error}"));
                 self.respond(pending, Err(failure), None);
-                self.file_damaged(cohort, now);
+                self.read_failed(cohort, &error, now);
             }
         }
     }
@@ -122,6 +122,13 @@ impl Node {
     fn end_evaluation(&mut self, cohort: CohortId, path: &ReadPath) {
         if let (ReadPath::Leader { locks, .. }, Some(replica)) = (path, self.replicas.get_mut(&cohort)) {
             self.pending_requests.unlatch(replica.latches.abandon(locks));
+        }
+    }
+
+    /// Data cannot be read. It is not damaged if only the log has not completed it yet.
+    fn read_failed(&mut self, cohort: CohortId, error: &ReadError, now: Now) {
+        if !matches!(error, ReadError::Incomplete(_)) {
+            self.file_damaged(cohort, now);
         }
     }
 

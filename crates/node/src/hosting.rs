@@ -10,8 +10,9 @@ use replication::{Cohort, ManifestId, Regime, Replay, Replayed, SplitOff, Start}
 use sharedlog::log_unit::LogUnit;
 use state_machine::interface::{Kind, StateMachine as _};
 use state_machine::progress::SPLIT_OFF;
+use store::Bulk;
 use store::manifest::CohortManifest;
-use store::tree::{Tablespace, Tree};
+use store::tree::Tablespace;
 
 use crate::contract::Lineage;
 use crate::node::Node;
@@ -46,7 +47,7 @@ pub(crate) struct StoppedReplica {
     /// The cohort's records in the log.
     pub(crate) replay: Replay,
     pub(crate) chunks: Vec<Bytes>,
-    pub(crate) tree: Option<Tree>,
+    pub(crate) bulk: Option<Bulk>,
     /// Log bytes before the first record that is not in the checkpoint.
     pub(crate) checkpoint_mark: u64,
 }
@@ -148,7 +149,7 @@ impl Node {
         if !stopped.is_known || stopped.lost_checkpoint() {
             stopped.begin(genesis, self.cluster.me);
         }
-        let StoppedReplica { manifest, replay, chunks, tree, lineage, checkpoint_mark, .. } = stopped;
+        let StoppedReplica { manifest, replay, chunks, bulk, lineage, checkpoint_mark, .. } = stopped;
         // A replica that has never followed a leader has acknowledged nothing.
         let has_acknowledged = manifest.promised.epoch > Epoch(0) && parent_part.is_none();
         let forgetful = durability == Durability::Memory && has_acknowledged && !manifest.whole;
@@ -156,10 +157,7 @@ impl Node {
         let on_disk = OnDisk::found(&manifest, snapshot.clone(), checkpoint_mark);
         let split_off = parent_part.as_ref().map(|parent_part| parent_part.at);
         let unknown = |reason| StartError::UnknownKind { cohort: id, reason };
-        let storage = || {
-            let tree = || tree.unwrap_or_else(|| Tree::new(self.hosting.tablespace.site(id)));
-            storage_of(kind, tree).map_err(unknown)
-        };
+        let storage = || storage_of(kind, bulk, self.hosting.tablespace.site(id)).map_err(unknown);
         let state = match (snapshot, parent_part) {
             (Some(snapshot), _) => snapshot.into_machine(storage()?),
             (None, Some(parent_part)) => parent_part.state,

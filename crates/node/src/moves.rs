@@ -22,7 +22,7 @@ use crate::contract::{Lineage, ManifestId};
 use crate::hosting::StoppedReplica;
 use crate::message::Query;
 use crate::node::Node;
-use crate::registry::Response;
+use crate::registry::{Response, storage_found};
 use crate::request::Outcome;
 use crate::request_table::{Pending, ReplyTo, RequestState, Target};
 
@@ -164,8 +164,8 @@ impl Node {
         let lineage = self.replicas.get(&id).map(|replica| replica.lineage);
         self.end_replica(id, true);
         let mut stopped = expected!(self.hosting.stopped.remove(&id), "a removed replica left state on disk");
-        if let Some(tree) = stopped.tree.take() {
-            self.drops.leave(id, Box::new(tree), true);
+        if let Some(bulk) = stopped.bulk.take() {
+            self.drops.leave(id, storage_found(bulk), true);
         }
         let promised = stopped.manifest.promised;
         let manifest = CohortManifest { promised, doubtful: true, is_retired: true, ..CohortManifest::default() };

@@ -172,7 +172,7 @@ impl Node {
             actions.append(&mut self.actions);
         }
         self.publish(now.monotonic, actions);
-        self.write_manifest(actions);
+        self.write_manifest(now, actions);
         actions.append(&mut self.actions);
     }
 

@@ -57,13 +57,14 @@ impl Node {
     }
 
     /// Writes the manifest if its contents have changed.
-    pub(crate) fn write_manifest(&mut self, actions: &mut Vec<Action>) {
+    pub(crate) fn write_manifest(&mut self, now: Now, actions: &mut Vec<Action>) {
         let Some(manifest) = self.outgoing.outbox.take_manifest() else { return };
         let doubt_unknown = self.hosting.doubt_unknown;
         self.replicas.all_quietly().for_each(|(_, replica)| replica.on_disk.name_sstables(manifest));
         self.drops.name_sstables(manifest);
         let (gone, peers) = (self.drops.forgotten.clone(), self.cluster.starts.clone());
-        actions.push(Action::WriteManifest { manifest, cohorts: self.manifest(), peers, doubt_unknown, gone });
+        let kept = self.kept_logs(now);
+        actions.push(Action::WriteManifest { manifest, cohorts: self.manifest(), peers, doubt_unknown, gone, kept });
         self.outgoing.manifest_for = None;
     }
 

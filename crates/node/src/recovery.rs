@@ -136,12 +136,12 @@ fn sort_out(recovered: &mut Recovered<Replays>) -> BTreeMap<CohortId, StoppedRep
         let checkpoint = known.checkpoint.map_or(Lsn::ZERO, |at| at.lsn);
         replays.entry(*cohort).or_insert_with(|| Replay::after(checkpoint));
     }
-    let mut trees = std::mem::take(&mut recovered.trees);
+    let mut bulks = std::mem::take(&mut recovered.bulks);
     let mut sorted = BTreeMap::new();
     for (cohort, replay) in replays {
         let mark = recovered.records.marks.get(&cohort).copied().unwrap_or(recovered.records.bytes);
         let stopped = stopped(recovered, cohort, replay, mark);
-        sorted.insert(cohort, StoppedReplica { tree: trees.remove(&cohort), ..stopped });
+        sorted.insert(cohort, StoppedReplica { bulk: bulks.remove(&cohort), ..stopped });
     }
     sorted
 }

@@ -20,8 +20,10 @@ use state_machine::{
     ApplyError, AsOf, Consistency, Failure, KeyOwner, KeyPosition, LockOwner, Locks, LogicalHash, Ownership, Progress,
     ReadError,
 };
+use store::Bulk;
 use store::sstable::Io;
-use store::tree::{Tablespace, Tree};
+use store::stream::StreamStore;
+use store::tree::{Site, Tablespace, Tree};
 use streams::stripe::Stripe;
 use streams::stripe::request::StripeRequest;
 use tablets::{TableRequest, TableResponse, Tablet};
@@ -177,8 +179,8 @@ macro_rules! kinds {
                     Parts::$name(parts)
                 }
 
-                fn open_storage(tree: impl FnOnce() -> Tree) -> Box<dyn Storage> {
-                    $storage(tree)
+                fn open_storage(found: Option<Bulk>, site: Site) -> Option<Box<dyn Storage>> {
+                    $storage(found, site)
                 }
             }
         )*
@@ -194,7 +196,7 @@ kinds! { $
     /// Positions of a shared log.
     Unit(LogUnit), in_tree;
     /// A stripe of a virtual disk.
-    Stripe(Stripe), in_tree;
+    Stripe(Stripe), in_place;
     /// A counter: a minimal machine for tests of this interface.
     #[cfg(feature = "counter")]
     Counter(counter::Counter), in_checkpoint;
@@ -218,22 +220,43 @@ trait Hosted: StateMachine {
     fn snapshot_of(snapshot: Self::Snapshot) -> Snapshot;
     fn frozen(snapshot: &Snapshot) -> Option<&Self::Snapshot>;
     fn parts(parts: <Self::Snapshot as state_machine::Snapshot>::Loader) -> Parts;
-    fn open_storage(tree: impl FnOnce() -> Tree) -> Box<dyn Storage>;
+    fn open_storage(found: Option<Bulk>, site: Site) -> Option<Box<dyn Storage>>;
 }
 
-/// Storage for kinds with bulk data in a log-structured merge tree.
-fn in_tree(tree: impl FnOnce() -> Tree) -> Box<dyn Storage> {
-    Box::new(tree())
+/// Storage for kinds with bulk data in a log-structured merge tree; none if the files are others.
+fn in_tree(found: Option<Bulk>, site: Site) -> Option<Box<dyn Storage>> {
+    match found {
+        None => Some(Box::new(Tree::new(site))),
+        Some(Bulk::Tree(tree)) => Some(Box::new(tree)),
+        Some(Bulk::Stream(_)) => None,
+    }
+}
+
+/// Storage for kinds with blocks in place; none if the files are others.
+fn in_place(found: Option<Bulk>, site: Site) -> Option<Box<dyn Storage>> {
+    match found {
+        None => Some(Box::new(StreamStore::new(site))),
+        Some(Bulk::Stream(stream)) => Some(stream),
+        Some(Bulk::Tree(_)) => None,
+    }
+}
+
+/// The storage of data found on disk, whatever its kind.
+pub(crate) fn storage_found(found: Bulk) -> Box<dyn Storage> {
+    match found {
+        Bulk::Tree(tree) => Box::new(tree),
+        Bulk::Stream(stream) => stream,
+    }
 }
 
 /// Storage for kinds that keep all data in their checkpoints.
-fn in_checkpoint(_: impl FnOnce() -> Tree) -> Box<dyn Storage> {
-    Box::new(NoStorage)
+fn in_checkpoint(_: Option<Bulk>, _: Site) -> Option<Box<dyn Storage>> {
+    Some(Box::new(NoStorage))
 }
 
-/// The cohort's state machine kind is unknown to this version.
+/// This version cannot host the cohort's state machine: it does not know the kind, or keeps its data in other files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown state machine kind {}", .0.0)]
+#[error("state machine kind {} is unknown, or its files are of another version", .0.0)]
 pub struct UnknownKind(pub Kind);
 
 /// The result of applying an entry.
@@ -242,9 +265,9 @@ pub type Applied = state_machine::Applied<Response, KindEvent>;
 /// A side effect of an applied entry that the node carries out.
 pub type Effect = state_machine::Effect<KindEvent>;
 
-/// The storage of a machine of that kind. `tree` provides the tree for kinds that use one.
-pub(crate) fn storage_of(kind: Kind, tree: impl FnOnce() -> Tree) -> Result<Box<dyn Storage>, UnknownKind> {
-    by_kind!(kind, M => Ok(M::open_storage(tree)), other => Err(UnknownKind(other)))
+/// The storage of a machine of that kind, with the data found on disk.
+pub(crate) fn storage_of(kind: Kind, found: Option<Bulk>, site: Site) -> Result<Box<dyn Storage>, UnknownKind> {
+    by_kind!(kind, M => M::open_storage(found, site).ok_or(UnknownKind(kind)), other => Err(UnknownKind(other)))
 }
 
 /// The command that assigns a range to a machine of that kind.

@@ -50,7 +50,7 @@ pub(crate) fn empty(node: u32, nodes: u32) -> Recovered {
     let owner = Owner { cluster: ClusterId(1), node: NodeId(node), incarnation: Incarnation(7) };
     Recovered {
         tablespace: Tablespace::new(owner, Config::DEFAULT, 1 << 20, 1 << 20),
-        trees: BTreeMap::new(),
+        bulks: BTreeMap::new(),
         identity: Identity {
             cluster: ClusterId(1),
             node: NodeId(node),

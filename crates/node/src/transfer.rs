@@ -47,6 +47,21 @@ pub(crate) struct Part {
     pub(crate) content: StatePart,
 }
 
+/// The log is kept for the copy of a state that changes while it is sent, as long as it does not grow beyond so many times the
+/// size that a checkpoint allows. After that, the transfer may have to begin again.
+const KEPT_LOG_CHECKPOINTS: u64 = 16;
+
+/// The log from a checkpoint on, kept for a replica that receives it (guarantee 29).
+#[derive(Clone, Copy, Debug)]
+struct KeptLog {
+    /// The last entry in the checkpoint.
+    from: Sequence,
+    /// Once the checkpoint has arrived: the last entry that the copy may contain. The log is kept until the receiver has it.
+    until: Option<Sequence>,
+    /// Bytes appended by the whole node when the transfer began.
+    mark: u64,
+}
+
 /// Outgoing transfers of the leaders on this node, and counters of incoming ones.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
@@ -58,6 +73,8 @@ pub(crate) struct Transfers {
     file_reads: BTreeMap<ReadId, (CohortId, NodeId, u32)>,
     /// Number of incoming snapshots so far.
     arrivals: u64,
+    /// The logs kept for transfers.
+    kept: BTreeMap<(CohortId, NodeId), KeptLog>,
 }
 
 /// A read of the log for a follower.
@@ -187,10 +204,12 @@ impl Transfers {
     pub(crate) fn forget_cohort(&mut self, cohort: CohortId) {
         self.log_reads.retain(|_, read| read.cohort != cohort);
         self.under_way.retain(|(of, _), _| *of != cohort);
+        self.kept.retain(|(of, _), _| *of != cohort);
     }
 
     pub(crate) fn forget_peer(&mut self, peer: NodeId) {
         self.under_way.retain(|(_, to), _| *to != peer);
+        self.kept.retain(|(_, to), _| *to != peer);
     }
 }
 
@@ -217,6 +236,11 @@ impl Node {
             return self.end_transfer(cohort, peer, None, now);
         };
         self.counters.state_catch_ups += 1;
+        if replica.state.storage().is_fuzzy() {
+            let kept =
+                KeptLog { from: whole.state.last_applied().sequence, until: None, mark: self.outgoing.appended_bytes };
+            self.transfers.kept.insert((cohort, peer), kept);
+        }
         let mut transfer = Transfer::new(whole);
         let step = transfer.step();
         self.transfers.under_way.insert((cohort, peer), transfer);
@@ -241,6 +265,25 @@ impl Node {
             }
             Step::AtEnd => {}
         }
+    }
+
+    /// The logs to keep, each from the entry after this one on.
+    pub(crate) fn kept_logs(&mut self, now: Now) -> BTreeMap<CohortId, Sequence> {
+        let is_full = self.checkpoints.full_until > now.monotonic;
+        let most = self.config.checkpoint_log_bytes.saturating_mul(KEPT_LOG_CHECKPOINTS);
+        let appended = self.outgoing.appended_bytes;
+        let replicas = &self.replicas;
+        self.transfers.kept.retain(|(cohort, peer), kept| {
+            let matched = replicas.get(cohort).and_then(|replica| replica.cohort.matched(*peer));
+            let is_done = kept.until.is_some_and(|until| matched >= Some(until));
+            matched.is_some() && !is_done && !is_full && appended - kept.mark <= most
+        });
+        let mut logs = BTreeMap::new();
+        for ((cohort, _), kept) in &self.transfers.kept {
+            let from = logs.entry(*cohort).or_insert(kept.from);
+            *from = kept.from.min(*from);
+        }
+        logs
     }
 
     /// A part of a file was read for a transfer.
@@ -299,6 +342,11 @@ impl Node {
 
     fn end_transfer(&mut self, id: CohortId, peer: NodeId, lsn: Option<Lsn>, now: Now) {
         self.transfers.under_way.remove(&(id, peer));
+        let applied = self.replicas.get(&id).map(|replica| replica.state.last_applied().sequence);
+        match (lsn.and(applied), self.transfers.kept.get_mut(&(id, peer))) {
+            (Some(applied), Some(kept)) => kept.until = Some(applied),
+            _ => _ = self.transfers.kept.remove(&(id, peer)),
+        }
         self.with_cohort(id, now, |cohort, out| cohort.state_sent(peer, lsn, now, out));
     }
 

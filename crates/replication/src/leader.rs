@@ -722,6 +722,13 @@ impl Cohort {
         }
     }
 
+    /// The last entry through which a follower's log is known to equal this leader's; none at a replica that does not lead,
+    /// or if it has no such follower.
+    pub fn matched(&self, node: NodeId) -> Option<Sequence> {
+        let Role::Leader(leader) = &self.role else { return None };
+        leader.peers.get(&node).map(|peer| peer.matched)
+    }
+
     /// The catch-up state of each follower.
     pub fn catch_ups(&self) -> impl Iterator<Item = (NodeId, CatchUp)> + '_ {
         let leader = if let Role::Leader(leader) = &self.role { Some(leader) } else { None };

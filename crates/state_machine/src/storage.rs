@@ -1,6 +1,6 @@
 //! The bulk data of a state machine on a node's disk, behind one interface: flushes before a checkpoint, background
-//! work, the files that a manifest names, their transfer to another replica, and write pacing. A log-structured merge
-//! tree is one implementation (`tree`); a storage with in-place updates could be another.
+//! work, the files that a manifest names, their transfer to another replica, and write pacing. There are two
+//! implementations: a log-structured merge tree (`tree`), and blocks in place (`stream`).
 //!
 //! State and IO are separate objects. A storage is owned by the machine's thread and never blocks on a disk. A [`Job`]
 //! contains all it needs and runs on any thread, with the files that the driver passes in.
@@ -19,6 +19,7 @@ use store::sstable::SstableError;
 
 use crate::checkpoint::Keep;
 
+mod stream;
 mod tree;
 
 pub use store::sstable::{Io, SstableId as FileId, SstableRef as FileRef};
@@ -56,6 +57,9 @@ pub enum ReadError {
     /// The read would block on the disk, which the caller did not allow.
     #[error("the data is not in memory")]
     NotCached,
+    /// The data was received from another replica, and the log has not completed it yet.
+    #[error("{0}")]
+    Incomplete(String),
     /// The data is corrupt, or the disk failed.
     #[error("{0}")]
     Damaged(String),
@@ -199,6 +203,12 @@ pub trait Storage: Any + fmt::Debug + Send {
     /// The files to send to another replica, with the references that a manifest has for them.
     fn ship(&self) -> Vec<(FileRef, Arc<dyn StoredFile>)> {
         Vec::new()
+    }
+
+    /// Whether the files change while they are sent. Then the log since the checkpoint must be kept until the receiver
+    /// has it: it completes the copy (guarantee 29).
+    fn is_fuzzy(&self) -> bool {
+        false
     }
 
     /// Assigns ids on this disk to files received from another replica.

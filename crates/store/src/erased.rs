@@ -1,6 +1,7 @@
 //! Object-safe versions of [`Files`] and [`File`], for jobs that a driver runs without knowing the implementation. The
 //! cost of an indirect call is negligible compared with a file operation.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::files::{File, FileError, Files, OpenOptions, ReadAt};
@@ -19,6 +20,12 @@ pub trait DynFileHandle: ReadAt {
     /// As for [`File::sync`].
     fn sync(&self) -> Result<(), FileError>;
 
+    /// As [`File::punch`].
+    ///
+    /// # Errors
+    /// As for [`File::punch`].
+    fn punch(&self, offset: u64, length: u64) -> Result<(), FileError>;
+
     /// As [`File::len`].
     ///
     /// # Errors
@@ -33,6 +40,10 @@ impl<F: File> DynFileHandle for F {
 
     fn sync(&self) -> Result<(), FileError> {
         File::sync(self)
+    }
+
+    fn punch(&self, offset: u64, length: u64) -> Result<(), FileError> {
+        File::punch(self, offset, length)
     }
 
     fn length(&self) -> Result<u64, FileError> {
@@ -57,6 +68,10 @@ impl File for ErasedFile {
 
     fn sync(&self) -> Result<(), FileError> {
         DynFileHandle::sync(&*self.0)
+    }
+
+    fn punch(&self, offset: u64, length: u64) -> Result<(), FileError> {
+        self.0.punch(offset, length)
     }
 
     fn len(&self) -> Result<u64, FileError> {
@@ -136,6 +151,12 @@ impl<F: Files> DynFiles for F {
 
     fn sync_dir(&self, path: &str) -> Result<(), FileError> {
         Files::sync_dir(self, path)
+    }
+}
+
+impl fmt::Debug for ErasedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ErasedFile").finish_non_exhaustive()
     }
 }
 

@@ -80,6 +80,16 @@ pub trait File: ReadAt + Clone + 'static {
     /// When durability is uncertain: the process must end.
     fn sync(&self) -> Result<(), FileError>;
 
+    /// Releases the disk space of a part of the file, if the file system can do that. The content of the part is undefined
+    /// until it is written again, and the length of the file stays. Offset and length are multiples of
+    /// [`crate::BLOCK_BYTES`].
+    ///
+    /// # Errors
+    /// When the disk fails.
+    fn punch(&self, _offset: u64, _length: u64) -> Result<(), FileError> {
+        Ok(())
+    }
+
     /// The file's length in bytes.
     ///
     /// # Errors

@@ -166,6 +166,10 @@ impl<F: Files + Send + Sync + 'static> File for CachedFile<F> {
         self.handle()?.sync()
     }
 
+    fn punch(&self, offset: u64, length: u64) -> Result<(), FileError> {
+        self.handle()?.punch(offset, length)
+    }
+
     fn len(&self) -> Result<u64, FileError> {
         self.handle()?.len()
     }

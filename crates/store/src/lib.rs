@@ -29,12 +29,13 @@ mod sealed;
 pub mod shipping;
 pub mod sstable;
 mod store;
+pub mod stream;
 pub mod tree;
 
 pub use aligned::AlignedBuffer;
 pub use error::{RecordTooLarge, StoreError};
 pub use log::LogSink;
-pub use open::{Recovered, format, open, open_into};
+pub use open::{Bulk, Recovered, format, open, open_into};
 pub use store::{Config, Store};
 
 /// The on-disk format that this version writes and reads.

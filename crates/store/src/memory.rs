@@ -19,6 +19,8 @@ use content::Content;
 
 /// The unit in which power loss keeps or loses writes.
 pub const SECTOR_BYTES: usize = 512;
+/// The content of space that was released.
+const PUNCHED: u8 = 0xdb;
 
 /// Totals of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -420,6 +422,19 @@ impl File for MemoryFile {
         *failing_syncs -= 1;
         lock(&self.content).crash(random);
         Err(failed("force", &self.path, FileErrorKind::Other))
+    }
+
+    /// Overwrites the part with a pattern, because the content is undefined.
+    fn punch(&self, offset: u64, length: u64) -> Result<(), FileError> {
+        let mut disk = lock(&self.disk);
+        self.check("punch", &disk)?;
+        disk.change("punch", &self.path)?;
+        let mut content = lock(&self.content);
+        let end = content.len().min(offset + length);
+        if offset < end {
+            content.write_at(offset, &vec![PUNCHED; (end - offset) as usize]);
+        }
+        Ok(())
     }
 
     fn len(&self) -> Result<u64, FileError> {

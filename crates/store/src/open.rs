@@ -18,6 +18,7 @@ use crate::log::{self, Damage, LogPosition, LogSink, SegmentJob};
 use crate::manifest::{self, CohortManifest, Manifest, Places};
 use crate::sstable::{self, SstableError};
 use crate::store::{Config, Store};
+use crate::stream::{self, StreamError, StreamStore};
 use crate::tree::{OpenSstables, Tablespace, Tree};
 
 /// The content of an opened data directory. `L` is the sink that received the log's records.
@@ -38,9 +39,9 @@ pub struct Recovered<L = Vec<Record>> {
     pub records: L,
     /// The chunks of the checkpoints named in `cohorts`.
     pub checkpoints: BTreeMap<CohortId, Vec<Bytes>>,
-    /// The trees of the SSTables named in `cohorts`.
-    pub trees: BTreeMap<CohortId, Tree>,
-    /// The tablespace of these trees and of later ones.
+    /// The bulk data in the files named in `cohorts`.
+    pub bulks: BTreeMap<CohortId, Bulk>,
+    /// The tablespace of these and later ones.
     pub tablespace: Tablespace,
     /// Bytes cut at the end of the log, after a torn write or because of stale frames.
     pub torn_bytes: u64,
@@ -61,7 +62,7 @@ impl<L> Recovered<L> {
             cohorts: self.cohorts,
             doubt_unknown: self.doubt_unknown,
             checkpoints: self.checkpoints,
-            trees: self.trees,
+            bulks: self.bulks,
             tablespace: self.tablespace,
             torn_bytes: self.torn_bytes,
             damage: self.damage,
@@ -149,7 +150,7 @@ pub fn open_into<F: Files, T: Files, L: LogSink>(
     // Before the log is read, because entries of an unusable checkpoint are needed from the log.
     let is_alone = identity.members.len() == 1;
     let tablespace = Tablespace::new(owner, config.tree, config.cache_bytes, config.recent_bytes);
-    let (checkpoints, trees) = read_states(&files, sstables, &owner, &tablespace, is_alone, &mut manifest, &mut notes)?;
+    let (checkpoints, bulks) = read_states(&files, sstables, &owner, &tablespace, is_alone, &mut manifest, &mut notes)?;
     let log = log::recover(&files, owner, &manifest, &mut records)?;
     if let Some(damage) = log.damage.as_ref().filter(|_| is_alone) {
         return Err(StoreError::NoCopyToRepairFrom { what: format!("the log at {}", damage.position) });
@@ -181,7 +182,7 @@ pub fn open_into<F: Files, T: Files, L: LogSink>(
         doubt_unknown: manifest.doubt_unknown,
         records,
         checkpoints,
-        trees,
+        bulks,
         tablespace,
         torn_bytes: log.cut_bytes,
         damage: log.damage,
@@ -206,9 +207,27 @@ fn mark_all_doubtful(manifest: &mut Manifest, in_log: &BTreeSet<CohortId>) {
     manifest.doubt_unknown = true;
 }
 
-type States = (BTreeMap<CohortId, Vec<Bytes>>, BTreeMap<CohortId, Tree>);
+type States = (BTreeMap<CohortId, Vec<Bytes>>, BTreeMap<CohortId, Bulk>);
 
-/// Reads the checkpoints and SSTables named by the manifest. If one is unreadable, all of its cohort are removed from
+/// The data of a cohort in files that a manifest names with a checkpoint.
+#[derive(Debug)]
+pub enum Bulk {
+    /// SSTables.
+    Tree(Tree),
+    /// Blocks in place.
+    Stream(Box<StreamStore>),
+}
+
+/// Why the files of a cohort cannot be opened.
+#[derive(Debug, thiserror::Error)]
+enum BulkError {
+    #[error(transparent)]
+    Tree(#[from] SstableError),
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+}
+
+/// Reads the checkpoints and files named by the manifest. If one is unreadable, all of its cohort are removed from
 /// the manifest and the cohort is in doubt. A single-node cluster refuses to start instead, and changes nothing.
 fn read_states<F: Files, T: Files>(
     files: &F,
@@ -219,23 +238,26 @@ fn read_states<F: Files, T: Files>(
     manifest: &mut Manifest,
     notes: &mut Vec<String>,
 ) -> Result<States, StoreError> {
-    let (mut checkpoints, mut trees) = States::default();
+    let (mut checkpoints, mut bulks) = States::default();
     let mut opened = OpenSstables::new();
     for (id, cohort) in &mut manifest.cohorts {
         let Some(named) = cohort.checkpoint else { continue };
         let meta = CheckpointMeta { cohort: *id, lsn: named.lsn, timestamp: named.timestamp };
-        let opened_tree = open_tree(sstables, tablespace, *id, cohort, &mut opened);
-        let wrong = match (read_checkpoint(files, owner, &meta), opened_tree) {
-            (Ok(chunks), Ok(tree)) => {
+        let opened_bulk = open_bulk(sstables, tablespace, *id, cohort, &mut opened);
+        let wrong = match (read_checkpoint(files, owner, &meta), opened_bulk) {
+            (Ok(chunks), Ok(bulk)) => {
                 checkpoints.insert(*id, chunks);
-                trees.extend(tree.map(|tree| (*id, tree)));
+                bulks.extend(bulk.map(|bulk| (*id, bulk)));
                 continue;
             }
-            (Err(CheckpointError::File(error)), _) | (_, Err(SstableError::File(error))) => return Err(error.into()),
+            (Err(CheckpointError::File(error)), _)
+            | (_, Err(BulkError::Tree(SstableError::File(error)) | BulkError::Stream(StreamError::File(error)))) => {
+                return Err(error.into());
+            }
             (Err(CheckpointError::OtherFormat(found)), _) => {
                 return Err(StoreError::OtherFormat { what: "a checkpoint", found, known: FORMAT });
             }
-            (_, Err(SstableError::OtherFormat(found))) => {
+            (_, Err(BulkError::Tree(SstableError::OtherFormat(found)))) => {
                 return Err(StoreError::OtherFormat { what: "an SSTable", found, known: FORMAT });
             }
             (Err(error), _) => format!("{}: {error}", meta.path()),
@@ -249,22 +271,26 @@ fn read_states<F: Files, T: Files>(
         cohort.sstables = Default::default();
         cohort.doubtful = true;
     }
-    Ok((checkpoints, trees))
+    Ok((checkpoints, bulks))
 }
 
-fn open_tree<F: Files>(
+fn open_bulk<F: Files>(
     files: &F,
     tablespace: &Tablespace,
     id: CohortId,
     cohort: &CohortManifest,
     opened: &mut OpenSstables,
-) -> Result<Option<Tree>, SstableError> {
+) -> Result<Option<Bulk>, BulkError> {
     if cohort.sstables.is_empty() {
         return Ok(None);
     }
+    if cohort.sstables.iter().all(stream::is_stream_file) {
+        let stream = StreamStore::open(files, tablespace.site(id), &cohort.sstables)?;
+        return Ok(Some(Bulk::Stream(Box::new(stream))));
+    }
     // New SSTables must not reuse the numbers of SSTables that another cohort's tree refers to.
     cohort.sstables.iter().for_each(|sstable| tablespace.site(sstable.id.cohort).numbers.pass(sstable.id.number));
-    Tree::open(files, tablespace.site(id), &cohort.sstables, opened).map(Some)
+    Ok(Some(Bulk::Tree(Tree::open(files, tablespace.site(id), &cohort.sstables, opened)?)))
 }
 
 /// Removes files that an earlier process did not finish or name.

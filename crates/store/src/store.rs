@@ -66,6 +66,8 @@ pub struct Store<F: Files> {
     log: LogWriter,
     /// Removed cohorts, with no data needed.
     gone: BTreeSet<CohortId>,
+    /// Entries after which the log of a cohort is kept.
+    kept: BTreeMap<CohortId, Sequence>,
     /// Open segment files for batches.
     segments: BTreeMap<u64, F::File>,
 }
@@ -79,7 +81,17 @@ impl<F: Files> Store<F> {
         places: Places<F::File>,
         log: LogWriter,
     ) -> Self {
-        Self { files, config, identity, manifest, places, log, gone: BTreeSet::new(), segments: BTreeMap::new() }
+        Self {
+            files,
+            config,
+            identity,
+            manifest,
+            places,
+            log,
+            gone: BTreeSet::new(),
+            kept: BTreeMap::new(),
+            segments: BTreeMap::new(),
+        }
     }
 
     /// The underlying files.
@@ -201,6 +213,11 @@ impl<F: Files> Store<F> {
         self.gone = cohorts;
     }
 
+    /// The log of these cohorts is kept after the given entries, although their checkpoints contain more.
+    pub fn keep_logs(&mut self, kept: BTreeMap<CohortId, Sequence>) {
+        self.kept = kept;
+    }
+
     /// Sets the newest start of each peer that the next manifest names.
     pub fn know_peers(&mut self, peers: BTreeMap<NodeId, ProcessStart>) {
         self.manifest.peers = peers;
@@ -213,7 +230,11 @@ impl<F: Files> Store<F> {
         cohorts: BTreeMap<CohortId, CohortManifest>,
         doubt_unknown: bool,
     ) -> ManifestWrite<F::File> {
-        let floors = cohorts.iter().filter_map(|(id, cohort)| Some((*id, cohort.checkpoint?.lsn.sequence)));
+        let floor = |(id, cohort): (&CohortId, &CohortManifest)| {
+            let checkpoint = cohort.checkpoint?.lsn.sequence;
+            Some((*id, self.kept.get(id).map_or(checkpoint, |kept| checkpoint.min(*kept))))
+        };
+        let floors = cohorts.iter().filter_map(floor);
         let retired: BTreeSet<CohortId> =
             cohorts.iter().filter(|(_, cohort)| cohort.is_retired).map(|(id, _)| *id).collect();
         let was_retired = |id: &CohortId| self.manifest.cohorts.get(id).is_some_and(|cohort| cohort.is_retired);

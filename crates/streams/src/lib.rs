@@ -3,7 +3,7 @@
 //! The ranges of a disk's table are its stripes (Gaios, section 3.1). This crate has its three parts, each pure:
 //! * [`nbd`]: the server's side of the protocol, from bytes to requests, and from results to bytes.
 //! * [`gateway`]: executes the requests of one connection on the stripes, with retries.
-//! * [`stripe`]: the replicated state machine of a stripe: blocks of 4 KiB in a tree, and the sessions of writers.
+//! * [`stripe`]: the replicated state machine of a stripe: blocks of 4 KiB in place, and the sessions of writers.
 //! * [`layout`]: which byte of a disk is in which stripe.
 //!
 //! # Guarantees

@@ -2,7 +2,7 @@
 //! replicates (Gaios, sections 3.1 and 3.3).
 //!
 //! * [`request`]: requests and responses, with their limits. [`command`]: the commands in the log.
-//! * `blocks`: the blocks in a tree. [`query`]: reads. [`checkpoint`]: the state as chunks.
+//! * `blocks`: the blocks in an in-place store. [`query`]: reads. [`checkpoint`]: the state as chunks.
 //!
 //! Invariants:
 //! * A command contains whole blocks only, and applying it reads nothing. So replay heals a block that is only partly on
@@ -23,7 +23,7 @@ use state_machine::sessions::{Admission, Remembered};
 use state_machine::{
     ApplyError, ClientSessionId, Failure, KeyPosition, LogicalHash, Ownership, Progress, ReadError, SessionStamp,
 };
-use store::tree::Tree;
+use store::stream::StreamStore;
 
 mod blocks;
 pub mod checkpoint;
@@ -48,7 +48,7 @@ pub struct Stripe {
     progress: Progress,
     ownership: Ownership,
     sessions: ClientSessions,
-    tree: Tree,
+    store: StreamStore,
 }
 
 impl Stripe {
@@ -68,7 +68,7 @@ impl Stripe {
                 if is_news {
                     self.ownership = Ownership::Dropped;
                     self.sessions = ClientSessions::default();
-                    self.tree.replace([]).expect("an empty tree is valid");
+                    self.store.reset();
                 }
                 Applied { outcome: Some(Ok(StripeResponse::Dropped)), effect: is_news.then_some(Effect::RangeDropped) }
             }
@@ -77,7 +77,7 @@ impl Stripe {
                 Applied::effect(Effect::LossDeclared)
             }
             Command::OpenSession { .. } => Applied::outcome(self.open_session(entry)),
-            Command::Write { stamp, stripe, changes } => Applied::outcome(self.write(&stamp, stripe, &changes, entry)),
+            Command::Write { stamp, changes, .. } => Applied::outcome(self.write(&stamp, &changes, entry)),
             Command::ExpireSessions { sessions } => {
                 self.sessions.expire(&sessions);
                 Applied::NOTHING
@@ -93,17 +93,17 @@ impl Stripe {
     }
 
     /// Executes a write, unless it was executed before (guarantee 10).
-    fn write(&mut self, stamp: &SessionStamp, stripe: StripeId, changes: &[BlockChange], entry: &Entry) -> Outcome {
+    fn write(&mut self, stamp: &SessionStamp, changes: &[BlockChange], entry: &Entry) -> Outcome {
         match self.sessions.admit(stamp, entry.timestamp) {
             Admission::Execute => {
-                changes.iter().for_each(|change| blocks::apply(&mut self.tree, stripe, change, entry));
+                blocks::apply(&mut self.store, changes, entry);
                 let outcome = Ok(StripeResponse::Written);
                 self.sessions.record(stamp, &outcome);
                 outcome
             }
             Admission::Answer(outcome) => {
                 if planted(Bug::DiskStampIgnored) {
-                    changes.iter().for_each(|change| blocks::apply(&mut self.tree, stripe, change, entry));
+                    blocks::apply(&mut self.store, changes, entry);
                 }
                 outcome
             }
@@ -114,7 +114,8 @@ impl Stripe {
     #[must_use]
     pub fn view_now(&self) -> StripeView {
         let applied = self.progress.last_timestamp;
-        StripeView { ownership: self.ownership.clone(), blocks: self.tree.view(), applied }
+        let blocks = blocks::view(&self.store, self.progress.last_applied.sequence);
+        StripeView { ownership: self.ownership.clone(), blocks, applied }
     }
 }
 
@@ -128,11 +129,11 @@ impl StateMachine for Stripe {
     type Read = Query;
     type View = StripeView;
     type Snapshot = StripeSnapshot;
-    type Storage = Tree;
+    type Storage = StreamStore;
 
-    fn new(cohort: CohortId, _: Incarnation, tree: Tree) -> Self {
+    fn new(cohort: CohortId, _: Incarnation, store: StreamStore) -> Self {
         let (ownership, sessions) = Default::default();
-        Self { progress: Progress::new(cohort), ownership, sessions, tree }
+        Self { progress: Progress::new(cohort), ownership, sessions, store }
     }
 
     fn progress(&self) -> &Progress {
@@ -182,27 +183,27 @@ impl StateMachine for Stripe {
         self.sessions.bytes()
     }
 
-    fn storage(&self) -> &Tree {
-        &self.tree
+    fn storage(&self) -> &StreamStore {
+        &self.store
     }
 
-    fn storage_mut(&mut self) -> &mut Tree {
-        &mut self.tree
+    fn storage_mut(&mut self) -> &mut StreamStore {
+        &mut self.store
     }
 
-    fn into_storage(self) -> Tree {
-        self.tree
+    fn into_storage(self) -> StreamStore {
+        self.store
     }
 
     fn hash(&self, hash: &mut LogicalHash) -> Result<(), ReadError> {
         self.progress.add_to(hash);
         self.ownership.add_to(hash);
         self.sessions.add_to(hash);
-        Ok(blocks::hash(&self.tree.view(), self.ownership.cells(), self.progress.last_timestamp, hash)?)
+        Ok(blocks::hash(&self.view_now().blocks, hash)?)
     }
 
     fn invariants(&self) {
-        self.tree.invariants();
+        self.store.invariants();
         let Progress { cohort, last_applied, last_timestamp, .. } = self.progress;
         self.sessions.invariants(cohort, last_timestamp, self.progress.name_of(last_applied.sequence));
     }

@@ -45,6 +45,7 @@ pub(crate) struct NextManifest {
     pub(crate) peers: BTreeMap<NodeId, ProcessStart>,
     pub(crate) doubt_unknown: bool,
     pub(crate) gone: BTreeSet<CohortId>,
+    pub(crate) kept: BTreeMap<CohortId, Sequence>,
 }
 
 /// The store, and the threads that perform its IO.
@@ -114,9 +115,10 @@ impl Disk {
         if self.writes_manifest {
             return;
         }
-        if let Some(NextManifest { manifest, cohorts, peers, doubt_unknown, gone }) = self.next_manifest.take() {
+        if let Some(NextManifest { manifest, cohorts, peers, doubt_unknown, gone, kept }) = self.next_manifest.take() {
             self.writes_manifest = true;
             self.store.let_go(gone);
+            self.store.keep_logs(kept);
             self.store.know_peers(peers);
             let write = Box::new(self.store.begin_manifest(cohorts, doubt_unknown));
             self.manifests.put((manifest, write));

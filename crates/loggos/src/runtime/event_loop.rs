@@ -283,8 +283,8 @@ impl Machine {
         match action {
             Action::Publish { cohort, view } => self.views.publish(cohort, view),
             Action::Append { write, record, force } => self.disk.append(write, record, force),
-            Action::WriteManifest { manifest, cohorts, peers, doubt_unknown, gone } => {
-                self.disk.write_manifest(NextManifest { manifest, cohorts, peers, doubt_unknown, gone });
+            Action::WriteManifest { manifest, cohorts, peers, doubt_unknown, gone, kept } => {
+                self.disk.write_manifest(NextManifest { manifest, cohorts, peers, doubt_unknown, gone, kept });
             }
             Action::Send { to, message, after, valid_until } => {
                 self.send(Parcel { to, message, valid_until }, after);

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use rustix::fs::OFlags;
+use rustix::fs::{FallocateFlags, OFlags};
+use rustix::io::Errno;
 use store::BLOCK_BYTES;
 use store::files::{File, FileError, FileErrorKind, Files, OpenOptions, ReadAt};
 
@@ -183,6 +184,18 @@ impl File for OsFile {
     fn sync(&self) -> Result<(), FileError> {
         let sync = || self.file.sync_data().map_err(|error| force_failed("force", &self.path, &error));
         self.held.as_ref().map_or_else(sync, |held| held.force(|offset, bytes| self.write(offset, bytes), sync))
+    }
+
+    fn punch(&self, offset: u64, length: u64) -> Result<(), FileError> {
+        // Writes held back must not be overtaken.
+        if self.held.is_some() {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.file, flags, offset, length) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(error) => Err(failed("release space of", &self.path, &error.into())),
+        }
     }
 
     fn len(&self) -> Result<u64, FileError> {

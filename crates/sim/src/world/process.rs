@@ -465,9 +465,10 @@ impl World {
                     machine.published.publish(cohort, view);
                 }
             }
-            Action::WriteManifest { manifest, cohorts, peers, doubt_unknown, gone } => {
+            Action::WriteManifest { manifest, cohorts, peers, doubt_unknown, gone, kept } => {
                 if let Some(process) = self.process(id) {
                     process.store.let_go(gone);
+                    process.store.keep_logs(kept);
                     process.store.know_peers(peers);
                 }
                 self.begin_manifest(id, manifest, cohorts, doubt_unknown);

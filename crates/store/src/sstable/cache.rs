@@ -1,4 +1,4 @@
-//! The block cache shared by all SSTables of a node.
+//! The block cache shared by all SSTables and streams of a node.
 //!
 //! The content of the cache and the cost of a read depend on earlier reads; the result of a read does not. The cache
 //! uses no random numbers, so a simulated run always has the same cost.
@@ -7,6 +7,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use base::CohortId;
 use base::canary::{Bug, planted};
+use bytes::Bytes;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
@@ -49,7 +50,7 @@ pub struct Blocks<'a> {
 /// reused while the cache exists.
 #[derive(Debug)]
 pub struct BlockCache {
-    blocks: Cache<Key, Block, BlockWeighter, BuildHasherDefault<Mixer>>,
+    blocks: Cache<Key, Cached, BlockWeighter, BuildHasherDefault<Mixer>>,
 }
 
 impl BlockCache {
@@ -72,11 +73,27 @@ impl BlockCache {
     }
 
     pub(super) fn block(&self, sstable: SstableId, offset: u64) -> Option<Block> {
-        self.blocks.get(&Key::new(sstable, offset))
+        match self.blocks.get(&Key::new(sstable, offset))? {
+            Cached::Block(block) => Some(block),
+            Cached::Page(_) => None,
+        }
+    }
+
+    /// The content of a block of a file that is written in place.
+    pub(crate) fn page(&self, file: SstableId, block: u64) -> Option<Bytes> {
+        match self.blocks.get(&Key::new(file, block))? {
+            Cached::Page(content) => Some(content),
+            Cached::Block(_) => None,
+        }
+    }
+
+    /// Caches a block of a file that is written in place.
+    pub(crate) fn insert_page(&self, file: SstableId, block: u64, content: Bytes) {
+        self.blocks.insert(Key::new(file, block), Cached::Page(content));
     }
 
     pub(super) fn insert(&self, sstable: SstableId, offset: u64, block: Block) {
-        self.blocks.insert(Key::new(sstable, offset), block);
+        self.blocks.insert(Key::new(sstable, offset), Cached::Block(block));
     }
 }
 
@@ -104,12 +121,22 @@ impl Hash for Key {
     }
 }
 
+#[derive(Clone, Debug)]
+enum Cached {
+    Block(Block),
+    Page(Bytes),
+}
+
 #[derive(Clone, Copy, Debug)]
 struct BlockWeighter;
 
-impl Weighter<Key, Block> for BlockWeighter {
-    fn weight(&self, _key: &Key, block: &Block) -> u64 {
-        (block.bytes() + OVERHEAD_BYTES) as u64
+impl Weighter<Key, Cached> for BlockWeighter {
+    fn weight(&self, _key: &Key, cached: &Cached) -> u64 {
+        let bytes = match cached {
+            Cached::Block(block) => block.bytes(),
+            Cached::Page(content) => content.len(),
+        };
+        (bytes + OVERHEAD_BYTES) as u64
     }
 }
 
@@ -144,7 +171,6 @@ impl Hasher for Mixer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
 
     fn block(length: usize) -> Block {
         let mut content = vec![7; length];

@@ -1,4 +1,4 @@
-//! A stripe's checkpoint: its whole state except the blocks, which are in the files of its tree.
+//! A stripe's checkpoint: its whole state except the blocks, which are in the files of its store.
 
 use base::codec::{Reader, Wire, Writer};
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use state_machine::checkpoint::{Chunked, Cursor, FIRST_PART, Keep, LoadError, Lo
 use state_machine::interface::StateMachine as _;
 use state_machine::sessions::{Open, load_sessions, pack_sessions};
 use state_machine::{ClientSessionId, Kind, Ownership, Progress};
-use store::tree::Tree;
+use store::stream::StreamStore;
 
 use super::{ClientSessions, Stripe, Written};
 
@@ -61,9 +61,9 @@ impl Snapshot for StripeSnapshot {
         self.ownership == Ownership::Dropped
     }
 
-    fn into_machine(self, tree: Tree) -> Stripe {
+    fn into_machine(self, store: StreamStore) -> Stripe {
         let Self { progress, ownership, sessions } = self;
-        Stripe { progress, ownership, sessions: ClientSessions::of(sessions), tree }
+        Stripe { progress, ownership, sessions: ClientSessions::of(sessions), store }
     }
 }
 

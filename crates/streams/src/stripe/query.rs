@@ -5,20 +5,20 @@ use base::{KeyRange, Timestamp};
 use bytes::{Bytes, BytesMut};
 use state_machine::interface::{Decision, Evaluated, Read, View as MachineView};
 use state_machine::{Failure, KeyPosition, Ownership, ReadError};
-use store::sstable::{Io, SstableError};
-use store::tree::View;
+use store::sstable::Io;
+use store::stream::{StreamError, StreamView};
 
 use super::blocks;
 use super::command::Command;
-use super::request::{BlockChange, BlockSpan, PartialBlock, StripeRequest, StripeResponse, StripeWrite};
+use super::request::{BlockChange, BlockRun, BlockSpan, PartialBlock, StripeRequest, StripeResponse, StripeWrite};
 use crate::layout::{BLOCK_BYTES, StripeId};
 
-/// The blocks of a stripe as of one entry, readable by any thread.
+/// The blocks of a stripe, readable by any thread: as of an entry, or later.
 #[derive(Clone, Debug)]
 pub struct StripeView {
     /// The ownership as of that entry (guarantee 19).
     pub(super) ownership: Ownership,
-    pub(super) blocks: View,
+    pub(super) blocks: StreamView,
     /// The timestamp of that entry.
     pub(super) applied: Timestamp,
 }
@@ -64,8 +64,13 @@ impl Query {
 
 impl StripeView {
     /// The whole block with a part of it replaced.
-    fn complete(&self, stripe: StripeId, part: &PartialBlock, io: Io) -> Result<BlockChange, SstableError> {
-        let mut content = BytesMut::from(&blocks::read_one(&self.blocks, stripe, part.block, self.applied, io)?[..]);
+    fn complete(&self, part: &PartialBlock, io: Io) -> Result<BlockChange, StreamError> {
+        let mut content = BytesMut::with_capacity(BLOCK_BYTES as usize);
+        for run in blocks::read(&self.blocks, part.block..part.block + 1, io)? {
+            if let BlockRun::Data(data) = run {
+                content.extend_from_slice(&data);
+            }
+        }
         content.resize(BLOCK_BYTES as usize, 0);
         let start = part.start as usize;
         content[start..start + part.data.len()].copy_from_slice(&part.data);
@@ -85,15 +90,15 @@ impl Read for Query {
         let numbers = |blocks: &BlockSpan| blocks.first..blocks.first.saturating_add(blocks.count);
         Ok(match question {
             Question::Read(span) => {
-                let runs = blocks::read(&view.blocks, stripe, numbers(span), view.applied, io)?;
+                let runs = blocks::read(&view.blocks, numbers(span), io)?;
                 Evaluated::Outcome(Ok(StripeResponse::Runs(runs)))
             }
             Question::Status(span) => {
-                let extents = blocks::status(&view.blocks, stripe, numbers(span), view.applied, io)?;
+                let extents = blocks::status(&view.blocks, numbers(span))?;
                 Evaluated::Outcome(Ok(StripeResponse::Extents(extents)))
             }
             Question::Complete(write) => {
-                let completed = write.parts.iter().map(|part| view.complete(stripe, part, io));
+                let completed = write.parts.iter().map(|part| view.complete(part, io));
                 let completed = completed.collect::<Result<Vec<_>, _>>()?;
                 let command: Bytes = Command::write(write, completed).encode();
                 Evaluated::Decided(Decision { command, refusal: None, keeps_locks: false })

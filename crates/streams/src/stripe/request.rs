@@ -9,18 +9,18 @@ use state_machine::limits::{check_count, check_size, refuse};
 use state_machine::{
     ClientSessionId, Consistency, Failure, KeyPosition, LockKeys, LockMode, LockSpan, Locks, SessionStamp,
 };
-use store::tree::CELL_OVERHEAD_BYTES;
+use store::stream::CHANGE_OVERHEAD_BYTES;
 
-use super::blocks::{BLOCKS_IN_CHUNK, key_of};
+use super::blocks::key_of;
 use crate::layout::{BLOCK_BYTES, STRIPE_BLOCKS_MAX, StripeId};
 
 /// Maximum bytes of the data of one write: it is one log entry, and larger ones would delay others behind them.
 pub const WRITE_DATA_BYTES_MAX: usize = 1 << 20;
 /// Maximum changes in one write, whole or in part.
 pub const WRITE_CHANGES_MAX: usize = 256;
-/// Maximum blocks that one write deallocates: 4 GiB, as 4,096 tombstones of chunks.
-pub const HOLE_BLOCKS_MAX: u64 = 4_096 * BLOCKS_IN_CHUNK;
-/// Maximum blocks that one write fills with allocated zeros: 16 MiB, as 4,096 small values.
+/// Maximum blocks that one write deallocates: 4 GiB.
+pub const HOLE_BLOCKS_MAX: u64 = 1 << 20;
+/// Maximum blocks that one write fills with allocated zeros: 16 MiB.
 pub const ZERO_BLOCKS_MAX: u64 = 4_096;
 /// Maximum blocks in one read.
 pub const READ_BLOCKS_MAX: u64 = WRITE_DATA_BYTES_MAX as u64 / BLOCK_BYTES;
@@ -350,13 +350,14 @@ impl Request for StripeRequest {
 
     fn bytes(&self) -> u64 {
         let Self::Write(write) = self else { return 0 };
-        let cell = CELL_OVERHEAD_BYTES as u64 + super::blocks::KEY_BYTES as u64;
         let of_change = |change: &BlockChange| match change {
-            BlockChange::Data { data, .. } => data.len() as u64 / BLOCK_BYTES * cell + data.len() as u64,
-            BlockChange::Zero { count, keeps_allocated: true, .. } => count * cell,
-            BlockChange::Zero { count, .. } => (count / BLOCKS_IN_CHUNK + count.min(&(2 * BLOCKS_IN_CHUNK))) * cell,
+            BlockChange::Data { data, .. } => {
+                data.len() as u64 / BLOCK_BYTES * CHANGE_OVERHEAD_BYTES + data.len() as u64
+            }
+            BlockChange::Zero { .. } => CHANGE_OVERHEAD_BYTES,
         };
-        write.changes.iter().map(of_change).sum::<u64>() + write.parts.len() as u64 * (cell + BLOCK_BYTES)
+        let parts = write.parts.len() as u64 * (CHANGE_OVERHEAD_BYTES + BLOCK_BYTES);
+        write.changes.iter().map(of_change).sum::<u64>() + parts
     }
 
     fn held_bytes(&self) -> usize {

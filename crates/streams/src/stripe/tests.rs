@@ -5,7 +5,8 @@ use state_machine::{Consistency, LockKeys, LockMode};
 use store::identity::Owner;
 use store::memory::MemoryDisk;
 use store::sstable::{DIRECTORY, Io};
-use store::tree::{Config, JobStep, Tablespace};
+use store::stream::StreamStep;
+use store::tree::{Config, Tablespace};
 
 use super::request::{
     BlockExtent, BlockRun, BlockSpan, BlockState, HOLE_BLOCKS_MAX, PartialBlock, READ_BLOCKS_MAX, StripeWrite,
@@ -24,17 +25,17 @@ pub(crate) struct Replica {
     timestamp: Timestamp,
 }
 
-fn tree(cohort: CohortId) -> Tree {
+fn stream(cohort: CohortId) -> StreamStore {
     let (cluster, node, incarnation) = (ClusterId(1), NodeId(1), Incarnation(1));
-    let config = Config { sstable_bytes: 64 << 10, level0_sstables: 2, level1_bytes: 128 << 10, ..Config::DEFAULT };
-    Tree::new(Tablespace::new(Owner { cluster, node, incarnation }, config, 1 << 20, 1 << 20).site(cohort))
+    let owner = Owner { cluster, node, incarnation };
+    StreamStore::new(Tablespace::new(owner, Config::DEFAULT, 1 << 20, 1 << 20).site(cohort))
 }
 
 impl Replica {
     /// A stripe that owns its range.
     pub(crate) fn new(stripe: StripeId) -> Self {
         let cohort = CohortId(7 + u32::from(stripe.0));
-        let machine = Stripe::new(cohort, Incarnation(1), tree(cohort));
+        let machine = Stripe::new(cohort, Incarnation(1), stream(cohort));
         let mut replica = Self { machine, last: Lsn::ZERO, timestamp: Timestamp(0) };
         let applied = replica.apply(Stripe::assign_range(&stripe.range()).expect("a stripe has a range"));
         assert_eq!(applied.effect, Some(Effect::RangeFounded));
@@ -126,26 +127,14 @@ impl Replica {
         hash.finish()
     }
 
-    /// Writes the blocks in memory to SSTables, as for a checkpoint, and compacts.
+    /// Writes the blocks in memory to their places, as for a checkpoint.
     fn flush(&mut self, disk: &MemoryDisk) {
-        let keep = state_machine::Snapshot::keep(&self.machine.snapshot());
-        let tree = self.machine.storage_mut();
-        tree.freeze();
-        while let Some(mut job) = tree.flush_job(keep.watermark, &keep.cells) {
-            let outputs = loop {
-                if let JobStep::Done(outputs) = job.step(disk).expect("a disk with room") {
-                    break outputs;
-                }
-            };
-            tree.flushed(&outputs);
-        }
-        while let Some(mut job) = tree.pick_compaction(keep.watermark, &keep.cells) {
-            let outputs = loop {
-                if let JobStep::Done(outputs) = job.step(disk).expect("a disk with room") {
-                    break outputs;
-                }
-            };
-            tree.compacted(&outputs);
+        let store = self.machine.storage_mut();
+        let Some(mut job) = store.flush() else { return };
+        loop {
+            if let StreamStep::Done(done) = job.step(disk).expect("a disk with room") {
+                return store.flushed(&done);
+            }
         }
     }
 }
@@ -186,28 +175,26 @@ fn blocks_are_zero_until_written() {
     assert_eq!(replica.request(&write(stamp(session, 1), changes, [])), Ok(StripeResponse::Written));
     let written = BlockRun::Data(vec![7; 2 * BLOCK].into());
     assert_eq!(replica.read(0, 8), [BlockRun::Zeroes(1), written.clone(), BlockRun::Zeroes(5)]);
-    assert_eq!(replica.read(1, 2), [written], "by lookups");
+    assert_eq!(replica.read(1, 2), [written], "only these");
     let (hole, zero, data) = (BlockState::Hole, BlockState::Zero, BlockState::Data);
     let all = [(1, hole), (2, data), (1, hole), (1, zero), (295, hole), (1, zero), (699, hole)];
     assert_eq!(replica.status(0, 1_000), all);
     assert_eq!(replica.status(2, 3), [(1, data), (1, hole), (1, zero)]);
 }
 
+/// A read returns each block as of some moment during the read: a flush may have overwritten what there was before.
 #[test]
-fn view_does_not_show_later_writes() {
+fn views_are_as_new_as_their_moment() {
     let mut replica = Replica::new(STRIPE);
     let session = replica.open();
     replica.request(&write(stamp(session, 1), [data(0, 9, 1)], [])).expect("written");
     let view = replica.machine.view_now();
     replica.request(&write(stamp(session, 2), [data(0, 9, 2), zero(256, 256, true)], [])).expect("written");
-    for count in [1, 9] {
-        let blocks = BlockSpan { stripe: STRIPE, first: 0, count };
-        let request = StripeRequest::Read { consistency: Consistency::Strong, blocks };
-        let query = state_machine::View::read(&view, &request).expect("a read");
-        let runs = vec![BlockRun::Data(vec![1; count as usize * BLOCK].into())];
-        assert_eq!(query.answer(Io::Allowed), Ok(Evaluated::Outcome(Ok(StripeResponse::Runs(runs)))));
-        assert_eq!(replica.content(0, count), vec![2; count as usize * BLOCK]);
-    }
+    let blocks = BlockSpan { stripe: STRIPE, first: 0, count: 9 };
+    let request = StripeRequest::Read { consistency: Consistency::Strong, blocks };
+    let query = state_machine::View::read(&view, &request).expect("a read");
+    let runs = vec![BlockRun::Data(vec![2; 9 * BLOCK].into())];
+    assert_eq!(query.answer(Io::Allowed), Ok(Evaluated::Outcome(Ok(StripeResponse::Runs(runs)))));
     assert!(!state_machine::View::is_same(&view, &replica.machine.view_now()));
 }
 
@@ -251,8 +238,8 @@ fn retry_does_not_overwrite_a_later_write() {
     let before = replica.hash();
     let chunks: Vec<Bytes> = Chunks::of(replica.machine.snapshot()).collect();
     let snapshot: StripeSnapshot = load(replica.machine.progress.cohort, &chunks).expect("its own chunks");
-    let tree = std::mem::replace(replica.machine.storage_mut(), tree(CohortId(1)));
-    replica.machine = state_machine::Snapshot::into_machine(snapshot, tree);
+    let store = std::mem::replace(replica.machine.storage_mut(), stream(CohortId(1)));
+    replica.machine = state_machine::Snapshot::into_machine(snapshot, store);
     assert_eq!(replica.hash(), before);
     assert_eq!(replica.request(&part), Ok(StripeResponse::Written));
     assert_eq!(replica.content(0, 1), [3; BLOCK]);

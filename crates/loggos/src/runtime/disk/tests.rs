@@ -156,7 +156,14 @@ fn checkpoint_releases_log_segments() {
     let checkpoint = Some(store::manifest::CheckpointRef { lsn, timestamp, bytes: written });
     let cohorts = BTreeMap::from([(cohort, CohortManifest { checkpoint, ..CohortManifest::default() })]);
     let (manifest, gone) = (ManifestId(1), BTreeSet::new());
-    bench.disk.write_manifest(NextManifest { manifest, cohorts, peers: BTreeMap::new(), doubt_unknown: false, gone });
+    bench.disk.write_manifest(NextManifest {
+        manifest,
+        cohorts,
+        peers: BTreeMap::new(),
+        doubt_unknown: false,
+        gone,
+        kept: BTreeMap::new(),
+    });
     bench.until(|input, _| matches!(input, Input::ManifestForced(ManifestId(1), _)));
     assert!(bench.disk.store.manifest().oldest_segment > 1);
     drop(bench);

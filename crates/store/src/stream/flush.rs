@@ -1,0 +1,217 @@
+//! Flushes: jobs that write the changes of a layer to their places, and then the map of the new checkpoint.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::Sequence;
+use base::canary::{Bug, planted};
+
+use super::layer::Layer;
+use super::map::{self, Changes, Map};
+use super::{CHANGES, DATA, GROUP_BLOCKS, GROUP_BYTES, Live, StreamStore, WHOLE, offset_of, sum_of};
+use crate::erased::{DynFiles, ErasedFile, ErasedFiles};
+use crate::files::{File as _, FileErrorKind, OpenOptions, remove_if_exists};
+use crate::sstable::{DIRECTORY, SstableId, SstableRef};
+use crate::tree::{JobError, Site};
+use crate::{AlignedBuffer, BLOCK_BYTES};
+
+/// The changes in map files may take this part of the space of a whole map; then a whole map is written again.
+const CHANGES_PART: u64 = 2;
+/// Changes below this size do not matter.
+const CHANGES_BYTES_MIN: u64 = 64 << 10;
+/// Bytes of data written in a step.
+const STEP_BYTES: usize = 1 << 20;
+
+/// A flush of a layer. Runs in steps on any thread.
+#[derive(Debug)]
+pub struct StreamFlush {
+    site: Site,
+    data: SstableId,
+    complete_from: Sequence,
+    layer: Arc<Layer>,
+    /// The map with the slots as of now and the sums of before.
+    map: Map,
+    /// Space of the data file that has no content any more: offset and length.
+    punched: Vec<(u64, u64)>,
+    /// The files of the checkpoint before.
+    files: Vec<SstableRef>,
+    file: Option<ErasedFile>,
+    /// The next block to write.
+    next: u64,
+    /// The blocks written, with their sums.
+    sums: Vec<(u64, u32)>,
+}
+
+/// The result of a step.
+#[derive(Debug)]
+pub enum StreamStep {
+    /// More steps are needed.
+    Working {
+        /// Bytes written in this step.
+        bytes: u64,
+    },
+    /// The flush is complete.
+    Done(StreamFlushed),
+}
+
+/// The output of a flush.
+#[derive(Clone, Debug)]
+pub struct StreamFlushed {
+    pub(super) map: Arc<Map>,
+    pub(super) touched: Vec<u64>,
+    pub(super) file: ErasedFile,
+    pub(super) files: Vec<SstableRef>,
+    made: Vec<SstableId>,
+}
+
+impl StreamFlushed {
+    /// The files that did not exist before.
+    #[must_use]
+    pub fn made(&self) -> &[SstableId] {
+        &self.made
+    }
+}
+
+impl StreamFlush {
+    pub(super) fn new(store: &StreamStore, live: &Live, layer: Arc<Layer>, map: Map, free: Vec<u32>) -> Self {
+        let punched = punched(&store.map, &map, &layer, &free);
+        Self {
+            site: store.site.clone(),
+            data: store.shared.data,
+            complete_from: store.shared.complete_from,
+            layer,
+            map,
+            punched,
+            files: store.files.clone(),
+            file: live.file.clone(),
+            next: 0,
+            sums: Vec::new(),
+        }
+    }
+
+    /// Does a part of the work.
+    ///
+    /// # Errors
+    /// A file operation fails. Nothing needs to be cleaned up: what was written in place is written again.
+    pub fn step(&mut self, files: &dyn DynFiles) -> Result<StreamStep, JobError> {
+        let file = self.data_file(files)?;
+        for (offset, length) in std::mem::take(&mut self.punched) {
+            file.punch(offset, length)?;
+        }
+        let mut bytes = 0;
+        while bytes < STEP_BYTES {
+            let written = self.write_run(&file)?;
+            if written == 0 {
+                return if bytes > 0 {
+                    Ok(StreamStep::Working { bytes: bytes as u64 })
+                } else {
+                    self.finish(files, file)
+                };
+            }
+            bytes += written;
+        }
+        Ok(StreamStep::Working { bytes: bytes as u64 })
+    }
+
+    /// The data file, which the first flush creates. A file of that name without a manifest that names it is from a
+    /// flush that failed.
+    fn data_file(&mut self, files: &dyn DynFiles) -> Result<ErasedFile, JobError> {
+        if let Some(file) = &self.file {
+            return Ok(file.clone());
+        }
+        let path = self.data.path();
+        let file = match files.open(&path, OpenOptions::DIRECT) {
+            Err(error) if error.kind == FileErrorKind::NotFound => files.create(&path, OpenOptions::DIRECT)?,
+            opened => opened?,
+        };
+        Ok(self.file.insert(file).clone())
+    }
+
+    /// Writes the next blocks that are adjacent in the data file. Returns the bytes written; 0 at the end.
+    fn write_run(&mut self, file: &ErasedFile) -> Result<usize, JobError> {
+        let mut run: Vec<(u64, &bytes::Bytes)> = Vec::new();
+        for (block, content) in self.layer.blocks_from(self.next) {
+            let is_adjacent =
+                run.last().is_none_or(|(last, _)| last + 1 == block && last / GROUP_BLOCKS == block / GROUP_BLOCKS);
+            if !is_adjacent {
+                break;
+            }
+            run.push((block, content));
+        }
+        let Some(((first, _), (last, _))) = run.first().zip(run.last()) else { return Ok(0) };
+        let mut buffer = AlignedBuffer::zeroed(run.len() * BLOCK_BYTES);
+        for ((block, content), target) in run.iter().zip(buffer.chunks_exact_mut(BLOCK_BYTES)) {
+            target.copy_from_slice(content);
+            self.sums.push((*block, sum_of(self.site.cohort, *block, content)));
+        }
+        // The group exists: it has this block.
+        if let Some(placed) = self.map.groups.get(&(first / GROUP_BLOCKS)) {
+            file.write_at(offset_of(placed.slot, *first), &buffer)?;
+        }
+        self.next = last + 1;
+        Ok(buffer.len())
+    }
+
+    /// Forces the data, and writes the map.
+    fn finish(&mut self, files: &dyn DynFiles, file: ErasedFile) -> Result<StreamStep, JobError> {
+        if !planted(Bug::StreamMapBeforeData) {
+            file.sync()?;
+        }
+        let changes = Changes::of(&self.layer, std::mem::take(&mut self.sums), &self.map);
+        let mut map = std::mem::take(&mut self.map);
+        let touched = changes.apply(&mut map);
+        let id = SstableId { cohort: self.site.cohort, number: self.site.numbers.draw() };
+        let content = changes.encode(&self.site, id);
+        let is_change = |named: &&SstableRef| named.level == CHANGES;
+        let before: u64 = self.files.iter().filter(is_change).map(|named| named.bytes).sum();
+        let may_take = (map.whole_bytes() / CHANGES_PART).max(CHANGES_BYTES_MIN);
+        let has_whole = self.files.iter().any(|named| named.level == WHOLE);
+        let is_whole = !has_whole || before + content.len() as u64 > may_take;
+        let (kind, content) = match is_whole {
+            true => (WHOLE, map.encode(&self.site.owner, id, self.complete_from)),
+            false => (CHANGES, content),
+        };
+        let path = id.path();
+        remove_if_exists(&ErasedFiles(files), &path)?;
+        let written = files.create(&path, OpenOptions::BUFFERED)?;
+        let done = written.write_at(0, &content).and_then(|()| written.sync());
+        if let Err(error) = done {
+            if error.kind == FileErrorKind::NoSpace {
+                // A file that cannot be removed is removed at the next start.
+                let _ = files.remove(&path);
+            }
+            return Err(error.into());
+        }
+        files.sync_dir(DIRECTORY)?;
+        let mut named: Vec<SstableRef> = match is_whole {
+            true => vec![map::data_reference(self.data)],
+            false => self.files.clone(),
+        };
+        named.push(map::reference(id, kind, &content));
+        let had_data = self.files.iter().any(|file| file.level == DATA);
+        let made = if had_data { vec![id] } else { vec![self.data, id] };
+        let map = Arc::new(map);
+        Ok(StreamStep::Done(StreamFlushed { map, touched, file, files: named, made }))
+    }
+}
+
+/// The space that has lost its content: slots without a group or with another one, and holes in the other groups. Its
+/// content is not needed after a crash: the entries that freed it are in the log.
+fn punched(before: &Map, now: &Map, layer: &Layer, free: &[u32]) -> Vec<(u64, u64)> {
+    let owners: BTreeMap<u32, u64> = before.groups.iter().map(|(number, placed)| (placed.slot, *number)).collect();
+    let slot = |slot: u32| (u64::from(slot) * GROUP_BYTES, GROUP_BYTES);
+    let mut punched: Vec<(u64, u64)> =
+        free.iter().filter(|free| owners.contains_key(free)).map(|free| slot(*free)).collect();
+    let moved =
+        |(number, placed): &(&u64, &map::Placed)| owners.get(&placed.slot).is_some_and(|owner| owner != *number);
+    punched.extend(now.groups.iter().filter(moved).map(|(_, placed)| slot(placed.slot)));
+    for (range, _) in layer.ranges() {
+        let numbers = range.start / GROUP_BLOCKS..range.end.div_ceil(GROUP_BLOCKS);
+        for (number, placed) in now.groups.range(numbers) {
+            let first = number * GROUP_BLOCKS;
+            let (from, to) = (range.start.max(first), range.end.min(first + GROUP_BLOCKS));
+            punched.push((offset_of(placed.slot, from), (to - from) * BLOCK_BYTES as u64));
+        }
+    }
+    punched
+}
