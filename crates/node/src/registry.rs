@@ -227,7 +227,7 @@ trait Hosted: StateMachine {
 fn in_tree(found: Option<Bulk>, site: Site) -> Option<Box<dyn Storage>> {
     match found {
         None => Some(Box::new(Tree::new(site))),
-        Some(Bulk::Tree(tree)) => Some(Box::new(tree)),
+        Some(Bulk::Tree(tree)) => Some(tree),
         Some(Bulk::Stream(_)) => None,
     }
 }
@@ -244,7 +244,7 @@ fn in_place(found: Option<Bulk>, site: Site) -> Option<Box<dyn Storage>> {
 /// The storage of data found on disk, whatever its kind.
 pub(crate) fn storage_found(found: Bulk) -> Box<dyn Storage> {
     match found {
-        Bulk::Tree(tree) => Box::new(tree),
+        Bulk::Tree(tree) => tree,
         Bulk::Stream(stream) => stream,
     }
 }

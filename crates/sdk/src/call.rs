@@ -108,6 +108,9 @@ async fn begin(
             let listed = DisksClient::new(channel).list_disks(timed(ListDisksRequest {}, time)).await?;
             ApiResponse::Disks(listed.into_inner())
         }
+        ApiRequest::CheckDisk(request) => {
+            ApiResponse::DiskChecked(DisksClient::new(channel).check_disk(timed(request, time)).await?.into_inner())
+        }
         ApiRequest::ResizeDisk(request) => {
             DisksClient::new(channel).resize_disk(timed(request, time)).await?;
             ApiResponse::DiskResized

@@ -27,6 +27,17 @@ pub struct DiskDescription {
     pub created: Timestamp,
 }
 
+/// Blocks of a stripe that were verified at one replica.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskCheck {
+    /// The number of blocks with content that were read.
+    pub verified: u64,
+    /// Those that are damaged, in the numbers of the stripe.
+    pub damaged: Vec<u64>,
+    /// The block to continue from; none at the end of the stripe.
+    pub next: Option<u64>,
+}
+
 /// A disk to be created.
 #[derive(Debug)]
 pub struct CreateDisk<'a> {
@@ -84,6 +95,21 @@ impl Disk {
         let request = message::ResizeDiskRequest { disk: self.name.clone(), bytes };
         match self.client.ask(ApiRequest::ResizeDisk(request)).await? {
             ApiResponse::DiskResized => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Verifies some blocks of a stripe, from a block on, at the replica of the node that this client is connected to. To
+    /// verify a certain replica, connect to its node alone.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the disk does not exist, [`Error::Unavailable`] if the replica has not caught up.
+    pub async fn check(&self, stripe: u32, first_block: u64) -> Result<DiskCheck, Error> {
+        let request = message::CheckDiskRequest { disk: self.name.clone(), stripe, first_block };
+        match self.client.ask(ApiRequest::CheckDisk(request)).await? {
+            ApiResponse::DiskChecked(message::CheckDiskResponse { verified_blocks, damaged_blocks, next_block }) => {
+                Ok(DiskCheck { verified: verified_blocks, damaged: damaged_blocks, next: next_block })
+            }
             other => Err(unexpected(&other)),
         }
     }

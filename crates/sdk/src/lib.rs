@@ -139,7 +139,7 @@ pub mod admin {
 
 pub use client::{Error, Stamp, TransactionId, Version};
 pub use client_api::Client;
-pub use disks::{CreateDisk, Disk, DiskDescription};
+pub use disks::{CreateDisk, Disk, DiskCheck, DiskDescription};
 pub use hold::SnapshotHold;
 pub use logs::{Content, CreateLog, Cursor, Entry, Log, Snapshot, Subscription};
 pub use reads::Reads;

@@ -50,6 +50,7 @@ pub(crate) enum ApiRequest {
     CreateDisk(disks::CreateDiskRequest),
     ListDisks,
     ResizeDisk(disks::ResizeDiskRequest),
+    CheckDisk(disks::CheckDiskRequest),
     DeleteDisk(disks::DeleteDiskRequest),
 }
 
@@ -91,6 +92,7 @@ pub(crate) enum ApiResponse {
     DiskCreated(disks::CreateDiskResponse),
     Disks(disks::ListDisksResponse),
     DiskResized,
+    DiskChecked(disks::CheckDiskResponse),
     DiskDeleted,
 }
 
@@ -141,7 +143,7 @@ impl ApiRequest {
                 (Effect::Repeatable, Pace::Slow)
             }
             Self::CreateDisk(_) | Self::ResizeDisk(_) | Self::DeleteDisk(_) => (Effect::Repeatable, Pace::Slow),
-            Self::ListDisks => (Effect::Reads, Pace::Slow),
+            Self::ListDisks | Self::CheckDisk(_) => (Effect::Reads, Pace::Slow),
             Self::DeclareLoss(_) | Self::AddNode(_) | Self::RemoveNode(_) => (Effect::Repeatable, Pace::Slow),
             Self::ListNodes(_) => (Effect::Reads, Pace::Slow),
             Self::ListTables | Self::DescribeTable(_) | Self::Scan(_) | Self::Status(_) => (Effect::Reads, Pace::Slow),

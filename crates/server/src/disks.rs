@@ -6,14 +6,17 @@ use api::disks as message;
 use api::servers::disks_server::Disks;
 use catalog::request::DiskDescription;
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, TableOptions};
+use node::registry::Ask;
 use node::request::{Request, Response};
 use state_machine::StateMachine as _;
-use streams::layout::Layout;
+use streams::layout::{Layout, StripeId};
 use streams::stripe::Stripe;
+use streams::stripe::request::{StripeRequest, StripeResponse};
 use tonic::Status;
 
 use crate::Gateway;
 use crate::columns::{RpcResult, answer, ask, unexpected};
+use crate::reads::undated;
 
 pub(crate) struct Handler<G> {
     gateway: Arc<G>,
@@ -96,6 +99,28 @@ impl<G: Gateway> Disks for Handler<G> {
         let message::ResizeDiskRequest { disk: name, bytes } = std::mem::take(call.get_mut());
         match self.ask(&call, CatalogCommand::ResizeDisk { name, bytes }).await? {
             Response::Catalog(CatalogResponse::DiskResized) => answer(message::ResizeDiskResponse {}),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn check_disk(
+        &self,
+        mut call: tonic::Request<message::CheckDiskRequest>,
+    ) -> RpcResult<message::CheckDiskResponse> {
+        let message::CheckDiskRequest { disk, stripe, first_block } = std::mem::take(call.get_mut());
+        let disk = self.find(&call, &disk).await?;
+        let stripe = u16::try_from(stripe).ok().filter(|stripe| u32::from(*stripe) < disk.stripes);
+        let stripe = StripeId(stripe.ok_or_else(|| Status::invalid_argument("the disk has no such stripe"))?);
+        let check = StripeRequest::Check { stripe, first: first_block };
+        let request = Request::Table { table: disk.name, request: Ask::Stripe(check) };
+        match undated(ask(&*self.gateway, &call, request).await?).0 {
+            Response::Stripe(StripeResponse::Checked { verified, damaged, next }) => {
+                answer(message::CheckDiskResponse {
+                    verified_blocks: verified,
+                    damaged_blocks: damaged,
+                    next_block: next,
+                })
+            }
             other => Err(unexpected(&other)),
         }
     }

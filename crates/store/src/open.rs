@@ -213,7 +213,7 @@ type States = (BTreeMap<CohortId, Vec<Bytes>>, BTreeMap<CohortId, Bulk>);
 #[derive(Debug)]
 pub enum Bulk {
     /// SSTables.
-    Tree(Tree),
+    Tree(Box<Tree>),
     /// Blocks in place.
     Stream(Box<StreamStore>),
 }
@@ -290,7 +290,7 @@ fn open_bulk<F: Files>(
     }
     // New SSTables must not reuse the numbers of SSTables that another cohort's tree refers to.
     cohort.sstables.iter().for_each(|sstable| tablespace.site(sstable.id.cohort).numbers.pass(sstable.id.number));
-    Ok(Some(Bulk::Tree(Tree::open(files, tablespace.site(id), &cohort.sstables, opened)?)))
+    Ok(Some(Bulk::Tree(Box::new(Tree::open(files, tablespace.site(id), &cohort.sstables, opened)?))))
 }
 
 /// Removes files that an earlier process did not finish or name.

@@ -54,7 +54,7 @@ mod tests;
 pub use adopt::adopt;
 pub use flush::{StreamFlush, StreamFlushed, StreamStep};
 pub use layer::{CHANGE_OVERHEAD_BYTES, Empty};
-pub use read::{BlockState, Piece, StreamView};
+pub use read::{BlockState, Piece, StreamView, Verified};
 pub use ship::Shipped;
 
 use layer::Layer;
@@ -397,8 +397,7 @@ impl StreamStore {
         let placed =
             |(number, group): (&u64, &Group)| (*number, Placed { slot: group.slot, sums: Arc::clone(&group.sums) });
         let groups = live.groups.iter().map(placed).collect();
-        let free = live.free.iter().copied().collect();
-        Some(StreamFlush::new(self, &live, layer, Map { groups }, free))
+        Some(StreamFlush::new(self, &live, layer, Map { groups }))
     }
 
     /// Installs a flush: the next manifest names its files.

@@ -98,6 +98,12 @@ impl Layout {
         (StripeId((unit % stripes) as u16), unit / stripes * UNIT_BYTES + within)
     }
 
+    /// The byte of the disk at a local address of a stripe: the inverse of [`Layout::locate`].
+    #[must_use]
+    pub fn offset(&self, stripe: StripeId, local: u64) -> u64 {
+        (local / UNIT_BYTES * u64::from(self.stripes) + u64::from(stripe.0)) * UNIT_BYTES + local % UNIT_BYTES
+    }
+
     /// The parts of `offset..offset + length` in the order of the disk, each within one stripe and adjacent there. On a
     /// disk with several stripes, a part ends with its unit.
     pub fn fragments(&self, offset: u64, length: u64) -> impl Iterator<Item = Fragment> + use<> {
@@ -156,6 +162,7 @@ mod tests {
             let mut at = offset;
             for fragment in layout.fragments(offset, length) {
                 assert_eq!((fragment.stripe, fragment.local), layout.locate(at));
+                assert_eq!(layout.offset(fragment.stripe, fragment.local), at);
                 assert_eq!(fragment.offset, at);
                 let last = layout.locate(at + fragment.length - 1);
                 assert_eq!(last, (fragment.stripe, fragment.local + fragment.length - 1), "adjacent in its stripe");

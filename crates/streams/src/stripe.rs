@@ -164,7 +164,7 @@ impl StateMachine for Stripe {
             StripeRequest::Write(write) => return Payload::Decide(Query::completing(write.clone(), self.view_now())),
             StripeRequest::OpenSession { stripe } => Command::OpenSession { stripe: *stripe },
             StripeRequest::Drop => Command::Drop,
-            StripeRequest::Read { .. } | StripeRequest::Status { .. } => {
+            StripeRequest::Read { .. } | StripeRequest::Status { .. } | StripeRequest::Check { .. } => {
                 return Payload::Refuse(Failure::Invalid("a read is not a change".to_owned()));
             }
         };

@@ -8,6 +8,8 @@ use terminal::{Output, Stop};
 
 use super::Cluster;
 
+mod check;
+
 /// Commands on virtual disks. Any client of the Network Block Device protocol attaches a disk by its name, at port
 /// 10808 + N of node N.
 #[derive(Debug, Subcommand)]
@@ -30,6 +32,11 @@ pub(crate) enum Command {
     List,
     /// Show a disk's size and stripes.
     Info {
+        /// Name of the disk.
+        name: String,
+    },
+    /// Read all blocks of all replicas, and verify their checksums. Names the damaged ones.
+    Check {
         /// Name of the disk.
         name: String,
     },
@@ -74,6 +81,7 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
             let disk = client.disk(&name).describe().await?;
             output.print(&object(&disk), || line(&disk))
         }
+        Command::Check { name } => check::run(&client, output, &name).await,
         Command::Resize { name, size } => {
             client.disk(&name).resize(size).await?;
             let text = shown(size);

@@ -1,6 +1,6 @@
 //! Flushes: jobs that write the changes of a layer to their places, and then the map of the new checkpoint.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use base::Sequence;
@@ -73,8 +73,8 @@ impl StreamFlushed {
 }
 
 impl StreamFlush {
-    pub(super) fn new(store: &StreamStore, live: &Live, layer: Arc<Layer>, map: Map, free: Vec<u32>) -> Self {
-        let punched = punched(&store.map, &map, &layer, &free);
+    pub(super) fn new(store: &StreamStore, live: &Live, layer: Arc<Layer>, map: Map) -> Self {
+        let punched = punched(&store.map, &map, &layer, &live.free);
         Self {
             site: store.site.clone(),
             data: store.shared.data,
@@ -197,7 +197,7 @@ impl StreamFlush {
 
 /// The space that has lost its content: slots without a group or with another one, and holes in the other groups. Its
 /// content is not needed after a crash: the entries that freed it are in the log.
-fn punched(before: &Map, now: &Map, layer: &Layer, free: &[u32]) -> Vec<(u64, u64)> {
+fn punched(before: &Map, now: &Map, layer: &Layer, free: &BTreeSet<u32>) -> Vec<(u64, u64)> {
     let owners: BTreeMap<u32, u64> = before.groups.iter().map(|(number, placed)| (placed.slot, *number)).collect();
     let slot = |slot: u32| (u64::from(slot) * GROUP_BYTES, GROUP_BYTES);
     let mut punched: Vec<(u64, u64)> =

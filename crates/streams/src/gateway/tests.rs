@@ -62,7 +62,7 @@ impl Disk {
 
     fn execute(&mut self, request: &StripeRequest) -> Outcome {
         let stripe = match request {
-            StripeRequest::OpenSession { stripe } => *stripe,
+            StripeRequest::OpenSession { stripe } | StripeRequest::Check { stripe, .. } => *stripe,
             StripeRequest::Write(write) => write.stripe,
             StripeRequest::Read { blocks, .. } | StripeRequest::Status { blocks, .. } => blocks.stripe,
             StripeRequest::Drop => panic!("no gateway drops a disk"),

@@ -6,12 +6,15 @@ use bytes::{Bytes, BytesMut};
 use state_machine::interface::{Decision, Evaluated, Read, View as MachineView};
 use state_machine::{Failure, KeyPosition, Ownership, ReadError};
 use store::sstable::Io;
-use store::stream::{StreamError, StreamView};
+use store::stream::{StreamError, StreamView, Verified};
 
 use super::blocks;
 use super::command::Command;
 use super::request::{BlockChange, BlockRun, BlockSpan, PartialBlock, StripeRequest, StripeResponse, StripeWrite};
 use crate::layout::{BLOCK_BYTES, StripeId};
+
+/// Groups of the store that one query verifies: 16 MiB, so that other reads of the disk do not wait for long.
+const CHECKED_GROUPS: usize = 16;
 
 /// The blocks of a stripe, readable by any thread: as of an entry, or later.
 #[derive(Clone, Debug)]
@@ -34,6 +37,8 @@ pub struct Query {
 enum Question {
     Read(BlockSpan),
     Status(BlockSpan),
+    /// Verifies blocks of a stripe from this one on.
+    Check(StripeId, u64),
     /// Completes the blocks that a write changes in part.
     Complete(Box<StripeWrite>),
 }
@@ -44,6 +49,7 @@ impl Query {
         let question = match request {
             StripeRequest::Read { blocks, .. } => Question::Read(*blocks),
             StripeRequest::Status { blocks, .. } => Question::Status(*blocks),
+            StripeRequest::Check { stripe, first } => Question::Check(*stripe, *first),
             StripeRequest::OpenSession { .. } | StripeRequest::Write(_) | StripeRequest::Drop => return None,
         };
         Some(Self { view, question })
@@ -57,6 +63,7 @@ impl Query {
     fn stripe(&self) -> StripeId {
         match &self.question {
             Question::Read(blocks) | Question::Status(blocks) => blocks.stripe,
+            Question::Check(stripe, _) => *stripe,
             Question::Complete(write) => write.stripe,
         }
     }
@@ -96,6 +103,13 @@ impl Read for Query {
             Question::Status(span) => {
                 let extents = blocks::status(&view.blocks, numbers(span))?;
                 Evaluated::Outcome(Ok(StripeResponse::Extents(extents)))
+            }
+            Question::Check(_, first) => {
+                if io == Io::CacheOnly {
+                    return Err(ReadError::NotCached);
+                }
+                let Verified { verified, damaged, next } = view.blocks.verify(*first, CHECKED_GROUPS)?;
+                Evaluated::Outcome(Ok(StripeResponse::Checked { verified, damaged, next }))
             }
             Question::Complete(write) => {
                 let completed = write.parts.iter().map(|part| view.complete(part, io));

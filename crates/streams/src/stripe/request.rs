@@ -52,6 +52,13 @@ pub enum StripeRequest {
         /// The blocks.
         blocks: BlockSpan,
     },
+    /// Verifies the blocks of one replica, as of its own state: a [`StripeResponse::Checked`].
+    Check {
+        /// The stripe.
+        stripe: StripeId,
+        /// The first block to verify.
+        first: u64,
+    },
     /// Drops the disk: a [`StripeResponse::Dropped`].
     Drop,
 }
@@ -127,6 +134,15 @@ pub enum StripeResponse {
     Runs(Vec<BlockRun>),
     /// The allocation of blocks, in order. It may end before the blocks that were asked for.
     Extents(Vec<BlockExtent>),
+    /// Blocks were verified.
+    Checked {
+        /// The number of blocks that were read.
+        verified: u64,
+        /// Those that are damaged.
+        damaged: Vec<u64>,
+        /// The block to continue from; none at the end.
+        next: Option<u64>,
+    },
     /// The disk is dropped.
     Dropped,
 }
@@ -158,6 +174,7 @@ base::wire! {
         3 => Read { consistency, blocks },
         4 => Status { consistency, blocks },
         5 => Drop,
+        6 => Check { stripe, first },
     }
 }
 
@@ -181,6 +198,7 @@ base::wire! {
         3 => Runs(runs),
         4 => Extents(extents),
         5 => Dropped,
+        6 => Checked { verified, damaged, next },
     }
 }
 
@@ -301,11 +319,12 @@ impl Request for StripeRequest {
                 check_count("blocks in the read", blocks.count as usize, READ_BLOCKS_MAX as usize)
             }
             Self::Status { blocks, .. } => check_blocks(blocks.first, blocks.count),
+            Self::Check { first, .. } => check_blocks(*first, 1),
         }
     }
 
     fn reads(&self) -> bool {
-        matches!(self, Self::Read { .. } | Self::Status { .. })
+        matches!(self, Self::Read { .. } | Self::Status { .. } | Self::Check { .. })
     }
 
     fn is_idempotent(&self) -> bool {
@@ -319,13 +338,16 @@ impl Request for StripeRequest {
                 Consistency::Timeline { at_least: None, stale_ok: false }
             }
             Self::Read { consistency, .. } | Self::Status { consistency, .. } => *consistency,
+            // Each replica verifies its own blocks, once it has caught up: until then, a flush that a crash has cut off is
+            // not completed.
+            Self::Check { .. } => Consistency::Timeline { at_least: None, stale_ok: false },
             Self::OpenSession { .. } | Self::Write(_) | Self::Drop => Consistency::Strong,
         }
     }
 
     fn position(&self) -> Option<KeyPosition> {
         let stripe = match self {
-            Self::OpenSession { stripe } => stripe,
+            Self::OpenSession { stripe } | Self::Check { stripe, .. } => stripe,
             Self::Write(write) => &write.stripe,
             Self::Read { blocks, .. } | Self::Status { blocks, .. } => &blocks.stripe,
             Self::Drop => return None,
@@ -344,7 +366,7 @@ impl Request for StripeRequest {
                 Locks::several(whole.chain(parts).collect())
             }
             Self::Drop => Locks::all(LockMode::Exclusive),
-            Self::OpenSession { .. } | Self::Read { .. } | Self::Status { .. } => Locks::NONE,
+            Self::OpenSession { .. } | Self::Read { .. } | Self::Status { .. } | Self::Check { .. } => Locks::NONE,
         }
     }
 
@@ -368,6 +390,6 @@ impl Request for StripeRequest {
 
 impl Response for StripeResponse {
     fn is_of_read(&self) -> bool {
-        matches!(self, Self::Runs(_) | Self::Extents(_))
+        matches!(self, Self::Runs(_) | Self::Extents(_) | Self::Checked { .. })
     }
 }
