@@ -1,6 +1,7 @@
 //! `loggos admin ...`: cluster administration.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
 use std::time::{Duration, Instant};
 
 use base::shown;
@@ -8,6 +9,7 @@ use clap::Subcommand;
 use sdk::admin::roster_node::Standing;
 use sdk::formation;
 use serde_json::{Value, json};
+use streams::layout::StripeId;
 use terminal::{Output, Stop};
 
 use super::Cluster;
@@ -39,9 +41,14 @@ pub(crate) enum Command {
     /// Move the replicas of a range to other nodes without downtime. Continues in the background if the command is
     /// interrupted. A later move of the same range replaces this one; to cancel it, move the range back.
     Move {
+        /// The table, or the disk.
         table: String,
         /// Any key of the range; the empty key selects the first range.
-        key: OsString,
+        #[arg(required_unless_present = "stripe", conflicts_with = "stripe")]
+        key: Option<OsString>,
+        /// The stripe of a disk, from 0, instead of a key.
+        #[arg(long, value_name = "N")]
+        stripe: Option<u16>,
         /// Nodes that are to have a replica. Existing replicas on these nodes are kept, all others are removed.
         #[arg(long, value_name = "NODE,...", value_delimiter = ',', required = true)]
         to: Vec<u32>,
@@ -76,7 +83,13 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
         Command::DeclareLoss { table, key, node, confirm } => {
             declare_loss(cluster, output, &table, key, (node, &confirm)).await
         }
-        Command::Move { table, key, to, force } => move_range(cluster, output, &table, key, (&to, force)).await,
+        Command::Move { table, key, stripe, to, force } => {
+            let key = match stripe {
+                Some(stripe) => OsString::from_vec(StripeId(stripe).key().to_vec()),
+                None => key.unwrap_or_default(),
+            };
+            move_range(cluster, output, &table, key, (&to, force)).await
+        }
     }
 }
 

@@ -66,8 +66,7 @@ pub(super) async fn run(client: &Client, output: Output, name: &str) -> Result<(
     bar.finish_and_clear();
     if damaged > 0 {
         let blocks = counted(damaged as u64, "damaged block");
-        let what =
-            "move the stripe away from the node with `loggos admin move`, and back: its replica is then copied again";
+        let what = "move the stripe away from the node (`loggos admin move DISK --stripe N --to NODE,...`), and back: its replica is then copied again";
         return Err(Stop::Refused(format!("{blocks}: {what}")));
     }
     match &unchecked[..] {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,10 +34,12 @@ const HASTE: Duration = Duration::from_millis(600);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How far an age that a node measures by its wall clock may differ from one by the clock of this process.
 const CLOCKS_DIFFER: Duration = Duration::from_millis(100);
-/// Minimum counts that make the check meaningful.
+/// Minimum counts that make the check meaningful. After the faults, the clients work on until these are reached ...
 const COMMITTED_MIN: usize = 40;
 const ABORTED_MIN: usize = 20;
 const SNAPSHOTS_MIN: usize = 15;
+/// ... for so long: a busy machine is slow.
+const LONGEST: Duration = Duration::from_secs(60);
 const PLANTED: usize = 3;
 
 /// A list: the index of its table, the letter, and the generation.
@@ -87,6 +89,34 @@ struct Shared {
     last_value: AtomicU64,
     /// Commits of which the outcome was asked for.
     in_doubt: AtomicU64,
+    /// Committed transactions with reads and writes, attempts with writes that were aborted, and snapshots.
+    counts: [AtomicUsize; 3],
+}
+
+impl Shared {
+    fn count(&self, done: &Transaction) {
+        if let Some(kind) = kind(done) {
+            self.counts[kind].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the history is long enough.
+    fn has_enough(&self) -> bool {
+        let least = [COMMITTED_MIN, ABORTED_MIN, SNAPSHOTS_MIN];
+        self.counts.iter().zip(least).all(|(count, least)| count.load(Ordering::Relaxed) >= least)
+    }
+}
+
+/// Which of the counts a transaction belongs to.
+fn kind(done: &Transaction) -> Option<usize> {
+    let writes = done.operations.iter().any(|operation| matches!(operation, Operation::Append(..)));
+    let reads = done.operations.iter().any(|operation| matches!(operation, Operation::Read(..)));
+    match done.outcome {
+        Outcome::Committed(_) if !writes => Some(2),
+        Outcome::Committed(_) => reads.then_some(0),
+        Outcome::Aborted => writes.then_some(1),
+        Outcome::Unknown => None,
+    }
 }
 
 /// A client with its share of the history.
@@ -153,15 +183,9 @@ async fn split(client: Client, until: Instant) -> Vec<Transaction> {
 
 /// Checks that the history is worth its check.
 fn report(history: &[Transaction]) {
-    let writes =
-        |done: &Transaction| done.operations.iter().any(|operation| matches!(operation, Operation::Append(..)));
-    let reads = |done: &Transaction| done.operations.iter().any(|operation| matches!(operation, Operation::Read(..)));
-    let count = |of: &dyn Fn(&Transaction) -> bool| history.iter().filter(|done| of(done)).count();
-    let is_committed = |done: &Transaction| matches!(done.outcome, Outcome::Committed(_));
-    let committed = count(&|done| is_committed(done) && writes(done) && reads(done));
-    let aborted = count(&|done| done.outcome == Outcome::Aborted && writes(done));
-    let unknown = count(&|done| done.outcome == Outcome::Unknown);
-    let snapshots = count(&|done| is_committed(done) && !writes(done));
+    let count = |wanted: usize| history.iter().filter(|done| kind(done) == Some(wanted)).count();
+    let (committed, aborted, snapshots) = (count(0), count(1), count(2));
+    let unknown = history.iter().filter(|done| done.outcome == Outcome::Unknown).count();
     println!(
         "{} transactions and attempts: {committed} with reads and writes are committed, {aborted} with writes aborted, \
          {unknown} unknown, {snapshots} only read",
@@ -205,9 +229,9 @@ impl std::fmt::Debug for Worker {
 }
 
 impl Worker {
-    /// Works until `until`; returns its history.
+    /// Works until `until`, or until the history is long enough; returns its history.
     async fn run(mut self, until: Instant) -> Vec<Transaction> {
-        while Instant::now() < until {
+        while Instant::now() < until || !self.shared.has_enough() && Instant::now() < until + LONGEST {
             match self.random.below(8) {
                 0 | 1 => {
                     let age = Duration::from_millis(self.random.below(2_000)).min(self.began.elapsed());
@@ -274,13 +298,17 @@ impl Worker {
         let client = self.number;
         let aborted = attempts.into_iter().map(|operations| (operations, Outcome::Aborted));
         let all = aborted.chain([(last, outcome)]);
-        self.history.extend(all.map(|(mut operations, outcome)| {
+        let done = all.map(|(mut operations, outcome)| {
             if !matches!(outcome, Outcome::Committed(_)) {
                 // The reads were not validated, and may be of different moments.
                 operations.retain(|operation| matches!(operation, Operation::Append(..)));
             }
             Transaction { client, begun, ended, outcome, operations }
-        }));
+        });
+        for done in done {
+            self.shared.count(&done);
+            self.history.push(done);
+        }
     }
 
     /// Reads some lists in a snapshot, and notes it as a transaction that only reads.
@@ -301,7 +329,9 @@ impl Worker {
             operations.push(Operation::Read(list.name(), values(&row)));
         }
         let (client, ended, outcome) = (self.number, self.now(), Outcome::Committed(None));
-        self.history.push(Transaction { client, begun, ended, outcome, operations });
+        let done = Transaction { client, begun, ended, outcome, operations };
+        self.shared.count(&done);
+        self.history.push(done);
     }
 }
 
