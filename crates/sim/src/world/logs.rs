@@ -280,10 +280,12 @@ impl LogUsers {
             }
             Err(Failure::MayLie { .. } | Failure::Unknown(_)) => return Ok(false),
             // A reader with a short deadline tries once.
-            Err(Failure::Unavailable(_)) if matches!(doing, Doing::Read { how: Haste::Deadline, .. }) => {
+            Err(Failure::Unavailable(_) | Failure::NoSpace(_))
+                if matches!(doing, Doing::Read { how: Haste::Deadline, .. }) =>
+            {
                 return Ok(true);
             }
-            Err(Failure::Unavailable(_) | Failure::Overloaded(_)) => return Ok(false),
+            Err(Failure::Unavailable(_) | Failure::NoSpace(_) | Failure::Overloaded(_)) => return Ok(false),
             other => return Err(format!("unexpected outcome: {other:?}")),
         };
         match (doing, response) {

@@ -140,7 +140,9 @@ impl World {
                     format!("timestamp {moment} was rejected, although it is above every watermark and not ahead of any clock")
                 })
             }
-            (Err(Failure::Unavailable(_) | Failure::Overloaded(_) | Failure::Unknown(_)), _) => None,
+            (Err(Failure::Unavailable(_) | Failure::NoSpace(_) | Failure::Overloaded(_) | Failure::Unknown(_)), _) => {
+                None
+            }
             _ => Some("unexpected outcome".to_owned()),
         };
         if let Some(wrong) = wrong {
