@@ -49,7 +49,7 @@ pub(crate) struct Part {
 
 /// The log is kept for the copy of a state that changes while it is sent, as long as it does not grow beyond so many times the
 /// size that a checkpoint allows. After that, the transfer may have to begin again.
-const KEPT_LOG_CHECKPOINTS: u64 = 16;
+const KEPT_LOG_CHECKPOINTS: u64 = 64;
 
 /// The log from a checkpoint on, kept for a replica that receives it (guarantee 29).
 #[derive(Clone, Copy, Debug)]
@@ -236,7 +236,7 @@ impl Node {
             return self.end_transfer(cohort, peer, None, now);
         };
         self.counters.state_catch_ups += 1;
-        if replica.state.storage().is_fuzzy() {
+        if replica.state.storage().is_in_place() {
             let kept =
                 KeptLog { from: whole.state.last_applied().sequence, until: None, mark: self.outgoing.appended_bytes };
             self.transfers.kept.insert((cohort, peer), kept);

@@ -432,6 +432,15 @@ impl Cohort {
         }
     }
 
+    /// Records the commit point in the log, and forces it now. Once that is done, a restart applies everything that this
+    /// replica has applied so far.
+    pub fn force_commit_point(&mut self, out: &mut Outbox) {
+        if let Some(lsn) = self.log.lsn_at(self.committed) {
+            out.append(LogRecord::CommitPoint(lsn), Force::Now);
+            self.committed_logged = self.committed;
+        }
+    }
+
     /// Removes from the state everything that affects only efficiency: numbers become relative to the forced ones, a
     /// leader discards its send state, and expired timers and votes become equal. The search treats states that differ
     /// only in these as equal; it fires timers and sends any message that a leader could send at any time. Matches with

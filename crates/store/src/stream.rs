@@ -17,8 +17,9 @@
 //!
 //! Invariants:
 //! * **A flush may be cut off anywhere.** It overwrites only blocks that entries after the checkpoint in the manifest
-//!   write whole, or free. These entries are in the log until another manifest is forced. So after a crash, every block
-//!   either has the checksum in the named map, or is written again before the replica has applied what it had before.
+//!   write whole, or free. These entries, and a commit point that covers them, are forced before a flush begins, and they
+//!   are in the log until another manifest is forced. So once a restart has applied its own log, every block is that of
+//!   one moment again.
 //! * **A block is read from the data file only if no layer has it**, and only with the checksum in memory. A reader
 //!   that meets a flush sees another checksum, and then looks again: the layer of the flush has the block until the
 //!   flush is installed.
@@ -64,6 +65,9 @@ use map::{Map, Placed, Sums};
 pub const GROUP_BLOCKS: u64 = 255;
 /// Bytes of a group in the data file: a page, and its blocks.
 pub const GROUP_BYTES: u64 = (GROUP_BLOCKS + 1) * BLOCK_BYTES as u64;
+
+/// The highest slot, far above those of the largest stripe.
+const SLOTS_MAX: u32 = 1 << 30;
 
 /// The roles of a stream's files in a manifest, in place of the level of an SSTable. No tree has so many levels.
 pub(crate) const DATA: u8 = 0xf0;
@@ -251,6 +255,19 @@ impl Live {
         self.active.clear(blocks, to);
     }
 
+    /// The slots of the groups in which a layer has more than holes.
+    fn slots_of(&self, layer: &Layer) -> BTreeMap<u64, u32> {
+        let of_zeroes = layer.ranges().filter(|(_, to)| *to == Empty::Zero);
+        let of_zeroes = of_zeroes.flat_map(|(range, _)| range.start / GROUP_BLOCKS..range.end.div_ceil(GROUP_BLOCKS));
+        let mut slots = BTreeMap::new();
+        for number in of_zeroes.chain(layer.blocks().map(|(block, _)| block / GROUP_BLOCKS)) {
+            if let Some(group) = self.groups.get(&number) {
+                slots.entry(number).or_insert(group.slot);
+            }
+        }
+        slots
+    }
+
     /// Counts the blocks that become holes, and frees the slots of groups without others.
     fn free(&mut self, blocks: &Range<u64>) {
         let numbers = blocks.start / GROUP_BLOCKS..blocks.end.div_ceil(GROUP_BLOCKS);
@@ -329,6 +346,10 @@ impl StreamStore {
                 _ => return Err(invalid(named.id, "it is not a file of a stream")),
             }
         }
+        let slots: BTreeSet<u32> = map.groups.values().map(|placed| placed.slot).collect();
+        if slots.len() != map.groups.len() || slots.last().is_some_and(|slot| *slot > SLOTS_MAX) {
+            return Err(StreamError::Invalid { path: String::new(), reason: "the slots of the map are invalid" });
+        }
         if data.is_none() {
             return Err(StreamError::Invalid { path: String::new(), reason: "the manifest names no data file" });
         }
@@ -394,10 +415,8 @@ impl StreamStore {
         }
         let layer = Arc::new(std::mem::take(&mut live.active));
         live.frozen = Some(Arc::clone(&layer));
-        let placed =
-            |(number, group): (&u64, &Group)| (*number, Placed { slot: group.slot, sums: Arc::clone(&group.sums) });
-        let groups = live.groups.iter().map(placed).collect();
-        Some(StreamFlush::new(self, &live, layer, Map { groups }))
+        let slots = live.slots_of(&layer);
+        Some(StreamFlush::new(self, live.file.clone(), layer, slots))
     }
 
     /// Installs a flush: the next manifest names its files.
@@ -454,6 +473,11 @@ impl StreamStore {
         self.replaced.extend(gone.files.into_iter().filter(|old| !self.files.iter().any(|new| new.id == old.id)));
         self.replaced.extend(gone.replaced);
         self.unnamed.extend(gone.unnamed);
+        // A first flush that failed has left a data file that no manifest ever named.
+        let is_begun = gone.shared.read().frozen.is_some();
+        if is_begun && gone.map.groups.is_empty() && self.shared.data != gone.shared.data {
+            self.unnamed.push(map::data_reference(gone.shared.data));
+        }
     }
 
     /// Removes all content. Jobs in progress must be dropped. Readers that have a view keep the content of before.

@@ -232,9 +232,11 @@ impl Node {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let Some(incoming) = replica.incoming.take_if(|incoming| incoming.number == arrival) else { return };
         let Incoming { from, epoch, state: whole, timestamp, parts, loader, files, membership, .. } = incoming;
+        let adopted = storage.as_ref().map(|storage| storage.files()).unwrap_or_default();
         if !replica.cohort.wants_state(whole.lsn) {
             // Meanwhile another leader replicated the same entries through its log.
             self.abandon(&files);
+            self.abandon(&adopted);
             return self.reply_installed(id, from, whole);
         }
         match (loader.finish(), storage) {
@@ -258,6 +260,7 @@ impl Node {
             // The data is incomplete or differs from the announced snapshot: the leader will start over.
             _ => {
                 self.abandon(&files);
+                self.abandon(&adopted);
                 self.reply_received(id, from, whole, 0);
             }
         }

@@ -52,7 +52,7 @@ impl Storage for StreamStore {
         Self::ship(self).into_iter().map(|(named, file)| (named, file as Arc<dyn StoredFile>)).collect()
     }
 
-    fn is_fuzzy(&self) -> bool {
+    fn is_in_place(&self) -> bool {
         true
     }
 

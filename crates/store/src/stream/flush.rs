@@ -8,7 +8,7 @@ use base::canary::{Bug, planted};
 
 use super::layer::Layer;
 use super::map::{self, Changes, Map};
-use super::{CHANGES, DATA, GROUP_BLOCKS, GROUP_BYTES, Live, StreamStore, WHOLE, offset_of, sum_of};
+use super::{CHANGES, DATA, GROUP_BLOCKS, GROUP_BYTES, StreamStore, WHOLE, at, offset_of, sum_of};
 use crate::erased::{DynFiles, ErasedFile, ErasedFiles};
 use crate::files::{File as _, FileErrorKind, OpenOptions, remove_if_exists};
 use crate::sstable::{DIRECTORY, SstableId, SstableRef};
@@ -29,10 +29,10 @@ pub struct StreamFlush {
     data: SstableId,
     complete_from: Sequence,
     layer: Arc<Layer>,
-    /// The map with the slots as of now and the sums of before.
-    map: Map,
-    /// Space of the data file that has no content any more: offset and length.
-    punched: Vec<(u64, u64)>,
+    /// The slots of the groups in which the layer has more than holes.
+    slots: BTreeMap<u64, u32>,
+    /// The map of the checkpoint before.
+    before: Arc<Map>,
     /// The files of the checkpoint before.
     files: Vec<SstableRef>,
     file: Option<ErasedFile>,
@@ -73,17 +73,21 @@ impl StreamFlushed {
 }
 
 impl StreamFlush {
-    pub(super) fn new(store: &StreamStore, live: &Live, layer: Arc<Layer>, map: Map) -> Self {
-        let punched = punched(&store.map, &map, &layer, &live.free);
+    pub(super) fn new(
+        store: &StreamStore,
+        file: Option<ErasedFile>,
+        layer: Arc<Layer>,
+        slots: BTreeMap<u64, u32>,
+    ) -> Self {
         Self {
             site: store.site.clone(),
             data: store.shared.data,
             complete_from: store.shared.complete_from,
             layer,
-            map,
-            punched,
+            slots,
+            before: Arc::clone(&store.map),
             files: store.files.clone(),
-            file: live.file.clone(),
+            file,
             next: 0,
             sums: Vec::new(),
         }
@@ -95,9 +99,6 @@ impl StreamFlush {
     /// A file operation fails. Nothing needs to be cleaned up: what was written in place is written again.
     pub fn step(&mut self, files: &dyn DynFiles) -> Result<StreamStep, JobError> {
         let file = self.data_file(files)?;
-        for (offset, length) in std::mem::take(&mut self.punched) {
-            file.punch(offset, length)?;
-        }
         let mut bytes = 0;
         while bytes < STEP_BYTES {
             let written = self.write_run(&file)?;
@@ -145,8 +146,8 @@ impl StreamFlush {
             self.sums.push((*block, sum_of(self.site.cohort, *block, content)));
         }
         // The group exists: it has this block.
-        if let Some(placed) = self.map.groups.get(&(first / GROUP_BLOCKS)) {
-            file.write_at(offset_of(placed.slot, *first), &buffer)?;
+        if let Some(slot) = self.slots.get(&(first / GROUP_BLOCKS)) {
+            file.write_at(offset_of(*slot, *first), &buffer)?;
         }
         self.next = last + 1;
         Ok(buffer.len())
@@ -154,12 +155,15 @@ impl StreamFlush {
 
     /// Forces the data, and writes the map.
     fn finish(&mut self, files: &dyn DynFiles, file: ErasedFile) -> Result<StreamStep, JobError> {
+        let changes = Changes::of(&self.layer, std::mem::take(&mut self.sums), &self.slots);
+        let mut map = Map::clone(&self.before);
+        let touched = changes.apply(&mut map);
+        for (offset, length) in released(&self.before, &map, &touched) {
+            file.punch(offset, length)?;
+        }
         if !planted(Bug::StreamMapBeforeData) {
             file.sync()?;
         }
-        let changes = Changes::of(&self.layer, std::mem::take(&mut self.sums), &self.map);
-        let mut map = std::mem::take(&mut self.map);
-        let touched = changes.apply(&mut map);
         let id = SstableId { cohort: self.site.cohort, number: self.site.numbers.draw() };
         let content = changes.encode(&self.site, id);
         let is_change = |named: &&SstableRef| named.level == CHANGES;
@@ -195,23 +199,27 @@ impl StreamFlush {
     }
 }
 
-/// The space that has lost its content: slots without a group or with another one, and holes in the other groups. Its
-/// content is not needed after a crash: the entries that freed it are in the log.
-fn punched(before: &Map, now: &Map, layer: &Layer, free: &BTreeSet<u32>) -> Vec<(u64, u64)> {
-    let owners: BTreeMap<u32, u64> = before.groups.iter().map(|(number, placed)| (placed.slot, *number)).collect();
-    let slot = |slot: u32| (u64::from(slot) * GROUP_BYTES, GROUP_BYTES);
-    let mut punched: Vec<(u64, u64)> =
-        free.iter().filter(|free| owners.contains_key(free)).map(|free| slot(*free)).collect();
-    let moved =
-        |(number, placed): &(&u64, &map::Placed)| owners.get(&placed.slot).is_some_and(|owner| owner != *number);
-    punched.extend(now.groups.iter().filter(moved).map(|(_, placed)| slot(placed.slot)));
-    for (range, _) in layer.ranges() {
-        let numbers = range.start / GROUP_BLOCKS..range.end.div_ceil(GROUP_BLOCKS);
-        for (number, placed) in now.groups.range(numbers) {
-            let first = number * GROUP_BLOCKS;
-            let (from, to) = (range.start.max(first), range.end.min(first + GROUP_BLOCKS));
-            punched.push((offset_of(placed.slot, from), (to - from) * BLOCK_BYTES as u64));
+/// The space that has lost its content, as offset and length: of slots that no group has any more, and of blocks that are
+/// empty now. What was there is not needed after a crash: the entries that freed it are in the log.
+fn released(before: &Map, now: &Map, touched: &[u64]) -> Vec<(u64, u64)> {
+    let old = |number: &u64| before.groups.get(number);
+    let kept: BTreeSet<u32> = touched.iter().filter_map(|number| Some(now.groups.get(number)?.slot)).collect();
+    let mut released = Vec::new();
+    for number in touched {
+        let gone = old(number).map(|placed| placed.slot).filter(|slot| !kept.contains(slot));
+        released.extend(gone.map(|slot| (u64::from(slot) * GROUP_BYTES, GROUP_BYTES)));
+        let Some(placed) = now.groups.get(number) else { continue };
+        let has_content = |sum: u32| sum != map::HOLE && sum != map::ZERO;
+        // In a slot that the group did not have before, there may be content of another group.
+        let same = old(number).filter(|old| old.slot == placed.slot);
+        let is_released = |block: &u64| {
+            let had = same.is_none_or(|old| has_content(old.sums[at(*block)]));
+            had && !has_content(placed.sums[at(*block)])
+        };
+        let blocks: Vec<u64> = (number * GROUP_BLOCKS..(number + 1) * GROUP_BLOCKS).filter(is_released).collect();
+        for run in blocks.chunk_by(|left, right| left + 1 == *right) {
+            released.push((offset_of(placed.slot, run[0]), (run.len() * BLOCK_BYTES) as u64));
         }
     }
-    punched
+    released
 }

@@ -38,8 +38,6 @@ const BLOCKS_MAX: u64 = 1 << 40;
 const TRAILER_BYTES: u64 = 4;
 /// Bytes of a group in a whole map.
 const GROUP_RECORD_BYTES: u64 = 8 + 4 + 4 * GROUP_BLOCKS;
-/// Maximum bytes of a map file: far more than those of the largest stripe.
-const FILE_BYTES_MAX: u64 = 1 << 34;
 
 static NO_SUMS: LazyLock<Arc<Sums>> = LazyLock::new(|| Arc::new([HOLE; GROUP_BLOCKS as usize]));
 
@@ -72,8 +70,8 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// The changes of a layer, with the checksums of its data. `map` has the slots.
-    pub(super) fn of(layer: &Layer, sums: Vec<(u64, u32)>, map: &Map) -> Self {
+    /// The changes of a layer, with the checksums of its data, and the slots of the groups that it has more than holes in.
+    pub(super) fn of(layer: &Layer, sums: Vec<(u64, u32)>, slots: &BTreeMap<u64, u32>) -> Self {
         let (mut holes, mut zeroes) = (Vec::new(), Vec::new());
         for (range, to) in layer.ranges() {
             match to {
@@ -81,14 +79,7 @@ impl Changes {
                 Empty::Zero => zeroes.push((range.start, range.end)),
             }
         }
-        let mut slots = BTreeMap::new();
-        let of_zeroes = zeroes.iter().flat_map(|(start, end)| start / GROUP_BLOCKS..end.div_ceil(GROUP_BLOCKS));
-        for number in of_zeroes.chain(sums.iter().map(|(block, _)| block / GROUP_BLOCKS)) {
-            if let Some(placed) = map.groups.get(&number) {
-                slots.insert(number, placed.slot);
-            }
-        }
-        Self { holes, slots: slots.into_iter().collect(), zeroes, sums }
+        Self { holes, slots: slots.iter().map(|(number, slot)| (*number, *slot)).collect(), zeroes, sums }
     }
 
     /// Applies the changes to a map. Returns the groups that they concern.
@@ -277,8 +268,8 @@ pub(super) fn opened(
 
 fn load(files: &dyn DynFiles, site: &Site, named: &SstableRef) -> Result<Reader, StreamError> {
     let path = named.id.path();
-    let content =
-        read_file(&ErasedFiles(files), &path, FILE_BYTES_MAX)?.ok_or_else(|| invalid(named.id, "it does not exist"))?;
+    let content = read_file(&ErasedFiles(files), &path, named.bytes.saturating_add(1))?
+        .ok_or_else(|| invalid(named.id, "it does not exist"))?;
     let (input, sum) =
         opened(&content, Some(&site.owner), site.cohort, named.level).map_err(|reason| invalid(named.id, reason))?;
     if sum != named.checksum || content.len() as u64 != named.bytes {

@@ -286,6 +286,11 @@ impl StripeWrite {
                 BlockChange::Data { .. } => {}
             }
         }
+        let zeroed = self.changes.iter().filter_map(|change| match change {
+            BlockChange::Zero { count, keeps_allocated: true, .. } => Some(*count),
+            _ => None,
+        });
+        check_size("blocks to make zero (in blocks)", zeroed.sum::<u64>() as usize, ZERO_BLOCKS_MAX as usize)?;
         let is_part = |part: &PartialBlock| {
             let length = part.data.len() as u64;
             (1..BLOCK_BYTES).contains(&length) && u64::from(part.start) + length <= BLOCK_BYTES
@@ -314,6 +319,11 @@ impl Request for StripeRequest {
         match self {
             Self::OpenSession { .. } | Self::Drop => Ok(()),
             Self::Write(write) => write.validate(),
+            Self::Read { consistency, .. } | Self::Status { consistency, .. }
+                if !matches!(consistency, Consistency::Strong | Consistency::Anywhere) =>
+            {
+                refuse("a disk keeps no earlier versions of its blocks")
+            }
             Self::Read { blocks, .. } => {
                 check_blocks(blocks.first, blocks.count)?;
                 check_count("blocks in the read", blocks.count as usize, READ_BLOCKS_MAX as usize)
@@ -376,7 +386,9 @@ impl Request for StripeRequest {
             BlockChange::Data { data, .. } => {
                 data.len() as u64 / BLOCK_BYTES * CHANGE_OVERHEAD_BYTES + data.len() as u64
             }
-            BlockChange::Zero { .. } => CHANGE_OVERHEAD_BYTES,
+            BlockChange::Zero { keeps_allocated: true, .. } => CHANGE_OVERHEAD_BYTES,
+            // It frees space, also on a full disk.
+            BlockChange::Zero { .. } => 0,
         };
         let parts = write.parts.len() as u64 * (CHANGE_OVERHEAD_BYTES + BLOCK_BYTES);
         write.changes.iter().map(of_change).sum::<u64>() + parts
