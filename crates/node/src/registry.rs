@@ -241,7 +241,7 @@ fn in_place(found: Option<Bulk>, site: Site) -> Option<Box<dyn Storage>> {
     }
 }
 
-/// The storage of data found on disk, whatever its kind.
+/// The storage of data found on disk, of any kind.
 pub(crate) fn storage_found(found: Bulk) -> Box<dyn Storage> {
     match found {
         Bulk::Tree(tree) => tree,

@@ -47,8 +47,8 @@ pub(crate) struct Part {
     pub(crate) content: StatePart,
 }
 
-/// The log is kept for the copy of a state that changes while it is sent, as long as it does not grow beyond so many times the
-/// size that a checkpoint allows. After that, the transfer may have to begin again.
+/// The log is kept for the copy of a state that changes while it is sent, unless it grows beyond this multiple of the size
+/// that a checkpoint allows. After that, the transfer may have to begin again.
 const KEPT_LOG_CHECKPOINTS: u64 = 64;
 
 /// The log from a checkpoint on, kept for a replica that receives it (guarantee 29).

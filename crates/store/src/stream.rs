@@ -11,8 +11,8 @@
 //! * Per block, a number in memory states whether it is a hole, zero, or data, and then its checksum: CRC-32C over
 //!   cohort, block number and content. It is stored apart from the data, so that a block cannot vouch for itself: a lost
 //!   or misdirected write is found.
-//! * *Map files* contain slots and checksums as of a checkpoint: one has the whole map, and each later one what a flush
-//!   changed (`map`). They are written once. The manifest that names a checkpoint names the map files of the same
+//! * *Map files* contain slots and checksums as of a checkpoint: one has the whole map, and each later one the changes of
+//!   a flush (`map`). They are written once. The manifest that names a checkpoint names the map files of the same
 //!   moment: it is the superblock, forced last, in two copies.
 //!
 //! Invariants:
@@ -24,7 +24,7 @@
 //!   that meets a flush sees another checksum, and then looks again: the layer of the flush has the block until the
 //!   flush is installed.
 //! * The cache has the content of a block as of the last flush that was installed, or an earlier one in which it was the
-//!   same. It is asked only if no layer has the block.
+//!   same. It is used only if no layer has the block.
 //! * Reads return the content as of some moment between their start and their end, per block. All of it is committed.
 //! * A stream that was received from another replica mixes moments until the entry [`StreamStore::complete_from`] is
 //!   applied. No read is answered before that.
@@ -69,7 +69,7 @@ pub const GROUP_BYTES: u64 = (GROUP_BLOCKS + 1) * BLOCK_BYTES as u64;
 /// The highest slot, far above those of the largest stripe.
 const SLOTS_MAX: u32 = 1 << 30;
 
-/// The roles of a stream's files in a manifest, in place of the level of an SSTable. No tree has so many levels.
+/// The roles of a stream's files in a manifest, in place of the level of an SSTable. Trees have fewer levels.
 pub(crate) const DATA: u8 = 0xf0;
 /// A map file with the whole map.
 const WHOLE: u8 = 0xf1;
@@ -402,7 +402,7 @@ impl StreamStore {
     }
 
     /// Freezes the changes so far, and returns the job that writes them; none if there are none. A flush that failed is
-    /// begun again, with what has changed since.
+    /// begun again, with the later changes.
     pub fn flush(&mut self) -> Option<StreamFlush> {
         let mut live = self.shared.write();
         if live.frozen.is_some() {
@@ -432,7 +432,7 @@ impl StreamStore {
             // A group that was freed since, and has another slot, has only blocks that the active layer has.
             group.sums = done.map.groups.get(number).map_or_else(map::no_sums, |placed| Arc::clone(&placed.sums));
         }
-        // The cache may have what the flush has overwritten. Blocks that have changed again are cached by the next flush.
+        // The cache may have overwritten content. Blocks that have changed again are cached by the next flush.
         for (block, content) in layer.blocks().filter(|_| !planted(Bug::StreamCacheStale)) {
             self.shared.cache.insert_page(self.shared.data, block, content.clone());
         }
@@ -442,7 +442,7 @@ impl StreamStore {
         self.replaced.extend(before.into_iter().filter(|named| !done.files.iter().any(|new| new.id == named.id)));
     }
 
-    /// The files for the manifest. Excludes what is in layers.
+    /// The files for the manifest. Excludes the content of layers.
     #[must_use]
     pub fn refs(&self) -> Vec<SstableRef> {
         self.files.clone()

@@ -206,7 +206,7 @@ pub(crate) struct Nbd {
     /// leader's). Both are strong. Default: any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reads: Option<DiskReads>,
-    /// Whether disks are read-only at this node: clients are told so when they attach one, and changes are refused
+    /// Whether disks are read-only at this node: clients learn this when they attach one, and changes are refused
     /// (EPERM). Default: false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) read_only: Option<bool>,

@@ -374,7 +374,7 @@ fn election_keeps_session_ages() {
     assert!(others.map(|(_, bench)| tablet(bench)).all(|tablet| tablet.sessions_open() == 0), "it expires on time");
 }
 
-/// A flush in place may be cut off. After a restart, the log must restore at once what it has overwritten.
+/// A flush in place may be cut off. After a restart, the log must restore the overwritten blocks at once.
 fn flush_in_place_waits_for_the_log() {
     let mut bench = Bench::start(empty(1, 1));
     bench.pass(Duration::from_millis(5_000));

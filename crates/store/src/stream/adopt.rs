@@ -97,7 +97,7 @@ fn verify(file: &ErasedFile, data: SstableId, site: &Site, map: &mut Map) -> Res
             let received = received_sum(site.cohort, &page, block, content);
             *sum = received.ok_or_else(|| invalid(data, "a received block is damaged"))?;
         }
-        // What has no content was received as zeros, and takes no space again.
+        // Blocks without content were received as zeros. They take no space again.
         for run in punched.chunk_by(|(start, length), (next, _)| start + length == *next) {
             if let (Some((start, _)), Some((last, length))) = (run.first(), run.last()) {
                 file.punch(*start, last + length - start)?;

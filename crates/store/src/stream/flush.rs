@@ -96,7 +96,7 @@ impl StreamFlush {
     /// Does a part of the work.
     ///
     /// # Errors
-    /// A file operation fails. Nothing needs to be cleaned up: what was written in place is written again.
+    /// A file operation fails. Nothing needs to be cleaned up: the blocks are written again.
     pub fn step(&mut self, files: &dyn DynFiles) -> Result<StreamStep, JobError> {
         let file = self.data_file(files)?;
         let mut bytes = 0;
@@ -200,7 +200,7 @@ impl StreamFlush {
 }
 
 /// The space that has lost its content, as offset and length: of slots that no group has any more, and of blocks that are
-/// empty now. What was there is not needed after a crash: the entries that freed it are in the log.
+/// empty now. The old content is not needed after a crash: the entries that freed it are in the log.
 fn released(before: &Map, now: &Map, touched: &[u64]) -> Vec<(u64, u64)> {
     let old = |number: &u64| before.groups.get(number);
     let kept: BTreeSet<u32> = touched.iter().filter_map(|number| Some(now.groups.get(number)?.slot)).collect();

@@ -59,7 +59,7 @@ pub(super) struct Map {
     pub(super) groups: BTreeMap<u64, Placed>,
 }
 
-/// What a flush changes in a map.
+/// The changes of a flush in a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
     holes: Vec<(u64, u64)>,

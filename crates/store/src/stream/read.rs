@@ -13,7 +13,7 @@ use crate::files::ReadAt;
 use crate::sstable::Io;
 use crate::{AlignedBuffer, BLOCK_BYTES};
 
-/// Adjacent blocks that are read from the disk are cached if there are at most so many. Larger reads are scans.
+/// Adjacent blocks that are read from the disk are cached up to this number. Larger reads are scans.
 const CACHED_BLOCKS_MAX: usize = 16;
 /// Adjacent content of at least this size is returned in a piece of its own rather than copied.
 const PIECE_BYTES_MIN: usize = 64 << 10;
@@ -32,7 +32,7 @@ pub enum BlockState {
 /// Adjacent blocks that were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// So many blocks that are holes or zero.
+    /// This number of blocks that are holes or zero.
     Zeroes(u64),
     /// The content of one block or several.
     Data(Bytes),
@@ -53,7 +53,7 @@ enum Source {
     Disk(Place),
 }
 
-/// The place of a block in the data file, and what it must contain.
+/// The place of a block in the data file, and its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     offset: u64,

@@ -2,7 +2,7 @@
 //!
 //! Two files are sent: the map as of the checkpoint that the manifest names, and the data file, slot by slot. The first
 //! page of a slot then contains the checksums of the blocks *as they were read*: a flush may have overwritten a block
-//! since the checkpoint, and blocks may be newer than what is in the file. So the copy mixes moments. The log from the
+//! since the checkpoint, and blocks may be newer than in the file. So the copy mixes moments. The log from the
 //! checkpoint on contains everything that happened since, in whole blocks, and completes the copy.
 
 use std::sync::{Arc, OnceLock};
@@ -161,7 +161,7 @@ fn read_slot(shared: &Arc<Shared>, group: u64, out: &mut Vec<u8>) -> Result<(), 
     Ok(())
 }
 
-/// What was received of a block that has content in the map: its sum. `None` if it is damaged.
+/// The sum of a received block that has content in the map. `None` if it is damaged.
 pub(super) fn received_sum(cohort: base::CohortId, page: &Page, block: u64, content: &[u8]) -> Option<u32> {
     let sum = sum_of(cohort, block, content);
     let sent = page.sums[at(block)];

@@ -22,7 +22,7 @@ enum Entry {
     Clear(Range<u64>, Empty),
 }
 
-/// What a stream must contain.
+/// The expected content of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Model(Vec<(BlockState, u8)>);
 
@@ -208,7 +208,7 @@ impl Replica {
     }
 }
 
-/// Whatever happens between two file operations, the checkpoint and the log after it give the same content, and the same
+/// After a crash between any two file operations, the checkpoint and the log after it give the same content, and the same
 /// places.
 fn crashes(seed: u64) {
     let mut random = SplitMix64::new(seed);

@@ -182,7 +182,7 @@ fn blocks_are_zero_until_written() {
     assert_eq!(replica.status(2, 3), [(1, data), (1, hole), (1, zero)]);
 }
 
-/// A read returns each block as of some moment during the read: a flush may have overwritten what there was before.
+/// A read returns each block as of some moment during the read: a flush may have overwritten the earlier content.
 #[test]
 fn views_are_as_new_as_their_moment() {
     let mut replica = Replica::new(STRIPE);

@@ -15,7 +15,7 @@ use terminal::{Output, Stop};
 /// How long one node may take for some blocks, or to catch up after a start.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// What was found at one replica of a stripe.
+/// The findings at one replica of a stripe.
 struct Found {
     verified: u64,
     /// Offsets on the disk.

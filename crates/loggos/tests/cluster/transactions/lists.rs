@@ -38,7 +38,7 @@ const CLOCKS_DIFFER: Duration = Duration::from_millis(100);
 const COMMITTED_MIN: usize = 40;
 const ABORTED_MIN: usize = 20;
 const SNAPSHOTS_MIN: usize = 15;
-/// ... for so long: a busy machine is slow.
+/// ... for at most this time: a busy machine is slow.
 const LONGEST: Duration = Duration::from_secs(60);
 const PLANTED: usize = 3;
 
