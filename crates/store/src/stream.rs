@@ -298,7 +298,8 @@ fn at(block: u64) -> usize {
 pub struct Edit<'a>(RwLockWriteGuard<'a, Live>);
 
 impl Edit<'_> {
-    /// Writes a block. The buffer is retained, so it should not be a slice of a larger one.
+    /// Writes a block. The buffer is retained until it is flushed. It may be a slice of a larger one, whose other parts are
+    /// blocks of the same change.
     ///
     /// # Panics
     /// When the content is not a whole block, which is a bug.
@@ -422,7 +423,9 @@ impl StreamStore {
     /// Installs a flush: the next manifest names its files.
     pub fn flushed(&mut self, done: &StreamFlushed) {
         let mut live = self.shared.write();
-        let Some(layer) = live.frozen.take() else { return };
+        if live.frozen.take().is_none() {
+            return;
+        }
         live.file = Some(done.file.clone());
         live.flushes += 1;
         let generation = live.flushes;
@@ -433,8 +436,11 @@ impl StreamStore {
             group.sums = done.map.groups.get(number).map_or_else(map::no_sums, |placed| Arc::clone(&placed.sums));
         }
         // The cache may have overwritten content. Blocks that have changed again are cached by the next flush.
-        for (block, content) in layer.blocks().filter(|_| !planted(Bug::StreamCacheStale)) {
-            self.shared.cache.insert_page(self.shared.data, block, content.clone());
+        if !planted(Bug::StreamCacheStale) {
+            for (block, content) in &done.cached {
+                self.shared.cache.insert_page(self.shared.data, *block, content.clone());
+            }
+            done.uncached.iter().for_each(|block| self.shared.cache.remove_page(self.shared.data, *block));
         }
         drop(live);
         self.map = Arc::clone(&done.map);

@@ -92,6 +92,11 @@ impl BlockCache {
         self.blocks.insert(Key::new(file, block), Cached::Page(content));
     }
 
+    /// A block of a file that is written in place has changed.
+    pub(crate) fn remove_page(&self, file: SstableId, block: u64) {
+        self.blocks.remove(&Key::new(file, block));
+    }
+
     pub(super) fn insert(&self, sstable: SstableId, offset: u64, block: Block) {
         self.blocks.insert(Key::new(sstable, offset), Cached::Block(block));
     }

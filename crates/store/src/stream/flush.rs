@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use base::Sequence;
 use base::canary::{Bug, planted};
+use bytes::Bytes;
 
 use super::layer::Layer;
 use super::map::{self, Changes, Map};
+use super::read::CACHED_BLOCKS_MAX;
 use super::{CHANGES, DATA, GROUP_BLOCKS, GROUP_BYTES, StreamStore, WHOLE, at, offset_of, sum_of};
 use crate::erased::{DynFiles, ErasedFile, ErasedFiles};
 use crate::files::{File as _, FileErrorKind, OpenOptions, remove_if_exists};
@@ -40,6 +42,10 @@ pub struct StreamFlush {
     next: u64,
     /// The blocks written, with their sums.
     sums: Vec<(u64, u32)>,
+    /// Blocks for the cache, in buffers of their own.
+    cached: Vec<(u64, Bytes)>,
+    /// Blocks that the cache must not have any more: those of large writes.
+    uncached: Vec<u64>,
 }
 
 /// The result of a step.
@@ -61,6 +67,8 @@ pub struct StreamFlushed {
     pub(super) touched: Vec<u64>,
     pub(super) file: ErasedFile,
     pub(super) files: Vec<SstableRef>,
+    pub(super) cached: Vec<(u64, Bytes)>,
+    pub(super) uncached: Vec<u64>,
     made: Vec<SstableId>,
 }
 
@@ -90,6 +98,8 @@ impl StreamFlush {
             file,
             next: 0,
             sums: Vec::new(),
+            cached: Vec::new(),
+            uncached: Vec::new(),
         }
     }
 
@@ -130,7 +140,7 @@ impl StreamFlush {
 
     /// Writes the next blocks that are adjacent in the data file. Returns the bytes written; 0 at the end.
     fn write_run(&mut self, file: &ErasedFile) -> Result<usize, JobError> {
-        let mut run: Vec<(u64, &bytes::Bytes)> = Vec::new();
+        let mut run: Vec<(u64, &Bytes)> = Vec::new();
         for (block, content) in self.layer.blocks_from(self.next) {
             let is_adjacent =
                 run.last().is_none_or(|(last, _)| last + 1 == block && last / GROUP_BLOCKS == block / GROUP_BLOCKS);
@@ -140,10 +150,16 @@ impl StreamFlush {
             run.push((block, content));
         }
         let Some(((first, _), (last, _))) = run.first().zip(run.last()) else { return Ok(0) };
+        let is_small = run.len() <= CACHED_BLOCKS_MAX;
         let mut buffer = AlignedBuffer::zeroed(run.len() * BLOCK_BYTES);
         for ((block, content), target) in run.iter().zip(buffer.chunks_exact_mut(BLOCK_BYTES)) {
             target.copy_from_slice(content);
             self.sums.push((*block, sum_of(self.site.cohort, *block, content)));
+            if is_small {
+                self.cached.push((*block, Bytes::copy_from_slice(content)));
+            } else {
+                self.uncached.push(*block);
+            }
         }
         // The group exists: it has this block.
         if let Some(slot) = self.slots.get(&(first / GROUP_BLOCKS)) {
@@ -195,7 +211,8 @@ impl StreamFlush {
         let had_data = self.files.iter().any(|file| file.level == DATA);
         let made = if had_data { vec![id] } else { vec![self.data, id] };
         let map = Arc::new(map);
-        Ok(StreamStep::Done(StreamFlushed { map, touched, file, files: named, made }))
+        let (cached, uncached) = (std::mem::take(&mut self.cached), std::mem::take(&mut self.uncached));
+        Ok(StreamStep::Done(StreamFlushed { map, touched, file, files: named, cached, uncached, made }))
     }
 }
 

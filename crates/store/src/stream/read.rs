@@ -13,8 +13,8 @@ use crate::files::ReadAt;
 use crate::sstable::Io;
 use crate::{AlignedBuffer, BLOCK_BYTES};
 
-/// Adjacent blocks that are read from the disk are cached up to this number. Larger reads are scans.
-const CACHED_BLOCKS_MAX: usize = 16;
+/// Adjacent blocks that are read or written are cached up to this number. Larger accesses are scans.
+pub(super) const CACHED_BLOCKS_MAX: usize = 16;
 /// Adjacent content of at least this size is returned in a piece of its own rather than copied.
 const PIECE_BYTES_MIN: usize = 64 << 10;
 

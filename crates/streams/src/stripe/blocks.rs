@@ -35,11 +35,13 @@ pub(super) fn apply(store: &mut StreamStore, changes: &[BlockChange], entry: &En
     for change in changes {
         match change {
             BlockChange::Data { first, data } => {
+                // The blocks share one buffer. They are flushed at the same time.
+                let data = owned(data, entry.payload.len());
                 for (block, content) in (*first..).zip(data.chunks_exact(BLOCK_BYTES as usize)) {
                     if content == ZEROES {
                         edit.clear(block..block + 1, Empty::Zero);
                     } else {
-                        edit.put(block, owned(&data.slice_ref(content), entry.payload.len()));
+                        edit.put(block, data.slice_ref(content));
                     }
                 }
             }
