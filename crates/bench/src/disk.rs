@@ -212,6 +212,7 @@ async fn measure(arguments: &Arguments, side: &Side<'_>, shape: Shape) -> Result
         return Err(Stop::NothingDone { run: format!("{}, {shape}", side.title()), error: None });
     };
     let cpu = meter?.used()?.servers;
+    load.finish().await.map_err(side.disk.failed())?;
     Ok(Figures::of((side.name, side.disk), shape, &latencies, arguments.duration, cpu))
 }
 

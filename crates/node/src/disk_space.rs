@@ -27,7 +27,7 @@ impl Node {
     /// Problems of this node, as messages for operators.
     pub(crate) fn troubles(&self, now: Now) -> Vec<String> {
         let full = "disk full: ranges that it leads are read-only until space is freed";
-        let damaged = "damaged SSTable: other replicas serve its data, and the node's log names the file";
+        let damaged = "damaged data file: other replicas serve its data, and the node's log names the file";
         let troubles = [(self.checkpoints.is_disk_full(now), full), (self.counters.sstables_damaged > 0, damaged)];
         let troubles = troubles.into_iter().filter(|(is_so, _)| *is_so).map(|(_, words)| words.to_owned());
         let troubles = troubles.chain(self.ranges_at_session_limit()).chain(self.stranded_ranges());

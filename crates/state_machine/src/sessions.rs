@@ -60,6 +60,12 @@ impl ClientSessionId {
         fits.then(|| Self(u64::from(cohort.0) << Self::SEQUENCE_BITS | sequence.0))
     }
 
+    /// The cohort that opened the session.
+    #[must_use]
+    pub fn cohort(self) -> CohortId {
+        CohortId(u32::try_from(self.0 >> Self::SEQUENCE_BITS).unwrap_or(u32::MAX))
+    }
+
     /// Whether an entry of this cohort up to `last` may have opened it, or an entry of a cohort with a lower id. A
     /// range inherits the sessions of its parent at a split, and parents have lower ids.
     pub(crate) fn may_be_known_to(self, cohort: CohortId, last: Sequence) -> bool {

@@ -446,8 +446,10 @@ impl Gateway {
     fn session_answered(&mut self, now: Monotonic, stripe: StripeId, outcome: Outcome) {
         let Some(lane) = self.lane(stripe) else { return };
         match outcome {
-            Ok(StripeResponse::SessionOpened { session }) => {
-                lane.opened(session);
+            Ok(StripeResponse::SessionOpened { session }) if !lane.opened(session) => {
+                self.fail_unsent(stripe, Errno::Io, REPLACED, |_| true);
+            }
+            Ok(StripeResponse::SessionOpened { .. }) => {
                 let unsent: Vec<ProposalNumber> =
                     lane.proposals.iter().filter(|(_, it)| it.stamp.is_none()).map(|(number, _)| *number).collect();
                 for proposal in unsent {
@@ -700,6 +702,9 @@ impl Gateway {
 
 /// The message of a request that may not wait any longer.
 const UNAVAILABLE: &str = "a stripe of the disk has no leader or no majority";
+
+/// The message of a change of a disk that does not exist any more.
+const REPLACED: &str = "the disk was deleted, and another one has its name";
 
 fn session_ended(session: ClientSessionId) -> String {
     format!("session {} ended before the outcome was known: the write was executed before, or never will be", session.0)

@@ -25,6 +25,7 @@ const REPLY: u32 = 0x6744_6698;
 const FUA: u16 = 1;
 const READ: u16 = 0;
 const WRITE: u16 = 1;
+const DISCONNECT: u16 = 2;
 /// Size of the writes that fill the disk before it is read.
 const FILL_BYTES: u32 = 1 << 20;
 const PORT: u16 = 10_809;
@@ -112,6 +113,14 @@ impl Load {
             self.send().await?;
         }
         Ok(())
+    }
+
+    /// Ends the connection once everything is answered: some servers do not survive an end in the middle of replies.
+    pub(super) async fn finish(mut self) -> io::Result<()> {
+        while !self.in_progress.is_empty() {
+            self.receive().await?;
+        }
+        self.client.send(DISCONNECT, 0, 0, 0, &[]).await
     }
 
     /// The age of the oldest request in progress.

@@ -85,7 +85,14 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
         }
         Command::Move { table, key, stripe, to, force } => {
             let key = match stripe {
-                Some(stripe) => OsString::from_vec(StripeId(stripe).key().to_vec()),
+                Some(stripe) => {
+                    let stripes = cluster.client()?.disk(&table).describe().await?.stripes;
+                    if u32::from(stripe) >= stripes {
+                        let has = base::counted(stripes.into(), "stripe");
+                        return Err(Stop::NotFound(format!("disk {table} has {has}, numbered from 0")));
+                    }
+                    OsString::from_vec(StripeId(stripe).key().to_vec())
+                }
                 None => key.unwrap_or_default(),
             };
             move_range(cluster, output, &table, key, (&to, force)).await

@@ -35,7 +35,9 @@ pub(crate) enum Command {
         /// Name of the disk.
         name: String,
     },
-    /// Read all blocks of all replicas, and verify their checksums. Names the damaged ones.
+    /// Read the blocks of all replicas, and verify their checksums. Names the damaged ones.
+    ///
+    /// Blocks that a replica has only in memory and in its log are not counted: the log has checksums of its own.
     Check {
         /// Name of the disk.
         name: String,
@@ -81,7 +83,7 @@ pub(crate) async fn run(cluster: &Cluster, output: Output, command: Command) -> 
             let disk = client.disk(&name).describe().await?;
             output.print(&object(&disk), || line(&disk))
         }
-        Command::Check { name } => check::run(&client, output, &name).await,
+        Command::Check { name } => check::run(cluster, output, &name).await,
         Command::Resize { name, size } => {
             client.disk(&name).resize(size).await?;
             let text = shown(size);

@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use base::CohortId;
 use base::canary::{Bug, planted};
 use base::limits::SESSION_WINDOW;
 use state_machine::{ClientSessionId, SessionStamp};
@@ -59,6 +60,8 @@ pub(super) enum Session {
 pub(super) struct Lane {
     pub(super) stripe: StripeId,
     pub(super) session: Session,
+    /// The cohort of its sessions. A stripe has the same one as long as its disk exists.
+    cohort: Option<CohortId>,
     /// Failed attempts to open a session, since the last one that succeeded.
     pub(super) failures: u32,
     next_sequence: u64,
@@ -74,6 +77,7 @@ impl Lane {
         Self {
             stripe,
             session: Session::None,
+            cohort: None,
             failures: 0,
             next_sequence: 1,
             next_proposal: 0,
@@ -83,11 +87,17 @@ impl Lane {
         }
     }
 
-    /// Begins with the stamps of a new session.
-    pub(super) fn opened(&mut self, session: ClientSessionId) {
+    /// Begins with the stamps of a new session. False if it is one of another disk: this one was deleted, and its name was
+    /// given to a new one.
+    pub(super) fn opened(&mut self, session: ClientSessionId) -> bool {
+        if *self.cohort.get_or_insert_with(|| session.cohort()) != session.cohort() {
+            self.session = Session::None;
+            return false;
+        }
         self.session = Session::Open(session);
         self.failures = 0;
         self.next_sequence = 1;
+        true
     }
 
     /// Combines waiting changes to a proposal, if there are some that overlap no other.

@@ -392,6 +392,22 @@ fn deleted_disk_fails_requests() {
     );
 }
 
+/// The disk was deleted, and another one has its name: an attachment of the first one writes nothing to the second one.
+#[test]
+fn replaced_disk_is_not_written() {
+    let mut disk = Disk::new(1, 1, Settings::default());
+    disk.write(0, 1, 0, vec![1; BLOCK]);
+    disk.settle();
+    assert_eq!(disk.result(), RequestResult::Done);
+    disk.stripes[0] = Replica::of_cohort(StripeId(0), base::CohortId(99));
+    for cookie in 2..5 {
+        disk.write(0, cookie, 0, vec![2; BLOCK]);
+        disk.settle();
+        assert!(matches!(disk.result(), RequestResult::Failed { errno: Errno::Io, .. }));
+    }
+    assert_eq!(disk.read(0, BLOCK), [0; BLOCK]);
+}
+
 #[test]
 fn flush_and_unaligned_trim_need_no_call() {
     let mut disk = Disk::new(2, 1, Settings::default());

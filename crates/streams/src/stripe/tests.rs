@@ -34,7 +34,11 @@ fn stream(cohort: CohortId) -> StreamStore {
 impl Replica {
     /// A stripe that owns its range.
     pub(crate) fn new(stripe: StripeId) -> Self {
-        let cohort = CohortId(7 + u32::from(stripe.0));
+        Self::of_cohort(stripe, CohortId(7 + u32::from(stripe.0)))
+    }
+
+    /// The same, of a certain cohort.
+    pub(crate) fn of_cohort(stripe: StripeId, cohort: CohortId) -> Self {
         let machine = Stripe::new(cohort, Incarnation(1), stream(cohort));
         let mut replica = Self { machine, last: Lsn::ZERO, timestamp: Timestamp(0) };
         let applied = replica.apply(Stripe::assign_range(&stripe.range()).expect("a stripe has a range"));

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read as _};
 use std::net::SocketAddr;
 
-use base::{Duration, Monotonic};
+use base::{Duration, Monotonic, Timestamp};
 use bytes::{Bytes, BytesMut};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
@@ -70,6 +70,8 @@ struct Client {
 
 struct Attached {
     disk: String,
+    /// When the disk was created: a later one with its name is another disk.
+    created: Timestamp,
     gateway: Gateway,
 }
 
@@ -234,8 +236,15 @@ impl Clients {
     /// A newer list of disks is there.
     pub(super) fn listed(&mut self, disks: &Disks) {
         for client in self.by_token.values_mut() {
-            if let Some(disk) = client.attached.as_ref().and_then(|attached| disks.get(&attached.disk)) {
-                client.codec.resize(disk.bytes);
+            let Some(attached) = &client.attached else { continue };
+            match disks.get(&attached.disk) {
+                Some(disk) if disk.created == attached.created => client.codec.resize(disk.bytes),
+                Some(_) if client.stream.is_some() => {
+                    tracing::info!(client = %client.address, disk = attached.disk, "closing an NBD connection: its disk was deleted");
+                    client.lose(&self.registry);
+                }
+                // Its requests fail, and the connection stays.
+                Some(_) | None => {}
             }
         }
     }
@@ -409,7 +418,8 @@ impl Client {
             return;
         };
         tracing::info!(client = %self.address, disk = disk.name, "an NBD client has attached a disk");
-        self.attached = Some(Attached { disk: disk.name.clone(), gateway: Gateway::new(layout, settings) });
+        let (name, created) = (disk.name.clone(), disk.created);
+        self.attached = Some(Attached { disk: name, created, gateway: Gateway::new(layout, settings) });
     }
 
     fn send(&mut self, frames: impl IntoIterator<Item = Bytes>) {
