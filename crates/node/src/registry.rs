@@ -15,15 +15,14 @@ use state_machine::interface::{
     Evaluated, Hold, Housekeeping, Kind, Past, Payload, Read as _, ReadStep, Request as _, Response as _, StateMachine,
     View as _, Wire,
 };
-use state_machine::storage::{self, NoStorage, Pressure, Storage};
+use state_machine::storage::{self, Pressure, Storage};
 use state_machine::{
     ApplyError, AsOf, Consistency, Failure, KeyOwner, KeyPosition, LockOwner, Locks, LogicalHash, Ownership, Progress,
     ReadError,
 };
 use store::Bulk;
 use store::sstable::Io;
-use store::stream::StreamStore;
-use store::tree::{Site, Tablespace, Tree};
+use store::tree::{Site, Tablespace};
 use streams::stripe::Stripe;
 use streams::stripe::request::StripeRequest;
 use tablets::{TableRequest, TableResponse, Tablet};
@@ -203,9 +202,12 @@ kinds! { $
 }
 
 mod loader;
+mod storages;
 mod view;
 
 pub use loader::Loader;
+pub(crate) use storages::storage_found;
+use storages::{in_checkpoint, in_place, in_tree};
 
 /// Conversions between one kind's types and the enums.
 trait Hosted: StateMachine {
@@ -221,37 +223,6 @@ trait Hosted: StateMachine {
     fn frozen(snapshot: &Snapshot) -> Option<&Self::Snapshot>;
     fn parts(parts: <Self::Snapshot as state_machine::Snapshot>::Loader) -> Parts;
     fn open_storage(found: Option<Bulk>, site: Site) -> Option<Box<dyn Storage>>;
-}
-
-/// Storage for kinds with bulk data in a log-structured merge tree; none if the files are others.
-fn in_tree(found: Option<Bulk>, site: Site) -> Option<Box<dyn Storage>> {
-    match found {
-        None => Some(Box::new(Tree::new(site))),
-        Some(Bulk::Tree(tree)) => Some(tree),
-        Some(Bulk::Stream(_)) => None,
-    }
-}
-
-/// Storage for kinds with blocks in place; none if the files are others.
-fn in_place(found: Option<Bulk>, site: Site) -> Option<Box<dyn Storage>> {
-    match found {
-        None => Some(Box::new(StreamStore::new(site))),
-        Some(Bulk::Stream(stream)) => Some(stream),
-        Some(Bulk::Tree(_)) => None,
-    }
-}
-
-/// The storage of data found on disk, of any kind.
-pub(crate) fn storage_found(found: Bulk) -> Box<dyn Storage> {
-    match found {
-        Bulk::Tree(tree) => tree,
-        Bulk::Stream(stream) => stream,
-    }
-}
-
-/// Storage for kinds that keep all data in their checkpoints.
-fn in_checkpoint(_: Option<Bulk>, _: Site) -> Option<Box<dyn Storage>> {
-    Some(Box::new(NoStorage))
 }
 
 /// This version cannot host the cohort's state machine: it does not know the kind, or keeps its data in other files.
