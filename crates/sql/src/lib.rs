@@ -1,0 +1,26 @@
+//! The pure foundation of SQL: types and values, keys and cells, schemas, statements, and statements that need no
+//! planner. It follows PostgreSQL in syntax, semantics, formats and error codes.
+//!
+//! Values are the same in all three encodings: text and binary on the wire, and in the store.
+//!
+//! **Architecture invariants:** no clock, no randomness, no IO, no `async`. Nothing that a client or a disk provides
+//! causes a panic, and the nesting of whatever is parsed has a limit.
+
+mod binary;
+mod calendar;
+pub mod cast;
+mod error;
+mod jsonb;
+mod numeric;
+mod text;
+mod types;
+mod value;
+
+pub use error::{SqlError, sqlstate};
+pub use jsonb::normalize as normalize_json;
+pub use numeric::Numeric;
+pub use types::{LENGTH_MAX, PRECISION_MAX, SqlType};
+pub use value::{Array, Interval, Value};
+
+#[cfg(test)]
+mod tests;
