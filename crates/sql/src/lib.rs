@@ -9,8 +9,11 @@
 mod binary;
 mod calendar;
 pub mod cast;
+pub mod cells;
 mod error;
+pub mod ids;
 mod jsonb;
+pub mod keys;
 mod numeric;
 mod text;
 mod types;

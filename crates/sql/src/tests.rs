@@ -1,1 +1,2 @@
+mod keys;
 mod values;

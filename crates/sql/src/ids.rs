@@ -1,0 +1,31 @@
+//! Identifiers of schema objects. All objects of a database share one sequence of numbers, which never repeats, so that
+//! keys of dropped objects are never confused with later ones.
+
+macro_rules! identifiers {
+    ($($(#[$doc:meta])* $name:ident),*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u32);
+
+        base::wire! { newtype $name }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )*};
+}
+
+identifiers! {
+    /// A table.
+    TableId,
+    /// A secondary index.
+    IndexId,
+    /// A column, unique in its table. It is the column's name in the store.
+    ColumnId,
+    /// A sequence.
+    SequenceId,
+    /// A view.
+    ViewId
+}
