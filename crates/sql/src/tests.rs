@@ -1,2 +1,3 @@
 mod keys;
+mod parse;
 mod values;

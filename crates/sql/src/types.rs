@@ -130,6 +130,25 @@ impl SqlType {
         }
     }
 
+    /// The type with a declared length, from PostgreSQL's type modifier. `None` if the modifier is not valid.
+    #[must_use]
+    pub fn with_modifier(&self, modifier: i32) -> Option<Self> {
+        let length = u32::try_from(modifier.saturating_sub(4)).ok().filter(|length| (1..=LENGTH_MAX).contains(length));
+        Some(match self {
+            Self::Array(item) => Self::Array(Box::new(item.with_modifier(modifier)?)),
+            _ if modifier == -1 => self.clone(),
+            Self::Varchar(_) => Self::Varchar(Some(length?)),
+            Self::Char(_) => Self::Char(length?),
+            Self::Numeric(_) => {
+                let packed = u32::try_from(modifier.checked_sub(4)?).ok()?;
+                let (precision, scale) = (u16::try_from(packed >> 16).ok()?, (packed & 0xffff) as u16);
+                let is_valid = (1..=PRECISION_MAX).contains(&precision) && scale <= PRECISION_MAX;
+                Self::Numeric(Some((precision, scale)).filter(|_| is_valid)?.into())
+            }
+            _ => return None,
+        })
+    }
+
     /// The bytes of a value in memory (`pg_type.typlen`): -1 if they vary.
     #[must_use]
     pub const fn length(&self) -> i16 {

@@ -1,0 +1,400 @@
+//! Schemas: immutable versions of what a database contains.
+//!
+//! A [`Schema`] is cheap to clone. A change makes the next version ([`Builder`]), and shares the tables that did not
+//! change. Tables, indexes, views and sequences share one namespace, as PostgreSQL's relations do.
+//!
+//! * *Identifiers never repeat*, so the keys of dropped objects do not appear in later ones. Their data is deleted in
+//!   the background ([`Garbage`]).
+//! * *The identifier of a table's keys* ([`Table::storage`]) is that of the table until it gets another primary key.
+//! * *A new column needs no rewriting of rows.* The marker cell of a row has the highest column that its writer knew;
+//!   later columns have their initial value ([`Column::initial`]).
+//! * *A new index or primary key is write-only first*: writes maintain it, and no statement reads it until it is
+//!   filled.
+
+mod builder;
+mod codec;
+mod lookup;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use builder::Builder;
+pub use lookup::{similar, undefined_column};
+
+use crate::ids::{ColumnId, IndexId, SequenceId, TableId, ViewId};
+use crate::keys::{Direction, IndexLayout, KeyColumn, RowLayout};
+use crate::types::SqlType;
+
+/// Maximum columns of a table: with the marker, a row must fit into one write of the store.
+pub const COLUMNS_MAX: usize = 1_000;
+/// Maximum columns of a primary key or an index, as in PostgreSQL.
+pub const KEY_COLUMNS_MAX: usize = 32;
+/// Maximum indexes of a table: each write maintains all of them.
+pub const INDEXES_MAX: usize = 64;
+/// Maximum levels of interleaved tables.
+pub const LEVELS_MAX: usize = 7;
+/// Maximum tables, views and sequences of a database: each version of the schema lists them.
+pub const RELATIONS_MAX: usize = 10_000;
+/// Maximum bytes of a name, as in PostgreSQL. Longer ones are truncated.
+pub const NAME_BYTES_MAX: usize = 63;
+
+/// A version of a database's schema.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Schema(Arc<Contents>);
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Contents {
+    version: u64,
+    /// The greatest identifier that was given out.
+    last_id: u32,
+    tables: BTreeMap<TableId, Arc<Table>>,
+    views: BTreeMap<ViewId, Arc<View>>,
+    sequences: BTreeMap<SequenceId, Arc<Sequence>>,
+    garbage: Vec<Garbage>,
+    /// Derived from the others.
+    names: BTreeMap<String, Relation>,
+}
+
+/// What a name of the schema refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relation {
+    /// A table.
+    Table(TableId),
+    /// A view.
+    View(ViewId),
+    /// A sequence.
+    Sequence(SequenceId),
+    /// An index of a table; the one of a primary key has no identifier.
+    Index(TableId, Option<IndexId>),
+}
+
+/// A table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// Its identifier for ever.
+    pub id: TableId,
+    /// Its name.
+    pub name: String,
+    /// Its columns in order.
+    pub columns: Vec<Column>,
+    /// The greatest column identifier that was given out.
+    pub last_column: ColumnId,
+    /// Its primary key.
+    pub primary_key: PrimaryKey,
+    /// A primary key that is being added: writes store rows under both.
+    pub pending_key: Option<PrimaryKey>,
+    /// The table that contains its rows.
+    pub interleave: Option<Interleave>,
+    /// Conditions that no row violates.
+    pub checks: Vec<Check>,
+    /// Its secondary indexes.
+    pub indexes: Vec<Index>,
+}
+
+/// A primary key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrimaryKey {
+    /// The identifier at the start of the keys of the rows.
+    pub storage: TableId,
+    /// The name of the constraint. Empty if the table was declared without a primary key, and has a hidden column.
+    pub name: String,
+    /// The columns.
+    pub columns: Vec<KeyPart>,
+}
+
+/// A column of a key or index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyPart {
+    /// The column.
+    pub column: ColumnId,
+    /// The order.
+    pub direction: Direction,
+}
+
+/// A column.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Column {
+    /// Its identifier, unique in the table for ever.
+    pub id: ColumnId,
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub sql_type: SqlType,
+    /// NULL is not valid.
+    pub not_null: bool,
+    /// The SQL text of its default expression.
+    pub default: Option<String>,
+    /// The sequence of its default values.
+    pub generated: Option<Generated>,
+    /// The value, in text format, in rows that were written before the column was added.
+    pub initial: Option<String>,
+    /// The key of a table without a primary key: a generated UUID, which `*` does not include.
+    pub is_hidden: bool,
+}
+
+/// A column with values from a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generated {
+    /// The sequence, which the column owns.
+    pub sequence: SequenceId,
+    /// How it was declared.
+    pub kind: GeneratedKind,
+}
+
+/// How a generated column was declared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GeneratedKind {
+    /// `SERIAL`
+    Serial,
+    /// `GENERATED BY DEFAULT AS IDENTITY`
+    ByDefault,
+    /// `GENERATED ALWAYS AS IDENTITY`: statements cannot give values.
+    Always,
+}
+
+/// That a table's rows are stored inside those of a parent table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interleave {
+    /// The parent. Its primary key is the start of the child's.
+    pub parent: TableId,
+    /// Deleting a row of the parent deletes its children. Otherwise it fails if there are any.
+    pub on_delete_cascade: bool,
+}
+
+/// A `CHECK` constraint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// Its name.
+    pub name: String,
+    /// The SQL text of the condition.
+    pub expression: String,
+}
+
+/// A secondary index.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Index {
+    /// Its identifier.
+    pub id: IndexId,
+    /// Its name.
+    pub name: String,
+    /// The indexed columns.
+    pub columns: Vec<KeyPart>,
+    /// No two rows have equal values; NULLs are distinct.
+    pub is_unique: bool,
+    /// It was declared as a `UNIQUE` constraint.
+    pub is_constraint: bool,
+    /// Further columns, for queries that then need not read the row.
+    pub storing: Vec<ColumnId>,
+    /// Whether it is complete.
+    pub state: IndexState,
+}
+
+/// The life of an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexState {
+    /// Writes maintain it, and rows from before are being added.
+    WriteOnly,
+    /// Complete.
+    Public,
+    /// It could not be completed, or is being removed: neither read nor written.
+    Dropping,
+}
+
+/// A view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Its identifier.
+    pub id: ViewId,
+    /// Its name.
+    pub name: String,
+    /// Names for the columns of the query, or none.
+    pub columns: Vec<String>,
+    /// The SQL text of the query.
+    pub query: String,
+    /// The names of the relations in the query.
+    pub relations: Vec<String>,
+}
+
+/// A sequence. The last value is data: a row with the sequence's identifier as key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sequence {
+    /// Its identifier.
+    pub id: SequenceId,
+    /// Its name.
+    pub name: String,
+    /// `smallint`, `integer` or `bigint`.
+    pub sql_type: SqlType,
+    /// The first value.
+    pub start: i64,
+    /// The difference of successive values, not 0.
+    pub increment: i64,
+    /// The least value.
+    pub min: i64,
+    /// The greatest value.
+    pub max: i64,
+    /// After the last value it starts again.
+    pub is_cyclic: bool,
+    /// Values that a session may take at once.
+    pub cache: i64,
+    /// The column that it belongs to, and is dropped with.
+    pub owner: Option<(TableId, ColumnId)>,
+}
+
+/// Data of dropped objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Garbage {
+    /// All keys that start with this identifier: of a root table, an index or a sequence.
+    Prefix(u32),
+    /// The rows with the table's identifier inside the rows of a root table.
+    Interleaved {
+        /// The identifier of the root table's keys.
+        root: TableId,
+        /// The identifier of the dropped table.
+        table: TableId,
+    },
+}
+
+impl Table {
+    /// The identifier at the start of the keys of its rows.
+    #[must_use]
+    pub const fn storage(&self) -> TableId {
+        self.primary_key.storage
+    }
+
+    /// A column by its identifier.
+    #[must_use]
+    pub fn column(&self, id: ColumnId) -> Option<&Column> {
+        self.columns.iter().find(|column| column.id == id)
+    }
+
+    /// A column by its name.
+    #[must_use]
+    pub fn column_named(&self, name: &str) -> Option<&Column> {
+        self.columns.iter().find(|column| column.name == name)
+    }
+
+    /// The columns that `*` includes.
+    pub fn visible_columns(&self) -> impl Iterator<Item = &Column> {
+        self.columns.iter().filter(|column| !column.is_hidden)
+    }
+
+    /// Whether a column is part of the primary key.
+    #[must_use]
+    pub fn is_in_key(&self, id: ColumnId) -> bool {
+        self.primary_key.columns.iter().any(|part| part.column == id)
+    }
+
+    fn key_column(&self, part: &KeyPart) -> KeyColumn {
+        // The schema is valid: its keys have only columns of the table.
+        let sql_type = self.column(part.column).map_or(SqlType::Bytea, |column| column.sql_type.clone());
+        KeyColumn { sql_type, direction: part.direction }
+    }
+
+    fn key_columns(&self, parts: &[KeyPart]) -> Vec<KeyColumn> {
+        parts.iter().map(|part| self.key_column(part)).collect()
+    }
+
+    /// The keys of an index of this table.
+    #[must_use]
+    pub fn index_layout(&self, index: &Index) -> IndexLayout {
+        IndexLayout {
+            index: index.id,
+            columns: self.key_columns(&index.columns),
+            primary_key: self.key_columns(&self.primary_key.columns),
+            is_unique: index.is_unique,
+        }
+    }
+
+    /// The keys of the rows under a primary key that is being added.
+    #[must_use]
+    pub fn pending_layout(&self) -> Option<RowLayout> {
+        let key = self.pending_key.as_ref()?;
+        Some(RowLayout { levels: vec![(key.storage, self.key_columns(&key.columns))] })
+    }
+}
+
+impl Schema {
+    /// The version: each change adds 1.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.0.version
+    }
+
+    /// The tables, in the order of their identifiers.
+    pub fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
+        self.0.tables.values()
+    }
+
+    /// The views.
+    pub fn views(&self) -> impl Iterator<Item = &Arc<View>> {
+        self.0.views.values()
+    }
+
+    /// The sequences.
+    pub fn sequences(&self) -> impl Iterator<Item = &Arc<Sequence>> {
+        self.0.sequences.values()
+    }
+
+    /// Data that no version from this one on refers to.
+    #[must_use]
+    pub fn garbage(&self) -> &[Garbage] {
+        &self.0.garbage
+    }
+
+    /// What a name refers to.
+    #[must_use]
+    pub fn relation(&self, name: &str) -> Option<Relation> {
+        self.0.names.get(name).copied()
+    }
+
+    /// A table by its identifier.
+    #[must_use]
+    pub fn table(&self, id: TableId) -> Option<&Arc<Table>> {
+        self.0.tables.get(&id)
+    }
+
+    /// A view by its identifier.
+    #[must_use]
+    pub fn view(&self, id: ViewId) -> Option<&Arc<View>> {
+        self.0.views.get(&id)
+    }
+
+    /// A sequence by its identifier.
+    #[must_use]
+    pub fn sequence(&self, id: SequenceId) -> Option<&Arc<Sequence>> {
+        self.0.sequences.get(&id)
+    }
+
+    /// The tables that are interleaved in a table.
+    pub fn children(&self, parent: TableId) -> impl Iterator<Item = &Arc<Table>> {
+        self.tables().filter(move |table| table.interleave.is_some_and(|interleave| interleave.parent == parent))
+    }
+
+    /// The table and its ancestors, root first.
+    #[must_use]
+    pub fn ancestry<'a>(&'a self, table: &'a Table) -> Vec<&'a Table> {
+        let mut line = vec![table];
+        while let Some(interleave) = line[line.len() - 1].interleave {
+            match self.table(interleave.parent) {
+                // The schema is valid: there are no cycles.
+                Some(parent) if line.len() < LEVELS_MAX => line.push(parent),
+                _ => break,
+            }
+        }
+        line.reverse();
+        line
+    }
+
+    /// The keys of a table's rows.
+    #[must_use]
+    pub fn row_layout(&self, table: &Table) -> RowLayout {
+        let mut done = 0;
+        let level = |level: &Table| {
+            // The types are those of the ancestors' columns, by validation.
+            let parts = table.primary_key.columns.get(done..level.primary_key.columns.len()).unwrap_or_default();
+            done = level.primary_key.columns.len();
+            (level.storage(), table.key_columns(parts))
+        };
+        RowLayout { levels: self.ancestry(table).into_iter().map(level).collect() }
+    }
+}
