@@ -47,3 +47,11 @@ pub(crate) fn days_in_month(year: i64, month: u32) -> u32 {
         _ => 31,
     }
 }
+
+/// Adds months; a day after the month's end becomes its last day.
+pub(crate) fn add_months(days: i64, months: i32) -> i64 {
+    let (year, month, day) = civil_from_days(days);
+    let total = year * 12 + i64::from(month) - 1 + i64::from(months);
+    let (year, month) = (total.div_euclid(12), u32::try_from(total.rem_euclid(12)).unwrap_or(0) + 1);
+    days_from_civil(year, month, day.min(days_in_month(year, month)))
+}

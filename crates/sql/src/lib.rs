@@ -7,10 +7,13 @@
 //! causes a panic, and the nesting of whatever is parsed has a limit.
 
 mod binary;
+mod bind;
 mod calendar;
 pub mod cast;
 pub mod cells;
+pub mod ddl;
 mod error;
+mod expression;
 pub mod ids;
 mod jsonb;
 pub mod keys;
@@ -22,7 +25,9 @@ mod text;
 mod types;
 mod value;
 
+pub use bind::PARAMETERS_MAX;
 pub use error::{SqlError, sqlstate};
+pub use expression::{Environment, Supply};
 pub use jsonb::normalize as normalize_json;
 pub use numeric::Numeric;
 pub use types::{LENGTH_MAX, PRECISION_MAX, SqlType};

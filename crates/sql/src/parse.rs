@@ -17,7 +17,8 @@ use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 
-pub(crate) use convert::fold;
+pub(crate) use convert::{fold, simple_name};
+pub(crate) use types::sql_type;
 
 use crate::error::{SqlError, sqlstate};
 use crate::statement::Statement;
@@ -139,6 +140,11 @@ fn syntax_error(error: &ParserError, lines: &Lines) -> SqlError {
         Some((line, column)) => translated.at(lines.position(Location { line, column })),
         None => translated,
     }
+}
+
+/// The position of a location in a text: characters from 1.
+pub(crate) fn position(text: &str, location: Location) -> u32 {
+    Lines::new(text).position(location)
 }
 
 /// The starts of the lines of a text.

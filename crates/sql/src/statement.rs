@@ -36,7 +36,7 @@ pub enum Statement {
         /// Executes the statement too.
         analyze: bool,
         /// The statement.
-        statement: Box<Statement>,
+        statement: Box<Self>,
     },
     /// `BEGIN`, `START TRANSACTION`
     Begin(Modes),
@@ -83,7 +83,7 @@ pub enum Statement {
         /// The types of the first parameters.
         types: Vec<SqlType>,
         /// The statement.
-        statement: Box<Statement>,
+        statement: Box<Self>,
     },
     /// `EXECUTE`
     Execute {

@@ -1,3 +1,4 @@
+mod ddl;
 mod keys;
 mod parse;
 mod values;

@@ -176,10 +176,10 @@ pub(super) fn statement(parsed: ast::Statement) -> Result<Statement, SqlError> {
         S::Discard { .. } => Statement::Discard,
         S::Comment { .. } => Statement::NoEffect("COMMENT"),
         S::CreateExtension(_) => Statement::NoEffect("CREATE EXTENSION"),
-        S::CreateTable(create) => Statement::Definition(definitions::create_table(create)?),
+        S::CreateTable(create) => Statement::Definition(definitions::create_table(&create)?),
         S::AlterTable(alter) => Statement::Definition(definitions::alter_table(alter)?),
-        S::CreateIndex(create) => Statement::Definition(definitions::create_index(create)?),
-        S::CreateView(create) => Statement::Definition(definitions::create_view(create)?),
+        S::CreateIndex(create) => Statement::Definition(definitions::create_index(&create)?),
+        S::CreateView(create) => Statement::Definition(definitions::create_view(&create)?),
         S::CreateSequence { temporary: false, if_not_exists, name, data_type, sequence_options, owned_by } => {
             let mut options = definitions::sequence_options(&sequence_options)?;
             options.sql_type = data_type.as_ref().map(sql_type).transpose()?;

@@ -16,7 +16,7 @@ use crate::statement::{
     AlterTable, ColumnDefinition, Constraint, CreateIndex, CreateTable, Definition, SequenceOptions,
 };
 
-pub(super) fn create_table(create: ast::CreateTable) -> Result<Definition, SqlError> {
+pub(super) fn create_table(create: &ast::CreateTable) -> Result<Definition, SqlError> {
     if create.temporary {
         return Err(SqlError::unsupported("a temporary table"));
     }
@@ -62,13 +62,13 @@ fn column_definition(column: &ColumnDef, constraints: &mut Vec<Constraint>) -> R
             ColumnOption::NotNull => definition.not_null = true,
             ColumnOption::Default(expression) => definition.default = Some(expression.to_string()),
             ColumnOption::PrimaryKey(key) => {
-                constraints.push(Constraint::PrimaryKey(label.or(key.name.as_ref().map(fold)), own()));
+                constraints.push(Constraint::PrimaryKey(label.or_else(|| key.name.as_ref().map(fold)), own()));
             }
             ColumnOption::Unique(key) => {
-                constraints.push(Constraint::Unique(label.or(key.name.as_ref().map(fold)), own()));
+                constraints.push(Constraint::Unique(label.or_else(|| key.name.as_ref().map(fold)), own()));
             }
             ColumnOption::Check(check) => {
-                let label = label.or(check.name.as_ref().map(fold));
+                let label = label.or_else(|| check.name.as_ref().map(fold));
                 constraints.push(Constraint::Check(label, check.expr.to_string(), Some(name.clone())));
             }
             ColumnOption::Generated { generated_as, sequence_options: options, generation_expr: None, .. } => {
@@ -175,7 +175,7 @@ pub(super) fn owner(name: &ObjectName) -> Option<Result<(String, String), SqlErr
     Some(Ok((parts.pop()?, column)))
 }
 
-pub(super) fn create_index(create: ast::CreateIndex) -> Result<Definition, SqlError> {
+pub(super) fn create_index(create: &ast::CreateIndex) -> Result<Definition, SqlError> {
     if create.predicate.is_some() {
         return Err(SqlError::unsupported("a partial index"));
     }
@@ -196,7 +196,7 @@ pub(super) fn create_index(create: ast::CreateIndex) -> Result<Definition, SqlEr
     }))
 }
 
-pub(super) fn create_view(create: ast::CreateView) -> Result<Definition, SqlError> {
+pub(super) fn create_view(create: &ast::CreateView) -> Result<Definition, SqlError> {
     if create.materialized || create.temporary {
         return Err(SqlError::unsupported("a materialized or temporary view"));
     }

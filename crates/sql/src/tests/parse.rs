@@ -197,7 +197,7 @@ fn errors_have_sqlstate_and_position() {
 fn deep_and_long_statements_are_refused() {
     let deep = [
         format!("SELECT {}1{}", "(".repeat(100_000), ")".repeat(100_000)),
-        format!("SELECT {}1", "-".repeat(1).to_owned() + &" - ".repeat(100_000)),
+        format!("SELECT {}1", "-".to_owned() + &" - ".repeat(100_000)),
         format!("SELECT 1{}", " + 1".repeat(100_000)),
         format!("SELECT 1 WHERE a{}", " OR a".repeat(100_000)),
         format!("SELECT 1{}", "::int".repeat(50_000)),

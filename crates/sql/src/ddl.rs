@@ -1,0 +1,317 @@
+//! Changes of the schema by statements: [`apply`] is a pure function from one version to the next.
+
+mod alter;
+mod create;
+
+use std::collections::BTreeMap;
+
+use crate::bind::{Binder, Unbound};
+use crate::error::{SqlError, sqlstate};
+use crate::expression::{Environment, Expression, Rows, Supply};
+use crate::ids::{ColumnId, IndexId, SequenceId, TableId};
+use crate::parse::parse_expression;
+use crate::schema::{Builder, Column, IndexState, Relation, Schema, Table};
+use crate::statement::{Definition, DropKind};
+use crate::types::SqlType;
+use crate::value::Value;
+
+/// The result of a definition.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// The next version; the same one if nothing had to be done.
+    pub schema: Schema,
+    /// Messages such as that a table exists already.
+    pub notices: Vec<String>,
+    /// What has to be done with rows that exist, before the change is complete.
+    pub work: Vec<Work>,
+}
+
+/// Work on the rows that exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Add them to an index, then [`publish_index`].
+    FillIndex(TableId, IndexId),
+    /// Store them under the new primary key, then [`publish_primary_key`].
+    FillPrimaryKey(TableId),
+    /// Check that a column has no NULL. If one does, drop the condition.
+    CheckNotNull(TableId, ColumnId),
+    /// Check a `CHECK` constraint. If a row violates it, drop the constraint.
+    CheckConstraint(TableId, String),
+}
+
+/// The next version of a schema.
+///
+/// # Errors
+/// With PostgreSQL's SQLSTATE; the schema stays as it was.
+pub fn apply(schema: &Schema, definition: &Definition) -> Result<Change, SqlError> {
+    let mut changer = Changer { before: schema, builder: Builder::new(schema), notices: Vec::new(), work: Vec::new() };
+    let changed = match definition {
+        Definition::CreateTable(create) => changer.create_table(create)?,
+        Definition::CreateIndex(create) => changer.create_index(create)?,
+        Definition::CreateView { name, or_replace, columns, query, relations } => {
+            changer.create_view(name, *or_replace, columns, query, relations)?
+        }
+        Definition::CreateSequence { name, if_not_exists, options, owner } => {
+            changer.create_sequence(name, *if_not_exists, options, owner.as_ref())?
+        }
+        Definition::AlterTable { name, if_exists, changes } => changer.alter_table(name, *if_exists, changes)?,
+        Definition::Drop { kind, names, if_exists, cascade } => changer.drop(*kind, names, *if_exists, *cascade)?,
+    };
+    let Changer { builder, notices, work, .. } = changer;
+    let schema = if changed { builder.finish()? } else { schema.clone() };
+    Ok(Change { schema, notices, work })
+}
+
+/// Makes an index that was filled public.
+///
+/// # Errors
+/// 42704: there is no such index.
+pub fn publish_index(schema: &Schema, table: TableId, index: IndexId) -> Result<Schema, SqlError> {
+    let missing = || SqlError::new(sqlstate::UNDEFINED_OBJECT, format!("index {index} does not exist"));
+    let mut changed = (**schema.table(table).ok_or_else(missing)?).clone();
+    changed.indexes.iter_mut().find(|candidate| candidate.id == index).ok_or_else(missing)?.state = IndexState::Public;
+    let mut builder = Builder::new(schema);
+    builder.put_table(changed)?;
+    builder.finish()
+}
+
+/// Makes a primary key that was filled the one of its table, without the hidden column.
+///
+/// # Errors
+/// 42704: there is none.
+pub fn publish_primary_key(schema: &Schema, table: TableId) -> Result<Schema, SqlError> {
+    let missing = || SqlError::new(sqlstate::UNDEFINED_OBJECT, "no primary key is being added");
+    let mut changed = (**schema.table(table).ok_or_else(missing)?).clone();
+    let key = changed.pending_key.take().ok_or_else(missing)?;
+    let mut builder = Builder::new(schema);
+    builder.discard(changed.storage().0);
+    changed.primary_key = key;
+    changed.columns.retain(|column| !column.is_hidden);
+    builder.put_table(changed)?;
+    builder.finish()
+}
+
+/// A supply without values: for expressions of definitions.
+struct NoSupply;
+
+impl Supply for NoSupply {
+    fn next_value(&mut self, _: SequenceId) -> Result<i64, SqlError> {
+        Err(SqlError::unsupported("a value of a sequence here"))
+    }
+
+    fn random_uuid(&mut self) -> [u8; 16] {
+        [0; 16]
+    }
+}
+
+/// A default expression: valid for its column, or beyond what is bound here.
+pub(crate) fn bind_default(schema: &Schema, column: &Column) -> Result<Option<Expression>, Unbound> {
+    let Some(text) = &column.default else { return Ok(None) };
+    let parsed = parse_expression(text)?;
+    let mut binder = Binder::new(schema, text, &[]);
+    let bound = binder.assigned(&column.name, &column.sql_type, &parsed)?;
+    if binder.parameters.is_empty() {
+        Ok(bound)
+    } else {
+        Err(SqlError::new(sqlstate::UNDEFINED_PARAMETER, "there is no parameter $1").into())
+    }
+}
+
+/// Checks a default expression, and returns its value if it is constant.
+fn check_default(schema: &Schema, column: &Column) -> Result<Option<Value>, SqlError> {
+    match bind_default(schema, column) {
+        Ok(None) => Ok(Some(Value::Null)),
+        Ok(Some(expression @ Expression::Constant(_)) | Some(expression @ Expression::Cast(..)))
+            if expression.is_constant() && !uses_time(&expression) =>
+        {
+            let mut environment = Environment { parameters: &[], now: 0, supply: &mut NoSupply };
+            expression.evaluate(Rows::default(), &mut environment).map(Some)
+        }
+        Ok(Some(_)) => Ok(None),
+        Err(Unbound::NeedsPlanner) => {
+            Err(SqlError::unsupported(format!("the default expression of column \"{}\"", column.name)))
+        }
+        Err(Unbound::Error(error)) => Err(error),
+    }
+}
+
+fn uses_time(expression: &Expression) -> bool {
+    match expression {
+        Expression::Now => true,
+        Expression::Cast(inner, ..) => uses_time(inner),
+        _ => false,
+    }
+}
+
+/// Checks that a condition is boolean and uses columns of the table. One that only a planner can check is accepted.
+fn check_condition(schema: &Schema, table: &Table, text: &str) -> Result<(), SqlError> {
+    let parsed = parse_expression(text)?;
+    let mut binder = Binder::new(schema, text, &[]);
+    binder.table = Some((table, table.name.clone()));
+    match binder.condition(&parsed) {
+        Ok(_) => Ok(()),
+        Err(Unbound::NeedsPlanner) => Err(SqlError::unsupported(format!("the check constraint ({text})"))),
+        Err(Unbound::Error(error)) => Err(SqlError { position: None, ..error }),
+    }
+}
+
+/// A schema in the course of a definition.
+struct Changer<'a> {
+    before: &'a Schema,
+    builder: Builder,
+    notices: Vec<String>,
+    work: Vec<Work>,
+}
+
+impl Changer<'_> {
+    /// Whether a name is taken; with `if_not_exists`, that is only a notice.
+    fn is_taken(&mut self, name: &str, if_not_exists: bool) -> Result<bool, SqlError> {
+        if self.before.relation(name).is_none() {
+            return Ok(false);
+        }
+        let message = format!("relation \"{name}\" already exists");
+        if if_not_exists {
+            self.notices.push(format!("{message}, skipping"));
+            return Ok(true);
+        }
+        Err(SqlError::new(sqlstate::DUPLICATE_TABLE, message))
+    }
+
+    /// A name that no relation has, from PostgreSQL's pattern: `table_column_suffix`, with a number if it is taken.
+    fn free_name(&self, parts: &[&str], taken: &BTreeMap<String, ()>) -> String {
+        let mut base = parts.join("_");
+        let limit = crate::schema::NAME_BYTES_MAX - 6;
+        if base.len() > limit {
+            let suffix = parts.last().map_or(String::new(), |suffix| format!("_{suffix}"));
+            let end = (0..=limit.saturating_sub(suffix.len())).rev().find(|at| base.is_char_boundary(*at));
+            base.truncate(end.unwrap_or(0));
+            base.push_str(&suffix);
+        }
+        let is_free = |name: &String| self.before.relation(name).is_none() && !taken.contains_key(name);
+        let numbered = (1_u32..).map(|number| format!("{base}{number}"));
+        std::iter::once(base.clone()).chain(numbered).find(is_free).unwrap_or(base)
+    }
+
+    fn drop(&mut self, kind: DropKind, names: &[String], if_exists: bool, cascade: bool) -> Result<bool, SqlError> {
+        let mut changed = false;
+        for name in names {
+            let Some(relation) = self.before.relation(name) else {
+                let what = match kind {
+                    DropKind::Table => "table",
+                    DropKind::Index => "index",
+                    DropKind::View => "view",
+                    DropKind::Sequence => "sequence",
+                };
+                let message = format!("{what} \"{name}\" does not exist");
+                if if_exists {
+                    self.notices.push(format!("{message}, skipping"));
+                    continue;
+                }
+                let state =
+                    if kind == DropKind::Index { sqlstate::UNDEFINED_OBJECT } else { sqlstate::UNDEFINED_TABLE };
+                return Err(SqlError::new(state, message));
+            };
+            match (kind, relation) {
+                (DropKind::Table, Relation::Table(id)) => self.drop_table(id, names, cascade)?,
+                (DropKind::View, Relation::View(id)) => {
+                    self.drop_dependent_views(name, cascade)?;
+                    self.builder.remove_view(id);
+                }
+                (DropKind::Sequence, Relation::Sequence(id)) => self.drop_sequence(id)?,
+                (DropKind::Index, Relation::Index(table, Some(index))) => self.drop_index(table, index, name)?,
+                (DropKind::Index, Relation::Index(..)) => {
+                    let message = format!("cannot drop index {name} because a constraint requires it");
+                    return Err(SqlError::new(sqlstate::DEPENDENT_OBJECTS_STILL_EXIST, message));
+                }
+                _ => {
+                    let wanted = format!("{kind:?}").to_lowercase();
+                    let article = if kind == DropKind::Index { "an" } else { "a" };
+                    let message = format!("\"{name}\" is not {article} {wanted}");
+                    return Err(SqlError::new(sqlstate::WRONG_OBJECT_TYPE, message));
+                }
+            }
+            changed = true;
+        }
+        Ok(changed)
+    }
+
+    fn dependency(&self, what: &str, dependents: &str) -> SqlError {
+        let message = format!("cannot drop {what} because other objects depend on it");
+        SqlError::new(sqlstate::DEPENDENT_OBJECTS_STILL_EXIST, message)
+            .with_detail(format!("{dependents} depends on {what}"))
+            .with_hint("Use DROP ... CASCADE to drop the dependent objects too.")
+    }
+
+    fn drop_dependent_views(&mut self, name: &str, cascade: bool) -> Result<(), SqlError> {
+        let dependents = self.before.dependent_views(name);
+        if let Some(first) = dependents.first().filter(|_| !cascade) {
+            return Err(self.dependency(name, &format!("view {first}")));
+        }
+        for view in dependents {
+            if let Some(Relation::View(id)) = self.before.relation(view) {
+                self.notices.push(format!("drop cascades to view {view}"));
+                self.builder.remove_view(id);
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_table(&mut self, id: TableId, listed: &[String], cascade: bool) -> Result<(), SqlError> {
+        let Some(table) = self.before.table(id) else { return Ok(()) };
+        self.drop_dependent_views(&table.name, cascade)?;
+        let children: Vec<(TableId, String)> =
+            self.before.children(id).map(|child| (child.id, child.name.clone())).collect();
+        for (child, name) in children {
+            if listed.contains(&name) {
+                continue;
+            }
+            if !cascade {
+                return Err(self.dependency(&format!("table {}", table.name), &format!("interleaved table {name}")));
+            }
+            self.notices.push(format!("drop cascades to table {name}"));
+            self.drop_table(child, listed, cascade)?;
+        }
+        self.builder.remove_table(self.before, id);
+        Ok(())
+    }
+
+    fn drop_sequence(&mut self, id: SequenceId) -> Result<(), SqlError> {
+        let Some(sequence) = self.before.sequence(id) else { return Ok(()) };
+        let needs = |column: &Column| {
+            let is_default = column.default.as_ref().is_some_and(|text| text.contains(&sequence.name));
+            is_default || column.generated.is_some_and(|generated| generated.sequence == id)
+        };
+        if let Some(table) = self.before.tables().find(|table| table.columns.iter().any(needs)) {
+            let what = format!("sequence {}", sequence.name);
+            return Err(self.dependency(&what, &format!("a default value of table {}", table.name)));
+        }
+        self.builder.remove_sequence(id);
+        Ok(())
+    }
+
+    fn drop_index(&mut self, table: TableId, index: IndexId, name: &str) -> Result<(), SqlError> {
+        let Some(mut table) = self.current(table)? else { return Ok(()) };
+        if table.indexes.iter().any(|candidate| candidate.id == index && candidate.is_constraint) {
+            let message =
+                format!("cannot drop index {name} because constraint {name} on table {} requires it", table.name);
+            let error = SqlError::new(sqlstate::DEPENDENT_OBJECTS_STILL_EXIST, message);
+            return Err(error.with_hint(format!("You can drop constraint {name} on table {} instead.", table.name)));
+        }
+        table.indexes.retain(|candidate| candidate.id != index);
+        self.builder.discard(index.0);
+        self.builder.put_table(table)
+    }
+
+    /// A table as it is after the changes so far.
+    fn current(&self, id: TableId) -> Result<Option<Table>, SqlError> {
+        Ok(self.builder.so_far()?.table(id).map(|table| (**table).clone()))
+    }
+}
+
+/// Checks that values of a type can be in a column.
+fn check_column_type(name: &str, sql_type: &SqlType) -> Result<(), SqlError> {
+    if matches!(sql_type, SqlType::Interval | SqlType::Array(_)) {
+        return Err(SqlError::unsupported(format!("column \"{name}\" of type {sql_type}")));
+    }
+    Ok(())
+}
