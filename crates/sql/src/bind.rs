@@ -5,7 +5,7 @@
 
 use sqlparser::ast::{self, BinaryOperator, CastKind, Expr, UnaryOperator};
 
-use crate::cast::{Context, cannot_cast, is_allowed};
+use crate::cast::{Context, cannot_cast, cast, is_allowed};
 use crate::error::{SqlError, sqlstate};
 use crate::expression::{Arithmetic, Comparison, Expression, Function};
 use crate::parse::{fold, position, sql_type};
@@ -225,7 +225,7 @@ impl<'a> Binder<'a> {
         let Some(from) = sql_type else {
             return Ok(match expression {
                 Expression::Constant(Value::Text(text)) if context == Context::Explicit && to.is_text() => {
-                    Expression::Constant(crate::cast::cast(Value::Text(text), to, context)?)
+                    Expression::Constant(cast(Value::Text(text), to, context)?)
                 }
                 Expression::Constant(Value::Text(text)) => Expression::Constant(to.parse(&text)?),
                 Expression::Parameter(number) => {
@@ -245,6 +245,9 @@ impl<'a> Binder<'a> {
         // The cast to `text` removes the padding.
         let is_unpadded = matches!(from, SqlType::Char(_)) && !matches!(to, SqlType::Char(_)) && to.is_text();
         let expression = if is_unpadded { Expression::Unpadded(boxed(expression)) } else { expression };
+        if let Expression::Constant(value) = expression {
+            return Ok(Expression::Constant(cast(value, to, context)?));
+        }
         Ok(Expression::Cast(boxed(expression), to.clone(), context))
     }
 

@@ -1,4 +1,5 @@
 mod ddl;
+mod direct;
 mod keys;
 mod parse;
 mod values;

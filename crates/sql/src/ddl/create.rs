@@ -190,6 +190,9 @@ impl Changer<'_> {
         {
             return Ok(false);
         }
+        if table.pending_key.is_some() {
+            return Err(SqlError::unsupported("adding an index while a primary key is being added"));
+        }
         let columns = key_parts(&table, &create.columns)?;
         let storing = create
             .storing

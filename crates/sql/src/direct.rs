@@ -1,0 +1,290 @@
+//! Statements that need no planner, because they name their rows by key: point reads and short scans, `INSERT ...
+//! VALUES`, and `UPDATE` and `DELETE` by primary key.
+//!
+//! [`prepare`] makes a [`Plan`], which is valid for one version of the schema and any parameters. [`Plan::start`]
+//! begins an [`Execution`]: it asks for reads ([`Step::Read`]), and from their results makes further reads or the
+//! outcome with its writes ([`Step::Done`]). The transaction layer carries them out; all reads and writes of a statement
+//! belong to one transaction. If the transaction is retried, the execution starts again.
+//!
+//! Reads must show the transaction's snapshot with its own earlier writes. A locking clause (`FOR UPDATE`) has no
+//! effect, because transactions are serializable.
+
+mod change;
+mod condition;
+mod insert;
+mod output;
+mod select;
+
+use bytes::Bytes;
+
+use crate::bind::{Binder, Unbound};
+use crate::error::{SqlError, sqlstate};
+use crate::expression::Environment;
+use crate::ids::{ColumnId, SequenceId, TableId};
+use crate::keys::KeyRange;
+use crate::rows::{Absent, StoredRow, Write};
+use crate::schema::{Relation, Schema, Table};
+use crate::statement::Statement;
+use crate::types::SqlType;
+use crate::value::Value;
+
+/// A column of the result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutputColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub sql_type: SqlType,
+    /// The column of a table that it is.
+    pub origin: Option<(TableId, ColumnId)>,
+}
+
+/// A read that an execution asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// The row with this key.
+    Row(Bytes),
+    /// Rows of a range in the order of their keys: at least `limit`, or all.
+    Range(KeyRange, usize),
+}
+
+/// The result of a read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The rows.
+    pub rows: Vec<StoredRow>,
+    /// Where the range continues, if it was not read to its end.
+    pub next: Option<Bytes>,
+}
+
+/// What an execution needs or has.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// The results of these reads, in this order.
+    Read(Vec<Read>),
+    /// Nothing: it is done.
+    Done(Outcome),
+    /// A planner, for these parameters: the limit of a scan is too large. Only the first step can be this one.
+    NeedsPlanner,
+}
+
+/// The result of a statement.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// The rows that it returns.
+    pub rows: Vec<Vec<Value>>,
+    /// The number of rows that it read or changed, for the command tag.
+    pub affected: u64,
+    /// What it writes.
+    pub writes: Vec<Write>,
+}
+
+/// The command of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// `SELECT`
+    Select,
+    /// `INSERT`
+    Insert,
+    /// `UPDATE`
+    Update,
+    /// `DELETE`
+    Delete,
+}
+
+/// A prepared statement.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The version of the schema.
+    pub version: u64,
+    /// The command.
+    pub command: Command,
+    /// The types of the parameters.
+    pub parameters: Vec<SqlType>,
+    /// The columns of the result; none if it has no result.
+    pub columns: Vec<OutputColumn>,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Select(select::Select),
+    Insert(insert::Insert),
+    Change(change::Change),
+}
+
+/// A statement in execution.
+#[derive(Debug)]
+pub struct Execution<'a> {
+    plan: &'a Plan,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Select(select::State),
+    Insert(insert::State),
+    Change(change::State),
+    Check(Checks),
+    Done,
+}
+
+/// Prepares a statement. `declared` are types of parameters that the client has given. `None` if it needs a planner.
+///
+/// # Errors
+/// The statement is not valid, whatever plans it.
+pub fn prepare(
+    schema: &Schema,
+    statement: &Statement,
+    text: &str,
+    declared: &[Option<SqlType>],
+) -> Result<Option<Plan>, SqlError> {
+    let mut binder = Binder::new(schema, text, declared);
+    let bound =
+        match statement {
+            Statement::Query(query, None) => select::prepare(&mut binder, query)
+                .map(|(kind, columns)| (Command::Select, Kind::Select(kind), columns)),
+            Statement::Insert(insert) => insert::prepare(&mut binder, insert)
+                .map(|(kind, columns)| (Command::Insert, Kind::Insert(kind), columns)),
+            Statement::Update(update) => change::update(&mut binder, update)
+                .map(|(kind, columns)| (Command::Update, Kind::Change(kind), columns)),
+            Statement::Delete(delete) => change::delete(&mut binder, delete)
+                .map(|(kind, columns)| (Command::Delete, Kind::Change(kind), columns)),
+            _ => return Ok(None),
+        };
+    let (command, kind, columns) = match bound {
+        Ok(bound) => bound,
+        Err(Unbound::NeedsPlanner) => return Ok(None),
+        Err(Unbound::Error(error)) => return Err(error),
+    };
+    let typed = binder.parameters.into_iter().enumerate().map(|(number, sql_type)| {
+        sql_type.ok_or_else(|| {
+            let message = format!("could not determine data type of parameter ${}", number + 1);
+            SqlError::new(sqlstate::INDETERMINATE_DATATYPE, message)
+        })
+    });
+    let parameters = typed.collect::<Result<Vec<_>, _>>()?;
+    Ok(Some(Plan { version: schema.version(), command, parameters, columns, kind }))
+}
+
+impl Plan {
+    /// The sequences from which an execution takes values, and how many.
+    #[must_use]
+    pub fn sequences(&self) -> Vec<(SequenceId, usize)> {
+        match &self.kind {
+            Kind::Insert(insert) => insert.sequences(),
+            Kind::Select(_) | Kind::Change(_) => Vec::new(),
+        }
+    }
+
+    /// Begins an execution.
+    ///
+    /// # Errors
+    /// 08P01 for a wrong number of parameters; errors of expressions and constraints.
+    pub fn start(&self, environment: &mut Environment) -> Result<(Execution<'_>, Step), SqlError> {
+        let (wanted, given) = (self.parameters.len(), environment.parameters.len());
+        if wanted != given {
+            let message = format!("bind message supplies {given} parameters, but the statement requires {wanted}");
+            return Err(SqlError::new(sqlstate::PROTOCOL_VIOLATION, message));
+        }
+        let (state, step) = match &self.kind {
+            Kind::Select(select) => select.start(environment)?,
+            Kind::Insert(insert) => insert.start(environment)?,
+            Kind::Change(change) => change.start(environment)?,
+        };
+        Ok((Execution { plan: self, state }, step))
+    }
+}
+
+impl Execution<'_> {
+    /// Continues with the results of the reads of the last step, in their order.
+    ///
+    /// # Errors
+    /// Errors of expressions and constraints; the statement then has no effect.
+    pub fn advance(&mut self, pages: Vec<Page>, environment: &mut Environment) -> Result<Step, SqlError> {
+        let state = std::mem::replace(&mut self.state, State::Done);
+        let (state, step) = match (&self.plan.kind, state) {
+            (Kind::Select(select), State::Select(state)) => select.advance(state, pages, environment)?,
+            (Kind::Insert(insert), State::Insert(state)) => insert.advance(state, &pages, environment)?,
+            (Kind::Change(change), State::Change(state)) => change.advance(state, pages, environment)?,
+            (_, State::Check(checks)) => (State::Done, checks.finish(&pages)?),
+            _ => return Err(SqlError::new(sqlstate::INTERNAL_ERROR, "the execution is done")),
+        };
+        self.state = state;
+        Ok(step)
+    }
+}
+
+/// The checks of a statement's writes, which are its last reads.
+#[derive(Debug, Default)]
+struct Checks {
+    absent: Vec<Absent>,
+    /// Keys of rows that must exist, and the error if one does not.
+    present: Vec<(Bytes, SqlError)>,
+    outcome: Outcome,
+}
+
+impl Checks {
+    /// The reads, or the outcome if there is nothing to check.
+    fn start(self) -> Result<(State, Step), SqlError> {
+        let mut keys = std::collections::BTreeSet::new();
+        for absent in &self.absent {
+            // Two rows of the statement have the same unique key.
+            if !keys.insert(&absent.key) {
+                return Err(absent.error.clone());
+            }
+        }
+        if self.absent.is_empty() && self.present.is_empty() {
+            return Ok((State::Done, Step::Done(self.outcome)));
+        }
+        let present = self.present.iter().map(|(key, _)| key);
+        let reads = self.absent.iter().map(|absent| &absent.key).chain(present).map(|key| Read::Row(key.clone()));
+        let step = Step::Read(reads.collect());
+        Ok((State::Check(self), step))
+    }
+
+    fn finish(self, pages: &[Page]) -> Result<Step, SqlError> {
+        expect_pages(pages, self.absent.len() + self.present.len())?;
+        let (absent, present) = pages.split_at(self.absent.len());
+        for (page, absent) in absent.iter().zip(self.absent) {
+            if !page.rows.is_empty() {
+                return Err(absent.error);
+            }
+        }
+        for (page, (_, error)) in present.iter().zip(self.present) {
+            if page.rows.is_empty() {
+                return Err(error);
+            }
+        }
+        Ok(Step::Done(self.outcome))
+    }
+}
+
+fn expect_pages(pages: &[Page], wanted: usize) -> Result<(), SqlError> {
+    if pages.len() == wanted {
+        return Ok(());
+    }
+    Err(SqlError::new(sqlstate::INTERNAL_ERROR, format!("{} results for {wanted} reads", pages.len())))
+}
+
+/// The table of a statement. Views and system catalogs need a planner.
+fn table<'a>(
+    schema: &'a Schema,
+    name: &sqlparser::ast::ObjectName,
+    text: &str,
+) -> Result<&'a std::sync::Arc<Table>, Unbound> {
+    let first = name.0.first().and_then(|part| part.as_ident());
+    let is_system = |name: String| name.starts_with("pg_") || name == "information_schema";
+    let short = first.map(crate::parse::fold);
+    if short.is_some_and(|name| is_system(name.clone()) && schema.relation(&name).is_none()) {
+        return Err(Unbound::NeedsPlanner);
+    }
+    let short = crate::parse::simple_name(name)?;
+    match schema.relation(&short) {
+        Some(Relation::View(_) | Relation::Sequence(_)) => Err(Unbound::NeedsPlanner),
+        _ => schema.table_named(&short).map_err(|error| match first {
+            Some(ident) => Unbound::Error(error.at(crate::parse::position(text, ident.span.start))),
+            None => Unbound::Error(error),
+        }),
+    }
+}

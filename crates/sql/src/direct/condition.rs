@@ -1,0 +1,222 @@
+//! `WHERE` as a part of the primary key and a condition on the rows.
+
+use std::ops::Bound;
+
+use sqlparser::ast::{BinaryOperator, Expr};
+
+use crate::bind::{Binder, Unbound, comparison, without_length};
+use crate::cast::{Context, cast};
+use crate::error::SqlError;
+use crate::expression::{Comparison, Environment, Expression, Rows};
+use crate::keys::{self, KeyRange};
+use crate::parse::fold;
+use crate::rows::TableRows;
+use crate::schema::Column;
+use crate::types::SqlType;
+use crate::value::Value;
+
+/// A bound of a key column: whether it is included, and its value.
+type KeyBound = Option<(bool, Expression)>;
+
+/// What a condition says about the primary key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Condition {
+    /// The values of the first columns of the primary key.
+    pub(super) equal: Vec<Expression>,
+    /// Bounds of the next column.
+    low: KeyBound,
+    high: KeyBound,
+    /// What else must hold.
+    pub(super) residual: Vec<Expression>,
+}
+
+/// Divides a condition. Each part of the conjunction that is not used for the key is checked for each row.
+pub(super) fn divide(binder: &mut Binder, rows: &TableRows, condition: Option<&Expr>) -> Result<Condition, Unbound> {
+    let mut parts = Vec::new();
+    if let Some(condition) = condition {
+        conjuncts(condition, &mut parts);
+    }
+    // A bound twice on the same column would lose one: only the first of each kind is used for the key.
+    let mut used = vec![false; parts.len()];
+    let mut divided = Condition::default();
+    for part in &rows.table.primary_key.columns {
+        let Some(column) = rows.table.column(part.column) else { break };
+        let mut find = |wanted: &[Comparison], used: &mut Vec<bool>| -> Result<KeyBound, Unbound> {
+            for (number, (left, operator, right)) in parts.iter().enumerate() {
+                let found = match (operator, right) {
+                    (Some(operator), Some(right)) if names(binder, left, column) => Some((*operator, *right)),
+                    (Some(operator), Some(right)) if names(binder, right, column) => Some((operator.mirrored(), *left)),
+                    _ => None,
+                };
+                let Some((operator, value)) = found else { continue };
+                if used[number] || !wanted.contains(&operator) {
+                    continue;
+                }
+                if let Some(value) = key_value(binder, column, value, operator)? {
+                    used[number] = true;
+                    let is_included = !matches!(operator, Comparison::Less | Comparison::Greater);
+                    return Ok(Some((is_included, value)));
+                }
+            }
+            Ok(None)
+        };
+        if let Some((_, value)) = find(&[Comparison::Equal], &mut used)? {
+            divided.equal.push(value);
+            continue;
+        }
+        divided.low = find(&[Comparison::Greater, Comparison::GreaterOrEqual], &mut used)?;
+        divided.high = find(&[Comparison::Less, Comparison::LessOrEqual], &mut used)?;
+        break;
+    }
+    for (number, (left, operator, right)) in parts.iter().enumerate() {
+        if used[number] {
+            continue;
+        }
+        divided.residual.push(match (operator, right) {
+            (Some(operator), Some(right)) => {
+                let (left, right) = (binder.bind(left)?, binder.bind(right)?);
+                let (left, right) = binder.comparable(left, right)?;
+                Expression::Compare(*operator, Box::new(left), Box::new(right))
+            }
+            _ => binder.condition(left)?,
+        });
+    }
+    Ok(divided)
+}
+
+/// A part of a conjunction: a comparison, or another condition as the left side.
+type Part<'a> = (&'a Expr, Option<Comparison>, Option<&'a Expr>);
+
+fn conjuncts<'a>(condition: &'a Expr, parts: &mut Vec<Part<'a>>) {
+    match condition {
+        Expr::Nested(inner) => conjuncts(inner, parts),
+        Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
+            conjuncts(left, parts);
+            conjuncts(right, parts);
+        }
+        Expr::BinaryOp { left, op, right } => match comparison(op) {
+            Some(comparison) => parts.push((left, Some(comparison), Some(right))),
+            None => parts.push((condition, None, None)),
+        },
+        Expr::Between { expr, negated: false, low, high } => {
+            parts.push((expr, Some(Comparison::GreaterOrEqual), Some(low)));
+            parts.push((expr, Some(Comparison::LessOrEqual), Some(high)));
+        }
+        _ => parts.push((condition, None, None)),
+    }
+}
+
+/// Whether an expression is just this column.
+fn names(binder: &Binder, expression: &Expr, column: &Column) -> bool {
+    let alias = binder.table.as_ref().map(|(_, alias)| alias.as_str());
+    match expression {
+        Expr::Nested(inner) => names(binder, inner, column),
+        Expr::Identifier(name) => fold(name) == column.name && !column.is_hidden,
+        Expr::CompoundIdentifier(parts) => {
+            matches!(&parts[..], [table, name] if Some(fold(table).as_str()) == alias && fold(name) == column.name)
+        }
+        _ => false,
+    }
+}
+
+/// A value for a column of the key, if comparing the keys is the same as comparing the values.
+fn key_value(
+    binder: &mut Binder,
+    column: &Column,
+    value: &Expr,
+    operator: Comparison,
+) -> Result<Option<Expression>, Unbound> {
+    use SqlType as T;
+    let before = binder.parameters.clone();
+    let typed = binder.bind(value)?;
+    if !typed.expression.is_constant() {
+        binder.parameters = before;
+        return Ok(None);
+    }
+    let to = &column.sql_type;
+    let of = typed.sql_type.clone().unwrap_or_else(|| without_length(to));
+    let is_usable = match (to, &of) {
+        (T::Char(_), of) => of.is_text() && operator == Comparison::Equal,
+        (T::Numeric(_), of) => of.is_integer() || matches!(of, T::Numeric(_)),
+        (T::Float8, of) => of.is_number(),
+        (T::Timestamp | T::Timestamptz, T::Date | T::Timestamp | T::Timestamptz) => true,
+        (to, of) if to.is_integer() => of.is_integer(),
+        (to, of) => to.is_same_base(of) || (to.is_text() && of.is_text() && !matches!(of, T::Char(_))),
+    };
+    if !is_usable {
+        binder.parameters = before;
+        return Ok(None);
+    }
+    let bound = binder.coerce(typed, &of, Context::Implicit)?;
+    // Integers of all widths have the same encoding. Other types get that of the column.
+    let needs_cast = !to.is_integer() && !to.is_text() && !to.is_same_base(&of);
+    let base = without_length(to);
+    Ok(Some(if needs_cast { Expression::Cast(Box::new(bound), base, Context::Assignment) } else { bound }))
+}
+
+impl Condition {
+    /// Whether it determines one row.
+    pub(super) fn is_point(&self, rows: &TableRows) -> bool {
+        self.equal.len() == rows.table.primary_key.columns.len()
+    }
+
+    /// The values of the first key columns; `None` if no row can match.
+    pub(super) fn prefix(
+        &self,
+        rows: &TableRows,
+        environment: &mut Environment,
+    ) -> Result<Option<Vec<Value>>, SqlError> {
+        let mut values = Vec::with_capacity(self.equal.len());
+        for (expression, part) in self.equal.iter().zip(&rows.table.primary_key.columns) {
+            let value = expression.evaluate(Rows::default(), environment)?;
+            let value = match (rows.table.column(part.column).map(|column| &column.sql_type), value) {
+                (_, Value::Null) => return Ok(None),
+                (Some(to @ SqlType::Char(_)), Value::Text(text)) => {
+                    match cast(Value::Text(text.trim_end_matches(' ').to_owned()), to, Context::Assignment) {
+                        Ok(padded) => padded,
+                        // Longer than any value of the column.
+                        Err(_) => return Ok(None),
+                    }
+                }
+                (_, value) => value,
+            };
+            values.push(value);
+        }
+        Ok(Some(values))
+    }
+
+    /// The range of keys; `None` if no row can match.
+    pub(super) fn range(&self, rows: &TableRows, environment: &mut Environment) -> Result<Option<KeyRange>, SqlError> {
+        let Some(prefix) = self.prefix(rows, environment)? else { return Ok(None) };
+        let key = rows.layout.key(&prefix)?;
+        let mut bound = |bound: &KeyBound| -> Result<Option<(bool, Value)>, SqlError> {
+            let Some((is_included, expression)) = bound else { return Ok(None) };
+            Ok(Some((*is_included, expression.evaluate(Rows::default(), environment)?)))
+        };
+        let (low, high) = (bound(&self.low)?, bound(&self.high)?);
+        if [&low, &high].into_iter().flatten().any(|(_, value)| value.is_null()) {
+            return Ok(None);
+        }
+        let direction = rows.table.primary_key.columns.get(prefix.len()).map(|part| part.direction);
+        let Some(direction) = direction else { return Ok(Some(keys::prefix_range(&key))) };
+        let as_bound = |bound: &Option<(bool, Value)>| match bound {
+            Some((true, value)) => Bound::Included(value.clone()),
+            Some((false, value)) => Bound::Excluded(value.clone()),
+            None => Bound::Unbounded,
+        };
+        let (low, high) = (as_bound(&low), as_bound(&high));
+        let range = keys::bounded_range(&key, direction, (low.as_ref(), high.as_ref()))?;
+        Ok(Some(range).filter(|range| !range.is_empty()))
+    }
+
+    /// Whether a row fulfils the rest of the condition.
+    pub(super) fn holds(&self, row: &[Value], environment: &mut Environment) -> Result<bool, SqlError> {
+        for condition in &self.residual {
+            let value = condition.evaluate(Rows { row, excluded: &[] }, environment)?;
+            if crate::expression::truth(&value)? != Some(true) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

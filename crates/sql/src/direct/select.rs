@@ -1,0 +1,182 @@
+//! `SELECT` of one row by its primary key, or of the first rows of a range of keys.
+
+use sqlparser::ast::{Expr, GroupByExpr, LimitClause, OrderByKind, Query, SetExpr, TableFactor, TableWithJoins};
+
+use super::condition::{Condition, divide};
+use super::{Outcome, OutputColumn, Page, Read, Step, expect_pages, output};
+use crate::bind::{Binder, Unbound};
+use crate::cast::Context;
+use crate::error::{SqlError, sqlstate};
+use crate::expression::{Environment, Expression, Rows};
+use crate::keys::{Direction, KeyRange};
+use crate::parse::fold;
+use crate::rows::TableRows;
+use crate::types::SqlType;
+use crate::value::Value;
+
+/// Maximum rows of a scan without a planner: its result is one page in memory.
+const ROWS_MAX: usize = 1_000;
+
+#[derive(Clone, Debug)]
+pub(super) struct Select {
+    rows: TableRows,
+    condition: Condition,
+    output: Vec<Expression>,
+    /// For a scan.
+    limit: Option<Expression>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    found: Vec<Vec<Value>>,
+    limit: usize,
+    range: Option<KeyRange>,
+}
+
+/// The table and its name in the statement, for a `FROM` of one table.
+pub(super) fn single_table<'a>(
+    binder: &Binder<'a>,
+    from: &TableWithJoins,
+) -> Result<(&'a std::sync::Arc<crate::schema::Table>, String), Unbound> {
+    let TableFactor::Table { name, alias, args: None, with_ordinality: false, sample: None, version: None, .. } =
+        &from.relation
+    else {
+        return Err(Unbound::NeedsPlanner);
+    };
+    if !from.joins.is_empty() || alias.as_ref().is_some_and(|alias| !alias.columns.is_empty()) {
+        return Err(Unbound::NeedsPlanner);
+    }
+    let table = super::table(binder.schema, name, binder.text)?;
+    let alias = alias.as_ref().map_or_else(|| table.name.clone(), |alias| fold(&alias.name));
+    Ok((table, alias))
+}
+
+pub(super) fn prepare(binder: &mut Binder, query: &Query) -> Result<(Select, Vec<OutputColumn>), Unbound> {
+    let SetExpr::Select(select) = &*query.body else { return Err(Unbound::NeedsPlanner) };
+    let is_plain = query.with.is_none()
+        && query.fetch.is_none()
+        && query.for_clause.is_none()
+        && query.pipe_operators.is_empty()
+        && select.distinct.is_none()
+        && select.top.is_none()
+        && select.into.is_none()
+        && select.lateral_views.is_empty()
+        && select.having.is_none()
+        && select.qualify.is_none()
+        && select.named_window.is_empty()
+        && matches!(&select.group_by, GroupByExpr::Expressions(by, modifiers) if by.is_empty() && modifiers.is_empty());
+    let [from] = &select.from[..] else { return Err(Unbound::NeedsPlanner) };
+    if !is_plain {
+        return Err(Unbound::NeedsPlanner);
+    }
+    let (table, alias) = single_table(binder, from)?;
+    let rows = TableRows::new(binder.schema, table)?;
+    binder.table = Some((table, alias));
+    let condition = divide(binder, &rows, select.selection.as_ref())?;
+    let limit = match &query.limit_clause {
+        None => None,
+        Some(LimitClause::LimitOffset { limit: Some(limit), offset: None, limit_by }) if limit_by.is_empty() => {
+            let typed = binder.bind(limit)?;
+            Some(binder.coerce(typed, &SqlType::Int8, Context::Assignment)?)
+        }
+        Some(_) => return Err(Unbound::NeedsPlanner),
+    };
+    if !condition.is_point(&rows) {
+        let is_short = match &limit {
+            None => false,
+            Some(Expression::Constant(value)) => value.as_integer().is_some_and(|limit| limit <= ROWS_MAX as i64),
+            Some(_) => true,
+        };
+        if !is_short || !is_key_order(&rows, &condition, query)? {
+            return Err(Unbound::NeedsPlanner);
+        }
+    }
+    let (output, columns) = output::bind(binder, &select.projection)?;
+    Ok((Select { rows, condition, output, limit }, columns))
+}
+
+/// Whether the requested order is that of the keys.
+fn is_key_order(rows: &TableRows, condition: &Condition, query: &Query) -> Result<bool, Unbound> {
+    let Some(order) = &query.order_by else { return Ok(true) };
+    let OrderByKind::Expressions(order) = &order.kind else { return Ok(false) };
+    let key = &rows.table.primary_key.columns;
+    let mut rest = &key[condition.equal.len().min(key.len())..];
+    for item in order {
+        let Expr::Identifier(name) = &item.expr else { return Ok(false) };
+        let name = fold(name);
+        let column = rows.table.column_named(&name).ok_or(Unbound::NeedsPlanner)?;
+        let is_fixed = key.iter().take(condition.equal.len()).any(|part| part.column == column.id);
+        if is_fixed {
+            continue;
+        }
+        let direction = if item.options.asc == Some(false) { Direction::Descending } else { Direction::Ascending };
+        match rest.split_first() {
+            Some((part, after)) if part.column == column.id && part.direction == direction => rest = after,
+            // What follows a complete key has no effect.
+            None => return Ok(true),
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+impl Select {
+    pub(super) fn start(&self, environment: &mut Environment) -> Result<(super::State, Step), SqlError> {
+        let limit = match &self.limit {
+            None => usize::MAX,
+            Some(limit) => match limit.evaluate(Rows::default(), environment)?.as_integer() {
+                // LIMIT NULL is no limit.
+                None => usize::MAX,
+                Some(limit) => usize::try_from(limit)
+                    .map_err(|_| SqlError::new(sqlstate::INVALID_ROW_COUNT_IN_LIMIT, "LIMIT must not be negative"))?,
+            },
+        };
+        let done = (super::State::Done, Step::Done(Outcome::default()));
+        if limit == 0 {
+            return Ok(done);
+        }
+        if self.condition.is_point(&self.rows) {
+            let Some(key) = self.condition.prefix(&self.rows, environment)? else { return Ok(done) };
+            let read = Read::Row(self.rows.layout.key(&key)?.into());
+            let state = State { found: Vec::new(), limit, range: None };
+            return Ok((super::State::Select(state), Step::Read(vec![read])));
+        }
+        if limit > ROWS_MAX {
+            return Ok((super::State::Done, Step::NeedsPlanner));
+        }
+        let Some(range) = self.condition.range(&self.rows, environment)? else { return Ok(done) };
+        let read = Read::Range(range.clone(), limit);
+        let state = State { found: Vec::new(), limit, range: Some(range) };
+        Ok((super::State::Select(state), Step::Read(vec![read])))
+    }
+
+    pub(super) fn advance(
+        &self,
+        mut state: State,
+        pages: Vec<Page>,
+        environment: &mut Environment,
+    ) -> Result<(super::State, Step), SqlError> {
+        expect_pages(&pages, 1)?;
+        for page in pages {
+            for stored in &page.rows {
+                if state.found.len() == state.limit {
+                    break;
+                }
+                let Some(row) = self.rows.decode(stored)? else { continue };
+                if self.condition.holds(&row, environment)? {
+                    state.found.push(output::evaluate(&self.output, &row, environment)?);
+                }
+            }
+            if let (Some(range), Some(next)) = (&state.range, page.next)
+                && state.found.len() < state.limit
+            {
+                let range = KeyRange { start: next, end: range.end.clone() };
+                let read = Read::Range(range.clone(), state.limit - state.found.len());
+                state.range = Some(range);
+                return Ok((super::State::Select(state), Step::Read(vec![read])));
+            }
+        }
+        let affected = state.found.len() as u64;
+        Ok((super::State::Done, Step::Done(Outcome { rows: state.found, affected, writes: Vec::new() })))
+    }
+}

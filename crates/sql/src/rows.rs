@@ -1,0 +1,331 @@
+//! Rows of a table as cells, and what a change of a row writes: its cells and the entries of its indexes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::bind::Unbound;
+use crate::cells;
+use crate::error::{SqlError, sqlstate};
+use crate::expression::{Environment, Expression, Rows, truth};
+use crate::ids::ColumnId;
+use crate::keys::{self, IndexLayout, RowLayout};
+use crate::schema::{Index, IndexState, Schema, Table};
+use crate::value::Value;
+
+/// A row of the store: its key, and its cells by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredRow {
+    /// The key.
+    pub key: Bytes,
+    /// The cells, in any order.
+    pub cells: Vec<(Bytes, Bytes)>,
+}
+
+/// A change of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// Sets cells of a row; those without a value are deleted.
+    Put {
+        /// The key.
+        key: Bytes,
+        /// The cells.
+        cells: Vec<(Bytes, Option<Bytes>)>,
+    },
+    /// Deletes all cells of a row.
+    Delete {
+        /// The key.
+        key: Bytes,
+    },
+}
+
+/// A key that must not exist, and the error if it does.
+#[derive(Clone, Debug)]
+pub(crate) struct Absent {
+    pub(crate) key: Bytes,
+    pub(crate) error: SqlError,
+}
+
+/// A table with the layouts of its keys, made once for each statement that is prepared.
+#[derive(Clone, Debug)]
+pub(crate) struct TableRows {
+    pub(crate) table: Arc<Table>,
+    pub(crate) layout: RowLayout,
+    pending: Option<RowLayout>,
+    pub(crate) indexes: Vec<(Index, IndexLayout)>,
+    checks: Vec<(String, Expression)>,
+}
+
+impl TableRows {
+    /// # Errors
+    /// A condition of the table can only be evaluated by a planner.
+    pub(crate) fn new(schema: &Schema, table: &Arc<Table>) -> Result<Self, Unbound> {
+        let live = table.indexes.iter().filter(|index| index.state != IndexState::Dropping);
+        let mut checks = Vec::new();
+        for check in &table.checks {
+            let parsed = crate::parse::parse_expression(&check.expression)?;
+            let mut binder = crate::bind::Binder::new(schema, &check.expression, &[]);
+            binder.table = Some((table, table.name.clone()));
+            checks.push((check.name.clone(), binder.condition(&parsed)?));
+        }
+        Ok(Self {
+            table: Arc::clone(table),
+            layout: schema.row_layout(table),
+            pending: table.pending_layout(),
+            indexes: live.map(|index| (index.clone(), table.index_layout(index))).collect(),
+            checks,
+        })
+    }
+
+    pub(crate) fn column_number(&self, id: ColumnId) -> Option<usize> {
+        self.table.columns.iter().position(|column| column.id == id)
+    }
+
+    fn picked(&self, ids: impl Iterator<Item = ColumnId>, row: &[Value]) -> Vec<Value> {
+        ids.map(|id| self.column_number(id).and_then(|number| row.get(number)).cloned().unwrap_or(Value::Null))
+            .collect()
+    }
+
+    /// The values of the primary key.
+    pub(crate) fn primary_key(&self, row: &[Value]) -> Vec<Value> {
+        self.picked(self.table.primary_key.columns.iter().map(|part| part.column), row)
+    }
+
+    pub(crate) fn indexed(&self, index: &Index, row: &[Value]) -> Vec<Value> {
+        self.picked(index.columns.iter().map(|part| part.column), row)
+    }
+
+    /// The key of a row.
+    pub(crate) fn key(&self, row: &[Value]) -> Result<Bytes, SqlError> {
+        let key = self.layout.key(&self.primary_key(row))?;
+        keys::check_length(&key)?;
+        Ok(key.into())
+    }
+
+    /// The values of all columns; `None` if the row belongs to another table, or does not exist.
+    pub(crate) fn decode(&self, stored: &StoredRow) -> Result<Option<Vec<Value>>, SqlError> {
+        let cell = |id: ColumnId| {
+            let name = cells::name(id);
+            stored.cells.iter().find(|(candidate, _)| *candidate == name).map(|(_, value)| value)
+        };
+        let Some(marker) = cell(cells::MARKER) else { return Ok(None) };
+        let Some(key) = self.layout.decode(&stored.key)? else { return Ok(None) };
+        let known = read_marker(marker)?;
+        let mut row = Vec::with_capacity(self.table.columns.len());
+        for column in &self.table.columns {
+            let in_key = self.table.primary_key.columns.iter().position(|part| part.column == column.id);
+            row.push(match (cell(column.id), in_key.and_then(|number| key.get(number))) {
+                (Some(cell), _) => cells::decode(cell, &column.sql_type)?,
+                (None, Some(value)) => value.clone(),
+                (None, None) => match &column.initial {
+                    Some(initial) if column.id > known => column.sql_type.parse(initial)?,
+                    _ => Value::Null,
+                },
+            });
+        }
+        Ok(Some(row))
+    }
+
+    /// The cells of a row; `None` for columns that are NULL, or that the key keeps.
+    fn cells(&self, row: &[Value]) -> Result<Vec<(ColumnId, Option<Bytes>)>, SqlError> {
+        let cell = |(column, value): (&crate::schema::Column, &Value)| {
+            let is_in_key = self.table.is_in_key(column.id) && keys::is_exact(&column.sql_type);
+            let cell = if is_in_key { None } else { cells::encode(value)? };
+            if cell.as_ref().is_some_and(|cell| cell.len() > base::limits::VALUE_BYTES_MAX) {
+                let message =
+                    format!("value of column \"{}\" exceeds {} bytes", column.name, base::limits::VALUE_BYTES_MAX);
+                return Err(SqlError::new(sqlstate::PROGRAM_LIMIT_EXCEEDED, message));
+            }
+            Ok((column.id, cell))
+        };
+        self.table.columns.iter().zip(row).map(cell).collect()
+    }
+
+    /// Checks NOT NULL and CHECK.
+    pub(crate) fn check(&self, row: &[Value], environment: &mut Environment) -> Result<(), SqlError> {
+        for (column, value) in self.table.columns.iter().zip(row) {
+            if column.not_null && value.is_null() {
+                let message = format!(
+                    "null value in column \"{}\" of relation \"{}\" violates not-null constraint",
+                    column.name, self.table.name
+                );
+                return Err(SqlError::new(sqlstate::NOT_NULL_VIOLATION, message).with_detail(self.failing(row)));
+            }
+        }
+        for (name, condition) in &self.checks {
+            let value = condition.evaluate(Rows { row, excluded: &[] }, environment)?;
+            if truth(&value)? == Some(false) {
+                let message =
+                    format!("new row for relation \"{}\" violates check constraint \"{name}\"", self.table.name);
+                return Err(SqlError::new(sqlstate::CHECK_VIOLATION, message).with_detail(self.failing(row)));
+            }
+        }
+        Ok(())
+    }
+
+    fn failing(&self, row: &[Value]) -> String {
+        let shown = self.table.columns.iter().zip(row).filter(|(column, _)| !column.is_hidden);
+        let shown: Vec<String> = shown.map(|(_, value)| shorten(value)).collect();
+        format!("Failing row contains ({}).", shown.join(", "))
+    }
+
+    /// The error of a violated unique constraint.
+    pub(crate) fn duplicate(&self, index: Option<&Index>, row: &[Value]) -> SqlError {
+        let key = &self.table.primary_key;
+        let (name, parts) = index.map_or((&key.name, &key.columns), |index| (&index.name, &index.columns));
+        let columns = parts.iter().filter_map(|part| self.column_number(part.column));
+        let (names, values): (Vec<&str>, Vec<String>) = columns
+            .map(|number| {
+                let name = self.table.columns.get(number).map_or("", |column| column.name.as_str());
+                (name, row.get(number).map_or_else(String::new, shorten))
+            })
+            .unzip();
+        let message = format!("duplicate key value violates unique constraint \"{name}\"");
+        let detail = format!("Key ({})=({}) already exists.", names.join(", "), values.join(", "));
+        SqlError::new(sqlstate::UNIQUE_VIOLATION, message).with_detail(detail)
+    }
+
+    /// The writes that replace one state of a row by another, and the entries of unique indexes that must not exist.
+    /// The key stays the same if both states exist.
+    pub(crate) fn change(
+        &self,
+        before: Option<&[Value]>,
+        after: Option<&[Value]>,
+        writes: &mut Vec<Write>,
+        absent: &mut Vec<Absent>,
+    ) -> Result<(), SqlError> {
+        self.change_row(&self.layout, before, after, writes)?;
+        if let Some(pending) = &self.pending {
+            self.change_pending(pending, before, after, writes, absent)?;
+        }
+        for (index, layout) in &self.indexes {
+            let entry = |row: &[Value]| self.entry(index, layout, row);
+            let old = before.map(entry).transpose()?;
+            let new = after.map(entry).transpose()?;
+            if old == new {
+                continue;
+            }
+            let is_same_key = matches!((&old, &new), (Some(old), Some(new)) if old.key == new.key);
+            if let Some(old) = old.filter(|_| !is_same_key) {
+                writes.push(Write::Delete { key: old.key });
+            }
+            if let (Some(new), Some(row)) = (new, after) {
+                if index.is_unique && !is_same_key {
+                    absent.push(Absent { key: new.key.clone(), error: self.duplicate(Some(index), row) });
+                }
+                let stored = index.storing.iter().map(|id| cells::name(*id));
+                let missing =
+                    stored.filter(|name| new.cells.iter().all(|(cell, _)| cell != name)).map(|name| (name, None));
+                let missing: Vec<_> = if is_same_key { missing.collect() } else { Vec::new() };
+                let cells = new.cells.into_iter().map(|(name, value)| (name, Some(value))).chain(missing);
+                writes.push(Write::Put { key: new.key, cells: cells.collect() });
+            }
+        }
+        Ok(())
+    }
+
+    fn change_row(
+        &self,
+        layout: &RowLayout,
+        before: Option<&[Value]>,
+        after: Option<&[Value]>,
+        writes: &mut Vec<Write>,
+    ) -> Result<(), SqlError> {
+        let key = |row: &[Value]| Ok::<_, SqlError>(Bytes::from(layout.key(&self.primary_key(row))?));
+        let Some(after) = after else {
+            if let Some(before) = before {
+                writes.push(Write::Delete { key: key(before)? });
+            }
+            return Ok(());
+        };
+        let old = before.map(|row| self.cells(row)).transpose()?;
+        let mut new = Vec::new();
+        for (number, (id, cell)) in self.cells(after)?.into_iter().enumerate() {
+            let is_same = old.as_ref().and_then(|old| old.get(number)).is_some_and(|(_, old)| *old == cell);
+            // A row from before the column has no cell, even if the value stays the same.
+            let may_be_initial = self.table.columns.get(number).is_some_and(|column| column.initial.is_some());
+            let is_absent = cell.is_none() && old.is_none();
+            if (!is_same || may_be_initial) && !is_absent {
+                new.push((cells::name(id), cell));
+            }
+        }
+        new.push((cells::name(cells::MARKER), Some(write_marker(self.table.last_column))));
+        writes.push(Write::Put { key: key(after)?, cells: new });
+        Ok(())
+    }
+
+    /// Maintains the rows under a primary key that is being added.
+    fn change_pending(
+        &self,
+        layout: &RowLayout,
+        before: Option<&[Value]>,
+        after: Option<&[Value]>,
+        writes: &mut Vec<Write>,
+        absent: &mut Vec<Absent>,
+    ) -> Result<(), SqlError> {
+        let Some(pending) = &self.table.pending_key else { return Ok(()) };
+        let key = |row: &[Value]| {
+            let values = self.picked(pending.columns.iter().map(|part| part.column), row);
+            Ok::<_, SqlError>(Bytes::from(layout.key(&values)?))
+        };
+        let old = before.map(key).transpose()?;
+        let new = after.map(key).transpose()?;
+        if let Some(old) = old.clone().filter(|_| old != new) {
+            writes.push(Write::Delete { key: old });
+        }
+        if let (Some(new), Some(row)) = (new.clone(), after) {
+            keys::check_length(&new)?;
+            // Until the key is filled, all columns are stored as cells, so that both keys can be read.
+            let cells = self.table.columns.iter().zip(row).map(|(column, value)| {
+                let cell = if value.is_null() { None } else { cells::encode(value)? };
+                Ok((cells::name(column.id), cell))
+            });
+            let mut cells = cells.collect::<Result<Vec<_>, SqlError>>()?;
+            cells.retain(|(_, cell)| cell.is_some() || before.is_some());
+            cells.push((cells::name(cells::MARKER), Some(write_marker(self.table.last_column))));
+            if old.as_ref() != Some(&new) {
+                let name = &pending.name;
+                let message = format!("duplicate key value violates unique constraint \"{name}\"");
+                absent.push(Absent { key: new.clone(), error: SqlError::new(sqlstate::UNIQUE_VIOLATION, message) });
+            }
+            writes.push(Write::Put { key: new, cells });
+        }
+        Ok(())
+    }
+
+    /// The entry of an index for a row.
+    pub(crate) fn entry(&self, index: &Index, layout: &IndexLayout, row: &[Value]) -> Result<StoredRow, SqlError> {
+        let (key, reference) = layout.entry(&self.indexed(index, row), &self.primary_key(row))?;
+        keys::check_length(&key)?;
+        let mut cells = vec![(cells::name(cells::MARKER), Bytes::from(reference))];
+        for id in &index.storing {
+            let value = self.column_number(*id).and_then(|number| row.get(number)).unwrap_or(&Value::Null);
+            if let Some(cell) = cells::encode(value)? {
+                cells.push((cells::name(*id), cell));
+            }
+        }
+        Ok(StoredRow { key: key.into(), cells })
+    }
+}
+
+/// A value in an error, at most 64 characters of it.
+fn shorten(value: &Value) -> String {
+    let Some(text) = value.to_text() else { return "null".to_owned() };
+    match text.char_indices().nth(64) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
+/// The value of a row's marker cell: the greatest column that the writer knew.
+fn write_marker(last: ColumnId) -> Bytes {
+    let bytes = last.0.to_le_bytes();
+    let length = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    Bytes::copy_from_slice(&bytes[..length])
+}
+
+fn read_marker(bytes: &[u8]) -> Result<ColumnId, SqlError> {
+    let mut all = [0; 4];
+    all.get_mut(..bytes.len()).ok_or_else(|| SqlError::corrupt("a marker cell"))?.copy_from_slice(bytes);
+    Ok(ColumnId(u32::from_le_bytes(all)))
+}

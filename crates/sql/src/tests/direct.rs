@@ -1,0 +1,417 @@
+use std::collections::BTreeMap;
+
+use base::SplitMix64;
+use bytes::Bytes;
+
+use super::ddl::{change, schema};
+use crate::direct::{Command, Outcome, Page, Plan, Read, Step, prepare};
+use crate::ids::SequenceId;
+use crate::keys::KeyReader;
+use crate::parse::parse_one;
+use crate::rows::{StoredRow, Write};
+use crate::schema::Schema;
+use crate::{Environment, SqlError, SqlType, Supply, Value};
+
+/// A store in memory, with a schema.
+#[derive(Clone)]
+struct Database {
+    schema: Schema,
+    rows: BTreeMap<Bytes, BTreeMap<Bytes, Bytes>>,
+    sequences: Sequences,
+    /// Rows in a page of a scan.
+    page: usize,
+}
+
+#[derive(Clone, Default)]
+struct Sequences {
+    last: BTreeMap<SequenceId, i64>,
+    uuids: u8,
+}
+
+impl Supply for Sequences {
+    fn next_value(&mut self, sequence: SequenceId) -> Result<i64, SqlError> {
+        let last = self.last.entry(sequence).or_default();
+        *last += 1;
+        Ok(*last)
+    }
+
+    fn random_uuid(&mut self) -> [u8; 16] {
+        self.uuids += 1;
+        [self.uuids; 16]
+    }
+}
+
+impl Database {
+    fn new(text: &str) -> Self {
+        Self { schema: schema(text), rows: BTreeMap::new(), sequences: Sequences::default(), page: 2 }
+    }
+
+    fn stored(&self, key: &Bytes) -> Option<StoredRow> {
+        let cells = self.rows.get(key)?;
+        Some(StoredRow {
+            key: key.clone(),
+            cells: cells.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        })
+    }
+
+    fn read(&self, read: &Read) -> Page {
+        match read {
+            Read::Row(key) => Page { rows: self.stored(key).into_iter().collect(), next: None },
+            Read::Range(range, _) => {
+                let mut keys = self.rows.range(range.start.clone()..range.end.clone()).map(|(key, _)| key.clone());
+                let rows = keys.by_ref().take(self.page).filter_map(|key| self.stored(&key)).collect();
+                Page { rows, next: keys.next() }
+            }
+        }
+    }
+
+    fn write(&mut self, write: Write) {
+        match write {
+            Write::Delete { key } => {
+                self.rows.remove(&key);
+            }
+            Write::Put { key, cells } => {
+                let row = self.rows.entry(key).or_default();
+                for (name, value) in cells {
+                    match value {
+                        Some(value) => row.insert(name, value),
+                        None => row.remove(&name),
+                    };
+                }
+            }
+        }
+    }
+
+    fn plan(&self, text: &str) -> Result<Option<Plan>, SqlError> {
+        prepare(&self.schema, &parse_one(text)?, text, &[])
+    }
+
+    fn run(&mut self, text: &str, parameters: &[Value]) -> Result<Outcome, SqlError> {
+        let plan = self.plan(text)?.unwrap_or_else(|| panic!("{text} needs a planner"));
+        let mut sequences = self.sequences.clone();
+        let mut environment = Environment { parameters, now: 86_400_000_000, supply: &mut sequences };
+        let (mut execution, mut step) = plan.start(&mut environment)?;
+        let outcome = loop {
+            match step {
+                Step::Read(reads) => {
+                    let pages = reads.iter().map(|read| self.read(read)).collect();
+                    step = execution.advance(pages, &mut environment)?;
+                }
+                Step::Done(outcome) => break outcome,
+                Step::NeedsPlanner => panic!("{text} needs a planner"),
+            }
+        };
+        self.sequences = sequences;
+        outcome.writes.iter().cloned().for_each(|write| self.write(write));
+        Ok(outcome)
+    }
+
+    /// The rows of a result as text.
+    fn rows(&mut self, text: &str) -> Vec<String> {
+        let outcome = self.run(text, &[]).unwrap_or_else(|error| panic!("{text}: {error:?}"));
+        let shown = |value: &Value| value.to_text().unwrap_or_else(|| "NULL".to_owned());
+        outcome.rows.iter().map(|row| row.iter().map(shown).collect::<Vec<_>>().join("|")).collect()
+    }
+
+    fn affected(&mut self, text: &str) -> u64 {
+        self.run(text, &[]).unwrap_or_else(|error| panic!("{text}: {error:?}")).affected
+    }
+
+    fn error(&mut self, text: &str) -> SqlError {
+        let before = self.rows.clone();
+        let error = self.run(text, &[]).expect_err(text);
+        assert_eq!(self.rows, before, "a statement that fails has no effect");
+        error
+    }
+
+    /// All entries of indexes are those of the rows.
+    fn check_indexes(&self) {
+        let mut expected = BTreeMap::new();
+        let mut found = BTreeMap::new();
+        for table in self.schema.tables() {
+            let rows = crate::rows::TableRows::new(&self.schema, table).expect("bound");
+            for key in self.rows.keys() {
+                let stored = self.stored(key).expect("it exists");
+                let id = KeyReader::new(key).id().expect("a key");
+                if table.indexes.iter().any(|index| index.id.0 == id) {
+                    found.insert(key.clone(), self.rows[key].clone());
+                } else if let Ok(Some(row)) = rows.decode(&stored) {
+                    for (index, layout) in &rows.indexes {
+                        let entry = rows.entry(index, layout, &row).expect("an entry");
+                        assert!(expected.insert(entry.key, entry.cells.into_iter().collect()).is_none(), "unique");
+                    }
+                }
+            }
+        }
+        assert_eq!(found, expected);
+    }
+}
+
+const TABLES: &str = "
+    CREATE TABLE customers (id bigint PRIMARY KEY, name varchar(10) NOT NULL UNIQUE, balance numeric(10,2) DEFAULT 0
+        CHECK (balance >= 0), note text, code char(4), n int);
+    CREATE INDEX by_note ON customers (note DESC, n) STORING (balance);
+    CREATE TABLE orders (id bigint, no int GENERATED BY DEFAULT AS IDENTITY, item text, PRIMARY KEY (id, no))
+        INTERLEAVE IN PARENT customers ON DELETE CASCADE;
+    CREATE INDEX by_item ON orders (item);
+    CREATE TABLE lines (id bigint, no int, line int, PRIMARY KEY (id, no, line)) INTERLEAVE IN PARENT orders ON DELETE CASCADE;
+    CREATE TABLE log (message text, at timestamptz DEFAULT now());
+    CREATE TABLE events (day date, kind text, x float8, PRIMARY KEY (day DESC, kind))";
+
+#[test]
+fn point_reads_and_writes() {
+    let mut db = Database::new(TABLES);
+    let insert = "INSERT INTO customers (id, name, balance, note, code) VALUES (1, 'ann', 5, 'x', 'ab'), (2, 'bob', DEFAULT, NULL, NULL) RETURNING id, balance";
+    assert_eq!(db.rows(insert), ["1|5.00", "2|0.00"]);
+    assert_eq!(db.rows("SELECT * FROM customers WHERE id = 1"), ["1|ann|5.00|x|ab  |NULL"]);
+    assert_eq!(db.rows("SELECT name FROM customers c WHERE 2 = c.id AND note IS NULL"), ["bob"]);
+    assert_eq!(db.rows("SELECT name FROM customers WHERE id = 2 AND note = 'x'"), [""; 0]);
+    assert_eq!(db.rows("SELECT name FROM customers WHERE id = NULL"), [""; 0]);
+    assert_eq!(db.rows("SELECT code = 'ab', code || '!', upper(name) FROM customers WHERE id = 1"), ["t|ab!|ANN"]);
+    assert_eq!(
+        db.rows(
+            "UPDATE customers SET balance = balance + 1.5, note = note || name WHERE id = 1 RETURNING balance, note"
+        ),
+        ["6.50|xann"]
+    );
+    assert_eq!(db.affected("UPDATE customers SET n = 1 WHERE id = 9"), 0);
+    db.check_indexes();
+    assert_eq!(db.affected("DELETE FROM customers WHERE id = 2"), 1);
+    assert_eq!(db.affected("DELETE FROM customers WHERE id = 2"), 0);
+    assert_eq!(db.affected("INSERT INTO log (message) VALUES ('a'), ('b')"), 2);
+    assert_eq!(db.rows("SELECT * FROM log LIMIT 5"), ["a|2000-01-02 00:00:00+00", "b|2000-01-02 00:00:00+00"]);
+    db.check_indexes();
+}
+
+#[test]
+fn parameters_take_their_types_from_the_context() {
+    let mut db = Database::new(TABLES);
+    let text = "INSERT INTO customers (id, name, balance, n) VALUES ($1, $2, $3, $4 + 1)";
+    let plan = db.plan(text).expect("valid").expect("direct");
+    assert_eq!(plan.command, Command::Insert);
+    assert_eq!(plan.parameters, [SqlType::Int8, SqlType::Text, SqlType::Numeric(None), SqlType::Int4]);
+    let parameters =
+        [Value::Int8(7), Value::Text("eve".into()), Value::Numeric("1.239".parse().expect("a number")), Value::Int4(4)];
+    assert_eq!(db.run(text, &parameters).expect("valid").affected, 1);
+    let select = "SELECT balance, n, $2 FROM customers WHERE id = $1";
+    let outcome = db.run(select, &[Value::Int8(7), Value::Text("p".into())]).expect("valid");
+    assert_eq!(outcome.rows[0][1..], [Value::Int4(5), Value::Text("p".into())]);
+    assert_eq!(outcome.rows[0][0].to_text().as_deref(), Some("1.24"));
+    let plan = db.plan(select).expect("valid").expect("direct");
+    let names: Vec<&str> = plan.columns.iter().map(|column| column.name.as_str()).collect();
+    assert_eq!(names, ["balance", "n", "?column?"]);
+    assert_eq!(db.run(select, &[Value::Int8(7)]).expect_err("one is missing").sqlstate, "08P01");
+    // A wider type that the client declared.
+    let text = "SELECT name FROM customers WHERE id = $1";
+    let declared = [Some(SqlType::Int4)];
+    let plan = prepare(&db.schema, &parse_one(text).expect("valid"), text, &declared).expect("valid").expect("direct");
+    assert_eq!(plan.parameters, [SqlType::Int4]);
+    let gap = "SELECT id FROM customers WHERE id = $2";
+    assert_eq!(db.plan(gap).expect_err("$1 has no type").sqlstate, "42P18");
+}
+
+#[test]
+fn constraints_are_checked() {
+    let mut db = Database::new(TABLES);
+    db.affected("INSERT INTO customers (id, name) VALUES (1, 'ann'), (2, 'bob')");
+    let cases = [
+        ("INSERT INTO customers (id, name) VALUES (1, 'cat')", "23505"),
+        ("INSERT INTO customers (id, name) VALUES (3, 'ann')", "23505"),
+        ("INSERT INTO customers (id, name) VALUES (3, 'cat'), (3, 'dan')", "23505"),
+        ("INSERT INTO customers (id, name) VALUES (3, 'cat'), (4, 'cat')", "23505"),
+        ("INSERT INTO customers (id) VALUES (3)", "23502"),
+        ("INSERT INTO customers (name) VALUES ('cat')", "23502"),
+        ("INSERT INTO customers (id, name, balance) VALUES (3, 'cat', -1)", "23514"),
+        ("INSERT INTO customers (id, name, balance) VALUES (3, 'cat', 1e9)", "22003"),
+        ("INSERT INTO customers (id, name) VALUES (3, 'a long name')", "22001"),
+        ("INSERT INTO customers (id, name) VALUES ('x', 'cat')", "22P02"),
+        ("INSERT INTO customers (id, name) VALUES (true, 'cat')", "42804"),
+        ("INSERT INTO customers (id, nam) VALUES (3, 'cat')", "42703"),
+        ("INSERT INTO customers (id, id) VALUES (3, 3)", "42701"),
+        ("INSERT INTO customers (id, name) VALUES (3)", "42601"),
+        ("INSERT INTO customers (id, n) VALUES (3, 2147483647 + 1)", "22003"),
+        ("INSERT INTO customers (id, n) VALUES (3, 1 / 0)", "22012"),
+        ("INSERT INTO nothing VALUES (1)", "42P01"),
+        ("INSERT INTO orders (id, item) VALUES (5, 'x')", "23503"),
+        ("UPDATE customers SET name = 'bob' WHERE id = 1", "23505"),
+        ("UPDATE customers SET name = NULL WHERE id = 1", "23502"),
+        ("UPDATE customers SET balance = balance - 1 WHERE id = 1", "23514"),
+        ("UPDATE customers SET n = 1, n = 2 WHERE id = 1", "42601"),
+        ("UPDATE customers SET zz = 1 WHERE id = 1", "42703"),
+        ("SELECT nme FROM customers WHERE id = 1", "42703"),
+        ("SELECT name FROM customers WHERE id = 1 AND name", "42804"),
+        ("SELECT * FROM customers LIMIT -1", "2201W"),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(db.error(text).sqlstate, expected, "{text}");
+    }
+    let error = db.error("INSERT INTO customers (id, name) VALUES (3, 'ann')");
+    assert_eq!(error.detail.as_deref(), Some("Key (name)=(ann) already exists."));
+    let error = db.error("SELECT nme FROM customers WHERE id = 1");
+    assert_eq!(error.hint.as_deref(), Some("Perhaps you meant to reference the column \"customers.name\"."));
+    assert_eq!(error.position, Some(8));
+    assert_eq!(db.affected("UPDATE customers SET name = 'ann' WHERE id = 1"), 1, "its own entry is no duplicate");
+    db.check_indexes();
+}
+
+#[test]
+fn on_conflict() {
+    let mut db = Database::new(TABLES);
+    db.affected("INSERT INTO customers (id, name, n) VALUES (1, 'ann', 1)");
+    assert_eq!(
+        db.affected("INSERT INTO customers (id, name) VALUES (1, 'x'), (2, 'bob'), (2, 'y') ON CONFLICT DO NOTHING"),
+        1
+    );
+    assert_eq!(db.affected("INSERT INTO customers (id, name) VALUES (5, 'ann') ON CONFLICT (name) DO NOTHING"), 0);
+    let upsert = "INSERT INTO customers AS c (id, name, n) VALUES (1, 'zoe', 5), (3, 'cat', 3)
+        ON CONFLICT (id) DO UPDATE SET n = c.n + excluded.n, name = excluded.name RETURNING id, name, n";
+    assert_eq!(db.rows(upsert), ["1|zoe|6", "3|cat|3"]);
+    let upsert = "INSERT INTO customers (id, name, n) VALUES (9, 'zoe', 5) ON CONFLICT (name) DO UPDATE SET n = excluded.id RETURNING id, n";
+    assert_eq!(db.rows(upsert), ["1|9"], "the row of the index entry is updated");
+    let twice = "INSERT INTO customers (id, name) VALUES (7, 'x'), (7, 'y') ON CONFLICT (id) DO UPDATE SET n = 1";
+    assert_eq!(db.error(twice).sqlstate, "21000");
+    let taken =
+        "INSERT INTO customers (id, name) VALUES (1, 'cat') ON CONFLICT (id) DO UPDATE SET name = excluded.name";
+    assert_eq!(db.error(taken).sqlstate, "23505");
+    let missing = "INSERT INTO customers (id, name) VALUES (1, 'cat') ON CONFLICT (n) DO NOTHING";
+    assert_eq!(db.error(missing).sqlstate, "42P10");
+    let condition =
+        "INSERT INTO customers (id, name) VALUES (1, 'x') ON CONFLICT (id) DO UPDATE SET n = 0 WHERE customers.n > 100";
+    assert_eq!(db.affected(condition), 0);
+    db.check_indexes();
+}
+
+#[test]
+fn interleaved_rows_are_deleted_with_their_parents() {
+    let mut db = Database::new(TABLES);
+    db.affected("INSERT INTO customers (id, name) VALUES (1, 'ann'), (2, 'bob')");
+    assert_eq!(
+        db.rows("INSERT INTO orders (id, item) VALUES (1, 'a'), (1, 'b'), (2, 'c') RETURNING no"),
+        ["1", "2", "3"]
+    );
+    db.affected("INSERT INTO lines VALUES (1, 1, 1), (1, 1, 2), (1, 2, 1)");
+    db.check_indexes();
+    assert_eq!(db.rows("SELECT id FROM customers LIMIT 10"), ["1", "2"], "rows of children are skipped");
+    assert_eq!(db.rows("SELECT no, item FROM orders WHERE id = 1 LIMIT 10"), ["1|a", "2|b"]);
+    assert_eq!(db.affected("DELETE FROM customers WHERE id = 1"), 1);
+    assert_eq!(db.rows("SELECT no FROM orders LIMIT 10"), ["3"]);
+    assert_eq!(db.rows("SELECT line FROM lines LIMIT 10"), [""; 0]);
+    db.check_indexes();
+    let mut db = Database::new(
+        "CREATE TABLE p (a int PRIMARY KEY); CREATE TABLE c (a int, b int, PRIMARY KEY (a, b)) INTERLEAVE IN PARENT p",
+    );
+    db.affected("INSERT INTO p VALUES (1)");
+    db.affected("INSERT INTO c VALUES (1, 1)");
+    assert_eq!(db.error("DELETE FROM p WHERE a = 1").sqlstate, "23503");
+    db.affected("DELETE FROM c WHERE a = 1 AND b = 1");
+    assert_eq!(db.affected("DELETE FROM p WHERE a = 1"), 1);
+}
+
+#[test]
+fn short_ranges() {
+    let mut db = Database::new(TABLES);
+    for day in 1..=5 {
+        db.affected(&format!("INSERT INTO events VALUES ('2024-01-0{day}', 'a', {day}), ('2024-01-0{day}', 'b', 0.5)"));
+    }
+    let days = |db: &mut Database, rest: &str| db.rows(&format!("SELECT day, kind FROM events WHERE {rest}"));
+    assert_eq!(days(&mut db, "day >= '2024-01-04' LIMIT 3"), ["2024-01-05|a", "2024-01-05|b", "2024-01-04|a"]);
+    assert_eq!(days(&mut db, "day < '2024-01-02' ORDER BY day DESC, kind LIMIT 9"), ["2024-01-01|a", "2024-01-01|b"]);
+    assert_eq!(days(&mut db, "day = '2024-01-02' AND kind > 'a' LIMIT 9"), ["2024-01-02|b"]);
+    assert_eq!(
+        days(&mut db, "day BETWEEN '2024-01-02' AND '2024-01-03' AND x > 1 LIMIT 9"),
+        ["2024-01-03|a", "2024-01-02|a"]
+    );
+    assert_eq!(days(&mut db, "day > '2024-01-02' AND day > '2024-01-04' LIMIT 9"), ["2024-01-05|a", "2024-01-05|b"]);
+    assert_eq!(days(&mut db, "day > '2024-01-04' AND day < '2024-01-02' LIMIT 9"), [""; 0]);
+    for text in [
+        "SELECT * FROM events",
+        "SELECT * FROM events ORDER BY day LIMIT 1",
+        "SELECT count(*) FROM events WHERE day = '2024-01-01' AND kind = 'a'",
+        "SELECT * FROM events e, log LIMIT 1",
+        "SELECT DISTINCT day FROM events LIMIT 1",
+        "SELECT * FROM events LIMIT 100000",
+        "SELECT * FROM pg_class LIMIT 1",
+        "SELECT * FROM information_schema.tables LIMIT 1",
+        "UPDATE events SET x = 1 WHERE day = '2024-01-01'",
+        "UPDATE events SET day = '2024-01-01' WHERE day = '2024-01-01' AND kind = 'a'",
+        "DELETE FROM events",
+        "INSERT INTO events SELECT * FROM events",
+        "SELECT 1",
+    ] {
+        assert!(db.plan(text).unwrap_or_else(|error| panic!("{text}: {error:?}")).is_none(), "{text}");
+    }
+}
+
+#[test]
+fn added_columns_have_their_initial_value() {
+    let mut db = Database::new("CREATE TABLE t (a int PRIMARY KEY, b text)");
+    db.affected("INSERT INTO t VALUES (1, 'x'), (2, 'y')");
+    db.schema = change(&db.schema, "ALTER TABLE t ADD COLUMN c int DEFAULT 7, ADD COLUMN d text").expect("valid");
+    assert_eq!(db.rows("SELECT * FROM t WHERE a = 1"), ["1|x|7|NULL"]);
+    db.affected("UPDATE t SET c = NULL WHERE a = 1");
+    db.affected("UPDATE t SET b = 'z' WHERE a = 2");
+    db.affected("INSERT INTO t (a, c) VALUES (3, NULL)");
+    db.schema =
+        change(&db.schema, "ALTER TABLE t ALTER COLUMN c SET DEFAULT 9; ALTER TABLE t DROP COLUMN b").expect("valid");
+    assert_eq!(db.rows("SELECT * FROM t LIMIT 9"), ["1|NULL|NULL", "2|7|NULL", "3|NULL|NULL"]);
+}
+
+#[test]
+fn random_writes_keep_indexes_consistent() {
+    let mut random = SplitMix64::new(9);
+    let mut db = Database::new(TABLES);
+    let mut model: BTreeMap<u64, (u64, Option<u64>)> = BTreeMap::new();
+    for _ in 0..3_000 {
+        let (id, name, n) = (random.below(6), random.below(8), random.below(5));
+        let n = (n > 0).then_some(n);
+        let shown = n.map_or_else(|| "NULL".to_owned(), |n| n.to_string());
+        let is_taken = model.iter().any(|(other, (taken, _))| *other != id && *taken == name);
+        let (text, expected) = match random.below(5) {
+            0 => {
+                let text =
+                    format!("INSERT INTO customers (id, name, note, n) VALUES ({id}, '{name}', '{shown}', {shown})");
+                let fails = is_taken || model.contains_key(&id);
+                if !fails {
+                    model.insert(id, (name, n));
+                }
+                (text, !fails)
+            }
+            1 => {
+                let text = format!(
+                    "INSERT INTO customers (id, name, note, n) VALUES ({id}, '{name}', '{shown}', {shown}) ON CONFLICT (id)
+                     DO UPDATE SET name = excluded.name, note = excluded.note, n = excluded.n"
+                );
+                if !is_taken {
+                    model.insert(id, (name, n));
+                }
+                (text, !is_taken)
+            }
+            2 => {
+                let text =
+                    format!("UPDATE customers SET name = '{name}', note = '{shown}', n = {shown} WHERE id = {id}");
+                let fails = is_taken && model.contains_key(&id);
+                if let Some(row) = model.get_mut(&id).filter(|_| !fails) {
+                    *row = (name, n);
+                }
+                (text, !fails)
+            }
+            3 => {
+                let text = format!("INSERT INTO orders (id, item) VALUES ({id}, '{name}')");
+                (text, model.contains_key(&id))
+            }
+            _ => {
+                model.remove(&id);
+                (format!("DELETE FROM customers WHERE id = {id}"), true)
+            }
+        };
+        let result = db.run(&text, &[]);
+        assert_eq!(result.is_ok(), expected, "{text}: {result:?}");
+        db.check_indexes();
+    }
+    let rows = db.rows("SELECT id, name, n FROM customers LIMIT 100");
+    let expected: Vec<String> = model
+        .iter()
+        .map(|(id, (name, n))| format!("{id}|{name}|{}", n.map_or_else(|| "NULL".to_owned(), |n| n.to_string())))
+        .collect();
+    assert_eq!(rows, expected);
+}
