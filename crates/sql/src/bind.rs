@@ -395,6 +395,11 @@ impl<'a> Binder<'a> {
                 if !is_comparable {
                     return Err(Unbound::NeedsPlanner);
                 }
+                // With a `varchar`, the spaces at the end of both are insignificant; with a `text`, only the padding.
+                if matches!((a, b), (SqlType::Char(_), SqlType::Varchar(_)) | (SqlType::Varchar(_), SqlType::Char(_))) {
+                    let strip = |typed: Typed| Expression::Unpadded(boxed(typed.expression));
+                    return Ok((strip(left), strip(right)));
+                }
                 // Values of these types compare as they are.
                 return Ok((unpadded(left), unpadded(right)));
             }
@@ -417,9 +422,15 @@ impl<'a> Binder<'a> {
     }
 
     fn in_list(&mut self, operand: &Expr, list: &[Expr], negated: bool) -> Result<Typed, Unbound> {
+        // The type of all operands together is beyond this.
+        let Some(of) = self.bind(operand)?.sql_type else { return Err(Unbound::NeedsPlanner) };
         let mut items = Vec::with_capacity(list.len());
         let mut first = None;
         for item in list {
+            let item_type = self.bind(item)?.sql_type;
+            if matches!(item_type, Some(SqlType::Char(_))) && item_type.as_ref() != Some(&of) {
+                return Err(Unbound::NeedsPlanner);
+            }
             let (operand, item) = self.operands(operand, item)?;
             first.get_or_insert(operand);
             items.push(item);
@@ -447,10 +458,15 @@ impl<'a> Binder<'a> {
     fn same_type(&mut self, values: Vec<Typed>) -> Result<(Vec<Expression>, SqlType), Unbound> {
         let mut common: Option<SqlType> = None;
         for of in values.iter().filter_map(|value| value.sql_type.as_ref()) {
-            common = Some(match common {
-                None => without_length(of),
-                Some(common) if common.is_same_base(of) => common,
-                Some(common) => common_number(&common, of).ok_or(Unbound::NeedsPlanner)?,
+            common = Some(match (common, of) {
+                (_, SqlType::Char(_)) => return Err(Unbound::NeedsPlanner),
+                (None, SqlType::Varchar(_)) => SqlType::Varchar(None),
+                (None, of) => without_length(of),
+                (Some(common), of) if common.is_same_base(of) => common,
+                // Unlike an operator, this does not make a number and a `real` a `double precision`.
+                (Some(SqlType::Float4), of) if of.is_number() && *of != SqlType::Float8 => SqlType::Float4,
+                (Some(common), SqlType::Float4) if common.is_number() && common != SqlType::Float8 => SqlType::Float4,
+                (Some(common), of) => common_number(&common, of).ok_or(Unbound::NeedsPlanner)?,
             });
         }
         let common = common.unwrap_or(SqlType::Text);

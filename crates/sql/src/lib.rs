@@ -1,10 +1,16 @@
 //! The pure foundation of SQL: types and values, keys and cells, schemas, statements, and statements that need no
 //! planner. It follows PostgreSQL in syntax, semantics, formats and error codes.
 //!
-//! Values are the same in all three encodings: text and binary on the wire, and in the store.
+//! A database is one Loggos table. A row of an SQL table is a row of that table: its key is a tuple ([`keys`]), and
+//! each column is a cell ([`cells`]). The [`schema`] is an immutable version; a statement that changes it makes the next
+//! one ([`ddl::apply`]). [`parse`](parse::parse) makes [statements](statement) of text, and [`direct`] turns those that
+//! name their rows by key into reads and writes.
+//!
+//! Deviations from PostgreSQL: `numeric` has no `NaN` and no infinities, and at most 1,000 digits on each side of the
+//! point; text is ordered by its bytes; the time zone is UTC; the precision of `timestamp(p)` is ignored.
 //!
 //! **Architecture invariants:** no clock, no randomness, no IO, no `async`. Nothing that a client or a disk provides
-//! causes a panic, and the nesting of whatever is parsed has a limit.
+//! causes a panic, and the depth of whatever is parsed has a limit.
 
 mod binary;
 mod bind;

@@ -7,6 +7,7 @@ pub(crate) use arrays::DIMENSIONS_MAX;
 
 use std::fmt::Write as _;
 
+use bigdecimal::{BigDecimal, FromPrimitive as _};
 use bytes::Bytes;
 
 use crate::error::{SqlError, sqlstate};
@@ -164,7 +165,48 @@ fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     rest.next().is_none().then_some(uuid)
 }
 
-/// The shortest digits that give the number, in fixed notation for exponents from -4 to below `fixed_below`.
+/// The shortest digits that give the number, as PostgreSQL chooses them: the closest ones, with a tie to the even digit,
+/// and none that lie exactly between two numbers. Rust accepts the latter if reading rounds them to this number.
+fn shortest(number: f64, is_single: bool) -> String {
+    let read = |text: &str| {
+        if is_single { text.parse().map(|number: f32| f64::from(number)) } else { text.parse::<f64>() }
+    };
+    let with_digits = |digits: usize| {
+        let after_point = digits.saturating_sub(1);
+        if is_single { format!("{:.after_point$e}", number as f32) } else { format!("{number:.after_point$e}") }
+    };
+    let text = if is_single { format!("{:e}", number as f32) } else { format!("{number:e}") };
+    let mantissa = text.split('e').next().unwrap_or_default();
+    let digits = mantissa.bytes().filter(u8::is_ascii_digit).count();
+    let closest = with_digits(digits);
+    let text = if read(&closest) == Ok(number) { closest } else { text };
+    // Smaller numbers lie closer together than such short digits.
+    let (whole, ulp) = if is_single {
+        (8_388_608.0, f64::from((number.abs() as f32).next_up()) - number.abs())
+    } else {
+        (4_503_599_627_370_496.0, number.abs().next_up() - number.abs())
+    };
+    if number.abs() < whole || !ulp.is_finite() {
+        return text;
+    }
+    let bits = if is_single { u64::from((number as f32).to_bits() << 9) } else { number.to_bits() << 12 };
+    let is_between = |text: &str| {
+        // Four times the numbers, so that all are integers.
+        let exact = |number: f64| BigDecimal::from_f64(number).map(|number| number * BigDecimal::from(4));
+        let distance = (text.parse::<BigDecimal>().ok()? * BigDecimal::from(4)).abs() - exact(number.abs())?;
+        // Below a power of two, numbers lie twice as close.
+        let is_power_of_two = bits == 0;
+        let below = exact(if is_power_of_two { ulp / 4.0 } else { ulp / 2.0 })?;
+        Some(distance == exact(ulp / 2.0)? || distance == -below)
+    };
+    let is_valid = |text: &String| read(text) == Ok(number) && is_between(text) != Some(true);
+    if is_valid(&text) {
+        return text;
+    }
+    (digits + 1..=17).map(with_digits).find(is_valid).unwrap_or(text)
+}
+
+/// Digits in scientific notation, written in fixed notation for exponents from -4 to below `fixed_below`.
 fn write_float(scientific: &str, fixed_below: i32, out: &mut String) {
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
@@ -226,13 +268,13 @@ impl Value {
             Self::Int8(number) => write!(out, "{number}"),
             Self::Float4(number) => {
                 if !write_special(f64::from(*number), out) {
-                    write_float(&format!("{number:e}"), 6, out);
+                    write_float(&shortest(f64::from(*number), true), 6, out);
                 }
                 Ok(())
             }
             Self::Float8(number) => {
                 if !write_special(*number, out) {
-                    write_float(&format!("{number:e}"), 15, out);
+                    write_float(&shortest(*number, false), 15, out);
                 }
                 Ok(())
             }

@@ -28,6 +28,11 @@ fn text_format_matches_postgresql() {
         (SqlType::Float4, "0.1", "0.1"),
         (SqlType::Float4, "123456", "123456"),
         (SqlType::Float4, "1234567", "1.234567e+06"),
+        // A tie between the shortest digits, and digits that lie exactly between two numbers.
+        (SqlType::Float4, "-3472831.25", "-3.4728312e+06"),
+        (SqlType::Float4, "77578816", "7.7578816e+07"),
+        (SqlType::Float4, "9000000000", "8.999999e+09"),
+        (SqlType::Float4, "139284576", "1.3928458e+08"),
         (SqlType::Float8, "1e15", "1e+15"),
         (SqlType::Float8, "123456789012345", "123456789012345"),
         (SqlType::Float8, "0.0001", "0.0001"),
