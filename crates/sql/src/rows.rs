@@ -8,7 +8,7 @@ use crate::bind::Unbound;
 use crate::cells;
 use crate::error::{SqlError, sqlstate};
 use crate::expression::{Environment, Expression, Rows, truth};
-use crate::ids::ColumnId;
+use crate::ids::{ColumnId, IndexId};
 use crate::keys::{self, IndexLayout, RowLayout};
 use crate::schema::{Index, IndexState, Schema, Table};
 use crate::value::Value;
@@ -40,18 +40,23 @@ pub enum Write {
 }
 
 /// A key that must not exist, and the error if it does.
-#[derive(Clone, Debug)]
-pub(crate) struct Absent {
-    pub(crate) key: Bytes,
-    pub(crate) error: SqlError,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absent {
+    /// The key.
+    pub key: Bytes,
+    /// The error.
+    pub error: SqlError,
 }
 
-/// A table with the layouts of its keys, made once for each statement that is prepared.
+/// A table with the layouts of its keys, made once for each statement that is prepared. Statements that a planner
+/// executes, and the work on rows that exist after a change of the schema, read and write rows by it too.
 #[derive(Clone, Debug)]
-pub(crate) struct TableRows {
+pub struct TableRows {
     pub(crate) table: Arc<Table>,
+    /// The keys of the rows.
     pub(crate) layout: RowLayout,
     pending: Option<RowLayout>,
+    /// The indexes that writes maintain.
     pub(crate) indexes: Vec<(Index, IndexLayout)>,
     checks: Vec<(String, Expression)>,
 }
@@ -59,7 +64,7 @@ pub(crate) struct TableRows {
 impl TableRows {
     /// # Errors
     /// A condition of the table can only be evaluated by a planner.
-    pub(crate) fn new(schema: &Schema, table: &Arc<Table>) -> Result<Self, Unbound> {
+    pub(crate) fn bound(schema: &Schema, table: &Arc<Table>) -> Result<Self, Unbound> {
         let live = table.indexes.iter().filter(|index| index.state != IndexState::Dropping);
         let mut checks = Vec::new();
         for check in &table.checks {
@@ -77,6 +82,30 @@ impl TableRows {
         })
     }
 
+    /// As [`TableRows::bound`], for callers that plan themselves.
+    ///
+    /// # Errors
+    /// A condition of the table is not valid in this version.
+    pub fn new(schema: &Schema, table: &Arc<Table>) -> Result<Self, SqlError> {
+        Self::bound(schema, table).map_err(|unbound| match unbound {
+            Unbound::Error(error) => error,
+            // Definitions with such conditions are refused.
+            Unbound::NeedsPlanner => SqlError::unsupported("a check constraint of this table"),
+        })
+    }
+
+    /// The table.
+    #[must_use]
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The keys of its rows.
+    #[must_use]
+    pub fn layout(&self) -> &RowLayout {
+        &self.layout
+    }
+
     pub(crate) fn column_number(&self, id: ColumnId) -> Option<usize> {
         self.table.columns.iter().position(|column| column.id == id)
     }
@@ -86,8 +115,9 @@ impl TableRows {
             .collect()
     }
 
-    /// The values of the primary key.
-    pub(crate) fn primary_key(&self, row: &[Value]) -> Vec<Value> {
+    /// The values of the primary key of a row with a value for each column.
+    #[must_use]
+    pub fn primary_key(&self, row: &[Value]) -> Vec<Value> {
         self.picked(self.table.primary_key.columns.iter().map(|part| part.column), row)
     }
 
@@ -95,15 +125,21 @@ impl TableRows {
         self.picked(index.columns.iter().map(|part| part.column), row)
     }
 
-    /// The key of a row.
-    pub(crate) fn key(&self, row: &[Value]) -> Result<Bytes, SqlError> {
+    /// The key of a row with a value for each column.
+    ///
+    /// # Errors
+    /// 54000: it is too long.
+    pub fn key(&self, row: &[Value]) -> Result<Bytes, SqlError> {
         let key = self.layout.key(&self.primary_key(row))?;
         keys::check_length(&key)?;
         Ok(key.into())
     }
 
     /// The values of all columns; `None` if the row belongs to another table, or does not exist.
-    pub(crate) fn decode(&self, stored: &StoredRow) -> Result<Option<Vec<Value>>, SqlError> {
+    ///
+    /// # Errors
+    /// XX001: the cells are damaged.
+    pub fn decode(&self, stored: &StoredRow) -> Result<Option<Vec<Value>>, SqlError> {
         let cell = |id: ColumnId| {
             let name = cells::name(id);
             stored.cells.iter().find(|(candidate, _)| *candidate == name).map(|(_, value)| value)
@@ -141,8 +177,11 @@ impl TableRows {
         self.table.columns.iter().zip(row).map(cell).collect()
     }
 
-    /// Checks NOT NULL and CHECK.
-    pub(crate) fn check(&self, row: &[Value], environment: &mut Environment) -> Result<(), SqlError> {
+    /// Checks `NOT NULL` and `CHECK`.
+    ///
+    /// # Errors
+    /// 23502 and 23514, and errors of the conditions.
+    pub fn check(&self, row: &[Value], environment: &mut Environment) -> Result<(), SqlError> {
         for (column, value) in self.table.columns.iter().zip(row) {
             if column.not_null && value.is_null() {
                 let message = format!(
@@ -169,8 +208,9 @@ impl TableRows {
         format!("Failing row contains ({}).", shown.join(", "))
     }
 
-    /// The error of a violated unique constraint.
-    pub(crate) fn duplicate(&self, index: Option<&Index>, row: &[Value]) -> SqlError {
+    /// The error of a violated unique index, or of the primary key.
+    #[must_use]
+    pub fn duplicate(&self, index: Option<&Index>, row: &[Value]) -> SqlError {
         let key = &self.table.primary_key;
         let (name, parts) = index.map_or((&key.name, &key.columns), |index| (&index.name, &index.columns));
         let columns = parts.iter().filter_map(|part| self.column_number(part.column));
@@ -186,8 +226,11 @@ impl TableRows {
     }
 
     /// The writes that replace one state of a row by another, and the entries of unique indexes that must not exist.
-    /// The key stays the same if both states exist.
-    pub(crate) fn change(
+    /// The primary key stays the same if both states exist; that the key of a new row is free is for the caller to check.
+    ///
+    /// # Errors
+    /// 54000: a key or a value is too long.
+    pub fn change(
         &self,
         before: Option<&[Value]>,
         after: Option<&[Value]>,
@@ -306,6 +349,40 @@ impl TableRows {
         }
         Ok(StoredRow { key: key.into(), cells })
     }
+}
+
+/// The writes that add an existing row to an index, with the entry that must not exist yet if the index is unique, or
+/// exist only as written here.
+///
+/// # Errors
+/// 54000: the key of the entry is too long.
+pub fn fill_index(rows: &TableRows, index: IndexId, row: &[Value]) -> Result<(Write, Option<Absent>), SqlError> {
+    let found = rows.indexes.iter().find(|(candidate, _)| candidate.id == index);
+    let (index, layout) =
+        found.ok_or_else(|| SqlError::new(sqlstate::UNDEFINED_OBJECT, format!("index {index} does not exist")))?;
+    let entry = rows.entry(index, layout, row)?;
+    let error = || rows.duplicate(Some(index), row);
+    let absent = index.is_unique.then(|| Absent { key: entry.key.clone(), error: error() });
+    let cells = entry.cells.into_iter().map(|(name, value)| (name, Some(value))).collect();
+    Ok((Write::Put { key: entry.key, cells }, absent))
+}
+
+/// The writes that store an existing row under the primary key that is being added, and the key that must not exist
+/// yet.
+///
+/// # Errors
+/// 23502: a column of the key is NULL; 54000: the key is too long.
+pub fn fill_primary_key(
+    rows: &TableRows,
+    row: &[Value],
+    environment: &mut Environment,
+) -> Result<(Vec<Write>, Vec<Absent>), SqlError> {
+    rows.check(row, environment)?;
+    let (mut writes, mut absent) = (Vec::new(), Vec::new());
+    if let Some(pending) = &rows.pending {
+        rows.change_pending(pending, None, Some(row), &mut writes, &mut absent)?;
+    }
+    Ok((writes, absent))
 }
 
 /// A value in an error, at most 64 characters of it.

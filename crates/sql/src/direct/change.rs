@@ -93,7 +93,7 @@ pub(super) fn update(binder: &mut Binder, update: &ast::Update) -> Result<(Chang
         return Err(Unbound::NeedsPlanner);
     }
     let (table, alias) = single_table(binder, &update.table)?;
-    let rows = TableRows::new(binder.schema, table)?;
+    let rows = TableRows::bound(binder.schema, table)?;
     binder.table = Some((table, alias));
     let assignments = assignments(binder, table, &update.assignments)?;
     finish(binder, rows, update.selection.as_ref(), Some(assignments), update.returning.as_deref())
@@ -111,7 +111,7 @@ pub(super) fn delete(binder: &mut Binder, delete: &ast::Delete) -> Result<(Chang
         return Err(Unbound::NeedsPlanner);
     }
     let (table, alias) = single_table(binder, from)?;
-    let rows = TableRows::new(binder.schema, table)?;
+    let rows = TableRows::bound(binder.schema, table)?;
     binder.table = Some((table, alias));
     finish(binder, rows, delete.selection.as_ref(), None, delete.returning.as_deref())
 }
@@ -143,7 +143,7 @@ fn collect_descendants(
 ) -> Result<(), Unbound> {
     for child in schema.children(table.id) {
         let cascades = cascades && child.interleave.is_some_and(|interleave| interleave.on_delete_cascade);
-        found.push((TableRows::new(schema, child)?, cascades));
+        found.push((TableRows::bound(schema, child)?, cascades));
         collect_descendants(schema, child, cascades, found)?;
     }
     Ok(())

@@ -79,7 +79,7 @@ pub(super) fn prepare(binder: &mut Binder, insert: &ast::Insert) -> Result<(Inse
         return Err(Unbound::NeedsPlanner);
     }
     let table = super::table(binder.schema, name, binder.text)?;
-    let rows = TableRows::new(binder.schema, table)?;
+    let rows = TableRows::bound(binder.schema, table)?;
     let columns = target_columns(table, &insert.columns, binder.text)?;
     let values = match &insert.source {
         None => vec![default_row(binder, table)?],

@@ -70,7 +70,7 @@ pub(super) fn prepare(binder: &mut Binder, query: &Query) -> Result<(Select, Vec
         return Err(Unbound::NeedsPlanner);
     }
     let (table, alias) = single_table(binder, from)?;
-    let rows = TableRows::new(binder.schema, table)?;
+    let rows = TableRows::bound(binder.schema, table)?;
     binder.table = Some((table, alias));
     let condition = divide(binder, &rows, select.selection.as_ref())?;
     let limit = match &query.limit_clause {

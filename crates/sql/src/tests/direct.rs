@@ -4,12 +4,14 @@ use base::SplitMix64;
 use bytes::Bytes;
 
 use super::ddl::{change, schema};
+use crate::ddl::{Work, apply, publish_primary_key};
 use crate::direct::{Command, Outcome, Page, Plan, Read, Step, prepare};
 use crate::ids::SequenceId;
-use crate::keys::KeyReader;
+use crate::keys::{KeyReader, prefix_range};
 use crate::parse::parse_one;
-use crate::rows::{StoredRow, Write};
+use crate::rows::{StoredRow, TableRows, Write, fill_index, fill_primary_key};
 use crate::schema::Schema;
+use crate::statement::Statement;
 use crate::{Environment, SqlError, SqlType, Supply, Value};
 
 /// A store in memory, with a schema.
@@ -354,6 +356,70 @@ fn added_columns_have_their_initial_value() {
     db.schema =
         change(&db.schema, "ALTER TABLE t ALTER COLUMN c SET DEFAULT 9; ALTER TABLE t DROP COLUMN b").expect("valid");
     assert_eq!(db.rows("SELECT * FROM t LIMIT 9"), ["1|NULL|NULL", "2|7|NULL", "3|NULL|NULL"]);
+}
+
+#[test]
+fn rows_that_exist_are_added_to_an_index_and_a_primary_key() {
+    let mut db = Database::new("CREATE TABLE t (a int, b text)");
+    db.affected("INSERT INTO t VALUES (1, 'x'), (2, 'y')");
+    let pending = match parse_one("ALTER TABLE t ADD PRIMARY KEY (a)") {
+        Ok(Statement::Definition(definition)) => apply(&db.schema, &definition).expect("valid"),
+        other => panic!("{other:?}"),
+    };
+    let before = db.schema.table_named("t").expect("it exists").clone();
+    db.schema = pending.schema;
+    // Writes in the meantime maintain both keys.
+    db.affected("INSERT INTO t VALUES (3, 'z')");
+    let rows = TableRows::new(&db.schema, db.schema.table_named("t").expect("it exists")).expect("valid");
+    let range = prefix_range(&rows.layout().key(&[]).expect("a key"));
+    let stored: Vec<StoredRow> =
+        db.rows.keys().filter(|key| range.contains(key)).filter_map(|key| db.stored(key)).collect();
+    assert_eq!(stored.len(), 3);
+    for stored in stored {
+        let row = rows.decode(&stored).expect("valid").expect("a row");
+        let mut supply = Sequences::default();
+        let mut environment = Environment { parameters: &[], now: 0, supply: &mut supply };
+        let (writes, absent) = fill_primary_key(&rows, &row, &mut environment).expect("valid");
+        assert_eq!(absent.len(), 1);
+        writes.into_iter().for_each(|write| db.write(write));
+    }
+    db.schema = publish_primary_key(&db.schema, before.id).expect("valid");
+    assert_eq!(db.rows("SELECT * FROM t LIMIT 9"), ["1|x", "2|y", "3|z"]);
+    assert_eq!(db.rows("SELECT b FROM t WHERE a = 3"), ["z"]);
+    db.rows.retain(|key, _| !range.contains(key));
+    let Ok(Statement::Definition(definition)) = parse_one("CREATE UNIQUE INDEX i ON t (b) STORING (a)") else {
+        panic!("a definition")
+    };
+    let change = apply(&db.schema, &definition).expect("valid");
+    let [Work::FillIndex(table, index)] = change.work[..] else { panic!("{:?}", change.work) };
+    db.schema = change.schema;
+    let rows = TableRows::new(&db.schema, db.schema.table(table).expect("it exists")).expect("valid");
+    let stored: Vec<StoredRow> = db.rows.keys().filter_map(|key| db.stored(key)).collect();
+    for stored in stored {
+        let row = rows.decode(&stored).expect("valid").expect("a row");
+        let (write, absent) = fill_index(&rows, index, &row).expect("valid");
+        assert!(absent.is_some_and(|absent| !db.rows.contains_key(&absent.key)));
+        db.write(write);
+    }
+    db.check_indexes();
+}
+
+#[test]
+fn statements_of_pgbench_need_no_planner() {
+    let mut db = Database::new(
+        "create table pgbench_history(tid int,bid int,aid int,delta int,mtime timestamp,filler char(22));
+         create table pgbench_accounts(aid int not null,bid int,abalance int,filler char(84)) ;
+         alter table pgbench_accounts add primary key (aid)",
+    );
+    db.affected("insert into pgbench_accounts values (5, 1, 0, '')");
+    let update = "UPDATE pgbench_accounts SET abalance = abalance + $1 WHERE aid = $2;";
+    let plan = db.plan(update).expect("valid").expect("direct");
+    assert_eq!(plan.parameters, [SqlType::Int4, SqlType::Int4]);
+    assert_eq!(db.run(update, &[Value::Int4(-7), Value::Int4(5)]).expect("valid").affected, 1);
+    assert_eq!(db.rows("SELECT abalance FROM pgbench_accounts WHERE aid = 5;"), ["-7"]);
+    let history = "INSERT INTO pgbench_history (tid, bid, aid, delta, mtime) VALUES (1, 2, 3, -4, CURRENT_TIMESTAMP);";
+    assert_eq!(db.affected(history), 1);
+    assert_eq!(db.rows("SELECT delta, mtime, filler FROM pgbench_history LIMIT 1"), ["-4|2000-01-02 00:00:00|NULL"]);
 }
 
 #[test]
