@@ -1,5 +1,6 @@
 //! `WHERE` as a part of the primary key and a condition on the rows.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use sqlparser::ast::{BinaryOperator, Expr};
@@ -15,6 +16,9 @@ use crate::schema::Column;
 use crate::types::SqlType;
 use crate::value::Value;
 
+/// Maximum rows that are read by their keys at once.
+const ALTERNATIVES_MAX: usize = 1_000;
+
 /// A bound of a key column: whether it is included, and its value.
 type KeyBound = Option<(bool, Expression)>;
 
@@ -23,6 +27,8 @@ type KeyBound = Option<(bool, Expression)>;
 pub(super) struct Condition {
     /// The values of the first columns of the primary key.
     pub(super) equal: Vec<Expression>,
+    /// The values that the last column of the primary key may have, if the others are determined.
+    pub(super) alternatives: Option<Vec<Expression>>,
     /// Bounds of the next column.
     low: KeyBound,
     high: KeyBound,
@@ -41,31 +47,25 @@ pub(super) fn divide(binder: &mut Binder, rows: &TableRows, condition: Option<&E
     let mut divided = Condition::default();
     for part in &rows.table.primary_key.columns {
         let Some(column) = rows.table.column(part.column) else { break };
-        let mut find = |wanted: &[Comparison], used: &mut Vec<bool>| -> Result<KeyBound, Unbound> {
-            for (number, (left, operator, right)) in parts.iter().enumerate() {
-                let found = match (operator, right) {
-                    (Some(operator), Some(right)) if names(binder, left, column) => Some((*operator, *right)),
-                    (Some(operator), Some(right)) if names(binder, right, column) => Some((operator.mirrored(), *left)),
-                    _ => None,
-                };
-                let Some((operator, value)) = found else { continue };
-                if used[number] || !wanted.contains(&operator) {
-                    continue;
-                }
-                if let Some(value) = key_value(binder, column, value, operator)? {
-                    used[number] = true;
-                    let is_included = !matches!(operator, Comparison::Less | Comparison::Greater);
-                    return Ok(Some((is_included, value)));
-                }
-            }
-            Ok(None)
-        };
-        if let Some((_, value)) = find(&[Comparison::Equal], &mut used)? {
+        if let Some((_, value)) = find_bound(binder, &parts, column, &[Comparison::Equal], &mut used)? {
             divided.equal.push(value);
             continue;
         }
-        divided.low = find(&[Comparison::Greater, Comparison::GreaterOrEqual], &mut used)?;
-        divided.high = find(&[Comparison::Less, Comparison::LessOrEqual], &mut used)?;
+        if divided.equal.len() + 1 == rows.table.primary_key.columns.len() {
+            for (number, (part, _, _)) in parts.iter().enumerate() {
+                if let Some(values) = alternatives(binder, column, part)? {
+                    used[number] = true;
+                    divided.alternatives = Some(values);
+                    break;
+                }
+            }
+            if divided.alternatives.is_some() {
+                break;
+            }
+        }
+        divided.low =
+            find_bound(binder, &parts, column, &[Comparison::Greater, Comparison::GreaterOrEqual], &mut used)?;
+        divided.high = find_bound(binder, &parts, column, &[Comparison::Less, Comparison::LessOrEqual], &mut used)?;
         break;
     }
     for (number, (left, operator, right)) in parts.iter().enumerate() {
@@ -82,6 +82,42 @@ pub(super) fn divide(binder: &mut Binder, rows: &TableRows, condition: Option<&E
         });
     }
     Ok(divided)
+}
+
+/// The first unused comparison of a column with a constant.
+fn find_bound(
+    binder: &mut Binder,
+    parts: &[Part],
+    column: &Column,
+    wanted: &[Comparison],
+    used: &mut [bool],
+) -> Result<KeyBound, Unbound> {
+    for ((left, operator, right), used) in parts.iter().zip(used) {
+        let found = match (operator, right) {
+            (Some(operator), Some(right)) if names(binder, left, column) => Some((*operator, *right)),
+            (Some(operator), Some(right)) if names(binder, right, column) => Some((operator.mirrored(), *left)),
+            _ => None,
+        };
+        let Some((operator, value)) = found else { continue };
+        if *used || !wanted.contains(&operator) {
+            continue;
+        }
+        if let Some(value) = key_value(binder, column, value, operator)? {
+            *used = true;
+            let is_included = !matches!(operator, Comparison::Less | Comparison::Greater);
+            return Ok(Some((is_included, value)));
+        }
+    }
+    Ok(None)
+}
+
+/// The values of `column IN (...)`, if all can be used for the key.
+fn alternatives(binder: &mut Binder, column: &Column, part: &Expr) -> Result<Option<Vec<Expression>>, Unbound> {
+    let Expr::InList { expr, list, negated: false } = part else { return Ok(None) };
+    if !names(binder, expr, column) || list.len() > ALTERNATIVES_MAX {
+        return Ok(None);
+    }
+    list.iter().map(|value| key_value(binder, column, value, Comparison::Equal)).collect()
 }
 
 /// A part of a conjunction: a comparison, or another condition as the left side.
@@ -154,6 +190,18 @@ fn key_value(
     Ok(Some(if needs_cast { Expression::Cast(Box::new(bound), base, Context::Assignment) } else { bound }))
 }
 
+/// The value as it is in keys; `None` if no row can have it.
+fn adapted(column: Option<&Column>, value: Value) -> Option<Value> {
+    match (column.map(|column| &column.sql_type), value) {
+        (_, Value::Null) => None,
+        // An error means that it is longer than any value of the column.
+        (Some(to @ SqlType::Char(_)), Value::Text(text)) => {
+            cast(Value::Text(text.trim_end_matches(' ').to_owned()), to, Context::Assignment).ok()
+        }
+        (_, value) => Some(value),
+    }
+}
+
 impl Condition {
     /// Whether it determines one row.
     pub(super) fn is_point(&self, rows: &TableRows) -> bool {
@@ -169,20 +217,37 @@ impl Condition {
         let mut values = Vec::with_capacity(self.equal.len());
         for (expression, part) in self.equal.iter().zip(&rows.table.primary_key.columns) {
             let value = expression.evaluate(Rows::default(), environment)?;
-            let value = match (rows.table.column(part.column).map(|column| &column.sql_type), value) {
-                (_, Value::Null) => return Ok(None),
-                (Some(to @ SqlType::Char(_)), Value::Text(text)) => {
-                    match cast(Value::Text(text.trim_end_matches(' ').to_owned()), to, Context::Assignment) {
-                        Ok(padded) => padded,
-                        // Longer than any value of the column.
-                        Err(_) => return Ok(None),
-                    }
-                }
-                (_, value) => value,
-            };
+            let column = rows.table.column(part.column);
+            let Some(value) = adapted(column, value) else { return Ok(None) };
             values.push(value);
         }
         Ok(Some(values))
+    }
+
+    /// The keys of the rows that may match, if the condition determines them all.
+    pub(super) fn points(
+        &self,
+        rows: &TableRows,
+        environment: &mut Environment,
+    ) -> Result<Option<BTreeSet<Vec<u8>>>, SqlError> {
+        if !self.is_point(rows) && self.alternatives.is_none() {
+            return Ok(None);
+        }
+        let Some(mut values) = self.prefix(rows, environment)? else { return Ok(Some(BTreeSet::new())) };
+        let Some(alternatives) = &self.alternatives else {
+            return Ok(Some(BTreeSet::from([rows.layout.key(&values)?])));
+        };
+        let last = rows.table.primary_key.columns.last().and_then(|part| rows.table.column(part.column));
+        let mut keys = BTreeSet::new();
+        for expression in alternatives {
+            let value = expression.evaluate(Rows::default(), environment)?;
+            if let Some(value) = adapted(last, value) {
+                values.push(value);
+                keys.insert(rows.layout.key(&values)?);
+                values.pop();
+            }
+        }
+        Ok(Some(keys))
     }
 
     /// The range of keys; `None` if no row can match.

@@ -30,6 +30,8 @@ pub(super) struct Select {
 pub(super) struct State {
     found: Vec<Vec<Value>>,
     limit: usize,
+    /// The results that are expected.
+    reads: usize,
     range: Option<KeyRange>,
 }
 
@@ -81,7 +83,11 @@ pub(super) fn prepare(binder: &mut Binder, query: &Query) -> Result<(Select, Vec
         }
         Some(_) => return Err(Unbound::NeedsPlanner),
     };
-    if !condition.is_point(&rows) {
+    let is_points = condition.is_point(&rows) || condition.alternatives.is_some();
+    if condition.alternatives.is_some() && !is_key_order(&rows, &condition, query)? {
+        return Err(Unbound::NeedsPlanner);
+    }
+    if !is_points {
         let is_short = match &limit {
             None => false,
             Some(Expression::Constant(value)) => value.as_integer().is_some_and(|limit| limit <= ROWS_MAX as i64),
@@ -135,18 +141,20 @@ impl Select {
         if limit == 0 {
             return Ok(done);
         }
-        if self.condition.is_point(&self.rows) {
-            let Some(key) = self.condition.prefix(&self.rows, environment)? else { return Ok(done) };
-            let read = Read::Row(self.rows.layout.key(&key)?.into());
-            let state = State { found: Vec::new(), limit, range: None };
-            return Ok((super::State::Select(state), Step::Read(vec![read])));
+        if let Some(keys) = self.condition.points(&self.rows, environment)? {
+            if keys.is_empty() {
+                return Ok(done);
+            }
+            let reads: Vec<Read> = keys.into_iter().map(|key| Read::Row(key.into())).collect();
+            let state = State { found: Vec::new(), limit, reads: reads.len(), range: None };
+            return Ok((super::State::Select(state), Step::Read(reads)));
         }
         if limit > ROWS_MAX {
             return Ok((super::State::Done, Step::NeedsPlanner));
         }
         let Some(range) = self.condition.range(&self.rows, environment)? else { return Ok(done) };
         let read = Read::Range(range.clone(), limit);
-        let state = State { found: Vec::new(), limit, range: Some(range) };
+        let state = State { found: Vec::new(), limit, reads: 1, range: Some(range) };
         Ok((super::State::Select(state), Step::Read(vec![read])))
     }
 
@@ -156,7 +164,7 @@ impl Select {
         pages: Vec<Page>,
         environment: &mut Environment,
     ) -> Result<(super::State, Step), SqlError> {
-        expect_pages(&pages, 1)?;
+        expect_pages(&pages, state.reads)?;
         for page in pages {
             for stored in &page.rows {
                 if state.found.len() == state.limit {

@@ -345,6 +345,26 @@ fn short_ranges() {
 }
 
 #[test]
+fn lists_of_keys() {
+    let mut db = Database::new(TABLES);
+    db.affected("INSERT INTO customers (id, name) VALUES (1, 'a'), (2, 'b'), (3, 'c')");
+    let names = |db: &mut Database, rest: &str| db.rows(&format!("SELECT name FROM customers WHERE {rest}"));
+    assert_eq!(names(&mut db, "id IN (3, 1, 9, NULL, 3)"), ["a", "c"]);
+    assert_eq!(names(&mut db, "id IN (3, 1) AND name <> 'a' ORDER BY id"), ["c"]);
+    assert_eq!(names(&mut db, "id IN (3, 1, 2) LIMIT 2"), ["a", "b"]);
+    assert_eq!(names(&mut db, "id IN (NULL)"), [""; 0]);
+    assert_eq!(names(&mut db, "id IN (1, 2) AND id IN (2, 3)"), ["b"]);
+    assert_eq!(names(&mut db, "id IN (1, 2) AND id > 1 LIMIT 5"), ["b"]);
+    db.affected("INSERT INTO events VALUES ('2024-01-01', 'a', 1), ('2024-01-01', 'b', 2), ('2024-01-02', 'a', 3)");
+    assert_eq!(db.rows("SELECT x FROM events WHERE day = '2024-01-01' AND kind IN ('b', 'a', 'c')"), ["1", "2"]);
+    for text in
+        ["SELECT 1 FROM events WHERE kind IN ('a')", "SELECT name FROM customers WHERE id IN (1, 2) ORDER BY name"]
+    {
+        assert!(db.plan(text).expect("valid").is_none(), "{text}");
+    }
+}
+
+#[test]
 fn added_columns_have_their_initial_value() {
     let mut db = Database::new("CREATE TABLE t (a int PRIMARY KEY, b text)");
     db.affected("INSERT INTO t VALUES (1, 'x'), (2, 'y')");
