@@ -392,7 +392,8 @@ impl<'a> Binder<'a> {
                     || (a.is_number() && b.is_number())
                     || (a.is_text() && b.is_text())
                     || (is_time(a) && is_time(b));
-                if !is_comparable {
+                // Equal `jsonb` values can have different texts.
+                if !is_comparable || matches!(a, SqlType::Jsonb | SqlType::Array(_)) {
                     return Err(Unbound::NeedsPlanner);
                 }
                 // With a `varchar`, the spaces at the end of both are insignificant; with a `text`, only the padding.

@@ -61,7 +61,9 @@ pub(super) fn take(tokens: &mut Vec<TokenWithSpan>) -> Result<Clauses, SqlError>
         Some(Keyword::CREATE) => {
             clauses.interleave = take_interleave(tokens)?;
             rename_storing(tokens);
+            order_sequence_options(tokens);
         }
+        Some(Keyword::ALTER) => order_sequence_options(tokens),
         Some(Keyword::SELECT | Keyword::WITH | Keyword::BEGIN | Keyword::START | Keyword::SET | Keyword::EXPLAIN) => {
             clauses.as_of = take_as_of(tokens)?;
         }
@@ -113,6 +115,42 @@ fn rename_storing(tokens: &mut [TokenWithSpan]) {
         if is_index && is_after_list && is_word(tokens.get(at), "storing") {
             tokens[at].token = Token::make_keyword("INCLUDE");
         }
+    }
+}
+
+/// The parser expects the options of a sequence in its order; PostgreSQL permits any, and its dumps use another.
+fn order_sequence_options(tokens: &mut [TokenWithSpan]) {
+    let is_sequence = is_word(tokens.get(1), "sequence");
+    let starts = (0..tokens.len()).filter(|at| {
+        let is_identity = *at > 0 && is_word(tokens.get(at - 1), "identity");
+        (is_identity && tokens[*at].token == Token::LParen) || (is_sequence && *at == 2)
+    });
+    for start in starts.collect::<Vec<_>>() {
+        let end = tokens[start..].iter().position(|token| token.token == Token::RParen);
+        let end = end.map_or(tokens.len(), |end| start + end);
+        sort_options(&mut tokens[start..end]);
+    }
+}
+
+fn sort_options(tokens: &mut [TokenWithSpan]) {
+    let option = |at: usize| {
+        let names = ["increment", "minvalue", "maxvalue", "start", "cache", "cycle", "owned"];
+        names.iter().position(|name| is_word(tokens.get(at), name))
+    };
+    // What is before the first option has rank 0. `NO` belongs to the option after it.
+    let mut ranks = vec![0; tokens.len()];
+    let mut rank = 0;
+    for (at, place) in ranks.iter_mut().enumerate().skip(1) {
+        let is_no = is_word(tokens.get(at), "no");
+        if let Some(found) = option(if is_no { at + 1 } else { at }) {
+            rank = found + 1;
+        }
+        *place = rank;
+    }
+    let mut ranked: Vec<(usize, TokenWithSpan)> = ranks.into_iter().zip(tokens.iter().cloned()).collect();
+    ranked.sort_by_key(|(rank, _)| *rank);
+    for (place, (_, token)) in tokens.iter_mut().zip(ranked) {
+        *place = token;
     }
 }
 

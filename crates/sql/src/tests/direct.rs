@@ -501,3 +501,91 @@ fn random_writes_keep_indexes_consistent() {
         .collect();
     assert_eq!(rows, expected);
 }
+
+#[test]
+fn random_statements_do_not_panic() {
+    let pieces = [
+        "SELECT",
+        "*",
+        "id",
+        "name",
+        "customers",
+        "FROM customers",
+        "WHERE",
+        "id = 1",
+        "id = $1",
+        "AND",
+        "OR",
+        "(",
+        ")",
+        ",",
+        "=",
+        "INSERT INTO customers",
+        "VALUES",
+        "(1, 'a')",
+        "($1, $2)",
+        "UPDATE customers SET",
+        "n = n + 1",
+        "DELETE FROM customers",
+        "ON CONFLICT",
+        "DO NOTHING",
+        "DO UPDATE SET",
+        "excluded.n",
+        "RETURNING",
+        "LIMIT 1",
+        "LIMIT $1",
+        "IN (1, 2)",
+        "NULL",
+        "DEFAULT",
+        "-",
+        "||",
+        "/ 0",
+        "9223372036854775807",
+        "'x'",
+        "::int",
+        "ORDER BY id",
+        "coalesce(",
+        "BETWEEN",
+        "CASE WHEN",
+        "THEN",
+        "END",
+        "no",
+        "orders",
+        "1e300",
+        "::numeric",
+        "'2024-01-01'::date",
+        "interval '1 month'",
+        "note",
+        "balance",
+        "FOR UPDATE",
+    ];
+    let mut random = SplitMix64::new(10);
+    let mut db = Database::new(TABLES);
+    db.affected("INSERT INTO customers (id, name) VALUES (1, 'ann')");
+    let mut direct = 0;
+    for round in 0..60_000 {
+        let start = [
+            "SELECT id FROM customers WHERE id = 1 AND",
+            "UPDATE customers SET n =",
+            "INSERT INTO customers (id, name, n) VALUES",
+            "",
+        ];
+        let words = (0..random.below(9)).map(|_| pieces[random.below(pieces.len() as u64) as usize]);
+        let text = format!("{} {}", start[round % 4], words.collect::<Vec<_>>().join(" "));
+        let Ok(statement) = parse_one(&text) else { continue };
+        let Ok(Some(plan)) = prepare(&db.schema, &statement, &text, &[]) else { continue };
+        let parameters: Vec<Value> = plan
+            .parameters
+            .iter()
+            .map(
+                |what| {
+                    if random.chance(200_000) { Value::Null } else { super::values::random_value(what, &mut random) }
+                },
+            )
+            .collect();
+        let _ = db.run(&text, &parameters);
+        direct += 1;
+    }
+    assert!(direct > 100, "only {direct} statements were executed");
+    db.check_indexes();
+}
