@@ -134,7 +134,7 @@ fn read_numeric(input: &mut Input) -> Result<Numeric, SqlError> {
     if !matches!(sign, NUMERIC_POSITIVE | NUMERIC_NEGATIVE) {
         return Err(SqlError::unsupported("numeric NaN or infinity"));
     }
-    // Bounds the work on what is quadratic in the number of digits.
+    // Conversions take quadratic time in the number of digits.
     if usize::from(count) * 2 > input.reader.left() || count > 1_000 || weight.unsigned_abs() > 1_000 {
         return Err(invalid(input.what));
     }

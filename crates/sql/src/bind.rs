@@ -50,7 +50,7 @@ pub(crate) struct Binder<'a> {
     /// The text of the statement, for positions in errors.
     pub(crate) text: &'a str,
     pub(crate) parameters: Vec<Option<SqlType>>,
-    /// The table whose columns are visible, and its name in the statement.
+    /// The table with the visible columns, and its name in the statement.
     pub(crate) table: Option<(&'a Table, String)>,
     /// `excluded` is visible too.
     pub(crate) has_excluded: bool,

@@ -6,7 +6,7 @@ use crate::numeric::Numeric;
 use crate::types::SqlType;
 use crate::value::{Array, Value, day_start};
 
-/// Where a cast takes place. Each context permits what the earlier ones do.
+/// Where a cast takes place. Each context permits all casts of the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Context {
     /// Between the operands of an operator.
@@ -170,7 +170,7 @@ fn day_of(micros: i64) -> i32 {
     }
 }
 
-/// Adapts text to a declared length: `char(n)` is padded. What is too long is cut if that removes only spaces, or if
+/// Adapts text to a declared length: `char(n)` is padded. Longer text is truncated if that removes only spaces, or if
 /// the cast is explicit.
 pub(crate) fn fit_text(mut text: String, to: &SqlType, is_explicit: bool) -> Result<String, SqlError> {
     let (SqlType::Varchar(Some(length)) | SqlType::Char(length)) = to else { return Ok(text) };

@@ -5,7 +5,7 @@
 //! greatest column identifier that the writer knew, little-endian without trailing 0 bytes: an absent cell of a later
 //! column means the column's initial value ([`Column::initial`](crate::schema::Column::initial)). Columns of the primary key
 //! are in the key, and also in cells if the key does not keep all of the value. The cells of an index entry are the
-//! marker, whose value is the primary key if the key does not contain it, and the stored columns.
+//! marker, with the primary key as its value if the key does not contain it, and the stored columns.
 //!
 //! # Values
 //! The schema knows the type, so the encoding does not repeat it.

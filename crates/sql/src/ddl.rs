@@ -22,7 +22,7 @@ pub struct Change {
     pub schema: Schema,
     /// Messages such as that a table exists already.
     pub notices: Vec<String>,
-    /// What has to be done with rows that exist, before the change is complete.
+    /// The work on existing rows that completes the change.
     pub work: Vec<Work>,
 }
 
@@ -104,7 +104,7 @@ impl Supply for NoSupply {
     }
 }
 
-/// A default expression: valid for its column, or beyond what is bound here.
+/// Binds a column's default expression.
 pub(crate) fn bind_default(schema: &Schema, column: &Column) -> Result<Option<Expression>, Unbound> {
     let Some(text) = &column.default else { return Ok(None) };
     let parsed = parse_expression(text)?;

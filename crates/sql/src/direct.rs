@@ -57,7 +57,7 @@ pub struct Page {
     pub next: Option<Bytes>,
 }
 
-/// What an execution needs or has.
+/// The next step of an execution.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// The results of these reads, in this order.
@@ -75,7 +75,7 @@ pub struct Outcome {
     pub rows: Vec<Vec<Value>>,
     /// The number of rows that it read or changed, for the command tag.
     pub affected: u64,
-    /// What it writes.
+    /// The writes.
     pub writes: Vec<Write>,
 }
 
@@ -132,7 +132,7 @@ enum State {
 /// Prepares a statement. `declared` are types of parameters that the client has given. `None` if it needs a planner.
 ///
 /// # Errors
-/// The statement is not valid, whatever plans it.
+/// The statement is not valid for a planner either.
 pub fn prepare(
     schema: &Schema,
     statement: &Statement,

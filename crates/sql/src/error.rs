@@ -60,7 +60,7 @@ pub mod sqlstate {
 pub struct SqlError {
     /// The code, one of [`sqlstate`].
     pub sqlstate: &'static str,
-    /// What is wrong, in one line.
+    /// The primary message, in one line.
     pub message: String,
     /// More about it.
     pub detail: Option<String>,

@@ -1,4 +1,4 @@
-//! Expressions whose names and types are resolved, and their evaluation with PostgreSQL's semantics: three-valued
+//! Bound expressions, with names and types resolved, and their evaluation with PostgreSQL's semantics: three-valued
 //! logic, and errors instead of overflows.
 
 use std::cmp::Ordering;
@@ -22,7 +22,7 @@ pub trait Supply {
     fn random_uuid(&mut self) -> [u8; 16];
 }
 
-/// What an expression is evaluated with.
+/// The context in which expressions are evaluated.
 pub struct Environment<'a> {
     /// The values of `$1` and so on.
     pub parameters: &'a [Value],

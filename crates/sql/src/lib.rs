@@ -10,7 +10,7 @@
 //! point; text is ordered by its bytes; the time zone is UTC; the precision of `timestamp(p)` is ignored.
 //!
 //! **Architecture invariants:** no clock, no randomness, no IO, no `async`. Nothing that a client or a disk provides
-//! causes a panic, and the depth of whatever is parsed has a limit.
+//! causes a panic, and the depth of parsed input is limited.
 
 mod binary;
 mod bind;

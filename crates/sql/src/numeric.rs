@@ -9,7 +9,7 @@ use bigdecimal::{BigDecimal, RoundingMode, ToPrimitive, Zero};
 
 use crate::error::{SqlError, sqlstate};
 
-/// Maximum digits before or after the decimal point: what a declared `numeric(p, s)` may have in PostgreSQL.
+/// Maximum digits before or after the decimal point: the limit of a declared `numeric(p, s)` in PostgreSQL.
 /// Undeclared ones are longer there, but the digits of a literal such as `1e100000` take memory.
 const DIGITS_MAX: i64 = 1_000;
 

@@ -1,4 +1,4 @@
-//! Rows of a table as cells, and what a change of a row writes: its cells and the entries of its indexes.
+//! Rows of a table as cells, and the writes of a change of a row: its cells and the entries of its indexes.
 
 use std::sync::Arc;
 

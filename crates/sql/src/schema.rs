@@ -1,4 +1,4 @@
-//! Schemas: immutable versions of what a database contains.
+//! Schemas: immutable versions of the definitions in a database.
 //!
 //! A [`Schema`] is cheap to clone. A change makes the next version ([`Builder`]), and shares the tables that did not
 //! change. Tables, indexes, views and sequences share one namespace, as PostgreSQL's relations do.
@@ -45,7 +45,7 @@ pub struct Schema(Arc<Contents>);
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Contents {
     version: u64,
-    /// The greatest identifier that was given out.
+    /// The greatest identifier in use so far.
     last_id: u32,
     tables: BTreeMap<TableId, Arc<Table>>,
     views: BTreeMap<ViewId, Arc<View>>,
@@ -55,7 +55,7 @@ struct Contents {
     names: BTreeMap<String, Relation>,
 }
 
-/// What a name of the schema refers to.
+/// The object that a name of the schema refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
     /// A table.
@@ -77,7 +77,7 @@ pub struct Table {
     pub name: String,
     /// Its columns in order.
     pub columns: Vec<Column>,
-    /// The greatest column identifier that was given out.
+    /// The greatest column identifier in use so far.
     pub last_column: ColumnId,
     /// Its primary key.
     pub primary_key: PrimaryKey,
@@ -341,7 +341,7 @@ impl Schema {
         &self.0.garbage
     }
 
-    /// What a name refers to.
+    /// The object that a name refers to.
     #[must_use]
     pub fn relation(&self, name: &str) -> Option<Relation> {
         self.0.names.get(name).copied()

@@ -1,4 +1,4 @@
-//! Statements: what the text of a statement asks for. Definitions are in a form of their own; queries and changes of
+//! Parsed statements. Definitions are in a form of their own; queries and changes of
 //! rows stay syntax trees, for [`crate::direct`] or for a planner.
 
 use sqlparser::ast;

@@ -26,7 +26,7 @@ pub(super) struct Change {
     condition: Condition,
     /// The columns that `UPDATE` assigns; none for `DELETE`.
     assignments: Option<Vec<(usize, Expression)>>,
-    /// The tables whose rows are inside a deleted row, and whether they are deleted with it.
+    /// The interleaved tables with rows inside a deleted row, and whether deletion cascades to them.
     descendants: Vec<(TableRows, bool)>,
     output: Vec<Expression>,
 }

@@ -22,7 +22,7 @@ const ALTERNATIVES_MAX: usize = 1_000;
 /// A bound of a key column: whether it is included, and its value.
 type KeyBound = Option<(bool, Expression)>;
 
-/// What a condition says about the primary key.
+/// The restrictions of a condition on the primary key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Condition {
     /// The values of the first columns of the primary key.

@@ -137,7 +137,7 @@ fn sort_options(tokens: &mut [TokenWithSpan]) {
         let names = ["increment", "minvalue", "maxvalue", "start", "cache", "cycle", "owned"];
         names.iter().position(|name| is_word(tokens.get(at), name))
     };
-    // What is before the first option has rank 0. `NO` belongs to the option after it.
+    // Tokens before the first option have rank 0. `NO` belongs to the option after it.
     let mut ranks = vec![0; tokens.len()];
     let mut rank = 0;
     for (at, place) in ranks.iter_mut().enumerate().skip(1) {
