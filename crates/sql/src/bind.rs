@@ -16,6 +16,9 @@ use crate::value::Value;
 /// Maximum parameters of a statement: the protocol counts them with 16 bits.
 pub const PARAMETERS_MAX: usize = 65_535;
 
+/// Maximum nesting of bound expressions.
+const DEPTH_MAX: usize = 150;
+
 /// Why an expression was not bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unbound {
@@ -54,6 +57,8 @@ pub(crate) struct Binder<'a> {
     pub(crate) table: Option<(&'a Table, String)>,
     /// `excluded` is visible too.
     pub(crate) has_excluded: bool,
+    /// The nesting of the expression that is being bound.
+    depth: usize,
 }
 
 fn boxed(expression: Expression) -> Box<Expression> {
@@ -62,10 +67,21 @@ fn boxed(expression: Expression) -> Box<Expression> {
 
 impl<'a> Binder<'a> {
     pub(crate) fn new(schema: &'a Schema, text: &'a str, declared: &[Option<SqlType>]) -> Self {
-        Self { schema, text, parameters: declared.to_vec(), table: None, has_excluded: false }
+        Self { schema, text, parameters: declared.to_vec(), table: None, has_excluded: false, depth: 0 }
     }
 
+    /// Binds an expression. One that is nested deeply is left to a planner, because this and the evaluation are recursive.
     pub(crate) fn bind(&mut self, expression: &Expr) -> Result<Typed, Unbound> {
+        if self.depth >= DEPTH_MAX {
+            return Err(Unbound::NeedsPlanner);
+        }
+        self.depth += 1;
+        let bound = self.bind_here(expression);
+        self.depth -= 1;
+        bound
+    }
+
+    fn bind_here(&mut self, expression: &Expr) -> Result<Typed, Unbound> {
         Ok(match expression {
             Expr::Nested(inner) => self.bind(inner)?,
             Expr::Value(value) => self.literal(&value.value)?,

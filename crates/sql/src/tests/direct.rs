@@ -589,3 +589,32 @@ fn random_statements_do_not_panic() {
     assert!(direct > 100, "only {direct} statements were executed");
     db.check_indexes();
 }
+
+/// The deepest statements that the parser accepts are bound, executed and printed on the stack of a worker thread.
+#[test]
+fn deepest_statements_fit_into_a_small_stack() {
+    let run = || {
+        let mut db = Database::new(TABLES);
+        db.affected("INSERT INTO customers (id, name, n) VALUES (1, 'ann', 1)");
+        let chains = [
+            format!("({}n = 2)", "n = 2 OR ".repeat(990)),
+            format!("{}n = 2", "n = 2 AND ".repeat(990)),
+            format!("({}n = 2)", "n = 2 OR ".repeat(100)),
+            format!("1{} > 0", " + 1".repeat(990)),
+            format!("('a'{}) <> ''", " || 'a'".repeat(990)),
+            format!("{}n = 1{}", "(".repeat(40), ")".repeat(40)),
+            format!("{}n = 1", "NOT ".repeat(40)),
+        ];
+        for chain in chains {
+            let text = format!("SELECT id FROM customers WHERE id = 1 AND {chain}");
+            parse_one(&text).unwrap_or_else(|error| panic!("{error:?}"));
+            if db.plan(&text).expect("valid").is_some() {
+                db.affected(&text);
+            }
+            let table = format!("CREATE TABLE deep (n int CHECK ({chain}))");
+            let _ = change(&db.schema, &table);
+        }
+    };
+    let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(run).expect("a thread");
+    thread.join().expect("it does not panic");
+}
