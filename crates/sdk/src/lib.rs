@@ -147,7 +147,7 @@ pub use scan::{Page, Pages, Rows, Scan};
 pub use snapshot::{Staleness, TableSnapshot};
 pub use table::{CreateTable, Read, ReadResponse, Table, Write};
 pub use token::TimelineToken;
-pub use transaction::{Committed, Transaction, TransactionOutcome, TransactionRows, TransactionScan};
+pub use transaction::{Committed, Savepoint, Transaction, TransactionOutcome, TransactionRows, TransactionScan};
 pub use types::{AsOf, Cell, Configuration, Durability, KeyRange, Range, Replication, Row, TableDescription};
 
 /// Compiles the example of the package's README.

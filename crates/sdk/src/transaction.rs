@@ -47,8 +47,14 @@ pub struct Transaction {
     owner: message::TransactionOwner,
     /// When the commit must be complete.
     until: Instant,
+    /// How long a single call may take.
+    call_max: Duration,
     state: Arc<Mutex<State>>,
 }
+
+/// The writes of a transaction at some point, to which [`Transaction::restore`] returns.
+#[derive(Clone, Debug)]
+pub struct Savepoint(state::Writes);
 
 /// A committed transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,10 +147,18 @@ impl Client {
     /// client, from now on.
     #[must_use]
     pub fn begin_transaction(&self) -> Transaction {
+        self.begin_transaction_within(self.deadline)
+    }
+
+    /// As [`Client::begin_transaction`], for a transaction that may take longer, such as one that a person controls. Each
+    /// of its calls has the deadline of this client.
+    #[must_use]
+    pub fn begin_transaction_within(&self, limit: Duration) -> Transaction {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let started_ns = i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX);
         let owner = message::TransactionOwner { started_ns, id: random() };
-        Transaction { client: self.clone(), owner, until: Instant::now() + self.deadline, state: Arc::default() }
+        let (until, call_max) = (Instant::now() + limit, self.deadline);
+        Transaction { client: self.clone(), owner, until, call_max, state: Arc::default() }
     }
 
     /// What became of a transaction, which is aborted if it has no outcome yet. For a commit that ended with
@@ -265,6 +279,20 @@ impl Transaction {
         self.state().is_read_only()
     }
 
+    /// The writes so far.
+    #[must_use]
+    pub fn savepoint(&self) -> Savepoint {
+        Savepoint(self.state().savepoint())
+    }
+
+    /// Forgets the writes since a savepoint of this transaction. Its reads stay part of it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the transaction has ended.
+    pub fn restore(&self, savepoint: &Savepoint) -> Result<(), Error> {
+        self.state().restore(&savepoint.0)
+    }
+
     /// Commits the transaction: all changes, or none.
     ///
     /// # Errors
@@ -355,8 +383,10 @@ impl Transaction {
         }
     }
 
-    /// The same transaction, for another attempt.
-    fn again(&self) -> Self {
+    /// The same transaction without its reads and writes, for another attempt after [`Error::Aborted`]. It keeps its age,
+    /// and with it its priority, so that it succeeds sooner than a new one would.
+    #[must_use]
+    pub fn again(&self) -> Self {
         let mut state = self.state();
         state.end();
         let locked = std::mem::take(&mut state.locked);
@@ -427,7 +457,7 @@ impl Transaction {
         if left.is_zero() {
             return Err(Error::Aborted("the transaction's deadline has passed".to_owned()));
         }
-        Ok(left)
+        Ok(left.min(self.call_max))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -55,6 +55,8 @@ pub(crate) struct Binder<'a> {
     pub(crate) parameters: Vec<Option<SqlType>>,
     /// The table with the visible columns, and its name in the statement.
     pub(crate) table: Option<(&'a Table, String)>,
+    /// The values of functions without arguments that depend on the session.
+    pub(crate) constants: &'a [(&'a str, Value)],
     /// `excluded` is visible too.
     pub(crate) has_excluded: bool,
     /// The nesting of the expression that is being bound.
@@ -67,7 +69,7 @@ fn boxed(expression: Expression) -> Box<Expression> {
 
 impl<'a> Binder<'a> {
     pub(crate) fn new(schema: &'a Schema, text: &'a str, declared: &[Option<SqlType>]) -> Self {
-        Self { schema, text, parameters: declared.to_vec(), table: None, has_excluded: false, depth: 0 }
+        Self { schema, text, parameters: declared.to_vec(), table: None, constants: &[], has_excluded: false, depth: 0 }
     }
 
     /// Binds an expression. One that is nested deeply is left to a planner, because this and the evaluation are recursive.
@@ -493,7 +495,7 @@ impl<'a> Binder<'a> {
 
     fn function(&mut self, function: &ast::Function) -> Result<Typed, Unbound> {
         let is_plain = function.filter.is_none() && function.over.is_none() && function.within_group.is_empty();
-        let [ast::ObjectNamePart::Identifier(name)] = &function.name.0[..] else { return Err(Unbound::NeedsPlanner) };
+        let name = function_name(function).ok_or(Unbound::NeedsPlanner)?;
         let mut arguments = Vec::new();
         match &function.args {
             ast::FunctionArguments::None => {}
@@ -510,7 +512,7 @@ impl<'a> Binder<'a> {
         if !is_plain {
             return Err(Unbound::NeedsPlanner);
         }
-        match (fold(name).as_str(), &arguments[..]) {
+        match (name.as_str(), &arguments[..]) {
             ("now" | "current_timestamp" | "transaction_timestamp", []) => {
                 Ok(Typed::new(Expression::Now, SqlType::Timestamptz))
             }
@@ -541,6 +543,11 @@ impl<'a> Binder<'a> {
                 let of = argument.sql_type.filter(SqlType::is_number).ok_or(Unbound::NeedsPlanner)?;
                 Ok(Typed::new(Expression::Call(Function::Abs, boxed(argument.expression)), without_length(&of)))
             }
+            (name, []) => {
+                let found = self.constants.iter().find(|(constant, _)| *constant == name);
+                let (_, value) = found.ok_or(Unbound::NeedsPlanner)?;
+                Ok(Typed::new(Expression::Constant(value.clone()), value.sql_type().unwrap_or(SqlType::Text)))
+            }
             _ => Err(Unbound::NeedsPlanner),
         }
     }
@@ -557,6 +564,16 @@ impl<'a> Binder<'a> {
         let name = name.map_or_else(|| text.to_lowercase(), str::to_owned);
         let sequence = self.schema.sequence_named(&name)?.id;
         Ok(Typed::new(Expression::NextValue(sequence), SqlType::Int8))
+    }
+}
+
+/// The name of a function of PostgreSQL, with or without its schema.
+pub(crate) fn function_name(function: &ast::Function) -> Option<String> {
+    let identifiers: Option<Vec<String>> = function.name.0.iter().map(|part| part.as_ident().map(fold)).collect();
+    match &identifiers?[..] {
+        [name] => Some(name.clone()),
+        [schema, name] if schema == "pg_catalog" => Some(name.clone()),
+        _ => None,
     }
 }
 

@@ -62,6 +62,43 @@ pub fn apply(schema: &Schema, definition: &Definition) -> Result<Change, SqlErro
     Ok(Change { schema, notices, work })
 }
 
+/// Makes tables empty: they get new identifiers for their keys, as in PostgreSQL, and the rows become garbage. Returns
+/// the next version, and all tables that it concerns.
+///
+/// # Errors
+/// 42P01: there is no such table; 0A000: interleaved tables are not listed, and `cascade` is false.
+pub fn truncate(schema: &Schema, names: &[String], cascade: bool) -> Result<(Schema, Vec<TableId>), SqlError> {
+    let mut ids = Vec::new();
+    for name in names {
+        let id = schema.table_named(name)?.id;
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    let mut at = 0;
+    while let Some(id) = ids.get(at).copied() {
+        at += 1;
+        for child in schema.children(id) {
+            if ids.contains(&child.id) {
+                continue;
+            }
+            if !cascade {
+                let error = SqlError::new(sqlstate::FEATURE_NOT_SUPPORTED, "cannot truncate a table with interleaved tables");
+                let error = error.with_detail(format!("Table \"{}\" is interleaved in it.", child.name));
+                return Err(error.with_hint("Truncate it at the same time, or use TRUNCATE ... CASCADE."));
+            }
+            ids.push(child.id);
+        }
+    }
+    let mut builder = Builder::new(schema);
+    // Parents first: the identifiers of their keys are in those of their children.
+    ids.sort_unstable();
+    for id in &ids {
+        builder.truncate_table(schema, *id)?;
+    }
+    Ok((builder.finish()?, ids))
+}
+
 /// Makes an index that was filled public.
 ///
 /// # Errors

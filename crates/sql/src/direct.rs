@@ -1,6 +1,8 @@
 //! Statements that need no planner, because they name their rows by key: point reads and short scans, `INSERT ...
 //! VALUES`, and `UPDATE` and `DELETE` by primary key.
 //!
+//! Until there is a planner, [`prepare_scan`] covers simple statements that scan one table.
+//!
 //! [`prepare`] makes a [`Plan`], which is valid for one version of the schema and any parameters. [`Plan::start`]
 //! begins an [`Execution`]: it asks for reads ([`Step::Read`]), and from their results makes further reads or the
 //! outcome with its writes ([`Step::Done`]). The transaction layer carries them out; all reads and writes of a statement
@@ -13,13 +15,14 @@ mod change;
 mod condition;
 mod insert;
 mod output;
+mod scan;
 mod select;
 
 use bytes::Bytes;
 
 use crate::bind::{Binder, Unbound};
 use crate::error::{SqlError, sqlstate};
-use crate::expression::Environment;
+use crate::expression::{Environment, Rows};
 use crate::ids::{ColumnId, SequenceId, TableId};
 use crate::keys::KeyRange;
 use crate::rows::{Absent, StoredRow, Write};
@@ -111,6 +114,7 @@ enum Kind {
     Select(select::Select),
     Insert(insert::Insert),
     Change(change::Change),
+    Scan(scan::Scan),
 }
 
 /// A statement in execution.
@@ -125,6 +129,7 @@ enum State {
     Select(select::State),
     Insert(insert::State),
     Change(change::State),
+    Scan(scan::State),
     Check(Checks),
     Done,
 }
@@ -152,6 +157,85 @@ pub fn prepare(
                 .map(|(kind, columns)| (Command::Delete, Kind::Change(kind), columns)),
             _ => return Ok(None),
         };
+    match bound {
+        Ok((_, Kind::Change(change), _)) if !change::is_point(&change) => Ok(None),
+        bound => finish(schema, binder, bound),
+    }
+}
+
+/// As [`prepare`], for statements on one table that scan it, whatever it holds, and `SELECT` without `FROM`: sorting,
+/// `count`, `sum`, `min`, `max` and `avg` without groups. `constants` are values of functions without arguments, such as
+/// `version`.
+///
+/// # Errors
+/// The statement is not valid.
+pub fn prepare_scan(
+    schema: &Schema,
+    statement: &Statement,
+    text: &str,
+    declared: &[Option<SqlType>],
+    constants: &[(&str, Value)],
+) -> Result<Option<Plan>, SqlError> {
+    let mut binder = Binder::new(schema, text, declared);
+    binder.constants = constants;
+    let bound = match statement {
+        Statement::Query(query, _) => scan::prepare(&mut binder, query)
+            .map(|(kind, columns)| (Command::Select, Kind::Scan(kind), columns)),
+        Statement::Update(update) => change::update(&mut binder, update)
+            .map(|(change, columns)| (Command::Update, Kind::Scan(scan::Scan::Change(Box::new(change))), columns)),
+        Statement::Delete(delete) => change::delete(&mut binder, delete)
+            .map(|(change, columns)| (Command::Delete, Kind::Scan(scan::Scan::Change(Box::new(change))), columns)),
+        _ => return Ok(None),
+    };
+    finish(schema, binder, bound)
+}
+
+/// The insertion of rows that `COPY` read: each has a value for each of these columns.
+///
+/// # Errors
+/// There is no such table or column.
+pub fn insert_rows(
+    schema: &Schema,
+    table: &str,
+    columns: &[usize],
+    rows: Vec<Vec<Value>>,
+) -> Result<Plan, SqlError> {
+    let mut binder = Binder::new(schema, "", &[]);
+    let bound = insert::of_rows(&mut binder, schema.table_named(table)?, columns, rows);
+    let bound = bound.map(|kind| (Command::Insert, Kind::Insert(kind), Vec::new()));
+    finish(schema, binder, bound)?.ok_or_else(|| SqlError::unsupported("a default value or condition of this table"))
+}
+
+/// The values of expressions without columns, as parameters of these types.
+///
+/// # Errors
+/// There are more or fewer expressions than types; errors of the expressions.
+pub fn evaluate(
+    schema: &Schema,
+    text: &str,
+    expressions: &[sqlparser::ast::Expr],
+    types: &[SqlType],
+    environment: &mut Environment,
+) -> Result<Vec<Value>, SqlError> {
+    if expressions.len() != types.len() {
+        let message = format!("wrong number of parameters: {} instead of {}", expressions.len(), types.len());
+        return Err(SqlError::new(sqlstate::SYNTAX_ERROR, message));
+    }
+    let mut binder = Binder::new(schema, text, &[]);
+    let value = |(expression, to): (&sqlparser::ast::Expr, &SqlType)| {
+        let bound = binder.assigned("", to, expression).map_err(|unbound| match unbound {
+            Unbound::Error(error) => error,
+            Unbound::NeedsPlanner => SqlError::unsupported("this expression as a parameter"),
+        })?;
+        let bound = bound.ok_or_else(|| SqlError::new(sqlstate::SYNTAX_ERROR, "DEFAULT is not allowed in this context"))?;
+        bound.evaluate(Rows::default(), environment)
+    };
+    expressions.iter().zip(types).map(value).collect()
+}
+
+type Bound = Result<(Command, Kind, Vec<OutputColumn>), Unbound>;
+
+fn finish(schema: &Schema, binder: Binder, bound: Bound) -> Result<Option<Plan>, SqlError> {
     let (command, kind, columns) = match bound {
         Ok(bound) => bound,
         Err(Unbound::NeedsPlanner) => return Ok(None),
@@ -173,8 +257,15 @@ impl Plan {
     pub fn sequences(&self) -> Vec<(SequenceId, usize)> {
         match &self.kind {
             Kind::Insert(insert) => insert.sequences(),
+            Kind::Scan(scan) => scan.sequences(),
             Kind::Select(_) | Kind::Change(_) => Vec::new(),
         }
+    }
+
+    /// Whether it needs nothing from the store: a `SELECT` without `FROM`.
+    #[must_use]
+    pub fn is_without_reads(&self) -> bool {
+        matches!(&self.kind, Kind::Scan(scan) if scan.is_without_reads())
     }
 
     /// Begins an execution.
@@ -191,6 +282,7 @@ impl Plan {
             Kind::Select(select) => select.start(environment)?,
             Kind::Insert(insert) => insert.start(environment)?,
             Kind::Change(change) => change.start(environment)?,
+            Kind::Scan(scan) => scan.start(environment)?,
         };
         Ok((Execution { plan: self, state }, step))
     }
@@ -207,6 +299,7 @@ impl Execution<'_> {
             (Kind::Select(select), State::Select(state)) => select.advance(state, pages, environment)?,
             (Kind::Insert(insert), State::Insert(state)) => insert.advance(state, &pages, environment)?,
             (Kind::Change(change), State::Change(state)) => change.advance(state, pages, environment)?,
+            (Kind::Scan(scan), State::Scan(state)) => scan.advance(state, pages, environment)?,
             (_, State::Check(checks)) => (State::Done, checks.finish(&pages)?),
             _ => return Err(SqlError::new(sqlstate::INTERNAL_ERROR, "the execution is done")),
         };

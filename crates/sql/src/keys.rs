@@ -412,6 +412,14 @@ fn numeric(element: Element) -> Result<Numeric, SqlError> {
     Ok(if is_even && scale > 0 { number.rounded(number.scale() - 1) } else { number })
 }
 
+/// The start of all keys of a table, index or sequence with this identifier, and the key of a sequence's row.
+#[must_use]
+pub fn of_id(id: u32) -> Bytes {
+    let mut key = Vec::with_capacity(5);
+    write_integer(i64::from(id), &mut key);
+    key.into()
+}
+
 /// The range of all keys that start with complete elements.
 #[must_use]
 pub fn prefix_range(prefix: &[u8]) -> KeyRange {

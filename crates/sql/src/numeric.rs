@@ -122,6 +122,41 @@ impl Numeric {
         Self::bounded((&self.0 * &other.0).with_scale(scale))
     }
 
+    /// The quotient, with PostgreSQL's choice of the scale: at least 16 significant digits.
+    ///
+    /// # Errors
+    /// 22012: division by zero; the result has too many digits.
+    pub fn divide(&self, other: &Self) -> Result<Self, SqlError> {
+        if other.is_zero() {
+            return Err(SqlError::new(sqlstate::DIVISION_BY_ZERO, "division by zero"));
+        }
+        let ((weight, first), (other_weight, other_first)) = (self.first_group(), other.first_group());
+        let quotient_weight = weight - other_weight - i64::from(first <= other_first);
+        let wanted = 16 - 4 * quotient_weight;
+        let scale = wanted.max(i64::from(self.scale())).max(i64::from(other.scale())).clamp(0, DIGITS_MAX);
+        let ((a, a_scale), (b, b_scale)) = (self.parts(), other.parts());
+        // One digit more, by which the quotient is rounded.
+        let shift = scale + 1 + i64::from(b_scale) - i64::from(a_scale);
+        let power = |digits: i64| BigInt::from(10).pow(u32::try_from(digits).unwrap_or(0));
+        let quotient = if shift >= 0 { a * power(shift) / b } else { a / (b * power(-shift)) };
+        let quotient = Self(BigDecimal::new(quotient, scale + 1));
+        Self::bounded(quotient.rounded(u16::try_from(scale).unwrap_or(0)).0)
+    }
+
+    /// The weight and the value of the first group of four digits that is not 0, in PostgreSQL's base 10,000.
+    fn first_group(&self) -> (i64, u32) {
+        let (unscaled, scale) = self.parts();
+        let digits = unscaled.magnitude().to_string();
+        if self.is_zero() {
+            return (0, 0);
+        }
+        let before = i64::try_from(digits.len()).unwrap_or(i64::MAX) - i64::from(scale);
+        let weight = (before - 1).div_euclid(4);
+        let length = usize::try_from(before - 4 * weight).unwrap_or(0);
+        let group: String = digits.chars().chain(std::iter::repeat('0')).take(length).collect();
+        (weight, group.parse().unwrap_or(0))
+    }
+
     /// The negative number.
     #[must_use]
     pub fn negate(&self) -> Self {

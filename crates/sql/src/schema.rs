@@ -320,6 +320,20 @@ impl Schema {
         self.0.version
     }
 
+    /// The greatest identifier in use so far.
+    #[must_use]
+    pub fn last_id(&self) -> u32 {
+        self.0.last_id
+    }
+
+    /// The same version, of which the next one uses only identifiers above this one.
+    #[must_use]
+    pub fn reserve_ids(&self, last_id: u32) -> Self {
+        let mut contents = (*self.0).clone();
+        contents.last_id = contents.last_id.max(last_id);
+        Self(Arc::new(contents))
+    }
+
     /// The tables, in the order of their identifiers.
     pub fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
         self.0.tables.values()

@@ -29,6 +29,10 @@ pub(super) struct State {
     has_ended: bool,
 }
 
+/// The writes at some point.
+#[derive(Clone, Debug)]
+pub(super) struct Writes(BTreeMap<(String, Bytes), RowWrite>);
+
 /// The changes of one row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RowWrite {
@@ -162,6 +166,20 @@ impl State {
         Ok(())
     }
 
+    pub(super) fn savepoint(&self) -> Writes {
+        Writes(self.writes.clone())
+    }
+
+    /// # Errors
+    /// [`Error::Invalid`] if the transaction has ended.
+    pub(super) fn restore(&mut self, savepoint: &Writes) -> Result<(), Error> {
+        self.check_open()?;
+        self.bytes -= self.writes.iter().map(write_bytes).sum::<usize>();
+        self.writes.clone_from(&savepoint.0);
+        self.bytes += self.writes.iter().map(write_bytes).sum::<usize>();
+        Ok(())
+    }
+
     pub(super) fn is_read_only(&self) -> bool {
         self.writes.is_empty()
     }
@@ -237,6 +255,10 @@ impl RowWrite {
 
 fn span_bytes((_, start, end): &Span) -> usize {
     start.len() + end.as_ref().map_or(0, Bytes::len)
+}
+
+fn write_bytes(((_, key), row): (&(String, Bytes), &RowWrite)) -> usize {
+    key.len() + row.columns.iter().map(column_bytes).sum::<usize>()
 }
 
 fn column_bytes((column, value): (&Bytes, &Option<Bytes>)) -> usize {
@@ -335,6 +357,21 @@ mod tests {
         let write = state.end().writes.pop().expect("a write");
         let columns: Vec<_> = write.mutations.iter().map(|one| &one.column[..]).collect();
         assert_eq!((write.delete_row, columns), (true, vec![&b"b"[..]]));
+    }
+
+    #[test]
+    fn restored_writes_are_those_of_the_savepoint() {
+        let mut state = State::default();
+        put(&mut state, "k", "c", "first");
+        let (savepoint, bytes) = (state.savepoint(), state.bytes);
+        put(&mut state, "k", "c", "a longer value");
+        put(&mut state, "l", "c", "v");
+        state.delete_row("t".into(), "m".into()).unwrap();
+        state.restore(&savepoint).expect("it is open");
+        assert_eq!(state.bytes, bytes);
+        let writes = state.end().writes;
+        assert_eq!((writes.len(), writes[0].mutations[0].value.clone()), (1, Some("first".into())));
+        assert!(state.restore(&savepoint).is_err());
     }
 
     #[test]

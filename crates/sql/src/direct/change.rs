@@ -1,4 +1,4 @@
-//! `UPDATE` and `DELETE` of one row by its primary key.
+//! `UPDATE` and `DELETE` of one row by its primary key; the change of a row also for [`super::scan`].
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ const PAGE_ROWS: usize = 1_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct Change {
-    rows: TableRows,
-    condition: Condition,
+    pub(super) rows: TableRows,
+    pub(super) condition: Condition,
     /// The columns that `UPDATE` assigns; none for `DELETE`.
     assignments: Option<Vec<(usize, Expression)>>,
     /// The interleaved tables with rows inside a deleted row, and whether deletion cascades to them.
-    descendants: Vec<(TableRows, bool)>,
+    pub(super) descendants: Vec<(TableRows, bool)>,
     output: Vec<Expression>,
 }
 
@@ -99,6 +99,11 @@ pub(super) fn update(binder: &mut Binder, update: &ast::Update) -> Result<(Chang
     finish(binder, rows, update.selection.as_ref(), Some(assignments), update.returning.as_deref())
 }
 
+/// Whether it changes one row that its condition determines.
+pub(super) fn is_point(change: &Change) -> bool {
+    change.condition.is_point(&change.rows)
+}
+
 pub(super) fn delete(binder: &mut Binder, delete: &ast::Delete) -> Result<(Change, Vec<OutputColumn>), Unbound> {
     let is_plain = delete.using.is_none()
         && delete.tables.is_empty()
@@ -124,9 +129,6 @@ fn finish(
     returning: Option<&[ast::SelectItem]>,
 ) -> Result<(Change, Vec<OutputColumn>), Unbound> {
     let condition = divide(binder, &rows, condition)?;
-    if !condition.is_point(&rows) {
-        return Err(Unbound::NeedsPlanner);
-    }
     let (output, columns) = output::bind(binder, returning.unwrap_or_default())?;
     let mut descendants = Vec::new();
     if assignments.is_none() {
@@ -195,27 +197,39 @@ impl Change {
             return Ok((super::State::Done, Step::Done(Outcome::default())));
         }
         let mut checks = Checks::default();
+        self.apply(&row, &state.descendants, &mut checks, environment)?;
+        checks.start()
+    }
+
+    /// Adds the change of a row.
+    pub(super) fn apply(
+        &self,
+        row: &[Value],
+        descendants: &[StoredRow],
+        checks: &mut Checks,
+        environment: &mut Environment,
+    ) -> Result<(), SqlError> {
         let after = match &self.assignments {
             Some(assignments) => {
-                let mut after = row.clone();
+                let mut after = row.to_vec();
                 for (number, value) in assignments {
-                    after[*number] = value.evaluate(Rows { row: &row, excluded: &[] }, environment)?;
+                    after[*number] = value.evaluate(Rows { row, excluded: &[] }, environment)?;
                 }
                 self.rows.check(&after, environment)?;
                 Some(after)
             }
             None => {
-                self.delete_descendants(&state.descendants, &mut checks.outcome.writes)?;
+                self.delete_descendants(descendants, &mut checks.outcome.writes)?;
                 None
             }
         };
-        self.rows.change(Some(&row), after.as_deref(), &mut checks.outcome.writes, &mut checks.absent)?;
-        checks.outcome.affected = 1;
+        self.rows.change(Some(row), after.as_deref(), &mut checks.outcome.writes, &mut checks.absent)?;
+        checks.outcome.affected += 1;
         if !self.output.is_empty() {
-            let returned = after.as_ref().unwrap_or(&row);
-            checks.outcome.rows = vec![output::evaluate(&self.output, returned, environment)?];
+            let returned = after.as_deref().unwrap_or(row);
+            checks.outcome.rows.push(output::evaluate(&self.output, returned, environment)?);
         }
-        checks.start()
+        Ok(())
     }
 
     fn delete_descendants(&self, stored: &[StoredRow], writes: &mut Vec<Write>) -> Result<(), SqlError> {

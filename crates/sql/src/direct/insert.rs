@@ -98,6 +98,30 @@ pub(super) fn prepare(binder: &mut Binder, insert: &ast::Insert) -> Result<(Inse
     Ok((Insert { rows, values, parent, conflict, output }, outputs))
 }
 
+/// The insertion of rows with these values, which have the types of the columns.
+pub(super) fn of_rows(
+    binder: &mut Binder,
+    table: &std::sync::Arc<Table>,
+    columns: &[usize],
+    rows: Vec<Vec<Value>>,
+) -> Result<Insert, Unbound> {
+    let defaults = default_row(binder, table)?;
+    let row = |values: Vec<Value>| {
+        let mut row = defaults.clone();
+        for (value, number) in values.into_iter().zip(columns) {
+            if let Some(place) = row.get_mut(*number) {
+                *place = Expression::Constant(value);
+            }
+        }
+        row
+    };
+    let values = rows.into_iter().map(row).collect();
+    let rows = TableRows::bound(binder.schema, table)?;
+    let parent = table.interleave.and_then(|interleave| binder.schema.table(interleave.parent));
+    let parent = parent.map(|parent| (binder.schema.row_layout(parent), parent.name.clone()));
+    Ok(Insert { rows, values, parent, conflict: None, output: Vec::new() })
+}
+
 /// The numbers of the columns that get values.
 fn target_columns(table: &Table, names: &[ast::ObjectName], text: &str) -> Result<Vec<usize>, Unbound> {
     let visible = table.columns.iter().enumerate().filter(|(_, column)| !column.is_hidden);
@@ -342,7 +366,10 @@ impl Insert {
                 },
                 None => {
                     let key = self.rows.key(row)?;
-                    checks.absent.push(Absent { key, error: self.rows.duplicate(None, row) });
+                    // A hidden key is a random UUID.
+                    if !self.rows.table.primary_key.name.is_empty() {
+                        checks.absent.push(Absent { key, error: self.rows.duplicate(None, row) });
+                    }
                     self.rows.change(None, Some(row), &mut checks.outcome.writes, &mut checks.absent)?;
                     if let Some((layout, name)) = &self.parent {
                         let values: Vec<Value> = self.rows.primary_key(row);
@@ -397,7 +424,7 @@ impl Insert {
     }
 }
 
-fn count_sequences(expression: &Expression, counts: &mut BTreeMap<SequenceId, usize>) {
+pub(super) fn count_sequences(expression: &Expression, counts: &mut BTreeMap<SequenceId, usize>) {
     match expression {
         Expression::NextValue(sequence) => *counts.entry(*sequence).or_default() += 1,
         Expression::Cast(inner, ..) => count_sequences(inner, counts),

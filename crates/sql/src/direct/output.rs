@@ -53,7 +53,7 @@ fn all(binder: &Binder, expressions: &mut Vec<Expression>, columns: &mut Vec<Out
     }
 }
 
-fn one(
+pub(super) fn one(
     binder: &mut Binder,
     expression: &Expr,
     name: String,
@@ -76,7 +76,7 @@ fn one(
 }
 
 /// The name that PostgreSQL gives to a result.
-fn name_of(expression: &Expr) -> String {
+pub(super) fn name_of(expression: &Expr) -> String {
     match expression {
         Expr::Identifier(name) => fold(name),
         Expr::CompoundIdentifier(parts) => parts.last().map(fold).unwrap_or_default(),

@@ -67,17 +67,32 @@ impl Builder {
     /// Removes a table with the sequences of its columns. The caller has dealt with its children.
     pub fn remove_table(&mut self, schema: &Schema, id: TableId) {
         let Some(table) = self.contents.tables.remove(&id) else { return };
-        let ancestry = schema.ancestry(&table);
-        self.contents.garbage.push(match ancestry[..] {
-            [root, _, ..] => Garbage::Interleaved { root: root.storage(), table: table.storage() },
-            _ => Garbage::Prefix(table.storage().0),
-        });
+        self.contents.garbage.push(garbage_of(schema, &table));
         self.contents.garbage.extend(table.indexes.iter().map(|index| Garbage::Prefix(index.id.0)));
         self.contents.garbage.extend(table.pending_key.iter().map(|key| Garbage::Prefix(key.storage.0)));
         let owned = |sequence: &Sequence| sequence.owner.is_some_and(|(owner, _)| owner == id);
         let owned: Vec<SequenceId> =
             self.contents.sequences.values().filter(|sequence| owned(sequence)).map(|sequence| sequence.id).collect();
         owned.into_iter().for_each(|id| self.remove_sequence(id));
+    }
+
+    /// Gives a table and its indexes new identifiers for their keys, and discards the data.
+    ///
+    /// # Errors
+    /// The table is not valid.
+    pub fn truncate_table(&mut self, schema: &Schema, id: TableId) -> Result<(), SqlError> {
+        let Some(mut table) = self.contents.tables.get(&id).map(|table| (**table).clone()) else { return Ok(()) };
+        self.contents.garbage.push(garbage_of(schema, &table));
+        table.primary_key.storage = TableId(self.new_id());
+        if let Some(key) = &mut table.pending_key {
+            self.contents.garbage.push(Garbage::Prefix(key.storage.0));
+            key.storage = TableId(self.new_id());
+        }
+        for index in &mut table.indexes {
+            self.contents.garbage.push(Garbage::Prefix(index.id.0));
+            index.id = IndexId(self.new_id());
+        }
+        self.put_table(table)
     }
 
     /// Adds or replaces a view.
@@ -115,6 +130,14 @@ impl Builder {
     /// Forgets data that was deleted.
     pub fn collected(&mut self, deleted: &[Garbage]) {
         self.contents.garbage.retain(|garbage| !deleted.contains(garbage));
+    }
+}
+
+/// The rows of a table, as they are before a change.
+fn garbage_of(schema: &Schema, table: &Table) -> Garbage {
+    match schema.ancestry(table)[..] {
+        [root, _, ..] => Garbage::Interleaved { root: root.storage(), table: table.storage() },
+        _ => Garbage::Prefix(table.storage().0),
     }
 }
 

@@ -1,0 +1,407 @@
+//! Databases: each is a Loggos table named `sql.NAME`.
+//!
+//! The schema is in a reserved row that sorts before all data. Every transaction reads this row, so a change of the
+//! schema conflicts with the transactions that run meanwhile. Identifiers for new tables and indexes are handed out by
+//! another reserved row, each once: an identifier of a transaction that was not committed never appears again. So rows
+//! of a table that its transaction has created can be written before the commit.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use sdk::{Client, Error, Replication, Table};
+use sql::cells;
+use sql::keys::{self, KeyRange};
+use sql::rows::Write;
+use sql::schema::{Garbage, Schema, Sequence};
+use sql::{SqlError, Value, sqlstate};
+
+use crate::failure::{Failure, of_client};
+
+/// The database that always exists.
+pub const DEFAULT_DATABASE: &str = "postgres";
+/// The prefix of the names of databases' tables.
+const TABLE_PREFIX: &str = "sql.";
+/// The row of the schema. The keys of data begin with a higher byte.
+pub(crate) const SCHEMA_ROW: Bytes = Bytes::from_static(b"\0schema");
+/// Identifies the version of the schema: its number, and a random number, because a database of the same name may have
+/// been dropped.
+pub(crate) const TOKEN: Bytes = Bytes::from_static(b"token");
+pub(crate) const SCHEMA: Bytes = Bytes::from_static(b"schema");
+/// The row of the greatest identifier that was handed out.
+const IDS_ROW: Bytes = Bytes::from_static(b"\0ids");
+const LAST: Bytes = Bytes::from_static(b"last");
+/// Rows and bytes of one write outside of a statement's transaction.
+const BULK_ROWS: usize = 4_000;
+const BULK_BYTES: usize = 4 << 20;
+/// Rows that are deleted at once.
+const DELETED_ROWS: u64 = 1_000;
+/// Pause after data of dropped tables could not be deleted.
+const COLLECT_PAUSE: Duration = Duration::from_secs(5);
+const COLLECT_ATTEMPTS: u32 = 5;
+
+/// A version of a schema, and its token in the store.
+#[derive(Debug, Default)]
+pub(crate) struct Catalog {
+    pub(crate) token: Bytes,
+    pub(crate) schema: Schema,
+}
+
+/// The databases of a cluster.
+#[derive(Debug)]
+pub struct Databases {
+    client: Client,
+    open: Mutex<HashMap<String, Arc<Database>>>,
+}
+
+/// A database.
+#[derive(Debug)]
+pub(crate) struct Database {
+    pub(crate) name: String,
+    pub(crate) client: Client,
+    pub(crate) table: Table,
+    /// The newest version of the schema that was seen.
+    catalog: Mutex<Arc<Catalog>>,
+    /// Data of dropped objects that this process has deleted.
+    collected: Mutex<BTreeSet<Vec<u8>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn undefined_database(name: &str) -> SqlError {
+    SqlError::new("3D000", format!("database \"{name}\" does not exist"))
+}
+
+fn table_name(name: &str) -> Result<String, SqlError> {
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    if name.is_empty() || name.len() > sql::schema::NAME_BYTES_MAX || !name.bytes().all(is_valid) {
+        let error = SqlError::new(sqlstate::INVALID_NAME, format!("invalid database name \"{name}\""));
+        return Err(error.with_detail("A name has letters, digits, \"_\", \"-\" and \".\" only, at most 63 of them."));
+    }
+    Ok(format!("{TABLE_PREFIX}{name}"))
+}
+
+impl Databases {
+    /// The databases that a client reaches.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        Self { client, open: Mutex::default() }
+    }
+
+    /// A database by its name.
+    ///
+    /// # Errors
+    /// 3D000: it does not exist.
+    pub(crate) async fn open(&self, name: &str) -> Result<Arc<Database>, SqlError> {
+        let found = lock(&self.open).get(name).cloned();
+        let table = self.client.table(table_name(name).map_err(|_| undefined_database(name))?);
+        let database = found.unwrap_or_else(|| {
+            Arc::new(Database {
+                name: name.to_owned(),
+                client: self.client.clone(),
+                table,
+                catalog: Mutex::default(),
+                collected: Mutex::default(),
+            })
+        });
+        match database.refresh().await {
+            Err(Error::NotFound(_)) if name == DEFAULT_DATABASE => {
+                database.table.create().send().await.map_err(of_client)?;
+                database.refresh().await.map_err(of_client)?;
+            }
+            Err(Error::NotFound(_)) => {
+                lock(&self.open).remove(name);
+                return Err(undefined_database(name));
+            }
+            outcome => outcome.map_err(of_client)?,
+        }
+        Ok(Arc::clone(lock(&self.open).entry(name.to_owned()).or_insert(database)))
+    }
+
+    /// Creates a database with the options of a Loggos table.
+    ///
+    /// # Errors
+    /// 42P04: it exists.
+    pub(crate) async fn create(
+        &self,
+        name: &str,
+        if_not_exists: bool,
+        options: &[(String, String)],
+    ) -> Result<Option<String>, SqlError> {
+        let table = self.client.table(table_name(name)?);
+        let mut create = table.create();
+        for (option, value) in options {
+            let invalid = || {
+                let message = format!("invalid value for option \"{option}\": \"{value}\"");
+                SqlError::new(sqlstate::INVALID_PARAMETER_VALUE, message)
+            };
+            create = match option.as_str() {
+                "replication" => match value.as_str() {
+                    "paxos" => create.replication(Replication::Paxos),
+                    "primary-backup" => create.replication(Replication::PrimaryBackup),
+                    _ => return Err(invalid()),
+                },
+                "replicas" => create.replicas(value.parse().map_err(|_| invalid())?),
+                "retention" => {
+                    let interval = sql::SqlType::Interval.parse(value).map_err(|_| invalid())?;
+                    let Value::Interval(interval) = interval else { return Err(invalid()) };
+                    let micros = i64::from(interval.days) * 86_400_000_000 + interval.micros;
+                    create.retention(Duration::from_micros(u64::try_from(micros).map_err(|_| invalid())?))
+                }
+                // Those of PostgreSQL that have one value here.
+                "owner" | "template" | "encoding" | "locale" | "lc_collate" | "lc_ctype" | "tablespace" => create,
+                _ => {
+                    let message = format!("option \"{option}\" is not recognized");
+                    return Err(SqlError::new(sqlstate::SYNTAX_ERROR, message));
+                }
+            };
+        }
+        let exists = format!("database \"{name}\" already exists");
+        match create.send().await {
+            Ok(false) => Ok(None),
+            Ok(true) | Err(Error::Exists(_)) if if_not_exists => Ok(Some(format!("{exists}, skipping"))),
+            Ok(true) | Err(Error::Exists(_)) => Err(SqlError::new("42P04", exists)),
+            Err(Error::Invalid(reason)) => Err(SqlError::new(sqlstate::INVALID_PARAMETER_VALUE, reason)),
+            Err(error) => Err(of_client(error)),
+        }
+    }
+
+    /// Drops a database.
+    ///
+    /// # Errors
+    /// 3D000: it does not exist.
+    pub(crate) async fn drop_database(&self, name: &str, if_exists: bool) -> Result<Option<String>, SqlError> {
+        let dropped = self.client.table(table_name(name)?).drop_table().await;
+        lock(&self.open).remove(name);
+        match dropped {
+            Err(Error::NotFound(_)) if if_exists => {
+                Ok(Some(format!("database \"{name}\" does not exist, skipping")))
+            }
+            Err(Error::NotFound(_)) => Err(undefined_database(name)),
+            outcome => outcome.map(|()| None).map_err(of_client),
+        }
+    }
+}
+
+impl Database {
+    /// The name of the Loggos table.
+    pub(crate) fn table(&self) -> &str {
+        self.table.name()
+    }
+
+    /// The newest version of the schema that was seen.
+    pub(crate) fn catalog(&self) -> Arc<Catalog> {
+        Arc::clone(&lock(&self.catalog))
+    }
+
+    pub(crate) fn set_catalog(&self, catalog: Arc<Catalog>) {
+        *lock(&self.catalog) = catalog;
+    }
+
+    /// Reads the newest version of the schema.
+    pub(crate) async fn refresh(&self) -> Result<(), Error> {
+        let row = self.table.row(SCHEMA_ROW).await?;
+        let cell = |name: Bytes| row.as_ref().and_then(|row| row.cell(name)).map(|cell| cell.value.clone());
+        let token = cell(TOKEN).unwrap_or_default();
+        if self.catalog().token == token {
+            return Ok(());
+        }
+        let catalog = decode(token, cell(SCHEMA)).map_err(|error| Error::Invalid(error.to_string()))?;
+        self.set_catalog(Arc::new(catalog));
+        Ok(())
+    }
+
+    /// Hands out identifiers. Returns the greatest one before them.
+    pub(crate) async fn reserve_ids(&self, count: u32) -> Result<u32, SqlError> {
+        let table = self.table();
+        let reserved = self.client.transaction(|tx| async move {
+            let last = tx.get(table, IDS_ROW, LAST).await?;
+            let last = last.and_then(|cell| Some(u32::from_le_bytes(cell.value[..].try_into().ok()?))).unwrap_or(0);
+            let Some(next) = last.checked_add(count) else {
+                return Err(Error::Invalid("no more identifiers for tables and indexes".to_owned()));
+            };
+            tx.put(table, IDS_ROW, LAST, next.to_le_bytes().to_vec())?;
+            Ok(last)
+        });
+        reserved.await.map(|done| done.value).map_err(of_client)
+    }
+
+    /// Takes values of a sequence. As in PostgreSQL they are used up, even if the statement fails.
+    pub(crate) async fn take_values(&self, sequence: &Sequence, count: usize) -> Result<Vec<i64>, SqlError> {
+        let (table, key, cell) = (self.table(), keys::of_id(sequence.id.0), cells::name(cells::MARKER));
+        let (key, cell) = (&key, &cell);
+        let taken = self.client.transaction(|tx| async move {
+            let invalid = |error: SqlError| Error::Invalid(error.to_string());
+            let last = tx.get(table, key.clone(), cell.clone()).await?;
+            let last = last.map(|last| cells::decode(&last.value, &sql::SqlType::Int8)).transpose().map_err(invalid)?;
+            let mut last = last.and_then(|last| last.as_integer());
+            let mut values = Vec::with_capacity(count);
+            while values.len() < count {
+                let Some(next) = after(sequence, last) else { break };
+                values.push(next);
+                last = Some(next);
+            }
+            if let Some(last) = last {
+                let value = cells::encode(&Value::Int8(last)).map_err(invalid)?.unwrap_or_default();
+                tx.put(table, key.clone(), cell.clone(), value)?;
+            }
+            Ok(values)
+        });
+        let values = taken.await.map_err(of_client)?.value;
+        if values.is_empty() {
+            let (bound, limit) = if sequence.increment > 0 { ("maximum", sequence.max) } else { ("minimum", sequence.min) };
+            let message = format!("nextval: reached {bound} value of sequence \"{}\" ({limit})", sequence.name);
+            return Err(SqlError::new(sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED, message));
+        }
+        Ok(values)
+    }
+
+    /// Writes rows that no other transaction knows of: their table or index is not committed yet.
+    pub(crate) async fn write_unseen(&self, writes: Vec<Write>) -> Result<(), Failure> {
+        let mut writes = writes.into_iter().peekable();
+        while writes.peek().is_some() {
+            let (mut chunk, mut bytes) = (Vec::new(), 0);
+            while let Some(write) = writes.next_if(|_| chunk.len() < BULK_ROWS && bytes < BULK_BYTES) {
+                bytes += write_bytes(&write);
+                chunk.push(write);
+            }
+            let (table, chunk) = (self.table(), &chunk);
+            let done = self.client.transaction(|tx| {
+                let applied = chunk.iter().try_for_each(|write| apply(&tx, table, write));
+                std::future::ready(applied)
+            });
+            done.await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the data of dropped objects, in the background.
+    pub(crate) fn collect(self: &Arc<Self>) {
+        let database = Arc::clone(self);
+        tokio::spawn(async move {
+            for _ in 0..COLLECT_ATTEMPTS {
+                match database.collect_now().await {
+                    Ok(()) => return,
+                    Err(error) => tracing::warn!(database = database.name, %error, "data of dropped tables remains"),
+                }
+                tokio::time::sleep(COLLECT_PAUSE).await;
+            }
+        });
+    }
+
+    async fn collect_now(&self) -> Result<(), Error> {
+        let schema = self.catalog().schema.clone();
+        for garbage in schema.garbage() {
+            if self.is_collected(garbage) {
+                continue;
+            }
+            let deletes: Box<dyn Fn(&[u8]) -> bool + Send> = match garbage {
+                Garbage::Prefix(_) => Box::new(|_| true),
+                Garbage::Interleaved { root, table } => {
+                    let of_root = schema.tables().find(|table| table.storage() == *root);
+                    // Otherwise the rows of the root table are deleted too.
+                    let Some(of_root) = of_root else { continue };
+                    let (columns, table) = (of_root.primary_key.columns.len(), table.0);
+                    Box::new(move |key| {
+                        let row = keys::directory(key, columns);
+                        let rest = row.and_then(|row| key.get(row.len()..)).unwrap_or_default();
+                        !rest.is_empty() && keys::KeyReader::new(rest).id().is_ok_and(|id| id == table)
+                    })
+                }
+            };
+            let id = match garbage {
+                Garbage::Prefix(id) => *id,
+                Garbage::Interleaved { root, .. } => root.0,
+            };
+            self.delete_range(keys::prefix_range(&keys::of_id(id)), deletes).await?;
+            lock(&self.collected).insert(name_of(garbage));
+        }
+        Ok(())
+    }
+
+    /// Deletes rows that no transaction uses any more.
+    async fn delete_range(&self, range: KeyRange, deletes: Box<dyn Fn(&[u8]) -> bool + Send>) -> Result<(), Error> {
+        let KeyRange { mut start, end } = range;
+        loop {
+            let mut rows = self.table.scan().range(start..end.clone()).names_only().limit(DELETED_ROWS).rows();
+            let mut keys = Vec::new();
+            while let Some(row) = rows.next().await {
+                keys.push(row?.key);
+            }
+            let Some(last) = keys.last().cloned() else { return Ok(()) };
+            let is_last = (keys.len() as u64) < DELETED_ROWS;
+            keys.retain(|key| deletes(key));
+            let (table, keys) = (self.table(), &keys);
+            let deleted = self.client.transaction(|tx| {
+                std::future::ready(keys.iter().try_for_each(|key| tx.delete_row(table, key.clone())))
+            });
+            deleted.await?;
+            if is_last {
+                return Ok(());
+            }
+            start = [&last[..], &[0]].concat().into();
+        }
+    }
+
+    /// Deletes the rows of identifiers of a transaction that was not committed. If this process ends before, they stay.
+    pub(crate) fn delete_unseen(self: &Arc<Self>, ids: BTreeSet<u32>) {
+        let database = Arc::clone(self);
+        tokio::spawn(async move {
+            for id in ids {
+                let range = keys::prefix_range(&keys::of_id(id));
+                if let Err(error) = database.delete_range(range, Box::new(|_| true)).await {
+                    tracing::warn!(database = database.name, id, %error, "rows of a rolled-back table remain");
+                }
+            }
+        });
+    }
+
+    pub(crate) fn is_collected(&self, garbage: &Garbage) -> bool {
+        lock(&self.collected).contains(&name_of(garbage))
+    }
+}
+
+fn name_of(garbage: &Garbage) -> Vec<u8> {
+    match garbage {
+        Garbage::Prefix(id) => id.to_be_bytes().to_vec(),
+        Garbage::Interleaved { root, table } => [root.0.to_be_bytes(), table.0.to_be_bytes()].concat(),
+    }
+}
+
+/// A schema from its cells.
+pub(crate) fn decode(token: Bytes, schema: Option<Bytes>) -> Result<Catalog, SqlError> {
+    let schema = schema.map(Schema::decode).transpose()?.unwrap_or_default();
+    Ok(Catalog { token, schema })
+}
+
+/// The value of a sequence after the last one; `None` if there is no further one.
+fn after(sequence: &Sequence, last: Option<i64>) -> Option<i64> {
+    let Some(last) = last else { return Some(sequence.start) };
+    let next = last.checked_add(sequence.increment).filter(|next| (sequence.min..=sequence.max).contains(next));
+    let first = if sequence.increment > 0 { sequence.min } else { sequence.max };
+    next.or_else(|| sequence.is_cyclic.then_some(first))
+}
+
+fn write_bytes(write: &Write) -> usize {
+    match write {
+        Write::Put { key, cells } => {
+            let cell = |(name, value): &(Bytes, Option<Bytes>)| name.len() + value.as_ref().map_or(0, Bytes::len);
+            key.len() + cells.iter().map(cell).sum::<usize>()
+        }
+        Write::Delete { key } => key.len(),
+    }
+}
+
+/// Adds a write to a transaction.
+pub(crate) fn apply(tx: &sdk::Transaction, table: &str, write: &Write) -> Result<(), Error> {
+    match write {
+        Write::Put { key, cells } => cells.iter().try_for_each(|(name, value)| match value {
+            Some(value) => tx.put(table, key.clone(), name.clone(), value.clone()),
+            None => tx.delete(table, key.clone(), name.clone()),
+        }),
+        Write::Delete { key } => tx.delete_row(table, key.clone()),
+    }
+}

@@ -1,0 +1,125 @@
+//! Execution of plans: the reads and writes that `sql` asks for, in a transaction.
+
+use std::collections::{HashMap, VecDeque};
+
+use sql::direct::{Outcome, Page, Plan, Read, Step};
+use sql::ids::SequenceId;
+use sql::{Environment, SqlError, Supply, Value, sqlstate};
+
+use crate::database::Database;
+use crate::failure::Failure;
+use crate::transaction::Tx;
+
+/// Values of sequences that a session has taken, and random numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Values {
+    sequences: HashMap<SequenceId, VecDeque<i64>>,
+}
+
+impl Values {
+    /// Takes values for a statement.
+    pub(crate) async fn prepare(&mut self, tx: &Tx, wanted: &[(SequenceId, usize)]) -> Result<(), SqlError> {
+        for (id, count) in wanted {
+            let sequence = tx.schema().sequence(*id);
+            let sequence = sequence.ok_or_else(|| SqlError::new(sqlstate::UNDEFINED_OBJECT, "the sequence was dropped"))?;
+            let cache = usize::try_from(sequence.cache).unwrap_or(1).min(1_000);
+            let queue = self.sequences.entry(*id).or_default();
+            if queue.len() < *count {
+                let missing = (*count - queue.len()).max(cache);
+                let database: &Database = &tx.database;
+                queue.extend(database.take_values(sequence, missing).await?);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn forget(&mut self) {
+        self.sequences.clear();
+    }
+}
+
+impl Supply for Values {
+    fn next_value(&mut self, sequence: SequenceId) -> Result<i64, SqlError> {
+        let next = self.sequences.get_mut(&sequence).and_then(VecDeque::pop_front);
+        next.ok_or_else(|| {
+            let message = "the sequence has no further value, or is used where it is not supported";
+            SqlError::new(sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED, message)
+        })
+    }
+
+    fn random_uuid(&mut self) -> [u8; 16] {
+        let mut uuid = [0; 16];
+        let (high, low) = uuid.split_at_mut(8);
+        high.copy_from_slice(&crate::random().to_be_bytes());
+        low.copy_from_slice(&crate::random().to_be_bytes());
+        uuid[6] = uuid[6] & 0x0f | 0x40;
+        uuid[8] = uuid[8] & 0x3f | 0x80;
+        uuid
+    }
+}
+
+/// The rows that a bulk load knows not to exist: all above the greatest one that it wrote, if the table was empty.
+#[derive(Debug, Default)]
+pub(crate) struct Unseen {
+    greatest: HashMap<u32, bytes::Bytes>,
+}
+
+impl Unseen {
+    /// Rows with these identifiers exist.
+    pub(crate) fn after(ids: impl Iterator<Item = u32>) -> Self {
+        // Greater than all keys of the identifier.
+        let end = |id| (id, sql::keys::prefix_range(&sql::keys::of_id(id)).end);
+        Self { greatest: ids.map(end).collect() }
+    }
+
+    fn is_absent(&self, read: &Read) -> bool {
+        let Read::Row(key) = read else { return false };
+        let id = sql::keys::KeyReader::new(key).id();
+        id.is_ok_and(|id| self.greatest.get(&id).is_none_or(|greatest| key > greatest))
+    }
+
+    pub(crate) fn wrote(&mut self, writes: &[sql::rows::Write]) {
+        for write in writes {
+            let (sql::rows::Write::Put { key, .. } | sql::rows::Write::Delete { key }) = write;
+            let Ok(id) = sql::keys::KeyReader::new(key).id() else { continue };
+            let greatest = self.greatest.entry(id).or_default();
+            if key > greatest {
+                greatest.clone_from(key);
+            }
+        }
+    }
+}
+
+/// Executes a plan. The writes are not added to the transaction yet.
+pub(crate) async fn run(
+    tx: &mut Tx,
+    plan: &Plan,
+    parameters: &[Value],
+    values: &mut Values,
+    unseen: Option<&Unseen>,
+) -> Result<Outcome, Failure> {
+    values.prepare(tx, &plan.sequences()).await?;
+    let now = tx.now;
+    let (mut execution, mut step) = plan.start(&mut Environment { parameters, now, supply: values })?;
+    loop {
+        match step {
+            Step::Done(outcome) => return Ok(outcome),
+            Step::NeedsPlanner => return Err(SqlError::unsupported("a limit that large").into()),
+            Step::Read(reads) => {
+                let pages = match unseen {
+                    Some(unseen) => read_unseen(tx, unseen, reads).await?,
+                    None => tx.read(reads).await?,
+                };
+                step = execution.advance(pages, &mut Environment { parameters, now, supply: values })?;
+            }
+        }
+    }
+}
+
+/// Reads only what may exist.
+async fn read_unseen(tx: &mut Tx, unseen: &Unseen, reads: Vec<Read>) -> Result<Vec<Page>, Failure> {
+    let is_absent: Vec<bool> = reads.iter().map(|read| unseen.is_absent(read)).collect();
+    let wanted = reads.into_iter().zip(&is_absent).filter(|(_, is_absent)| !**is_absent).map(|(read, _)| read);
+    let mut found = tx.read(wanted.collect()).await?.into_iter();
+    Ok(is_absent.into_iter().map(|is_absent| if is_absent { Page::default() } else { found.next().unwrap_or_default() }).collect())
+}

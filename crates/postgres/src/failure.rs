@@ -1,0 +1,75 @@
+//! Why a statement ended, by what happens next.
+
+use sdk::Error;
+use sql::{SqlError, sqlstate};
+
+/// Why an attempt to execute a statement ended.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The statement fails.
+    Sql(SqlError),
+    /// Another transaction interfered. Another attempt may succeed.
+    Conflict(String),
+    /// The schema has changed. Another attempt needs the new version.
+    Stale,
+    /// It needs more than one read, which must be of one moment.
+    NeedsSnapshot,
+}
+
+impl From<SqlError> for Failure {
+    fn from(error: SqlError) -> Self {
+        Self::Sql(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Aborted(reason) => Self::Conflict(reason),
+            error => Self::Sql(of_client(error)),
+        }
+    }
+}
+
+/// The failure, if there is no other attempt.
+impl From<Failure> for SqlError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Sql(error) => error,
+            Failure::Conflict(reason) => conflict(&reason),
+            Failure::Stale => conflict("the schema was changed"),
+            Failure::NeedsSnapshot => Self::new(sqlstate::INTERNAL_ERROR, "a second read outside of a transaction"),
+        }
+    }
+}
+
+fn conflict(reason: &str) -> SqlError {
+    SqlError::new("40001", "could not serialize access due to concurrent update")
+        .with_detail(reason)
+        .with_hint("The transaction might succeed if retried.")
+}
+
+/// The error of a call, with the SQLSTATE that tells the client what it may do: 40001 to try again, 40003 to find out,
+/// 08006 to try at another node.
+pub(crate) fn of_client(error: Error) -> SqlError {
+    match error {
+        Error::Aborted(reason) => conflict(&reason),
+        Error::CommitUnknown { reason, transaction } => {
+            let error = SqlError::new("40003", "the outcome of the commit is unknown");
+            let stamp = transaction.stamp;
+            let id = format!("{}/{:x}/{}", transaction.table, stamp.session, stamp.sequence);
+            error.with_detail(format!("{reason}; transaction {id}")).with_hint("Read to find out.")
+        }
+        Error::OutcomeUnknown(reason) => {
+            SqlError::new("40003", "the outcome of the statement is unknown").with_detail(reason)
+        }
+        Error::Unavailable(reason) => {
+            SqlError::new("08006", "no replica of the data can be reached").with_detail(reason)
+        }
+        Error::NotFound(reason) => SqlError::new("3D000", "the database does not exist").with_detail(reason),
+        Error::Invalid(reason) => SqlError::new(sqlstate::PROGRAM_LIMIT_EXCEEDED, reason),
+        Error::Precondition(reason) => SqlError::new(sqlstate::OBJECT_NOT_IN_PREREQUISITE_STATE, reason),
+        Error::Exists(reason) => SqlError::new("42P04", reason),
+        other => SqlError::new(sqlstate::INTERNAL_ERROR, other.to_string()),
+    }
+}

@@ -1,0 +1,480 @@
+//! A connection: reads messages, executes them in its session, and sends the results.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use sql::{SqlError, Value, sqlstate};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use super::message::{self, Message};
+use super::outgoing::{Outgoing, Severity};
+use super::portal::{PORTALS_MAX, Portal, Progress};
+use super::startup::{STARTUP_MAX, Startup};
+use super::{LARGE_KIB, Shared};
+use crate::session::{Response, Session, Status};
+use crate::statement::Prepared;
+
+/// Timeout for the first messages.
+const STARTUP_PATIENCE: Duration = Duration::from_secs(30);
+/// A client that takes nothing for this time is disconnected.
+const WRITE_PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes of results that are collected before they are sent.
+const OUTGOING_BYTES: usize = 64 << 10;
+/// Smaller messages do not count towards the memory of large ones.
+const LARGE_BYTES: usize = 64 << 10;
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Ended {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("the client takes no data")]
+    Stalled,
+    #[error("{0}")]
+    Protocol(SqlError),
+    #[error("the client has left")]
+    Left,
+}
+
+/// The socket, with what was read and not decoded, and what was not sent.
+struct Socket {
+    stream: TcpStream,
+    input: BytesMut,
+    out: Outgoing,
+    shared: Arc<Shared>,
+    /// For the large message that is being handled.
+    large: Option<OwnedSemaphorePermit>,
+}
+
+impl Socket {
+    /// Reads until this many bytes are there.
+    async fn fill(&mut self, bytes: usize) -> Result<(), Ended> {
+        while self.input.len() < bytes {
+            if self.stream.read_buf(&mut self.input).await? == 0 {
+                return Err(Ended::Left);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next message: its type and body.
+    async fn next(&mut self) -> Result<(u8, BytesMut), Ended> {
+        self.large = None;
+        self.fill(5).await?;
+        let mut header = [0; 5];
+        header.copy_from_slice(&self.input[..5]);
+        let length = match message::length(header) {
+            Ok(length) => length,
+            Err(error) => {
+                self.out.report(Severity::Fatal, &error);
+                self.flush().await?;
+                return Err(Ended::Protocol(error));
+            }
+        };
+        if length > LARGE_BYTES {
+            let wanted = u32::try_from(length >> 10).unwrap_or(LARGE_KIB);
+            let permit = Arc::clone(&self.shared.large).acquire_many_owned(wanted).await;
+            self.large = permit.ok();
+        }
+        self.fill(5 + length).await?;
+        let mut message = self.input.split_to(5 + length);
+        // A large buffer is not kept for small messages.
+        if self.input.is_empty() && length > LARGE_BYTES {
+            self.input = BytesMut::new();
+        }
+        Ok((header[0], message.split_off(5)))
+    }
+
+    async fn flush(&mut self) -> Result<(), Ended> {
+        let mut rest = &self.out.0[..];
+        while !rest.is_empty() {
+            let written = timeout(WRITE_PATIENCE, self.stream.write(rest)).await.map_err(|_| Ended::Stalled)??;
+            rest = &rest[written..];
+        }
+        self.out.0.clear();
+        Ok(())
+    }
+
+    /// Sends what has been collected, if it is much.
+    async fn flush_some(&mut self) -> Result<(), Ended> {
+        if self.out.0.len() >= OUTGOING_BYTES { self.flush().await } else { Ok(()) }
+    }
+}
+
+struct Connection {
+    socket: Socket,
+    session: Session,
+    portals: HashMap<String, Portal>,
+    /// After an error in the extended protocol, messages are ignored until Sync.
+    is_skipping: bool,
+}
+
+/// Serves a connection until it ends.
+pub(super) async fn run(stream: TcpStream, shared: Arc<Shared>, is_refused: bool) -> Result<(), Ended> {
+    let (input, out) = (BytesMut::with_capacity(8 << 10), Outgoing::default());
+    let mut socket = Socket { stream, input, out, shared: Arc::clone(&shared), large: None };
+    let started = timeout(STARTUP_PATIENCE, start(&mut socket)).await.map_err(|_| Ended::Stalled)?;
+    let Some((parameters, unknown)) = started? else { return Ok(()) };
+    if is_refused {
+        let error = SqlError::new("53300", "sorry, too many clients already");
+        socket.out.report(Severity::Fatal, &error);
+        return socket.flush().await;
+    }
+    let session = match Session::begin(Arc::clone(&shared.databases), parameters).await {
+        Ok(session) => session,
+        Err(error) => {
+            socket.out.report(Severity::Fatal, &error);
+            return socket.flush().await;
+        }
+    };
+    let registered = shared.register(session.cancel_handle());
+    if let Some(unknown) = unknown {
+        socket.out.negotiate_version(&unknown);
+    }
+    socket.out.authenticated();
+    for (name, value) in session.reported_settings() {
+        socket.out.setting(&name, &value);
+    }
+    socket.out.key(registered.key.0, registered.key.1);
+    socket.out.ready(Status::Idle);
+    socket.flush().await?;
+    let mut connection = Connection { socket, session, portals: HashMap::new(), is_skipping: false };
+    let ended = connection.serve().await;
+    connection.session.close().await;
+    ended
+}
+
+type Parameters = (Vec<(String, String)>, Option<Vec<String>>);
+
+/// The first messages. `None` for a connection that is no session.
+async fn start(socket: &mut Socket) -> Result<Option<Parameters>, Ended> {
+    loop {
+        socket.fill(4).await?;
+        let mut length = [0; 4];
+        length.copy_from_slice(&socket.input[..4]);
+        let length = usize::try_from(i32::from_be_bytes(length)).ok();
+        let Some(length) = length.filter(|length| (8..=STARTUP_MAX).contains(length)) else {
+            return Err(Ended::Protocol(SqlError::new(sqlstate::PROTOCOL_VIOLATION, "invalid length of startup packet")));
+        };
+        socket.fill(length).await?;
+        let body = socket.input.split_to(length).split_off(4);
+        match Startup::decode(body) {
+            Ok(Startup::Encryption) => {
+                socket.out.0.extend_from_slice(b"N");
+                socket.flush().await?;
+            }
+            Ok(Startup::Cancel { process, secret }) => {
+                socket.shared.cancel(process, secret);
+                return Ok(None);
+            }
+            Ok(Startup::Session { parameters, unknown, is_newer }) => {
+                let is_negotiated = is_newer || !unknown.is_empty();
+                return Ok(Some((parameters, is_negotiated.then_some(unknown))));
+            }
+            Err(error) => {
+                socket.out.report(Severity::Fatal, &error);
+                socket.flush().await?;
+                return Err(Ended::Protocol(error));
+            }
+        }
+    }
+}
+
+impl Connection {
+    async fn serve(&mut self) -> Result<(), Ended> {
+        loop {
+            let (kind, body) = self.socket.next().await?;
+            let message = match Message::decode(kind, body) {
+                Ok(Message::Terminate) => return Ok(()),
+                Ok(message) => message,
+                Err(error) => {
+                    // The end of the message is known, so the connection can continue.
+                    if kind == b'Q' {
+                        self.socket.out.report(Severity::Error, &error);
+                        self.ready().await?;
+                    } else if !self.is_skipping {
+                        self.failed(&error).await;
+                    }
+                    continue;
+                }
+            };
+            if self.is_skipping && !matches!(message, Message::Sync | Message::Query(_)) {
+                continue;
+            }
+            match message {
+                Message::Query(text) => {
+                    self.is_skipping = false;
+                    self.query(&text).await?;
+                }
+                Message::Sync => {
+                    self.is_skipping = false;
+                    self.ready().await?;
+                }
+                Message::Flush => self.socket.flush().await?,
+                // The rest of a COPY that has failed.
+                Message::CopyData(_) | Message::CopyDone | Message::CopyFail(_) => {}
+                message => {
+                    if let Err(error) = self.extended(message).await? {
+                        self.failed(&error).await;
+                    }
+                    self.socket.flush_some().await?;
+                }
+            }
+        }
+    }
+
+    /// An error in the extended protocol.
+    async fn failed(&mut self, error: &SqlError) {
+        self.session.fail().await;
+        self.notices();
+        self.socket.out.report(Severity::Error, error);
+        self.is_skipping = true;
+    }
+
+    fn notices(&mut self) {
+        for notice in self.session.take_notices() {
+            self.socket.out.notice(&notice);
+        }
+        for (name, value) in self.session.take_reports() {
+            self.socket.out.setting(&name, &value);
+        }
+    }
+
+    async fn ready(&mut self) -> Result<(), Ended> {
+        let status = self.session.status();
+        if status == Status::Idle {
+            // Portals end with their transaction.
+            self.portals.clear();
+        }
+        self.notices();
+        self.socket.out.ready(status);
+        self.socket.flush().await
+    }
+
+    /// The simple protocol.
+    async fn query(&mut self, text: &str) -> Result<(), Ended> {
+        self.session.forget("");
+        self.portals.remove("");
+        let outcome = match self.session.parse(text) {
+            Ok(statements) if statements.is_empty() => {
+                self.socket.out.empty_query();
+                Ok(())
+            }
+            Ok(statements) => self.statements(&statements).await?,
+            Err(error) => {
+                self.session.fail().await;
+                Err(error)
+            }
+        };
+        if let Err(error) = outcome {
+            self.notices();
+            self.socket.out.report(Severity::Error, &error);
+        }
+        self.ready().await
+    }
+
+    /// Several statements of one message are one transaction, unless they say otherwise.
+    async fn statements(&mut self, statements: &[Arc<Prepared>]) -> Result<Result<(), SqlError>, Ended> {
+        for prepared in statements {
+            if statements.len() > 1 && prepared.can_be_implicit() {
+                self.session.begin_implicit();
+            }
+            let response = match self.session.execute(prepared, &[]).await {
+                Ok(response) => response,
+                Err(error) => return Ok(Err(error)),
+            };
+            self.notices();
+            let sent = match response {
+                Response::Rows { columns, rows, tag } => {
+                    self.socket.out.columns(&columns, &[]);
+                    self.rows(&mut rows.into_iter(), usize::MAX, &[]).await?;
+                    self.socket.out.complete(&tag);
+                    Ok(())
+                }
+                response => self.other(response).await?,
+            };
+            if let Err(error) = sent {
+                return Ok(Err(error));
+            }
+        }
+        Ok(self.session.end_implicit().await)
+    }
+
+    /// A result without rows, or of COPY.
+    async fn other(&mut self, response: Response) -> Result<Result<(), SqlError>, Ended> {
+        match response {
+            Response::Empty => self.socket.out.empty_query(),
+            Response::Done { tag } => self.socket.out.complete(&tag),
+            Response::Rows { .. } => {}
+            Response::CopyIn { columns } => return self.copy_in(columns).await,
+            Response::CopyOut { columns } => {
+                self.socket.out.copy(false, columns);
+                loop {
+                    match self.session.copy_next().await {
+                        Ok(Some(lines)) => {
+                            for line in lines.split_inclusive(|byte| *byte == b'\n') {
+                                self.socket.out.copy_data(line);
+                                self.socket.flush_some().await?;
+                            }
+                        }
+                        Ok(None) => break,
+                        Err(error) => return Ok(Err(error)),
+                    }
+                }
+                self.socket.out.copy_done();
+                let tag = self.session.copy_end();
+                self.socket.out.complete(&tag);
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    async fn copy_in(&mut self, columns: usize) -> Result<Result<(), SqlError>, Ended> {
+        self.socket.out.copy(true, columns);
+        self.socket.flush().await?;
+        loop {
+            let (kind, body) = self.socket.next().await?;
+            let outcome = match Message::decode(kind, body) {
+                Ok(Message::CopyData(data)) => self.session.copy_data(&data).await,
+                Ok(Message::CopyDone) => match self.session.copy_done().await {
+                    Ok(tag) => {
+                        self.socket.out.complete(&tag);
+                        return Ok(Ok(()));
+                    }
+                    Err(error) => Err(error),
+                },
+                Ok(Message::CopyFail(reason)) => Err(self.session.copy_fail(&reason).await),
+                // Clients may send them right after the message that begins COPY.
+                Ok(Message::Flush | Message::Sync) => Ok(()),
+                Ok(Message::Terminate) => return Err(Ended::Left),
+                Ok(_) => Err(self.session.copy_fail("unexpected message type during COPY from stdin").await),
+                Err(error) => Err(self.session.copy_fail(&error.message).await),
+            };
+            if let Err(error) = outcome {
+                return Ok(Err(error));
+            }
+        }
+    }
+
+    /// Sends at most this many rows.
+    async fn rows(
+        &mut self,
+        rows: &mut std::vec::IntoIter<Vec<Value>>,
+        max: usize,
+        formats: &[i16],
+    ) -> Result<(), Ended> {
+        for row in rows.take(max) {
+            self.socket.out.row(&row, formats);
+            self.socket.flush_some().await?;
+        }
+        Ok(())
+    }
+
+    /// A message of the extended protocol.
+    async fn extended(&mut self, message: Message) -> Result<Result<(), SqlError>, Ended> {
+        Ok(match message {
+            Message::Parse { name, text, types } => self.parse(&name, &text, &types).await,
+            Message::Bind(bind) => self.bind(bind).await,
+            Message::Describe { is_portal, name } => self.describe(is_portal, &name).await,
+            Message::Execute { portal, rows } => return self.execute(&portal, rows).await,
+            Message::Close { is_portal, name } => {
+                if is_portal {
+                    self.portals.remove(&name);
+                } else {
+                    self.session.forget(&name);
+                }
+                self.socket.out.close_complete();
+                Ok(())
+            }
+            _ => Ok(()),
+        })
+    }
+
+    async fn parse(&mut self, name: &str, text: &str, types: &[u32]) -> Result<(), SqlError> {
+        let prepared = self.session.prepare(text, types).await?;
+        self.session.store(name, prepared)?;
+        self.socket.out.parse_complete();
+        Ok(())
+    }
+
+    async fn bind(&mut self, bind: message::Bind) -> Result<(), SqlError> {
+        let prepared = self.session.stored(&bind.statement)?;
+        let name = bind.portal.clone();
+        if !name.is_empty() && self.portals.contains_key(&name) {
+            return Err(SqlError::new("42P03", format!("cursor \"{name}\" already exists")));
+        }
+        if self.portals.len() >= PORTALS_MAX {
+            let message = format!("a connection can have at most {PORTALS_MAX} portals");
+            return Err(SqlError::new(sqlstate::PROGRAM_LIMIT_EXCEEDED, message));
+        }
+        let (types, _) = self.session.describe(&prepared).await?;
+        self.portals.insert(name, Portal::new(prepared, bind, &types)?);
+        self.socket.out.bind_complete();
+        Ok(())
+    }
+
+    async fn describe(&mut self, is_portal: bool, name: &str) -> Result<(), SqlError> {
+        let (prepared, formats) = if is_portal {
+            let portal = self.portals.get(name).ok_or_else(|| no_portal(name))?;
+            (Arc::clone(&portal.prepared), portal.formats.clone())
+        } else {
+            (self.session.stored(name)?, Vec::new())
+        };
+        let (types, columns) = self.session.describe(&prepared).await?;
+        if !is_portal {
+            self.socket.out.parameters(&types);
+        }
+        if columns.is_empty() {
+            self.socket.out.no_data();
+        } else {
+            self.socket.out.columns(&columns, &formats);
+        }
+        Ok(())
+    }
+
+    async fn execute(&mut self, name: &str, max: usize) -> Result<Result<(), SqlError>, Ended> {
+        // It returns to its place unless it fails.
+        let Some(mut portal) = self.portals.remove(name) else { return Ok(Err(no_portal(name))) };
+        if let Progress::Bound = portal.progress {
+            let executed = self.session.execute(&portal.prepared, &portal.parameters).await;
+            self.notices();
+            match executed {
+                Ok(Response::Rows { rows, tag, .. }) => portal.progress = Progress::Rows(rows.into_iter(), tag),
+                Ok(response) => {
+                    portal.progress = Progress::Done;
+                    self.portals.insert(name.to_owned(), portal);
+                    return self.other(response).await;
+                }
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        match &mut portal.progress {
+            Progress::Rows(rows, tag) => {
+                let max = if max == 0 { usize::MAX } else { max };
+                self.rows(rows, max, &portal.formats).await?;
+                if rows.as_slice().is_empty() {
+                    self.socket.out.complete(tag);
+                    portal.progress = Progress::Done;
+                } else {
+                    self.socket.out.suspended();
+                }
+            }
+            Progress::Bound | Progress::Done => {
+                let error = SqlError::new(sqlstate::OBJECT_NOT_IN_PREREQUISITE_STATE, "the portal cannot be run again");
+                return Ok(Err(error));
+            }
+        }
+        self.portals.insert(name.to_owned(), portal);
+        Ok(Ok(()))
+    }
+}
+
+fn no_portal(name: &str) -> SqlError {
+    SqlError::new("34000", format!("portal \"{name}\" does not exist"))
+}

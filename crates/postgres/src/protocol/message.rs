@@ -1,0 +1,231 @@
+//! Messages of clients. Decoding checks all lengths, so that no message causes a panic.
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use sql::{SqlError, sqlstate};
+
+/// Maximum bytes of messages with a statement, parameters or rows.
+const LARGE_MAX: usize = 64 << 20;
+/// Maximum bytes of other messages.
+const SMALL_MAX: usize = 64 << 10;
+
+/// A message of a client.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    Query(String),
+    Parse { name: String, text: String, types: Vec<u32> },
+    Bind(Bind),
+    Describe { is_portal: bool, name: String },
+    Execute { portal: String, rows: usize },
+    Close { is_portal: bool, name: String },
+    Flush,
+    Sync,
+    Terminate,
+    CopyData(Bytes),
+    CopyDone,
+    CopyFail(String),
+}
+
+/// The parameters of a statement.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Bind {
+    pub(super) portal: String,
+    pub(super) statement: String,
+    /// The formats of the parameters: none for text, one for all, or one for each.
+    pub(super) formats: Vec<i16>,
+    pub(super) parameters: Vec<Option<Bytes>>,
+    /// The formats of the results, likewise.
+    pub(super) results: Vec<i16>,
+}
+
+fn invalid() -> SqlError {
+    SqlError::new(sqlstate::PROTOCOL_VIOLATION, "invalid message format")
+}
+
+/// The length of the message that begins with these 5 bytes, without them.
+///
+/// # Errors
+/// The type is unknown, or the length is beyond its limit: the connection cannot continue.
+pub(super) fn length(header: [u8; 5]) -> Result<usize, SqlError> {
+    let [kind, a, b, c, d] = header;
+    let max = match kind {
+        b'Q' | b'P' | b'B' | b'd' => LARGE_MAX,
+        b'D' | b'E' | b'C' | b'H' | b'S' | b'X' | b'c' | b'f' | b'p' => SMALL_MAX,
+        _ => {
+            let message = format!("invalid frontend message type {kind}");
+            return Err(SqlError::new(sqlstate::PROTOCOL_VIOLATION, message));
+        }
+    };
+    let length = usize::try_from(i32::from_be_bytes([a, b, c, d])).ok().and_then(|length| length.checked_sub(4));
+    length.filter(|length| *length <= max).ok_or_else(|| {
+        let message = format!("invalid message length; the maximum is {max} bytes");
+        SqlError::new(sqlstate::PROTOCOL_VIOLATION, message)
+    })
+}
+
+impl Message {
+    /// Decodes the body of a message of this type.
+    ///
+    /// # Errors
+    /// 08P01 for an invalid body; 22021 for text that is not UTF-8.
+    pub(super) fn decode(kind: u8, body: BytesMut) -> Result<Self, SqlError> {
+        let mut body = Body(body.freeze());
+        let message = match kind {
+            b'Q' => Self::Query(body.text()?),
+            b'P' => {
+                let (name, text) = (body.text()?, body.text()?);
+                let types = body.list(|body| body.u32())?;
+                Self::Parse { name, text, types }
+            }
+            b'B' => {
+                let (portal, statement) = (body.text()?, body.text()?);
+                let formats = body.list(Body::format)?;
+                let parameters = body.list(Body::value)?;
+                let results = body.list(Body::format)?;
+                Self::Bind(Bind { portal, statement, formats, parameters, results })
+            }
+            b'D' => Self::Describe { is_portal: body.is_portal()?, name: body.text()? },
+            b'C' => Self::Close { is_portal: body.is_portal()?, name: body.text()? },
+            b'E' => {
+                let portal = body.text()?;
+                // 0 and less mean all rows.
+                let rows = i32::from_be_bytes(body.u32()?.to_be_bytes());
+                Self::Execute { portal, rows: usize::try_from(rows).unwrap_or(0) }
+            }
+            b'H' => Self::Flush,
+            b'S' => Self::Sync,
+            b'X' => Self::Terminate,
+            b'd' => return Ok(Self::CopyData(body.0)),
+            b'c' => Self::CopyDone,
+            b'f' => Self::CopyFail(body.text()?),
+            // A password, which nobody asked for.
+            _ => return Err(invalid()),
+        };
+        if body.0.is_empty() { Ok(message) } else { Err(invalid()) }
+    }
+}
+
+/// The rest of a body.
+struct Body(Bytes);
+
+impl Body {
+    fn u16(&mut self) -> Result<u16, SqlError> {
+        self.0.try_get_u16().map_err(|_| invalid())
+    }
+
+    fn u32(&mut self) -> Result<u32, SqlError> {
+        self.0.try_get_u32().map_err(|_| invalid())
+    }
+
+    fn text(&mut self) -> Result<String, SqlError> {
+        let end = self.0.iter().position(|byte| *byte == 0).ok_or_else(invalid)?;
+        let text = self.0.split_to(end);
+        self.0.advance(1);
+        let invalid = |_| {
+            let message = "invalid byte sequence for encoding \"UTF8\"";
+            SqlError::new(sqlstate::CHARACTER_NOT_IN_REPERTOIRE, message)
+        };
+        std::str::from_utf8(&text).map(str::to_owned).map_err(invalid)
+    }
+
+    fn list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Result<T, SqlError>) -> Result<Vec<T>, SqlError> {
+        let count = self.u16()?;
+        (0..count).map(|_| item(self)).collect()
+    }
+
+    fn format(&mut self) -> Result<i16, SqlError> {
+        match self.u16()? {
+            0 => Ok(0),
+            1 => Ok(1),
+            other => {
+                let message = format!("unsupported format code: {other}");
+                Err(SqlError::new(sqlstate::INVALID_PARAMETER_VALUE, message))
+            }
+        }
+    }
+
+    fn value(&mut self) -> Result<Option<Bytes>, SqlError> {
+        let length = self.u32()?;
+        if length == u32::MAX {
+            return Ok(None);
+        }
+        let length = usize::try_from(length).map_err(|_| invalid())?;
+        if length > self.0.len() {
+            return Err(invalid());
+        }
+        Ok(Some(self.0.split_to(length)))
+    }
+
+    fn is_portal(&mut self) -> Result<bool, SqlError> {
+        match self.0.try_get_u8() {
+            Ok(b'P') => Ok(true),
+            Ok(b'S') => Ok(false),
+            _ => Err(invalid()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(kind: u8, body: &[u8]) -> Result<Message, &'static str> {
+        Message::decode(kind, BytesMut::from(body)).map_err(|error| error.sqlstate)
+    }
+
+    #[test]
+    fn messages_are_decoded() {
+        assert_eq!(decode(b'Q', b"SELECT 1\0"), Ok(Message::Query("SELECT 1".to_owned())));
+        let parse = decode(b'P', b"s\0SELECT $1\0\0\x01\0\0\0\x17");
+        assert_eq!(parse, Ok(Message::Parse { name: "s".to_owned(), text: "SELECT $1".to_owned(), types: vec![23] }));
+        let bind = decode(b'B', b"\0s\0\0\x01\0\x01\0\x02\0\0\0\x01x\xff\xff\xff\xff\0\0");
+        assert_eq!(
+            bind,
+            Ok(Message::Bind(Bind {
+                portal: String::new(),
+                statement: "s".to_owned(),
+                formats: vec![1],
+                parameters: vec![Some(Bytes::from_static(b"x")), None],
+                results: vec![],
+            }))
+        );
+        assert_eq!(decode(b'E', b"p\0\0\0\0\x05"), Ok(Message::Execute { portal: "p".to_owned(), rows: 5 }));
+        assert_eq!(decode(b'E', b"\0\xff\xff\xff\xff"), Ok(Message::Execute { portal: String::new(), rows: 0 }));
+        assert_eq!(decode(b'D', b"S\0"), Ok(Message::Describe { is_portal: false, name: String::new() }));
+    }
+
+    #[test]
+    fn invalid_messages_are_errors() {
+        for (kind, body) in [
+            (b'Q', &b"SELECT 1"[..]),
+            (b'Q', b"SELECT 1\0x"),
+            (b'P', b"s\0SELECT $1\0\0\x02\0\0\0\x17"),
+            (b'B', b"\0s\0\0\0\0\x01\x7f\xff\xff\xffx\0\0"),
+            (b'B', b"\0s\0\xff\xff"),
+            (b'B', b""),
+            (b'E', b"\0\0"),
+            (b'D', b"X\0"),
+            (b'p', b"password\0"),
+            (b'S', b"x"),
+        ] {
+            assert_eq!(decode(kind, body), Err(sqlstate::PROTOCOL_VIOLATION), "{} {body:?}", char::from(kind));
+        }
+        assert_eq!(decode(b'Q', b"\xff\0"), Err(sqlstate::CHARACTER_NOT_IN_REPERTOIRE));
+        assert!(length([b'Q', 0xff, 0, 0, 0]).is_err() && length([b'Q', 0, 0, 0, 3]).is_err());
+        assert!(length([b'S', 0, 1, 0, 5]).is_err() && length([b'?', 0, 0, 0, 4]).is_err());
+        assert_eq!(length([b'S', 0, 0, 0, 4]), Ok(0));
+    }
+
+    /// Every prefix and every changed byte of a valid message is decoded without a panic.
+    #[test]
+    fn damaged_messages_are_harmless() {
+        let bind = b"\0s\0\0\x01\0\x01\0\x02\0\0\0\x01x\xff\xff\xff\xff\0\0";
+        for length in 0..bind.len() {
+            let _ = decode(b'B', &bind[..length]);
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut damaged = bind.to_vec();
+                damaged[length] = value;
+                let _ = decode(b'B', &damaged);
+            }
+        }
+    }
+}

@@ -1,0 +1,649 @@
+//! A session: what one connection has, and the execution of its statements.
+//!
+//! A statement outside of a transaction block is a transaction by itself, and tried again if others interfere. In a
+//! block the client decides, and gets 40001. A query outside of a block takes no locks: a single read is linearizable by
+//! itself, and further ones are from a snapshot.
+
+mod block;
+mod copying;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+
+use sql::direct::{Command, Outcome, OutputColumn};
+use sql::statement::{AsOf, Definition, DropKind, Statement};
+use sql::{SqlError, SqlType, Value, sqlstate};
+use tokio::time::Instant;
+
+use self::block::Block;
+use self::copying::{CopyIn, CopyOut};
+use crate::database::{DEFAULT_DATABASE, Database, Databases};
+use crate::execute::{self, Values};
+use crate::failure::{Failure, of_client};
+use crate::limits::{Cancel, Interrupt};
+use crate::settings::{SERVER_VERSION, Settings};
+use crate::statement::{Planned, Prepared, text_column};
+use crate::transaction::{Source, Tx, now, read_only};
+use crate::definition;
+
+/// How long a statement outside of a block is tried.
+const ATTEMPTS_TIME: Duration = Duration::from_secs(30);
+/// The first pause between attempts; it doubles up to the second.
+const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// Maximum duration of a transaction.
+const TRANSACTION_TIME: Duration = Duration::from_secs(3_600);
+/// Maximum prepared statements of a session.
+const PREPARED_MAX: usize = 10_000;
+
+/// The result of a statement.
+#[derive(Debug)]
+pub enum Response {
+    /// The statement was empty.
+    Empty,
+    /// It has no rows.
+    Done {
+        /// The command tag.
+        tag: String,
+    },
+    /// Rows.
+    Rows {
+        /// Their columns.
+        columns: Vec<OutputColumn>,
+        /// The rows.
+        rows: Vec<Vec<Value>>,
+        /// The command tag; that of a query ends with the number of rows.
+        tag: String,
+    },
+    /// It expects data: [`Session::copy_data`].
+    CopyIn {
+        /// The number of columns.
+        columns: usize,
+    },
+    /// It returns data: [`Session::copy_next`].
+    CopyOut {
+        /// The number of columns.
+        columns: usize,
+    },
+}
+
+/// The state of a session with respect to transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Outside of a transaction block.
+    Idle,
+    /// In a block.
+    Block,
+    /// In a block that has failed.
+    Failed,
+}
+
+/// A session on a database.
+#[derive(Debug)]
+pub struct Session {
+    databases: Arc<Databases>,
+    database: Arc<Database>,
+    user: String,
+    settings: Settings,
+    prepared: HashMap<String, Arc<Prepared>>,
+    block: Option<Block>,
+    values: Values,
+    notices: Vec<String>,
+    cancel: Cancel,
+    copy_in: Option<CopyIn>,
+    copy_out: Option<CopyOut>,
+}
+
+fn failed_block() -> SqlError {
+    SqlError::new("25P02", "current transaction is aborted, commands ignored until end of transaction block")
+}
+
+impl Session {
+    /// Begins a session. `parameters` are those that a client gives when it connects. A user of whom there is no database
+    /// gets the default one unless the client named another.
+    ///
+    /// # Errors
+    /// 3D000: there is no such database.
+    pub async fn begin(
+        databases: Arc<Databases>,
+        parameters: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, SqlError> {
+        let (mut user, mut database) = (None, None);
+        let mut settings = Settings::default();
+        for (name, value) in parameters {
+            match name.as_str() {
+                "user" => user = Some(value),
+                "database" => database = Some(value),
+                _ => settings.start(&name, &value)?,
+            }
+        }
+        let user = user.ok_or_else(|| SqlError::new("28000", "no PostgreSQL user name specified in startup packet"))?;
+        let name = database.filter(|name| !name.is_empty()).unwrap_or_else(|| user.clone());
+        let database = match databases.open(&name).await {
+            Err(error) if error.sqlstate == "3D000" && name == user => databases.open(DEFAULT_DATABASE).await?,
+            outcome => outcome?,
+        };
+        settings.set_user(&user);
+        Ok(Self {
+            databases,
+            database,
+            user,
+            settings,
+            prepared: HashMap::new(),
+            block: None,
+            values: Values::default(),
+            notices: Vec::new(),
+            cancel: Cancel::default(),
+            copy_in: None,
+            copy_out: None,
+        })
+    }
+
+    /// The state with respect to transactions.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        match &self.block {
+            Some(block) if block.has_failed => Status::Failed,
+            Some(block) if !block.is_implicit => Status::Block,
+            _ => Status::Idle,
+        }
+    }
+
+    /// Notices since the last call.
+    pub fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Settings that have changed since the last call, as far as clients are told of them.
+    pub fn take_reports(&mut self) -> Vec<(String, String)> {
+        self.settings.take_reports()
+    }
+
+    /// The settings that clients are told of.
+    #[must_use]
+    pub fn reported_settings(&self) -> Vec<(String, String)> {
+        self.settings.reported()
+    }
+
+    /// Cancels the statement in progress.
+    #[must_use]
+    pub fn cancel_handle(&self) -> Cancel {
+        self.cancel.clone()
+    }
+
+    /// Prepares a statement.
+    ///
+    /// # Errors
+    /// It is not valid, or not supported.
+    pub async fn prepare(&mut self, text: &str, oids: &[u32]) -> Result<Arc<Prepared>, SqlError> {
+        let prepared = Arc::new(Prepared::new(text, oids)?);
+        if self.status() == Status::Failed && !ends_failure(prepared.statement.as_ref()) {
+            return Err(failed_block());
+        }
+        self.describe(&prepared).await?;
+        Ok(prepared)
+    }
+
+    /// Keeps a prepared statement under a name. The empty name may be used again.
+    ///
+    /// # Errors
+    /// 42P05: the name is in use.
+    pub fn store(&mut self, name: &str, prepared: Arc<Prepared>) -> Result<(), SqlError> {
+        if !name.is_empty() && self.prepared.contains_key(name) {
+            let message = format!("prepared statement \"{name}\" already exists");
+            return Err(SqlError::new("42P05", message));
+        }
+        if self.prepared.len() >= PREPARED_MAX {
+            let message = format!("a session can have at most {PREPARED_MAX} prepared statements");
+            return Err(SqlError::new(sqlstate::PROGRAM_LIMIT_EXCEEDED, message));
+        }
+        self.prepared.insert(name.to_owned(), prepared);
+        Ok(())
+    }
+
+    /// A prepared statement by its name.
+    ///
+    /// # Errors
+    /// 26000: there is none.
+    pub fn stored(&self, name: &str) -> Result<Arc<Prepared>, SqlError> {
+        self.prepared.get(name).cloned().ok_or_else(|| {
+            let message = if name.is_empty() {
+                "unnamed prepared statement does not exist".to_owned()
+            } else {
+                format!("prepared statement \"{name}\" does not exist")
+            };
+            SqlError::new("26000", message)
+        })
+    }
+
+    /// Forgets a prepared statement.
+    pub fn forget(&mut self, name: &str) {
+        self.prepared.remove(name);
+    }
+
+    /// The types of the parameters of a statement, and the columns of its result.
+    ///
+    /// # Errors
+    /// It is not valid any more, or not supported.
+    pub async fn describe(&mut self, prepared: &Prepared) -> Result<(Vec<SqlType>, Vec<OutputColumn>), SqlError> {
+        match &prepared.statement {
+            _ if prepared.is_planned() => {
+                let planned = self.plan(prepared).await?;
+                Ok((planned.plan.parameters.clone(), planned.plan.columns.clone()))
+            }
+            Some(Statement::Show(name)) => Ok((Vec::new(), show_columns(name))),
+            Some(Statement::Execute { name, .. }) => {
+                let stored = self.stored(name)?;
+                let columns = Box::pin(self.describe(&stored)).await?.1;
+                Ok((Vec::new(), columns))
+            }
+            _ => Ok((Vec::new(), Vec::new())),
+        }
+    }
+
+    /// A plan with the newest schema that is known. If that lacks something, there may be a newer one.
+    async fn plan(&mut self, prepared: &Prepared) -> Result<Planned, SqlError> {
+        let constants = self.constants();
+        if let Some(tx) = self.block.as_ref().and_then(|block| block.tx.as_ref()) {
+            return prepared.plan(&tx.catalog, &constants);
+        }
+        match prepared.plan(&self.database.catalog(), &constants) {
+            Ok(planned) => Ok(planned),
+            Err(_) => {
+                self.database.refresh().await.map_err(of_client)?;
+                prepared.plan(&self.database.catalog(), &constants)
+            }
+        }
+    }
+
+    /// The values of functions that depend on the session.
+    fn constants(&self) -> Vec<(&'static str, Value)> {
+        let text = |text: &str| Value::Text(text.to_owned());
+        let version = format!("PostgreSQL {SERVER_VERSION} (Loggos {})", env!("CARGO_PKG_VERSION"));
+        vec![
+            ("version", text(&version)),
+            ("current_database", text(&self.database.name)),
+            ("current_catalog", text(&self.database.name)),
+            ("current_schema", text("public")),
+            ("current_user", text(&self.user)),
+            ("session_user", text(&self.user)),
+            ("user", text(&self.user)),
+            ("pg_is_in_recovery", Value::Bool(false)),
+            ("pg_backend_pid", Value::Int4(i32::try_from(std::process::id()).unwrap_or(0))),
+        ]
+    }
+
+    /// Parses a text with any number of statements.
+    ///
+    /// # Errors
+    /// 42601: the syntax is not valid.
+    pub fn parse(&self, text: &str) -> Result<Vec<Arc<Prepared>>, SqlError> {
+        let parsed = sql::parse::parse(text)?;
+        let prepared = |parsed: sql::parse::Parsed| {
+            // Positions in errors refer to the whole text.
+            Arc::new(Prepared::of(parsed.statement, text, Vec::new()))
+        };
+        Ok(parsed.into_iter().map(prepared).collect())
+    }
+
+    /// Begins the transaction that several statements of one message are, unless there is a block.
+    pub fn begin_implicit(&mut self) {
+        if self.block.is_none() {
+            self.block = Some(Block::implicit());
+        }
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// As a commit.
+    pub async fn end_implicit(&mut self) -> Result<(), SqlError> {
+        match self.block.take() {
+            Some(block) if block.is_implicit => self.commit_block(block).await.map(|_| ()),
+            block => {
+                self.block = block;
+                Ok(())
+            }
+        }
+    }
+
+    /// Executes a statement.
+    ///
+    /// # Errors
+    /// With PostgreSQL's SQLSTATE. A block has then failed.
+    pub async fn execute(&mut self, prepared: &Prepared, parameters: &[Value]) -> Result<Response, SqlError> {
+        self.cancel.reset();
+        let Some(statement) = &prepared.statement else { return Ok(Response::Empty) };
+        if self.status() == Status::Failed && !ends_failure(Some(statement)) {
+            return Err(failed_block());
+        }
+        let outcome = self.execute_statement(prepared, statement, parameters).await;
+        if outcome.is_err() {
+            self.fail_block().await;
+        }
+        if self.block.is_none() {
+            self.settings.end_transaction();
+        }
+        outcome
+    }
+
+    async fn execute_statement(
+        &mut self,
+        prepared: &Prepared,
+        statement: &Statement,
+        parameters: &[Value],
+    ) -> Result<Response, SqlError> {
+        match statement {
+            Statement::Begin(modes) => self.begin_block(modes),
+            Statement::Commit { chain } => self.end_block(true, *chain).await,
+            Statement::Rollback { chain } => self.end_block(false, *chain).await,
+            Statement::Savepoint(name) => self.savepoint(name).await,
+            Statement::Release(name) => self.release(name),
+            Statement::RollbackTo(name) => self.rollback_to(name),
+            Statement::SetTransaction { modes, session } => self.set_transaction(modes, *session),
+            Statement::Set { name, value, local } => {
+                self.settings.set(name, value.as_deref(), *local)?;
+                Ok(done("SET"))
+            }
+            Statement::Reset(name) => {
+                self.settings.reset(name.as_deref())?;
+                Ok(done("RESET"))
+            }
+            Statement::Show(name) => self.show(name),
+            Statement::Prepare { name, types, statement } => {
+                let types = types.iter().cloned().map(Some).collect();
+                let inner = Arc::new(Prepared::of((**statement).clone(), &prepared.text, types));
+                self.describe(&inner).await?;
+                self.store(name, inner)?;
+                Ok(done("PREPARE"))
+            }
+            Statement::Execute { name, parameters: given } => {
+                let inner = self.stored(name)?;
+                let types = self.describe(&inner).await?.0;
+                let schema = self.database.catalog();
+                let mut environment = sql::Environment { parameters, now: now(), supply: &mut self.values };
+                let values = sql::direct::evaluate(&schema.schema, &prepared.text, given, &types, &mut environment)?;
+                let inner_statement = inner.statement.as_ref();
+                let Some(inner_statement) = inner_statement.filter(|of| !matches!(of, Statement::Execute { .. })) else {
+                    return Err(SqlError::unsupported("EXECUTE of this statement"));
+                };
+                Box::pin(self.execute_statement(&inner, inner_statement, &values)).await
+            }
+            Statement::Deallocate(name) => {
+                match name {
+                    Some(name) => {
+                        self.stored(name)?;
+                        self.prepared.remove(name);
+                    }
+                    None => self.prepared.clear(),
+                }
+                Ok(done(if name.is_some() { "DEALLOCATE" } else { "DEALLOCATE ALL" }))
+            }
+            Statement::Discard => {
+                self.prepared.clear();
+                self.settings.reset(None)?;
+                self.values.forget();
+                Ok(done("DISCARD ALL"))
+            }
+            Statement::CreateDatabase { name, if_not_exists, options } => {
+                self.refuse_in_block("CREATE DATABASE")?;
+                let notice = self.databases.create(name, *if_not_exists, options).await?;
+                self.notices.extend(notice);
+                Ok(done("CREATE DATABASE"))
+            }
+            Statement::DropDatabase { name, if_exists } => {
+                self.refuse_in_block("DROP DATABASE")?;
+                if *name == self.database.name {
+                    return Err(SqlError::new("55006", "cannot drop the currently open database"));
+                }
+                let notice = self.databases.drop_database(name, *if_exists).await?;
+                self.notices.extend(notice);
+                Ok(done("DROP DATABASE"))
+            }
+            Statement::NoEffect(tag) => Ok(done(tag)),
+            Statement::Explain { .. } => {
+                Err(SqlError::new(sqlstate::FEATURE_NOT_SUPPORTED, "EXPLAIN is not supported yet"))
+            }
+            Statement::Copy(copy) if copy.is_input => self.begin_copy_in(copy).await,
+            Statement::Copy(copy) => self.begin_copy_out(copy).await,
+            Statement::Query(..)
+            | Statement::Insert(_)
+            | Statement::Update(_)
+            | Statement::Delete(_)
+            | Statement::Truncate { .. }
+            | Statement::Definition(_) => self.in_transaction(prepared, statement, parameters).await,
+        }
+    }
+
+    fn interrupt(&self) -> Interrupt {
+        let until = self.settings.statement_timeout().map(|timeout| Instant::now() + timeout);
+        Interrupt { cancel: self.cancel.clone(), until }
+    }
+
+    /// Executes a statement in the block, or in a transaction of its own.
+    async fn in_transaction(
+        &mut self,
+        prepared: &Prepared,
+        statement: &Statement,
+        parameters: &[Value],
+    ) -> Result<Response, SqlError> {
+        if self.block.is_some() {
+            return self.in_block(prepared, statement, parameters).await;
+        }
+        let interrupt = self.interrupt();
+        let until = Instant::now() + ATTEMPTS_TIME;
+        let (mut pause, mut needs_snapshot, mut has_refreshed, mut earlier) = (PAUSE, false, false, None);
+        loop {
+            let source = self.source(prepared, statement, needs_snapshot, earlier.take()).await?;
+            let mut tx = Tx::new(&self.database, source, interrupt.clone());
+            if let Statement::Query(_, Some(_)) = statement {
+                tx.load_schema().await?;
+            }
+            let again = match self.run(&mut tx, prepared, statement, parameters).await {
+                Ok(response) if tx.is_read_only() => return Ok(response),
+                Ok(response) => {
+                    let retry = tx.for_retry();
+                    match tx.commit().await {
+                        Ok(()) => return Ok(response),
+                        Err(failure) => (failure, retry.map(|tx| tx.again())),
+                    }
+                }
+                Err(failure @ (Failure::Conflict(_) | Failure::Stale | Failure::NeedsSnapshot)) => {
+                    (failure, tx.again())
+                }
+                Err(failure) => {
+                    tx.rollback().await;
+                    (failure, None)
+                }
+            };
+            match again {
+                (Failure::NeedsSnapshot, _) if !needs_snapshot => needs_snapshot = true,
+                (Failure::Stale, tx) if Instant::now() < until => {
+                    self.database.refresh().await.map_err(of_client)?;
+                    earlier = tx;
+                }
+                (Failure::Conflict(_), tx) if Instant::now() + pause < until => {
+                    interrupt.run(tokio::time::sleep(crate::jittered(pause))).await?;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                    earlier = tx;
+                }
+                // A change of the schema that this process has not seen may be the reason.
+                (Failure::Sql(error), _) if is_about_names(&error) && !has_refreshed => {
+                    has_refreshed = true;
+                    let before = self.database.catalog();
+                    self.database.refresh().await.map_err(of_client)?;
+                    if Arc::ptr_eq(&before, &self.database.catalog()) {
+                        return Err(error);
+                    }
+                }
+                (failure, _) => return Err(failure.into()),
+            }
+        }
+    }
+
+    /// Where a statement outside of a block reads.
+    async fn source(
+        &self,
+        prepared: &Prepared,
+        statement: &Statement,
+        needs_snapshot: bool,
+        earlier: Option<sdk::Transaction>,
+    ) -> Result<Source, SqlError> {
+        let client = &self.database.client;
+        if let Statement::Query(_, as_of) = statement {
+            let planned = prepared.plan(&self.database.catalog(), &self.constants());
+            let is_scan = planned.is_ok_and(|planned| planned.is_scan && !planned.plan.is_without_reads());
+            return match as_of {
+                Some(as_of) => self.snapshot_of(as_of).await,
+                None if needs_snapshot || is_scan => {
+                    client.snapshot().await.map(Source::Snapshot).map_err(of_client)
+                }
+                None => Ok(Source::Strong),
+            };
+        }
+        if self.settings.is_read_only_by_default() {
+            return Err(read_only());
+        }
+        Ok(Source::ReadWrite(earlier.unwrap_or_else(|| client.begin_transaction_within(TRANSACTION_TIME))))
+    }
+
+    async fn snapshot_of(&self, as_of: &AsOf) -> Result<Source, SqlError> {
+        /// Microseconds from 1970-01-01 to 2000-01-01.
+        const EPOCH_MICROS: i64 = 946_684_800_000_000;
+        let client = &self.database.client;
+        let snapshot = match as_of {
+            AsOf::Timestamp(micros) => {
+                let nanos = micros.saturating_add(EPOCH_MICROS).saturating_mul(1_000);
+                client.snapshot_at(sdk::Version::from_nanos(nanos.max(0)))
+            }
+            AsOf::Staleness(micros) => {
+                let age = Duration::from_micros(u64::try_from(*micros).unwrap_or(0));
+                client.snapshot_of(sdk::Staleness::Exact(age)).await.map_err(of_client)?
+            }
+        };
+        Ok(Source::Snapshot(snapshot))
+    }
+
+    /// Executes a statement in a transaction.
+    async fn run(
+        &mut self,
+        tx: &mut Tx,
+        prepared: &Prepared,
+        statement: &Statement,
+        parameters: &[Value],
+    ) -> Result<Response, Failure> {
+        match statement {
+            Statement::Definition(definition) => {
+                if tx.is_read_only() {
+                    return Err(read_only().into());
+                }
+                let notices = definition::define(tx, definition, &mut self.values).await?;
+                self.notices.extend(notices);
+                Ok(done(definition_tag(definition)))
+            }
+            Statement::Truncate { tables, restart_identity, cascade } => {
+                if tx.is_read_only() {
+                    return Err(read_only().into());
+                }
+                definition::truncate(tx, tables, *restart_identity, *cascade).await?;
+                Ok(done("TRUNCATE TABLE"))
+            }
+            _ => {
+                let planned = prepared.plan(&tx.catalog, &self.constants())?;
+                if planned.plan.command != Command::Select && tx.is_read_only() {
+                    return Err(read_only().into());
+                }
+                let outcome = execute::run(tx, &planned.plan, parameters, &mut self.values, None).await?;
+                tx.write(&outcome.writes)?;
+                Ok(response(&planned, outcome))
+            }
+        }
+    }
+
+    /// A message of the client was refused: the block has failed.
+    pub async fn fail(&mut self) {
+        self.fail_block().await;
+    }
+
+    /// Ends the session: a transaction in progress is rolled back.
+    pub async fn close(&mut self) {
+        if let Some(tx) = self.copy_in.take().and_then(CopyIn::into_tx) {
+            tx.rollback().await;
+        }
+        if let Some(block) = self.block.take() {
+            self.roll_back(block).await;
+        }
+    }
+
+    fn show(&self, name: &str) -> Result<Response, SqlError> {
+        let rows = if name == "all" {
+            let all = self.settings.all().into_iter();
+            all.map(|(name, value)| vec![Value::Text(name), Value::Text(value), Value::Text(String::new())]).collect()
+        } else {
+            vec![vec![Value::Text(self.settings.show(name)?)]]
+        };
+        Ok(Response::Rows { columns: show_columns(name), rows, tag: "SHOW".to_owned() })
+    }
+
+    fn refuse_in_block(&self, what: &str) -> Result<(), SqlError> {
+        match &self.block {
+            Some(_) => Err(SqlError::new("25001", format!("{what} cannot run inside a transaction block"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether an error may be due to an older version of the schema.
+fn is_about_names(error: &SqlError) -> bool {
+    matches!(
+        error.sqlstate,
+        sqlstate::UNDEFINED_TABLE | sqlstate::UNDEFINED_COLUMN | sqlstate::UNDEFINED_OBJECT | sqlstate::DUPLICATE_TABLE
+    )
+}
+
+/// Statements that a failed block accepts.
+fn ends_failure(statement: Option<&Statement>) -> bool {
+    matches!(statement, Some(Statement::Commit { .. } | Statement::Rollback { .. } | Statement::RollbackTo(_)))
+}
+
+fn show_columns(name: &str) -> Vec<OutputColumn> {
+    match name {
+        "all" => ["name", "setting", "description"].map(text_column).into(),
+        name => vec![text_column(name)],
+    }
+}
+
+fn done(tag: &str) -> Response {
+    Response::Done { tag: tag.to_owned() }
+}
+
+fn response(planned: &Planned, outcome: Outcome) -> Response {
+    let plan = &planned.plan;
+    let count = outcome.affected;
+    let tag = match plan.command {
+        Command::Select => format!("SELECT {count}"),
+        Command::Insert => format!("INSERT 0 {count}"),
+        Command::Update => format!("UPDATE {count}"),
+        Command::Delete => format!("DELETE {count}"),
+    };
+    if plan.command != Command::Select && plan.columns.is_empty() {
+        return Response::Done { tag };
+    }
+    Response::Rows { columns: plan.columns.clone(), rows: outcome.rows, tag }
+}
+
+fn definition_tag(definition: &Definition) -> &'static str {
+    match definition {
+        Definition::CreateTable(_) => "CREATE TABLE",
+        Definition::AlterTable { .. } => "ALTER TABLE",
+        Definition::CreateIndex(_) => "CREATE INDEX",
+        Definition::CreateView { .. } => "CREATE VIEW",
+        Definition::CreateSequence { .. } => "CREATE SEQUENCE",
+        Definition::Drop { kind: DropKind::Table, .. } => "DROP TABLE",
+        Definition::Drop { kind: DropKind::Index, .. } => "DROP INDEX",
+        Definition::Drop { kind: DropKind::View, .. } => "DROP VIEW",
+        Definition::Drop { kind: DropKind::Sequence, .. } => "DROP SEQUENCE",
+    }
+}

@@ -1,0 +1,274 @@
+//! COPY of tables, from and to the client.
+
+use bytes::{Bytes, BytesMut};
+use sql::direct::{self, Read};
+use sql::keys::{KeyRange, prefix_range};
+use sql::rows::TableRows;
+use sql::statement::Copy;
+use sql::{SqlError, Value};
+
+use super::{Response, Session, TRANSACTION_TIME};
+use crate::copy::{Format, Parser};
+use crate::definition;
+use crate::execute::{self, Unseen};
+use crate::failure::{Failure, of_client};
+use crate::statement::copy_columns;
+use crate::transaction::{Source, Tx, read_only};
+
+/// Rows that are inserted at once.
+const BATCH_ROWS: usize = 1_000;
+/// Rows that are read at once.
+const PAGE_ROWS: usize = base::limits::SCAN_ROWS_MAX;
+
+/// COPY FROM in progress.
+#[derive(Debug)]
+pub(crate) struct CopyIn {
+    table: String,
+    columns: Vec<usize>,
+    parser: Parser,
+    rows: Vec<Vec<Value>>,
+    count: u64,
+    /// Its own transaction, if there is no block.
+    tx: Option<Tx>,
+    /// The table was created or truncated in this transaction, and is written without the limits of a transaction.
+    unseen: Option<Unseen>,
+}
+
+impl CopyIn {
+    /// Its own transaction.
+    pub(super) fn into_tx(self) -> Option<Tx> {
+        self.tx
+    }
+}
+
+/// COPY TO in progress.
+#[derive(Debug)]
+pub(crate) struct CopyOut {
+    rows: TableRows,
+    columns: Vec<usize>,
+    format: Format,
+    range: Option<KeyRange>,
+    header: Option<Bytes>,
+    count: u64,
+    tx: Option<Tx>,
+}
+
+impl Session {
+    pub(super) async fn begin_copy_in(&mut self, copy: &Copy) -> Result<Response, SqlError> {
+        let format = Format::of(&copy.options)?;
+        let in_block = self.block.is_some();
+        let mut tx = if in_block {
+            self.take_tx().await?
+        } else if self.settings.is_read_only_by_default() {
+            return Err(read_only());
+        } else {
+            let client = &self.database.client;
+            let source = Source::ReadWrite(client.begin_transaction_within(TRANSACTION_TIME));
+            self.database.refresh().await.map_err(of_client)?;
+            Tx::new(&self.database, source, self.interrupt())
+        };
+        let begun = Self::copy_in(&mut tx, copy, format).await;
+        let tx = if in_block {
+            self.return_tx(tx);
+            None
+        } else {
+            Some(tx)
+        };
+        let begun = begun?;
+        let columns = begun.columns.len();
+        self.copy_in = Some(CopyIn { tx, ..begun });
+        Ok(Response::CopyIn { columns })
+    }
+
+    async fn copy_in(tx: &mut Tx, copy: &Copy, format: Format) -> Result<CopyIn, SqlError> {
+        if tx.is_read_only() {
+            return Err(read_only());
+        }
+        tx.verify_now().await?;
+        let schema = tx.schema();
+        let (table, columns, named) = copy_columns(schema, copy)?;
+        let ids = definition::ids_of(schema, schema.table_named(&table)?.id);
+        let unseen = tx.is_unseen(ids.into_iter()).then(|| tx.unseen_rows());
+        let parser = Parser::new(format, &table, named);
+        Ok(CopyIn { table, columns, parser, rows: Vec::new(), count: 0, tx: None, unseen })
+    }
+
+    /// Data of COPY FROM.
+    ///
+    /// # Errors
+    /// The data is not valid, or cannot be inserted. The rest of it is to be ignored.
+    pub async fn copy_data(&mut self, data: &[u8]) -> Result<(), SqlError> {
+        let Some(mut copying) = self.copy_in.take() else { return Ok(()) };
+        let outcome = match copying.parser.push(data) {
+            Ok(rows) => {
+                copying.rows.extend(rows);
+                self.insert_batches(&mut copying, false).await
+            }
+            Err(error) => Err(error),
+        };
+        self.continue_copy(copying, outcome).await
+    }
+
+    async fn continue_copy(&mut self, mut copying: CopyIn, outcome: Result<(), SqlError>) -> Result<(), SqlError> {
+        match outcome {
+            Ok(()) => self.copy_in = Some(copying),
+            Err(_) => {
+                if let Some(tx) = copying.tx.take() {
+                    tx.rollback().await;
+                }
+                self.fail_block().await;
+            }
+        }
+        outcome
+    }
+
+    /// The end of the data. Returns the command tag.
+    ///
+    /// # Errors
+    /// As [`Session::copy_data`], and those of a commit.
+    pub async fn copy_done(&mut self) -> Result<String, SqlError> {
+        let Some(mut copying) = self.copy_in.take() else { return Ok("COPY 0".to_owned()) };
+        let outcome = match copying.parser.finish() {
+            Ok(rows) => {
+                copying.rows.extend(rows);
+                self.insert_batches(&mut copying, true).await
+            }
+            Err(error) => Err(error),
+        };
+        self.continue_copy(copying, outcome).await?;
+        let Some(copying) = self.copy_in.take() else { return Ok("COPY 0".to_owned()) };
+        if let Some(tx) = copying.tx {
+            tx.commit().await?;
+        }
+        Ok(format!("COPY {}", copying.count))
+    }
+
+    /// The client has given up.
+    pub async fn copy_fail(&mut self, reason: &str) -> SqlError {
+        if let Some(copying) = self.copy_in.take()
+            && let Some(tx) = copying.tx
+        {
+            tx.rollback().await;
+        }
+        self.fail_block().await;
+        SqlError::new("57014", format!("COPY from stdin failed: {reason}"))
+    }
+
+    async fn insert_batches(&mut self, copying: &mut CopyIn, all: bool) -> Result<(), SqlError> {
+        while copying.rows.len() >= BATCH_ROWS || (all && !copying.rows.is_empty()) {
+            let rest = copying.rows.split_off(copying.rows.len().min(BATCH_ROWS));
+            let batch = std::mem::replace(&mut copying.rows, rest);
+            let count = batch.len() as u64;
+            let mut tx = match copying.tx.take() {
+                Some(tx) => tx,
+                None => self.take_tx().await?,
+            };
+            let inserted = self.insert_batch(&mut tx, copying, batch).await;
+            if self.block.is_some() {
+                self.return_tx(tx);
+            } else {
+                copying.tx = Some(tx);
+            }
+            inserted?;
+            copying.count += count;
+        }
+        Ok(())
+    }
+
+    async fn insert_batch(&mut self, tx: &mut Tx, copying: &mut CopyIn, rows: Vec<Vec<Value>>) -> Result<(), Failure> {
+        let plan = direct::insert_rows(tx.schema(), &copying.table, &copying.columns, rows)?;
+        let outcome = execute::run(tx, &plan, &[], &mut self.values, copying.unseen.as_ref()).await?;
+        match &mut copying.unseen {
+            None => tx.write(&outcome.writes),
+            Some(unseen) => {
+                unseen.wrote(&outcome.writes);
+                tx.write_unseen(outcome.writes).await
+            }
+        }
+    }
+
+    pub(super) async fn begin_copy_out(&mut self, copy: &Copy) -> Result<Response, SqlError> {
+        let format = Format::of(&copy.options)?;
+        let in_block = self.block.is_some();
+        let mut tx = if in_block {
+            self.take_tx().await?
+        } else {
+            let snapshot = self.database.client.snapshot().await.map_err(of_client)?;
+            Tx::new(&self.database, Source::Snapshot(snapshot), self.interrupt())
+        };
+        let begun = async {
+            tx.load_schema().await?;
+            tx.verify_now().await?;
+            let (name, columns, named) = copy_columns(tx.schema(), copy)?;
+            let rows = TableRows::new(tx.schema(), tx.schema().table_named(&name)?)?;
+            let range = Some(prefix_range(&rows.layout().key(&[])?));
+            let names: Vec<String> = named.into_iter().map(|column| column.name).collect();
+            let header = format.header(&names);
+            Ok::<_, SqlError>(CopyOut { rows, columns, format, range, header, count: 0, tx: None })
+        };
+        let begun = begun.await;
+        let tx = if in_block {
+            self.return_tx(tx);
+            None
+        } else {
+            Some(tx)
+        };
+        let begun = CopyOut { tx, ..begun? };
+        let columns = begun.columns.len();
+        self.copy_out = Some(begun);
+        Ok(Response::CopyOut { columns })
+    }
+
+    /// The next lines of COPY TO; none after the last. Each chunk has whole lines.
+    ///
+    /// # Errors
+    /// The rows cannot be read.
+    pub async fn copy_next(&mut self) -> Result<Option<Bytes>, SqlError> {
+        let Some(mut copying) = self.copy_out.take() else { return Ok(None) };
+        if let Some(header) = copying.header.take() {
+            self.copy_out = Some(copying);
+            return Ok(Some(header));
+        }
+        let Some(range) = copying.range.take() else {
+            self.copy_out = Some(copying);
+            return Ok(None);
+        };
+        let chunk = self.copy_page(&mut copying, range).await;
+        if chunk.is_err() {
+            self.fail_block().await;
+        }
+        self.copy_out = Some(copying);
+        chunk.map(Some)
+    }
+
+    /// The command tag of COPY TO.
+    pub fn copy_end(&mut self) -> String {
+        format!("COPY {}", self.copy_out.take().map_or(0, |copying| copying.count))
+    }
+
+    async fn copy_page(&mut self, copying: &mut CopyOut, range: KeyRange) -> Result<Bytes, SqlError> {
+        let mut tx = match copying.tx.take() {
+            Some(tx) => tx,
+            None => self.take_tx().await?,
+        };
+        let page = tx.read(vec![Read::Range(range.clone(), PAGE_ROWS)]).await;
+        if self.block.is_some() {
+            self.return_tx(tx);
+        } else {
+            copying.tx = Some(tx);
+        }
+        let page = page?.pop().unwrap_or_default();
+        let mut lines = BytesMut::new();
+        for stored in &page.rows {
+            let Some(mut row) = copying.rows.decode(stored)? else { continue };
+            let picked = copying.columns.iter().map(|number| {
+                row.get_mut(*number).map_or(Value::Null, |value| std::mem::replace(value, Value::Null))
+            });
+            let picked: Vec<Value> = picked.collect();
+            lines.extend_from_slice(&copying.format.row(&picked));
+            copying.count += 1;
+        }
+        copying.range = page.next.map(|next| KeyRange { start: next, end: range.end });
+        Ok(lines.freeze())
+    }
+}
