@@ -13,6 +13,7 @@ mod load;
 mod logs;
 mod output;
 mod reads;
+mod sql;
 mod status;
 mod tables;
 mod txn;
@@ -60,6 +61,13 @@ pub(crate) enum Command {
         cluster: Cluster,
         #[command(flatten)]
         options: txn::Options,
+    },
+    /// SQL: run statements, in PostgreSQL's dialect.
+    Sql {
+        #[command(flatten)]
+        cluster: Cluster,
+        #[command(flatten)]
+        options: sql::Options,
     },
     /// Shared logs: create, append, read, follow and trim.
     Log {
@@ -154,6 +162,10 @@ pub(crate) fn run(command: Command) -> ExitCode {
         Command::Txn { cluster, options } => {
             let output = Output::new(cluster.json);
             finish(output, txn::run(&cluster, output, options))
+        }
+        Command::Sql { cluster, options } => {
+            let output = Output::new(cluster.json);
+            finish(output, sql::run(&cluster, output, options))
         }
         Command::Log { cluster, command } => {
             let output = Output::new(cluster.json);

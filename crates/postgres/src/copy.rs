@@ -272,7 +272,10 @@ impl Parser {
 
     fn located(&self, error: SqlError, column: &str) -> SqlError {
         let place = format!("COPY {}, line {}, column {column}", self.table, self.line);
-        let detail = error.detail.map_or(place.clone(), |detail| format!("{detail} {place}"));
+        let detail = match error.detail {
+            Some(detail) => format!("{detail} {place}"),
+            None => place,
+        };
         SqlError { detail: Some(detail), ..error }
     }
 

@@ -67,6 +67,9 @@ pub(crate) struct Database {
     collected: Mutex<BTreeSet<Vec<u8>>>,
 }
 
+/// Which keys of a range are meant.
+type KeyFilter = Box<dyn Fn(&[u8]) -> bool + Send>;
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -298,7 +301,7 @@ impl Database {
             if self.is_collected(garbage) {
                 continue;
             }
-            let deletes: Box<dyn Fn(&[u8]) -> bool + Send> = match garbage {
+            let deletes: KeyFilter = match garbage {
                 Garbage::Prefix(_) => Box::new(|_| true),
                 Garbage::Interleaved { root, table } => {
                     let of_root = schema.tables().find(|table| table.storage() == *root);
@@ -323,7 +326,7 @@ impl Database {
     }
 
     /// Deletes rows that no transaction uses any more.
-    async fn delete_range(&self, range: KeyRange, deletes: Box<dyn Fn(&[u8]) -> bool + Send>) -> Result<(), Error> {
+    async fn delete_range(&self, range: KeyRange, deletes: KeyFilter) -> Result<(), Error> {
         let KeyRange { mut start, end } = range;
         loop {
             let mut rows = self.table.scan().range(start..end.clone()).names_only().limit(DELETED_ROWS).rows();

@@ -177,6 +177,6 @@ fn duplicate(error: SqlError, table: &Table, work: &Work) -> SqlError {
 /// The identifiers of the keys of a table and its indexes.
 pub(crate) fn ids_of(schema: &Schema, id: TableId) -> Vec<u32> {
     let Some(table) = schema.table(id) else { return Vec::new() };
-    let root = schema.ancestry(table).first().map_or(table.storage(), |root| root.storage());
+    let root = schema.ancestry(table).first().map_or_else(|| table.storage(), |root| root.storage());
     std::iter::once(root.0).chain(table.indexes.iter().map(|index| index.id.0)).collect()
 }

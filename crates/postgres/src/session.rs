@@ -363,8 +363,10 @@ impl Session {
                 let inner = self.stored(name)?;
                 let types = self.describe(&inner).await?.0;
                 let schema = self.database.catalog();
-                let mut environment = sql::Environment { parameters, now: now(), supply: &mut self.values };
-                let values = sql::direct::evaluate(&schema.schema, &prepared.text, given, &types, &mut environment)?;
+                let values = {
+                    let mut environment = sql::Environment { parameters, now: now(), supply: &mut self.values };
+                    sql::direct::evaluate(&schema.schema, &prepared.text, given, &types, &mut environment)?
+                };
                 let inner_statement = inner.statement.as_ref();
                 let Some(inner_statement) = inner_statement.filter(|of| !matches!(of, Statement::Execute { .. })) else {
                     return Err(SqlError::unsupported("EXECUTE of this statement"));

@@ -101,11 +101,6 @@ impl Tx {
         &self.catalog.schema
     }
 
-    /// Whether the version of the schema is part of the database, and not only of this transaction.
-    pub(crate) fn has_own_schema(&self) -> bool {
-        self.is_changed
-    }
-
     pub(crate) fn is_read_only(&self) -> bool {
         !matches!(self.source, Source::ReadWrite(_))
     }

@@ -13,6 +13,7 @@
 //! grpc = "0.0.0.0:7201"                 # for clients
 //! http = "127.0.0.1:8081"               # optional: the console, for browsers and Prometheus
 //! zookeeper = "127.0.0.1:2181"          # optional: for ZooKeeper clients
+//! postgres = "127.0.0.1:5441"           # optional: for PostgreSQL clients
 //! nbd = "127.0.0.1:10809"               # optional: for NBD clients
 //!
 //! [advertise]                           # optional: the addresses that others use, if they differ
@@ -111,6 +112,9 @@ pub(crate) struct Listen {
     /// For ZooKeeper clients. Disabled if absent.
     #[serde(default, with = "optional_address", skip_serializing_if = "Option::is_none")]
     pub(crate) zookeeper: Option<HostPort>,
+    /// For PostgreSQL clients. Disabled if absent.
+    #[serde(default, with = "optional_address", skip_serializing_if = "Option::is_none")]
+    pub(crate) postgres: Option<HostPort>,
     /// For clients of the Network Block Device protocol, which attach virtual disks. Disabled if absent.
     #[serde(default, with = "optional_address", skip_serializing_if = "Option::is_none")]
     pub(crate) nbd: Option<HostPort>,
@@ -380,6 +384,9 @@ impl Config {
         }
         if let Some(zookeeper) = &self.listen.zookeeper {
             Self::check_listen("listen.zookeeper", zookeeper, insecure)?;
+        }
+        if let Some(postgres) = &self.listen.postgres {
+            Self::check_listen("listen.postgres", postgres, insecure)?;
         }
         if let Some(nbd) = &self.listen.nbd {
             Self::check_listen("listen.nbd", nbd, insecure)?;

@@ -46,6 +46,7 @@ mod nbd;
 mod output;
 mod parked;
 mod peers;
+mod postgres;
 mod random;
 mod resolver;
 mod server_thread;

@@ -202,6 +202,7 @@ fn config(zoo_cfg: &ZooCfg, data_dir: &Path, ensemble: &Ensemble, options: &Opti
         grpc: listens_on(own.grpc),
         http: ensemble.http.map(HostPort::from),
         zookeeper: Some(ensemble.clients.into()),
+        postgres: None,
         nbd: None,
     };
     let mut zookeeper = settings(zoo_cfg);

@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn first_messages_are_decoded() {
         assert_eq!(decode(&SSL_REQUEST.to_be_bytes()), Ok(Startup::Encryption));
-        let session = decode(b"\0\x03\0\x02user\0u\0options\0-c statement_timeout=5s\0_pq_.x\01\0\0");
+        let session = decode(b"\0\x03\0\x02user\0u\0options\0-c statement_timeout=5s\0_pq_.x\x001\0\0");
         let parameters = [("user", "u"), ("statement_timeout", "5s")];
         assert_eq!(
             session,

@@ -24,8 +24,9 @@ const PEERS_PORT: u16 = 7_100;
 const GRPC_PORT: u16 = 7_200;
 const HTTP_PORT: u16 = 8_080;
 const ZOOKEEPER_PORT: u16 = 2_180;
+const POSTGRES_PORT: u16 = 5_440;
 const NBD_PORT: u16 = 10_808;
-const PORTS: [u16; 5] = [PEERS_PORT, GRPC_PORT, HTTP_PORT, ZOOKEEPER_PORT, NBD_PORT];
+const PORTS: [u16; 6] = [PEERS_PORT, GRPC_PORT, HTTP_PORT, ZOOKEEPER_PORT, POSTGRES_PORT, NBD_PORT];
 /// With this offset, every port stays below 65,536.
 pub(crate) const PORT_OFFSET_MAX: u16 = 50_000;
 /// Timeout for a node of a killed `dev` to exit and release its directory.
@@ -46,6 +47,7 @@ pub(crate) struct Endpoints {
     pub(crate) grpc: SocketAddr,
     pub(crate) http: SocketAddr,
     pub(crate) zookeeper: SocketAddr,
+    pub(crate) postgres: SocketAddr,
     pub(crate) nbd: SocketAddr,
 }
 
@@ -147,6 +149,7 @@ impl Nodes {
                 grpc: self.grpc_address(node).into(),
                 http: Some(self.http_address(node).into()),
                 zookeeper: Some(self.zookeeper_address(node).into()),
+                postgres: Some(self.address(POSTGRES_PORT, node).into()),
                 nbd: Some(self.address(NBD_PORT, node).into()),
             },
             advertise: Advertise::default(),
@@ -193,14 +196,15 @@ impl Nodes {
             grpc: self.grpc_address(node),
             http: self.http_address(node),
             zookeeper: self.zookeeper_address(node),
+            postgres: self.address(POSTGRES_PORT, node),
             nbd: self.address(NBD_PORT, node),
         }
     }
 
     pub(crate) fn print_table(&self) {
         say(format_args!(
-            "{:<6} {:>8}  {:<18} {:<18} {:<18} {:<18} console",
-            "node", "pid", "gRPC", "peers", "ZooKeeper", "NBD"
+            "{:<6} {:>8}  {:<18} {:<18} {:<18} {:<18} {:<18} console",
+            "node", "pid", "gRPC", "peers", "ZooKeeper", "PostgreSQL", "NBD"
         ));
         for node in self.plan.nodes() {
             let pid = match self.running.get(&node) {
@@ -210,8 +214,10 @@ impl Nodes {
             };
             let (grpc, peers) = (self.grpc_address(node).to_string(), self.peers_address(node).to_string());
             let (zookeeper, nbd) = (self.zookeeper_address(node).to_string(), self.address(NBD_PORT, node).to_string());
-            let http = self.http_address(node);
-            say(format_args!("{node:<6} {pid:>8}  {grpc:<18} {peers:<18} {zookeeper:<18} {nbd:<18} http://{http}/"));
+            let (postgres, http) = (self.address(POSTGRES_PORT, node).to_string(), self.http_address(node));
+            say(format_args!(
+                "{node:<6} {pid:>8}  {grpc:<18} {peers:<18} {zookeeper:<18} {postgres:<18} {nbd:<18} http://{http}/"
+            ));
         }
     }
 

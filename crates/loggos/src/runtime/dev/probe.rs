@@ -66,6 +66,9 @@ pub(crate) fn why_not_ready(nodes: &BTreeMap<u32, Endpoints>) -> Option<String> 
         if !accepts(endpoints.zookeeper) {
             return Some(format!("node {node} does not serve ZooKeeper clients"));
         }
+        if !accepts(endpoints.postgres) {
+            return Some(format!("node {node} does not serve PostgreSQL clients"));
+        }
         if !accepts(endpoints.nbd) {
             return Some(format!("node {node} does not serve NBD clients"));
         }

@@ -1,0 +1,33 @@
+//! The PostgreSQL endpoint: a thread with a runtime of its own for all sessions. They reach the data as clients do, at
+//! this node first, and at the others while this one cannot serve them.
+
+use std::io;
+use std::net::TcpListener;
+
+use postgres::Databases;
+
+use super::config::Config;
+
+/// The addresses at which sessions reach the cluster.
+pub(crate) fn endpoints(config: &Config) -> Vec<String> {
+    let others = config.peers.iter().filter(|peer| peer.node != config.node).map(|peer| &peer.grpc);
+    std::iter::once(config.own_addresses().1).chain(others).map(ToString::to_string).collect()
+}
+
+/// Starts the thread.
+pub(crate) fn start(listener: TcpListener, endpoints: Vec<String>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    super::spawn("postgres", move || {
+        let ended = runtime.block_on(async {
+            let client = sdk::Client::streaming(endpoints).map_err(io::Error::other)?;
+            if let Ok(address) = listener.local_addr() {
+                tracing::info!(%address, "serving PostgreSQL clients");
+            }
+            postgres::serve(listener, Databases::new(client)).await
+        });
+        if let Err(error) = ended {
+            super::die(&format!("PostgreSQL endpoint: {error}"));
+        }
+    })?;
+    Ok(())
+}
