@@ -64,6 +64,7 @@ pub(super) fn take(tokens: &mut Vec<TokenWithSpan>) -> Result<Clauses, SqlError>
             order_sequence_options(tokens);
         }
         Some(Keyword::ALTER) => order_sequence_options(tokens),
+        Some(Keyword::COPY) => rename_switches(tokens),
         Some(Keyword::SELECT | Keyword::WITH | Keyword::BEGIN | Keyword::START | Keyword::SET | Keyword::EXPLAIN) => {
             clauses.as_of = take_as_of(tokens)?;
         }
@@ -114,6 +115,20 @@ fn rename_storing(tokens: &mut [TokenWithSpan]) {
         let is_after_list = tokens[at - 1].token == Token::RParen;
         if is_index && is_after_list && is_word(tokens.get(at), "storing") {
             tokens[at].token = Token::make_keyword("INCLUDE");
+        }
+    }
+}
+
+/// The parser knows `TRUE` and `FALSE` as values of the options of `COPY`, PostgreSQL also `ON` and `OFF`.
+fn rename_switches(tokens: &mut [TokenWithSpan]) {
+    for at in 1..tokens.len() {
+        if !["freeze", "header"].iter().any(|option| is_word(tokens.get(at - 1), option)) {
+            continue;
+        }
+        if is_word(tokens.get(at), "on") {
+            tokens[at].token = Token::make_keyword("TRUE");
+        } else if is_word(tokens.get(at), "off") {
+            tokens[at].token = Token::make_keyword("FALSE");
         }
     }
 }

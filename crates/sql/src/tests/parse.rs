@@ -151,6 +151,8 @@ fn transactions_and_settings() {
     ));
     assert!(matches!(parse_one("SELECT 1 AS of"), Ok(Statement::Query(_, None))));
     assert!(matches!(parse_one("EXPLAIN ANALYZE SELECT 1"), Ok(Statement::Explain { analyze: true, .. })));
+    assert!(matches!(parse_one("copy t from stdin with (freeze on, header off)"), Ok(Statement::Copy(copy))
+        if copy.options == [("freeze".to_owned(), String::new()), ("header".to_owned(), "FALSE".to_owned())]));
     assert!(matches!(parse_one("COPY t (a, b) FROM STDIN WITH (FORMAT csv)"), Ok(Statement::Copy(copy))
         if copy.is_input && matches!(&copy.source, CopySource::Table(name, columns) if name == "t" && columns.len() == 2)
         && copy.options == [("format".to_owned(), "csv".to_owned())]));
