@@ -26,14 +26,19 @@ fn one_byte(option: &str, value: &str) -> Result<u8, SqlError> {
     let value = if value == "\\t" || value == "E'\\t" { "\t" } else { value };
     match value.as_bytes() {
         [byte] if *byte != b'\n' && *byte != b'\r' => Ok(*byte),
-        _ => Err(SqlError::new(sqlstate::FEATURE_NOT_SUPPORTED, format!("COPY {option} must be a single one-byte character"))),
+        _ => Err(SqlError::new(
+            sqlstate::FEATURE_NOT_SUPPORTED,
+            format!("COPY {option} must be a single one-byte character"),
+        )),
     }
 }
 
 impl Format {
     /// The format that the options of a statement describe.
     pub(crate) fn of(options: &[(String, String)]) -> Result<Self, SqlError> {
-        let is_csv = options.iter().any(|(name, value)| name == "csv" || (name == "format" && value.eq_ignore_ascii_case("csv")));
+        let is_csv = options
+            .iter()
+            .any(|(name, value)| name == "csv" || (name == "format" && value.eq_ignore_ascii_case("csv")));
         let mut format = Self {
             is_csv,
             delimiter: if is_csv { b',' } else { b'\t' },

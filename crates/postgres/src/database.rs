@@ -180,9 +180,7 @@ impl Databases {
         let dropped = self.client.table(table_name(name)?).drop_table().await;
         lock(&self.open).remove(name);
         match dropped {
-            Err(Error::NotFound(_)) if if_exists => {
-                Ok(Some(format!("database \"{name}\" does not exist, skipping")))
-            }
+            Err(Error::NotFound(_)) if if_exists => Ok(Some(format!("database \"{name}\" does not exist, skipping"))),
             Err(Error::NotFound(_)) => Err(undefined_database(name)),
             outcome => outcome.map(|()| None).map_err(of_client),
         }
@@ -255,7 +253,8 @@ impl Database {
         });
         let values = taken.await.map_err(of_client)?.value;
         if values.is_empty() {
-            let (bound, limit) = if sequence.increment > 0 { ("maximum", sequence.max) } else { ("minimum", sequence.min) };
+            let (bound, limit) =
+                if sequence.increment > 0 { ("maximum", sequence.max) } else { ("minimum", sequence.min) };
             let message = format!("nextval: reached {bound} value of sequence \"{}\" ({limit})", sequence.name);
             return Err(SqlError::new(sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED, message));
         }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use sql::ddl::{self, Work};
 use sql::direct::Read;
+use sql::ids::TableId;
 use sql::keys::{KeyRange, prefix_range};
 use sql::rows::{Absent, TableRows, Write, fill_index, fill_primary_key};
-use sql::ids::TableId;
 use sql::schema::{Schema, Table};
 use sql::statement::Definition;
 use sql::{Environment, SqlError, Value, keys, sqlstate};
@@ -79,8 +79,10 @@ fn missing() -> SqlError {
 
 /// Does work on the rows of a table. Returns the schema that makes it public.
 async fn fill(tx: &mut Tx, schema: Schema, work: &Work, values: &mut Values) -> Result<Schema, Failure> {
-    let (Work::FillIndex(table, _) | Work::FillPrimaryKey(table) | Work::CheckNotNull(table, _) | Work::CheckConstraint(table, _)) =
-        work;
+    let (Work::FillIndex(table, _)
+    | Work::FillPrimaryKey(table)
+    | Work::CheckNotNull(table, _)
+    | Work::CheckConstraint(table, _)) = work;
     let table = Arc::clone(schema.table(*table).ok_or_else(missing)?);
     let rows = TableRows::new(&schema, &table)?;
     let mut range = prefix_range(&rows.layout().key(&[])?);
@@ -166,12 +168,17 @@ fn work_on(
 /// The error for two rows with the same key, as PostgreSQL words it.
 fn duplicate(error: SqlError, table: &Table, work: &Work) -> SqlError {
     let name = match work {
-        Work::FillIndex(_, index) => table.indexes.iter().find(|candidate| candidate.id == *index).map(|index| &index.name),
+        Work::FillIndex(_, index) => {
+            table.indexes.iter().find(|candidate| candidate.id == *index).map(|index| &index.name)
+        }
         _ => table.pending_key.as_ref().map(|key| &key.name),
     };
     let name = name.map_or("", |name| name.as_str());
     let detail = error.detail.map(|detail| detail.replace("already exists", "is duplicated"));
-    SqlError { detail, ..SqlError::new(sqlstate::UNIQUE_VIOLATION, format!("could not create unique index \"{name}\"")) }
+    SqlError {
+        detail,
+        ..SqlError::new(sqlstate::UNIQUE_VIOLATION, format!("could not create unique index \"{name}\""))
+    }
 }
 
 /// The identifiers of the keys of a table and its indexes.

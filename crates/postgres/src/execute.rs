@@ -21,7 +21,8 @@ impl Values {
     pub(crate) async fn prepare(&mut self, tx: &Tx, wanted: &[(SequenceId, usize)]) -> Result<(), SqlError> {
         for (id, count) in wanted {
             let sequence = tx.schema().sequence(*id);
-            let sequence = sequence.ok_or_else(|| SqlError::new(sqlstate::UNDEFINED_OBJECT, "the sequence was dropped"))?;
+            let sequence =
+                sequence.ok_or_else(|| SqlError::new(sqlstate::UNDEFINED_OBJECT, "the sequence was dropped"))?;
             let cache = usize::try_from(sequence.cache).unwrap_or(1).min(1_000);
             let queue = self.sequences.entry(*id).or_default();
             if queue.len() < *count {
@@ -121,5 +122,8 @@ async fn read_unseen(tx: &mut Tx, unseen: &Unseen, reads: Vec<Read>) -> Result<V
     let is_absent: Vec<bool> = reads.iter().map(|read| unseen.is_absent(read)).collect();
     let wanted = reads.into_iter().zip(&is_absent).filter(|(_, is_absent)| !**is_absent).map(|(read, _)| read);
     let mut found = tx.read(wanted.collect()).await?.into_iter();
-    Ok(is_absent.into_iter().map(|is_absent| if is_absent { Page::default() } else { found.next().unwrap_or_default() }).collect())
+    Ok(is_absent
+        .into_iter()
+        .map(|is_absent| if is_absent { Page::default() } else { found.next().unwrap_or_default() })
+        .collect())
 }

@@ -11,7 +11,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-
 use sql::direct::{Command, Outcome, OutputColumn};
 use sql::statement::{AsOf, Definition, DropKind, Statement};
 use sql::{SqlError, SqlType, Value, sqlstate};
@@ -20,13 +19,13 @@ use tokio::time::Instant;
 use self::block::Block;
 use self::copying::{CopyIn, CopyOut};
 use crate::database::{DEFAULT_DATABASE, Database, Databases};
+use crate::definition;
 use crate::execute::{self, Values};
 use crate::failure::{Failure, of_client};
 use crate::limits::{Cancel, Interrupt};
 use crate::settings::{SERVER_VERSION, Settings};
 use crate::statement::{Planned, Prepared, text_column};
 use crate::transaction::{Source, Tx, now, read_only};
-use crate::definition;
 
 /// How long a statement outside of a block is tried.
 const ATTEMPTS_TIME: Duration = Duration::from_secs(30);
@@ -368,7 +367,8 @@ impl Session {
                     sql::direct::evaluate(&schema.schema, &prepared.text, given, &types, &mut environment)?
                 };
                 let inner_statement = inner.statement.as_ref();
-                let Some(inner_statement) = inner_statement.filter(|of| !matches!(of, Statement::Execute { .. })) else {
+                let Some(inner_statement) = inner_statement.filter(|of| !matches!(of, Statement::Execute { .. }))
+                else {
                     return Err(SqlError::unsupported("EXECUTE of this statement"));
                 };
                 Box::pin(self.execute_statement(&inner, inner_statement, &values)).await
@@ -499,9 +499,7 @@ impl Session {
             let is_scan = planned.is_ok_and(|planned| planned.is_scan && !planned.plan.is_without_reads());
             return match as_of {
                 Some(as_of) => self.snapshot_of(as_of).await,
-                None if needs_snapshot || is_scan => {
-                    client.snapshot().await.map(Source::Snapshot).map_err(of_client)
-                }
+                None if needs_snapshot || is_scan => client.snapshot().await.map(Source::Snapshot).map_err(of_client),
                 None => Ok(Source::Strong),
             };
         }

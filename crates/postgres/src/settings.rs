@@ -166,7 +166,9 @@ impl Settings {
     /// What clients are told at the start.
     pub(crate) fn reported(&self) -> Vec<(String, String)> {
         let reported = DEFAULTS.iter().filter(|(.., is_reported)| *is_reported);
-        reported.map(|(name, ..)| (reported_name(name).to_owned(), self.get(name).unwrap_or_default().to_owned())).collect()
+        reported
+            .map(|(name, ..)| (reported_name(name).to_owned(), self.get(name).unwrap_or_default().to_owned()))
+            .collect()
     }
 
     pub(crate) fn take_reports(&mut self) -> Vec<(String, String)> {

@@ -69,7 +69,10 @@ impl Prepared {
     /// Whether it can be a part of the transaction that the statements of one message are.
     pub(crate) fn can_be_implicit(&self) -> bool {
         self.is_planned()
-            || matches!(self.statement, Some(Statement::Definition(_) | Statement::Truncate { .. } | Statement::Copy(_)))
+            || matches!(
+                self.statement,
+                Some(Statement::Definition(_) | Statement::Truncate { .. } | Statement::Copy(_))
+            )
     }
 
     /// Whether it has a plan: it reads or changes rows.
@@ -96,9 +99,10 @@ fn plan(
     }
     let (what, hint) = match statement {
         Statement::Insert(_) => ("this form of INSERT", "INSERT ... VALUES is supported."),
-        Statement::Update(_) => {
-            ("this form of UPDATE", "One table without FROM, and columns that are not in the primary key, are supported.")
-        }
+        Statement::Update(_) => (
+            "this form of UPDATE",
+            "One table without FROM, and columns that are not in the primary key, are supported.",
+        ),
         Statement::Delete(_) => ("this form of DELETE", "One table without USING is supported."),
         _ => (
             "this form of SELECT",

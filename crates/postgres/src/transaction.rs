@@ -342,8 +342,7 @@ impl Tx {
 }
 
 fn without_collected(database: &Database, schema: &Schema) -> Result<Schema, SqlError> {
-    let collected: Vec<_> =
-        schema.garbage().iter().filter(|garbage| database.is_collected(garbage)).copied().collect();
+    let collected: Vec<_> = schema.garbage().iter().filter(|garbage| database.is_collected(garbage)).copied().collect();
     if collected.is_empty() {
         return Ok(schema.clone());
     }

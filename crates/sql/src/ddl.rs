@@ -83,7 +83,8 @@ pub fn truncate(schema: &Schema, names: &[String], cascade: bool) -> Result<(Sch
                 continue;
             }
             if !cascade {
-                let error = SqlError::new(sqlstate::FEATURE_NOT_SUPPORTED, "cannot truncate a table with interleaved tables");
+                let error =
+                    SqlError::new(sqlstate::FEATURE_NOT_SUPPORTED, "cannot truncate a table with interleaved tables");
                 let error = error.with_detail(format!("Table \"{}\" is interleaved in it.", child.name));
                 return Err(error.with_hint("Truncate it at the same time, or use TRUNCATE ... CASCADE."));
             }

@@ -179,8 +179,9 @@ pub fn prepare_scan(
     let mut binder = Binder::new(schema, text, declared);
     binder.constants = constants;
     let bound = match statement {
-        Statement::Query(query, _) => scan::prepare(&mut binder, query)
-            .map(|(kind, columns)| (Command::Select, Kind::Scan(kind), columns)),
+        Statement::Query(query, _) => {
+            scan::prepare(&mut binder, query).map(|(kind, columns)| (Command::Select, Kind::Scan(kind), columns))
+        }
         Statement::Update(update) => change::update(&mut binder, update)
             .map(|(change, columns)| (Command::Update, Kind::Scan(scan::Scan::Change(Box::new(change))), columns)),
         Statement::Delete(delete) => change::delete(&mut binder, delete)
@@ -194,12 +195,7 @@ pub fn prepare_scan(
 ///
 /// # Errors
 /// There is no such table or column.
-pub fn insert_rows(
-    schema: &Schema,
-    table: &str,
-    columns: &[usize],
-    rows: Vec<Vec<Value>>,
-) -> Result<Plan, SqlError> {
+pub fn insert_rows(schema: &Schema, table: &str, columns: &[usize], rows: Vec<Vec<Value>>) -> Result<Plan, SqlError> {
     let mut binder = Binder::new(schema, "", &[]);
     let bound = insert::of_rows(&mut binder, schema.table_named(table)?, columns, rows);
     let bound = bound.map(|kind| (Command::Insert, Kind::Insert(kind), Vec::new()));
@@ -227,7 +223,8 @@ pub fn evaluate(
             Unbound::Error(error) => error,
             Unbound::NeedsPlanner => SqlError::unsupported("this expression as a parameter"),
         })?;
-        let bound = bound.ok_or_else(|| SqlError::new(sqlstate::SYNTAX_ERROR, "DEFAULT is not allowed in this context"))?;
+        let bound =
+            bound.ok_or_else(|| SqlError::new(sqlstate::SYNTAX_ERROR, "DEFAULT is not allowed in this context"))?;
         bound.evaluate(Rows::default(), environment)
     };
     expressions.iter().zip(types).map(value).collect()

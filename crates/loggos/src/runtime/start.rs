@@ -184,7 +184,8 @@ fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Res
     let http_listener = config.listen.http.as_ref().map(|address| listen("HTTP", address)).transpose()?;
     let bind_zookeeper = |address| bind("ZooKeeper clients", address);
     let zookeeper_socket = config.listen.zookeeper.as_ref().map(bind_zookeeper).transpose()?;
-    let postgres_listener = config.listen.postgres.as_ref().map(|address| listen("PostgreSQL clients", address)).transpose()?;
+    let postgres_listener =
+        config.listen.postgres.as_ref().map(|address| listen("PostgreSQL clients", address)).transpose()?;
     let nbd_socket = config.listen.nbd.as_ref().map(|address| bind("NBD clients", address)).transpose()?;
 
     let sstables = SstableFiles::new(files.clone(), descriptors::for_sstables());

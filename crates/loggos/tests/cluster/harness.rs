@@ -302,6 +302,10 @@ impl Cluster {
         8_080 + self.offset + node as u16
     }
 
+    pub(crate) fn postgres_port(&self, node: u32) -> u16 {
+        5_440 + self.offset + node as u16
+    }
+
     pub(crate) fn nbd_port(&self, node: u32) -> u16 {
         10_808 + self.offset + node as u16
     }

@@ -21,6 +21,7 @@ mod logs;
 mod memory;
 mod moves;
 mod outages;
+mod postgres;
 mod ranges;
 mod reads;
 mod refusals;

@@ -160,7 +160,10 @@ async fn start(socket: &mut Socket) -> Result<Option<Parameters>, Ended> {
         length.copy_from_slice(&socket.input[..4]);
         let length = usize::try_from(i32::from_be_bytes(length)).ok();
         let Some(length) = length.filter(|length| (8..=STARTUP_MAX).contains(length)) else {
-            return Err(Ended::Protocol(SqlError::new(sqlstate::PROTOCOL_VIOLATION, "invalid length of startup packet")));
+            return Err(Ended::Protocol(SqlError::new(
+                sqlstate::PROTOCOL_VIOLATION,
+                "invalid length of startup packet",
+            )));
         };
         socket.fill(length).await?;
         let body = socket.input.split_to(length).split_off(4);

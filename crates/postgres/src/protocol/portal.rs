@@ -38,7 +38,8 @@ impl Portal {
     pub(super) fn new(prepared: Arc<Prepared>, bind: Bind, types: &[SqlType]) -> Result<Self, SqlError> {
         let (given, wanted) = (bind.parameters.len(), types.len());
         if given != wanted {
-            let message = format!("bind message supplies {given} parameters, but the prepared statement requires {wanted}");
+            let message =
+                format!("bind message supplies {given} parameters, but the prepared statement requires {wanted}");
             return Err(SqlError::new(sqlstate::PROTOCOL_VIOLATION, message));
         }
         if bind.formats.len() > 1 && bind.formats.len() != given {

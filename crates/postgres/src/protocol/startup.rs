@@ -16,9 +16,16 @@ const MAJOR_VERSION: u32 = 3;
 pub(super) enum Startup {
     /// Encryption, which there is none; another first message follows.
     Encryption,
-    Cancel { process: i32, secret: i32 },
+    Cancel {
+        process: i32,
+        secret: i32,
+    },
     /// A session, with the options of the protocol that are unknown, and whether the minor version is.
-    Session { parameters: Vec<(String, String)>, unknown: Vec<String>, is_newer: bool },
+    Session {
+        parameters: Vec<(String, String)>,
+        unknown: Vec<String>,
+        is_newer: bool,
+    },
 }
 
 fn invalid() -> SqlError {
@@ -47,7 +54,8 @@ impl Startup {
             }
             _ => {}
         }
-        let mut texts = body.split(|byte| *byte == 0).map(|text| String::from_utf8(text.to_vec()).map_err(|_| invalid()));
+        let mut texts =
+            body.split(|byte| *byte == 0).map(|text| String::from_utf8(text.to_vec()).map_err(|_| invalid()));
         let (mut parameters, mut unknown) = (Vec::new(), Vec::new());
         loop {
             let name = texts.next().ok_or_else(invalid)??;

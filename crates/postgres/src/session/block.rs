@@ -134,7 +134,8 @@ impl Session {
         }
         match &mut self.block {
             Some(block) if block.tx.is_some() => {
-                if modes.read_only.is_some_and(|read_only| read_only != block.tx.as_ref().is_some_and(Tx::is_read_only)) {
+                if modes.read_only.is_some_and(|read_only| read_only != block.tx.as_ref().is_some_and(Tx::is_read_only))
+                {
                     let message = "transaction mode must be set before any query";
                     return Err(SqlError::new("25001", message));
                 }

@@ -261,9 +261,10 @@ impl Session {
         let mut lines = BytesMut::new();
         for stored in &page.rows {
             let Some(mut row) = copying.rows.decode(stored)? else { continue };
-            let picked = copying.columns.iter().map(|number| {
-                row.get_mut(*number).map_or(Value::Null, |value| std::mem::replace(value, Value::Null))
-            });
+            let picked = copying
+                .columns
+                .iter()
+                .map(|number| row.get_mut(*number).map_or(Value::Null, |value| std::mem::replace(value, Value::Null)));
             let picked: Vec<Value> = picked.collect();
             lines.extend_from_slice(&copying.format.row(&picked));
             copying.count += 1;

@@ -327,7 +327,8 @@ impl Accumulator {
     }
 
     fn finish(self, aggregate: &Aggregate) -> Result<Value, SqlError> {
-        let out_of_range = |what: &str| SqlError::new(sqlstate::NUMERIC_VALUE_OUT_OF_RANGE, format!("{what} out of range"));
+        let out_of_range =
+            |what: &str| SqlError::new(sqlstate::NUMERIC_VALUE_OUT_OF_RANGE, format!("{what} out of range"));
         if aggregate.function == Function::Count {
             return Ok(Value::Int8(self.count));
         }
@@ -498,8 +499,7 @@ impl Scan {
     fn next_descendants(state: State) -> Result<(super::State, Step), SqlError> {
         let rows = state.matched.iter().skip(state.done).take(PARENTS_MAX);
         // More could not be deleted.
-        let reads: Vec<Read> =
-            rows.map(|(row, _)| Read::Range(keys::descendants(&row.key), CHANGES_MAX + 1)).collect();
+        let reads: Vec<Read> = rows.map(|(row, _)| Read::Range(keys::descendants(&row.key), CHANGES_MAX + 1)).collect();
         if reads.is_empty() {
             return state.checks.start();
         }
@@ -527,11 +527,7 @@ impl Scan {
     }
 }
 
-fn count(
-    expression: Option<&Expression>,
-    what: &str,
-    environment: &mut Environment,
-) -> Result<Option<u64>, SqlError> {
+fn count(expression: Option<&Expression>, what: &str, environment: &mut Environment) -> Result<Option<u64>, SqlError> {
     let Some(expression) = expression else { return Ok(None) };
     let Some(number) = expression.evaluate(Rows::default(), environment)?.as_integer() else { return Ok(None) };
     let state = if what == "LIMIT" { sqlstate::INVALID_ROW_COUNT_IN_LIMIT } else { "2201X" };
