@@ -450,13 +450,14 @@ pub(crate) fn free_offset() -> u16 {
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut random = SplitMix64::new(u64::from(std::process::id()) << 16 | taken.len() as u64);
     let is_free = |offset: u16| {
-        let ports = (1..=5).flat_map(|node| [2_180 + node, 7_100 + node, 7_200 + node, 8_080 + node, 10_808 + node]);
+        const BASES: [u16; 6] = [2_180, 5_440, 7_100, 7_200, 8_080, 10_808];
+        let ports = (1..=5).flat_map(|node| BASES.map(|base| base + node));
         // Not by listening there: a child that another test starts at that moment would have the port until it runs.
-        ports.into_iter().all(|port: u16| TcpStream::connect(("127.0.0.1", port + offset)).is_err())
+        ports.into_iter().all(|port| TcpStream::connect(("127.0.0.1", port + offset)).is_err())
     };
     wait_for("free ports", Duration::from_secs(10), || {
         // Below 32,768, where ephemeral ports start.
-        let offset = 1_000 + 200 * random.below(100) as u16 + 40 * random.below(2) as u16;
+        let offset = 1_000 + 200 * random.below(100) as u16 + 50 * random.below(2) as u16;
         (is_free(offset) && taken.insert(offset)).then_some(offset)
     })
 }

@@ -108,7 +108,7 @@ mod tests {
                 is_newer: true,
             })
         );
-        for bad in [&b""[..], b"\0\x03\0\0", b"\0\x03\0\0user", b"\0\x03\0\0user\0u", b"\x04\xd2\x16\x2e\0"] {
+        for bad in [&b""[..], b"\0\x03\0\0user", b"\0\x03\0\0user\0u", b"\x04\xd2\x16\x2e\0"] {
             assert_eq!(decode(bad), Err(sqlstate::PROTOCOL_VIOLATION), "{bad:?}");
         }
         assert_eq!(decode(b"\0\x02\0\0user\0u\0\0"), Err(sqlstate::FEATURE_NOT_SUPPORTED));

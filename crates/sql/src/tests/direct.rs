@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::ddl::{change, schema};
 use crate::ddl::{Work, apply, publish_primary_key};
-use crate::direct::{Command, Outcome, Page, Plan, Read, Step, prepare};
+use crate::direct::{Command, Outcome, Page, Plan, Read, Step, insert_rows, prepare, prepare_scan};
 use crate::ids::SequenceId;
 use crate::keys::{KeyReader, prefix_range};
 use crate::parse::parse_one;
@@ -90,6 +90,24 @@ impl Database {
 
     fn run(&mut self, text: &str, parameters: &[Value]) -> Result<Outcome, SqlError> {
         let plan = self.plan(text)?.unwrap_or_else(|| panic!("{text} needs a planner"));
+        self.execute(text, &plan, parameters)
+    }
+
+    /// Executes a statement that scans.
+    fn scan(&mut self, text: &str) -> Result<Outcome, SqlError> {
+        assert_eq!(self.plan(text)?.map(|_| ()), None, "{text} names its rows by key");
+        let constants = [("version", Value::Text("7".to_owned()))];
+        let plan = prepare_scan(&self.schema, &parse_one(text)?, text, &[], &constants)?;
+        self.execute(text, &plan.unwrap_or_else(|| panic!("{text} needs a planner")), &[])
+    }
+
+    fn scanned(&mut self, text: &str) -> Vec<String> {
+        let outcome = self.scan(text).unwrap_or_else(|error| panic!("{text}: {error:?}"));
+        let shown = |value: &Value| value.to_text().unwrap_or_else(|| "NULL".to_owned());
+        outcome.rows.iter().map(|row| row.iter().map(shown).collect::<Vec<_>>().join("|")).collect()
+    }
+
+    fn execute(&mut self, text: &str, plan: &Plan, parameters: &[Value]) -> Result<Outcome, SqlError> {
         let mut sequences = self.sequences.clone();
         let mut environment = Environment { parameters, now: 86_400_000_000, supply: &mut sequences };
         let (mut execution, mut step) = plan.start(&mut environment)?;
@@ -617,4 +635,74 @@ fn deepest_statements_fit_into_a_small_stack() {
     };
     let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(run).expect("a thread");
     thread.join().expect("it does not panic");
+}
+
+#[test]
+fn scans_filter_sort_and_aggregate() {
+    let mut database =
+        Database::new("CREATE TABLE t (id int PRIMARY KEY, a int, b numeric(8, 2), c text); CREATE INDEX t_c ON t (c)");
+    database
+        .affected("INSERT INTO t VALUES (1, 5, 1.5, 'x'), (2, NULL, 2, 'y'), (3, 5, NULL, NULL), (4, 1, 0.25, 'x')");
+    assert_eq!(database.scanned("SELECT id FROM t WHERE a = 5 OR c = 'y'"), ["1", "2", "3"]);
+    assert_eq!(database.scanned("SELECT id, a FROM t ORDER BY a DESC, id DESC"), ["2|NULL", "3|5", "1|5", "4|1"]);
+    assert_eq!(database.scanned("SELECT id AS x FROM t ORDER BY c NULLS FIRST, x DESC LIMIT 2 OFFSET 1"), ["4", "1"]);
+    assert_eq!(database.scanned("SELECT c, id FROM t ORDER BY 2 DESC LIMIT 1"), ["x|4"]);
+    assert_eq!(database.scanned("SELECT id FROM t WHERE id > 1 OFFSET 2"), ["4"]);
+    assert_eq!(
+        database.scanned("SELECT count(*), count(a), sum(a), avg(a), sum(b), avg(b), min(c), max(b) FROM t"),
+        ["4|3|11|3.6666666666666667|3.75|1.25000000000000000000|x|2.00"]
+    );
+    assert_eq!(database.scanned("SELECT count(*), sum(a), max(c) FROM t WHERE id > 9"), ["0|NULL|NULL"]);
+    assert_eq!(database.scanned("SELECT 1 + 1, version(), pg_catalog.version()"), ["2|7|7"]);
+    for text in ["SELECT a, count(*) FROM t GROUP BY a", "SELECT DISTINCT a FROM t", "SELECT sum(a) + 1 FROM t"] {
+        let plan = prepare_scan(&database.schema, &parse_one(text).expect("valid"), text, &[], &[]);
+        assert_eq!(plan.expect("valid").map(|_| ()), None, "{text}");
+    }
+    let error = database.scan("SELECT id FROM t ORDER BY 3").expect_err("there is one column");
+    assert_eq!(error.sqlstate, crate::sqlstate::INVALID_COLUMN_REFERENCE);
+}
+
+#[test]
+fn changes_of_all_matching_rows() {
+    let mut database = Database::new(
+        "CREATE TABLE p (id int PRIMARY KEY, v int UNIQUE CHECK (v < 100)); \
+         CREATE TABLE k (id int, n int, PRIMARY KEY (id, n)) INTERLEAVE IN PARENT p ON DELETE CASCADE",
+    );
+    database.affected("INSERT INTO p VALUES (1, 10), (2, 20), (3, 30)");
+    database.affected("INSERT INTO k VALUES (1, 1), (2, 1), (2, 2), (3, 1)");
+    assert_eq!(database.scan("UPDATE p SET v = v + 1 WHERE v >= 20").expect("valid").affected, 2);
+    database.check_indexes();
+    assert_eq!(database.rows("SELECT v FROM p WHERE id = 3"), ["31"]);
+    let error = database.scan("UPDATE p SET v = v * 4").expect_err("a row violates the condition");
+    assert_eq!(error.sqlstate, crate::sqlstate::CHECK_VIOLATION);
+    let error = database.scan("UPDATE p SET v = 7").expect_err("the values are not unique");
+    assert_eq!(error.sqlstate, crate::sqlstate::UNIQUE_VIOLATION);
+    assert_eq!(database.scanned("DELETE FROM p WHERE v > 15 RETURNING id, v"), ["2|21", "3|31"]);
+    assert_eq!(database.scanned("SELECT id, n FROM k"), ["1|1"]);
+    database.check_indexes();
+}
+
+#[test]
+fn rows_of_copy_are_inserted_with_defaults() {
+    let mut database = Database::new("CREATE TABLE t (id int PRIMARY KEY, a int DEFAULT 7, b text UNIQUE)");
+    let text = |text: &str| Value::Text(text.to_owned());
+    let rows = vec![vec![text("x"), Value::Int4(1)], vec![text("y"), Value::Int4(2)]];
+    let plan = insert_rows(&database.schema, "t", &[2, 0], rows.clone()).expect("valid");
+    assert_eq!(database.execute("COPY", &plan, &[]).expect("inserted").affected, 2);
+    assert_eq!(database.rows("SELECT * FROM t WHERE id = 2"), ["2|7|y"]);
+    let error = database.execute("COPY", &plan, &[]).expect_err("they exist");
+    assert_eq!(error.sqlstate, crate::sqlstate::UNIQUE_VIOLATION);
+    database.check_indexes();
+}
+
+#[test]
+fn truncated_tables_have_new_keys() {
+    let schema = schema("CREATE TABLE p (id int PRIMARY KEY, v int); CREATE INDEX i ON p (v)");
+    let (after, ids) = crate::ddl::truncate(&schema, &["p".to_owned()], false).expect("valid");
+    let (old, new) = (schema.table_named("p").expect("it exists"), after.table_named("p").expect("it exists"));
+    assert_eq!((old.id, ids), (new.id, vec![new.id]));
+    assert!(old.storage() != new.storage() && old.indexes[0].id != new.indexes[0].id);
+    assert_eq!(after.garbage().len(), 2);
+    assert_eq!(Schema::decode(after.encode()).expect("valid"), after);
+    assert_eq!(schema.reserve_ids(500).last_id(), 500);
 }
