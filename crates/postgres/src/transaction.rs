@@ -58,7 +58,8 @@ pub(crate) struct Tx {
 /// A point to which a transaction can return.
 #[derive(Debug)]
 pub(crate) struct Saved {
-    writes: Savepoint,
+    /// None in a transaction that cannot write.
+    writes: Option<Savepoint>,
     catalog: Arc<Catalog>,
     is_changed: bool,
     fresh: BTreeSet<u32>,
@@ -277,15 +278,19 @@ impl Tx {
         self.is_changed = true;
     }
 
-    pub(crate) fn savepoint(&self) -> Result<Saved, Failure> {
-        let Source::ReadWrite(tx) = &self.source else { return Err(read_only().into()) };
+    pub(crate) fn savepoint(&self) -> Saved {
+        let writes = match &self.source {
+            Source::ReadWrite(tx) => Some(tx.savepoint()),
+            Source::Strong | Source::Snapshot(_) => None,
+        };
         let (catalog, fresh) = (Arc::clone(&self.catalog), self.fresh.clone());
-        Ok(Saved { writes: tx.savepoint(), catalog, is_changed: self.is_changed, fresh })
+        Saved { writes, catalog, is_changed: self.is_changed, fresh }
     }
 
     pub(crate) fn restore(&mut self, saved: &Saved) -> Result<(), Failure> {
-        let Source::ReadWrite(tx) = &self.source else { return Err(read_only().into()) };
-        tx.restore(&saved.writes)?;
+        if let (Source::ReadWrite(tx), Some(writes)) = (&self.source, &saved.writes) {
+            tx.restore(writes)?;
+        }
         self.catalog = Arc::clone(&saved.catalog);
         self.is_changed = saved.is_changed;
         self.fresh.clone_from(&saved.fresh);

@@ -82,7 +82,7 @@ impl TableRows {
         })
     }
 
-    /// As [`TableRows::bound`], for callers that plan themselves.
+    /// The table of a schema, with the layouts of its keys.
     ///
     /// # Errors
     /// A condition of the table is not valid in this version.

@@ -236,7 +236,7 @@ impl Session {
                 let message = format!("a transaction can have at most {SAVEPOINTS_MAX} savepoints");
                 return Err(SqlError::new(sql::sqlstate::PROGRAM_LIMIT_EXCEEDED, message));
             }
-            block.savepoints.push((name.to_owned(), saved?));
+            block.savepoints.push((name.to_owned(), saved));
         }
         Ok(done("SAVEPOINT"))
     }
