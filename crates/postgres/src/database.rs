@@ -32,6 +32,12 @@ pub(crate) const SCHEMA: Bytes = Bytes::from_static(b"schema");
 /// The row of the greatest identifier that was handed out.
 const IDS_ROW: Bytes = Bytes::from_static(b"\0ids");
 const LAST: Bytes = Bytes::from_static(b"last");
+/// The rows that mark identifiers with unseen rows: each is deleted when the rows become visible, or are deleted.
+const MARKS: &[u8] = b"\0unseen";
+const MARKED_AT: Bytes = Bytes::from_static(b"at");
+/// The age in microseconds after which a mark is of a process that has ended. A transaction that is still in progress,
+/// because clocks differ, cannot be committed any more.
+const MARK_AGE_MAX: i64 = 2 * 3_600 * 1_000_000;
 /// Rows and bytes of one write outside of a statement's transaction.
 const BULK_ROWS: usize = 4_000;
 const BULK_BYTES: usize = 4 << 20;
@@ -121,7 +127,15 @@ impl Databases {
             }
             outcome => outcome.map_err(of_client)?,
         }
-        Ok(Arc::clone(lock(&self.open).entry(name.to_owned()).or_insert(database)))
+        let mut open = lock(&self.open);
+        if let Some(open) = open.get(name) {
+            return Ok(Arc::clone(open));
+        }
+        open.insert(name.to_owned(), Arc::clone(&database));
+        drop(open);
+        // A process that has ended may have left data.
+        database.collect();
+        Ok(database)
     }
 
     /// Creates a database with the options of a Loggos table.
@@ -295,6 +309,7 @@ impl Database {
     }
 
     async fn collect_now(&self) -> Result<(), Error> {
+        self.collect_marked().await?;
         let schema = self.catalog().schema.clone();
         for garbage in schema.garbage() {
             if self.is_collected(garbage) {
@@ -324,6 +339,40 @@ impl Database {
         Ok(())
     }
 
+    /// Marks an identifier before its rows are written outside of their transaction.
+    pub(crate) async fn mark_unseen(&self, id: u32) -> Result<(), Error> {
+        let at = crate::transaction::now().to_le_bytes().to_vec();
+        self.table.write(mark(id)).put(MARKED_AT, at).send().await.map(|_| ())
+    }
+
+    /// Deletes unseen rows of processes that have ended.
+    async fn collect_marked(&self) -> Result<(), Error> {
+        let mut marks = self.table.scan().prefix(Bytes::from_static(MARKS)).rows();
+        while let Some(row) = marks.next().await {
+            let row = row?;
+            let Some(marked) = row.cell(MARKED_AT) else { continue };
+            let at = <[u8; 8]>::try_from(&marked.value[..]).ok().map(i64::from_le_bytes);
+            let id = row.key.get(MARKS.len()..).and_then(|id| Some(u32::from_be_bytes(id.try_into().ok()?)));
+            let (Some(at), Some(id)) = (at, id) else { continue };
+            if crate::transaction::now().saturating_sub(at) > MARK_AGE_MAX {
+                // The transaction has read the mark, so it cannot be committed once the mark has changed. If it was
+                // committed just now, the mark is gone.
+                let changed = self.table.write(mark(id)).put_if(MARKED_AT, marked.value.clone(), marked.version);
+                match changed.send().await {
+                    Ok(_) => self.delete_marked(id).await?,
+                    Err(Error::Refused { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn delete_marked(&self, id: u32) -> Result<(), Error> {
+        self.delete_range(keys::prefix_range(&keys::of_id(id)), Box::new(|_| true)).await?;
+        self.table.delete_row(mark(id)).await.map(|_| ())
+    }
+
     /// Deletes rows that no transaction uses any more.
     async fn delete_range(&self, range: KeyRange, deletes: KeyFilter) -> Result<(), Error> {
         let KeyRange { mut start, end } = range;
@@ -348,13 +397,13 @@ impl Database {
         }
     }
 
-    /// Deletes the rows of identifiers of a transaction that was not committed. If this process ends before, they stay.
+    /// Deletes the rows of identifiers of a transaction that was not committed. If this process ends before, another one
+    /// does so by their marks.
     pub(crate) fn delete_unseen(self: &Arc<Self>, ids: BTreeSet<u32>) {
         let database = Arc::clone(self);
         tokio::spawn(async move {
             for id in ids {
-                let range = keys::prefix_range(&keys::of_id(id));
-                if let Err(error) = database.delete_range(range, Box::new(|_| true)).await {
+                if let Err(error) = database.delete_marked(id).await {
                     tracing::warn!(database = database.name, id, %error, "rows of a rolled-back table remain");
                 }
             }
@@ -364,6 +413,11 @@ impl Database {
     pub(crate) fn is_collected(&self, garbage: &Garbage) -> bool {
         lock(&self.collected).contains(&name_of(garbage))
     }
+}
+
+/// The row that marks an identifier.
+pub(crate) fn mark(id: u32) -> Bytes {
+    [MARKS, &id.to_be_bytes()].concat().into()
 }
 
 fn name_of(garbage: &Garbage) -> Vec<u8> {

@@ -12,7 +12,7 @@ use sql::schema::{Builder, Schema};
 use sql::{SqlError, sqlstate};
 use tokio::task::JoinSet;
 
-use crate::database::{Catalog, Database, SCHEMA, SCHEMA_ROW, TOKEN, apply, decode};
+use crate::database::{Catalog, Database, SCHEMA, SCHEMA_ROW, TOKEN, apply, decode, mark};
 use crate::execute::Unseen;
 use crate::failure::Failure;
 use crate::limits::Interrupt;
@@ -254,8 +254,17 @@ impl Tx {
 
     /// Writes rows of this transaction's own tables and indexes, without its limits.
     pub(crate) async fn write_unseen(&mut self, writes: Vec<Write>) -> Result<(), Failure> {
-        let ids = writes.iter().filter_map(first_id);
-        self.unseen.extend(ids);
+        let ids: BTreeSet<u32> = writes.iter().filter_map(first_id).collect();
+        for id in ids {
+            if !self.unseen.contains(&id) {
+                self.database.mark_unseen(id).await?;
+                self.unseen.insert(id);
+                // If someone takes the rows for abandoned, this read fails at the commit.
+                if let Source::ReadWrite(tx) = &self.source {
+                    tx.row(self.database.table(), mark(id)).await?;
+                }
+            }
+        }
         self.database.write_unseen(writes).await
     }
 
@@ -306,6 +315,9 @@ impl Tx {
             self.verify().await?;
         }
         let Source::ReadWrite(tx) = self.source else { return Ok(()) };
+        for id in &self.unseen {
+            tx.delete_row(self.database.table(), mark(*id))?;
+        }
         let mut committed = None;
         if self.is_changed {
             let schema = without_collected(&self.database, &self.catalog.schema)?;
