@@ -165,7 +165,8 @@ impl Databases {
                 "retention" => {
                     let interval = sql::SqlType::Interval.parse(value).map_err(|_| invalid())?;
                     let Value::Interval(interval) = interval else { return Err(invalid()) };
-                    let micros = i64::from(interval.days) * 86_400_000_000 + interval.micros;
+                    let days = i64::from(interval.days).checked_mul(86_400_000_000);
+                    let micros = days.and_then(|days| days.checked_add(interval.micros)).ok_or_else(invalid)?;
                     create.retention(Duration::from_micros(u64::try_from(micros).map_err(|_| invalid())?))
                 }
                 // Those of PostgreSQL that have one value here.

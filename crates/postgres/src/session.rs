@@ -235,6 +235,10 @@ impl Session {
             Some(Statement::Show(name)) => Ok((Vec::new(), show_columns(name))),
             Some(Statement::Execute { name, .. }) => {
                 let stored = self.stored(name)?;
+                // One that executes another one, or itself, is refused when it is executed.
+                if matches!(stored.statement, Some(Statement::Execute { .. })) {
+                    return Err(SqlError::unsupported("EXECUTE of this statement"));
+                }
                 let columns = Box::pin(self.describe(&stored)).await?.1;
                 Ok((Vec::new(), columns))
             }

@@ -48,6 +48,8 @@ pub(crate) struct Tx {
     fresh: BTreeSet<u32>,
     /// Those with rows that were written outside of the transaction.
     unseen: BTreeSet<u32>,
+    /// Whether there was a savepoint.
+    has_savepoint: bool,
     /// Those with writes that are part of the transaction.
     written: BTreeSet<u32>,
     /// Microseconds since 2000-01-01.
@@ -92,6 +94,7 @@ impl Tx {
             is_changed: false,
             fresh: BTreeSet::new(),
             unseen: BTreeSet::new(),
+            has_savepoint: false,
             written: BTreeSet::new(),
             now: now(),
             interrupt,
@@ -276,7 +279,10 @@ impl Tx {
     /// Whether nobody else sees rows with these identifiers, and this transaction has none of them yet but those that it
     /// wrote with [`Tx::write_unseen`].
     pub(crate) fn is_unseen(&self, mut ids: impl Iterator<Item = u32>) -> bool {
-        !self.is_read_only() && ids.all(|id| self.fresh.contains(&id) && !self.written.contains(&id))
+        // A return to a savepoint could not remove them.
+        !self.is_read_only()
+            && !self.has_savepoint
+            && ids.all(|id| self.fresh.contains(&id) && !self.written.contains(&id))
     }
 
     /// Changes the schema. `first_id` is the greatest identifier before those that are new.
@@ -287,7 +293,8 @@ impl Tx {
         self.is_changed = true;
     }
 
-    pub(crate) fn savepoint(&self) -> Saved {
+    pub(crate) fn savepoint(&mut self) -> Saved {
+        self.has_savepoint = true;
         let writes = match &self.source {
             Source::ReadWrite(tx) => Some(tx.savepoint()),
             Source::Strong | Source::Snapshot(_) => None,

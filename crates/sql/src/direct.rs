@@ -248,6 +248,17 @@ fn finish(schema: &Schema, binder: Binder, bound: Bound) -> Result<Option<Plan>,
     Ok(Some(Plan { version: schema.version(), command, parameters, columns, kind }))
 }
 
+/// Whether a value is one of a type, apart from declared lengths.
+fn is_of(value: &Value, wanted: &SqlType) -> bool {
+    match (value.sql_type(), wanted) {
+        (None, _) => true,
+        (Some(SqlType::Text), SqlType::Text | SqlType::Varchar(_) | SqlType::Char(_))
+        | (Some(SqlType::Numeric(_)), SqlType::Numeric(_))
+        | (Some(SqlType::Array(_)), SqlType::Array(_)) => true,
+        (Some(found), wanted) => found == *wanted,
+    }
+}
+
 impl Plan {
     /// The sequences from which an execution takes values, and how many.
     #[must_use]
@@ -274,6 +285,11 @@ impl Plan {
         if wanted != given {
             let message = format!("bind message supplies {given} parameters, but the statement requires {wanted}");
             return Err(SqlError::new(sqlstate::PROTOCOL_VIOLATION, message));
+        }
+        // The values are of the types that were inferred with the schema of before.
+        let has_changed = |(value, wanted): (&Value, &SqlType)| !is_of(value, wanted);
+        if environment.parameters.iter().zip(&self.parameters).any(has_changed) {
+            return Err(SqlError::unsupported("a statement whose parameters have other types since it was prepared"));
         }
         let (state, step) = match &self.kind {
             Kind::Select(select) => select.start(environment)?,

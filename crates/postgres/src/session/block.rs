@@ -228,7 +228,7 @@ impl Session {
         if self.status() != Status::Block {
             return Err(no_block("SAVEPOINT"));
         }
-        let tx = self.take_tx().await?;
+        let mut tx = self.take_tx().await?;
         let saved = tx.savepoint();
         if let Some(block) = &mut self.block {
             block.tx = Some(tx);

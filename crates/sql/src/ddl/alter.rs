@@ -108,7 +108,14 @@ impl Changer<'_> {
                 column_mut(table, name)?.not_null = *not_null;
                 Ok(())
             }
-            AlterTable::SetType(name, to) => set_type(table, name, to),
+            AlterTable::SetType(name, to) => {
+                let id = column_mut(table, name)?.id;
+                if table.is_in_key(id) && self.before.children(table.id).next().is_some() {
+                    let what = "changing the type of a key column of a table with interleaved tables";
+                    return Err(SqlError::unsupported(what));
+                }
+                set_type(table, name, to)
+            }
             AlterTable::NoEffect => Ok(()),
         }
     }

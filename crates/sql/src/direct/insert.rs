@@ -337,7 +337,9 @@ impl Insert {
                     }
                 }
             }
-            claimed.insert(&arbiter.key, arbiter.row);
+            if !state.skipped.contains(&arbiter.row) {
+                claimed.insert(&arbiter.key, arbiter.row);
+            }
         }
         if fetch.is_empty() {
             return self.finish(&state, environment);

@@ -4,9 +4,9 @@ use sqlparser::ast::{ArrayElemTypeDef, CharacterLength, DataType, ExactNumberInf
 
 use crate::error::{SqlError, sqlstate};
 use crate::schema::GeneratedKind;
-use crate::types::{LENGTH_MAX, PRECISION_MAX, SqlType};
+use crate::types::{CHAR_LENGTH_MAX, LENGTH_MAX, PRECISION_MAX, SqlType};
 
-fn length(name: &str, length: &Option<CharacterLength>) -> Result<Option<u32>, SqlError> {
+fn length(name: &str, most: u32, length: &Option<CharacterLength>) -> Result<Option<u32>, SqlError> {
     let Some(length) = length else { return Ok(None) };
     let CharacterLength::IntegerLength { length, .. } = length else {
         return Err(SqlError::new(sqlstate::SYNTAX_ERROR, "syntax error at or near \"max\""));
@@ -14,8 +14,8 @@ fn length(name: &str, length: &Option<CharacterLength>) -> Result<Option<u32>, S
     let bad = |message: String| SqlError::new(sqlstate::INVALID_PARAMETER_VALUE, message);
     match u32::try_from(*length) {
         Ok(0) => Err(bad(format!("length for type {name} must be at least 1"))),
-        Ok(length) if length <= LENGTH_MAX => Ok(Some(length)),
-        _ => Err(bad(format!("length for type {name} cannot exceed {LENGTH_MAX}"))),
+        Ok(length) if length <= most => Ok(Some(length)),
+        _ => Err(bad(format!("length for type {name} cannot exceed {most}"))),
     }
 }
 
@@ -52,10 +52,10 @@ pub(crate) fn sql_type(name: &DataType) -> Result<SqlType, SqlError> {
         DataType::Numeric(info) | DataType::Decimal(info) | DataType::Dec(info) => numeric(info)?,
         DataType::Text => SqlType::Text,
         DataType::Varchar(declared) | DataType::CharacterVarying(declared) | DataType::CharVarying(declared) => {
-            SqlType::Varchar(length("varchar", declared)?)
+            SqlType::Varchar(length("varchar", LENGTH_MAX, declared)?)
         }
         DataType::Char(declared) | DataType::Character(declared) => {
-            SqlType::Char(length("char", declared)?.unwrap_or(1))
+            SqlType::Char(length("char", CHAR_LENGTH_MAX, declared)?.unwrap_or(1))
         }
         DataType::Bytea => SqlType::Bytea,
         DataType::Date => SqlType::Date,
