@@ -7,7 +7,6 @@ use base::canary::{Bug, planted};
 use base::{CohortId, Durability, Duration, Lsn, Member, Monotonic, Now, SharedMembership};
 use bytes::Bytes;
 use catalog::{CatalogCommand, NodeRecord, Standing};
-use replication::Cohort;
 use state_machine::interface::{Housekeeping, Past};
 use state_machine::storage::{FileId, Leftovers, Outputs};
 use store::manifest::CheckpointRef;
@@ -140,7 +139,7 @@ impl Node {
         // A flush overwrites blocks. If it is cut off, the log must restore them at once after the restart: this replica may
         // then lead, and may have to send its blocks before anything more is committed (guarantees 3 and 29).
         replica.on_disk.held = Some(action);
-        self.with_cohort(id, now, Cohort::force_commit_point);
+        self.with_cohort(id, now, |cohort, out| cohort.force_commit_point(lsn, out));
         self.checkpoints.held.insert((self.outgoing.outbox.appended(), id));
     }
 

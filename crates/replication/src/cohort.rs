@@ -432,13 +432,11 @@ impl Cohort {
         }
     }
 
-    /// Records the commit point in the log, and forces it now. Once that is done, a restart applies everything that this
-    /// replica has applied so far.
-    pub fn force_commit_point(&mut self, out: &mut Outbox) {
-        if let Some(lsn) = self.log.lsn_at(self.committed) {
-            out.append(LogRecord::CommitPoint(lsn), Force::Now);
-            self.committed_logged = self.committed;
-        }
+    /// Records in the log that this entry, the last one applied, is committed, and forces that now. Once that is done, a
+    /// restart applies everything that this replica has applied so far.
+    pub fn force_commit_point(&mut self, applied: Lsn, out: &mut Outbox) {
+        out.append(LogRecord::CommitPoint(applied), Force::Now);
+        self.committed_logged = self.committed_logged.max(applied.sequence);
     }
 
     /// Removes from the state everything that affects only efficiency: numbers become relative to the forced ones, a
