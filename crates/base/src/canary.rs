@@ -219,7 +219,6 @@ bugs! {
     StreamChecksumIgnored(29, "the checksum of a block is not verified when it is read"),
     StreamCacheStale(29, "the cache keeps a block that a flush has overwritten"),
     StreamMapBeforeData(29, "a flush writes the map of a checkpoint without forcing the data first"),
-    StreamFlushBeforeLog(29, "a flush overwrites blocks before a restart would apply their new content"),
     StreamIncompleteRead(29, "a received stream answers reads before the log completes it"),
     ForceRetried(25, "a failed sync is retried and its success trusted"),
     CompletionAfterError(25, "the log publishes a completion after a failed sync"),

@@ -12,7 +12,7 @@ use state_machine::storage::{FileId, Leftovers, Outputs};
 use store::manifest::CheckpointRef;
 
 use crate::config::NodeConfig;
-use crate::contract::{Action, CheckpointId, Lineage, ManifestId, WriteId};
+use crate::contract::{Action, CheckpointId, Lineage, ManifestId};
 use crate::node::{Node, newer};
 use crate::replica::{Replica, Written};
 use crate::roster;
@@ -46,8 +46,6 @@ pub(crate) struct Checkpoints {
     leftovers: BTreeSet<CohortId>,
     /// SSTables that no storage uses any more.
     removed: Leftovers,
-    /// The cohorts with a flush in place that waits for a force of the log.
-    held: BTreeSet<(WriteId, CohortId)>,
 }
 
 impl Checkpoints {
@@ -97,7 +95,7 @@ impl Node {
         }
         for id in candidates {
             if self.is_due(id, largest == Some(id), now) {
-                self.begin_checkpoint(id, now);
+                self.begin_checkpoint(id);
             }
         }
     }
@@ -119,7 +117,7 @@ impl Node {
         behind >= log_bytes || is_full || is_largest || has_trimmed() || on_disk.is_wanted
     }
 
-    fn begin_checkpoint(&mut self, id: CohortId, now: Now) {
+    fn begin_checkpoint(&mut self, id: CohortId) {
         let checkpoint = self.number_checkpoint();
         let replica = expected!(self.replicas.get_mut(&id), "only local replicas are due");
         let (lsn, timestamp) = (replica.state.last_applied(), replica.state.last_timestamp());
@@ -131,28 +129,14 @@ impl Node {
         replica.on_disk.is_wanted = false;
         self.counters.checkpoints += 1;
         self.counters.flushes += u64::from(flush.is_some());
-        let is_held = flush.is_some() && replica.state.storage().is_in_place() && !planted(Bug::StreamFlushBeforeLog);
-        let action = Action::WriteCheckpoint { cohort: id, checkpoint, lsn, timestamp, state: Box::new(state), flush };
-        if !is_held {
-            return self.actions.push(action);
-        }
-        // A flush overwrites blocks. If it is cut off, the log must restore them at once after the restart: this replica may
-        // then lead, and may have to send its blocks before anything more is committed (guarantees 3 and 29).
-        replica.on_disk.held = Some(action);
-        self.with_cohort(id, now, |cohort, out| cohort.force_commit_point(lsn, out));
-        self.checkpoints.held.insert((self.outgoing.outbox.appended(), id));
-    }
-
-    /// Begins the flushes in place whose changes the log restores after a restart.
-    pub(crate) fn release_checkpoints(&mut self) {
-        let through = self.outgoing.log_forced_through;
-        while self.checkpoints.held.first().is_some_and(|(write, _)| *write <= through) {
-            let Some((_, id)) = self.checkpoints.held.pop_first() else { return };
-            // The replica may have been removed, or its storage replaced.
-            if let Some(action) = self.replicas.quietly(id).and_then(|replica| replica.on_disk.held.take()) {
-                self.actions.push(action);
-            }
-        }
+        self.actions.push(Action::WriteCheckpoint {
+            cohort: id,
+            checkpoint,
+            lsn,
+            timestamp,
+            state: Box::new(state),
+            flush,
+        });
     }
 
     pub(crate) fn number_checkpoint(&mut self) -> CheckpointId {

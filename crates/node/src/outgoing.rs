@@ -45,7 +45,6 @@ impl Node {
         for id in std::mem::take(&mut self.outgoing.awaiting_log) {
             self.with_cohort(id, now, |cohort, out| cohort.log_forced(through, now, out));
         }
-        self.release_checkpoints();
     }
 
     pub(crate) fn manifest_forced(&mut self, through: ManifestId, now: Now) {

@@ -14,7 +14,7 @@ use state_machine::{Locks, Ownership};
 use store::manifest::{CheckpointRef, CohortManifest};
 
 use crate::config::NodeConfig;
-use crate::contract::{Action, CheckpointId, Lineage};
+use crate::contract::{CheckpointId, Lineage};
 use crate::holds::Holds;
 use crate::latches::Latches;
 use crate::read_locks::ReadLocks;
@@ -107,8 +107,6 @@ pub(crate) struct OnDisk {
     named_last: Arc<[FileRef]>,
     /// The checkpoint being written.
     pub(crate) writing: Option<(CheckpointId, Snapshot, SharedMembership)>,
-    /// The action that writes it, while it waits for a force of the log.
-    pub(crate) held: Option<Action>,
     /// A checkpoint on disk. The manifest names it once this node's own log is forced through it.
     pub(crate) written: Option<Written>,
     /// A newer checkpoint is requested.
@@ -238,7 +236,6 @@ impl Replica {
     pub(crate) fn begin_lineage(&mut self) -> Option<Outputs> {
         self.lineage.0 += 1;
         self.on_disk.writing = None;
-        self.on_disk.held = None;
         self.on_disk.written.take().and_then(|written| written.flushed)
     }
 

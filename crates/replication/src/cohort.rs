@@ -432,13 +432,6 @@ impl Cohort {
         }
     }
 
-    /// Records in the log that this entry, the last one applied, is committed, and forces that now. Once that is done, a
-    /// restart applies everything that this replica has applied so far.
-    pub fn force_commit_point(&mut self, applied: Lsn, out: &mut Outbox) {
-        out.append(LogRecord::CommitPoint(applied), Force::Now);
-        self.committed_logged = self.committed_logged.max(applied.sequence);
-    }
-
     /// Removes from the state everything that affects only efficiency: numbers become relative to the forced ones, a
     /// leader discards its send state, and expired timers and votes become equal. The search treats states that differ
     /// only in these as equal; it fires timers and sends any message that a leader could send at any time. Matches with

@@ -219,7 +219,6 @@ pub const FOUND_BY_TESTS: &[(Bug, &str)] = &[
     (Bug::StreamCacheStale, "stream_bugs_are_found"),
     (Bug::StreamMapBeforeData, "stream_bugs_are_found"),
     (Bug::StreamIncompleteRead, "stream_bugs_are_found"),
-    (Bug::StreamFlushBeforeLog, "flush_before_log_is_found"),
     (Bug::RecentOutlivesState, "replaced_state_is_not_read"),
     (Bug::WriterEvicted, "writer_eviction_is_found"),
     (Bug::WatermarkPassesHold, "watermark_past_hold_is_found"),

@@ -1,10 +1,7 @@
 use base::{Duration, LogRecord, Sequence, Timestamp};
 use catalog::{CatalogCommand, CatalogRequest, CatalogResponse, TableOptions};
 use state_machine::storage::FileRef;
-use state_machine::{Consistency, Failure, SessionStamp, StateMachine as _};
-use streams::layout::StripeId;
-use streams::stripe::Stripe;
-use streams::stripe::request::{BlockChange, StripeRequest, StripeResponse, StripeWrite};
+use state_machine::{Consistency, Failure, StateMachine as _};
 use tablets::request::{Columns, Mutation, Scan, TableRequest, Write};
 use tablets::{Command, TableResponse, Tablet};
 
@@ -372,57 +369,4 @@ fn election_keeps_session_ages() {
     cluster.pass(Duration::from_millis(11_000));
     let others = cluster.nodes.iter().enumerate().filter(|(node, _)| *node != leader);
     assert!(others.map(|(_, bench)| tablet(bench)).all(|tablet| tablet.sessions_open() == 0), "it expires on time");
-}
-
-/// A flush in place may be cut off. After a restart, the log must restore the overwritten blocks at once.
-fn flush_in_place_waits_for_the_log() {
-    let mut bench = Bench::start(empty(1, 1));
-    bench.pass(Duration::from_millis(5_000));
-    let options = TableOptions { disk_bytes: 1 << 20, ..TableOptions::of(Stripe::KIND) };
-    let create = CatalogCommand::CreateTable { name: "d".into(), split_at: vec![], options };
-    bench.ask(1, Request::Catalog(CatalogRequest::Change(create)));
-    bench.pass(Duration::from_millis(1_000));
-    let stripe = StripeId(0);
-    bench.ask(2, Request::table("d", StripeRequest::OpenSession { stripe }));
-    let Some(Ok(Response::Stripe(StripeResponse::SessionOpened { session }))) = bench.answers.remove(&RequestId(2))
-    else {
-        panic!("a session")
-    };
-    let stamp = SessionStamp { session, sequence: 1, first_incomplete: 1 };
-    let changes = vec![BlockChange::Data { first: 0, data: vec![7; 4096].into() }];
-    bench.ask(3, Request::table("d", StripeRequest::Write(StripeWrite { stamp, stripe, changes, parts: vec![] })));
-    assert_eq!(bench.answers.get(&RequestId(3)), Some(&Ok(Response::Stripe(StripeResponse::Written))));
-
-    bench.node.replicas.get_mut(&TABLE).expect("a stripe").on_disk.is_wanted = true;
-    let step = |bench: &mut Bench, event| {
-        let mut actions = Vec::new();
-        bench.node.step(bench.now, event, &mut actions);
-        bench.node.settle(bench.now, &mut actions);
-        actions
-    };
-    let is_flush = |action: &Action| matches!(action, Action::WriteCheckpoint { cohort: TABLE, flush: Some(_), .. });
-    let begun = step(&mut bench, crate::contract::Event::Timer);
-    assert!(!begun.iter().any(is_flush), "it would overwrite blocks");
-    let forced = begun.iter().find_map(|action| match action {
-        Action::Append { write, record, force: base::Force::Now } => {
-            matches!(record.body, LogRecord::CommitPoint(_)).then_some(*write)
-        }
-        _ => None,
-    });
-    let through = forced.expect("the commit point is forced");
-    assert!(step(&mut bench, crate::contract::Event::LogForced { through }).iter().any(is_flush));
-}
-
-#[test]
-fn flush_in_place_waits() {
-    flush_in_place_waits_for_the_log();
-}
-
-#[cfg(feature = "canary")]
-#[test]
-fn flush_before_log_is_found() {
-    base::canary::plant(Some(Bug::StreamFlushBeforeLog));
-    let found = std::panic::catch_unwind(flush_in_place_waits_for_the_log);
-    base::canary::plant(None);
-    assert!(found.is_err());
 }
