@@ -17,8 +17,7 @@
 //!
 //! Invariants:
 //! * **A flush may be cut off anywhere.** It overwrites only blocks that entries after the checkpoint in the manifest
-//!   write whole, or free. These entries, and a commit point that covers them, are forced before a flush begins, and they
-//!   are in the log until another manifest is forced. So once a restart has applied its own log, every block is that of
+//!   write whole, or free. These entries are in the log until another manifest is forced. So once a restart has applied its own log, every block is that of
 //!   one moment again.
 //! * **A block is read from the data file only if no layer has it**, and only with the checksum in memory. A reader
 //!   that meets a flush sees another checksum, and then looks again: the layer of the flush has the block until the
