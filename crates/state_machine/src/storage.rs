@@ -205,9 +205,8 @@ pub trait Storage: Any + fmt::Debug + Send {
         Vec::new()
     }
 
-    /// Whether flushes overwrite data in place. Then a flush must not begin before a restart would apply everything in
-    /// it, because it may be cut off. The files change while they are sent, so the log since the checkpoint must be kept
-    /// until the receiver has it: it completes the copy (guarantee 29).
+    /// Whether flushes overwrite data in place. The files change while they are sent, so the log since the checkpoint must
+    /// be kept until the receiver has it: it completes the copy (guarantee 29).
     fn is_in_place(&self) -> bool {
         false
     }
