@@ -49,7 +49,7 @@ fn conflict(reason: &str) -> SqlError {
         .with_hint("The transaction might succeed if retried.")
 }
 
-/// The error of a call, with the SQLSTATE that tells the client what it may do: 40001 to try again, 40003 to find out,
+/// The error of a call, with the SQLSTATE for the client's next step: 40001 to try again, 40003 to find out,
 /// 08006 to try at another node.
 pub(crate) fn of_client(error: Error) -> SqlError {
     match error {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use sql::{SqlError, sqlstate};
 
-/// The version of PostgreSQL whose behavior clients see.
+/// The version of PostgreSQL that is reported to clients.
 pub const SERVER_VERSION: &str = "15.0";
 
-/// Settings, their defaults, and whether clients are told of changes.
+/// Settings, their defaults, and whether changes are reported to clients.
 const DEFAULTS: [(&str, &str, bool); 32] = [
     ("application_name", "", true),
     ("bytea_output", "hex", false),
@@ -58,7 +58,7 @@ const FIXED: [&str; 10] = [
     "transaction_isolation",
 ];
 
-/// The name with which a client is told of a setting.
+/// The name under which a setting is reported to a client.
 fn reported_name(name: &str) -> &str {
     match name {
         "datestyle" => "DateStyle",
@@ -71,12 +71,12 @@ fn reported_name(name: &str) -> &str {
 /// The settings of a session.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
-    /// What the client gave when it connected, to which RESET returns.
+    /// The values in the client's startup message, to which RESET returns.
     initial: BTreeMap<String, String>,
     changed: BTreeMap<String, String>,
     /// Those of this transaction only.
     local: BTreeMap<String, String>,
-    /// Names and values of which the client is not told yet.
+    /// Names and values that are not reported to the client yet.
     reports: Vec<(String, String)>,
 }
 
@@ -163,7 +163,7 @@ impl Settings {
         }
     }
 
-    /// What clients are told at the start.
+    /// The settings that are reported to clients at the start.
     pub(crate) fn reported(&self) -> Vec<(String, String)> {
         let reported = DEFAULTS.iter().filter(|(.., is_reported)| *is_reported);
         reported
@@ -232,7 +232,7 @@ fn check(name: &str, value: &str) -> Result<String, SqlError> {
         // Drivers send the zone of their machine. Times are always shown in UTC, so the setting says so.
         // Drivers send the zone of their machine. Times are always shown in UTC, so the setting says so.
         "timezone" => Ok("UTC".to_owned()),
-        // The only supported style, whatever the order of input is.
+        // The only supported style, with any order of input.
         "datestyle" if value.to_lowercase().starts_with("iso") => Ok("ISO, MDY".to_owned()),
         "datestyle" => Err(invalid().with_hint("Only ISO is supported.")),
         "intervalstyle" if value.eq_ignore_ascii_case("postgres") => Ok("postgres".to_owned()),

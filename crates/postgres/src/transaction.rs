@@ -44,7 +44,7 @@ pub(crate) struct Tx {
     has_read: bool,
     /// The transaction has changed the schema.
     is_changed: bool,
-    /// Identifiers of this transaction's own tables and indexes, which nobody else sees.
+    /// Identifiers of this transaction's own tables and indexes, which no other transaction sees.
     fresh: BTreeSet<u32>,
     /// Those with rows that were written outside of the transaction.
     unseen: BTreeSet<u32>,
@@ -271,12 +271,12 @@ impl Tx {
         self.database.write_unseen(writes).await
     }
 
-    /// What a bulk load may assume: nothing about tables that an earlier one has filled.
+    /// The assumptions of a bulk load: none about tables that an earlier one has filled.
     pub(crate) fn unseen_rows(&self) -> Unseen {
         Unseen::after(self.unseen.iter().copied())
     }
 
-    /// Whether nobody else sees rows with these identifiers, and this transaction has none of them yet but those that it
+    /// Whether no other transaction sees rows with these identifiers, and this transaction has none of them yet but those that it
     /// wrote with [`Tx::write_unseen`].
     pub(crate) fn is_unseen(&self, mut ids: impl Iterator<Item = u32>) -> bool {
         // A return to a savepoint could not remove them.

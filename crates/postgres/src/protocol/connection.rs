@@ -42,7 +42,7 @@ pub(super) enum Ended {
     Left,
 }
 
-/// The socket, with what was read and not decoded, and what was not sent.
+/// The socket, with input that is not decoded and output that is not sent.
 struct Socket {
     stream: TcpStream,
     input: BytesMut,
@@ -101,7 +101,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends what has been collected, if it is much.
+    /// Sends the collected output, if it is large.
     async fn flush_some(&mut self) -> Result<(), Ended> {
         if self.out.0.len() >= OUTGOING_BYTES { self.flush().await } else { Ok(()) }
     }

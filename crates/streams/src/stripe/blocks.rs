@@ -1,4 +1,4 @@
-//! The blocks of a stripe in an in-place store ([`store::stream`]), whose block numbers are those of the stripe.
+//! The blocks of a stripe in an in-place store ([`store::stream`]), under their numbers in the stripe.
 //!
 //! A block that was never written, or that was trimmed, is a hole. A block of zeros that is allocated has no content
 //! either. All others have content of 4 KiB.
@@ -18,7 +18,7 @@ use crate::layout::{BLOCK_BYTES, StripeId};
 pub(crate) const KEY_BYTES: usize = 8;
 /// Maximum steps of a query of the allocation, which blocks writers.
 const STATUS_STEPS_MAX: usize = 16_384;
-/// Blocks whose content is added to a hash at once.
+/// Number of blocks that are added to a hash at once.
 const HASHED_BLOCKS: u64 = 256;
 /// A block of zeros, for comparison.
 const ZEROES: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
