@@ -617,16 +617,7 @@ pub(crate) fn without_length(of: &SqlType) -> SqlType {
 /// The type in which two numbers are combined.
 fn common_number(a: &SqlType, b: &SqlType) -> Option<SqlType> {
     use SqlType as T;
-    let rank = |of: &SqlType| match of {
-        T::Int2 => Some(0),
-        T::Int4 => Some(1),
-        T::Int8 => Some(2),
-        T::Numeric(_) => Some(3),
-        T::Float4 => Some(4),
-        T::Float8 => Some(5),
-        _ => None,
-    };
-    let (a, b) = (rank(a)?, rank(b)?);
+    let (a, b) = (a.number_rank()?, b.number_rank()?);
     Some(match a.max(b) {
         0 => T::Int2,
         1 => T::Int4,

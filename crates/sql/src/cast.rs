@@ -21,19 +21,10 @@ pub enum Context {
 #[must_use]
 pub fn is_allowed(from: &SqlType, to: &SqlType, context: Context) -> bool {
     use SqlType as T;
-    let rank = |kind: &T| match kind {
-        T::Int2 => Some(0),
-        T::Int4 => Some(1),
-        T::Int8 => Some(2),
-        T::Numeric(_) => Some(3),
-        T::Float4 => Some(4),
-        T::Float8 => Some(5),
-        _ => None,
-    };
     if from.is_same_base(to) || (from.is_text() && to.is_text()) {
         return true;
     }
-    if let (Some(from), Some(to)) = (rank(from), rank(to)) {
+    if let (Some(from), Some(to)) = (from.number_rank(), to.number_rank()) {
         return from < to || context >= Context::Assignment;
     }
     match (from, to) {

@@ -19,6 +19,7 @@ mod scan;
 mod select;
 
 use bytes::Bytes;
+use sqlparser::ast::{GroupByExpr, Query, Select};
 
 use crate::bind::{Binder, Unbound};
 use crate::error::{SqlError, sqlstate};
@@ -248,14 +249,26 @@ fn finish(schema: &Schema, binder: Binder, bound: Bound) -> Result<Option<Plan>,
     Ok(Some(Plan { version: schema.version(), command, parameters, columns, kind }))
 }
 
-/// Whether a value is one of a type, apart from declared lengths.
-fn is_of(value: &Value, wanted: &SqlType) -> bool {
-    match (value.sql_type(), wanted) {
-        (None, _) => true,
-        (Some(SqlType::Text), SqlType::Text | SqlType::Varchar(_) | SqlType::Char(_))
-        | (Some(SqlType::Numeric(_)), SqlType::Numeric(_))
-        | (Some(SqlType::Array(_)), SqlType::Array(_)) => true,
-        (Some(found), wanted) => found == *wanted,
+/// Whether a query has nothing but columns, one `FROM`, `WHERE`, `ORDER BY` and `LIMIT`.
+fn is_plain(query: &Query, select: &Select) -> bool {
+    query.with.is_none()
+        && query.fetch.is_none()
+        && query.pipe_operators.is_empty()
+        && select.distinct.is_none()
+        && select.top.is_none()
+        && select.into.is_none()
+        && select.lateral_views.is_empty()
+        && select.having.is_none()
+        && select.qualify.is_none()
+        && select.named_window.is_empty()
+        && matches!(&select.group_by, GroupByExpr::Expressions(by, modifiers) if by.is_empty() && modifiers.is_empty())
+}
+
+/// Whether values of one type are values of another one: the two differ at most in declared lengths.
+fn has_values_of(found: &SqlType, wanted: &SqlType) -> bool {
+    match (found, wanted) {
+        (SqlType::Array(found), SqlType::Array(wanted)) => has_values_of(found, wanted),
+        (found, wanted) => found.is_same_base(wanted) || found.is_text() && wanted.is_text(),
     }
 }
 
@@ -287,7 +300,8 @@ impl Plan {
             return Err(SqlError::new(sqlstate::PROTOCOL_VIOLATION, message));
         }
         // The values are of the types that were inferred with the schema of before.
-        let has_changed = |(value, wanted): (&Value, &SqlType)| !is_of(value, wanted);
+        let has_changed =
+            |(value, wanted): (&Value, &SqlType)| value.sql_type().is_some_and(|found| !has_values_of(&found, wanted));
         if environment.parameters.iter().zip(&self.parameters).any(has_changed) {
             return Err(SqlError::unsupported("a statement whose parameters have other types since it was prepared"));
         }

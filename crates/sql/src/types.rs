@@ -220,6 +220,19 @@ impl SqlType {
         matches!(self, Self::Text | Self::Varchar(_) | Self::Char(_))
     }
 
+    /// The place of a type of numbers among them: two are combined in the type of the higher one.
+    pub(crate) const fn number_rank(&self) -> Option<u8> {
+        Some(match self {
+            Self::Int2 => 0,
+            Self::Int4 => 1,
+            Self::Int8 => 2,
+            Self::Numeric(_) => 3,
+            Self::Float4 => 4,
+            Self::Float8 => 5,
+            _ => return None,
+        })
+    }
+
     /// Equal, apart from declared lengths.
     #[must_use]
     pub fn is_same_base(&self, other: &Self) -> bool {

@@ -5,9 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use sqlparser::ast::{
-    self, Expr, GroupByExpr, LimitClause, OrderByExpr, OrderByKind, Query, SelectItem, SetExpr, Value as Literal,
-};
+use sqlparser::ast::{self, Expr, LimitClause, OrderByExpr, OrderByKind, Query, SelectItem, SetExpr, Value as Literal};
 
 use super::change::Change;
 use super::condition::{Condition, divide};
@@ -116,18 +114,7 @@ enum Reading {
 
 pub(super) fn prepare(binder: &mut Binder, query: &Query) -> Result<(Scan, Vec<OutputColumn>), Unbound> {
     let SetExpr::Select(select) = &*query.body else { return Err(Unbound::NeedsPlanner) };
-    let is_plain = query.with.is_none()
-        && query.fetch.is_none()
-        && query.pipe_operators.is_empty()
-        && select.distinct.is_none()
-        && select.top.is_none()
-        && select.into.is_none()
-        && select.lateral_views.is_empty()
-        && select.having.is_none()
-        && select.qualify.is_none()
-        && select.named_window.is_empty()
-        && matches!(&select.group_by, GroupByExpr::Expressions(by, modifiers) if by.is_empty() && modifiers.is_empty());
-    if !is_plain {
+    if !super::is_plain(query, select) {
         return Err(Unbound::NeedsPlanner);
     }
     let source = match &select.from[..] {

@@ -1,6 +1,6 @@
 //! `SELECT` of one row by its primary key, or of the first rows of a range of keys.
 
-use sqlparser::ast::{Expr, GroupByExpr, LimitClause, OrderByKind, Query, SetExpr, TableFactor, TableWithJoins};
+use sqlparser::ast::{Expr, LimitClause, OrderByKind, Query, SetExpr, TableFactor, TableWithJoins};
 
 use super::condition::{Condition, divide};
 use super::{Outcome, OutputColumn, Page, Read, Step, expect_pages, output};
@@ -55,18 +55,7 @@ pub(super) fn single_table<'a>(
 
 pub(super) fn prepare(binder: &mut Binder, query: &Query) -> Result<(Select, Vec<OutputColumn>), Unbound> {
     let SetExpr::Select(select) = &*query.body else { return Err(Unbound::NeedsPlanner) };
-    let is_plain = query.with.is_none()
-        && query.fetch.is_none()
-        && query.for_clause.is_none()
-        && query.pipe_operators.is_empty()
-        && select.distinct.is_none()
-        && select.top.is_none()
-        && select.into.is_none()
-        && select.lateral_views.is_empty()
-        && select.having.is_none()
-        && select.qualify.is_none()
-        && select.named_window.is_empty()
-        && matches!(&select.group_by, GroupByExpr::Expressions(by, modifiers) if by.is_empty() && modifiers.is_empty());
+    let is_plain = super::is_plain(query, select) && query.for_clause.is_none();
     let [from] = &select.from[..] else { return Err(Unbound::NeedsPlanner) };
     if !is_plain {
         return Err(Unbound::NeedsPlanner);
