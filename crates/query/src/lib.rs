@@ -1,0 +1,1 @@
+//! Queries that need a planner, by DataFusion.
