@@ -1,1 +1,39 @@
-//! Queries that need a planner, by DataFusion.
+//! Queries that need a planner, by DataFusion: joins, groups, set operations, subqueries, windows.
+//!
+//! A [`Planner`] belongs to one version of a schema. [`Planner::prepare`] makes a [`Query`] of a statement, and
+//! [`Query::execute`] executes it for parameters on a [`Source`] of rows. Rows come in pages, as they are taken; the
+//! memory of a query is limited, and only that query fails when it needs more.
+//!
+//! Statements are [rewritten](rewrite) where the two dialects differ, and [operators] with other semantics are replaced,
+//! so that results, types and errors are PostgreSQL's.
+
+mod error;
+mod execution;
+mod functions;
+mod operators;
+mod planner;
+mod rewrite;
+mod system;
+mod table;
+mod values;
+
+use std::fmt::Debug;
+
+use futures::future::BoxFuture;
+use sql::direct::{Page, Read};
+
+pub use error::QueryError;
+pub use execution::{Engine, Execution, Limits};
+pub use planner::{Planner, Query};
+
+/// An error of a source of rows.
+pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Where a query reads rows, all as of one moment.
+pub trait Source: Debug + Send + Sync {
+    /// Reads rows: the results in the order of the reads.
+    fn read(&self, reads: Vec<Read>) -> BoxFuture<'static, Result<Vec<Page>, SourceError>>;
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@ use sqlparser::ast::{self, BinaryOperator, CastKind, Expr, UnaryOperator};
 use crate::cast::{Context, cannot_cast, cast, is_allowed};
 use crate::error::{SqlError, sqlstate};
 use crate::expression::{Arithmetic, Comparison, Expression, Function};
+use crate::operators::{Operands, common_number, operands};
 use crate::parse::{fold, position, sql_type};
 use crate::schema::{Schema, Table, undefined_column};
 use crate::types::SqlType;
@@ -322,7 +323,6 @@ impl<'a> Binder<'a> {
     }
 
     fn arithmetic(&mut self, operator: Arithmetic, left: &Expr, right: &Expr) -> Result<Typed, Unbound> {
-        use SqlType as T;
         let (left, right) = (self.bind(left)?, self.bind(right)?);
         let (a, b) = match (left.sql_type.clone(), right.sql_type.clone()) {
             (Some(a), Some(b)) => (a, b),
@@ -331,32 +331,7 @@ impl<'a> Binder<'a> {
             (None, Some(b)) if b.is_number() => (b.clone(), b),
             _ => return Err(Unbound::NeedsPlanner),
         };
-        let is_sum = matches!(operator, Arithmetic::Add | Arithmetic::Subtract);
-        let (a, b, result) = match common_number(&a, &b) {
-            Some(common) => {
-                let is_division = matches!(operator, Arithmetic::Divide | Arithmetic::Modulo);
-                let is_float = matches!(common, T::Float4 | T::Float8);
-                // The scale of a numeric quotient is left to the planner.
-                if is_division && (matches!(common, T::Numeric(_)) || (is_float && operator == Arithmetic::Modulo)) {
-                    return Err(Unbound::NeedsPlanner);
-                }
-                (common.clone(), common.clone(), common)
-            }
-            None => match (&a, &b) {
-                (T::Date, T::Int2 | T::Int4) if is_sum => (T::Date, T::Int4, T::Date),
-                (T::Int2 | T::Int4, T::Date) if operator == Arithmetic::Add => (T::Int4, T::Date, T::Date),
-                (T::Date, T::Date) if operator == Arithmetic::Subtract => (T::Date, T::Date, T::Int4),
-                (T::Timestamp | T::Timestamptz, T::Interval) if is_sum => (a.clone(), T::Interval, a),
-                (T::Interval, T::Timestamp | T::Timestamptz) if operator == Arithmetic::Add => {
-                    (T::Interval, b.clone(), b)
-                }
-                (T::Timestamp, T::Timestamp) | (T::Timestamptz, T::Timestamptz) if operator == Arithmetic::Subtract => {
-                    (a, b, T::Interval)
-                }
-                (T::Interval, T::Interval) if is_sum => (T::Interval, T::Interval, T::Interval),
-                _ => return Err(Unbound::NeedsPlanner),
-            },
-        };
+        let Operands { left: a, right: b, result } = operands(operator, &a, &b).ok_or(Unbound::NeedsPlanner)?;
         let left = self.coerce(left, &a, Context::Implicit)?;
         let right = self.coerce(right, &b, Context::Implicit)?;
         Ok(Typed::new(Expression::Arithmetic(operator, boxed(left), boxed(right)), result))
@@ -612,19 +587,4 @@ pub(crate) fn without_length(of: &SqlType) -> SqlType {
         SqlType::Varchar(_) | SqlType::Char(_) => SqlType::Text,
         other => other.clone(),
     }
-}
-
-/// The type in which two numbers are combined.
-fn common_number(a: &SqlType, b: &SqlType) -> Option<SqlType> {
-    use SqlType as T;
-    let (a, b) = (a.number_rank()?, b.number_rank()?);
-    Some(match a.max(b) {
-        0 => T::Int2,
-        1 => T::Int4,
-        2 => T::Int8,
-        3 => T::Numeric(None),
-        // Only two of them stay `real`.
-        4 if a == b => T::Float4,
-        _ => T::Float8,
-    })
 }

@@ -18,6 +18,8 @@ mod output;
 mod scan;
 mod select;
 
+pub use output::name_of;
+
 use bytes::Bytes;
 use sqlparser::ast::{GroupByExpr, Query, Select};
 

@@ -41,12 +41,18 @@ pub(crate) struct Rows<'a> {
     pub(crate) excluded: &'a [Value],
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arithmetic {
+/// An operator on numbers and times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Arithmetic {
+    /// `+`
     Add,
+    /// `-`
     Subtract,
+    /// `*`
     Multiply,
+    /// `/`
     Divide,
+    /// `%`
     Modulo,
 }
 
@@ -294,8 +300,8 @@ macro_rules! integers {
     }};
 }
 
-/// Both operands have the types that [`crate::bind`] chose.
-fn arithmetic(operator: Arithmetic, a: &Value, b: &Value) -> Result<Value, SqlError> {
+/// Both operands have the types of [`crate::operators::operands`].
+pub(crate) fn arithmetic(operator: Arithmetic, a: &Value, b: &Value) -> Result<Value, SqlError> {
     use Arithmetic as O;
     match (a, b) {
         (Value::Int2(a), Value::Int2(b)) => integers!(operator, a, *b, Int2, "smallint"),
@@ -312,7 +318,8 @@ fn arithmetic(operator: Arithmetic, a: &Value, b: &Value) -> Result<Value, SqlEr
             O::Add => a.add(b)?,
             O::Subtract => a.subtract(b)?,
             O::Multiply => a.multiply(b)?,
-            O::Divide | O::Modulo => return Err(undefined(operator)),
+            O::Divide => a.divide(b)?,
+            O::Modulo => a.remainder(b)?,
         })),
         (Value::Date(day), Value::Int4(days)) => {
             let days = if operator == O::Add { Some(*days) } else { days.checked_neg() };

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::error::{SqlError, sqlstate};
 use crate::numeric::Numeric;
+use crate::value::Value;
 
 /// Maximum nesting: parsing and everything that works on the result is recursive.
 const NESTING_MAX: usize = 500;
@@ -27,6 +28,57 @@ pub fn normalize(text: &str) -> Result<String, SqlError> {
         return Err(parser.invalid());
     }
     Ok(out)
+}
+
+/// The member of an object with a key, or the item of an array with a number, from its end if that is negative.
+/// `None` if there is none.
+///
+/// # Errors
+/// The text is not JSON.
+pub fn member(text: &str, key: &Value) -> Result<Option<String>, SqlError> {
+    let mut parser = Parser { text, at: 0 };
+    parser.skip_space();
+    let is_object = parser.peek() == Some(b'{');
+    let is_wanted = match key {
+        Value::Text(_) => is_object,
+        other => other.as_integer().is_some() && parser.peek() == Some(b'['),
+    };
+    if !is_wanted {
+        return Ok(None);
+    }
+    parser.at += 1;
+    let mut items = Vec::new();
+    while !parser.take(b'}') && !parser.take(b']') && parser.at < text.len() {
+        let name = if is_object { Some(parser.string()?) } else { None };
+        if is_object && !parser.take(b':') {
+            return Err(parser.invalid());
+        }
+        let mut item = String::new();
+        parser.value(&mut item, 1)?;
+        if let (Some(name), Value::Text(wanted)) = (name, key)
+            && name == *wanted
+        {
+            return Ok(Some(item));
+        }
+        items.push(item);
+        parser.take(b',');
+        parser.skip_space();
+    }
+    let Some(number) = key.as_integer() else { return Ok(None) };
+    let from_start = if number < 0 { i64::try_from(items.len()).unwrap_or(0) + number } else { number };
+    Ok(usize::try_from(from_start).ok().and_then(|number| items.into_iter().nth(number)))
+}
+
+/// A JSON value as text: a string without its quotes. `None` for `null`.
+///
+/// # Errors
+/// The text is not JSON.
+pub fn as_text(text: &str) -> Result<Option<String>, SqlError> {
+    match text.chars().next() {
+        Some('"') => Parser { text, at: 0 }.string().map(Some),
+        _ if text == "null" => Ok(None),
+        _ => Ok(Some(text.to_owned())),
+    }
 }
 
 /// Appends a JSON string in quotes.

@@ -4,7 +4,7 @@
 //! A database is one Loggos table. A row of an SQL table is a row of that table: its key is a tuple ([`keys`]), and
 //! each column is a cell ([`cells`]). The [`schema`] is an immutable version; a statement that changes it makes the next
 //! one ([`ddl::apply`]). [`parse`](parse::parse) makes [statements](statement) of text, and [`direct`] turns those that
-//! name their rows by key into reads and writes.
+//! name their rows by key into reads and writes. A planner for all others is in the crate `query`.
 //!
 //! Deviations from PostgreSQL: `numeric` has no `NaN` and no infinities, and at most 1,000 digits on each side of the
 //! point; text is ordered by its bytes; the time zone is UTC; the precision of `timestamp(p)` is ignored.
@@ -25,10 +25,12 @@ pub mod ids;
 mod jsonb;
 pub mod keys;
 mod numeric;
+pub mod operators;
 pub mod parse;
 pub mod rows;
 pub mod schema;
 pub mod statement;
+pub mod system;
 mod text;
 mod types;
 mod value;
@@ -36,7 +38,7 @@ mod value;
 pub use bind::PARAMETERS_MAX;
 pub use error::{SqlError, sqlstate};
 pub use expression::{Environment, Supply};
-pub use jsonb::normalize as normalize_json;
+pub use jsonb::{as_text as json_text, member as json_member, normalize as normalize_json};
 pub use numeric::Numeric;
 pub use types::{LENGTH_MAX, PRECISION_MAX, SqlType};
 pub use value::{Array, Interval, Value};

@@ -143,6 +143,18 @@ impl Numeric {
         Self::bounded(quotient.rounded(u16::try_from(scale).unwrap_or(0)).0)
     }
 
+    /// The remainder of a division that rounds towards zero.
+    ///
+    /// # Errors
+    /// 22012: division by zero.
+    pub fn remainder(&self, other: &Self) -> Result<Self, SqlError> {
+        if other.is_zero() {
+            return Err(SqlError::new(sqlstate::DIVISION_BY_ZERO, "division by zero"));
+        }
+        let scale = i64::from(self.scale()).max(i64::from(other.scale()));
+        Self::bounded((&self.0 % &other.0).with_scale(scale))
+    }
+
     /// The weight and the value of the first group of four digits that is not 0, in PostgreSQL's base 10,000.
     fn first_group(&self) -> (i64, u32) {
         let (unscaled, scale) = self.parts();
@@ -155,6 +167,18 @@ impl Numeric {
         let length = usize::try_from(before - 4 * weight).unwrap_or(0);
         let group: String = digits.chars().chain(std::iter::repeat('0')).take(length).collect();
         (weight, group.parse().unwrap_or(0))
+    }
+
+    /// The same number without zeros at the end of its fraction.
+    #[must_use]
+    pub fn trimmed(&self) -> Self {
+        let (mut unscaled, mut scale) = self.parts();
+        let ten = BigInt::from(10);
+        while scale > 0 && (&unscaled % &ten) == BigInt::from(0) {
+            unscaled /= &ten;
+            scale -= 1;
+        }
+        Self(BigDecimal::new(unscaled, i64::from(scale)))
     }
 
     /// The negative number.

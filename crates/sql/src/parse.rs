@@ -17,8 +17,8 @@ use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Location, Token, TokenWithSpan, Tokenizer};
 
-pub(crate) use convert::{fold, simple_name};
-pub(crate) use types::sql_type;
+pub use convert::{fold, simple_name};
+pub use types::sql_type;
 
 use crate::error::{SqlError, sqlstate};
 use crate::statement::Statement;
@@ -143,7 +143,7 @@ fn syntax_error(error: &ParserError, lines: &Lines) -> SqlError {
 }
 
 /// The position of a location in a text: characters from 1.
-pub(crate) fn position(text: &str, location: Location) -> u32 {
+pub fn position(text: &str, location: Location) -> u32 {
     Lines::new(text).position(location)
 }
 

@@ -76,7 +76,7 @@ pub(super) fn one(
 }
 
 /// The name that PostgreSQL gives to a result.
-pub(super) fn name_of(expression: &Expr) -> String {
+pub fn name_of(expression: &Expr) -> String {
     match expression {
         Expr::Identifier(name) => fold(name),
         Expr::CompoundIdentifier(parts) => parts.last().map(fold).unwrap_or_default(),

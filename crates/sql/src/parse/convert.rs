@@ -18,7 +18,7 @@ pub(super) fn truncate(mut name: String) -> String {
 }
 
 /// A name as PostgreSQL folds it: to lower case unless it is quoted.
-pub(crate) fn fold(name: &ast::Ident) -> String {
+pub fn fold(name: &ast::Ident) -> String {
     truncate(if name.quote_style.is_some() { name.value.clone() } else { name.value.to_lowercase() })
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn fold(name: &ast::Ident) -> String {
 ///
 /// # Errors
 /// 3F000: another schema; 0A000: another database.
-pub(crate) fn simple_name(name: &ObjectName) -> Result<String, SqlError> {
+pub fn simple_name(name: &ObjectName) -> Result<String, SqlError> {
     let parts: Option<Vec<String>> = name.0.iter().map(|part| part.as_ident().map(fold)).collect();
     match parts.as_deref() {
         Some([name]) => Ok(name.clone()),

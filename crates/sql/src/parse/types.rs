@@ -38,7 +38,7 @@ fn numeric(info: &ExactNumberInfo) -> Result<SqlType, SqlError> {
 ///
 /// # Errors
 /// 42704: there is no such type; 0A000: PostgreSQL has it, Loggos does not.
-pub(crate) fn sql_type(name: &DataType) -> Result<SqlType, SqlError> {
+pub fn sql_type(name: &DataType) -> Result<SqlType, SqlError> {
     Ok(match name {
         DataType::Bool | DataType::Boolean => SqlType::Bool,
         DataType::Int2(None) | DataType::SmallInt(None) => SqlType::Int2,

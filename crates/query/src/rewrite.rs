@@ -1,0 +1,571 @@
+//! Statements in PostgreSQL's dialect as ones with the same meaning that DataFusion understands.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use sql::parse::{fold, sql_type};
+use sql::{SqlError, SqlType, Value, sqlstate};
+use sqlparser::ast::{
+    self, BinaryOperator, DataType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments,
+    Ident, LimitClause, ObjectName, ObjectNamePart, Query, Select, SelectItem, SetExpr, Statement, TableFactor, UnaryOperator, VisitMut,
+    VisitorMut,
+};
+
+use crate::functions::FUNCTIONS;
+use crate::operators::cast_name;
+use crate::system::SystemFunctions;
+
+/// The end of a name that is only internal.
+pub(crate) const INTERNAL: char = '\u{1}';
+/// The function of the start of the transaction.
+pub(crate) const NOW: &str = "/now";
+
+/// Types of references to the catalogs, which are object identifiers.
+const REFERENCES: [&str; 6] = ["regclass", "regtype", "regproc", "regprocedure", "regnamespace", "regrole"];
+
+/// Rewrites a query in place.
+pub(crate) struct Rewrite<'a> {
+    /// Values of functions without arguments.
+    pub(crate) constants: &'a [(&'a str, Value)],
+    /// Types of parameters that casts tell, by their numbers from 0.
+    pub(crate) parameters: Vec<Option<SqlType>>,
+    /// The number of parameters.
+    pub(crate) count: usize,
+    next_name: usize,
+    functions: &'a SystemFunctions,
+}
+
+impl<'a> Rewrite<'a> {
+    pub(crate) fn new(constants: &'a [(&'a str, Value)], functions: &'a SystemFunctions) -> Self {
+        Self { constants, parameters: Vec::new(), count: 0, next_name: 0, functions }
+    }
+
+    /// The rewritten query.
+    pub(crate) fn query(&mut self, query: &Query) -> Result<Statement, SqlError> {
+        let mut statement = Statement::Query(Box::new(query.clone()));
+        match VisitMut::visit(&mut statement, self) {
+            ControlFlow::Continue(()) => Ok(statement),
+            ControlFlow::Break(error) => Err(error),
+        }
+    }
+
+    fn name_items(&mut self, select: &mut Select) {
+        let has_wildcard = select.projection.iter().any(|item| {
+            matches!(item, SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..))
+        });
+        let mut names: HashMap<String, usize> = HashMap::new();
+        for item in &select.projection {
+            let name = match item {
+                SelectItem::UnnamedExpr(expression) => sql::direct::name_of(expression),
+                SelectItem::ExprWithAlias { alias, .. } => fold(alias),
+                _ => continue,
+            };
+            *names.entry(name).or_default() += 1;
+        }
+        for item in &mut select.projection {
+            // References are shown as the names that they refer to.
+            if let SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, .. } = item
+                && let Expr::Cast { data_type, .. } = &*expression
+                && reference_type(data_type).is_some()
+            {
+                *expression = Expr::Cast {
+                    kind: ast::CastKind::DoubleColon,
+                    expr: Box::new(expression.clone()),
+                    data_type: DataType::Text,
+                    array: false,
+                    format: None,
+                };
+            }
+            let SelectItem::UnnamedExpr(expression) = item else { continue };
+            let name = sql::direct::name_of(expression);
+            let is_alone = names.get(&name) == Some(&1);
+            // Equal names of columns of several tables are apart by the tables' names.
+            let is_column = matches!(expression, Expr::CompoundIdentifier(_))
+                || matches!(expression, Expr::Identifier(_)) && (is_alone || has_wildcard);
+            if is_column {
+                continue;
+            }
+            let alias = if is_alone && !has_wildcard { name } else { self.internal_name(&name) };
+            *item = SelectItem::ExprWithAlias { expr: expression.clone(), alias: Ident::with_quote('"', alias) };
+        }
+    }
+
+    fn internal_name(&mut self, shown: &str) -> String {
+        self.next_name += 1;
+        format!("{shown}{INTERNAL}{}", self.next_name)
+    }
+
+    fn body(&mut self, body: &mut SetExpr) -> Result<(), SqlError> {
+        match body {
+            SetExpr::Select(select) => {
+                check_names(select)?;
+                self.name_items(select);
+            }
+            SetExpr::SetOperation { left, right, .. } => {
+                self.body(left)?;
+                self.body(right)?;
+            }
+            // Visited as a query by itself.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn cast(&mut self, operand: Expr, to: &DataType) -> Result<Expr, SqlError> {
+        if let Some(reference) = reference_type(to) {
+            if let Some(number) = parameter(&operand) {
+                self.slot(number)?.get_or_insert(SqlType::Text);
+            }
+            return Ok(call(&format!("/{reference}"), vec![operand]));
+        }
+        let to = type_named(to)?;
+        if let (true, Some(reference)) = (to.is_text(), reference_of(&operand)) {
+            let shown = if reference == "regprocedure" { "regproc" } else { reference };
+            return Ok(call(&format!("{shown}out"), vec![operand]));
+        }
+        if let Some(number) = parameter(&operand) {
+            let slot = self.slot(number)?;
+            slot.get_or_insert(to.clone());
+        }
+        Ok(call(&cast_name(&to), vec![operand]))
+    }
+
+    fn slot(&mut self, number: usize) -> Result<&mut Option<SqlType>, SqlError> {
+        if number >= sql::PARAMETERS_MAX {
+            return Err(SqlError::new(sqlstate::UNDEFINED_PARAMETER, format!("there is no parameter ${}", number + 1)));
+        }
+        self.count = self.count.max(number + 1);
+        if self.parameters.len() <= number {
+            self.parameters.resize(number + 1, None);
+        }
+        self.parameters.get_mut(number).ok_or_else(|| SqlError::unsupported("this parameter"))
+    }
+
+    fn expression(&mut self, expression: &mut Expr) -> Result<(), SqlError> {
+        let taken = |expression: &mut Expr| std::mem::replace(expression, null());
+        match expression {
+            Expr::Cast { expr, data_type, array: false, .. } => {
+                let (operand, to) = (taken(expr), data_type.clone());
+                *expression = self.cast(operand, &to)?;
+            }
+            Expr::TypedString(typed) => {
+                let text = typed.value.clone().into_string().unwrap_or_default();
+                let to = typed.data_type.clone();
+                *expression = self.cast(string(&text), &to)?;
+            }
+            Expr::Interval(interval) if interval.leading_precision.is_none() => {
+                let text = match (&*interval.value, &interval.leading_field) {
+                    (Expr::Value(value), None) => value.value.clone().into_string(),
+                    (Expr::Value(value), Some(field)) => {
+                        value.value.clone().into_string().map(|text| format!("{text} {field}"))
+                    }
+                    _ => None,
+                };
+                if let Some(text) = text {
+                    *expression = call(&cast_name(&SqlType::Interval), vec![string(&text)]);
+                }
+            }
+            Expr::Collate { expr, .. } => *expression = taken(expr),
+            Expr::Nested(inner) => *expression = taken(inner),
+            Expr::Value(value) => match &value.value {
+                ast::Value::Placeholder(name) => {
+                    let number = name.trim_start_matches('$').parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+                    let number = number.ok_or_else(|| {
+                        SqlError::new(sqlstate::UNDEFINED_PARAMETER, format!("there is no parameter {name}"))
+                    })?;
+                    self.slot(number)?;
+                }
+                ast::Value::Number(digits, _) if digits.parse::<i64>().is_err() && digits.len() > 15 => {
+                    let text = digits.clone();
+                    *expression = call(&cast_name(&SqlType::Numeric(None)), vec![string(&text)]);
+                }
+                ast::Value::NationalStringLiteral(text) | ast::Value::UnicodeStringLiteral(text) => {
+                    *expression = string(&text.clone());
+                }
+                _ => {}
+            },
+            Expr::BinaryOp { left, op, right } => match op {
+                BinaryOperator::PGCustomBinaryOperator(parts) => {
+                    let symbol = parts.last().cloned().unwrap_or_default();
+                    *op = operator(&symbol)
+                        .ok_or_else(|| SqlError::unsupported(format!("operator {symbol}")))?;
+                }
+                BinaryOperator::PGExp => *expression = call("power", vec![taken(left), taken(right)]),
+                BinaryOperator::Eq | BinaryOperator::NotEq => {
+                    if let (Expr::Tuple(a), Expr::Tuple(b)) = (&**left, &**right) {
+                        let is_equal = *op == BinaryOperator::Eq;
+                        *expression = tuples(a.clone(), b.clone(), is_equal)?;
+                    }
+                }
+                _ => {}
+            },
+            Expr::InList { expr, list, negated } if matches!(**expr, Expr::Tuple(_)) => {
+                let Expr::Tuple(wanted) = taken(expr) else { return Ok(()) };
+                let (list, negated) = (std::mem::take(list), *negated);
+                let mut any: Option<Expr> = None;
+                for item in list {
+                    let Expr::Tuple(item) = item else {
+                        return Err(SqlError::unsupported("a list of rows and values"));
+                    };
+                    let equal = tuples(wanted.clone(), item, true)?;
+                    any = Some(match any {
+                        None => equal,
+                        Some(before) => binary(before, BinaryOperator::Or, equal),
+                    });
+                }
+                let any = Expr::Nested(Box::new(any.unwrap_or_else(null)));
+                *expression = if negated { Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(any) } } else { any };
+            }
+            Expr::UnaryOp { op, expr } => match op {
+                UnaryOperator::PGSquareRoot => *expression = call("sqrt", vec![taken(expr)]),
+                UnaryOperator::PGCubeRoot => *expression = call("cbrt", vec![taken(expr)]),
+                UnaryOperator::PGAbs => *expression = call("abs", vec![taken(expr)]),
+                _ => {}
+            },
+            Expr::AtTimeZone { timestamp, time_zone } => {
+                *expression = call("timezone", vec![taken(time_zone), taken(timestamp)]);
+            }
+            Expr::Subquery(query) => single_row(query),
+            Expr::Function(function) => {
+                if let Some(other) = self.function(function)? {
+                    *expression = other;
+                }
+            }
+            Expr::Identifier(name) if name.quote_style.is_none() => {
+                // Functions that are written without parentheses.
+                let folded = fold(name);
+                if ["current_user", "session_user", "current_catalog", "current_schema", "user"].contains(&folded.as_str())
+                    && let Some(constant) = self.constant(&folded)
+                {
+                    *expression = constant;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn constant(&self, name: &str) -> Option<Expr> {
+        let (_, value) = self.constants.iter().find(|(constant, _)| *constant == name)?;
+        let text = value.to_text()?;
+        let of = value.sql_type()?;
+        Some(if of.is_text() { string(&text) } else { call(&cast_name(&of), vec![string(&text)]) })
+    }
+
+    fn function(&mut self, function: &mut Function) -> Result<Option<Expr>, SqlError> {
+        let parts: Vec<String> = function.name.0.iter().filter_map(|part| part.as_ident()).map(fold).collect();
+        let name = match &parts[..] {
+            [name] => name.clone(),
+            [schema, name] if schema == "pg_catalog" || schema == "public" || schema == "information_schema" => name.clone(),
+            _ => {
+                return Err(SqlError::new(sqlstate::UNDEFINED_FUNCTION, format!("function {} does not exist", function.name)));
+            }
+        };
+        let count = match &function.args {
+            FunctionArguments::None => 0,
+            FunctionArguments::List(list) => list.args.len(),
+            FunctionArguments::Subquery(_) => 1,
+        };
+        if count == 0 && function.over.is_none() {
+            let now = || call(NOW, Vec::new());
+            let now_as = |to: &SqlType| call(&cast_name(to), vec![now()]);
+            match name.as_str() {
+                "now" | "current_timestamp" | "transaction_timestamp" | "statement_timestamp" | "clock_timestamp" => {
+                    return Ok(Some(now()));
+                }
+                "localtimestamp" => return Ok(Some(now_as(&SqlType::Timestamp))),
+                "current_date" => return Ok(Some(now_as(&SqlType::Date))),
+                _ => {}
+            }
+            if let Some(constant) = self.constant(&name) {
+                return Ok(Some(constant));
+            }
+        }
+        if let ("array", FunctionArguments::Subquery(query)) = (name.as_str(), &function.args) {
+            return Ok(Some(array_of(query)));
+        }
+        let renamed = match name.as_str() {
+            "every" => "bool_and",
+            "ceiling" => "ceil",
+            "char_length" | "character_length" => "length",
+            "pow" => "power",
+            "gen_random_uuid" => "uuid",
+            "array_upper" => "array_length",
+            other => other,
+        };
+        let is_special = matches!(renamed, "array" | "unnest" | "grouping" | "avg") || renamed.starts_with(['/', ':']);
+        if !is_special && self.functions.get(renamed).is_none() && !FUNCTIONS.contains(renamed) {
+            let error = SqlError::new(sqlstate::UNDEFINED_FUNCTION, format!("function {name} does not exist"));
+            let hint = "No function matches the given name and argument types. You might need to add explicit type casts.";
+            return Err(error.with_hint(hint));
+        }
+        function.name = ObjectName(vec![ObjectNamePart::Identifier(Ident::with_quote('"', renamed))]);
+        if name == "avg" {
+            let (mut sum, mut count) = (function.clone(), function.clone());
+            sum.name = ObjectName(vec![ObjectNamePart::Identifier(Ident::with_quote('"', "sum"))]);
+            count.name = ObjectName(vec![ObjectNamePart::Identifier(Ident::with_quote('"', "count"))]);
+            return Ok(Some(call("/avg", vec![Expr::Function(sum), Expr::Function(count)])));
+        }
+        Ok(None)
+    }
+}
+
+impl VisitorMut for Rewrite<'_> {
+    type Break = SqlError;
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<SqlError> {
+        if let Err(error) = self.body(&mut query.body) {
+            return ControlFlow::Break(error);
+        }
+        query.locks.clear();
+        if let Some(LimitClause::LimitOffset { limit, offset, .. }) = &query.limit_clause {
+            for count in limit.iter().chain(offset.iter().map(|offset| &offset.value)) {
+                if let Some(number) = parameter(count)
+                    && let Ok(slot) = self.slot(number)
+                {
+                    slot.get_or_insert(SqlType::Int8);
+                }
+            }
+        }
+        if let Some(fetch) = query.fetch.take() {
+            if fetch.with_ties || fetch.percent {
+                return ControlFlow::Break(SqlError::unsupported("FETCH WITH TIES"));
+            }
+            let one = || Expr::Value(ast::Value::Number("1".to_owned(), false).into());
+            let limit = Some(fetch.quantity.unwrap_or_else(one));
+            match &mut query.limit_clause {
+                Some(LimitClause::LimitOffset { limit: found, .. }) => *found = limit,
+                other => *other = Some(LimitClause::LimitOffset { limit, offset: None, limit_by: Vec::new() }),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_relation(&mut self, relation: &mut ObjectName) -> ControlFlow<SqlError> {
+        if let [schema, _] = &relation.0[..]
+            && schema.as_ident().map(fold).as_deref() == Some("public")
+        {
+            relation.0.remove(0);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<SqlError> {
+        match self.expression(expression) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => ControlFlow::Break(error),
+        }
+    }
+}
+
+/// The number of a parameter, from 0.
+fn parameter(expression: &Expr) -> Option<usize> {
+    match expression {
+        Expr::Value(value) => match &value.value {
+            ast::Value::Placeholder(name) => name.trim_start_matches('$').parse::<usize>().ok()?.checked_sub(1),
+            _ => None,
+        },
+        Expr::Nested(inner) => parameter(inner),
+        _ => None,
+    }
+}
+
+/// Each table of `FROM` has a name of its own.
+fn check_names(select: &Select) -> Result<(), SqlError> {
+    let mut names = std::collections::HashSet::new();
+    let tables = select.from.iter().flat_map(|from| {
+        std::iter::once(&from.relation).chain(from.joins.iter().map(|join| &join.relation))
+    });
+    for table in tables {
+        let name = match table {
+            TableFactor::Table { alias: Some(alias), .. } | TableFactor::Derived { alias: Some(alias), .. } => {
+                fold(&alias.name)
+            }
+            TableFactor::Table { name, .. } => plain_name(name),
+            _ => continue,
+        };
+        if !names.insert(name.clone()) {
+            let message = format!("table name \"{name}\" specified more than once");
+            return Err(SqlError::new("42712", message));
+        }
+    }
+    Ok(())
+}
+
+fn null() -> Expr {
+    Expr::Value(ast::Value::Null.into())
+}
+
+fn string(text: &str) -> Expr {
+    Expr::Value(ast::Value::SingleQuotedString(text.to_owned()).into())
+}
+
+fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
+    Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) }
+}
+
+fn call(name: &str, arguments: Vec<Expr>) -> Expr {
+    let args = arguments.into_iter().map(|argument| FunctionArg::Unnamed(FunctionArgExpr::Expr(argument))).collect();
+    Expr::Function(Function {
+        name: ObjectName(vec![ObjectNamePart::Identifier(Ident::with_quote('"', name))]),
+        uses_odbc_syntax: false,
+        parameters: FunctionArguments::None,
+        args: FunctionArguments::List(FunctionArgumentList { duplicate_treatment: None, args, clauses: Vec::new() }),
+        filter: None,
+        null_treatment: None,
+        over: None,
+        within_group: Vec::new(),
+    })
+}
+
+/// A subquery of one value, as an aggregate of its rows: DataFusion needs one if the subquery refers to the outer query.
+fn single_row(query: &mut Query) {
+    let has_parts = query.with.is_some() || query.limit_clause.is_some() || query.order_by.is_some();
+    let SetExpr::Select(select) = &mut *query.body else { return };
+    let is_plain = !has_parts
+        && select.distinct.is_none()
+        && select.having.is_none()
+        && !select.from.is_empty()
+        && matches!(&select.group_by, ast::GroupByExpr::Expressions(by, _) if by.is_empty());
+    let [SelectItem::UnnamedExpr(item) | SelectItem::ExprWithAlias { expr: item, .. }] = &mut select.projection[..] else {
+        return;
+    };
+    if is_plain && !has_aggregate(item) {
+        let value = std::mem::replace(item, null());
+        *item = call("/single", vec![value]);
+    }
+}
+
+/// Whether an expression has an aggregate function of its own query.
+fn has_aggregate(expression: &Expr) -> bool {
+    struct Search(bool, usize);
+    impl ast::Visitor for Search {
+        type Break = ();
+
+        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.1 += 1;
+            ControlFlow::Continue(())
+        }
+
+        fn post_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            self.1 = self.1.saturating_sub(1);
+            ControlFlow::Continue(())
+        }
+
+        fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
+            if let Expr::Function(function) = expression
+                && self.1 == 0
+                && function.over.is_none()
+                && FUNCTIONS.aggregate.contains_key(&plain_name(&function.name))
+            {
+                self.0 = true;
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let mut search = Search(false, 0);
+    let _ = ast::Visit::visit(expression, &mut search);
+    search.0
+}
+
+/// `ARRAY(query)`: the rows of a query as an array.
+fn array_of(query: &Query) -> Expr {
+    let text = "SELECT array_agg(item) FROM (SELECT 1) AS items(item)";
+    let Ok(sql::statement::Statement::Query(mut outer, _)) = sql::parse::parse_one(text) else { return null() };
+    if let SetExpr::Select(select) = &mut *outer.body
+        && let Some(from) = select.from.first_mut()
+        && let ast::TableFactor::Derived { subquery, .. } = &mut from.relation
+    {
+        **subquery = query.clone();
+    }
+    Expr::Subquery(outer)
+}
+
+fn tuples(a: Vec<Expr>, b: Vec<Expr>, is_equal: bool) -> Result<Expr, SqlError> {
+    if a.len() != b.len() {
+        return Err(SqlError::new(sqlstate::SYNTAX_ERROR, "unequal number of entries in row expressions"));
+    }
+    let (each, joined) =
+        if is_equal { (BinaryOperator::Eq, BinaryOperator::And) } else { (BinaryOperator::NotEq, BinaryOperator::Or) };
+    let pairs = a.into_iter().zip(b).map(|(a, b)| binary(a, each.clone(), b));
+    let all = pairs.reduce(|all, pair| binary(all, joined.clone(), pair));
+    Ok(Expr::Nested(Box::new(all.unwrap_or_else(null))))
+}
+
+fn operator(symbol: &str) -> Option<BinaryOperator> {
+    use BinaryOperator as B;
+    Some(match symbol {
+        "~" => B::PGRegexMatch,
+        "~*" => B::PGRegexIMatch,
+        "!~" => B::PGRegexNotMatch,
+        "!~*" => B::PGRegexNotIMatch,
+        "~~" => B::PGLikeMatch,
+        "!~~" => B::PGNotLikeMatch,
+        "~~*" => B::PGILikeMatch,
+        "!~~*" => B::PGNotILikeMatch,
+        "=" => B::Eq,
+        "<>" | "!=" => B::NotEq,
+        "<" => B::Lt,
+        "<=" => B::LtEq,
+        ">" => B::Gt,
+        ">=" => B::GtEq,
+        "+" => B::Plus,
+        "-" => B::Minus,
+        "*" => B::Multiply,
+        "/" => B::Divide,
+        "%" => B::Modulo,
+        "||" => B::StringConcat,
+        _ => return None,
+    })
+}
+
+fn plain_name(name: &ObjectName) -> String {
+    name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default()
+}
+
+/// The function for a cast to a reference to the catalogs.
+fn reference_type(to: &DataType) -> Option<String> {
+    let name = match to {
+        DataType::Regclass => "regclass".to_owned(),
+        DataType::Custom(name, modifiers) if modifiers.is_empty() => plain_name(name),
+        _ => return None,
+    };
+    REFERENCES.contains(&name.as_str()).then_some(name)
+}
+
+/// The kind of reference to the catalogs that an expression is.
+fn reference_of(expression: &Expr) -> Option<&'static str> {
+    let Expr::Function(function) = expression else { return None };
+    let name = plain_name(&function.name);
+    let name = name.strip_prefix('/')?;
+    REFERENCES.into_iter().find(|reference| *reference == name)
+}
+
+/// The SQL type for values of a type that a statement names, also of types that only the catalogs have.
+fn type_named(name: &DataType) -> Result<SqlType, SqlError> {
+    match name {
+        DataType::Custom(custom, modifiers) => match plain_name(custom).as_str() {
+            "oid" | "xid" | "cid" => Ok(SqlType::Int8),
+            "name" | "char" | "cstring" | "unknown" | "int2vector" | "oidvector" | "pg_node_tree" | "aclitem"
+            | "sql_identifier" | "cardinal_number" | "yes_or_no" | "character_data" | "xml" | "inet" | "anyarray" => {
+                Ok(SqlType::Text)
+            }
+            "json" => Ok(SqlType::Jsonb),
+            // A type with its schema, such as `pg_catalog.int4`.
+            short if custom.0.len() == 2 && modifiers.is_empty() => {
+                let statement = sql::parse::parse_expression(&format!("NULL::{short}"))?;
+                match statement {
+                    Expr::Cast { data_type, .. } if !matches!(data_type, DataType::Custom(..)) => type_named(&data_type),
+                    _ => sql_type(name),
+                }
+            }
+            _ => sql_type(name),
+        },
+        DataType::JSON => Ok(SqlType::Jsonb),
+        DataType::Array(ast::ArrayElemTypeDef::SquareBracket(item, _)) => match type_named(item)? {
+            array @ SqlType::Array(_) => Ok(array),
+            scalar => Ok(SqlType::Array(Box::new(scalar))),
+        },
+        _ => sql_type(name),
+    }
+}
