@@ -4,12 +4,19 @@
 //! A younger transaction does not change keys that an older one has read. An older one revokes the locks of a younger one
 //! (wound-wait), whose validation then fails if the keys have changed. Writes without a transaction have priority over
 //! all transactions. A retried transaction keeps its age, so it eventually becomes the oldest, which no other delays.
+//!
+//! A transaction that reads a key in order to change it *claims* it. Otherwise all transactions that change one key read it
+//! at the same time, and all but one of them fail. One transaction has the claim, and others that want it wait. Two
+//! transactions may wait for each other: so if an older one has waited for long, the younger one loses its locks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::{Duration, Monotonic};
+use bytes::Bytes;
 use state_machine::{LockKeys, LockOwner, Locks};
 
+/// How long an older transaction waits for the claims of a younger one.
+const CLAIM_PATIENCE: Duration = Duration::from_millis(1_000);
 /// Locks that were not used for this time are removed: their client may have died.
 const UNUSED: Duration = Duration::from_millis(10_000);
 /// Maximum ranges of keys that one transaction locks here. Further reads are not protected.
@@ -26,6 +33,8 @@ const BYTES_MAX: usize = 4 << 20;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReadLocks {
     by_owner: BTreeMap<LockOwner, Held>,
+    /// The transactions that are about to change these keys. Each has locks.
+    claims: BTreeMap<Bytes, LockOwner>,
     /// The number of ranges of keys.
     spans: usize,
     /// The bytes of their keys.
@@ -36,6 +45,8 @@ pub(crate) struct ReadLocks {
 struct Held {
     spans: Vec<LockKeys>,
     used: Monotonic,
+    /// Since when an older transaction waits for one of its claims.
+    awaited: Option<Monotonic>,
 }
 
 impl ReadLocks {
@@ -73,6 +84,45 @@ impl ReadLocks {
         }
     }
 
+    /// A transaction is about to change the keys that it reads. Returns false if another one is: the read must wait.
+    pub(crate) fn claim(&mut self, owner: LockOwner, locks: &Locks, now: Monotonic) -> bool {
+        self.expire(now);
+        let keys = || {
+            locks.spans().iter().filter_map(|span| match &span.keys {
+                LockKeys::Key(key) => Some(key),
+                LockKeys::Range(_) => None,
+            })
+        };
+        let others: BTreeSet<LockOwner> =
+            keys().filter_map(|key| self.claims.get(key)).filter(|other| **other != owner).copied().collect();
+        for other in others {
+            if other < owner {
+                return false;
+            }
+            let Some(held) = self.by_owner.get_mut(&other) else { continue };
+            if now.since(*held.awaited.get_or_insert(now)) < CLAIM_PATIENCE {
+                return false;
+            }
+            self.retain(|candidate, _| *candidate != other);
+        }
+        // Claims are limited as the locks that come with them.
+        self.add(owner, locks, now);
+        if self.by_owner.contains_key(&owner) && self.claims.len() < SPANS_IN_ALL_MAX {
+            let keys: Vec<Bytes> = keys().cloned().collect();
+            self.claims.extend(keys.into_iter().map(|key| (key, owner)));
+        }
+        true
+    }
+
+    /// Whether another transaction is about to change keys that this one reads.
+    pub(crate) fn is_claimed(&self, owner: LockOwner, locks: &Locks) -> bool {
+        let is_claimed = |keys: &LockKeys| match keys {
+            LockKeys::Key(key) => self.claims.get(key).is_some_and(|other| *other != owner),
+            LockKeys::Range(_) => false,
+        };
+        locks.spans().iter().any(|span| is_claimed(&span.keys))
+    }
+
     /// Revokes the locks of younger transactions on the keys that a change of `owner` changes, and the owner's own locks.
     /// Returns false if an older transaction has locks on them; the change must then wait or be retried. A change without
     /// an owner counts as the oldest.
@@ -103,6 +153,7 @@ impl ReadLocks {
     }
 
     fn retain(&mut self, mut keeps: impl FnMut(&LockOwner, &Held) -> bool) {
+        let before = self.by_owner.len();
         let (spans_now, bytes_now) = (&mut self.spans, &mut self.bytes);
         self.by_owner.retain(|owner, held| {
             let is_kept = keeps(owner, held);
@@ -112,6 +163,10 @@ impl ReadLocks {
             }
             is_kept
         });
+        if self.by_owner.len() < before {
+            let by_owner = &self.by_owner;
+            self.claims.retain(|_, owner| by_owner.contains_key(owner));
+        }
     }
 }
 
@@ -155,6 +210,24 @@ mod tests {
         assert!(locks.give_way(&on("a"), None, now));
         assert!(!locks.give_way(&on("b"), Some(owner(9)), now), "the other stays");
         assert!(locks.give_way(&on("b"), Some(owner(3)), now), "its own");
+    }
+
+    #[test]
+    fn claims_wait_for_each_other() {
+        let (mut locks, now) = (ReadLocks::default(), Monotonic(1));
+        assert!(locks.claim(owner(2), &on("a"), now) && locks.claim(owner(2), &on("a"), now), "its own");
+        locks.add(owner(9), &on("a"), now);
+        assert!(!locks.claim(owner(3), &on("a"), now), "a younger one waits");
+        assert!(locks.claim(owner(3), &on("b"), now), "other keys");
+        assert!(locks.give_way(&on("a"), Some(owner(2)), now), "the end of the first one");
+        assert!(locks.claim(owner(3), &on("a"), now));
+        // An older one waits too, but not for ever: it may hold what the younger one waits for.
+        assert!(!locks.claim(owner(1), &on("a"), now));
+        assert!(!locks.claim(owner(1), &on("a"), now + Duration::from_millis(999)));
+        assert!(locks.claim(owner(1), &on("a"), now + CLAIM_PATIENCE));
+        assert!(!locks.claim(owner(4), &on("a"), now + CLAIM_PATIENCE) && locks.claim(owner(4), &on("b"), now));
+        assert!(locks.release(owner(1)) && locks.release(owner(4)));
+        assert!(locks.is_empty() && locks.claims.is_empty());
     }
 
     #[test]

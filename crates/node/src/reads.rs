@@ -70,7 +70,7 @@ pub(crate) fn read_here(replica: &Replica, pending: &Pending, now: Now) -> Optio
     }
     let cohort = replica.cohort.config().cohort;
     let view = match ask.consistency() {
-        Consistency::Strong | Consistency::Locking(_) => return None,
+        Consistency::Strong | Consistency::Locking(_) | Consistency::ForUpdate(_) => return None,
         Consistency::Anywhere => return Some(check_read_index(replica)),
         Consistency::Timeline { at_least, stale_ok } => {
             let (requirement, is_current) =
@@ -130,6 +130,11 @@ pub(crate) fn read_and_lock(replica: &mut Replica, pending: &Pending, ask: &Ask,
         return RequestStep::Wait(RequestState::Latched);
     }
     if let Some(owner) = ask.owner() {
+        if let Consistency::ForUpdate(_) = ask.consistency()
+            && !replica.read_locks.claim(owner, &locks, now.monotonic)
+        {
+            return RequestStep::Wait(RequestState::Waiting);
+        }
         replica.read_locks.add(owner, &locks, now.monotonic);
     }
     // A single read of a transaction without writes is not validated, so that it must be strong.

@@ -186,7 +186,7 @@ impl Node {
                 }
                 RequestStep::Reply(Ok(TableResponse::Unlocked.into()))
             }
-            (KeyOwner::This, Query::Machine(ask)) if matches!(ask.consistency(), Consistency::Locking(_)) => {
+            (KeyOwner::This, Query::Machine(ask)) if ask.consistency().locks_for().is_some() => {
                 read_and_lock(replica, pending, ask, now)
             }
             (KeyOwner::This, Query::Machine(ask)) => match record_hold(replica, ask, self.config.hold_lifetime, now) {
@@ -407,6 +407,14 @@ impl Node {
     }
 
     fn overdue(&mut self, pending: Pending, now: Now) {
+        if let (Consistency::ForUpdate(owner), Some(ask)) = (pending.query.consistency(), pending.query.ask())
+            && pending.place == RequestState::Waiting
+            && let Some(replica) = pending.cohort.and_then(|cohort| self.replicas.get(&cohort))
+            && replica.read_locks.is_claimed(owner, &ask.locks())
+        {
+            let why = "another transaction is about to change the row, and has not ended in time".to_owned();
+            return self.respond(pending, Err(Failure::Aborted(why)), None);
+        }
         match pending.place {
             RequestState::Driven => self.forget_driven(pending.id),
             RequestState::Latched => self.leave_latch_queue(&pending),

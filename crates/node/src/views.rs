@@ -91,7 +91,7 @@ impl LocalRead {
             Consistency::Strong => view.lease_end.map(|_| view.content.clone())?,
             Consistency::Timeline { .. } => view.content.clone(),
             Consistency::At(moment) => view.content.clone().at(moment).ok()?,
-            Consistency::Anywhere | Consistency::Locking(_) => return None,
+            Consistency::Anywhere | Consistency::Locking(_) | Consistency::ForUpdate(_) => return None,
         };
         let read = shown.read(ask)?;
         Some(Self { cohort, view, shown, read, consistency })
@@ -120,7 +120,7 @@ impl LocalRead {
                 (may && now.since(view.at) <= STALE).then(|| dated(outcome, view.as_of(&shown, now)))
             }
             Consistency::At(_) => Some(dated(outcome, view.as_of(&shown, now))),
-            Consistency::Anywhere | Consistency::Locking(_) => None,
+            Consistency::Anywhere | Consistency::Locking(_) | Consistency::ForUpdate(_) => None,
         };
         view.reads.fetch_add(u64::from(said.is_some()), Ordering::Relaxed);
         said

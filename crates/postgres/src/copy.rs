@@ -193,6 +193,11 @@ impl Parser {
         Ok(rows)
     }
 
+    /// Bytes of data without the end of its row.
+    pub(crate) fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// The end of the data.
     ///
     /// # Errors

@@ -4,11 +4,16 @@
 //! schema conflicts with the transactions that run meanwhile. Identifiers for new tables and indexes are handed out by
 //! another reserved row, each once: an identifier of a transaction that was not committed never appears again. So rows
 //! of a table that its transaction has created can be written before the commit.
+//!
+//! A database that is dropped and created again hands out the same identifiers. So the first reservation stores a random
+//! number, the *incarnation*, and everything that is written or deleted outside of a transaction on the schema is checked
+//! against it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use base::budget::ByteBudget;
 use bytes::Bytes;
 use sdk::{Client, Error, Replication, Table};
 use sql::cells;
@@ -17,10 +22,14 @@ use sql::rows::Write;
 use sql::schema::{Garbage, Schema, Sequence};
 use sql::{SqlError, Value, sqlstate};
 
-use crate::failure::{Failure, of_client};
+use crate::failure::{Failure, of_client, of_preparation};
 
 /// The database that always exists.
 pub const DEFAULT_DATABASE: &str = "postgres";
+/// Memory for messages and results of all sessions.
+const MEMORY_BYTES: usize = 512 << 20;
+/// The share of a session that others cannot use up: that of all connections is half of the memory.
+const SESSION_BYTES: usize = 1 << 20;
 /// The prefix of the names of databases' tables.
 const TABLE_PREFIX: &str = "sql.";
 /// The row of the schema. The keys of data begin with a higher byte.
@@ -32,6 +41,11 @@ pub(crate) const SCHEMA: Bytes = Bytes::from_static(b"schema");
 /// The row of the greatest identifier that was handed out.
 const IDS_ROW: Bytes = Bytes::from_static(b"\0ids");
 const LAST: Bytes = Bytes::from_static(b"last");
+/// The row of the incarnation; absent until the first identifier is handed out.
+const INCARNATION_ROW: Bytes = Bytes::from_static(b"\0incarnation");
+const INCARNATION: Bytes = Bytes::from_static(b"id");
+/// Attempts of a write outside of a statement's transaction while the outcome is unknown.
+const WRITE_ATTEMPTS: u32 = 3;
 /// The rows that mark identifiers with unseen rows: each is deleted when the rows become visible, or are deleted.
 const MARKS: &[u8] = b"\0unseen";
 const MARKED_AT: Bytes = Bytes::from_static(b"at");
@@ -58,6 +72,7 @@ pub(crate) struct Catalog {
 #[derive(Debug)]
 pub struct Databases {
     client: Client,
+    memory: ByteBudget,
     open: Mutex<HashMap<String, Arc<Database>>>,
 }
 
@@ -71,6 +86,15 @@ pub(crate) struct Database {
     catalog: Mutex<Arc<Catalog>>,
     /// Data of dropped objects that this process has deleted.
     collected: Mutex<BTreeSet<Vec<u8>>>,
+}
+
+/// Identifiers that were handed out.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    /// The greatest one before them.
+    pub(crate) first: u32,
+    /// Of the database that handed them out.
+    pub(crate) incarnation: Bytes,
 }
 
 /// Which keys of a range are meant.
@@ -97,7 +121,13 @@ impl Databases {
     /// The databases that a client reaches.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        Self { client, open: Mutex::default() }
+        Self { client, memory: ByteBudget::new(MEMORY_BYTES), open: Mutex::default() }
+    }
+
+    /// The memory of a session for messages and results. It can use half of the memory of all sessions, but no more than
+    /// its share while others have used as much.
+    pub(crate) fn session_memory(&self) -> ByteBudget {
+        self.memory.child(SESSION_BYTES)
     }
 
     /// A database by its name.
@@ -230,29 +260,71 @@ impl Database {
         Ok(())
     }
 
-    /// Hands out identifiers. Returns the greatest one before them.
-    pub(crate) async fn reserve_ids(&self, count: u32) -> Result<u32, SqlError> {
+    /// Hands out identifiers.
+    pub(crate) async fn reserve_ids(&self, count: u32) -> Result<Reserved, Failure> {
         let table = self.table();
         let reserved = self.client.transaction(|tx| async move {
-            let last = tx.get(table, IDS_ROW, LAST).await?;
-            let last = last.and_then(|cell| Some(u32::from_le_bytes(cell.value[..].try_into().ok()?))).unwrap_or(0);
+            let found = tx.get(table, INCARNATION_ROW, INCARNATION);
+            let (last, found) = tokio::try_join!(tx.row_for_update(table, IDS_ROW), found)?;
+            let last = last.cell(LAST).and_then(|cell| Some(u32::from_le_bytes(cell.value[..].try_into().ok()?)));
+            let last = last.unwrap_or(0);
             let Some(next) = last.checked_add(count) else {
                 return Err(Error::Invalid("no more identifiers for tables and indexes".to_owned()));
             };
             tx.put(table, IDS_ROW, LAST, next.to_le_bytes().to_vec())?;
-            Ok(last)
+            let incarnation = match found {
+                Some(found) => found.value,
+                None => {
+                    let new: Bytes = [crate::random().to_le_bytes(), crate::random().to_le_bytes()].concat().into();
+                    tx.put(table, INCARNATION_ROW, INCARNATION, new.clone())?;
+                    new
+                }
+            };
+            Ok(Reserved { first: last, incarnation })
         });
-        reserved.await.map(|done| done.value).map_err(of_client)
+        reserved.await.map(|done| done.value).map_err(of_preparation)
+    }
+
+    /// The incarnation, as a part of a transaction; empty if there is none yet.
+    pub(crate) async fn incarnation(&self, tx: &sdk::Transaction) -> Result<Bytes, Error> {
+        let found = tx.get(self.table(), INCARNATION_ROW, INCARNATION).await?;
+        Ok(found.map(|cell| cell.value).unwrap_or_default())
+    }
+
+    /// Changes rows of one incarnation, atomically. The changes may be repeated.
+    async fn change(
+        &self,
+        incarnation: &Bytes,
+        change: impl Fn(&sdk::Transaction) -> Result<(), Error> + Sync,
+    ) -> Result<(), Error> {
+        let change = &change;
+        let mut attempts = 1;
+        loop {
+            let done = self.client.transaction(|tx| async move {
+                if self.incarnation(&tx).await? != *incarnation {
+                    return Err(Error::NotFound("the database was dropped, and created again".to_owned()));
+                }
+                change(&tx)
+            });
+            match done.await {
+                Err(error) if error.is_outcome_unknown() && attempts < WRITE_ATTEMPTS => attempts += 1,
+                outcome => return outcome.map(|_| ()),
+            }
+        }
     }
 
     /// Takes values of a sequence. As in PostgreSQL they are used up, even if the statement fails.
-    pub(crate) async fn take_values(&self, sequence: &Sequence, count: usize) -> Result<Vec<i64>, SqlError> {
+    pub(crate) async fn take_values(&self, sequence: &Sequence, count: usize) -> Result<Vec<i64>, Failure> {
         let (table, key, cell) = (self.table(), keys::of_id(sequence.id.0), cells::name(cells::MARKER));
         let (key, cell) = (&key, &cell);
         let taken = self.client.transaction(|tx| async move {
             let invalid = |error: SqlError| Error::Invalid(error.to_string());
-            let last = tx.get(table, key.clone(), cell.clone()).await?;
-            let last = last.map(|last| cells::decode(&last.value, &sql::SqlType::Int8)).transpose().map_err(invalid)?;
+            let last = tx.row_for_update(table, key.clone()).await?;
+            let last = last
+                .cell(cell)
+                .map(|last| cells::decode(&last.value, &sql::SqlType::Int8))
+                .transpose()
+                .map_err(invalid)?;
             let mut last = last.and_then(|last| last.as_integer());
             let mut values = Vec::with_capacity(count);
             while values.len() < count {
@@ -266,18 +338,18 @@ impl Database {
             }
             Ok(values)
         });
-        let values = taken.await.map_err(of_client)?.value;
+        let values = taken.await.map_err(of_preparation)?.value;
         if values.is_empty() {
             let (bound, limit) =
                 if sequence.increment > 0 { ("maximum", sequence.max) } else { ("minimum", sequence.min) };
             let message = format!("nextval: reached {bound} value of sequence \"{}\" ({limit})", sequence.name);
-            return Err(SqlError::new(sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED, message));
+            return Err(SqlError::new(sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED, message).into());
         }
         Ok(values)
     }
 
     /// Writes rows that no other transaction knows of: their table or index is not committed yet.
-    pub(crate) async fn write_unseen(&self, writes: Vec<Write>) -> Result<(), Failure> {
+    pub(crate) async fn write_unseen(&self, incarnation: &Bytes, writes: Vec<Write>) -> Result<(), Failure> {
         let mut writes = writes.into_iter().peekable();
         while writes.peek().is_some() {
             let (mut chunk, mut bytes) = (Vec::new(), 0);
@@ -285,12 +357,8 @@ impl Database {
                 bytes += write_bytes(&write);
                 chunk.push(write);
             }
-            let (table, chunk) = (self.table(), &chunk);
-            let done = self.client.transaction(|tx| {
-                let applied = chunk.iter().try_for_each(|write| apply(&tx, table, write));
-                std::future::ready(applied)
-            });
-            done.await?;
+            let all = |tx: &sdk::Transaction| chunk.iter().try_for_each(|write| apply(tx, self.table(), write));
+            self.change(incarnation, all).await.map_err(of_preparation)?;
         }
         Ok(())
     }
@@ -310,44 +378,40 @@ impl Database {
     }
 
     async fn collect_now(&self) -> Result<(), Error> {
-        self.collect_marked().await?;
-        let schema = self.catalog().schema.clone();
+        // The schema and the incarnation of one moment: data that this schema discards is never used again.
+        let snapshot = self.client.snapshot().await?;
+        let (schema, incarnation) =
+            tokio::try_join!(snapshot.row(self.table(), SCHEMA_ROW), snapshot.row(self.table(), INCARNATION_ROW))?;
+        let schema = decode(Bytes::new(), schema.cell(SCHEMA).map(|cell| cell.value.clone()));
+        let schema = schema.map_err(|error| Error::Invalid(error.to_string()))?.schema;
+        let incarnation = incarnation.cell(INCARNATION).map(|cell| cell.value.clone()).unwrap_or_default();
+        self.collect_marked(&incarnation).await?;
         for garbage in schema.garbage() {
-            if self.is_collected(garbage) {
+            if self.is_collected(&incarnation, garbage) {
                 continue;
             }
-            let deletes: KeyFilter = match garbage {
-                Garbage::Prefix(_) => Box::new(|_| true),
+            let (id, deletes): (u32, KeyFilter) = match *garbage {
+                Garbage::Prefix(id) => (id, Box::new(|_| true)),
                 Garbage::Interleaved { root, table } => {
-                    let of_root = schema.tables().find(|table| table.storage() == *root);
-                    // Otherwise the rows of the root table are deleted too.
-                    let Some(of_root) = of_root else { continue };
-                    let (columns, table) = (of_root.primary_key.columns.len(), table.0);
-                    Box::new(move |key| {
-                        let row = keys::directory(key, columns);
-                        let rest = row.and_then(|row| key.get(row.len()..)).unwrap_or_default();
-                        !rest.is_empty() && keys::KeyReader::new(rest).id().is_ok_and(|id| id == table)
-                    })
+                    let schema = schema.clone();
+                    (root.0, Box::new(move |key| schema.is_inside(root, table, key)))
                 }
             };
-            let id = match garbage {
-                Garbage::Prefix(id) => *id,
-                Garbage::Interleaved { root, .. } => root.0,
-            };
-            self.delete_range(keys::prefix_range(&keys::of_id(id)), deletes).await?;
-            lock(&self.collected).insert(name_of(garbage));
+            self.delete_range(&incarnation, keys::prefix_range(&keys::of_id(id)), deletes).await?;
+            lock(&self.collected).insert(name_of(&incarnation, garbage));
         }
         Ok(())
     }
 
     /// Marks an identifier before its rows are written outside of their transaction.
-    pub(crate) async fn mark_unseen(&self, id: u32) -> Result<(), Error> {
+    pub(crate) async fn mark_unseen(&self, incarnation: &Bytes, id: u32) -> Result<(), Failure> {
         let at = crate::transaction::now().to_le_bytes().to_vec();
-        self.table.write(mark(id)).put(MARKED_AT, at).send().await.map(|_| ())
+        let put = |tx: &sdk::Transaction| tx.put(self.table(), mark(id), MARKED_AT, at.clone());
+        self.change(incarnation, put).await.map_err(of_preparation)
     }
 
     /// Deletes unseen rows of processes that have ended.
-    async fn collect_marked(&self) -> Result<(), Error> {
+    async fn collect_marked(&self, incarnation: &Bytes) -> Result<(), Error> {
         let mut marks = self.table.scan().prefix(Bytes::from_static(MARKS)).rows();
         while let Some(row) = marks.next().await {
             let row = row?;
@@ -360,7 +424,7 @@ impl Database {
                 // committed just now, the mark is gone.
                 let changed = self.table.write(mark(id)).put_if(MARKED_AT, marked.value.clone(), marked.version);
                 match changed.send().await {
-                    Ok(_) => self.delete_marked(id).await?,
+                    Ok(_) => self.delete_marked(incarnation, id).await?,
                     Err(Error::Refused { .. }) => {}
                     Err(error) => return Err(error),
                 }
@@ -369,13 +433,13 @@ impl Database {
         Ok(())
     }
 
-    async fn delete_marked(&self, id: u32) -> Result<(), Error> {
-        self.delete_range(keys::prefix_range(&keys::of_id(id)), Box::new(|_| true)).await?;
-        self.table.delete_row(mark(id)).await.map(|_| ())
+    async fn delete_marked(&self, incarnation: &Bytes, id: u32) -> Result<(), Error> {
+        self.delete_range(incarnation, keys::prefix_range(&keys::of_id(id)), Box::new(|_| true)).await?;
+        self.change(incarnation, |tx| tx.delete_row(self.table(), mark(id))).await
     }
 
     /// Deletes rows that no transaction uses any more.
-    async fn delete_range(&self, range: KeyRange, deletes: KeyFilter) -> Result<(), Error> {
+    async fn delete_range(&self, incarnation: &Bytes, range: KeyRange, deletes: KeyFilter) -> Result<(), Error> {
         let KeyRange { mut start, end } = range;
         loop {
             let mut rows = self.table.scan().range(start..end.clone()).names_only().limit(DELETED_ROWS).rows();
@@ -386,11 +450,11 @@ impl Database {
             let Some(last) = keys.last().cloned() else { return Ok(()) };
             let is_last = (keys.len() as u64) < DELETED_ROWS;
             keys.retain(|key| deletes(key));
-            let (table, keys) = (self.table(), &keys);
-            let deleted = self.client.transaction(|tx| {
-                std::future::ready(keys.iter().try_for_each(|key| tx.delete_row(table, key.clone())))
-            });
-            deleted.await?;
+            if !keys.is_empty() {
+                let all =
+                    |tx: &sdk::Transaction| keys.iter().try_for_each(|key| tx.delete_row(self.table(), key.clone()));
+                self.change(incarnation, all).await?;
+            }
             if is_last {
                 return Ok(());
             }
@@ -400,19 +464,23 @@ impl Database {
 
     /// Deletes the rows of identifiers of a transaction that was not committed. If this process ends before, another one
     /// does so by their marks.
-    pub(crate) fn delete_unseen(self: &Arc<Self>, ids: BTreeSet<u32>) {
+    pub(crate) fn delete_unseen(self: &Arc<Self>, incarnation: Bytes, ids: BTreeSet<u32>) {
+        if ids.is_empty() {
+            return;
+        }
         let database = Arc::clone(self);
         tokio::spawn(async move {
             for id in ids {
-                if let Err(error) = database.delete_marked(id).await {
+                if let Err(error) = database.delete_marked(&incarnation, id).await {
                     tracing::warn!(database = database.name, id, %error, "rows of a rolled-back table remain");
                 }
             }
         });
     }
 
-    pub(crate) fn is_collected(&self, garbage: &Garbage) -> bool {
-        lock(&self.collected).contains(&name_of(garbage))
+    /// Whether this process has deleted data of an incarnation.
+    pub(crate) fn is_collected(&self, incarnation: &Bytes, garbage: &Garbage) -> bool {
+        lock(&self.collected).contains(&name_of(incarnation, garbage))
     }
 }
 
@@ -421,11 +489,12 @@ pub(crate) fn mark(id: u32) -> Bytes {
     [MARKS, &id.to_be_bytes()].concat().into()
 }
 
-fn name_of(garbage: &Garbage) -> Vec<u8> {
-    match garbage {
+fn name_of(incarnation: &Bytes, garbage: &Garbage) -> Vec<u8> {
+    let name = match garbage {
         Garbage::Prefix(id) => id.to_be_bytes().to_vec(),
         Garbage::Interleaved { root, table } => [root.0.to_be_bytes(), table.0.to_be_bytes()].concat(),
-    }
+    };
+    [&incarnation[..], &name].concat()
 }
 
 /// A schema from its cells.

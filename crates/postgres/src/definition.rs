@@ -14,7 +14,7 @@ use sql::keys::{KeyRange, prefix_range};
 use sql::rows::{Absent, TableRows, Write, fill_index, fill_primary_key};
 use sql::schema::{Schema, Table};
 use sql::statement::Definition;
-use sql::{Environment, SqlError, Value, keys, sqlstate};
+use sql::{Environment, SqlError, Value, sqlstate};
 
 use crate::execute::Values;
 use crate::failure::Failure;
@@ -34,7 +34,7 @@ pub(crate) async fn define(tx: &mut Tx, definition: &Definition, values: &mut Va
     let wanted = change.schema.last_id() - before.schema.last_id();
     let mut first_id = change.schema.last_id();
     if wanted > 0 {
-        first_id = tx.database.reserve_ids(wanted).await?;
+        first_id = tx.reserve_ids(wanted).await?;
         change = ddl::apply(&before.schema.reserve_ids(first_id), definition)?;
     }
     if change.schema.version() == before.schema.version() {
@@ -60,15 +60,10 @@ pub(crate) async fn truncate(
 ) -> Result<(), Failure> {
     tx.verify_now().await?;
     let before = Arc::clone(&tx.catalog);
-    let (draft, _) = ddl::truncate(&before.schema, tables, cascade)?;
+    let draft = ddl::truncate(&before.schema, tables, cascade, restart_identity)?;
     let wanted = draft.last_id() - before.schema.last_id();
-    let first_id = tx.database.reserve_ids(wanted).await?;
-    let (schema, ids) = ddl::truncate(&before.schema.reserve_ids(first_id), tables, cascade)?;
-    if restart_identity {
-        let owned = schema.sequences().filter(|sequence| sequence.owner.is_some_and(|(table, _)| ids.contains(&table)));
-        let deletes: Vec<Write> = owned.map(|sequence| Write::Delete { key: keys::of_id(sequence.id.0) }).collect();
-        tx.write(&deletes)?;
-    }
+    let first_id = tx.reserve_ids(wanted).await?;
+    let schema = ddl::truncate(&before.schema.reserve_ids(first_id), tables, cascade, restart_identity)?;
     tx.set_schema(schema, first_id);
     Ok(())
 }

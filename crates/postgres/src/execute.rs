@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use base::budget::ByteBudget;
 use sql::direct::{Outcome, Page, Plan, Read, Step};
 use sql::ids::SequenceId;
 use sql::{Environment, SqlError, Supply, Value, sqlstate};
 
-use crate::database::Database;
 use crate::failure::Failure;
+use crate::limits::out_of_memory;
 use crate::transaction::Tx;
 
 /// Values of sequences that a session has taken, and random numbers.
@@ -18,17 +19,19 @@ pub(crate) struct Values {
 
 impl Values {
     /// Takes values for a statement.
-    pub(crate) async fn prepare(&mut self, tx: &Tx, wanted: &[(SequenceId, usize)]) -> Result<(), SqlError> {
+    pub(crate) async fn prepare(&mut self, tx: &mut Tx, wanted: &[(SequenceId, usize)]) -> Result<(), Failure> {
         for (id, count) in wanted {
-            let sequence = tx.schema().sequence(*id);
+            let sequence = tx.schema().sequence(*id).cloned();
             let sequence =
                 sequence.ok_or_else(|| SqlError::new(sqlstate::UNDEFINED_OBJECT, "the sequence was dropped"))?;
             let cache = usize::try_from(sequence.cache).unwrap_or(1).min(1_000);
             let queue = self.sequences.entry(*id).or_default();
             if queue.len() < *count {
                 let missing = (*count - queue.len()).max(cache);
-                let database: &Database = &tx.database;
-                queue.extend(database.take_values(sequence, missing).await?);
+                if tx.is_fresh(id.0) {
+                    tx.has_unseen(id.0).await?;
+                }
+                queue.extend(tx.database.take_values(&sequence, missing).await?);
             }
         }
         Ok(())
@@ -74,7 +77,7 @@ impl Unseen {
     }
 
     fn is_absent(&self, read: &Read) -> bool {
-        let Read::Row(key) = read else { return false };
+        let (Read::Row(key) | Read::Locked(key)) = read else { return false };
         let id = sql::keys::KeyReader::new(key).id();
         id.is_ok_and(|id| self.greatest.get(&id).is_none_or(|greatest| key > greatest))
     }
@@ -98,9 +101,11 @@ pub(crate) async fn run(
     parameters: &[Value],
     values: &mut Values,
     unseen: Option<&Unseen>,
+    memory: &ByteBudget,
 ) -> Result<Outcome, Failure> {
     values.prepare(tx, &plan.sequences()).await?;
     let now = tx.now;
+    let mut held = memory.charge(0);
     let (mut execution, mut step) = plan.start(&mut Environment { parameters, now, supply: values })?;
     loop {
         match step {
@@ -112,6 +117,10 @@ pub(crate) async fn run(
                     None => tx.read(reads).await?,
                 };
                 step = execution.advance(pages, &mut Environment { parameters, now, supply: values })?;
+                let more = execution.bytes().saturating_sub(held.bytes());
+                if more > 0 && !held.try_grow(more) {
+                    return Err(out_of_memory().into());
+                }
             }
         }
     }

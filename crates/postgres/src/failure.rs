@@ -31,6 +31,12 @@ impl From<Error> for Failure {
     }
 }
 
+/// The failure of a write that only prepares a transaction, such as the reservation of identifiers. Whatever became of it, nothing
+/// of the transaction is committed, so another attempt may succeed.
+pub(crate) fn of_preparation(error: Error) -> Failure {
+    if error.is_outcome_unknown() { Failure::Conflict(error.to_string()) } else { error.into() }
+}
+
 /// The failure, if there is no other attempt.
 impl From<Failure> for SqlError {
     fn from(failure: Failure) -> Self {

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sql::SqlError;
+use sql::{SqlError, sqlstate};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -31,6 +31,12 @@ impl Cancel {
             notified.await;
         }
     }
+}
+
+/// The error if there is no memory for a message or a result.
+pub(crate) fn out_of_memory() -> SqlError {
+    let error = SqlError::new(sqlstate::OUT_OF_MEMORY, "out of memory");
+    error.with_detail("The messages and results of all connections need more memory than this node has for them.")
 }
 
 /// What can interrupt a statement.

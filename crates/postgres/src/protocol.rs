@@ -23,8 +23,6 @@ use crate::limits::Cancel;
 const CONNECTIONS_MAX: usize = 250;
 /// Connections that are told that there are too many, at once.
 const REFUSALS_MAX: usize = 50;
-/// KiB of large messages of all connections.
-const LARGE_KIB: u32 = 256 << 10;
 /// Pause after a connection could not be accepted, for example because there are too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -36,7 +34,6 @@ struct Shared {
     cancels: Mutex<HashMap<(i32, i32), Cancel>>,
     places: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
-    large: Arc<Semaphore>,
 }
 
 impl Shared {
@@ -88,7 +85,6 @@ pub async fn serve(listener: std::net::TcpListener, databases: Databases) -> io:
         cancels: Mutex::default(),
         places: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
         refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
-        large: Arc::new(Semaphore::new(LARGE_KIB as usize)),
     });
     loop {
         match listener.accept().await {

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::budget::ByteBudget;
 use sql::direct::{Command, Outcome, OutputColumn};
 use sql::statement::{AsOf, Definition, DropKind, Statement};
 use sql::{SqlError, SqlType, Value, sqlstate};
@@ -91,6 +92,7 @@ pub struct Session {
     values: Values,
     notices: Vec<String>,
     cancel: Cancel,
+    memory: ByteBudget,
     copy_in: Option<CopyIn>,
     copy_out: Option<CopyOut>,
 }
@@ -126,6 +128,7 @@ impl Session {
         };
         settings.set_user(&user);
         Ok(Self {
+            memory: databases.session_memory(),
             databases,
             database,
             user,
@@ -148,6 +151,17 @@ impl Session {
             Some(block) if !block.is_implicit => Status::Block,
             _ => Status::Idle,
         }
+    }
+
+    /// Whether there is a transaction that further statements are part of.
+    #[must_use]
+    pub fn has_block(&self) -> bool {
+        self.block.is_some()
+    }
+
+    /// The memory for its messages and results.
+    pub(crate) fn memory(&self) -> &ByteBudget {
+        &self.memory
     }
 
     /// Notices since the last call.
@@ -181,7 +195,7 @@ impl Session {
         if self.status() == Status::Failed && !ends_failure(prepared.statement.as_ref()) {
             return Err(failed_block());
         }
-        self.describe(&prepared).await?;
+        prepared.fix_result(&self.describe(&prepared).await?.1);
         Ok(prepared)
     }
 
@@ -230,6 +244,7 @@ impl Session {
         match &prepared.statement {
             _ if prepared.is_planned() => {
                 let planned = self.plan(prepared).await?;
+                prepared.check_result(&planned)?;
                 Ok((planned.plan.parameters.clone(), planned.plan.columns.clone()))
             }
             Some(Statement::Show(name)) => Ok((Vec::new(), show_columns(name))),
@@ -284,9 +299,10 @@ impl Session {
     /// 42601: the syntax is not valid.
     pub fn parse(&self, text: &str) -> Result<Vec<Arc<Prepared>>, SqlError> {
         let parsed = sql::parse::parse(text)?;
+        let text = Arc::from(text);
         let prepared = |parsed: sql::parse::Parsed| {
             // Positions in errors refer to the whole text.
-            Arc::new(Prepared::of(parsed.statement, text, Vec::new()))
+            Arc::new(Prepared::of(parsed.statement, &text, Vec::new()))
         };
         Ok(parsed.into_iter().map(prepared).collect())
     }
@@ -304,7 +320,11 @@ impl Session {
     /// As a commit.
     pub async fn end_implicit(&mut self) -> Result<(), SqlError> {
         match self.block.take() {
-            Some(block) if block.is_implicit => self.commit_block(block).await.map(|_| ()),
+            Some(block) if block.is_implicit => {
+                let outcome = self.commit_block(block).await;
+                self.settings.end_transaction();
+                outcome
+            }
             block => {
                 self.block = block;
                 Ok(())
@@ -358,7 +378,7 @@ impl Session {
             Statement::Prepare { name, types, statement } => {
                 let types = types.iter().cloned().map(Some).collect();
                 let inner = Arc::new(Prepared::of((**statement).clone(), &prepared.text, types));
-                self.describe(&inner).await?;
+                inner.fix_result(&self.describe(&inner).await?.1);
                 self.store(name, inner)?;
                 Ok(done("PREPARE"))
             }
@@ -440,14 +460,18 @@ impl Session {
         }
         let interrupt = self.interrupt();
         let until = Instant::now() + ATTEMPTS_TIME;
-        let (mut pause, mut needs_snapshot, mut has_refreshed, mut earlier) = (PAUSE, false, false, None);
+        let (mut pause, mut needs_snapshot, mut earlier) = (PAUSE, false, None);
         loop {
             let source = self.source(prepared, statement, needs_snapshot, earlier.take()).await?;
             let mut tx = Tx::new(&self.database, source, interrupt.clone());
             if let Statement::Query(_, Some(_)) = statement {
                 tx.load_schema().await?;
             }
-            let again = match self.run(&mut tx, prepared, statement, parameters).await {
+            let outcome = match self.run(&mut tx, prepared, statement, parameters).await {
+                Err(failure) => Err(tx.checked(failure).await),
+                outcome => outcome,
+            };
+            let again = match outcome {
                 Ok(response) if tx.is_read_only() => return Ok(response),
                 Ok(response) => {
                     let retry = tx.for_retry();
@@ -474,15 +498,6 @@ impl Session {
                     interrupt.run(tokio::time::sleep(crate::jittered(pause))).await?;
                     pause = (pause * 2).min(PAUSE_MAX);
                     earlier = tx;
-                }
-                // A change of the schema that this process has not seen may be the reason.
-                (Failure::Sql(error), _) if is_about_names(&error) && !has_refreshed => {
-                    has_refreshed = true;
-                    let before = self.database.catalog();
-                    self.database.refresh().await.map_err(of_client)?;
-                    if Arc::ptr_eq(&before, &self.database.catalog()) {
-                        return Err(error);
-                    }
                 }
                 (failure, _) => return Err(failure.into()),
             }
@@ -556,10 +571,11 @@ impl Session {
             }
             _ => {
                 let planned = prepared.plan(&tx.catalog, &self.constants())?;
+                prepared.check_result(&planned)?;
                 if planned.plan.command != Command::Select && tx.is_read_only() {
                     return Err(read_only().into());
                 }
-                let outcome = execute::run(tx, &planned.plan, parameters, &mut self.values, None).await?;
+                let outcome = execute::run(tx, &planned.plan, parameters, &mut self.values, None, &self.memory).await?;
                 tx.write(&outcome.writes)?;
                 Ok(response(&planned, outcome))
             }
@@ -597,14 +613,6 @@ impl Session {
             None => Ok(()),
         }
     }
-}
-
-/// Whether an error may be due to an older version of the schema.
-fn is_about_names(error: &SqlError) -> bool {
-    matches!(
-        error.sqlstate,
-        sqlstate::UNDEFINED_TABLE | sqlstate::UNDEFINED_COLUMN | sqlstate::UNDEFINED_OBJECT | sqlstate::DUPLICATE_TABLE
-    )
 }
 
 /// Statements that a failed block accepts.

@@ -1,6 +1,6 @@
 //! Prepared statements, and their plans for a version of the schema.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use sql::direct::{self, OutputColumn, Plan};
 use sql::parse;
@@ -14,12 +14,14 @@ use crate::database::Catalog;
 /// A statement, its text, and its plan for the version of the schema that it was last executed with.
 #[derive(Debug)]
 pub struct Prepared {
-    pub(crate) text: String,
+    pub(crate) text: Arc<str>,
     /// None for an empty statement.
     pub(crate) statement: Option<Statement>,
     /// The types of parameters that the client has given.
     declared: Vec<Option<SqlType>>,
     planned: Mutex<Option<(Arc<Catalog>, Planned)>>,
+    /// The columns of the result that the client knows, or may know.
+    result: OnceLock<Vec<(String, SqlType)>>,
 }
 
 /// A plan, and whether it scans.
@@ -42,11 +44,12 @@ impl Prepared {
             return Err(SqlError::new(sqlstate::SYNTAX_ERROR, message));
         }
         let declared = oids.iter().map(|oid| SqlType::from_oid(*oid)).collect();
-        Ok(Self { text: text.to_owned(), statement, declared, planned: Mutex::default() })
+        Ok(Self { text: text.into(), statement, declared, planned: Mutex::default(), result: OnceLock::new() })
     }
 
-    pub(crate) fn of(statement: Statement, text: &str, declared: Vec<Option<SqlType>>) -> Self {
-        Self { text: text.to_owned(), statement: Some(statement), declared, planned: Mutex::default() }
+    pub(crate) fn of(statement: Statement, text: &Arc<str>, declared: Vec<Option<SqlType>>) -> Self {
+        let (planned, result) = (Mutex::default(), OnceLock::new());
+        Self { text: Arc::clone(text), statement: Some(statement), declared, planned, result }
     }
 
     /// The plan of a statement that has one.
@@ -66,13 +69,42 @@ impl Prepared {
         Ok(planned)
     }
 
+    /// From now on, the result must have these columns.
+    pub(crate) fn fix_result(&self, columns: &[OutputColumn]) {
+        let named = |column: &OutputColumn| (column.name.clone(), column.sql_type.clone());
+        _ = self.result.set(columns.iter().map(named).collect());
+    }
+
+    /// Checks that the columns of the result are those that the client knows.
+    ///
+    /// # Errors
+    /// 0A000: the schema has changed so that they are not.
+    pub(crate) fn check_result(&self, planned: &Planned) -> Result<(), SqlError> {
+        let Some(known) = self.result.get() else { return Ok(()) };
+        let found = planned.plan.columns.iter().map(|column| (&column.name, &column.sql_type));
+        if known.iter().map(|(name, sql_type)| (name, sql_type)).eq(found) {
+            return Ok(());
+        }
+        Err(SqlError::new(sqlstate::FEATURE_NOT_SUPPORTED, "cached plan must not change result type"))
+    }
+
     /// Whether it can be a part of the transaction that the statements of one message are.
     pub(crate) fn can_be_implicit(&self) -> bool {
-        self.is_planned()
+        self.is_planned() && !matches!(self.statement, Some(Statement::Query(_, Some(_))))
             || matches!(
                 self.statement,
-                Some(Statement::Definition(_) | Statement::Truncate { .. } | Statement::Copy(_))
+                Some(
+                    Statement::Definition(_)
+                        | Statement::Truncate { .. }
+                        | Statement::Copy(_)
+                        | Statement::Execute { .. }
+                )
             )
+    }
+
+    /// Whether it only reads rows.
+    pub(crate) fn is_query(&self) -> bool {
+        matches!(self.statement, Some(Statement::Query(..)))
     }
 
     /// Whether it has a plan: it reads or changes rows.
@@ -99,10 +131,7 @@ fn plan(
     }
     let (what, hint) = match statement {
         Statement::Insert(_) => ("this form of INSERT", "INSERT ... VALUES is supported."),
-        Statement::Update(_) => (
-            "this form of UPDATE",
-            "One table without FROM, and columns that are not in the primary key, are supported.",
-        ),
+        Statement::Update(_) => ("this form of UPDATE", "One table without FROM is supported."),
         Statement::Delete(_) => ("this form of DELETE", "One table without USING is supported."),
         _ => (
             "this form of SELECT",

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use sdk::{Row, Savepoint, TableSnapshot};
+use sdk::{Row, Savepoint, Table, TableSnapshot};
 use sql::direct::{Page, Read};
+use sql::keys::{self, KeyRange};
 use sql::rows::{StoredRow, Write};
 use sql::schema::{Builder, Schema};
 use sql::{SqlError, sqlstate};
@@ -44,12 +45,18 @@ pub(crate) struct Tx {
     has_read: bool,
     /// The transaction has changed the schema.
     is_changed: bool,
-    /// Identifiers of this transaction's own tables and indexes, which no other transaction sees.
+    /// The incarnation of the database that handed out this transaction's identifiers.
+    incarnation: Option<Bytes>,
+    /// Identifiers of this transaction's own tables and indexes, which no other transaction sees. Their rows are read
+    /// outside of the transaction, because only this one changes them.
     fresh: BTreeSet<u32>,
     /// Those with rows that were written outside of the transaction.
     unseen: BTreeSet<u32>,
-    /// Whether there was a savepoint.
-    has_savepoint: bool,
+    /// Those with such rows that a return to a savepoint has removed.
+    abandoned: BTreeSet<u32>,
+    /// Those from before the last savepoint: a return to it could not remove rows that are written outside of the
+    /// transaction.
+    settled: BTreeSet<u32>,
     /// Those with writes that are part of the transaction.
     written: BTreeSet<u32>,
     /// Microseconds since 2000-01-01.
@@ -78,9 +85,14 @@ fn stored(row: Row) -> Option<StoredRow> {
     (!cells.is_empty()).then_some(StoredRow { key: row.key, cells })
 }
 
+/// Where the range of a page continues, if the page is full.
+fn after_page(rows: &[Row], limit: usize) -> Option<Bytes> {
+    let last = rows.last().filter(|_| rows.len() >= limit);
+    last.map(|last| Bytes::from([&last.key[..], &[0]].concat()))
+}
+
 fn page(rows: Vec<Row>, limit: usize) -> Page {
-    let next = (rows.len() >= limit).then(|| rows.last().map(|row| Bytes::from([&row.key[..], &[0]].concat())));
-    Page { next: next.flatten(), rows: rows.into_iter().filter_map(stored).collect() }
+    Page { next: after_page(&rows, limit), rows: rows.into_iter().filter_map(stored).collect() }
 }
 
 impl Tx {
@@ -92,9 +104,11 @@ impl Tx {
             is_verified: false,
             has_read: false,
             is_changed: false,
+            incarnation: None,
             fresh: BTreeSet::new(),
             unseen: BTreeSet::new(),
-            has_savepoint: false,
+            abandoned: BTreeSet::new(),
+            settled: BTreeSet::new(),
             written: BTreeSet::new(),
             now: now(),
             interrupt,
@@ -110,11 +124,20 @@ impl Tx {
     }
 
     /// The transaction of the store, for another attempt.
-    pub(crate) fn again(self) -> Option<sdk::Transaction> {
-        self.database.delete_unseen(self.unseen);
+    pub(crate) fn again(mut self) -> Option<sdk::Transaction> {
+        self.delete_unseen();
         match self.source {
             Source::ReadWrite(tx) => Some(tx.again()),
             Source::Strong | Source::Snapshot(_) => None,
+        }
+    }
+
+    /// Deletes what was written outside of the transaction, in the background.
+    fn delete_unseen(&mut self) {
+        let mut ids = std::mem::take(&mut self.unseen);
+        ids.append(&mut self.abandoned);
+        if let Some(incarnation) = &self.incarnation {
+            self.database.delete_unseen(incarnation.clone(), ids);
         }
     }
 
@@ -160,6 +183,24 @@ impl Tx {
         Ok(())
     }
 
+    /// The reason why a statement failed: an old version of the schema, if the error may be due to it, and it is one.
+    pub(crate) async fn checked(&mut self, failure: Failure) -> Failure {
+        // Connections, conflicts, resources, and interruptions have other reasons.
+        let is_other =
+            |error: &SqlError| ["08", "40", "53", "57"].iter().any(|class| error.sqlstate.starts_with(class));
+        match failure {
+            Failure::Sql(error) if !self.is_verified && !is_other(&error) => match self.verify().await {
+                Ok(()) => {
+                    self.is_verified = true;
+                    Failure::Sql(error)
+                }
+                Err(failure @ (Failure::Stale | Failure::Conflict(_))) => failure,
+                Err(_) => Failure::Sql(error),
+            },
+            failure => failure,
+        }
+    }
+
     /// Reads rows. The results show one moment once the transaction is committed.
     pub(crate) async fn read(&mut self, reads: Vec<Read>) -> Result<Vec<Page>, Failure> {
         let interrupt = self.interrupt.clone();
@@ -193,7 +234,7 @@ impl Tx {
     async fn read_strong(&self, read: &Read) -> Result<Page, Failure> {
         let table = &self.database.table;
         match read {
-            Read::Row(key) => {
+            Read::Row(key) | Read::Locked(key) => {
                 let row = table.row(key.clone()).await?;
                 Ok(Page { rows: row.and_then(stored).into_iter().collect(), next: None })
             }
@@ -212,21 +253,21 @@ impl Tx {
 
     async fn read_rows(&self, reads: Vec<Read>) -> Result<Vec<Page>, Failure> {
         if let [read] = &reads[..] {
-            return Ok(vec![read_one(&self.source, self.database.table(), read).await?]);
+            return Ok(vec![read_one(&self.source, &self.database.table, read, self.beneath(read)).await?]);
         }
         let mut pages: Vec<Page> = vec![Page::default(); reads.len()];
-        let mut reads = reads.into_iter().enumerate();
+        let mut reads = reads.into_iter().map(|read| (self.beneath(&read), read)).enumerate();
         let mut running = JoinSet::new();
         loop {
             while running.len() < READS_MAX {
-                let Some((number, read)) = reads.next() else { break };
+                let Some((number, (beneath, read))) = reads.next() else { break };
                 let source = match &self.source {
                     Source::Strong => Source::Strong,
                     Source::Snapshot(snapshot) => Source::Snapshot(snapshot.clone()),
                     Source::ReadWrite(tx) => Source::ReadWrite(tx.clone()),
                 };
-                let table = self.database.table().to_owned();
-                running.spawn(async move { (number, read_one(&source, &table, &read).await) });
+                let table = self.database.table.clone();
+                running.spawn(async move { (number, read_one(&source, &table, &read, beneath).await) });
             }
             match running.join_next().await {
                 None => return Ok(pages),
@@ -236,6 +277,29 @@ impl Tx {
                 }
             }
         }
+    }
+
+    /// What is beneath the transaction's own writes.
+    fn beneath(&self, read: &Read) -> Beneath {
+        if self.fresh.is_empty() {
+            return Beneath::Shared;
+        }
+        let (Read::Row(key) | Read::Locked(key) | Read::Range(KeyRange { start: key, .. }, _)) = read;
+        match keys::KeyReader::new(key).id() {
+            Ok(id) if self.unseen.contains(&id) => Beneath::Unseen,
+            Ok(id) if self.fresh.contains(&id) => Beneath::Nothing,
+            _ => Beneath::Shared,
+        }
+    }
+
+    /// Hands out identifiers. Returns the greatest one before them.
+    pub(crate) async fn reserve_ids(&mut self, count: u32) -> Result<u32, Failure> {
+        let reserved = self.database.reserve_ids(count).await?;
+        match &self.incarnation {
+            Some(incarnation) if *incarnation != reserved.incarnation => return Err(dropped()),
+            _ => self.incarnation = Some(reserved.incarnation),
+        }
+        Ok(reserved.first)
     }
 
     /// Adds writes.
@@ -259,16 +323,30 @@ impl Tx {
     pub(crate) async fn write_unseen(&mut self, writes: Vec<Write>) -> Result<(), Failure> {
         let ids: BTreeSet<u32> = writes.iter().filter_map(first_id).collect();
         for id in ids {
-            if !self.unseen.contains(&id) {
-                self.database.mark_unseen(id).await?;
-                self.unseen.insert(id);
-                // If someone takes the rows for abandoned, this read fails at the commit.
-                if let Source::ReadWrite(tx) = &self.source {
-                    tx.row(self.database.table(), mark(id)).await?;
-                }
-            }
+            self.has_unseen(id).await?;
         }
-        self.database.write_unseen(writes).await
+        let incarnation = self.incarnation.clone().ok_or_else(dropped)?;
+        self.database.write_unseen(&incarnation, writes).await
+    }
+
+    /// A row of this transaction's own table, index or sequence is about to be written outside of the transaction.
+    pub(crate) async fn has_unseen(&mut self, id: u32) -> Result<(), Failure> {
+        if self.unseen.contains(&id) {
+            return Ok(());
+        }
+        let incarnation = self.incarnation.as_ref().ok_or_else(dropped)?;
+        self.database.mark_unseen(incarnation, id).await?;
+        self.unseen.insert(id);
+        // If someone takes the rows for abandoned, this read fails at the commit.
+        if let Source::ReadWrite(tx) = &self.source {
+            tx.row(self.database.table(), mark(id)).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether an identifier is of an object that only this transaction sees.
+    pub(crate) fn is_fresh(&self, id: u32) -> bool {
+        self.fresh.contains(&id)
     }
 
     /// The assumptions of a bulk load: none about tables that an earlier one has filled.
@@ -279,10 +357,8 @@ impl Tx {
     /// Whether no other transaction sees rows with these identifiers, and this transaction has none of them yet but those that it
     /// wrote with [`Tx::write_unseen`].
     pub(crate) fn is_unseen(&self, mut ids: impl Iterator<Item = u32>) -> bool {
-        // A return to a savepoint could not remove them.
-        !self.is_read_only()
-            && !self.has_savepoint
-            && ids.all(|id| self.fresh.contains(&id) && !self.written.contains(&id))
+        let is_unseen = |id| self.fresh.contains(&id) && !self.settled.contains(&id) && !self.written.contains(&id);
+        !self.is_read_only() && ids.all(is_unseen)
     }
 
     /// Changes the schema. `first_id` is the greatest identifier before those that are new.
@@ -294,7 +370,7 @@ impl Tx {
     }
 
     pub(crate) fn savepoint(&mut self) -> Saved {
-        self.has_savepoint = true;
+        self.settled.clone_from(&self.fresh);
         let writes = match &self.source {
             Source::ReadWrite(tx) => Some(tx.savepoint()),
             Source::Strong | Source::Snapshot(_) => None,
@@ -310,40 +386,30 @@ impl Tx {
         self.catalog = Arc::clone(&saved.catalog);
         self.is_changed = saved.is_changed;
         self.fresh.clone_from(&saved.fresh);
+        let (kept, abandoned) = std::mem::take(&mut self.unseen).into_iter().partition(|id| saved.fresh.contains(id));
+        self.unseen = kept;
+        self.abandoned.extend::<BTreeSet<u32>>(abandoned);
         Ok(())
     }
 
     /// Commits it.
     pub(crate) async fn commit(mut self) -> Result<(), Failure> {
-        if !self.is_verified
-            && let Source::ReadWrite(tx) = &self.source
-            && !tx.is_read_only()
-        {
-            self.verify().await?;
-        }
-        let Source::ReadWrite(tx) = self.source else { return Ok(()) };
-        for id in &self.unseen {
-            tx.delete_row(self.database.table(), mark(*id))?;
-        }
-        let mut committed = None;
-        if self.is_changed {
-            let schema = without_collected(&self.database, &self.catalog.schema)?;
-            let token: Bytes = [schema.version().to_le_bytes(), crate::random().to_le_bytes()].concat().into();
-            let encoded = schema.encode();
-            if encoded.len() > base::limits::VALUE_BYTES_MAX {
-                return Err(SqlError::new(sqlstate::PROGRAM_LIMIT_EXCEEDED, "the schema is too large").into());
+        let committed = match self.complete().await {
+            Ok(committed) => committed,
+            Err(failure) => {
+                self.rollback().await;
+                return Err(failure);
             }
-            let table = self.database.table();
-            tx.put(table, SCHEMA_ROW, TOKEN, token.clone())?;
-            tx.put(table, SCHEMA_ROW, SCHEMA, encoded)?;
-            committed = Some(Arc::new(Catalog { token, schema }));
-        }
-        if let Err(error) = tx.commit().await {
+        };
+        let Source::ReadWrite(tx) = &self.source else { return Ok(()) };
+        if let Err(error) = tx.clone().commit().await {
             if !error.is_outcome_unknown() {
-                self.database.delete_unseen(std::mem::take(&mut self.unseen));
+                self.delete_unseen();
             }
             return Err(error.into());
         }
+        self.unseen.clear();
+        self.delete_unseen();
         if let Some(catalog) = committed {
             let has_garbage = !catalog.schema.garbage().is_empty();
             self.database.set_catalog(catalog);
@@ -354,19 +420,50 @@ impl Tx {
         Ok(())
     }
 
-    /// Ends it without any change.
-    pub(crate) async fn rollback(self) {
-        if !self.unseen.is_empty() {
-            self.database.delete_unseen(self.unseen);
+    /// Adds the last reads and writes of the transaction. Returns its version of the schema, if it has changed it.
+    async fn complete(&self) -> Result<Option<Arc<Catalog>>, Failure> {
+        let Source::ReadWrite(tx) = &self.source else { return Ok(None) };
+        if !self.is_verified && !tx.is_read_only() {
+            self.verify().await?;
         }
+        for id in &self.unseen {
+            tx.delete_row(self.database.table(), mark(*id))?;
+        }
+        if self.is_changed {
+            let incarnation = self.database.incarnation(tx).await?;
+            if self.incarnation.as_ref().is_some_and(|own| *own != incarnation) {
+                return Err(dropped());
+            }
+            let schema = without_collected(&self.database, &incarnation, &self.catalog.schema)?;
+            let token: Bytes = [schema.version().to_le_bytes(), crate::random().to_le_bytes()].concat().into();
+            let encoded = schema.encode();
+            if encoded.len() > base::limits::VALUE_BYTES_MAX {
+                return Err(SqlError::new(sqlstate::PROGRAM_LIMIT_EXCEEDED, "the schema is too large").into());
+            }
+            let table = self.database.table();
+            tx.put(table, SCHEMA_ROW, TOKEN, token.clone())?;
+            tx.put(table, SCHEMA_ROW, SCHEMA, encoded)?;
+            return Ok(Some(Arc::new(Catalog { token, schema })));
+        }
+        Ok(None)
+    }
+
+    /// Ends it without any change.
+    pub(crate) async fn rollback(mut self) {
+        self.delete_unseen();
         if let Source::ReadWrite(tx) = self.source {
             tx.rollback().await;
         }
     }
 }
 
-fn without_collected(database: &Database, schema: &Schema) -> Result<Schema, SqlError> {
-    let collected: Vec<_> = schema.garbage().iter().filter(|garbage| database.is_collected(garbage)).copied().collect();
+fn dropped() -> Failure {
+    Failure::Conflict("the database was dropped, and created again".to_owned())
+}
+
+fn without_collected(database: &Database, incarnation: &Bytes, schema: &Schema) -> Result<Schema, SqlError> {
+    let is_collected = |garbage: &&_| database.is_collected(incarnation, garbage);
+    let collected: Vec<_> = schema.garbage().iter().filter(is_collected).copied().collect();
     if collected.is_empty() {
         return Ok(schema.clone());
     }
@@ -385,19 +482,38 @@ pub(crate) fn read_only() -> SqlError {
     SqlError::new("25006", "cannot execute a change in a read-only transaction")
 }
 
-async fn read_one(source: &Source, table: &str, read: &Read) -> Result<Page, Failure> {
+/// What is beneath the writes of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beneath {
+    /// Rows that others see and change.
+    Shared,
+    /// No rows: the identifier is new.
+    Nothing,
+    /// Rows that this transaction has written outside of itself.
+    Unseen,
+}
+
+async fn read_one(source: &Source, table: &Table, read: &Read, beneath: Beneath) -> Result<Page, Failure> {
+    let name = table.name();
     match (source, read) {
         (Source::Strong, _) => Err(Failure::NeedsSnapshot),
-        (Source::Snapshot(snapshot), Read::Row(key)) => {
-            let row = snapshot.row(table, key.clone()).await?;
+        (Source::Snapshot(snapshot), Read::Row(key) | Read::Locked(key)) => {
+            let row = snapshot.row(name, key.clone()).await?;
             Ok(Page { rows: stored(row).into_iter().collect(), next: None })
         }
+        (Source::ReadWrite(tx), read) if beneath != Beneath::Shared => {
+            read_own(tx, table, read, beneath == Beneath::Unseen).await
+        }
         (Source::ReadWrite(tx), Read::Row(key)) => {
-            let row = tx.row(table, key.clone()).await?;
+            let row = tx.row(name, key.clone()).await?;
+            Ok(Page { rows: stored(row).into_iter().collect(), next: None })
+        }
+        (Source::ReadWrite(tx), Read::Locked(key)) => {
+            let row = tx.row_for_update(name, key.clone()).await?;
             Ok(Page { rows: stored(row).into_iter().collect(), next: None })
         }
         (Source::Snapshot(snapshot), Read::Range(range, limit)) => {
-            let scan = snapshot.scan(table).range(range.start.clone()..range.end.clone()).limit(*limit as u64);
+            let scan = snapshot.scan(name).range(range.start.clone()..range.end.clone()).limit(*limit as u64);
             let (mut rows, mut found) = (scan.rows(), Vec::new());
             while let Some(row) = rows.next().await {
                 found.push(row?);
@@ -405,8 +521,39 @@ async fn read_one(source: &Source, table: &str, read: &Read) -> Result<Page, Fai
             Ok(page(found, *limit))
         }
         (Source::ReadWrite(tx), Read::Range(range, limit)) => {
-            let scan = tx.scan(table).range(range.start.clone()..range.end.clone()).limit(*limit as u64);
+            let scan = tx.scan(name).range(range.start.clone()..range.end.clone()).limit(*limit as u64);
             Ok(page(scan.all().await?, *limit))
+        }
+    }
+}
+
+/// Reads rows of identifiers that only this transaction uses: those that it has written outside of itself, if there are
+/// any, beneath its own changes.
+async fn read_own(tx: &sdk::Transaction, table: &Table, read: &Read, has_rows: bool) -> Result<Page, Failure> {
+    match read {
+        Read::Row(key) | Read::Locked(key) => {
+            let row = if has_rows { table.row(key.clone()).await? } else { None };
+            let row = tx.over_row(table.name(), key.clone(), row);
+            Ok(Page { rows: stored(row).into_iter().collect(), next: None })
+        }
+        Read::Range(range, limit) => {
+            let mut found = Vec::new();
+            if has_rows {
+                let scan = table.scan().range(range.start.clone()..range.end.clone()).limit(*limit as u64);
+                let mut rows = scan.rows();
+                while let Some(row) = rows.next().await {
+                    found.push(row?);
+                }
+            }
+            // The end of what was read.
+            let next = after_page(&found, *limit);
+            let end = next.as_ref().unwrap_or(&range.end);
+            let mut rows = tx.over_rows(table.name(), &range.start, end, found);
+            if rows.len() > *limit {
+                rows.truncate(*limit);
+                return Ok(page(rows, *limit));
+            }
+            Ok(Page { rows: rows.into_iter().filter_map(stored).collect(), next })
         }
     }
 }

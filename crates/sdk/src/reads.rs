@@ -41,7 +41,9 @@ impl Reads {
 /// Whether any replica may answer a read with these options.
 pub(crate) fn is_for_any_replica(options: Option<&ReadOptions>) -> bool {
     let consistency = options.and_then(|options| options.consistency.as_ref());
-    consistency.is_some_and(|consistency| !matches!(consistency, Consistency::Transaction(_)))
+    consistency.is_some_and(|consistency| {
+        !matches!(consistency, Consistency::Transaction(_) | Consistency::TransactionForUpdate(_))
+    })
 }
 
 /// Adds the latest state that the client has seen to the options.

@@ -192,8 +192,21 @@ impl Transaction {
     /// into one response (16 MiB), if the transaction has read too much (10,000 rows or pages, or 12 MiB of keys), and
     /// if it has ended.
     pub async fn row(&self, table: impl Into<String>, key: impl Into<Bytes>) -> Result<Row, Error> {
-        let (table, key) = (table.into(), key.into());
-        let cells = self.read(&table, &key, Vec::new()).await?;
+        self.row_with(table.into(), key.into(), false).await
+    }
+
+    /// As [`Transaction::row`], for a row that the transaction is about to change. Other transactions that read it in
+    /// this way wait until this one has ended, rather than fail at their commit. If an older one waits for more than a
+    /// second, this one loses its lock, because they may wait for each other.
+    ///
+    /// # Errors
+    /// As [`Transaction::row`]. [`Error::Aborted`] if it waited until the deadline.
+    pub async fn row_for_update(&self, table: impl Into<String>, key: impl Into<Bytes>) -> Result<Row, Error> {
+        self.row_with(table.into(), key.into(), true).await
+    }
+
+    async fn row_with(&self, table: String, key: Bytes, for_update: bool) -> Result<Row, Error> {
+        let cells = self.read(&table, &key, Vec::new(), for_update).await?;
         let row = Row::new(key, cells);
         let state = self.state();
         Ok(match state.write(&table, &row.key) {
@@ -217,7 +230,7 @@ impl Transaction {
         match own {
             Some((Some(value), _)) => Ok(value.map(|value| Cell::new(column, value, Version::ABSENT))),
             Some((None, true)) => Ok(None),
-            _ => Ok(self.read(&table, &key, vec![column]).await?.pop()),
+            _ => Ok(self.read(&table, &key, vec![column], false).await?.pop()),
         }
     }
 
@@ -234,6 +247,25 @@ impl Transaction {
     /// ```
     pub fn scan(&self, table: impl Into<String>) -> TransactionScan {
         TransactionScan::of(scan::TransactionSource { transaction: self.clone(), table: table.into() })
+    }
+
+    /// A row that was read outside of the transaction, with the transaction's own changes.
+    ///
+    /// Nothing checks at the commit that it has not changed: it must be one that nobody else changes.
+    #[must_use]
+    pub fn over_row(&self, table: &str, key: impl Into<Bytes>, row: Option<Row>) -> Row {
+        let row = row.unwrap_or_else(|| Row::new(key, Vec::new()));
+        match self.state().write(table, &row.key) {
+            Some(own) => own.over(row),
+            None => row,
+        }
+    }
+
+    /// The rows from `start` to before `end` that were read outside of the transaction, in order of key, with the
+    /// transaction's own changes, as [`Transaction::over_row`].
+    #[must_use]
+    pub fn over_rows(&self, table: &str, start: &Bytes, end: &Bytes, rows: Vec<Row>) -> Vec<Row> {
+        self.state().merged(table, start, Some(end), rows)
     }
 
     /// Puts a column of a row when the transaction is committed.
@@ -414,13 +446,17 @@ impl Transaction {
         unlocking.join_all().await;
     }
 
-    async fn read(&self, table: &str, key: &Bytes, columns: Vec<Bytes>) -> Result<Vec<Cell>, Error> {
+    async fn read(&self, table: &str, key: &Bytes, columns: Vec<Bytes>, for_update: bool) -> Result<Vec<Cell>, Error> {
         self.state().check_open()?;
+        let consistency = match for_update {
+            true => Consistency::TransactionForUpdate(self.owner),
+            false => Consistency::Transaction(self.owner),
+        };
         let request = message::GetRequest {
             table: table.to_owned(),
             key: key.clone(),
             columns,
-            options: Some(self.options()),
+            options: Some(message::ReadOptions { consistency: Some(consistency) }),
             ..Default::default()
         };
         match self.ask(ApiRequest::Get(request)).await?.outcome? {

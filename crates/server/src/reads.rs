@@ -18,6 +18,9 @@ pub(crate) fn consistency(options: Option<ReadOptions>) -> Consistency {
         Some(RequestedConsistency::Anywhere(AnywhereRead {})) => Consistency::Anywhere,
         Some(RequestedConsistency::AtNs(moment)) => Consistency::At(Timestamp(moment)),
         Some(RequestedConsistency::Transaction(owner)) => Consistency::Locking(transactions::owner(Some(owner))),
+        Some(RequestedConsistency::TransactionForUpdate(owner)) => {
+            Consistency::ForUpdate(transactions::owner(Some(owner)))
+        }
     }
 }
 

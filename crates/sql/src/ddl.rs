@@ -4,13 +4,14 @@ mod alter;
 mod create;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::bind::{Binder, Unbound};
 use crate::error::{SqlError, sqlstate};
 use crate::expression::{Environment, Expression, Rows, Supply};
 use crate::ids::{ColumnId, IndexId, SequenceId, TableId};
 use crate::parse::parse_expression;
-use crate::schema::{Builder, Column, IndexState, Relation, Schema, Table};
+use crate::schema::{Builder, Column, IndexState, Relation, Schema, Sequence, Table};
 use crate::statement::{Definition, DropKind};
 use crate::types::SqlType;
 use crate::value::Value;
@@ -63,11 +64,11 @@ pub fn apply(schema: &Schema, definition: &Definition) -> Result<Change, SqlErro
 }
 
 /// Makes tables empty: they get new identifiers for their keys, as in PostgreSQL, and the rows become garbage. Returns
-/// the next version, and all tables that it concerns.
+/// the next version. With `restart_identity`, so do the sequences of their columns, which then start again.
 ///
 /// # Errors
 /// 42P01: there is no such table; 0A000: interleaved tables are not listed, and `cascade` is false.
-pub fn truncate(schema: &Schema, names: &[String], cascade: bool) -> Result<(Schema, Vec<TableId>), SqlError> {
+pub fn truncate(schema: &Schema, names: &[String], cascade: bool, restart_identity: bool) -> Result<Schema, SqlError> {
     let mut ids = Vec::new();
     for name in names {
         let id = schema.table_named(name)?.id;
@@ -97,7 +98,11 @@ pub fn truncate(schema: &Schema, names: &[String], cascade: bool) -> Result<(Sch
     for id in &ids {
         builder.truncate_table(schema, *id)?;
     }
-    Ok((builder.finish()?, ids))
+    let is_owned = |sequence: &&Arc<Sequence>| sequence.owner.is_some_and(|(table, _)| ids.contains(&table));
+    for sequence in schema.sequences().filter(is_owned).filter(|_| restart_identity) {
+        builder.restart_sequence(sequence.id)?;
+    }
+    builder.finish()
 }
 
 /// Makes an index that was filled public.

@@ -8,8 +8,9 @@
 //! outcome with its writes ([`Step::Done`]). The transaction layer carries them out; all reads and writes of a statement
 //! belong to one transaction. If the transaction is retried, the execution starts again.
 //!
-//! Reads must show the transaction's snapshot with its own earlier writes. A locking clause (`FOR UPDATE`) has no
-//! effect, because transactions are serializable.
+//! Reads must show the transaction's snapshot with its own earlier writes. A locking clause (`FOR UPDATE`) is not needed
+//! for correct results, because transactions are serializable: it only makes other transactions wait for the rows that
+//! are named by key ([`Read::Locked`]), so that they do not fail.
 
 mod change;
 mod condition;
@@ -17,6 +18,8 @@ mod insert;
 mod output;
 mod scan;
 mod select;
+
+use std::collections::BTreeSet;
 
 pub use output::name_of;
 
@@ -34,6 +37,8 @@ use crate::statement::Statement;
 use crate::types::SqlType;
 use crate::value::Value;
 
+pub use scan::row_bytes;
+
 /// A column of the result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutputColumn {
@@ -50,6 +55,9 @@ pub struct OutputColumn {
 pub enum Read {
     /// The row with this key.
     Row(Bytes),
+    /// The row with this key, which the transaction is about to change or to insert. Others that are about to change it wait,
+    /// if the transaction takes locks.
+    Locked(Bytes),
     /// Rows of a range in the order of their keys: at least `limit`, or all.
     Range(KeyRange, usize),
 }
@@ -318,6 +326,12 @@ impl Plan {
 }
 
 impl Execution<'_> {
+    /// About the memory of the results so far, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        if let State::Scan(state) = &self.state { state.bytes() } else { 0 }
+    }
+
     /// Continues with the results of the reads of the last step, in their order.
     ///
     /// # Errors
@@ -348,19 +362,28 @@ struct Checks {
 
 impl Checks {
     /// The reads, or the outcome if there is nothing to check.
-    fn start(self) -> Result<(State, Step), SqlError> {
-        let mut keys = std::collections::BTreeSet::new();
+    fn start(mut self) -> Result<(State, Step), SqlError> {
+        let mut keys = BTreeSet::new();
         for absent in &self.absent {
             // Two rows of the statement have the same unique key.
             if !keys.insert(&absent.key) {
                 return Err(absent.error.clone());
             }
         }
+        // A row may take the place that another one of the statement leaves: all old ones are deleted before new ones
+        // are put.
+        let writes = std::mem::take(&mut self.outcome.writes);
+        let (mut deletes, puts): (Vec<_>, Vec<_>) =
+            writes.into_iter().partition(|write| matches!(write, Write::Delete { .. }));
+        let deleted: BTreeSet<&Bytes> = deletes.iter().map(Write::key).collect();
+        self.absent.retain(|absent| !deleted.contains(&absent.key));
+        deletes.extend(puts);
+        self.outcome.writes = deletes;
         if self.absent.is_empty() && self.present.is_empty() {
             return Ok((State::Done, Step::Done(self.outcome)));
         }
-        let present = self.present.iter().map(|(key, _)| key);
-        let reads = self.absent.iter().map(|absent| &absent.key).chain(present).map(|key| Read::Row(key.clone()));
+        let present = self.present.iter().map(|(key, _)| Read::Row(key.clone()));
+        let reads = self.absent.iter().map(|absent| Read::Locked(absent.key.clone())).chain(present);
         let step = Step::Read(reads.collect());
         Ok((State::Check(self), step))
     }

@@ -39,6 +39,15 @@ pub enum Write {
     },
 }
 
+impl Write {
+    /// The key of the row that it changes.
+    #[must_use]
+    pub fn key(&self) -> &Bytes {
+        let (Self::Put { key, .. } | Self::Delete { key }) = self;
+        key
+    }
+}
+
 /// A key that must not exist, and the error if it does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {

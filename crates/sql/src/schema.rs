@@ -22,7 +22,7 @@ pub use builder::Builder;
 pub use lookup::{similar, undefined_column};
 
 use crate::ids::{ColumnId, IndexId, SequenceId, TableId, ViewId};
-use crate::keys::{Direction, IndexLayout, KeyColumn, RowLayout};
+use crate::keys::{Direction, IndexLayout, KeyColumn, KeyReader, RowLayout};
 use crate::types::SqlType;
 
 /// Maximum columns of a table: with the marker, a row must fit into one write of the store.
@@ -397,6 +397,31 @@ impl Schema {
         }
         line.reverse();
         line
+    }
+
+    /// Whether a key is that of a row of an interleaved table, or of a row inside one: the table with the identifier `table`
+    /// in the directories of `root`. The tables between the two must be part of this version.
+    #[must_use]
+    pub fn is_inside(&self, root: TableId, table: TableId, key: &[u8]) -> bool {
+        let mut reader = KeyReader::new(key);
+        let mut parent: Option<&Arc<Table>> = None;
+        while let Ok(id) = reader.id() {
+            if id == table.0 && parent.is_some() {
+                return true;
+            }
+            let level = match parent {
+                None => self.tables().find(|of| of.storage().0 == id && of.storage() == root),
+                Some(parent) => self.children(parent.id).find(|child| child.storage().0 == id),
+            };
+            let Some(level) = level else { return false };
+            let above = parent.map_or(0, |parent| parent.primary_key.columns.len());
+            let columns = level.primary_key.columns.len().saturating_sub(above);
+            if (0..columns).any(|_| reader.skip().is_err()) {
+                return false;
+            }
+            parent = Some(level);
+        }
+        false
     }
 
     /// The keys of a table's rows.

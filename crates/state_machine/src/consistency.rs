@@ -27,6 +27,9 @@ pub enum Consistency {
     /// A strong read of a transaction. The leader holds back younger transactions that would change what was read. The
     /// response states the timestamp of the state, which the commit names.
     Locking(LockOwner),
+    /// As [`Consistency::Locking`], of a row that the transaction is about to change: the leader also holds back such reads
+    /// of other transactions.
+    ForUpdate(LockOwner),
 }
 
 /// A position in the log of a range's cohort.
@@ -59,6 +62,7 @@ base::wire! {
         2 => At(moment),
         3 => Anywhere,
         4 => Locking(owner),
+        5 => ForUpdate(owner),
     }
 }
 
@@ -68,7 +72,16 @@ impl Consistency {
     /// Whether any replica may answer.
     #[must_use]
     pub fn is_for_any_replica(&self) -> bool {
-        !matches!(self, Self::Strong | Self::Locking(_))
+        !matches!(self, Self::Strong) && self.locks_for().is_none()
+    }
+
+    /// The transaction that the read locks rows for.
+    #[must_use]
+    pub fn locks_for(&self) -> Option<LockOwner> {
+        match self {
+            Self::Locking(owner) | Self::ForUpdate(owner) => Some(*owner),
+            Self::Strong | Self::Anywhere | Self::Timeline { .. } | Self::At(_) => None,
+        }
     }
 }
 

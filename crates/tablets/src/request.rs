@@ -360,10 +360,10 @@ impl Request for TableRequest {
             Self::Prepare(prepare) => return prepare.part.locks(LockMode::Exclusive).of(prepare.owner),
             Self::Split { .. } if planted(Bug::SplitWhilePrepared) => return Locks::NONE,
             Self::Split { .. } | Self::Drop => return Locks::all(LockMode::Exclusive),
-            Self::Get { key, consistency: Consistency::Locking(_), .. } => {
+            Self::Get { key, consistency, .. } if consistency.locks_for().is_some() => {
                 return Locks::key(key.clone(), LockMode::Shared);
             }
-            Self::Scan { scan, consistency: Consistency::Locking(_) } => {
+            Self::Scan { scan, consistency } if consistency.locks_for().is_some() => {
                 let keys = bounds(scan).map(|(start, end)| LockKeys::Range(KeyRange { start, end }));
                 return keys.map_or(Locks::NONE, |keys| Locks::one(LockSpan { keys, mode: LockMode::Shared }));
             }
@@ -378,8 +378,7 @@ impl Request for TableRequest {
         match self {
             Self::Commit(commit) => Some(commit.owner),
             Self::Prepare(prepare) => Some(prepare.owner),
-            Self::Get { consistency: Consistency::Locking(owner), .. }
-            | Self::Scan { consistency: Consistency::Locking(owner), .. } => Some(*owner),
+            Self::Get { consistency, .. } | Self::Scan { consistency, .. } => consistency.locks_for(),
             _ => None,
         }
     }

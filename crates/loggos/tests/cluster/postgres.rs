@@ -78,6 +78,29 @@ impl Postgres {
         rows.into_iter().map(shown).collect()
     }
 
+    /// Loads rows.
+    fn copy(&mut self, text: &str, data: &str) -> Result<Rows, String> {
+        self.send(b'Q', format!("{text}\0").as_bytes()).expect("sent");
+        for piece in data.as_bytes().chunks(10_000) {
+            self.send(b'd', piece).expect("sent");
+        }
+        self.send(b'c', b"").expect("sent");
+        self.result().expect("a connection")
+    }
+
+    /// Sends a statement of the extended protocol, without the end of its transaction.
+    fn execute(&mut self, text: &str) {
+        self.send(b'P', format!("\0{text}\0\0\0").as_bytes()).expect("sent");
+        self.send(b'B', b"\0\0\0\0\0\0\0\0").expect("sent");
+        self.send(b'E', b"\0\0\0\0\0").expect("sent");
+    }
+
+    /// The end of a transaction of the extended protocol, and the result of its statements.
+    fn sync(&mut self) -> Result<Rows, String> {
+        self.send(b'S', b"").expect("sent");
+        self.result().expect("a connection")
+    }
+
     #[track_caller]
     fn fails(&mut self, text: &str) -> String {
         self.query(text).expect("a connection").expect_err(text)
@@ -132,6 +155,14 @@ fn sql_statements_at_any_node() {
     assert_eq!(two.rows("DELETE FROM t WHERE id > 1 RETURNING more"), ["7", "7"]);
     one.rows("TRUNCATE t");
     assert_eq!(two.rows("SELECT count(*) FROM t"), ["0"]);
+    one.rows("ALTER TABLE t ALTER COLUMN more SET NOT NULL");
+    assert_eq!(two.fails("INSERT INTO t (id, more) VALUES (5, NULL)"), "23502");
+    one.rows("ALTER TABLE t ALTER COLUMN more DROP NOT NULL");
+    two.rows("INSERT INTO t (id, more) VALUES (5, NULL)");
+    // The client knows the columns of what it has prepared.
+    two.rows("PREPARE p AS SELECT * FROM t; EXECUTE p");
+    one.rows("ALTER TABLE t DROP COLUMN more");
+    assert_eq!(two.fails("EXECUTE p"), "0A000");
     two.rows("DROP TABLE t");
     assert_eq!(one.fails("SELECT * FROM t"), "42P01");
     one.rows("CREATE DATABASE other");
@@ -271,4 +302,107 @@ fn sql_extended_protocol_and_broken_messages() {
     client.send(b'?', b"").expect("sent");
     assert_eq!(client.result(), Some(Err("08P01".to_owned())));
     assert!(Postgres::await_connected(&cluster, 1).query("SELECT 1").is_some());
+}
+
+/// Rows of a table that the transaction itself has created are written outside of it.
+#[test]
+fn sql_bulk_loads_and_dropped_databases() {
+    let cluster = Cluster::of(1);
+    let (mut one, mut two) = (Postgres::await_connected(&cluster, 1), Postgres::await_connected(&cluster, 1));
+    let lines = |ids: &mut dyn Iterator<Item = u32>| ids.map(|id| format!("{id}\t{}\n", id % 7)).collect::<String>();
+    one.rows("BEGIN; CREATE TABLE t (id int PRIMARY KEY, n int)");
+    assert_eq!(one.copy("COPY t FROM STDIN", &lines(&mut (1_000..3_500).rev())), Ok(Rows::new()));
+    one.rows("CREATE INDEX ON t (n); INSERT INTO t VALUES (5000, 1)");
+    assert_eq!(one.rows("UPDATE t SET n = 100 WHERE id >= 3499 RETURNING id"), ["3499", "5000"]);
+    assert_eq!(one.copy("COPY t FROM STDIN", &lines(&mut (0..1_000))), Ok(Rows::new()));
+    assert_eq!(one.rows("DELETE FROM t WHERE id = 0 RETURNING n"), ["0"]);
+    assert_eq!(one.rows("SELECT count(*), min(id), max(n) FROM t"), ["3500,1,100"]);
+    one.rows("SAVEPOINT s");
+    assert_eq!(one.copy("COPY t FROM STDIN", "7\t1\n"), Err("23505".to_owned()));
+    one.rows("ROLLBACK TO s; CREATE TABLE u (id int PRIMARY KEY, n int)");
+    assert_eq!(one.copy("COPY u FROM STDIN", &lines(&mut (0..2_000))), Ok(Rows::new()));
+    one.rows("ROLLBACK TO s");
+    one.rows("COMMIT");
+    assert_eq!(two.rows("SELECT count(*), min(id), max(n) FROM t"), ["3500,1,100"]);
+    assert_eq!(two.rows("SELECT id FROM t WHERE n = 100 ORDER BY id"), ["3499", "5000"]);
+    // Nothing is left of the table that was rolled back.
+    wait_for("the end of the marks", PATIENCE, || {
+        let out = cluster.columns(&["scan", "sql.postgres"]).ok();
+        (!out.contains("unseen") && out.contains("schema")).then_some(())
+    });
+
+    one.rows("CREATE TABLE s (id serial PRIMARY KEY, v int)");
+    assert_eq!(one.rows("INSERT INTO s (v) VALUES (0), (0) RETURNING id"), ["1", "2"]);
+    one.rows("BEGIN; TRUNCATE s RESTART IDENTITY");
+    assert_eq!(one.rows("INSERT INTO s (v) VALUES (0) RETURNING id"), ["1"]);
+    one.rows("ROLLBACK");
+    assert_eq!(one.rows("INSERT INTO s (v) VALUES (0) RETURNING id"), ["3"]);
+    one.rows("TRUNCATE s RESTART IDENTITY");
+    assert_eq!(one.rows("INSERT INTO s (v) VALUES (0) RETURNING id"), ["1"]);
+
+    // A transaction of a dropped database has no effect on the next one of that name, which has the same identifiers.
+    one.rows("CREATE DATABASE d");
+    let connect = || Postgres::connect(&cluster, 1, "d").expect("a node").expect("the database");
+    let mut old = connect();
+    old.rows("BEGIN; CREATE TABLE t (id int PRIMARY KEY, n int)");
+    assert_eq!(old.copy("COPY t FROM STDIN", &lines(&mut (0..10))), Ok(Rows::new()));
+    one.rows("DROP DATABASE d");
+    one.rows("CREATE DATABASE d");
+    let mut new = connect();
+    new.rows("CREATE TABLE t (id int PRIMARY KEY, n int)");
+    new.rows("INSERT INTO t VALUES (1, 1), (2, 2)");
+    let refused = old.copy("COPY t FROM STDIN", &lines(&mut (10..20)));
+    assert!(refused.is_err(), "{refused:?}");
+    old.rows("ROLLBACK");
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(new.rows("SELECT count(*), max(n) FROM t"), ["2,2"]);
+}
+
+/// Statements of the extended protocol are one transaction up to Sync, and transactions wait for rows that others change.
+#[test]
+fn sql_pipelines_and_hot_rows() {
+    let cluster = Cluster::of(1);
+    let (mut one, mut two) = (Postgres::await_connected(&cluster, 1), Postgres::await_connected(&cluster, 1));
+    one.rows("CREATE TABLE t (id int PRIMARY KEY, n int)");
+    one.execute("INSERT INTO t VALUES (1, 1)");
+    one.execute("INSERT INTO t VALUES (1, 2)");
+    one.execute("INSERT INTO t VALUES (3, 3)");
+    assert_eq!(one.sync(), Err("23505".to_owned()));
+    assert_eq!(two.rows("SELECT count(*) FROM t"), ["0"]);
+    one.execute("INSERT INTO t VALUES (1, 1)");
+    one.send(b'H', b"").expect("sent");
+    while !matches!(one.next(), Some((b'C', _))) {}
+    assert_eq!(two.rows("SELECT count(*) FROM t"), ["0"], "it is not committed before Sync");
+    one.execute("SELECT n FROM t WHERE id = 1");
+    assert_eq!(one.sync(), Ok(vec![vec![Some("1".to_owned())]]));
+    assert_eq!(two.rows("SELECT count(*) FROM t"), ["1"]);
+    one.execute("INSERT INTO t VALUES (2, 2)");
+    assert_eq!(one.sync(), Ok(Rows::new()));
+    one.execute("BEGIN");
+    one.execute("INSERT INTO t VALUES (3, 3)");
+    assert_eq!(one.sync(), Ok(Rows::new()));
+    assert_eq!(two.rows("SELECT count(*) FROM t"), ["2"]);
+    one.rows("ROLLBACK");
+
+    // Both read the row before they change it.
+    one.rows("BEGIN; UPDATE t SET n = n + 10 WHERE id = 1");
+    let other = std::thread::spawn(move || {
+        two.rows("BEGIN; UPDATE t SET n = n + 100 WHERE id = 1; COMMIT");
+        two
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!other.is_finished(), "it waits");
+    one.rows("COMMIT");
+    let mut two = other.join().expect("it has changed the row");
+    assert_eq!(two.rows("SELECT n FROM t WHERE id = 1"), ["111"]);
+    // A key may be changed too.
+    assert_eq!(two.rows("UPDATE t SET id = id + 1 RETURNING id"), ["2", "3"]);
+
+    // Messages that do not arrive use no memory.
+    let stalled: Vec<_> = (0..8).map(|_| Postgres::await_connected(&cluster, 1)).collect();
+    for client in &stalled {
+        (&client.0).write_all(b"Q\x03\xff\xff\xffSELECT '").expect("sent");
+    }
+    let text = "x".repeat(1 << 20);
+    assert_eq!(two.rows(&format!("SELECT '{text}'")), [text]);
 }

@@ -5,29 +5,36 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
-use sql::{SqlError, Value, sqlstate};
+use base::budget::{ByteBudget, Reservation};
+use bytes::{Buf as _, BytesMut};
+use sql::{SqlError, Value, direct, sqlstate};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
+use super::Shared;
 use super::message::{self, Message};
 use super::outgoing::{Outgoing, Severity};
 use super::portal::{PORTALS_MAX, Portal, Progress};
 use super::startup::{STARTUP_MAX, Startup};
-use super::{LARGE_KIB, Shared};
+use crate::limits::out_of_memory;
 use crate::session::{Response, Session, Status};
 use crate::statement::Prepared;
 
 /// Timeout for the first messages.
 const STARTUP_PATIENCE: Duration = Duration::from_secs(30);
+/// A client that sends nothing more of a large message for this time is disconnected.
+const READ_PATIENCE: Duration = Duration::from_secs(60);
 /// A client that takes nothing for this time is disconnected.
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of results that are collected before they are sent.
 const OUTGOING_BYTES: usize = 64 << 10;
-/// Smaller messages do not count towards the memory of large ones.
+/// Bytes of messages that are looked at before a statement is executed.
+const LOOKAHEAD_BYTES: usize = 1 << 10;
+/// Smaller messages and results do not count towards the memory of large ones.
 const LARGE_BYTES: usize = 64 << 10;
+/// Bytes of a large message that are read at once.
+const STEP_BYTES: usize = 256 << 10;
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
@@ -48,8 +55,9 @@ struct Socket {
     input: BytesMut,
     out: Outgoing,
     shared: Arc<Shared>,
-    /// For the large message that is being handled.
-    large: Option<OwnedSemaphorePermit>,
+    memory: ByteBudget,
+    /// The memory of the large message that is being handled.
+    held: Option<Reservation>,
 }
 
 impl Socket {
@@ -63,9 +71,9 @@ impl Socket {
         Ok(())
     }
 
-    /// The next message: its type and body.
-    async fn next(&mut self) -> Result<(u8, BytesMut), Ended> {
-        self.large = None;
+    /// The next message: its type and body, or that there is no memory for it.
+    async fn next(&mut self) -> Result<(u8, Result<BytesMut, SqlError>), Ended> {
+        self.held = None;
         self.fill(5).await?;
         let mut header = [0; 5];
         header.copy_from_slice(&self.input[..5]);
@@ -77,10 +85,8 @@ impl Socket {
                 return Err(Ended::Protocol(error));
             }
         };
-        if length > LARGE_BYTES {
-            let wanted = u32::try_from(length >> 10).unwrap_or(LARGE_KIB);
-            let permit = Arc::clone(&self.shared.large).acquire_many_owned(wanted).await;
-            self.large = permit.ok();
+        if length > LARGE_BYTES && !self.fill_large(5 + length).await? {
+            return Ok((header[0], Err(out_of_memory())));
         }
         self.fill(5 + length).await?;
         let mut message = self.input.split_to(5 + length);
@@ -88,7 +94,77 @@ impl Socket {
         if self.input.is_empty() && length > LARGE_BYTES {
             self.input = BytesMut::new();
         }
-        Ok((header[0], message.split_off(5)))
+        Ok((header[0], Ok(message.split_off(5))))
+    }
+
+    /// Reads a large message of this many bytes. Its memory is counted as the bytes arrive, so that a client which announces
+    /// a message and does not send it uses none. Returns false if there is no room: the message is then read and
+    /// discarded.
+    async fn fill_large(&mut self, bytes: usize) -> Result<bool, Ended> {
+        let mut held = self.memory.charge(0);
+        while self.input.len() < bytes {
+            let step = bytes.min(self.input.len() + STEP_BYTES);
+            if !held.try_grow(step.saturating_sub(held.bytes())) {
+                drop(held);
+                self.discard(bytes).await?;
+                return Ok(false);
+            }
+            while self.input.len() < step {
+                self.fill_more().await?;
+            }
+        }
+        self.held = Some(held);
+        Ok(true)
+    }
+
+    /// Reads what there is of a message that has begun.
+    async fn fill_more(&mut self) -> Result<(), Ended> {
+        timeout(READ_PATIENCE, self.fill(self.input.len() + 1)).await.map_err(|_| Ended::Stalled)?
+    }
+
+    async fn discard(&mut self, bytes: usize) -> Result<(), Ended> {
+        let mut rest = bytes;
+        loop {
+            let there = rest.min(self.input.len());
+            self.input.advance(there);
+            rest -= there;
+            if rest == 0 {
+                return Ok(());
+            }
+            self.input = BytesMut::with_capacity(LARGE_BYTES);
+            self.fill_more().await?;
+        }
+    }
+
+    /// Whether the next messages end the transaction, so that no other statement is part of it. It waits for them: a
+    /// client that has sent neither Sync nor Flush expects no response yet.
+    async fn ends_transaction(&mut self) -> Result<bool, Ended> {
+        let mut at = 0;
+        while at < LOOKAHEAD_BYTES {
+            self.fill(at + 5).await?;
+            let mut header = [0; 5];
+            header.copy_from_slice(&self.input[at..at + 5]);
+            match (header[0], message::length(header)) {
+                (b'S', Ok(_)) => return Ok(true),
+                // It cannot fail.
+                (b'C', Ok(length)) => at += 5 + length,
+                _ => return Ok(false),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Counts the memory of a result. What was changed cannot be refused any more.
+    fn hold(&self, rows: &[Vec<Value>], may_refuse: bool) -> Result<Option<Reservation>, SqlError> {
+        let bytes: usize = rows.iter().map(|row| direct::row_bytes(row)).sum();
+        if bytes <= LARGE_BYTES {
+            return Ok(None);
+        }
+        if may_refuse {
+            self.memory.try_reserve(bytes).map(Some).ok_or_else(out_of_memory)
+        } else {
+            Ok(Some(self.memory.charge(bytes)))
+        }
     }
 
     async fn flush(&mut self) -> Result<(), Ended> {
@@ -118,7 +194,8 @@ struct Connection {
 /// Serves a connection until it ends.
 pub(super) async fn run(stream: TcpStream, shared: Arc<Shared>, is_refused: bool) -> Result<(), Ended> {
     let (input, out) = (BytesMut::with_capacity(8 << 10), Outgoing::default());
-    let mut socket = Socket { stream, input, out, shared: Arc::clone(&shared), large: None };
+    let memory = shared.databases.session_memory();
+    let mut socket = Socket { stream, input, out, shared: Arc::clone(&shared), memory, held: None };
     let started = timeout(STARTUP_PATIENCE, start(&mut socket)).await.map_err(|_| Ended::Stalled)?;
     let Some((parameters, unknown)) = started? else { return Ok(()) };
     if is_refused {
@@ -133,6 +210,7 @@ pub(super) async fn run(stream: TcpStream, shared: Arc<Shared>, is_refused: bool
             return socket.flush().await;
         }
     };
+    socket.memory = session.memory().clone();
     let registered = shared.register(session.cancel_handle());
     if let Some(unknown) = unknown {
         socket.out.negotiate_version(&unknown);
@@ -193,7 +271,7 @@ impl Connection {
     async fn serve(&mut self) -> Result<(), Ended> {
         loop {
             let (kind, body) = self.socket.next().await?;
-            let message = match Message::decode(kind, body) {
+            let message = match body.and_then(|body| Message::decode(kind, body)) {
                 Ok(Message::Terminate) => return Ok(()),
                 Ok(message) => message,
                 Err(error) => {
@@ -217,6 +295,10 @@ impl Connection {
                 }
                 Message::Sync => {
                     self.is_skipping = false;
+                    // The end of the transaction that the statements since the last Sync are.
+                    if let Err(error) = self.session.end_implicit().await {
+                        self.socket.out.report(Severity::Error, &error);
+                    }
                     self.ready().await?;
                 }
                 Message::Flush => self.socket.flush().await?,
@@ -230,6 +312,12 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// The failure of a statement after its execution.
+    async fn fail(&mut self, error: SqlError) -> SqlError {
+        self.session.fail().await;
+        error
     }
 
     /// An error in the extended protocol.
@@ -295,6 +383,10 @@ impl Connection {
             self.notices();
             let sent = match response {
                 Response::Rows { columns, rows, tag } => {
+                    let _held = match self.socket.hold(&rows, prepared.is_query()) {
+                        Ok(held) => held,
+                        Err(error) => return Ok(Err(self.fail(error).await)),
+                    };
                     self.socket.out.columns(&columns, &[]);
                     self.rows(&mut rows.into_iter(), usize::MAX, &[]).await?;
                     self.socket.out.complete(&tag);
@@ -343,7 +435,7 @@ impl Connection {
         self.socket.flush().await?;
         loop {
             let (kind, body) = self.socket.next().await?;
-            let outcome = match Message::decode(kind, body) {
+            let outcome = match body.and_then(|body| Message::decode(kind, body)) {
                 Ok(Message::CopyData(data)) => self.session.copy_data(&data).await,
                 Ok(Message::CopyDone) => match self.session.copy_done().await {
                     Ok(tag) => {
@@ -445,10 +537,18 @@ impl Connection {
         // It returns to its place unless it fails.
         let Some(mut portal) = self.portals.remove(name) else { return Ok(Err(no_portal(name))) };
         if let Progress::Bound = portal.progress {
+            // The statements up to Sync are one transaction. One alone needs no block, and can be tried again.
+            let may_begin = !self.session.has_block() && portal.prepared.can_be_implicit();
+            if may_begin && !self.socket.ends_transaction().await? {
+                self.session.begin_implicit();
+            }
             let executed = self.session.execute(&portal.prepared, &portal.parameters).await;
             self.notices();
             match executed {
-                Ok(Response::Rows { rows, tag, .. }) => portal.progress = Progress::Rows(rows.into_iter(), tag),
+                Ok(Response::Rows { rows, tag, .. }) => match self.socket.hold(&rows, portal.prepared.is_query()) {
+                    Ok(held) => portal.progress = Progress::Rows { rows: rows.into_iter(), tag, _held: held },
+                    Err(error) => return Ok(Err(error)),
+                },
                 Ok(response) => {
                     portal.progress = Progress::Done;
                     self.portals.insert(name.to_owned(), portal);
@@ -458,7 +558,7 @@ impl Connection {
             }
         }
         match &mut portal.progress {
-            Progress::Rows(rows, tag) => {
+            Progress::Rows { rows, tag, .. } => {
                 let max = if max == 0 { usize::MAX } else { max };
                 self.rows(rows, max, &portal.formats).await?;
                 if rows.as_slice().is_empty() {

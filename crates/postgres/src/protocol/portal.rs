@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::vec;
 
+use base::budget::Reservation;
 use sql::{SqlError, SqlType, Value, sqlstate};
 
 use super::message::Bind;
@@ -26,7 +27,12 @@ pub(super) struct Portal {
 pub(super) enum Progress {
     Bound,
     /// Rows remain, and then the command tag.
-    Rows(vec::IntoIter<Vec<Value>>, String),
+    Rows {
+        rows: vec::IntoIter<Vec<Value>>,
+        tag: String,
+        /// Counts their memory.
+        _held: Option<Reservation>,
+    },
     Done,
 }
 

@@ -180,6 +180,14 @@ impl Session {
         Ok(tx)
     }
 
+    /// Reads the newest schema, unless the transaction of the block has begun.
+    pub(super) async fn refresh_before_block(&self) -> Result<(), SqlError> {
+        match self.block.as_ref().and_then(|block| block.tx.as_ref()) {
+            Some(_) => Ok(()),
+            None => self.database.refresh().await.map_err(of_client),
+        }
+    }
+
     pub(super) fn return_tx(&mut self, tx: Tx) {
         if let Some(block) = &mut self.block {
             block.tx = Some(tx);
@@ -200,7 +208,10 @@ impl Session {
         let mut has_refreshed = false;
         loop {
             let mut tx = self.take_tx().await?;
-            let outcome = self.run(&mut tx, prepared, statement, parameters).await;
+            let outcome = match self.run(&mut tx, prepared, statement, parameters).await {
+                Err(failure) => Err(tx.checked(failure).await),
+                outcome => outcome,
+            };
             let is_first = self.block.as_ref().is_some_and(|block| !block.has_results && block.savepoints.is_empty());
             match outcome {
                 Ok(response) => {
@@ -209,9 +220,6 @@ impl Session {
                 }
                 // The client has seen nothing of it yet.
                 Err(Failure::Stale | Failure::Conflict(_)) if is_first && !has_refreshed => tx.rollback().await,
-                Err(Failure::Sql(error)) if is_first && !has_refreshed && super::is_about_names(&error) => {
-                    tx.rollback().await;
-                }
                 Err(failure) => {
                     if let Some(block) = &mut self.block {
                         block.tx = Some(tx);

@@ -1,5 +1,6 @@
 //! COPY of tables, from and to the client.
 
+use base::budget::Reservation;
 use bytes::{Bytes, BytesMut};
 use sql::direct::{self, Read};
 use sql::keys::{KeyRange, prefix_range};
@@ -12,11 +13,15 @@ use crate::copy::{Format, Parser};
 use crate::definition;
 use crate::execute::{self, Unseen};
 use crate::failure::{Failure, of_client};
+use crate::limits::out_of_memory;
 use crate::statement::copy_columns;
 use crate::transaction::{Source, Tx, read_only};
 
-/// Rows that are inserted at once.
+/// Rows, and about their bytes in memory, that are inserted at once.
 const BATCH_ROWS: usize = 1_000;
+const BATCH_BYTES: usize = 4 << 20;
+/// Bytes of data that are divided into rows at once: rows take many times the memory of their text.
+const PIECE_BYTES: usize = 16 << 10;
 /// Rows that are read at once.
 const PAGE_ROWS: usize = base::limits::SCAN_ROWS_MAX;
 
@@ -27,6 +32,10 @@ pub(crate) struct CopyIn {
     columns: Vec<usize>,
     parser: Parser,
     rows: Vec<Vec<Value>>,
+    /// About the memory of the rows, in bytes.
+    bytes: usize,
+    /// The memory of the rows, and of data without the end of its row.
+    held: Reservation,
     count: u64,
     /// Its own transaction, if there is no block.
     tx: Option<Tx>,
@@ -35,6 +44,26 @@ pub(crate) struct CopyIn {
 }
 
 impl CopyIn {
+    /// Divides data into rows.
+    fn push(&mut self, data: &[u8]) -> Result<(), SqlError> {
+        let rows = self.parser.push(data)?;
+        self.add(rows);
+        let wanted = self.bytes + self.parser.buffered();
+        self.held.shrink_to(wanted);
+        let more = wanted.saturating_sub(self.held.bytes());
+        if more == 0 || self.held.try_grow(more) { Ok(()) } else { Err(out_of_memory()) }
+    }
+
+    fn add(&mut self, rows: Vec<Vec<Value>>) {
+        self.bytes += rows.iter().map(|row| direct::row_bytes(row)).sum::<usize>();
+        self.rows.extend(rows);
+    }
+
+    /// Whether there are enough rows to insert them.
+    fn is_full(&self) -> bool {
+        self.rows.len() >= BATCH_ROWS || self.bytes >= BATCH_BYTES
+    }
+
     /// Its own transaction.
     pub(super) fn into_tx(self) -> Option<Tx> {
         self.tx
@@ -57,6 +86,7 @@ impl Session {
     pub(super) async fn begin_copy_in(&mut self, copy: &Copy) -> Result<Response, SqlError> {
         let format = Format::of(&copy.options)?;
         let in_block = self.block.is_some();
+        self.refresh_before_block().await?;
         let mut tx = if in_block {
             self.take_tx().await?
         } else if self.settings.is_read_only_by_default() {
@@ -64,10 +94,9 @@ impl Session {
         } else {
             let client = &self.database.client;
             let source = Source::ReadWrite(client.begin_transaction_within(TRANSACTION_TIME));
-            self.database.refresh().await.map_err(of_client)?;
             Tx::new(&self.database, source, self.interrupt())
         };
-        let begun = Self::copy_in(&mut tx, copy, format).await;
+        let begun = Self::copy_in(&mut tx, copy, format, self.memory.charge(0)).await;
         let tx = if in_block {
             self.return_tx(tx);
             None
@@ -80,7 +109,7 @@ impl Session {
         Ok(Response::CopyIn { columns })
     }
 
-    async fn copy_in(tx: &mut Tx, copy: &Copy, format: Format) -> Result<CopyIn, SqlError> {
+    async fn copy_in(tx: &mut Tx, copy: &Copy, format: Format, held: Reservation) -> Result<CopyIn, SqlError> {
         if tx.is_read_only() {
             return Err(read_only());
         }
@@ -90,7 +119,7 @@ impl Session {
         let ids = definition::ids_of(schema, schema.table_named(&table)?.id);
         let unseen = tx.is_unseen(ids.into_iter()).then(|| tx.unseen_rows());
         let parser = Parser::new(format, &table, named);
-        Ok(CopyIn { table, columns, parser, rows: Vec::new(), count: 0, tx: None, unseen })
+        Ok(CopyIn { table, columns, parser, rows: Vec::new(), bytes: 0, held, count: 0, tx: None, unseen })
     }
 
     /// Data of COPY FROM.
@@ -99,13 +128,16 @@ impl Session {
     /// The data is not valid, or cannot be inserted. The rest of it is to be ignored.
     pub async fn copy_data(&mut self, data: &[u8]) -> Result<(), SqlError> {
         let Some(mut copying) = self.copy_in.take() else { return Ok(()) };
-        let outcome = match copying.parser.push(data) {
-            Ok(rows) => {
-                copying.rows.extend(rows);
-                self.insert_batches(&mut copying, false).await
+        let mut outcome = Ok(());
+        for piece in data.chunks(PIECE_BYTES) {
+            outcome = match copying.push(piece) {
+                Ok(()) => self.insert_batches(&mut copying, false).await,
+                Err(error) => Err(error),
+            };
+            if outcome.is_err() {
+                break;
             }
-            Err(error) => Err(error),
-        };
+        }
         self.continue_copy(copying, outcome).await
     }
 
@@ -130,7 +162,7 @@ impl Session {
         let Some(mut copying) = self.copy_in.take() else { return Ok("COPY 0".to_owned()) };
         let outcome = match copying.parser.finish() {
             Ok(rows) => {
-                copying.rows.extend(rows);
+                copying.add(rows);
                 self.insert_batches(&mut copying, true).await
             }
             Err(error) => Err(error),
@@ -155,9 +187,11 @@ impl Session {
     }
 
     async fn insert_batches(&mut self, copying: &mut CopyIn, all: bool) -> Result<(), SqlError> {
-        while copying.rows.len() >= BATCH_ROWS || (all && !copying.rows.is_empty()) {
+        while copying.is_full() || (all && !copying.rows.is_empty()) {
             let rest = copying.rows.split_off(copying.rows.len().min(BATCH_ROWS));
-            let batch = std::mem::replace(&mut copying.rows, rest);
+            let batch = std::mem::take(&mut copying.rows);
+            copying.bytes = 0;
+            copying.add(rest);
             let count = batch.len() as u64;
             let mut tx = match copying.tx.take() {
                 Some(tx) => tx,
@@ -177,7 +211,7 @@ impl Session {
 
     async fn insert_batch(&mut self, tx: &mut Tx, copying: &mut CopyIn, rows: Vec<Vec<Value>>) -> Result<(), Failure> {
         let plan = direct::insert_rows(tx.schema(), &copying.table, &copying.columns, rows)?;
-        let outcome = execute::run(tx, &plan, &[], &mut self.values, copying.unseen.as_ref()).await?;
+        let outcome = execute::run(tx, &plan, &[], &mut self.values, copying.unseen.as_ref(), &self.memory).await?;
         match &mut copying.unseen {
             None => tx.write(&outcome.writes),
             Some(unseen) => {
@@ -190,6 +224,7 @@ impl Session {
     pub(super) async fn begin_copy_out(&mut self, copy: &Copy) -> Result<Response, SqlError> {
         let format = Format::of(&copy.options)?;
         let in_block = self.block.is_some();
+        self.refresh_before_block().await?;
         let mut tx = if in_block {
             self.take_tx().await?
         } else {

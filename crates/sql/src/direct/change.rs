@@ -1,19 +1,20 @@
-//! `UPDATE` and `DELETE` of one row by its primary key; the change of a row also for [`super::scan`].
+//! `UPDATE` and `DELETE` of one row by its primary key, which `UPDATE` may also change; the change of a row also for [`super::scan`].
 
 use std::sync::Arc;
 
 use sqlparser::ast;
 
 use super::condition::{Condition, divide};
+use super::insert::{orphan, parent_key, parent_of};
 use super::select::single_table;
 use super::{Checks, Outcome, OutputColumn, Page, Read, Step, expect_pages, output};
 use crate::bind::{Binder, Unbound, is_default};
 use crate::ddl::bind_default;
 use crate::error::{SqlError, sqlstate};
 use crate::expression::{Environment, Expression, Rows};
-use crate::keys::{self, KeyRange};
+use crate::keys::{self, KeyRange, RowLayout};
 use crate::parse::fold;
-use crate::rows::{StoredRow, TableRows, Write};
+use crate::rows::{Absent, StoredRow, TableRows, Write};
 use crate::schema::{GeneratedKind, Schema, Table, undefined_column};
 use crate::value::Value;
 
@@ -26,7 +27,12 @@ pub(super) struct Change {
     pub(super) condition: Condition,
     /// The columns that `UPDATE` assigns; none for `DELETE`.
     assignments: Option<Vec<(usize, Expression)>>,
-    /// The interleaved tables with rows inside a deleted row, and whether deletion cascades to them.
+    /// It assigns columns of the primary key: a row with another key is another row of the store.
+    moves: bool,
+    /// The keys and the name of the table that the rows are interleaved in, if it assigns columns of the primary key.
+    parent: Option<(RowLayout, String)>,
+    /// The interleaved tables with rows inside a row that is deleted or gets another key, and whether deletion cascades
+    /// to them.
     pub(super) descendants: Vec<(TableRows, bool)>,
     output: Vec<Expression>,
 }
@@ -58,10 +64,6 @@ pub(super) fn assignments(
             SqlError { message, ..error }
         })?;
         let column = &table.columns[number];
-        // Another key is another row.
-        if table.is_in_key(column.id) {
-            return Err(Unbound::NeedsPlanner);
-        }
         if all.iter().any(|(other, _)| *other == number) {
             let message = format!("multiple assignments to same column \"{folded}\"");
             return Err(SqlError::new(sqlstate::SYNTAX_ERROR, message).into());
@@ -81,6 +83,12 @@ pub(super) fn assignments(
         all.push((number, value));
     }
     Ok(all)
+}
+
+/// Whether columns of the primary key are assigned.
+pub(super) fn moves(table: &Table, assignments: &[(usize, Expression)]) -> bool {
+    let assigned = assignments.iter().filter_map(|(number, _)| table.columns.get(*number));
+    assigned.into_iter().any(|column| table.is_in_key(column.id))
 }
 
 pub(super) fn update(binder: &mut Binder, update: &ast::Update) -> Result<(Change, Vec<OutputColumn>), Unbound> {
@@ -130,11 +138,13 @@ fn finish(
 ) -> Result<(Change, Vec<OutputColumn>), Unbound> {
     let condition = divide(binder, &rows, condition)?;
     let (output, columns) = output::bind(binder, returning.unwrap_or_default())?;
+    let moves = assignments.as_ref().is_some_and(|assignments| moves(&rows.table, assignments));
+    let parent = if moves { parent_of(binder.schema, &rows.table) } else { None };
     let mut descendants = Vec::new();
-    if assignments.is_none() {
+    if assignments.is_none() || moves {
         collect_descendants(binder.schema, &rows.table, true, &mut descendants)?;
     }
-    Ok((Change { rows, condition, assignments, descendants, output }, columns))
+    Ok((Change { rows, condition, assignments, moves, parent, descendants, output }, columns))
 }
 
 fn collect_descendants(
@@ -159,7 +169,7 @@ impl Change {
         let key = self.rows.layout.key(&values)?;
         let range = (!self.descendants.is_empty()).then(|| keys::descendants(&key));
         let key = StoredRow { key: key.into(), cells: Vec::new() };
-        let mut reads = vec![Read::Row(key.key.clone())];
+        let mut reads = vec![Read::Locked(key.key.clone())];
         reads.extend(range.clone().map(|range| Read::Range(range, PAGE_ROWS)));
         let state = State { key, row: None, descendants: Vec::new(), range };
         Ok((super::State::Change(state), Step::Read(reads)))
@@ -223,11 +233,40 @@ impl Change {
                 None
             }
         };
-        self.rows.change(Some(row), after.as_deref(), &mut checks.outcome.writes, &mut checks.absent)?;
+        let old_key = after.as_ref().filter(|_| self.moves).map(|_| self.rows.key(row)).transpose()?;
+        let new_key = after.as_ref().filter(|_| self.moves).map(|after| self.rows.key(after)).transpose()?;
+        match (&after, new_key) {
+            (Some(after), Some(new_key)) if old_key.as_ref() != Some(&new_key) => {
+                self.refuse_descendants(descendants)?;
+                let Checks { outcome, absent, present } = checks;
+                absent.push(Absent { key: new_key, error: self.rows.duplicate(None, after) });
+                self.rows.change(Some(row), None, &mut outcome.writes, absent)?;
+                self.rows.change(None, Some(after), &mut outcome.writes, absent)?;
+                if let Some((layout, name)) = &self.parent {
+                    let key = parent_key(layout, &self.rows.primary_key(after))?;
+                    present.push((key, orphan(&self.rows.table.name, name)));
+                }
+            }
+            _ => self.rows.change(Some(row), after.as_deref(), &mut checks.outcome.writes, &mut checks.absent)?,
+        }
         checks.outcome.affected += 1;
         if !self.output.is_empty() {
             let returned = after.as_deref().unwrap_or(row);
             checks.outcome.rows.push(output::evaluate(&self.output, returned, environment)?);
+        }
+        Ok(())
+    }
+
+    /// The rows inside a row do not follow it to another key.
+    fn refuse_descendants(&self, stored: &[StoredRow]) -> Result<(), SqlError> {
+        for stored in stored {
+            for (rows, _) in &self.descendants {
+                if rows.decode(stored)?.is_some() {
+                    let what = "UPDATE of the primary key of a row with rows of interleaved tables";
+                    let detail = format!("The row still has children in table \"{}\".", rows.table.name);
+                    return Err(SqlError::unsupported(what).with_detail(detail));
+                }
+            }
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use sqlparser::ast::{self, ConflictTarget, OnConflictAction, OnInsert, SetExpr};
 
-use super::change::assignments;
+use super::change::{assignments, moves};
 use super::{Checks, OutputColumn, Page, Read, Step, expect_pages, output};
 use crate::bind::{Binder, Unbound, is_default};
 use crate::cast::Context;
@@ -16,7 +16,7 @@ use crate::ids::SequenceId;
 use crate::keys::RowLayout;
 use crate::parse::fold;
 use crate::rows::{Absent, TableRows};
-use crate::schema::{GeneratedKind, Index, IndexState, Table, undefined_column};
+use crate::schema::{GeneratedKind, Index, IndexState, Schema, Table, undefined_column};
 use crate::value::Value;
 
 #[derive(Clone, Debug)]
@@ -93,9 +93,20 @@ pub(super) fn prepare(binder: &mut Binder, insert: &ast::Insert) -> Result<(Inse
         Some(_) => return Err(Unbound::NeedsPlanner),
     };
     let (output, outputs) = output::bind(binder, insert.returning.as_deref().unwrap_or_default())?;
-    let parent = table.interleave.and_then(|interleave| binder.schema.table(interleave.parent));
-    let parent = parent.map(|parent| (binder.schema.row_layout(parent), parent.name.clone()));
+    let parent = parent_of(binder.schema, table);
     Ok((Insert { rows, values, parent, conflict, output }, outputs))
+}
+
+/// The keys and the name of the table that a table is interleaved in.
+pub(super) fn parent_of(schema: &Schema, table: &Table) -> Option<(RowLayout, String)> {
+    let parent = schema.table(table.interleave?.parent)?;
+    Some((schema.row_layout(parent), parent.name.clone()))
+}
+
+/// The key of the parent of a row with this primary key.
+pub(super) fn parent_key(parent: &RowLayout, values: &[Value]) -> Result<Bytes, SqlError> {
+    let values = values.get(..parent.columns().count()).unwrap_or(values);
+    Ok(parent.key(values)?.into())
 }
 
 /// The insertion of rows with these values, which have the types of the columns.
@@ -117,8 +128,7 @@ pub(super) fn of_rows(
     };
     let values = rows.into_iter().map(row).collect();
     let rows = TableRows::bound(binder.schema, table)?;
-    let parent = table.interleave.and_then(|interleave| binder.schema.table(interleave.parent));
-    let parent = parent.map(|parent| (binder.schema.row_layout(parent), parent.name.clone()));
+    let parent = parent_of(binder.schema, table);
     Ok(Insert { rows, values, parent, conflict: None, output: Vec::new() })
 }
 
@@ -238,6 +248,10 @@ fn conflict(binder: &mut Binder, rows: &TableRows, on: &ast::OnConflict) -> Resu
         OnConflictAction::DoUpdate(update) => {
             binder.has_excluded = true;
             let set = assignments(binder, &rows.table, &update.assignments)?;
+            // Another key is another row.
+            if moves(&rows.table, &set) {
+                return Err(Unbound::NeedsPlanner);
+            }
             let condition = update.selection.as_ref().map(|condition| binder.condition(condition)).transpose()?;
             binder.has_excluded = false;
             Some(DoUpdate { assignments: set, condition })
@@ -283,7 +297,7 @@ impl Insert {
                 }
             }
         }
-        let reads: Vec<Read> = arbiters.iter().map(|arbiter| Read::Row(arbiter.key.clone())).collect();
+        let reads: Vec<Read> = arbiters.iter().map(|arbiter| Read::Locked(arbiter.key.clone())).collect();
         let state = State { rows, arbiters, fetch: None, conflicts: BTreeMap::new(), skipped: BTreeSet::new() };
         if reads.is_empty() {
             return self.finish(&state, environment);
@@ -344,7 +358,7 @@ impl Insert {
         if fetch.is_empty() {
             return self.finish(&state, environment);
         }
-        let reads = fetch.iter().map(|(_, key)| Read::Row(key.clone())).collect();
+        let reads = fetch.iter().map(|(_, key)| Read::Locked(key.clone())).collect();
         state.fetch = Some(fetch);
         Ok((super::State::Insert(state), Step::Read(reads)))
     }
@@ -374,11 +388,9 @@ impl Insert {
                     }
                     self.rows.change(None, Some(row), &mut checks.outcome.writes, &mut checks.absent)?;
                     if let Some((layout, name)) = &self.parent {
-                        let values: Vec<Value> = self.rows.primary_key(row);
-                        let values = &values[..layout.columns().count().min(values.len())];
-                        let key = Bytes::from(layout.key(values)?);
+                        let key = parent_key(layout, &self.rows.primary_key(row))?;
                         if parents.insert(key.clone()) {
-                            checks.present.push((key, self.orphan(name)));
+                            checks.present.push((key, orphan(&self.rows.table.name, name)));
                         }
                     }
                     row.clone()
@@ -390,13 +402,6 @@ impl Insert {
             }
         }
         checks.start()
-    }
-
-    fn orphan(&self, parent: &str) -> SqlError {
-        let child = &self.rows.table.name;
-        let message = format!("insert on table \"{child}\" violates interleaving in table \"{parent}\"");
-        let error = SqlError::new(sqlstate::FOREIGN_KEY_VIOLATION, message);
-        error.with_detail(format!("The key is not present in table \"{parent}\"."))
     }
 
     /// The row after `DO UPDATE`; `None` if its condition does not hold.
@@ -424,6 +429,13 @@ impl Insert {
         self.rows.check(&updated, environment)?;
         Ok(Some(updated))
     }
+}
+
+/// The error of a row without a parent.
+pub(super) fn orphan(child: &str, parent: &str) -> SqlError {
+    let message = format!("insert or update on table \"{child}\" violates interleaving in table \"{parent}\"");
+    let error = SqlError::new(sqlstate::FOREIGN_KEY_VIOLATION, message);
+    error.with_detail(format!("The key is not present in table \"{parent}\"."))
 }
 
 pub(super) fn count_sequences(expression: &Expression, counts: &mut BTreeMap<SequenceId, usize>) {

@@ -342,8 +342,15 @@ impl Accumulator {
     }
 }
 
-/// About the memory of a row.
-fn row_bytes(row: &[Value]) -> usize {
+impl State {
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// About the memory of a row, in bytes.
+#[must_use]
+pub fn row_bytes(row: &[Value]) -> usize {
     let value = |value: &Value| match value {
         Value::Text(text) | Value::Jsonb(text) => text.len(),
         Value::Bytea(bytes) => bytes.len(),
@@ -407,7 +414,8 @@ impl Scan {
             return self.finish(state, environment);
         };
         if let Some(keys) = condition.points(rows, environment)? {
-            let reads: Vec<Read> = keys.into_iter().map(|key| Read::Row(key.into())).collect();
+            let read = if let Self::Change(_) = self { Read::Locked } else { Read::Row };
+            let reads: Vec<Read> = keys.into_iter().map(|key| read(key.into())).collect();
             if reads.is_empty() {
                 return self.finish(state, environment);
             }

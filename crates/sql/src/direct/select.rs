@@ -1,6 +1,6 @@
 //! `SELECT` of one row by its primary key, or of the first rows of a range of keys.
 
-use sqlparser::ast::{Expr, LimitClause, OrderByKind, Query, SetExpr, TableFactor, TableWithJoins};
+use sqlparser::ast::{Expr, LimitClause, LockType, OrderByKind, Query, SetExpr, TableFactor, TableWithJoins};
 
 use super::condition::{Condition, divide};
 use super::{Outcome, OutputColumn, Page, Read, Step, expect_pages, output};
@@ -24,6 +24,8 @@ pub(super) struct Select {
     output: Vec<Expression>,
     /// For a scan.
     limit: Option<Expression>,
+    /// `FOR UPDATE`.
+    locks: bool,
 }
 
 #[derive(Debug)]
@@ -87,7 +89,8 @@ pub(super) fn prepare(binder: &mut Binder, query: &Query) -> Result<(Select, Vec
         }
     }
     let (output, columns) = output::bind(binder, &select.projection)?;
-    Ok((Select { rows, condition, output, limit }, columns))
+    let locks = query.locks.iter().any(|lock| matches!(lock.lock_type, LockType::Update));
+    Ok((Select { rows, condition, output, limit, locks }, columns))
 }
 
 /// Whether the requested order is that of the keys.
@@ -134,7 +137,8 @@ impl Select {
             if keys.is_empty() {
                 return Ok(done);
             }
-            let reads: Vec<Read> = keys.into_iter().map(|key| Read::Row(key.into())).collect();
+            let read = if self.locks { Read::Locked } else { Read::Row };
+            let reads: Vec<Read> = keys.into_iter().map(|key| read(key.into())).collect();
             let state = State { found: Vec::new(), limit, reads: reads.len(), range: None };
             return Ok((super::State::Select(state), Step::Read(reads)));
         }

@@ -122,6 +122,30 @@ impl Builder {
         }
     }
 
+    /// Gives a sequence a new identifier, so that it starts again.
+    ///
+    /// # Errors
+    /// A table that uses it is not valid.
+    pub fn restart_sequence(&mut self, id: SequenceId) -> Result<(), SqlError> {
+        let Some(sequence) = self.contents.sequences.get(&id).map(|sequence| (**sequence).clone()) else {
+            return Ok(());
+        };
+        self.remove_sequence(id);
+        let new = SequenceId(self.new_id());
+        self.put_sequence(Sequence { id: new, ..sequence })?;
+        let uses = |column: &Column| column.generated.is_some_and(|generated| generated.sequence == id);
+        let users = self.contents.tables.values().filter(|table| table.columns.iter().any(uses));
+        for mut table in users.map(|table| (**table).clone()).collect::<Vec<_>>() {
+            for generated in table.columns.iter_mut().filter_map(|column| column.generated.as_mut()) {
+                if generated.sequence == id {
+                    generated.sequence = new;
+                }
+            }
+            self.put_table(table)?;
+        }
+        Ok(())
+    }
+
     /// Marks the data of an identifier for deletion.
     pub fn discard(&mut self, id: u32) {
         self.contents.garbage.push(Garbage::Prefix(id));

@@ -172,3 +172,34 @@ fn damaged_schemas_do_not_panic() {
     }
     assert_eq!(whole.table(TableId(1)).map(|table| table.name.as_str()), Some("p"));
 }
+
+/// Keys of dropped tables are found at every level.
+#[test]
+fn rows_of_dropped_interleaved_tables_are_found() {
+    let before = schema(
+        "CREATE TABLE a (i int PRIMARY KEY);
+         CREATE TABLE b (i int, t text, PRIMARY KEY (i, t)) INTERLEAVE IN PARENT a;
+         CREATE TABLE c (i int, t text, n int, PRIMARY KEY (i, t, n)) INTERLEAVE IN PARENT b;
+         CREATE TABLE d (i int, n int, PRIMARY KEY (i, n)) INTERLEAVE IN PARENT a",
+    );
+    let key = |name: &str, values: &[crate::Value]| before.row_layout(table(&before, name)).key(values).expect("a key");
+    let (one, text) = (crate::Value::Int4(1), crate::Value::Text("x".to_owned()));
+    let keys = [
+        key("a", &[one.clone()]),
+        key("b", &[one.clone(), text.clone()]),
+        key("c", &[one.clone(), text, one.clone()]),
+        key("d", &[one.clone(), one]),
+    ];
+    for (dropped, expected) in
+        [("c", [false, false, true, false]), ("b", [false, true, true, false]), ("d", [false, false, false, true])]
+    {
+        let after = change(&before, &format!("DROP TABLE {dropped} CASCADE")).expect("valid");
+        let garbage = after.garbage().iter().filter_map(|garbage| match garbage {
+            Garbage::Interleaved { root, table } => Some((*root, *table)),
+            Garbage::Prefix(_) => None,
+        });
+        let garbage: Vec<_> = garbage.collect();
+        let found = keys.each_ref().map(|key| garbage.iter().any(|(root, table)| after.is_inside(*root, *table, key)));
+        assert_eq!(found, expected, "{dropped}");
+    }
+}

@@ -58,7 +58,7 @@ impl Database {
 
     fn read(&self, read: &Read) -> Page {
         match read {
-            Read::Row(key) => Page { rows: self.stored(key).into_iter().collect(), next: None },
+            Read::Row(key) | Read::Locked(key) => Page { rows: self.stored(key).into_iter().collect(), next: None },
             Read::Range(range, _) => {
                 let mut keys = self.rows.range(range.start.clone()..range.end.clone()).map(|(key, _)| key.clone());
                 let rows = keys.by_ref().take(self.page).filter_map(|key| self.stored(&key)).collect();
@@ -353,7 +353,6 @@ fn short_ranges() {
         "SELECT * FROM pg_class LIMIT 1",
         "SELECT * FROM information_schema.tables LIMIT 1",
         "UPDATE events SET x = 1 WHERE day = '2024-01-01'",
-        "UPDATE events SET day = '2024-01-01' WHERE day = '2024-01-01' AND kind = 'a'",
         "DELETE FROM events",
         "INSERT INTO events SELECT * FROM events",
         "SELECT 1",
@@ -698,11 +697,74 @@ fn rows_of_copy_are_inserted_with_defaults() {
 #[test]
 fn truncated_tables_have_new_keys() {
     let schema = schema("CREATE TABLE p (id int PRIMARY KEY, v int); CREATE INDEX i ON p (v)");
-    let (after, ids) = crate::ddl::truncate(&schema, &["p".to_owned()], false).expect("valid");
+    let after = crate::ddl::truncate(&schema, &["p".to_owned()], false, false).expect("valid");
     let (old, new) = (schema.table_named("p").expect("it exists"), after.table_named("p").expect("it exists"));
-    assert_eq!((old.id, ids), (new.id, vec![new.id]));
+    assert_eq!(old.id, new.id);
     assert!(old.storage() != new.storage() && old.indexes[0].id != new.indexes[0].id);
     assert_eq!(after.garbage().len(), 2);
     assert_eq!(Schema::decode(after.encode()).expect("valid"), after);
     assert_eq!(schema.reserve_ids(500).last_id(), 500);
+}
+
+/// A column's sequence gets a new identifier too, so that it starts again, and does so only if that is committed.
+#[test]
+fn restarted_sequences_are_new() {
+    let before = schema("CREATE TABLE t (id serial PRIMARY KEY, v int)");
+    let id = |schema: &Schema| schema.sequence_named("t_id_seq").expect("it exists").id;
+    let after = crate::ddl::truncate(&before, &["t".to_owned()], false, true).expect("valid");
+    assert!(id(&after) > id(&before));
+    let table = after.table_named("t").expect("it exists");
+    assert_eq!(table.columns[0].generated.map(|generated| generated.sequence), Some(id(&after)));
+    assert!(after.garbage().contains(&crate::schema::Garbage::Prefix(id(&before).0)));
+}
+
+#[test]
+fn primary_keys_are_updated() {
+    let mut db = Database::new(
+        "CREATE TABLE t (id int PRIMARY KEY, u int UNIQUE, v text); CREATE INDEX ON t (v);
+         CREATE TABLE k (id int, n int, PRIMARY KEY (id, n)) INTERLEAVE IN PARENT t",
+    );
+    db.affected("INSERT INTO t VALUES (1, 10, 'a'), (2, 20, 'b'), (3, 30, NULL)");
+    assert_eq!(db.rows("UPDATE t SET id = 7, v = 'c' WHERE id = 1 RETURNING *"), ["7|10|c"]);
+    assert_eq!(db.affected("UPDATE t SET id = 7 WHERE id = 7"), 1);
+    let error = db.run("UPDATE t SET id = 2 WHERE id = 7", &[]).expect_err("it exists");
+    assert_eq!(
+        (error.sqlstate, error.message.as_str()),
+        (crate::sqlstate::UNIQUE_VIOLATION, "duplicate key value violates unique constraint \"t_pkey\"")
+    );
+    // Rows take the places of others of the statement, also in unique indexes.
+    assert_eq!(db.scan("UPDATE t SET id = id + 1, u = u + 10").expect("valid").affected, 3);
+    assert_eq!(db.rows("SELECT * FROM t LIMIT 9"), ["3|30|b", "4|40|NULL", "8|20|c"]);
+    assert_eq!(db.scan("UPDATE t SET id = 9").expect_err("one key").sqlstate, crate::sqlstate::UNIQUE_VIOLATION);
+    db.check_indexes();
+    // Interleaved rows do not move, and need a parent.
+    db.affected("INSERT INTO k VALUES (3, 1), (4, 1)");
+    assert_eq!(db.run("UPDATE t SET id = 5 WHERE id = 3", &[]).expect_err("a child").sqlstate, "0A000");
+    assert_eq!(db.affected("UPDATE t SET id = 5 WHERE id = 8"), 1);
+    assert_eq!(db.affected("UPDATE k SET id = 5, n = n + 1 WHERE id = 3 AND n = 1"), 1);
+    assert_eq!(db.run("UPDATE k SET id = 6 WHERE id = 4 AND n = 1", &[]).expect_err("no parent").sqlstate, "23503");
+    assert_eq!(db.rows("SELECT * FROM k WHERE id = 5 LIMIT 9"), ["5|2"]);
+    assert_eq!(db.run("UPDATE t SET id = NULL WHERE id = 5", &[]).expect_err("NULL").sqlstate, "23502");
+}
+
+/// What a statement is about to change is read with a lock; a parent is not.
+#[test]
+fn changed_rows_are_read_with_locks() {
+    let db = Database::new(
+        "CREATE TABLE t (id int PRIMARY KEY, u int UNIQUE);
+         CREATE TABLE k (id int, n int, PRIMARY KEY (id, n)) INTERLEAVE IN PARENT t",
+    );
+    let locked = |text: &str| {
+        let plan = db.plan(text).expect("valid").expect("direct");
+        let mut supply = Sequences::default();
+        let (_, step) = plan.start(&mut Environment { parameters: &[], now: 0, supply: &mut supply }).expect("valid");
+        let Step::Read(reads) = step else { panic!("{step:?}") };
+        reads.iter().map(|read| matches!(read, Read::Locked(_))).collect::<Vec<_>>()
+    };
+    assert_eq!(locked("UPDATE t SET u = u + 1 WHERE id = 1"), [true]);
+    assert_eq!(locked("INSERT INTO t VALUES (1, 2)"), [true, true]);
+    assert_eq!(locked("INSERT INTO t VALUES (1, 2) ON CONFLICT (u) DO UPDATE SET u = 0"), [true]);
+    assert_eq!(locked("INSERT INTO k VALUES (1, 2)"), [true, false]);
+    assert_eq!(locked("SELECT * FROM t WHERE id = 1"), [false]);
+    assert_eq!(locked("SELECT * FROM t WHERE id = 1 FOR UPDATE"), [true]);
 }
