@@ -56,7 +56,7 @@ VALUES = {
     "smallint": [0, -(2**15), 2**15 - 1],
     "integer": [0, -(2**31), 2**31 - 1],
     "bigint": [0, -(2**63), 2**63 - 1],
-    "real": [0.0, -1.5, 2.0**127, float("inf")],
+    "real": [0.0, -1.5, 2.0**24, float("inf")],
     "double precision": [0.0, 0.1, -1.7976931348623157e308, 5e-324, float("-inf")],
     "numeric": [decimal.Decimal(text) for text in ["0", "-1.50", "1e-20", "12345678901234567890123456789.0000001"]],
     "numeric(12, 3)": [decimal.Decimal("-123456789.125")],
