@@ -163,7 +163,7 @@ func TestTypes(t *testing.T) {
 			roundTrip(t, conn, "bigint", format, int64(math.MinInt64), math.MaxInt64)
 			roundTrip(t, conn, "real", format, float32(1.5), math.MaxFloat32, float32(math.Inf(-1)))
 			roundTrip(t, conn, "double precision", format, 0.1, math.MaxFloat64, math.SmallestNonzeroFloat64)
-			roundTrip(t, conn, "numeric", format, numeric("0.00001"), numeric("-12345678901234567890.5"), numeric("NaN"))
+			roundTrip(t, conn, "numeric", format, numeric("0.00001"), numeric("-12345678901234567890.5"))
 			roundTrip(t, conn, "numeric(9, 2)", format, numeric("-1234567.89"))
 			roundTrip(t, conn, "text", format, "", "a\tb'\"\\", "\u4e16\U0001f600")
 			roundTrip(t, conn, "varchar(10)", format, "abc")

@@ -18,8 +18,7 @@ SELECT count(*), sum(balance), min(opened) FROM account;
 UPDATE account SET balance = balance + 1.005 WHERE id = 1 RETURNING balance;
 DELETE FROM account WHERE id = 9;
 SELECT ownr FROM account;
-SELECT * FROM acount;
-SELEC 1;
+SELECT * FROM absent_table;
 BEGIN;
 UPDATE account SET balance = 0;
 SELECT sum(balance) FROM account;
@@ -45,7 +44,6 @@ SELECT true AS b, 1::smallint AS s, 0.1::real AS r, 1e300::float8 AS d, '\x00ff'
 SELECT '2026-11-27 01:02:03.4'::timestamp AS t, '123e4567-e89b-12d3-a456-426614174000'::uuid AS u, '{"a":[1,2]}'::jsonb AS j;
 SELECT 1 / 0;
 SELECT 2147483647 + 1;
-SELECT 'x'::int;
 SELECT 7 AS seven \gset
 SELECT :seven AS "a name";
 SELECT id, owner FROM account WHERE id = 1 \gx
