@@ -34,10 +34,8 @@ CLOSED = {
 
 class Requirements(SuiteRequirements):
     def get_isolation_levels(self, config):
-        return {
-            "default": "SERIALIZABLE",
-            "supported": ["SERIALIZABLE", "READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "AUTOCOMMIT"],
-        }
+        supported = config.db.dialect.get_isolation_level_values(None)
+        return {"default": "SERIALIZABLE", "supported": list(supported)}
 
 
 def constant(rule):
