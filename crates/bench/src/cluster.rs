@@ -47,7 +47,7 @@ const PORT_OFFSET_FIRST: u16 = 1_000;
 const PORT_OFFSET_STEP: u16 = 200;
 const PORT_TRIES: usize = 50;
 /// Below the ports of the first node, as in `loggos dev`.
-const PORTS: [u16; 5] = [2_180, 7_100, 7_200, 8_080, 10_808];
+const PORTS: [u16; 6] = [2_180, 5_440, 7_100, 7_200, 8_080, 10_808];
 
 /// A fault that can be injected into a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
@@ -234,6 +234,11 @@ impl Cluster {
     /// The address of a node for NBD clients.
     pub(crate) fn nbd(&self, node: u32) -> Result<String, Stop> {
         address(&self.data, node, "nbd")
+    }
+
+    /// The address of a node for PostgreSQL clients.
+    pub(crate) fn postgres(&self, node: u32) -> Result<String, Stop> {
+        address(&self.data, node, "postgres")
     }
 
     /// The endpoints of all nodes but one.
@@ -437,7 +442,7 @@ fn loggos() -> Result<Command, Stop> {
 }
 
 /// Runs a command until it exits, without blocking the executor.
-async fn output_of(mut command: Command, patience: Duration) -> io::Result<Output> {
+pub(crate) async fn output_of(mut command: Command, patience: Duration) -> io::Result<Output> {
     let mut child = command.spawn()?;
     let until = Instant::now() + patience;
     while child.try_wait()?.is_none() {

@@ -23,6 +23,7 @@ mod replication;
 mod report;
 mod schedule;
 mod servers;
+mod sql;
 mod statistics;
 mod target;
 mod timeline;
@@ -59,6 +60,7 @@ enum Command {
     Zookeeper(zookeeper::Arguments),
     Replication(replication::Arguments),
     Disk(Box<disk::Arguments>),
+    Sql(Box<sql::Arguments>),
     Transactions(Box<transactions::Arguments>),
     /// Measure the hardware floor of this machine: one disk sync, three concurrent ones, and round trips between processes.
     Floor {
@@ -120,6 +122,7 @@ pub async fn run(arguments: Arguments, platform: Platform) -> Result<(), Stop> {
         Command::Log(arguments) => log::run(*arguments, platform).await,
         Command::Zookeeper(arguments) => zookeeper::run(arguments).await,
         Command::Disk(arguments) => disk::run(*arguments).await,
+        Command::Sql(arguments) => sql::run(*arguments).await,
         Command::Replication(arguments) => replication::run(arguments).await,
         Command::Transactions(arguments) => transactions::run(*arguments).await,
         Command::Floor { data, json } => floor::run(platform, &data, json),

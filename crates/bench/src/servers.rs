@@ -15,15 +15,25 @@ struct Server {
     /// The node's directory, or the pid if only that is known.
     name: String,
     pid: u32,
+    /// Whether the processes that it has started count as well.
+    is_family: bool,
 }
 
 impl Servers {
     /// The processes with these pids, or those with `pid` files in a data directory of `loggos dev`.
     pub(crate) fn of(pids: &[u32], data: Option<&Path>) -> Result<Self, Stop> {
         match data {
-            None => Ok(Self(pids.iter().map(|pid| Server { name: pid.to_string(), pid: *pid }).collect())),
+            None => {
+                Ok(Self(pids.iter().map(|pid| Server { name: pid.to_string(), pid: *pid, is_family: false }).collect()))
+            }
             Some(data) => in_directory(data).map(Self),
         }
+    }
+
+    /// The processes with these pids and all that they have started, such as the one process for each connection of
+    /// PostgreSQL. Those that have ended count once their parent has noticed.
+    pub(crate) fn families(pids: &[u32]) -> Self {
+        Self(pids.iter().map(|pid| Server { name: pid.to_string(), pid: *pid, is_family: true }).collect())
     }
 
     /// CPU time of all of them since they started; `None` if there are none.
@@ -32,8 +42,8 @@ impl Servers {
             return Ok(None);
         }
         let mut ticks = 0;
-        for Server { pid, .. } in &self.0 {
-            ticks += read(*pid, "stat", ticks_of)?;
+        for Server { pid, is_family, .. } in &self.0 {
+            ticks += if *is_family { family_ticks(*pid)? } else { read(*pid, "stat", ticks_of)? };
         }
         Ok(Some(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)))
     }
@@ -53,6 +63,17 @@ impl Servers {
         let resident = |server: &Server| Ok((server.name.clone(), read(server.pid, "status", resident_kib_of)?));
         self.0.iter().map(resident).collect()
     }
+}
+
+/// Ticks of a process and of all that it has started.
+fn family_ticks(pid: u32) -> Result<u64, Stop> {
+    let mut ticks = read(pid, "stat", |stat| Some(ticks_of(stat)? + ended_ticks_of(stat)?))?;
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    for child in children.split_whitespace().filter_map(|child| child.parse().ok()) {
+        // It may have ended since.
+        ticks += family_ticks(child).unwrap_or(0);
+    }
+    Ok(ticks)
 }
 
 /// Reads a number from a file of a process in `/proc`.
@@ -78,7 +99,7 @@ fn in_directory(data: &Path) -> Result<Vec<Server>, Stop> {
             continue;
         }
         let wrong = || Stop::invalid(format!("{} holds no process id", path.display()));
-        servers.push(Server { name, pid: text.trim().parse().map_err(|_| wrong())? });
+        servers.push(Server { name, pid: text.trim().parse().map_err(|_| wrong())?, is_family: false });
     }
     if servers.is_empty() {
         return Err(Stop::invalid(format!("no node is running in {}", data.display())));
@@ -91,6 +112,15 @@ fn in_directory(data: &Path) -> Result<Vec<Server>, Stop> {
 fn ticks_of(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ').skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+/// User and system time of children that have ended, from `/proc/PID/stat`: fields 16 and 17.
+fn ended_ticks_of(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ').skip(13);
     let user: u64 = fields.next()?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;
     Some(user + system)
@@ -121,6 +151,17 @@ mod tests {
         let stat = "42 (a) b) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 7 7 20 0 4 0 100 0 0";
         assert_eq!(ticks_of(stat), Some(300));
         assert_eq!(ticks_of("42 (cut"), None);
+        assert_eq!(ended_ticks_of(stat), Some(14));
+    }
+
+    #[test]
+    fn family_includes_children() {
+        let mut child = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a shell");
+        std::thread::sleep(Duration::from_millis(300));
+        let family = Servers::families(&[std::process::id()]).cpu_time().expect("Linux");
+        let alone = Servers::of(&[child.id()], None).expect("a process").cpu_time().expect("Linux");
+        child.kill().and_then(|()| child.wait()).expect("it runs");
+        assert!(alone > Some(Duration::ZERO) && family >= alone, "{family:?} {alone:?}");
     }
 
     #[test]
