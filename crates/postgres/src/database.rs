@@ -130,6 +130,15 @@ impl Databases {
         self.memory.child(SESSION_BYTES)
     }
 
+    /// The names of all databases.
+    pub(crate) async fn names(&self) -> Result<Vec<String>, SqlError> {
+        let tables = self.client.list_tables().await.map_err(crate::failure::of_client)?;
+        let mut names: Vec<String> =
+            tables.iter().filter_map(|table| table.strip_prefix(TABLE_PREFIX)).map(str::to_owned).collect();
+        names.sort();
+        Ok(names)
+    }
+
     /// A database by its name.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use base::budget::ByteBudget;
+use base::budget::{ByteBudget, Reservation};
 use sql::direct::{Outcome, Page, Plan, Read, Step};
 use sql::ids::SequenceId;
 use sql::{Environment, SqlError, Supply, Value, sqlstate};
@@ -124,6 +124,12 @@ pub(crate) async fn run(
             }
         }
     }
+}
+
+/// Counts the memory of rows.
+pub(crate) fn hold(memory: &ByteBudget, rows: &[Vec<Value>]) -> Result<Reservation, SqlError> {
+    let bytes = rows.iter().map(|row| sql::direct::row_bytes(row)).sum();
+    memory.try_reserve(bytes).ok_or_else(out_of_memory)
 }
 
 /// Reads only what may exist.

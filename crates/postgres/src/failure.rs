@@ -16,6 +16,14 @@ pub(crate) enum Failure {
     NeedsSnapshot,
 }
 
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl std::error::Error for Failure {}
+
 impl From<SqlError> for Failure {
     fn from(error: SqlError) -> Self {
         Self::Sql(error)

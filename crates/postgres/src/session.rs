@@ -6,22 +6,24 @@
 
 mod block;
 mod copying;
+mod queries;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::budget::ByteBudget;
-use sql::direct::{Command, Outcome, OutputColumn};
+use sql::direct::{Command, Outcome, OutputColumn, Plan};
 use sql::statement::{AsOf, Definition, DropKind, Statement};
 use sql::{SqlError, SqlType, Value, sqlstate};
 use tokio::time::Instant;
 
 use self::block::Block;
 use self::copying::{CopyIn, CopyOut};
-use crate::database::{DEFAULT_DATABASE, Database, Databases};
+pub use self::queries::RowStream;
+use crate::database::{Catalog, DEFAULT_DATABASE, Database, Databases};
 use crate::definition;
-use crate::execute::{self, Values};
+use crate::execute::Values;
 use crate::failure::{Failure, of_client};
 use crate::limits::{Cancel, Interrupt};
 use crate::settings::{SERVER_VERSION, Settings};
@@ -57,6 +59,13 @@ pub enum Response {
         /// The command tag; that of a query ends with the number of rows.
         tag: String,
     },
+    /// The rows of a query, as they are taken: [`Session::next_rows`].
+    Stream {
+        /// Their columns.
+        columns: Vec<OutputColumn>,
+        /// The rows.
+        stream: RowStream,
+    },
     /// It expects data: [`Session::copy_data`].
     CopyIn {
         /// The number of columns.
@@ -88,6 +97,8 @@ pub struct Session {
     user: String,
     settings: Settings,
     prepared: HashMap<String, Arc<Prepared>>,
+    /// The planner for the version of the schema that was last used.
+    planner: Option<(Arc<Catalog>, Arc<query::Planner>)>,
     block: Option<Block>,
     values: Values,
     notices: Vec<String>,
@@ -134,6 +145,7 @@ impl Session {
             user,
             settings,
             prepared: HashMap::new(),
+            planner: None,
             block: None,
             values: Values::default(),
             notices: Vec::new(),
@@ -245,9 +257,15 @@ impl Session {
             _ if prepared.is_planned() => {
                 let planned = self.plan(prepared).await?;
                 prepared.check_result(&planned)?;
-                Ok((planned.plan.parameters.clone(), planned.plan.columns.clone()))
+                Ok((planned.parameters().to_vec(), planned.columns().to_vec()))
             }
             Some(Statement::Show(name)) => Ok((Vec::new(), show_columns(name))),
+            Some(Statement::Explain { statement, .. }) => {
+                let inner = Prepared::of((**statement).clone(), &prepared.text, prepared.declared.clone());
+                let parameters =
+                    if inner.is_planned() { self.plan(&inner).await?.parameters().to_vec() } else { Vec::new() };
+                Ok((parameters, queries::explain_columns()))
+            }
             Some(Statement::Execute { name, .. }) => {
                 let stored = self.stored(name)?;
                 // One that executes another one, or itself, is refused when it is executed.
@@ -263,15 +281,17 @@ impl Session {
 
     /// A plan with the newest schema that is known. If that lacks something, there may be a newer one.
     async fn plan(&mut self, prepared: &Prepared) -> Result<Planned, SqlError> {
-        let constants = self.constants();
         if let Some(tx) = self.block.as_ref().and_then(|block| block.tx.as_ref()) {
-            return prepared.plan(&tx.catalog, &constants);
+            let catalog = Arc::clone(&tx.catalog);
+            return self.plan_for(prepared, &catalog).await;
         }
-        match prepared.plan(&self.database.catalog(), &constants) {
+        let catalog = self.database.catalog();
+        match self.plan_for(prepared, &catalog).await {
             Ok(planned) => Ok(planned),
             Err(_) => {
                 self.database.refresh().await.map_err(of_client)?;
-                prepared.plan(&self.database.catalog(), &constants)
+                let catalog = self.database.catalog();
+                self.plan_for(prepared, &catalog).await
             }
         }
     }
@@ -429,9 +449,6 @@ impl Session {
                 Ok(done("DROP DATABASE"))
             }
             Statement::NoEffect(tag) => Ok(done(tag)),
-            Statement::Explain { .. } => {
-                Err(SqlError::new(sqlstate::FEATURE_NOT_SUPPORTED, "EXPLAIN is not supported yet"))
-            }
             Statement::Copy(copy) if copy.is_input => self.begin_copy_in(copy).await,
             Statement::Copy(copy) => self.begin_copy_out(copy).await,
             Statement::Query(..)
@@ -439,6 +456,7 @@ impl Session {
             | Statement::Update(_)
             | Statement::Delete(_)
             | Statement::Truncate { .. }
+            | Statement::Explain { .. }
             | Statement::Definition(_) => self.in_transaction(prepared, statement, parameters).await,
         }
     }
@@ -506,25 +524,28 @@ impl Session {
 
     /// Where a statement outside of a block reads.
     async fn source(
-        &self,
+        &mut self,
         prepared: &Prepared,
         statement: &Statement,
         needs_snapshot: bool,
         earlier: Option<sdk::Transaction>,
     ) -> Result<Source, SqlError> {
-        let client = &self.database.client;
         if let Statement::Query(_, as_of) = statement {
-            let planned = prepared.plan(&self.database.catalog(), &self.constants());
-            let is_scan = planned.is_ok_and(|planned| planned.is_scan && !planned.plan.is_without_reads());
+            let catalog = self.database.catalog();
+            let is_planned = matches!(self.plan_for(prepared, &catalog).await, Ok(Planned::Query(_)));
+            let client = &self.database.client;
             return match as_of {
                 Some(as_of) => self.snapshot_of(as_of).await,
-                None if needs_snapshot || is_scan => client.snapshot().await.map(Source::Snapshot).map_err(of_client),
+                None if needs_snapshot || is_planned => {
+                    client.snapshot().await.map(Source::Snapshot).map_err(of_client)
+                }
                 None => Ok(Source::Strong),
             };
         }
         if self.settings.is_read_only_by_default() {
             return Err(read_only());
         }
+        let client = &self.database.client;
         Ok(Source::ReadWrite(earlier.unwrap_or_else(|| client.begin_transaction_within(TRANSACTION_TIME))))
     }
 
@@ -569,15 +590,20 @@ impl Session {
                 definition::truncate(tx, tables, *restart_identity, *cascade).await?;
                 Ok(done("TRUNCATE TABLE"))
             }
+            Statement::Explain { analyze, statement } => {
+                let inner = Prepared::of((**statement).clone(), &prepared.text, prepared.declared.clone());
+                if !inner.is_planned() {
+                    return Err(SqlError::unsupported("EXPLAIN of this statement").into());
+                }
+                self.explain(tx, &inner, *analyze, parameters).await
+            }
             _ => {
-                let planned = prepared.plan(&tx.catalog, &self.constants())?;
+                let planned = self.plan_for(prepared, &Arc::clone(&tx.catalog)).await?;
                 prepared.check_result(&planned)?;
-                if planned.plan.command != Command::Select && tx.is_read_only() {
+                if planned.command() != Command::Select && tx.is_read_only() {
                     return Err(read_only().into());
                 }
-                let outcome = execute::run(tx, &planned.plan, parameters, &mut self.values, None, &self.memory).await?;
-                tx.write(&outcome.writes)?;
-                Ok(response(&planned, outcome))
+                self.run_planned(tx, &planned, prepared, parameters).await
             }
         }
     }
@@ -631,8 +657,7 @@ fn done(tag: &str) -> Response {
     Response::Done { tag: tag.to_owned() }
 }
 
-fn response(planned: &Planned, outcome: Outcome) -> Response {
-    let plan = &planned.plan;
+fn response(plan: &Plan, outcome: Outcome) -> Response {
     let count = outcome.affected;
     let tag = match plan.command {
         Command::Select => format!("SELECT {count}"),

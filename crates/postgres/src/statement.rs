@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use sql::direct::{self, OutputColumn, Plan};
+use sql::direct::{self, Command, OutputColumn, Plan};
 use sql::parse;
 use sql::schema::Schema;
 use sql::statement::{Copy, CopySource, Statement};
@@ -18,17 +18,65 @@ pub struct Prepared {
     /// None for an empty statement.
     pub(crate) statement: Option<Statement>,
     /// The types of parameters that the client has given.
-    declared: Vec<Option<SqlType>>,
+    pub(crate) declared: Vec<Option<SqlType>>,
     planned: Mutex<Option<(Arc<Catalog>, Planned)>>,
     /// The columns of the result that the client knows, or may know.
     result: OnceLock<Vec<(String, SqlType)>>,
 }
 
-/// A plan, and whether it scans.
+/// The plan of a statement.
 #[derive(Clone, Debug)]
-pub(crate) struct Planned {
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) is_scan: bool,
+pub(crate) enum Planned {
+    /// By keys.
+    Direct(Arc<Plan>),
+    /// By a planner.
+    Query(Arc<query::Query>),
+    /// A change, whose rows a query finds.
+    Change {
+        /// The query.
+        source: Arc<query::Query>,
+        /// The plan of the change for no rows.
+        shape: Arc<Plan>,
+    },
+}
+
+impl Planned {
+    /// The columns of the result.
+    pub(crate) fn columns(&self) -> &[OutputColumn] {
+        match self {
+            Self::Direct(plan) | Self::Change { shape: plan, .. } => &plan.columns,
+            Self::Query(query) => &query.columns,
+        }
+    }
+
+    /// The types of the parameters.
+    pub(crate) fn parameters(&self) -> &[SqlType] {
+        match self {
+            Self::Direct(plan) | Self::Change { shape: plan, .. } => &plan.parameters,
+            Self::Query(query) => &query.parameters,
+        }
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        match self {
+            Self::Direct(plan) | Self::Change { shape: plan, .. } => plan.command,
+            Self::Query(_) => Command::Select,
+        }
+    }
+
+    /// One line about it.
+    pub(crate) fn describe(&self) -> String {
+        let command = match self.command() {
+            Command::Select => "Select",
+            Command::Insert => "Insert",
+            Command::Update => "Update",
+            Command::Delete => "Delete",
+        };
+        match self {
+            Self::Direct(_) => format!("{command} by key, without a planner"),
+            Self::Query(_) | Self::Change { .. } => command.to_owned(),
+        }
+    }
 }
 
 impl Prepared {
@@ -52,21 +100,32 @@ impl Prepared {
         Self { text: Arc::clone(text), statement: Some(statement), declared, planned, result }
     }
 
-    /// The plan of a statement that has one.
+    /// The plan for a version of the schema, if there is one.
+    pub(crate) fn cached(&self, catalog: &Arc<Catalog>) -> Option<Planned> {
+        let cached = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.as_ref().filter(|(of, _)| Arc::ptr_eq(of, catalog)).map(|(_, planned)| planned.clone())
+    }
+
+    /// Keeps a plan.
+    pub(crate) fn remember(&self, catalog: &Arc<Catalog>, planned: Planned) {
+        *self.planned.lock().unwrap_or_else(PoisonError::into_inner) = Some((Arc::clone(catalog), planned));
+    }
+
+    /// The plan without a planner, if the statement needs none.
     ///
     /// # Errors
-    /// The statement is not valid, or not supported.
-    pub(crate) fn plan(&self, catalog: &Arc<Catalog>, constants: &[(&str, Value)]) -> Result<Planned, SqlError> {
-        let mut cached = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((of, planned)) = &*cached
-            && Arc::ptr_eq(of, catalog)
-        {
-            return Ok(planned.clone());
-        }
+    /// The statement is not valid.
+    pub(crate) fn direct(&self, schema: &Schema, constants: &[(&str, Value)]) -> Result<Option<Plan>, SqlError> {
         let statement = self.statement.as_ref().ok_or_else(|| SqlError::unsupported("an empty statement here"))?;
-        let planned = plan(&catalog.schema, statement, &self.text, &self.declared, constants)?;
-        *cached = Some((Arc::clone(catalog), planned.clone()));
-        Ok(planned)
+        if let Some(plan) = direct::prepare(schema, statement, &self.text, &self.declared)? {
+            return Ok(Some(plan));
+        }
+        if !self.is_query() {
+            return Ok(None);
+        }
+        // What it refuses may be valid for the planner.
+        let plan = direct::prepare_scan(schema, statement, &self.text, &self.declared, constants);
+        Ok(plan.ok().flatten().filter(Plan::is_without_reads))
     }
 
     /// From now on, the result must have these columns.
@@ -81,7 +140,7 @@ impl Prepared {
     /// 0A000: the schema has changed so that they are not.
     pub(crate) fn check_result(&self, planned: &Planned) -> Result<(), SqlError> {
         let Some(known) = self.result.get() else { return Ok(()) };
-        let found = planned.plan.columns.iter().map(|column| (&column.name, &column.sql_type));
+        let found = planned.columns().iter().map(|column| (&column.name, &column.sql_type));
         if known.iter().map(|(name, sql_type)| (name, sql_type)).eq(found) {
             return Ok(());
         }
@@ -114,31 +173,6 @@ impl Prepared {
             Some(Statement::Query(..) | Statement::Insert(_) | Statement::Update(_) | Statement::Delete(_))
         )
     }
-}
-
-fn plan(
-    schema: &Schema,
-    statement: &Statement,
-    text: &str,
-    declared: &[Option<SqlType>],
-    constants: &[(&str, Value)],
-) -> Result<Planned, SqlError> {
-    if let Some(plan) = direct::prepare(schema, statement, text, declared)? {
-        return Ok(Planned { plan: Arc::new(plan), is_scan: false });
-    }
-    if let Some(plan) = direct::prepare_scan(schema, statement, text, declared, constants)? {
-        return Ok(Planned { plan: Arc::new(plan), is_scan: true });
-    }
-    let (what, hint) = match statement {
-        Statement::Insert(_) => ("this form of INSERT", "INSERT ... VALUES is supported."),
-        Statement::Update(_) => ("this form of UPDATE", "One table without FROM is supported."),
-        Statement::Delete(_) => ("this form of DELETE", "One table without USING is supported."),
-        _ => (
-            "this form of SELECT",
-            "One table with WHERE, ORDER BY and LIMIT, and count, sum, avg, min and max without GROUP BY, are supported.",
-        ),
-    };
-    Err(not_yet(what).with_hint(hint))
 }
 
 fn not_yet(what: &str) -> SqlError {

@@ -24,7 +24,7 @@ const READS_MAX: usize = 64;
 const EPOCH_SECONDS: u64 = 946_684_800;
 
 /// Where a transaction reads.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Source {
     /// A single read, which is linearizable by itself.
     Strong,
@@ -93,6 +93,54 @@ fn after_page(rows: &[Row], limit: usize) -> Option<Bytes> {
 
 fn page(rows: Vec<Row>, limit: usize) -> Page {
     Page { next: after_page(&rows, limit), rows: rows.into_iter().filter_map(stored).collect() }
+}
+
+/// Reads of a transaction.
+#[derive(Clone, Debug)]
+pub(crate) struct Reader {
+    source: Source,
+    table: sdk::Table,
+    fresh: BTreeSet<u32>,
+    unseen: BTreeSet<u32>,
+}
+
+impl Reader {
+    pub(crate) async fn read_rows(&self, reads: Vec<Read>) -> Result<Vec<Page>, Failure> {
+        if let [read] = &reads[..] {
+            return Ok(vec![read_one(&self.source, &self.table, read, self.beneath(read)).await?]);
+        }
+        let mut pages: Vec<Page> = vec![Page::default(); reads.len()];
+        let mut reads = reads.into_iter().map(|read| (self.beneath(&read), read)).enumerate();
+        let mut running = JoinSet::new();
+        loop {
+            while running.len() < READS_MAX {
+                let Some((number, (beneath, read))) = reads.next() else { break };
+                let source = self.source.clone();
+                let table = self.table.clone();
+                running.spawn(async move { (number, read_one(&source, &table, &read, beneath).await) });
+            }
+            match running.join_next().await {
+                None => return Ok(pages),
+                Some(Ok((number, page))) => pages[number] = page?,
+                Some(Err(_)) => {
+                    return Err(SqlError::new(sqlstate::INTERNAL_ERROR, "a read was interrupted").into());
+                }
+            }
+        }
+    }
+
+    /// What is beneath the transaction's own writes.
+    fn beneath(&self, read: &Read) -> Beneath {
+        if self.fresh.is_empty() {
+            return Beneath::Shared;
+        }
+        let (Read::Row(key) | Read::Locked(key) | Read::Range(KeyRange { start: key, .. }, _)) = read;
+        match keys::KeyReader::new(key).id() {
+            Ok(id) if self.unseen.contains(&id) => Beneath::Unseen,
+            Ok(id) if self.fresh.contains(&id) => Beneath::Nothing,
+            _ => Beneath::Shared,
+        }
+    }
 }
 
 impl Tx {
@@ -252,43 +300,30 @@ impl Tx {
     }
 
     async fn read_rows(&self, reads: Vec<Read>) -> Result<Vec<Page>, Failure> {
-        if let [read] = &reads[..] {
-            return Ok(vec![read_one(&self.source, &self.database.table, read, self.beneath(read)).await?]);
-        }
-        let mut pages: Vec<Page> = vec![Page::default(); reads.len()];
-        let mut reads = reads.into_iter().map(|read| (self.beneath(&read), read)).enumerate();
-        let mut running = JoinSet::new();
-        loop {
-            while running.len() < READS_MAX {
-                let Some((number, (beneath, read))) = reads.next() else { break };
-                let source = match &self.source {
-                    Source::Strong => Source::Strong,
-                    Source::Snapshot(snapshot) => Source::Snapshot(snapshot.clone()),
-                    Source::ReadWrite(tx) => Source::ReadWrite(tx.clone()),
-                };
-                let table = self.database.table.clone();
-                running.spawn(async move { (number, read_one(&source, &table, &read, beneath).await) });
-            }
-            match running.join_next().await {
-                None => return Ok(pages),
-                Some(Ok((number, page))) => pages[number] = page?,
-                Some(Err(_)) => {
-                    return Err(SqlError::new(sqlstate::INTERNAL_ERROR, "a read was interrupted").into());
-                }
-            }
+        self.reader().read_rows(reads).await
+    }
+
+    /// Reads for a query that is executed beside the transaction.
+    pub(crate) fn reader(&self) -> Reader {
+        Reader {
+            source: self.source.clone(),
+            table: self.database.table.clone(),
+            fresh: self.fresh.clone(),
+            unseen: self.unseen.clone(),
         }
     }
 
-    /// What is beneath the transaction's own writes.
-    fn beneath(&self, read: &Read) -> Beneath {
-        if self.fresh.is_empty() {
-            return Beneath::Shared;
-        }
-        let (Read::Row(key) | Read::Locked(key) | Read::Range(KeyRange { start: key, .. }, _)) = read;
-        match keys::KeyReader::new(key).id() {
-            Ok(id) if self.unseen.contains(&id) => Beneath::Unseen,
-            Ok(id) if self.fresh.contains(&id) => Beneath::Nothing,
-            _ => Beneath::Shared,
+    /// Whether it can show only one read.
+    pub(crate) fn is_single_read(&self) -> bool {
+        matches!(self.source, Source::Strong)
+    }
+
+    /// What `EXPLAIN ANALYZE` tells of it.
+    pub(crate) fn report(&self) -> Vec<String> {
+        match &self.source {
+            Source::Snapshot(_) => vec!["Reads: from a snapshot, without locks".to_owned()],
+            Source::ReadWrite(_) => vec!["Reads: validated at the commit".to_owned()],
+            Source::Strong => vec!["Reads: one, linearizable by itself".to_owned()],
         }
     }
 

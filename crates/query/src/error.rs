@@ -1,7 +1,7 @@
 //! Errors of the planner and of executions, with PostgreSQL's SQLSTATE.
 
-use datafusion::common::{DataFusionError, SchemaError};
 use datafusion::arrow::error::ArrowError;
+use datafusion::common::{DataFusionError, SchemaError};
 use sql::{SqlError, sqlstate};
 
 use crate::SourceError;
@@ -117,9 +117,7 @@ fn of_datafusion(error: &DataFusionError) -> SqlError {
     match error {
         DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => of_datafusion(inner),
         DataFusionError::Shared(inner) => of_datafusion(inner),
-        DataFusionError::Collection(errors) => {
-            errors.first().map_or_else(|| internal(message.clone()), of_datafusion)
-        }
+        DataFusionError::Collection(errors) => errors.first().map_or_else(|| internal(message.clone()), of_datafusion),
         DataFusionError::ResourcesExhausted(_) => {
             let error = SqlError::new("53200", "the query needs more memory than one query may use");
             error.with_hint("Read fewer rows, or sort, join and group fewer at once.")
@@ -184,7 +182,8 @@ fn of_datafusion(error: &DataFusionError) -> SqlError {
 /// The name that differs least from another one, if it is similar.
 fn closest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let limit = name.len() / 2;
-    let close = names.map(|candidate| (distance(name, candidate), candidate)).filter(|(distance, _)| *distance <= limit);
+    let close =
+        names.map(|candidate| (distance(name, candidate), candidate)).filter(|(distance, _)| *distance <= limit);
     close.min().map(|(_, candidate)| candidate)
 }
 

@@ -11,10 +11,10 @@ use futures::StreamExt;
 use sql::{SqlError, SqlType, Value};
 use tokio::sync::mpsc;
 
+use crate::Source;
 use crate::error::{Failed, QueryError};
 use crate::planner::{Query, STATE, bind};
 use crate::values::values;
-use crate::Source;
 
 /// Batches that wait for the client.
 const BATCHES_AHEAD: usize = 2;

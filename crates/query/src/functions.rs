@@ -22,9 +22,23 @@ use crate::values::{column, field_ref, type_of, values};
 
 /// DataFusion's functions that PostgreSQL lacks or defines otherwise.
 const OTHER_SEMANTICS: [&str; 17] = [
-    "to_char", "now", "current_date", "current_time", "today", "version", "to_timestamp", "to_timestamp_micros",
-    "to_timestamp_millis", "to_timestamp_nanos", "to_timestamp_seconds", "to_date", "to_time", "to_local_time", "date_format",
-    "power", "from_unixtime",
+    "to_char",
+    "now",
+    "current_date",
+    "current_time",
+    "today",
+    "version",
+    "to_timestamp",
+    "to_timestamp_micros",
+    "to_timestamp_millis",
+    "to_timestamp_nanos",
+    "to_timestamp_seconds",
+    "to_date",
+    "to_time",
+    "to_local_time",
+    "date_format",
+    "power",
+    "from_unixtime",
 ];
 
 /// The functions of all queries.
@@ -249,12 +263,22 @@ struct Definition {
 const OWN: [Definition; 13] = [
     Definition { name: "/avg", arguments: 2, result: average_type, evaluate: average },
     // Bound to the time of the transaction.
-    Definition { name: crate::rewrite::NOW, arguments: 0, result: |_| SqlType::Timestamptz, evaluate: |_| Ok(Value::Null) },
+    Definition {
+        name: crate::rewrite::NOW,
+        arguments: 0,
+        result: |_| SqlType::Timestamptz,
+        evaluate: |_| Ok(Value::Null),
+    },
     Definition { name: "ceil", arguments: 1, result: rounded_type, evaluate: |of| rounded(of, true) },
     Definition { name: "floor", arguments: 1, result: rounded_type, evaluate: |of| rounded(of, false) },
     Definition { name: "sqrt", arguments: 1, result: |_| SqlType::Float8, evaluate: square_root },
     // The session ignores it: it has one search path.
-    Definition { name: "set_config", arguments: 3, result: |_| SqlType::Text, evaluate: |of| Ok(of.get(1).cloned().unwrap_or(Value::Null)) },
+    Definition {
+        name: "set_config",
+        arguments: 3,
+        result: |_| SqlType::Text,
+        evaluate: |of| Ok(of.get(1).cloned().unwrap_or(Value::Null)),
+    },
     Definition { name: "array_lower", arguments: 2, result: |_| SqlType::Int4, evaluate: array_lower },
     Definition { name: "power", arguments: 2, result: |_| SqlType::Float8, evaluate: power },
     Definition { name: "mod", arguments: 2, result: common, evaluate: |of| modulo(of) },
@@ -434,9 +458,7 @@ fn square_root(of: &[Value]) -> std::result::Result<Value, SqlError> {
     let [value] = of else { return Ok(Value::Null) };
     match as_float(value)? {
         None => Ok(Value::Null),
-        Some(number) if number < 0.0 => {
-            Err(SqlError::new("2201F", "cannot take square root of a negative number"))
-        }
+        Some(number) if number < 0.0 => Err(SqlError::new("2201F", "cannot take square root of a negative number")),
         Some(number) => Ok(Value::Float8(number.sqrt())),
     }
 }
@@ -472,7 +494,8 @@ fn timezone_type(of: &[SqlType]) -> SqlType {
 fn timezone(of: &[Value]) -> std::result::Result<Value, SqlError> {
     let [zone, value] = of else { return Ok(Value::Null) };
     let Value::Text(zone) = zone else { return Ok(Value::Null) };
-    let is_utc = ["utc", "gmt", "etc/utc", "z", "zulu", "utc0", "+00", "+00:00", "0"].contains(&zone.to_ascii_lowercase().as_str());
+    let is_utc = ["utc", "gmt", "etc/utc", "z", "zulu", "utc0", "+00", "+00:00", "0"]
+        .contains(&zone.to_ascii_lowercase().as_str());
     if !is_utc {
         let error = SqlError::unsupported(format!("time zone \"{zone}\""));
         return Err(error.with_hint("The time zone is always UTC."));

@@ -19,7 +19,9 @@ use sql::{SqlError, SqlType, Value, sqlstate};
 use sqlparser::ast::BinaryOperator;
 
 use crate::error::wrap;
-use crate::values::{NUMERIC_PRECISION, NUMERIC_SCALE, arrow_type, column, field_ref, scalar, type_of, value_of, values};
+use crate::values::{
+    NUMERIC_PRECISION, NUMERIC_SCALE, arrow_type, column, field_ref, scalar, type_of, value_of, values,
+};
 
 /// Types of parameters that were inferred, by their numbers from 0.
 pub(crate) type Inferred = Arc<Mutex<Vec<Option<SqlType>>>>;
@@ -83,7 +85,8 @@ impl Kind {
 
 /// An expression that calls a function.
 fn call(kind: Kind, arguments: Vec<SqlType>, result: SqlType, expressions: Vec<Expr>) -> Expr {
-    let function = Function { kind, arguments, result, signature: Signature::any(expressions.len(), Volatility::Immutable) };
+    let function =
+        Function { kind, arguments, result, signature: Signature::any(expressions.len(), Volatility::Immutable) };
     Expr::ScalarFunction(ScalarFunction::new_udf(Arc::new(ScalarUDF::new_from_impl(function)), expressions))
 }
 
@@ -93,7 +96,8 @@ impl ScalarUDFImpl for Function {
     }
 
     fn schema_name(&self, arguments: &[Expr]) -> Result<String> {
-        let shown: Result<Vec<String>> = arguments.iter().map(|argument| Ok(argument.schema_name().to_string())).collect();
+        let shown: Result<Vec<String>> =
+            arguments.iter().map(|argument| Ok(argument.schema_name().to_string())).collect();
         let shown = shown?;
         Ok(match (self.kind, &shown[..]) {
             (Kind::Cast | Kind::Implicit, [operand]) => format!("{operand}::{}", self.result),
@@ -117,8 +121,7 @@ impl ScalarUDFImpl for Function {
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let is_scalar = args.args.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
         let rows = if is_scalar { 1 } else { args.number_rows };
-        let arrays: Vec<ArrayRef> =
-            args.args.iter().map(|argument| argument.to_array(rows)).collect::<Result<_>>()?;
+        let arrays: Vec<ArrayRef> = args.args.iter().map(|argument| argument.to_array(rows)).collect::<Result<_>>()?;
         let found = match self.by_arrow(&arrays)? {
             Some(found) => found,
             None => {
@@ -146,7 +149,8 @@ impl Function {
                         | (DataType::Int32, DataType::Int64 | DataType::Float64)
                         | (DataType::Int64 | DataType::Float32, DataType::Float64)
                 );
-                let is_same = *from == wanted && self.result.modifier() == -1 && self.arguments == [self.result.clone()];
+                let is_same =
+                    *from == wanted && self.result.modifier() == -1 && self.arguments == [self.result.clone()];
                 if is_same {
                     return Ok(Some(Arc::clone(operand)));
                 }
@@ -277,7 +281,12 @@ impl Operators {
         }
     }
 
-    fn arithmetic(&self, operator: Arithmetic, raw: RawBinaryExpr, schema: &DFSchema) -> Result<PlannerResult<RawBinaryExpr>> {
+    fn arithmetic(
+        &self,
+        operator: Arithmetic,
+        raw: RawBinaryExpr,
+        schema: &DFSchema,
+    ) -> Result<PlannerResult<RawBinaryExpr>> {
         let RawBinaryExpr { op, left, right } = raw;
         let (a, b) = match (sql_type(&left, schema), sql_type(&right, schema)) {
             (Some(a), Some(b)) => (a, b),
@@ -311,12 +320,14 @@ impl Operators {
         let (left, right) = match (&a, &b) {
             (Some(a), None) => (left, self.typed(right, &unpadded(a))?),
             (None, Some(b)) => (self.typed(left, &unpadded(b))?, right),
-            (Some(a), Some(b)) if a.is_text() && (b.is_number() || *b == SqlType::Bool)
-                || b.is_text() && (a.is_number() || *a == SqlType::Bool) =>
+            (Some(a), Some(b))
+                if a.is_text() && (b.is_number() || *b == SqlType::Bool)
+                    || b.is_text() && (a.is_number() || *a == SqlType::Bool) =>
             {
                 let message = format!("operator does not exist: {a} {op} {b}");
                 let error = SqlError::new(sqlstate::UNDEFINED_FUNCTION, message);
-                let hint = "No operator matches the given name and argument types. You might need to add explicit type casts.";
+                let hint =
+                    "No operator matches the given name and argument types. You might need to add explicit type casts.";
                 return Err(wrap(error.with_hint(hint)));
             }
             _ => (left, right),
@@ -373,9 +384,7 @@ fn widened(operand: Expr, from: &SqlType, to: &SqlType) -> Expr {
             SqlType::Float8 => datafusion::logical_expr::lit(*number as f64),
             _ => operand,
         },
-        _ if from != to && to.is_integer() => {
-            Expr::Cast(PlanCast::new(Box::new(operand), arrow_type(to)))
-        }
+        _ if from != to && to.is_integer() => Expr::Cast(PlanCast::new(Box::new(operand), arrow_type(to))),
         _ => operand,
     }
 }
@@ -411,7 +420,12 @@ impl ExprPlanner for Operators {
             B::Arrow | B::LongArrow if sql_type(&raw.left, schema) == Some(SqlType::Jsonb) => {
                 let is_text = raw.op == B::LongArrow;
                 let result = if is_text { SqlType::Text } else { SqlType::Jsonb };
-                Ok(PlannerResult::Planned(call(Kind::JsonMember { is_text }, Vec::new(), result, vec![raw.left, raw.right])))
+                Ok(PlannerResult::Planned(call(
+                    Kind::JsonMember { is_text },
+                    Vec::new(),
+                    result,
+                    vec![raw.left, raw.right],
+                )))
             }
             _ => Ok(PlannerResult::Original(raw)),
         }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::catalog::TableFunctionImpl;
 use datafusion::catalog::{TableProvider, cte_worktable::CteWorkTable};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
@@ -12,15 +13,12 @@ use datafusion::datasource::{ViewTable, provider_as_source};
 use datafusion::execution::SessionStateDefaults;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::functions_table::generate_series::{GenerateSeriesFunc, RangeFunc};
-use datafusion::catalog::TableFunctionImpl;
 use datafusion::logical_expr::expr::{Case, Placeholder};
 use datafusion::logical_expr::planner::{ContextProvider, ExprPlanner};
-use datafusion::logical_expr::{
-    AggregateUDF, Expr, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF,
-};
+use datafusion::logical_expr::{AggregateUDF, Expr, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF};
 use datafusion::prelude::SessionConfig;
 use datafusion::sql::planner::{NullOrdering, ParserOptions, SqlToRel};
-use sql::direct::OutputColumn;
+use sql::direct::{ALL_COLUMNS, OutputColumn};
 use sql::parse::parse_one;
 use sql::rows::TableRows;
 use sql::schema::{Relation, Schema};
@@ -28,6 +26,7 @@ use sql::statement::Statement;
 use sql::{SqlError, SqlType, Value, sqlstate};
 use sqlparser::ast;
 
+use crate::Source;
 use crate::error::{Failed, wrap};
 use crate::functions::FUNCTIONS;
 use crate::operators::{Inferred, Operators, assignment, cast_function};
@@ -35,14 +34,14 @@ use crate::rewrite::{INTERNAL, NOW, Rewrite};
 use crate::system::{SystemFunctions, SystemTables};
 use crate::table::Rows;
 use crate::values::{scalar, type_of};
-use crate::Source;
 
 /// Views within views.
 const VIEWS_MAX: usize = 32;
 
 /// The settings of all queries, and DataFusion's rules.
 pub(crate) static STATE: LazyLock<SessionState> = LazyLock::new(|| {
-    let mut config = SessionConfig::new().with_target_partitions(1).with_batch_size(4_096).with_information_schema(false);
+    let mut config =
+        SessionConfig::new().with_target_partitions(1).with_batch_size(4_096).with_information_schema(false);
     let options = config.options_mut();
     options.sql_parser.parse_float_as_decimal = true;
     options.sql_parser.map_string_types_to_utf8view = false;
@@ -64,7 +63,6 @@ pub struct Planner {
 /// A prepared query.
 #[derive(Clone, Debug)]
 pub struct Query {
-    pub(crate) planner: Arc<Planner>,
     pub(crate) plan: LogicalPlan,
     /// The types of the parameters.
     pub parameters: Vec<SqlType>,
@@ -81,14 +79,35 @@ impl Planner {
             let rows = TableRows::new(schema, table).ok()?;
             Some((table.name.clone(), Arc::new(rows)))
         });
-        let system = Arc::new(SystemTables::new(schema, context));
-        Arc::new(Self {
-            schema: schema.clone(),
-            tables: tables.collect(),
-            functions: SystemFunctions::new(&system),
-            system,
-            constants: constants.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
-        })
+        let tables: HashMap<_, _> = tables.collect();
+        let constants: Vec<_> = constants.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let with = |context: sql::system::Context| {
+            let system = Arc::new(SystemTables::new(schema, context));
+            let functions = SystemFunctions::new(&system);
+            Arc::new(Self {
+                schema: schema.clone(),
+                tables: tables.clone(),
+                functions,
+                system,
+                constants: constants.clone(),
+            })
+        };
+        let planner = with(context.clone());
+        // The columns of a view are known once it is planned.
+        let columns = schema.views().filter_map(|view| {
+            let Statement::Query(query, _) = parse_one(&view.query).ok()? else { return None };
+            let query = planner.prepare(&query, &[], None).ok()?;
+            let named =
+                query.columns.into_iter().enumerate().map(|(number, column)| {
+                    (view.columns.get(number).cloned().unwrap_or(column.name), column.sql_type)
+                });
+            Some((view.id, named.collect()))
+        });
+        let view_columns: std::collections::BTreeMap<_, Vec<(String, SqlType)>> = columns.collect();
+        if view_columns.is_empty() {
+            return planner;
+        }
+        with(sql::system::Context { view_columns, ..context })
     }
 
     /// The version of the schema.
@@ -124,7 +143,12 @@ impl Planner {
         self.finish(plan, &inferred, wanted)
     }
 
-    fn plan(self: &Arc<Self>, statement: ast::Statement, inferred: &Inferred, depth: usize) -> Result<LogicalPlan, SqlError> {
+    fn plan(
+        self: &Arc<Self>,
+        statement: ast::Statement,
+        inferred: &Inferred,
+        depth: usize,
+    ) -> Result<LogicalPlan, SqlError> {
         let context = Context::new(self, inferred, depth);
         let options = ParserOptions::new()
             .with_parse_float_as_decimal(true)
@@ -165,7 +189,7 @@ impl Planner {
             sql_type: type_of(field),
             origin: None,
         });
-        Ok(Query { columns: columns.collect(), planner: Arc::clone(self), plan, parameters })
+        Ok(Query { columns: columns.collect(), plan, parameters })
     }
 }
 
@@ -240,7 +264,8 @@ fn assigned(plan: LogicalPlan, wanted: &[SqlType], inferred: &Inferred) -> Resul
         expressions.push(assignment(from, to, column).alias(format!("column{}", number + 1)));
     }
     let _ = inferred;
-    let built = datafusion::logical_expr::LogicalPlanBuilder::from(plan).project(expressions).and_then(|plan| plan.build());
+    let built =
+        datafusion::logical_expr::LogicalPlanBuilder::from(plan).project(expressions).and_then(|plan| plan.build());
     built.map_err(|error| SqlError::from(Failed(error)))
 }
 
@@ -261,8 +286,10 @@ pub(crate) fn bind(
                 }
                 Expr::Placeholder(Placeholder { id, .. }) => {
                     let number = id.trim_start_matches('$').parse::<usize>().ok().and_then(|id| id.checked_sub(1));
-                    let found = number.and_then(|number| Some((parameters.get(number)?, query.parameters.get(number)?)));
-                    let missing = || SqlError::new(sqlstate::UNDEFINED_PARAMETER, format!("there is no parameter {id}"));
+                    let found =
+                        number.and_then(|number| Some((parameters.get(number)?, query.parameters.get(number)?)));
+                    let missing =
+                        || SqlError::new(sqlstate::UNDEFINED_PARAMETER, format!("there is no parameter {id}"));
                     let (value, of) = found.ok_or_else(|| wrap(missing()))?;
                     let (scalar, metadata) = scalar(value, of).map_err(wrap)?;
                     Ok(Transformed::yes(Expr::Literal(scalar, metadata)))
@@ -358,9 +385,6 @@ impl<'a> Context<'a> {
         self.planner.system.table(schema, name).ok_or_else(undefined)
     }
 }
-
-/// The schema in which the names of tables stand for tables with their hidden columns.
-pub(crate) const ALL_COLUMNS: &str = "\u{1}all";
 
 impl ContextProvider for Context<'_> {
     fn get_table_source(&self, name: TableReference) -> PlanResult<Arc<dyn TableSource>> {

@@ -6,9 +6,9 @@ use std::ops::ControlFlow;
 use sql::parse::{fold, sql_type};
 use sql::{SqlError, SqlType, Value, sqlstate};
 use sqlparser::ast::{
-    self, BinaryOperator, DataType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList, FunctionArguments,
-    Ident, LimitClause, ObjectName, ObjectNamePart, Query, Select, SelectItem, SetExpr, Statement, TableFactor, UnaryOperator, VisitMut,
-    VisitorMut,
+    self, BinaryOperator, DataType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList,
+    FunctionArguments, Ident, LimitClause, ObjectName, ObjectNamePart, Query, Select, SelectItem, SetExpr, Statement,
+    TableFactor, UnaryOperator, VisitMut, VisitorMut,
 };
 
 use crate::functions::FUNCTIONS;
@@ -50,9 +50,10 @@ impl<'a> Rewrite<'a> {
     }
 
     fn name_items(&mut self, select: &mut Select) {
-        let has_wildcard = select.projection.iter().any(|item| {
-            matches!(item, SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..))
-        });
+        let has_wildcard = select
+            .projection
+            .iter()
+            .any(|item| matches!(item, SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..)));
         let mut names: HashMap<String, usize> = HashMap::new();
         for item in &select.projection {
             let name = match item {
@@ -169,7 +170,8 @@ impl<'a> Rewrite<'a> {
             Expr::Nested(inner) => *expression = taken(inner),
             Expr::Value(value) => match &value.value {
                 ast::Value::Placeholder(name) => {
-                    let number = name.trim_start_matches('$').parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+                    let number =
+                        name.trim_start_matches('$').parse::<usize>().ok().and_then(|number| number.checked_sub(1));
                     let number = number.ok_or_else(|| {
                         SqlError::new(sqlstate::UNDEFINED_PARAMETER, format!("there is no parameter {name}"))
                     })?;
@@ -187,8 +189,7 @@ impl<'a> Rewrite<'a> {
             Expr::BinaryOp { left, op, right } => match op {
                 BinaryOperator::PGCustomBinaryOperator(parts) => {
                     let symbol = parts.last().cloned().unwrap_or_default();
-                    *op = operator(&symbol)
-                        .ok_or_else(|| SqlError::unsupported(format!("operator {symbol}")))?;
+                    *op = operator(&symbol).ok_or_else(|| SqlError::unsupported(format!("operator {symbol}")))?;
                 }
                 BinaryOperator::PGExp => *expression = call("power", vec![taken(left), taken(right)]),
                 BinaryOperator::Eq | BinaryOperator::NotEq => {
@@ -234,7 +235,8 @@ impl<'a> Rewrite<'a> {
             Expr::Identifier(name) if name.quote_style.is_none() => {
                 // Functions that are written without parentheses.
                 let folded = fold(name);
-                if ["current_user", "session_user", "current_catalog", "current_schema", "user"].contains(&folded.as_str())
+                if ["current_user", "session_user", "current_catalog", "current_schema", "user"]
+                    .contains(&folded.as_str())
                     && let Some(constant) = self.constant(&folded)
                 {
                     *expression = constant;
@@ -256,9 +258,14 @@ impl<'a> Rewrite<'a> {
         let parts: Vec<String> = function.name.0.iter().filter_map(|part| part.as_ident()).map(fold).collect();
         let name = match &parts[..] {
             [name] => name.clone(),
-            [schema, name] if schema == "pg_catalog" || schema == "public" || schema == "information_schema" => name.clone(),
+            [schema, name] if schema == "pg_catalog" || schema == "public" || schema == "information_schema" => {
+                name.clone()
+            }
             _ => {
-                return Err(SqlError::new(sqlstate::UNDEFINED_FUNCTION, format!("function {} does not exist", function.name)));
+                return Err(SqlError::new(
+                    sqlstate::UNDEFINED_FUNCTION,
+                    format!("function {} does not exist", function.name),
+                ));
             }
         };
         let count = match &function.args {
@@ -296,7 +303,8 @@ impl<'a> Rewrite<'a> {
         let is_special = matches!(renamed, "array" | "unnest" | "grouping" | "avg") || renamed.starts_with(['/', ':']);
         if !is_special && self.functions.get(renamed).is_none() && !FUNCTIONS.contains(renamed) {
             let error = SqlError::new(sqlstate::UNDEFINED_FUNCTION, format!("function {name} does not exist"));
-            let hint = "No function matches the given name and argument types. You might need to add explicit type casts.";
+            let hint =
+                "No function matches the given name and argument types. You might need to add explicit type casts.";
             return Err(error.with_hint(hint));
         }
         function.name = ObjectName(vec![ObjectNamePart::Identifier(Ident::with_quote('"', renamed))]);
@@ -373,9 +381,10 @@ fn parameter(expression: &Expr) -> Option<usize> {
 /// Each table of `FROM` has a name of its own.
 fn check_names(select: &Select) -> Result<(), SqlError> {
     let mut names = std::collections::HashSet::new();
-    let tables = select.from.iter().flat_map(|from| {
-        std::iter::once(&from.relation).chain(from.joins.iter().map(|join| &join.relation))
-    });
+    let tables = select
+        .from
+        .iter()
+        .flat_map(|from| std::iter::once(&from.relation).chain(from.joins.iter().map(|join| &join.relation)));
     for table in tables {
         let name = match table {
             TableFactor::Table { alias: Some(alias), .. } | TableFactor::Derived { alias: Some(alias), .. } => {
@@ -427,7 +436,8 @@ fn single_row(query: &mut Query) {
         && select.having.is_none()
         && !select.from.is_empty()
         && matches!(&select.group_by, ast::GroupByExpr::Expressions(by, _) if by.is_empty());
-    let [SelectItem::UnnamedExpr(item) | SelectItem::ExprWithAlias { expr: item, .. }] = &mut select.projection[..] else {
+    let [SelectItem::UnnamedExpr(item) | SelectItem::ExprWithAlias { expr: item, .. }] = &mut select.projection[..]
+    else {
         return;
     };
     if is_plain && !has_aggregate(item) {
@@ -555,7 +565,9 @@ fn type_named(name: &DataType) -> Result<SqlType, SqlError> {
             short if custom.0.len() == 2 && modifiers.is_empty() => {
                 let statement = sql::parse::parse_expression(&format!("NULL::{short}"))?;
                 match statement {
-                    Expr::Cast { data_type, .. } if !matches!(data_type, DataType::Custom(..)) => type_named(&data_type),
+                    Expr::Cast { data_type, .. } if !matches!(data_type, DataType::Custom(..)) => {
+                        type_named(&data_type)
+                    }
                     _ => sql_type(name),
                 }
             }

@@ -38,9 +38,10 @@ impl SystemTables {
         let arrow = Arc::new(ArrowSchema::new(fields));
         let rows = system::rows(table, &self.schema, &self.context);
         let null = Value::Null;
-        let arrays = table.columns.iter().enumerate().map(|(number, of)| {
-            column(&of.kind.sql_type(), rows.iter().map(|row| row.get(number).unwrap_or(&null)))
-        });
+        let arrays =
+            table.columns.iter().enumerate().map(|(number, of)| {
+                column(&of.kind.sql_type(), rows.iter().map(|row| row.get(number).unwrap_or(&null)))
+            });
         let arrays = arrays.collect::<std::result::Result<Vec<_>, SqlError>>().ok()?;
         let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
         let batch = RecordBatch::try_new_with_options(Arc::clone(&arrow), arrays, &options).ok()?;
@@ -54,9 +55,8 @@ pub(crate) struct SystemFunctions(HashMap<&'static str, Arc<ScalarUDF>>);
 
 impl SystemFunctions {
     pub(crate) fn new(tables: &Arc<SystemTables>) -> Self {
-        let named = system::functions().iter().map(|function| {
-            (function.name, function.name, function.result.sql_type())
-        });
+        let named =
+            system::functions().iter().map(|function| (function.name, function.name, function.result.sql_type()));
         // Casts to references, of names or of identifiers.
         let references = REFERENCES.iter().map(|(name, function)| (*name, *function, SqlType::Int8));
         let made = named.chain(references).map(|(name, function, result)| {

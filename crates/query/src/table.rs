@@ -287,7 +287,10 @@ fn alternatives(name: &str, of: &SqlType, filter: &Expr) -> Option<Vec<Value>> {
 fn constant(expression: &Expr, of: &SqlType) -> Option<Value> {
     let Expr::Literal(scalar, _) = expression else { return None };
     // DataFusion has cast the constant to the type of the column, or the comparison does not use the column alone.
-    (scalar.data_type() == crate::values::arrow_type(of)).then(|| literal(expression, of)).flatten().filter(|value| !value.is_null())
+    (scalar.data_type() == crate::values::arrow_type(of))
+        .then(|| literal(expression, of))
+        .flatten()
+        .filter(|value| !value.is_null())
 }
 
 /// Reads the rows of a table.
@@ -346,7 +349,8 @@ impl DisplayAs for Scan {
             }
             Access::Index(index, _) => write!(f, "Index Scan using {} on {}", index.name, table.name)?,
         }
-        let names = self.wanted.iter().filter_map(|number| table.columns.get(*number)).map(|column| column.name.as_str());
+        let names =
+            self.wanted.iter().filter_map(|number| table.columns.get(*number)).map(|column| column.name.as_str());
         write!(f, ": columns=[{}]", names.collect::<Vec<_>>().join(", "))?;
         match self.limit {
             Some(limit) => write!(f, ", limit={limit}"),
@@ -385,7 +389,8 @@ impl ExecutionPlan for Scan {
 
     fn execute(&self, partition: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let source = self.source.clone();
-        let source = source.ok_or_else(|| wrap(crate::error::internal("a plan without a source of rows".to_owned())))?;
+        let source =
+            source.ok_or_else(|| wrap(crate::error::internal("a plan without a source of rows".to_owned())))?;
         let mut reader = Reader {
             rows: Arc::clone(&self.rows),
             wanted: Arc::clone(&self.wanted),
@@ -399,9 +404,11 @@ impl ExecutionPlan for Scan {
             reads: MetricBuilder::new(&self.metrics).counter("reads", partition),
         };
         reader.work.prepare();
-        let batches = stream::try_unfold(reader, |mut reader| async move {
-            Ok(reader.next().await?.map(|batch| (batch, reader)))
-        });
+        let batches =
+            stream::try_unfold(
+                reader,
+                |mut reader| async move { Ok(reader.next().await?.map(|batch| (batch, reader))) },
+            );
         Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), batches)))
     }
 }

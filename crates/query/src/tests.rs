@@ -111,7 +111,9 @@ impl Database {
                     let (mut execution, mut step) = plan.start(&mut environment).unwrap();
                     loop {
                         match step {
-                            Step::Done(outcome) => break outcome.writes.into_iter().for_each(|write| database.store.write(write)),
+                            Step::Done(outcome) => {
+                                break outcome.writes.into_iter().for_each(|write| database.store.write(write));
+                            }
                             Step::Read(reads) => {
                                 let pages = reads.iter().map(|read| database.store.page(read)).collect();
                                 step = execution.advance(pages, &mut environment).unwrap();
@@ -126,7 +128,8 @@ impl Database {
     }
 
     fn planner(&self) -> Arc<Planner> {
-        let context = sql::system::Context { database: "loggos".to_owned(), user: "me".to_owned(), ..Default::default() };
+        let context =
+            sql::system::Context { database: "loggos".to_owned(), user: "me".to_owned(), ..Default::default() };
         Planner::new(&self.schema, context, &[("current_user", Value::Text("me".to_owned()))])
     }
 
@@ -180,12 +183,19 @@ const CASES: &[(&str, &[&str])] = &[
     ("SELECT avg(age), avg(ratio) FROM people", &["29.6666666666666667|1.5"]),
     ("SELECT avg(age) FROM people WHERE id = 99", &["NULL"]),
     ("SELECT sum(salary), avg(price) FROM people, orders WHERE id = person AND id = 2", &["200.00|1.3"]),
-    ("SELECT p.name, count(o.number) FROM people p LEFT JOIN orders o ON o.person = p.id GROUP BY p.name ORDER BY 1",
-     &["Ann|2", "Bob|1", "Cid|0", "Dan|0"]),
+    (
+        "SELECT p.name, count(o.number) FROM people p LEFT JOIN orders o ON o.person = p.id GROUP BY p.name ORDER BY 1",
+        &["Ann|2", "Bob|1", "Cid|0", "Dan|0"],
+    ),
     ("SELECT name FROM people WHERE id IN (SELECT person FROM orders) ORDER BY name", &["Ann", "Bob"]),
-    ("SELECT name FROM people p WHERE NOT EXISTS (SELECT 1 FROM orders o WHERE o.person = p.id) ORDER BY 1", &["Cid", "Dan"]),
-    ("SELECT name, (SELECT max(price) FROM orders o WHERE o.person = p.id) FROM people p ORDER BY id",
-     &["Ann|3.50", "Bob|1.30", "Cid|NULL", "Dan|NULL"]),
+    (
+        "SELECT name FROM people p WHERE NOT EXISTS (SELECT 1 FROM orders o WHERE o.person = p.id) ORDER BY 1",
+        &["Cid", "Dan"],
+    ),
+    (
+        "SELECT name, (SELECT max(price) FROM orders o WHERE o.person = p.id) FROM people p ORDER BY id",
+        &["Ann|3.50", "Bob|1.30", "Cid|NULL", "Dan|NULL"],
+    ),
     ("SELECT age FROM people ORDER BY age", &["17", "30", "42", "NULL"]),
     ("SELECT age FROM people ORDER BY age DESC", &["NULL", "42", "30", "17"]),
     ("SELECT id FROM people WHERE name LIKE '%n' ORDER BY id", &["1", "4"]),
@@ -197,8 +207,10 @@ const CASES: &[(&str, &[&str])] = &[
     ("SELECT ratio / 0 FROM people WHERE id = 1", &["22012"]),
     ("SELECT 1.5::int, 2.5::int, '12'::int + 1, 'x' || 5, 3::text", &["2|3|13|x5|3"]),
     ("SELECT 'x'::int", &["22P02"]),
-    ("SELECT born + 1, born - '1980-01-01', born + interval '1 month' FROM people WHERE id = 1",
-     &["1980-02-04|33|1980-03-03 00:00:00"]),
+    (
+        "SELECT born + 1, born - '1980-01-01', born + interval '1 month' FROM people WHERE id = 1",
+        &["1980-02-04|33|1980-03-03 00:00:00"],
+    ),
     ("SELECT now(), current_date", &["2024-05-06 07:08:09+00|2024-05-06"]),
     ("SELECT id FROM people WHERE born > '1985-01-01' ORDER BY id", &["2", "4"]),
     ("SELECT id FROM people WHERE token = 'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'", &["1"]),
@@ -209,18 +221,24 @@ const CASES: &[(&str, &[&str])] = &[
     ("SELECT salary, amount FROM people ORDER BY id", &["1000.50|1.5", "200.00|22.75", "NULL|NULL", "300.25|0.001"]),
     ("SELECT salary * 2, amount + 1, salary > amount FROM people WHERE id = 1", &["2001.00|2.5|t"]),
     ("SELECT id FROM people WHERE amount = 22.75", &["2"]),
-    ("SELECT CASE WHEN age >= 18 THEN 'adult' WHEN age IS NULL THEN '?' ELSE 'minor' END FROM people ORDER BY id",
-     &["adult", "minor", "adult", "?"]),
+    (
+        "SELECT CASE WHEN age >= 18 THEN 'adult' WHEN age IS NULL THEN '?' ELSE 'minor' END FROM people ORDER BY id",
+        &["adult", "minor", "adult", "?"],
+    ),
     ("SELECT coalesce(age, 0), nullif(id, 1) FROM people ORDER BY id", &["42|NULL", "17|2", "30|3", "0|4"]),
     ("SELECT id FROM people UNION SELECT person FROM orders ORDER BY 1", &["1", "2", "3", "4", "9"]),
     ("SELECT id FROM people EXCEPT SELECT person FROM orders ORDER BY 1", &["3", "4"]),
     ("SELECT id FROM people INTERSECT SELECT person FROM orders ORDER BY 1", &["1", "2"]),
     ("VALUES (1, 'a'), (2, NULL)", &["1|a", "2|NULL"]),
     ("WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 4) SELECT sum(n) FROM t", &["10"]),
-    ("WITH RECURSIVE up AS (SELECT id, boss FROM people WHERE id = 4 UNION ALL SELECT p.id, p.boss FROM people p JOIN up ON p.id = up.boss) SELECT id FROM up ORDER BY id",
-     &["1", "2", "4"]),
-    ("SELECT name, row_number() OVER (ORDER BY age), sum(age) OVER (ORDER BY id) FROM people ORDER BY id",
-     &["Ann|3|42", "Bob|1|59", "Cid|2|89", "Dan|4|89"]),
+    (
+        "WITH RECURSIVE up AS (SELECT id, boss FROM people WHERE id = 4 UNION ALL SELECT p.id, p.boss FROM people p JOIN up ON p.id = up.boss) SELECT id FROM up ORDER BY id",
+        &["1", "2", "4"],
+    ),
+    (
+        "SELECT name, row_number() OVER (ORDER BY age), sum(age) OVER (ORDER BY id) FROM people ORDER BY id",
+        &["Ann|3|42", "Bob|1|59", "Cid|2|89", "Dan|4|89"],
+    ),
     ("SELECT * FROM adults ORDER BY id", &["1|Ann", "3|Cid"]),
     ("SELECT a.name FROM adults a JOIN adults b ON a.id > b.id", &["Cid"]),
     ("SELECT DISTINCT item FROM orders ORDER BY item", &["cup", "ink", "pen"]),
@@ -235,8 +253,14 @@ const CASES: &[(&str, &[&str])] = &[
     ("SELECT sum(n) FROM generate_series(1, 10) AS t(n)", &["55"]),
     ("SELECT person FROM orders WHERE (person, number) = (1, 2)", &["1"]),
     ("SELECT item FROM orders WHERE (person, number) IN ((1, 2), (2, 1)) ORDER BY item", &["ink", "pen"]),
-    ("SELECT extract(year FROM born), date_trunc('month', born) FROM people WHERE id = 1", &["1980|1980-02-01 00:00:00"]),
-    ("SELECT at FROM orders WHERE at >= '2024-02-01' ORDER BY at", &["2024-02-01 10:00:00+00", "2024-03-01 10:00:00+00"]),
+    (
+        "SELECT extract(year FROM born), date_trunc('month', born) FROM people WHERE id = 1",
+        &["1980|1980-02-01 00:00:00"],
+    ),
+    (
+        "SELECT at FROM orders WHERE at >= '2024-02-01' ORDER BY at",
+        &["2024-02-01 10:00:00+00", "2024-03-01 10:00:00+00"],
+    ),
     ("SELECT name FROM people ORDER BY name COLLATE \"C\" FETCH FIRST 1 ROW ONLY", &["Ann"]),
     ("SELECT name FROM people OFFSET 3", &["Dan"]),
     ("SELECT nme FROM people", &["42703"]),
@@ -248,10 +272,16 @@ const CASES: &[(&str, &[&str])] = &[
     ("SELECT number FROM people p JOIN orders p ON true", &["42712"]),
     ("SELECT (SELECT id FROM people)", &["21000"]),
     ("SELECT relname FROM pg_class WHERE relkind = 'r' AND relname NOT LIKE 'pg%' ORDER BY 1", &["orders", "people"]),
-    ("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' ORDER BY 1", &["adults", "orders", "people"]),
+    (
+        "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' ORDER BY 1",
+        &["adults", "orders", "people"],
+    ),
     ("SELECT 'people'::regclass::oid = c.oid FROM pg_catalog.pg_class c WHERE relname = 'people'", &["t"]),
     ("SELECT current_user, pg_catalog.format_type(23, NULL)", &["me|integer"]),
-    ("SELECT mod(7, 4), div(7, 4), abs(-3), power(2, 10), round(2.567, 2), ceil(1.2), floor(-1.2)", &["3|1|3|1024|2.57|2|-2"]),
+    (
+        "SELECT mod(7, 4), div(7, 4), abs(-3), power(2, 10), round(2.567, 2), ceil(1.2), floor(-1.2)",
+        &["3|1|3|1024|2.57|2|-2"],
+    ),
     ("SELECT 12345678901234567890123 + 1, 0.1 + 0.2", &["12345678901234567890124|0.3"]),
 ];
 
@@ -282,8 +312,17 @@ async fn has_the_types_and_names_of_postgresql() {
         .await
         .unwrap();
     let wanted = [
-        "?column?:integer", "id:integer", "count:bigint", "sum:bigint", "sum:numeric", "avg:numeric", "n:text", "max:numeric",
-        "min:text", "?column?:text", "?column?:text",
+        "?column?:integer",
+        "id:integer",
+        "count:bigint",
+        "sum:bigint",
+        "sum:numeric",
+        "avg:numeric",
+        "n:text",
+        "max:numeric",
+        "min:text",
+        "?column?:text",
+        "?column?:text",
     ];
     assert_eq!(columns, wanted);
 }
@@ -329,7 +368,8 @@ async fn parameters_have_inferred_types() {
 #[tokio::test]
 async fn memory_of_a_query_is_limited() {
     let database = Database::new(SCRIPT);
-    let text = "SELECT count(DISTINCT a.n * 100000 + b.n) FROM generate_series(1, 1000) a(n), generate_series(1, 1000) b(n)";
+    let text =
+        "SELECT count(DISTINCT a.n * 100000 + b.n) FROM generate_series(1, 1000) a(n), generate_series(1, 1000) b(n)";
     assert_eq!(database.run(text, &[]).await.unwrap_err().sqlstate, "53200");
     assert_eq!(database.run("SELECT count(*) FROM people", &[]).await.unwrap().1, ["4"]);
 }
@@ -369,7 +409,8 @@ async fn queries_of_clients_are_planned() {
             let engine = Engine::new(tokio::runtime::Handle::current());
             let source: Arc<dyn Source> = database.store.clone();
             let executed = async {
-                let mut execution = engine.execute(&query, &parameters, NOW, &source, Limits { memory: 64 << 20 }).await?;
+                let mut execution =
+                    engine.execute(&query, &parameters, NOW, &source, Limits { memory: 64 << 20 }).await?;
                 while execution.next().await?.is_some() {}
                 Ok::<_, QueryError>(())
             };

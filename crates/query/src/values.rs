@@ -6,18 +6,20 @@
 
 use std::sync::Arc;
 
+use bigdecimal::num_bigint::{BigInt, Sign};
 use datafusion::arrow::array::{
     Array as _, ArrayRef, AsArray, BinaryBuilder, BooleanBuilder, Date32Builder, Decimal128Builder, Decimal256Builder,
-    Float32Builder, Float64Builder, Int16Builder, Int32Builder, Int64Builder, IntervalMonthDayNanoBuilder, StringBuilder, TimestampMicrosecondBuilder,
+    Float32Builder, Float64Builder, Int16Builder, Int32Builder, Int64Builder, IntervalMonthDayNanoBuilder,
+    StringBuilder, TimestampMicrosecondBuilder,
 };
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{
-    DataType, Date32Type, Decimal128Type, Decimal256Type, Field, FieldRef, Float32Type, Float64Type, Int16Type, Int32Type,
-    Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit, TimeUnit, TimestampMicrosecondType, i256,
+    DataType, Date32Type, Decimal128Type, Decimal256Type, Field, FieldRef, Float32Type, Float64Type, Int16Type,
+    Int32Type, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit, TimeUnit,
+    TimestampMicrosecondType, i256,
 };
 use datafusion::common::ScalarValue;
 use datafusion::common::metadata::FieldMetadata;
-use bigdecimal::num_bigint::{BigInt, Sign};
 use sql::{Array, Interval, Numeric, SqlError, SqlType, Value, sqlstate};
 
 use crate::error::{Failed, internal};
@@ -102,7 +104,9 @@ pub(crate) fn type_of_arrow(of: &DataType) -> SqlType {
         DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) | DataType::Decimal256(..) => {
             SqlType::Numeric(None)
         }
-        DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => SqlType::Bytea,
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => {
+            SqlType::Bytea
+        }
         DataType::Date32 | DataType::Date64 => SqlType::Date,
         DataType::Timestamp(_, None) => SqlType::Timestamp,
         DataType::Timestamp(_, Some(_)) => SqlType::Timestamptz,
@@ -141,7 +145,10 @@ fn to_i256(number: &BigInt) -> Option<i256> {
 /// A column of values, each of this SQL type or NULL.
 pub(crate) fn column<'a>(of: &SqlType, values: impl Iterator<Item = &'a Value>) -> Result<ArrayRef, SqlError> {
     let wrong = |value: &Value| {
-        SqlError::new(sqlstate::INTERNAL_ERROR, format!("a value of type {:?} in a column of type {of}", value.sql_type()))
+        SqlError::new(
+            sqlstate::INTERNAL_ERROR,
+            format!("a value of type {:?} in a column of type {of}", value.sql_type()),
+        )
     };
     macro_rules! build {
         ($builder:expr, $($pattern:pat => $item:expr),+) => {{
@@ -159,7 +166,9 @@ pub(crate) fn column<'a>(of: &SqlType, values: impl Iterator<Item = &'a Value>) 
     Ok(match of {
         SqlType::Bool => build!(BooleanBuilder::new(), Value::Bool(value) => *value),
         SqlType::Int2 => build!(Int16Builder::new(), Value::Int2(value) => *value),
-        SqlType::Int4 => build!(Int32Builder::new(), Value::Int4(value) => *value, Value::Int2(value) => i32::from(*value)),
+        SqlType::Int4 => {
+            build!(Int32Builder::new(), Value::Int4(value) => *value, Value::Int2(value) => i32::from(*value))
+        }
         SqlType::Int8 => build!(
             Int64Builder::new(),
             Value::Int8(value) => *value, Value::Int4(value) => i64::from(*value), Value::Int2(value) => i64::from(*value)
@@ -187,9 +196,9 @@ pub(crate) fn column<'a>(of: &SqlType, values: impl Iterator<Item = &'a Value>) 
                 match value {
                     Value::Null => builder.append_null(),
                     Value::Interval(Interval { months, days, micros }) => {
-                        let nanos = micros.checked_mul(1_000).ok_or_else(|| {
-                            SqlError::new(sqlstate::DATETIME_FIELD_OVERFLOW, "interval out of range")
-                        })?;
+                        let nanos = micros
+                            .checked_mul(1_000)
+                            .ok_or_else(|| SqlError::new(sqlstate::DATETIME_FIELD_OVERFLOW, "interval out of range"))?;
                         builder.append_value(IntervalMonthDayNano::new(*months, *days, nanos));
                     }
                     other => return Err(wrong(other)),

@@ -14,6 +14,7 @@
 
 mod change;
 mod condition;
+mod given;
 mod insert;
 mod output;
 mod scan;
@@ -21,6 +22,7 @@ mod select;
 
 use std::collections::BTreeSet;
 
+pub use given::{ALL_COLUMNS, Source, of_rows, source};
 pub use output::name_of;
 
 use bytes::Bytes;
@@ -126,6 +128,7 @@ enum Kind {
     Insert(insert::Insert),
     Change(change::Change),
     Scan(scan::Scan),
+    Given(Box<given::Given>),
 }
 
 /// A statement in execution.
@@ -141,6 +144,7 @@ enum State {
     Insert(insert::State),
     Change(change::State),
     Scan(scan::State),
+    Given(Box<given::State>),
     Check(Checks),
     Done,
 }
@@ -289,7 +293,7 @@ impl Plan {
         match &self.kind {
             Kind::Insert(insert) => insert.sequences(),
             Kind::Scan(scan) => scan.sequences(),
-            Kind::Select(_) | Kind::Change(_) => Vec::new(),
+            Kind::Select(_) | Kind::Change(_) | Kind::Given(_) => Vec::new(),
         }
     }
 
@@ -320,6 +324,7 @@ impl Plan {
             Kind::Insert(insert) => insert.start(environment)?,
             Kind::Change(change) => change.start(environment)?,
             Kind::Scan(scan) => scan.start(environment)?,
+            Kind::Given(given) => given.start()?,
         };
         Ok((Execution { plan: self, state }, step))
     }
@@ -343,6 +348,7 @@ impl Execution<'_> {
             (Kind::Insert(insert), State::Insert(state)) => insert.advance(state, &pages, environment)?,
             (Kind::Change(change), State::Change(state)) => change.advance(state, pages, environment)?,
             (Kind::Scan(scan), State::Scan(state)) => scan.advance(state, pages, environment)?,
+            (Kind::Given(given), State::Given(state)) => given.advance(state, pages, environment)?,
             (_, State::Check(checks)) => (State::Done, checks.finish(&pages)?),
             _ => return Err(SqlError::new(sqlstate::INTERNAL_ERROR, "the execution is done")),
         };

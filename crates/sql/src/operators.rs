@@ -1,7 +1,7 @@
 //! Operators on numbers and times, with PostgreSQL's types and errors.
 
-pub use crate::expression::Arithmetic;
 use crate::error::SqlError;
+pub use crate::expression::Arithmetic;
 use crate::types::SqlType;
 use crate::value::Value;
 

@@ -18,7 +18,7 @@ use super::outgoing::{Outgoing, Severity};
 use super::portal::{PORTALS_MAX, Portal, Progress};
 use super::startup::{STARTUP_MAX, Startup};
 use crate::limits::out_of_memory;
-use crate::session::{Response, Session, Status};
+use crate::session::{Response, RowStream, Session, Status};
 use crate::statement::Prepared;
 
 /// Timeout for the first messages.
@@ -392,6 +392,10 @@ impl Connection {
                     self.socket.out.complete(&tag);
                     Ok(())
                 }
+                Response::Stream { columns, mut stream } => {
+                    self.socket.out.columns(&columns, &[]);
+                    self.stream(&mut Vec::new().into_iter(), &mut stream, usize::MAX, &[]).await?.map(|_| ())
+                }
                 response => self.other(response).await?,
             };
             if let Err(error) = sent {
@@ -406,7 +410,7 @@ impl Connection {
         match response {
             Response::Empty => self.socket.out.empty_query(),
             Response::Done { tag } => self.socket.out.complete(&tag),
-            Response::Rows { .. } => {}
+            Response::Rows { .. } | Response::Stream { .. } => {}
             Response::CopyIn { columns } => return self.copy_in(columns).await,
             Response::CopyOut { columns } => {
                 self.socket.out.copy(false, columns);
@@ -469,6 +473,34 @@ impl Connection {
             self.socket.flush_some().await?;
         }
         Ok(())
+    }
+
+    /// Sends at most this many rows of a query. Returns whether these were all.
+    async fn stream(
+        &mut self,
+        rows: &mut std::vec::IntoIter<Vec<Value>>,
+        stream: &mut RowStream,
+        max: usize,
+        formats: &[i16],
+    ) -> Result<Result<bool, SqlError>, Ended> {
+        let mut left = max;
+        loop {
+            let before = rows.len();
+            self.rows(rows, left, formats).await?;
+            left = left.saturating_sub(before - rows.len());
+            if left == 0 {
+                return Ok(Ok(false));
+            }
+            // The client sees what there is before a long wait.
+            match self.session.next_rows(stream).await {
+                Ok(Some(page)) => *rows = page.into_iter(),
+                Ok(None) => {
+                    self.socket.out.complete(&stream.tag());
+                    return Ok(Ok(true));
+                }
+                Err(error) => return Ok(Err(error)),
+            }
+        }
     }
 
     /// A message of the extended protocol.
@@ -549,6 +581,10 @@ impl Connection {
                     Ok(held) => portal.progress = Progress::Rows { rows: rows.into_iter(), tag, _held: held },
                     Err(error) => return Ok(Err(error)),
                 },
+                Ok(Response::Stream { stream, .. }) => {
+                    let rows = Vec::new().into_iter();
+                    portal.progress = Progress::Stream { rows, stream: Box::new(stream) };
+                }
                 Ok(response) => {
                     portal.progress = Progress::Done;
                     self.portals.insert(name.to_owned(), portal);
@@ -566,6 +602,14 @@ impl Connection {
                     portal.progress = Progress::Done;
                 } else {
                     self.socket.out.suspended();
+                }
+            }
+            Progress::Stream { rows, stream } => {
+                let max = if max == 0 { usize::MAX } else { max };
+                match self.stream(rows, stream, max, &portal.formats).await? {
+                    Ok(true) => portal.progress = Progress::Done,
+                    Ok(false) => self.socket.out.suspended(),
+                    Err(error) => return Ok(Err(error)),
                 }
             }
             Progress::Bound | Progress::Done => {

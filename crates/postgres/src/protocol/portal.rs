@@ -8,6 +8,7 @@ use sql::{SqlError, SqlType, Value, sqlstate};
 
 use super::message::Bind;
 use super::outgoing::format_of;
+use crate::session::RowStream;
 use crate::statement::Prepared;
 
 /// Maximum portals of a connection: each may have a result in memory.
@@ -32,6 +33,11 @@ pub(super) enum Progress {
         tag: String,
         /// Counts their memory.
         _held: Option<Reservation>,
+    },
+    /// Rows that were taken and not sent, and then those of a query.
+    Stream {
+        rows: vec::IntoIter<Vec<Value>>,
+        stream: Box<RowStream>,
     },
     Done,
 }

@@ -219,11 +219,26 @@ impl Change {
         checks: &mut Checks,
         environment: &mut Environment,
     ) -> Result<(), SqlError> {
+        self.apply_values(row, None, descendants, checks, environment)
+    }
+
+    /// As [`Change::apply`], with the values of the assigned columns if they are given.
+    pub(super) fn apply_values(
+        &self,
+        row: &[Value],
+        given: Option<&[Value]>,
+        descendants: &[StoredRow],
+        checks: &mut Checks,
+        environment: &mut Environment,
+    ) -> Result<(), SqlError> {
         let after = match &self.assignments {
             Some(assignments) => {
                 let mut after = row.to_vec();
-                for (number, value) in assignments {
-                    after[*number] = value.evaluate(Rows { row, excluded: &[] }, environment)?;
+                for (place, (number, value)) in assignments.iter().enumerate() {
+                    after[*number] = match given.and_then(|given| given.get(place)) {
+                        Some(value) => value.clone(),
+                        None => value.evaluate(Rows { row, excluded: &[] }, environment)?,
+                    };
                 }
                 self.rows.check(&after, environment)?;
                 Some(after)

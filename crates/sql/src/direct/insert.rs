@@ -66,6 +66,23 @@ pub(super) struct State {
 }
 
 pub(super) fn prepare(binder: &mut Binder, insert: &ast::Insert) -> Result<(Insert, Vec<OutputColumn>), Unbound> {
+    prepare_with(binder, insert, None)
+}
+
+/// The insertion of rows that a query has found, which have the types of the columns.
+pub(super) fn given(
+    binder: &mut Binder,
+    insert: &ast::Insert,
+    rows: Vec<Vec<Value>>,
+) -> Result<(Insert, Vec<OutputColumn>), Unbound> {
+    prepare_with(binder, insert, Some(rows))
+}
+
+fn prepare_with(
+    binder: &mut Binder,
+    insert: &ast::Insert,
+    given: Option<Vec<Vec<Value>>>,
+) -> Result<(Insert, Vec<OutputColumn>), Unbound> {
     let is_plain = insert.or.is_none()
         && !insert.ignore
         && !insert.overwrite
@@ -81,9 +98,13 @@ pub(super) fn prepare(binder: &mut Binder, insert: &ast::Insert) -> Result<(Inse
     let table = super::table(binder.schema, name, binder.text)?;
     let rows = TableRows::bound(binder.schema, table)?;
     let columns = target_columns(table, &insert.columns, binder.text)?;
-    let values = match &insert.source {
-        None => vec![default_row(binder, table)?],
-        Some(source) => source_rows(binder, table, &columns, !insert.columns.is_empty(), source)?,
+    let values = match (&insert.source, given) {
+        (_, Some(rows)) => {
+            let defaults = default_row(binder, table)?;
+            rows.into_iter().map(|row| with_values(&defaults, &columns, row)).collect()
+        }
+        (None, None) => vec![default_row(binder, table)?],
+        (Some(source), None) => source_rows(binder, table, &columns, !insert.columns.is_empty(), source)?,
     };
     let alias = insert.table_alias.as_ref().map_or_else(|| table.name.clone(), |alias| fold(&alias.alias));
     binder.table = Some((table, alias));
@@ -117,23 +138,25 @@ pub(super) fn of_rows(
     rows: Vec<Vec<Value>>,
 ) -> Result<Insert, Unbound> {
     let defaults = default_row(binder, table)?;
-    let row = |values: Vec<Value>| {
-        let mut row = defaults.clone();
-        for (value, number) in values.into_iter().zip(columns) {
-            if let Some(place) = row.get_mut(*number) {
-                *place = Expression::Constant(value);
-            }
-        }
-        row
-    };
-    let values = rows.into_iter().map(row).collect();
+    let values = rows.into_iter().map(|row| with_values(&defaults, columns, row)).collect();
     let rows = TableRows::bound(binder.schema, table)?;
     let parent = parent_of(binder.schema, table);
     Ok(Insert { rows, values, parent, conflict: None, output: Vec::new() })
 }
 
+/// The expressions of a row with these values of some columns.
+fn with_values(defaults: &[Expression], columns: &[usize], values: Vec<Value>) -> Vec<Expression> {
+    let mut row = defaults.to_vec();
+    for (value, number) in values.into_iter().zip(columns) {
+        if let Some(place) = row.get_mut(*number) {
+            *place = Expression::Constant(value);
+        }
+    }
+    row
+}
+
 /// The numbers of the columns that get values.
-fn target_columns(table: &Table, names: &[ast::ObjectName], text: &str) -> Result<Vec<usize>, Unbound> {
+pub(super) fn target_columns(table: &Table, names: &[ast::ObjectName], text: &str) -> Result<Vec<usize>, Unbound> {
     let visible = table.columns.iter().enumerate().filter(|(_, column)| !column.is_hidden);
     if names.is_empty() {
         return Ok(visible.map(|(number, _)| number).collect());
