@@ -26,7 +26,7 @@ use std::time::Duration;
 pub use database::{DEFAULT_DATABASE, Databases};
 pub use limits::Cancel;
 pub use protocol::serve;
-pub use session::{Response, Session, Status};
+pub use session::{Response, RowStream, Session, Status};
 pub use settings::SERVER_VERSION;
 pub use statement::Prepared;
 

@@ -1,23 +1,31 @@
-//! The execution of queries, on threads of their own.
+//! The planning and execution of queries, on threads of their own.
+//!
+//! These threads have large stacks, because DataFusion's planner is recursive. A panic in it fails one statement.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use datafusion::execution::TaskContext;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::physical_plan::{ExecutionPlan, displayable};
+use datafusion::physical_plan::display::DisplayableExecutionPlan;
+use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use futures::StreamExt;
 use sql::{SqlError, SqlType, Value};
+use sqlparser::ast;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 
 use crate::Source;
-use crate::error::{Failed, QueryError};
-use crate::planner::{Query, STATE, bind};
+use crate::error::{Failed, QueryError, internal};
+use crate::planner::{Planner, Query, STATE, bind};
 use crate::values::values;
 
 /// Batches that wait for the client.
 const BATCHES_AHEAD: usize = 2;
+/// Stack of a thread, in bytes; only what is used takes memory.
+const STACK_BYTES: usize = 64 << 20;
 
 /// The limits of a query.
 #[derive(Clone, Copy, Debug)]
@@ -26,18 +34,27 @@ pub struct Limits {
     pub memory: usize,
 }
 
-/// Executes queries.
+/// Plans and executes queries.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    runtime: tokio::runtime::Handle,
+    runtime: Handle,
 }
 
 /// A query in execution. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Execution {
-    batches: mpsc::Receiver<Result<Vec<Vec<Value>>, QueryError>>,
-    task: tokio::task::AbortHandle,
-    plan: Arc<dyn ExecutionPlan>,
+    results: mpsc::Receiver<Message>,
+    task: AbortHandle,
+    plan: Arc<OnceLock<Arc<dyn ExecutionPlan>>>,
+    is_done: bool,
+}
+
+#[derive(Debug)]
+enum Message {
+    Rows(Vec<Vec<Value>>),
+    Failed(QueryError),
+    /// All rows were sent.
+    Done,
 }
 
 impl Drop for Execution {
@@ -52,29 +69,67 @@ impl Execution {
     /// # Errors
     /// The query has failed.
     pub async fn next(&mut self) -> Result<Option<Vec<Vec<Value>>>, QueryError> {
-        self.batches.recv().await.transpose()
+        if self.is_done {
+            return Ok(None);
+        }
+        match self.results.recv().await {
+            Some(Message::Rows(rows)) => Ok(Some(rows)),
+            Some(Message::Failed(error)) => Err(error),
+            Some(Message::Done) => {
+                self.is_done = true;
+                Ok(None)
+            }
+            None => Err(interrupted().into()),
+        }
     }
 
     /// The plan with what its steps have done so far, a line each.
     #[must_use]
     pub fn report(&self) -> Vec<String> {
-        let text = datafusion::physical_plan::display::DisplayableExecutionPlan::with_metrics(self.plan.as_ref());
-        text.indent(false).to_string().lines().map(str::to_owned).collect()
+        let plan = self.plan.get();
+        let text = plan.map(|plan| DisplayableExecutionPlan::with_metrics(plan.as_ref()).indent(false).to_string());
+        text.unwrap_or_default().lines().map(str::to_owned).collect()
     }
 }
 
+/// The error of a task that ended without a result.
+fn interrupted() -> SqlError {
+    internal("the query ended unexpectedly".to_owned())
+}
+
 impl Engine {
-    /// Executes queries on the threads of a runtime.
-    #[must_use]
-    pub fn new(runtime: tokio::runtime::Handle) -> Self {
-        Self { runtime }
+    /// Starts the threads, which live as long as the process.
+    ///
+    /// # Errors
+    /// There are no threads.
+    pub fn start(threads: usize) -> std::io::Result<Self> {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(threads).thread_name("query").thread_stack_size(STACK_BYTES).enable_all();
+        let runtime: &'static Runtime = Box::leak(Box::new(builder.build()?));
+        Ok(Self { runtime: runtime.handle().clone() })
+    }
+
+    /// [`Planner::prepare`] on a thread of the engine.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn prepare(
+        &self,
+        planner: &Arc<Planner>,
+        query: ast::Query,
+        declared: &[Option<SqlType>],
+        wanted: Option<Vec<SqlType>>,
+    ) -> Result<Query, SqlError> {
+        let (planner, declared) = (Arc::clone(planner), declared.to_vec());
+        let task = self.runtime.spawn(async move { planner.prepare(&query, &declared, wanted.as_deref()) });
+        task.await.unwrap_or_else(|_| Err(interrupted()))
     }
 
     /// Begins the execution of a query.
     ///
     /// # Errors
-    /// Parameters are missing, or the plan is not possible.
-    pub async fn execute(
+    /// Settings of the query are not valid.
+    pub fn execute(
         &self,
         query: &Query,
         parameters: &[Value],
@@ -82,41 +137,32 @@ impl Engine {
         source: &Arc<dyn Source>,
         limits: Limits,
     ) -> Result<Execution, QueryError> {
-        let plan = physical(query, parameters, now, source).await?;
-        let types: Vec<SqlType> = query.columns.iter().map(|column| column.sql_type.clone()).collect();
         let context = context(limits)?;
-        let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
-        let running = Arc::clone(&plan);
+        let (sender, results) = mpsc::channel(BATCHES_AHEAD);
+        let plan = Arc::new(OnceLock::new());
+        let work = Work {
+            query: query.clone(),
+            parameters: parameters.to_vec(),
+            now,
+            source: Arc::clone(source),
+            context,
+            plan: Arc::clone(&plan),
+        };
         let task = self.runtime.spawn(async move {
-            let mut stream = match datafusion::physical_plan::execute_stream(running, context) {
-                Ok(stream) => stream,
-                Err(error) => {
-                    let _ = sender.send(Err(error.into())).await;
-                    return;
-                }
+            let last = match work.run(&sender).await {
+                Ok(()) => Message::Done,
+                Err(error) => Message::Failed(error),
             };
-            while let Some(batch) = stream.next().await {
-                let rows = batch.map_err(QueryError::from).and_then(|batch| {
-                    let mut columns = Vec::with_capacity(types.len());
-                    for (array, of) in batch.columns().iter().zip(&types) {
-                        columns.push(values(array, of)?.into_iter());
-                    }
-                    let row = |_| columns.iter_mut().map(|column| column.next().unwrap_or(Value::Null)).collect();
-                    Ok((0..batch.num_rows()).map(row).collect())
-                });
-                let has_failed = rows.is_err();
-                if sender.send(rows).await.is_err() || has_failed {
-                    return;
-                }
-            }
+            // The client has left otherwise.
+            _ = sender.send(last).await;
         });
-        Ok(Execution { batches, task: task.abort_handle(), plan })
+        Ok(Execution { results, task: task.abort_handle(), plan, is_done: false })
     }
 
     /// The plan of a query, a line for each step.
     ///
     /// # Errors
-    /// As [`Engine::execute`].
+    /// As the execution's.
     pub async fn explain(
         &self,
         query: &Query,
@@ -124,8 +170,44 @@ impl Engine {
         now: i64,
         source: &Arc<dyn Source>,
     ) -> Result<Vec<String>, QueryError> {
-        let plan = physical(query, parameters, now, source).await?;
-        Ok(displayable(plan.as_ref()).indent(false).to_string().lines().map(str::to_owned).collect())
+        let (query, parameters, source) = (query.clone(), parameters.to_vec(), Arc::clone(source));
+        let task = self.runtime.spawn(async move {
+            let plan = physical(&query, &parameters, now, &source).await?;
+            Ok(displayable(plan.as_ref()).indent(false).to_string().lines().map(str::to_owned).collect())
+        });
+        task.await.unwrap_or_else(|_| Err(interrupted().into()))
+    }
+}
+
+/// A query to execute.
+struct Work {
+    query: Query,
+    parameters: Vec<Value>,
+    now: i64,
+    source: Arc<dyn Source>,
+    context: Arc<TaskContext>,
+    plan: Arc<OnceLock<Arc<dyn ExecutionPlan>>>,
+}
+
+impl Work {
+    async fn run(self, sender: &mpsc::Sender<Message>) -> Result<(), QueryError> {
+        let types: Vec<SqlType> = self.query.columns.iter().map(|column| column.sql_type.clone()).collect();
+        let plan = physical(&self.query, &self.parameters, self.now, &self.source).await?;
+        _ = self.plan.set(Arc::clone(&plan));
+        let mut batches = execute_stream(plan, self.context)?;
+        while let Some(batch) = batches.next().await {
+            let batch = batch?;
+            let mut columns = Vec::with_capacity(types.len());
+            for (array, of) in batch.columns().iter().zip(&types) {
+                columns.push(values(array, of)?.into_iter());
+            }
+            let row = |_| columns.iter_mut().map(|column| column.next().unwrap_or(Value::Null)).collect();
+            let rows = (0..batch.num_rows()).map(row).collect();
+            if sender.send(Message::Rows(rows)).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 

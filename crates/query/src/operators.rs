@@ -58,6 +58,8 @@ struct Function {
 enum Kind {
     Cast,
     Implicit,
+    /// Removes spaces at the end.
+    Unpadded,
     Arithmetic(Arithmetic),
     Concatenate,
     /// `->`, `->>`
@@ -71,6 +73,7 @@ impl Kind {
         match self {
             Self::Cast => "cast",
             Self::Implicit => "convert",
+            Self::Unpadded => "unpadded",
             Self::Arithmetic(Arithmetic::Add) => "+",
             Self::Arithmetic(Arithmetic::Subtract) => "-",
             Self::Arithmetic(Arithmetic::Multiply) => "*",
@@ -202,6 +205,10 @@ impl Function {
         match self.kind {
             Kind::Cast => sql::cast::cast(first, &self.result, Context::Explicit),
             Kind::Implicit => sql::cast::cast(first, &self.result, Context::Assignment),
+            Kind::Unpadded => Ok(match first {
+                Value::Text(text) => Value::Text(text.trim_end_matches(' ').to_owned()),
+                other => other,
+            }),
             Kind::Arithmetic(operator) => apply(operator, &converted(first, 0)?, &converted(second, 1)?),
             Kind::Concatenate => Ok(match (first, second) {
                 (Value::Null, _) | (_, Value::Null) => Value::Null,
@@ -330,6 +337,10 @@ impl Operators {
                     "No operator matches the given name and argument types. You might need to add explicit type casts.";
                 return Err(wrap(error.with_hint(hint)));
             }
+            // Padding does not count.
+            (Some(a), Some(b)) if a.is_text() && b.is_text() && a != b && [a, b].iter().any(|of| is_padded(of)) => {
+                (without_padding(left, a), without_padding(right, b))
+            }
             _ => (left, right),
         };
         Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }))
@@ -354,6 +365,15 @@ fn result_scale(operator: Arithmetic, a: u16, b: u16) -> Option<(u16, u16)> {
         Arithmetic::Divide => return None,
     };
     (scale <= NUMERIC_SCALE as u16).then_some((u16::from(NUMERIC_PRECISION), scale))
+}
+
+fn is_padded(of: &SqlType) -> bool {
+    matches!(of, SqlType::Char(_))
+}
+
+/// A text without the spaces that pad it.
+fn without_padding(operand: Expr, of: &SqlType) -> Expr {
+    if is_padded(of) { call(Kind::Unpadded, vec![of.clone()], SqlType::Text, vec![operand]) } else { operand }
 }
 
 /// `char(n)` is compared as such, so that a literal is padded.

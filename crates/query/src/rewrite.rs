@@ -191,6 +191,10 @@ impl<'a> Rewrite<'a> {
                     let symbol = parts.last().cloned().unwrap_or_default();
                     *op = operator(&symbol).ok_or_else(|| SqlError::unsupported(format!("operator {symbol}")))?;
                 }
+                // A column has the collation of its type. psql looks for those that do not.
+                BinaryOperator::NotEq if is_named(left, "attcollation") && is_named(right, "typcollation") => {
+                    *expression = Expr::Value(ast::Value::Boolean(false).into());
+                }
                 BinaryOperator::PGExp => *expression = call("power", vec![taken(left), taken(right)]),
                 BinaryOperator::Eq | BinaryOperator::NotEq => {
                     if let (Expr::Tuple(a), Expr::Tuple(b)) = (&**left, &**right) {
@@ -226,7 +230,20 @@ impl<'a> Rewrite<'a> {
             Expr::AtTimeZone { timestamp, time_zone } => {
                 *expression = call("timezone", vec![taken(time_zone), taken(timestamp)]);
             }
-            Expr::Subquery(query) => single_row(query),
+            Expr::Subquery(query) => {
+                let outer = outer_conditions(query);
+                single_row(query);
+                if let Some(condition) = outer.into_iter().reduce(|all, one| binary(all, BinaryOperator::And, one)) {
+                    let result = taken(expression);
+                    *expression = Expr::Case {
+                        case_token: ast::helpers::attached_token::AttachedToken::empty(),
+                        end_token: ast::helpers::attached_token::AttachedToken::empty(),
+                        operand: None,
+                        conditions: vec![ast::CaseWhen { condition, result }],
+                        else_result: None,
+                    };
+                }
+            }
             Expr::Function(function) => {
                 if let Some(other) = self.function(function)? {
                     *expression = other;
@@ -350,8 +367,10 @@ impl VisitorMut for Rewrite<'_> {
     }
 
     fn pre_visit_relation(&mut self, relation: &mut ObjectName) -> ControlFlow<SqlError> {
-        if let [schema, _] = &relation.0[..]
-            && schema.as_ident().map(fold).as_deref() == Some("public")
+        if let [schema, name] = &relation.0[..]
+            && let Some(schema) = schema.as_ident().map(fold)
+            && let Some(name) = name.as_ident().map(fold)
+            && (schema == "public" || schema == "pg_catalog" && name == "generate_series")
         {
             relation.0.remove(0);
         }
@@ -381,18 +400,7 @@ fn parameter(expression: &Expr) -> Option<usize> {
 /// Each table of `FROM` has a name of its own.
 fn check_names(select: &Select) -> Result<(), SqlError> {
     let mut names = std::collections::HashSet::new();
-    let tables = select
-        .from
-        .iter()
-        .flat_map(|from| std::iter::once(&from.relation).chain(from.joins.iter().map(|join| &join.relation)));
-    for table in tables {
-        let name = match table {
-            TableFactor::Table { alias: Some(alias), .. } | TableFactor::Derived { alias: Some(alias), .. } => {
-                fold(&alias.name)
-            }
-            TableFactor::Table { name, .. } => plain_name(name),
-            _ => continue,
-        };
+    for name in tables_of(select).into_iter().filter_map(name_of_table) {
         if !names.insert(name.clone()) {
             let message = format!("table name \"{name}\" specified more than once");
             return Err(SqlError::new("42712", message));
@@ -425,6 +433,93 @@ fn call(name: &str, arguments: Vec<Expr>) -> Expr {
         over: None,
         within_group: Vec::new(),
     })
+}
+
+/// Whether an expression is a column of this name.
+fn is_named(expression: &Expr, name: &str) -> bool {
+    matches!(expression, Expr::CompoundIdentifier(parts) if parts.last().is_some_and(|part| fold(part) == name))
+}
+
+/// Takes those conditions from a subquery that only refer to outer queries: DataFusion does not know them there.
+fn outer_conditions(query: &mut Query) -> Vec<Expr> {
+    let SetExpr::Select(select) = &mut *query.body else { return Vec::new() };
+    let has_groups = select.having.is_some()
+        || !matches!(&select.group_by, ast::GroupByExpr::Expressions(by, _) if by.is_empty())
+        || select.projection.iter().any(|item| {
+            matches!(item, SelectItem::UnnamedExpr(item) | SelectItem::ExprWithAlias { expr: item, .. } if has_aggregate(item))
+        });
+    // Without rows an aggregate may have a value.
+    if has_groups {
+        return Vec::new();
+    }
+    let names: Vec<String> = tables_of(select).into_iter().filter_map(name_of_table).collect();
+    let Some(condition) = select.selection.take() else { return Vec::new() };
+    let mut parts = Vec::new();
+    conjuncts(condition, &mut parts);
+    let (outer, inner): (Vec<Expr>, Vec<Expr>) = parts.into_iter().partition(|part| is_outer(part, &names));
+    select.selection = inner.into_iter().reduce(|all, one| binary(all, BinaryOperator::And, one));
+    outer
+}
+
+fn conjuncts(condition: Expr, parts: &mut Vec<Expr>) {
+    match condition {
+        Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
+            conjuncts(*left, parts);
+            conjuncts(*right, parts);
+        }
+        other => parts.push(other),
+    }
+}
+
+/// Whether all columns of a condition have names of tables that are not these, and there is one.
+fn is_outer(condition: &Expr, names: &[String]) -> bool {
+    struct Search<'a> {
+        names: &'a [String],
+        has_column: bool,
+    }
+    impl ast::Visitor for Search<'_> {
+        type Break = ();
+
+        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            ControlFlow::Break(())
+        }
+
+        fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
+            match expression {
+                Expr::Identifier(_) => ControlFlow::Break(()),
+                Expr::CompoundIdentifier(parts) => match &parts[..] {
+                    [table, _] if !self.names.contains(&fold(table)) => {
+                        self.has_column = true;
+                        ControlFlow::Continue(())
+                    }
+                    _ => ControlFlow::Break(()),
+                },
+                _ => ControlFlow::Continue(()),
+            }
+        }
+    }
+    let mut search = Search { names, has_column: false };
+    ast::Visit::visit(condition, &mut search).is_continue() && search.has_column
+}
+
+fn tables_of(select: &Select) -> Vec<&TableFactor> {
+    let mut tables = Vec::new();
+    for from in &select.from {
+        tables.push(&from.relation);
+        tables.extend(from.joins.iter().map(|join| &join.relation));
+    }
+    tables
+}
+
+/// The name by which a query refers to a table.
+fn name_of_table(table: &TableFactor) -> Option<String> {
+    match table {
+        TableFactor::Table { alias: Some(alias), .. } | TableFactor::Derived { alias: Some(alias), .. } => {
+            Some(fold(&alias.name))
+        }
+        TableFactor::Table { name, .. } => Some(plain_name(name)),
+        _ => None,
+    }
 }
 
 /// A subquery of one value, as an aggregate of its rows: DataFusion needs one if the subquery refers to the outer query.

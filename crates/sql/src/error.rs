@@ -69,13 +69,26 @@ pub struct SqlError {
     pub hint: Option<String>,
     /// The position in the statement's text, in characters from 1.
     pub position: Option<u32>,
+    /// What a row violates.
+    pub object: Option<Box<ErrorObject>>,
+}
+
+/// The object that an error is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ErrorObject {
+    /// The table.
+    pub table: String,
+    /// The column.
+    pub column: Option<String>,
+    /// The constraint or index.
+    pub constraint: Option<String>,
 }
 
 impl SqlError {
     /// An error with a code of [`sqlstate`].
     #[must_use]
     pub fn new(sqlstate: &'static str, message: impl Into<String>) -> Self {
-        Self { sqlstate, message: message.into(), detail: None, hint: None, position: None }
+        Self { sqlstate, message: message.into(), detail: None, hint: None, position: None, object: None }
     }
 
     /// Adds details.
@@ -89,6 +102,14 @@ impl SqlError {
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self
+    }
+
+    /// Adds the column of a table, or one of its constraints, that a row violates.
+    #[must_use]
+    pub fn about(mut self, table: &str, column: Option<&str>, constraint: Option<&str>) -> Self {
+        let (column, constraint) = (column.map(str::to_owned), constraint.map(str::to_owned));
+        self.object = Some(Box::new(ErrorObject { table: table.to_owned(), column, constraint }));
         self
     }
 

@@ -36,7 +36,7 @@ mod types;
 mod value;
 
 pub use bind::PARAMETERS_MAX;
-pub use error::{SqlError, sqlstate};
+pub use error::{ErrorObject, SqlError, sqlstate};
 pub use expression::{Environment, Supply};
 pub use jsonb::{as_text as json_text, member as json_member, normalize as normalize_json};
 pub use numeric::Numeric;

@@ -197,7 +197,8 @@ impl TableRows {
                     "null value in column \"{}\" of relation \"{}\" violates not-null constraint",
                     column.name, self.table.name
                 );
-                return Err(SqlError::new(sqlstate::NOT_NULL_VIOLATION, message).with_detail(self.failing(row)));
+                let error = SqlError::new(sqlstate::NOT_NULL_VIOLATION, message).with_detail(self.failing(row));
+                return Err(error.about(&self.table.name, Some(&column.name), None));
             }
         }
         for (name, condition) in &self.checks {
@@ -205,7 +206,8 @@ impl TableRows {
             if truth(&value)? == Some(false) {
                 let message =
                     format!("new row for relation \"{}\" violates check constraint \"{name}\"", self.table.name);
-                return Err(SqlError::new(sqlstate::CHECK_VIOLATION, message).with_detail(self.failing(row)));
+                let error = SqlError::new(sqlstate::CHECK_VIOLATION, message).with_detail(self.failing(row));
+                return Err(error.about(&self.table.name, None, Some(name)));
             }
         }
         Ok(())
@@ -231,7 +233,7 @@ impl TableRows {
             .unzip();
         let message = format!("duplicate key value violates unique constraint \"{name}\"");
         let detail = format!("Key ({})=({}) already exists.", names.join(", "), values.join(", "));
-        SqlError::new(sqlstate::UNIQUE_VIOLATION, message).with_detail(detail)
+        SqlError::new(sqlstate::UNIQUE_VIOLATION, message).with_detail(detail).about(&self.table.name, None, Some(name))
     }
 
     /// The writes that replace one state of a row by another, and the entries of unique indexes that must not exist.

@@ -89,6 +89,13 @@ async fn execute(session: &mut Session, output: Output, text: &str) -> Result<()
             Response::Empty => {}
             Response::Done { tag } => output.acknowledge(&json!({ "done": tag }), || tag.clone()),
             Response::Rows { columns, rows, .. } => print_rows(output, &columns, &rows)?,
+            Response::Stream { columns, mut stream } => {
+                let mut rows = Vec::new();
+                while let Some(page) = session.next_rows(&mut stream).await.map_err(stop)? {
+                    rows.extend(page);
+                }
+                print_rows(output, &columns, &rows)?;
+            }
             Response::CopyIn { .. } => {
                 return Err(stop(session.copy_fail("COPY FROM STDIN needs a PostgreSQL client such as psql").await));
             }

@@ -203,6 +203,16 @@ impl Outgoing {
             if let Some(position) = error.position {
                 field(b'P', &position.to_string());
             }
+            if let Some(object) = &error.object {
+                field(b's', "public");
+                field(b't', &object.table);
+                if let Some(column) = &object.column {
+                    field(b'c', column);
+                }
+                if let Some(constraint) = &object.constraint {
+                    field(b'n', constraint);
+                }
+            }
             out.put_u8(0);
         });
     }

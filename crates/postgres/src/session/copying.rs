@@ -5,16 +5,16 @@ use bytes::{Bytes, BytesMut};
 use sql::direct::{self, Read};
 use sql::keys::{KeyRange, prefix_range};
 use sql::rows::TableRows;
-use sql::statement::Copy;
+use sql::statement::{Copy, CopySource, Statement};
 use sql::{SqlError, Value};
 
-use super::{Response, Session, TRANSACTION_TIME};
+use super::{Response, RowStream, Session, TRANSACTION_TIME};
 use crate::copy::{Format, Parser};
 use crate::definition;
 use crate::execute::{self, Unseen};
 use crate::failure::{Failure, of_client};
 use crate::limits::out_of_memory;
-use crate::statement::copy_columns;
+use crate::statement::{Prepared, copy_columns};
 use crate::transaction::{Source, Tx, read_only};
 
 /// Rows, and about their bytes in memory, that are inserted at once.
@@ -73,13 +73,20 @@ impl CopyIn {
 /// COPY TO in progress.
 #[derive(Debug)]
 pub(crate) struct CopyOut {
-    rows: TableRows,
-    columns: Vec<usize>,
+    from: CopyRows,
     format: Format,
-    range: Option<KeyRange>,
     header: Option<Bytes>,
     count: u64,
     tx: Option<Tx>,
+}
+
+/// Where the rows of COPY TO come from.
+#[derive(Debug)]
+enum CopyRows {
+    /// Columns of a table, and what remains of its range.
+    Table(TableRows, Vec<usize>, Option<KeyRange>),
+    /// Rows that a query has returned, and the rest of it.
+    Query(Vec<Vec<Value>>, Option<RowStream>),
 }
 
 impl Session {
@@ -231,16 +238,7 @@ impl Session {
             let snapshot = self.database.client.snapshot().await.map_err(of_client)?;
             Tx::new(&self.database, Source::Snapshot(snapshot), self.interrupt())
         };
-        let begun = async {
-            tx.load_schema().await?;
-            tx.verify_now().await?;
-            let (name, columns, named) = copy_columns(tx.schema(), copy)?;
-            let rows = TableRows::new(tx.schema(), tx.schema().table_named(&name)?)?;
-            let range = Some(prefix_range(&rows.layout().key(&[])?));
-            let names: Vec<String> = named.into_iter().map(|column| column.name).collect();
-            let header = format.header(&names);
-            Ok::<_, SqlError>(CopyOut { rows, columns, format, range, header, count: 0, tx: None })
-        };
+        let begun = self.copy_source(&mut tx, copy);
         let begun = begun.await;
         let tx = if in_block {
             self.return_tx(tx);
@@ -248,10 +246,32 @@ impl Session {
         } else {
             Some(tx)
         };
-        let begun = CopyOut { tx, ..begun? };
-        let columns = begun.columns.len();
-        self.copy_out = Some(begun);
-        Ok(Response::CopyOut { columns })
+        let (from, names) = begun?;
+        let header = format.header(&names);
+        self.copy_out = Some(CopyOut { from, format, header, count: 0, tx });
+        Ok(Response::CopyOut { columns: names.len() })
+    }
+
+    /// The source of COPY TO, and the names of its columns.
+    async fn copy_source(&mut self, tx: &mut Tx, copy: &Copy) -> Result<(CopyRows, Vec<String>), SqlError> {
+        tx.load_schema().await?;
+        tx.verify_now().await?;
+        if let CopySource::Query(query) = &copy.source {
+            let statement = Statement::Query(query.clone(), None);
+            let prepared = Prepared::of(statement, &"".into(), Vec::new());
+            let planned = self.plan_for(&prepared, &std::sync::Arc::clone(&tx.catalog)).await?;
+            let names = planned.columns().iter().map(|column| column.name.clone()).collect();
+            let from = match self.run_planned(tx, &planned, &prepared, &[]).await? {
+                Response::Stream { stream, .. } => CopyRows::Query(Vec::new(), Some(stream)),
+                Response::Rows { rows, .. } => CopyRows::Query(rows, None),
+                _ => CopyRows::Query(Vec::new(), None),
+            };
+            return Ok((from, names));
+        }
+        let (name, columns, named) = copy_columns(tx.schema(), copy)?;
+        let rows = TableRows::new(tx.schema(), tx.schema().table_named(&name)?)?;
+        let range = Some(prefix_range(&rows.layout().key(&[])?));
+        Ok((CopyRows::Table(rows, columns, range), named.into_iter().map(|column| column.name).collect()))
     }
 
     /// The next lines of COPY TO; none after the last. Each chunk has whole lines.
@@ -264,16 +284,20 @@ impl Session {
             self.copy_out = Some(copying);
             return Ok(Some(header));
         }
-        let Some(range) = copying.range.take() else {
-            self.copy_out = Some(copying);
-            return Ok(None);
-        };
-        let chunk = self.copy_page(&mut copying, range).await;
-        if chunk.is_err() {
+        let rows = self.copy_page(&mut copying).await;
+        if rows.is_err() {
             self.fail_block().await;
         }
+        let lines = rows.map(|rows| {
+            rows.map(|rows| {
+                copying.count += rows.len() as u64;
+                let mut lines = BytesMut::new();
+                rows.iter().for_each(|row| lines.extend_from_slice(&copying.format.row(row)));
+                lines.freeze()
+            })
+        });
         self.copy_out = Some(copying);
-        chunk.map(Some)
+        lines
     }
 
     /// The command tag of COPY TO.
@@ -281,7 +305,15 @@ impl Session {
         format!("COPY {}", self.copy_out.take().map_or(0, |copying| copying.count))
     }
 
-    async fn copy_page(&mut self, copying: &mut CopyOut, range: KeyRange) -> Result<Bytes, SqlError> {
+    /// The next rows of COPY TO; none after the last.
+    async fn copy_page(&mut self, copying: &mut CopyOut) -> Result<Option<Vec<Vec<Value>>>, SqlError> {
+        let (rows, columns, rest) = match &mut copying.from {
+            CopyRows::Table(rows, columns, rest) => (rows, columns, rest),
+            CopyRows::Query(found, _) if !found.is_empty() => return Ok(Some(std::mem::take(found))),
+            CopyRows::Query(_, Some(stream)) => return self.next_rows(stream).await,
+            CopyRows::Query(_, None) => return Ok(None),
+        };
+        let Some(range) = rest.take() else { return Ok(None) };
         let mut tx = match copying.tx.take() {
             Some(tx) => tx,
             None => self.take_tx().await?,
@@ -293,18 +325,15 @@ impl Session {
             copying.tx = Some(tx);
         }
         let page = page?.pop().unwrap_or_default();
-        let mut lines = BytesMut::new();
+        let mut found = Vec::with_capacity(page.rows.len());
         for stored in &page.rows {
-            let Some(mut row) = copying.rows.decode(stored)? else { continue };
-            let picked = copying
-                .columns
+            let Some(mut row) = rows.decode(stored)? else { continue };
+            let picked = columns
                 .iter()
                 .map(|number| row.get_mut(*number).map_or(Value::Null, |value| std::mem::replace(value, Value::Null)));
-            let picked: Vec<Value> = picked.collect();
-            lines.extend_from_slice(&copying.format.row(&picked));
-            copying.count += 1;
+            found.push(picked.collect());
         }
-        copying.range = page.next.map(|next| KeyRange { start: next, end: range.end });
-        Ok(lines.freeze())
+        *rest = page.next.map(|next| KeyRange { start: next, end: range.end });
+        Ok(Some(found))
     }
 }

@@ -1,5 +1,6 @@
 //! Statements that a planner plans: its choice, the rows that it reads in a transaction, and results as streams.
 
+use std::io;
 use std::sync::{Arc, LazyLock};
 
 use futures::FutureExt;
@@ -23,18 +24,12 @@ const QUERY_BYTES: usize = 256 << 20;
 const CHANGED_ROWS_MAX: usize = 500_000;
 
 /// The threads of queries, apart from those of sessions.
-static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
-    let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    match builder.worker_threads(threads).thread_name("query").enable_all().build() {
-        // It lives as long as the process.
-        Ok(runtime) => Engine::new(Box::leak(Box::new(runtime)).handle().clone()),
-        Err(error) => {
-            tracing::warn!(%error, "no threads for queries: they run on the threads of sessions");
-            Engine::new(tokio::runtime::Handle::current())
-        }
-    }
-});
+static ENGINE: LazyLock<io::Result<Engine>> =
+    LazyLock::new(|| Engine::start(std::thread::available_parallelism().map_or(2, usize::from)));
+
+fn engine() -> Result<&'static Engine, SqlError> {
+    ENGINE.as_ref().map_err(|error| SqlError::new("53000", format!("there are no threads for queries: {error}")))
+}
 
 impl Source for Reader {
     fn read(&self, reads: Vec<Read>) -> BoxFuture<'static, Result<Vec<Page>, SourceError>> {
@@ -99,7 +94,7 @@ impl Session {
             Some(plan) => Planned::Direct(Arc::new(plan)),
             None => {
                 let planner = self.planner(catalog).await?;
-                planned(&planner, &catalog.schema, prepared)?
+                planned(&planner, &catalog.schema, prepared).await?
             }
         };
         prepared.remember(catalog, planned.clone());
@@ -189,13 +184,13 @@ impl Session {
             }
             Planned::Query(query) => {
                 let source: Arc<dyn Source> = Arc::new(tx.reader());
-                lines.extend(ENGINE.explain(query, parameters, tx.now, &source).await.map_err(failure)?);
+                lines.extend(engine()?.explain(query, parameters, tx.now, &source).await.map_err(failure)?);
             }
             planned => {
                 lines.push(planned.describe());
                 if let Planned::Change { source, .. } = planned {
                     let rows: Arc<dyn Source> = Arc::new(tx.reader());
-                    let plan = ENGINE.explain(source, parameters, tx.now, &rows).await.map_err(failure)?;
+                    let plan = engine()?.explain(source, parameters, tx.now, &rows).await.map_err(failure)?;
                     lines.extend(plan.into_iter().map(|line| format!("  {line}")));
                 }
                 if analyze {
@@ -227,16 +222,22 @@ async fn execute(tx: &mut Tx, query: &Query, parameters: &[Value]) -> Result<Exe
     tx.verify_now().await?;
     let source: Arc<dyn Source> = Arc::new(tx.reader());
     let limits = Limits { memory: QUERY_BYTES };
-    ENGINE.execute(query, parameters, tx.now, &source, limits).await.map_err(failure)
+    engine()?.execute(query, parameters, tx.now, &source, limits).map_err(failure)
 }
 
-fn planned(planner: &Arc<Planner>, schema: &sql::schema::Schema, prepared: &Prepared) -> Result<Planned, SqlError> {
+async fn planned(
+    planner: &Arc<Planner>,
+    schema: &sql::schema::Schema,
+    prepared: &Prepared,
+) -> Result<Planned, SqlError> {
     let Some(statement) = &prepared.statement else { return Err(SqlError::unsupported("an empty statement here")) };
     if let Statement::Query(query, _) = statement {
-        return Ok(Planned::Query(Arc::new(planner.prepare(query, &prepared.declared, None)?)));
+        return Ok(Planned::Query(Arc::new(
+            engine()?.prepare(planner, (**query).clone(), &prepared.declared, None).await?,
+        )));
     }
     let source = direct::source(schema, statement, &prepared.text)?;
-    let query = planner.prepare(&source.query, &prepared.declared, Some(&source.types))?;
+    let query = engine()?.prepare(planner, source.query, &prepared.declared, Some(source.types)).await?;
     let declared: Vec<_> = query.parameters.iter().cloned().map(Some).collect();
     let shape = direct::of_rows(schema, statement, &prepared.text, &declared, Vec::new())?;
     Ok(Planned::Change { source: Arc::new(query), shape: Arc::new(shape) })
