@@ -187,10 +187,6 @@ ORDER BY
 SELECT
                     set_config('jit', $1, false);
 --
-select $1::customers;
---
-select $1::information_schema.sql_identifier[];
---
 SELECT pg_advisory_unlock_all();
 CLOSE ALL;
 UNLISTEN *;

@@ -112,7 +112,7 @@ SELECT c.relchecks, c.relkind, c.relhasindex, c.relhasrules, c.relhastriggers, c
 FROM pg_catalog.pg_class c
  LEFT JOIN pg_catalog.pg_class tc ON (c.reltoastrelid = tc.oid)
 LEFT JOIN pg_catalog.pg_am am ON (c.relam = am.oid)
-WHERE c.oid = '16386';
+WHERE c.oid = '16385';
 --
 SELECT a.attname,
   pg_catalog.format_type(a.atttypid, a.atttypmod),
@@ -125,19 +125,19 @@ SELECT a.attname,
   a.attidentity,
   a.attgenerated
 FROM pg_catalog.pg_attribute a
-WHERE a.attrelid = '16386' AND a.attnum > 0 AND NOT a.attisdropped
+WHERE a.attrelid = '16385' AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum;
 --
 SELECT c2.relname, i.indisprimary, i.indisunique, i.indisclustered, i.indisvalid, pg_catalog.pg_get_indexdef(i.indexrelid, 0, true),
   pg_catalog.pg_get_constraintdef(con.oid, true), contype, condeferrable, condeferred, i.indisreplident, c2.reltablespace
 FROM pg_catalog.pg_class c, pg_catalog.pg_class c2, pg_catalog.pg_index i
   LEFT JOIN pg_catalog.pg_constraint con ON (conrelid = i.indrelid AND conindid = i.indexrelid AND contype IN ('p','u','x'))
-WHERE c.oid = '16386' AND c.oid = i.indrelid AND i.indexrelid = c2.oid
+WHERE c.oid = '16385' AND c.oid = i.indrelid AND i.indexrelid = c2.oid
 ORDER BY i.indisprimary DESC, c2.relname;
 --
 SELECT r.conname, pg_catalog.pg_get_constraintdef(r.oid, true)
 FROM pg_catalog.pg_constraint r
-WHERE r.conrelid = '16386' AND r.contype = 'c'
+WHERE r.conrelid = '16385' AND r.contype = 'c'
 ORDER BY 1;
 --
 SELECT pol.polname, pol.polpermissive,
@@ -151,7 +151,7 @@ SELECT pol.polname, pol.polpermissive,
     WHEN 'd' THEN 'DELETE'
     END AS cmd
 FROM pg_catalog.pg_policy pol
-WHERE pol.polrelid = '16386' ORDER BY 1;
+WHERE pol.polrelid = '16385' ORDER BY 1;
 --
 SELECT oid, stxrelid::pg_catalog.regclass, stxnamespace::pg_catalog.regnamespace::pg_catalog.text AS nsp, stxname,
 pg_catalog.pg_get_statisticsobjdef_columns(oid) AS columns,
@@ -160,7 +160,7 @@ pg_catalog.pg_get_statisticsobjdef_columns(oid) AS columns,
   'm' = any(stxkind) AS mcv_enabled,
 stxstattarget
 FROM pg_catalog.pg_statistic_ext
-WHERE stxrelid = '16386'
+WHERE stxrelid = '16385'
 ORDER BY nsp, stxname;
 --
 SELECT pubname
@@ -169,7 +169,7 @@ SELECT pubname
 FROM pg_catalog.pg_publication p
      JOIN pg_catalog.pg_publication_namespace pn ON p.oid = pn.pnpubid
      JOIN pg_catalog.pg_class pc ON pc.relnamespace = pn.pnnspid
-WHERE pc.oid ='16386' and pg_catalog.pg_relation_is_publishable('16386')
+WHERE pc.oid ='16385' and pg_catalog.pg_relation_is_publishable('16385')
 UNION
 SELECT pubname
      , pg_get_expr(pr.prqual, c.oid)
@@ -181,24 +181,24 @@ SELECT pubname
         ELSE NULL END) FROM pg_catalog.pg_publication p
      JOIN pg_catalog.pg_publication_rel pr ON p.oid = pr.prpubid
      JOIN pg_catalog.pg_class c ON c.oid = pr.prrelid
-WHERE pr.prrelid = '16386'
+WHERE pr.prrelid = '16385'
 UNION
 SELECT pubname
      , NULL
      , NULL
 FROM pg_catalog.pg_publication p
-WHERE p.puballtables AND pg_catalog.pg_relation_is_publishable('16386')
+WHERE p.puballtables AND pg_catalog.pg_relation_is_publishable('16385')
 ORDER BY 1;
 --
 SELECT c.oid::pg_catalog.regclass
 FROM pg_catalog.pg_class c, pg_catalog.pg_inherits i
-WHERE c.oid = i.inhparent AND i.inhrelid = '16386'
+WHERE c.oid = i.inhparent AND i.inhrelid = '16385'
   AND c.relkind != 'p' AND c.relkind != 'I'
 ORDER BY inhseqno;
 --
 SELECT c.oid::pg_catalog.regclass, c.relkind, inhdetachpending, pg_catalog.pg_get_expr(c.relpartbound, c.oid)
 FROM pg_catalog.pg_class c, pg_catalog.pg_inherits i
-WHERE c.oid = i.inhrelid AND i.inhparent = '16386'
+WHERE c.oid = i.inhrelid AND i.inhparent = '16385'
 ORDER BY pg_catalog.pg_get_expr(c.relpartbound, c.oid) = 'DEFAULT', c.oid::pg_catalog.regclass::pg_catalog.text;
 --
 SELECT c.relchecks, c.relkind, c.relhasindex, c.relhasrules, c.relhastriggers, c.relrowsecurity, c.relforcerowsecurity, false AS relhasoids, c.relispartition, pg_catalog.array_to_string(c.reloptions || array(select 'toast.' || x from pg_catalog.unnest(tc.reloptions) x), ', ')
@@ -206,7 +206,7 @@ SELECT c.relchecks, c.relkind, c.relhasindex, c.relhasrules, c.relhastriggers, c
 FROM pg_catalog.pg_class c
  LEFT JOIN pg_catalog.pg_class tc ON (c.reltoastrelid = tc.oid)
 LEFT JOIN pg_catalog.pg_am am ON (c.relam = am.oid)
-WHERE c.oid = '16386';
+WHERE c.oid = '16385';
 --
 SELECT a.attname,
   pg_catalog.format_type(a.atttypid, a.atttypmod),
@@ -223,7 +223,7 @@ SELECT a.attname,
   CASE WHEN a.attstattarget=-1 THEN NULL ELSE a.attstattarget END AS attstattarget,
   pg_catalog.col_description(a.attrelid, a.attnum)
 FROM pg_catalog.pg_attribute a
-WHERE a.attrelid = '16386' AND a.attnum > 0 AND NOT a.attisdropped
+WHERE a.attrelid = '16385' AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum;
 --
 SELECT a.attname,
@@ -239,14 +239,14 @@ SELECT a.attname,
   a.attstorage,
   pg_catalog.col_description(a.attrelid, a.attnum)
 FROM pg_catalog.pg_attribute a
-WHERE a.attrelid = '16421' AND a.attnum > 0 AND NOT a.attisdropped
+WHERE a.attrelid = '16395' AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum;
 --
-SELECT pg_catalog.pg_get_viewdef('16421'::pg_catalog.oid, true);
+SELECT pg_catalog.pg_get_viewdef('16395'::pg_catalog.oid, true);
 --
 SELECT r.rulename, trim(trailing ';' from pg_catalog.pg_get_ruledef(r.oid, true))
 FROM pg_catalog.pg_rewrite r
-WHERE r.ev_class = '16421' AND r.rulename != '_RETURN' ORDER BY 1;
+WHERE r.ev_class = '16395' AND r.rulename != '_RETURN' ORDER BY 1;
 --
 SELECT pg_catalog.format_type(seqtypid, NULL) AS "Type",
        seqstart AS "Start",
@@ -256,7 +256,7 @@ SELECT pg_catalog.format_type(seqtypid, NULL) AS "Type",
        CASE WHEN seqcycle THEN 'yes' ELSE 'no' END AS "Cycles?",
        seqcache AS "Cache"
 FROM pg_catalog.pg_sequence
-WHERE seqrelid = '16425';
+WHERE seqrelid = '16396';
 --
 SELECT pg_catalog.quote_ident(nspname) || '.' ||
    pg_catalog.quote_ident(relname) || '.' ||
@@ -270,15 +270,15 @@ INNER JOIN pg_catalog.pg_attribute a ON (
  a.attnum=d.refobjsubid)
 WHERE d.classid='pg_catalog.pg_class'::pg_catalog.regclass
  AND d.refclassid='pg_catalog.pg_class'::pg_catalog.regclass
- AND d.objid='16425'
+ AND d.objid='16396'
  AND d.deptype IN ('a', 'i');
 --
 SELECT a.attname,
   pg_catalog.format_type(a.atttypid, a.atttypmod),
-  CASE WHEN a.attnum <= (SELECT i.indnkeyatts FROM pg_catalog.pg_index i WHERE i.indexrelid = '16419') THEN 'yes' ELSE 'no' END AS is_key,
+  CASE WHEN a.attnum <= (SELECT i.indnkeyatts FROM pg_catalog.pg_index i WHERE i.indexrelid = '16393') THEN 'yes' ELSE 'no' END AS is_key,
   pg_catalog.pg_get_indexdef(a.attrelid, a.attnum, TRUE) AS indexdef
 FROM pg_catalog.pg_attribute a
-WHERE a.attrelid = '16419' AND a.attnum > 0 AND NOT a.attisdropped
+WHERE a.attrelid = '16393' AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum;
 --
 SELECT i.indisunique, i.indisprimary, i.indisclustered, i.indisvalid,
@@ -288,7 +288,7 @@ i.indisreplident,
 i.indnullsnotdistinct,
   a.amname, c2.relname, pg_catalog.pg_get_expr(i.indpred, i.indrelid, true)
 FROM pg_catalog.pg_index i, pg_catalog.pg_class c, pg_catalog.pg_class c2, pg_catalog.pg_am a
-WHERE i.indexrelid = c.oid AND c.oid = '16419' AND c.relam = a.oid
+WHERE i.indexrelid = c.oid AND c.oid = '16393' AND c.relam = a.oid
 AND i.indrelid = c2.oid;
 --
 SELECT n.nspname AS "Name",
@@ -844,7 +844,7 @@ ORDER BY 2, 3;
 --
 SELECT 'rich'::pg_catalog.regclass::pg_catalog.oid;
 --
-SELECT nspname, relname, relkind, pg_catalog.pg_get_viewdef(c.oid, true), pg_catalog.array_remove(pg_catalog.array_remove(c.reloptions,'check_option=local'),'check_option=cascaded') AS reloptions, CASE WHEN 'check_option=local' = ANY (c.reloptions) THEN 'LOCAL'::text WHEN 'check_option=cascaded' = ANY (c.reloptions) THEN 'CASCADED'::text ELSE NULL END AS checkoption FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_namespace n ON c.relnamespace = n.oid WHERE c.oid = 16421;
+SELECT nspname, relname, relkind, pg_catalog.pg_get_viewdef(c.oid, true), pg_catalog.array_remove(pg_catalog.array_remove(c.reloptions,'check_option=local'),'check_option=cascaded') AS reloptions, CASE WHEN 'check_option=local' = ANY (c.reloptions) THEN 'LOCAL'::text WHEN 'check_option=cascaded' = ANY (c.reloptions) THEN 'CASCADED'::text ELSE NULL END AS checkoption FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_namespace n ON c.relnamespace = n.oid WHERE c.oid = 16395;
 --
 SELECT 'now'::pg_catalog.regproc::pg_catalog.oid;
 --
