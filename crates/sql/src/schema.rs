@@ -335,6 +335,13 @@ impl Table {
         column.not_null || self.jobs.iter().flat_map(|job| &job.work).any(is_checked)
     }
 
+    /// Whether all rows fulfil a condition. While it is being added, older rows may violate it.
+    #[must_use]
+    pub fn is_validated(&self, check: &Check) -> bool {
+        let is_checked = |work: &Work| matches!(work, Work::CheckConstraint(_, name) if *name == check.name);
+        !self.jobs.iter().flat_map(|job| &job.work).any(is_checked)
+    }
+
     /// The indexes that statements may read.
     pub fn public_indexes(&self) -> impl Iterator<Item = &Index> {
         self.indexes.iter().filter(|index| index.state == IndexState::Public)
