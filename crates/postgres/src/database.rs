@@ -23,6 +23,7 @@ use sql::schema::{Garbage, Schema, Sequence};
 use sql::{SqlError, Value, sqlstate};
 
 use crate::failure::{Failure, of_client, of_preparation};
+use crate::jobs::Jobs;
 
 /// The database that always exists.
 pub const DEFAULT_DATABASE: &str = "postgres";
@@ -86,6 +87,7 @@ pub(crate) struct Database {
     catalog: Mutex<Arc<Catalog>>,
     /// Data of dropped objects that this process has deleted.
     collected: Mutex<BTreeSet<Vec<u8>>>,
+    pub(crate) jobs: Jobs,
 }
 
 /// Identifiers that were handed out.
@@ -139,6 +141,11 @@ impl Databases {
         Ok(names)
     }
 
+    /// The databases that this process has opened.
+    pub(crate) fn opened(&self) -> Vec<Arc<Database>> {
+        lock(&self.open).values().cloned().collect()
+    }
+
     /// A database by its name.
     ///
     /// # Errors
@@ -153,6 +160,7 @@ impl Databases {
                 table,
                 catalog: Mutex::default(),
                 collected: Mutex::default(),
+                jobs: Jobs::default(),
             })
         });
         match database.refresh().await {
@@ -257,7 +265,13 @@ impl Database {
     }
 
     /// Reads the newest version of the schema.
-    pub(crate) async fn refresh(&self) -> Result<(), Error> {
+    pub(crate) async fn refresh(self: &Arc<Self>) -> Result<(), Error> {
+        self.refresh_only().await?;
+        self.watch_jobs();
+        Ok(())
+    }
+
+    pub(crate) async fn refresh_only(&self) -> Result<(), Error> {
         let row = self.table.row(SCHEMA_ROW).await?;
         let cell = |name: Bytes| row.as_ref().and_then(|row| row.cell(name)).map(|cell| cell.value.clone());
         let token = cell(TOKEN).unwrap_or_default();

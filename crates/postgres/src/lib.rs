@@ -13,17 +13,22 @@ mod database;
 mod definition;
 mod execute;
 mod failure;
+mod fill;
+mod jobs;
 mod limits;
+mod online;
 mod protocol;
 mod session;
 mod settings;
 mod statement;
 mod transaction;
+mod work;
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
 pub use database::{DEFAULT_DATABASE, Databases};
+pub use jobs::Progress;
 pub use limits::Cancel;
 pub use protocol::serve;
 pub use session::{Response, RowStream, Session, Status};

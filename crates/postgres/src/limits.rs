@@ -48,6 +48,11 @@ pub(crate) struct Interrupt {
 }
 
 impl Interrupt {
+    /// Nothing interrupts it.
+    pub(crate) fn never() -> Self {
+        Self { cancel: Cancel::default(), until: None }
+    }
+
     /// Runs a part of a statement that can be interrupted without a doubt about its outcome.
     pub(crate) async fn run<T>(&self, part: impl Future<Output = T>) -> Result<T, SqlError> {
         let timeout = async {

@@ -26,15 +26,16 @@ use crate::definition;
 use crate::execute::Values;
 use crate::failure::{Failure, of_client};
 use crate::limits::{Cancel, Interrupt};
+use crate::online;
 use crate::settings::{SERVER_VERSION, Settings};
 use crate::statement::{Planned, Prepared, text_column};
 use crate::transaction::{Source, Tx, now, read_only};
 
 /// How long a statement outside of a block is tried.
-const ATTEMPTS_TIME: Duration = Duration::from_secs(30);
+pub(crate) const ATTEMPTS_TIME: Duration = Duration::from_secs(30);
 /// The first pause between attempts; it doubles up to the second.
-const PAUSE: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(100);
+pub(crate) const PAUSE: Duration = Duration::from_millis(1);
+pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// Maximum duration of a transaction.
 const TRANSACTION_TIME: Duration = Duration::from_secs(3_600);
 /// Maximum prepared statements of a session.
@@ -449,6 +450,16 @@ impl Session {
                 Ok(done("DROP DATABASE"))
             }
             Statement::NoEffect(tag) => Ok(done(tag)),
+            Statement::Definition(definition) => {
+                if self.block.is_none() && !self.settings.is_read_only_by_default() {
+                    let done_online = online::define(&self.database, definition, &self.interrupt()).await?;
+                    if let Some(notices) = done_online {
+                        self.notices.extend(notices);
+                        return Ok(done(definition_tag(definition)));
+                    }
+                }
+                self.in_transaction(prepared, statement, parameters).await
+            }
             Statement::Copy(copy) if copy.is_input => self.begin_copy_in(copy).await,
             Statement::Copy(copy) => self.begin_copy_out(copy).await,
             Statement::Query(..)
@@ -456,8 +467,7 @@ impl Session {
             | Statement::Update(_)
             | Statement::Delete(_)
             | Statement::Truncate { .. }
-            | Statement::Explain { .. }
-            | Statement::Definition(_) => self.in_transaction(prepared, statement, parameters).await,
+            | Statement::Explain { .. } => self.in_transaction(prepared, statement, parameters).await,
         }
     }
 
@@ -579,7 +589,7 @@ impl Session {
                 if tx.is_read_only() {
                     return Err(read_only().into());
                 }
-                let notices = definition::define(tx, definition, &mut self.values).await?;
+                let notices = definition::define(tx, definition).await?;
                 self.notices.extend(notices);
                 Ok(done(definition_tag(definition)))
             }

@@ -80,7 +80,7 @@ pub(crate) fn now() -> i64 {
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-fn stored(row: Row) -> Option<StoredRow> {
+pub(crate) fn stored(row: Row) -> Option<StoredRow> {
     let cells: Vec<(Bytes, Bytes)> = row.cells.into_iter().map(|cell| (cell.column, cell.value)).collect();
     (!cells.is_empty()).then_some(StoredRow { key: row.key, cells })
 }
@@ -212,12 +212,7 @@ impl Tx {
     }
 
     async fn verify(&self) -> Result<(), Failure> {
-        let table = self.database.table();
-        let token = match &self.source {
-            Source::Strong => self.database.table.get(SCHEMA_ROW, TOKEN).await?,
-            Source::Snapshot(snapshot) => snapshot.get(table, SCHEMA_ROW, TOKEN).await?,
-            Source::ReadWrite(tx) => tx.get(table, SCHEMA_ROW, TOKEN).await?,
-        };
+        let token = self.cell(SCHEMA_ROW, TOKEN).await?;
         let token = token.map(|cell| cell.value).unwrap_or_default();
         if token == self.catalog.token { Ok(()) } else { Err(Failure::Stale) }
     }
@@ -247,6 +242,16 @@ impl Tx {
             },
             failure => failure,
         }
+    }
+
+    /// Reads a cell that is not a row's. The result shows one moment with the others once the transaction is committed.
+    pub(crate) async fn cell(&self, key: Bytes, name: Bytes) -> Result<Option<sdk::Cell>, Failure> {
+        let table = self.database.table();
+        Ok(match &self.source {
+            Source::Strong => self.database.table.get(key, name).await?,
+            Source::Snapshot(snapshot) => snapshot.get(table, key, name).await?,
+            Source::ReadWrite(tx) => tx.get(table, key, name).await?,
+        })
     }
 
     /// Reads rows. The results show one moment once the transaction is committed.

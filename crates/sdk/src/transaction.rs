@@ -234,6 +234,19 @@ impl Transaction {
         }
     }
 
+    /// Makes a row part of what the transaction has read, without reading it: the commit fails if the row was changed
+    /// after a version, such as that of an earlier transaction. With the version of a moment at which the row did not
+    /// exist, it is an insertion that replaces nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the transaction has read too much ([`Transaction::row`]), or has ended. The commit also
+    /// fails if the version is before the table's retention.
+    pub fn expect_unchanged(&self, table: impl AsRef<str>, key: impl Into<Bytes>, since: Version) -> Result<(), Error> {
+        let key = key.into();
+        let end = Bytes::from([&key[..], &[0]].concat());
+        self.state().has_read(table.as_ref(), key, Some(end), since.as_nanos())
+    }
+
     /// A scan of a table: its rows, with the transaction's own changes.
     ///
     /// ```no_run

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use crate::bind::{Binder, Unbound};
 use crate::error::{SqlError, sqlstate};
 use crate::expression::{Environment, Expression, Rows, Supply};
-use crate::ids::{ColumnId, IndexId, SequenceId, TableId};
+use crate::ids::{IndexId, SequenceId, TableId};
 use crate::parse::parse_expression;
-use crate::schema::{Builder, Column, IndexState, Relation, Schema, Sequence, Table};
+pub use crate::schema::Work;
+use crate::schema::{Builder, Column, IndexState, Job, Relation, Schema, Sequence, Table};
 use crate::statement::{Definition, DropKind};
 use crate::types::SqlType;
 use crate::value::Value;
@@ -23,21 +24,9 @@ pub struct Change {
     pub schema: Schema,
     /// Messages such as that a table exists already.
     pub notices: Vec<String>,
-    /// The work on existing rows that completes the change.
+    /// The work on existing rows that completes the change: all of one table, in one transaction with [`publish_index`]
+    /// and [`publish_primary_key`], or in several ones with [`begin_job`].
     pub work: Vec<Work>,
-}
-
-/// Work on the rows that exist.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Work {
-    /// Add them to an index, then [`publish_index`].
-    FillIndex(TableId, IndexId),
-    /// Store them under the new primary key, then [`publish_primary_key`].
-    FillPrimaryKey(TableId),
-    /// Check that a column has no NULL. If one does, drop the condition.
-    CheckNotNull(TableId, ColumnId),
-    /// Check a `CHECK` constraint. If a row violates it, drop the constraint.
-    CheckConstraint(TableId, String),
 }
 
 /// The next version of a schema.
@@ -125,13 +114,99 @@ pub fn publish_index(schema: &Schema, table: TableId, index: IndexId) -> Result<
 pub fn publish_primary_key(schema: &Schema, table: TableId) -> Result<Schema, SqlError> {
     let missing = || SqlError::new(sqlstate::UNDEFINED_OBJECT, "no primary key is being added");
     let mut changed = (**schema.table(table).ok_or_else(missing)?).clone();
-    let key = changed.pending_key.take().ok_or_else(missing)?;
     let mut builder = Builder::new(schema);
-    builder.discard(changed.storage().0);
-    changed.primary_key = key;
-    changed.columns.retain(|column| !column.is_hidden);
+    make_primary(&mut changed, &mut builder)?;
     builder.put_table(changed)?;
     builder.finish()
+}
+
+fn make_primary(table: &mut Table, builder: &mut Builder) -> Result<(), SqlError> {
+    let missing = || SqlError::new(sqlstate::UNDEFINED_OBJECT, "no primary key is being added");
+    let key = table.pending_key.take().ok_or_else(missing)?;
+    builder.discard(table.storage().0);
+    table.primary_key = key;
+    table.columns.retain(|column| !column.is_hidden);
+    Ok(())
+}
+
+/// The version in which the work of a change is a job. Its objects are maintained and enforced, but not public.
+///
+/// # Errors
+/// 42P01: the table does not exist.
+pub fn begin_job(schema: &Schema, table: TableId, id: u64, work: &[Work]) -> Result<Schema, SqlError> {
+    let mut changed = job_table(schema, table)?;
+    for column in &mut changed.columns {
+        column.not_null &= !work.contains(&Work::CheckNotNull(table, column.id));
+    }
+    changed.jobs.push(Job { id, work: work.to_vec() });
+    let mut builder = Builder::new(schema);
+    builder.put_table(changed)?;
+    builder.finish()
+}
+
+/// The version in which the objects of a job are public.
+///
+/// # Errors
+/// 42704: there is no such job.
+pub fn finish_job(schema: &Schema, table: TableId, id: u64) -> Result<Schema, SqlError> {
+    let mut changed = job_table(schema, table)?;
+    let job = take_job(&mut changed, id)?;
+    let mut builder = Builder::new(schema);
+    for work in job.work {
+        match work {
+            Work::FillIndex(_, id) => {
+                let index = changed.indexes.iter_mut().find(|index| index.id == id);
+                index.ok_or_else(no_job)?.state = IndexState::Public;
+            }
+            Work::FillPrimaryKey(_) => make_primary(&mut changed, &mut builder)?,
+            Work::CheckNotNull(_, id) => {
+                let column = changed.columns.iter_mut().find(|column| column.id == id);
+                column.ok_or_else(no_job)?.not_null = true;
+            }
+            Work::CheckConstraint(..) => {}
+        }
+    }
+    builder.put_table(changed)?;
+    builder.finish()
+}
+
+/// The version without a job and its unfinished objects.
+///
+/// # Errors
+/// 42704: there is no such job.
+pub fn cancel_job(schema: &Schema, table: TableId, id: u64) -> Result<Schema, SqlError> {
+    let mut changed = job_table(schema, table)?;
+    let job = take_job(&mut changed, id)?;
+    let mut builder = Builder::new(schema);
+    for work in job.work {
+        match work {
+            Work::FillIndex(_, id) => {
+                changed.indexes.retain(|index| index.id != id);
+                builder.discard(id.0);
+            }
+            Work::FillPrimaryKey(_) => {
+                changed.pending_key.take().into_iter().for_each(|key| builder.discard(key.storage.0));
+            }
+            Work::CheckNotNull(..) => {}
+            Work::CheckConstraint(_, name) => changed.checks.retain(|check| check.name != name),
+        }
+    }
+    builder.put_table(changed)?;
+    builder.finish()
+}
+
+fn no_job() -> SqlError {
+    SqlError::new(sqlstate::UNDEFINED_OBJECT, "what the statement adds was dropped")
+}
+
+fn job_table(schema: &Schema, table: TableId) -> Result<Table, SqlError> {
+    let missing = || SqlError::new(sqlstate::UNDEFINED_TABLE, "the table was dropped");
+    schema.table(table).map(|table| (**table).clone()).ok_or_else(missing)
+}
+
+fn take_job(table: &mut Table, id: u64) -> Result<Job, SqlError> {
+    let found = table.jobs.iter().position(|job| job.id == id);
+    found.map(|number| table.jobs.remove(number)).ok_or_else(no_job)
 }
 
 /// A supply without values: for expressions of definitions.

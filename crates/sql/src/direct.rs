@@ -372,8 +372,10 @@ impl Checks {
         let mut keys = BTreeSet::new();
         for absent in &self.absent {
             // Two rows of the statement have the same unique key.
-            if !keys.insert(&absent.key) {
-                return Err(absent.error.clone());
+            if let Some(error) = absent.error()
+                && !keys.insert(&absent.key)
+            {
+                return Err(error.clone());
             }
         }
         // A row may take the place that another one of the statement leaves: all old ones are deleted before new ones
@@ -394,14 +396,17 @@ impl Checks {
         Ok((State::Check(self), step))
     }
 
-    fn finish(self, pages: &[Page]) -> Result<Step, SqlError> {
+    fn finish(mut self, pages: &[Page]) -> Result<Step, SqlError> {
         expect_pages(pages, self.absent.len() + self.present.len())?;
         let (absent, present) = pages.split_at(self.absent.len());
-        for (page, absent) in absent.iter().zip(self.absent) {
-            if !page.rows.is_empty() {
-                return Err(absent.error);
-            }
+        let found = || absent.iter().map(|page| page.rows.first()).zip(&self.absent);
+        let left: BTreeSet<&Bytes> =
+            found().filter(|(found, absent)| absent.deletes(*found)).map(|(_, absent)| &absent.key).collect();
+        for (found, absent) in found().filter(|(_, absent)| !left.contains(&absent.key)) {
+            absent.verify(found)?;
         }
+        let deletes: Vec<Write> = left.into_iter().map(|key| Write::Delete { key: key.clone() }).collect();
+        self.outcome.writes.splice(0..0, deletes);
         for (page, (_, error)) in present.iter().zip(self.present) {
             if page.rows.is_empty() {
                 return Err(error);

@@ -10,7 +10,7 @@ use crate::error::{SqlError, sqlstate};
 use crate::expression::{Environment, Expression, Rows, truth};
 use crate::ids::{ColumnId, IndexId};
 use crate::keys::{self, IndexLayout, RowLayout};
-use crate::schema::{Index, IndexState, Schema, Table};
+use crate::schema::{Column, Index, IndexState, KeyPart, Schema, Table};
 use crate::value::Value;
 
 /// A row of the store: its key, and its cells by name.
@@ -48,13 +48,62 @@ impl Write {
     }
 }
 
-/// A key that must not exist, and the error if it does.
+/// A key to read before the writes: it must not exist, or only as the entry of one row.
+///
+/// In a unique index that is not filled yet, an entry may belong to another row with the same values as a row that is
+/// changed. Such an entry must be neither replaced nor deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {
     /// The key.
     pub key: Bytes,
-    /// The error.
-    pub error: SqlError,
+    /// The row that may have it, as a cell of the entry with its value.
+    owner: Option<(Bytes, Bytes)>,
+    /// The error if it exists for another row. None: the entry is to be deleted if it belongs to the owner.
+    error: Option<SqlError>,
+}
+
+impl Absent {
+    /// A key that must not exist, and the error if it does.
+    pub(crate) fn new(key: Bytes, error: SqlError) -> Self {
+        Self { key, owner: None, error: Some(error) }
+    }
+
+    fn or_of(self, owner: (Bytes, Bytes)) -> Self {
+        Self { owner: Some(owner), ..self }
+    }
+
+    fn delete(key: Bytes, owner: (Bytes, Bytes)) -> Self {
+        Self { key, owner: Some(owner), error: None }
+    }
+
+    /// The error if the key exists for another row; none if there is no such error.
+    #[must_use]
+    pub fn error(&self) -> Option<&SqlError> {
+        self.error.as_ref()
+    }
+
+    /// Whether an entry that was found is the one of the owner.
+    #[must_use]
+    pub fn is_own(&self, found: &StoredRow) -> bool {
+        self.owner.as_ref().is_some_and(|owner| found.cells.contains(owner))
+    }
+
+    /// Whether an entry that was found is to be deleted.
+    #[must_use]
+    pub fn deletes(&self, found: Option<&StoredRow>) -> bool {
+        self.error.is_none() && found.is_some_and(|found| self.is_own(found))
+    }
+
+    /// Decides by what was found.
+    ///
+    /// # Errors
+    /// The key exists for another row.
+    pub fn verify(&self, found: Option<&StoredRow>) -> Result<(), SqlError> {
+        match &self.error {
+            Some(error) if found.is_some_and(|found| !self.is_own(found)) => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A table with the layouts of its keys, made once for each statement that is prepared. Statements that a planner
@@ -192,7 +241,7 @@ impl TableRows {
     /// 23502 and 23514, and errors of the conditions.
     pub fn check(&self, row: &[Value], environment: &mut Environment) -> Result<(), SqlError> {
         for (column, value) in self.table.columns.iter().zip(row) {
-            if column.not_null && value.is_null() {
+            if value.is_null() && self.table.is_required(column) {
                 let message = format!(
                     "null value in column \"{}\" of relation \"{}\" violates not-null constraint",
                     column.name, self.table.name
@@ -213,6 +262,16 @@ impl TableRows {
         Ok(())
     }
 
+    /// Whether a row fulfils a `CHECK` constraint; true if there is none of this name.
+    ///
+    /// # Errors
+    /// Errors of the condition.
+    pub fn holds(&self, check: &str, row: &[Value], environment: &mut Environment) -> Result<bool, SqlError> {
+        let Some((_, condition)) = self.checks.iter().find(|(name, _)| name == check) else { return Ok(true) };
+        let value = condition.evaluate(Rows { row, excluded: &[] }, environment)?;
+        Ok(truth(&value)? != Some(false))
+    }
+
     fn failing(&self, row: &[Value]) -> String {
         let shown = self.table.columns.iter().zip(row).filter(|(column, _)| !column.is_hidden);
         let shown: Vec<String> = shown.map(|(_, value)| shorten(value)).collect();
@@ -224,6 +283,23 @@ impl TableRows {
     pub fn duplicate(&self, index: Option<&Index>, row: &[Value]) -> SqlError {
         let key = &self.table.primary_key;
         let (name, parts) = index.map_or((&key.name, &key.columns), |index| (&index.name, &index.columns));
+        self.duplicate_of(name, parts, row)
+    }
+
+    fn duplicate_of(&self, name: &str, parts: &[KeyPart], row: &[Value]) -> SqlError {
+        let message = format!("duplicate key value violates unique constraint \"{name}\"");
+        let detail = format!("{} already exists.", self.describe(parts, row));
+        SqlError::new(sqlstate::UNIQUE_VIOLATION, message).with_detail(detail).about(&self.table.name, None, Some(name))
+    }
+
+    /// The error of rows that exist with equal keys.
+    fn not_unique(&self, name: &str, parts: &[KeyPart], row: &[Value]) -> SqlError {
+        let error = SqlError::new(sqlstate::UNIQUE_VIOLATION, format!("could not create unique index \"{name}\""));
+        error.with_detail(format!("{} is duplicated.", self.describe(parts, row)))
+    }
+
+    /// The values of a key with its columns, for errors.
+    fn describe(&self, parts: &[KeyPart], row: &[Value]) -> String {
         let columns = parts.iter().filter_map(|part| self.column_number(part.column));
         let (names, values): (Vec<&str>, Vec<String>) = columns
             .map(|number| {
@@ -231,12 +307,10 @@ impl TableRows {
                 (name, row.get(number).map_or_else(String::new, shorten))
             })
             .unzip();
-        let message = format!("duplicate key value violates unique constraint \"{name}\"");
-        let detail = format!("Key ({})=({}) already exists.", names.join(", "), values.join(", "));
-        SqlError::new(sqlstate::UNIQUE_VIOLATION, message).with_detail(detail).about(&self.table.name, None, Some(name))
+        format!("Key ({})=({})", names.join(", "), values.join(", "))
     }
 
-    /// The writes that replace one state of a row by another, and the entries of unique indexes that must not exist.
+    /// The writes that replace one state of a row by another, and the keys to read before: see [`Absent`].
     /// The primary key stays the same if both states exist; that the key of a new row is free is for the caller to check.
     ///
     /// # Errors
@@ -260,12 +334,20 @@ impl TableRows {
                 continue;
             }
             let is_same_key = matches!((&old, &new), (Some(old), Some(new)) if old.key == new.key);
+            let is_shared = index.is_unique && index.state == IndexState::WriteOnly;
             if let Some(old) = old.filter(|_| !is_same_key) {
-                writes.push(Write::Delete { key: old.key });
+                if is_shared {
+                    absent.push(Absent::delete(old.key.clone(), reference(&old)));
+                } else {
+                    writes.push(Write::Delete { key: old.key });
+                }
             }
             if let (Some(new), Some(row)) = (new, after) {
+                let check = || Absent::new(new.key.clone(), self.duplicate(Some(index), row));
                 if index.is_unique && !is_same_key {
-                    absent.push(Absent { key: new.key.clone(), error: self.duplicate(Some(index), row) });
+                    absent.push(check());
+                } else if is_shared {
+                    absent.push(check().or_of(reference(&new)));
                 }
                 let stored = index.storing.iter().map(|id| cells::name(*id));
                 let missing =
@@ -324,27 +406,33 @@ impl TableRows {
         };
         let old = before.map(key).transpose()?;
         let new = after.map(key).transpose()?;
-        if let Some(old) = old.clone().filter(|_| old != new) {
-            writes.push(Write::Delete { key: old });
+        if let (Some(old), Some(row)) = (old.clone().filter(|_| old != new), before) {
+            absent.push(Absent::delete(old, self.hidden_key(row)?));
         }
         if let (Some(new), Some(row)) = (new.clone(), after) {
             keys::check_length(&new)?;
-            // Until the key is filled, all columns are stored as cells, so that both keys can be read.
-            let cells = self.table.columns.iter().zip(row).map(|(column, value)| {
+            // The key so far is a cell: it tells which row this is.
+            let is_cell = |column: &Column| !(pending.has(column.id) && keys::is_exact(&column.sql_type));
+            let columns = self.table.columns.iter().zip(row).filter(|(column, _)| is_cell(column));
+            let cells = columns.map(|(column, value)| {
                 let cell = if value.is_null() { None } else { cells::encode(value)? };
                 Ok((cells::name(column.id), cell))
             });
             let mut cells = cells.collect::<Result<Vec<_>, SqlError>>()?;
             cells.retain(|(_, cell)| cell.is_some() || before.is_some());
             cells.push((cells::name(cells::MARKER), Some(write_marker(self.table.last_column))));
-            if old.as_ref() != Some(&new) {
-                let name = &pending.name;
-                let message = format!("duplicate key value violates unique constraint \"{name}\"");
-                absent.push(Absent { key: new.clone(), error: SqlError::new(sqlstate::UNIQUE_VIOLATION, message) });
-            }
+            let check = Absent::new(new.clone(), self.duplicate_of(&pending.name, &pending.columns, row));
+            absent.push(if old.as_ref() == Some(&new) { check.or_of(self.hidden_key(row)?) } else { check });
             writes.push(Write::Put { key: new, cells });
         }
         Ok(())
+    }
+
+    /// The hidden column of a row, which is its key until there is another one, as a cell.
+    fn hidden_key(&self, row: &[Value]) -> Result<(Bytes, Bytes), SqlError> {
+        let hidden = self.table.primary_key.columns.first().map_or(cells::MARKER, |part| part.column);
+        let value = self.primary_key(row).first().map(cells::encode).transpose()?.flatten();
+        Ok((cells::name(hidden), value.unwrap_or_default()))
     }
 
     /// The entry of an index for a row.
@@ -362,8 +450,14 @@ impl TableRows {
     }
 }
 
+/// The cell of an entry of a unique index that has the key of its row.
+fn reference(entry: &StoredRow) -> (Bytes, Bytes) {
+    let marker = cells::name(cells::MARKER);
+    entry.cells.iter().find(|(name, _)| *name == marker).cloned().unwrap_or_default()
+}
+
 /// The writes that add an existing row to an index, with the entry that must not exist yet if the index is unique, or
-/// exist only as written here.
+/// exist only for this row.
 ///
 /// # Errors
 /// 54000: the key of the entry is too long.
@@ -372,26 +466,25 @@ pub fn fill_index(rows: &TableRows, index: IndexId, row: &[Value]) -> Result<(Wr
     let (index, layout) =
         found.ok_or_else(|| SqlError::new(sqlstate::UNDEFINED_OBJECT, format!("index {index} does not exist")))?;
     let entry = rows.entry(index, layout, row)?;
-    let error = || rows.duplicate(Some(index), row);
-    let absent = index.is_unique.then(|| Absent { key: entry.key.clone(), error: error() });
+    let error = || rows.not_unique(&index.name, &index.columns, row);
+    let absent = index.is_unique.then(|| Absent::new(entry.key.clone(), error()).or_of(reference(&entry)));
     let cells = entry.cells.into_iter().map(|(name, value)| (name, Some(value))).collect();
     Ok((Write::Put { key: entry.key, cells }, absent))
 }
 
 /// The writes that store an existing row under the primary key that is being added, and the key that must not exist
-/// yet.
+/// yet, or exist only for this row. That no column of the key is NULL is work of its own.
 ///
 /// # Errors
-/// 23502: a column of the key is NULL; 54000: the key is too long.
-pub fn fill_primary_key(
-    rows: &TableRows,
-    row: &[Value],
-    environment: &mut Environment,
-) -> Result<(Vec<Write>, Vec<Absent>), SqlError> {
-    rows.check(row, environment)?;
+/// 54000: the key is too long.
+pub fn fill_primary_key(rows: &TableRows, row: &[Value]) -> Result<(Vec<Write>, Vec<Absent>), SqlError> {
     let (mut writes, mut absent) = (Vec::new(), Vec::new());
-    if let Some(pending) = &rows.pending {
-        rows.change_pending(pending, None, Some(row), &mut writes, &mut absent)?;
+    if let (Some(layout), Some(key)) = (&rows.pending, &rows.table.pending_key) {
+        rows.change_pending(layout, None, Some(row), &mut writes, &mut absent)?;
+        for absent in &mut absent {
+            absent.owner = Some(rows.hidden_key(row)?);
+            absent.error = Some(rows.not_unique(&key.name, &key.columns, row));
+        }
     }
     Ok((writes, absent))
 }

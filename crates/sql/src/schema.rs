@@ -9,7 +9,7 @@
 //! * *A new column needs no rewriting of rows.* The marker cell of a row has the highest column that its writer knew;
 //!   later columns have their initial value ([`Column::initial`]).
 //! * *A new index or primary key is write-only first*: writes maintain it, and no statement reads it until it is
-//!   filled.
+//!   filled. A new constraint is enforced for new rows first. What is unfinished is listed with its statement ([`Job`]).
 
 mod builder;
 mod codec;
@@ -89,6 +89,30 @@ pub struct Table {
     pub checks: Vec<Check>,
     /// Its secondary indexes.
     pub indexes: Vec<Index>,
+    /// Statements that work on the rows that exist.
+    pub jobs: Vec<Job>,
+}
+
+/// A statement that works on the rows of a table in many transactions. What it adds is not public before it is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Identifies the statement; drawn at random.
+    pub id: u64,
+    /// The work.
+    pub work: Vec<Work>,
+}
+
+/// Work on the rows that exist when a key, an index or a constraint is added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Add them to an index.
+    FillIndex(TableId, IndexId),
+    /// Store them under the new primary key.
+    FillPrimaryKey(TableId),
+    /// Check that a column has no NULL. If one does, drop the condition.
+    CheckNotNull(TableId, ColumnId),
+    /// Check a `CHECK` constraint. If a row violates it, drop the constraint.
+    CheckConstraint(TableId, String),
 }
 
 /// A primary key.
@@ -254,6 +278,26 @@ pub enum Garbage {
     },
 }
 
+impl Work {
+    /// The table.
+    #[must_use]
+    pub const fn table(&self) -> TableId {
+        let (Self::FillIndex(table, _)
+        | Self::FillPrimaryKey(table)
+        | Self::CheckNotNull(table, _)
+        | Self::CheckConstraint(table, _)) = self;
+        *table
+    }
+}
+
+impl PrimaryKey {
+    /// Whether a column is part of it.
+    #[must_use]
+    pub fn has(&self, id: ColumnId) -> bool {
+        self.columns.iter().any(|part| part.column == id)
+    }
+}
+
 impl Table {
     /// The identifier at the start of the keys of its rows.
     #[must_use]
@@ -281,7 +325,41 @@ impl Table {
     /// Whether a column is part of the primary key.
     #[must_use]
     pub fn is_in_key(&self, id: ColumnId) -> bool {
-        self.primary_key.columns.iter().any(|part| part.column == id)
+        self.primary_key.has(id)
+    }
+
+    /// Whether new rows must have a value for a column. With `NOT NULL` that is being added, older rows may have none.
+    #[must_use]
+    pub fn is_required(&self, column: &Column) -> bool {
+        let is_checked = |work: &Work| matches!(work, Work::CheckNotNull(_, id) if *id == column.id);
+        column.not_null || self.jobs.iter().flat_map(|job| &job.work).any(is_checked)
+    }
+
+    /// Whether all rows fulfil a condition. While it is being added, older rows may violate it.
+    #[must_use]
+    pub fn is_validated(&self, check: &Check) -> bool {
+        let is_checked = |work: &Work| matches!(work, Work::CheckConstraint(_, name) if *name == check.name);
+        !self.jobs.iter().flat_map(|job| &job.work).any(is_checked)
+    }
+
+    /// The indexes that statements may read.
+    pub fn public_indexes(&self) -> impl Iterator<Item = &Index> {
+        self.indexes.iter().filter(|index| index.state == IndexState::Public)
+    }
+
+    /// Forgets work on what the table does not have any more.
+    pub(crate) fn prune_jobs(&mut self) {
+        let mut jobs = std::mem::take(&mut self.jobs);
+        for job in &mut jobs {
+            job.work.retain(|work| match work {
+                Work::FillIndex(_, id) => self.indexes.iter().any(|index| index.id == *id),
+                Work::FillPrimaryKey(_) => self.pending_key.is_some(),
+                Work::CheckNotNull(_, id) => self.column(*id).is_some(),
+                Work::CheckConstraint(_, name) => self.checks.iter().any(|check| check.name == *name),
+            });
+        }
+        jobs.retain(|job| !job.work.is_empty());
+        self.jobs = jobs;
     }
 
     fn key_column(&self, part: &KeyPart) -> KeyColumn {
@@ -371,6 +449,11 @@ impl Schema {
     #[must_use]
     pub fn view(&self, id: ViewId) -> Option<&Arc<View>> {
         self.0.views.get(&id)
+    }
+
+    /// The statements that work on rows, with their tables.
+    pub fn jobs(&self) -> impl Iterator<Item = (&Arc<Table>, &Job)> {
+        self.tables().flat_map(|table| table.jobs.iter().map(move |job| (table, job)))
     }
 
     /// A sequence by its identifier.

@@ -1,5 +1,6 @@
 mod ddl;
 mod direct;
+mod jobs;
 mod keys;
 mod parse;
 mod values;

@@ -20,6 +20,7 @@ mod loads;
 mod logs;
 mod memory;
 mod moves;
+mod online;
 mod outages;
 mod postgres;
 mod ranges;

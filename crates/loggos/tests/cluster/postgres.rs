@@ -8,16 +8,16 @@ use rustix::process::Signal;
 
 use crate::harness::{COMMAND_PATIENCE, Cluster, Done, loggos, wait_for};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-type Rows = Vec<Vec<Option<String>>>;
+pub(crate) type Rows = Vec<Vec<Option<String>>>;
 
 /// A connection.
-struct Postgres(TcpStream);
+pub(crate) struct Postgres(TcpStream);
 
 impl Postgres {
     /// Connects; `None` if the node is not there.
-    fn connect(cluster: &Cluster, node: u32, database: &str) -> Option<Result<Self, String>> {
+    pub(crate) fn connect(cluster: &Cluster, node: u32, database: &str) -> Option<Result<Self, String>> {
         let mut stream = TcpStream::connect(("127.0.0.1", cluster.postgres_port(node))).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).ok()?;
         stream.set_nodelay(true).ok()?;
@@ -29,7 +29,7 @@ impl Postgres {
         Some(connected.result()?.map(|_| connected))
     }
 
-    fn await_connected(cluster: &Cluster, node: u32) -> Self {
+    pub(crate) fn await_connected(cluster: &Cluster, node: u32) -> Self {
         wait_for("a connection", PATIENCE, || Self::connect(cluster, node, "postgres")?.ok())
     }
 
@@ -64,14 +64,14 @@ impl Postgres {
         }
     }
 
-    fn query(&mut self, text: &str) -> Option<Result<Rows, String>> {
+    pub(crate) fn query(&mut self, text: &str) -> Option<Result<Rows, String>> {
         self.send(b'Q', format!("{text}\0").as_bytes())?;
         self.result()
     }
 
     /// The rows of a query, each as its fields with commas.
     #[track_caller]
-    fn rows(&mut self, text: &str) -> Vec<String> {
+    pub(crate) fn rows(&mut self, text: &str) -> Vec<String> {
         let rows = self.query(text).expect("a connection").unwrap_or_else(|error| panic!("{text}: {error}"));
         let shown =
             |row: Vec<Option<String>>| row.into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>().join(",");
@@ -102,7 +102,7 @@ impl Postgres {
     }
 
     #[track_caller]
-    fn fails(&mut self, text: &str) -> String {
+    pub(crate) fn fails(&mut self, text: &str) -> String {
         self.query(text).expect("a connection").expect_err(text)
     }
 }

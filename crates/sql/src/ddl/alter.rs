@@ -97,15 +97,19 @@ impl Changer<'_> {
             }
             AlterTable::SetNotNull(name, not_null) => {
                 let id = column_mut(table, name)?.id;
-                if !not_null && table.is_in_key(id) {
+                let is_pending = table.pending_key.as_ref().is_some_and(|key| key.has(id));
+                if !not_null && (table.is_in_key(id) || is_pending) {
                     let message = format!("column \"{name}\" is in a primary key");
                     return Err(SqlError::new(sqlstate::INVALID_TABLE_DEFINITION, message));
                 }
+                let check = Work::CheckNotNull(table.id, id);
                 let column = column_mut(table, name)?;
-                if *not_null && !column.not_null {
-                    self.work.push(Work::CheckNotNull(table.id, id));
+                let was_not_null = std::mem::replace(&mut column.not_null, *not_null);
+                if *not_null && !was_not_null {
+                    self.work.push(check);
+                } else if !not_null {
+                    table.jobs.iter_mut().for_each(|job| job.work.retain(|work| *work != check));
                 }
-                column_mut(table, name)?.not_null = *not_null;
                 Ok(())
             }
             AlterTable::SetType(name, to) => {
@@ -161,8 +165,7 @@ impl Changer<'_> {
             }
             return Err(undefined_column(table, name));
         };
-        let is_pending = |key: &PrimaryKey| key.columns.iter().any(|part| part.column == column.id);
-        if table.is_in_key(column.id) || table.pending_key.as_ref().is_some_and(is_pending) {
+        if table.is_in_key(column.id) || table.pending_key.as_ref().is_some_and(|key| key.has(column.id)) {
             return Err(SqlError::unsupported(format!("dropping column \"{name}\" of a primary key")));
         }
         if let Some(view) = self.before.dependent_views(&table.name).first() {
@@ -198,6 +201,10 @@ impl Changer<'_> {
     fn drop_constraint(&mut self, table: &mut Table, name: &str, if_exists: bool) -> Result<(), SqlError> {
         if table.primary_key.name == name && !name.is_empty() {
             return Err(SqlError::unsupported("dropping a primary key"));
+        }
+        if let Some(key) = table.pending_key.take_if(|key| key.name == name) {
+            self.builder.discard(key.storage.0);
+            return Ok(());
         }
         let found = table.indexes.iter().find(|index| index.is_constraint && index.name == name);
         if let Some(id) = found.map(|index| index.id) {

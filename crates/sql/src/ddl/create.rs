@@ -29,6 +29,7 @@ impl Changer<'_> {
             interleave: None,
             checks: Vec::new(),
             indexes: Vec::new(),
+            jobs: Vec::new(),
         };
         let mut taken = BTreeMap::from([(create.name.clone(), ())]);
         for definition in &create.columns {

@@ -244,7 +244,7 @@ impl Change {
                 Some(after)
             }
             None => {
-                self.delete_descendants(descendants, &mut checks.outcome.writes)?;
+                self.delete_descendants(descendants, checks)?;
                 None
             }
         };
@@ -254,7 +254,7 @@ impl Change {
             (Some(after), Some(new_key)) if old_key.as_ref() != Some(&new_key) => {
                 self.refuse_descendants(descendants)?;
                 let Checks { outcome, absent, present } = checks;
-                absent.push(Absent { key: new_key, error: self.rows.duplicate(None, after) });
+                absent.push(Absent::new(new_key, self.rows.duplicate(None, after)));
                 self.rows.change(Some(row), None, &mut outcome.writes, absent)?;
                 self.rows.change(None, Some(after), &mut outcome.writes, absent)?;
                 if let Some((layout, name)) = &self.parent {
@@ -286,7 +286,7 @@ impl Change {
         Ok(())
     }
 
-    fn delete_descendants(&self, stored: &[StoredRow], writes: &mut Vec<Write>) -> Result<(), SqlError> {
+    fn delete_descendants(&self, stored: &[StoredRow], checks: &mut Checks) -> Result<(), SqlError> {
         for stored in stored {
             let mut is_known = false;
             for (rows, cascades) in &self.descendants {
@@ -297,12 +297,12 @@ impl Change {
                     let error = SqlError::new(sqlstate::FOREIGN_KEY_VIOLATION, message);
                     return Err(error.with_detail(format!("The row still has children in table \"{child}\".")));
                 }
-                rows.change(Some(&row), None, writes, &mut Vec::new())?;
+                rows.change(Some(&row), None, &mut checks.outcome.writes, &mut checks.absent)?;
                 is_known = true;
             }
             if !is_known {
                 // Rows of a dropped table, which are not deleted yet.
-                writes.push(Write::Delete { key: stored.key.clone() });
+                checks.outcome.writes.push(Write::Delete { key: stored.key.clone() });
             }
         }
         Ok(())

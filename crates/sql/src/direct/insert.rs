@@ -407,7 +407,7 @@ impl Insert {
                     let key = self.rows.key(row)?;
                     // A hidden key is a random UUID.
                     if !self.rows.table.primary_key.name.is_empty() {
-                        checks.absent.push(Absent { key, error: self.rows.duplicate(None, row) });
+                        checks.absent.push(Absent::new(key, self.rows.duplicate(None, row)));
                     }
                     self.rows.change(None, Some(row), &mut checks.outcome.writes, &mut checks.absent)?;
                     if let Some((layout, name)) = &self.parent {

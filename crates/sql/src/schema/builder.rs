@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{
     COLUMNS_MAX, Column, Contents, Garbage, INDEXES_MAX, IndexState, KEY_COLUMNS_MAX, KeyPart, LEVELS_MAX, PrimaryKey,
-    RELATIONS_MAX, Relation, Schema, Sequence, Table, View, undefined_column,
+    RELATIONS_MAX, Relation, Schema, Sequence, Table, View, Work, undefined_column,
 };
 use crate::error::{SqlError, sqlstate};
 use crate::ids::{ColumnId, IndexId, SequenceId, TableId, ViewId};
@@ -36,6 +36,9 @@ impl Builder {
     /// # Errors
     /// It is not valid.
     pub fn finish(mut self) -> Result<Schema, SqlError> {
+        // The key of a parent may have changed after its children.
+        let children = self.contents.tables.values().filter(|table| table.interleave.is_some());
+        children.into_iter().try_for_each(|child| self.contents.check_interleaving(child))?;
         self.contents.names = self.contents.collect_names()?;
         Ok(Schema(Arc::new(self.contents)))
     }
@@ -58,7 +61,8 @@ impl Builder {
     ///
     /// # Errors
     /// The table is not valid.
-    pub fn put_table(&mut self, table: Table) -> Result<(), SqlError> {
+    pub fn put_table(&mut self, mut table: Table) -> Result<(), SqlError> {
+        table.prune_jobs();
         self.contents.check_table(&table)?;
         self.contents.tables.insert(table.id, Arc::new(table));
         Ok(())
@@ -90,7 +94,14 @@ impl Builder {
         }
         for index in &mut table.indexes {
             self.contents.garbage.push(Garbage::Prefix(index.id.0));
-            index.id = IndexId(self.new_id());
+            let new = IndexId(self.new_id());
+            for work in table.jobs.iter_mut().flat_map(|job| &mut job.work) {
+                match work {
+                    Work::FillIndex(_, id) if *id == index.id => *id = new,
+                    _ => {}
+                }
+            }
+            index.id = new;
         }
         self.put_table(table)
     }
@@ -346,7 +357,8 @@ fn check_parts(table: &Table, parts: &[KeyPart]) -> Result<(), SqlError> {
 
 fn check_key(table: &Table, key: &PrimaryKey) -> Result<(), SqlError> {
     check_parts(table, &key.columns)?;
-    let nullable = key.columns.iter().filter_map(|part| table.column(part.column)).find(|column| !column.not_null);
+    let columns = key.columns.iter().filter_map(|part| table.column(part.column));
+    let nullable = columns.into_iter().find(|column| !table.is_required(column));
     match nullable {
         Some(column) => Err(invalid(format!("column \"{}\" in a primary key is not marked NOT NULL", column.name))),
         None => Ok(()),

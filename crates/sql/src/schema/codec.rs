@@ -6,8 +6,8 @@ use base::codec::{DecodeError, Reader, Text, Wire, WireAs, Writer};
 use bytes::Bytes;
 
 use super::{
-    Check, Column, Contents, Garbage, Generated, GeneratedKind, Index, IndexState, Interleave, KeyPart, PrimaryKey,
-    Schema, Sequence, Table, View,
+    Check, Column, Contents, Garbage, Generated, GeneratedKind, Index, IndexState, Interleave, Job, KeyPart,
+    PrimaryKey, Schema, Sequence, Table, View, Work,
 };
 use crate::error::SqlError;
 use crate::keys::Direction;
@@ -80,6 +80,16 @@ base::wire! {
     }
 }
 
+base::wire! {
+    enum Work, "work on rows" {
+        1 => FillIndex(table, index),
+        2 => FillPrimaryKey(table),
+        3 => CheckNotNull(table, column),
+        4 => CheckConstraint(table, name as Text("name")),
+    }
+}
+
+base::wire! { struct Job { id, work } }
 base::wire! { struct KeyPart { column, direction } }
 base::wire! { struct PrimaryKey { storage, name as Text("name"), columns } }
 base::wire! { struct Generated { sequence, kind } }
@@ -111,6 +121,7 @@ base::wire! {
         interleave,
         checks,
         indexes,
+        jobs,
     }
 }
 base::wire! {

@@ -287,6 +287,13 @@ impl<'a> Constraint<'a> {
             ConstraintKind::Check(check) => format!("CHECK (({}))", check.expression),
         }
     }
+
+    fn is_validated(&self) -> bool {
+        match self.of {
+            ConstraintKind::Check(check) => self.table.is_validated(check),
+            ConstraintKind::Primary | ConstraintKind::Unique(_) => true,
+        }
+    }
 }
 
 fn pg_constraint(table: &SystemTable, schema: &Schema, _: &Context) -> Rows {
@@ -295,7 +302,7 @@ fn pg_constraint(table: &SystemTable, schema: &Schema, _: &Context) -> Rows {
         conname: constraint.name(),
         connamespace: oids::PUBLIC,
         contype: constraint.kind(),
-        convalidated: true,
+        convalidated: constraint.is_validated(),
         conrelid: oids::table(constraint.table.id),
         conindid: constraint.index().unwrap_or(0),
         confupdtype: " ",

@@ -16,16 +16,16 @@ use crate::{Environment, SqlError, SqlType, Supply, Value};
 
 /// A store in memory, with a schema.
 #[derive(Clone)]
-struct Database {
-    schema: Schema,
-    rows: BTreeMap<Bytes, BTreeMap<Bytes, Bytes>>,
+pub(super) struct Database {
+    pub(super) schema: Schema,
+    pub(super) rows: BTreeMap<Bytes, BTreeMap<Bytes, Bytes>>,
     sequences: Sequences,
     /// Rows in a page of a scan.
     page: usize,
 }
 
 #[derive(Clone, Default)]
-struct Sequences {
+pub(super) struct Sequences {
     last: BTreeMap<SequenceId, i64>,
     uuids: u8,
 }
@@ -44,11 +44,11 @@ impl Supply for Sequences {
 }
 
 impl Database {
-    fn new(text: &str) -> Self {
+    pub(super) fn new(text: &str) -> Self {
         Self { schema: schema(text), rows: BTreeMap::new(), sequences: Sequences::default(), page: 2 }
     }
 
-    fn stored(&self, key: &Bytes) -> Option<StoredRow> {
+    pub(super) fn stored(&self, key: &Bytes) -> Option<StoredRow> {
         let cells = self.rows.get(key)?;
         Some(StoredRow {
             key: key.clone(),
@@ -67,7 +67,7 @@ impl Database {
         }
     }
 
-    fn write(&mut self, write: Write) {
+    pub(super) fn write(&mut self, write: Write) {
         match write {
             Write::Delete { key } => {
                 self.rows.remove(&key);
@@ -88,20 +88,20 @@ impl Database {
         prepare(&self.schema, &parse_one(text)?, text, &[])
     }
 
-    fn run(&mut self, text: &str, parameters: &[Value]) -> Result<Outcome, SqlError> {
+    pub(super) fn run(&mut self, text: &str, parameters: &[Value]) -> Result<Outcome, SqlError> {
         let plan = self.plan(text)?.unwrap_or_else(|| panic!("{text} needs a planner"));
         self.execute(text, &plan, parameters)
     }
 
     /// Executes a statement that scans.
-    fn scan(&mut self, text: &str) -> Result<Outcome, SqlError> {
+    pub(super) fn scan(&mut self, text: &str) -> Result<Outcome, SqlError> {
         assert_eq!(self.plan(text)?.map(|_| ()), None, "{text} names its rows by key");
         let constants = [("version", Value::Text("7".to_owned()))];
         let plan = prepare_scan(&self.schema, &parse_one(text)?, text, &[], &constants)?;
         self.execute(text, &plan.unwrap_or_else(|| panic!("{text} needs a planner")), &[])
     }
 
-    fn scanned(&mut self, text: &str) -> Vec<String> {
+    pub(super) fn scanned(&mut self, text: &str) -> Vec<String> {
         let outcome = self.scan(text).unwrap_or_else(|error| panic!("{text}: {error:?}"));
         let shown = |value: &Value| value.to_text().unwrap_or_else(|| "NULL".to_owned());
         outcome.rows.iter().map(|row| row.iter().map(shown).collect::<Vec<_>>().join("|")).collect()
@@ -127,13 +127,13 @@ impl Database {
     }
 
     /// The rows of a result as text.
-    fn rows(&mut self, text: &str) -> Vec<String> {
+    pub(super) fn rows(&mut self, text: &str) -> Vec<String> {
         let outcome = self.run(text, &[]).unwrap_or_else(|error| panic!("{text}: {error:?}"));
         let shown = |value: &Value| value.to_text().unwrap_or_else(|| "NULL".to_owned());
         outcome.rows.iter().map(|row| row.iter().map(shown).collect::<Vec<_>>().join("|")).collect()
     }
 
-    fn affected(&mut self, text: &str) -> u64 {
+    pub(super) fn affected(&mut self, text: &str) -> u64 {
         self.run(text, &[]).unwrap_or_else(|error| panic!("{text}: {error:?}")).affected
     }
 
@@ -145,7 +145,7 @@ impl Database {
     }
 
     /// All entries of indexes are those of the rows.
-    fn check_indexes(&self) {
+    pub(super) fn check_indexes(&self) {
         let mut expected = BTreeMap::new();
         let mut found = BTreeMap::new();
         for table in self.schema.tables() {
@@ -414,9 +414,7 @@ fn rows_that_exist_are_added_to_an_index_and_a_primary_key() {
     assert_eq!(stored.len(), 3);
     for stored in stored {
         let row = rows.decode(&stored).expect("valid").expect("a row");
-        let mut supply = Sequences::default();
-        let mut environment = Environment { parameters: &[], now: 0, supply: &mut supply };
-        let (writes, absent) = fill_primary_key(&rows, &row, &mut environment).expect("valid");
+        let (writes, absent) = fill_primary_key(&rows, &row).expect("valid");
         assert_eq!(absent.len(), 1);
         writes.into_iter().for_each(|write| db.write(write));
     }
