@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use base::canary::{Bug, planted};
 use bytes::Bytes;
 
 use crate::bind::Unbound;
@@ -251,6 +252,11 @@ impl TableRows {
             self.change_pending(pending, before, after, writes, absent)?;
         }
         for (index, layout) in &self.indexes {
+            if planted(Bug::IndexNotUpdated) && before.is_some() && after.is_some()
+                || planted(Bug::BackfillMissesWrite) && index.state == IndexState::WriteOnly
+            {
+                continue;
+            }
             let entry = |row: &[Value]| self.entry(index, layout, row);
             let old = before.map(entry).transpose()?;
             let new = after.map(entry).transpose()?;
@@ -262,7 +268,7 @@ impl TableRows {
                 writes.push(Write::Delete { key: old.key });
             }
             if let (Some(new), Some(row)) = (new, after) {
-                if index.is_unique && !is_same_key {
+                if index.is_unique && !is_same_key && !planted(Bug::UniqueNotRead) {
                     absent.push(Absent { key: new.key.clone(), error: self.duplicate(Some(index), row) });
                 }
                 let stored = index.storing.iter().map(|id| cells::name(*id));
