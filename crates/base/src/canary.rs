@@ -220,6 +220,12 @@ bugs! {
     StreamCacheStale(29, "the cache keeps a block that a flush has overwritten"),
     StreamMapBeforeData(29, "a flush writes the map of a checkpoint without forcing the data first"),
     StreamIncompleteRead(29, "a received stream answers reads before the log completes it"),
+    IndexNotUpdated(30, "an UPDATE does not change the entries of indexes"),
+    UniqueNotRead(30, "a unique key is written without a read of the entry that would be in conflict"),
+    OwnWriteMissed(30, "the reads of a transaction do not show its own writes"),
+    SchemaFenceIgnored(30, "a transaction does not compare the token of its version of the schema with that in the store"),
+    CascadeMissesChild(30, "the deletion of a row leaves the last of the rows that are interleaved in it"),
+    BackfillMissesWrite(30, "statements do not maintain an index while it is being filled"),
     ForceRetried(25, "a failed sync is retried and its success trusted"),
     CompletionAfterError(25, "the log publishes a completion after a failed sync"),
 }

@@ -12,6 +12,7 @@
 //!   node. Earlier attempts may still be answered: the first definite response counts, from any node.
 //! * *Timeline reads are monotonic.* Each carries the latest state of the range that the client has seen, for any
 //!   replica to honor (guarantee 15). A [`TimelineToken`] passes these states to another client.
+//! * *A transaction sees its own writes*, which are kept here until the commit ([`PendingWrites`]).
 //! * *A log is followed without gaps.* Each position is delivered once, in order, across nodes ([`follower`]).
 //! * *An error other than [`Error::OutcomeUnknown`] means that nothing was written.*
 //!
@@ -26,6 +27,7 @@ mod endpoints;
 mod error;
 pub mod follower;
 pub mod ledger;
+mod pending;
 pub mod ranges;
 mod seen;
 mod sessions;
@@ -37,6 +39,7 @@ pub use client::Client;
 pub use contract::{Action, Ask, AttemptId, CallId, Effect, Link, NodeResponse, Pace, Sent, Stamp, TransactionId};
 pub use error::Error;
 pub use follower::Follower;
+pub use pending::{PendingCell, PendingWrites, RowName, RowWrite};
 pub use seen::{CohortLsn, ScanStart, Shown};
 pub use token::{TOKEN_BYTES_MAX, TimelineToken, TokenError};
 pub use version::Version;

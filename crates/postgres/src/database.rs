@@ -17,9 +17,10 @@ use base::budget::ByteBudget;
 use bytes::Bytes;
 use sdk::{Client, Error, Replication, Table};
 use sql::cells;
+pub(crate) use sql::fence::{Catalog, SCHEMA, SCHEMA_ROW, TOKEN};
 use sql::keys::{self, KeyRange};
 use sql::rows::Write;
-use sql::schema::{Garbage, Schema, Sequence};
+use sql::schema::{Garbage, Sequence};
 use sql::{SqlError, Value, sqlstate};
 
 use crate::failure::{Failure, of_client, of_preparation};
@@ -33,12 +34,6 @@ const MEMORY_BYTES: usize = 512 << 20;
 const SESSION_BYTES: usize = 1 << 20;
 /// The prefix of the names of databases' tables.
 const TABLE_PREFIX: &str = "sql.";
-/// The row of the schema. The keys of data begin with a higher byte.
-pub(crate) const SCHEMA_ROW: Bytes = Bytes::from_static(b"\0schema");
-/// Identifies the version of the schema: its number, and a random number, because a database of the same name may have
-/// been dropped.
-pub(crate) const TOKEN: Bytes = Bytes::from_static(b"token");
-pub(crate) const SCHEMA: Bytes = Bytes::from_static(b"schema");
 /// The row of the greatest identifier that was handed out.
 const IDS_ROW: Bytes = Bytes::from_static(b"\0ids");
 const LAST: Bytes = Bytes::from_static(b"last");
@@ -61,13 +56,6 @@ const DELETED_ROWS: u64 = 1_000;
 /// Pause after data of dropped tables could not be deleted.
 const COLLECT_PAUSE: Duration = Duration::from_secs(5);
 const COLLECT_ATTEMPTS: u32 = 5;
-
-/// A version of a schema, and its token in the store.
-#[derive(Debug, Default)]
-pub(crate) struct Catalog {
-    pub(crate) token: Bytes,
-    pub(crate) schema: Schema,
-}
 
 /// The databases of a cluster.
 #[derive(Debug)]
@@ -274,11 +262,11 @@ impl Database {
     pub(crate) async fn refresh_only(&self) -> Result<(), Error> {
         let row = self.table.row(SCHEMA_ROW).await?;
         let cell = |name: Bytes| row.as_ref().and_then(|row| row.cell(name)).map(|cell| cell.value.clone());
-        let token = cell(TOKEN).unwrap_or_default();
-        if self.catalog().token == token {
+        let token = cell(TOKEN);
+        if self.catalog().is_current(token.as_ref()) {
             return Ok(());
         }
-        let catalog = decode(token, cell(SCHEMA)).map_err(|error| Error::Invalid(error.to_string()))?;
+        let catalog = Catalog::decode(token, cell(SCHEMA)).map_err(|error| Error::Invalid(error.to_string()))?;
         self.set_catalog(Arc::new(catalog));
         Ok(())
     }
@@ -405,7 +393,7 @@ impl Database {
         let snapshot = self.client.snapshot().await?;
         let (schema, incarnation) =
             tokio::try_join!(snapshot.row(self.table(), SCHEMA_ROW), snapshot.row(self.table(), INCARNATION_ROW))?;
-        let schema = decode(Bytes::new(), schema.cell(SCHEMA).map(|cell| cell.value.clone()));
+        let schema = Catalog::decode(None, schema.cell(SCHEMA).map(|cell| cell.value.clone()));
         let schema = schema.map_err(|error| Error::Invalid(error.to_string()))?.schema;
         let incarnation = incarnation.cell(INCARNATION).map(|cell| cell.value.clone()).unwrap_or_default();
         self.collect_marked(&incarnation).await?;
@@ -518,12 +506,6 @@ fn name_of(incarnation: &Bytes, garbage: &Garbage) -> Vec<u8> {
         Garbage::Interleaved { root, table } => [root.0.to_be_bytes(), table.0.to_be_bytes()].concat(),
     };
     [&incarnation[..], &name].concat()
-}
-
-/// A schema from its cells.
-pub(crate) fn decode(token: Bytes, schema: Option<Bytes>) -> Result<Catalog, SqlError> {
-    let schema = schema.map(Schema::decode).transpose()?.unwrap_or_default();
-    Ok(Catalog { token, schema })
 }
 
 /// The value of a sequence after the last one; `None` if there is no further one.

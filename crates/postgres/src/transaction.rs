@@ -13,7 +13,7 @@ use sql::schema::{Builder, Schema};
 use sql::{SqlError, sqlstate};
 use tokio::task::JoinSet;
 
-use crate::database::{Catalog, Database, SCHEMA, SCHEMA_ROW, TOKEN, apply, decode, mark};
+use crate::database::{Catalog, Database, SCHEMA, SCHEMA_ROW, TOKEN, apply, mark};
 use crate::execute::Unseen;
 use crate::failure::Failure;
 use crate::limits::Interrupt;
@@ -202,9 +202,9 @@ impl Tx {
         if let Source::Snapshot(snapshot) = &self.source {
             let row = snapshot.row(self.database.table(), SCHEMA_ROW).await?;
             let cell = |name: Bytes| row.cell(name).map(|cell| cell.value.clone());
-            let token = cell(TOKEN).unwrap_or_default();
-            if token != self.catalog.token {
-                self.catalog = Arc::new(decode(token, cell(SCHEMA))?);
+            let token = cell(TOKEN);
+            if !self.catalog.is_current(token.as_ref()) {
+                self.catalog = Arc::new(Catalog::decode(token, cell(SCHEMA))?);
             }
             self.is_verified = true;
         }
@@ -212,9 +212,8 @@ impl Tx {
     }
 
     async fn verify(&self) -> Result<(), Failure> {
-        let token = self.cell(SCHEMA_ROW, TOKEN).await?;
-        let token = token.map(|cell| cell.value).unwrap_or_default();
-        if token == self.catalog.token { Ok(()) } else { Err(Failure::Stale) }
+        let token = self.cell(SCHEMA_ROW, TOKEN).await?.map(|cell| cell.value);
+        if self.catalog.is_current(token.as_ref()) { Ok(()) } else { Err(Failure::Stale) }
     }
 
     /// Checks that the version of the schema is the current one.
@@ -475,15 +474,9 @@ impl Tx {
                 return Err(dropped());
             }
             let schema = without_collected(&self.database, &incarnation, &self.catalog.schema)?;
-            let token: Bytes = [schema.version().to_le_bytes(), crate::random().to_le_bytes()].concat().into();
-            let encoded = schema.encode();
-            if encoded.len() > base::limits::VALUE_BYTES_MAX {
-                return Err(SqlError::new(sqlstate::PROGRAM_LIMIT_EXCEEDED, "the schema is too large").into());
-            }
-            let table = self.database.table();
-            tx.put(table, SCHEMA_ROW, TOKEN, token.clone())?;
-            tx.put(table, SCHEMA_ROW, SCHEMA, encoded)?;
-            return Ok(Some(Arc::new(Catalog { token, schema })));
+            let catalog = Catalog::next(schema, crate::random());
+            apply(tx, self.database.table(), &catalog.write()?)?;
+            return Ok(Some(Arc::new(catalog)));
         }
         Ok(None)
     }

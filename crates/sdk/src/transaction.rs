@@ -54,7 +54,7 @@ pub struct Transaction {
 
 /// The writes of a transaction at some point, to which [`Transaction::restore`] returns.
 #[derive(Clone, Debug)]
-pub struct Savepoint(state::Writes);
+pub struct Savepoint(client::PendingWrites);
 
 /// A committed transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,12 +207,7 @@ impl Transaction {
 
     async fn row_with(&self, table: String, key: Bytes, for_update: bool) -> Result<Row, Error> {
         let cells = self.read(&table, &key, Vec::new(), for_update).await?;
-        let row = Row::new(key, cells);
-        let state = self.state();
-        Ok(match state.write(&table, &row.key) {
-            Some(own) => own.over(row),
-            None => row,
-        })
+        Ok(self.state().over(&table, Row::new(key, cells)))
     }
 
     /// Reads a column of a row; none if it does not exist.

@@ -290,6 +290,10 @@ const TRANSACTIONS: u8 = 18;
 #[cfg(feature = "canary")]
 const DISKS: u8 = 29;
 
+/// The guarantee about SQL. Its bugs are searched for in seeds of [`Theme::Sql`].
+#[cfg(feature = "canary")]
+const SQL: u8 = 30;
+
 /// The seeds to try for a bug, in order.
 #[cfg(feature = "canary")]
 fn seeds_for(bug: Bug) -> Box<dyn Iterator<Item = u64>> {
@@ -297,6 +301,7 @@ fn seeds_for(bug: Bug) -> Box<dyn Iterator<Item = u64>> {
         Some((_, theme)) => Box::new(theme.seeds()),
         None if bug.guarantee() == DISKS => Box::new(Theme::Disks.seeds()),
         None if bug.guarantee() == TRANSACTIONS => Box::new(Theme::Transactions.seeds()),
+        None if bug.guarantee() == SQL => Box::new(Theme::Sql.seeds()),
         None => Box::new(1..),
     }
 }

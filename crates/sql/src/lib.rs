@@ -4,7 +4,8 @@
 //! A database is one Loggos table. A row of an SQL table is a row of that table: its key is a tuple ([`keys`]), and
 //! each column is a cell ([`cells`]). The [`schema`] is an immutable version; a statement that changes it makes the next
 //! one ([`ddl::apply`]). [`parse`](parse::parse) makes [statements](statement) of text, and [`direct`] turns those that
-//! name their rows by key into reads and writes. A planner for all others is in the crate `query`.
+//! name their rows by key into reads and writes. A planner for all others is in the crate `query`. [`fence`] is how a
+//! transaction knows the current version of the schema.
 //!
 //! Deviations from PostgreSQL: `numeric` has no `NaN` and no infinities, and at most 1,000 digits on each side of the
 //! point; text is ordered by its bytes; the time zone is UTC; the precision of `timestamp(p)` is ignored.
@@ -21,6 +22,7 @@ pub mod ddl;
 pub mod direct;
 mod error;
 mod expression;
+pub mod fence;
 pub mod ids;
 mod jsonb;
 pub mod keys;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use base::canary::{Bug, planted};
 use bytes::Bytes;
 
 use crate::bind::Unbound;
@@ -327,6 +328,11 @@ impl TableRows {
             self.change_pending(pending, before, after, writes, absent)?;
         }
         for (index, layout) in &self.indexes {
+            if planted(Bug::IndexNotUpdated) && before.is_some() && after.is_some()
+                || planted(Bug::BackfillMissesWrite) && index.state == IndexState::WriteOnly
+            {
+                continue;
+            }
             let entry = |row: &[Value]| self.entry(index, layout, row);
             let old = before.map(entry).transpose()?;
             let new = after.map(entry).transpose()?;
@@ -344,7 +350,7 @@ impl TableRows {
             }
             if let (Some(new), Some(row)) = (new, after) {
                 let check = || Absent::new(new.key.clone(), self.duplicate(Some(index), row));
-                if index.is_unique && !is_same_key {
+                if index.is_unique && !is_same_key && !planted(Bug::UniqueNotRead) {
                     absent.push(check());
                 } else if is_shared {
                     absent.push(check().or_of(reference(&new)));

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::columns as message;
 use base::limits::{TRANSACTION_READS_MAX, TRANSACTION_WRITES_MAX, WRITE_BYTES_MAX, WRITE_COLUMNS_MAX};
 use bytes::Bytes;
+use client::{PendingCell, PendingWrites, RowName, RowWrite};
 
 use crate::types::{Cell, Row};
 use crate::{Error, Version};
@@ -23,23 +24,10 @@ pub(super) struct State {
     pub(super) locked: BTreeMap<(String, Bytes), Bytes>,
     /// Those of this attempt.
     pub(super) read_now: BTreeSet<(String, Bytes)>,
-    writes: BTreeMap<(String, Bytes), RowWrite>,
+    writes: PendingWrites,
     /// Bytes of all keys, names and values.
     bytes: usize,
     has_ended: bool,
-}
-
-/// The writes at some point.
-#[derive(Clone, Debug)]
-pub(super) struct Writes(BTreeMap<(String, Bytes), RowWrite>);
-
-/// The changes of one row.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct RowWrite {
-    /// Delete the row, with all its columns, before the columns are changed.
-    pub(super) deletes_row: bool,
-    /// The columns, each with its new value; none deletes the column.
-    pub(super) columns: BTreeMap<Bytes, Option<Bytes>>,
 }
 
 /// The content of a commit.
@@ -118,7 +106,7 @@ impl State {
     ) -> Result<(), Error> {
         self.check_open()?;
         let place = (table, key);
-        let row = self.writes.get(&place);
+        let row = self.writes.of(&place);
         let old = row.and_then(|row| row.columns.get_key_value(&column)).map_or(0, column_bytes);
         if old == 0 && row.is_some_and(|row| row.columns.len() >= WRITE_COLUMNS_MAX) {
             return invalid(format!("the transaction changes more than {WRITE_COLUMNS_MAX} columns of a row"));
@@ -126,7 +114,7 @@ impl State {
         let new = column_bytes((&column, &value)) + self.row_bytes(&place)?;
         self.add_bytes(new.saturating_sub(old))?;
         self.bytes -= old.saturating_sub(new);
-        self.writes.entry(place).or_default().columns.insert(column, value);
+        self.writes.change(place, column, value);
         Ok(())
     }
 
@@ -139,14 +127,14 @@ impl State {
         let place = (table, key);
         let new = self.row_bytes(&place)?;
         self.add_bytes(new)?;
-        let before = self.writes.insert(place, RowWrite { deletes_row: true, columns: BTreeMap::new() });
+        let before = self.writes.delete_row(place);
         self.bytes -= before.iter().flat_map(|row| &row.columns).map(column_bytes).sum::<usize>();
         Ok(())
     }
 
     /// The bytes of a row's key, unless the row is changed already.
-    fn row_bytes(&self, place: &(String, Bytes)) -> Result<usize, Error> {
-        if self.writes.contains_key(place) {
+    fn row_bytes(&self, place: &RowName) -> Result<usize, Error> {
+        if self.writes.of(place).is_some() {
             return Ok(0);
         }
         if self.writes.len() >= TRANSACTION_WRITES_MAX {
@@ -166,16 +154,16 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn savepoint(&self) -> Writes {
-        Writes(self.writes.clone())
+    pub(super) fn savepoint(&self) -> PendingWrites {
+        self.writes.clone()
     }
 
     /// # Errors
     /// [`Error::Invalid`] if the transaction has ended.
-    pub(super) fn restore(&mut self, savepoint: &Writes) -> Result<(), Error> {
+    pub(super) fn restore(&mut self, savepoint: &PendingWrites) -> Result<(), Error> {
         self.check_open()?;
         self.bytes -= self.writes.iter().map(write_bytes).sum::<usize>();
-        self.writes.clone_from(&savepoint.0);
+        self.writes.clone_from(savepoint);
         self.bytes += self.writes.iter().map(write_bytes).sum::<usize>();
         Ok(())
     }
@@ -185,25 +173,22 @@ impl State {
     }
 
     pub(super) fn write(&self, table: &str, key: &Bytes) -> Option<&RowWrite> {
-        self.writes.get(&(table.to_owned(), key.clone()))
+        self.writes.of(&(table.to_owned(), key.clone()))
+    }
+
+    /// A row with the transaction's own changes.
+    pub(super) fn over(&self, table: &str, row: Row) -> Row {
+        let cells = self.writes.over(&(table.to_owned(), row.key.clone()), row.cells);
+        Row::new(row.key, cells)
     }
 
     /// The rows of a page that covers these keys, in order of key, with the transaction's own changes.
     pub(super) fn merged(&self, table: &str, start: &Bytes, end: Option<&Bytes>, page: Vec<Row>) -> Vec<Row> {
-        let own = self.writes.range((table.to_owned(), start.clone())..);
-        let mut own = own.take_while(|((of, key), _)| of == table && end.is_none_or(|end| key < end)).peekable();
-        if own.peek().is_none() {
+        if self.writes.is_empty() {
             return page;
         }
-        let mut rows: BTreeMap<Bytes, Row> = page.into_iter().map(|row| (row.key.clone(), row)).collect();
-        for ((_, key), write) in own {
-            let row = rows.remove(key).unwrap_or_else(|| Row::new(key.clone(), Vec::new()));
-            let row = write.over(row);
-            if !row.cells.is_empty() {
-                rows.insert(key.clone(), row);
-            }
-        }
-        rows.into_values().collect()
+        let page = page.into_iter().map(|row| (row.key, row.cells)).collect();
+        self.writes.merged(table, start, end, page).into_iter().map(|(key, cells)| Row::new(key, cells)).collect()
     }
 
     /// Ends the transaction. Returns its reads and writes.
@@ -214,7 +199,7 @@ impl State {
         let needs_commit = !writes.is_empty() || reads.len() > 1 || self.reads_differ;
         let read = |((table, start, end), seen_ns)| message::TransactionRead { table, start, end, seen_ns };
         let reads = reads.into_iter().map(read).collect();
-        let writes = writes.into_iter().map(|((table, key), row)| row.into_message(table, key)).collect();
+        let writes = writes.into_iter().map(|(name, row)| message_of(name, row)).collect();
         Parts { reads, writes, needs_commit }
     }
 
@@ -231,33 +216,29 @@ impl State {
     }
 }
 
-impl RowWrite {
-    fn into_message(self, table: String, key: Bytes) -> message::TransactionWrite {
-        // A row that is deleted has no columns to delete.
-        let columns = self.columns.into_iter().filter(|(_, value)| value.is_some() || !self.deletes_row);
-        let mutation = |(column, value)| message::Mutation { column, value, condition: None };
-        let mutations = columns.map(mutation).collect();
-        message::TransactionWrite { table, key, mutations, delete_row: self.deletes_row }
+impl PendingCell for Cell {
+    fn column(&self) -> &Bytes {
+        &self.column
     }
 
-    /// A row with these changes.
-    pub(super) fn over(&self, mut row: Row) -> Row {
-        if self.deletes_row {
-            row.cells.clear();
-        }
-        row.cells.retain(|cell| !self.columns.contains_key(&cell.column));
-        let values = self.columns.iter().filter_map(|(column, value)| Some((column, value.clone()?)));
-        row.cells.extend(values.map(|(column, value)| Cell::new(column.clone(), value, Version::ABSENT)));
-        row.cells.sort_by(|one, other| one.column.cmp(&other.column));
-        row
+    fn put(column: Bytes, value: Bytes) -> Self {
+        Self::new(column, value, Version::ABSENT)
     }
+}
+
+fn message_of((table, key): RowName, row: RowWrite) -> message::TransactionWrite {
+    // A row that is deleted has no columns to delete.
+    let columns = row.columns.into_iter().filter(|(_, value)| value.is_some() || !row.deletes_row);
+    let mutation = |(column, value)| message::Mutation { column, value, condition: None };
+    let mutations = columns.map(mutation).collect();
+    message::TransactionWrite { table, key, mutations, delete_row: row.deletes_row }
 }
 
 fn span_bytes((_, start, end): &Span) -> usize {
     start.len() + end.as_ref().map_or(0, Bytes::len)
 }
 
-fn write_bytes(((_, key), row): (&(String, Bytes), &RowWrite)) -> usize {
+fn write_bytes(((_, key), row): (&RowName, &RowWrite)) -> usize {
     key.len() + row.columns.iter().map(column_bytes).sum::<usize>()
 }
 

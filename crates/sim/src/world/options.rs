@@ -217,9 +217,11 @@ impl Options {
     /// The same run with transactions, as drawn from the seed by a generator of their own, if wall clocks have bounds.
     fn with_transactions(self, seed: u64) -> Self {
         let mut random = SplitMix64::new(seed ^ 0x7a4e_5ac7_0000_0000);
-        let is_theme = Theme::of(seed) == Some(Theme::Transactions);
+        let is_sql = Theme::of(seed) == Some(Theme::Sql);
+        let is_theme = is_sql || Theme::of(seed) == Some(Theme::Transactions);
         let clients = if is_theme { 5 } else { [2, 3, 5][random.below(3) as usize] };
         let workload = Workload::DRAWN[random.below(Workload::DRAWN.len() as u64) as usize];
+        let workload = if is_sql { Workload::Sql } else { workload };
         if self.clock_uncertainty == 0 || self.zookeeper_clients > 0 {
             return self;
         }

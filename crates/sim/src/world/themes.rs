@@ -28,6 +28,8 @@ pub enum Theme {
     PrimaryBackup,
     /// A virtual disk.
     Disks,
+    /// SQL transactions, with fewer faults.
+    Sql,
 }
 
 /// Each theme has one seed in this many.
@@ -35,7 +37,7 @@ const ONE_IN: u64 = 20;
 
 impl Theme {
     /// All themes.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::SlowDisks,
         Self::CutOff,
         Self::Forgetting,
@@ -45,6 +47,7 @@ impl Theme {
         Self::Transactions,
         Self::PrimaryBackup,
         Self::Disks,
+        Self::Sql,
     ];
 
     /// The theme of a seed, if it has one.
@@ -69,6 +72,7 @@ impl Theme {
             Self::Transactions => 5,
             Self::PrimaryBackup => 17,
             Self::Disks => 13,
+            Self::Sql => 8,
         }
     }
 
@@ -121,6 +125,11 @@ impl Theme {
                 let (held_back, loss) = (options.held_back.max(300_000), options.loss.max(5_000));
                 let options = Options { held_back, loss, ..options };
                 Options { clock_uncertainty, lying_node, durability: Durability::Forced, ..settled(options) }
+            }
+            Self::Sql => {
+                // A transaction has many reads, one after the other: with frequent faults few are committed.
+                let fault_time = options.fault_time.min(12_000 * MILLISECOND);
+                Options { fault_every: 2_500 * MILLISECOND, fault_time, ..Self::Transactions.put(options) }
             }
             Self::PrimaryBackup => {
                 // A primary that is left alone on a disk that rots has no other copy.

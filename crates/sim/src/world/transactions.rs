@@ -3,12 +3,13 @@
 //! to other nodes, and finally asks for the outcome. Plain writes, strong reads and reads at timestamps of the same rows
 //! run between them. Meanwhile the tables are split and moved, and one of them is dropped and created again.
 //!
-//! A workload (`workloads`), one per run, defines the rows and their invariants. `history` checks the observations of the
-//! clients, `leftovers` the transactions that remain in the nodes at the end.
+//! A workload (`workloads`), one per run, defines the rows and their invariants; that of `statements` runs SQL. `history`
+//! checks the observations of the clients, `leftovers` the transactions that remain in the nodes at the end.
 
 mod history;
 mod leftovers;
 mod requests;
+mod statements;
 mod workloads;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -28,6 +29,7 @@ pub(super) use leftovers::Decisions;
 pub use workloads::Workload;
 
 use history::History;
+use statements::{Run, Sessions};
 use workloads::{Plan, Rows};
 
 /// The tables. The last one is dropped and created again while transactions change it.
@@ -49,6 +51,7 @@ pub(crate) struct TransactionClients {
     asked: BTreeMap<RequestId, (usize, NodeId)>,
     random: SplitMix64,
     rows: Rows,
+    sessions: Sessions,
     history: History,
     /// How far the tables are set up.
     setup: Setup,
@@ -110,6 +113,8 @@ struct Job {
 #[derive(Clone, Debug)]
 enum Kind {
     Transaction(Plan),
+    /// A transaction of SQL statements.
+    Script(Box<Run>),
     /// Reads every row as of one moment. It is the end of the uncertainty of a node's clock if `is_now`.
     Snapshot {
         is_now: bool,
@@ -153,6 +158,8 @@ enum Question {
     Row(Place),
     /// The rows of a table from a key on.
     Rows(usize, Bytes),
+    /// At most so many rows of some keys of a table.
+    Span(usize, KeyRange, usize),
 }
 
 /// The identity of a transaction, and where it is decided.
@@ -200,6 +207,7 @@ impl TransactionClients {
             clients,
             asked: BTreeMap::new(),
             rows,
+            sessions: Sessions::default(),
             history: History::default(),
             setup: Setup::Create(0),
             splits_left: options.transaction_splits,
@@ -230,12 +238,14 @@ impl TransactionClients {
             }
             _ if id != 0 => return None,
             Setup::Create(table) => return Some(self.administer(Administration::Create(table), now)),
+            Setup::Fill if self.rows.workload == Workload::Sql => return Some(self.create_database(id, now)),
             Setup::Fill => return Some(self.transaction(self.rows.fill(), now)),
         }
         if self.is_ending {
             return self.last_read(id, now);
         }
-        if id == 0 && self.random.below(6) == 0 {
+        let is_sql = self.rows.workload == Workload::Sql;
+        if id == 0 && !is_sql && self.random.below(6) == 0 {
             let task = if self.is_created { Administration::Drop(DROPPED) } else { Administration::Create(DROPPED) };
             return Some(self.administer(task, now));
         }
@@ -246,6 +256,9 @@ impl TransactionClients {
                 key = [&key[..], b"+"].concat().into();
             }
             return Some(self.administer(Administration::Split((table, key)), now));
+        }
+        if is_sql {
+            return Some(self.any_script(id, now));
         }
         Some(match self.random.below(20) {
             0 | 1 => self.plain_read(now),
@@ -328,6 +341,7 @@ impl TransactionClients {
             Some(place) => {
                 Some(Job { questions: VecDeque::from([Question::Row(place)]), ..self.job(Kind::PlainRead, now) })
             }
+            None if self.rows.workload == Workload::Sql => Some(self.audit_database(id, now)),
             None => {
                 let plan = self.rows.audit();
                 Some(self.transaction(plan, now))
@@ -339,8 +353,11 @@ impl TransactionClients {
 impl Job {
     /// Begins to run the plan of a transaction, for the first time or after it was aborted.
     fn begin_attempt(&mut self) {
-        let Kind::Transaction(plan) = &self.kind else { return };
-        self.questions = plan.questions.iter().cloned().collect();
+        self.questions = match &self.kind {
+            Kind::Transaction(plan) => plan.questions.iter().cloned().collect(),
+            Kind::Script(_) => VecDeque::new(),
+            _ => return,
+        };
         self.phase = Phase::Reading;
         self.consistency = Consistency::Locking(self.owner);
         (self.found, self.spans, self.writes) = (Vec::new(), Vec::new(), Vec::new());

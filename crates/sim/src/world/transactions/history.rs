@@ -47,6 +47,8 @@ pub(super) struct Done {
     pub(super) moment: Option<Timestamp>,
     pub(super) found: Vec<Found>,
     pub(super) writes: Vec<Change>,
+    /// Reads and appends of lists in SQL columns.
+    pub(super) operations: Vec<Operation>,
 }
 
 impl Done {
@@ -152,7 +154,7 @@ impl History {
                     }
                 }
             }
-            Workload::Registers | Workload::Bank | Workload::Switches | Workload::Places => {}
+            Workload::Registers | Workload::Bank | Workload::Switches | Workload::Places | Workload::Sql => {}
         }
         Ok(())
     }
@@ -172,6 +174,9 @@ fn transaction(number: u64, workload: Workload, done: &Done, has_true_clocks: bo
             let values = appended(&change.change);
             operations.extend(values.map(|value| Operation::Append(key(&change.place()), value)));
         }
+    } else if !done.operations.is_empty() {
+        let valid = |one: &&Operation| done.is_committed() || matches!(one, Operation::Append(..));
+        operations.extend(done.operations.iter().filter(valid).cloned());
     } else if done.changes().next().is_some() {
         operations.push(Operation::Append(u64::MAX - number, number));
     }
@@ -216,7 +221,7 @@ impl Writes {
                 match (done.outcome, done.timestamp()) {
                     (Ended::Committed(_), Some(timestamp)) => {
                         let of_row = writes.known.entry(change.place()).or_default();
-                        let deletes_row = change.change.deletes_row;
+                        let deletes_row = change.change.deletes_row && change.change.columns.is_empty();
                         of_row.insert(
                             timestamp,
                             Written { acknowledged: done.ended, deletes_row, number: written(change) },

@@ -72,6 +72,11 @@ impl Job {
                     let scan = Scan { continuation: Some(from.clone()), ..Scan::default() };
                     of_table(*table, TableRequest::Scan { scan, consistency })
                 }
+                Question::Span(table, KeyRange { start, end }, limit) => {
+                    let limit = *limit;
+                    let scan = Scan { from: start.clone(), to: end.clone(), limit, ..Scan::default() };
+                    of_table(*table, TableRequest::Scan { scan, consistency })
+                }
             },
             Phase::Opening((table, key)) => of_table(*table, TableRequest::OpenSession { key: key.clone() }),
             Phase::Committing => self.commit_request(),
@@ -124,13 +129,17 @@ impl Job {
         matches!(self.phase, Phase::Committing | Phase::Writing)
     }
 
-    fn ended(&self, client: usize, now: TrueTime, outcome: Ended) -> Done {
+    pub(super) fn ended(&self, client: usize, now: TrueTime, outcome: Ended) -> Done {
         let (found, writes) = (self.found.clone(), self.writes.clone());
         // A read as of an earlier moment precedes everything that begins later, and nothing precedes it.
-        let is_old = matches!(self.kind, Kind::Snapshot { is_now: false });
+        let is_old = match &self.kind {
+            Kind::Script(run) => run.is_past,
+            kind => matches!(kind, Kind::Snapshot { is_now: false }),
+        };
         let moment = if let Consistency::At(moment) = self.consistency { Some(moment) } else { None };
         let begun = if is_old { 0 } else { self.begun };
-        Done { client, begun, ended: now, outcome, moment, found, writes }
+        let operations = if let Kind::Script(run) = &self.kind { run.operations.clone() } else { Vec::new() };
+        Done { client, begun, ended: now, outcome, moment, found, writes, operations }
     }
 }
 
@@ -160,6 +169,11 @@ impl TransactionClients {
 impl World {
     /// Sends the request of a client's job to any node.
     pub(super) fn ask_for_transaction(&mut self, id: usize) {
+        let job = &mut self.transactions.clients[id].job;
+        let is_at_script = |job: &mut Job| job.phase == Phase::Reading && job.questions.is_empty();
+        if let Some(job) = job.take_if(is_at_script) {
+            return self.script_goes_on(id, job);
+        }
         let running = self.hosts.iter().filter(|(_, machine)| machine.process.is_some());
         let running: Vec<NodeId> = running.map(|(node, _)| *node).collect();
         let drawn = self.transactions.random.below(running.len().max(1) as u64) as usize;
@@ -236,13 +250,13 @@ impl World {
     }
 
     /// Continues with the next request at once.
-    fn transaction_goes_on(&mut self, id: usize, job: Job) {
+    pub(super) fn transaction_goes_on(&mut self, id: usize, job: Job) {
         self.transactions.clients[id].job = Some(job);
         self.ask_for_transaction(id);
     }
 
     /// The job ends without a result. A transaction releases its read locks, or leaves them to expire.
-    fn transaction_given_up_by_client(&mut self, id: usize, mut job: Job) {
+    pub(super) fn transaction_given_up_by_client(&mut self, id: usize, mut job: Job) {
         self.count("transactions given up");
         let is_locking = matches!(job.consistency, Consistency::Locking(_));
         let places: BTreeSet<Place> = job.found.iter().map(|found| found.place.clone()).collect();
@@ -288,7 +302,10 @@ impl World {
                 if as_of.is_some() == is_dated =>
             {
                 let range = KeyRange { start: place.1.clone(), end: Some(successor(&place.1)) };
-                job.note(place.0, range, as_of.as_ref());
+                job.note(place.0, range.clone(), as_of.as_ref());
+                if let Kind::Script(run) = &mut job.kind {
+                    run.reply(range, None, vec![Row { key: place.1.clone(), cells: cells.clone() }]);
+                }
                 job.found.push(Found { place, cells, at: as_of.map(|as_of| as_of.timestamp) });
                 job.questions.pop_front();
             }
@@ -311,6 +328,26 @@ impl World {
                         return self.transaction_job_ended(id);
                     }
                 }
+            }
+            (
+                Ok(Response::Tablet(TableResponse::Rows { rows, continuation, rest: None })),
+                Some(Question::Span(table, KeyRange { start, end }, _)),
+            ) if as_of.is_some() == is_dated => {
+                let of_range = as_of.as_ref().and_then(|as_of| as_of.range.end.clone());
+                let shown = [&continuation, &end, &of_range].into_iter().flatten().min().cloned();
+                let rest = shown.clone().filter(|shown| Some(shown) != end.as_ref());
+                let range = KeyRange { start, end: shown };
+                if let Some(row) = rows.iter().find(|row| !range.contains(&row.key)) {
+                    return self.violate(&format!("a page of {range} contains {row:?}"));
+                }
+                job.note(table, range.clone(), as_of.as_ref());
+                let at = as_of.map(|as_of| as_of.timestamp);
+                let found = |row: &Row| Found { place: (table, row.key.clone()), cells: row.cells.clone(), at };
+                job.found.extend(rows.iter().map(found));
+                if let Kind::Script(run) = &mut job.kind {
+                    run.reply(range, rest, rows);
+                }
+                job.questions.pop_front();
             }
             (Err(Failure::Unavailable(_) | Failure::NoSpace(_) | Failure::Overloaded(_) | Failure::Unknown(_)), _) => {
                 let goes_on = self.transactions.is_ending && matches!(job.kind, Kind::PlainRead);
@@ -337,6 +374,7 @@ impl World {
                 job.writes = self.transactions.rows.decide(&plan, &job.found);
                 self.begin_commit(id, job);
             }
+            Kind::Script(_) => self.script_goes_on(id, job),
             Kind::Snapshot { is_now } => {
                 self.count(if is_now { "snapshots of now" } else { "snapshots of the past" });
                 self.transaction_ended(job.ended(id, self.now, Ended::Committed(None)));
@@ -367,7 +405,7 @@ impl World {
     }
 
     /// Takes a stamp, or opens a session first.
-    fn begin_commit(&mut self, id: usize, mut job: Job) {
+    pub(super) fn begin_commit(&mut self, id: usize, mut job: Job) {
         let place = match &job.phase {
             Phase::Opening(place) => place.clone(),
             _ => self.transactions.coordinator(&job),
@@ -448,6 +486,7 @@ impl World {
             self.count("transactions committed by a retry");
         }
         self.transaction_ended(job.ended(id, self.now, Ended::Committed(Some(timestamp))));
+        self.script_committed(id, &job, timestamp);
         if self.transactions.setup == Setup::Fill {
             self.transactions.setup = Setup::Done;
         }
@@ -467,6 +506,7 @@ impl World {
             return self.transaction_given_up_by_client(id, job);
         }
         job.begun = self.now;
+        self.transactions.begin_script(id, &mut job);
         job.begin_attempt();
         self.transaction_again(id, job);
     }
@@ -549,8 +589,10 @@ impl World {
                 if *table == DROPPED {
                     transactions.is_created = true;
                 } else if transactions.setup == Setup::Create(*table) {
+                    let is_sql = transactions.rows.workload == Workload::Sql;
                     let needs_rows = matches!(transactions.rows.workload, Workload::Bank | Workload::Switches);
                     transactions.setup = match table + 1 {
+                        _ if is_sql => Setup::Fill,
                         DROPPED if needs_rows => Setup::Fill,
                         DROPPED => Setup::Done,
                         next => Setup::Create(next),

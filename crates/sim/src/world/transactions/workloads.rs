@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tablets::request::Cell;
 use tablets::transaction::RowChange;
 
+use super::statements::{self, DATABASE};
 use super::{Change, DROPPED, Found, Place, Question};
 
 /// The rows and their use.
@@ -27,6 +28,8 @@ pub enum Workload {
     Switches,
     /// A limited number of rows per table. A transaction that inserts one has scanned the table.
     Places,
+    /// A database with its invariants, through SQL statements (`statements`). Not drawn: it has a theme of its own.
+    Sql,
 }
 
 impl Workload {
@@ -88,6 +91,7 @@ impl Rows {
         let count = match workload {
             Workload::Lists | Workload::Forks => [2, 4, 8][random.below(3) as usize],
             Workload::Places => 12,
+            Workload::Sql => 0,
             _ => [4, 8][random.below(2) as usize],
         };
         let place = |number: usize| (number % DROPPED, Bytes::from(format!("k{:02}", number / DROPPED)));
@@ -102,10 +106,16 @@ impl Rows {
 
     /// A key in the middle of each table.
     pub(super) fn split_at(&self) -> Bytes {
+        if self.workload == Workload::Sql {
+            return statements::split_at();
+        }
         Bytes::from(format!("k{:02}", (self.places.len() / DROPPED).div_ceil(2)))
     }
 
     pub(super) fn any(&self, random: &mut SplitMix64) -> Place {
+        if self.workload == Workload::Sql {
+            return (DATABASE, statements::any_key(random));
+        }
         self.places[random.below(self.places.len() as u64) as usize].clone()
     }
 
@@ -175,7 +185,7 @@ impl Rows {
                 let first = random.below(self.places.len() as u64 / 2) as usize * 2;
                 self.places[first..first + 2].to_vec()
             }
-            Workload::Places => Vec::new(),
+            Workload::Places | Workload::Sql => Vec::new(),
         };
         let mut questions: Vec<Question> = places.into_iter().map(Question::Row).collect();
         if self.workload == Workload::Places || self.workload == Workload::Lists && random.below(6) == 0 {
@@ -223,6 +233,7 @@ impl Rows {
             }
             Workload::Switches => switch(random, found),
             Workload::Places => self.insert_or_delete(random, found),
+            Workload::Sql => Vec::new(),
         }
     }
 
@@ -267,7 +278,7 @@ impl Rows {
         }
         let values = || all.values().filter_map(|found| number(&found.cells));
         let is_right = match self.workload {
-            Workload::Lists | Workload::Forks | Workload::Registers | Workload::Counters => true,
+            Workload::Lists | Workload::Forks | Workload::Registers | Workload::Counters | Workload::Sql => true,
             Workload::Bank => {
                 let (sum, count) = (values().sum::<i64>(), values().count());
                 count == 0 || count == self.places.len() && sum == BALANCE * count.cast_signed() as i64

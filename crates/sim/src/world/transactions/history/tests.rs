@@ -30,7 +30,7 @@ fn row(place: &Place, number: i64, version: i64, at: i64) -> Found {
 fn committed(timestamp: i64, found: Vec<Found>, writes: Vec<Change>) -> Done {
     let time = timestamp.cast_unsigned();
     let outcome = Ended::Committed(Some(Timestamp(timestamp)));
-    Done { client: 0, begun: time - 1, ended: time, outcome, moment: None, found, writes }
+    Done { client: 0, begun: time - 1, ended: time, outcome, moment: None, found, writes, operations: Vec::new() }
 }
 
 /// A read of these rows as of a moment, by a client that knew it at the time.
