@@ -122,7 +122,7 @@ impl IntoIterator for PendingWrites {
 }
 
 impl RowWrite {
-    fn over<C: PendingCell>(&self, mut cells: Vec<C>) -> Vec<C> {
+    pub fn over<C: PendingCell>(&self, mut cells: Vec<C>) -> Vec<C> {
         if planted(Bug::OwnWriteMissed) {
             return cells;
         }

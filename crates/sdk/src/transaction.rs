@@ -264,7 +264,7 @@ impl Transaction {
     pub fn over_row(&self, table: &str, key: impl Into<Bytes>, row: Option<Row>) -> Row {
         let row = row.unwrap_or_else(|| Row::new(key, Vec::new()));
         match self.state().write(table, &row.key) {
-            Some(own) => own.over(row),
+            Some(own) => Row { cells: own.over(row.cells), key: row.key },
             None => row,
         }
     }
