@@ -159,6 +159,16 @@ fn of_datafusion(error: &DataFusionError) -> SqlError {
         DataFusionError::Plan(_) => {
             let text = text();
             let lower = text.to_ascii_lowercase();
+            if lower.contains("must appear in the group by clause")
+                && let Some(name) = text.split('"').nth(1)
+            {
+                let message =
+                    format!("column \"{name}\" must appear in the GROUP BY clause or be used in an aggregate function");
+                return SqlError::new(sqlstate::GROUPING_ERROR, message);
+            }
+            if lower.starts_with("aggregate functions are not allowed in the where clause") {
+                return SqlError::new(sqlstate::GROUPING_ERROR, "aggregate functions are not allowed in WHERE");
+            }
             let code = if lower.contains("invalid function") || lower.contains("no function matches") {
                 sqlstate::UNDEFINED_FUNCTION
             } else if lower.contains("must be in the group by clause") || lower.contains("group by") {

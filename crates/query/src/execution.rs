@@ -117,11 +117,12 @@ impl Engine {
         &self,
         planner: &Arc<Planner>,
         query: ast::Query,
+        text: &str,
         declared: &[Option<SqlType>],
         wanted: Option<Vec<SqlType>>,
     ) -> Result<Query, SqlError> {
-        let (planner, declared) = (Arc::clone(planner), declared.to_vec());
-        let task = self.runtime.spawn(async move { planner.prepare(&query, &declared, wanted.as_deref()) });
+        let (planner, text, declared) = (Arc::clone(planner), text.to_owned(), declared.to_vec());
+        let task = self.runtime.spawn(async move { planner.prepare(&query, &text, &declared, wanted.as_deref()) });
         task.await.unwrap_or_else(|_| Err(interrupted()))
     }
 

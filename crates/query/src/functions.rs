@@ -89,6 +89,7 @@ pub(crate) static FUNCTIONS: LazyLock<Functions> = LazyLock::new(|| {
 fn signature(arguments: usize) -> Signature {
     match arguments {
         0 => Signature::nullary(Volatility::Stable),
+        ANY_NUMBER => Signature::variadic_any(Volatility::Immutable),
         some => Signature::any(some, Volatility::Immutable),
     }
 }
@@ -250,6 +251,9 @@ impl Accumulator for SingleValue {
     }
 }
 
+/// A function takes any number of arguments, but at least one.
+const ANY_NUMBER: usize = usize::MAX;
+
 /// A function of ours on values.
 #[derive(Clone, Copy)]
 struct Definition {
@@ -260,7 +264,7 @@ struct Definition {
     evaluate: fn(&[Value]) -> std::result::Result<Value, SqlError>,
 }
 
-const OWN: [Definition; 13] = [
+const OWN: [Definition; 15] = [
     Definition { name: "/avg", arguments: 2, result: average_type, evaluate: average },
     // Bound to the time of the transaction.
     Definition {
@@ -280,6 +284,8 @@ const OWN: [Definition; 13] = [
         evaluate: |of| Ok(of.get(1).cloned().unwrap_or(Value::Null)),
     },
     Definition { name: "array_lower", arguments: 2, result: |_| SqlType::Int4, evaluate: array_lower },
+    Definition { name: "json_build_object", arguments: ANY_NUMBER, result: |_| SqlType::Jsonb, evaluate: json_object },
+    Definition { name: "jsonb_build_object", arguments: ANY_NUMBER, result: |_| SqlType::Jsonb, evaluate: json_object },
     Definition { name: "power", arguments: 2, result: |_| SqlType::Float8, evaluate: power },
     Definition { name: "mod", arguments: 2, result: common, evaluate: |of| modulo(of) },
     Definition { name: "div", arguments: 2, result: |_| SqlType::Numeric(None), evaluate: div },
@@ -505,6 +511,35 @@ fn timezone(of: &[Value]) -> std::result::Result<Value, SqlError> {
         Value::Timestamp(micros) => Value::Timestamptz(*micros),
         _ => Value::Null,
     })
+}
+
+/// An object of names and values in turn.
+fn json_object(of: &[Value]) -> std::result::Result<Value, SqlError> {
+    if of.len() % 2 == 1 {
+        let message = "argument list must have even number of elements";
+        return Err(SqlError::new(sqlstate::INVALID_PARAMETER_VALUE, message));
+    }
+    let mut text = "{".to_owned();
+    for pair in of.chunks(2) {
+        let [name, value] = pair else { continue };
+        let Some(name) = name.to_text() else {
+            return Err(SqlError::new(sqlstate::NULL_VALUE_NOT_ALLOWED, "argument 1 cannot be null"));
+        };
+        if text.len() > 1 {
+            text.push(',');
+        }
+        sql::quote_json(&name, &mut text);
+        text.push(':');
+        match value {
+            Value::Null => text.push_str("null"),
+            Value::Bool(value) => text.push_str(if *value { "true" } else { "false" }),
+            Value::Jsonb(value) => text.push_str(value),
+            Value::Int2(_) | Value::Int4(_) | Value::Int8(_) | Value::Numeric(_) => value.write_text(&mut text),
+            value => sql::quote_json(&value.to_text().unwrap_or_default(), &mut text),
+        }
+    }
+    text.push('}');
+    sql::normalize_json(&text).map(Value::Jsonb)
 }
 
 fn json_type(of: &[Value]) -> std::result::Result<Value, SqlError> {

@@ -30,7 +30,7 @@ use crate::Source;
 use crate::error::{Failed, wrap};
 use crate::functions::FUNCTIONS;
 use crate::operators::{Inferred, Operators, assignment, cast_function};
-use crate::rewrite::{INTERNAL, NOW, Rewrite};
+use crate::rewrite::{INTERNAL, NOW, Rewrite, locate};
 use crate::system::{SystemFunctions, SystemTables};
 use crate::table::Rows;
 use crate::values::{scalar, type_of};
@@ -96,7 +96,7 @@ impl Planner {
         // The columns of a view are known once it is planned.
         let columns = schema.views().filter_map(|view| {
             let Statement::Query(query, _) = parse_one(&view.query).ok()? else { return None };
-            let query = planner.prepare(&query, &[], None).ok()?;
+            let query = planner.prepare(&query, &view.query, &[], None).ok()?;
             let named =
                 query.columns.into_iter().enumerate().map(|(number, column)| {
                     (view.columns.get(number).cloned().unwrap_or(column.name), column.sql_type)
@@ -116,12 +116,22 @@ impl Planner {
         self.schema.version()
     }
 
-    /// Prepares a query. `declared` are types of parameters that the client has given; `wanted` the types that the
+    /// Prepares a query of a statement's text. `declared` are types of parameters that the client has given; `wanted` the types that the
     /// result has in an `INSERT`.
     ///
     /// # Errors
     /// The statement is not valid, or not supported.
     pub fn prepare(
+        self: &Arc<Self>,
+        query: &ast::Query,
+        text: &str,
+        declared: &[Option<SqlType>],
+        wanted: Option<&[SqlType]>,
+    ) -> Result<Query, SqlError> {
+        self.prepare_unlocated(query, declared, wanted).map_err(|error| locate(error, query, text))
+    }
+
+    fn prepare_unlocated(
         self: &Arc<Self>,
         query: &ast::Query,
         declared: &[Option<SqlType>],

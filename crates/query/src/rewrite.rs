@@ -100,6 +100,7 @@ impl<'a> Rewrite<'a> {
         match body {
             SetExpr::Select(select) => {
                 check_names(select)?;
+                skip_items_without_rows(select);
                 self.name_items(select);
             }
             SetExpr::SetOperation { left, right, .. } => {
@@ -305,6 +306,11 @@ impl<'a> Rewrite<'a> {
                 return Ok(Some(constant));
             }
         }
+        if name == "generate_series" {
+            let mut series = function.clone();
+            series.name = ObjectName(vec![ObjectNamePart::Identifier(Ident::with_quote('"', "generate_series"))]);
+            return Ok(Some(call("unnest", vec![Expr::Function(series)])));
+        }
         if let ("array", FunctionArguments::Subquery(query)) = (name.as_str(), &function.args) {
             return Ok(Some(array_of(query)));
         }
@@ -397,6 +403,52 @@ fn parameter(expression: &Expr) -> Option<usize> {
     }
 }
 
+/// Results are never computed if a table in `FROM` never has rows: the catalogs of features that Loggos lacks. Those with
+/// subqueries are replaced, because clients use ones that DataFusion does not know.
+fn skip_items_without_rows(select: &mut Select) {
+    let is_empty = |table: &TableFactor| {
+        let TableFactor::Table { name, args: None, .. } = table else { return false };
+        sql::system::table(None, &plain_name(name)).is_some_and(sql::system::SystemTable::is_always_empty)
+    };
+    // An outer join has rows without it.
+    if !select.from.iter().any(|from| is_empty(&from.relation))
+        || matches!(&select.group_by, ast::GroupByExpr::Expressions(by, _) if !by.is_empty())
+    {
+        return;
+    }
+    for item in &mut select.projection {
+        if let SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, .. } = item
+            && has_subquery(expression)
+        {
+            let name = sql::direct::name_of(expression);
+            let alias = match item {
+                SelectItem::ExprWithAlias { alias, .. } => alias.clone(),
+                _ => Ident::with_quote('"', name),
+            };
+            let text = Expr::Cast {
+                kind: ast::CastKind::DoubleColon,
+                expr: Box::new(null()),
+                data_type: DataType::Text,
+                array: false,
+                format: None,
+            };
+            *item = SelectItem::ExprWithAlias { expr: text, alias };
+        }
+    }
+}
+
+fn has_subquery(expression: &Expr) -> bool {
+    struct Search;
+    impl ast::Visitor for Search {
+        type Break = ();
+
+        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
+            ControlFlow::Break(())
+        }
+    }
+    ast::Visit::visit(expression, &mut Search).is_break()
+}
+
 /// Each table of `FROM` has a name of its own.
 fn check_names(select: &Select) -> Result<(), SqlError> {
     let mut names = std::collections::HashSet::new();
@@ -433,6 +485,61 @@ fn call(name: &str, arguments: Vec<Expr>) -> Expr {
         over: None,
         within_group: Vec::new(),
     })
+}
+
+/// The error with the position of the name that it is about.
+pub(crate) fn locate(error: SqlError, query: &Query, text: &str) -> SqlError {
+    let message = &error.message;
+    let name = message.strip_prefix("column ").or_else(|| message.strip_prefix("relation ")).or_else(|| {
+        let function = message.strip_prefix("function ")?;
+        Some(function.split(['(', ' ']).next().unwrap_or(function))
+    });
+    let name = name
+        .map(|name| name.split_once(" does not").or_else(|| name.split_once(" must")).map_or(name, |(name, _)| name));
+    let Some(name) = name.map(|name| name.trim_matches('"')) else { return error };
+    if error.position.is_some() {
+        return error;
+    }
+    let mut search =
+        Locate { name: name.rsplit('.').next().unwrap_or(name), is_table: message.starts_with("relation") };
+    match ast::Visit::visit(query, &mut search) {
+        ControlFlow::Break(start) if start.line > 0 => error.at(sql::parse::position(text, start)),
+        _ => error,
+    }
+}
+
+struct Locate<'a> {
+    name: &'a str,
+    is_table: bool,
+}
+
+impl ast::Visitor for Locate<'_> {
+    type Break = sqlparser::tokenizer::Location;
+
+    fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<Self::Break> {
+        let parts = match expression {
+            Expr::Identifier(name) => std::slice::from_ref(name),
+            Expr::CompoundIdentifier(parts) => &parts[..],
+            Expr::Function(function) => match function.name.0.last().and_then(|part| part.as_ident()) {
+                Some(name) => std::slice::from_ref(name),
+                None => return ControlFlow::Continue(()),
+            },
+            _ => return ControlFlow::Continue(()),
+        };
+        match (parts.first(), parts.last()) {
+            (Some(first), Some(last)) if !self.is_table && fold(last) == self.name => {
+                ControlFlow::Break(first.span.start)
+            }
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<Self::Break> {
+        match relation.0.first().and_then(|part| part.as_ident()) {
+            Some(first) if self.is_table && plain_name(relation) == self.name => ControlFlow::Break(first.span.start),
+            _ => ControlFlow::Continue(()),
+        }
+    }
 }
 
 /// Whether an expression is a column of this name.

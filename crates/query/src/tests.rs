@@ -42,7 +42,9 @@ impl Store {
             cells: cells.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         };
         match read {
-            Read::Row(key) => Page { rows: rows.get_key_value(key).map(stored).into_iter().collect(), next: None },
+            Read::Row(key) | Read::Locked(key) => {
+                Page { rows: rows.get_key_value(key).map(stored).into_iter().collect(), next: None }
+            }
             Read::Range(range, limit) => {
                 let mut found = rows.range(range.start.clone()..range.end.clone());
                 let page = found.by_ref().take((*limit).min(3)).map(stored).collect();
@@ -135,7 +137,7 @@ impl Database {
 
     async fn run(&self, text: &str, parameters: &[Value]) -> Result<(Vec<String>, Vec<String>), SqlError> {
         let Statement::Query(query, None) = parse_one(text)? else { panic!("{text}") };
-        let query = self.planner().prepare(&query, &[], None)?;
+        let query = self.planner().prepare(&query, "", &[], None)?;
         let engine = Engine::start(1).unwrap();
         let source: Arc<dyn Source> = self.store.clone();
         let sql_error = |error| match error {
@@ -251,6 +253,7 @@ const CASES: &[(&str, &[&str])] = &[
     ("SELECT id FROM people WHERE id = ANY ('{2,3}'::int[]) ORDER BY 1", &["2", "3"]),
     ("SELECT ARRAY(SELECT id FROM people ORDER BY id)", &["{1,2,3,4}"]),
     ("SELECT sum(n) FROM generate_series(1, 10) AS t(n)", &["55"]),
+    ("SELECT generate_series(1, 3)", &["1", "2", "3"]),
     ("SELECT person FROM orders WHERE (person, number) = (1, 2)", &["1"]),
     ("SELECT item FROM orders WHERE (person, number) IN ((1, 2), (2, 1)) ORDER BY item", &["ink", "pen"]),
     (
@@ -362,7 +365,7 @@ async fn parameters_have_inferred_types() {
     .unwrap() else {
         panic!("a query")
     };
-    let query = database.planner().prepare(&query, &[], None).unwrap();
+    let query = database.planner().prepare(&query, "", &[], None).unwrap();
     let types: Vec<String> = query.parameters.iter().map(ToString::to_string).collect();
     assert_eq!(types, ["integer", "date", "uuid", "text", "integer", "bigint"]);
     let (_, rows) = database.run("SELECT name FROM people WHERE id = $1", &[Value::Int4(3)]).await.unwrap();
@@ -402,7 +405,7 @@ async fn queries_of_clients_are_planned() {
             let Statement::Query(query, _) = parsed.statement else { continue };
             count += 1;
             let planner = database.planner();
-            let query = match planner.prepare(&query, &[], None) {
+            let query = match planner.prepare(&query, "", &[], None) {
                 Ok(query) => query,
                 Err(error) => {
                     failed.push(format!("{}: {error}\n{shown}\n", path.display()));

@@ -82,7 +82,7 @@ pub fn as_text(text: &str) -> Result<Option<String>, SqlError> {
 }
 
 /// Appends a JSON string in quotes.
-pub(crate) fn quote(text: &str, out: &mut String) {
+pub fn quote(text: &str, out: &mut String) {
     out.push('"');
     for c in text.chars() {
         match c {

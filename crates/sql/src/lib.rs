@@ -40,7 +40,7 @@ mod value;
 pub use bind::PARAMETERS_MAX;
 pub use error::{ErrorObject, SqlError, sqlstate};
 pub use expression::{Environment, Supply};
-pub use jsonb::{as_text as json_text, member as json_member, normalize as normalize_json};
+pub use jsonb::{as_text as json_text, member as json_member, normalize as normalize_json, quote as quote_json};
 pub use numeric::Numeric;
 pub use types::{LENGTH_MAX, PRECISION_MAX, SqlType};
 pub use value::{Array, Interval, Value};

@@ -233,11 +233,12 @@ async fn planned(
     let Some(statement) = &prepared.statement else { return Err(SqlError::unsupported("an empty statement here")) };
     if let Statement::Query(query, _) = statement {
         return Ok(Planned::Query(Arc::new(
-            engine()?.prepare(planner, (**query).clone(), &prepared.declared, None).await?,
+            engine()?.prepare(planner, (**query).clone(), &prepared.text, &prepared.declared, None).await?,
         )));
     }
     let source = direct::source(schema, statement, &prepared.text)?;
-    let query = engine()?.prepare(planner, source.query, &prepared.declared, Some(source.types)).await?;
+    let query =
+        engine()?.prepare(planner, source.query, &prepared.text, &prepared.declared, Some(source.types)).await?;
     let declared: Vec<_> = query.parameters.iter().cloned().map(Some).collect();
     let shape = direct::of_rows(schema, statement, &prepared.text, &declared, Vec::new())?;
     Ok(Planned::Change { source: Arc::new(query), shape: Arc::new(shape) })
