@@ -5,8 +5,8 @@
 //! (wound-wait), whose validation then fails if the keys have changed. Writes without a transaction have priority over
 //! all transactions. A retried transaction keeps its age, so it eventually becomes the oldest, which no other delays.
 //!
-//! A transaction that reads a key in order to change it *claims* it. Otherwise all transactions that change one key read it
-//! at the same time, and all but one of them fail. One transaction has the claim, and others that want it wait. Two
+//! A transaction that reads a key in order to change it *claims* it. Otherwise all transactions that change one key read
+//! it at the same time, and all but one of them fail. One transaction has the claim, and others that want it wait. Two
 //! transactions may wait for each other: so if an older one has waited for long, the younger one loses its locks.
 
 use std::collections::{BTreeMap, BTreeSet};

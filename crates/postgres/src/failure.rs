@@ -39,8 +39,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// The failure of a write that only prepares a transaction, such as the reservation of identifiers. Whatever became of it, nothing
-/// of the transaction is committed, so another attempt may succeed.
+/// The failure of a write that only prepares a transaction, such as the reservation of identifiers. Even if its outcome
+/// is unknown, nothing of the transaction is committed, so another attempt may succeed.
 pub(crate) fn of_preparation(error: Error) -> Failure {
     if error.is_outcome_unknown() { Failure::Conflict(error.to_string()) } else { error.into() }
 }

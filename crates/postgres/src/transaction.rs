@@ -129,7 +129,7 @@ impl Reader {
         }
     }
 
-    /// What is beneath the transaction's own writes.
+    /// The rows beneath the transaction's own writes.
     fn beneath(&self, read: &Read) -> Beneath {
         if self.fresh.is_empty() {
             return Beneath::Shared;
@@ -180,7 +180,7 @@ impl Tx {
         }
     }
 
-    /// Deletes what was written outside of the transaction, in the background.
+    /// Deletes the rows that were written outside of the transaction, in the background.
     fn delete_unseen(&mut self) {
         let mut ids = std::mem::take(&mut self.unseen);
         ids.append(&mut self.abandoned);
@@ -515,7 +515,7 @@ pub(crate) fn read_only() -> SqlError {
     SqlError::new("25006", "cannot execute a change in a read-only transaction")
 }
 
-/// What is beneath the writes of a transaction.
+/// The rows beneath the writes of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beneath {
     /// Rows that others see and change.

@@ -57,8 +57,8 @@ pub struct OutputColumn {
 pub enum Read {
     /// The row with this key.
     Row(Bytes),
-    /// The row with this key, which the transaction is about to change or to insert. Others that are about to change it wait,
-    /// if the transaction takes locks.
+    /// The row with this key, which the transaction is about to change or to insert. Others that are about to change it
+    /// wait, if the transaction takes locks.
     Locked(Bytes),
     /// Rows of a range in the order of their keys: at least `limit`, or all.
     Range(KeyRange, usize),

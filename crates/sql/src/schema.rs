@@ -482,8 +482,8 @@ impl Schema {
         line
     }
 
-    /// Whether a key is that of a row of an interleaved table, or of a row inside one: the table with the identifier `table`
-    /// in the directories of `root`. The tables between the two must be part of this version.
+    /// Whether a key is that of a row of an interleaved table, or of a row inside one: the table with the identifier
+    /// `table` in the directories of `root`. The tables between the two must be part of this version.
     #[must_use]
     pub fn is_inside(&self, root: TableId, table: TableId, key: &[u8]) -> bool {
         let mut reader = KeyReader::new(key);

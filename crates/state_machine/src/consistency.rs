@@ -27,8 +27,8 @@ pub enum Consistency {
     /// A strong read of a transaction. The leader holds back younger transactions that would change what was read. The
     /// response states the timestamp of the state, which the commit names.
     Locking(LockOwner),
-    /// As [`Consistency::Locking`], of a row that the transaction is about to change: the leader also holds back such reads
-    /// of other transactions.
+    /// As [`Consistency::Locking`], of a row that the transaction is about to change: the leader also holds back such
+    /// reads of other transactions.
     ForUpdate(LockOwner),
 }
 

@@ -97,9 +97,9 @@ impl Socket {
         Ok((header[0], Ok(message.split_off(5))))
     }
 
-    /// Reads a large message of this many bytes. Its memory is counted as the bytes arrive, so that a client which announces
-    /// a message and does not send it uses none. Returns false if there is no room: the message is then read and
-    /// discarded.
+    /// Reads a large message of this many bytes. Its memory is counted as the bytes arrive, so that a client which
+    /// announces a message and does not send it uses none. Returns false if there is no room: the message is then read
+    /// and discarded.
     async fn fill_large(&mut self, bytes: usize) -> Result<bool, Ended> {
         let mut held = self.memory.charge(0);
         while self.input.len() < bytes {
@@ -117,7 +117,7 @@ impl Socket {
         Ok(true)
     }
 
-    /// Reads what there is of a message that has begun.
+    /// Reads at least one more byte of a message that has begun.
     async fn fill_more(&mut self) -> Result<(), Ended> {
         timeout(READ_PATIENCE, self.fill(self.input.len() + 1)).await.map_err(|_| Ended::Stalled)?
     }
@@ -154,7 +154,7 @@ impl Socket {
         Ok(false)
     }
 
-    /// Counts the memory of a result. What was changed cannot be refused any more.
+    /// Counts the memory of a result. A statement that has changed rows cannot be refused any more.
     fn hold(&self, rows: &[Vec<Value>], may_refuse: bool) -> Result<Option<Reservation>, SqlError> {
         let bytes: usize = rows.iter().map(|row| direct::row_bytes(row)).sum();
         if bytes <= LARGE_BYTES {

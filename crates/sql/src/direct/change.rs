@@ -1,4 +1,5 @@
-//! `UPDATE` and `DELETE` of one row by its primary key, which `UPDATE` may also change; the change of a row also for [`super::scan`].
+//! `UPDATE` and `DELETE` of one row by its primary key, which `UPDATE` may also change; the change of a row also for
+//! [`super::scan`].
 
 use std::sync::Arc;
 
