@@ -157,9 +157,15 @@ mod tests {
     #[test]
     fn family_includes_children() {
         let mut child = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a shell");
-        std::thread::sleep(Duration::from_millis(300));
+        // On a busy machine it takes a while until the child has run.
+        let alone = loop {
+            let alone = Servers::of(&[child.id()], None).expect("a process").cpu_time().expect("Linux");
+            if alone > Some(Duration::ZERO) {
+                break alone;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
         let family = Servers::families(&[std::process::id()]).cpu_time().expect("Linux");
-        let alone = Servers::of(&[child.id()], None).expect("a process").cpu_time().expect("Linux");
         child.kill().and_then(|()| child.wait()).expect("it runs");
         assert!(alone > Some(Duration::ZERO) && family >= alone, "{family:?} {alone:?}");
     }

@@ -199,8 +199,16 @@ impl Work {
         while let Some(batch) = batches.next().await {
             let batch = batch?;
             let mut columns = Vec::with_capacity(types.len());
-            for (array, of) in batch.columns().iter().zip(&types) {
-                columns.push(values(array, of)?.into_iter());
+            for ((array, of), is_average) in batch.columns().iter().zip(&types).zip(&self.query.averages) {
+                let mut found = values(array, of)?;
+                if *is_average {
+                    for value in &mut found {
+                        if let Value::Numeric(number) = value {
+                            *number = number.as_average();
+                        }
+                    }
+                }
+                columns.push(found.into_iter());
             }
             let row = |_| columns.iter_mut().map(|column| column.next().unwrap_or(Value::Null)).collect();
             let rows = (0..batch.num_rows()).map(row).collect();

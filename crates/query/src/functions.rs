@@ -18,7 +18,7 @@ use sql::operators::{Arithmetic, apply};
 use sql::{Numeric, SqlError, SqlType, Value, sqlstate};
 
 use crate::error::wrap;
-use crate::values::{column, field_ref, type_of, values};
+use crate::values::{average_field, column, field_ref, type_of, values};
 
 /// DataFusion's functions that PostgreSQL lacks or defines otherwise.
 const OTHER_SEMANTICS: [&str; 17] = [
@@ -335,7 +335,12 @@ impl ScalarUDFImpl for Own {
 
     fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
         let types: Vec<SqlType> = arguments.arg_fields.iter().map(|field| type_of(field)).collect();
-        Ok(field_ref(self.own.name, &(self.own.result)(&types)))
+        let result = (self.own.result)(&types);
+        Ok(if self.own.name == "/avg" {
+            average_field(self.own.name, &result)
+        } else {
+            field_ref(self.own.name, &result)
+        })
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {

@@ -399,8 +399,8 @@ fn unknown_operand(other: &SqlType, operator: Arithmetic) -> SqlType {
 fn widened(operand: Expr, from: &SqlType, to: &SqlType) -> Expr {
     match &operand {
         Expr::Literal(ScalarValue::Int64(Some(number)), None) => match to {
-            SqlType::Int2 => i16::try_from(*number).map_or(operand.clone(), datafusion::logical_expr::lit),
-            SqlType::Int4 => i32::try_from(*number).map_or(operand.clone(), datafusion::logical_expr::lit),
+            SqlType::Int2 => i16::try_from(*number).map_or_else(|_| operand.clone(), datafusion::logical_expr::lit),
+            SqlType::Int4 => i32::try_from(*number).map_or_else(|_| operand.clone(), datafusion::logical_expr::lit),
             SqlType::Float8 => datafusion::logical_expr::lit(*number as f64),
             _ => operand,
         },
@@ -430,7 +430,8 @@ impl ExprPlanner for Operators {
                 let to = if is_binary { SqlType::Bytea } else { SqlType::Text };
                 let is_text = |of: &Option<SqlType>| of.as_ref().is_none_or(SqlType::is_text);
                 if !is_binary && !is_text(&a) && !is_text(&b) {
-                    let shown = |of: &Option<SqlType>| of.as_ref().map_or("unknown".to_owned(), SqlType::to_string);
+                    let shown =
+                        |of: &Option<SqlType>| of.as_ref().map_or_else(|| "unknown".to_owned(), SqlType::to_string);
                     let message = format!("operator does not exist: {} || {}", shown(&a), shown(&b));
                     return Err(wrap(SqlError::new(sqlstate::UNDEFINED_FUNCTION, message)));
                 }

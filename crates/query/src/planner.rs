@@ -33,7 +33,7 @@ use crate::operators::{Inferred, Operators, assignment, cast_function};
 use crate::rewrite::{INTERNAL, NOW, Rewrite, locate};
 use crate::system::{SystemFunctions, SystemTables};
 use crate::table::Rows;
-use crate::values::{scalar, type_of};
+use crate::values::{is_average, scalar, type_of};
 
 /// Views within views.
 const VIEWS_MAX: usize = 32;
@@ -68,6 +68,8 @@ pub struct Query {
     pub parameters: Vec<SqlType>,
     /// The columns of the result.
     pub columns: Vec<OutputColumn>,
+    /// Which of them are averages.
+    pub(crate) averages: Vec<bool>,
 }
 
 impl Planner {
@@ -199,7 +201,9 @@ impl Planner {
             sql_type: type_of(field),
             origin: None,
         });
-        Ok(Query { columns: columns.collect(), plan, parameters })
+        let columns = columns.collect();
+        let averages = plan.schema().fields().iter().map(|field| is_average(field)).collect();
+        Ok(Query { columns, averages, plan, parameters })
     }
 }
 

@@ -174,11 +174,11 @@ fn choose(rows: &TableRows, filters: &[Expr]) -> std::result::Result<Access, Sql
     if let Some((_, index, found)) = best {
         let fixed: Vec<Value> = found.iter().map_while(|of| of.single().cloned()).collect();
         let layout = table.index_layout(index);
-        let range = range(layout.prefix(&fixed)?, &layout.columns, fixed.len(), &found)?;
+        let range = range(&layout.prefix(&fixed)?, &layout.columns, fixed.len(), &found)?;
         return Ok(Access::Index(Box::new(index.clone()), range));
     }
     let columns: Vec<KeyColumn> = layout.columns().cloned().collect();
-    let range = range(layout.key(&fixed)?, &columns, fixed.len(), &primary)?;
+    let range = range(&layout.key(&fixed)?, &columns, fixed.len(), &primary)?;
     Ok(Access::Ranges(if range.is_empty() { Vec::new() } else { vec![range] }))
 }
 
@@ -188,7 +188,7 @@ fn score(fixed: usize, has_range: bool) -> usize {
 }
 
 fn range(
-    prefix: Vec<u8>,
+    prefix: &[u8],
     columns: &[KeyColumn],
     fixed: usize,
     restrictions: &[Restriction],
@@ -201,9 +201,9 @@ fn range(
     match (columns.get(fixed), restrictions.get(fixed)) {
         (Some(column), Some(of)) if of.low.is_some() || of.high.is_some() => {
             let (low, high) = (bound(&of.low), bound(&of.high));
-            bounded_range(&prefix, column.direction, (low.as_ref(), high.as_ref()))
+            bounded_range(prefix, column.direction, (low.as_ref(), high.as_ref()))
         }
-        _ => Ok(sql::keys::prefix_range(&prefix)),
+        _ => Ok(sql::keys::prefix_range(prefix)),
     }
 }
 

@@ -29,6 +29,8 @@ pub(crate) const NUMERIC_SCALE: i8 = 38;
 pub(crate) const NUMERIC_PRECISION: u8 = 76;
 /// The key of the SQL type in the metadata of a field: its object identifier and modifier.
 const TYPE_KEY: &str = "loggos.type";
+/// The key in the metadata of a field with averages, which are shown as PostgreSQL shows them.
+const AVERAGE_KEY: &str = "loggos.average";
 /// Days and microseconds from 1970-01-01 to 2000-01-01.
 const EPOCH_DAYS: i32 = 10_957;
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
@@ -76,6 +78,19 @@ pub(crate) fn field(name: &str, of: &SqlType, is_nullable: bool) -> Field {
         return field.with_metadata([(TYPE_KEY.to_owned(), encoded)].into());
     }
     field
+}
+
+/// A field with averages.
+pub(crate) fn average_field(name: &str, of: &SqlType) -> FieldRef {
+    let field = field(name, of, true);
+    let mut metadata = field.metadata().clone();
+    metadata.insert(AVERAGE_KEY.to_owned(), String::new());
+    Arc::new(field.with_metadata(metadata))
+}
+
+/// Whether a field has averages.
+pub(crate) fn is_average(field: &Field) -> bool {
+    field.metadata().contains_key(AVERAGE_KEY)
 }
 
 /// The SQL type of a field's values.
@@ -358,7 +373,11 @@ pub(crate) fn values(array: &ArrayRef, of: &SqlType) -> Result<Vec<Value>, SqlEr
         SqlType::Float8 => read!(array.as_primitive::<Float64Type>(), |item| ok(Value::Float8(item))),
         SqlType::Numeric(declared) => match array.data_type() {
             DataType::Decimal128(_, scale) => {
-                read!(array.as_primitive::<Decimal128Type>(), |item: i128| number(BigInt::from(item), *scale, declared))
+                read!(array.as_primitive::<Decimal128Type>(), |item: i128| number(
+                    BigInt::from(item),
+                    *scale,
+                    declared
+                ));
             }
             DataType::Decimal256(_, scale) => read!(array.as_primitive::<Decimal256Type>(), |item: i256| number(
                 BigInt::from_signed_bytes_le(&item.to_le_bytes()),

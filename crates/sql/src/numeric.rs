@@ -143,6 +143,14 @@ impl Numeric {
         Self::bounded(quotient.rounded(u16::try_from(scale).unwrap_or(0)).0)
     }
 
+    /// The same number with the zeros that PostgreSQL shows at the end of an average: at least 16 significant digits.
+    #[must_use]
+    pub fn as_average(&self) -> Self {
+        let (weight, _) = self.first_group();
+        let scale = (16 - 4 * weight).max(i64::from(self.scale())).clamp(0, DIGITS_MAX);
+        Self(self.0.with_scale(scale))
+    }
+
     /// The remainder of a division that rounds towards zero.
     ///
     /// # Errors

@@ -185,7 +185,7 @@ fn rows_of_dropped_interleaved_tables_are_found() {
     let key = |name: &str, values: &[crate::Value]| before.row_layout(table(&before, name)).key(values).expect("a key");
     let (one, text) = (crate::Value::Int4(1), crate::Value::Text("x".to_owned()));
     let keys = [
-        key("a", &[one.clone()]),
+        key("a", std::slice::from_ref(&one)),
         key("b", &[one.clone(), text.clone()]),
         key("c", &[one.clone(), text, one.clone()]),
         key("d", &[one.clone(), one]),

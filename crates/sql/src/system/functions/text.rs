@@ -67,7 +67,7 @@ fn current_setting(call: &Call<'_>) -> Result<Value, SqlError> {
 fn size_pretty(call: &Call<'_>) -> String {
     const UNITS: [&str; 6] = ["bytes", "kB", "MB", "GB", "TB", "PB"];
     let mut size = match call.argument(0) {
-        Value::Numeric(number) => number.to_i64().map_or(i128::from(i64::MAX), i128::from),
+        Value::Numeric(number) => number.to_i64().map_or_else(|| i128::from(i64::MAX), i128::from),
         _ => i128::from(call.number(0).unwrap_or(0)),
     };
     // From kilobytes on, `size` is in halves of the unit.

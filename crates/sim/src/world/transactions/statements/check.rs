@@ -24,14 +24,14 @@ type Cells = BTreeMap<Bytes, Bytes>;
 ///
 /// # Errors
 /// The first violation.
-pub(super) fn check(stored: Vec<StoredRow>) -> Result<(), String> {
+pub(super) fn check(stored: &[StoredRow]) -> Result<(), String> {
     let of_schema = stored.iter().find(|row| row.key == SCHEMA_ROW);
     let cell = |name| {
         let mut cells = of_schema.into_iter().flat_map(|row| &row.cells);
         cells.find(|(cell, _)| *cell == name).map(|(_, value)| value.clone())
     };
     let catalog = Catalog::decode(cell(TOKEN), cell(SCHEMA)).map_err(|error| format!("the schema: {error:?}"))?;
-    let outcome = Database::of(&catalog.schema, &stored).and_then(|database| database.check());
+    let outcome = Database::of(&catalog.schema, stored).and_then(|database| database.check());
     outcome.map_err(|Wrong(wrong)| wrong)
 }
 

@@ -78,6 +78,7 @@ fn wrong<T>(what: String) -> Result<T, Stop> {
     Err(Stop::Wrong(what))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the function of map_err")]
 fn failed(error: SqlError) -> Stop {
     Stop::Wrong(format!("{error:?}"))
 }
@@ -123,7 +124,7 @@ fn create(tx: &mut Tx) -> Result<(), Stop> {
 
 fn audit(tx: &mut Tx) -> Result<(), Stop> {
     let stored = tx.read_all(check::everything())?;
-    check::check(stored).map_err(Stop::Wrong)
+    check::check(&stored).map_err(Stop::Wrong)
 }
 
 fn balance(tx: &mut Tx, id: &Value) -> Result<Option<i64>, Stop> {

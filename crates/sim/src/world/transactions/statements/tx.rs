@@ -108,6 +108,7 @@ fn is_expected(error: &SqlError) -> bool {
     [sqlstate::UNIQUE_VIOLATION, sqlstate::FOREIGN_KEY_VIOLATION].contains(&error.sqlstate)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the function of map_err")]
 fn stopped(error: SqlError) -> Stop {
     if is_expected(&error) { Stop::RolledBack } else { Stop::Wrong(format!("a statement failed: {error:?}")) }
 }
@@ -148,7 +149,7 @@ impl<'a> Tx<'a> {
         self.used += asked.len();
         let mut replies = replies.to_vec();
         if !self.is_verified {
-            let token = if self.verifies_first { replies.remove(0) } else { replies.pop().unwrap_or_else(|| absurd()) };
+            let token = if self.verifies_first { replies.remove(0) } else { replies.pop().unwrap_or_else(absurd) };
             self.verify(&token)?;
         }
         Ok(replies.into_iter().map(|reply| self.page(reply)).collect())
@@ -240,10 +241,10 @@ impl<'a> Tx<'a> {
     /// Executes a statement, and adds its writes.
     pub(super) fn run(&mut self, text: &'static str, parameters: &[Value]) -> Result<Outcome, Stop> {
         let plan = self.plan(text);
-        let plan = plan.or_else(|error| Err(self.failed(error)))?;
+        let plan = plan.map_err(|error| self.failed(error))?;
         let mut values = Values(SplitMix64::new(self.values.0.draw()));
         let mut environment = Environment { parameters, now: 0, supply: &mut values };
-        let (mut execution, mut step) = plan.start(&mut environment).or_else(|error| Err(self.failed(error)))?;
+        let (mut execution, mut step) = plan.start(&mut environment).map_err(|error| self.failed(error))?;
         loop {
             match step {
                 Step::Done(mut outcome) => {
