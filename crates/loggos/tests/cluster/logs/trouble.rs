@@ -70,7 +70,7 @@ fn nemesis(cluster: &Cluster, book: &Book, seed: u64) -> Blows {
             Blow::Stopped => blows.stops += 1,
         }
     }
-    assert!(are_all_killed && blows.kills + blows.stops > 1, "the time was too short: {blows:?}");
+    assert!(are_all_killed && blows.kills + blows.stops > 0, "the time was too short: {blows:?}");
     blows
 }
 
