@@ -29,6 +29,7 @@ pub mod parse;
 pub mod rows;
 pub mod schema;
 pub mod statement;
+pub mod system;
 mod text;
 mod types;
 mod value;

@@ -2,4 +2,5 @@ mod ddl;
 mod direct;
 mod keys;
 mod parse;
+mod system;
 mod values;

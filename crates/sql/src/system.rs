@@ -1,0 +1,103 @@
+//! The system catalogs: the tables of `pg_catalog` and `information_schema`, with PostgreSQL 15's columns, and the
+//! functions over them.
+//!
+//! They are pure functions of a [`Schema`] and a [`Context`]. [`tables`] lists the tables, [`rows`] has their contents,
+//! and [`call`] executes the functions. The definitions of the tables (`tables.txt`) and the rows that do not depend on
+//! the schema (`rows.txt`) are data, in PostgreSQL's text format.
+//!
+//! * *Object identifiers* are those of PostgreSQL for its own objects, and derived from ours for the others ([`oids`]).
+//! * *The number of a column* (`attnum`) is its [`ColumnId`](crate::ids::ColumnId), which never changes. Hidden columns
+//!   and the keys on them are not listed.
+//! * *Expressions* (`pg_node_tree`) are their SQL text, which `pg_get_expr` returns.
+//! * *Interleaving* has no place in PostgreSQL's catalogs. It is shown as the comment of the table.
+//!
+//! Deviations from PostgreSQL: tables have no row types, TOAST tables or dropped columns; `pg_proc` and `pg_operator`
+//! have few rows; there is one role, the user of the session, which is a superuser.
+
+mod catalog;
+mod definitions;
+mod deparse;
+mod fill;
+mod functions;
+mod information;
+mod kinds;
+mod names;
+pub mod oids;
+mod relations;
+mod server;
+
+use std::collections::BTreeMap;
+
+pub use definitions::{SystemColumn, SystemTable};
+pub use deparse::quote_identifier;
+pub use functions::{Function, call, functions};
+pub use kinds::CatalogType;
+
+use crate::ids::ViewId;
+use crate::schema::Schema;
+use crate::types::SqlType;
+use crate::value::Value;
+
+/// The facts in the catalogs that are not in the schema.
+#[derive(Clone, Debug, Default)]
+pub struct Context {
+    /// The name of the session's database.
+    pub database: String,
+    /// The names of all databases.
+    pub databases: Vec<String>,
+    /// The user of the session.
+    pub user: String,
+    /// The version that is reported to clients, such as `15.0`.
+    pub server_version: String,
+    /// The names and values of the session's settings.
+    pub settings: Vec<(String, String)>,
+    /// The columns of views, as the planner knows them. Of other views, only those are known that need no planner.
+    pub view_columns: BTreeMap<ViewId, Vec<(String, SqlType)>>,
+}
+
+impl Context {
+    fn setting(&self, name: &str) -> Option<&str> {
+        let is_wanted = |(known, _): &&(String, String)| known.eq_ignore_ascii_case(name);
+        self.settings.iter().find(is_wanted).map(|(_, value)| value.as_str())
+    }
+}
+
+/// The tables, those of `pg_catalog` first.
+#[must_use]
+pub fn tables() -> &'static [SystemTable] {
+    definitions::tables()
+}
+
+/// A table by its name. Without a schema, `pg_catalog` is meant.
+#[must_use]
+pub fn table(schema: Option<&str>, name: &str) -> Option<&'static SystemTable> {
+    let schema = schema.unwrap_or("pg_catalog");
+    tables().iter().find(|table| table.schema == schema && table.name == name)
+}
+
+/// The contents of a table: each row has a value for each column.
+#[must_use]
+pub fn rows(table: &SystemTable, schema: &Schema, context: &Context) -> Vec<Vec<Value>> {
+    match generator(table) {
+        Some(generate) => generate(table, schema, context),
+        None => definitions::fixed_rows(table).to_vec(),
+    }
+}
+
+type Generator = fn(&SystemTable, &Schema, &Context) -> Vec<Vec<Value>>;
+
+/// The function that makes the rows that depend on the schema or the context.
+fn generator(table: &SystemTable) -> Option<Generator> {
+    match table.schema {
+        "pg_catalog" => catalog::generator(table.name).or_else(|| server::generator(table.name)),
+        _ => information::generator(table.name),
+    }
+}
+
+impl SystemTable {
+    /// It has no rows in any schema.
+    #[must_use]
+    pub fn is_always_empty(&self) -> bool {
+        generator(self).is_none() && definitions::fixed_rows(self).is_empty()
+    }
+}
