@@ -3,4 +3,5 @@ mod direct;
 mod jobs;
 mod keys;
 mod parse;
+mod system;
 mod values;
