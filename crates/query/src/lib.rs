@@ -1,11 +1,11 @@
 //! Queries that need a planner, by DataFusion: joins, groups, set operations, subqueries, windows.
 //!
 //! A [`Planner`] belongs to one version of a schema. [`Planner::prepare`] makes a [`Query`] of a statement, and
-//! [`Query::execute`] executes it for parameters on a [`Source`] of rows. Rows come in pages, as they are taken; the
+//! an [`Engine`] executes it for parameters on a [`Source`] of rows. Rows come in pages, as they are taken; the
 //! memory of a query is limited, and only that query fails when it needs more.
 //!
-//! Statements are [rewritten](rewrite) where the two dialects differ, and [operators] with other semantics are replaced,
-//! so that results, types and errors are PostgreSQL's.
+//! Statements are rewritten where the two dialects differ, and operators with other semantics are replaced, so that
+//! results, types and errors are PostgreSQL's.
 
 mod error;
 mod execution;

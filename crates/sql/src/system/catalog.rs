@@ -2,6 +2,7 @@
 
 use super::definitions::{SystemTable, type_facts};
 use super::fill::fill;
+use super::kinds::CatalogType;
 use super::relations::{Relation, attribute_number, has_primary_key, indexes};
 use super::{Context, Generator, deparse, oids};
 use crate::ids::ColumnId;
@@ -457,21 +458,35 @@ fn pg_sequences(table: &SystemTable, schema: &Schema, context: &Context) -> Rows
     })
 }
 
-/// The statistics views list the tables, without counts.
+/// The statistics views list the tables and indexes, and nothing is counted.
 fn table_statistics(table: &SystemTable, schema: &Schema, _: &Context) -> Rows {
-    fill!(table, schema.tables(), |of| {
+    let rows = fill!(table, schema.tables(), |of| {
         relid: oids::table(of.id),
         schemaname: "public",
         relname: &of.name,
-    })
+    });
+    with_zeros(table, rows)
 }
 
 fn index_statistics(table: &SystemTable, schema: &Schema, _: &Context) -> Rows {
-    fill!(table, all_indexes(schema), |index| {
+    let rows = fill!(table, all_indexes(schema), |index| {
         relid: oids::table(index.table.id),
         indexrelid: index.oid,
         schemaname: "public",
         relname: &index.table.name,
         indexrelname: index.name(),
-    })
+    });
+    with_zeros(table, rows)
+}
+
+/// Counts are 0 instead of NULL.
+pub(super) fn with_zeros(table: &SystemTable, mut rows: Rows) -> Rows {
+    for row in &mut rows {
+        for (value, column) in row.iter_mut().zip(&table.columns) {
+            if value.is_null() && column.kind == CatalogType::Int8 {
+                *value = Value::Int8(0);
+            }
+        }
+    }
+    rows
 }

@@ -1,5 +1,6 @@
 //! The tables of `pg_catalog` about databases, roles and settings.
 
+use super::catalog::with_zeros;
 use super::definitions::SystemTable;
 use super::fill::fill;
 use super::{Context, Generator, oids};
@@ -60,7 +61,8 @@ fn pg_database(table: &SystemTable, _: &Schema, context: &Context) -> Rows {
 }
 
 fn pg_stat_database(table: &SystemTable, _: &Schema, context: &Context) -> Rows {
-    fill!(table, databases(context), |name| { datid: oids::database(name), datname: name })
+    let rows = fill!(table, databases(context), |name| { datid: oids::database(name), datname: name });
+    with_zeros(table, rows)
 }
 
 fn pg_roles(table: &SystemTable, _: &Schema, context: &Context) -> Rows {
