@@ -1,5 +1,7 @@
 //! Statements in PostgreSQL's dialect as ones with the same meaning that DataFusion understands.
 
+mod subqueries;
+
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
@@ -8,9 +10,13 @@ use sql::{SqlError, SqlType, Value, sqlstate};
 use sqlparser::ast::{
     self, BinaryOperator, DataType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList,
     FunctionArguments, Ident, LimitClause, ObjectName, ObjectNamePart, Query, Select, SelectItem, SetExpr, Statement,
-    TableFactor, UnaryOperator, VisitMut, VisitorMut,
+    UnaryOperator, VisitMut, VisitorMut,
 };
 
+use self::subqueries::{
+    CountRows, array_of, has_subquery, is_named, name_of_table, outer_conditions, single_row, skip_items_without_rows,
+    tables_of,
+};
 use crate::functions::FUNCTIONS;
 use crate::operators::cast_name;
 use crate::system::SystemFunctions;
@@ -64,6 +70,17 @@ impl<'a> Rewrite<'a> {
             *names.entry(name).or_default() += 1;
         }
         for item in &mut select.projection {
+            if let SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, .. } = item
+                && has_subquery(expression)
+            {
+                if let SelectItem::UnnamedExpr(expression) = item {
+                    let name = Ident::with_quote('"', sql::direct::name_of(expression));
+                    *item = SelectItem::ExprWithAlias { expr: expression.clone(), alias: name };
+                }
+                if let SelectItem::ExprWithAlias { expr, .. } = item {
+                    _ = VisitMut::visit(expr, &mut CountRows(0));
+                }
+            }
             // References are shown as the names that they refer to.
             if let SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, .. } = item
                 && let Expr::Cast { data_type, .. } = &*expression
@@ -376,7 +393,7 @@ impl VisitorMut for Rewrite<'_> {
         if let [schema, name] = &relation.0[..]
             && let Some(schema) = schema.as_ident().map(fold)
             && let Some(name) = name.as_ident().map(fold)
-            && (schema == "public" || schema == "pg_catalog" && name == "generate_series")
+            && (schema == "public" || schema == "pg_catalog" && ["generate_series", "unnest"].contains(&name.as_str()))
         {
             relation.0.remove(0);
         }
@@ -401,52 +418,6 @@ fn parameter(expression: &Expr) -> Option<usize> {
         Expr::Nested(inner) => parameter(inner),
         _ => None,
     }
-}
-
-/// Results are never computed if a table in `FROM` never has rows: the catalogs of features that Loggos lacks. Those with
-/// subqueries are replaced, because clients use ones that DataFusion does not know.
-fn skip_items_without_rows(select: &mut Select) {
-    let is_empty = |table: &TableFactor| {
-        let TableFactor::Table { name, args: None, .. } = table else { return false };
-        sql::system::table(None, &plain_name(name)).is_some_and(sql::system::SystemTable::is_always_empty)
-    };
-    // An outer join has rows without it.
-    if !select.from.iter().any(|from| is_empty(&from.relation))
-        || matches!(&select.group_by, ast::GroupByExpr::Expressions(by, _) if !by.is_empty())
-    {
-        return;
-    }
-    for item in &mut select.projection {
-        if let SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, .. } = item
-            && has_subquery(expression)
-        {
-            let name = sql::direct::name_of(expression);
-            let alias = match item {
-                SelectItem::ExprWithAlias { alias, .. } => alias.clone(),
-                _ => Ident::with_quote('"', name),
-            };
-            let text = Expr::Cast {
-                kind: ast::CastKind::DoubleColon,
-                expr: Box::new(null()),
-                data_type: DataType::Text,
-                array: false,
-                format: None,
-            };
-            *item = SelectItem::ExprWithAlias { expr: text, alias };
-        }
-    }
-}
-
-fn has_subquery(expression: &Expr) -> bool {
-    struct Search;
-    impl ast::Visitor for Search {
-        type Break = ();
-
-        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
-            ControlFlow::Break(())
-        }
-    }
-    ast::Visit::visit(expression, &mut Search).is_break()
 }
 
 /// Each table of `FROM` has a name of its own.
@@ -540,157 +511,6 @@ impl ast::Visitor for Locate<'_> {
             _ => ControlFlow::Continue(()),
         }
     }
-}
-
-/// Whether an expression is a column of this name.
-fn is_named(expression: &Expr, name: &str) -> bool {
-    matches!(expression, Expr::CompoundIdentifier(parts) if parts.last().is_some_and(|part| fold(part) == name))
-}
-
-/// Takes those conditions from a subquery that only refer to outer queries: DataFusion does not know them there.
-fn outer_conditions(query: &mut Query) -> Vec<Expr> {
-    let SetExpr::Select(select) = &mut *query.body else { return Vec::new() };
-    let has_groups = select.having.is_some()
-        || !matches!(&select.group_by, ast::GroupByExpr::Expressions(by, _) if by.is_empty())
-        || select.projection.iter().any(|item| {
-            matches!(item, SelectItem::UnnamedExpr(item) | SelectItem::ExprWithAlias { expr: item, .. } if has_aggregate(item))
-        });
-    // Without rows an aggregate may have a value.
-    if has_groups {
-        return Vec::new();
-    }
-    let names: Vec<String> = tables_of(select).into_iter().filter_map(name_of_table).collect();
-    let Some(condition) = select.selection.take() else { return Vec::new() };
-    let mut parts = Vec::new();
-    conjuncts(condition, &mut parts);
-    let (outer, inner): (Vec<Expr>, Vec<Expr>) = parts.into_iter().partition(|part| is_outer(part, &names));
-    select.selection = inner.into_iter().reduce(|all, one| binary(all, BinaryOperator::And, one));
-    outer
-}
-
-fn conjuncts(condition: Expr, parts: &mut Vec<Expr>) {
-    match condition {
-        Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
-            conjuncts(*left, parts);
-            conjuncts(*right, parts);
-        }
-        other => parts.push(other),
-    }
-}
-
-/// Whether all columns of a condition have names of tables that are not these, and there is one.
-fn is_outer(condition: &Expr, names: &[String]) -> bool {
-    struct Search<'a> {
-        names: &'a [String],
-        has_column: bool,
-    }
-    impl ast::Visitor for Search<'_> {
-        type Break = ();
-
-        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
-            ControlFlow::Break(())
-        }
-
-        fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
-            match expression {
-                Expr::Identifier(_) => ControlFlow::Break(()),
-                Expr::CompoundIdentifier(parts) => match &parts[..] {
-                    [table, _] if !self.names.contains(&fold(table)) => {
-                        self.has_column = true;
-                        ControlFlow::Continue(())
-                    }
-                    _ => ControlFlow::Break(()),
-                },
-                _ => ControlFlow::Continue(()),
-            }
-        }
-    }
-    let mut search = Search { names, has_column: false };
-    ast::Visit::visit(condition, &mut search).is_continue() && search.has_column
-}
-
-fn tables_of(select: &Select) -> Vec<&TableFactor> {
-    let mut tables = Vec::new();
-    for from in &select.from {
-        tables.push(&from.relation);
-        tables.extend(from.joins.iter().map(|join| &join.relation));
-    }
-    tables
-}
-
-/// The name by which a query refers to a table.
-fn name_of_table(table: &TableFactor) -> Option<String> {
-    match table {
-        TableFactor::Table { alias: Some(alias), .. } | TableFactor::Derived { alias: Some(alias), .. } => {
-            Some(fold(&alias.name))
-        }
-        TableFactor::Table { name, .. } => Some(plain_name(name)),
-        _ => None,
-    }
-}
-
-/// A subquery of one value, as an aggregate of its rows: DataFusion needs one if the subquery refers to the outer query.
-fn single_row(query: &mut Query) {
-    let has_parts = query.with.is_some() || query.limit_clause.is_some() || query.order_by.is_some();
-    let SetExpr::Select(select) = &mut *query.body else { return };
-    let is_plain = !has_parts
-        && select.distinct.is_none()
-        && select.having.is_none()
-        && !select.from.is_empty()
-        && matches!(&select.group_by, ast::GroupByExpr::Expressions(by, _) if by.is_empty());
-    let [SelectItem::UnnamedExpr(item) | SelectItem::ExprWithAlias { expr: item, .. }] = &mut select.projection[..]
-    else {
-        return;
-    };
-    if is_plain && !has_aggregate(item) {
-        let value = std::mem::replace(item, null());
-        *item = call("/single", vec![value]);
-    }
-}
-
-/// Whether an expression has an aggregate function of its own query.
-fn has_aggregate(expression: &Expr) -> bool {
-    struct Search(bool, usize);
-    impl ast::Visitor for Search {
-        type Break = ();
-
-        fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
-            self.1 += 1;
-            ControlFlow::Continue(())
-        }
-
-        fn post_visit_query(&mut self, _: &Query) -> ControlFlow<()> {
-            self.1 = self.1.saturating_sub(1);
-            ControlFlow::Continue(())
-        }
-
-        fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
-            if let Expr::Function(function) = expression
-                && self.1 == 0
-                && function.over.is_none()
-                && FUNCTIONS.aggregate.contains_key(&plain_name(&function.name))
-            {
-                self.0 = true;
-            }
-            ControlFlow::Continue(())
-        }
-    }
-    let mut search = Search(false, 0);
-    let _ = ast::Visit::visit(expression, &mut search);
-    search.0
-}
-
-/// `ARRAY(query)`: the rows of a query as an array.
-fn array_of(query: &Query) -> Expr {
-    let text = "SELECT array_agg(item) FROM (SELECT 1) AS items(item)";
-    let Ok(sql::statement::Statement::Query(mut outer, _)) = sql::parse::parse_one(text) else { return null() };
-    if let SetExpr::Select(select) = &mut *outer.body
-        && let Some(from) = select.from.first_mut()
-        && let ast::TableFactor::Derived { subquery, .. } = &mut from.relation
-    {
-        **subquery = query.clone();
-    }
-    Expr::Subquery(outer)
 }
 
 fn tuples(a: Vec<Expr>, b: Vec<Expr>, is_equal: bool) -> Result<Expr, SqlError> {
