@@ -71,7 +71,7 @@ fn rows_have_the_columns_of_their_table() {
                 let name = format!("{}.{}", table.name, column.name);
                 match value.sql_type() {
                     Some(found) => {
-                        assert!(found.is_same_base(&column.kind.sql_type()) || found.is_text(), "{name}: {found}")
+                        assert!(found.is_same_base(&column.kind.sql_type()) || found.is_text(), "{name}: {found}");
                     }
                     None => assert!(!column.not_null, "{name} is NULL"),
                 }
@@ -340,7 +340,7 @@ fn names_refer_to_objects() {
     for name in ["public.\"My Table\"", "d.public.\"My Table\"", " \"My Table\" "] {
         assert_eq!(oid(&schema, name), own, "{name}");
     }
-    assert_eq!(call(&schema, "regclassout", &[own.clone()]).as_deref(), Ok("\"My Table\""));
+    assert_eq!(call(&schema, "regclassout", std::slice::from_ref(&own)).as_deref(), Ok("\"My Table\""));
     assert_eq!(oid(&schema, "PG_CLASS"), Value::Int8(1259));
     let columns = oid(&schema, "information_schema.columns");
     assert_eq!(call(&schema, "regclassout", &[columns]).as_deref(), Ok("information_schema.columns"));
