@@ -123,7 +123,8 @@ impl Outgoing {
             count(out, columns.len());
             for (number, column) in columns.iter().enumerate() {
                 text(out, &column.name);
-                let (table, attribute) = column.origin.map_or((0, 0), |(table, column)| (table.0, column.0));
+                let (table, attribute) =
+                    column.origin.map_or((0, 0), |(table, column)| (sql::system::oids::table(table), column.0));
                 out.put_u32(table);
                 out.put_u16(u16::try_from(attribute).unwrap_or(0));
                 out.put_u32(column.sql_type.oid());
