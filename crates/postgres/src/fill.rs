@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use crate::database::{Catalog, Database, SCHEMA_ROW, TOKEN, apply};
 use crate::failure::of_client;
 use crate::jobs::{OwnJob, started};
+use crate::limits::Interrupt;
 use crate::transaction::{now, stored};
 use crate::work::RowWork;
 
@@ -40,6 +41,8 @@ const PAGE_ENTRIES: usize = base::limits::TRANSACTION_WRITES_MAX / 2;
 const READS_MAX: usize = 64;
 /// How long one page is tried.
 const PAGE_TIME: Duration = Duration::from_secs(60);
+/// How long pages in progress may take after an interruption: their reads have locks.
+const STOP_TIME: Duration = Duration::from_secs(5);
 /// The pauses between attempts.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
@@ -89,13 +92,15 @@ struct Filling {
     since: Version,
     /// The rows were replaced.
     is_truncated: AtomicBool,
+    /// No further page is begun.
+    is_stopped: AtomicBool,
 }
 
 /// Does the work of a job.
 ///
 /// # Errors
-/// A row violates a constraint, or two rows have the same key.
-pub(crate) async fn run(job: &OwnJob) -> Result<(), SqlError> {
+/// A row violates a constraint, or two rows have the same key. 57014: it was interrupted.
+pub(crate) async fn run(job: &OwnJob, interrupt: &Interrupt) -> Result<(), SqlError> {
     let database = &job.database;
     let since = started(database, job.id).await?;
     // Old versions are kept, so that a commit can tell whether a key was changed since that moment. Otherwise the keys
@@ -122,8 +127,9 @@ pub(crate) async fn run(job: &OwnJob) -> Result<(), SqlError> {
             plan: Mutex::new(Arc::new(plan)),
             since,
             is_truncated: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
         });
-        fill(&filling, range).await?;
+        fill(&filling, range, interrupt).await?;
         if !filling.is_truncated.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -143,7 +149,7 @@ fn plan(database: &Database, table: TableId, job: u64) -> Result<Plan, SqlError>
 }
 
 /// Divides the table, and does the pages.
-async fn fill(filling: &Arc<Filling>, range: KeyRange) -> Result<(), SqlError> {
+async fn fill(filling: &Arc<Filling>, range: KeyRange, interrupt: &Interrupt) -> Result<(), SqlError> {
     let (send, receive) = mpsc::channel(PAGES_MAX);
     let receive = Arc::new(tokio::sync::Mutex::new(receive));
     let mut workers: JoinSet<Result<(), SqlError>> = JoinSet::new();
@@ -158,16 +164,32 @@ async fn fill(filling: &Arc<Filling>, range: KeyRange) -> Result<(), SqlError> {
         });
     }
     drop(receive);
-    let divide = filling.divide(range, send);
     let work = async {
+        let mut outcome = Ok(());
         while let Some(done) = workers.join_next().await {
-            let interrupted = |_| SqlError::new(sqlstate::INTERNAL_ERROR, "a page was interrupted");
-            done.map_err(interrupted)??;
+            let interrupted = |_| Err(SqlError::new(sqlstate::INTERNAL_ERROR, "a page was interrupted"));
+            let done = done.unwrap_or_else(interrupted);
+            if done.is_err() {
+                filling.is_stopped.store(true, Ordering::Relaxed);
+            }
+            outcome = outcome.and(done);
         }
-        Ok::<_, SqlError>(())
+        outcome
     };
-    tokio::try_join!(divide, work)?;
-    Ok(())
+    let all = async {
+        let (divided, done) = tokio::join!(filling.divide(range, send), work);
+        done.and(divided)
+    };
+    tokio::pin!(all);
+    tokio::select! {
+        biased;
+        done = &mut all => done,
+        interrupted = interrupt.run(std::future::pending()) => {
+            filling.is_stopped.store(true, Ordering::Relaxed);
+            _ = tokio::time::timeout(STOP_TIME, all).await;
+            interrupted
+        }
+    }
 }
 
 impl Filling {
@@ -193,7 +215,7 @@ impl Filling {
             // A continuation of scans is the key where the next page starts.
             let to = next.filter(|next| *next > start && *next < end);
             let page = KeyRange { start: start.clone(), end: to.clone().unwrap_or_else(|| end.clone()) };
-            if send.send(page).await.is_err() || self.is_truncated.load(Ordering::Relaxed) {
+            if send.send(page).await.is_err() || self.is_over() {
                 return Ok(());
             }
             match to {
@@ -203,6 +225,10 @@ impl Filling {
         }
     }
 
+    fn is_over(&self) -> bool {
+        self.is_truncated.load(Ordering::Relaxed) || self.is_stopped.load(Ordering::Relaxed)
+    }
+
     fn plan(&self) -> Arc<Plan> {
         Arc::clone(&self.plan.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -210,7 +236,7 @@ impl Filling {
     /// Does the rows of a range.
     async fn range(&self, mut range: KeyRange) -> Result<(), SqlError> {
         loop {
-            if self.is_truncated.load(Ordering::Relaxed) {
+            if self.is_over() {
                 return Ok(());
             }
             let (rows, next) = self.page(&range).await?;
@@ -229,6 +255,9 @@ impl Filling {
         let mut tx = self.database.client.begin_transaction_within(PAGE_TIME);
         let mut open = Open(None);
         loop {
+            if self.is_over() {
+                return Ok((0, None));
+            }
             let plan = self.plan();
             let attempt = if plan.work.is_read_only() {
                 self.check(&plan, range).await
@@ -251,9 +280,6 @@ impl Filling {
                 Err(Stop::Stale) => {
                     self.database.refresh().await.map_err(of_client)?;
                     self.follow(&plan)?;
-                    if self.is_truncated.load(Ordering::Relaxed) {
-                        return Ok((0, None));
-                    }
                 }
                 Err(Stop::Again(error)) if Instant::now() + pause > until => return Err(of_client(error)),
                 Err(Stop::Again(_)) => {

@@ -56,7 +56,7 @@ pub(crate) async fn define(
     let Some((mut job, notices)) = begun else { return Ok(None) };
     job.renew();
     let outcome = async {
-        interrupt.run(fill::run(&job)).await??;
+        fill::run(&job, interrupt).await?;
         attempts(database, interrupt, &Step::Finish(job.table, job.id)).await
     };
     let outcome = outcome.await;
@@ -106,9 +106,9 @@ async fn attempts(database: &Arc<Database>, interrupt: &Interrupt, step: &Step<'
         let begin = || database.client.begin_transaction_within(ATTEMPTS_TIME);
         let source = Source::ReadWrite(earlier.take().unwrap_or_else(begin));
         let mut tx = Tx::new(database, source, interrupt.clone());
-        let outcome = interrupt.run(step.run(&mut tx)).await;
-        let failure = match outcome {
-            Ok(Ok(Changed::Yes(begun))) => {
+        // It is short, and a read that is interrupted would leave a lock of the schema.
+        let failure = match step.run(&mut tx).await {
+            Ok(Changed::Yes(begun)) => {
                 let retry = tx.for_retry();
                 match tx.commit().await {
                     Ok(()) => return Ok(begun),
@@ -118,21 +118,17 @@ async fn attempts(database: &Arc<Database>, interrupt: &Interrupt, step: &Step<'
                     }
                 }
             }
-            Ok(Ok(Changed::No)) => {
+            Ok(Changed::No) => {
                 tx.rollback().await;
                 return Ok(None);
             }
-            Ok(Err(failure @ (Failure::Conflict(_) | Failure::Stale))) => {
+            Err(failure @ (Failure::Conflict(_) | Failure::Stale)) => {
                 earlier = tx.again();
                 failure
             }
-            Ok(Err(failure)) => {
+            Err(failure) => {
                 tx.rollback().await;
                 failure
-            }
-            Err(interrupted) => {
-                tx.rollback().await;
-                return Err(interrupted);
             }
         };
         match failure {

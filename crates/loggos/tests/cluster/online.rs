@@ -173,6 +173,10 @@ fn sql_index_of_a_killed_node_is_removed() {
     let mut client = Postgres::await_connected(&cluster, 1);
     fill(&mut client, 20_000);
     let mut other = Postgres::await_connected(&cluster, 2);
+    client.rows("SET statement_timeout = '100ms'");
+    assert_eq!(client.fails("CREATE INDEX i ON t (v)"), "57014");
+    client.rows("RESET statement_timeout");
+    assert_eq!(Stored::of(&cluster).schema().jobs().count(), 0, "the canceled index was removed at once");
     let building = std::thread::spawn(move || client.query("CREATE UNIQUE INDEX i ON t (u)"));
     let jobs = wait_for("the index", PATIENCE, || {
         let client = cluster.client(2);
