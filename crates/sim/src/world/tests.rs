@@ -80,7 +80,7 @@ fn regression_seeds_as_drawn_pass() {
 fn campaign_passes_and_covers_all_events() {
     let campaign = campaign::campaign(1..=400, std::time::Duration::MAX, |_| {});
     assert_eq!(campaign.failure, None, "loggos sim --seed N");
-    assert!(campaign.operations > 35_000, "only {} operations", campaign.operations);
+    assert!(campaign.operations > 33_000, "only {} operations", campaign.operations);
     assert_eq!(campaign.missing(), Vec::<&str>::new(), "never happened");
 }
 
