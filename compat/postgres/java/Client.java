@@ -117,7 +117,7 @@ public final class Client {
       roundTrip(connection, "bigint", Long.class, Long.MIN_VALUE, Long.MAX_VALUE);
       roundTrip(connection, "real", Float.class, 1.5f, Float.MAX_VALUE, Float.NEGATIVE_INFINITY);
       roundTrip(connection, "double precision", Double.class, 0.1, Double.MAX_VALUE, Double.MIN_VALUE);
-      roundTrip(connection, "numeric", BigDecimal.class, new BigDecimal("0.00001"), new BigDecimal("-12345678901234567890.50"));
+      roundTrip(connection, "numeric", BigDecimal.class, new BigDecimal("0.00001"), new BigDecimal("-12345678901234567890.5"));
       roundTrip(connection, "numeric(9, 2)", BigDecimal.class, new BigDecimal("-1234567.89"));
       roundTrip(connection, "text", String.class, "", "a\tb'\"\\", "\u4e16\ud83d\ude00");
       roundTrip(connection, "varchar(10)", String.class, "abc", null);

@@ -1,5 +1,5 @@
 -- The commands of psql that read the catalogs.
-CREATE TABLE parent (id int PRIMARY KEY, name varchar(20) NOT NULL DEFAULT 'x', n numeric(8, 2) CHECK (n > 0), at timestamptz);
+CREATE TABLE parent (id int PRIMARY KEY, name varchar(20) NOT NULL DEFAULT 'x', n numeric(8, 2) CHECK (n > 0.5), at timestamptz);
 CREATE UNIQUE INDEX parent_name ON parent (name);
 CREATE INDEX parent_n_at ON parent (n, at DESC);
 CREATE TABLE numbered (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text);

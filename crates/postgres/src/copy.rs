@@ -269,7 +269,7 @@ impl Parser {
                 Some(text) => {
                     let parsed = column.sql_type.parse(&text);
                     let value = parsed.and_then(|value| cast(value, &column.sql_type, Context::Assignment));
-                    value.map_err(|error| self.located(error, &column.name))?
+                    value.map_err(|error| self.located(error, &format!(", column {}: \"{text}\"", column.name)))?
                 }
             });
         }
@@ -277,23 +277,18 @@ impl Parser {
     }
 
     fn bad(&self, message: &str) -> SqlError {
-        SqlError::new("22P04", message).with_detail(format!("COPY {}, line {}", self.table, self.line))
+        self.located(SqlError::new("22P04", message), "")
     }
 
-    fn located(&self, error: SqlError, column: &str) -> SqlError {
-        let place = format!("COPY {}, line {}, column {column}", self.table, self.line);
-        let detail = match error.detail {
-            Some(detail) => format!("{detail} {place}"),
-            None => place,
-        };
-        SqlError { detail: Some(detail), ..error }
+    /// Adds the place, which may continue after the number of the line.
+    fn located(&self, error: SqlError, place: &str) -> SqlError {
+        SqlError { context: Some(format!("COPY {}, line {}{place}", self.table, self.line)), ..error }
     }
 
     fn utf8(&self, bytes: Vec<u8>) -> Result<String, SqlError> {
         String::from_utf8(bytes).map_err(|_| {
             let message = "invalid byte sequence for encoding \"UTF8\"";
-            let place = format!("COPY {}, line {}", self.table, self.line);
-            SqlError::new(sqlstate::CHARACTER_NOT_IN_REPERTOIRE, message).with_detail(place)
+            self.located(SqlError::new(sqlstate::CHARACTER_NOT_IN_REPERTOIRE, message), "")
         })
     }
 

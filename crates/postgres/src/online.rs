@@ -111,7 +111,7 @@ async fn attempts(database: &Arc<Database>, interrupt: &Interrupt, step: &Step<'
             Ok(Changed::Yes(begun)) => {
                 let retry = tx.for_retry();
                 match tx.commit().await {
-                    Ok(()) => return Ok(begun),
+                    Ok(_) => return Ok(begun),
                     Err(failure) => {
                         earlier = retry.map(|tx| tx.again());
                         failure

@@ -29,7 +29,7 @@ use crate::limits::{Cancel, Interrupt};
 use crate::online;
 use crate::settings::{SERVER_VERSION, Settings};
 use crate::statement::{Planned, Prepared, text_column};
-use crate::transaction::{Source, Tx, now, read_only};
+use crate::transaction::{EPOCH_MICROS, Source, Tx, now, read_only, report_of};
 
 /// How long a statement outside of a block is tried.
 pub(crate) const ATTEMPTS_TIME: Duration = Duration::from_secs(30);
@@ -102,7 +102,8 @@ pub struct Session {
     planner: Option<(Arc<Catalog>, Arc<query::Planner>)>,
     block: Option<Block>,
     values: Values,
-    notices: Vec<String>,
+    /// Those of class 00 are notices, the others warnings.
+    notices: Vec<SqlError>,
     cancel: Cancel,
     memory: ByteBudget,
     copy_in: Option<CopyIn>,
@@ -178,7 +179,7 @@ impl Session {
     }
 
     /// Notices since the last call.
-    pub fn take_notices(&mut self) -> Vec<String> {
+    pub fn take_notices(&mut self) -> Vec<SqlError> {
         std::mem::take(&mut self.notices)
     }
 
@@ -437,7 +438,7 @@ impl Session {
             Statement::CreateDatabase { name, if_not_exists, options } => {
                 self.refuse_in_block("CREATE DATABASE")?;
                 let notice = self.databases.create(name, *if_not_exists, options).await?;
-                self.notices.extend(notice);
+                self.note(notice);
                 Ok(done("CREATE DATABASE"))
             }
             Statement::DropDatabase { name, if_exists } => {
@@ -446,7 +447,7 @@ impl Session {
                     return Err(SqlError::new("55006", "cannot drop the currently open database"));
                 }
                 let notice = self.databases.drop_database(name, *if_exists).await?;
-                self.notices.extend(notice);
+                self.note(notice);
                 Ok(done("DROP DATABASE"))
             }
             Statement::NoEffect(tag) => Ok(done(tag)),
@@ -454,7 +455,7 @@ impl Session {
                 if self.block.is_none() && !self.settings.is_read_only_by_default() {
                     let done_online = online::define(&self.database, definition, &self.interrupt()).await?;
                     if let Some(notices) = done_online {
-                        self.notices.extend(notices);
+                        self.note(notices);
                         return Ok(done(definition_tag(definition)));
                     }
                 }
@@ -504,7 +505,7 @@ impl Session {
                 Ok(response) => {
                     let retry = tx.for_retry();
                     match tx.commit().await {
-                        Ok(()) => return Ok(response),
+                        Ok(committed) => return Ok(with_commit(response, statement, committed)),
                         Err(failure) => (failure, retry.map(|tx| tx.again())),
                     }
                 }
@@ -553,15 +554,18 @@ impl Session {
             };
         }
         if self.settings.is_read_only_by_default() {
-            return Err(read_only());
+            let command = match statement {
+                Statement::Definition(definition) => definition_tag(definition),
+                Statement::Truncate { .. } => "TRUNCATE TABLE",
+                _ => command_name(self.plan_for(prepared, &self.database.catalog()).await?.command()),
+            };
+            return Err(read_only(command));
         }
         let client = &self.database.client;
         Ok(Source::ReadWrite(earlier.unwrap_or_else(|| client.begin_transaction_within(TRANSACTION_TIME))))
     }
 
     async fn snapshot_of(&self, as_of: &AsOf) -> Result<Source, SqlError> {
-        /// Microseconds from 1970-01-01 to 2000-01-01.
-        const EPOCH_MICROS: i64 = 946_684_800_000_000;
         let client = &self.database.client;
         let snapshot = match as_of {
             AsOf::Timestamp(micros) => {
@@ -587,15 +591,15 @@ impl Session {
         match statement {
             Statement::Definition(definition) => {
                 if tx.is_read_only() {
-                    return Err(read_only().into());
+                    return Err(read_only(definition_tag(definition)).into());
                 }
                 let notices = definition::define(tx, definition).await?;
-                self.notices.extend(notices);
+                self.note(notices);
                 Ok(done(definition_tag(definition)))
             }
             Statement::Truncate { tables, restart_identity, cascade } => {
                 if tx.is_read_only() {
-                    return Err(read_only().into());
+                    return Err(read_only("TRUNCATE TABLE").into());
                 }
                 definition::truncate(tx, tables, *restart_identity, *cascade).await?;
                 Ok(done("TRUNCATE TABLE"))
@@ -611,11 +615,15 @@ impl Session {
                 let planned = self.plan_for(prepared, &Arc::clone(&tx.catalog)).await?;
                 prepared.check_result(&planned)?;
                 if planned.command() != Command::Select && tx.is_read_only() {
-                    return Err(read_only().into());
+                    return Err(read_only(command_name(planned.command())).into());
                 }
                 self.run_planned(tx, &planned, prepared, parameters).await
             }
         }
+    }
+
+    fn note(&mut self, notices: impl IntoIterator<Item = String>) {
+        self.notices.extend(notices.into_iter().map(|notice| SqlError::new("00000", notice)));
     }
 
     /// A message of the client was refused: the block has failed.
@@ -663,18 +671,34 @@ fn show_columns(name: &str) -> Vec<OutputColumn> {
     }
 }
 
+/// Adds when a statement was committed to the result of its `EXPLAIN ANALYZE`.
+fn with_commit(response: Response, statement: &Statement, committed: Option<sdk::Committed<()>>) -> Response {
+    match (response, statement, committed) {
+        (Response::Rows { columns, mut rows, tag }, Statement::Explain { analyze: true, .. }, Some(committed)) => {
+            rows.extend(report_of(&committed).into_iter().map(|line| vec![Value::Text(line)]));
+            Response::Rows { columns, rows, tag }
+        }
+        (response, ..) => response,
+    }
+}
+
+fn command_name(command: Command) -> &'static str {
+    match command {
+        Command::Select => "SELECT",
+        Command::Insert => "INSERT",
+        Command::Update => "UPDATE",
+        Command::Delete => "DELETE",
+    }
+}
+
 fn done(tag: &str) -> Response {
     Response::Done { tag: tag.to_owned() }
 }
 
 fn response(plan: &Plan, outcome: Outcome) -> Response {
     let count = outcome.affected;
-    let tag = match plan.command {
-        Command::Select => format!("SELECT {count}"),
-        Command::Insert => format!("INSERT 0 {count}"),
-        Command::Update => format!("UPDATE {count}"),
-        Command::Delete => format!("DELETE {count}"),
-    };
+    let number_of_oid = if plan.command == Command::Insert { "0 " } else { "" };
+    let tag = format!("{} {number_of_oid}{count}", command_name(plan.command));
     if plan.command != Command::Select && plan.columns.is_empty() {
         return Response::Done { tag };
     }

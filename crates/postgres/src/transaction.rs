@@ -5,18 +5,21 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use sdk::{Row, Savepoint, Table, TableSnapshot};
+use sdk::{Committed, Row, Savepoint, Table, TableSnapshot};
 use sql::direct::{Page, Read};
 use sql::keys::{self, KeyRange};
 use sql::rows::{StoredRow, Write};
 use sql::schema::{Builder, Schema};
-use sql::{SqlError, sqlstate};
+use sql::{SqlError, Value, sqlstate};
 use tokio::task::JoinSet;
 
 use crate::database::{Catalog, Database, SCHEMA, SCHEMA_ROW, TOKEN, apply, mark};
 use crate::execute::Unseen;
 use crate::failure::Failure;
 use crate::limits::Interrupt;
+
+/// Microseconds from 1970-01-01 to 2000-01-01.
+pub(crate) const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
 /// Reads in progress at once.
 const READS_MAX: usize = 64;
@@ -325,7 +328,10 @@ impl Tx {
     /// What `EXPLAIN ANALYZE` tells of it.
     pub(crate) fn report(&self) -> Vec<String> {
         match &self.source {
-            Source::Snapshot(_) => vec!["Reads: from a snapshot, without locks".to_owned()],
+            Source::Snapshot(snapshot) => vec![
+                "Reads: from a snapshot, without locks".to_owned(),
+                format!("Snapshot Timestamp: {}", shown(snapshot.timestamp())),
+            ],
             Source::ReadWrite(_) => vec!["Reads: validated at the commit".to_owned()],
             Source::Strong => vec!["Reads: one, linearizable by itself".to_owned()],
         }
@@ -346,7 +352,7 @@ impl Tx {
         if writes.is_empty() {
             return Ok(());
         }
-        let Source::ReadWrite(tx) = &self.source else { return Err(read_only().into()) };
+        let Source::ReadWrite(tx) = &self.source else { return Err(read_only("a change").into()) };
         for write in writes {
             if !self.fresh.is_empty()
                 && let Some(id) = first_id(write)
@@ -431,32 +437,35 @@ impl Tx {
         Ok(())
     }
 
-    /// Commits it.
-    pub(crate) async fn commit(mut self) -> Result<(), Failure> {
-        let committed = match self.complete().await {
-            Ok(committed) => committed,
+    /// Commits it. Returns when, if it was more than a single read or a snapshot.
+    pub(crate) async fn commit(mut self) -> Result<Option<Committed<()>>, Failure> {
+        let changed = match self.complete().await {
+            Ok(changed) => changed,
             Err(failure) => {
                 self.rollback().await;
                 return Err(failure);
             }
         };
-        let Source::ReadWrite(tx) = &self.source else { return Ok(()) };
-        if let Err(error) = tx.clone().commit().await {
-            if !error.is_outcome_unknown() {
-                self.delete_unseen();
+        let Source::ReadWrite(tx) = &self.source else { return Ok(None) };
+        let committed = match tx.clone().commit().await {
+            Ok(committed) => committed,
+            Err(error) => {
+                if !error.is_outcome_unknown() {
+                    self.delete_unseen();
+                }
+                return Err(error.into());
             }
-            return Err(error.into());
-        }
+        };
         self.unseen.clear();
         self.delete_unseen();
-        if let Some(catalog) = committed {
+        if let Some(catalog) = changed {
             let has_garbage = !catalog.schema.garbage().is_empty();
             self.database.set_catalog(catalog);
             if has_garbage {
                 self.database.collect();
             }
         }
-        Ok(())
+        Ok(Some(committed))
     }
 
     /// Adds the last reads and writes of the transaction. Returns its version of the schema, if it has changed it.
@@ -511,8 +520,27 @@ fn first_id(write: &Write) -> Option<u32> {
     sql::keys::KeyReader::new(key).id().ok()
 }
 
-pub(crate) fn read_only() -> SqlError {
-    SqlError::new("25006", "cannot execute a change in a read-only transaction")
+/// What `EXPLAIN ANALYZE` tells of a commit.
+pub(crate) fn report_of(committed: &Committed<()>) -> Vec<String> {
+    if committed.timestamp == sdk::Version::ABSENT {
+        return Vec::new();
+    }
+    let millis = |time: std::time::Duration| time.as_secs_f64() * 1_000.0;
+    vec![
+        format!("Commit Timestamp: {}", shown(committed.timestamp)),
+        format!("Clock Uncertainty: {:.3} ms", millis(committed.uncertainty)),
+        format!("Commit Wait: {:.3} ms", millis(committed.commit_wait)),
+        format!("Attempts: {}", committed.attempts),
+    ]
+}
+
+fn shown(timestamp: sdk::Version) -> String {
+    let micros = timestamp.as_nanos().div_euclid(1_000) - EPOCH_MICROS;
+    Value::Timestamptz(micros).to_text().unwrap_or_default()
+}
+
+pub(crate) fn read_only(command: &str) -> SqlError {
+    SqlError::new("25006", format!("cannot execute {command} in a read-only transaction"))
 }
 
 /// The rows beneath the writes of a transaction.

@@ -1,7 +1,7 @@
 //! Errors of the planner and of executions, with PostgreSQL's SQLSTATE.
 
 use datafusion::arrow::error::ArrowError;
-use datafusion::common::{DataFusionError, SchemaError};
+use datafusion::common::{Column, DataFusionError, SchemaError};
 use sql::{SqlError, sqlstate};
 
 use crate::SourceError;
@@ -130,8 +130,12 @@ fn of_datafusion(error: &DataFusionError) -> SqlError {
                     None => format!("column \"{name}\" does not exist"),
                 };
                 let error = SqlError::new(sqlstate::UNDEFINED_COLUMN, shown);
-                match closest(name, valid_fields.iter().map(|field| field.name())) {
-                    Some(close) => error.with_hint(format!("Perhaps you meant the column \"{close}\".")),
+                let close = closest(name, valid_fields.iter().map(|field| field.name()));
+                match close.and_then(|close| valid_fields.iter().find(|field| field.name() == close)) {
+                    Some(Column { relation, name, .. }) => {
+                        let table = relation.as_ref().map_or_else(String::new, |table| format!("{}.", table.table()));
+                        error.with_hint(format!("Perhaps you meant to reference the column \"{table}{name}\"."))
+                    }
                     None => error,
                 }
             }

@@ -14,8 +14,8 @@ use sqlparser::ast::{
 };
 
 use self::subqueries::{
-    CountRows, array_of, has_subquery, is_named, name_of_table, outer_conditions, single_row, skip_items_without_rows,
-    tables_of,
+    CountRows, array_of, has_subquery, is_named, name_of_table, outer_conditions, single_row,
+    skip_items_without_rows, split_result, tables_of,
 };
 use crate::functions::FUNCTIONS;
 use crate::operators::cast_name;
@@ -250,7 +250,11 @@ impl<'a> Rewrite<'a> {
             }
             Expr::Subquery(query) => {
                 let outer = outer_conditions(query);
+                let split = split_result(query);
                 single_row(query);
+                if let Some(result) = split {
+                    *expression = result;
+                }
                 if let Some(condition) = outer.into_iter().reduce(|all, one| binary(all, BinaryOperator::And, one)) {
                     let result = taken(expression);
                     *expression = Expr::Case {
@@ -275,6 +279,18 @@ impl<'a> Rewrite<'a> {
                     && let Some(constant) = self.constant(&folded)
                 {
                     *expression = constant;
+                }
+            }
+            // Of the rows of `_pg_expandarray`: an element and its number.
+            Expr::CompoundFieldAccess { root, access_chain } => {
+                if let [ast::AccessExpr::Dot(Expr::Identifier(field))] = &access_chain[..] {
+                    let place = match fold(field).as_str() {
+                        "x" => "1",
+                        "n" => "2",
+                        _ => return Err(SqlError::unsupported("a field of a row")),
+                    };
+                    let row = std::mem::replace(&mut **root, null());
+                    *expression = call("get_field", vec![row, string(place)]);
                 }
             }
             _ => {}
@@ -327,6 +343,15 @@ impl<'a> Rewrite<'a> {
             let mut series = function.clone();
             series.name = ObjectName(vec![ObjectNamePart::Identifier(Ident::with_quote('"', "generate_series"))]);
             return Ok(Some(call("unnest", vec![Expr::Function(series)])));
+        }
+        if let ("_pg_expandarray" | "generate_subscripts", FunctionArguments::List(list)) = (name.as_str(), &function.args)
+            && let Some(FunctionArg::Unnamed(FunctionArgExpr::Expr(array))) = list.args.first()
+        {
+            let one = Expr::Value(ast::Value::Number("1".to_owned(), false).into());
+            let numbers = call("generate_series", vec![one, call("array_length", vec![array.clone()])]);
+            let rows =
+                if list.args.len() == 1 { call("arrays_zip", vec![array.clone(), numbers]) } else { numbers };
+            return Ok(Some(call("unnest", vec![rows])));
         }
         if let ("array", FunctionArguments::Subquery(query)) = (name.as_str(), &function.args) {
             return Ok(Some(array_of(query)));

@@ -67,6 +67,8 @@ pub struct SqlError {
     pub detail: Option<String>,
     /// What to do about it.
     pub hint: Option<String>,
+    /// Where it happened, outside of the statement.
+    pub context: Option<String>,
     /// The position in the statement's text, in characters from 1.
     pub position: Option<u32>,
     /// What a row violates.
@@ -88,7 +90,7 @@ impl SqlError {
     /// An error with a code of [`sqlstate`].
     #[must_use]
     pub fn new(sqlstate: &'static str, message: impl Into<String>) -> Self {
-        Self { sqlstate, message: message.into(), detail: None, hint: None, position: None, object: None }
+        Self { sqlstate, message: message.into(), detail: None, hint: None, context: None, position: None, object: None }
     }
 
     /// Adds details.

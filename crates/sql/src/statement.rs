@@ -302,15 +302,8 @@ pub struct CreateIndex {
 pub enum AlterTable {
     /// `ADD COLUMN`, with `IF NOT EXISTS`, and the column's constraints.
     AddColumn(ColumnDefinition, bool, Vec<Constraint>),
-    /// `DROP COLUMN`
-    DropColumn {
-        /// The column.
-        name: String,
-        /// No error if it does not exist.
-        if_exists: bool,
-        /// Indexes and constraints with it too.
-        cascade: bool,
-    },
+    /// `DROP COLUMN`, with `IF EXISTS`; the column's indexes and constraints too.
+    DropColumn(String, bool),
     /// `RENAME COLUMN`
     RenameColumn(String, String),
     /// `RENAME TO`

@@ -83,7 +83,7 @@ async fn execute(session: &mut Session, output: Output, text: &str) -> Result<()
     for prepared in session.parse(text).map_err(stop)? {
         let response = session.execute(&prepared, &[]).await;
         for notice in session.take_notices() {
-            output.warn(&notice);
+            output.warn(&notice.message);
         }
         match response.map_err(stop)? {
             Response::Empty => {}

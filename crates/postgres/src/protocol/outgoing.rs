@@ -14,6 +14,7 @@ pub(super) struct Outgoing(pub(super) BytesMut);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Severity {
     Notice,
+    Warning,
     Error,
     /// The connection ends.
     Fatal,
@@ -176,13 +177,15 @@ impl Outgoing {
         self.message(b'c', |_| ());
     }
 
-    pub(super) fn notice(&mut self, message: &str) {
-        self.report(Severity::Notice, &SqlError::new("00000", message));
+    pub(super) fn notice(&mut self, notice: &SqlError) {
+        let is_warning = !notice.sqlstate.starts_with("00");
+        self.report(if is_warning { Severity::Warning } else { Severity::Notice }, notice);
     }
 
     pub(super) fn report(&mut self, severity: Severity, error: &SqlError) {
         let (kind, name) = match severity {
             Severity::Notice => (b'N', "NOTICE"),
+            Severity::Warning => (b'N', "WARNING"),
             Severity::Error => (b'E', "ERROR"),
             Severity::Fatal => (b'E', "FATAL"),
         };
@@ -200,6 +203,9 @@ impl Outgoing {
             }
             if let Some(hint) = &error.hint {
                 field(b'H', hint);
+            }
+            if let Some(context) = &error.context {
+                field(b'W', context);
             }
             if let Some(position) = error.position {
                 field(b'P', &position.to_string());

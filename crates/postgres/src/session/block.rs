@@ -50,7 +50,7 @@ impl Session {
     pub(super) fn begin_block(&mut self, modes: &Modes) -> Result<Response, SqlError> {
         match &mut self.block {
             Some(block) if !block.is_implicit => {
-                self.notices.push("there is already a transaction in progress".to_owned());
+                self.notices.push(SqlError::new("25001", "there is already a transaction in progress"));
             }
             // The statements of the message before this one are part of the transaction.
             Some(block) if block.tx.is_some() => {
@@ -67,7 +67,7 @@ impl Session {
             if chain {
                 return Err(no_block(if commits { "COMMIT AND CHAIN" } else { "ROLLBACK AND CHAIN" }));
             }
-            self.notices.push("there is no transaction in progress".to_owned());
+            self.notices.push(SqlError::new("25P01", "there is no transaction in progress"));
             return Ok(done(if commits { "COMMIT" } else { "ROLLBACK" }));
         };
         let modes = block.modes.clone();
@@ -96,7 +96,7 @@ impl Session {
         {
             self.settings = settings;
         }
-        outcome.map_err(SqlError::from)
+        outcome.map(|_| ()).map_err(SqlError::from)
     }
 
     pub(super) async fn roll_back(&mut self, block: Block) {
@@ -144,7 +144,7 @@ impl Session {
                 block.modes.read_only = modes.read_only.or(block.modes.read_only);
                 block.modes.as_of = modes.as_of.clone().or_else(|| block.modes.as_of.take());
             }
-            None => self.notices.push("SET TRANSACTION can only be used in transaction blocks".to_owned()),
+            None => self.notices.push(no_block("SET TRANSACTION")),
         }
         Ok(done("SET"))
     }

@@ -97,7 +97,7 @@ impl Session {
         let mut tx = if in_block {
             self.take_tx().await?
         } else if self.settings.is_read_only_by_default() {
-            return Err(read_only());
+            return Err(read_only("COPY FROM"));
         } else {
             let client = &self.database.client;
             let source = Source::ReadWrite(client.begin_transaction_within(TRANSACTION_TIME));
@@ -118,7 +118,7 @@ impl Session {
 
     async fn copy_in(tx: &mut Tx, copy: &Copy, format: Format, held: Reservation) -> Result<CopyIn, SqlError> {
         if tx.is_read_only() {
-            return Err(read_only());
+            return Err(read_only("COPY FROM"));
         }
         tx.verify_now().await?;
         let schema = tx.schema();

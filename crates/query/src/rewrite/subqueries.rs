@@ -148,7 +148,7 @@ fn is_outer(condition: &Expr, names: &[String]) -> bool {
             match expression {
                 Expr::Identifier(_) => ControlFlow::Break(()),
                 Expr::CompoundIdentifier(parts) => match &parts[..] {
-                    [table, _] if !self.names.contains(&fold(table)) => {
+                    [.., table, _] if !self.names.contains(&fold(table)) => {
                         self.has_column = true;
                         ControlFlow::Continue(())
                     }
@@ -199,6 +199,73 @@ pub(super) fn single_row(query: &mut Query) {
         let value = std::mem::replace(item, null());
         *item = call("/single", vec![value]);
     }
+}
+
+/// The result of a subquery that is computed from columns of its own and of outer queries, which DataFusion does not know:
+/// the same computation outside of it, with a subquery for each column.
+pub(super) fn split_result(query: &Query) -> Option<Expr> {
+    struct Split<'a> {
+        names: &'a [String],
+        query: &'a Query,
+        has_outer: bool,
+    }
+    impl VisitorMut for Split<'_> {
+        type Break = ();
+
+        fn pre_visit_query(&mut self, _: &mut Query) -> ControlFlow<()> {
+            ControlFlow::Break(())
+        }
+
+        fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
+            match expression {
+                Expr::Identifier(_) => return ControlFlow::Break(()),
+                Expr::CompoundIdentifier(parts) => match &parts[..] {
+                    [.., table, _] if self.names.contains(&fold(table)) => {
+                        *expression = with_result(self.query, call("/single", vec![expression.clone()]));
+                    }
+                    _ => self.has_outer = true,
+                },
+                _ => {}
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let SetExpr::Select(select) = &*query.body else { return None };
+    let is_plain = query.with.is_none()
+        && query.limit_clause.is_none()
+        && query.order_by.is_none()
+        && select.distinct.is_none()
+        && select.having.is_none()
+        && matches!(&select.group_by, ast::GroupByExpr::Expressions(by, _) if by.is_empty());
+    let [SelectItem::UnnamedExpr(item) | SelectItem::ExprWithAlias { expr: item, .. }] = &select.projection[..] else {
+        return None;
+    };
+    if !is_plain || select.from.is_empty() || has_aggregate(item) {
+        return None;
+    }
+    let names: Vec<String> = tables_of(select).into_iter().filter_map(name_of_table).collect();
+    let mut result = item.clone();
+    let mut split = Split { names: &names, query, has_outer: false };
+    if ast::VisitMut::visit(&mut result, &mut split).is_break() || !split.has_outer {
+        return None;
+    }
+    let number = |text: &str| Expr::Value(ast::Value::Number(text.to_owned(), false).into());
+    let count = with_result(query, call("count", vec![number("1")]));
+    Some(Expr::Case {
+        case_token: ast::helpers::attached_token::AttachedToken::empty(),
+        end_token: ast::helpers::attached_token::AttachedToken::empty(),
+        operand: None,
+        conditions: vec![ast::CaseWhen { condition: binary(count, BinaryOperator::Gt, number("0")), result }],
+        else_result: None,
+    })
+}
+
+fn with_result(query: &Query, result: Expr) -> Expr {
+    let mut query = query.clone();
+    if let SetExpr::Select(select) = &mut *query.body {
+        select.projection = vec![SelectItem::UnnamedExpr(result)];
+    }
+    Expr::Subquery(Box::new(query))
 }
 
 /// Whether an expression has an aggregate function of its own query.

@@ -1,14 +1,37 @@
 //! `ALTER TABLE`
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use sqlparser::ast::{self, Expr, Ident};
 
 use super::create::{key_parts, set_not_null};
 use super::{Changer, Work, check_default};
 use crate::error::{SqlError, sqlstate};
 use crate::ids::TableId;
+use crate::parse::{fold, parse_expression};
 use crate::schema::{Column, IndexState, PrimaryKey, Relation, Table, undefined_column};
 use crate::statement::{AlterTable, Constraint};
 use crate::types::SqlType;
+
+/// An expression with another name of a column.
+fn renamed(text: &str, from: &str, to: &str) -> Result<String, SqlError> {
+    let mut expression = parse_expression(text)?;
+    let to = Ident::with_quote('"', to);
+    let _ = ast::visit_expressions_mut(&mut expression, |part| {
+        match part {
+            Expr::Identifier(name) if fold(name) == from => *name = to.clone(),
+            Expr::CompoundIdentifier(names) => {
+                if let Some(name) = names.last_mut().filter(|name| fold(name) == from) {
+                    *name = to.clone();
+                }
+            }
+            _ => {}
+        }
+        ControlFlow::<()>::Continue(())
+    });
+    Ok(expression.to_string())
+}
 
 impl Changer<'_> {
     pub(super) fn alter_table(
@@ -60,20 +83,22 @@ impl Changer<'_> {
                 table.columns.push(column);
                 constraints.iter().try_for_each(|constraint| self.add_later(table, constraint))
             }
-            AlterTable::DropColumn { name, if_exists, cascade } => self.drop_column(table, name, *if_exists, *cascade),
+            AlterTable::DropColumn(name, if_exists) => self.drop_column(table, name, *if_exists),
             AlterTable::RenameColumn(from, to) => {
                 if table.column_named(to).is_some() {
                     let message = format!("column \"{to}\" of relation \"{}\" already exists", table.name);
                     return Err(SqlError::new(sqlstate::DUPLICATE_COLUMN, message));
                 }
-                if !table.checks.is_empty() || !self.before.dependent_views(&table.name).is_empty() {
-                    let what = "renaming a column of a table with check constraints or views";
-                    return Err(SqlError::unsupported(what));
+                if !self.before.dependent_views(&table.name).is_empty() {
+                    return Err(SqlError::unsupported("renaming a column of a table with views"));
                 }
                 if self.before.children(table.id).next().is_some() || table.interleave.is_some() {
                     return Err(SqlError::unsupported("renaming a column of an interleaved table"));
                 }
                 column_mut(table, from)?.name.clone_from(to);
+                for check in &mut table.checks {
+                    check.expression = renamed(&check.expression, from, to)?;
+                }
                 Ok(())
             }
             AlterTable::Rename(to) => {
@@ -157,7 +182,7 @@ impl Changer<'_> {
         Ok(())
     }
 
-    fn drop_column(&mut self, table: &mut Table, name: &str, if_exists: bool, cascade: bool) -> Result<(), SqlError> {
+    fn drop_column(&mut self, table: &mut Table, name: &str, if_exists: bool) -> Result<(), SqlError> {
         let Some(column) = table.column_named(name).filter(|column| !column.is_hidden).cloned() else {
             if if_exists {
                 self.notices.push(format!("column \"{name}\" of relation \"{}\" does not exist, skipping", table.name));
@@ -172,7 +197,7 @@ impl Changer<'_> {
             let what = format!("column {name} of table {}", table.name);
             return Err(self.dependency(&what, &format!("view {view}")));
         }
-        // As in PostgreSQL, indexes and checks of the column go with it; checks that use others too need CASCADE.
+        // As in PostgreSQL, indexes and constraints with the column go with it.
         let (dropped, kept) = std::mem::take(&mut table.indexes).into_iter().partition(|index| {
             index.storing.contains(&column.id) || index.columns.iter().any(|part| part.column == column.id)
         });
@@ -189,10 +214,6 @@ impl Changer<'_> {
                 Err(error) if error.sqlstate == sqlstate::UNDEFINED_COLUMN => broken.push(check.name.clone()),
                 _ => {}
             }
-        }
-        if let Some(check) = broken.first().filter(|_| !cascade && table.checks.len() > 1) {
-            let what = format!("column {name} of table {}", table.name);
-            return Err(self.dependency(&what, &format!("constraint {check}")));
         }
         table.checks.retain(|check| !broken.contains(&check.name));
         Ok(())

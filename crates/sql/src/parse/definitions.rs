@@ -227,10 +227,6 @@ pub(super) fn alter_table(alter: ast::AlterTable) -> Result<Definition, SqlError
     Ok(Definition::AlterTable { name: simple_name(&alter.name)?, if_exists: alter.if_exists, changes })
 }
 
-fn is_cascade(behavior: Option<ast::DropBehavior>) -> bool {
-    matches!(behavior, Some(ast::DropBehavior::Cascade))
-}
-
 fn change(operation: AlterTableOperation, changes: &mut Vec<AlterTable>) -> Result<(), SqlError> {
     use AlterTableOperation as O;
     changes.push(match operation {
@@ -239,13 +235,8 @@ fn change(operation: AlterTableOperation, changes: &mut Vec<AlterTable>) -> Resu
             let definition = column_definition(&column_def, &mut constraints)?;
             AlterTable::AddColumn(definition, if_not_exists, constraints)
         }
-        O::DropColumn { column_names, if_exists, drop_behavior, .. } => {
-            let cascade = is_cascade(drop_behavior);
-            changes.extend(column_names.iter().map(|name| AlterTable::DropColumn {
-                name: fold(name),
-                if_exists,
-                cascade,
-            }));
+        O::DropColumn { column_names, if_exists, .. } => {
+            changes.extend(column_names.iter().map(|name| AlterTable::DropColumn(fold(name), if_exists)));
             return Ok(());
         }
         O::RenameColumn { old_column_name, new_column_name } => {
