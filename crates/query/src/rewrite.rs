@@ -14,8 +14,8 @@ use sqlparser::ast::{
 };
 
 use self::subqueries::{
-    CountRows, array_of, has_subquery, is_named, name_of_table, outer_conditions, single_row,
-    skip_items_without_rows, split_result, tables_of,
+    CountRows, array_of, has_subquery, is_named, name_of_table, outer_conditions, single_row, skip_items_without_rows,
+    split_result, tables_of,
 };
 use crate::functions::FUNCTIONS;
 use crate::operators::cast_name;
@@ -344,13 +344,13 @@ impl<'a> Rewrite<'a> {
             series.name = ObjectName(vec![ObjectNamePart::Identifier(Ident::with_quote('"', "generate_series"))]);
             return Ok(Some(call("unnest", vec![Expr::Function(series)])));
         }
-        if let ("_pg_expandarray" | "generate_subscripts", FunctionArguments::List(list)) = (name.as_str(), &function.args)
+        if let ("_pg_expandarray" | "generate_subscripts", FunctionArguments::List(list)) =
+            (name.as_str(), &function.args)
             && let Some(FunctionArg::Unnamed(FunctionArgExpr::Expr(array))) = list.args.first()
         {
             let one = Expr::Value(ast::Value::Number("1".to_owned(), false).into());
             let numbers = call("generate_series", vec![one, call("array_length", vec![array.clone()])]);
-            let rows =
-                if list.args.len() == 1 { call("arrays_zip", vec![array.clone(), numbers]) } else { numbers };
+            let rows = if list.args.len() == 1 { call("arrays_zip", vec![array.clone(), numbers]) } else { numbers };
             return Ok(Some(call("unnest", vec![rows])));
         }
         if let ("array", FunctionArguments::Subquery(query)) = (name.as_str(), &function.args) {

@@ -90,7 +90,15 @@ impl SqlError {
     /// An error with a code of [`sqlstate`].
     #[must_use]
     pub fn new(sqlstate: &'static str, message: impl Into<String>) -> Self {
-        Self { sqlstate, message: message.into(), detail: None, hint: None, context: None, position: None, object: None }
+        Self {
+            sqlstate,
+            message: message.into(),
+            detail: None,
+            hint: None,
+            context: None,
+            position: None,
+            object: None,
+        }
     }
 
     /// Adds details.
