@@ -289,7 +289,7 @@ const CASES: &[(&str, &[&str])] = &[
 ];
 
 /// Statements of clients that are not supported yet: functions such as `json_build_object`, and subqueries that refer to
-/// outer queries in ways that DataFusion does not know.
+/// outer queries in ways that DataFusion does not support.
 const CLIENT_QUERIES_MISSING: usize = 65;
 
 async fn check(database: &Database, text: &str, wanted: &[&str]) -> Option<String> {
