@@ -118,8 +118,8 @@ impl Planner {
         self.schema.version()
     }
 
-    /// Prepares a query of a statement's text. `declared` are types of parameters that the client has given; `wanted` the types that the
-    /// result has in an `INSERT`.
+    /// Prepares a query of a statement's text. `declared` are the types of parameters that the client has declared;
+    /// `wanted` are the types of the result in an `INSERT`.
     ///
     /// # Errors
     /// The statement is not valid, or not supported.

@@ -183,7 +183,8 @@ pub(super) fn name_of_table(table: &TableFactor) -> Option<String> {
     }
 }
 
-/// A subquery of one value, as an aggregate of its rows: DataFusion needs one if the subquery refers to the outer query.
+/// A subquery of one value, as an aggregate of its rows: DataFusion requires one if the subquery refers to the outer
+/// query.
 pub(super) fn single_row(query: &mut Query) {
     let has_parts = query.with.is_some() || query.limit_clause.is_some() || query.order_by.is_some();
     let SetExpr::Select(select) = &mut *query.body else { return };
