@@ -1,4 +1,4 @@
-//! `loggos bench sql`: PostgreSQL's own benchmark program, pgbench, with a cluster and with PostgreSQL.
+//! `loggos bench sql`: pgbench, the benchmark program of PostgreSQL, with a cluster and with PostgreSQL.
 //!
 //! pgbench is the client on both sides, with the same scripts and data. The peer is a PostgreSQL server with one
 //! synchronous standby, so that on both sides an acknowledged change is forced to two disks or more.
@@ -28,7 +28,7 @@ use super::{parse, scratch};
 
 /// The database that is created for the measurements, on both sides.
 const DATABASE: &str = "loggos_bench";
-/// The table of that database, in the terms of a cluster.
+/// The Loggos table of that database.
 const TABLE: &str = "sql.loggos_bench";
 
 /// Measures SQL with pgbench: throughput, latency, and CPU time of the servers, and compares with PostgreSQL.
@@ -88,7 +88,7 @@ impl Arguments {
 
 /// One side of a comparison.
 struct Side {
-    /// If there is another one.
+    /// The name in the results of a comparison.
     name: Option<&'static str>,
     system: &'static str,
     endpoint: Endpoint,
@@ -118,7 +118,7 @@ async fn measure(arguments: &Arguments) -> Result<(), Stop> {
         report: Report::open(&arguments.figures)?,
         progress: Progress::of(turns, "measurements"),
     };
-    // Both are stopped at the end.
+    // Both are stopped when they are dropped at the end.
     let (cluster, own) = run.loggos(is_compared.then_some("A")).await?;
     let postgres = match &arguments.against_postgres {
         Some(directory) => Some(run.postgres(Path::new(directory)).await?),

@@ -149,7 +149,7 @@ pub(crate) struct Parser {
     table: String,
     columns: Vec<CopyColumn>,
     buffer: BytesMut,
-    /// How much of the buffer is known to have no end of a row, and whether it ends inside of quotes.
+    /// The bytes of the buffer that were searched and contain no end of a row, and whether they end inside of quotes.
     scanned: usize,
     in_quotes: bool,
     line: u64,
@@ -280,7 +280,7 @@ impl Parser {
         self.located(SqlError::new("22P04", message), "")
     }
 
-    /// Adds the place, which may continue after the number of the line.
+    /// Adds the line number as context, with further text about the place.
     fn located(&self, error: SqlError, place: &str) -> SqlError {
         SqlError { context: Some(format!("COPY {}, line {}{place}", self.table, self.line)), ..error }
     }

@@ -1,13 +1,12 @@
 //! Databases: each is a Loggos table named `sql.NAME`.
 //!
 //! The schema is in a reserved row that sorts before all data. Every transaction reads this row, so a change of the
-//! schema conflicts with the transactions that run meanwhile. Identifiers for new tables and indexes are handed out by
-//! another reserved row, each once: an identifier of a transaction that was not committed never appears again. So rows
-//! of a table that its transaction has created can be written before the commit.
+//! schema conflicts with concurrent transactions. Another reserved row counts the identifiers of tables and indexes.
+//! Each identifier is handed out once, even if its transaction is not committed. So rows of a new table can be written
+//! before the commit of its transaction.
 //!
-//! A database that is dropped and created again hands out the same identifiers. So the first reservation stores a random
-//! number, the *incarnation*, and everything that is written or deleted outside of a transaction on the schema is checked
-//! against it.
+//! A database that is dropped and created again hands out the same identifiers. So the first reservation stores a
+//! random number, the *incarnation*. All writes and deletions outside of a transaction on the schema verify it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +29,7 @@ use crate::jobs::Jobs;
 pub const DEFAULT_DATABASE: &str = "postgres";
 /// Memory for messages and results of all sessions.
 const MEMORY_BYTES: usize = 512 << 20;
-/// The share of a session that others cannot use up: that of all connections is half of the memory.
+/// The share that is reserved for a session: the shares of all connections are half of the memory.
 const SESSION_BYTES: usize = 1 << 20;
 /// The prefix of the names of databases' tables.
 const TABLE_PREFIX: &str = "sql.";
@@ -45,8 +44,8 @@ const WRITE_ATTEMPTS: u32 = 3;
 /// The rows that mark identifiers with unseen rows: each is deleted when the rows become visible, or are deleted.
 const MARKS: &[u8] = b"\0unseen";
 const MARKED_AT: Bytes = Bytes::from_static(b"at");
-/// The age in microseconds after which a mark is of a process that has ended. A transaction that is still in progress,
-/// because clocks differ, cannot be committed any more.
+/// The age in microseconds after which a mark is considered abandoned by its process. If its transaction is still in
+/// progress, because clocks differ, the commit fails.
 const MARK_AGE_MAX: i64 = 2 * 3_600 * 1_000_000;
 /// Rows and bytes of one write outside of a statement's transaction.
 const BULK_ROWS: usize = 4_000;
@@ -71,7 +70,7 @@ pub(crate) struct Database {
     pub(crate) name: String,
     pub(crate) client: Client,
     pub(crate) table: Table,
-    /// The newest version of the schema that was seen.
+    /// The newest version of the schema that this process has read.
     catalog: Mutex<Arc<Catalog>>,
     /// Data of dropped objects that this process has deleted.
     collected: Mutex<BTreeSet<Vec<u8>>>,
@@ -87,7 +86,7 @@ pub(crate) struct Reserved {
     pub(crate) incarnation: Bytes,
 }
 
-/// Which keys of a range are meant.
+/// Selects keys of a range.
 type KeyFilter = Box<dyn Fn(&[u8]) -> bool + Send>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -108,14 +107,14 @@ fn table_name(name: &str) -> Result<String, SqlError> {
 }
 
 impl Databases {
-    /// The databases that a client reaches.
+    /// The databases of the client's cluster.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self { client, memory: ByteBudget::new(MEMORY_BYTES), open: Mutex::default() }
     }
 
-    /// The memory of a session for messages and results. It can use half of the memory of all sessions, but no more than
-    /// its share while others have used as much.
+    /// The memory of a session for messages and results. It can use half of the memory of all sessions. Once half of
+    /// that memory is in use, it is limited to its share.
     pub(crate) fn session_memory(&self) -> ByteBudget {
         self.memory.child(SESSION_BYTES)
     }
@@ -168,7 +167,7 @@ impl Databases {
         }
         open.insert(name.to_owned(), Arc::clone(&database));
         drop(open);
-        // A process that has ended may have left data.
+        // Data of dropped objects may remain from a process that has ended.
         database.collect();
         Ok(database)
     }
@@ -204,7 +203,7 @@ impl Databases {
                     let micros = days.and_then(|days| days.checked_add(interval.micros)).ok_or_else(invalid)?;
                     create.retention(Duration::from_micros(u64::try_from(micros).map_err(|_| invalid())?))
                 }
-                // Those of PostgreSQL that have one value here.
+                // Options of PostgreSQL that have no effect.
                 "owner" | "template" | "encoding" | "locale" | "lc_collate" | "lc_ctype" | "tablespace" => create,
                 _ => {
                     let message = format!("option \"{option}\" is not recognized");
@@ -243,7 +242,7 @@ impl Database {
         self.table.name()
     }
 
-    /// The newest version of the schema that was seen.
+    /// The newest version of the schema that this process has read.
     pub(crate) fn catalog(&self) -> Arc<Catalog> {
         Arc::clone(&lock(&self.catalog))
     }
@@ -359,7 +358,7 @@ impl Database {
         Ok(values)
     }
 
-    /// Writes rows that no other transaction knows of: their table or index is not committed yet.
+    /// Writes rows that no other transaction can see: their table or index is not committed yet.
     pub(crate) async fn write_unseen(&self, incarnation: &Bytes, writes: Vec<Write>) -> Result<(), Failure> {
         let mut writes = writes.into_iter().peekable();
         while writes.peek().is_some() {
@@ -389,7 +388,7 @@ impl Database {
     }
 
     async fn collect_now(&self) -> Result<(), Error> {
-        // The schema and the incarnation of one moment: data that this schema discards is never used again.
+        // The schema and the incarnation are of one moment: data that this schema discards is never used again.
         let snapshot = self.client.snapshot().await?;
         let (schema, incarnation) =
             tokio::try_join!(snapshot.row(self.table(), SCHEMA_ROW), snapshot.row(self.table(), INCARNATION_ROW))?;
@@ -473,8 +472,8 @@ impl Database {
         }
     }
 
-    /// Deletes the rows of identifiers of a transaction that was not committed. If this process ends before, another one
-    /// does so by their marks.
+    /// Deletes the rows of identifiers of a transaction that was not committed. If this process ends before, another
+    /// one finds the marks and deletes the rows.
     pub(crate) fn delete_unseen(self: &Arc<Self>, incarnation: Bytes, ids: BTreeSet<u32>) {
         if ids.is_empty() {
             return;

@@ -1,7 +1,7 @@
-//! Changes of the schema in one transaction, with their work on rows that exist.
+//! Changes of the schema in one transaction, with their work on existing rows.
 //!
-//! The transaction has read all rows that it worked on, so it fails if another transaction changes one meanwhile. What it
-//! writes belongs to identifiers that nobody else sees before the commit, so the amount is not limited by that of a
+//! The transaction reads all rows that it works on, so its commit fails if another transaction changes one meanwhile.
+//! Its writes have new identifiers, which are invisible before the commit, so they are not subject to the limits of a
 //! transaction. For tables with many rows, a statement outside of a block uses several transactions: [`crate::online`].
 
 use std::collections::HashSet;
@@ -28,7 +28,7 @@ const PAGE_ROWS: usize = base::limits::SCAN_ROWS_MAX;
 
 /// Executes a definition. Returns its notices.
 pub(crate) async fn define(tx: &mut Tx, definition: &Definition) -> Result<Vec<String>, Failure> {
-    // It must not be decided by an old version that, for example, a table exists.
+    // An old version of the schema must not decide, for example, that a table exists.
     tx.verify_now().await?;
     let (before, removed) = without_abandoned(tx).await?;
     let mut change = ddl::apply(&before, definition)?;
@@ -50,7 +50,7 @@ pub(crate) async fn define(tx: &mut Tx, definition: &Definition) -> Result<Vec<S
     Ok(change.notices)
 }
 
-/// Makes tables empty.
+/// Truncates tables.
 pub(crate) async fn truncate(
     tx: &mut Tx,
     tables: &[String],
@@ -67,10 +67,10 @@ pub(crate) async fn truncate(
     Ok(())
 }
 
-/// Does work on the rows of a table. Returns the schema that makes it public.
+/// Does the work of a change on the rows of a table. Returns the schema in which its objects are public.
 async fn fill(tx: &mut Tx, mut schema: Schema, work: Vec<Work>) -> Result<Schema, Failure> {
     let Some(table) = work.first().map(Work::table) else { return Ok(schema) };
-    // The rows are stored as before the change.
+    // The rows still have the keys of the schema before the change.
     let work = RowWork::new(&schema, table, work)?;
     let mut range = work.range()?;
     let (mut seen, mut count) = (HashSet::new(), 0);

@@ -1,4 +1,4 @@
-//! Execution of plans: the reads and writes that `sql` asks for, in a transaction.
+//! Execution of plans: performs their reads and writes in a transaction.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -62,7 +62,8 @@ impl Supply for Values {
     }
 }
 
-/// The rows that a bulk load knows not to exist: all above the greatest one that it wrote, if the table was empty.
+/// Rows that a bulk load need not read, because they cannot exist: those above the greatest one that it wrote, if the
+/// table was empty.
 #[derive(Debug, Default)]
 pub(crate) struct Unseen {
     greatest: HashMap<u32, bytes::Bytes>,
@@ -132,7 +133,7 @@ pub(crate) fn hold(memory: &ByteBudget, rows: &[Vec<Value>]) -> Result<Reservati
     memory.try_reserve(bytes).ok_or_else(out_of_memory)
 }
 
-/// Reads only what may exist.
+/// Skips the reads of rows that cannot exist.
 async fn read_unseen(tx: &mut Tx, unseen: &Unseen, reads: Vec<Read>) -> Result<Vec<Page>, Failure> {
     let is_absent: Vec<bool> = reads.iter().map(|read| unseen.is_absent(read)).collect();
     let wanted = reads.into_iter().zip(&is_absent).filter(|(_, is_absent)| !**is_absent).map(|(read, _)| read);

@@ -1,9 +1,9 @@
-//! Why a statement ended, by what happens next.
+//! Reasons for the failure of an attempt, classified by the reaction to them.
 
 use sdk::Error;
 use sql::{SqlError, sqlstate};
 
-/// Why an attempt to execute a statement ended.
+/// Why an attempt to execute a statement failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The statement fails.
@@ -45,7 +45,7 @@ pub(crate) fn of_preparation(error: Error) -> Failure {
     if error.is_outcome_unknown() { Failure::Conflict(error.to_string()) } else { error.into() }
 }
 
-/// The failure, if there is no other attempt.
+/// The error for the client, if there is no other attempt.
 impl From<Failure> for SqlError {
     fn from(failure: Failure) -> Self {
         match failure {
@@ -63,8 +63,8 @@ fn conflict(reason: &str) -> SqlError {
         .with_hint("The transaction might succeed if retried.")
 }
 
-/// The error of a call, with the SQLSTATE for the client's next step: 40001 to try again, 40003 to find out,
-/// 08006 to try at another node.
+/// The error of a call. Its SQLSTATE determines the client's reaction: with 40001 to repeat the transaction, with 40003
+/// to read the outcome, with 08006 to use another node.
 pub(crate) fn of_client(error: Error) -> SqlError {
     match error {
         Error::Aborted(reason) => conflict(&reason),

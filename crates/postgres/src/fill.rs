@@ -1,11 +1,12 @@
-//! The rows of a table for a job: they are added to an index or a new key, or checked, in pages.
+//! The work of a job on the rows of a table, in pages: it adds them to an index or a new key, or checks them.
 //!
-//! Each page is a transaction of its own, which reads the rows of a range of keys and writes their entries. If another
-//! transaction changes one of the rows, one of the two is tried again. Several pages of disjoint ranges are in progress
-//! at once; a scan of the names alone divides the table into them.
+//! Each page is a separate transaction, which reads the rows of a range of keys and writes their entries. If another
+//! transaction changes one of the rows, one of the two is repeated. Several pages of disjoint ranges are in progress at
+//! once; a scan that reads no values divides the table into these ranges.
 //!
-//! A key of a unique index must not exist before. The page does not read it: the commit fails if the key was changed since
-//! the job began, because no transaction wrote it before. Only then is it read, and a row with the same key is found.
+//! A key of a unique index must not exist yet. The page does not read it: no transaction wrote such keys before the
+//! job, so it suffices that the commit fails if the key was changed since then. After such a failure the key is read,
+//! which finds a row with the same key.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,9 +40,9 @@ const PAGE_BYTES: usize = 1 << 20;
 const PAGE_ENTRIES: usize = base::limits::TRANSACTION_WRITES_MAX / 2;
 /// Keys that are read at once.
 const READS_MAX: usize = 64;
-/// How long one page is tried.
+/// The time after which a page is not tried again.
 const PAGE_TIME: Duration = Duration::from_secs(60);
-/// How long pages in progress may take after an interruption: their reads have locks.
+/// Timeout of pages in progress after an interruption. They are not dropped, because their reads have locks.
 const STOP_TIME: Duration = Duration::from_secs(5);
 /// The pauses between attempts.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -103,8 +104,8 @@ struct Filling {
 pub(crate) async fn run(job: &OwnJob, interrupt: &Interrupt) -> Result<(), SqlError> {
     let database = &job.database;
     let since = started(database, job.id).await?;
-    // Old versions are kept, so that a commit can tell whether a key was changed since that moment. Otherwise the keys
-    // are read.
+    // A hold keeps old versions, so that a commit can check whether a key was changed since that moment. Without one,
+    // the keys are read.
     let hold = database.client.snapshot_at(since).hold(database.table()).await;
     if let Err(error) = &hold {
         tracing::debug!(database = database.name, %error, "old versions are not kept");
@@ -140,7 +141,7 @@ fn plan(database: &Database, table: TableId, job: u64) -> Result<Plan, SqlError>
     let catalog = database.catalog();
     let mut jobs = catalog.schema.jobs().filter(|(of, candidate)| of.id == table && candidate.id == job);
     let Some((_, found)) = jobs.next() else {
-        let message = "what the statement adds was dropped";
+        let message = "the objects that the statement adds were dropped";
         return Err(SqlError::new(sqlstate::UNDEFINED_OBJECT, message));
     };
     let work = RowWork::new(&catalog.schema, table, found.work.clone())?;
@@ -148,7 +149,7 @@ fn plan(database: &Database, table: TableId, job: u64) -> Result<Plan, SqlError>
     Ok(Plan { work, catalog })
 }
 
-/// Divides the table, and does the pages.
+/// Divides the table into ranges, and executes the pages.
 async fn fill(filling: &Arc<Filling>, range: KeyRange, interrupt: &Interrupt) -> Result<(), SqlError> {
     let (send, receive) = mpsc::channel(PAGES_MAX);
     let receive = Arc::new(tokio::sync::Mutex::new(receive));
@@ -233,7 +234,7 @@ impl Filling {
         Arc::clone(&self.plan.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Does the rows of a range.
+    /// Executes the pages of a range.
     async fn range(&self, mut range: KeyRange) -> Result<(), SqlError> {
         loop {
             if self.is_over() {
@@ -248,7 +249,7 @@ impl Filling {
         }
     }
 
-    /// Does a page at the start of a range. Returns the number of rows, and where the next page starts.
+    /// Executes a page at the start of a range. Returns the number of rows, and the start of the next page.
     async fn page(&self, range: &KeyRange) -> Result<(u64, Option<Bytes>), SqlError> {
         let until = Instant::now() + PAGE_TIME;
         let (mut pause, mut reads_keys) = (PAUSE, false);
@@ -291,7 +292,7 @@ impl Filling {
         }
     }
 
-    /// Takes the newest version of the schema.
+    /// Adopts the newest version of the schema.
     fn follow(&self, before: &Plan) -> Result<(), SqlError> {
         let next = plan(&self.database, self.table, self.job)?;
         let is_same = next.work.table.storage() == before.work.table.storage() && next.work.work == before.work.work;
@@ -371,7 +372,7 @@ impl Filling {
         }
     }
 
-    /// Checks the rows of a page, as of one moment. Later rows fulfil the constraint.
+    /// Checks the rows of a page, as of one moment. Later changes satisfy the constraint.
     async fn check(&self, plan: &Plan, range: &KeyRange) -> Result<(u64, Option<Bytes>), Stop> {
         let table = self.database.table();
         let snapshot = self.database.client.snapshot().await?;
@@ -390,7 +391,7 @@ impl Filling {
     }
 }
 
-/// A transaction in progress: if it is interrupted, others need not wait until its locks expire.
+/// A transaction in progress. It is rolled back when dropped, so that others need not wait until its locks expire.
 struct Open(Option<Transaction>);
 
 impl Drop for Open {
@@ -408,7 +409,7 @@ struct Page {
     bytes: usize,
     rows_max: usize,
     bytes_max: usize,
-    /// Where the next page starts, if this one is full.
+    /// The start of the next page, if this one is full.
     next: Option<Bytes>,
 }
 
@@ -437,7 +438,7 @@ fn rows_max(work: &RowWork) -> u32 {
     u32::try_from(rows).unwrap_or(1)
 }
 
-/// What was read shows one moment only if the transaction can be committed.
+/// Errors found in the rows are valid only if the reads are of one moment: if the transaction can be committed.
 async fn violation(tx: Transaction, error: SqlError) -> Stop {
     match tx.commit().await {
         Ok(_) => Stop::Failed(error),

@@ -1,8 +1,8 @@
-//! Statements that work on rows in many transactions ([`crate::online`]), as other sessions and nodes see them.
+//! Jobs: statements that work on rows in many transactions ([`crate::online`]), and their removal after failures.
 //!
-//! The schema lists each such job. The process that does it renews a row while it works; the versions of that row tell
-//! others whether the process has ended. A change of the schema removes the job with its unfinished objects. It also fences
-//! a process that was only slow, because its transactions read the version of the schema.
+//! The schema lists each job. The process of a job renews a row of the job, as a heartbeat. When the row has not been
+//! renewed for some time, other processes remove the job with its unfinished objects, by a change of the schema. This
+//! change also fences a process that was only slow, because its transactions read the version of the schema.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,15 +26,15 @@ use crate::transaction::{Source, Tx};
 
 /// The rows of jobs, each with the job's number.
 const JOBS: &[u8] = b"\0job";
-/// The column whose version is that of the schema with the job.
+/// The column that is written with the schema of the job, so that both have the same version.
 pub(crate) const STARTED: Bytes = Bytes::from_static(b"started");
 /// The column that is renewed.
 pub(crate) const RENEWED: Bytes = Bytes::from_static(b"renewed");
-/// How often a job is renewed.
+/// Interval of the renewals.
 const RENEWAL: Duration = Duration::from_secs(3);
 /// The time without a renewal after which the process has ended.
 const LIFETIME: Duration = Duration::from_secs(20);
-/// How long the removal of a job is tried.
+/// Timeout of the removal of a job.
 const REMOVAL_TIME: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -52,9 +52,9 @@ pub struct Progress {
     pub table: String,
     /// The command, such as `CREATE INDEX`.
     pub command: &'static str,
-    /// Rows that are done.
+    /// Number of rows done.
     pub rows: u64,
-    /// The time since the first of them.
+    /// The time since the beginning.
     pub elapsed: Duration,
 }
 
@@ -135,7 +135,7 @@ impl OwnJob {
         Self { database: Arc::clone(database), table: table.0, id, rows, renewal: None }
     }
 
-    /// Renews its row from now on.
+    /// Starts the renewal of its row.
     pub(crate) fn renew(&mut self) {
         self.renewal = Some(tokio::spawn(renew(Arc::clone(&self.database), self.id)));
     }
@@ -144,7 +144,7 @@ impl OwnJob {
     pub(crate) async fn remove(mut self) {
         let (database, table, id) = (Arc::clone(&self.database), self.table, self.id);
         self.end();
-        // Also if the session ends meanwhile.
+        // A task, so that it completes if the session ends meanwhile.
         let removal = tokio::spawn(async move { remove(&database, table, id).await });
         if let Ok(Err(error)) = removal.await {
             tracing::warn!(database = self.database.name, %error, "an unfinished change of the schema remains for now");
@@ -221,7 +221,7 @@ impl Removal {
     }
 }
 
-/// Changes the schema, in as many attempts as it takes.
+/// Changes the schema, with retries until [`REMOVAL_TIME`].
 async fn change(database: &Arc<Database>, removal: Removal) -> Result<(), SqlError> {
     let until = Instant::now() + REMOVAL_TIME;
     loop {
@@ -308,7 +308,7 @@ impl Database {
     }
 }
 
-/// The version of the schema with a job: before, no transaction wrote what it adds.
+/// The version of the schema with a job. No transaction wrote keys of the job's new objects before it.
 pub(crate) async fn started(database: &Database, id: u64) -> Result<Version, SqlError> {
     let cell = database.table.get(job_row(id), STARTED).await.map_err(of_client)?;
     Ok(cell.map_or(Version::ABSENT, |cell| cell.version))

@@ -1,4 +1,4 @@
-//! The end of a statement before its time: a request of the client, or a timeout.
+//! Interruption of statements: by a cancel request, or a timeout.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Interrupt {
         Self { cancel: Cancel::default(), until: None }
     }
 
-    /// Runs a part of a statement that can be interrupted without a doubt about its outcome.
+    /// Runs a part of a statement that has a definite outcome even if it is interrupted.
     pub(crate) async fn run<T>(&self, part: impl Future<Output = T>) -> Result<T, SqlError> {
         let timeout = async {
             match self.until {

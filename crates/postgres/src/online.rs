@@ -1,13 +1,13 @@
-//! Keys, indexes and constraints for tables with many rows, in many transactions, while others read and write the table.
+//! Adds keys, indexes and constraints to tables with many rows, in many transactions, while others use them.
 //!
-//! 1. A version of the schema has them as a job ([`sql::schema::Job`]): writes maintain the index or the key, and enforce
-//!    the constraint. Every transaction validates the version of the schema at its commit, so what is committed later does
-//!    so.
-//! 2. The rows that exist are added or checked, in pages ([`crate::fill`]).
-//! 3. A version of the schema makes them public.
+//! 1. A version of the schema lists them as a job ([`sql::schema::Job`]): writes maintain the index or the key, and
+//!    enforce the constraint. Every transaction validates the version of the schema at its commit, so all later commits
+//!    do this.
+//! 2. Existing rows are added or checked, in pages ([`crate::fill`]).
+//! 3. A version of the schema makes the objects public.
 //!
-//! If anything fails, or the client cancels it, a version of the schema removes them. If the process ends, another one
-//! does that ([`crate::jobs`]).
+//! After an error, or if the client cancels the statement, a version of the schema removes them. If the process ends,
+//! another one does so ([`crate::jobs`]).
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ use crate::work::RowWork;
 /// Tables with fewer rows are changed in one transaction.
 const ROWS_MIN: usize = base::limits::SCAN_ROWS_MAX;
 
-/// Whether everything that a definition does can be taken back while others use the table.
+/// Whether a definition can be undone completely while others use the table.
 fn is_reversible(definition: &Definition) -> bool {
     match definition {
         Definition::CreateIndex(_) => true,

@@ -1,6 +1,7 @@
 //! PostgreSQL's protocol, version 3.0: the listener, and the connections.
 //!
-//! Connections are accepted without authentication: the listener is on loopback unless the configuration says otherwise.
+//! Connections are accepted without authentication. The configuration permits other addresses than loopback only with
+//! `insecure_plaintext`.
 
 mod connection;
 mod message;
@@ -21,16 +22,16 @@ use crate::limits::Cancel;
 
 /// Maximum connections: each may hold a transaction and a result in memory.
 const CONNECTIONS_MAX: usize = 250;
-/// Connections that are told that there are too many, at once.
+/// Maximum concurrent connections that receive the error that there are too many.
 const REFUSALS_MAX: usize = 50;
 /// Pause after a connection could not be accepted, for example because there are too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 struct Shared {
     databases: Arc<Databases>,
-    /// By the process number and the secret that a client was given.
+    /// The handles by process number and secret, as sent to the client.
     cancels: Mutex<HashMap<(i32, i32), Cancel>>,
     places: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
@@ -101,7 +102,7 @@ fn accept(stream: TcpStream, shared: &Arc<Shared>) {
     let place = Arc::clone(&shared.places).try_acquire_owned();
     let refusal = match &place {
         Ok(_) => None,
-        // Beyond this, connections are closed without a reason.
+        // Above this number, connections are closed without an error.
         Err(_) => match Arc::clone(&shared.refusals).try_acquire_owned() {
             Ok(refusal) => Some(refusal),
             Err(_) => return,

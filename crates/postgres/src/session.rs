@@ -1,8 +1,8 @@
-//! A session: what one connection has, and the execution of its statements.
+//! A session: the state of one connection, and the execution of its statements.
 //!
-//! A statement outside of a transaction block is a transaction by itself, and tried again if others interfere. In a
-//! block the client decides, and gets 40001. A query outside of a block takes no locks: a single read is linearizable by
-//! itself, and further ones are from a snapshot.
+//! A statement outside of a transaction block is a separate transaction, which is retried if others interfere. In a
+//! block the client decides about retries: it receives 40001. A query outside of a block takes no locks: it is one
+//! linearizable read, or reads a snapshot.
 
 mod block;
 mod copying;
@@ -31,7 +31,7 @@ use crate::settings::{SERVER_VERSION, Settings};
 use crate::statement::{Planned, Prepared, text_column};
 use crate::transaction::{EPOCH_MICROS, Source, Tx, now, read_only, report_of};
 
-/// How long a statement outside of a block is tried.
+/// Time limit of the retries of a statement outside of a block.
 pub(crate) const ATTEMPTS_TIME: Duration = Duration::from_secs(30);
 /// The first pause between attempts; it doubles up to the second.
 pub(crate) const PAUSE: Duration = Duration::from_millis(1);
@@ -60,7 +60,7 @@ pub enum Response {
         /// The command tag; that of a query ends with the number of rows.
         tag: String,
     },
-    /// The rows of a query, as they are taken: [`Session::next_rows`].
+    /// The rows of a query, as a stream: [`Session::next_rows`].
     Stream {
         /// Their columns.
         columns: Vec<OutputColumn>,
@@ -115,8 +115,8 @@ fn failed_block() -> SqlError {
 }
 
 impl Session {
-    /// Begins a session. `parameters` are those that a client gives when it connects. A user of whom there is no database
-    /// gets the default one unless the client named another.
+    /// Begins a session. `parameters` are those of the client's startup message. If they name no database, it uses that
+    /// with the name of the user, or the default one if there is none.
     ///
     /// # Errors
     /// 3D000: there is no such database.
@@ -183,12 +183,12 @@ impl Session {
         std::mem::take(&mut self.notices)
     }
 
-    /// Settings that have changed since the last call, as far as clients are told of them.
+    /// The reported settings that have changed since the last call.
     pub fn take_reports(&mut self) -> Vec<(String, String)> {
         self.settings.take_reports()
     }
 
-    /// The settings that clients are told of.
+    /// The settings that are reported to clients when they connect.
     #[must_use]
     pub fn reported_settings(&self) -> Vec<(String, String)> {
         self.settings.reported()
@@ -245,7 +245,7 @@ impl Session {
         })
     }
 
-    /// Forgets a prepared statement.
+    /// Removes a prepared statement.
     pub fn forget(&mut self, name: &str) {
         self.prepared.remove(name);
     }
@@ -281,7 +281,7 @@ impl Session {
         }
     }
 
-    /// A plan with the newest schema that is known. If that lacks something, there may be a newer one.
+    /// A plan with the newest known schema. After an error, the schema is read again, because it may have changed.
     async fn plan(&mut self, prepared: &Prepared) -> Result<Planned, SqlError> {
         if let Some(tx) = self.block.as_ref().and_then(|block| block.tx.as_ref()) {
             let catalog = Arc::clone(&tx.catalog);
@@ -329,7 +329,7 @@ impl Session {
         Ok(parsed.into_iter().map(prepared).collect())
     }
 
-    /// Begins the transaction that several statements of one message are, unless there is a block.
+    /// Begins the implicit transaction of the statements in one message, unless there is a block.
     pub fn begin_implicit(&mut self) {
         if self.block.is_none() {
             self.block = Some(Block::implicit());
@@ -477,7 +477,7 @@ impl Session {
         Interrupt { cancel: self.cancel.clone(), until }
     }
 
-    /// Executes a statement in the block, or in a transaction of its own.
+    /// Executes a statement in the block, or in a separate transaction.
     async fn in_transaction(
         &mut self,
         prepared: &Prepared,
@@ -533,7 +533,7 @@ impl Session {
         }
     }
 
-    /// Where a statement outside of a block reads.
+    /// The source of the reads of a statement outside of a block.
     async fn source(
         &mut self,
         prepared: &Prepared,
@@ -626,7 +626,7 @@ impl Session {
         self.notices.extend(notices.into_iter().map(|notice| SqlError::new("00000", notice)));
     }
 
-    /// A message of the client was refused: the block has failed.
+    /// Fails the block, after a message of the client was refused.
     pub async fn fail(&mut self) {
         self.fail_block().await;
     }
@@ -671,7 +671,7 @@ fn show_columns(name: &str) -> Vec<OutputColumn> {
     }
 }
 
-/// Adds when a statement was committed to the result of its `EXPLAIN ANALYZE`.
+/// Adds the commit of a statement to the result of its `EXPLAIN ANALYZE`.
 fn with_commit(response: Response, statement: &Statement, committed: Option<sdk::Committed<()>>) -> Response {
     match (response, statement, committed) {
         (Response::Rows { columns, mut rows, tag }, Statement::Explain { analyze: true, .. }, Some(committed)) => {

@@ -1,4 +1,4 @@
-//! The settings of a session, as far as clients send or ask for them.
+//! The settings of a session: those that clients set or read.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -229,10 +229,9 @@ fn check(name: &str, value: &str) -> Result<String, SqlError> {
             "utf8" | "unicode" => Ok("UTF8".to_owned()),
             _ => Err(invalid().with_hint("Only UTF8 is supported.")),
         },
-        // Drivers send the zone of their machine. Times are always shown in UTC, so the setting says so.
-        // Drivers send the zone of their machine. Times are always shown in UTC, so the setting says so.
+        // Drivers send the time zone of their host. Output is always in UTC, and the setting shows this.
         "timezone" => Ok("UTC".to_owned()),
-        // The only supported style, with any order of input.
+        // ISO is the only supported style. The order of input is always MDY.
         "datestyle" if value.to_lowercase().starts_with("iso") => Ok("ISO, MDY".to_owned()),
         "datestyle" => Err(invalid().with_hint("Only ISO is supported.")),
         "intervalstyle" if value.eq_ignore_ascii_case("postgres") => Ok("postgres".to_owned()),

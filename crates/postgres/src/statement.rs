@@ -20,18 +20,18 @@ pub struct Prepared {
     /// The types of parameters that the client has given.
     pub(crate) declared: Vec<Option<SqlType>>,
     planned: Mutex<Option<(Arc<Catalog>, Planned)>>,
-    /// The columns of the result that the client knows, or may know.
+    /// The columns of the result that were described to the client.
     result: OnceLock<Vec<(String, SqlType)>>,
 }
 
 /// The plan of a statement.
 #[derive(Clone, Debug)]
 pub(crate) enum Planned {
-    /// By keys.
+    /// Direct execution by keys.
     Direct(Arc<Plan>),
-    /// By a planner.
+    /// A planned query.
     Query(Arc<query::Query>),
-    /// A change, whose rows a query finds.
+    /// A change of the rows that a query finds.
     Change {
         /// The query.
         source: Arc<query::Query>,
@@ -64,7 +64,7 @@ impl Planned {
         }
     }
 
-    /// One line about it.
+    /// Its description in a line of `EXPLAIN`.
     pub(crate) fn describe(&self) -> String {
         let command = match self.command() {
             Command::Select => "Select",
@@ -106,7 +106,7 @@ impl Prepared {
         cached.as_ref().filter(|(of, _)| Arc::ptr_eq(of, catalog)).map(|(_, planned)| planned.clone())
     }
 
-    /// Keeps a plan.
+    /// Caches a plan.
     pub(crate) fn remember(&self, catalog: &Arc<Catalog>, planned: Planned) {
         *self.planned.lock().unwrap_or_else(PoisonError::into_inner) = Some((Arc::clone(catalog), planned));
     }
@@ -123,21 +123,21 @@ impl Prepared {
         if !self.is_query() {
             return Ok(None);
         }
-        // What it refuses may be valid for the planner.
+        // A statement that it refuses may be valid for the planner.
         let plan = direct::prepare_scan(schema, statement, &self.text, &self.declared, constants);
         Ok(plan.ok().flatten().filter(Plan::is_without_reads))
     }
 
-    /// From now on, the result must have these columns.
+    /// Fixes the columns of the result for all later executions.
     pub(crate) fn fix_result(&self, columns: &[OutputColumn]) {
         let named = |column: &OutputColumn| (column.name.clone(), column.sql_type.clone());
         _ = self.result.set(columns.iter().map(named).collect());
     }
 
-    /// Checks that the columns of the result are those that the client knows.
+    /// Checks that the result still has the columns that were described to the client.
     ///
     /// # Errors
-    /// 0A000: the schema has changed so that they are not.
+    /// 0A000: a change of the schema has changed them.
     pub(crate) fn check_result(&self, planned: &Planned) -> Result<(), SqlError> {
         let Some(known) = self.result.get() else { return Ok(()) };
         let found = planned.columns().iter().map(|column| (&column.name, &column.sql_type));
@@ -147,7 +147,7 @@ impl Prepared {
         Err(SqlError::new(sqlstate::FEATURE_NOT_SUPPORTED, "cached plan must not change result type"))
     }
 
-    /// Whether it can be a part of the transaction that the statements of one message are.
+    /// Whether it can be part of the implicit transaction of the statements in one message.
     pub(crate) fn can_be_implicit(&self) -> bool {
         self.is_planned() && !matches!(self.statement, Some(Statement::Query(_, Some(_))))
             || matches!(
@@ -179,7 +179,7 @@ fn not_yet(what: &str) -> SqlError {
     SqlError::new(sqlstate::FEATURE_NOT_SUPPORTED, format!("{what} is not supported yet"))
 }
 
-/// The columns of a result that one of the session's own statements has.
+/// A column of text in the result of a statement that the session executes itself, such as `SHOW`.
 pub(crate) fn text_column(name: &str) -> OutputColumn {
     OutputColumn { name: name.to_owned(), sql_type: SqlType::Text, origin: None }
 }

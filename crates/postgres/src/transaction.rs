@@ -29,11 +29,11 @@ const EPOCH_SECONDS: u64 = 946_684_800;
 /// Where a transaction reads.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
-    /// A single read, which is linearizable by itself.
+    /// The current state, by a single linearizable read.
     Strong,
-    /// A moment, without locks.
+    /// The state of one moment, without locks.
     Snapshot(TableSnapshot),
-    /// The present, validated at the commit.
+    /// The current state, with locks, validated at the commit.
     ReadWrite(sdk::Transaction),
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Tx {
     pub(crate) database: Arc<Database>,
     source: Source,
     pub(crate) catalog: Arc<Catalog>,
-    /// The store has shown that the version of the schema is the current one.
+    /// The version of the schema was compared with the store, and is the current one.
     is_verified: bool,
     has_read: bool,
     /// The transaction has changed the schema.
@@ -53,14 +53,14 @@ pub(crate) struct Tx {
     /// Identifiers of this transaction's own tables and indexes, which no other transaction sees. Their rows are read
     /// outside of the transaction, because only this one changes them.
     fresh: BTreeSet<u32>,
-    /// Those with rows that were written outside of the transaction.
+    /// Own identifiers with rows that were written outside of the transaction.
     unseen: BTreeSet<u32>,
-    /// Those with such rows that a return to a savepoint has removed.
+    /// Own identifiers with such rows that a return to a savepoint has removed.
     abandoned: BTreeSet<u32>,
-    /// Those from before the last savepoint: a return to it could not remove rows that are written outside of the
-    /// transaction.
+    /// Own identifiers from before the last savepoint: a return to it cannot remove rows that are written outside of
+    /// the transaction.
     settled: BTreeSet<u32>,
-    /// Those with writes that are part of the transaction.
+    /// Own identifiers with writes that are part of the transaction.
     written: BTreeSet<u32>,
     /// Microseconds since 2000-01-01.
     pub(crate) now: i64,
@@ -70,7 +70,7 @@ pub(crate) struct Tx {
 /// A point to which a transaction can return.
 #[derive(Debug)]
 pub(crate) struct Saved {
-    /// None in a transaction that cannot write.
+    /// `None` in a read-only transaction.
     writes: Option<Savepoint>,
     catalog: Arc<Catalog>,
     is_changed: bool,
@@ -88,7 +88,7 @@ pub(crate) fn stored(row: Row) -> Option<StoredRow> {
     (!cells.is_empty()).then_some(StoredRow { key: row.key, cells })
 }
 
-/// Where the range of a page continues, if the page is full.
+/// The rest of the range of a page, if the page is full.
 fn after_page(rows: &[Row], limit: usize) -> Option<Bytes> {
     let last = rows.last().filter(|_| rows.len() >= limit);
     last.map(|last| Bytes::from([&last.key[..], &[0]].concat()))
@@ -228,9 +228,9 @@ impl Tx {
         Ok(())
     }
 
-    /// The reason why a statement failed: an old version of the schema, if the error may be due to it, and it is one.
+    /// The cause of a failed statement. If an old version of the schema can have caused the error, this is checked.
     pub(crate) async fn checked(&mut self, failure: Failure) -> Failure {
-        // Connections, conflicts, resources, and interruptions have other reasons.
+        // Connections, conflicts, resources and interruptions do not depend on the schema.
         let is_other =
             |error: &SqlError| ["08", "40", "53", "57"].iter().any(|class| error.sqlstate.starts_with(class));
         match failure {
@@ -246,7 +246,7 @@ impl Tx {
         }
     }
 
-    /// Reads a cell that is not a row's. The result shows one moment with the others once the transaction is committed.
+    /// Reads a cell of a reserved row. If the transaction is committed, all of its reads are of one moment.
     pub(crate) async fn cell(&self, key: Bytes, name: Bytes) -> Result<Option<sdk::Cell>, Failure> {
         let table = self.database.table();
         Ok(match &self.source {
@@ -256,7 +256,7 @@ impl Tx {
         })
     }
 
-    /// Reads rows. The results show one moment once the transaction is committed.
+    /// Reads rows. If the transaction is committed, all of its reads are of one moment.
     pub(crate) async fn read(&mut self, reads: Vec<Read>) -> Result<Vec<Page>, Failure> {
         let interrupt = self.interrupt.clone();
         interrupt.run(self.read_all(reads)).await?
@@ -272,7 +272,7 @@ impl Tx {
                 return Err(Failure::NeedsSnapshot);
             }
             let page = self.read_strong(read).await?;
-            // The schema was the known version before this read, and is it after the read.
+            // This version of the schema was current before the read. It must still be current after it.
             self.verify().await?;
             self.is_verified = true;
             return Ok(vec![page]);
@@ -310,7 +310,7 @@ impl Tx {
         self.reader().read_rows(reads).await
     }
 
-    /// Reads for a query that is executed beside the transaction.
+    /// A reader for a query, which is executed concurrently.
     pub(crate) fn reader(&self) -> Reader {
         Reader {
             source: self.source.clone(),
@@ -320,12 +320,12 @@ impl Tx {
         }
     }
 
-    /// Whether it can show only one read.
+    /// Whether it permits only one read.
     pub(crate) fn is_single_read(&self) -> bool {
         matches!(self.source, Source::Strong)
     }
 
-    /// What `EXPLAIN ANALYZE` tells of it.
+    /// Its lines in the result of `EXPLAIN ANALYZE`.
     pub(crate) fn report(&self) -> Vec<String> {
         match &self.source {
             Source::Snapshot(snapshot) => vec![
@@ -382,7 +382,7 @@ impl Tx {
         let incarnation = self.incarnation.as_ref().ok_or_else(dropped)?;
         self.database.mark_unseen(incarnation, id).await?;
         self.unseen.insert(id);
-        // If someone takes the rows for abandoned, this read fails at the commit.
+        // If another process treats the rows as abandoned, the commit fails because of this read.
         if let Source::ReadWrite(tx) = &self.source {
             tx.row(self.database.table(), mark(id)).await?;
         }
@@ -399,8 +399,8 @@ impl Tx {
         Unseen::after(self.unseen.iter().copied())
     }
 
-    /// Whether no other transaction sees rows with these identifiers, and this transaction has none of them yet but those that it
-    /// wrote with [`Tx::write_unseen`].
+    /// Whether rows with these identifiers are invisible to other transactions, and all of them were written with
+    /// [`Tx::write_unseen`].
     pub(crate) fn is_unseen(&self, mut ids: impl Iterator<Item = u32>) -> bool {
         let is_unseen = |id| self.fresh.contains(&id) && !self.settled.contains(&id) && !self.written.contains(&id);
         !self.is_read_only() && ids.all(is_unseen)
@@ -437,7 +437,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Commits it. Returns when, if it was more than a single read or a snapshot.
+    /// Commits it. Returns the commit timestamp, except for a single read and a snapshot.
     pub(crate) async fn commit(mut self) -> Result<Option<Committed<()>>, Failure> {
         let changed = match self.complete().await {
             Ok(changed) => changed,
@@ -490,7 +490,7 @@ impl Tx {
         Ok(None)
     }
 
-    /// Ends it without any change.
+    /// Ends it without changes.
     pub(crate) async fn rollback(mut self) {
         self.delete_unseen();
         if let Source::ReadWrite(tx) = self.source {
@@ -520,7 +520,7 @@ fn first_id(write: &Write) -> Option<u32> {
     sql::keys::KeyReader::new(key).id().ok()
 }
 
-/// What `EXPLAIN ANALYZE` tells of a commit.
+/// The lines about a commit in the result of `EXPLAIN ANALYZE`.
 pub(crate) fn report_of(committed: &Committed<()>) -> Vec<String> {
     if committed.timestamp == sdk::Version::ABSENT {
         return Vec::new();
@@ -606,7 +606,7 @@ async fn read_own(tx: &sdk::Transaction, table: &Table, read: &Read, has_rows: b
                     found.push(row?);
                 }
             }
-            // The end of what was read.
+            // The page ends here.
             let next = after_page(&found, *limit);
             let end = next.as_ref().unwrap_or(&range.end);
             let mut rows = tx.over_rows(table.name(), &range.start, end, found);

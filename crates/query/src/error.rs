@@ -12,7 +12,7 @@ pub(crate) struct Failed(pub(crate) DataFusionError);
 /// Why a query failed.
 #[derive(Debug)]
 pub enum QueryError {
-    /// The statement is at fault, or asks for too much.
+    /// The statement is not valid, or exceeds a limit.
     Sql(SqlError),
     /// The source of rows failed.
     Source(SourceError),

@@ -22,9 +22,9 @@ use crate::error::{Failed, QueryError, internal};
 use crate::planner::{Planner, Query, STATE, bind};
 use crate::values::values;
 
-/// Batches that wait for the client.
+/// Maximum batches of rows that wait for the client.
 const BATCHES_AHEAD: usize = 2;
-/// Stack of a thread, in bytes; only what is used takes memory.
+/// Stack of a thread, in bytes. Only its used part takes memory.
 const STACK_BYTES: usize = 64 << 20;
 
 /// The limits of a query.
@@ -83,7 +83,7 @@ impl Execution {
         }
     }
 
-    /// The plan with what its steps have done so far, a line each.
+    /// The plan with the metrics of its operators, a line each.
     #[must_use]
     pub fn report(&self) -> Vec<String> {
         let plan = self.plan.get();
@@ -154,7 +154,7 @@ impl Engine {
                 Ok(()) => Message::Done,
                 Err(error) => Message::Failed(error),
             };
-            // The client has left otherwise.
+            // It fails if the client has ended the query.
             _ = sender.send(last).await;
         });
         Ok(Execution { results, task: task.abort_handle(), plan, is_done: false })

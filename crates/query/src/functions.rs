@@ -1,4 +1,4 @@
-//! Functions: DataFusion's, and own ones where PostgreSQL's semantics differ.
+//! Functions: those of DataFusion, and others where PostgreSQL's semantics differ.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -254,7 +254,7 @@ impl Accumulator for SingleValue {
 /// A function takes any number of arguments, but at least one.
 const ANY_NUMBER: usize = usize::MAX;
 
-/// A function of ours on values.
+/// A function on SQL values.
 #[derive(Clone, Copy)]
 struct Definition {
     name: &'static str,
@@ -518,7 +518,7 @@ fn timezone(of: &[Value]) -> std::result::Result<Value, SqlError> {
     })
 }
 
-/// An object of names and values in turn.
+/// A JSON object of alternating names and values.
 fn json_object(of: &[Value]) -> std::result::Result<Value, SqlError> {
     if of.len() % 2 == 1 {
         let message = "argument list must have even number of elements";

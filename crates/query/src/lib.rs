@@ -1,8 +1,8 @@
-//! Queries that need a planner, by DataFusion: joins, groups, set operations, subqueries, windows.
+//! Queries that need a planner: joins, groups, set operations, subqueries, windows. DataFusion plans and executes them.
 //!
-//! A [`Planner`] belongs to one version of a schema. [`Planner::prepare`] makes a [`Query`] of a statement, and
-//! an [`Engine`] executes it for parameters on a [`Source`] of rows. Rows come in pages, as they are taken; the
-//! memory of a query is limited, and only that query fails when it needs more.
+//! A [`Planner`] belongs to one version of a schema. [`Planner::prepare`] plans a statement as a [`Query`], and an
+//! [`Engine`] executes it for parameters on a [`Source`] of rows. Rows are read in pages, when the client takes them.
+//! The memory of a query is limited, and only that query fails when it needs more.
 //!
 //! Statements are rewritten where the two dialects differ, and operators with other semantics are replaced, so that
 //! results, types and errors are PostgreSQL's.

@@ -1,5 +1,5 @@
-//! Casts and operators with PostgreSQL's semantics. DataFusion's own wrap on overflow, cut fractions, and know neither
-//! `date - date` nor `->`.
+//! Casts and operators with PostgreSQL's semantics. Those of DataFusion wrap on overflow and truncate fractions, and it
+//! has neither `date - date` nor `->`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -36,7 +36,7 @@ pub(crate) fn sql_type(expression: &Expr, schema: &DFSchema) -> Option<SqlType> 
         Expr::Literal(ScalarValue::UInt64(_), None) => Some(SqlType::Numeric(None)),
         Expr::Placeholder(placeholder) if placeholder.field.is_none() => None,
         Expr::Alias(alias) => sql_type(&alias.expr, schema),
-        // The type of the branches, of which literals have none.
+        // The type of the branches. Literals have none.
         _ => {
             let (_, field) = expression.to_field(schema).ok()?;
             (*field.data_type() != DataType::Null).then(|| type_of(&field))
@@ -249,7 +249,7 @@ pub(crate) fn cast_name(to: &SqlType) -> String {
     format!("::{}:{}", to.oid(), to.modifier())
 }
 
-/// A cast without an error for what the type cannot hold exactly, as for an assignment.
+/// The cast of an assignment. An explicit one cuts text at a declared length; this one fails, as in PostgreSQL.
 pub(crate) fn assignment(from: Option<SqlType>, to: &SqlType, operand: Expr) -> Expr {
     call(Kind::Implicit, from.into_iter().collect(), to.clone(), vec![operand])
 }
@@ -337,7 +337,7 @@ impl Operators {
                     "No operator matches the given name and argument types. You might need to add explicit type casts.";
                 return Err(wrap(error.with_hint(hint)));
             }
-            // Padding does not count.
+            // Padding is not significant.
             (Some(a), Some(b)) if a.is_text() && b.is_text() && a != b && [a, b].iter().any(|of| is_padded(of)) => {
                 (without_padding(left, a), without_padding(right, b))
             }
@@ -357,7 +357,7 @@ fn scale_of(of: &SqlType, expression: &Expr) -> Option<u16> {
     }
 }
 
-/// The precision and scale of a result whose scale PostgreSQL would show.
+/// The precision and scale of a result, if PostgreSQL would show that scale.
 fn result_scale(operator: Arithmetic, a: u16, b: u16) -> Option<(u16, u16)> {
     let scale = match operator {
         Arithmetic::Add | Arithmetic::Subtract | Arithmetic::Modulo => a.max(b),

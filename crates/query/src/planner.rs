@@ -76,7 +76,7 @@ impl Planner {
     /// A planner for a schema. `constants` are values of functions without arguments, such as `version`.
     #[must_use]
     pub fn new(schema: &Schema, context: sql::system::Context, constants: &[(&str, Value)]) -> Arc<Self> {
-        // A table of which a condition is not valid any more has no rows for anyone.
+        // A table with a condition that is no longer valid is not available.
         let tables = schema.tables().filter_map(|table| {
             let rows = TableRows::new(schema, table).ok()?;
             Some((table.name.clone(), Arc::new(rows)))
@@ -118,8 +118,8 @@ impl Planner {
         self.schema.version()
     }
 
-    /// Prepares a query of a statement's text. `declared` are types of parameters that the client has given; `wanted` the types that the
-    /// result has in an `INSERT`.
+    /// Prepares a query of a statement's text. `declared` are the types of parameters that the client has declared;
+    /// `wanted` are the types of the result in an `INSERT`.
     ///
     /// # Errors
     /// The statement is not valid, or not supported.
@@ -184,7 +184,7 @@ impl Planner {
             None => plan,
         };
         let mut types = inferred.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // DataFusion infers types where an operator does not tell.
+        // If the operator does not determine a type, DataFusion infers it.
         for (id, found) in plan.get_parameter_fields().map_err(failed)? {
             let number = id.trim_start_matches('$').parse::<usize>().ok().and_then(|number| number.checked_sub(1));
             if let Some(slot) = number.and_then(|number| types.get_mut(number))
@@ -254,7 +254,7 @@ fn narrow(expression: Expr) -> Expr {
     }
 }
 
-/// A plan whose columns are cast to those of an `INSERT`.
+/// A plan with its columns cast to the types of an `INSERT`.
 fn assigned(plan: LogicalPlan, wanted: &[SqlType], inferred: &Inferred) -> Result<LogicalPlan, SqlError> {
     let count = plan.schema().fields().len();
     if count != wanted.len() {
@@ -326,7 +326,7 @@ pub(crate) fn bind(
     Ok(plan.map_err(failed)?.data)
 }
 
-/// What DataFusion asks for when it plans a statement.
+/// The tables, functions and settings that DataFusion requests when it plans a statement.
 struct Context<'a> {
     planner: &'a Arc<Planner>,
     inferred: &'a Inferred,

@@ -1,4 +1,4 @@
-//! Statements in PostgreSQL's dialect as ones with the same meaning that DataFusion understands.
+//! Rewrites statements in PostgreSQL's dialect as equivalent ones that DataFusion supports.
 
 mod subqueries;
 
@@ -21,7 +21,7 @@ use crate::functions::FUNCTIONS;
 use crate::operators::cast_name;
 use crate::system::SystemFunctions;
 
-/// The end of a name that is only internal.
+/// The suffix of internal names.
 pub(crate) const INTERNAL: char = '\u{1}';
 /// The function of the start of the transaction.
 pub(crate) const NOW: &str = "/now";
@@ -33,7 +33,7 @@ const REFERENCES: [&str; 6] = ["regclass", "regtype", "regproc", "regprocedure",
 pub(crate) struct Rewrite<'a> {
     /// Values of functions without arguments.
     pub(crate) constants: &'a [(&'a str, Value)],
-    /// Types of parameters that casts tell, by their numbers from 0.
+    /// Types of parameters that casts determine, by their numbers from 0.
     pub(crate) parameters: Vec<Option<SqlType>>,
     /// The number of parameters.
     pub(crate) count: usize,
@@ -97,7 +97,7 @@ impl<'a> Rewrite<'a> {
             let SelectItem::UnnamedExpr(expression) = item else { continue };
             let name = sql::direct::name_of(expression);
             let is_alone = names.get(&name) == Some(&1);
-            // Equal names of columns of several tables are apart by the tables' names.
+            // The names of the tables distinguish equal names of columns.
             let is_column = matches!(expression, Expr::CompoundIdentifier(_))
                 || matches!(expression, Expr::Identifier(_)) && (is_alone || has_wildcard);
             if is_column {
@@ -209,7 +209,7 @@ impl<'a> Rewrite<'a> {
                     let symbol = parts.last().cloned().unwrap_or_default();
                     *op = operator(&symbol).ok_or_else(|| SqlError::unsupported(format!("operator {symbol}")))?;
                 }
-                // A column has the collation of its type. psql looks for those that do not.
+                // Each column has the collation of its type. psql searches for others.
                 BinaryOperator::NotEq if is_named(left, "attcollation") && is_named(right, "typcollation") => {
                     *expression = Expr::Value(ast::Value::Boolean(false).into());
                 }
@@ -281,7 +281,7 @@ impl<'a> Rewrite<'a> {
                     *expression = constant;
                 }
             }
-            // Of the rows of `_pg_expandarray`: an element and its number.
+            // The fields of the rows of `_pg_expandarray`: an element and its number.
             Expr::CompoundFieldAccess { root, access_chain } => {
                 if let [ast::AccessExpr::Dot(Expr::Identifier(field))] = &access_chain[..] {
                     let place = match fold(field).as_str() {
@@ -445,7 +445,7 @@ fn parameter(expression: &Expr) -> Option<usize> {
     }
 }
 
-/// Each table of `FROM` has a name of its own.
+/// Checks that the names of the tables in `FROM` differ.
 fn check_names(select: &Select) -> Result<(), SqlError> {
     let mut names = std::collections::HashSet::new();
     for name in tables_of(select).into_iter().filter_map(name_of_table) {

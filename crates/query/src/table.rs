@@ -137,7 +137,7 @@ fn choose(rows: &TableRows, filters: &[Expr]) -> std::result::Result<Access, Sql
     let layout = rows.layout();
     let primary = restrictions(table, key, filters);
     let fixed: Vec<Value> = primary.iter().map_while(|of| of.single().cloned()).collect();
-    // All columns but one are fixed, and the last one has one of a few values.
+    // All columns are fixed, except that the last one can have one of a few values.
     if let Some(last) = primary.get(fixed.len().min(key.len().saturating_sub(1)))
         && let Some(values) = &last.equal
         && fixed.len() + 1 >= key.len()
@@ -207,7 +207,7 @@ fn range(
     }
 }
 
-/// What the filters say of the columns of a key.
+/// The restrictions of the filters on the columns of a key.
 fn restrictions(table: &Table, key: &[KeyPart], filters: &[Expr]) -> Vec<Restriction> {
     key.iter()
         .map(|part| {
@@ -413,7 +413,7 @@ impl ExecutionPlan for Scan {
     }
 }
 
-/// What a scan still has to read.
+/// The remaining reads of a scan.
 #[derive(Debug)]
 enum Work {
     Points(std::vec::IntoIter<Bytes>),

@@ -288,8 +288,8 @@ const CASES: &[(&str, &[&str])] = &[
     ("SELECT 12345678901234567890123 + 1, 0.1 + 0.2", &["12345678901234567890124|0.3"]),
 ];
 
-/// Statements of clients that are not supported yet: functions such as `json_build_object`, and subqueries that refer to
-/// outer queries in ways that DataFusion does not know.
+/// Statements of clients that are not supported yet: functions such as `json_build_object`, and subqueries that refer
+/// to outer queries in ways that DataFusion does not support.
 const CLIENT_QUERIES_MISSING: usize = 65;
 
 async fn check(database: &Database, text: &str, wanted: &[&str]) -> Option<String> {

@@ -1,7 +1,7 @@
 //! SQL types and values in Arrow's representation.
 //!
-//! Arrow has no equal of some types: `uuid` and `jsonb` are text, and `char(n)` is text with its padding. The SQL type
-//! of a column is in the metadata of its field. A `numeric` without a declared precision is a decimal with
+//! Arrow has no equivalent of some types: `uuid` and `jsonb` are text, and `char(n)` is text with its padding. The SQL
+//! type of a column is in the metadata of its field. A `numeric` without a declared precision is a decimal with
 //! [`NUMERIC_SCALE`] digits after the point.
 
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub(crate) fn arrow_type(of: &SqlType) -> DataType {
     }
 }
 
-/// Whether the Arrow type alone does not tell the SQL type.
+/// Whether the Arrow type does not determine the SQL type.
 fn needs_metadata(of: &SqlType) -> bool {
     match of {
         SqlType::Array(item) => needs_metadata(item),

@@ -24,35 +24,35 @@ use crate::request::{ApiRequest, ApiResponse, session_stamp};
 use crate::types::{Cell, Row};
 use crate::{Client, Error, Version};
 
-/// The first pause before a transaction is tried again. It doubles with each attempt, up to the second, and is drawn at
-/// random from its upper half.
+/// The first and the longest pause before a retry of a transaction. It doubles with each attempt, and is a random time
+/// in its upper half.
 const BACKOFF: Duration = Duration::from_millis(1);
 const BACKOFF_MAX: Duration = Duration::from_millis(100);
-/// The share of the time left at a commit that is kept to ask for its outcome, if that is unknown ...
+/// The share of the remaining time of a commit that is reserved for a query of its outcome, if it is unknown ...
 const RESOLVE_SHARE: u32 = 5;
-/// ... up to this.
+/// ... at most this time.
 const RESOLVE_MAX: Duration = Duration::from_secs(2);
-/// How long the release of read locks may take. Locks also expire.
+/// Timeout of the release of read locks, which also expire.
 const UNLOCK_MAX: Duration = Duration::from_secs(1);
-/// Maximum ranges of which read locks are released. Further ones expire.
+/// Maximum ranges in which read locks are released. Locks in further ranges expire.
 const UNLOCKED_MAX: usize = 32;
 
-/// A transaction in progress. Reads see the transaction's own writes, and other rows as they are now; writes are kept
-/// here until the commit, which fails if anything that was read has changed. Clones are the same transaction.
+/// A transaction in progress. Reads return the transaction's own writes, and the current state of other rows. Writes
+/// are buffered until the commit, which fails if anything that was read has changed. Clones share the transaction.
 ///
 /// Until the commit succeeds, results of reads may be of different moments. Act on them only afterwards.
 #[derive(Clone, Debug)]
 pub struct Transaction {
     client: Client,
     owner: message::TransactionOwner,
-    /// When the commit must be complete.
+    /// The deadline of the commit.
     until: Instant,
-    /// How long a single call may take.
+    /// The timeout of a single call.
     call_max: Duration,
     state: Arc<Mutex<State>>,
 }
 
-/// The writes of a transaction at some point, to which [`Transaction::restore`] returns.
+/// A savepoint: the writes of a transaction at one point, to which [`Transaction::restore`] returns.
 #[derive(Clone, Debug)]
 pub struct Savepoint(client::PendingWrites);
 
@@ -62,17 +62,18 @@ pub struct Savepoint(client::PendingWrites);
 pub struct Committed<T> {
     /// The result of the transaction's function.
     pub value: T,
-    /// The version of everything that it has put. [`Version::ABSENT`] if it changed nothing and needed no commit.
+    /// The commit timestamp: the version of all columns that it has put. [`Version::ABSENT`] if it changed nothing and
+    /// needed no commit.
     pub timestamp: Version,
-    /// The uncertainty of the clock of the node that committed it. Zero if only its outcome was learned later.
+    /// The uncertainty of the clock of the node that committed it. Zero if the outcome was first unknown.
     pub uncertainty: Duration,
-    /// How long the commit waited for the timestamp to pass, beyond the time that its replication took.
+    /// The commit wait: the time that the commit waited for its timestamp to pass, after its replication.
     pub commit_wait: Duration,
-    /// How often the transaction was tried.
+    /// The number of attempts.
     pub attempts: u32,
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransactionOutcome {
@@ -80,15 +81,14 @@ pub enum TransactionOutcome {
     Committed(Version),
     /// It will never be committed.
     Aborted,
-    /// The cluster does not know the outcome any more: it keeps it for 10 minutes after the last use of the client's
-    /// session.
+    /// The cluster no longer stores the outcome: it does so for 10 minutes after the last use of the client's session.
     Forgotten,
 }
 
 impl Client {
-    /// Runs a transaction, and commits it. If another one interferes, it is run again, until the deadline of this client.
-    /// An error of the function ends the transaction without any change, and is returned; only [`Error::Aborted`] has it
-    /// run again.
+    /// Runs a transaction, and commits it. If another one interferes, it is retried until the deadline of this client.
+    /// An error of the function ends the transaction without changes, and is returned, except that [`Error::Aborted`]
+    /// also causes a retry.
     ///
     /// ```no_run
     /// # async fn example(client: loggos_client::Client) -> Result<(), loggos_client::Error> {
@@ -108,7 +108,7 @@ impl Client {
     ///
     /// # Errors
     /// The function's error, or [`Error`]. [`Error::Aborted`] if the deadline passed before an attempt was committed;
-    /// then nothing was written. [`Error::CommitUnknown`] if no node could tell the outcome in time.
+    /// then nothing was written. [`Error::CommitUnknown`] if no node could report the outcome in time.
     pub async fn transaction<T, F>(&self, mut run: impl FnMut(Transaction) -> F) -> Result<Committed<T>, Error>
     where
         F: Future<Output = Result<T, Error>>,
@@ -130,7 +130,7 @@ impl Client {
                 Err(Error::Aborted(_)) if Instant::now() + pause < transaction.until => {
                     tokio::time::sleep(jittered(pause)).await;
                     pause = (pause * 2).min(BACKOFF_MAX);
-                    // It keeps its age, and with it its priority, and its locks.
+                    // The retry keeps the age, which determines its priority, and the locks.
                     transaction = transaction.again();
                 }
                 Err(error) => {
@@ -143,15 +143,15 @@ impl Client {
         unreachable!("the loop ends with an outcome")
     }
 
-    /// Begins a transaction that the caller commits. It is not run again if it is aborted. Its deadline is that of this
+    /// Begins a transaction that the caller commits. It is not retried if it is aborted. It has the timeout of this
     /// client, from now on.
     #[must_use]
     pub fn begin_transaction(&self) -> Transaction {
         self.begin_transaction_within(self.deadline)
     }
 
-    /// As [`Client::begin_transaction`], for a transaction that may take longer, such as one that a person controls. Each
-    /// of its calls has the deadline of this client.
+    /// As [`Client::begin_transaction`], for a transaction that may take longer, such as an interactive one. Each of
+    /// its calls has the timeout of this client.
     #[must_use]
     pub fn begin_transaction_within(&self, limit: Duration) -> Transaction {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -161,8 +161,7 @@ impl Client {
         Transaction { client: self.clone(), owner, until, call_max, state: Arc::default() }
     }
 
-    /// What became of a transaction, which is aborted if it has no outcome yet. For a commit that ended with
-    /// [`Error::CommitUnknown`].
+    /// Determines the outcome of a transaction after [`Error::CommitUnknown`]. If it has none yet, it is aborted.
     ///
     /// # Errors
     /// [`Error`].
@@ -195,9 +194,9 @@ impl Transaction {
         self.row_with(table.into(), key.into(), false).await
     }
 
-    /// As [`Transaction::row`], for a row that the transaction is about to change. Other transactions that read it in
-    /// this way wait until this one has ended, rather than fail at their commit. If an older one waits for more than a
-    /// second, this one loses its lock, because they may wait for each other.
+    /// As [`Transaction::row`], for a row that the transaction is about to change. Other transactions that read it with
+    /// this method wait until this one has ended, instead of failing at their commit. If an older one waits for more
+    /// than one second, this one loses its lock, because the two could be in a deadlock.
     ///
     /// # Errors
     /// As [`Transaction::row`]. [`Error::Aborted`] if it waited until the deadline.
@@ -229,9 +228,9 @@ impl Transaction {
         }
     }
 
-    /// Makes a row part of what the transaction has read, without reading it: the commit fails if the row was changed
-    /// after a version, such as that of an earlier transaction. With the version of a moment at which the row did not
-    /// exist, it is an insertion that replaces nothing.
+    /// Adds a row to the reads of the transaction, without reading it: the commit fails if the row was changed after a
+    /// version, such as that of an earlier transaction. With a version at which the row did not exist, a put becomes an
+    /// insertion that replaces nothing.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the transaction has read too much ([`Transaction::row`]), or has ended. The commit also
@@ -259,7 +258,7 @@ impl Transaction {
 
     /// A row that was read outside of the transaction, with the transaction's own changes.
     ///
-    /// Nothing checks at the commit that it has not changed: it must be one that nobody else changes.
+    /// The commit does not check that the row is unchanged: no other transaction or write may change it.
     #[must_use]
     pub fn over_row(&self, table: &str, key: impl Into<Bytes>, row: Option<Row>) -> Row {
         let row = row.unwrap_or_else(|| Row::new(key, Vec::new()));
@@ -313,19 +312,19 @@ impl Transaction {
         self.state().delete_row(table.into(), key.into())
     }
 
-    /// Whether the transaction has no writes so far.
+    /// Whether the transaction has no writes yet.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.state().is_read_only()
     }
 
-    /// The writes so far.
+    /// A savepoint with the current writes.
     #[must_use]
     pub fn savepoint(&self) -> Savepoint {
         Savepoint(self.state().savepoint())
     }
 
-    /// Forgets the writes since a savepoint of this transaction. Its reads stay part of it.
+    /// Discards the writes since a savepoint of this transaction. All reads remain part of it.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the transaction has ended.
@@ -337,8 +336,8 @@ impl Transaction {
     ///
     /// # Errors
     /// [`Error::Aborted`] if something that it has read was changed meanwhile, or an older transaction has priority.
-    /// [`Error::CommitUnknown`] if no node could tell the outcome by the deadline. Otherwise [`Error`]. After any error
-    /// but an unknown outcome, nothing was written.
+    /// [`Error::CommitUnknown`] if no node could report the outcome by the deadline. Otherwise [`Error`]. After any
+    /// error but an unknown outcome, nothing was written.
     pub async fn commit(self) -> Result<Committed<()>, Error> {
         let outcome = self.try_commit().await;
         if let Err(error) = &outcome {
@@ -347,7 +346,7 @@ impl Transaction {
         outcome
     }
 
-    /// Ends the transaction without any change, and releases its read locks, so that others need not wait for them. The
+    /// Ends the transaction without changes, and releases its read locks, so that others need not wait for them. The
     /// locks of a transaction that is dropped expire after 10 s without use.
     pub async fn rollback(self) {
         self.state().end();
@@ -407,7 +406,7 @@ impl Transaction {
             Err(Error::OutcomeUnknown(reason)) => reason,
             Err(error) => return Err(error),
         };
-        // A write that was sent has a stamp. Without one it was not sent, but the client was closed.
+        // A write without a stamp was not sent, because the client was closed.
         let Some(stamp) = stamp else { return Err(Error::OutcomeUnknown(reason)) };
         let id = TransactionId { table, key, stamp };
         let outcome = match self.left() {
@@ -423,8 +422,8 @@ impl Transaction {
         }
     }
 
-    /// The same transaction without its reads and writes, for another attempt after [`Error::Aborted`]. It keeps its age,
-    /// and with it its priority, so that it succeeds sooner than a new one would.
+    /// The same transaction without its reads and writes, for a retry after [`Error::Aborted`]. It keeps its age, which
+    /// determines its priority, so that it succeeds sooner than a new one.
     #[must_use]
     pub fn again(&self) -> Self {
         let mut state = self.state();
@@ -433,7 +432,7 @@ impl Transaction {
         Self { state: Arc::new(Mutex::new(State::of_locked(locked))), ..self.clone() }
     }
 
-    /// Releases the read locks after an error, unless the transaction may yet be committed.
+    /// Releases the read locks after an error, unless the transaction can still be committed.
     async fn unlock_after(&self, error: &Error) {
         self.state().end();
         if !error.is_outcome_unknown() {
@@ -441,7 +440,7 @@ impl Transaction {
         }
     }
 
-    /// Releases the read locks, except in some ranges. Nothing depends on it.
+    /// Releases the read locks, except in some ranges. Correctness does not depend on it.
     async fn unlock(&self, except: &BTreeSet<(String, Bytes)>) {
         let mut unlocking = JoinSet::new();
         for (table, key) in self.state().locked_but(except).into_iter().take(UNLOCKED_MAX) {
@@ -477,7 +476,7 @@ impl Transaction {
         }
     }
 
-    /// Records the keys and the state that a response covers.
+    /// Records the keys that a response covers, and the state that was read.
     fn has_read(&self, table: &str, keys: &KeyRange, as_of: &message::AsOf) -> Result<(), Error> {
         let mut state = self.state();
         let range = (table.to_owned(), as_of.start.clone());
@@ -489,13 +488,13 @@ impl Transaction {
         message::ReadOptions { consistency: Some(Consistency::Transaction(self.owner)) }
     }
 
-    /// Sends a request, with the rest of the transaction's time.
+    /// Sends a request, with the remaining time of the transaction as timeout.
     async fn ask(&self, request: ApiRequest) -> Result<Ended, Error> {
         let left = self.left()?;
         Ok(self.client.driver.call(request, left).await)
     }
 
-    /// The rest of the transaction's time.
+    /// The remaining time of the transaction.
     fn left(&self) -> Result<Duration, Error> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() {

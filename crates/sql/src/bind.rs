@@ -1,7 +1,7 @@
 //! Resolution of names and types in expressions.
 //!
-//! It covers what statements by key need. Everything else is [`Unbound::NeedsPlanner`]: not an error, but a reason to
-//! leave the statement to a planner.
+//! It covers the expressions of statements by key. For all others it returns [`Unbound::NeedsPlanner`]. That is not an
+//! error: the statement is then planned.
 
 use sqlparser::ast::{self, BinaryOperator, CastKind, Expr, UnaryOperator};
 
@@ -23,7 +23,7 @@ const DEPTH_MAX: usize = 150;
 /// Why an expression was not bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unbound {
-    /// It is beyond direct execution, and may be valid.
+    /// Direct execution does not support it. It may be valid.
     NeedsPlanner,
     /// It is not valid.
     Error(SqlError),

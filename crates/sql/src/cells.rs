@@ -2,13 +2,13 @@
 //!
 //! A row has a marker cell, so that a row of NULLs exists, and one cell for each column with a value. NULL is absent.
 //! The name of a column's cell is its identifier in decimal; that of the marker is `0`. The value of the marker is the
-//! greatest column identifier that the writer knew, little-endian without trailing 0 bytes: an absent cell of a later
+//! greatest column in the schema of the writer, little-endian without trailing 0 bytes: an absent cell of a later
 //! column means the column's initial value ([`Column::initial`](crate::schema::Column::initial)). Columns of the primary key
 //! are in the key, and also in cells if the key does not keep all of the value. The cells of an index entry are the
 //! marker, with the primary key as its value if the key does not contain it, and the stored columns.
 //!
 //! # Values
-//! The schema knows the type, so the encoding does not repeat it.
+//! The type is in the schema, so the encoding does not repeat it.
 //!
 //! | type | bytes |
 //! |---|---|

@@ -52,8 +52,9 @@ pub fn apply(schema: &Schema, definition: &Definition) -> Result<Change, SqlErro
     Ok(Change { schema, notices, work })
 }
 
-/// Makes tables empty: they get new identifiers for their keys, as in PostgreSQL, and the rows become garbage. Returns
-/// the next version. With `restart_identity`, so do the sequences of their columns, which then start again.
+/// Truncates tables: they get new identifiers for their keys, as in PostgreSQL, and the old rows become garbage. With
+/// `restart_identity`, the sequences of their columns also get new identifiers, and start again. Returns the next
+/// version.
 ///
 /// # Errors
 /// 42P01: there is no such table; 0A000: interleaved tables are not listed, and `cascade` is false.
@@ -94,7 +95,7 @@ pub fn truncate(schema: &Schema, names: &[String], cascade: bool, restart_identi
     builder.finish()
 }
 
-/// Makes an index that was filled public.
+/// Makes a filled index public.
 ///
 /// # Errors
 /// 42704: there is no such index.
@@ -107,7 +108,7 @@ pub fn publish_index(schema: &Schema, table: TableId, index: IndexId) -> Result<
     builder.finish()
 }
 
-/// Makes a primary key that was filled the one of its table, without the hidden column.
+/// Makes a filled key the primary key of its table, and removes the hidden column.
 ///
 /// # Errors
 /// 42704: there is none.
@@ -196,7 +197,7 @@ pub fn cancel_job(schema: &Schema, table: TableId, id: u64) -> Result<Schema, Sq
 }
 
 fn no_job() -> SqlError {
-    SqlError::new(sqlstate::UNDEFINED_OBJECT, "what the statement adds was dropped")
+    SqlError::new(sqlstate::UNDEFINED_OBJECT, "the objects that the statement adds were dropped")
 }
 
 fn job_table(schema: &Schema, table: TableId) -> Result<Table, SqlError> {
@@ -261,7 +262,7 @@ fn uses_time(expression: &Expression) -> bool {
     }
 }
 
-/// Checks that a condition is boolean and uses columns of the table. One that only a planner can check is accepted.
+/// Checks that a condition is boolean and only uses columns of the table. Refuses one that needs a planner.
 fn check_condition(schema: &Schema, table: &Table, text: &str) -> Result<(), SqlError> {
     let parsed = parse_expression(text)?;
     let mut binder = Binder::new(schema, text, &[]);
@@ -273,7 +274,7 @@ fn check_condition(schema: &Schema, table: &Table, text: &str) -> Result<(), Sql
     }
 }
 
-/// A schema in the course of a definition.
+/// A schema while a definition changes it.
 struct Changer<'a> {
     before: &'a Schema,
     builder: Builder,

@@ -1,7 +1,7 @@
 //! Statements that need no planner, because they name their rows by key: point reads and short scans, `INSERT ...
 //! VALUES`, and `UPDATE` and `DELETE` by primary key.
 //!
-//! Until there is a planner, [`prepare_scan`] covers simple statements that scan one table.
+//! [`prepare_scan`] also covers simple statements that scan one table. Sessions use it for `SELECT` without `FROM`.
 //!
 //! [`prepare`] makes a [`Plan`], which is valid for one version of the schema and any parameters. [`Plan::start`]
 //! begins an [`Execution`]: it asks for reads ([`Step::Read`]), and from their results makes further reads or the
@@ -178,9 +178,9 @@ pub fn prepare(
     }
 }
 
-/// As [`prepare`], for statements on one table that scan it, whatever it holds, and `SELECT` without `FROM`: sorting,
-/// `count`, `sum`, `min`, `max` and `avg` without groups. `constants` are values of functions without arguments, such as
-/// `version`.
+/// As [`prepare`], for statements that scan one table of any size, and for `SELECT` without `FROM`: with sorting, and
+/// with `count`, `sum`, `min`, `max` and `avg` without groups. `constants` are values of functions without arguments,
+/// such as `version`.
 ///
 /// # Errors
 /// The statement is not valid.

@@ -1,4 +1,4 @@
-//! The error of everything in SQL, with the fields that PostgreSQL's protocol transports.
+//! The error of all statements, with the fields of PostgreSQL's protocol.
 
 use std::fmt;
 
@@ -63,15 +63,15 @@ pub struct SqlError {
     pub sqlstate: &'static str,
     /// The primary message, in one line.
     pub message: String,
-    /// More about it.
+    /// Details.
     pub detail: Option<String>,
-    /// What to do about it.
+    /// A suggestion for the user.
     pub hint: Option<String>,
-    /// Where it happened, outside of the statement.
+    /// The context, such as a line of `COPY`.
     pub context: Option<String>,
     /// The position in the statement's text, in characters from 1.
     pub position: Option<u32>,
-    /// What a row violates.
+    /// The table, column or constraint of a violation.
     pub object: Option<Box<ErrorObject>>,
 }
 

@@ -1,5 +1,5 @@
-//! Identifiers of schema objects. All objects of a database share one sequence of numbers, which never repeats, so that
-//! keys of dropped objects are never confused with later ones.
+//! Identifiers of schema objects. All objects of a database share one sequence of numbers. No number is used twice, so
+//! that keys of dropped objects are not confused with later ones.
 
 macro_rules! identifiers {
     ($($(#[$doc:meta])* $name:ident),*) => {$(

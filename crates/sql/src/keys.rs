@@ -10,7 +10,7 @@
 //! | entry of an index | index, columns..., primary key of the row... |
 //! | entry of a unique index | index, columns...; the value is the primary key |
 //!
-//! The key of a row is a prefix of the keys of its descendants, so they are next to each other: a *directory*. If a
+//! The key of a row is a prefix of the keys of its descendants, so they are adjacent: a *directory*. If a
 //! column of a unique index is NULL, the primary key follows as in other indexes, because NULLs are distinct.
 //!
 //! # Elements
@@ -480,7 +480,7 @@ pub fn directory(key: &[u8], columns: usize) -> Option<&[u8]> {
     Some(&key[..key.len() - reader.rest.len()])
 }
 
-/// How the keys of a table's rows are made.
+/// The layout of the keys of a table's rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowLayout {
     /// The table and its interleaving ancestors, root first, each with the columns that it adds to the primary key.
@@ -530,7 +530,7 @@ impl RowLayout {
     }
 }
 
-/// How the keys of an index's entries are made.
+/// The layout of the keys of an index's entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexLayout {
     /// The index.

@@ -2,10 +2,10 @@
 //! planner. It follows PostgreSQL in syntax, semantics, formats and error codes.
 //!
 //! A database is one Loggos table. A row of an SQL table is a row of that table: its key is a tuple ([`keys`]), and
-//! each column is a cell ([`cells`]). The [`schema`] is an immutable version; a statement that changes it makes the next
-//! one ([`ddl::apply`]). [`parse`](parse::parse) makes [statements](statement) of text, and [`direct`] turns those that
-//! name their rows by key into reads and writes. A planner for all others is in the crate `query`. [`fence`] is how a
-//! transaction knows the current version of the schema.
+//! each column is a cell ([`cells`]). Versions of the [`schema`] are immutable; a statement that changes the schema
+//! creates the next one ([`ddl::apply`]). [`parse`](parse::parse) translates text to [statements](statement), and
+//! [`direct`] translates those that name their rows by key to reads and writes. The planner for all others is in the
+//! crate `query`. [`fence`] ensures that a transaction uses the current version of the schema.
 //!
 //! Deviations from PostgreSQL: `numeric` has no `NaN` and no infinities, and at most 1,000 digits on each side of the
 //! point; text is ordered by its bytes; the time zone is UTC; the precision of `timestamp(p)` is ignored.

@@ -23,7 +23,7 @@ pub use types::sql_type;
 use crate::error::{SqlError, sqlstate};
 use crate::statement::Statement;
 
-/// Maximum nesting of parentheses, subqueries and the like.
+/// Maximum nesting of parentheses, subqueries and other syntax.
 pub(crate) const NESTING_MAX: usize = 100;
 
 /// A statement of a text.

@@ -1,4 +1,4 @@
-//! Rows of a table as cells, and the writes of a change of a row: its cells and the entries of its indexes.
+//! Encodes rows of a table as cells, and changes of rows as writes of their cells and index entries.
 
 use std::sync::Arc;
 
@@ -49,17 +49,17 @@ impl Write {
     }
 }
 
-/// A key to read before the writes: it must not exist, or only as the entry of one row.
+/// A key that is read before the writes: it must not exist, or must be the entry of a given row, its owner.
 ///
-/// In a unique index that is not filled yet, an entry may belong to another row with the same values as a row that is
-/// changed. Such an entry must be neither replaced nor deleted.
+/// While a unique index is being filled, the entry with the values of a changed row may belong to another row with the
+/// same values. Such an entry must be neither replaced nor deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absent {
     /// The key.
     pub key: Bytes,
-    /// The row that may have it, as a cell of the entry with its value.
+    /// The owner, as a cell of its entry: name and value.
     owner: Option<(Bytes, Bytes)>,
-    /// The error if it exists for another row. None: the entry is to be deleted if it belongs to the owner.
+    /// The error if the key belongs to another row. Without one, the entry is deleted if it belongs to the owner.
     error: Option<SqlError>,
 }
 
@@ -77,28 +77,28 @@ impl Absent {
         Self { key, owner: Some(owner), error: None }
     }
 
-    /// The error if the key exists for another row; none if there is no such error.
+    /// The error if the key belongs to another row, if that is an error.
     #[must_use]
     pub fn error(&self) -> Option<&SqlError> {
         self.error.as_ref()
     }
 
-    /// Whether an entry that was found is the one of the owner.
+    /// Whether the existing entry belongs to the owner.
     #[must_use]
     pub fn is_own(&self, found: &StoredRow) -> bool {
         self.owner.as_ref().is_some_and(|owner| found.cells.contains(owner))
     }
 
-    /// Whether an entry that was found is to be deleted.
+    /// Whether the existing entry must be deleted.
     #[must_use]
     pub fn deletes(&self, found: Option<&StoredRow>) -> bool {
         self.error.is_none() && found.is_some_and(|found| self.is_own(found))
     }
 
-    /// Decides by what was found.
+    /// Checks the existing entry, if there is one.
     ///
     /// # Errors
-    /// The key exists for another row.
+    /// The key belongs to another row.
     pub fn verify(&self, found: Option<&StoredRow>) -> Result<(), SqlError> {
         match &self.error {
             Some(error) if found.is_some_and(|found| !self.is_own(found)) => Err(error.clone()),
@@ -107,8 +107,8 @@ impl Absent {
     }
 }
 
-/// A table with the layouts of its keys, made once for each statement that is prepared. Statements that a planner
-/// executes, and the work on rows that exist after a change of the schema, read and write rows by it too.
+/// A table with the layouts of its keys, which are computed once for each prepared statement. Planned queries, and work
+/// on existing rows after a change of the schema, also use it to read and write rows.
 #[derive(Clone, Debug)]
 pub struct TableRows {
     pub(crate) table: Arc<Table>,
@@ -194,7 +194,7 @@ impl TableRows {
         Ok(key.into())
     }
 
-    /// The values of all columns; `None` if the row belongs to another table, or does not exist.
+    /// The values of all columns; `None` if the key belongs to another table, or there is no row.
     ///
     /// # Errors
     /// XX001: the cells are damaged.
@@ -221,7 +221,7 @@ impl TableRows {
         Ok(Some(row))
     }
 
-    /// The cells of a row; `None` for columns that are NULL, or that the key keeps.
+    /// The cells of a row; `None` for columns that are NULL, or that the key contains.
     fn cells(&self, row: &[Value]) -> Result<Vec<(ColumnId, Option<Bytes>)>, SqlError> {
         let cell = |(column, value): (&crate::schema::Column, &Value)| {
             let is_in_key = self.table.is_in_key(column.id) && keys::is_exact(&column.sql_type);
@@ -263,7 +263,7 @@ impl TableRows {
         Ok(())
     }
 
-    /// Whether a row fulfils a `CHECK` constraint; true if there is none of this name.
+    /// Whether a row satisfies a `CHECK` constraint; true if there is none of this name.
     ///
     /// # Errors
     /// Errors of the condition.
@@ -293,7 +293,7 @@ impl TableRows {
         SqlError::new(sqlstate::UNIQUE_VIOLATION, message).with_detail(detail).about(&self.table.name, None, Some(name))
     }
 
-    /// The error of rows that exist with equal keys.
+    /// The error of existing rows with equal keys.
     fn not_unique(&self, name: &str, parts: &[KeyPart], row: &[Value]) -> SqlError {
         let error = SqlError::new(sqlstate::UNIQUE_VIOLATION, format!("could not create unique index \"{name}\""));
         error.with_detail(format!("{} is duplicated.", self.describe(parts, row)))
@@ -311,8 +311,8 @@ impl TableRows {
         format!("Key ({})=({})", names.join(", "), values.join(", "))
     }
 
-    /// The writes that replace one state of a row by another, and the keys to read before: see [`Absent`].
-    /// The primary key stays the same if both states exist; that the key of a new row is free is for the caller to check.
+    /// The writes that replace one state of a row by another, and the keys to read before them ([`Absent`]). If both
+    /// states exist, they have the same primary key. The caller checks that the key of a new row is free.
     ///
     /// # Errors
     /// 54000: a key or a value is too long.
@@ -384,7 +384,7 @@ impl TableRows {
         let mut new = Vec::new();
         for (number, (id, cell)) in self.cells(after)?.into_iter().enumerate() {
             let is_same = old.as_ref().and_then(|old| old.get(number)).is_some_and(|(_, old)| *old == cell);
-            // A row from before the column has no cell, even if the value stays the same.
+            // A row that is older than the column has no cell for it, even if the value stays the same.
             let may_be_initial = self.table.columns.get(number).is_some_and(|column| column.initial.is_some());
             let is_absent = cell.is_none() && old.is_none();
             if (!is_same || may_be_initial) && !is_absent {
@@ -417,7 +417,7 @@ impl TableRows {
         }
         if let (Some(new), Some(row)) = (new.clone(), after) {
             keys::check_length(&new)?;
-            // The key so far is a cell: it tells which row this is.
+            // The old key becomes a cell, which identifies the row.
             let is_cell = |column: &Column| !(pending.has(column.id) && keys::is_exact(&column.sql_type));
             let columns = self.table.columns.iter().zip(row).filter(|(column, _)| is_cell(column));
             let cells = columns.map(|(column, value)| {
@@ -434,7 +434,7 @@ impl TableRows {
         Ok(())
     }
 
-    /// The hidden column of a row, which is its key until there is another one, as a cell.
+    /// The hidden column of a row as a cell. It is the key until the new primary key is public.
     fn hidden_key(&self, row: &[Value]) -> Result<(Bytes, Bytes), SqlError> {
         let hidden = self.table.primary_key.columns.first().map_or(cells::MARKER, |part| part.column);
         let value = self.primary_key(row).first().map(cells::encode).transpose()?.flatten();
@@ -456,14 +456,14 @@ impl TableRows {
     }
 }
 
-/// The cell of an entry of a unique index that has the key of its row.
+/// The cell of a unique index's entry that contains the key of its row.
 fn reference(entry: &StoredRow) -> (Bytes, Bytes) {
     let marker = cells::name(cells::MARKER);
     entry.cells.iter().find(|(name, _)| *name == marker).cloned().unwrap_or_default()
 }
 
-/// The writes that add an existing row to an index, with the entry that must not exist yet if the index is unique, or
-/// exist only for this row.
+/// The write that adds an existing row to an index and, for a unique index, the key that must not exist yet, or must
+/// belong to this row.
 ///
 /// # Errors
 /// 54000: the key of the entry is too long.
@@ -479,7 +479,8 @@ pub fn fill_index(rows: &TableRows, index: IndexId, row: &[Value]) -> Result<(Wr
 }
 
 /// The writes that store an existing row under the primary key that is being added, and the key that must not exist
-/// yet, or exist only for this row. That no column of the key is NULL is work of its own.
+/// yet, or must belong to this row. A separate check finds NULLs in columns of the key
+/// ([`crate::schema::Work::CheckNotNull`]).
 ///
 /// # Errors
 /// 54000: the key is too long.
@@ -504,7 +505,7 @@ fn shorten(value: &Value) -> String {
     }
 }
 
-/// The value of a row's marker cell: the greatest column that the writer knew.
+/// The value of a row's marker cell: the greatest column in the schema of the writer.
 fn write_marker(last: ColumnId) -> Bytes {
     let bytes = last.0.to_le_bytes();
     let length = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);

@@ -1,15 +1,16 @@
 //! Schemas: immutable versions of the definitions in a database.
 //!
-//! A [`Schema`] is cheap to clone. A change makes the next version ([`Builder`]), and shares the tables that did not
-//! change. Tables, indexes, views and sequences share one namespace, as PostgreSQL's relations do.
+//! A [`Schema`] is cheap to clone. A change creates the next version ([`Builder`]), which shares all unchanged tables.
+//! Tables, indexes, views and sequences share one namespace, as PostgreSQL's relations do.
 //!
-//! * *Identifiers never repeat*, so the keys of dropped objects do not appear in later ones. Their data is deleted in
+//! * *Identifiers are not reused*, so the keys of a dropped object never belong to a later one. Its data is deleted in
 //!   the background ([`Garbage`]).
 //! * *The identifier of a table's keys* ([`Table::storage`]) is that of the table until it gets another primary key.
-//! * *A new column needs no rewriting of rows.* The marker cell of a row has the highest column that its writer knew;
-//!   later columns have their initial value ([`Column::initial`]).
-//! * *A new index or primary key is write-only first*: writes maintain it, and no statement reads it until it is
-//!   filled. A new constraint is enforced for new rows first. What is unfinished is listed with its statement ([`Job`]).
+//! * *A new column needs no rewriting of rows.* The marker cell of a row stores the highest column in the schema of its
+//!   writer; later columns have their initial value ([`Column::initial`]).
+//! * *A new index or primary key is write-only first*: writes maintain it, and no statement reads it before it is
+//!   filled. A new constraint is first enforced for new rows only. The schema lists this unfinished work by statement
+//!   ([`Job`]).
 
 mod builder;
 mod codec;
@@ -51,7 +52,7 @@ struct Contents {
     views: BTreeMap<ViewId, Arc<View>>,
     sequences: BTreeMap<SequenceId, Arc<Sequence>>,
     garbage: Vec<Garbage>,
-    /// Derived from the others.
+    /// Derived from the other fields.
     names: BTreeMap<String, Relation>,
 }
 
@@ -71,13 +72,13 @@ pub enum Relation {
 /// A table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    /// Its identifier for ever.
+    /// Its permanent identifier.
     pub id: TableId,
     /// Its name.
     pub name: String,
     /// Its columns in order.
     pub columns: Vec<Column>,
-    /// The greatest column identifier in use so far.
+    /// The greatest column identifier ever used.
     pub last_column: ColumnId,
     /// Its primary key.
     pub primary_key: PrimaryKey,
@@ -85,24 +86,24 @@ pub struct Table {
     pub pending_key: Option<PrimaryKey>,
     /// The table that contains its rows.
     pub interleave: Option<Interleave>,
-    /// Conditions that no row violates.
+    /// Conditions that every row satisfies.
     pub checks: Vec<Check>,
     /// Its secondary indexes.
     pub indexes: Vec<Index>,
-    /// Statements that work on the rows that exist.
+    /// Statements in progress that work on existing rows.
     pub jobs: Vec<Job>,
 }
 
-/// A statement that works on the rows of a table in many transactions. What it adds is not public before it is done.
+/// A statement that works on the rows of a table in many transactions. Its new objects become public when it is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Identifies the statement; drawn at random.
+    /// The identifier of the statement, a random number.
     pub id: u64,
     /// The work.
     pub work: Vec<Work>,
 }
 
-/// Work on the rows that exist when a key, an index or a constraint is added.
+/// Work on existing rows when a key, an index or a constraint is added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Add them to an index.
@@ -138,7 +139,7 @@ pub struct KeyPart {
 /// A column.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
-    /// Its identifier, unique in the table for ever.
+    /// Its identifier, never reused in the table.
     pub id: ColumnId,
     /// Its name.
     pub name: String,
@@ -176,7 +177,7 @@ pub enum GeneratedKind {
     Always,
 }
 
-/// That a table's rows are stored inside those of a parent table.
+/// The storage of a table's rows inside those of a parent table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interleave {
     /// The parent. Its primary key is the start of the child's.
@@ -207,16 +208,16 @@ pub struct Index {
     pub is_unique: bool,
     /// It was declared as a `UNIQUE` constraint.
     pub is_constraint: bool,
-    /// Further columns, for queries that then need not read the row.
+    /// Further columns, of which the entries contain the values. Queries do not use them yet.
     pub storing: Vec<ColumnId>,
     /// Whether it is complete.
     pub state: IndexState,
 }
 
-/// The life of an index.
+/// The state of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexState {
-    /// Writes maintain it, and rows from before are being added.
+    /// Writes maintain it, while earlier rows are being added.
     WriteOnly,
     /// Complete.
     Public,
@@ -335,19 +336,19 @@ impl Table {
         column.not_null || self.jobs.iter().flat_map(|job| &job.work).any(is_checked)
     }
 
-    /// Whether all rows fulfil a condition. While it is being added, older rows may violate it.
+    /// Whether all rows satisfy a condition. While it is being added, older rows may violate it.
     #[must_use]
     pub fn is_validated(&self, check: &Check) -> bool {
         let is_checked = |work: &Work| matches!(work, Work::CheckConstraint(_, name) if *name == check.name);
         !self.jobs.iter().flat_map(|job| &job.work).any(is_checked)
     }
 
-    /// The indexes that statements may read.
+    /// The indexes that queries can use.
     pub fn public_indexes(&self) -> impl Iterator<Item = &Index> {
         self.indexes.iter().filter(|index| index.state == IndexState::Public)
     }
 
-    /// Forgets work on what the table does not have any more.
+    /// Removes work on objects that the table no longer has.
     pub(crate) fn prune_jobs(&mut self) {
         let mut jobs = std::mem::take(&mut self.jobs);
         for job in &mut jobs {
@@ -427,7 +428,7 @@ impl Schema {
         self.0.sequences.values()
     }
 
-    /// Data that no version from this one on refers to.
+    /// Data to which this version and later ones do not refer.
     #[must_use]
     pub fn garbage(&self) -> &[Garbage] {
         &self.0.garbage

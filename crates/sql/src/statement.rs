@@ -1,5 +1,5 @@
-//! Parsed statements. Definitions are in a form of their own; queries and changes of
-//! rows stay syntax trees, for [`crate::direct`] or for a planner.
+//! Parsed statements. Definitions have their own types; queries and changes of rows remain syntax trees, for
+//! [`crate::direct`] or for a planner.
 
 use sqlparser::ast;
 

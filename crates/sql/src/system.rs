@@ -38,7 +38,7 @@ use crate::schema::Schema;
 use crate::types::SqlType;
 use crate::value::Value;
 
-/// The facts in the catalogs that are not in the schema.
+/// The content of the catalogs that is not in the schema.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
     /// The name of the session's database.
@@ -51,7 +51,8 @@ pub struct Context {
     pub server_version: String,
     /// The names and values of the session's settings.
     pub settings: Vec<(String, String)>,
-    /// The columns of views, as the planner knows them. Of other views, only those are known that need no planner.
+    /// The columns of views, as the planner has determined them. For other views, only columns of queries that need no
+    /// planner are known.
     pub view_columns: BTreeMap<ViewId, Vec<(String, SqlType)>>,
 }
 

@@ -166,7 +166,7 @@ fn parse_uuid(text: &str) -> Option<[u8; 16]> {
 }
 
 /// The shortest digits that give the number, as PostgreSQL chooses them: the closest ones, with a tie to the even digit,
-/// and none that lie exactly between two numbers. Rust accepts the latter if reading rounds them to this number.
+/// and none that are exactly between two numbers. Rust accepts the latter if reading rounds them to this number.
 fn shortest(number: f64, is_single: bool) -> String {
     let read = |text: &str| {
         if is_single { text.parse().map(|number: f32| f64::from(number)) } else { text.parse::<f64>() }
@@ -180,7 +180,7 @@ fn shortest(number: f64, is_single: bool) -> String {
     let digits = mantissa.bytes().filter(u8::is_ascii_digit).count();
     let closest = with_digits(digits);
     let text = if read(&closest) == Ok(number) { closest } else { text };
-    // Smaller numbers lie closer together than such short digits.
+    // The distance of smaller numbers is less than that of such short digits.
     let (whole, ulp) = if is_single {
         (8_388_608.0, f64::from((number.abs() as f32).next_up()) - number.abs())
     } else {
@@ -194,7 +194,7 @@ fn shortest(number: f64, is_single: bool) -> String {
         // Four times the numbers, so that all are integers.
         let exact = |number: f64| BigDecimal::from_f64(number).map(|number| number * BigDecimal::from(4));
         let distance = (text.parse::<BigDecimal>().ok()? * BigDecimal::from(4)).abs() - exact(number.abs())?;
-        // Below a power of two, numbers lie twice as close.
+        // Below a power of two, the distance of numbers is half as large.
         let is_power_of_two = bits == 0;
         let below = exact(if is_power_of_two { ulp / 4.0 } else { ulp / 2.0 })?;
         Some(distance == exact(ulp / 2.0)? || distance == -below)

@@ -41,10 +41,10 @@ pub(super) struct Figures {
     operations_per_second: f64,
     /// Mean of all transactions, by pgbench.
     average_us: f64,
-    /// Of the logged transactions.
+    /// Latencies of the logged transactions.
     #[serde(flatten)]
     latencies: Option<Latencies>,
-    /// Transactions that were given up.
+    /// Transactions that failed after all tries.
     failed: u64,
     /// Attempts after a serialization failure.
     retries: u64,

@@ -1,4 +1,4 @@
-//! Runs pgbench and psql, and reads what pgbench reports.
+//! Runs pgbench and psql, and parses the report and the latency logs of pgbench.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -21,13 +21,13 @@ use crate::scratch;
 const LOAD_PATIENCE: Duration = Duration::from_secs(3_600);
 /// Timeout of other statements.
 const STATEMENT_PATIENCE: Duration = Duration::from_secs(120);
-/// How much longer than its duration a run may take: its last transactions.
+/// Time for the last transactions of a run, after its duration.
 const RUN_PATIENCE: Duration = Duration::from_secs(120);
-/// Rows of a transaction that loads: the size of one is limited.
+/// Rows of a transaction that loads data: the size of transactions is limited.
 const COPIED_ROWS: usize = 1_000;
-/// Beginning of the names of the files with latencies.
+/// Prefix of the names of the latency logs.
 const LOG: &str = "latencies";
-/// pgbench's threads.
+/// Maximum threads of pgbench.
 const THREADS_MAX: usize = 2;
 
 /// The address of a server.
@@ -48,13 +48,13 @@ impl FromStr for Endpoint {
     }
 }
 
-/// What a run has done.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) seconds: f64,
     /// Transactions that were committed.
     pub(super) transactions: u64,
-    /// Transactions that were given up.
+    /// Transactions that failed after all tries.
     pub(super) failed: u64,
     pub(super) retries: u64,
     pub(super) per_second: f64,
@@ -78,7 +78,7 @@ fn command(program: &str, endpoint: &Endpoint) -> Command {
     command
 }
 
-/// Runs a command to its end. Returns what it prints.
+/// Runs a command to its end. Returns its standard output.
 pub(super) async fn succeed(mut command: Command, patience: Duration) -> Result<String, Stop> {
     let program = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -99,7 +99,7 @@ pub(super) async fn psql(endpoint: &Endpoint, database: &str, statements: &str) 
     succeed(psql, STATEMENT_PATIENCE).await
 }
 
-/// Creates the database anew, with pgbench's tables and ours.
+/// Creates the database again, with the tables of pgbench and the indexed table.
 pub(super) async fn load(endpoint: &Endpoint, scale: usize) -> Result<(), Stop> {
     psql(endpoint, "postgres", &format!("DROP DATABASE IF EXISTS {DATABASE}")).await?;
     psql(endpoint, "postgres", &format!("CREATE DATABASE {DATABASE}")).await?;
@@ -119,7 +119,7 @@ pub(super) async fn load(endpoint: &Endpoint, scale: usize) -> Result<(), Stop> 
     succeed(rows, LOAD_PATIENCE).await.map(drop)
 }
 
-/// Runs a workload for a time. The logs of latencies are written to `directory`, and removed.
+/// Runs a workload for a time. The latency logs are written to `directory`, and removed after they were read.
 pub(super) async fn run(
     endpoint: &Endpoint,
     shape: Shape,
@@ -167,7 +167,7 @@ fn parse(printed: &str) -> Option<Outcome> {
         seconds: number("duration")?,
         transactions: transactions as u64,
         failed: number("number of failed transactions").unwrap_or(0.0) as u64,
-        // Absent with one try.
+        // Not reported if there is only one try.
         retries: number("total number of retries").unwrap_or(0.0) as u64,
         per_second: number("tps ")?,
         average_us: number("latency average")? * 1_000.0,
@@ -176,7 +176,7 @@ fn parse(printed: &str) -> Option<Outcome> {
 }
 
 /// Records the latencies of a log: `client transaction latency_us script second microsecond [retries]`. The latency of a
-/// transaction that was given up is a word.
+/// transaction that failed is the word `failed`.
 fn record(log: &str, latencies_us: &mut Histogram<u64>) {
     let latency = |line: &str| line.split(' ').nth(2)?.parse().ok();
     log.lines().filter_map(latency).for_each(|latency| latencies_us.saturating_record(latency));

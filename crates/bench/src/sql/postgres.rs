@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::pgbench::{Endpoint, psql, succeed};
 use crate::scratch;
 
-/// Where Debian has the programs, by version.
+/// Debian's directory of the programs, by version.
 const VERSIONS: &str = "/usr/lib/postgresql";
 /// Timeout of starting and of copying a server.
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -35,7 +35,7 @@ pub(super) struct Postgres {
     primary: Child,
     standby: Option<Child>,
     endpoint: Endpoint,
-    /// Removed after the servers have ended: fields are dropped after `drop` runs.
+    /// Removed after the servers have ended: fields are dropped after `drop` has returned.
     scratch: TempDir,
 }
 
@@ -72,7 +72,7 @@ impl Postgres {
         &self.endpoint
     }
 
-    /// The processes that the others are children of.
+    /// The main processes, which are the parents of the others.
     pub(super) fn pids(&self) -> Vec<u32> {
         std::iter::once(&self.primary).chain(&self.standby).map(Child::id).collect()
     }

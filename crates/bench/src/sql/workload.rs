@@ -1,4 +1,4 @@
-//! The workloads: pgbench's built-in scripts, and our own.
+//! The workloads: scripts built into pgbench, and others.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -58,7 +58,7 @@ impl Workload {
         }
     }
 
-    /// The script otherwise.
+    /// The script, if pgbench has none.
     pub(super) fn script(self, scale: usize) -> String {
         match self {
             Self::PointRead | Self::TpcB => String::new(),
@@ -76,7 +76,7 @@ impl Workload {
         }
     }
 
-    /// The part of the transactions whose latency is logged: logging all of the fast ones would slow them.
+    /// The sampling rate of the latency log: logging all transactions would slow down the fast ones.
     pub(super) fn logged(self) -> f64 {
         match self {
             Self::PointRead | Self::IndexRead | Self::RangeScan => 0.1,

@@ -29,7 +29,7 @@ const READ_PATIENCE: Duration = Duration::from_secs(60);
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of results that are collected before they are sent.
 const OUTGOING_BYTES: usize = 64 << 10;
-/// Bytes of messages that are looked at before a statement is executed.
+/// Maximum bytes of the messages that are inspected before a statement is executed.
 const LOOKAHEAD_BYTES: usize = 1 << 10;
 /// Smaller messages and results do not count towards the memory of large ones.
 const LARGE_BYTES: usize = 64 << 10;
@@ -61,7 +61,7 @@ struct Socket {
 }
 
 impl Socket {
-    /// Reads until this many bytes are there.
+    /// Reads until the input has this many bytes.
     async fn fill(&mut self, bytes: usize) -> Result<(), Ended> {
         while self.input.len() < bytes {
             if self.stream.read_buf(&mut self.input).await? == 0 {
@@ -90,7 +90,7 @@ impl Socket {
         }
         self.fill(5 + length).await?;
         let mut message = self.input.split_to(5 + length);
-        // A large buffer is not kept for small messages.
+        // Small messages do not need a large buffer.
         if self.input.is_empty() && length > LARGE_BYTES {
             self.input = BytesMut::new();
         }
@@ -154,7 +154,7 @@ impl Socket {
         Ok(false)
     }
 
-    /// Counts the memory of a result. A statement that has changed rows cannot be refused any more.
+    /// Counts the memory of a result. A statement that has changed rows can no longer be refused.
     fn hold(&self, rows: &[Vec<Value>], may_refuse: bool) -> Result<Option<Reservation>, SqlError> {
         let bytes: usize = rows.iter().map(|row| direct::row_bytes(row)).sum();
         if bytes <= LARGE_BYTES {
@@ -295,7 +295,7 @@ impl Connection {
                 }
                 Message::Sync => {
                     self.is_skipping = false;
-                    // The end of the transaction that the statements since the last Sync are.
+                    // Ends the transaction of the statements since the last Sync.
                     if let Err(error) = self.session.end_implicit().await {
                         self.socket.out.report(Severity::Error, &error);
                     }
@@ -491,7 +491,7 @@ impl Connection {
             if left == 0 {
                 return Ok(Ok(false));
             }
-            // The client sees what there is before a long wait.
+            // Sends the collected rows before a long wait.
             match self.session.next_rows(stream).await {
                 Ok(Some(page)) => *rows = page.into_iter(),
                 Ok(None) => {
@@ -569,7 +569,7 @@ impl Connection {
         // It returns to its place unless it fails.
         let Some(mut portal) = self.portals.remove(name) else { return Ok(Err(no_portal(name))) };
         if let Progress::Bound = portal.progress {
-            // The statements up to Sync are one transaction. One alone needs no block, and can be tried again.
+            // The statements up to Sync are one transaction. A single one needs no block, and can be retried.
             let may_begin = !self.session.has_block() && portal.prepared.can_be_implicit();
             if may_begin && !self.socket.ends_transaction().await? {
                 self.session.begin_implicit();

@@ -97,7 +97,7 @@ impl Message {
             b'd' => return Ok(Self::CopyData(body.0)),
             b'c' => Self::CopyDone,
             b'f' => Self::CopyFail(body.text()?),
-            // A password, which nobody asked for.
+            // A password, which the server has not requested.
             _ => return Err(invalid()),
         };
         if body.0.is_empty() { Ok(message) } else { Err(invalid()) }

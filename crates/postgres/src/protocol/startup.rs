@@ -14,7 +14,7 @@ const MAJOR_VERSION: u32 = 3;
 /// The first message of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Startup {
-    /// Encryption, which there is none; another first message follows.
+    /// A request for encryption, which is refused; another first message follows.
     Encryption,
     Cancel {
         process: i32,

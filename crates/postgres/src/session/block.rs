@@ -15,12 +15,12 @@ const SAVEPOINTS_MAX: usize = 100;
 /// A transaction block.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// It has the statements of one message, and ends with them.
+    /// It contains the statements of one message, and ends with them.
     pub(crate) is_implicit: bool,
     pub(crate) has_failed: bool,
-    /// From the first statement on.
+    /// Present from the first statement on.
     pub(crate) tx: Option<Tx>,
-    /// A statement was executed, so that the transaction cannot be tried again.
+    /// A statement was executed, so the transaction cannot be retried.
     has_results: bool,
     modes: Modes,
     savepoints: Vec<(String, Saved)>,
@@ -108,7 +108,7 @@ impl Session {
         }
     }
 
-    /// After an error the block waits for its end, or for the return to a savepoint.
+    /// After an error, the block only accepts its end, or the return to a savepoint.
     pub(super) async fn fail_block(&mut self) {
         let Some(block) = &mut self.block else { return };
         block.has_failed = true;
@@ -218,7 +218,7 @@ impl Session {
                     self.return_tx(tx);
                     return Ok(response);
                 }
-                // The client has seen nothing of it yet.
+                // The client has no results of it yet.
                 Err(Failure::Stale | Failure::Conflict(_)) if is_first && !has_refreshed => tx.rollback().await,
                 Err(failure) => {
                     if let Some(block) = &mut self.block {

@@ -37,7 +37,7 @@ pub(crate) struct CopyIn {
     /// The memory of the rows, and of data without the end of its row.
     held: Reservation,
     count: u64,
-    /// Its own transaction, if there is no block.
+    /// A separate transaction, if there is no block.
     tx: Option<Tx>,
     /// The table was created or truncated in this transaction, and is written without the limits of a transaction.
     unseen: Option<Unseen>,
@@ -59,12 +59,12 @@ impl CopyIn {
         self.rows.extend(rows);
     }
 
-    /// Whether there are enough rows to insert them.
+    /// Whether the rows fill a batch.
     fn is_full(&self) -> bool {
         self.rows.len() >= BATCH_ROWS || self.bytes >= BATCH_BYTES
     }
 
-    /// Its own transaction.
+    /// The separate transaction.
     pub(super) fn into_tx(self) -> Option<Tx> {
         self.tx
     }
@@ -80,10 +80,10 @@ pub(crate) struct CopyOut {
     tx: Option<Tx>,
 }
 
-/// Where the rows of COPY TO come from.
+/// The source of the rows of COPY TO.
 #[derive(Debug)]
 enum CopyRows {
-    /// Columns of a table, and what remains of its range.
+    /// Columns of a table, and the rest of its range.
     Table(TableRows, Vec<usize>, Option<KeyRange>),
     /// Rows that a query has returned, and the rest of it.
     Query(Vec<Vec<Value>>, Option<RowStream>),
@@ -182,7 +182,7 @@ impl Session {
         Ok(format!("COPY {}", copying.count))
     }
 
-    /// The client has given up.
+    /// The client has aborted COPY FROM.
     pub async fn copy_fail(&mut self, reason: &str) -> SqlError {
         if let Some(copying) = self.copy_in.take()
             && let Some(tx) = copying.tx

@@ -1,4 +1,4 @@
-//! Statements that a planner plans: its choice, the rows that it reads in a transaction, and results as streams.
+//! Planned statements: the choice of the plan, reads of rows in a transaction, and results as streams.
 
 use std::io;
 use std::sync::{Arc, LazyLock};
@@ -20,10 +20,10 @@ use crate::transaction::{Reader, Tx};
 
 /// Maximum memory of a query for sorting, grouping and joining, in bytes.
 const QUERY_BYTES: usize = 256 << 20;
-/// Maximum rows that a statement changes whose rows a query finds.
+/// Maximum rows that the query of a planned change finds.
 const CHANGED_ROWS_MAX: usize = 500_000;
 
-/// The threads of queries, apart from those of sessions.
+/// The threads of queries, separate from those of sessions.
 static ENGINE: LazyLock<io::Result<Engine>> =
     LazyLock::new(|| Engine::start(std::thread::available_parallelism().map_or(2, usize::from)));
 
@@ -48,7 +48,7 @@ fn failure(error: QueryError) -> Failure {
     }
 }
 
-/// The rows of a query, as they are taken.
+/// The rows of a query, which are computed as the client takes them.
 #[derive(Debug)]
 pub struct RowStream {
     execution: Execution,

@@ -1,4 +1,4 @@
-//! Subqueries and conditions on outer queries, in forms that DataFusion knows.
+//! Rewrites subqueries and conditions on outer queries in forms that DataFusion supports.
 
 use std::ops::ControlFlow;
 
@@ -11,8 +11,8 @@ use sqlparser::ast::{
 use super::{binary, call, null, plain_name};
 use crate::functions::FUNCTIONS;
 
-/// Results are never computed if a table in `FROM` never has rows: the catalogs of features that Loggos lacks. Those with
-/// subqueries are replaced, because clients use ones that DataFusion does not know.
+/// Results are not computed if a table in `FROM` never has rows: a catalog of a feature that Loggos lacks. Results with
+/// subqueries are then replaced, because clients use some that DataFusion does not support.
 pub(super) fn skip_items_without_rows(select: &mut Select) {
     let is_empty = |table: &TableFactor| {
         let TableFactor::Table { name, args: None, .. } = table else { return false };
@@ -57,7 +57,8 @@ pub(super) fn has_subquery(expression: &Expr) -> bool {
     ast::Visit::visit(expression, &mut Search).is_break()
 }
 
-/// Replaces `EXISTS` in results by a count: DataFusion knows it only in conditions. The depth of queries is counted.
+/// Replaces `EXISTS` in results by a count: DataFusion supports it only in conditions. The field counts the depth of
+/// queries.
 pub(super) struct CountRows(pub(super) usize);
 
 impl VisitorMut for CountRows {
@@ -100,7 +101,7 @@ pub(super) fn is_named(expression: &Expr, name: &str) -> bool {
     matches!(expression, Expr::CompoundIdentifier(parts) if parts.last().is_some_and(|part| fold(part) == name))
 }
 
-/// Takes those conditions from a subquery that only refer to outer queries: DataFusion does not know them there.
+/// Removes the conditions from a subquery that only refer to outer queries: DataFusion does not support them there.
 pub(super) fn outer_conditions(query: &mut Query) -> Vec<Expr> {
     let SetExpr::Select(select) = &mut *query.body else { return Vec::new() };
     let has_groups = select.having.is_some()
@@ -131,7 +132,7 @@ fn conjuncts(condition: Expr, parts: &mut Vec<Expr>) {
     }
 }
 
-/// Whether all columns of a condition have names of tables that are not these, and there is one.
+/// Whether a condition has columns, and all are qualified with names of other tables than these.
 fn is_outer(condition: &Expr, names: &[String]) -> bool {
     struct Search<'a> {
         names: &'a [String],
@@ -182,7 +183,8 @@ pub(super) fn name_of_table(table: &TableFactor) -> Option<String> {
     }
 }
 
-/// A subquery of one value, as an aggregate of its rows: DataFusion needs one if the subquery refers to the outer query.
+/// A subquery of one value, as an aggregate of its rows: DataFusion requires one if the subquery refers to the outer
+/// query.
 pub(super) fn single_row(query: &mut Query) {
     let has_parts = query.with.is_some() || query.limit_clause.is_some() || query.order_by.is_some();
     let SetExpr::Select(select) = &mut *query.body else { return };
@@ -201,8 +203,8 @@ pub(super) fn single_row(query: &mut Query) {
     }
 }
 
-/// The result of a subquery that is computed from columns of its own and of outer queries, which DataFusion does not know:
-/// the same computation outside of it, with a subquery for each column.
+/// The result of a subquery that is computed from its own columns and those of outer queries, which DataFusion does not
+/// support: the same computation outside of the subquery, with a subquery for each column.
 pub(super) fn split_result(query: &Query) -> Option<Expr> {
     struct Split<'a> {
         names: &'a [String],
@@ -302,7 +304,7 @@ fn has_aggregate(expression: &Expr) -> bool {
 
 /// `ARRAY(query)`: the rows of a query as an array.
 pub(super) fn array_of(query: &Query) -> Expr {
-    // No table has options, for which psql looks so.
+    // psql reads the options of tables in this way. There are none.
     if let SetExpr::Select(select) = &*query.body
         && let [from] = &select.from[..]
         && let TableFactor::Table { args: Some(args), .. } = &from.relation

@@ -149,7 +149,7 @@ impl Changer<'_> {
         }
     }
 
-    /// A constraint on rows that exist.
+    /// Adds a constraint to a table with existing rows.
     fn add_later(&mut self, table: &mut Table, constraint: &Constraint) -> Result<(), SqlError> {
         if let Constraint::PrimaryKey(name, columns) = constraint {
             if !table.primary_key.name.is_empty() || table.pending_key.is_some() {
@@ -197,7 +197,7 @@ impl Changer<'_> {
             let what = format!("column {name} of table {}", table.name);
             return Err(self.dependency(&what, &format!("view {view}")));
         }
-        // As in PostgreSQL, indexes and constraints with the column go with it.
+        // As in PostgreSQL, indexes and constraints with the column are dropped, too.
         let (dropped, kept) = std::mem::take(&mut table.indexes).into_iter().partition(|index| {
             index.storing.contains(&column.id) || index.columns.iter().any(|part| part.column == column.id)
         });
@@ -252,7 +252,7 @@ fn column_mut<'a>(table: &'a mut Table, name: &str) -> Result<&'a mut Column, Sq
     table.columns.iter_mut().find(|column| column.name == name && !column.is_hidden).ok_or(error)
 }
 
-/// Only changes that leave all encodings as they are: wider integers and longer text.
+/// Permits only changes that keep all encodings valid: wider integers and longer text.
 fn set_type(table: &mut Table, name: &str, to: &SqlType) -> Result<(), SqlError> {
     let column = column_mut(table, name)?;
     let is_wider = match (&column.sql_type, to) {

@@ -32,7 +32,7 @@ pub(super) struct Condition {
     /// Bounds of the next column.
     low: KeyBound,
     high: KeyBound,
-    /// What else must hold.
+    /// The other conditions.
     pub(super) residual: Vec<Expression>,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn divide(binder: &mut Binder, rows: &TableRows, condition: Option<&E
     if let Some(condition) = condition {
         conjuncts(condition, &mut parts);
     }
-    // A bound twice on the same column would lose one: only the first of each kind is used for the key.
+    // A key has one lower and one upper bound: only the first of each kind is used for it.
     let mut used = vec![false; parts.len()];
     let mut divided = Condition::default();
     for part in &rows.table.primary_key.columns {
@@ -274,7 +274,7 @@ impl Condition {
         Ok(Some(range).filter(|range| !range.is_empty()))
     }
 
-    /// Whether a row fulfils the rest of the condition.
+    /// Whether a row satisfies the other conditions.
     pub(super) fn holds(&self, row: &[Value], environment: &mut Environment) -> Result<bool, SqlError> {
         for condition in &self.residual {
             let value = condition.evaluate(Rows { row, excluded: &[] }, environment)?;

@@ -1,6 +1,6 @@
-//! Changes whose rows a planner has found: `INSERT ... SELECT`, and `UPDATE` and `DELETE` with any condition.
+//! Changes of rows that a planned query finds: `INSERT ... SELECT`, and `UPDATE` and `DELETE` with any condition.
 //!
-//! [`source`] is the query that finds the rows, and [`of_rows`] the plan of the change for its result.
+//! [`source`] returns the query that finds the rows, [`of_rows`] the plan that changes the rows of its result.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ use crate::statement::Statement;
 use crate::types::SqlType;
 use crate::value::Value;
 
-/// The schema in which names of tables stand for tables with their hidden columns.
+/// A schema with the same tables as `public`, including their hidden columns.
 pub const ALL_COLUMNS: &str = "\u{1}all";
 
 /// Rows of descendants that are read at once.
@@ -52,7 +52,7 @@ pub fn source(schema: &Schema, statement: &Statement, text: &str) -> Result<Sour
     outcome.map_err(|unbound| unsupported(unbound, statement))
 }
 
-/// The plan of a change for the rows that its [`source`] has found.
+/// The plan of a change, for the rows that the query of [`source`] has found.
 ///
 /// # Errors
 /// The statement is not valid or not supported.
@@ -247,11 +247,11 @@ fn target<'a>(
     Ok((table, alias))
 }
 
-/// The change without its condition, whose new values are given.
+/// An `UPDATE` without its condition. Its new values are supplied with the rows.
 fn given_update(binder: &mut Binder, update: &ast::Update) -> Result<(Change, Vec<super::OutputColumn>), Unbound> {
     let mut plain = update.clone();
     plain.assignments = sets(update)?;
-    // The values come with the rows.
+    // Replaced by the supplied values.
     for set in &mut plain.assignments {
         set.value = Expr::Value(ast::Value::Null.into());
     }
@@ -267,7 +267,7 @@ fn given_delete(binder: &mut Binder, delete: &ast::Delete) -> Result<(Change, Ve
     change::delete(binder, &plain)
 }
 
-/// A change of rows with these primary keys, followed by the new values of the assigned columns.
+/// A change of rows. Each item is a primary key, followed by the new values of the assigned columns.
 #[derive(Clone, Debug)]
 pub(super) struct Given {
     change: Change,
@@ -276,14 +276,14 @@ pub(super) struct Given {
 
 #[derive(Debug)]
 pub(super) struct State {
-    /// The rows to read, in the order of their keys: their key, and their number.
+    /// The rows to read, in the order of their keys: each key with the number of its item.
     keys: Vec<(Bytes, usize)>,
-    /// The next one.
+    /// The next key to read.
     next: usize,
-    /// Those that are being read.
+    /// The number of keys of the current read.
     reading: usize,
     found: Vec<(StoredRow, usize)>,
-    /// The row whose descendants are being read, what remains of them, and those that were found.
+    /// The row that is deleted with its descendants: its number, the range still to be read, and the descendants read.
     family: Option<(usize, KeyRange, Vec<StoredRow>)>,
     checks: Checks,
 }
@@ -296,7 +296,7 @@ impl Given {
         for (number, row) in self.rows.iter().enumerate() {
             let values = row.get(..width).unwrap_or_default();
             let key = Bytes::from(self.change.rows.layout().key(values)?);
-            // A join may find a row several times: one of its matches counts.
+            // If a join finds a row several times, only its first match counts.
             if seen.insert(key.clone()) {
                 keys.push((key, number));
             }
@@ -348,7 +348,7 @@ impl Given {
         }
     }
 
-    /// Changes the rows that were read, from this one on.
+    /// Changes the rows that were read, from number `from` on.
     fn families(
         &self,
         mut state: Box<State>,

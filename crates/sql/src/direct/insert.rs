@@ -233,7 +233,7 @@ fn source_rows(
 
 fn conflict(binder: &mut Binder, rows: &TableRows, on: &ast::OnConflict) -> Result<Conflict, Unbound> {
     let unique = rows.indexes.iter().enumerate();
-    // An index that is not filled yet does not know all conflicts.
+    // An index that is not filled yet does not contain all conflicting rows.
     let unique = unique.filter(|(_, (index, _))| index.is_unique && index.state == IndexState::Public);
     let has_key = !rows.table.primary_key.name.is_empty();
     let (primary_key, indexes): (bool, Vec<usize>) = match &on.conflict_target {

@@ -89,7 +89,7 @@ struct Aggregate {
 
 #[derive(Debug)]
 pub(super) struct State {
-    /// What is being read; after it, the descendants of rows that are deleted.
+    /// The read in progress. The descendants of deleted rows are read after it.
     reading: Option<Reading>,
     /// The results so far, each with the values by which it is sorted.
     found: Vec<(Vec<Value>, Vec<Value>)>,

@@ -110,7 +110,7 @@ fn is_key_order(rows: &TableRows, condition: &Condition, query: &Query) -> Resul
         let direction = if item.options.asc == Some(false) { Direction::Descending } else { Direction::Ascending };
         match rest.split_first() {
             Some((part, after)) if part.column == column.id && part.direction == direction => rest = after,
-            // What follows a complete key has no effect.
+            // After a complete key, further columns have no effect.
             None => return Ok(true),
             _ => return Ok(false),
         }

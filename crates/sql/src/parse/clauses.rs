@@ -1,4 +1,4 @@
-//! Our own syntax, which is removed from the tokens before PostgreSQL's syntax is parsed.
+//! Syntax that PostgreSQL does not have. It is removed from the tokens before the rest is parsed.
 
 use sqlparser::keywords::Keyword;
 use sqlparser::tokenizer::{Token, TokenWithSpan, Word};
@@ -53,7 +53,7 @@ fn string(token: Option<&TokenWithSpan>) -> Option<&str> {
     }
 }
 
-/// Removes our clauses.
+/// Removes these clauses.
 pub(super) fn take(tokens: &mut Vec<TokenWithSpan>) -> Result<Clauses, SqlError> {
     let mut clauses = Clauses::default();
     let first = tokens.first().and_then(word).map(|word| word.keyword);

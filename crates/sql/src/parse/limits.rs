@@ -50,11 +50,11 @@ fn code_bytes(text: &[u8]) -> usize {
 /// The depth of the tree of the tokens on one level of parentheses.
 #[derive(Clone, Copy, Default)]
 struct Level {
-    /// Of operands that `AND` and `OR` have joined.
+    /// The depth of the operands that `AND` and `OR` have joined.
     joined: usize,
-    /// Of the operand since then.
+    /// The depth of the current operand.
     operand: usize,
-    /// The maximum of earlier items of a list.
+    /// The maximum depth of earlier items of a list.
     deepest: usize,
 }
 

@@ -12,7 +12,7 @@ use crate::ids::{ColumnId, IndexId, SequenceId, TableId, ViewId};
 use crate::keys::{KeyColumn, is_key_type};
 use crate::types::SqlType;
 
-/// The next version of a schema in the making.
+/// Builds the next version of a schema.
 #[derive(Clone, Debug)]
 pub struct Builder {
     contents: Contents,
@@ -68,7 +68,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Removes a table with the sequences of its columns. The caller has dealt with its children.
+    /// Removes a table with the sequences of its columns. The caller removes its children.
     pub fn remove_table(&mut self, schema: &Schema, id: TableId) {
         let Some(table) = self.contents.tables.remove(&id) else { return };
         self.contents.garbage.push(garbage_of(schema, &table));
@@ -162,7 +162,7 @@ impl Builder {
         self.contents.garbage.push(Garbage::Prefix(id));
     }
 
-    /// Forgets data that was deleted.
+    /// Removes the record of garbage that was deleted.
     pub fn collected(&mut self, deleted: &[Garbage]) {
         self.contents.garbage.retain(|garbage| !deleted.contains(garbage));
     }
@@ -232,7 +232,7 @@ impl Contents {
         Ok(names)
     }
 
-    /// Checks what every decoded or changed table must fulfil.
+    /// Checks the conditions that every decoded or changed table must satisfy.
     pub(super) fn check_table(&self, table: &Table) -> Result<(), SqlError> {
         if table.columns.len() > COLUMNS_MAX {
             let message = format!("tables can have at most {COLUMNS_MAX} columns");

@@ -69,7 +69,7 @@ impl Schema {
         }
     }
 
-    /// The error for a name that refers to nothing.
+    /// The error for a name without an object.
     #[must_use]
     pub fn undefined_table(&self, name: &str) -> SqlError {
         let error = SqlError::new(sqlstate::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"));

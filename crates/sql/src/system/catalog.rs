@@ -339,7 +339,7 @@ fn pg_description(table: &SystemTable, schema: &Schema, _: &Context) -> Rows {
     })
 }
 
-/// That one object depends on another: class and identifier of both, the column of the latter, and the kind.
+/// The dependency of one object on another: class and identifier of both, the column of the latter, and the kind.
 type Dependency = ((u32, u32), (u32, u32, i16), char);
 
 fn pg_depend(table: &SystemTable, schema: &Schema, _: &Context) -> Rows {
@@ -458,7 +458,7 @@ fn pg_sequences(table: &SystemTable, schema: &Schema, context: &Context) -> Rows
     })
 }
 
-/// The statistics views list the tables and indexes, and nothing is counted.
+/// The statistics views list the tables and indexes, with counts of 0.
 fn table_statistics(table: &SystemTable, schema: &Schema, _: &Context) -> Rows {
     let rows = fill!(table, schema.tables(), |of| {
         relid: oids::table(of.id),

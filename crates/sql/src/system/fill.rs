@@ -5,8 +5,8 @@ use super::kinds::CatalogType;
 use crate::types::SqlType;
 use crate::value::{Array, Value};
 
-/// Makes rows of a table from items: `fill!(table, items, |item| { column: value, ... })`. Other columns have 0, false
-/// or the empty string if they are never NULL.
+/// Creates rows of a table from items: `fill!(table, items, |item| { column: value, ... })`. Other columns have 0,
+/// false or the empty string if they are never NULL.
 macro_rules! fill {
     ($table:expr, $items:expr, |$item:pat_param| { $($name:ident: $value:expr),* $(,)? }) => {
         $crate::system::fill::Filler::new($table, [$(stringify!($name)),*])

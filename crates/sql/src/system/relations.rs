@@ -38,7 +38,7 @@ pub(super) struct Attribute {
 }
 
 pub(super) fn attribute_number(id: ColumnId) -> i16 {
-    // A table whose columns were replaced more than 32,767 times shows several with this number.
+    // After more than 32,767 columns were added to a table, several of them have this number.
     i16::try_from(id.0).unwrap_or(i16::MAX)
 }
 

@@ -745,7 +745,7 @@ fn primary_keys_are_updated() {
     assert_eq!(db.run("UPDATE t SET id = NULL WHERE id = 5", &[]).expect_err("NULL").sqlstate, "23502");
 }
 
-/// What a statement is about to change is read with a lock; a parent is not.
+/// Rows that a statement is about to change are read with locks, parents without.
 #[test]
 fn changed_rows_are_read_with_locks() {
     let db = Database::new(

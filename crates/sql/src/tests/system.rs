@@ -188,7 +188,7 @@ fn clients_find_their_tables_and_columns() {
 }
 
 fn check(names: &Names, statement: &str) {
-    // What an alias refers to: several tables in different parts of a statement; `None` is not a catalog.
+    // The tables of each alias: it can have several in different parts of a statement. `None` is not a catalog.
     let mut aliases: BTreeMap<String, Vec<Option<&SystemTable>>> = BTreeMap::new();
     for (name, alias) in &names.tables {
         let parts: Vec<String> = name.0.iter().filter_map(|part| part.as_ident().map(fold)).collect();
