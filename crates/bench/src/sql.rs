@@ -181,7 +181,9 @@ impl Run<'_> {
         let postgres = Postgres::start(directory).await?;
         pgbench::load(postgres.endpoint(), self.arguments.scale).await?;
         // Its planner needs statistics.
-        pgbench::psql(postgres.endpoint(), DATABASE, "VACUUM ANALYZE; CHECKPOINT;").await?;
+        for statement in ["VACUUM ANALYZE", "CHECKPOINT"] {
+            pgbench::psql(postgres.endpoint(), DATABASE, statement).await?;
+        }
         let (endpoint, servers) = (postgres.endpoint().clone(), Servers::families(&postgres.pids()));
         Ok((postgres, Side { name: Some("B"), system: "postgres", endpoint, servers }))
     }

@@ -25,6 +25,7 @@ use crate::database::{Catalog, DEFAULT_DATABASE, Database, Databases};
 use crate::definition;
 use crate::execute::Values;
 use crate::failure::{Failure, of_client};
+use crate::jobs::Progress;
 use crate::limits::{Cancel, Interrupt};
 use crate::online;
 use crate::settings::{SERVER_VERSION, Settings};
@@ -493,7 +494,7 @@ impl Session {
         loop {
             let source = self.source(prepared, statement, needs_snapshot, earlier.take()).await?;
             let mut tx = Tx::new(&self.database, source, interrupt.clone());
-            if let Statement::Query(_, Some(_)) = statement {
+            if statement.reads_past() {
                 tx.load_schema().await?;
             }
             let outcome = match self.run(&mut tx, prepared, statement, parameters).await {
@@ -541,7 +542,11 @@ impl Session {
         needs_snapshot: bool,
         earlier: Option<sdk::Transaction>,
     ) -> Result<Source, SqlError> {
-        if let Statement::Query(_, as_of) = statement {
+        let explained = match statement {
+            Statement::Explain { statement, .. } => statement,
+            other => other,
+        };
+        if let Statement::Query(_, as_of) = explained {
             let catalog = self.database.catalog();
             let is_planned = matches!(self.plan_for(prepared, &catalog).await, Ok(Planned::Query(_)));
             let client = &self.database.client;
@@ -592,6 +597,11 @@ impl Session {
             Statement::Definition(definition) => {
                 if tx.is_read_only() {
                     return Err(read_only(definition_tag(definition)).into());
+                }
+                if let Definition::CreateView { query, .. } = definition {
+                    let inner = Prepared::of(sql::parse::parse_one(query)?, &Arc::from(query.as_str()), Vec::new());
+                    let planned = self.plan_for(&inner, &Arc::clone(&tx.catalog)).await;
+                    planned.map_err(|error| SqlError { position: None, ..error })?;
                 }
                 let notices = definition::define(tx, definition).await?;
                 self.note(notices);
@@ -645,8 +655,21 @@ impl Session {
         let rows = if name == "all" {
             let all = self.settings.all().into_iter();
             all.map(|(name, value)| vec![Value::Text(name), Value::Text(value), Value::Text(String::new())]).collect()
+        } else if name == ONLINE_CHANGES {
+            let text = |text: &str| Value::Text(text.to_owned());
+            let row = |of: Progress| {
+                let rate = format!("{:.0}", of.rows_per_second());
+                vec![text(&of.database), text(&of.table), text(of.command), text(&of.rows.to_string()), text(&rate)]
+            };
+            self.databases.progress().into_iter().map(row).collect()
         } else {
-            vec![vec![Value::Text(self.settings.show(name)?)]]
+            let is_read_only = |block: &Block| block.modes.read_only == Some(true) || block.modes.as_of.is_some();
+            let value = if name == "transaction_read_only" && self.block.as_ref().is_some_and(is_read_only) {
+                "on".to_owned()
+            } else {
+                self.settings.show(name)?
+            };
+            vec![vec![Value::Text(value)]]
         };
         Ok(Response::Rows { columns: show_columns(name), rows, tag: "SHOW".to_owned() })
     }
@@ -664,9 +687,13 @@ fn ends_failure(statement: Option<&Statement>) -> bool {
     matches!(statement, Some(Statement::Commit { .. } | Statement::Rollback { .. } | Statement::RollbackTo(_)))
 }
 
+/// `SHOW online_changes`: the statements of this node that work on the rows of tables, such as `CREATE INDEX`.
+const ONLINE_CHANGES: &str = "online_changes";
+
 fn show_columns(name: &str) -> Vec<OutputColumn> {
     match name {
         "all" => ["name", "setting", "description"].map(text_column).into(),
+        ONLINE_CHANGES => ["database", "table", "command", "rows", "rows_per_second"].map(text_column).into(),
         name => vec![text_column(name)],
     }
 }

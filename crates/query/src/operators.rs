@@ -425,6 +425,10 @@ impl ExprPlanner for Operators {
                 if is_array(&a) || is_array(&b) {
                     return Ok(PlannerResult::Original(raw));
                 }
+                let is_json = |of: &Option<SqlType>| matches!(of, None | Some(SqlType::Jsonb));
+                if is_json(&a) && is_json(&b) && (a.is_some() || b.is_some()) {
+                    return Err(wrap(SqlError::unsupported("jsonb || jsonb")));
+                }
                 let is_bytes = |of: &Option<SqlType>| matches!(of, None | Some(SqlType::Bytea));
                 let is_binary = is_bytes(&a) && is_bytes(&b) && (a.is_some() || b.is_some());
                 let to = if is_binary { SqlType::Bytea } else { SqlType::Text };

@@ -14,8 +14,8 @@ use sqlparser::ast::{
 };
 
 use self::subqueries::{
-    CountRows, array_of, has_subquery, is_named, name_of_table, outer_conditions, single_row, skip_items_without_rows,
-    split_result, tables_of,
+    CountRows, array_of, has_subquery, is_named, name_of_table, outer_conditions, selects_of, single_row,
+    skip_items_without_rows, split_result, tables_of,
 };
 use crate::functions::FUNCTIONS;
 use crate::operators::cast_name;
@@ -114,6 +114,11 @@ impl<'a> Rewrite<'a> {
     }
 
     fn body(&mut self, body: &mut SetExpr) -> Result<(), SqlError> {
+        if let SetExpr::Values(values) = body
+            && values.rows.iter().flat_map(|row| &row.content).any(has_subquery)
+        {
+            *body = selects_of(values)?;
+        }
         match body {
             SetExpr::Select(select) => {
                 check_names(select)?;
@@ -414,6 +419,24 @@ impl VisitorMut for Rewrite<'_> {
         ControlFlow::Continue(())
     }
 
+    fn pre_visit_table_factor(&mut self, table: &mut TableFactor) -> ControlFlow<SqlError> {
+        let what = match table {
+            TableFactor::Table { sample: Some(_), .. } => "TABLESAMPLE",
+            TableFactor::Table { with_ordinality: true, .. } => "WITH ORDINALITY",
+            TableFactor::UNNEST { with_ordinality: true, .. } => "WITH ORDINALITY",
+            _ => return ControlFlow::Continue(()),
+        };
+        ControlFlow::Break(SqlError::unsupported(what))
+    }
+
+    // `ANY` and `ALL` of subqueries are known before the latter are made single values.
+    fn pre_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<SqlError> {
+        match sets(expression) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => ControlFlow::Break(error),
+        }
+    }
+
     fn pre_visit_relation(&mut self, relation: &mut ObjectName) -> ControlFlow<SqlError> {
         if let [schema, name] = &relation.0[..]
             && let Some(schema) = schema.as_ident().map(fold)
@@ -431,6 +454,33 @@ impl VisitorMut for Rewrite<'_> {
             Err(error) => ControlFlow::Break(error),
         }
     }
+}
+
+/// Comparisons with all values of a subquery.
+fn sets(expression: &mut Expr) -> Result<(), SqlError> {
+    let (negated, wanted) = match expression {
+        Expr::AnyOp { .. } => (false, BinaryOperator::Eq),
+        Expr::AllOp { .. } => (true, BinaryOperator::NotEq),
+        Expr::SimilarTo { .. } => return Err(SqlError::unsupported("SIMILAR TO")),
+        _ => return Ok(()),
+    };
+    let (Expr::AnyOp { left, compare_op, right, .. } | Expr::AllOp { left, compare_op, right }) = expression else {
+        return Ok(());
+    };
+    let subquery = match &**right {
+        Expr::Subquery(subquery) => subquery.clone(),
+        Expr::Nested(inner) => match &**inner {
+            Expr::Subquery(subquery) => subquery.clone(),
+            _ => return Ok(()),
+        },
+        _ => return Ok(()),
+    };
+    if *compare_op != wanted {
+        let quantifier = if negated { "ALL" } else { "ANY" };
+        return Err(SqlError::unsupported(format!("{compare_op} {quantifier} (subquery)")));
+    }
+    *expression = Expr::InSubquery { expr: Box::new(taken(left)), subquery, negated };
+    Ok(())
 }
 
 /// The number of a parameter, from 0.

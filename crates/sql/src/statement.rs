@@ -116,6 +116,18 @@ pub enum Statement {
     NoEffect(&'static str),
 }
 
+impl Statement {
+    /// Whether it reads the past: a query with `AS OF`, or its `EXPLAIN`.
+    #[must_use]
+    pub fn reads_past(&self) -> bool {
+        match self {
+            Self::Query(_, as_of) => as_of.is_some(),
+            Self::Explain { statement, .. } => statement.reads_past(),
+            _ => false,
+        }
+    }
+}
+
 /// When the data of a read is from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AsOf {

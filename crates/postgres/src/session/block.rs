@@ -201,7 +201,7 @@ impl Session {
         statement: &Statement,
         parameters: &[Value],
     ) -> Result<Response, SqlError> {
-        if let Statement::Query(_, Some(_)) = statement {
+        if statement.reads_past() {
             let error = SqlError::unsupported("AS OF in a transaction block");
             return Err(error.with_hint("Use BEGIN READ ONLY AS OF ..."));
         }

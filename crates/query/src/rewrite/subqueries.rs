@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use sql::SqlError;
 use sql::parse::fold;
 use sqlparser::ast::{
     self, BinaryOperator, DataType, Expr, FunctionArg, FunctionArgExpr, Ident, Query, Select, SelectItem, SetExpr,
@@ -14,10 +15,6 @@ use crate::functions::FUNCTIONS;
 /// Results are not computed if a table in `FROM` never has rows: a catalog of a feature that Loggos lacks. Results with
 /// subqueries are then replaced, because clients use some that DataFusion does not support.
 pub(super) fn skip_items_without_rows(select: &mut Select) {
-    let is_empty = |table: &TableFactor| {
-        let TableFactor::Table { name, args: None, .. } = table else { return false };
-        sql::system::table(None, &plain_name(name)).is_some_and(sql::system::SystemTable::is_always_empty)
-    };
     // An outer join has rows without it.
     if !select.from.iter().any(|from| is_empty(&from.relation))
         || matches!(&select.group_by, ast::GroupByExpr::Expressions(by, _) if !by.is_empty())
@@ -43,6 +40,12 @@ pub(super) fn skip_items_without_rows(select: &mut Select) {
             *item = SelectItem::ExprWithAlias { expr: text, alias };
         }
     }
+}
+
+/// Whether a table never has rows.
+fn is_empty(table: &TableFactor) -> bool {
+    let TableFactor::Table { name, args: None, .. } = table else { return false };
+    sql::system::table(None, &plain_name(name)).is_some_and(sql::system::SystemTable::is_always_empty)
 }
 
 pub(super) fn has_subquery(expression: &Expr) -> bool {
@@ -94,6 +97,33 @@ impl VisitorMut for CountRows {
         *expression = binary(Expr::Subquery(subquery.clone()), op, zero);
         ControlFlow::Continue(())
     }
+}
+
+/// `VALUES` with subqueries, which DataFusion does not execute there: a query for each row.
+pub(super) fn selects_of(values: &ast::Values) -> Result<SetExpr, SqlError> {
+    let sql::statement::Statement::Query(one, _) = sql::parse::parse_one("SELECT 1")? else {
+        return Err(SqlError::unsupported("VALUES with subqueries"));
+    };
+    let row = |row: &ast::Parens<Vec<Expr>>| {
+        let mut body = one.body.clone();
+        if let SetExpr::Select(select) = &mut *body {
+            let items = row.content.iter().enumerate().map(|(number, value)| SelectItem::ExprWithAlias {
+                expr: value.clone(),
+                alias: Ident::new(format!("column{}", number + 1)),
+            });
+            select.projection = items.collect();
+        }
+        body
+    };
+    let all = values.rows.iter().map(row).reduce(|left, right| {
+        Box::new(SetExpr::SetOperation {
+            op: ast::SetOperator::Union,
+            set_quantifier: ast::SetQuantifier::All,
+            left,
+            right,
+        })
+    });
+    all.map(|all| *all).ok_or_else(|| SqlError::unsupported("VALUES without rows"))
 }
 
 /// Whether an expression is a column of this name.
@@ -310,6 +340,12 @@ pub(super) fn array_of(query: &Query) -> Expr {
         && let TableFactor::Table { args: Some(args), .. } = &from.relation
         && let [FunctionArg::Unnamed(FunctionArgExpr::Expr(argument))] = &args.args[..]
         && is_named(argument, "reloptions")
+    {
+        return null();
+    }
+    // The catalogs of features that Loggos lacks never have rows.
+    if let SetExpr::Select(select) = &*query.body
+        && select.from.iter().any(|from| is_empty(&from.relation))
     {
         return null();
     }

@@ -145,7 +145,14 @@ pub(super) fn statement(parsed: ast::Statement) -> Result<Statement, SqlError> {
         S::Copy { source, to, target, options, legacy_options, .. } => {
             copy(source, to, &target, &options, &legacy_options)?
         }
-        S::Explain { analyze, statement: inner, .. } => {
+        S::Explain { analyze, statement: inner, options, .. } => {
+            let is_on = |option: &ast::UtilityOption| {
+                let is_off = option.arg.as_ref().is_some_and(|value| {
+                    matches!(value.to_string().to_lowercase().as_str(), "false" | "off" | "0" | "'false'" | "'off'")
+                });
+                option.name.value.eq_ignore_ascii_case("analyze") && !is_off
+            };
+            let analyze = analyze || options.is_some_and(|options| options.iter().any(is_on));
             Statement::Explain { analyze, statement: Box::new(statement(*inner)?) }
         }
         S::StartTransaction { modes: of, statements, .. } if statements.is_empty() => Statement::Begin(modes(of)),
