@@ -663,8 +663,7 @@ impl Session {
             };
             self.databases.progress().into_iter().map(row).collect()
         } else {
-            let is_read_only = |block: &Block| block.modes.read_only == Some(true) || block.modes.as_of.is_some();
-            let value = if name == "transaction_read_only" && self.block.as_ref().is_some_and(is_read_only) {
+            let value = if name == "transaction_read_only" && self.block.as_ref().is_some_and(Block::is_read_only) {
                 "on".to_owned()
             } else {
                 self.settings.show(name)?

@@ -10,7 +10,7 @@ use sql::{SqlError, SqlType, Value, sqlstate};
 use sqlparser::ast::{
     self, BinaryOperator, DataType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentList,
     FunctionArguments, Ident, LimitClause, ObjectName, ObjectNamePart, Query, Select, SelectItem, SetExpr, Statement,
-    UnaryOperator, VisitMut, VisitorMut,
+    TableFactor, UnaryOperator, VisitMut, VisitorMut,
 };
 
 use self::subqueries::{
@@ -479,7 +479,7 @@ fn sets(expression: &mut Expr) -> Result<(), SqlError> {
         let quantifier = if negated { "ALL" } else { "ANY" };
         return Err(SqlError::unsupported(format!("{compare_op} {quantifier} (subquery)")));
     }
-    *expression = Expr::InSubquery { expr: Box::new(taken(left)), subquery, negated };
+    *expression = Expr::InSubquery { expr: Box::new(std::mem::replace(&mut **left, null())), subquery, negated };
     Ok(())
 }
 

@@ -29,6 +29,11 @@ pub(crate) struct Block {
 }
 
 impl Block {
+    /// Whether it was begun so.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.modes.read_only == Some(true) || self.modes.as_of.is_some()
+    }
+
     pub(crate) fn implicit() -> Self {
         Self::new(true, Modes::default(), None)
     }
