@@ -206,10 +206,15 @@ impl Parser {
         if self.in_quotes {
             return Err(self.bad("unterminated CSV quoted field"));
         }
-        if self.buffer.is_empty() {
+        let mut line = self.buffer.split();
+        self.scanned = 0;
+        if line.is_empty() {
             return Ok(Vec::new());
         }
-        self.push(b"\n")
+        if line.last() == Some(&b'\r') {
+            line.truncate(line.len() - 1);
+        }
+        Ok(self.row(&line)?.into_iter().collect())
     }
 
     fn row_end(&mut self) -> Option<usize> {

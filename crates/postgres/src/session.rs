@@ -513,6 +513,14 @@ impl Session {
                 Err(failure @ (Failure::Conflict(_) | Failure::Stale | Failure::NeedsSnapshot)) => {
                     (failure, tx.again())
                 }
+                // Reads of several moments may have caused it.
+                Err(Failure::Sql(error)) if is_of_rows(&error) => {
+                    let retry = tx.for_retry();
+                    match tx.confirm().await {
+                        Ok(()) => return Err(error),
+                        Err(failure) => (failure, retry.map(|tx| tx.again())),
+                    }
+                }
                 Err(failure) => {
                     tx.rollback().await;
                     (failure, None)
@@ -679,6 +687,11 @@ impl Session {
             None => Ok(()),
         }
     }
+}
+
+/// Whether the values of rows may have caused an error: of data, cardinality, constraints, or rows that do not match.
+fn is_of_rows(error: &SqlError) -> bool {
+    ["21", "22", "23", "XX"].iter().any(|class| error.sqlstate.starts_with(class))
 }
 
 /// Statements that a failed block accepts.

@@ -42,6 +42,8 @@ pub(crate) enum Source {
 pub(crate) struct Tx {
     pub(crate) database: Arc<Database>,
     source: Source,
+    /// Before its first write.
+    start: Option<Savepoint>,
     pub(crate) catalog: Arc<Catalog>,
     /// The version of the schema was compared with the store, and is the current one.
     is_verified: bool,
@@ -148,9 +150,14 @@ impl Reader {
 
 impl Tx {
     pub(crate) fn new(database: &Arc<Database>, source: Source, interrupt: Interrupt) -> Self {
+        let start = match &source {
+            Source::ReadWrite(tx) => Some(tx.savepoint()),
+            Source::Strong | Source::Snapshot(_) => None,
+        };
         Self {
             database: Arc::clone(database),
             source,
+            start,
             catalog: database.catalog(),
             is_verified: false,
             has_read: false,
@@ -190,6 +197,17 @@ impl Tx {
         if let Some(incarnation) = &self.incarnation {
             self.database.delete_unseen(incarnation.clone(), ids);
         }
+    }
+
+    /// Whether the rows that it has read are of one moment, so that an error which they have caused is valid. Ends it
+    /// without changes.
+    pub(crate) async fn confirm(mut self) -> Result<(), Failure> {
+        self.delete_unseen();
+        if let (Source::ReadWrite(tx), Some(start)) = (&self.source, &self.start) {
+            tx.restore(start)?;
+            tx.clone().commit().await?;
+        }
+        Ok(())
     }
 
     /// The transaction of the store, to be tried again if the commit fails.

@@ -11,6 +11,7 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use futures::StreamExt;
+use sql::schema::Schema;
 use sql::{SqlError, SqlType, Value};
 use sqlparser::ast;
 use tokio::runtime::{Handle, Runtime};
@@ -107,6 +108,21 @@ impl Engine {
         builder.worker_threads(threads).thread_name("query").thread_stack_size(STACK_BYTES).enable_all();
         let runtime: &'static Runtime = Box::leak(Box::new(builder.build()?));
         Ok(Self { runtime: runtime.handle().clone() })
+    }
+
+    /// [`Planner::new`] on a thread of the engine: it plans the views.
+    ///
+    /// # Errors
+    /// The thread has failed.
+    pub async fn planner(
+        &self,
+        schema: &Schema,
+        context: sql::system::Context,
+        constants: &[(&'static str, Value)],
+    ) -> Result<Arc<Planner>, SqlError> {
+        let (schema, constants) = (schema.clone(), constants.to_vec());
+        let task = self.runtime.spawn(async move { Planner::new(&schema, context, &constants) });
+        task.await.map_err(|_| interrupted())
     }
 
     /// [`Planner::prepare`] on a thread of the engine.

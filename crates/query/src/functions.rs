@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, LazyLock};
 
-use datafusion::arrow::array::{Array as _, ArrayRef};
-use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::arrow::array::{Array as _, ArrayRef, AsArray as _};
+use datafusion::arrow::datatypes::{DataType, Decimal256Type, Field, FieldRef, Int64Type, i256};
 use datafusion::common::utils::take_function_args;
 use datafusion::common::{Result, ScalarValue};
 use datafusion::execution::SessionStateDefaults;
@@ -18,7 +18,7 @@ use sql::operators::{Arithmetic, apply};
 use sql::{Numeric, SqlError, SqlType, Value, sqlstate};
 
 use crate::error::wrap;
-use crate::values::{average_field, column, field_ref, type_of, values};
+use crate::values::{NUMERIC_PRECISION, average_field, column, field_ref, type_of, values};
 
 /// DataFusion's functions that PostgreSQL lacks or defines otherwise.
 const OTHER_SEMANTICS: [&str; 17] = [
@@ -131,6 +131,10 @@ impl AggregateUDFImpl for Sum {
             DataType::Int64 | DataType::UInt64 | DataType::UInt32 => DataType::Decimal128(20, 0),
             DataType::Float16 | DataType::Float32 | DataType::Float64 => DataType::Float64,
             DataType::Null => DataType::Int64,
+            // A sum of 10^10 values has ten more digits.
+            DataType::Decimal128(precision, scale) if *precision > 28 => {
+                DataType::Decimal256(NUMERIC_PRECISION, *scale)
+            }
             DataType::Decimal128(..) | DataType::Decimal256(..) | DataType::Duration(_) => of.clone(),
             other => {
                 let message = format!("function sum({}) does not exist", crate::values::type_of_arrow(other));
@@ -144,15 +148,27 @@ impl AggregateUDFImpl for Sum {
     }
 
     fn accumulator(&self, arguments: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        self.inner.accumulator(arguments)
+        match arguments.return_field.data_type() {
+            DataType::Decimal256(precision, scale) => {
+                Ok(Box::new(CheckedSum { sum: None, count: 0, precision: *precision, scale: *scale }))
+            }
+            _ => self.inner.accumulator(arguments),
+        }
     }
 
     fn state_fields(&self, arguments: StateFieldsArgs) -> Result<Vec<FieldRef>> {
-        self.inner.state_fields(arguments)
+        match arguments.return_field.data_type() {
+            DataType::Decimal256(..) => {
+                let sum = Arc::new(arguments.return_field.as_ref().clone().with_name("sum").with_nullable(true));
+                Ok(vec![sum, Arc::new(Field::new("count", DataType::Int64, false))])
+            }
+            _ => self.inner.state_fields(arguments),
+        }
     }
 
     fn groups_accumulator_supported(&self, arguments: AccumulatorArgs) -> bool {
-        self.inner.groups_accumulator_supported(arguments)
+        !matches!(arguments.return_field.data_type(), DataType::Decimal256(..))
+            && self.inner.groups_accumulator_supported(arguments)
     }
 
     fn create_groups_accumulator(&self, arguments: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
@@ -160,11 +176,76 @@ impl AggregateUDFImpl for Sum {
     }
 
     fn create_sliding_accumulator(&self, arguments: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
-        self.inner.create_sliding_accumulator(arguments)
+        match arguments.return_field.data_type() {
+            DataType::Decimal256(..) => self.accumulator(arguments),
+            _ => self.inner.create_sliding_accumulator(arguments),
+        }
     }
 
     fn reverse_expr(&self) -> ReversedUDAF {
         ReversedUDAF::Identical
+    }
+}
+
+/// A sum of numbers with up to 76 digits, which DataFusion's wraps.
+#[derive(Debug)]
+struct CheckedSum {
+    sum: Option<i256>,
+    /// The number of values, which a window function may remove again.
+    count: i64,
+    precision: u8,
+    scale: i8,
+}
+
+impl CheckedSum {
+    fn add(&mut self, array: &ArrayRef, operation: fn(i256, i256) -> Option<i256>) -> Result<()> {
+        for value in array.as_primitive::<Decimal256Type>().iter().flatten() {
+            let limit = i256::from_i128(10).checked_pow(u32::from(NUMERIC_PRECISION)).unwrap_or(i256::MAX);
+            let sum = operation(self.sum.unwrap_or(i256::ZERO), value).filter(|sum| *sum < limit && *sum > -limit);
+            self.sum = Some(sum.ok_or_else(|| {
+                wrap(SqlError::new(
+                    sqlstate::NUMERIC_VALUE_OUT_OF_RANGE,
+                    "the sum has more than 38 digits before the point",
+                ))
+            })?);
+        }
+        Ok(())
+    }
+}
+
+impl Accumulator for CheckedSum {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        let [array] = take_function_args("sum", values)?;
+        self.count += (array.len() - array.null_count()) as i64;
+        self.add(array, i256::checked_add)
+    }
+
+    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        let [array] = take_function_args("sum", values)?;
+        self.count -= (array.len() - array.null_count()) as i64;
+        self.add(array, i256::checked_sub)
+    }
+
+    fn supports_retract_batch(&self) -> bool {
+        true
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        Ok(ScalarValue::Decimal256(self.sum.filter(|_| self.count > 0), self.precision, self.scale))
+    }
+
+    fn size(&self) -> usize {
+        size_of_val(self)
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        Ok(vec![self.evaluate()?, ScalarValue::Int64(Some(self.count))])
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
+        let [sums, counts] = take_function_args("sum", states)?;
+        self.count += counts.as_primitive::<Int64Type>().iter().flatten().sum::<i64>();
+        self.add(sums, i256::checked_add)
     }
 }
 
@@ -264,7 +345,14 @@ struct Definition {
     evaluate: fn(&[Value]) -> std::result::Result<Value, SqlError>,
 }
 
-const OWN: [Definition; 15] = [
+const OWN: [Definition; 17] = [
+    Definition {
+        name: NEGATIVE,
+        arguments: 1,
+        result: |of| of.first().cloned().unwrap_or(SqlType::Text),
+        evaluate: negative,
+    },
+    Definition { name: "/round", arguments: 1, result: rounded_type, evaluate: half_even },
     Definition { name: "/avg", arguments: 2, result: average_type, evaluate: average },
     // Bound to the time of the transaction.
     Definition {
@@ -293,6 +381,32 @@ const OWN: [Definition; 15] = [
     Definition { name: "jsonb_typeof", arguments: 1, result: |_| SqlType::Text, evaluate: json_type },
     Definition { name: "json_typeof", arguments: 1, result: |_| SqlType::Text, evaluate: json_type },
 ];
+
+/// Unary minus, which must not wrap.
+pub(crate) const NEGATIVE: &str = "/negative";
+
+fn negative(of: &[Value]) -> std::result::Result<Value, SqlError> {
+    let [value] = of else { return Ok(Value::Null) };
+    match value.sql_type() {
+        Some(of) if !of.is_number() && of != SqlType::Interval => {
+            Err(SqlError::new(sqlstate::UNDEFINED_FUNCTION, format!("operator does not exist: - {of}")))
+        }
+        _ => sql::operators::negate(value.clone()),
+    }
+}
+
+/// `round` of one argument: of `double precision` to the nearest even number.
+fn half_even(of: &[Value]) -> std::result::Result<Value, SqlError> {
+    Ok(match of.first() {
+        Some(Value::Float8(n)) => Value::Float8(n.round_ties_even()),
+        Some(Value::Float4(n)) => Value::Float8(f64::from(*n).round_ties_even()),
+        Some(Value::Numeric(n)) => Value::Numeric(n.rounded(0)),
+        Some(Value::Int2(n)) => Value::Float8(f64::from(*n)),
+        Some(Value::Int4(n)) => Value::Float8(f64::from(*n)),
+        Some(n @ Value::Int8(_)) => sql::cast::cast(n.clone(), &SqlType::Float8, sql::cast::Context::Implicit)?,
+        other => other.cloned().unwrap_or(Value::Null),
+    })
+}
 
 struct Own {
     own: Definition,

@@ -15,6 +15,7 @@ mod planner;
 mod rewrite;
 mod system;
 mod table;
+mod unions;
 mod values;
 
 use std::fmt::Debug;

@@ -36,6 +36,9 @@ pub(crate) fn sql_type(expression: &Expr, schema: &DFSchema) -> Option<SqlType> 
         Expr::Literal(ScalarValue::UInt64(_), None) => Some(SqlType::Numeric(None)),
         Expr::Placeholder(placeholder) if placeholder.field.is_none() => None,
         Expr::Alias(alias) => sql_type(&alias.expr, schema),
+        Expr::ScalarFunction(of) if of.func.inner().downcast_ref::<Function>().is_some() => {
+            of.func.inner().downcast_ref::<Function>().map(|function| function.result.clone())
+        }
         // The type of the branches. Literals have none.
         _ => {
             let (_, field) = expression.to_field(schema).ok()?;
@@ -231,6 +234,11 @@ impl Function {
     }
 }
 
+/// A value converted as PostgreSQL does without being asked.
+pub(crate) fn converted(operand: Expr, to: &SqlType) -> Expr {
+    call(Kind::Implicit, Vec::new(), to.clone(), vec![operand])
+}
+
 /// The function of a cast by its name in a rewritten statement: `::` and the type's identifier and modifier.
 pub(crate) fn cast_function(name: &str) -> Option<Arc<ScalarUDF>> {
     let (oid, modifier) = name.strip_prefix("::")?.split_once(':')?;
@@ -336,6 +344,19 @@ impl Operators {
                 let hint =
                     "No operator matches the given name and argument types. You might need to add explicit type casts.";
                 return Err(wrap(error.with_hint(hint)));
+            }
+            // Numbers are compared with `real` as double precision.
+            (Some(SqlType::Float4), Some(b)) if b.is_number() && *b != SqlType::Float4 => {
+                (converted(left, &SqlType::Float8), converted(right, &SqlType::Float8))
+            }
+            (Some(a), Some(SqlType::Float4)) if a.is_number() && *a != SqlType::Float4 => {
+                (converted(left, &SqlType::Float8), converted(right, &SqlType::Float8))
+            }
+            (Some(SqlType::Date), Some(to @ (SqlType::Timestamp | SqlType::Timestamptz))) => {
+                (converted(left, to), right)
+            }
+            (Some(to @ (SqlType::Timestamp | SqlType::Timestamptz)), Some(SqlType::Date)) => {
+                (left, converted(right, to))
             }
             // Padding is not significant.
             (Some(a), Some(b)) if a.is_text() && b.is_text() && a != b && [a, b].iter().any(|of| is_padded(of)) => {

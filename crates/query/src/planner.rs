@@ -33,6 +33,7 @@ use crate::operators::{Inferred, Operators, assignment, cast_function};
 use crate::rewrite::{INTERNAL, NOW, Rewrite, locate};
 use crate::system::{SystemFunctions, SystemTables};
 use crate::table::Rows;
+use crate::unions::with_common_types;
 use crate::values::{is_average, scalar, type_of};
 
 /// Views within views.
@@ -178,7 +179,7 @@ impl Planner {
         wanted: Option<&[SqlType]>,
     ) -> Result<Query, SqlError> {
         let failed = |error: DataFusionError| SqlError::from(Failed(error));
-        let plan = narrow_literals(plan).map_err(failed)?;
+        let plan = narrow_literals(plan).and_then(with_common_types).map_err(failed)?;
         let plan = match wanted {
             Some(wanted) => assigned(plan, wanted, inferred)?,
             None => plan,

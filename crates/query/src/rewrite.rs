@@ -17,7 +17,7 @@ use self::subqueries::{
     CountRows, array_of, has_subquery, is_named, name_of_table, outer_conditions, selects_of, single_row,
     skip_items_without_rows, split_result, tables_of,
 };
-use crate::functions::FUNCTIONS;
+use crate::functions::{FUNCTIONS, NEGATIVE};
 use crate::operators::cast_name;
 use crate::system::SystemFunctions;
 
@@ -247,9 +247,19 @@ impl<'a> Rewrite<'a> {
             Expr::UnaryOp { op, expr } => match op {
                 UnaryOperator::PGSquareRoot => *expression = call("sqrt", vec![taken(expr)]),
                 UnaryOperator::PGCubeRoot => *expression = call("cbrt", vec![taken(expr)]),
+                UnaryOperator::Minus if !matches!(&**expr, Expr::Value(_)) => {
+                    *expression = call(NEGATIVE, vec![taken(expr)]);
+                }
                 UnaryOperator::PGAbs => *expression = call("abs", vec![taken(expr)]),
                 _ => {}
             },
+            // DataFusion drops the fraction.
+            Expr::Extract { field: ast::DateTimeField::Second | ast::DateTimeField::Seconds, expr, .. } => {
+                let micros = call("date_part", vec![string("microsecond"), taken(expr)]);
+                let micros = call(&cast_name(&SqlType::Numeric(None)), vec![micros]);
+                let million = Expr::Value(ast::Value::Number("1000000.0".to_owned(), false).into());
+                *expression = Expr::Nested(Box::new(binary(micros, BinaryOperator::Divide, million)));
+            }
             Expr::AtTimeZone { timestamp, time_zone } => {
                 *expression = call("timezone", vec![taken(time_zone), taken(timestamp)]);
             }
@@ -362,6 +372,7 @@ impl<'a> Rewrite<'a> {
             return Ok(Some(array_of(query)));
         }
         let renamed = match name.as_str() {
+            "round" if count == 1 => "/round",
             "every" => "bool_and",
             "ceiling" => "ceil",
             "char_length" | "character_length" => "length",
@@ -456,12 +467,24 @@ impl VisitorMut for Rewrite<'_> {
     }
 }
 
+fn has_column(expression: &Expr) -> bool {
+    let search = ast::visit_expressions(expression, |part| match part {
+        Expr::Identifier(_) | Expr::CompoundIdentifier(_) => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    });
+    search.is_break()
+}
+
 /// Comparisons with all values of a subquery.
 fn sets(expression: &mut Expr) -> Result<(), SqlError> {
     let (negated, wanted) = match expression {
         Expr::AnyOp { .. } => (false, BinaryOperator::Eq),
         Expr::AllOp { .. } => (true, BinaryOperator::NotEq),
         Expr::SimilarTo { .. } => return Err(SqlError::unsupported("SIMILAR TO")),
+        // DataFusion takes NULL in the subquery for a value, if the left side is constant.
+        Expr::InSubquery { expr, negated: true, .. } if !has_column(expr) => {
+            return Err(SqlError::unsupported("NOT IN (subquery) of a constant"));
+        }
         _ => return Ok(()),
     };
     let (Expr::AnyOp { left, compare_op, right, .. } | Expr::AllOp { left, compare_op, right }) = expression else {

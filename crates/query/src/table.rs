@@ -29,7 +29,7 @@ use sql::{SqlError, SqlType, Value, cells};
 use crate::Source;
 use crate::error::{from_source, wrap};
 use crate::operators::literal;
-use crate::values::{column, field};
+use crate::values::{field, stored_column};
 
 /// Rows of the first page of a scan, and of all further ones.
 const FIRST_PAGE_ROWS: usize = 256;
@@ -481,7 +481,7 @@ impl Reader {
                 let Some(of) = self.rows.table().columns.get(*number) else { continue };
                 let null = Value::Null;
                 let values = decoded.iter().map(|row| row.get(*number).unwrap_or(&null));
-                arrays.push(column(&of.sql_type, values).map_err(wrap)?);
+                arrays.push(stored_column(&of.sql_type, values).map_err(wrap)?);
             }
             let options = RecordBatchOptions::new().with_row_count(Some(decoded.len()));
             let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options)?;

@@ -12,7 +12,7 @@ use datafusion::arrow::array::{
     Float32Builder, Float64Builder, Int16Builder, Int32Builder, Int64Builder, IntervalMonthDayNanoBuilder,
     StringBuilder, TimestampMicrosecondBuilder,
 };
-use datafusion::arrow::compute::cast;
+use datafusion::arrow::compute::{CastOptions, cast_with_options};
 use datafusion::arrow::datatypes::{
     DataType, Date32Type, Decimal128Type, Decimal256Type, Field, FieldRef, Float32Type, Float64Type, Int16Type,
     Int32Type, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit, TimeUnit,
@@ -155,6 +155,20 @@ fn to_i256(number: &BigInt) -> Option<i256> {
     let number = i256::from_le_bytes(all);
     let limit = i256::from_i128(10).checked_pow(u32::from(NUMERIC_PRECISION))?;
     (number < limit && number > -limit).then_some(number)
+}
+
+/// A column of stored values, which are never rounded.
+pub(crate) fn stored_column<'a>(
+    of: &SqlType,
+    values: impl Iterator<Item = &'a Value> + Clone,
+) -> Result<ArrayRef, SqlError> {
+    if matches!(of, SqlType::Numeric(_)) {
+        let is_long = |value: &Value| matches!(value, Value::Numeric(number) if number.scale() > NUMERIC_SCALE as u16);
+        if values.clone().any(is_long) {
+            return Err(too_precise());
+        }
+    }
+    column(of, values)
 }
 
 /// A column of values, each of this SQL type or NULL.
@@ -342,7 +356,9 @@ pub(crate) fn value_of(scalar: &ScalarValue, of: &SqlType) -> Result<Value, SqlE
 pub(crate) fn values(array: &ArrayRef, of: &SqlType) -> Result<Vec<Value>, SqlError> {
     let wanted = match array.data_type() {
         // Its own scale, not that of a number without a declared one.
-        DataType::Decimal128(..) | DataType::Decimal256(..) => array.data_type().clone(),
+        DataType::Decimal128(..) | DataType::Decimal256(..) if matches!(of, SqlType::Numeric(_)) => {
+            array.data_type().clone()
+        }
         DataType::Null => return Ok(vec![Value::Null; array.len()]),
         DataType::List(_) => array.data_type().clone(),
         _ => arrow_type(of),
@@ -350,7 +366,8 @@ pub(crate) fn values(array: &ArrayRef, of: &SqlType) -> Result<Vec<Value>, SqlEr
     let array = if *array.data_type() == wanted {
         Arc::clone(array)
     } else {
-        cast(array, &wanted).map_err(|error| SqlError::from(Failed(error.into())))?
+        let options = CastOptions { safe: false, ..CastOptions::default() };
+        cast_with_options(array, &wanted, &options).map_err(|error| SqlError::from(Failed(error.into())))?
     };
     let mut found = Vec::with_capacity(array.len());
     macro_rules! read {

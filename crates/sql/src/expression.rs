@@ -269,7 +269,11 @@ fn undefined(operator: Arithmetic) -> SqlError {
     SqlError::new(sqlstate::UNDEFINED_FUNCTION, format!("operator does not exist: {operator:?}"))
 }
 
-fn negate(value: Value) -> Result<Value, SqlError> {
+/// `- value`
+///
+/// # Errors
+/// 22003: it is out of range.
+pub fn negate(value: Value) -> Result<Value, SqlError> {
     let zero = match value {
         Value::Null => return Ok(Value::Null),
         Value::Float4(number) => return Ok(Value::Float4(-number)),

@@ -2,6 +2,7 @@
 
 use crate::error::SqlError;
 pub use crate::expression::Arithmetic;
+pub use crate::expression::negate;
 use crate::types::SqlType;
 use crate::value::Value;
 

@@ -94,7 +94,8 @@ impl Session {
             Some(plan) => Planned::Direct(Arc::new(plan)),
             None => {
                 let planner = self.planner(catalog).await?;
-                planned(&planner, &catalog.schema, prepared).await?
+                let interrupt = self.interrupt();
+                interrupt.run(planned(&planner, &catalog.schema, prepared)).await??
             }
         };
         prepared.remember(catalog, planned.clone());
@@ -116,7 +117,8 @@ impl Session {
             settings: self.settings.all(),
             view_columns: Default::default(),
         };
-        let planner = Planner::new(&catalog.schema, context, &self.constants());
+        let interrupt = self.interrupt();
+        let planner = interrupt.run(engine()?.planner(&catalog.schema, context, &self.constants())).await??;
         self.planner = Some((Arc::clone(catalog), Arc::clone(&planner)));
         Ok(planner)
     }
