@@ -462,14 +462,9 @@ pub(super) fn orphan(child: &str, parent: &str) -> SqlError {
 }
 
 pub(super) fn count_sequences(expression: &Expression, counts: &mut BTreeMap<SequenceId, usize>) {
-    match expression {
-        Expression::NextValue(sequence) => *counts.entry(*sequence).or_default() += 1,
-        Expression::Cast(inner, ..) => count_sequences(inner, counts),
-        Expression::Arithmetic(_, a, b) | Expression::Concatenate(a, b) => {
-            count_sequences(a, counts);
-            count_sequences(b, counts);
+    expression.visit(&mut |part| {
+        if let Expression::NextValue(sequence) = part {
+            *counts.entry(*sequence).or_default() += 1;
         }
-        Expression::Coalesce(list) => list.iter().for_each(|item| count_sequences(item, counts)),
-        _ => {}
-    }
+    });
 }

@@ -766,3 +766,54 @@ fn changed_rows_are_read_with_locks() {
     assert_eq!(locked("SELECT * FROM t WHERE id = 1"), [false]);
     assert_eq!(locked("SELECT * FROM t WHERE id = 1 FOR UPDATE"), [true]);
 }
+
+/// Each operand is bound once, also if it is such a condition itself.
+#[test]
+fn nested_conditions_are_bound_in_linear_time() {
+    let mut database = Database::new("CREATE TABLE t (id int PRIMARY KEY, a int, c char(4), v varchar(4))");
+    database.affected("INSERT INTO t VALUES (1, 5, 'ab', 'ab'), (2, NULL, NULL, NULL), (3, 7, 'b', 'b')");
+    let between = |depth: usize| format!("a BETWEEN 1 AND 6{}", " BETWEEN false AND true".repeat(depth));
+    let left = |depth: usize| format!("a IN (5){}", " IN (true)".repeat(depth));
+    let right = |depth: usize| format!("{}a = 5{}", "true IN (".repeat(depth), ")".repeat(depth));
+    let bound = |depth: usize| format!("{}a = 5{}", "true BETWEEN false AND (".repeat(depth), ")".repeat(depth));
+    for condition in [between(1), left(1), right(1), bound(1)] {
+        let scan = format!("SELECT id FROM t WHERE {condition} AND a = 5");
+        assert_eq!(database.scanned(&scan), ["1"], "{condition}");
+    }
+    for condition in [between(38), left(38), right(38), bound(30)] {
+        for text in [
+            format!("SELECT id FROM t WHERE {condition}"),
+            format!("SELECT id FROM t WHERE id = 1 AND {condition}"),
+            format!("SELECT {condition} FROM t WHERE id = 1"),
+        ] {
+            let statement = parse_one(&text).unwrap_or_else(|error| panic!("{text}: {error:?}"));
+            prepare(&database.schema, &statement, &text, &[]).expect("valid");
+            prepare_scan(&database.schema, &statement, &text, &[], &[]).expect("valid");
+        }
+    }
+    let cases = [
+        ("a BETWEEN 5 AND 6", "t||f"),
+        ("a + 1 BETWEEN 6 AND 7.5", "t||f"),
+        ("a BETWEEN NULL AND 6", "||f"),
+        ("a BETWEEN 6 AND NULL", "f||"),
+        ("5 BETWEEN id AND a", "t||t"),
+        ("'ab' BETWEEN c AND v", "t||f"),
+        ("c BETWEEN 'ab ' AND 'ab   '", "t||f"),
+        ("c BETWEEN 'a' AND v", "t||t"),
+        ("v BETWEEN 'ab' AND 'b'", "t||t"),
+        ("v BETWEEN c AND c", "t||t"),
+        ("c IN ('ab   ', v)", "t||t"),
+        ("v IN ('ab')", "t||f"),
+        ("a IN (1, NULL, 5)", "t||"),
+    ];
+    for (condition, expected) in cases {
+        let found = database.scanned(&format!("SELECT {condition} FROM t"));
+        assert_eq!(found.join("|").replace("NULL", ""), expected, "{condition}");
+    }
+    let mixed = "SELECT v BETWEEN c AND 'x' FROM t";
+    let plan = prepare_scan(&database.schema, &parse_one(mixed).expect("valid"), mixed, &[], &[]);
+    assert_eq!(plan.expect("valid").map(|_| ()), None, "the padding matters for one bound only");
+    // Key ranges are found.
+    assert_eq!(database.rows("SELECT id FROM t WHERE id BETWEEN 2 AND 3 LIMIT 9"), ["2", "3"]);
+    assert_eq!(database.rows("SELECT id FROM t WHERE id IN (3, 1)"), ["1", "3"]);
+}
