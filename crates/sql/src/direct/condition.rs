@@ -143,7 +143,7 @@ fn conjuncts<'a>(condition: &'a Expr, parts: &mut Vec<Part<'a>>) {
 }
 
 /// Whether an expression is just this column.
-fn names(binder: &Binder, expression: &Expr, column: &Column) -> bool {
+pub(super) fn names(binder: &Binder, expression: &Expr, column: &Column) -> bool {
     let alias = binder.table.as_ref().map(|(_, alias)| alias.as_str());
     match expression {
         Expr::Nested(inner) => names(binder, inner, column),

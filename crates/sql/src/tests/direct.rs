@@ -817,3 +817,28 @@ fn nested_conditions_are_bound_in_linear_time() {
     assert_eq!(database.rows("SELECT id FROM t WHERE id BETWEEN 2 AND 3 LIMIT 9"), ["2", "3"]);
     assert_eq!(database.rows("SELECT id FROM t WHERE id IN (3, 1)"), ["1", "3"]);
 }
+
+/// A name in ORDER BY is that of a result first.
+#[test]
+fn order_by_the_name_of_a_result() {
+    let mut db = Database::new("CREATE TABLE t (id int PRIMARY KEY, b int)");
+    db.affected("INSERT INTO t VALUES (1, 9), (2, 8), (3, 7)");
+    for (text, expected) in [
+        ("SELECT -id AS id FROM t ORDER BY id LIMIT 2", ["-3", "-2"]),
+        ("SELECT b AS id FROM t ORDER BY id LIMIT 2", ["7", "8"]),
+        ("SELECT t.b AS ID FROM t WHERE id > 1 ORDER BY Id LIMIT 2", ["7", "8"]),
+        ("SELECT b AS id FROM t WHERE id IN (1, 2) ORDER BY id", ["8", "9"]),
+        ("SELECT (-id)::text AS id FROM t ORDER BY id LIMIT 2", ["-1", "-2"]),
+        ("SELECT id::text FROM t ORDER BY id DESC LIMIT 2", ["3", "2"]),
+    ] {
+        assert_eq!(db.scanned(text), expected, "{text}");
+    }
+    for (text, expected) in [
+        ("SELECT id FROM t ORDER BY id LIMIT 2", ["1", "2"]),
+        ("SELECT (x.id) AS id FROM t x ORDER BY id LIMIT 2", ["1", "2"]),
+        ("SELECT id AS b FROM t ORDER BY id LIMIT 2", ["1", "2"]),
+        ("SELECT b AS c FROM t WHERE id IN (1, 2) ORDER BY id", ["9", "8"]),
+    ] {
+        assert_eq!(db.rows(text), expected, "{text}");
+    }
+}
