@@ -842,3 +842,37 @@ fn order_by_the_name_of_a_result() {
         assert_eq!(db.rows(text), expected, "{text}");
     }
 }
+
+/// A `char` has no spaces at its end when it is compared with a `text`.
+#[test]
+fn padded_keys_are_compared_by_type() {
+    let mut db = Database::new("CREATE TABLE t (k char(5) PRIMARY KEY, n int)");
+    db.affected("INSERT INTO t VALUES ('ab', 1), ('c', 2)");
+    for (value, is_equal) in [
+        ("'ab  '", true),
+        ("'ab'", true),
+        ("'ab  '::char(4)", true),
+        ("'ab  '::varchar", true),
+        ("'ab'::text", true),
+        ("'ab  '::text", false),
+        ("'a' || 'b '", false),
+        ("lower('AB')", true),
+    ] {
+        let expected: &[&str] = if is_equal { &["1"] } else { &[] };
+        assert_eq!(db.rows(&format!("SELECT n FROM t WHERE k = {value}")), expected, "{value}");
+        assert_eq!(db.rows(&format!("SELECT n FROM t WHERE {value} = k FOR UPDATE")), expected, "{value}");
+        assert_eq!(db.affected(&format!("UPDATE t SET n = 1 WHERE k = {value}")), u64::from(is_equal), "{value}");
+    }
+    assert_eq!(db.rows("SELECT n FROM t WHERE k IN ('ab  '::text, 'c'::text)"), ["2"]);
+    assert_eq!(db.rows("SELECT n FROM t WHERE k IN ('ab  ', 'c'::text)"), ["1", "2"]);
+    assert_eq!(db.affected("DELETE FROM t WHERE k = 'ab  '::text"), 0);
+    let text = "SELECT n FROM t WHERE k = $1";
+    let rows = |db: &mut Database, declared: &[Option<SqlType>]| {
+        let plan = prepare(&db.schema, &parse_one(text).expect("valid"), text, declared).expect("valid");
+        let plan = plan.expect("a plan by key");
+        db.execute(text, &plan, &[Value::Text("ab ".to_owned())]).expect("valid").rows.len()
+    };
+    assert_eq!(rows(&mut db, &[]), 1);
+    assert_eq!(rows(&mut db, &[Some(SqlType::Varchar(None))]), 1);
+    assert_eq!(rows(&mut db, &[Some(SqlType::Text)]), 0);
+}
