@@ -188,7 +188,7 @@ fn key_value(
         binder.parameters = before;
         return Ok(None);
     }
-    // Spaces at the end of a `text` are significant, so no `char` equals it, but in the key they are not.
+    // Spaces at the end of a `text` are significant when it is compared, but not in the key.
     let is_exact = !matches!((to, &typed.sql_type), (T::Char(_), Some(T::Text)));
     let bound = binder.coerce(typed, &of, Context::Implicit)?;
     // Integers of all widths have the same encoding. Other types get that of the column.
