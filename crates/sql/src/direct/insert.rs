@@ -338,7 +338,7 @@ impl Insert {
             expect_pages(pages, fetch.len())?;
             for ((number, _), page) in fetch.into_iter().zip(pages) {
                 let row = page.rows.first().map(|row| self.rows.decode(row)).transpose()?.flatten();
-                let row = row.ok_or_else(|| SqlError::corrupt("an index: its row is missing"))?;
+                let row = row.ok_or_else(|| deleted(&self.rows.table.name))?;
                 state.conflicts.insert(number, row);
             }
             return self.finish(&state, environment);
@@ -452,6 +452,12 @@ impl Insert {
         self.rows.check(&updated, environment)?;
         Ok(Some(updated))
     }
+}
+
+/// The error if a row was deleted after its index entry was read. Another attempt reads neither.
+fn deleted(table: &str) -> SqlError {
+    let error = SqlError::new(sqlstate::SERIALIZATION_FAILURE, "could not serialize access due to concurrent delete");
+    error.with_detail(format!("A conflicting row of table \"{table}\" was deleted after its index entry was read."))
 }
 
 /// The error of a row without a parent.

@@ -876,3 +876,25 @@ fn padded_keys_are_compared_by_type() {
     assert_eq!(rows(&mut db, &[Some(SqlType::Varchar(None))]), 1);
     assert_eq!(rows(&mut db, &[Some(SqlType::Text)]), 0);
 }
+
+/// A row can be deleted after the entry of an index that refers to it was read: another attempt succeeds.
+#[test]
+fn conflicting_row_that_is_deleted_meanwhile_is_a_conflict() {
+    let mut db = Database::new("CREATE TABLE t (id int PRIMARY KEY, name text UNIQUE, n int)");
+    db.affected("INSERT INTO t VALUES (1, 'ann', 1)");
+    let text = "INSERT INTO t VALUES (2, 'ann', 2) ON CONFLICT (name) DO UPDATE SET n = 3";
+    let plan = db.plan(text).expect("valid").expect("direct");
+    let mut sequences = Sequences::default();
+    let mut environment = Environment { parameters: &[], now: 0, supply: &mut sequences };
+    let (mut execution, step) = plan.start(&mut environment).expect("valid");
+    let Step::Read(reads) = step else { panic!("{step:?}") };
+    let pages = reads.iter().map(|read| db.read(read)).collect();
+    let step = execution.advance(pages, &mut environment).expect("valid");
+    let Step::Read(reads) = step else { panic!("{step:?}") };
+    db.affected("DELETE FROM t WHERE id = 1");
+    let pages = reads.iter().map(|read| db.read(read)).collect();
+    let error = execution.advance(pages, &mut environment).expect_err("the row is missing");
+    assert_eq!(error.sqlstate, crate::sqlstate::SERIALIZATION_FAILURE);
+    assert_eq!(db.affected(text), 1);
+    assert_eq!(db.rows("SELECT * FROM t LIMIT 9"), ["2|ann|2"]);
+}
