@@ -26,6 +26,9 @@ impl std::error::Error for Failure {}
 
 impl From<SqlError> for Failure {
     fn from(error: SqlError) -> Self {
+        if error.sqlstate == sqlstate::SERIALIZATION_FAILURE {
+            return Self::Conflict(error.detail.unwrap_or(error.message));
+        }
         Self::Sql(error)
     }
 }
@@ -58,7 +61,7 @@ impl From<Failure> for SqlError {
 }
 
 fn conflict(reason: &str) -> SqlError {
-    SqlError::new("40001", "could not serialize access due to concurrent update")
+    SqlError::new(sqlstate::SERIALIZATION_FAILURE, "could not serialize access due to concurrent update")
         .with_detail(reason)
         .with_hint("The transaction might succeed if retried.")
 }

@@ -121,11 +121,7 @@ impl<'a> Binder<'a> {
                 let distinct = self.distinct(a, b)?;
                 Typed::new(Expression::Not(boxed(distinct.expression)), SqlType::Bool)
             }
-            Expr::Between { expr, negated: false, low, high } => {
-                let low = self.compare(Comparison::GreaterOrEqual, expr, low)?;
-                let high = self.compare(Comparison::LessOrEqual, expr, high)?;
-                Typed::new(Expression::And(boxed(low.expression), boxed(high.expression)), SqlType::Bool)
-            }
+            Expr::Between { expr, negated: false, low, high } => self.between(expr, low, high)?,
             Expr::InList { expr, list, negated } => self.in_list(expr, list, *negated)?,
             Expr::Cast { kind: CastKind::Cast | CastKind::DoubleColon, expr, data_type, format: None, .. } => {
                 let to = sql_type(data_type)?;
@@ -415,21 +411,56 @@ impl<'a> Binder<'a> {
         Ok((finish(left), finish(right)))
     }
 
+    /// As [`Self::comparable`], for a left side of this type that is compared several times: whether its padding is
+    /// removed, and the right side.
+    fn comparable_to(&mut self, left: &SqlType, right: Typed) -> Result<(bool, Expression), Unbound> {
+        // A left side with a type is used as it is, or without its padding.
+        let left = Typed::new(Expression::Constant(Value::Null), left.clone());
+        let (left, right) = self.comparable(left, right)?;
+        Ok((matches!(left, Expression::Unpadded(_)), right))
+    }
+
+    /// Each operand is bound once: the time would be exponential in the nesting otherwise.
+    fn between(&mut self, operand: &Expr, low: &Expr, high: &Expr) -> Result<Typed, Unbound> {
+        let bound = self.bind(operand)?;
+        let Some(of) = bound.sql_type else {
+            // A literal, NULL or parameter.
+            let low = self.compare(Comparison::GreaterOrEqual, operand, low)?;
+            let high = self.compare(Comparison::LessOrEqual, operand, high)?;
+            return Ok(Typed::new(Expression::And(boxed(low.expression), boxed(high.expression)), SqlType::Bool));
+        };
+        let low = self.bind(low)?;
+        let (is_unpadded, low) = self.comparable_to(&of, low)?;
+        let high = self.bind(high)?;
+        let (is_unpadded_for_high, high) = self.comparable_to(&of, high)?;
+        if is_unpadded != is_unpadded_for_high {
+            return Err(Unbound::NeedsPlanner);
+        }
+        let operand = boxed(bound.expression);
+        let operand = if is_unpadded { boxed(Expression::Unpadded(operand)) } else { operand };
+        Ok(Typed::new(Expression::Between(operand, boxed(low), boxed(high)), SqlType::Bool))
+    }
+
+    /// Each operand is bound once, as for [`Self::between`].
     fn in_list(&mut self, operand: &Expr, list: &[Expr], negated: bool) -> Result<Typed, Unbound> {
         // The type of all operands together is beyond this.
-        let Some(of) = self.bind(operand)?.sql_type else { return Err(Unbound::NeedsPlanner) };
+        let Typed { expression: mut operand, sql_type: Some(of) } = self.bind(operand)? else {
+            return Err(Unbound::NeedsPlanner);
+        };
         let mut items = Vec::with_capacity(list.len());
-        let mut first = None;
+        let mut is_unpadded = None;
         for item in list {
-            let item_type = self.bind(item)?.sql_type;
-            if matches!(item_type, Some(SqlType::Char(_))) && item_type.as_ref() != Some(&of) {
+            let item = self.bind(item)?;
+            if matches!(item.sql_type, Some(SqlType::Char(_))) && item.sql_type.as_ref() != Some(&of) {
                 return Err(Unbound::NeedsPlanner);
             }
-            let (operand, item) = self.operands(operand, item)?;
-            first.get_or_insert(operand);
+            let (is_unpadded_here, item) = self.comparable_to(&of, item)?;
+            is_unpadded.get_or_insert(is_unpadded_here);
             items.push(item);
         }
-        let operand = first.ok_or(Unbound::NeedsPlanner)?;
+        if is_unpadded.ok_or(Unbound::NeedsPlanner)? {
+            operand = Expression::Unpadded(boxed(operand));
+        }
         let found = Expression::In(boxed(operand), items);
         Ok(Typed::new(if negated { Expression::Not(boxed(found)) } else { found }, SqlType::Bool))
     }

@@ -255,11 +255,9 @@ fn check_default(schema: &Schema, column: &Column) -> Result<Option<Value>, SqlE
 }
 
 fn uses_time(expression: &Expression) -> bool {
-    match expression {
-        Expression::Now => true,
-        Expression::Cast(inner, ..) => uses_time(inner),
-        _ => false,
-    }
+    let mut uses_time = false;
+    expression.visit(&mut |part| uses_time |= matches!(part, Expression::Now));
+    uses_time
 }
 
 /// Checks that a condition is boolean and only uses columns of the table. Refuses one that needs a planner.

@@ -46,6 +46,7 @@ pub mod sqlstate {
     pub const INVALID_OBJECT_DEFINITION: &str = "42P17";
     pub const INDETERMINATE_DATATYPE: &str = "42P18";
     pub const INVALID_SCHEMA_NAME: &str = "3F000";
+    pub const SERIALIZATION_FAILURE: &str = "40001";
     pub const OUT_OF_MEMORY: &str = "53200";
     pub const PROGRAM_LIMIT_EXCEEDED: &str = "54000";
     pub const STATEMENT_TOO_COMPLEX: &str = "54001";

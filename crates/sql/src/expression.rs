@@ -118,6 +118,8 @@ pub(crate) enum Expression {
     /// `IS TRUE`, `IS FALSE`.
     Is(Box<Self>, bool),
     IsDistinct(Box<Self>, Box<Self>),
+    /// Not below the first bound, and not above the second one.
+    Between(Box<Self>, Box<Self>, Box<Self>),
     In(Box<Self>, Vec<Self>),
     Cast(Box<Self>, SqlType, Context),
     /// Text without the padding of `char(n)`.
@@ -130,26 +132,52 @@ pub(crate) enum Expression {
 impl Expression {
     /// Whether the value is the same for all rows and needs nothing from outside but parameters and the time.
     pub(crate) fn is_constant(&self) -> bool {
+        let mut is_constant = true;
+        self.visit(&mut |part| {
+            is_constant &= !matches!(part, Self::Column(_) | Self::Excluded(_) | Self::NextValue(_) | Self::RandomUuid);
+        });
+        is_constant
+    }
+
+    /// Calls a function with this expression and all within it.
+    pub(crate) fn visit(&self, visitor: &mut dyn FnMut(&Self)) {
+        visitor(self);
         match self {
-            Self::Constant(_) | Self::Parameter(_) | Self::Now => true,
-            Self::Column(_) | Self::Excluded(_) | Self::NextValue(_) | Self::RandomUuid => false,
+            Self::Constant(_)
+            | Self::Parameter(_)
+            | Self::Column(_)
+            | Self::Excluded(_)
+            | Self::Now
+            | Self::NextValue(_)
+            | Self::RandomUuid => {}
             Self::Not(a)
             | Self::Negate(a)
             | Self::IsNull(a)
             | Self::Is(a, _)
             | Self::Cast(a, ..)
             | Self::Unpadded(a)
-            | Self::Call(_, a) => a.is_constant(),
+            | Self::Call(_, a) => a.visit(visitor),
             Self::Arithmetic(_, a, b)
             | Self::Concatenate(a, b)
             | Self::Compare(_, a, b)
             | Self::And(a, b)
             | Self::Or(a, b)
-            | Self::IsDistinct(a, b) => a.is_constant() && b.is_constant(),
-            Self::In(a, list) => a.is_constant() && list.iter().all(Self::is_constant),
-            Self::Coalesce(list) => list.iter().all(Self::is_constant),
+            | Self::IsDistinct(a, b) => {
+                a.visit(visitor);
+                b.visit(visitor);
+            }
+            Self::Between(a, low, high) => [a, low, high].into_iter().for_each(|part| part.visit(visitor)),
+            Self::In(a, list) => {
+                a.visit(visitor);
+                list.iter().for_each(|item| item.visit(visitor));
+            }
+            Self::Coalesce(list) => list.iter().for_each(|item| item.visit(visitor)),
             Self::Case(branches, other) => {
-                other.is_constant() && branches.iter().all(|(when, then)| when.is_constant() && then.is_constant())
+                for (when, then) in branches {
+                    when.visit(visitor);
+                    then.visit(visitor);
+                }
+                other.visit(visitor);
             }
         }
     }
@@ -206,6 +234,17 @@ impl Expression {
             Self::IsNull(a) => Value::Bool(value(a)?.is_null()),
             Self::Is(a, wanted) => Value::Bool(truth(&value(a)?)? == Some(*wanted)),
             Self::IsDistinct(a, b) => Value::Bool(value(a)?.sort_order(&value(b)?).is_ne()),
+            Self::Between(a, low, high) => {
+                let a = value(a)?;
+                match a.compare(&value(low)?).map(Ordering::is_ge) {
+                    Some(false) => Value::Bool(false),
+                    from => match (from, a.compare(&value(high)?).map(Ordering::is_le)) {
+                        (_, Some(false)) => Value::Bool(false),
+                        (Some(true), Some(true)) => Value::Bool(true),
+                        _ => Value::Null,
+                    },
+                }
+            }
             Self::In(a, list) => {
                 let a = value(a)?;
                 let mut result = Value::Bool(false);

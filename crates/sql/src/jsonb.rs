@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use base::limits::VALUE_BYTES_MAX;
+
 use crate::error::{SqlError, sqlstate};
 use crate::numeric::Numeric;
 use crate::value::Value;
@@ -13,14 +15,16 @@ const NESTING_MAX: usize = 500;
 struct Parser<'a> {
     text: &'a str,
     at: usize,
+    /// The bytes of the output so far. A number such as `1e999` is longer there than in the text.
+    written: usize,
 }
 
 /// The text that PostgreSQL prints for a `jsonb` value.
 ///
 /// # Errors
-/// The text is not JSON, or nested too deeply.
+/// The text is not JSON, or nested too deeply, or its result is longer than a value may be.
 pub fn normalize(text: &str) -> Result<String, SqlError> {
-    let mut parser = Parser { text, at: 0 };
+    let mut parser = Parser::new(text);
     let mut out = String::with_capacity(text.len());
     parser.value(&mut out, 0)?;
     parser.skip_space();
@@ -36,7 +40,7 @@ pub fn normalize(text: &str) -> Result<String, SqlError> {
 /// # Errors
 /// The text is not JSON.
 pub fn member(text: &str, key: &Value) -> Result<Option<String>, SqlError> {
-    let mut parser = Parser { text, at: 0 };
+    let mut parser = Parser::new(text);
     parser.skip_space();
     let is_object = parser.peek() == Some(b'{');
     let is_wanted = match key {
@@ -75,7 +79,7 @@ pub fn member(text: &str, key: &Value) -> Result<Option<String>, SqlError> {
 /// The text is not JSON.
 pub fn as_text(text: &str) -> Result<Option<String>, SqlError> {
     match text.chars().next() {
-        Some('"') => Parser { text, at: 0 }.string().map(Some),
+        Some('"') => Parser::new(text).string().map(Some),
         _ if text == "null" => Ok(None),
         _ => Ok(Some(text.to_owned())),
     }
@@ -100,7 +104,21 @@ pub fn quote(text: &str, out: &mut String) {
     out.push('"');
 }
 
-impl Parser<'_> {
+impl<'a> Parser<'a> {
+    fn new(text: &'a str) -> Self {
+        Self { text, at: 0, written: 0 }
+    }
+
+    /// Counts bytes of the output.
+    fn count(&mut self, bytes: usize) -> Result<(), SqlError> {
+        self.written += bytes;
+        if self.written > VALUE_BYTES_MAX {
+            let message = format!("value of type jsonb exceeds {VALUE_BYTES_MAX} bytes");
+            return Err(SqlError::new(sqlstate::PROGRAM_LIMIT_EXCEEDED, message));
+        }
+        Ok(())
+    }
+
     fn invalid(&self) -> SqlError {
         let error = SqlError::new(sqlstate::INVALID_TEXT_REPRESENTATION, "invalid input syntax for type json");
         let rest = self.text.get(self.at..).unwrap_or_default();
@@ -135,28 +153,29 @@ impl Parser<'_> {
             return Err(SqlError::new(sqlstate::STATEMENT_TOO_COMPLEX, "JSON is nested too deeply"));
         }
         self.skip_space();
+        let before = out.len();
         match self.peek() {
-            Some(b'{') => self.object(out, depth),
-            Some(b'[') => self.list(out, depth),
+            Some(b'{') => return self.object(out, depth),
+            Some(b'[') => return self.list(out, depth),
             Some(b'"') => {
                 let text = self.string()?;
                 quote(&text, out);
-                Ok(())
             }
-            Some(b'-' | b'0'..=b'9') => self.number(out),
+            Some(b'-' | b'0'..=b'9') => self.number(out)?,
             _ => {
                 let rest = &self.text[self.at..];
                 let word = ["true", "false", "null"].into_iter().find(|word| rest.starts_with(word));
                 let word = word.ok_or_else(|| self.invalid())?;
                 self.at += word.len();
                 out.push_str(word);
-                Ok(())
             }
         }
+        self.count(out.len() - before)
     }
 
     fn object(&mut self, out: &mut String, depth: usize) -> Result<(), SqlError> {
         self.at += 1;
+        let (written, before) = (self.written, out.len());
         let mut members: BTreeMap<(usize, String), String> = BTreeMap::new();
         if !self.take(b'}') {
             loop {
@@ -170,7 +189,9 @@ impl Parser<'_> {
                 }
                 let mut value = String::new();
                 self.value(&mut value, depth + 1)?;
-                members.insert((key.len(), key), value);
+                if let Some(replaced) = members.insert((key.len(), key), value) {
+                    self.written -= replaced.len();
+                }
                 if self.take(b'}') {
                     break;
                 }
@@ -187,12 +208,14 @@ impl Parser<'_> {
             out.push_str(value);
         }
         out.push('}');
-        Ok(())
+        self.written = written;
+        self.count(out.len() - before)
     }
 
     fn list(&mut self, out: &mut String, depth: usize) -> Result<(), SqlError> {
         self.at += 1;
         out.push('[');
+        self.count("[]".len())?;
         if !self.take(b']') {
             loop {
                 self.value(out, depth + 1)?;
@@ -203,6 +226,7 @@ impl Parser<'_> {
                     return Err(self.invalid());
                 }
                 out.push_str(", ");
+                self.count(", ".len())?;
             }
         }
         out.push(']');

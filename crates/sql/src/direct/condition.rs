@@ -53,8 +53,8 @@ pub(super) fn divide(binder: &mut Binder, rows: &TableRows, condition: Option<&E
         }
         if divided.equal.len() + 1 == rows.table.primary_key.columns.len() {
             for (number, (part, _, _)) in parts.iter().enumerate() {
-                if let Some(values) = alternatives(binder, column, part)? {
-                    used[number] = true;
+                if let Some((values, is_exact)) = alternatives(binder, column, part)? {
+                    used[number] = is_exact;
                     divided.alternatives = Some(values);
                     break;
                 }
@@ -84,7 +84,7 @@ pub(super) fn divide(binder: &mut Binder, rows: &TableRows, condition: Option<&E
     Ok(divided)
 }
 
-/// The first unused comparison of a column with a constant.
+/// The first unused comparison of a column with a constant. It stays unused if it must be checked for each row too.
 fn find_bound(
     binder: &mut Binder,
     parts: &[Part],
@@ -102,8 +102,8 @@ fn find_bound(
         if *used || !wanted.contains(&operator) {
             continue;
         }
-        if let Some(value) = key_value(binder, column, value, operator)? {
-            *used = true;
+        if let Some((value, is_exact)) = key_value(binder, column, value, operator)? {
+            *used = is_exact;
             let is_included = !matches!(operator, Comparison::Less | Comparison::Greater);
             return Ok(Some((is_included, value)));
         }
@@ -111,13 +111,18 @@ fn find_bound(
     Ok(None)
 }
 
-/// The values of `column IN (...)`, if all can be used for the key.
-fn alternatives(binder: &mut Binder, column: &Column, part: &Expr) -> Result<Option<Vec<Expression>>, Unbound> {
+/// The values of `column IN (...)`, if all can be used for the key, and whether exactly the rows with them match.
+fn alternatives(binder: &mut Binder, column: &Column, part: &Expr) -> Result<Option<(Vec<Expression>, bool)>, Unbound> {
     let Expr::InList { expr, list, negated: false } = part else { return Ok(None) };
     if !names(binder, expr, column) || list.len() > ALTERNATIVES_MAX {
         return Ok(None);
     }
-    list.iter().map(|value| key_value(binder, column, value, Comparison::Equal)).collect()
+    let values = list.iter().map(|value| key_value(binder, column, value, Comparison::Equal));
+    let values = values.collect::<Result<Option<Vec<_>>, _>>()?;
+    Ok(values.map(|values| {
+        let is_exact = values.iter().all(|(_, is_exact)| *is_exact);
+        (values.into_iter().map(|(value, _)| value).collect(), is_exact)
+    }))
 }
 
 /// A part of a conjunction: a comparison, or another condition as the left side.
@@ -143,7 +148,7 @@ fn conjuncts<'a>(condition: &'a Expr, parts: &mut Vec<Part<'a>>) {
 }
 
 /// Whether an expression is just this column.
-fn names(binder: &Binder, expression: &Expr, column: &Column) -> bool {
+pub(super) fn names(binder: &Binder, expression: &Expr, column: &Column) -> bool {
     let alias = binder.table.as_ref().map(|(_, alias)| alias.as_str());
     match expression {
         Expr::Nested(inner) => names(binder, inner, column),
@@ -155,13 +160,13 @@ fn names(binder: &Binder, expression: &Expr, column: &Column) -> bool {
     }
 }
 
-/// A value for a column of the key, if comparing the keys is the same as comparing the values.
+/// A value for a column of the key, if each row that matches has it, and whether each row that has it matches.
 fn key_value(
     binder: &mut Binder,
     column: &Column,
     value: &Expr,
     operator: Comparison,
-) -> Result<Option<Expression>, Unbound> {
+) -> Result<Option<(Expression, bool)>, Unbound> {
     use SqlType as T;
     let before = binder.parameters.clone();
     let typed = binder.bind(value)?;
@@ -183,11 +188,14 @@ fn key_value(
         binder.parameters = before;
         return Ok(None);
     }
+    // Spaces at the end of a `text` are significant when it is compared, but not in the key.
+    let is_exact = !matches!((to, &typed.sql_type), (T::Char(_), Some(T::Text)));
     let bound = binder.coerce(typed, &of, Context::Implicit)?;
     // Integers of all widths have the same encoding. Other types get that of the column.
     let needs_cast = !to.is_integer() && !to.is_text() && !to.is_same_base(&of);
     let base = without_length(to);
-    Ok(Some(if needs_cast { Expression::Cast(Box::new(bound), base, Context::Assignment) } else { bound }))
+    let bound = if needs_cast { Expression::Cast(Box::new(bound), base, Context::Assignment) } else { bound };
+    Ok(Some((bound, is_exact)))
 }
 
 /// The value as it is in keys; `None` if no row can have it.

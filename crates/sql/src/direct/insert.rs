@@ -338,7 +338,7 @@ impl Insert {
             expect_pages(pages, fetch.len())?;
             for ((number, _), page) in fetch.into_iter().zip(pages) {
                 let row = page.rows.first().map(|row| self.rows.decode(row)).transpose()?.flatten();
-                let row = row.ok_or_else(|| SqlError::corrupt("an index: its row is missing"))?;
+                let row = row.ok_or_else(|| deleted(&self.rows.table.name))?;
                 state.conflicts.insert(number, row);
             }
             return self.finish(&state, environment);
@@ -454,6 +454,12 @@ impl Insert {
     }
 }
 
+/// The error if a row was deleted after its index entry was read. Another attempt reads neither.
+fn deleted(table: &str) -> SqlError {
+    let error = SqlError::new(sqlstate::SERIALIZATION_FAILURE, "could not serialize access due to concurrent delete");
+    error.with_detail(format!("A conflicting row of table \"{table}\" was deleted after its index entry was read."))
+}
+
 /// The error of a row without a parent.
 pub(super) fn orphan(child: &str, parent: &str) -> SqlError {
     let message = format!("insert or update on table \"{child}\" violates interleaving in table \"{parent}\"");
@@ -462,14 +468,9 @@ pub(super) fn orphan(child: &str, parent: &str) -> SqlError {
 }
 
 pub(super) fn count_sequences(expression: &Expression, counts: &mut BTreeMap<SequenceId, usize>) {
-    match expression {
-        Expression::NextValue(sequence) => *counts.entry(*sequence).or_default() += 1,
-        Expression::Cast(inner, ..) => count_sequences(inner, counts),
-        Expression::Arithmetic(_, a, b) | Expression::Concatenate(a, b) => {
-            count_sequences(a, counts);
-            count_sequences(b, counts);
+    expression.visit(&mut |part| {
+        if let Expression::NextValue(sequence) = part {
+            *counts.entry(*sequence).or_default() += 1;
         }
-        Expression::Coalesce(list) => list.iter().for_each(|item| count_sequences(item, counts)),
-        _ => {}
-    }
+    });
 }

@@ -1,8 +1,10 @@
 //! `SELECT` of one row by its primary key, or of the first rows of a range of keys.
 
-use sqlparser::ast::{Expr, LimitClause, LockType, OrderByKind, Query, SetExpr, TableFactor, TableWithJoins};
+use sqlparser::ast::{
+    Expr, LimitClause, LockType, OrderByKind, Query, SelectItem, SetExpr, TableFactor, TableWithJoins,
+};
 
-use super::condition::{Condition, divide};
+use super::condition::{Condition, divide, names};
 use super::{Outcome, OutputColumn, Page, Read, Step, expect_pages, output};
 use crate::bind::{Binder, Unbound};
 use crate::cast::Context;
@@ -75,7 +77,7 @@ pub(super) fn prepare(binder: &mut Binder, query: &Query) -> Result<(Select, Vec
         Some(_) => return Err(Unbound::NeedsPlanner),
     };
     let is_points = condition.is_point(&rows) || condition.alternatives.is_some();
-    if condition.alternatives.is_some() && !is_key_order(&rows, &condition, query)? {
+    if condition.alternatives.is_some() && !is_key_order(binder, &rows, &condition, query, &select.projection)? {
         return Err(Unbound::NeedsPlanner);
     }
     if !is_points {
@@ -84,7 +86,7 @@ pub(super) fn prepare(binder: &mut Binder, query: &Query) -> Result<(Select, Vec
             Some(Expression::Constant(value)) => value.as_integer().is_some_and(|limit| limit <= ROWS_MAX as i64),
             Some(_) => true,
         };
-        if !is_short || !is_key_order(&rows, &condition, query)? {
+        if !is_short || !is_key_order(binder, &rows, &condition, query, &select.projection)? {
             return Err(Unbound::NeedsPlanner);
         }
     }
@@ -94,7 +96,13 @@ pub(super) fn prepare(binder: &mut Binder, query: &Query) -> Result<(Select, Vec
 }
 
 /// Whether the requested order is that of the keys.
-fn is_key_order(rows: &TableRows, condition: &Condition, query: &Query) -> Result<bool, Unbound> {
+fn is_key_order(
+    binder: &Binder,
+    rows: &TableRows,
+    condition: &Condition,
+    query: &Query,
+    projection: &[SelectItem],
+) -> Result<bool, Unbound> {
     let Some(order) = &query.order_by else { return Ok(true) };
     let OrderByKind::Expressions(order) = &order.kind else { return Ok(false) };
     let key = &rows.table.primary_key.columns;
@@ -103,6 +111,18 @@ fn is_key_order(rows: &TableRows, condition: &Condition, query: &Query) -> Resul
         let Expr::Identifier(name) = &item.expr else { return Ok(false) };
         let name = fold(name);
         let column = rows.table.column_named(&name).ok_or(Unbound::NeedsPlanner)?;
+        // The names of results come before those of columns.
+        let is_other = |item: &SelectItem| match item {
+            SelectItem::UnnamedExpr(expression) => {
+                output::name_of(expression) == name && !names(binder, expression, column)
+            }
+            SelectItem::ExprWithAlias { expr, alias } => fold(alias) == name && !names(binder, expr, column),
+            // Each column of a wildcard has its own name.
+            _ => false,
+        };
+        if projection.iter().any(is_other) {
+            return Ok(false);
+        }
         let is_fixed = key.iter().take(condition.equal.len()).any(|part| part.column == column.id);
         if is_fixed {
             continue;

@@ -203,3 +203,26 @@ fn rows_of_dropped_interleaved_tables_are_found() {
         assert_eq!(found, expected, "{dropped}");
     }
 }
+
+/// The rows that exist would get another time than that of the definition.
+#[test]
+fn times_are_no_constant_defaults() {
+    let before = schema("CREATE TABLE t (a int PRIMARY KEY)");
+    for default in [
+        "now()",
+        "(now() + interval '30 days')",
+        "(now() + interval '30 days')::date",
+        "coalesce(NULL, now())::date",
+        "(CASE WHEN now() IS NULL THEN now() ELSE now() END)::date",
+    ] {
+        for to in ["date", "timestamp", "timestamptz"] {
+            let text = format!("ALTER TABLE t ADD COLUMN b {to} DEFAULT {default}");
+            assert_eq!(state(&before, &text), "0A000", "{text}");
+            let text = format!("CREATE TABLE u (b {to} DEFAULT {default})");
+            assert!(change(&before, &text).is_ok(), "{text}");
+        }
+    }
+    let after = change(&before, "ALTER TABLE t ADD COLUMN b date DEFAULT '2024-01-01'::timestamp").expect("valid");
+    let column = table(&after, "t").column_named("b").expect("it exists");
+    assert_eq!(column.initial.as_deref(), Some("2024-01-01"));
+}

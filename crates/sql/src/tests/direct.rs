@@ -766,3 +766,135 @@ fn changed_rows_are_read_with_locks() {
     assert_eq!(locked("SELECT * FROM t WHERE id = 1"), [false]);
     assert_eq!(locked("SELECT * FROM t WHERE id = 1 FOR UPDATE"), [true]);
 }
+
+/// Each operand is bound once, also if it is such a condition itself.
+#[test]
+fn nested_conditions_are_bound_in_linear_time() {
+    let mut database = Database::new("CREATE TABLE t (id int PRIMARY KEY, a int, c char(4), v varchar(4))");
+    database.affected("INSERT INTO t VALUES (1, 5, 'ab', 'ab'), (2, NULL, NULL, NULL), (3, 7, 'b', 'b')");
+    let between = |depth: usize| format!("a BETWEEN 1 AND 6{}", " BETWEEN false AND true".repeat(depth));
+    let left = |depth: usize| format!("a IN (5){}", " IN (true)".repeat(depth));
+    let right = |depth: usize| format!("{}a = 5{}", "true IN (".repeat(depth), ")".repeat(depth));
+    let bound = |depth: usize| format!("{}a = 5{}", "true BETWEEN false AND (".repeat(depth), ")".repeat(depth));
+    for condition in [between(1), left(1), right(1), bound(1)] {
+        let scan = format!("SELECT id FROM t WHERE {condition} AND a = 5");
+        assert_eq!(database.scanned(&scan), ["1"], "{condition}");
+    }
+    for condition in [between(38), left(38), right(38), bound(30)] {
+        for text in [
+            format!("SELECT id FROM t WHERE {condition}"),
+            format!("SELECT id FROM t WHERE id = 1 AND {condition}"),
+            format!("SELECT {condition} FROM t WHERE id = 1"),
+        ] {
+            let statement = parse_one(&text).unwrap_or_else(|error| panic!("{text}: {error:?}"));
+            prepare(&database.schema, &statement, &text, &[]).expect("valid");
+            prepare_scan(&database.schema, &statement, &text, &[], &[]).expect("valid");
+        }
+    }
+    let cases = [
+        ("a BETWEEN 5 AND 6", "t||f"),
+        ("a + 1 BETWEEN 6 AND 7.5", "t||f"),
+        ("a BETWEEN NULL AND 6", "||f"),
+        ("a BETWEEN 6 AND NULL", "f||"),
+        ("5 BETWEEN id AND a", "t||t"),
+        ("'ab' BETWEEN c AND v", "t||f"),
+        ("c BETWEEN 'ab ' AND 'ab   '", "t||f"),
+        ("c BETWEEN 'a' AND v", "t||t"),
+        ("v BETWEEN 'ab' AND 'b'", "t||t"),
+        ("v BETWEEN c AND c", "t||t"),
+        ("c IN ('ab   ', v)", "t||t"),
+        ("v IN ('ab')", "t||f"),
+        ("a IN (1, NULL, 5)", "t||"),
+    ];
+    for (condition, expected) in cases {
+        let found = database.scanned(&format!("SELECT {condition} FROM t"));
+        assert_eq!(found.join("|").replace("NULL", ""), expected, "{condition}");
+    }
+    let mixed = "SELECT v BETWEEN c AND 'x' FROM t";
+    let plan = prepare_scan(&database.schema, &parse_one(mixed).expect("valid"), mixed, &[], &[]);
+    assert_eq!(plan.expect("valid").map(|_| ()), None, "the padding matters for one bound only");
+    // Key ranges are found.
+    assert_eq!(database.rows("SELECT id FROM t WHERE id BETWEEN 2 AND 3 LIMIT 9"), ["2", "3"]);
+    assert_eq!(database.rows("SELECT id FROM t WHERE id IN (3, 1)"), ["1", "3"]);
+}
+
+/// A name in ORDER BY is that of a result first.
+#[test]
+fn order_by_the_name_of_a_result() {
+    let mut db = Database::new("CREATE TABLE t (id int PRIMARY KEY, b int)");
+    db.affected("INSERT INTO t VALUES (1, 9), (2, 8), (3, 7)");
+    for (text, expected) in [
+        ("SELECT -id AS id FROM t ORDER BY id LIMIT 2", ["-3", "-2"]),
+        ("SELECT b AS id FROM t ORDER BY id LIMIT 2", ["7", "8"]),
+        ("SELECT t.b AS ID FROM t WHERE id > 1 ORDER BY Id LIMIT 2", ["7", "8"]),
+        ("SELECT b AS id FROM t WHERE id IN (1, 2) ORDER BY id", ["8", "9"]),
+        ("SELECT (-id)::text AS id FROM t ORDER BY id LIMIT 2", ["-1", "-2"]),
+        ("SELECT id::text FROM t ORDER BY id DESC LIMIT 2", ["3", "2"]),
+    ] {
+        assert_eq!(db.scanned(text), expected, "{text}");
+    }
+    for (text, expected) in [
+        ("SELECT id FROM t ORDER BY id LIMIT 2", ["1", "2"]),
+        ("SELECT (x.id) AS id FROM t x ORDER BY id LIMIT 2", ["1", "2"]),
+        ("SELECT id AS b FROM t ORDER BY id LIMIT 2", ["1", "2"]),
+        ("SELECT b AS c FROM t WHERE id IN (1, 2) ORDER BY id", ["9", "8"]),
+    ] {
+        assert_eq!(db.rows(text), expected, "{text}");
+    }
+}
+
+/// A `char` has no spaces at its end when it is compared with a `text`.
+#[test]
+fn padded_keys_are_compared_by_type() {
+    let mut db = Database::new("CREATE TABLE t (k char(5) PRIMARY KEY, n int)");
+    db.affected("INSERT INTO t VALUES ('ab', 1), ('c', 2)");
+    for (value, is_equal) in [
+        ("'ab  '", true),
+        ("'ab'", true),
+        ("'ab  '::char(4)", true),
+        ("'ab  '::varchar", true),
+        ("'ab'::text", true),
+        ("'ab  '::text", false),
+        ("'a' || 'b '", false),
+        ("lower('AB')", true),
+    ] {
+        let expected: &[&str] = if is_equal { &["1"] } else { &[] };
+        assert_eq!(db.rows(&format!("SELECT n FROM t WHERE k = {value}")), expected, "{value}");
+        assert_eq!(db.rows(&format!("SELECT n FROM t WHERE {value} = k FOR UPDATE")), expected, "{value}");
+        assert_eq!(db.affected(&format!("UPDATE t SET n = 1 WHERE k = {value}")), u64::from(is_equal), "{value}");
+    }
+    assert_eq!(db.rows("SELECT n FROM t WHERE k IN ('ab  '::text, 'c'::text)"), ["2"]);
+    assert_eq!(db.rows("SELECT n FROM t WHERE k IN ('ab  ', 'c'::text)"), ["1", "2"]);
+    assert_eq!(db.affected("DELETE FROM t WHERE k = 'ab  '::text"), 0);
+    let text = "SELECT n FROM t WHERE k = $1";
+    let rows = |db: &mut Database, declared: &[Option<SqlType>]| {
+        let plan = prepare(&db.schema, &parse_one(text).expect("valid"), text, declared).expect("valid");
+        let plan = plan.expect("a plan by key");
+        db.execute(text, &plan, &[Value::Text("ab ".to_owned())]).expect("valid").rows.len()
+    };
+    assert_eq!(rows(&mut db, &[]), 1);
+    assert_eq!(rows(&mut db, &[Some(SqlType::Varchar(None))]), 1);
+    assert_eq!(rows(&mut db, &[Some(SqlType::Text)]), 0);
+}
+
+/// A row can be deleted after the entry of an index that refers to it was read: another attempt succeeds.
+#[test]
+fn conflicting_row_that_is_deleted_meanwhile_is_a_conflict() {
+    let mut db = Database::new("CREATE TABLE t (id int PRIMARY KEY, name text UNIQUE, n int)");
+    db.affected("INSERT INTO t VALUES (1, 'ann', 1)");
+    let text = "INSERT INTO t VALUES (2, 'ann', 2) ON CONFLICT (name) DO UPDATE SET n = 3";
+    let plan = db.plan(text).expect("valid").expect("direct");
+    let mut sequences = Sequences::default();
+    let mut environment = Environment { parameters: &[], now: 0, supply: &mut sequences };
+    let (mut execution, step) = plan.start(&mut environment).expect("valid");
+    let Step::Read(reads) = step else { panic!("{step:?}") };
+    let pages = reads.iter().map(|read| db.read(read)).collect();
+    let step = execution.advance(pages, &mut environment).expect("valid");
+    let Step::Read(reads) = step else { panic!("{step:?}") };
+    db.affected("DELETE FROM t WHERE id = 1");
+    let pages = reads.iter().map(|read| db.read(read)).collect();
+    let error = execution.advance(pages, &mut environment).expect_err("the row is missing");
+    assert_eq!(error.sqlstate, crate::sqlstate::SERIALIZATION_FAILURE);
+    assert_eq!(db.affected(text), 1);
+    assert_eq!(db.rows("SELECT * FROM t LIMIT 9"), ["2|ann|2"]);
+}

@@ -300,3 +300,26 @@ fn oids_are_unique() {
     }
     assert_eq!(SqlType::from_oid(1), None);
 }
+
+/// A number with an exponent is printed with all its digits.
+#[test]
+fn long_jsonb_is_refused() {
+    let list = |count: usize| format!("[{}0]", "1e999,".repeat(count));
+    let object = |count: usize| {
+        let members: String = (0..count).map(|number| format!("\"{number}\": [1e999], ")).collect();
+        format!("{{{members}\"a\": {{}}}}")
+    };
+    let nested = |count: usize| format!("[{}, {}]", list(count / 2), object(count / 2));
+    for make in [&list as &dyn Fn(usize) -> String, &object, &nested] {
+        assert!(SqlType::Jsonb.parse(&make(8_000)).is_ok());
+        assert_eq!(state(SqlType::Jsonb.parse(&make(9_000))), "54000");
+        assert_eq!(state(SqlType::Jsonb.parse(&make(200_000))), "54000");
+    }
+    let same = format!("{{{}\"a\": 1}}", "\"a\": 1e999, ".repeat(9_000));
+    assert_eq!(round(&SqlType::Jsonb, &same), "{\"a\": 1}", "what is replaced does not count");
+    let limit = base::limits::VALUE_BYTES_MAX;
+    let longest = format!("[\"{}\"]", "x".repeat(limit - 4));
+    assert_eq!(round(&SqlType::Jsonb, &longest), longest);
+    let longer = format!("[\"{}\"]", "x".repeat(limit - 3));
+    assert_eq!(state(SqlType::Jsonb.parse(&longer)), "54000");
+}
