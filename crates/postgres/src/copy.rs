@@ -448,6 +448,14 @@ mod tests {
     }
 
     #[test]
+    fn last_row_may_end_with_a_backslash() {
+        let mut parser = Parser::new(Format::of(&[]).expect("options"), "t", columns(&[SqlType::Text]));
+        let mut rows = parser.push(b"x\ny\\").expect("valid");
+        rows.extend(parser.finish().expect("valid"));
+        assert_eq!(rows.len(), 2);
+    }
+
+    #[test]
     fn bad_rows_are_located() {
         let parse = |types: &[SqlType], data: &[u8]| {
             let mut parser = Parser::new(Format::of(&[]).expect("options"), "t", columns(types));
@@ -455,7 +463,9 @@ mod tests {
         };
         let two = [SqlType::Int4, SqlType::Int4];
         let error = parse(&two, b"1\t2\n3\n");
-        assert_eq!((error.sqlstate, error.detail.as_deref()), ("22P04", Some("COPY t, line 2")));
+        assert_eq!((error.sqlstate, error.context.as_deref()), ("22P04", Some("COPY t, line 2")));
+        let error = parse(&two, b"1\tx\n");
+        assert_eq!(error.context.as_deref(), Some("COPY t, line 1, column c: \"x\""));
         assert_eq!(parse(&two, b"1\t2\t3\n").message, "extra data after last expected column");
         assert_eq!(parse(&two, b"1\tx\n").sqlstate, "22P02");
         assert_eq!(parse(&[SqlType::Text], b"\xff\n").sqlstate, "22021");

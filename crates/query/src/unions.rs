@@ -9,7 +9,7 @@ use sql::SqlType;
 
 use crate::error::wrap;
 use crate::operators::converted;
-use crate::values::{NUMERIC_PRECISION, scalar, type_of};
+use crate::values::{NUMERIC_PRECISION, arrow_type, scalar, type_of};
 
 /// Converts the columns of queries in `UNION` to common types. DataFusion does so later, after the types of the result are
 /// known to the client, and by other rules.
@@ -49,7 +49,7 @@ fn of_union(union: Union) -> Result<LogicalPlan> {
                     let (scalar, metadata) = scalar(&value, to).map_err(wrap)?;
                     Expr::Literal(scalar, metadata)
                 }
-                _ if from.as_ref() == Some(to) => return Ok(column),
+                _ if *field.data_type() == arrow_type(to) && from.as_ref() == Some(to) => return Ok(column),
                 _ => converted(column, to),
             };
             Ok(value.alias(field.name()))
@@ -82,8 +82,9 @@ fn common_type(all: &[Option<&SqlType>]) -> Option<SqlType> {
     let known: Vec<&SqlType> = all.iter().copied().flatten().collect();
     let first = *known.first()?;
     if known.iter().all(|of| *of == first) {
-        // Literals of text are text to DataFusion.
-        return (known.len() < all.len() && !first.is_text()).then(|| first.clone());
+        // Literals of text are text to DataFusion, and those of numbers have their own digits.
+        let is_other = known.len() < all.len() && !first.is_text() || *first == SqlType::Numeric(None);
+        return is_other.then(|| first.clone());
     }
     let rank = |of: &SqlType| match of {
         SqlType::Int2 => Some((0, 0)),
