@@ -69,28 +69,30 @@ impl State {
         let before = self.reads.range(..&span).next_back();
         let before =
             before.filter(|((table, _, end), at)| (table, end.as_ref(), **at) == (&span.0, Some(&span.1), seen));
-        if let Some(before) = before.map(|(before, _)| before.clone()) {
-            self.remove(&before);
-            span.1 = before.1;
-        }
+        let before = before.map(|(before, _)| before.clone());
         let after = span.2.as_ref().and_then(|end| self.reads.range((span.0.clone(), end.clone(), None)..).next());
         let after =
             after.filter(|((table, start, _), at)| (table, Some(start), **at) == (&span.0, span.2.as_ref(), seen));
-        if let Some(after) = after.map(|(after, _)| after.clone()) {
-            self.remove(&after);
-            span.2 = after.2;
+        let after = after.map(|(after, _)| after.clone());
+        if let Some((_, start, _)) = &before {
+            span.1 = start.clone();
         }
-        if self.reads.len() >= TRANSACTION_READS_MAX {
+        if let Some((_, _, end)) = &after {
+            span.2.clone_from(end);
+        }
+        let replaced: Vec<Span> = [before, after].into_iter().flatten().collect();
+        // The limits are checked before anything changes: after an error, the earlier reads are still validated.
+        if self.reads.len() - replaced.len() >= TRANSACTION_READS_MAX {
             return invalid(format!("the transaction has read more than {TRANSACTION_READS_MAX} rows or pages"));
         }
-        self.add_bytes(span_bytes(&span))?;
+        let (new, old) = (span_bytes(&span), replaced.iter().map(span_bytes).sum::<usize>());
+        self.add_bytes(new.saturating_sub(old))?;
+        self.bytes -= old.saturating_sub(new);
+        for span in &replaced {
+            self.reads.remove(span);
+        }
         self.reads.insert(span, seen);
         Ok(())
-    }
-
-    fn remove(&mut self, span: &Span) {
-        self.reads.remove(span);
-        self.bytes -= span_bytes(span);
     }
 
     /// Changes a column of a row.
@@ -284,6 +286,24 @@ mod tests {
         read(&mut state, "v", "c", Some("m"), 7);
         assert_eq!(spans(&state)[3..], [("v", &b"a"[..], None, 7)]);
         assert_eq!(state.bytes, 1 + 1 + 1 + 1 + 1);
+    }
+
+    /// A read beyond the limit changes nothing: the neighbors that it would extend are still validated.
+    #[test]
+    fn read_beyond_the_limit_keeps_earlier_reads() {
+        let mut state = State::default();
+        read(&mut state, "t", "a", Some("c"), 5);
+        read(&mut state, "t", "e", Some("g"), 5);
+        let before = state.savepoint();
+        put(&mut state, "k", "c", "v");
+        let large = Bytes::from(vec![0; WRITE_BYTES_MAX - state.bytes - 1]);
+        state.change("t".into(), "l".into(), Bytes::new(), Some(large)).expect("within the limits");
+        assert_eq!(state.bytes, WRITE_BYTES_MAX);
+        assert!(state.has_read("t", "g".into(), Some("larger than g".into()), 5).is_err());
+        let earlier = [("t", &b"a"[..], Some(&b"c"[..]), 5), ("t", b"e", Some(b"g"), 5)];
+        assert_eq!(spans(&state), earlier);
+        state.restore(&before).expect("it is open");
+        assert_eq!((state.bytes, state.end().reads.len()), (4, 2));
     }
 
     /// The state of the first read counts: a change between the two is a conflict.
