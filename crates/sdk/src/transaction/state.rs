@@ -24,6 +24,11 @@ pub(super) struct State {
     pub(super) locked: BTreeMap<(String, Bytes), Bytes>,
     /// Those of this attempt.
     pub(super) read_now: BTreeSet<(String, Bytes)>,
+    /// Reads of any attempt that have no answer, and may lock later, each as a table and a key, and how often. Also
+    /// those that were answered late, because another copy of the request may still be on its way.
+    pub(super) unanswered: BTreeMap<(String, Bytes), usize>,
+    /// Whether read locks were released. The nodes then ignore further reads of this owner.
+    pub(super) has_unlocked: bool,
     writes: PendingWrites,
     /// Bytes of all keys, names and values.
     bytes: usize,
@@ -39,9 +44,35 @@ pub(super) struct Parts {
 }
 
 impl State {
-    /// The state of another attempt, with the ranges in which earlier ones have read locks.
-    pub(super) fn of_locked(locked: BTreeMap<(String, Bytes), Bytes>) -> Self {
-        Self { locked, ..Self::default() }
+    /// Ends this attempt. Returns the state of another one, with the ranges in which earlier ones have read locks, or
+    /// may get some.
+    pub(super) fn again(&mut self) -> Self {
+        self.end();
+        let (locked, unanswered) = (std::mem::take(&mut self.locked), std::mem::take(&mut self.unanswered));
+        Self { locked, unanswered, ..Self::default() }
+    }
+
+    /// Notes a read that is sent.
+    pub(super) fn asks(&mut self, place: (String, Bytes)) {
+        if self.unanswered.len() < TRANSACTION_READS_MAX {
+            *self.unanswered.entry(place).or_default() += 1;
+        }
+    }
+
+    /// Notes that no copy of a read is left.
+    pub(super) fn is_answered(&mut self, place: &(String, Bytes)) {
+        if let Some(count) = self.unanswered.get_mut(place) {
+            *count -= 1;
+            if *count == 0 {
+                self.unanswered.remove(place);
+            }
+        }
+    }
+
+    /// At most this number of places of reads that may lock later, spread evenly, because many may be in one range.
+    pub(super) fn unanswered(&self, max: usize) -> Vec<(String, Bytes)> {
+        let step = self.unanswered.len().div_ceil(max).max(1);
+        self.unanswered.keys().step_by(step).cloned().collect()
     }
 
     /// # Errors
@@ -317,6 +348,26 @@ mod tests {
         assert_eq!(spans(&state), [("t", &b"a"[..], Some(&b"b"[..]), 5)]);
         assert!(state.end().needs_commit, "it has seen two states");
         assert!(state.check_open().is_err());
+    }
+
+    /// Two reads of one key: one is answered, the other is dropped.
+    #[test]
+    fn reads_without_an_answer_are_known() {
+        let (mut state, place) = (State::default(), |key: &'static str| ("t".to_owned(), Bytes::from(key)));
+        state.asks(place("a"));
+        state.asks(place("a"));
+        state.asks(place("b"));
+        state.is_answered(&place("a"));
+        state.is_answered(&place("b"));
+        state.is_answered(&place("unknown"));
+        assert_eq!(state.unanswered(9), [place("a")]);
+        let mut again = state.again();
+        assert!(state.check_open().is_err() && state.unanswered(9).is_empty());
+        for key in ["b", "c", "d", "e"] {
+            again.asks(place(key));
+        }
+        assert_eq!(again.unanswered(9).len(), 5, "with that of the earlier attempt");
+        assert_eq!(again.unanswered(2), [place("a"), place("d")]);
     }
 
     #[test]
