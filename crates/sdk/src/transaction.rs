@@ -349,8 +349,9 @@ impl Transaction {
         outcome
     }
 
-    /// Ends the transaction without changes, and releases its read locks, so that others need not wait for them. The
-    /// locks of a transaction that is dropped expire after 10 s without use.
+    /// Ends the transaction without changes, and releases its read locks, so that others need not wait for them. Reads
+    /// whose futures were dropped get none afterwards. The locks of a transaction that is dropped expire after 10 s
+    /// without use.
     pub async fn rollback(self) {
         self.state().end();
         self.unlock(&BTreeSet::new()).await;
