@@ -8,8 +8,13 @@
 //! A transaction that reads a key in order to change it *claims* it. Otherwise all transactions that change one key read
 //! it at the same time, and all but one of them fail. One transaction has the claim, and others that want it wait. Two
 //! transactions may wait for each other: so if an older one has waited for long, the younger one loses its locks.
+//!
+//! A client that gets no answer sends a read again, and one of the copies may arrive, or be granted, after the
+//! transaction has released its locks. So the transactions that have done so are remembered for a while: their reads
+//! wait for nothing and take no locks. A transaction that has released its locks takes none any more: a retry of it is
+//! another owner.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base::{Duration, Monotonic};
 use bytes::Bytes;
@@ -26,6 +31,8 @@ const OWNERS_MAX: usize = 10_000;
 /// Maximum ranges of keys that all transactions lock at one leader, because each change is compared with them. Further
 /// reads are not protected.
 const SPANS_IN_ALL_MAX: usize = 10_000;
+/// Maximum transactions that are remembered because they have released their locks. The earliest are forgotten.
+const ENDED_MAX: usize = 10_000;
 /// Maximum bytes of the keys of all locks at one leader. Further reads are not protected.
 const BYTES_MAX: usize = 4 << 20;
 
@@ -35,6 +42,7 @@ pub(crate) struct ReadLocks {
     by_owner: BTreeMap<LockOwner, Held>,
     /// The transactions that are about to change these keys. Each has locks.
     claims: BTreeMap<Bytes, LockOwner>,
+    ended: Ended,
     /// The number of ranges of keys.
     spans: usize,
     /// The bytes of their keys.
@@ -47,6 +55,34 @@ struct Held {
     used: Monotonic,
     /// Since when an older transaction waits for one of its claims.
     awaited: Option<Monotonic>,
+}
+
+/// The transactions that have released their locks lately.
+#[derive(Clone, Debug, Default)]
+struct Ended {
+    owners: BTreeSet<LockOwner>,
+    /// In order of time.
+    times: VecDeque<(Monotonic, LockOwner)>,
+}
+
+impl Ended {
+    /// Returns false if it is known already.
+    fn add(&mut self, owner: LockOwner, now: Monotonic) -> bool {
+        let is_new = self.owners.insert(owner);
+        if is_new {
+            self.times.push_back((now, owner));
+        }
+        self.forget(now);
+        is_new
+    }
+
+    fn forget(&mut self, now: Monotonic) {
+        let is_over = |(at, _): &(Monotonic, LockOwner)| now.since(*at) >= UNUSED;
+        while self.times.len() > ENDED_MAX || self.times.front().is_some_and(is_over) {
+            let Some((_, owner)) = self.times.pop_front() else { return };
+            self.owners.remove(&owner);
+        }
+    }
 }
 
 impl ReadLocks {
@@ -62,6 +98,9 @@ impl ReadLocks {
 
     /// A transaction reads these keys.
     pub(crate) fn add(&mut self, owner: LockOwner, locks: &Locks, now: Monotonic) {
+        if self.ended.owners.contains(&owner) {
+            return;
+        }
         let is_full = |locks: &Self| {
             locks.by_owner.len() >= OWNERS_MAX && !locks.by_owner.contains_key(&owner)
                 || locks.spans >= SPANS_IN_ALL_MAX
@@ -85,8 +124,12 @@ impl ReadLocks {
     }
 
     /// A transaction is about to change the keys that it reads. Returns false if another one is: the read must wait.
+    /// A read of a transaction that has released its locks does not wait: nobody needs its answer.
     pub(crate) fn claim(&mut self, owner: LockOwner, locks: &Locks, now: Monotonic) -> bool {
         self.expire(now);
+        if self.ended.owners.contains(&owner) {
+            return true;
+        }
         let keys = || {
             locks.spans().iter().filter_map(|span| match &span.keys {
                 LockKeys::Key(key) => Some(key),
@@ -137,11 +180,11 @@ impl ReadLocks {
         true
     }
 
-    /// A transaction has ended.
-    pub(crate) fn release(&mut self, owner: LockOwner) -> bool {
-        let had = self.by_owner.contains_key(&owner);
+    /// A transaction has ended. Returns false if that is known already. Otherwise others may go on, as may its own reads
+    /// that wait.
+    pub(crate) fn release(&mut self, owner: LockOwner, now: Monotonic) -> bool {
         self.retain(|other, _| *other != owner);
-        had
+        self.ended.add(owner, now)
     }
 
     pub(crate) fn clear(&mut self) {
@@ -149,6 +192,7 @@ impl ReadLocks {
     }
 
     fn expire(&mut self, now: Monotonic) {
+        self.ended.forget(now);
         self.retain(|_, held| now.since(held.used) < UNUSED);
     }
 
@@ -226,8 +270,41 @@ mod tests {
         assert!(!locks.claim(owner(1), &on("a"), now + Duration::from_millis(999)));
         assert!(locks.claim(owner(1), &on("a"), now + CLAIM_PATIENCE));
         assert!(!locks.claim(owner(4), &on("a"), now + CLAIM_PATIENCE) && locks.claim(owner(4), &on("b"), now));
-        assert!(locks.release(owner(1)) && locks.release(owner(4)));
+        assert!(locks.release(owner(1), now) && locks.release(owner(4), now));
         assert!(locks.is_empty() && locks.claims.is_empty());
+    }
+
+    /// A read that waits for a claim, and a copy of one that was granted, both of transactions that have ended.
+    #[test]
+    fn ended_transactions_take_no_locks() {
+        let (mut locks, now) = (ReadLocks::default(), Monotonic(1));
+        assert!(locks.claim(owner(2), &on("a"), now) && !locks.claim(owner(3), &on("a"), now));
+        assert!(locks.release(owner(3), now), "it had no locks, but a read of it waits");
+        assert!(!locks.release(owner(3), now), "the request was sent twice");
+        assert!(locks.claim(owner(3), &on("a"), now), "its read waits no longer");
+        assert!(!locks.claim(owner(4), &on("a"), now) && locks.release(owner(2), now));
+        assert!(locks.claim(owner(2), &on("a"), now + Duration::from_millis(9_999)));
+        locks.add(owner(3), &on("a"), now);
+        assert!(locks.is_empty() && locks.claims.is_empty(), "neither has taken anything");
+        assert!(locks.claim(owner(4), &on("a"), now));
+        locks.clear();
+        assert!(locks.claim(owner(2), &on("a"), now), "another leader does not know of it");
+    }
+
+    #[test]
+    fn ended_transactions_are_forgotten() {
+        let (mut locks, begin) = (ReadLocks::default(), Monotonic(0));
+        locks.release(owner(1), begin);
+        assert!(locks.give_way(&on("a"), None, begin + UNUSED));
+        assert!(locks.ended.owners.is_empty() && locks.ended.times.is_empty());
+        for started in 0..=10_000 {
+            locks.release(owner(started), begin);
+        }
+        assert_eq!((locks.ended.owners.len(), locks.ended.times.len()), (ENDED_MAX, ENDED_MAX));
+        locks.add(owner(10_000), &on("a"), begin);
+        assert!(locks.is_empty());
+        locks.add(owner(0), &on("a"), begin);
+        assert!(!locks.is_empty(), "the earliest");
     }
 
     #[test]

@@ -180,7 +180,7 @@ impl Node {
                 Writes { replica, roster: &self.cluster, disk, requests, clock }.write(pending, ask, now)
             }
             (KeyOwner::This, Query::Machine(ask)) if ask.unlocks().is_some() => {
-                let is_news = ask.unlocks().is_some_and(|owner| replica.read_locks.release(owner));
+                let is_news = ask.unlocks().is_some_and(|owner| replica.read_locks.release(owner, now.monotonic));
                 if is_news {
                     self.pending_requests.wake();
                 }

@@ -34,6 +34,9 @@ const RESOLVE_SHARE: u32 = 5;
 const RESOLVE_MAX: Duration = Duration::from_secs(2);
 /// Timeout of the release of read locks, which also expire.
 const UNLOCK_MAX: Duration = Duration::from_secs(1);
+/// A read for update that takes this time may have been sent several times: another copy may lock the row after the
+/// transaction has ended. It is at most the time after which a client sends a request again.
+const SENT_AGAIN: Duration = Duration::from_millis(400);
 /// Maximum ranges in which read locks are released. Locks in further ranges expire.
 const UNLOCKED_MAX: usize = 32;
 
@@ -346,8 +349,9 @@ impl Transaction {
         outcome
     }
 
-    /// Ends the transaction without changes, and releases its read locks, so that others need not wait for them. The
-    /// locks of a transaction that is dropped expire after 10 s without use.
+    /// Ends the transaction without changes, and releases its read locks, so that others need not wait for them. Reads
+    /// whose futures were dropped get none afterwards. The locks of a transaction that is dropped expire after 10 s
+    /// without use.
     pub async fn rollback(self) {
         self.state().end();
         self.unlock(&BTreeSet::new()).await;
@@ -427,9 +431,13 @@ impl Transaction {
     #[must_use]
     pub fn again(&self) -> Self {
         let mut state = self.state();
-        state.end();
-        let locked = std::mem::take(&mut state.locked);
-        Self { state: Arc::new(Mutex::new(State::of_locked(locked))), ..self.clone() }
+        let mut owner = self.owner;
+        if state.has_unlocked {
+            // The nodes ignore reads of the owner that has released its locks. With a lower number, this one is older
+            // by the least possible, so that it need not wait for a lock that was not released.
+            owner.id = owner.id.wrapping_sub(1);
+        }
+        Self { owner, state: Arc::new(Mutex::new(state.again())), ..self.clone() }
     }
 
     /// Releases the read locks after an error, unless the transaction can still be committed.
@@ -440,17 +448,29 @@ impl Transaction {
         }
     }
 
-    /// Releases the read locks, except in some ranges. Correctness does not depend on it.
+    /// Releases the read locks, except in some ranges. Correctness does not depend on it. Reads that may still be on
+    /// their way will lock nothing, also in these ranges.
     async fn unlock(&self, except: &BTreeSet<(String, Bytes)>) {
-        let mut unlocking = JoinSet::new();
-        for (table, key) in self.state().locked_but(except).into_iter().take(UNLOCKED_MAX) {
-            let request = message::UnlockTransactionRequest { table, key, owner: Some(self.owner) };
-            let client = self.client.clone();
-            unlocking.spawn(async move {
-                _ = client.driver.call(ApiRequest::UnlockTransaction(request), UNLOCK_MAX).await;
-            });
+        let (locked, unanswered) = {
+            let mut state = self.state();
+            let (locked, unanswered) = (state.locked_but(except), state.unanswered(UNLOCKED_MAX));
+            state.has_unlocked |= !locked.is_empty() || !unanswered.is_empty();
+            (locked, unanswered)
+        };
+        // Nobody waits for the second: if there was no answer before, there may be none now.
+        for place in unanswered {
+            tokio::spawn(self.unlocking(place));
         }
+        let unlocking: JoinSet<()> = locked.into_iter().take(UNLOCKED_MAX).map(|place| self.unlocking(place)).collect();
         unlocking.join_all().await;
+    }
+
+    fn unlocking(&self, (table, key): (String, Bytes)) -> impl Future<Output = ()> + Send + use<> {
+        let request = message::UnlockTransactionRequest { table, key, owner: Some(self.owner) };
+        let client = self.client.clone();
+        async move {
+            _ = client.driver.call(ApiRequest::UnlockTransaction(request), UNLOCK_MAX).await;
+        }
     }
 
     async fn read(&self, table: &str, key: &Bytes, columns: Vec<Bytes>, for_update: bool) -> Result<Vec<Cell>, Error> {
@@ -466,7 +486,7 @@ impl Transaction {
             options: Some(message::ReadOptions { consistency: Some(consistency) }),
             ..Default::default()
         };
-        match self.ask(ApiRequest::Get(request)).await?.outcome? {
+        match self.ask(ApiRequest::Get(request), (table.to_owned(), key.clone()), for_update).await? {
             ApiResponse::Row(message::GetResponse { cells, as_of, .. }) => {
                 let keys = KeyRange { start: key.clone(), end: Some([&key[..], &[0]].concat().into()) };
                 self.has_read(table, &keys, &as_of.ok_or_else(unstated)?)?;
@@ -488,10 +508,17 @@ impl Transaction {
         message::ReadOptions { consistency: Some(Consistency::Transaction(self.owner)) }
     }
 
-    /// Sends a request, with the remaining time of the transaction as timeout.
-    async fn ask(&self, request: ApiRequest) -> Result<Ended, Error> {
+    /// Sends a read of a key, or from it on, with the remaining time of the transaction as timeout.
+    async fn ask(&self, read: ApiRequest, place: (String, Bytes), for_update: bool) -> Result<ApiResponse, Error> {
         let left = self.left()?;
-        Ok(self.client.driver.call(request, left).await)
+        let began = Instant::now();
+        // If this future is dropped, the read remains noted: a node may still lock its keys.
+        self.state().asks(place.clone());
+        let answer = self.client.driver.call(read, left).await.outcome?;
+        if !for_update || began.elapsed() < SENT_AGAIN {
+            self.state().is_answered(&place);
+        }
+        Ok(answer)
     }
 
     /// The remaining time of the transaction.
@@ -549,6 +576,22 @@ mod tests {
         assert!(matches!(clone.put("t", "k", "c", "v"), Err(Error::Invalid(_))));
         assert!(matches!(clone.row("t", "k").await, Err(Error::Invalid(_))));
         assert!(matches!(clone.commit().await, Err(Error::Invalid(_))));
+    }
+
+    /// A read that is dropped may lock later, so its locks are released. A retry is then another owner of the same age.
+    #[tokio::test]
+    async fn dropped_read_is_unlocked() {
+        let tx = client().begin_transaction();
+        assert_eq!(tx.again().owner, tx.owner, "nothing was released");
+        let tx = client().begin_transaction();
+        let read = tx.row_for_update("t", "k");
+        assert!(tokio::time::timeout(Duration::from_millis(1), read).await.is_err());
+        assert_eq!(tx.state().unanswered(9), [("t".to_owned(), Bytes::from("k"))]);
+        tx.clone().rollback().await;
+        let again = tx.again();
+        assert_eq!(again.owner.started_ns, tx.owner.started_ns);
+        assert_eq!(again.owner.id, tx.owner.id.wrapping_sub(1));
+        assert_eq!(again.again().owner, again.owner);
     }
 
     #[tokio::test]

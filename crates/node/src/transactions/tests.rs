@@ -605,6 +605,29 @@ fn read_locks_give_priority() {
     bench.rests();
 }
 
+/// A locking read that waits ends when its transaction does, and a copy that arrives afterwards locks nothing.
+#[test]
+fn ended_transactions_lock_nothing() {
+    let (mut bench, session) = alone();
+    bench.ask(3, get("a", Consistency::ForUpdate(OLD)));
+    bench.pass(ms(100));
+    assert!(bench.answer(3).is_ok());
+    bench.ask(4, get("a", Consistency::ForUpdate(YOUNG)));
+    bench.pass(ms(100));
+    assert!(!bench.answers.contains_key(&RequestId(4)), "it waits");
+    bench.ask(5, of_table(TableRequest::Unlock { key: "a".into(), owner: YOUNG }));
+    bench.pass(ms(1));
+    assert!(bench.answer(4).is_ok(), "{:?}", bench.answer(4));
+    bench.ask(6, of_table(TableRequest::Unlock { key: "a".into(), owner: OLD }));
+    bench.ask(7, get("a", Consistency::ForUpdate(OLD)));
+    bench.pass(ms(100));
+    assert!(bench.answer(7).is_ok() && bench.node.replicas[&FIRST].read_locks.is_empty());
+    bench.ask(8, transaction(stamp(session, 1), YOUNG, part(&[], &[row("a", "1")])));
+    bench.pass(ms(100));
+    bench.committed(8);
+    bench.rests();
+}
+
 /// A split waits for a prepared transaction. Meanwhile, writes and reads go on, and new transactions over several ranges
 /// are refused. The range asks the coordinator earlier than usual, which aborts the transaction if its driver has died.
 #[test]

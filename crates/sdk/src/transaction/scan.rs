@@ -111,11 +111,13 @@ impl TransactionRows {
             options: Some(transaction.options()),
             ..self.scan.page_request(table)
         };
-        let answer = transaction.ask(ApiRequest::Scan(request)).await?;
-        let message::ScanResponse { rows, continuation, as_of, .. } = match answer.outcome? {
-            ApiResponse::Rows(response) => response,
-            other => return Err(unexpected(&other)),
-        };
+        // A page in reverse order may begin in another range, whose locks then expire if it gets no answer.
+        let place = (table.clone(), keys.start.clone());
+        let message::ScanResponse { rows, continuation, as_of, .. } =
+            match transaction.ask(ApiRequest::Scan(request), place, false).await? {
+                ApiResponse::Rows(response) => response,
+                other => return Err(unexpected(&other)),
+            };
         let as_of = as_of.ok_or_else(super::unstated)?;
         let (shown, rest) = divide(keys, self.scan.reverse, continuation, &as_of);
         transaction.has_read(table, &shown, &as_of)?;

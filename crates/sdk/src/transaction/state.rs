@@ -24,6 +24,11 @@ pub(super) struct State {
     pub(super) locked: BTreeMap<(String, Bytes), Bytes>,
     /// Those of this attempt.
     pub(super) read_now: BTreeSet<(String, Bytes)>,
+    /// Reads of any attempt that have no answer, and may lock later, each as a table and a key, and how often. Also
+    /// those that were answered late, because another copy of the request may still be on its way.
+    pub(super) unanswered: BTreeMap<(String, Bytes), usize>,
+    /// Whether read locks were released. The nodes then ignore further reads of this owner.
+    pub(super) has_unlocked: bool,
     writes: PendingWrites,
     /// Bytes of all keys, names and values.
     bytes: usize,
@@ -39,9 +44,35 @@ pub(super) struct Parts {
 }
 
 impl State {
-    /// The state of another attempt, with the ranges in which earlier ones have read locks.
-    pub(super) fn of_locked(locked: BTreeMap<(String, Bytes), Bytes>) -> Self {
-        Self { locked, ..Self::default() }
+    /// Ends this attempt. Returns the state of another one, with the ranges in which earlier ones have read locks, or
+    /// may get some.
+    pub(super) fn again(&mut self) -> Self {
+        self.end();
+        let (locked, unanswered) = (std::mem::take(&mut self.locked), std::mem::take(&mut self.unanswered));
+        Self { locked, unanswered, ..Self::default() }
+    }
+
+    /// Notes a read that is sent.
+    pub(super) fn asks(&mut self, place: (String, Bytes)) {
+        if self.unanswered.len() < TRANSACTION_READS_MAX {
+            *self.unanswered.entry(place).or_default() += 1;
+        }
+    }
+
+    /// Notes that no copy of a read is left.
+    pub(super) fn is_answered(&mut self, place: &(String, Bytes)) {
+        if let Some(count) = self.unanswered.get_mut(place) {
+            *count -= 1;
+            if *count == 0 {
+                self.unanswered.remove(place);
+            }
+        }
+    }
+
+    /// At most this number of places of reads that may lock later, spread evenly, because many may be in one range.
+    pub(super) fn unanswered(&self, max: usize) -> Vec<(String, Bytes)> {
+        let step = self.unanswered.len().div_ceil(max).max(1);
+        self.unanswered.keys().step_by(step).cloned().collect()
     }
 
     /// # Errors
@@ -69,28 +100,30 @@ impl State {
         let before = self.reads.range(..&span).next_back();
         let before =
             before.filter(|((table, _, end), at)| (table, end.as_ref(), **at) == (&span.0, Some(&span.1), seen));
-        if let Some(before) = before.map(|(before, _)| before.clone()) {
-            self.remove(&before);
-            span.1 = before.1;
-        }
+        let before = before.map(|(before, _)| before.clone());
         let after = span.2.as_ref().and_then(|end| self.reads.range((span.0.clone(), end.clone(), None)..).next());
         let after =
             after.filter(|((table, start, _), at)| (table, Some(start), **at) == (&span.0, span.2.as_ref(), seen));
-        if let Some(after) = after.map(|(after, _)| after.clone()) {
-            self.remove(&after);
-            span.2 = after.2;
+        let after = after.map(|(after, _)| after.clone());
+        if let Some((_, start, _)) = &before {
+            span.1 = start.clone();
         }
-        if self.reads.len() >= TRANSACTION_READS_MAX {
+        if let Some((_, _, end)) = &after {
+            span.2.clone_from(end);
+        }
+        let replaced: Vec<Span> = [before, after].into_iter().flatten().collect();
+        // The limits are checked before anything changes: after an error, the earlier reads are still validated.
+        if self.reads.len() - replaced.len() >= TRANSACTION_READS_MAX {
             return invalid(format!("the transaction has read more than {TRANSACTION_READS_MAX} rows or pages"));
         }
-        self.add_bytes(span_bytes(&span))?;
+        let (new, old) = (span_bytes(&span), replaced.iter().map(span_bytes).sum::<usize>());
+        self.add_bytes(new.saturating_sub(old))?;
+        self.bytes -= old.saturating_sub(new);
+        for span in &replaced {
+            self.reads.remove(span);
+        }
         self.reads.insert(span, seen);
         Ok(())
-    }
-
-    fn remove(&mut self, span: &Span) {
-        self.reads.remove(span);
-        self.bytes -= span_bytes(span);
     }
 
     /// Changes a column of a row.
@@ -286,6 +319,24 @@ mod tests {
         assert_eq!(state.bytes, 1 + 1 + 1 + 1 + 1);
     }
 
+    /// A read beyond the limit changes nothing: the neighbors that it would extend are still validated.
+    #[test]
+    fn read_beyond_the_limit_keeps_earlier_reads() {
+        let mut state = State::default();
+        read(&mut state, "t", "a", Some("c"), 5);
+        read(&mut state, "t", "e", Some("g"), 5);
+        let before = state.savepoint();
+        put(&mut state, "k", "c", "v");
+        let large = Bytes::from(vec![0; WRITE_BYTES_MAX - state.bytes - 1]);
+        state.change("t".into(), "l".into(), Bytes::new(), Some(large)).expect("within the limits");
+        assert_eq!(state.bytes, WRITE_BYTES_MAX);
+        assert!(state.has_read("t", "g".into(), Some("larger than g".into()), 5).is_err());
+        let earlier = [("t", &b"a"[..], Some(&b"c"[..]), 5), ("t", b"e", Some(b"g"), 5)];
+        assert_eq!(spans(&state), earlier);
+        state.restore(&before).expect("it is open");
+        assert_eq!((state.bytes, state.end().reads.len()), (4, 2));
+    }
+
     /// The state of the first read counts: a change between the two is a conflict.
     #[test]
     fn repeated_read_keeps_oldest_state() {
@@ -297,6 +348,26 @@ mod tests {
         assert_eq!(spans(&state), [("t", &b"a"[..], Some(&b"b"[..]), 5)]);
         assert!(state.end().needs_commit, "it has seen two states");
         assert!(state.check_open().is_err());
+    }
+
+    /// Two reads of one key: one is answered, the other is dropped.
+    #[test]
+    fn reads_without_an_answer_are_known() {
+        let (mut state, place) = (State::default(), |key: &'static str| ("t".to_owned(), Bytes::from(key)));
+        state.asks(place("a"));
+        state.asks(place("a"));
+        state.asks(place("b"));
+        state.is_answered(&place("a"));
+        state.is_answered(&place("b"));
+        state.is_answered(&place("unknown"));
+        assert_eq!(state.unanswered(9), [place("a")]);
+        let mut again = state.again();
+        assert!(state.check_open().is_err() && state.unanswered(9).is_empty());
+        for key in ["b", "c", "d", "e"] {
+            again.asks(place(key));
+        }
+        assert_eq!(again.unanswered(9).len(), 5, "with that of the earlier attempt");
+        assert_eq!(again.unanswered(2), [place("a"), place("d")]);
     }
 
     #[test]
