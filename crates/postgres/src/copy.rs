@@ -287,7 +287,7 @@ impl Parser {
 
     /// Adds the line number as context, with further text about the place.
     fn located(&self, error: SqlError, place: &str) -> SqlError {
-        SqlError { context: Some(format!("COPY {}, line {}{place}", self.table, self.line)), ..error }
+        SqlError { context: Some(format!("COPY {}, line {}{place}", self.table, self.line).into()), ..error }
     }
 
     fn utf8(&self, bytes: Vec<u8>) -> Result<String, SqlError> {

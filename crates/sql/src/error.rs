@@ -69,7 +69,7 @@ pub struct SqlError {
     /// A suggestion for the user.
     pub hint: Option<String>,
     /// The context, such as a line of `COPY`.
-    pub context: Option<String>,
+    pub context: Option<Box<str>>,
     /// The position in the statement's text, in characters from 1.
     pub position: Option<u32>,
     /// The table, column or constraint of a violation.
