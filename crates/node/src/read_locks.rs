@@ -9,10 +9,9 @@
 //! it at the same time, and all but one of them fail. One transaction has the claim, and others that want it wait. Two
 //! transactions may wait for each other: so if an older one has waited for long, the younger one loses its locks.
 //!
-//! A client that gets no answer sends a read again, and one of the copies may arrive, or be granted, after the
-//! transaction has released its locks. So the transactions that have done so are remembered for a while: their reads
-//! wait for nothing and take no locks. A transaction that has released its locks takes none any more: a retry of it is
-//! another owner.
+//! A client that gets no answer retries a read, and one of the copies may arrive, or be granted, after the transaction
+//! has released its locks. So the leader stores, for 10 s, which owners have released their locks: their reads do not
+//! wait, and acquire no locks. A retry of a transaction that has released its locks has another owner.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -31,7 +30,7 @@ const OWNERS_MAX: usize = 10_000;
 /// Maximum ranges of keys that all transactions lock at one leader, because each change is compared with them. Further
 /// reads are not protected.
 const SPANS_IN_ALL_MAX: usize = 10_000;
-/// Maximum transactions that are remembered because they have released their locks. The earliest are forgotten.
+/// Maximum number of owners that are stored because they have released their locks. The oldest are removed.
 const ENDED_MAX: usize = 10_000;
 /// Maximum bytes of the keys of all locks at one leader. Further reads are not protected.
 const BYTES_MAX: usize = 4 << 20;
@@ -57,7 +56,7 @@ struct Held {
     awaited: Option<Monotonic>,
 }
 
-/// The transactions that have released their locks lately.
+/// The owners that have released their locks within the last [`UNUSED`].
 #[derive(Clone, Debug, Default)]
 struct Ended {
     owners: BTreeSet<LockOwner>,
@@ -124,7 +123,7 @@ impl ReadLocks {
     }
 
     /// A transaction is about to change the keys that it reads. Returns false if another one is: the read must wait.
-    /// A read of a transaction that has released its locks does not wait: nobody needs its answer.
+    /// A read of an owner that has released its locks does not wait: its transaction has ended.
     pub(crate) fn claim(&mut self, owner: LockOwner, locks: &Locks, now: Monotonic) -> bool {
         self.expire(now);
         if self.ended.owners.contains(&owner) {
@@ -180,8 +179,8 @@ impl ReadLocks {
         true
     }
 
-    /// A transaction has ended. Returns false if that is known already. Otherwise others may go on, as may its own reads
-    /// that wait.
+    /// A transaction has ended. Returns false if it had ended before. Otherwise reads that wait, also its own, are tried
+    /// again.
     pub(crate) fn release(&mut self, owner: LockOwner, now: Monotonic) -> bool {
         self.retain(|other, _| *other != owner);
         self.ended.add(owner, now)

@@ -4,6 +4,8 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use sql::cast::{Context, cast};
 use sql::{SqlError, SqlType, Value, sqlstate};
 
+/// Characters of a value that an error shows.
+const SHOWN_MAX: usize = 100;
 /// Maximum bytes of a row.
 const ROW_BYTES_MAX: usize = 16 << 20;
 
@@ -274,7 +276,10 @@ impl Parser {
                 Some(text) => {
                     let parsed = column.sql_type.parse(&text);
                     let value = parsed.and_then(|value| cast(value, &column.sql_type, Context::Assignment));
-                    value.map_err(|error| self.located(error, &format!(", column {}: \"{text}\"", column.name)))?
+                    value.map_err(|error| {
+                        let shown: String = text.chars().take(SHOWN_MAX).collect();
+                        self.located(error, &format!(", column {}: \"{shown}\"", column.name))
+                    })?
                 }
             });
         }

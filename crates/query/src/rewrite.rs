@@ -475,13 +475,13 @@ fn has_column(expression: &Expr) -> bool {
     search.is_break()
 }
 
-/// Comparisons with all values of a subquery.
+/// `ANY` and `ALL` of subqueries as `IN`, and refusals of forms that DataFusion computes wrongly.
 fn sets(expression: &mut Expr) -> Result<(), SqlError> {
     let (negated, wanted) = match expression {
         Expr::AnyOp { .. } => (false, BinaryOperator::Eq),
         Expr::AllOp { .. } => (true, BinaryOperator::NotEq),
         Expr::SimilarTo { .. } => return Err(SqlError::unsupported("SIMILAR TO")),
-        // DataFusion takes NULL in the subquery for a value, if the left side is constant.
+        // For a constant, DataFusion ignores NULL in the subquery.
         Expr::InSubquery { expr, negated: true, .. } if !has_column(expr) => {
             return Err(SqlError::unsupported("NOT IN (subquery) of a constant"));
         }
@@ -502,8 +502,9 @@ fn sets(expression: &mut Expr) -> Result<(), SqlError> {
         let quantifier = if negated { "ALL" } else { "ANY" };
         return Err(SqlError::unsupported(format!("{compare_op} {quantifier} (subquery)")));
     }
-    *expression = Expr::InSubquery { expr: Box::new(std::mem::replace(&mut **left, null())), subquery, negated };
-    Ok(())
+    let expr = Box::new(std::mem::replace(&mut **left, null()));
+    *expression = Expr::InSubquery { expr, subquery, negated };
+    sets(expression)
 }
 
 /// The number of a parameter, from 0.

@@ -248,6 +248,7 @@ const CASES: &[(&str, &[&str])] = &[
     ("SELECT id FROM people WHERE id <> ALL (SELECT person FROM orders) ORDER BY id", &["3", "4"]),
     ("SELECT id FROM people WHERE id > ALL (SELECT person FROM orders)", &["0A000"]),
     ("SELECT id FROM people WHERE 5 NOT IN (SELECT age FROM people)", &["0A000"]),
+    ("SELECT id FROM people WHERE 5 <> ALL (SELECT age FROM people)", &["0A000"]),
     ("SELECT 'abc' SIMILAR TO 'a%'", &["0A000"]),
     ("SELECT id FROM people TABLESAMPLE BERNOULLI (50)", &["0A000"]),
     ("SELECT '{}'::jsonb || '{}'::jsonb", &["0A000"]),

@@ -433,8 +433,8 @@ impl Transaction {
         let mut state = self.state();
         let mut owner = self.owner;
         if state.has_unlocked {
-            // The nodes ignore reads of the owner that has released its locks. With a lower number, this one is older
-            // by the least possible, so that it need not wait for a lock that was not released.
+            // Reads of an owner that has released its locks acquire none. The next lower number has priority over it, so
+            // the retry does not wait for a lock that was not released.
             owner.id = owner.id.wrapping_sub(1);
         }
         Self { owner, state: Arc::new(Mutex::new(state.again())), ..self.clone() }
@@ -448,8 +448,8 @@ impl Transaction {
         }
     }
 
-    /// Releases the read locks, except in some ranges. Correctness does not depend on it. Reads that may still be on
-    /// their way will lock nothing, also in these ranges.
+    /// Releases the read locks, except in some ranges. Correctness does not depend on it. Reads in flight acquire no
+    /// locks afterwards, also in these ranges.
     async fn unlock(&self, except: &BTreeSet<(String, Bytes)>) {
         let (locked, unanswered) = {
             let mut state = self.state();
@@ -457,7 +457,7 @@ impl Transaction {
             state.has_unlocked |= !locked.is_empty() || !unanswered.is_empty();
             (locked, unanswered)
         };
-        // Nobody waits for the second: if there was no answer before, there may be none now.
+        // In the background: these nodes did not answer before, and may not answer now.
         for place in unanswered {
             tokio::spawn(self.unlocking(place));
         }

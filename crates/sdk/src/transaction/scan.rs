@@ -111,7 +111,7 @@ impl TransactionRows {
             options: Some(transaction.options()),
             ..self.scan.page_request(table)
         };
-        // A page in reverse order may begin in another range, whose locks then expire if it gets no answer.
+        // A reverse page may begin in another range. Without an answer, its locks there expire.
         let place = (table.clone(), keys.start.clone());
         let message::ScanResponse { rows, continuation, as_of, .. } =
             match transaction.ask(ApiRequest::Scan(request), place, false).await? {
