@@ -10,6 +10,7 @@
 
 pub mod details;
 pub mod frugal;
+pub mod local;
 
 macro_rules! generated {
     ($(#[$doc:meta])* $name:ident, $package:literal) => {

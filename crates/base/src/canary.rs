@@ -128,6 +128,7 @@ bugs! {
     CommitNotValidated(18, "a transaction commits although a version that it has read has been replaced"),
     ReadIgnoresPrepared(18, "a read does not wait for a prepared transaction that may change its result"),
     ReadFixedEarly(18, "a strong read that waits for prepared transactions is answered as of the time before they commit"),
+    StrongAsOfWhilePrepared(18, "a strong read states the timestamp of a state that lacks a prepared transaction"),
     PreparedReadsNotLocked(18, "a prepared transaction does not lock what it has only read"),
     BlindWriteOverPrepared(18, "a blind write does not wait for a prepared transaction that writes the row"),
     CommitBelowPrepare(18, "a commit's timestamp may be below that of a participant's prepare"),

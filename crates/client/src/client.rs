@@ -57,6 +57,11 @@ impl<Q: Clone, A> Client<Q, A> {
         self.endpoints.prefer(endpoint);
     }
 
+    /// Sets the endpoint that gets all reads that any node may answer, until it fails.
+    pub fn set_nearest(&mut self, endpoint: usize) {
+        self.endpoints.set_nearest(endpoint);
+    }
+
     /// The preferred endpoint, for callers that send requests themselves.
     #[must_use]
     pub fn preferred(&self) -> usize {

@@ -48,6 +48,8 @@ pub(crate) struct Endpoints {
     preferred: usize,
     /// The endpoint of the last read that any node may answer.
     turn: usize,
+    /// The endpoint that gets all reads that any node may answer.
+    nearest: Option<usize>,
     /// The known leaders of ranges.
     leaders: BTreeMap<String, Ranges<usize>>,
     links: u64,
@@ -60,7 +62,7 @@ impl Endpoints {
         let (connection, waiting, never) = (Connection::None, Vec::new(), Monotonic(0));
         let endpoint = Endpoint { connection, waiting, responded_at: never, shunned_until: never };
         let all = vec![endpoint; count.max(1)];
-        Self { all, preferred: 0, turn: 0, leaders: BTreeMap::new(), links: 0, latency: Duration::ZERO }
+        Self { all, preferred: 0, turn: 0, nearest: None, leaders: BTreeMap::new(), links: 0, latency: Duration::ZERO }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -78,10 +80,15 @@ impl Endpoints {
         if Some(chosen) == avoided { (chosen + 1) % self.count() } else { chosen }
     }
 
-    /// Chooses an endpoint for a read that any node may answer: round robin, without `avoided` and endpoints that
-    /// failed recently, unless no other is left.
+    /// Chooses an endpoint for a read that any node may answer: the nearest, or round robin; without `avoided` and
+    /// endpoints that failed recently, unless no other is left.
     pub(crate) fn choose_any(&mut self, avoided: Option<usize>, now: Monotonic) -> usize {
         let count = self.count();
+        if let Some(nearest) = self.nearest.filter(|nearest| Some(*nearest) != avoided)
+            && self.all[nearest].shunned_until <= now
+        {
+            return nearest;
+        }
         let next = (1..=count).map(|step| (self.turn + step) % count);
         let others = next.filter(|endpoint| Some(*endpoint) != avoided || count == 1);
         let is_well = |endpoint: &usize| self.all[*endpoint].shunned_until <= now;
@@ -106,6 +113,10 @@ impl Endpoints {
 
     pub(crate) fn prefer(&mut self, endpoint: usize) {
         self.preferred = endpoint % self.count();
+    }
+
+    pub(crate) fn set_nearest(&mut self, endpoint: usize) {
+        self.nearest = Some(endpoint).filter(|endpoint| *endpoint < self.count());
     }
 
     pub(crate) fn leads(&mut self, endpoint: usize, table: &str, range: KeyRange) {

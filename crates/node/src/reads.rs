@@ -70,7 +70,9 @@ pub(crate) fn read_here(replica: &Replica, pending: &Pending, now: Now) -> Optio
     }
     let cohort = replica.cohort.config().cohort;
     let view = match ask.consistency() {
-        Consistency::Strong | Consistency::Locking(_) | Consistency::ForUpdate(_) => return None,
+        Consistency::Strong | Consistency::StrongAsOf | Consistency::Locking(_) | Consistency::ForUpdate(_) => {
+            return None;
+        }
         Consistency::Anywhere => return Some(check_read_index(replica)),
         Consistency::Timeline { at_least, stale_ok } => {
             let (requirement, is_current) =
@@ -145,6 +147,11 @@ pub(crate) fn read_and_lock(replica: &mut Replica, pending: &Pending, ask: &Ask,
     read_by(replica, pending, ask, now, |as_of| ReadPath::Leader { epoch, locks: Locks::NONE, as_of })
 }
 
+/// Whether a leader's view contains everything that was acknowledged.
+pub(crate) fn is_whole(view: &View) -> bool {
+    view.is_settled() || planted(Bug::StrongAsOfWhilePrepared)
+}
+
 /// Reads the applied state; if the read has waited for prepared transactions, as of the timestamp that was fixed for it.
 /// The response names the state for a read of a transaction.
 fn read_by(
@@ -161,8 +168,15 @@ fn read_by(
         Some(read) => ReadStep::Evaluate(read),
         None => replica.state.read(ask),
     };
+    let is_fixed = fixed.is_some();
     let as_of_view = || Some(Box::new(as_of(replica, &fixed.or_else(|| replica.state.view())?, cohort, now.monotonic)));
-    let path = path(ask.owner().and_then(|_| as_of_view()));
+    let states_moment = match ask.consistency() {
+        // The response states a moment that contains everything that was acknowledged. An acknowledged transaction is
+        // applied, or still prepared.
+        Consistency::StrongAsOf => !is_fixed && replica.state.view().is_some_and(|view| is_whole(&view)),
+        _ => ask.owner().is_some(),
+    };
+    let path = path(if states_moment { as_of_view() } else { None });
     match step {
         ReadStep::Answer(outcome) => RequestStep::ReplyRead(outcome, path),
         ReadStep::Evaluate(read) => RequestStep::Evaluate(read, path),

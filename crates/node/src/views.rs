@@ -22,7 +22,7 @@ use store::sstable::Io;
 
 use crate::contract::Action;
 use crate::node::Node;
-use crate::reads::ReadRequirement;
+use crate::reads::{ReadRequirement, is_whole};
 use crate::registry::{Read, View};
 use crate::replica::Replica;
 use crate::request::{Outcome, Request, Response};
@@ -88,7 +88,7 @@ impl LocalRead {
         let cohort = catalog.content.as_catalog()?.table(table)?.at(&position).cohort;
         let view = views.view(cohort)?;
         let shown = match consistency {
-            Consistency::Strong => view.lease_end.map(|_| view.content.clone())?,
+            Consistency::Strong | Consistency::StrongAsOf => view.lease_end.map(|_| view.content.clone())?,
             Consistency::Timeline { .. } => view.content.clone(),
             Consistency::At(moment) => view.content.clone().at(moment).ok()?,
             Consistency::Anywhere | Consistency::Locking(_) | Consistency::ForUpdate(_) => return None,
@@ -113,6 +113,9 @@ impl LocalRead {
         let Self { cohort, view, shown, consistency, .. } = self;
         let said = match consistency {
             Consistency::Strong => view.still_leads(&*views.view(cohort)?, now).then_some(outcome),
+            Consistency::StrongAsOf => view
+                .still_leads(&*views.view(cohort)?, now)
+                .then(|| if is_whole(&shown) { dated(outcome, view.as_of(&shown, now)) } else { outcome }),
             Consistency::Timeline { at_least, stale_ok } => {
                 let requirement = ReadRequirement { cohort, at_least, stale_ok };
                 let has_leader = view.leader_until.is_some_and(|until| now <= until);

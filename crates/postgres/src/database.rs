@@ -9,7 +9,7 @@
 //! random number, the *incarnation*. All writes and deletions outside of a transaction on the schema verify it.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use base::budget::ByteBudget;
@@ -52,6 +52,8 @@ const BULK_ROWS: usize = 4_000;
 const BULK_BYTES: usize = 4 << 20;
 /// Rows that are deleted at once.
 const DELETED_ROWS: u64 = 1_000;
+/// Pause between questions for the leaders of ranges.
+const LEADERS_PAUSE: Duration = Duration::from_secs(5);
 /// Pause after data of dropped tables could not be deleted.
 const COLLECT_PAUSE: Duration = Duration::from_secs(5);
 const COLLECT_ATTEMPTS: u32 = 5;
@@ -167,6 +169,7 @@ impl Databases {
         }
         open.insert(name.to_owned(), Arc::clone(&database));
         drop(open);
+        tokio::spawn(learn_leaders(Arc::downgrade(&database)));
         // Data of dropped objects may remain from a process that has ended.
         database.collect();
         Ok(database)
@@ -522,6 +525,19 @@ fn write_bytes(write: &Write) -> usize {
             key.len() + cells.iter().map(cell).sum::<usize>()
         }
         Write::Delete { key } => key.len(),
+    }
+}
+
+/// Learns, again and again, which nodes lead the ranges of a database with sessions, so that requests are sent to them.
+async fn learn_leaders(database: Weak<Database>) {
+    loop {
+        let Some(database) = database.upgrade() else { return };
+        // This reference, and that of the list of databases.
+        if Arc::strong_count(&database) > 2 {
+            database.table.learn_leaders().await;
+        }
+        drop(database);
+        tokio::time::sleep(crate::jittered(LEADERS_PAUSE)).await;
     }
 }
 

@@ -78,7 +78,7 @@ impl Unseen {
     }
 
     fn is_absent(&self, read: &Read) -> bool {
-        let (Read::Row(key) | Read::Locked(key)) = read else { return false };
+        let (Read::Row(key) | Read::Locked(key) | Read::Entry(key)) = read else { return false };
         let id = sql::keys::KeyReader::new(key).id();
         id.is_ok_and(|id| self.greatest.get(&id).is_none_or(|greatest| key > greatest))
     }
@@ -111,7 +111,9 @@ pub(crate) async fn run(
     loop {
         match step {
             Step::Done(outcome) => return Ok(outcome),
-            Step::NeedsPlanner => return Err(SqlError::unsupported("a limit that large").into()),
+            Step::DoneIfOneMoment(_) if tx.is_single_read() => return Err(Failure::NeedsSnapshot),
+            Step::DoneIfOneMoment(outcome) => return Ok(outcome),
+            Step::NeedsPlanner => return Err(Failure::NeedsPlanner),
             Step::Read(reads) => {
                 let pages = match unseen {
                     Some(unseen) => read_unseen(tx, unseen, reads).await?,

@@ -14,6 +14,8 @@ pub(crate) enum Failure {
     Stale,
     /// It needs more than one read, which must be of one moment.
     NeedsSnapshot,
+    /// It reads more rows than it can without a planner.
+    NeedsPlanner,
 }
 
 impl std::fmt::Display for Failure {
@@ -56,6 +58,7 @@ impl From<Failure> for SqlError {
             Failure::Conflict(reason) => conflict(&reason),
             Failure::Stale => conflict("the schema was changed"),
             Failure::NeedsSnapshot => Self::new(sqlstate::INTERNAL_ERROR, "a second read outside of a transaction"),
+            Failure::NeedsPlanner => Self::new(sqlstate::INTERNAL_ERROR, "too many rows without a planner"),
         }
     }
 }

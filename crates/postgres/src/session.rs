@@ -492,8 +492,8 @@ impl Session {
         let until = Instant::now() + ATTEMPTS_TIME;
         let (mut pause, mut needs_snapshot, mut earlier) = (PAUSE, false, None);
         loop {
-            let source = self.source(prepared, statement, needs_snapshot, earlier.take()).await?;
-            let mut tx = Tx::new(&self.database, source, interrupt.clone());
+            let begun = self.begin_statement(prepared, statement, needs_snapshot, earlier.take(), interrupt.clone());
+            let mut tx = begun.await?;
             if statement.reads_past() {
                 tx.load_schema().await?;
             }
@@ -542,29 +542,34 @@ impl Session {
         }
     }
 
-    /// The source of the reads of a statement outside of a block.
-    async fn source(
+    /// Begins the transaction of a statement outside of a block.
+    async fn begin_statement(
         &mut self,
         prepared: &Prepared,
         statement: &Statement,
         needs_snapshot: bool,
         earlier: Option<sdk::Transaction>,
-    ) -> Result<Source, SqlError> {
+        interrupt: Interrupt,
+    ) -> Result<Tx, SqlError> {
         let explained = match statement {
             Statement::Explain { statement, .. } => statement,
             other => other,
         };
         if let Statement::Query(_, as_of) = explained {
             let catalog = self.database.catalog();
-            let is_planned = matches!(self.plan_for(prepared, &catalog).await, Ok(Planned::Query(_)));
-            let client = &self.database.client;
-            return match as_of {
-                Some(as_of) => self.snapshot_of(as_of).await,
-                None if needs_snapshot || is_planned => {
-                    client.snapshot().await.map(Source::Snapshot).map_err(of_client)
-                }
-                None => Ok(Source::Strong),
+            let is_long = match self.plan_for(prepared, &catalog).await {
+                Ok(Planned::Query(_)) => true,
+                Ok(Planned::Direct(plan)) => plan.needs_snapshot(),
+                _ => false,
             };
+            let source = match as_of {
+                Some(as_of) => self.snapshot_of(as_of).await?,
+                None if needs_snapshot || is_long => {
+                    return Tx::at_present(&self.database, interrupt).await.map_err(of_client);
+                }
+                None => Source::Strong,
+            };
+            return Ok(Tx::new(&self.database, source, interrupt));
         }
         if self.settings.is_read_only_by_default() {
             let command = match statement {
@@ -575,7 +580,8 @@ impl Session {
             return Err(read_only(command));
         }
         let client = &self.database.client;
-        Ok(Source::ReadWrite(earlier.unwrap_or_else(|| client.begin_transaction_within(TRANSACTION_TIME))))
+        let source = Source::ReadWrite(earlier.unwrap_or_else(|| client.begin_transaction_within(TRANSACTION_TIME)));
+        Ok(Tx::new(&self.database, source, interrupt))
     }
 
     async fn snapshot_of(&self, as_of: &AsOf) -> Result<Source, SqlError> {

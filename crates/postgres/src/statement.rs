@@ -1,5 +1,6 @@
 //! Prepared statements, and their plans for a version of the schema.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use sql::direct::{self, Command, OutputColumn, Plan};
@@ -20,6 +21,8 @@ pub struct Prepared {
     /// The types of parameters that the client has given.
     pub(crate) declared: Vec<Option<SqlType>>,
     planned: Mutex<Option<(Arc<Catalog>, Planned)>>,
+    /// It reads too many rows to be executed without a planner.
+    needs_planner: AtomicBool,
     /// The columns of the result that were described to the client.
     result: OnceLock<Vec<(String, SqlType)>>,
 }
@@ -73,7 +76,10 @@ impl Planned {
             Command::Delete => "Delete",
         };
         match self {
-            Self::Direct(_) => format!("{command} by key, without a planner"),
+            Self::Direct(plan) => match plan.index() {
+                Some(index) => format!("{command} by index {index}, without a planner"),
+                None => format!("{command} by key, without a planner"),
+            },
             Self::Query(_) | Self::Change { .. } => command.to_owned(),
         }
     }
@@ -92,12 +98,27 @@ impl Prepared {
             return Err(SqlError::new(sqlstate::SYNTAX_ERROR, message));
         }
         let declared = oids.iter().map(|oid| SqlType::from_oid(*oid)).collect();
-        Ok(Self { text: text.into(), statement, declared, planned: Mutex::default(), result: OnceLock::new() })
+        Ok(Self::with(statement, text.into(), declared))
     }
 
     pub(crate) fn of(statement: Statement, text: &Arc<str>, declared: Vec<Option<SqlType>>) -> Self {
-        let (planned, result) = (Mutex::default(), OnceLock::new());
-        Self { text: Arc::clone(text), statement: Some(statement), declared, planned, result }
+        Self::with(Some(statement), Arc::clone(text), declared)
+    }
+
+    fn with(statement: Option<Statement>, text: Arc<str>, declared: Vec<Option<SqlType>>) -> Self {
+        let (planned, needs_planner, result) = (Mutex::default(), AtomicBool::new(false), OnceLock::new());
+        Self { text, statement, declared, planned, needs_planner, result }
+    }
+
+    /// Whether all further executions need a planner.
+    pub(crate) fn needs_planner(&self) -> bool {
+        self.needs_planner.load(Ordering::Relaxed)
+    }
+
+    /// Forgets the plan without a planner.
+    pub(crate) fn set_needs_planner(&self) {
+        self.needs_planner.store(true, Ordering::Relaxed);
+        *self.planned.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// The plan for a version of the schema, if there is one.

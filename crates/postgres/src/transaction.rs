@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use sdk::{Committed, Row, Savepoint, Table, TableSnapshot};
+use sdk::{Committed, Error, Reads, Row, Savepoint, Table, TableSnapshot};
 use sql::direct::{Page, Read};
 use sql::keys::{self, KeyRange};
 use sql::rows::{StoredRow, Write};
@@ -139,7 +139,8 @@ impl Reader {
         if self.fresh.is_empty() {
             return Beneath::Shared;
         }
-        let (Read::Row(key) | Read::Locked(key) | Read::Range(KeyRange { start: key, .. }, _)) = read;
+        let (Read::Row(key) | Read::Locked(key) | Read::Entry(key) | Read::Range(KeyRange { start: key, .. }, _)) =
+            read;
         match keys::KeyReader::new(key).id() {
             Ok(id) if self.unseen.contains(&id) => Beneath::Unseen,
             Ok(id) if self.fresh.contains(&id) => Beneath::Nothing,
@@ -171,6 +172,21 @@ impl Tx {
             now: now(),
             interrupt,
         }
+    }
+
+    /// A transaction that reads a snapshot with everything that was acknowledged before. If the database has one range,
+    /// this takes a single read, and the version of the schema is known.
+    pub(crate) async fn at_present(database: &Arc<Database>, interrupt: Interrupt) -> Result<Self, Error> {
+        let read = database.table.read(SCHEMA_ROW).column(TOKEN).consistency(Reads::StrongAsOf).send().await?;
+        let whole = read.as_of.filter(|as_of| as_of.range.is_whole_table());
+        let Some(as_of) = whole else {
+            let snapshot = database.client.snapshot().await?;
+            return Ok(Self::new(database, Source::Snapshot(snapshot), interrupt));
+        };
+        let snapshot = database.client.snapshot_at(as_of.timestamp);
+        let mut tx = Self::new(database, Source::Snapshot(snapshot), interrupt);
+        tx.is_verified = tx.catalog.is_current(read.cells.first().map(|cell| &cell.value));
+        Ok(tx)
     }
 
     pub(crate) fn schema(&self) -> &Schema {
@@ -220,7 +236,9 @@ impl Tx {
 
     /// Reads with the schema of this moment, which may be an old one.
     pub(crate) async fn load_schema(&mut self) -> Result<(), Failure> {
-        if let Source::Snapshot(snapshot) = &self.source {
+        if let Source::Snapshot(snapshot) = &self.source
+            && !self.is_verified
+        {
             let row = snapshot.row(self.database.table(), SCHEMA_ROW).await?;
             let cell = |name: Bytes| row.cell(name).map(|cell| cell.value.clone());
             let token = cell(TOKEN);
@@ -290,6 +308,12 @@ impl Tx {
                 return Err(Failure::NeedsSnapshot);
             }
             let page = self.read_strong(read).await?;
+            // The row that the entry refers to is read next. If it still has the values of the entry, it is the only one
+            // with them at that moment.
+            if matches!(read, Read::Entry(_)) && !page.rows.is_empty() {
+                self.has_read = false;
+                return Ok(vec![page]);
+            }
             // This version of the schema was current before the read. It must still be current after it.
             self.verify().await?;
             self.is_verified = true;
@@ -307,7 +331,7 @@ impl Tx {
     async fn read_strong(&self, read: &Read) -> Result<Page, Failure> {
         let table = &self.database.table;
         match read {
-            Read::Row(key) | Read::Locked(key) => {
+            Read::Row(key) | Read::Locked(key) | Read::Entry(key) => {
                 let row = table.row(key.clone()).await?;
                 Ok(Page { rows: row.and_then(stored).into_iter().collect(), next: None })
             }
@@ -576,14 +600,14 @@ async fn read_one(source: &Source, table: &Table, read: &Read, beneath: Beneath)
     let name = table.name();
     match (source, read) {
         (Source::Strong, _) => Err(Failure::NeedsSnapshot),
-        (Source::Snapshot(snapshot), Read::Row(key) | Read::Locked(key)) => {
+        (Source::Snapshot(snapshot), Read::Row(key) | Read::Locked(key) | Read::Entry(key)) => {
             let row = snapshot.row(name, key.clone()).await?;
             Ok(Page { rows: stored(row).into_iter().collect(), next: None })
         }
         (Source::ReadWrite(tx), read) if beneath != Beneath::Shared => {
             read_own(tx, table, read, beneath == Beneath::Unseen).await
         }
-        (Source::ReadWrite(tx), Read::Row(key)) => {
+        (Source::ReadWrite(tx), Read::Row(key) | Read::Entry(key)) => {
             let row = tx.row(name, key.clone()).await?;
             Ok(Page { rows: stored(row).into_iter().collect(), next: None })
         }
@@ -610,7 +634,7 @@ async fn read_one(source: &Source, table: &Table, read: &Read, beneath: Beneath)
 /// any, beneath its own changes.
 async fn read_own(tx: &sdk::Transaction, table: &Table, read: &Read, has_rows: bool) -> Result<Page, Failure> {
     match read {
-        Read::Row(key) | Read::Locked(key) => {
+        Read::Row(key) | Read::Locked(key) | Read::Entry(key) => {
             let row = if has_rows { table.row(key.clone()).await? } else { None };
             let row = tx.over_row(table.name(), key.clone(), row);
             Ok(Page { rows: stored(row).into_iter().collect(), next: None })

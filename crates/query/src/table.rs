@@ -463,7 +463,8 @@ impl Reader {
             self.rows_read.add(stored.len());
             let mut decoded = Vec::with_capacity(stored.len());
             for row in &stored {
-                if let Some(row) = self.rows.decode(row).map_err(wrap)? {
+                let is_wanted = |number| self.wanted.contains(&number);
+                if let Some(row) = self.rows.decode_columns(row, is_wanted).map_err(wrap)? {
                     decoded.push(row);
                 }
                 if decoded.len() == self.left {

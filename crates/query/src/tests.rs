@@ -42,7 +42,7 @@ impl Store {
             cells: cells.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         };
         match read {
-            Read::Row(key) | Read::Locked(key) => {
+            Read::Row(key) | Read::Locked(key) | Read::Entry(key) => {
                 Page { rows: rows.get_key_value(key).map(stored).into_iter().collect(), next: None }
             }
             Read::Range(range, limit) => {

@@ -16,11 +16,11 @@ use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Extensions, Request};
 
+use crate::fault;
 use crate::request::{
-    ApiLogRequest, ApiLogResponse, ApiRequest, ApiResponse, get_after, row_response, rows_response, session_opened,
-    session_stamp, stamped,
+    ApiLogRequest, ApiLogResponse, ApiRequest, ApiResponse, get_after, row_response, rows_response, scan_after,
+    session_opened, session_stamp, stamped,
 };
-use crate::{fault, reads};
 
 /// Maximum bytes of a response: twice the servers' limit.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -73,8 +73,7 @@ async fn begin(
             return Ok(row_response(client.get(timed(get_after(request, seen), time)).await?.into_inner()));
         }
         ApiRequest::Scan(request) => {
-            let request = message::ScanRequest { options: reads::after(request.options, seen), ..request };
-            return Ok(rows_response(client.scan(timed(request, time)).await?.into_inner()));
+            return Ok(rows_response(client.scan(timed(scan_after(request, seen), time)).await?.into_inner()));
         }
         ApiRequest::Write(request) => {
             ApiResponse::Written(client.write(timed(stamped(request, stamp), time)).await?.into_inner())

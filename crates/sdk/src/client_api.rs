@@ -38,7 +38,7 @@ impl Client {
     /// # Errors
     /// [`Error::Invalid`] if an endpoint is not a valid address, or if there is none.
     pub fn connect<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>) -> Result<Self, Error> {
-        Self::new(endpoints, false)
+        Self::new(endpoints, false, None)
     }
 
     /// A client for programs with many concurrent calls. Calls share a stream for each node and are sent in batches,
@@ -48,11 +48,27 @@ impl Client {
     /// # Errors
     /// As [`Client::connect`].
     pub fn streaming<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>) -> Result<Self, Error> {
-        Self::new(endpoints, true)
+        Self::new(endpoints, true, None)
     }
 
-    fn new<S: AsRef<str>>(endpoints: impl IntoIterator<Item = S>, streams: bool) -> Result<Self, Error> {
-        let driver = Driver::new(Endpoints::parse(endpoints)?, streams);
+    /// A client within the process of a node, which is the first endpoint: requests to it need no connection. Otherwise
+    /// as [`Client::streaming`].
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn within_node<S: AsRef<str>>(
+        endpoints: impl IntoIterator<Item = S>,
+        node: Arc<dyn api::local::Columns>,
+    ) -> Result<Self, Error> {
+        Self::new(endpoints, true, Some(node))
+    }
+
+    fn new<S: AsRef<str>>(
+        endpoints: impl IntoIterator<Item = S>,
+        streams: bool,
+        local_node: Option<Arc<dyn api::local::Columns>>,
+    ) -> Result<Self, Error> {
+        let driver = Driver::new(Endpoints::parse(endpoints)?, streams, local_node);
         Ok(Self { driver, deadline: Duration::from_nanos(DEADLINE_DEFAULT.0), stamps: Arc::default() })
     }
 

@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use api::columns::StreamResponse;
+use api::local::{self, Answer};
 use base::{KeyRange, Monotonic};
-use client::{Action, AttemptId, CallId, Error, Link, Sent, TimelineToken};
+use client::{Action, AttemptId, CallId, Error, Fault, Link, Sent, TimelineToken};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
@@ -23,7 +24,7 @@ use tonic::Streaming;
 use crate::call::call;
 use crate::endpoints::{Connection, Endpoints};
 use crate::fault::{self, with_causes};
-use crate::request::{ApiRequest, ApiResponse, of_stream, streamed};
+use crate::request::{ApiRequest, ApiResponse, for_local_node, of_local_node, of_stream, streamed};
 use crate::stream::Outgoing;
 
 /// Timeout for opening a connection and its stream.
@@ -45,6 +46,8 @@ pub(crate) struct Driver {
     pub(crate) endpoints: Endpoints,
     /// Whether requests are sent in streams.
     streams: bool,
+    /// The node of this process, which is the first endpoint. Most of its requests need no connection.
+    local_node: Option<Arc<dyn local::Columns>>,
     began: Instant,
     core: Mutex<Core>,
     /// Notified when the timer is set, and when the driver is dropped.
@@ -60,6 +63,15 @@ struct Core {
     lines: Vec<Option<Line>>,
     timer: Option<Monotonic>,
     timekeeper: Option<JoinHandle<()>>,
+    /// Requests to the node of this process. They are submitted without the lock.
+    for_local_node: Vec<LocalCall>,
+}
+
+#[derive(Debug)]
+struct LocalCall {
+    attempt: AttemptId,
+    request: local::Request,
+    time: Duration,
 }
 
 #[derive(Debug)]
@@ -76,20 +88,26 @@ impl Drop for Line {
 }
 
 impl Driver {
-    pub(crate) fn new(endpoints: Endpoints, streams: bool) -> Arc<Self> {
+    pub(crate) fn new(endpoints: Endpoints, streams: bool, local_node: Option<Arc<dyn local::Columns>>) -> Arc<Self> {
         static CLIENTS: AtomicU64 = AtomicU64::new(0);
         let seed = u64::from(std::process::id()) << 32 | CLIENTS.fetch_add(1, Ordering::Relaxed);
         let count = endpoints.count();
+        let mut machine = client::Client::new(count, seed);
+        if local_node.is_some() {
+            machine.set_nearest(0);
+        }
         let core = Core {
-            machine: client::Client::new(count, seed),
+            machine,
             callers: HashMap::new(),
             lines: (0..count).map(|_| None).collect(),
             timer: None,
             timekeeper: None,
+            for_local_node: Vec::new(),
         };
         Arc::new_cyclic(|this| Self {
             endpoints,
             streams,
+            local_node,
             began: Instant::now(),
             core: Mutex::new(core),
             timer_set: Arc::default(),
@@ -148,16 +166,45 @@ impl Driver {
 
     /// Runs a step of the state machine, and carries out the resulting actions.
     fn step<T>(&self, step: impl FnOnce(&mut Core, Monotonic) -> T) -> T {
+        let (result, mut calls) = self.step_once(step);
+        while !calls.is_empty() {
+            for LocalCall { attempt, request, time } in std::mem::take(&mut calls) {
+                calls.extend(self.ask_local_node(attempt, request, time));
+            }
+        }
+        result
+    }
+
+    /// Returns the requests to the node of this process.
+    fn step_once<T>(&self, step: impl FnOnce(&mut Core, Monotonic) -> T) -> (T, Vec<LocalCall>) {
         let mut core = self.lock();
         let now = self.now();
         let result = step(&mut core, now);
         loop {
             let actions = core.machine.take_actions();
             if actions.is_empty() {
-                return result;
+                return (result, std::mem::take(&mut core.for_local_node));
             }
             for action in actions {
                 self.carry_out(&mut core, action, now);
+            }
+        }
+    }
+
+    /// Submits a request to the node of this process. Returns further requests to it.
+    fn ask_local_node(&self, attempt: AttemptId, request: local::Request, time: Duration) -> Vec<LocalCall> {
+        let Some(node) = &self.local_node else { return Vec::new() };
+        match node.ask(request, time) {
+            Answer::Now(outcome) => {
+                let result = of_local_node(outcome);
+                self.step_once(|core, now| core.machine.answered(attempt, result, now)).1
+            }
+            Answer::Later(outcome) => {
+                self.spawn(|driver| async move {
+                    let result = timeout(time, outcome).await.map_or(Err(Fault::Silent), of_local_node);
+                    driver.step(|core, now| core.machine.answered(attempt, result, now));
+                });
+                Vec::new()
             }
         }
     }
@@ -200,8 +247,24 @@ impl Driver {
     }
 
     /// Sends a request; false if the connection is closed.
-    fn send(&self, core: &Core, link: Link, attempt: AttemptId, time: Duration, sent: Sent<ApiRequest>) -> bool {
+    fn send(
+        &self,
+        core: &mut Core,
+        link: Link,
+        attempt: AttemptId,
+        time: Duration,
+        mut sent: Sent<ApiRequest>,
+    ) -> bool {
         let Some(line) = core.lines[link.endpoint].as_ref().filter(|line| line.link == link) else { return false };
+        if link.endpoint == 0 && self.local_node.is_some() {
+            match for_local_node(sent) {
+                Ok(request) => {
+                    core.for_local_node.push(LocalCall { attempt, request, time });
+                    return true;
+                }
+                Err(other) => sent = *other,
+            }
+        }
         let sent = match &line.stream {
             None => sent,
             Some(stream) => match streamed(sent, attempt.0, time) {
@@ -234,7 +297,8 @@ impl Driver {
 
     async fn line(&self, link: Link) -> Result<(Line, Option<Streaming<StreamResponse>>), String> {
         let connection = self.endpoints.connection(link.endpoint).await?;
-        if !self.streams {
+        let is_local = link.endpoint == 0 && self.local_node.is_some();
+        if !self.streams || is_local {
             return Ok((Line { link, connection, stream: None }, None));
         }
         let begun = Outgoing::begin(connection.channel.clone()).await.map_err(|status| fault::of(&status));

@@ -1,7 +1,7 @@
 //! Consistency levels of reads, and their representation in messages.
 
 use api::columns::read_options::Consistency;
-use api::columns::{self as message, AnywhereRead, AsOf, ReadOptions, TimelineRead};
+use api::columns::{self as message, AnywhereRead, AsOf, ReadOptions, StrongAsOfRead, TimelineRead};
 use base::{CohortId, KeyRange, Lsn};
 use client::{CohortLsn, NodeResponse, Shown, Version};
 
@@ -12,6 +12,11 @@ pub enum Reads {
     /// Linearizable, answered by the leader: sees all writes acknowledged before the call.
     #[default]
     Strong,
+    /// As [`Reads::Strong`]. The response names a state of the range ([`AsOf`](crate::AsOf)) that contains everything
+    /// acknowledged before the call, so that other rows of the range can be read as of its timestamp
+    /// ([`Client::snapshot_at`](crate::Client::snapshot_at)). It names none while transactions of several ranges are being
+    /// committed in the range.
+    StrongAsOf,
     /// Linearizable, answered by any replica with a read index from a majority.
     Anywhere,
     /// A past state from any replica, but never older than a state that this client has already seen in a timeline read,
@@ -31,6 +36,7 @@ impl Reads {
         let consistency = match self {
             Self::Strong => return None,
             Self::Timeline { stale_ok } => Consistency::Timeline(TimelineRead { at_least: None, stale_ok }),
+            Self::StrongAsOf => Consistency::StrongAsOf(StrongAsOfRead {}),
             Self::Anywhere => Consistency::Anywhere(AnywhereRead {}),
             Self::At(timestamp) => Consistency::AtNs(timestamp.as_nanos()),
         };
@@ -42,7 +48,10 @@ impl Reads {
 pub(crate) fn is_for_any_replica(options: Option<&ReadOptions>) -> bool {
     let consistency = options.and_then(|options| options.consistency.as_ref());
     consistency.is_some_and(|consistency| {
-        !matches!(consistency, Consistency::Transaction(_) | Consistency::TransactionForUpdate(_))
+        !matches!(
+            consistency,
+            Consistency::Transaction(_) | Consistency::TransactionForUpdate(_) | Consistency::StrongAsOf(_)
+        )
     })
 }
 

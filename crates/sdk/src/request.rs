@@ -11,7 +11,7 @@ use api::columns::streamed_request::Request as StreamedRequest;
 use api::columns::{self as message, SessionStamp};
 use api::disks;
 use api::frugal::REQUEST_FIELDS_MAX;
-use api::log;
+use api::{local, log};
 use base::KeyRange;
 use bytes::Bytes;
 use client::{Ask, CohortLsn, Effect, Fault, NodeResponse, Pace, ScanStart, Sent, Stamp};
@@ -239,6 +239,53 @@ pub(crate) fn streamed(sent: Sent<ApiRequest>, number: u64, time: Duration) -> R
     let deadline_ms = u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1);
     let request = message::StreamedRequest { number, deadline_ms, request: Some(request) };
     Ok(Streamed { request, bytes: bytes + 64, fields: listed + FIELDS_BESIDE })
+}
+
+/// Converts a request for the node of this process. Returns it unchanged if it must be sent over a connection.
+pub(crate) fn for_local_node(sent: Sent<ApiRequest>) -> Result<local::Request, Box<Sent<ApiRequest>>> {
+    Ok(match sent {
+        Sent::OpenSession { table, key } => local::Request::OpenSession(message::OpenSessionRequest { table, key }),
+        Sent::Request { request: ApiRequest::Get(request), seen, .. } => local::Request::Get(get_after(request, seen)),
+        Sent::Request { request: ApiRequest::Scan(request), seen, .. } => {
+            local::Request::Scan(scan_after(request, seen))
+        }
+        Sent::Request { request: ApiRequest::Write(request), stamp, .. } => {
+            local::Request::Write(stamped(request, stamp))
+        }
+        Sent::Request { request: ApiRequest::DeleteRow(request), stamp, .. } => {
+            let stamp = stamp.map(session_stamp);
+            local::Request::DeleteRow(message::DeleteRowRequest { stamp, ..request })
+        }
+        Sent::Request { request: ApiRequest::CommitTransaction(request), stamp, .. } => {
+            let stamp = stamp.map(session_stamp);
+            local::Request::CommitTransaction(message::CommitTransactionRequest { stamp, ..request })
+        }
+        Sent::Request { request: ApiRequest::UnlockTransaction(request), .. } => {
+            local::Request::UnlockTransaction(request)
+        }
+        Sent::Request { request: ApiRequest::Clock, .. } => local::Request::Clock,
+        other => return Err(Box::new(other)),
+    })
+}
+
+/// The result of a request to the node of this process.
+pub(crate) fn of_local_node(outcome: local::Outcome) -> Result<NodeResponse<ApiResponse>, Fault> {
+    Ok(match outcome.map_err(fault::of_refusal)? {
+        local::Response::SessionOpened(opened) => session_opened(opened),
+        local::Response::Row(row) => row_response(row),
+        local::Response::Rows(rows) => rows_response(rows),
+        local::Response::Written(written) => NodeResponse::Of(ApiResponse::Written(written)),
+        local::Response::TransactionCommitted(committed) => {
+            NodeResponse::Of(ApiResponse::TransactionCommitted(committed))
+        }
+        local::Response::TransactionUnlocked => NodeResponse::Of(ApiResponse::TransactionUnlocked),
+        local::Response::Clock(clock) => NodeResponse::Of(ApiResponse::Clock(clock)),
+    })
+}
+
+/// Adds the latest state that the client has seen to a request.
+pub(crate) fn scan_after(request: message::ScanRequest, seen: Option<CohortLsn>) -> message::ScanRequest {
+    message::ScanRequest { options: reads::after(request.options, seen), ..request }
 }
 
 /// Adds the latest state that the client has seen to a request.

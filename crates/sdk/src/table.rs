@@ -117,6 +117,14 @@ impl Table {
     /// Asks the nodes for the leaders of the table's ranges, and sends later calls to these leaders if they are among
     /// the client's endpoints. This saves forwarding. A leader that fails is skipped as usual.
     pub async fn prefer_leader(&self) {
+        if let Some(endpoint) = self.learn_leaders().await {
+            self.client.driver.prefer(endpoint);
+        }
+    }
+
+    /// As [`Table::prefer_leader`], but calls for other ranges and tables are sent as before. Returns the endpoint of one
+    /// of the leaders.
+    pub async fn learn_leaders(&self) -> Option<usize> {
         let all = self.client.status_of_each().await;
         let mut led = Vec::new();
         for (endpoint, status) in all.iter().enumerate() {
@@ -126,11 +134,11 @@ impl Table {
         }
         // A former leader may not know that it was replaced, so the highest epoch wins.
         led.sort_by_key(|(_, cohort)| cohort.epoch);
-        for (endpoint, cohort) in led {
+        for (endpoint, cohort) in &led {
             let range = KeyRange { start: cohort.start.clone(), end: cohort.end.clone() };
-            self.client.driver.leads(endpoint, &self.name, range);
-            self.client.driver.prefer(endpoint);
+            self.client.driver.leads(*endpoint, &self.name, range);
         }
+        led.last().map(|(endpoint, _)| *endpoint)
     }
 
     /// Reads one column of a row with a strong read; none if it is absent.
@@ -253,7 +261,8 @@ pub struct Read<'a> {
 pub struct ReadResponse {
     /// The requested columns that exist, in order of name.
     pub cells: Vec<Cell>,
-    /// The state that was read; none for [`Reads::Strong`] and [`Reads::Anywhere`].
+    /// The state that was read; none for [`Reads::Strong`] and [`Reads::Anywhere`]; sometimes none for
+    /// [`Reads::StrongAsOf`].
     pub as_of: Option<AsOf>,
 }
 

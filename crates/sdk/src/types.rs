@@ -43,6 +43,8 @@ pub struct AsOf {
     pub epoch: u64,
     /// The sequence number of that entry in its epoch.
     pub sequence: u64,
+    /// The keys of the cohort.
+    pub range: KeyRange,
 }
 
 /// The storage that a write must have reached on a majority of replicas before it is acknowledged.
@@ -137,6 +139,14 @@ pub struct KeyRange {
     pub(crate) end: Option<Bytes>,
 }
 
+impl KeyRange {
+    /// Whether it contains all keys.
+    #[must_use]
+    pub fn is_whole_table(&self) -> bool {
+        self.start.is_empty() && self.end.is_none()
+    }
+}
+
 impl Cell {
     /// A column with this name, value and version.
     #[must_use]
@@ -209,7 +219,8 @@ impl From<message::AsOf> for AsOf {
     fn from(as_of: message::AsOf) -> Self {
         let message::CohortLsn { cohort, epoch, sequence } = as_of.lsn.unwrap_or_default();
         let age = as_of.age_ms.map(Duration::from_millis);
-        Self { timestamp: Version::from_nanos(as_of.timestamp_ns), age, cohort, epoch, sequence }
+        let range = KeyRange { start: as_of.start, end: as_of.end };
+        Self { timestamp: Version::from_nanos(as_of.timestamp_ns), age, cohort, epoch, sequence, range }
     }
 }
 

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use api::columns::{self as message, WriteResponse};
 use api::servers::columns_server::Columns;
 use base::{Durability, Interval, KeyRange, Timestamp};
+use bytes::Bytes;
 use catalog::{
     CatalogCommand, CatalogRequest, CatalogResponse, RangeDescription, Replication, TableDescription, TableOptions,
 };
 use node::request::{Ask, Request, Response, validate_client, validate_translation_server};
 use sharedlog::validate::TRANSLATION_SERVER_KEY;
 use state_machine::StateMachine as _;
-use tablets::request::{Part, Scan, TableRequest};
+use tablets::request::{Part, Rest, Row, Scan, TableRequest};
 use tablets::{TableResponse, Tablet};
 use tonic::Status;
 
@@ -263,16 +264,11 @@ impl<G: Gateway> Columns for Handler<G> {
     }
 
     async fn scan(&self, mut call: tonic::Request<message::ScanRequest>) -> RpcResult<message::ScanResponse> {
-        let asked = std::mem::take(call.get_mut());
-        let message::ScanRequest { table, start, end, prefix, reverse, limit, continuation, options, .. } = asked;
-        let part = Part { after: asked.columns_after, names_only: asked.names_only };
-        let scan = Scan { from: start, to: end, prefix, reverse, limit: limit as usize, continuation, part };
-        let request = TableRequest::Scan { scan, consistency: reads::consistency(options) };
+        let (table, request) = scan(std::mem::take(call.get_mut()));
         match reads::undated(ask(&*self.gateway, &call, Request::Table { table, request: Ask::Tablet(request) }).await?)
         {
             (Response::Tablet(TableResponse::Rows { rows, continuation, rest }), as_of) => {
-                let rows = rows.into_iter().map(translate::row).collect();
-                answer(message::ScanResponse { rows, continuation, as_of, rest: rest.map(translate::rest) })
+                answer(scanned(rows, continuation, rest, as_of))
             }
             (other, _) => Err(unexpected(&other)),
         }
@@ -324,9 +320,7 @@ impl<G: Gateway> Columns for Handler<G> {
 
     async fn clock(&self, call: tonic::Request<message::ClockRequest>) -> RpcResult<message::ClockResponse> {
         match ask(&*self.gateway, &call, Request::Clock).await? {
-            Response::Clock(Interval { earliest, latest }) => {
-                answer(message::ClockResponse { earliest_ns: earliest.0, latest_ns: latest.0 })
-            }
+            Response::Clock(interval) => answer(clock(interval)),
             other => Err(unexpected(&other)),
         }
     }
@@ -339,6 +333,29 @@ impl<G: Gateway> Columns for Handler<G> {
     ) -> RpcResult<Self::StreamStream> {
         self.streams.begin::<_, Rows>(&self.gateway, call)
     }
+}
+
+/// The table of a scan, and the request.
+pub(crate) fn scan(asked: message::ScanRequest) -> (String, TableRequest) {
+    let message::ScanRequest { table, start, end, prefix, reverse, limit, continuation, options, .. } = asked;
+    let part = Part { after: asked.columns_after, names_only: asked.names_only };
+    let scan = Scan { from: start, to: end, prefix, reverse, limit: limit as usize, continuation, part };
+    (table, TableRequest::Scan { scan, consistency: reads::consistency(options) })
+}
+
+/// The response to a scan.
+pub(crate) fn scanned(
+    rows: Vec<Row>,
+    continuation: Option<Bytes>,
+    rest: Option<Rest>,
+    as_of: Option<message::AsOf>,
+) -> message::ScanResponse {
+    let rows = rows.into_iter().map(translate::row).collect();
+    message::ScanResponse { rows, continuation, as_of, rest: rest.map(translate::rest) }
+}
+
+pub(crate) fn clock(Interval { earliest, latest }: Interval) -> message::ClockResponse {
+    message::ClockResponse { earliest_ns: earliest.0, latest_ns: latest.0 }
 }
 
 pub(crate) fn answer<T>(message: T) -> RpcResult<T> {

@@ -50,6 +50,11 @@ impl Deadline {
         Self::within(Some(requested).filter(|requested| !requested.is_zero()), Duration::ZERO)
     }
 
+    /// The deadline of a request from within the process.
+    pub(crate) fn of_local(requested: Duration) -> Self {
+        Self::within(Some(requested), Duration::ZERO)
+    }
+
     fn within(requested: Option<Duration>, elapsed: Duration) -> Self {
         let whole = requested.unwrap_or(DEFAULT).min(MAX);
         let margin = (whole / MARGIN_SHARE).min(MARGIN_MAX);

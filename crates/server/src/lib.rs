@@ -27,6 +27,7 @@ mod disks;
 mod flow_control;
 mod formation;
 mod limits;
+mod local;
 mod log;
 mod map;
 mod metrics;
@@ -48,6 +49,7 @@ pub use flow_control::Held;
 pub use flow_control::replies::Replies;
 pub use formation::{Founded, Founding, Genesis, Invitation, Own};
 pub use limits::{CONSOLE_CONNECTIONS_MAX, REPLY_BYTES_MAX, REQUEST_BYTES_MAX};
+pub use local::LocalNode;
 pub use observer::Observer;
 pub use server::{ServeError, serve};
 

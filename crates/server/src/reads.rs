@@ -1,7 +1,7 @@
 //! Converts read consistency, and the state that a read reflects, from and to messages.
 
 use api::columns::read_options::Consistency as RequestedConsistency;
-use api::columns::{self as message, AnywhereRead, ReadOptions, TimelineRead};
+use api::columns::{self as message, AnywhereRead, ReadOptions, StrongAsOfRead, TimelineRead};
 use base::{CohortId, Lsn, Timestamp};
 use node::request::Response;
 use state_machine::{AsOf, Consistency, LogPlace};
@@ -16,6 +16,7 @@ pub(crate) fn consistency(options: Option<ReadOptions>) -> Consistency {
             Consistency::Timeline { at_least: at_least.map(log_place), stale_ok }
         }
         Some(RequestedConsistency::Anywhere(AnywhereRead {})) => Consistency::Anywhere,
+        Some(RequestedConsistency::StrongAsOf(StrongAsOfRead {})) => Consistency::StrongAsOf,
         Some(RequestedConsistency::AtNs(moment)) => Consistency::At(Timestamp(moment)),
         Some(RequestedConsistency::Transaction(owner)) => Consistency::Locking(transactions::owner(Some(owner))),
         Some(RequestedConsistency::TransactionForUpdate(owner)) => {

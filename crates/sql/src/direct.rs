@@ -60,6 +60,9 @@ pub enum Read {
     /// The row with this key, which the transaction is about to change or to insert. Others that are about to change it
     /// wait, if the transaction takes locks.
     Locked(Bytes),
+    /// The entry of a unique index with this key. If there is one, the row that it refers to is the next read, and nothing
+    /// else: without transactions the two may be of different moments.
+    Entry(Bytes),
     /// Rows of a range in the order of their keys: at least `limit`, or all.
     Range(KeyRange, usize),
 }
@@ -80,7 +83,9 @@ pub enum Step {
     Read(Vec<Read>),
     /// Nothing: it is done.
     Done(Outcome),
-    /// A planner, for these parameters: the limit of a scan is too large. Only the first step can be this one.
+    /// As [`Step::Done`] if all reads were of one moment. Otherwise they must be.
+    DoneIfOneMoment(Outcome),
+    /// A planner, for these parameters: there are too many rows. Nothing was written.
     NeedsPlanner,
 }
 
@@ -162,8 +167,15 @@ pub fn prepare(
     let mut binder = Binder::new(schema, text, declared);
     let bound =
         match statement {
-            Statement::Query(query, None) => select::prepare(&mut binder, query)
-                .map(|(kind, columns)| (Command::Select, Kind::Select(kind), columns)),
+            Statement::Query(query, None) => match select::prepare(&mut binder, query) {
+                Err(Unbound::NeedsPlanner) => {
+                    // A statement that is refused here may be valid for a planner.
+                    binder = Binder::new(schema, text, declared);
+                    let short = scan::prepare_short(&mut binder, query).map_err(|_| Unbound::NeedsPlanner);
+                    short.map(|(scan, columns)| (Command::Select, Kind::Scan(scan), columns))
+                }
+                bound => bound.map(|(kind, columns)| (Command::Select, Kind::Select(kind), columns)),
+            },
             Statement::Insert(insert) => insert::prepare(&mut binder, insert)
                 .map(|(kind, columns)| (Command::Insert, Kind::Insert(kind), columns)),
             Statement::Update(update) => change::update(&mut binder, update)
@@ -294,6 +306,22 @@ impl Plan {
             Kind::Insert(insert) => insert.sequences(),
             Kind::Scan(scan) => scan.sequences(),
             Kind::Select(_) | Kind::Change(_) | Kind::Given(_) => Vec::new(),
+        }
+    }
+
+    /// The name of the index by which it finds rows; none if by their keys.
+    #[must_use]
+    pub fn index(&self) -> Option<&str> {
+        if let Kind::Scan(scan) = &self.kind { scan.index() } else { None }
+    }
+
+    /// Whether its reads must be of one moment.
+    #[must_use]
+    pub fn needs_snapshot(&self) -> bool {
+        match &self.kind {
+            Kind::Select(select) => select.needs_snapshot(),
+            Kind::Scan(scan) => scan.needs_snapshot(),
+            Kind::Insert(_) | Kind::Change(_) | Kind::Given(_) => false,
         }
     }
 

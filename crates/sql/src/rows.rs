@@ -118,6 +118,17 @@ pub struct TableRows {
     /// The indexes that writes maintain.
     pub(crate) indexes: Vec<(Index, IndexLayout)>,
     checks: Vec<(String, Expression)>,
+    /// How each column is found in a row of the store.
+    places: Vec<Place>,
+}
+
+/// Where a column is in a row of the store.
+#[derive(Clone, Debug)]
+struct Place {
+    /// The name of its cell.
+    cell: Bytes,
+    /// Its number in the primary key, if it is a part of it.
+    in_key: Option<usize>,
 }
 
 impl TableRows {
@@ -132,7 +143,13 @@ impl TableRows {
             binder.table = Some((table, table.name.clone()));
             checks.push((check.name.clone(), binder.condition(&parsed)?));
         }
+        let key = &table.primary_key.columns;
+        let place = |column: &Column| Place {
+            cell: cells::name(column.id),
+            in_key: key.iter().position(|part| part.column == column.id),
+        };
         Ok(Self {
+            places: table.columns.iter().map(place).collect(),
             table: Arc::clone(table),
             layout: schema.row_layout(table),
             pending: table.pending_layout(),
@@ -199,17 +216,29 @@ impl TableRows {
     /// # Errors
     /// XX001: the cells are damaged.
     pub fn decode(&self, stored: &StoredRow) -> Result<Option<Vec<Value>>, SqlError> {
-        let cell = |id: ColumnId| {
-            let name = cells::name(id);
-            stored.cells.iter().find(|(candidate, _)| *candidate == name).map(|(_, value)| value)
-        };
-        let Some(marker) = cell(cells::MARKER) else { return Ok(None) };
+        self.decode_columns(stored, |_| true)
+    }
+
+    /// As [`Self::decode`]; columns whose numbers are not wanted are NULL.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn decode_columns(
+        &self,
+        stored: &StoredRow,
+        is_wanted: impl Fn(usize) -> bool,
+    ) -> Result<Option<Vec<Value>>, SqlError> {
+        let cell = |name: &[u8]| stored.cells.iter().find(|(candidate, _)| *candidate == name).map(|(_, value)| value);
+        let Some(marker) = cell(cells::MARKER_NAME) else { return Ok(None) };
         let Some(key) = self.layout.decode(&stored.key)? else { return Ok(None) };
         let known = read_marker(marker)?;
         let mut row = Vec::with_capacity(self.table.columns.len());
-        for column in &self.table.columns {
-            let in_key = self.table.primary_key.columns.iter().position(|part| part.column == column.id);
-            row.push(match (cell(column.id), in_key.and_then(|number| key.get(number))) {
+        for (number, (column, place)) in self.table.columns.iter().zip(&self.places).enumerate() {
+            if !is_wanted(number) {
+                row.push(Value::Null);
+                continue;
+            }
+            row.push(match (cell(&place.cell), place.in_key.and_then(|number| key.get(number))) {
                 (Some(cell), _) => cells::decode(cell, &column.sql_type)?,
                 (None, Some(value)) => value.clone(),
                 (None, None) => match &column.initial {

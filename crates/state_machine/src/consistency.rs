@@ -30,6 +30,10 @@ pub enum Consistency {
     /// As [`Consistency::Locking`], of a row that the transaction is about to change: the leader also holds back such
     /// reads of other transactions.
     ForUpdate(LockOwner),
+    /// As [`Consistency::Strong`]. The response also states the timestamp of a state of the whole range that contains
+    /// everything that was acknowledged before the read, so that further rows can be read as of it. It states none while
+    /// transactions are prepared in the range: one may be committed and acknowledged, but not be part of the state yet.
+    StrongAsOf,
 }
 
 /// A position in the log of a range's cohort.
@@ -63,6 +67,7 @@ base::wire! {
         3 => Anywhere,
         4 => Locking(owner),
         5 => ForUpdate(owner),
+        6 => StrongAsOf,
     }
 }
 
@@ -72,7 +77,7 @@ impl Consistency {
     /// Whether any replica may answer.
     #[must_use]
     pub fn is_for_any_replica(&self) -> bool {
-        !matches!(self, Self::Strong) && self.locks_for().is_none()
+        !matches!(self, Self::Strong | Self::StrongAsOf) && self.locks_for().is_none()
     }
 
     /// The transaction that the read locks rows for.
@@ -80,7 +85,7 @@ impl Consistency {
     pub fn locks_for(&self) -> Option<LockOwner> {
         match self {
             Self::Locking(owner) | Self::ForUpdate(owner) => Some(*owner),
-            Self::Strong | Self::Anywhere | Self::Timeline { .. } | Self::At(_) => None,
+            Self::Strong | Self::StrongAsOf | Self::Anywhere | Self::Timeline { .. } | Self::At(_) => None,
         }
     }
 }

@@ -245,6 +245,11 @@ pub trait View: Clone + fmt::Debug + Send + Sync + 'static {
     /// The keys it contains, if the machine is a range of a table.
     fn range(&self) -> Option<&KeyRange>;
 
+    /// Whether no transaction is prepared in it.
+    fn is_settled(&self) -> bool {
+        true
+    }
+
     /// Whether another view of the same replica has the same content.
     fn is_same(&self, other: &Self) -> bool;
 }

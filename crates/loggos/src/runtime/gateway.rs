@@ -50,6 +50,8 @@ pub(crate) struct Ticket {
 enum ReplyTo {
     /// To a unary call.
     Call(oneshot::Sender<Outcome>),
+    /// To a call of another runtime of this node.
+    Elsewhere(oneshot::Sender<Outcome>),
     /// To a stream, with the stream's ticket of the request.
     Stream(Arc<Replies>, u64),
     /// To another thread of this node, with its number of the request.
@@ -64,7 +66,7 @@ impl Ticket {
     /// Whether the caller has abandoned the request. Returns true only once.
     pub(crate) fn take_abandoned(&mut self) -> bool {
         let is_gone = match &self.reply_to {
-            ReplyTo::Call(call) => call.is_closed(),
+            ReplyTo::Call(call) | ReplyTo::Elsewhere(call) => call.is_closed(),
             ReplyTo::Stream(replies, _) => replies.are_given_up(),
             ReplyTo::Thread(..) => false,
         };
@@ -74,7 +76,7 @@ impl Ticket {
     fn answer(self, outcome: Outcome) {
         match self.reply_to {
             // The caller may have disconnected.
-            ReplyTo::Call(call) => drop(call.send(outcome)),
+            ReplyTo::Call(call) | ReplyTo::Elsewhere(call) => drop(call.send(outcome)),
             ReplyTo::Stream(replies, ticket) => replies.give(ticket, outcome),
             ReplyTo::Thread(completions, number) => completions.post(number, outcome),
         }
@@ -164,8 +166,10 @@ pub(crate) struct Responses {
 impl Responses {
     /// Queues the responses of a turn; `batch` is empty afterwards.
     pub(crate) fn post(&self, batch: &mut Vec<(Ticket, Outcome)>) {
-        let is_of_thread = |(ticket, _): &mut (Ticket, Outcome)| matches!(ticket.reply_to, ReplyTo::Thread(..));
-        batch.extract_if(.., is_of_thread).for_each(|(ticket, outcome)| ticket.answer(outcome));
+        let bypasses = |(ticket, _): &mut (Ticket, Outcome)| {
+            matches!(ticket.reply_to, ReplyTo::Thread(..) | ReplyTo::Elsewhere(_))
+        };
+        batch.extract_if(.., bypasses).for_each(|(ticket, outcome)| ticket.answer(outcome));
         if !batch.is_empty() {
             self.queue.lock().unwrap_or_else(PoisonError::into_inner).append(batch);
             self.gathered.notify_one();
@@ -189,11 +193,18 @@ pub(crate) struct MachineGateway {
     inbox: Arc<Inbox>,
     in_flight: Arc<InFlight>,
     views: Arc<Published>,
+    /// Whether its callers run on the servers' runtime.
+    is_of_servers: bool,
 }
 
 impl MachineGateway {
     pub(crate) fn new(inbox: Arc<Inbox>, views: Arc<Published>) -> Self {
-        Self { inbox, in_flight: Arc::default(), views }
+        Self { inbox, in_flight: Arc::default(), views, is_of_servers: true }
+    }
+
+    /// The gateway for another runtime of this node, which responses then reach directly.
+    pub(crate) fn for_other_runtime(&self) -> Self {
+        Self { is_of_servers: false, ..self.clone() }
     }
 
     /// Serves a read immediately, if that requires neither the machine nor the disk.
@@ -216,7 +227,8 @@ impl MachineGateway {
         let slot = Slot::take(&self.in_flight, waits(&request))?;
         held.reserve(size(&request))?;
         let (answer, receiver) = oneshot::channel();
-        let ticket = Ticket::new(ReplyTo::Call(answer), Some(slot), held);
+        let reply_to = if self.is_of_servers { ReplyTo::Call(answer) } else { ReplyTo::Elsewhere(answer) };
+        let ticket = Ticket::new(reply_to, Some(slot), held);
         self.inbox.post(Input::Request(Incoming { request, deadline, ticket }));
         Ok(receiver)
     }

@@ -1,12 +1,14 @@
-//! The PostgreSQL endpoint: a thread with a runtime of its own for all sessions. They reach the data as clients do, at
-//! this node first, and at the others while this one cannot serve them.
+//! The PostgreSQL endpoint: a thread with a runtime of its own for all sessions. They reach the data as clients do:
+//! at this node without a connection, and at other nodes if they lead a range, or while this one cannot serve them.
 
 use std::io;
 use std::net::TcpListener;
+use std::sync::Arc;
 
 use postgres::Databases;
 
 use super::config::Config;
+use super::gateway::MachineGateway;
 
 /// The addresses at which sessions reach the cluster.
 pub(crate) fn endpoints(config: &Config) -> Vec<String> {
@@ -15,11 +17,12 @@ pub(crate) fn endpoints(config: &Config) -> Vec<String> {
 }
 
 /// Starts the thread.
-pub(crate) fn start(listener: TcpListener, endpoints: Vec<String>) -> io::Result<()> {
+pub(crate) fn start(listener: TcpListener, endpoints: Vec<String>, gateway: MachineGateway) -> io::Result<()> {
+    let node = Arc::new(server::LocalNode::new(gateway));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     super::spawn("postgres", move || {
         let ended = runtime.block_on(async {
-            let client = sdk::Client::streaming(endpoints).map_err(io::Error::other)?;
+            let client = sdk::Client::within_node(endpoints, node).map_err(io::Error::other)?;
             if let Ok(address) = listener.local_addr() {
                 tracing::info!(%address, "serving PostgreSQL clients");
             }

@@ -253,7 +253,7 @@ fn run_node(config: &Config, formation: Formation, ready: fn(SocketAddr)) -> Res
         nbd::start(socket, address, nbd::Settings::of(&config.nbd)?, gateway.clone())?;
     }
     if let Some(listener) = postgres_listener {
-        postgres::start(listener, postgres::endpoints(config))?;
+        postgres::start(listener, postgres::endpoints(config), gateway.for_other_runtime())?;
     }
     let server = Server::start(listeners, gateway, responses, founded, observer, cluster_view)?;
     stop_on_signals(Arc::clone(&inbox))?;

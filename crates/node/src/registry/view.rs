@@ -35,6 +35,12 @@ impl View {
         dispatch!(Self, self, view => view.range())
     }
 
+    /// Whether no transaction is prepared in it.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        dispatch!(Self, self, view => view.is_settled())
+    }
+
     /// Whether another view of the same replica has the same content.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {

@@ -162,12 +162,12 @@ impl Session {
         }
         let read_only = block.modes.read_only.unwrap_or_else(|| self.settings.is_read_only_by_default());
         let client = &self.database.client;
-        let source = match &block.modes.as_of {
-            Some(as_of) => self.snapshot_of(as_of).await?,
-            None if read_only => Source::Snapshot(client.snapshot().await.map_err(of_client)?),
-            None => Source::ReadWrite(client.begin_transaction_within(TRANSACTION_TIME)),
+        let begin = |source| Tx::new(&self.database, source, self.interrupt());
+        let mut tx = match &block.modes.as_of {
+            Some(as_of) => begin(self.snapshot_of(as_of).await?),
+            None if read_only => Tx::at_present(&self.database, self.interrupt()).await.map_err(of_client)?,
+            None => begin(Source::ReadWrite(client.begin_transaction_within(TRANSACTION_TIME))),
         };
-        let mut tx = Tx::new(&self.database, source, self.interrupt());
         tx.load_schema().await?;
         if let Some(block) = &mut self.block {
             block.tx = Some(tx);

@@ -235,8 +235,7 @@ impl Session {
         let mut tx = if in_block {
             self.take_tx().await?
         } else {
-            let snapshot = self.database.client.snapshot().await.map_err(of_client)?;
-            Tx::new(&self.database, Source::Snapshot(snapshot), self.interrupt())
+            Tx::at_present(&self.database, self.interrupt()).await.map_err(of_client)?
         };
         let begun = self.copy_source(&mut tx, copy);
         let begun = begun.await;

@@ -90,7 +90,9 @@ impl Session {
         if let Some(planned) = prepared.cached(catalog) {
             return Ok(planned);
         }
-        let planned = match prepared.direct(&catalog.schema, &self.constants())? {
+        let direct =
+            if prepared.needs_planner() { None } else { prepared.direct(&catalog.schema, &self.constants())? };
+        let planned = match direct {
             Some(plan) => Planned::Direct(Arc::new(plan)),
             None => {
                 let planner = self.planner(catalog).await?;
@@ -157,7 +159,16 @@ impl Session {
                 (Arc::new(plan), Some(held))
             }
         };
-        let outcome = crate::execute::run(tx, &plan, parameters, &mut self.values, None, &self.memory).await?;
+        let run = crate::execute::run(tx, &plan, parameters, &mut self.values, None, &self.memory);
+        let outcome = match run.await {
+            Err(Failure::NeedsPlanner) if !prepared.needs_planner() => {
+                prepared.set_needs_planner();
+                let planned = self.plan_for(prepared, &Arc::clone(&tx.catalog)).await?;
+                prepared.check_result(&planned)?;
+                return Box::pin(self.run_planned(tx, &planned, prepared, parameters)).await;
+            }
+            outcome => outcome?,
+        };
         tx.write(&outcome.writes)?;
         drop(read);
         Ok(super::response(&plan, outcome))

@@ -138,6 +138,8 @@ enum Administration {
 enum Phase {
     /// The time, for a read as of now.
     Clock,
+    /// A strong read of a row that also tells the moment as of which others can be read.
+    Dating(Place),
     Reading,
     /// A session at the coordinator.
     Opening(Place),
@@ -319,6 +321,9 @@ impl TransactionClients {
         let questions = self.rows.all_questions(&mut self.random);
         let is_now = self.random.below(2) == 0;
         let job = Job { questions, ..self.job(Kind::Snapshot { is_now }, now) };
+        if is_now && self.random.below(2) == 0 {
+            return Job { phase: Phase::Dating(self.rows.any(&mut self.random)), ..job };
+        }
         if is_now {
             return Job { phase: Phase::Clock, ..job };
         }

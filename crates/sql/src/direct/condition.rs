@@ -7,12 +7,13 @@ use sqlparser::ast::{BinaryOperator, Expr};
 
 use crate::bind::{Binder, Unbound, comparison, without_length};
 use crate::cast::{Context, cast};
+use crate::cells;
 use crate::error::SqlError;
 use crate::expression::{Comparison, Environment, Expression, Rows};
 use crate::keys::{self, KeyRange};
 use crate::parse::fold;
-use crate::rows::TableRows;
-use crate::schema::Column;
+use crate::rows::{StoredRow, TableRows};
+use crate::schema::{Column, IndexState};
 use crate::types::SqlType;
 use crate::value::Value;
 
@@ -68,20 +69,98 @@ pub(super) fn divide(binder: &mut Binder, rows: &TableRows, condition: Option<&E
         divided.high = find_bound(binder, &parts, column, &[Comparison::Less, Comparison::LessOrEqual], &mut used)?;
         break;
     }
-    for (number, (left, operator, right)) in parts.iter().enumerate() {
-        if used[number] {
-            continue;
-        }
-        divided.residual.push(match (operator, right) {
+    divided.residual = residual(binder, &parts, &used)?;
+    Ok(divided)
+}
+
+/// The parts of a conjunction that are not used.
+fn residual(binder: &mut Binder, parts: &[Part], used: &[bool]) -> Result<Vec<Expression>, Unbound> {
+    let unused = parts.iter().zip(used).filter(|(_, used)| !**used);
+    unused
+        .map(|((left, operator, right), _)| match (operator, right) {
             (Some(operator), Some(right)) => {
                 let (left, right) = (binder.bind(left)?, binder.bind(right)?);
                 let (left, right) = binder.comparable(left, right)?;
-                Expression::Compare(*operator, Box::new(left), Box::new(right))
+                Ok(Expression::Compare(*operator, Box::new(left), Box::new(right)))
             }
-            _ => binder.condition(left)?,
-        });
+            _ => binder.condition(left),
+        })
+        .collect()
+}
+
+/// The index whose columns all have one value, and these values: a unique index, or else the one with the most columns.
+/// All parts of the condition are checked for each row.
+pub(super) fn by_index(
+    binder: &mut Binder,
+    rows: &TableRows,
+    condition: &Expr,
+) -> Result<Option<(Lookup, Condition)>, Unbound> {
+    let mut parts = Vec::new();
+    conjuncts(condition, &mut parts);
+    let mut best: Option<Lookup> = None;
+    for (number, (index, _)) in rows.indexes.iter().enumerate() {
+        let rank = |lookup: &Lookup| (lookup.is_unique, lookup.equal.len());
+        let mut lookup = Lookup { index: number, is_unique: index.is_unique, equal: Vec::new() };
+        for part in &index.columns {
+            let Some(column) = rows.table.column(part.column) else { break };
+            let mut used = vec![false; parts.len()];
+            match find_bound(binder, &parts, column, &[Comparison::Equal], &mut used)? {
+                Some((_, value)) => lookup.equal.push(value),
+                None => break,
+            }
+        }
+        let is_whole = lookup.equal.len() == index.columns.len() && index.state == IndexState::Public;
+        if is_whole && best.as_ref().is_none_or(|best| rank(best) < rank(&lookup)) {
+            best = Some(lookup);
+        }
     }
-    Ok(divided)
+    let Some(lookup) = best else { return Ok(None) };
+    let residual = residual(binder, &parts, &vec![false; parts.len()])?;
+    Ok(Some((lookup, Condition { residual, ..Condition::default() })))
+}
+
+/// The values of all columns of an index.
+#[derive(Clone, Debug)]
+pub(super) struct Lookup {
+    /// The number of the index in [`TableRows::indexes`].
+    index: usize,
+    pub(super) is_unique: bool,
+    equal: Vec<Expression>,
+}
+
+impl Lookup {
+    pub(super) fn name<'a>(&self, rows: &'a TableRows) -> Option<&'a str> {
+        rows.indexes.get(self.index).map(|(index, _)| index.name.as_str())
+    }
+
+    /// The beginning of the keys of its entries; `None` if no row can match.
+    pub(super) fn prefix(&self, rows: &TableRows, environment: &mut Environment) -> Result<Option<Vec<u8>>, SqlError> {
+        let Some((index, layout)) = rows.indexes.get(self.index) else { return Ok(None) };
+        let mut values = Vec::with_capacity(self.equal.len());
+        for (expression, part) in self.equal.iter().zip(&index.columns) {
+            let value = expression.evaluate(Rows::default(), environment)?;
+            let Some(value) = adapted(rows.table.column(part.column), value) else { return Ok(None) };
+            values.push(value);
+        }
+        layout.prefix(&values).map(Some)
+    }
+
+    /// The key of the row that an entry refers to; `None` if it is no entry.
+    pub(super) fn row(&self, rows: &TableRows, entry: &StoredRow) -> Result<Option<Vec<u8>>, SqlError> {
+        let name = cells::name(cells::MARKER);
+        let reference = entry.cells.iter().find(|(cell, _)| *cell == name);
+        let (Some((_, layout)), Some((_, reference))) = (rows.indexes.get(self.index), reference) else {
+            return Ok(None);
+        };
+        let (_, primary_key) = layout.decode(&entry.key, reference)?;
+        rows.layout.key(&primary_key).map(Some)
+    }
+
+    /// Whether the entries of a row begin with this prefix.
+    pub(super) fn is_of(&self, rows: &TableRows, row: &[Value], prefix: &[u8]) -> Result<bool, SqlError> {
+        let Some((index, layout)) = rows.indexes.get(self.index) else { return Ok(false) };
+        Ok(layout.prefix(&rows.indexed(index, row))? == prefix)
+    }
 }
 
 /// The first unused comparison of a column with a constant. It stays unused if it must be checked for each row too.
@@ -211,6 +290,14 @@ fn adapted(column: Option<&Column>, value: Value) -> Option<Value> {
 }
 
 impl Condition {
+    /// Whether it determines the rows' keys, or a range of keys with two ends.
+    pub(super) fn is_narrow(&self, rows: &TableRows) -> bool {
+        self.is_point(rows)
+            || self.alternatives.is_some()
+            || !self.equal.is_empty()
+            || self.low.is_some() && self.high.is_some()
+    }
+
     /// Whether it determines one row.
     pub(super) fn is_point(&self, rows: &TableRows) -> bool {
         self.equal.len() == rows.table.primary_key.columns.len()

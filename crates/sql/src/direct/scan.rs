@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use sqlparser::ast::{self, Expr, LimitClause, OrderByExpr, OrderByKind, Query, SelectItem, SetExpr, Value as Literal};
 
 use super::change::Change;
-use super::condition::{Condition, divide};
+use super::condition::{Condition, Lookup, by_index, divide};
 use super::insert::count_sequences;
 use super::select::single_table;
 use super::{Checks, Outcome, OutputColumn, Page, Read, Step, expect_pages, output};
@@ -28,6 +28,8 @@ use crate::value::Value;
 const PAGE_ROWS: usize = base::limits::SCAN_ROWS_MAX;
 /// Maximum bytes of a result, or of rows that are sorted, in memory.
 const RESULT_BYTES_MAX: usize = 64 << 20;
+/// Maximum rows or index entries that a statement reads if a planner could execute it too.
+const SHORT_ROWS_MAX: usize = 1_000;
 /// Rows of which the descendants are read at once.
 const PARENTS_MAX: usize = 64;
 /// Maximum rows that a statement changes: a transaction cannot write more.
@@ -44,6 +46,10 @@ pub(super) enum Scan {
 pub(super) struct Select {
     /// The table, and which of its rows. Without one there is a single row without columns.
     source: Option<(TableRows, Condition)>,
+    /// The index by which its rows are found.
+    lookup: Option<Lookup>,
+    /// A planner executes it if there are more than [`SHORT_ROWS_MAX`] rows.
+    is_short: bool,
     results: Results,
     order: Vec<Order>,
     limit: Option<Expression>,
@@ -97,6 +103,14 @@ pub(super) struct State {
     aggregates: Vec<Accumulator>,
     skip: u64,
     limit: u64,
+    /// The number of rows or entries that were read.
+    read: usize,
+    /// The rows that entries of an index refer to.
+    rows: Vec<Read>,
+    /// The key of an entry of a unique index.
+    entry: Option<Vec<u8>>,
+    /// The row of the entry has other values: the reads were of different moments.
+    has_moved: bool,
     /// Rows to change.
     matched: Vec<(StoredRow, Vec<Value>)>,
     /// How many of them are changed.
@@ -110,9 +124,25 @@ enum Reading {
     Rows(usize),
     /// What remains of a range.
     Range(KeyRange),
+    /// What remains of the entries of an index.
+    Entries(KeyRange),
 }
 
 pub(super) fn prepare(binder: &mut Binder, query: &Query) -> Result<(Scan, Vec<OutputColumn>), Unbound> {
+    prepare_select(binder, query, false)
+}
+
+/// A query that probably reads few rows: by a narrow condition on the primary key, or by the values of all columns of an
+/// index.
+pub(super) fn prepare_short(binder: &mut Binder, query: &Query) -> Result<(Scan, Vec<OutputColumn>), Unbound> {
+    if !query.locks.is_empty() || query.for_clause.is_some() {
+        return Err(Unbound::NeedsPlanner);
+    }
+    prepare_select(binder, query, true)
+}
+
+fn prepare_select(binder: &mut Binder, query: &Query, is_short: bool) -> Result<(Scan, Vec<OutputColumn>), Unbound> {
+    let mut lookup = None;
     let SetExpr::Select(select) = &*query.body else { return Err(Unbound::NeedsPlanner) };
     if !super::is_plain(query, select) {
         return Err(Unbound::NeedsPlanner);
@@ -123,7 +153,12 @@ pub(super) fn prepare(binder: &mut Binder, query: &Query) -> Result<(Scan, Vec<O
             let (table, alias) = single_table(binder, from)?;
             let rows = TableRows::bound(binder.schema, table)?;
             binder.table = Some((table, alias));
-            let condition = divide(binder, &rows, select.selection.as_ref())?;
+            let mut condition = divide(binder, &rows, select.selection.as_ref())?;
+            if is_short && !condition.is_narrow(&rows) {
+                let selection = select.selection.as_ref().ok_or(Unbound::NeedsPlanner)?;
+                let found = by_index(binder, &rows, selection)?.ok_or(Unbound::NeedsPlanner)?;
+                (lookup, condition) = (Some(found.0), found.1);
+            }
             Some((rows, condition))
         }
         _ => return Err(Unbound::NeedsPlanner),
@@ -157,7 +192,7 @@ pub(super) fn prepare(binder: &mut Binder, query: &Query) -> Result<(Scan, Vec<O
         }
         Some(_) => return Err(Unbound::NeedsPlanner),
     };
-    Ok((Scan::Select(Box::new(Select { source, results, order, limit, offset })), columns))
+    Ok((Scan::Select(Box::new(Select { source, lookup, is_short, results, order, limit, offset })), columns))
 }
 
 fn order_item(binder: &mut Binder, item: &OrderByExpr, columns: &[OutputColumn]) -> Result<Order, Unbound> {
@@ -370,6 +405,19 @@ impl Scan {
         self.source().is_none()
     }
 
+    pub(super) fn index(&self) -> Option<&str> {
+        let Self::Select(select) = self else { return None };
+        let (rows, _) = select.source.as_ref()?;
+        select.lookup.as_ref()?.name(rows)
+    }
+
+    /// Whether it has several reads, which must be of one moment.
+    pub(super) fn needs_snapshot(&self) -> bool {
+        let Self::Select(select) = self else { return false };
+        let is_by_keys = select.source.as_ref().is_some_and(|(_, condition)| condition.alternatives.is_some());
+        is_by_keys || select.lookup.as_ref().is_some_and(|lookup| !lookup.is_unique)
+    }
+
     /// Only a query without a table can take values: the number of rows is known.
     pub(super) fn sequences(&self) -> Vec<(SequenceId, usize)> {
         let mut counts = BTreeMap::new();
@@ -396,6 +444,10 @@ impl Scan {
             aggregates: Vec::new(),
             skip: 0,
             limit: u64::MAX,
+            read: 0,
+            rows: Vec::new(),
+            entry: None,
+            has_moved: false,
             matched: Vec::new(),
             done: 0,
             checks: Checks::default(),
@@ -413,6 +465,20 @@ impl Scan {
             }
             return self.finish(state, environment);
         };
+        if let Self::Select(select) = self
+            && let Some(lookup) = &select.lookup
+        {
+            let Some(prefix) = lookup.prefix(rows, environment)? else { return self.finish(state, environment) };
+            let range = keys::prefix_range(&prefix);
+            state.reading = Some(Reading::Entries(range.clone()));
+            let read = if lookup.is_unique {
+                state.entry = Some(prefix.clone());
+                Read::Entry(prefix.into())
+            } else {
+                Read::Range(range, SHORT_ROWS_MAX)
+            };
+            return Ok((super::State::Scan(state), Step::Read(vec![read])));
+        }
         if let Some(keys) = condition.points(rows, environment)? {
             let read = if let Self::Change(_) = self { Read::Locked } else { Read::Row };
             let reads: Vec<Read> = keys.into_iter().map(|key| read(key.into())).collect();
@@ -423,7 +489,8 @@ impl Scan {
             return Ok((super::State::Scan(state), Step::Read(reads)));
         }
         let Some(range) = condition.range(rows, environment)? else { return self.finish(state, environment) };
-        let read = Read::Range(range.clone(), PAGE_ROWS);
+        let is_short = matches!(self, Self::Select(select) if select.is_short);
+        let read = Read::Range(range.clone(), if is_short { SHORT_ROWS_MAX } else { PAGE_ROWS });
         state.reading = Some(Reading::Range(range));
         Ok((super::State::Scan(state), Step::Read(vec![read])))
     }
@@ -437,10 +504,28 @@ impl Scan {
         let Some(reading) = state.reading.take() else { return self.read_descendants(state, pages, environment) };
         let Some((rows, condition)) = self.source() else { return self.finish(state, environment) };
         expect_pages(&pages, if let Reading::Rows(rows) = reading { rows } else { 1 })?;
+        let short = if let Self::Select(select) = self { Some(select).filter(|select| select.is_short) } else { None };
+        let lookup = short.and_then(|select| select.lookup.as_ref());
+        if let (Reading::Entries(range), Some(lookup)) = (&reading, lookup) {
+            for entry in pages.iter().flat_map(|page| &page.rows) {
+                state.rows.extend(lookup.row(rows, entry)?.map(|key| Read::Row(key.into())));
+            }
+            let next = pages.into_iter().find_map(|page| page.next);
+            let rest = next.map(|next| KeyRange { start: next, end: range.end.clone() });
+            return self.read_entries(state, rest, environment);
+        }
+        state.read += pages.iter().map(|page| page.rows.len()).sum::<usize>();
         let mut next = None;
         for page in pages {
+            state.has_moved |= state.entry.is_some() && page.rows.is_empty();
             for stored in page.rows {
                 let Some(row) = rows.decode(&stored)? else { continue };
+                if let (Some(entry), Some(lookup)) = (&state.entry, lookup)
+                    && !lookup.is_of(rows, &row, entry)?
+                {
+                    state.has_moved = true;
+                    continue;
+                }
                 if !condition.holds(&row, environment)? {
                     continue;
                 }
@@ -468,6 +553,9 @@ impl Scan {
             Self::Change(_) => false,
         };
         if let (Some(next), Reading::Range(range), false) = (next, reading, is_enough) {
+            if short.is_some() && state.read >= SHORT_ROWS_MAX {
+                return Ok((super::State::Done, Step::NeedsPlanner));
+            }
             let range = KeyRange { start: next, end: range.end };
             let read = Read::Range(range.clone(), PAGE_ROWS);
             state.reading = Some(Reading::Range(range));
@@ -476,10 +564,35 @@ impl Scan {
         self.finish(state, environment)
     }
 
+    /// Reads further entries, or the rows that all of them refer to.
+    fn read_entries(
+        &self,
+        mut state: State,
+        rest: Option<KeyRange>,
+        environment: &mut Environment,
+    ) -> Result<(super::State, Step), SqlError> {
+        let reads = match rest {
+            Some(_) if state.rows.len() >= SHORT_ROWS_MAX => return Ok((super::State::Done, Step::NeedsPlanner)),
+            Some(range) => {
+                state.reading = Some(Reading::Entries(range.clone()));
+                vec![Read::Range(range, SHORT_ROWS_MAX)]
+            }
+            None if state.rows.is_empty() => return self.finish(state, environment),
+            None => {
+                state.reading = Some(Reading::Rows(state.rows.len()));
+                std::mem::take(&mut state.rows)
+            }
+        };
+        Ok((super::State::Scan(state), Step::Read(reads)))
+    }
+
     /// All rows are read.
     fn finish(&self, mut state: State, environment: &mut Environment) -> Result<(super::State, Step), SqlError> {
         match self {
-            Self::Select(select) => Ok((super::State::Done, Step::Done(select.finish(state)?))),
+            Self::Select(select) => {
+                let done = if state.has_moved { Step::DoneIfOneMoment } else { Step::Done };
+                Ok((super::State::Done, done(select.finish(state)?)))
+            }
             Self::Change(change) if change.descendants.is_empty() => {
                 for (_, row) in &state.matched {
                     change.apply(row, &[], &mut state.checks, environment)?;

@@ -139,6 +139,11 @@ fn is_key_order(
 }
 
 impl Select {
+    /// Whether it has several reads, which must be of one moment.
+    pub(super) fn needs_snapshot(&self) -> bool {
+        self.condition.alternatives.is_some()
+    }
+
     pub(super) fn start(&self, environment: &mut Environment) -> Result<(super::State, Step), SqlError> {
         let limit = match &self.limit {
             None => usize::MAX,

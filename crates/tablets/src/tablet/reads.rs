@@ -280,6 +280,10 @@ impl MachineView for TabletView {
         self.ownership.range()
     }
 
+    fn is_settled(&self) -> bool {
+        self.prepared.is_empty()
+    }
+
     fn is_same(&self, other: &Self) -> bool {
         self.applied == other.applied
             && self.watermark == other.watermark

@@ -64,6 +64,10 @@ impl Job {
         let consistency = self.consistency;
         match &self.phase {
             Phase::Clock => Request::Clock,
+            Phase::Dating((table, key)) => {
+                let (key, columns) = (key.clone(), Columns::default());
+                of_table(*table, TableRequest::Get { key, columns, consistency: Consistency::StrongAsOf })
+            }
             Phase::Reading => match &self.questions[0] {
                 Question::Row((table, key)) => {
                     of_table(*table, TableRequest::Get { key: key.clone(), columns: Columns::default(), consistency })
@@ -232,6 +236,7 @@ impl World {
         }
         match job.phase.clone() {
             Phase::Clock => self.clock_answered(id, job, outcome),
+            Phase::Dating(place) => self.date_answered(id, job, &place, outcome),
             Phase::Reading => self.read_answered(id, job, outcome),
             Phase::Opening(place) => self.session_answered(id, job, place, outcome),
             Phase::Committing => self.commit_answered(id, job, outcome),
@@ -287,6 +292,26 @@ impl World {
         }
         job.consistency = Consistency::At(interval.latest);
         job.enter(Phase::Reading);
+        self.transaction_goes_on(id, job);
+    }
+
+    /// The rows of the range are then read as of the timestamp in the reply, all others not at all.
+    fn date_answered(&mut self, id: usize, mut job: Job, (table, _): &Place, outcome: Outcome) {
+        match outcome {
+            Ok(Response::Dated { as_of, .. }) => {
+                let is_there = |place: &Place| place.0 == *table && as_of.range.contains(&place.1);
+                let places = self.transactions.rows.places().iter().filter(|place| is_there(place));
+                job.questions = places.cloned().map(Question::Row).collect();
+                job.consistency = Consistency::At(as_of.timestamp);
+                self.count("snapshots of one range");
+                job.enter(Phase::Reading);
+            }
+            Ok(_) => {
+                self.count("strong reads without a moment");
+                job.enter(Phase::Clock);
+            }
+            Err(_) => return self.transaction_job_ended(id),
+        }
         self.transaction_goes_on(id, job);
     }
 

@@ -112,7 +112,7 @@ impl Run {
 fn question(read: Read) -> Question {
     match read {
         // Locks only prevent wasted work: the simulation of validation needs none.
-        Read::Row(key) | Read::Locked(key) => Question::Row((DATABASE, key)),
+        Read::Row(key) | Read::Locked(key) | Read::Entry(key) => Question::Row((DATABASE, key)),
         Read::Range(range, limit) => {
             Question::Span(DATABASE, KeyRange { start: range.start, end: Some(range.end) }, limit)
         }

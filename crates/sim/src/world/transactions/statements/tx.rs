@@ -247,7 +247,8 @@ impl<'a> Tx<'a> {
         let (mut execution, mut step) = plan.start(&mut environment).map_err(|error| self.failed(error))?;
         loop {
             match step {
-                Step::Done(mut outcome) => {
+                // The commit fails if the reads were of different moments.
+                Step::Done(mut outcome) | Step::DoneIfOneMoment(mut outcome) => {
                     self.write(std::mem::take(&mut outcome.writes));
                     return Ok(outcome);
                 }
