@@ -37,6 +37,10 @@ impl Supply for Sequences {
         Ok(*last)
     }
 
+    fn current_value(&mut self, sequence: SequenceId) -> Option<i64> {
+        self.last.get(&sequence).copied()
+    }
+
     fn random_uuid(&mut self) -> [u8; 16] {
         self.uuids += 1;
         [self.uuids; 16]
@@ -897,4 +901,19 @@ fn conflicting_row_that_is_deleted_meanwhile_is_a_conflict() {
     assert_eq!(error.sqlstate, crate::sqlstate::SERIALIZATION_FAILURE);
     assert_eq!(db.affected(text), 1);
     assert_eq!(db.rows("SELECT * FROM t LIMIT 9"), ["2|ann|2"]);
+}
+
+#[test]
+fn currval_needs_a_value_of_the_session() {
+    let mut db = Database::new(
+        "CREATE SEQUENCE s; CREATE TABLE a (id bigint PRIMARY KEY); CREATE TABLE b (id bigint PRIMARY KEY, a bigint)",
+    );
+    let state = |outcome: Result<Outcome, SqlError>| outcome.expect_err("an error").sqlstate;
+    assert_eq!(state(db.run("INSERT INTO b VALUES (1, currval('s'))", &[])), "55000");
+    assert_eq!(state(db.run("INSERT INTO b VALUES (1, lastval())", &[])), "55000");
+    assert_eq!(state(db.run("INSERT INTO b VALUES (1, currval('nosuch'))", &[])), "42P01");
+    db.run("INSERT INTO a VALUES (nextval('s'))", &[]).expect("a value");
+    db.run("INSERT INTO b VALUES (1, currval('s'::regclass))", &[]).expect("the same value");
+    let found = db.run("SELECT a FROM b WHERE id = 1", &[]).expect("a row");
+    assert_eq!(found.rows, [[Value::Int8(1)]]);
 }
