@@ -15,6 +15,9 @@ use crate::transaction::Tx;
 #[derive(Debug, Default)]
 pub(crate) struct Values {
     sequences: HashMap<SequenceId, VecDeque<i64>>,
+    /// The last values that were used, and the sequence of the very last one.
+    current: HashMap<SequenceId, i64>,
+    last: Option<SequenceId>,
 }
 
 impl Values {
@@ -38,17 +41,28 @@ impl Values {
     }
 
     pub(crate) fn forget(&mut self) {
-        self.sequences.clear();
+        *self = Self::default();
     }
 }
 
 impl Supply for Values {
     fn next_value(&mut self, sequence: SequenceId) -> Result<i64, SqlError> {
         let next = self.sequences.get_mut(&sequence).and_then(VecDeque::pop_front);
-        next.ok_or_else(|| {
+        let next = next.ok_or_else(|| {
             let message = "the sequence has no further value, or is used where it is not supported";
             SqlError::new(sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED, message)
-        })
+        })?;
+        self.current.insert(sequence, next);
+        self.last = Some(sequence);
+        Ok(next)
+    }
+
+    fn current_value(&mut self, sequence: SequenceId) -> Option<i64> {
+        self.current.get(&sequence).copied()
+    }
+
+    fn last_value(&mut self) -> Option<i64> {
+        self.current.get(&self.last?).copied()
     }
 
     fn random_uuid(&mut self) -> [u8; 16] {

@@ -9,12 +9,13 @@ use sql::{SqlError, sqlstate};
 pub const SERVER_VERSION: &str = "15.0";
 
 /// Settings, their defaults, and whether changes are reported to clients.
-const DEFAULTS: [(&str, &str, bool); 32] = [
+const DEFAULTS: [(&str, &str, bool); 33] = [
     ("application_name", "", true),
     ("bytea_output", "hex", false),
     ("client_encoding", "UTF8", true),
     ("client_min_messages", "notice", false),
     ("datestyle", "ISO, MDY", true),
+    ("default_table_access_method", "heap", false),
     ("default_text_search_config", "pg_catalog.simple", false),
     ("default_transaction_isolation", "serializable", false),
     ("default_transaction_read_only", "off", true),
@@ -115,6 +116,10 @@ impl Settings {
             let message = format!("parameter \"{name}\" cannot be changed");
             return Err(SqlError::new("55P02", message));
         }
+        if name == "timezone" && value.is_some_and(|value| !is_utc(value)) {
+            let error = SqlError::unsupported(format!("time zone \"{}\"", value.unwrap_or_default()));
+            return Err(error.with_hint("The time zone is always UTC."));
+        }
         let value = value.map(|value| check(name, value)).transpose()?;
         let level = if local { &mut self.local } else { &mut self.changed };
         match value {
@@ -197,6 +202,16 @@ fn boolean(value: &str) -> Option<bool> {
     }
 }
 
+/// Whether a time zone is UTC.
+fn is_utc(zone: &str) -> bool {
+    let zone = zone.to_ascii_lowercase();
+    let name = zone.strip_prefix("etc/").unwrap_or(&zone);
+    let offset = name.trim_start_matches(['+', '-']);
+    matches!(name, "utc" | "gmt" | "uct" | "zulu" | "universal" | "greenwich" | "z" | "utc0" | "gmt0" | "local")
+        || !offset.is_empty() && offset.chars().all(|digit| matches!(digit, '0' | ':' | '.'))
+        || zone.starts_with("interval") && !zone.contains(|digit: char| matches!(digit, '1'..='9'))
+}
+
 /// A time, in milliseconds unless it has a unit.
 fn milliseconds(value: &str) -> Option<u64> {
     let value = value.trim();
@@ -229,7 +244,7 @@ fn check(name: &str, value: &str) -> Result<String, SqlError> {
             "utf8" | "unicode" => Ok("UTF8".to_owned()),
             _ => Err(invalid().with_hint("Only UTF8 is supported.")),
         },
-        // Drivers send the time zone of their host. Output is always in UTC, and the setting shows this.
+        // Drivers send the time zone of their host when they connect. Output is always in UTC, and the setting shows this.
         "timezone" => Ok("UTC".to_owned()),
         // ISO is the only supported style. The order of input is always MDY.
         "datestyle" if value.to_lowercase().starts_with("iso") => Ok("ISO, MDY".to_owned()),

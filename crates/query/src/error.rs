@@ -125,6 +125,14 @@ fn of_datafusion(error: &DataFusionError) -> SqlError {
         DataFusionError::SchemaError(error, _) => match &**error {
             SchemaError::FieldNotFound { field, valid_fields } => {
                 let name = field.name();
+                if let Some(relation) = &field.relation
+                    && !valid_fields
+                        .iter()
+                        .any(|valid| valid.relation.as_ref().is_some_and(|known| known.table() == relation.table()))
+                {
+                    let message = format!("missing FROM-clause entry for table \"{}\"", relation.table());
+                    return SqlError::new(sqlstate::UNDEFINED_TABLE, message);
+                }
                 let shown = match &field.relation {
                     Some(relation) => format!("column {}.{name} does not exist", relation.table()),
                     None => format!("column \"{name}\" does not exist"),
@@ -173,6 +181,13 @@ fn of_datafusion(error: &DataFusionError) -> SqlError {
             if lower.starts_with("aggregate functions are not allowed in the where clause") {
                 return SqlError::new(sqlstate::GROUPING_ERROR, "aggregate functions are not allowed in WHERE");
             }
+            if let Some(name) = text.strip_prefix("Invalid qualifier ") {
+                let message = format!("missing FROM-clause entry for table \"{name}\"");
+                return SqlError::new(sqlstate::UNDEFINED_TABLE, message);
+            }
+            if lower.starts_with("aggregate function calls cannot be nested") {
+                return SqlError::new(sqlstate::GROUPING_ERROR, "aggregate function calls cannot be nested");
+            }
             let code = if lower.contains("invalid function") || lower.contains("no function matches") {
                 sqlstate::UNDEFINED_FUNCTION
             } else if lower.contains("must be in the group by clause") || lower.contains("group by") {
@@ -187,6 +202,9 @@ fn of_datafusion(error: &DataFusionError) -> SqlError {
         DataFusionError::Execution(message) if message.contains("more than one row") => {
             let message = "more than one row returned by a subquery used as an expression";
             SqlError::new(sqlstate::CARDINALITY_VIOLATION, message)
+        }
+        DataFusionError::Execution(message) if message.contains("negative count not allowed") => {
+            SqlError::new("22011", "negative substring length not allowed")
         }
         DataFusionError::Execution(_) => SqlError::new("22000", text()),
         _ => internal(text()),

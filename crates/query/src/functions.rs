@@ -1,5 +1,11 @@
 //! Functions: those of DataFusion, and others where PostgreSQL's semantics differ.
 
+mod numbers;
+mod padded;
+mod strings;
+mod sums;
+mod times;
+
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, LazyLock};
@@ -19,6 +25,13 @@ use sql::{Numeric, SqlError, SqlType, Value, sqlstate};
 
 use crate::error::wrap;
 use crate::values::{NUMERIC_PRECISION, average_field, column, field_ref, type_of, values};
+
+pub(crate) use numbers::BIT_NOT;
+pub(crate) use strings::VECTOR;
+pub(crate) use times::{EXTRACT, EXTRACT_MILLIS, EXTRACT_SECONDS};
+
+/// `pg_typeof`
+pub(crate) const TYPE_OF: &str = "pg_typeof";
 
 /// DataFusion's functions that PostgreSQL lacks or defines otherwise.
 const OTHER_SEMANTICS: [&str; 17] = [
@@ -60,11 +73,11 @@ pub(crate) static FUNCTIONS: LazyLock<Functions> = LazyLock::new(|| {
     for function in SessionStateDefaults::default_scalar_functions() {
         for name in std::iter::once(function.name()).chain(function.aliases().iter().map(String::as_str)) {
             if !OTHER_SEMANTICS.contains(&name) {
-                functions.scalar.insert(name.to_owned(), Arc::clone(&function));
+                functions.scalar.insert(name.to_owned(), padded::without_padding(name, &function));
             }
         }
     }
-    for own in OWN {
+    for own in OWN.into_iter().chain(numbers::OWN).chain(strings::OWN).chain(times::OWN) {
         let function = ScalarUDF::new_from_impl(Own { signature: signature(own.arguments), own });
         functions.scalar.insert(own.name.to_owned(), Arc::new(function));
     }
@@ -127,10 +140,11 @@ impl AggregateUDFImpl for Sum {
     fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
         let [of] = take_function_args("sum", arguments)?;
         Ok(vec![match of {
-            DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::UInt8 | DataType::UInt16 => DataType::Int64,
+            // They are widened when they are added. A cast here would make them `bigint` if the types are derived again.
+            DataType::Int8 | DataType::Int16 | DataType::UInt8 => DataType::Int16,
+            DataType::Int32 | DataType::UInt16 | DataType::Null => DataType::Int32,
             DataType::Int64 | DataType::UInt64 | DataType::UInt32 => DataType::Decimal128(20, 0),
             DataType::Float16 | DataType::Float32 | DataType::Float64 => DataType::Float64,
-            DataType::Null => DataType::Int64,
             // A sum of 10^10 values has ten more digits.
             DataType::Decimal128(precision, scale) if *precision > 28 => {
                 DataType::Decimal256(NUMERIC_PRECISION, *scale)
@@ -144,7 +158,10 @@ impl AggregateUDFImpl for Sum {
     }
 
     fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(arguments)
+        match arguments {
+            [DataType::Int16 | DataType::Int32] => Ok(DataType::Int64),
+            _ => self.inner.return_type(arguments),
+        }
     }
 
     fn accumulator(&self, arguments: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
@@ -152,6 +169,7 @@ impl AggregateUDFImpl for Sum {
             DataType::Decimal256(precision, scale) => {
                 Ok(Box::new(CheckedSum { sum: None, count: 0, precision: *precision, scale: *scale }))
             }
+            DataType::Int64 => Ok(Box::new(sums::Widened(self.inner.accumulator(arguments)?))),
             _ => self.inner.accumulator(arguments),
         }
     }
@@ -172,12 +190,16 @@ impl AggregateUDFImpl for Sum {
     }
 
     fn create_groups_accumulator(&self, arguments: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
+        if *arguments.return_field.data_type() == DataType::Int64 {
+            return Ok(Box::new(sums::Widened(self.inner.create_groups_accumulator(arguments)?)));
+        }
         self.inner.create_groups_accumulator(arguments)
     }
 
     fn create_sliding_accumulator(&self, arguments: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
         match arguments.return_field.data_type() {
             DataType::Decimal256(..) => self.accumulator(arguments),
+            DataType::Int64 => Ok(Box::new(sums::Widened(self.inner.create_sliding_accumulator(arguments)?))),
             _ => self.inner.create_sliding_accumulator(arguments),
         }
     }
@@ -459,6 +481,10 @@ impl ScalarUDFImpl for Own {
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let types: Vec<SqlType> = arguments.arg_fields.iter().map(|field| type_of(field)).collect();
+        if self.own.name == TYPE_OF {
+            let shown = types.first().map(SqlType::base_name);
+            return Ok(ColumnarValue::Scalar(ScalarValue::Utf8(shown)));
+        }
         by_rows(&arguments, &types, &(self.own.result)(&types), |values| (self.own.evaluate)(values))
     }
 }
@@ -489,6 +515,15 @@ pub(crate) fn by_rows(
         return Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&array, 0)?));
     }
     Ok(ColumnarValue::Array(array))
+}
+
+/// The error for values of other types than a function has.
+fn undefined(name: &str, of: &[Value]) -> SqlError {
+    let types: Vec<String> =
+        of.iter().map(|value| value.sql_type().map_or_else(|| "unknown".to_owned(), |of| of.to_string())).collect();
+    let message = format!("function {name}({}) does not exist", types.join(", "));
+    let hint = "No function matches the given name and argument types. You might need to add explicit type casts.";
+    SqlError::new(sqlstate::UNDEFINED_FUNCTION, message).with_hint(hint)
 }
 
 fn common(of: &[SqlType]) -> SqlType {
@@ -545,8 +580,8 @@ fn power(of: &[Value]) -> std::result::Result<Value, SqlError> {
 }
 
 fn rounded_type(of: &[SqlType]) -> SqlType {
-    match of.first() {
-        Some(SqlType::Numeric(_)) => SqlType::Numeric(None),
+    match of {
+        [SqlType::Numeric(_), ..] | [_, _] => SqlType::Numeric(None),
         _ => SqlType::Float8,
     }
 }

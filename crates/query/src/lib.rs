@@ -7,12 +7,17 @@
 //! Statements are rewritten where the two dialects differ, and operators with other semantics are replaced, so that
 //! results, types and errors are PostgreSQL's.
 
+mod branches;
+mod checks;
 mod error;
 mod execution;
+mod formats;
 mod functions;
 mod operators;
+mod origins;
 mod planner;
 mod rewrite;
+mod series;
 mod system;
 mod table;
 mod unions;

@@ -19,8 +19,9 @@ use sql::{SqlError, SqlType, Value, sqlstate};
 use sqlparser::ast::BinaryOperator;
 
 use crate::error::wrap;
+use crate::functions::{FUNCTIONS, VECTOR};
 use crate::values::{
-    NUMERIC_PRECISION, NUMERIC_SCALE, arrow_type, column, field_ref, scalar, type_of, value_of, values,
+    NUMERIC_PRECISION, NUMERIC_SCALE, arrow_type, column, field_ref, is_vector, scalar, type_of, value_of, values,
 };
 
 /// Types of parameters that were inferred, by their numbers from 0.
@@ -127,6 +128,12 @@ impl ScalarUDFImpl for Function {
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let is_scalar = args.args.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
         let rows = if is_scalar { 1 } else { args.number_rows };
+        if let (Kind::Cast | Kind::Implicit, true, [operand]) = (self.kind, self.result.is_text(), &args.args[..])
+            && args.arg_fields.first().is_some_and(|field| is_vector(field))
+            && let Some(vector) = FUNCTIONS.scalar.get(VECTOR)
+        {
+            return vector.invoke_with_args(ScalarFunctionArgs { args: vec![operand.clone()], ..args });
+        }
         let arrays: Vec<ArrayRef> = args.args.iter().map(|argument| argument.to_array(rows)).collect::<Result<_>>()?;
         let found = match self.by_arrow(&arrays)? {
             Some(found) => found,
@@ -411,6 +418,7 @@ fn unknown_operand(other: &SqlType, operator: Arithmetic) -> SqlType {
     let is_sum = matches!(operator, Arithmetic::Add | Arithmetic::Subtract);
     match other {
         SqlType::Timestamp | SqlType::Timestamptz if is_sum => SqlType::Interval,
+        SqlType::Interval if !is_sum => SqlType::Float8,
         SqlType::Numeric(_) => SqlType::Numeric(None),
         other => other.clone(),
     }
@@ -461,6 +469,11 @@ impl ExprPlanner for Operators {
                     return Err(wrap(SqlError::new(sqlstate::UNDEFINED_FUNCTION, message)));
                 }
                 let (left, right) = (self.typed(raw.left, &to)?, self.typed(raw.right, &to)?);
+                let text = |operand: Expr, of: &Option<SqlType>| match of {
+                    Some(of) => without_padding(operand, of),
+                    None => operand,
+                };
+                let (left, right) = (text(left, &a), text(right, &b));
                 Ok(PlannerResult::Planned(call(Kind::Concatenate, Vec::new(), to, vec![left, right])))
             }
             B::Arrow | B::LongArrow if sql_type(&raw.left, schema) == Some(SqlType::Jsonb) => {

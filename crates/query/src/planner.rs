@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
-use datafusion::catalog::TableFunctionImpl;
 use datafusion::catalog::{TableProvider, cte_worktable::CteWorkTable};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
@@ -12,7 +11,6 @@ use datafusion::common::{DataFusionError, Result as PlanResult, ScalarValue, Tab
 use datafusion::datasource::{ViewTable, provider_as_source};
 use datafusion::execution::SessionStateDefaults;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
-use datafusion::functions_table::generate_series::{GenerateSeriesFunc, RangeFunc};
 use datafusion::logical_expr::expr::{Case, Placeholder};
 use datafusion::logical_expr::planner::{ContextProvider, ExprPlanner};
 use datafusion::logical_expr::{AggregateUDF, Expr, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF};
@@ -27,14 +25,15 @@ use sql::{SqlError, SqlType, Value, sqlstate};
 use sqlparser::ast;
 
 use crate::Source;
+use crate::branches::with_types_of_branches;
 use crate::error::{Failed, wrap};
-use crate::functions::FUNCTIONS;
+use crate::functions::{FUNCTIONS, VECTOR};
 use crate::operators::{Inferred, Operators, assignment, cast_function};
-use crate::rewrite::{INTERNAL, NOW, Rewrite, locate};
+use crate::rewrite::{INTERNAL, NOW, Rewrite, locate, with_types};
 use crate::system::{SystemFunctions, SystemTables};
 use crate::table::Rows;
 use crate::unions::with_common_types;
-use crate::values::{is_average, scalar, type_of};
+use crate::values::{is_average, is_vector, scalar, type_of};
 
 /// Views within views.
 const VIEWS_MAX: usize = 32;
@@ -143,7 +142,10 @@ impl Planner {
         let constants: Vec<(&str, Value)> =
             self.constants.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
         let mut rewrite = Rewrite::new(&constants, &self.functions);
-        let statement = rewrite.query(query)?;
+        let mut statement = rewrite.query(query)?;
+        if let Some(wanted) = wanted {
+            with_types(&mut statement, wanted);
+        }
         let mut types = rewrite.parameters;
         types.resize(rewrite.count.max(declared.len()), None);
         for (slot, declared) in types.iter_mut().zip(declared) {
@@ -179,7 +181,12 @@ impl Planner {
         wanted: Option<&[SqlType]>,
     ) -> Result<Query, SqlError> {
         let failed = |error: DataFusionError| SqlError::from(Failed(error));
-        let plan = narrow_literals(plan).and_then(with_common_types).map_err(failed)?;
+        crate::checks::check(&plan).map_err(failed)?;
+        let plan = narrow_literals(plan)
+            .and_then(with_types_of_branches)
+            .and_then(with_common_types)
+            .and_then(with_text_of_vectors)
+            .map_err(failed)?;
         let plan = match wanted {
             Some(wanted) => assigned(plan, wanted, inferred)?,
             None => plan,
@@ -197,15 +204,32 @@ impl Planner {
             }
         }
         let parameters = types.into_iter().map(|of| of.unwrap_or(SqlType::Text)).collect();
-        let columns = plan.schema().fields().iter().map(|field| OutputColumn {
+        let columns = plan.schema().fields().iter().enumerate().map(|(number, field)| OutputColumn {
             name: field.name().split(INTERNAL).next().unwrap_or_default().to_owned(),
             sql_type: type_of(field),
-            origin: None,
+            origin: crate::origins::origin(&plan, number, &self.schema),
         });
         let columns = columns.collect();
         let averages = plan.schema().fields().iter().map(|field| is_average(field)).collect();
         Ok(Query { columns, averages, plan, parameters })
     }
+}
+
+/// Results of type `int2vector` and `oidvector` are shown as text.
+fn with_text_of_vectors(plan: LogicalPlan) -> PlanResult<LogicalPlan> {
+    let Some(shown) = FUNCTIONS.scalar.get(VECTOR) else { return Ok(plan) };
+    if !plan.schema().fields().iter().any(|field| is_vector(field)) {
+        return Ok(plan);
+    }
+    let columns: Vec<Expr> = plan
+        .schema()
+        .iter()
+        .map(|(qualifier, field)| {
+            let column = Expr::Column(datafusion::common::Column::from((qualifier, field)));
+            if is_vector(field) { shown.call(vec![column]).alias(field.name()) } else { column }
+        })
+        .collect();
+    datafusion::logical_expr::LogicalPlanBuilder::from(plan).project(columns)?.build()
 }
 
 /// Integer literals are `integer` if they fit, and `bigint` for DataFusion.
@@ -246,7 +270,8 @@ fn narrow(expression: Expr) -> Expr {
             else_expr: else_expr.map(|other| Box::new(narrow(*other))),
         }),
         Expr::ScalarFunction(mut function)
-            if ["coalesce", "nullif", "greatest", "least", "nvl"].contains(&function.name()) =>
+            if ["coalesce", "nullif", "greatest", "least", "nvl", crate::functions::TYPE_OF]
+                .contains(&function.name()) =>
         {
             function.args = function.args.into_iter().map(narrow).collect();
             Expr::ScalarFunction(function)
@@ -359,7 +384,8 @@ impl<'a> Context<'a> {
             self.planner.constants.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
         let statement = Rewrite::new(&constants, &self.planner.functions).query(&query)?;
         let plan = self.planner.plan(statement, self.inferred, self.depth + 1)?;
-        let plan = narrow_literals(plan).map_err(|error| SqlError::from(Failed(error)))?;
+        let plan = narrow_literals(plan).and_then(with_types_of_branches);
+        let plan = plan.map_err(|error| SqlError::from(Failed(error)))?;
         let mut renamed = Vec::new();
         for (number, (qualifier, field)) in plan.schema().iter().enumerate() {
             let name = columns.get(number).cloned();
@@ -408,17 +434,11 @@ impl ContextProvider for Context<'_> {
     }
 
     fn get_table_function_source(&self, name: &str, arguments: Vec<Expr>) -> PlanResult<Arc<dyn TableSource>> {
-        let session: &dyn datafusion::catalog::Session = &*STATE;
-        let function: Arc<dyn TableFunctionImpl> = match name {
-            "generate_series" => Arc::new(GenerateSeriesFunc {}),
-            "range" => Arc::new(RangeFunc {}),
-            _ => {
-                let message = format!("function {name} does not exist");
-                return Err(wrap(SqlError::new(sqlstate::UNDEFINED_FUNCTION, message)));
-            }
-        };
-        let provider = function.call_with_args(datafusion::catalog::TableFunctionArgs::new(&arguments, session))?;
-        Ok(provider_as_source(provider))
+        if name == "generate_series" {
+            return crate::series::source(arguments);
+        }
+        let message = format!("function {name} does not exist");
+        Err(wrap(SqlError::new(sqlstate::UNDEFINED_FUNCTION, message)))
     }
 
     fn create_cte_work_table(&self, name: &str, schema: SchemaRef) -> PlanResult<Arc<dyn TableSource>> {

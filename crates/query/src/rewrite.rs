@@ -1,5 +1,8 @@
 //! Rewrites statements in PostgreSQL's dialect as equivalent ones that DataFusion supports.
 
+mod calls;
+mod joins;
+mod multisets;
 mod subqueries;
 
 use std::collections::HashMap;
@@ -17,9 +20,11 @@ use self::subqueries::{
     CountRows, array_of, has_subquery, is_named, name_of_table, outer_conditions, selects_of, single_row,
     skip_items_without_rows, split_result, tables_of,
 };
-use crate::functions::{FUNCTIONS, NEGATIVE};
+use crate::functions::FUNCTIONS;
 use crate::operators::cast_name;
 use crate::system::SystemFunctions;
+
+pub(crate) use self::calls::with_types;
 
 /// The suffix of internal names.
 pub(crate) const INTERNAL: char = '\u{1}';
@@ -69,13 +74,23 @@ impl<'a> Rewrite<'a> {
             };
             *names.entry(name).or_default() += 1;
         }
+        let column = |item: &SelectItem| match item {
+            SelectItem::UnnamedExpr(column @ (Expr::Identifier(_) | Expr::CompoundIdentifier(_))) => {
+                Some(sql::direct::name_of(column))
+            }
+            _ => None,
+        };
+        let mut named: std::collections::HashSet<String> = select.projection.iter().filter_map(column).collect();
         for item in &mut select.projection {
             if let SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, .. } = item
                 && has_subquery(expression)
             {
                 if let SelectItem::UnnamedExpr(expression) = item {
-                    let name = Ident::with_quote('"', sql::direct::name_of(expression));
-                    *item = SelectItem::ExprWithAlias { expr: expression.clone(), alias: name };
+                    let shown = sql::direct::name_of(expression);
+                    let is_alone = names.get(&shown) == Some(&1);
+                    let name = if is_alone && !has_wildcard { shown } else { self.internal_name(&shown) };
+                    let alias = Ident::with_quote('"', name);
+                    *item = SelectItem::ExprWithAlias { expr: expression.clone(), alias };
                 }
                 if let SelectItem::ExprWithAlias { expr, .. } = item {
                     _ = VisitMut::visit(expr, &mut CountRows(0));
@@ -93,6 +108,14 @@ impl<'a> Rewrite<'a> {
                     array: false,
                     format: None,
                 };
+            }
+            if let SelectItem::ExprWithAlias { alias, .. } = item {
+                let name = fold(alias);
+                // The first one of several keeps its name.
+                if names.get(&name).is_some_and(|count| *count > 1) && !named.insert(name.clone()) {
+                    *alias = Ident::with_quote('"', self.internal_name(&name));
+                }
+                continue;
             }
             let SelectItem::UnnamedExpr(expression) = item else { continue };
             let name = sql::direct::name_of(expression);
@@ -119,9 +142,11 @@ impl<'a> Rewrite<'a> {
         {
             *body = selects_of(values)?;
         }
+        multisets::replace(body)?;
         match body {
             SetExpr::Select(select) => {
                 check_names(select)?;
+                calls::check_windows(select)?;
                 skip_items_without_rows(select);
                 self.name_items(select);
             }
@@ -244,22 +269,18 @@ impl<'a> Rewrite<'a> {
                 let any = Expr::Nested(Box::new(any.unwrap_or_else(null)));
                 *expression = if negated { Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(any) } } else { any };
             }
-            Expr::UnaryOp { op, expr } => match op {
-                UnaryOperator::PGSquareRoot => *expression = call("sqrt", vec![taken(expr)]),
-                UnaryOperator::PGCubeRoot => *expression = call("cbrt", vec![taken(expr)]),
-                UnaryOperator::Minus if !matches!(&**expr, Expr::Value(_)) => {
-                    *expression = call(NEGATIVE, vec![taken(expr)]);
+            Expr::UnaryOp { op, expr } => {
+                if let Some(other) = calls::unary(*op, expr) {
+                    *expression = other;
                 }
-                UnaryOperator::PGAbs => *expression = call("abs", vec![taken(expr)]),
-                _ => {}
-            },
-            // DataFusion drops the fraction.
-            Expr::Extract { field: ast::DateTimeField::Second | ast::DateTimeField::Seconds, expr, .. } => {
-                let micros = call("date_part", vec![string("microsecond"), taken(expr)]);
-                let micros = call(&cast_name(&SqlType::Numeric(None)), vec![micros]);
-                let million = Expr::Value(ast::Value::Number("1000000.0".to_owned(), false).into());
-                *expression = Expr::Nested(Box::new(binary(micros, BinaryOperator::Divide, million)));
             }
+            Expr::Like { pattern, escape_char, .. } | Expr::ILike { pattern, escape_char, .. } => {
+                calls::like(pattern, escape_char)?;
+            }
+            Expr::SimilarTo { negated, expr, pattern, escape_char } => {
+                *expression = calls::similar(taken(expr), taken(pattern), escape_char.as_ref(), *negated)?;
+            }
+            Expr::Extract { field, expr, .. } => *expression = calls::extract(field, taken(expr)),
             Expr::AtTimeZone { timestamp, time_zone } => {
                 *expression = call("timezone", vec![taken(time_zone), taken(timestamp)]);
             }
@@ -354,9 +375,12 @@ impl<'a> Rewrite<'a> {
                 return Ok(Some(constant));
             }
         }
+        if let Some(other) = calls::other_call(&name, function, self.functions)? {
+            return Ok(Some(other));
+        }
         if name == "generate_series" {
             let mut series = function.clone();
-            series.name = ObjectName(vec![ObjectNamePart::Identifier(Ident::with_quote('"', "generate_series"))]);
+            series.name = object_name("generate_series");
             return Ok(Some(call("unnest", vec![Expr::Function(series)])));
         }
         if let ("_pg_expandarray" | "generate_subscripts", FunctionArguments::List(list)) =
@@ -378,7 +402,6 @@ impl<'a> Rewrite<'a> {
             "char_length" | "character_length" => "length",
             "pow" => "power",
             "gen_random_uuid" => "uuid",
-            "array_upper" => "array_length",
             other => other,
         };
         let is_special = matches!(renamed, "array" | "unnest" | "grouping" | "avg") || renamed.starts_with(['/', ':']);
@@ -388,11 +411,11 @@ impl<'a> Rewrite<'a> {
                 "No function matches the given name and argument types. You might need to add explicit type casts.";
             return Err(error.with_hint(hint));
         }
-        function.name = ObjectName(vec![ObjectNamePart::Identifier(Ident::with_quote('"', renamed))]);
+        function.name = object_name(renamed);
         if name == "avg" {
             let (mut sum, mut count) = (function.clone(), function.clone());
-            sum.name = ObjectName(vec![ObjectNamePart::Identifier(Ident::with_quote('"', "sum"))]);
-            count.name = ObjectName(vec![ObjectNamePart::Identifier(Ident::with_quote('"', "count"))]);
+            sum.name = object_name("sum");
+            count.name = object_name("count");
             return Ok(Some(call("/avg", vec![Expr::Function(sum), Expr::Function(count)])));
         }
         Ok(None)
@@ -403,7 +426,8 @@ impl VisitorMut for Rewrite<'_> {
     type Break = SqlError;
 
     fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<SqlError> {
-        if let Err(error) = self.body(&mut query.body) {
+        let rewritten = joins::merge(query, self.functions.schema()).and_then(|()| self.body(&mut query.body));
+        if let Err(error) = rewritten {
             return ControlFlow::Break(error);
         }
         query.locks.clear();
@@ -435,6 +459,10 @@ impl VisitorMut for Rewrite<'_> {
             TableFactor::Table { sample: Some(_), .. } => "TABLESAMPLE",
             TableFactor::Table { with_ordinality: true, .. } => "WITH ORDINALITY",
             TableFactor::UNNEST { with_ordinality: true, .. } => "WITH ORDINALITY",
+            TableFactor::Table { name, args: Some(_), alias, .. } if plain_name(name) == "generate_series" => {
+                name_column(alias);
+                return ControlFlow::Continue(());
+            }
             _ => return ControlFlow::Continue(()),
         };
         ControlFlow::Break(SqlError::unsupported(what))
@@ -467,6 +495,19 @@ impl VisitorMut for Rewrite<'_> {
     }
 }
 
+/// The column of a function in `FROM` has the name of the function or its alias.
+fn name_column(alias: &mut Option<ast::TableAlias>) {
+    let alias = alias.get_or_insert_with(|| ast::TableAlias {
+        explicit: false,
+        name: Ident::with_quote('"', "generate_series"),
+        columns: Vec::new(),
+        at: None,
+    });
+    if alias.columns.is_empty() {
+        alias.columns.push(ast::TableAliasColumnDef { name: alias.name.clone(), data_type: None });
+    }
+}
+
 fn has_column(expression: &Expr) -> bool {
     let search = ast::visit_expressions(expression, |part| match part {
         Expr::Identifier(_) | Expr::CompoundIdentifier(_) => ControlFlow::Break(()),
@@ -480,7 +521,6 @@ fn sets(expression: &mut Expr) -> Result<(), SqlError> {
     let (negated, wanted) = match expression {
         Expr::AnyOp { .. } => (false, BinaryOperator::Eq),
         Expr::AllOp { .. } => (true, BinaryOperator::NotEq),
-        Expr::SimilarTo { .. } => return Err(SqlError::unsupported("SIMILAR TO")),
         // For a constant, DataFusion ignores NULL in the subquery.
         Expr::InSubquery { expr, negated: true, .. } if !has_column(expr) => {
             return Err(SqlError::unsupported("NOT IN (subquery) of a constant"));
@@ -543,10 +583,15 @@ fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
     Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) }
 }
 
+/// A name that is taken as it is.
+fn object_name(name: &str) -> ObjectName {
+    ObjectName(vec![ObjectNamePart::Identifier(Ident::with_quote('"', name))])
+}
+
 fn call(name: &str, arguments: Vec<Expr>) -> Expr {
     let args = arguments.into_iter().map(|argument| FunctionArg::Unnamed(FunctionArgExpr::Expr(argument))).collect();
     Expr::Function(Function {
-        name: ObjectName(vec![ObjectNamePart::Identifier(Ident::with_quote('"', name))]),
+        name: object_name(name),
         uses_odbc_syntax: false,
         parameters: FunctionArguments::None,
         args: FunctionArguments::List(FunctionArgumentList { duplicate_treatment: None, args, clauses: Vec::new() }),

@@ -12,11 +12,11 @@ use datafusion::logical_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
 };
 use sql::schema::Schema;
-use sql::system::{self, Context};
+use sql::system::{self, CatalogType, Context};
 use sql::{SqlError, SqlType, Value, sqlstate};
 
 use crate::functions::by_rows;
-use crate::values::{arrow_type, column, field, field_ref, type_of};
+use crate::values::{arrow_type, as_vector, column, field, field_ref, type_of};
 
 /// The catalogs of a version of a schema.
 #[derive(Debug)]
@@ -33,8 +33,17 @@ impl SystemTables {
     /// A table by its name.
     pub(crate) fn table(&self, schema: Option<&str>, name: &str) -> Option<Arc<dyn TableProvider>> {
         let table = system::table(schema, name)?;
-        let fields: Vec<_> =
-            table.columns.iter().map(|column| field(column.name, &column.kind.sql_type(), !column.not_null)).collect();
+        let fields: Vec<_> = table
+            .columns
+            .iter()
+            .map(|column| {
+                let field = field(column.name, &column.kind.sql_type(), !column.not_null);
+                match column.kind {
+                    CatalogType::Int2Vector | CatalogType::OidVector => as_vector(field),
+                    _ => field,
+                }
+            })
+            .collect();
         let arrow = Arc::new(ArrowSchema::new(fields));
         let rows = system::rows(table, &self.schema, &self.context);
         let null = Value::Null;
@@ -51,7 +60,10 @@ impl SystemTables {
 
 /// The functions of the catalogs.
 #[derive(Debug)]
-pub(crate) struct SystemFunctions(HashMap<&'static str, Arc<ScalarUDF>>);
+pub(crate) struct SystemFunctions {
+    functions: HashMap<&'static str, Arc<ScalarUDF>>,
+    schema: Schema,
+}
 
 impl SystemFunctions {
     pub(crate) fn new(tables: &Arc<SystemTables>) -> Self {
@@ -63,11 +75,15 @@ impl SystemFunctions {
             let called = SystemFunction { name, function, result, tables: Arc::clone(tables), signature: any_number() };
             (name, Arc::new(ScalarUDF::new_from_impl(called)))
         });
-        Self(made.collect())
+        Self { functions: made.collect(), schema: tables.schema.clone() }
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<Arc<ScalarUDF>> {
-        self.0.get(name).cloned()
+        self.functions.get(name).cloned()
+    }
+
+    pub(crate) fn schema(&self) -> &Schema {
+        &self.schema
     }
 }
 

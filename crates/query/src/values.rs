@@ -31,6 +31,8 @@ pub(crate) const NUMERIC_PRECISION: u8 = 76;
 const TYPE_KEY: &str = "loggos.type";
 /// The key in the metadata of a field with averages, which are shown as PostgreSQL shows them.
 const AVERAGE_KEY: &str = "loggos.average";
+/// The key in the metadata of an array that PostgreSQL shows as items with spaces between them.
+const VECTOR_KEY: &str = "loggos.vector";
 /// Days and microseconds from 1970-01-01 to 2000-01-01.
 const EPOCH_DAYS: i32 = 10_957;
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
@@ -86,6 +88,18 @@ pub(crate) fn average_field(name: &str, of: &SqlType) -> FieldRef {
     let mut metadata = field.metadata().clone();
     metadata.insert(AVERAGE_KEY.to_owned(), String::new());
     Arc::new(field.with_metadata(metadata))
+}
+
+/// A field with values of type `int2vector` or `oidvector`, which are arrays here.
+pub(crate) fn as_vector(field: Field) -> Field {
+    let mut metadata = field.metadata().clone();
+    metadata.insert(VECTOR_KEY.to_owned(), String::new());
+    field.with_metadata(metadata)
+}
+
+/// Whether a field has such values.
+pub(crate) fn is_vector(field: &Field) -> bool {
+    field.metadata().contains_key(VECTOR_KEY) && matches!(field.data_type(), DataType::List(_))
 }
 
 /// Whether a field has averages.

@@ -8,6 +8,7 @@ use sqlparser::ast::{self, BinaryOperator, CastKind, Expr, UnaryOperator};
 use crate::cast::{Context, cannot_cast, cast, is_allowed};
 use crate::error::{SqlError, sqlstate};
 use crate::expression::{Arithmetic, Comparison, Expression, Function};
+use crate::ids::SequenceId;
 use crate::operators::{Operands, common_number, operands};
 use crate::parse::{fold, position, sql_type};
 use crate::schema::{Schema, Table, undefined_column};
@@ -525,7 +526,12 @@ impl<'a> Binder<'a> {
             ("localtimestamp", []) => Ok(now_as(SqlType::Timestamp)),
             ("current_date", []) => Ok(now_as(SqlType::Date)),
             ("gen_random_uuid", []) => Ok(Typed::new(Expression::RandomUuid, SqlType::Uuid)),
-            ("nextval", [name]) => self.next_value(name),
+            ("nextval", [name]) => Ok(Typed::new(Expression::NextValue(self.sequence(name)?.0), SqlType::Int8)),
+            ("currval", [name]) => {
+                let (sequence, name) = self.sequence(name)?;
+                Ok(Typed::new(Expression::CurrentValue(sequence, name), SqlType::Int8))
+            }
+            ("lastval", []) => Ok(Typed::new(Expression::LastValue, SqlType::Int8)),
             ("coalesce", [_, ..]) => {
                 let values = arguments.iter().map(|argument| self.bind(argument)).collect::<Result<Vec<_>, _>>()?;
                 let (values, common) = self.same_type(values)?;
@@ -558,19 +564,25 @@ impl<'a> Binder<'a> {
         }
     }
 
-    fn next_value(&mut self, name: &Expr) -> Result<Typed, Unbound> {
+    /// The sequence that a literal names.
+    fn sequence(&self, name: &Expr) -> Result<(SequenceId, String), Unbound> {
         let name = match name {
             Expr::Cast { expr, data_type: ast::DataType::Regclass, .. } => expr,
             other => other,
         };
         let Expr::Value(value) = name else { return Err(Unbound::NeedsPlanner) };
         let text = value.value.clone().into_string().ok_or(Unbound::NeedsPlanner)?;
-        let text = text.strip_prefix("public.").unwrap_or(&text);
-        let name = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
-        let name = name.map_or_else(|| text.to_lowercase(), str::to_owned);
-        let sequence = self.schema.sequence_named(&name)?.id;
-        Ok(Typed::new(Expression::NextValue(sequence), SqlType::Int8))
+        let sequence = self.schema.sequence_named(&relation_name(&text))?;
+        Ok((sequence.id, sequence.name.clone()))
     }
+}
+
+/// The name of a relation in the text of a `regclass`: without the schema, and in lower case unless it is quoted.
+#[must_use]
+pub fn relation_name(text: &str) -> String {
+    let text = text.strip_prefix("public.").unwrap_or(text);
+    let name = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+    name.map_or_else(|| text.to_lowercase(), str::to_owned)
 }
 
 /// The name of a function of PostgreSQL, with or without its schema.

@@ -2,20 +2,22 @@
 //! wire.
 
 /// Days from 1970-01-01 to 2000-01-01.
-pub(crate) const UNIX_DAYS: i64 = 10_957;
-pub(crate) const MICROS_PER_DAY: i64 = 86_400_000_000;
+pub const UNIX_DAYS: i64 = 10_957;
+/// The microseconds of a day.
+pub const MICROS_PER_DAY: i64 = 86_400_000_000;
 /// The first day: 4714-11-24 BC.
-pub(crate) const DAY_MIN: i32 = -2_451_545;
+pub const DAY_MIN: i32 = -2_451_545;
 /// The last day: 5874897-12-31.
-pub(crate) const DAY_MAX: i32 = 2_145_031_948;
+pub const DAY_MAX: i32 = 2_145_031_948;
 /// The first instant: 4714-11-24 00:00:00 BC.
-pub(crate) const MICROS_MIN: i64 = -211_813_488_000_000_000;
+pub const MICROS_MIN: i64 = -211_813_488_000_000_000;
 /// The first instant after the last one: 294277-01-01 00:00:00.
-pub(crate) const MICROS_END: i64 = 9_223_371_331_200_000_000;
+pub const MICROS_END: i64 = 9_223_371_331_200_000_000;
 
 /// The days of a date of the proleptic Gregorian calendar; year 0 is 1 BC. The algorithm is Howard Hinnant's
 /// `days_from_civil`.
-pub(crate) fn days_from_civil(year: i64, month: u32, day: u32) -> i64 {
+#[must_use]
+pub fn days_from_civil(year: i64, month: u32, day: u32) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
     let year_of_era = year.rem_euclid(400);
@@ -26,7 +28,8 @@ pub(crate) fn days_from_civil(year: i64, month: u32, day: u32) -> i64 {
 }
 
 /// The year, month and day.
-pub(crate) fn civil_from_days(days: i64) -> (i64, u32, u32) {
+#[must_use]
+pub fn civil_from_days(days: i64) -> (i64, u32, u32) {
     let z = days + UNIX_DAYS + 719_468;
     let era = z.div_euclid(146_097);
     let day_of_era = z.rem_euclid(146_097);
@@ -39,7 +42,9 @@ pub(crate) fn civil_from_days(days: i64) -> (i64, u32, u32) {
     (year, u32::try_from(month).unwrap_or(1), u32::try_from(day).unwrap_or(1))
 }
 
-pub(crate) fn days_in_month(year: i64, month: u32) -> u32 {
+/// The days of a month, from 1 to 12.
+#[must_use]
+pub fn days_in_month(year: i64, month: u32) -> u32 {
     match month {
         2 if year.rem_euclid(4) == 0 && (year.rem_euclid(100) != 0 || year.rem_euclid(400) == 0) => 29,
         2 => 28,
@@ -49,7 +54,8 @@ pub(crate) fn days_in_month(year: i64, month: u32) -> u32 {
 }
 
 /// Adds months; a day after the month's end becomes its last day.
-pub(crate) fn add_months(days: i64, months: i32) -> i64 {
+#[must_use]
+pub fn add_months(days: i64, months: i32) -> i64 {
     let (year, month, day) = civil_from_days(days);
     let total = year * 12 + i64::from(month) - 1 + i64::from(months);
     let (year, month) = (total.div_euclid(12), u32::try_from(total.rem_euclid(12)).unwrap_or(0) + 1);

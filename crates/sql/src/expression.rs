@@ -18,6 +18,16 @@ pub trait Supply {
     /// The sequence has no further value, or none was fetched.
     fn next_value(&mut self, sequence: SequenceId) -> Result<i64, SqlError>;
 
+    /// The last value that [`Self::next_value`] returned for a sequence in this session.
+    fn current_value(&mut self, _: SequenceId) -> Option<i64> {
+        None
+    }
+
+    /// The last value that [`Self::next_value`] returned in this session.
+    fn last_value(&mut self) -> Option<i64> {
+        None
+    }
+
     /// A random UUID (version 4).
     fn random_uuid(&mut self) -> [u8; 16];
 }
@@ -106,6 +116,10 @@ pub(crate) enum Expression {
     Excluded(usize),
     Now,
     NextValue(SequenceId),
+    /// `currval`: the sequence, and its name.
+    CurrentValue(SequenceId, String),
+    /// `lastval`
+    LastValue,
     RandomUuid,
     Not(Box<Self>),
     Negate(Box<Self>),
@@ -134,7 +148,15 @@ impl Expression {
     pub(crate) fn is_constant(&self) -> bool {
         let mut is_constant = true;
         self.visit(&mut |part| {
-            is_constant &= !matches!(part, Self::Column(_) | Self::Excluded(_) | Self::NextValue(_) | Self::RandomUuid);
+            is_constant &= !matches!(
+                part,
+                Self::Column(_)
+                    | Self::Excluded(_)
+                    | Self::NextValue(_)
+                    | Self::CurrentValue(..)
+                    | Self::LastValue
+                    | Self::RandomUuid
+            );
         });
         is_constant
     }
@@ -149,6 +171,8 @@ impl Expression {
             | Self::Excluded(_)
             | Self::Now
             | Self::NextValue(_)
+            | Self::CurrentValue(..)
+            | Self::LastValue
             | Self::RandomUuid => {}
             Self::Not(a)
             | Self::Negate(a)
@@ -195,6 +219,14 @@ impl Expression {
             Self::Excluded(number) => rows.excluded.get(*number).cloned().ok_or_else(|| missing("column"))?,
             Self::Now => Value::Timestamptz(environment.now),
             Self::NextValue(sequence) => Value::Int8(environment.supply.next_value(*sequence)?),
+            Self::CurrentValue(sequence, name) => {
+                let value = environment.supply.current_value(*sequence);
+                Value::Int8(value.ok_or_else(|| not_in_session(&format!("currval of sequence \"{name}\"")))?)
+            }
+            Self::LastValue => {
+                let value = environment.supply.last_value();
+                Value::Int8(value.ok_or_else(|| not_in_session("lastval"))?)
+            }
             Self::RandomUuid => Value::Uuid(environment.supply.random_uuid()),
             Self::Not(a) => truth(&value(a)?)?.map_or(Value::Null, |a| Value::Bool(!a)),
             Self::Negate(a) => negate(value(a)?)?,
@@ -297,11 +329,18 @@ pub(crate) fn truth(value: &Value) -> Result<Option<bool>, SqlError> {
 }
 
 fn out_of_range(what: &str) -> SqlError {
-    SqlError::new(sqlstate::NUMERIC_VALUE_OUT_OF_RANGE, format!("{what} out of range"))
+    let code =
+        if what == "interval" { sqlstate::DATETIME_FIELD_OVERFLOW } else { sqlstate::NUMERIC_VALUE_OUT_OF_RANGE };
+    SqlError::new(code, format!("{what} out of range"))
 }
 
 fn division_by_zero() -> SqlError {
     SqlError::new(sqlstate::DIVISION_BY_ZERO, "division by zero")
+}
+
+fn not_in_session(what: &str) -> SqlError {
+    let message = format!("{what} is not yet defined in this session");
+    SqlError::new(sqlstate::OBJECT_NOT_IN_PREREQUISITE_STATE, message)
 }
 
 fn undefined(operator: Arithmetic) -> SqlError {
@@ -384,6 +423,8 @@ pub(crate) fn arithmetic(operator: Arithmetic, a: &Value, b: &Value) -> Result<V
             let days = i32::try_from(micros / MICROS_PER_DAY).map_err(|_| out_of_range("interval"))?;
             Ok(Value::Interval(Interval { months: 0, days, micros: micros % MICROS_PER_DAY }))
         }
+        (Value::Interval(interval), Value::Float8(factor)) => scaled(*interval, *factor, operator).map(Value::Interval),
+        (Value::Float8(_), Value::Interval(_)) => arithmetic(operator, b, a),
         (Value::Interval(a), Value::Interval(b)) => {
             let sum = |a: i32, b: i32| if operator == O::Add { a.checked_add(b) } else { a.checked_sub(b) };
             let micros =
@@ -395,6 +436,38 @@ pub(crate) fn arithmetic(operator: Arithmetic, a: &Value, b: &Value) -> Result<V
         }
         _ => Err(undefined(operator)),
     }
+}
+
+/// An interval multiplied or divided by a number: fractions of months become days, and fractions of days hours.
+fn scaled(interval: Interval, factor: f64, operator: Arithmetic) -> Result<Interval, SqlError> {
+    const SECONDS_PER_DAY: f64 = 86_400.0;
+    // To whole microseconds, as fractions of seconds.
+    let round = |seconds: f64| (seconds * 1e6).round_ties_even() / 1e6;
+    let times = |number: f64| if operator == Arithmetic::Divide { number / factor } else { number * factor };
+    let whole = |number: f64| {
+        let is_inside = number.trunc() >= f64::from(i32::MIN) && number.trunc() <= f64::from(i32::MAX);
+        is_inside.then_some(number as i32).ok_or_else(|| out_of_range("interval"))
+    };
+    if operator == Arithmetic::Divide && factor == 0.0 {
+        return Err(division_by_zero());
+    }
+    let (all_months, all_days) = (times(f64::from(interval.months)), times(f64::from(interval.days)));
+    let (months, mut days) = (whole(all_months)?, whole(all_days)?);
+    let rest_days = round((all_months - f64::from(months)) * 30.0);
+    let mut rest = round((all_days - f64::from(days) + rest_days - rest_days.trunc()) * SECONDS_PER_DAY);
+    let add = |days: i32, more: f64| days.checked_add(more as i32).ok_or_else(|| out_of_range("interval"));
+    if rest.abs() >= SECONDS_PER_DAY {
+        let more = (rest / SECONDS_PER_DAY).trunc();
+        days = add(days, more)?;
+        rest -= more * SECONDS_PER_DAY;
+    }
+    days = add(days, rest_days)?;
+    let micros = (times(interval.micros as f64) + rest * 1e6).round_ties_even();
+    // 2^63 is the first number that does not fit.
+    if !(micros >= i64::MIN as f64 && micros < -(i64::MIN as f64)) {
+        return Err(out_of_range("interval"));
+    }
+    Ok(Interval { months, days, micros: micros as i64 })
 }
 
 fn check_float(result: f64, operator: Arithmetic, a: f64, b: f64) -> Result<(), SqlError> {

@@ -15,7 +15,7 @@
 
 mod binary;
 mod bind;
-mod calendar;
+pub mod calendar;
 pub mod cast;
 pub mod cells;
 pub mod ddl;
@@ -37,7 +37,7 @@ mod text;
 mod types;
 mod value;
 
-pub use bind::PARAMETERS_MAX;
+pub use bind::{PARAMETERS_MAX, relation_name};
 pub use error::{ErrorObject, SqlError, sqlstate};
 pub use expression::{Environment, Supply};
 pub use jsonb::{as_text as json_text, member as json_member, normalize as normalize_json, quote as quote_json};

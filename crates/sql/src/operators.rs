@@ -43,6 +43,10 @@ pub fn operands(operator: Arithmetic, a: &SqlType, b: &SqlType) -> Option<Operan
             let common = if has_zone { T::Timestamptz } else { T::Timestamp };
             (common.clone(), common, T::Interval)
         }
+        (T::Interval, b) if b.is_number() && matches!(operator, Arithmetic::Multiply | Arithmetic::Divide) => {
+            (T::Interval, T::Float8, T::Interval)
+        }
+        (a, T::Interval) if a.is_number() && operator == Arithmetic::Multiply => (T::Float8, T::Interval, T::Interval),
         (T::Interval, T::Interval) if is_sum => (T::Interval, T::Interval, T::Interval),
         _ => return None,
     };

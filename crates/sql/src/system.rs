@@ -29,7 +29,7 @@ mod server;
 use std::collections::BTreeMap;
 
 pub use definitions::{SystemColumn, SystemTable};
-pub use deparse::quote_identifier;
+pub use deparse::{quote_identifier, quote_literal};
 pub use functions::{Function, call, functions};
 pub use kinds::CatalogType;
 

@@ -35,7 +35,8 @@ pub fn quote_identifier(name: &str) -> String {
 }
 
 /// A string constant (`quote_literal`).
-pub(super) fn quote_literal(text: &str) -> String {
+#[must_use]
+pub fn quote_literal(text: &str) -> String {
     let quoted = format!("'{}'", text.replace('\\', "\\\\").replace('\'', "''"));
     if text.contains('\\') { format!("E{quoted}") } else { quoted }
 }

@@ -37,6 +37,10 @@ impl Supply for Sequences {
         Ok(*last)
     }
 
+    fn current_value(&mut self, sequence: SequenceId) -> Option<i64> {
+        self.last.get(&sequence).copied()
+    }
+
     fn random_uuid(&mut self) -> [u8; 16] {
         self.uuids += 1;
         [self.uuids; 16]
@@ -946,4 +950,19 @@ fn reads_short_ranges() {
     assert_eq!(database.rows("SELECT id FROM customers WHERE id BETWEEN 3 AND 6 ORDER BY n"), ["6", "5", "4", "3"]);
     assert_eq!(database.rows("SELECT sum(n) FROM customers WHERE id > 7 AND id < 100"), ["3"]);
     assert!(database.plan("SELECT id FROM customers WHERE id > 7").expect("valid").is_none(), "it may be long");
+}
+
+#[test]
+fn currval_needs_a_value_of_the_session() {
+    let mut db = Database::new(
+        "CREATE SEQUENCE s; CREATE TABLE a (id bigint PRIMARY KEY); CREATE TABLE b (id bigint PRIMARY KEY, a bigint)",
+    );
+    let state = |outcome: Result<Outcome, SqlError>| outcome.expect_err("an error").sqlstate;
+    assert_eq!(state(db.run("INSERT INTO b VALUES (1, currval('s'))", &[])), "55000");
+    assert_eq!(state(db.run("INSERT INTO b VALUES (1, lastval())", &[])), "55000");
+    assert_eq!(state(db.run("INSERT INTO b VALUES (1, currval('nosuch'))", &[])), "42P01");
+    db.run("INSERT INTO a VALUES (nextval('s'))", &[]).expect("a value");
+    db.run("INSERT INTO b VALUES (1, currval('s'::regclass))", &[]).expect("the same value");
+    let found = db.run("SELECT a FROM b WHERE id = 1", &[]).expect("a row");
+    assert_eq!(found.rows, [[Value::Int8(1)]]);
 }

@@ -323,3 +323,27 @@ fn long_jsonb_is_refused() {
     let longer = format!("[\"{}\"]", "x".repeat(limit - 3));
     assert_eq!(state(SqlType::Jsonb.parse(&longer)), "54000");
 }
+
+#[test]
+fn intervals_are_multiplied_and_divided() {
+    use crate::operators::{Arithmetic, apply};
+    let scaled = |text: &str, operator, factor| {
+        let interval = SqlType::Interval.parse(text).expect("an interval");
+        apply(operator, &interval, &Value::Float8(factor)).map(|value| value.to_text().expect("not NULL"))
+    };
+    // The results are those of PostgreSQL 15.
+    let cases = [
+        ("1 month", Arithmetic::Multiply, 1.7, "1 mon 21 days"),
+        ("1 year 5 days", Arithmetic::Divide, 7.0, "1 mon 22 days 03:25:42.820114"),
+        ("40 days 50:00:00", Arithmetic::Multiply, 0.5, "20 days 25:00:00"),
+        ("-27:00:00", Arithmetic::Multiply, 1.5, "-40:30:00"),
+    ];
+    for (text, operator, factor, wanted) in cases {
+        assert_eq!(scaled(text, operator, factor).as_deref(), Ok(wanted), "{text} {factor}");
+    }
+    assert_eq!(scaled("1 day", Arithmetic::Divide, 0.0).unwrap_err().sqlstate, "22012");
+    for factor in [1e9, f64::NAN, f64::INFINITY, -1e300] {
+        assert_eq!(scaled("1 year", Arithmetic::Multiply, factor).unwrap_err().sqlstate, "22008");
+        assert_eq!(scaled("1 second", Arithmetic::Multiply, factor * 1e9).unwrap_err().sqlstate, "22008");
+    }
+}
