@@ -252,15 +252,10 @@ fn context(limits: Limits) -> Result<Arc<TaskContext>, SqlError> {
         .with_disk_manager_builder(DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled))
         .build_arc()
         .map_err(|error| SqlError::from(Failed(error)))?;
-    let task = STATE.task_ctx();
-    Ok(Arc::new(TaskContext::new(
-        None,
-        task.session_id(),
-        task.session_config().clone(),
-        task.scalar_functions().clone(),
-        task.higher_order_functions().clone(),
-        task.aggregate_functions().clone(),
-        task.window_functions().clone(),
-        runtime,
-    )))
+    // Physical plans contain their functions, so the context needs none: copies of all would take much longer than a
+    // short query.
+    let none = (Default::default(), Default::default(), Default::default(), Default::default());
+    let (scalar, higher_order, aggregate, window) = none;
+    let (session, config) = (STATE.session_id().to_owned(), STATE.config().clone());
+    Ok(Arc::new(TaskContext::new(None, session, config, scalar, higher_order, aggregate, window, runtime)))
 }

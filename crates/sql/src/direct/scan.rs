@@ -163,7 +163,7 @@ fn prepare_select(binder: &mut Binder, query: &Query, is_short: bool) -> Result<
         }
         _ => return Err(Unbound::NeedsPlanner),
     };
-    if source.is_none() && select.selection.is_some() {
+    if source.is_none() && (is_short || select.selection.is_some()) {
         return Err(Unbound::NeedsPlanner);
     }
     let (results, columns) = if select.projection.iter().any(is_aggregate) {
