@@ -115,7 +115,7 @@ impl Database {
                     let (mut execution, mut step) = plan.start(&mut environment).unwrap();
                     loop {
                         match step {
-                            Step::Done(outcome) => {
+                            Step::Done(outcome) | Step::DoneIfOneMoment(outcome) => {
                                 break outcome.writes.into_iter().for_each(|write| database.store.write(write));
                             }
                             Step::Read(reads) => {
