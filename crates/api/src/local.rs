@@ -49,7 +49,7 @@ pub enum Response {
 }
 
 /// The response, or the refusal as in a stream.
-pub type Outcome = Result<Response, Refusal>;
+pub type Outcome = Result<Response, Box<Refusal>>;
 
 /// The outcome of a request, now or later.
 pub enum Answer {

@@ -270,7 +270,7 @@ pub(crate) fn for_local_node(sent: Sent<ApiRequest>) -> Result<local::Request, B
 
 /// The result of a request to the node of this process.
 pub(crate) fn of_local_node(outcome: local::Outcome) -> Result<NodeResponse<ApiResponse>, Fault> {
-    Ok(match outcome.map_err(fault::of_refusal)? {
+    Ok(match outcome.map_err(|refusal| fault::of_refusal(*refusal))? {
         local::Response::SessionOpened(opened) => session_opened(opened),
         local::Response::Row(row) => row_response(row),
         local::Response::Rows(rows) => rows_response(rows),

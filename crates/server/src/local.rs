@@ -41,7 +41,7 @@ impl<G: Gateway> local::Columns for LocalNode<G> {
         let asked = translated(request).and_then(|asked| validate_client(&asked).map(|()| asked));
         let asked = match asked {
             Ok(asked) => asked,
-            Err(failure) => return local::Answer::Now(Err(refusal::streamed(&failure))),
+            Err(failure) => return local::Answer::Now(Err(Box::new(refusal::streamed(&failure)))),
         };
         let (deadline, changes, gateway) = (Deadline::of_local(time), asked.changes(), Arc::clone(&self.0));
         let mut outcome: Pin<Box<dyn Future<Output = Outcome> + Send>> =
@@ -78,7 +78,7 @@ fn translated(request: local::Request) -> Result<Request, Failure> {
 }
 
 fn response(outcome: Outcome) -> local::Outcome {
-    outcome.and_then(message_of).map_err(|failure| refusal::streamed(&failure))
+    outcome.and_then(message_of).map_err(|failure| Box::new(refusal::streamed(&failure)))
 }
 
 fn message_of(response: Response) -> Result<local::Response, Failure> {
