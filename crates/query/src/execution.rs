@@ -4,10 +4,12 @@
 
 use std::sync::{Arc, OnceLock};
 
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::execution::TaskContext;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use futures::StreamExt;
@@ -243,7 +245,15 @@ async fn physical(
     source: &Arc<dyn Source>,
 ) -> Result<Arc<dyn ExecutionPlan>, QueryError> {
     let plan = bind(query, parameters, now, source)?;
-    Ok(STATE.create_physical_plan(&plan).await?)
+    let plan = STATE.create_physical_plan(&plan).await?;
+    Ok(plan.transform_up(yielding)?.data)
+}
+
+/// Makes operators that multiply rows yield from time to time. Otherwise an aggregate of a large join, which never waits
+/// for its inputs, occupies a thread until its end, even if the query is cancelled.
+fn yielding(plan: Arc<dyn ExecutionPlan>) -> datafusion::common::Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let multiplies = plan.name().ends_with("JoinExec") || plan.name() == "UnnestExec";
+    if multiplies { Ok(Transformed::yes(Arc::new(CooperativeExec::new(plan)))) } else { Ok(Transformed::no(plan)) }
 }
 
 fn context(limits: Limits) -> Result<Arc<TaskContext>, SqlError> {
