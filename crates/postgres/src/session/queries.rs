@@ -20,12 +20,15 @@ use crate::transaction::{Reader, Tx};
 
 /// Maximum memory of a query for sorting, grouping and joining, in bytes.
 const QUERY_BYTES: usize = 256 << 20;
+/// Minimum threads of queries. A join with a condition that few rows satisfy occupies a thread until its end, even if it is
+/// cancelled; others must be left.
+const THREADS_MIN: usize = 8;
 /// Maximum rows that the query of a planned change finds.
 const CHANGED_ROWS_MAX: usize = 500_000;
 
 /// The threads of queries, separate from those of sessions.
 static ENGINE: LazyLock<io::Result<Engine>> =
-    LazyLock::new(|| Engine::start(std::thread::available_parallelism().map_or(2, usize::from)));
+    LazyLock::new(|| Engine::start(std::thread::available_parallelism().map_or(2, usize::from).max(THREADS_MIN)));
 
 fn engine() -> Result<&'static Engine, SqlError> {
     ENGINE.as_ref().map_err(|error| SqlError::new("53000", format!("there are no threads for queries: {error}")))
