@@ -219,7 +219,7 @@ impl TableRows {
         self.decode_columns(stored, |_| true)
     }
 
-    /// As [`Self::decode`]; columns whose numbers are not wanted are NULL.
+    /// As [`Self::decode`]; other columns than those with wanted numbers are NULL.
     ///
     /// # Errors
     /// As there.

@@ -50,8 +50,8 @@ pub(crate) struct Ticket {
 enum ReplyTo {
     /// To a unary call.
     Call(oneshot::Sender<Outcome>),
-    /// To a call of another runtime of this node.
-    Elsewhere(oneshot::Sender<Outcome>),
+    /// To a call on another runtime of this node, without the task of the servers' runtime.
+    Direct(oneshot::Sender<Outcome>),
     /// To a stream, with the stream's ticket of the request.
     Stream(Arc<Replies>, u64),
     /// To another thread of this node, with its number of the request.
@@ -66,7 +66,7 @@ impl Ticket {
     /// Whether the caller has abandoned the request. Returns true only once.
     pub(crate) fn take_abandoned(&mut self) -> bool {
         let is_gone = match &self.reply_to {
-            ReplyTo::Call(call) | ReplyTo::Elsewhere(call) => call.is_closed(),
+            ReplyTo::Call(call) | ReplyTo::Direct(call) => call.is_closed(),
             ReplyTo::Stream(replies, _) => replies.are_given_up(),
             ReplyTo::Thread(..) => false,
         };
@@ -76,7 +76,7 @@ impl Ticket {
     fn answer(self, outcome: Outcome) {
         match self.reply_to {
             // The caller may have disconnected.
-            ReplyTo::Call(call) | ReplyTo::Elsewhere(call) => drop(call.send(outcome)),
+            ReplyTo::Call(call) | ReplyTo::Direct(call) => drop(call.send(outcome)),
             ReplyTo::Stream(replies, ticket) => replies.give(ticket, outcome),
             ReplyTo::Thread(completions, number) => completions.post(number, outcome),
         }
@@ -166,9 +166,8 @@ pub(crate) struct Responses {
 impl Responses {
     /// Queues the responses of a turn; `batch` is empty afterwards.
     pub(crate) fn post(&self, batch: &mut Vec<(Ticket, Outcome)>) {
-        let bypasses = |(ticket, _): &mut (Ticket, Outcome)| {
-            matches!(ticket.reply_to, ReplyTo::Thread(..) | ReplyTo::Elsewhere(_))
-        };
+        let bypasses =
+            |(ticket, _): &mut (Ticket, Outcome)| matches!(ticket.reply_to, ReplyTo::Thread(..) | ReplyTo::Direct(_));
         batch.extract_if(.., bypasses).for_each(|(ticket, outcome)| ticket.answer(outcome));
         if !batch.is_empty() {
             self.queue.lock().unwrap_or_else(PoisonError::into_inner).append(batch);
@@ -227,7 +226,7 @@ impl MachineGateway {
         let slot = Slot::take(&self.in_flight, waits(&request))?;
         held.reserve(size(&request))?;
         let (answer, receiver) = oneshot::channel();
-        let reply_to = if self.is_of_servers { ReplyTo::Call(answer) } else { ReplyTo::Elsewhere(answer) };
+        let reply_to = if self.is_of_servers { ReplyTo::Call(answer) } else { ReplyTo::Direct(answer) };
         let ticket = Ticket::new(reply_to, Some(slot), held);
         self.inbox.post(Input::Request(Incoming { request, deadline, ticket }));
         Ok(receiver)

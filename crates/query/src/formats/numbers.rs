@@ -1,5 +1,5 @@
-//! `to_char` of numbers. The algorithm is that of PostgreSQL's `formatting.c`, because its results depend on the order in
-//! which it writes signs, padding and digits.
+//! `to_char` of numbers. It follows the algorithm of PostgreSQL's `formatting.c`: the results depend on the order of signs,
+//! padding and digits there.
 
 use sql::cast::{Context, cast};
 use sql::{Numeric, SqlError, SqlType, Value, sqlstate};

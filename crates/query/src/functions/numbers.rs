@@ -1,4 +1,4 @@
-//! Functions of numbers that DataFusion lacks, or whose errors or types differ.
+//! Functions of numbers that DataFusion lacks, or that have other errors or types there.
 
 use sql::{Numeric, SqlError, SqlType, Value, sqlstate};
 

@@ -1,4 +1,4 @@
-//! Functions of text for `char(n)`, whose padding is not part of the value.
+//! Functions of text for values of `char(n)`, without their padding.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use sql::SqlType;
 
 use crate::values::type_of;
 
-/// The functions whose arguments PostgreSQL casts to `text`.
+/// Functions with arguments that PostgreSQL casts to `text`.
 const OF_TEXT: [&str; 27] = [
     "ascii",
     "btrim",

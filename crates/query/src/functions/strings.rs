@@ -1,7 +1,8 @@
-//! Functions of text and bytes that DataFusion lacks or defines otherwise.
+//! Functions of text and bytes: those that DataFusion lacks, and those with other results there.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use md5::{Digest as _, Md5};
 use sql::{SqlError, SqlType, Value, sqlstate};
 
 use super::{ANY_NUMBER, Definition};
@@ -120,51 +121,11 @@ fn hex(bytes: &[u8]) -> String {
 
 fn md5(of: &[Value]) -> Result<Value, SqlError> {
     Ok(match of {
-        [Value::Text(text)] => Value::Text(hex(&digest(text.as_bytes()))),
-        [Value::Bytea(bytes)] => Value::Text(hex(&digest(bytes))),
+        [Value::Text(text)] => Value::Text(hex(&Md5::digest(text.as_bytes()))),
+        [Value::Bytea(bytes)] => Value::Text(hex(&Md5::digest(bytes))),
         [Value::Null] => Value::Null,
         _ => return Err(super::undefined("md5", of)),
     })
-}
-
-/// MD5 (RFC 1321).
-fn digest(bytes: &[u8]) -> [u8; 16] {
-    const SHIFTS: [[u32; 4]; 4] = [[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]];
-    let mut padded = bytes.to_vec();
-    padded.push(0x80);
-    while padded.len() % 64 != 56 {
-        padded.push(0);
-    }
-    padded.extend_from_slice(&(bytes.len() as u64).wrapping_mul(8).to_le_bytes());
-    let mut state = [0x6745_2301_u32, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
-    for chunk in padded.chunks_exact(64) {
-        let mut words = [0_u32; 16];
-        for (word, bytes) in words.iter_mut().zip(chunk.chunks_exact(4)) {
-            *word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
-        }
-        let [mut a, mut b, mut c, mut d] = state;
-        for step in 0..64_usize {
-            let (mixed, word) = match step / 16 {
-                0 => (b & c | !b & d, step),
-                1 => (d & b | !d & c, 5 * step + 1),
-                2 => (b ^ c ^ d, 3 * step + 5),
-                _ => (c ^ (b | !d), 7 * step),
-            };
-            // Floating point gives the constants of the RFC exactly.
-            let constant = ((step as f64 + 1.0).sin().abs() * 4_294_967_296.0) as u32;
-            let sum = a.wrapping_add(mixed).wrapping_add(constant).wrapping_add(words[word % 16]);
-            let rotated = b.wrapping_add(sum.rotate_left(SHIFTS[step / 16][step % 4]));
-            (a, d, c, b) = (d, c, b, rotated);
-        }
-        for (total, part) in state.iter_mut().zip([a, b, c, d]) {
-            *total = total.wrapping_add(part);
-        }
-    }
-    let mut result = [0; 16];
-    for (bytes, word) in result.chunks_exact_mut(4).zip(state) {
-        bytes.copy_from_slice(&word.to_le_bytes());
-    }
-    result
 }
 
 fn unknown_encoding(name: &str) -> SqlError {

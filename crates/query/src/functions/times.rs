@@ -1,4 +1,4 @@
-//! Functions of dates, timestamps and intervals that DataFusion lacks, or whose types and results differ.
+//! Functions of dates, timestamps and intervals that DataFusion lacks, or that have other types or results there.
 
 use sql::calendar::{MICROS_END, MICROS_MIN, MICROS_PER_DAY, civil_from_days, days_from_civil, days_in_month};
 use sql::cast::{Context, cast};

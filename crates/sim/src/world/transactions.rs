@@ -138,7 +138,7 @@ enum Administration {
 enum Phase {
     /// The time, for a read as of now.
     Clock,
-    /// A strong read of a row that also tells the moment as of which others can be read.
+    /// A strong read of a row. Its response has a timestamp at which other rows are read.
     Dating(Place),
     Reading,
     /// A session at the coordinator.

@@ -88,7 +88,8 @@ fn residual(binder: &mut Binder, parts: &[Part], used: &[bool]) -> Result<Vec<Ex
         .collect()
 }
 
-/// The index whose columns all have one value, and these values: a unique index, or else the one with the most columns.
+/// The index to use, if the condition gives a value for each of its columns: a unique index first, then the one with the
+/// most columns.
 /// All parts of the condition are checked for each row.
 pub(super) fn by_index(
     binder: &mut Binder,

@@ -28,8 +28,9 @@ use crate::value::Value;
 const PAGE_ROWS: usize = base::limits::SCAN_ROWS_MAX;
 /// Maximum bytes of a result, or of rows that are sorted, in memory.
 const RESULT_BYTES_MAX: usize = 64 << 20;
-/// Maximum rows or index entries that a statement reads if a planner could execute it too.
+/// Maximum rows or index entries that a statement reads if a planner could execute it too, and bytes of its result.
 const SHORT_ROWS_MAX: usize = 1_000;
+const SHORT_BYTES_MAX: usize = 1 << 20;
 /// Rows of which the descendants are read at once.
 const PARENTS_MAX: usize = 64;
 /// Maximum rows that a statement changes: a transaction cannot write more.
@@ -48,7 +49,7 @@ pub(super) struct Select {
     source: Option<(TableRows, Condition)>,
     /// The index by which its rows are found.
     lookup: Option<Lookup>,
-    /// A planner executes it if there are more than [`SHORT_ROWS_MAX`] rows.
+    /// A planner executes it if it exceeds [`SHORT_ROWS_MAX`] or [`SHORT_BYTES_MAX`].
     is_short: bool,
     results: Results,
     order: Vec<Order>,
@@ -530,7 +531,13 @@ impl Scan {
                     continue;
                 }
                 match self {
-                    Self::Select(select) => select.take(&mut state, &row, environment)?,
+                    Self::Select(select) => {
+                        select.take(&mut state, &row, environment)?;
+                        // A planner returns it in pages.
+                        if select.is_short && state.bytes > SHORT_BYTES_MAX {
+                            return Ok((super::State::Done, Step::NeedsPlanner));
+                        }
+                    }
                     Self::Change(_) => {
                         if state.matched.len() == CHANGES_MAX {
                             let message = format!("a statement cannot change more than {CHANGES_MAX} rows");

@@ -966,3 +966,26 @@ fn currval_needs_a_value_of_the_session() {
     let found = db.run("SELECT a FROM b WHERE id = 1", &[]).expect("a row");
     assert_eq!(found.rows, [[Value::Int8(1)]]);
 }
+
+#[test]
+fn large_results_of_short_ranges_need_a_planner() {
+    let mut database = Database::new("CREATE TABLE t (a bigint, b bigint, x text, PRIMARY KEY (a, b))");
+    let text = "x".repeat(200_000);
+    for number in 1..=6 {
+        database.affected(&format!("INSERT INTO t VALUES (1, {number}, '{text}')"));
+    }
+    let steps = |database: &Database, text: &str| {
+        let plan = database.plan(text).expect("valid").expect("without a planner");
+        let (mut sequences, parameters) = (Sequences::default(), []);
+        let mut environment = Environment { parameters: &parameters, now: 0, supply: &mut sequences };
+        let (mut execution, mut step) = plan.start(&mut environment).expect("valid");
+        while let Step::Read(reads) = step {
+            let pages = reads.iter().map(|read| database.read(read)).collect();
+            step = execution.advance(pages, &mut environment).expect("valid");
+        }
+        step
+    };
+    assert_eq!(steps(&database, "SELECT x FROM t WHERE a = 1"), Step::NeedsPlanner);
+    let few = steps(&database, "SELECT count(x) FROM t WHERE a = 1");
+    assert!(matches!(few, Step::Done(outcome) if outcome.rows == [[Value::Int8(6)]]));
+}
