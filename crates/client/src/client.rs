@@ -68,6 +68,17 @@ impl<Q: Clone, A> Client<Q, A> {
         self.endpoints.preferred()
     }
 
+    /// The endpoint of the first attempt of a request for the leader of a key.
+    #[must_use]
+    pub fn endpoint_of(&self, table: &str, key: &[u8]) -> usize {
+        self.endpoints.choose(table, key, None)
+    }
+
+    /// Records the state that was read by a caller itself.
+    pub fn has_seen(&mut self, table: &str, shown: Shown) {
+        self.seen.note(table, shown);
+    }
+
     /// Records that the node at an endpoint leads a range.
     pub fn leads(&mut self, endpoint: usize, table: &str, range: KeyRange) {
         self.endpoints.leads(endpoint, table, range);

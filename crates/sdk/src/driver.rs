@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use api::columns::StreamResponse;
 use api::local::{self, Answer};
 use base::{KeyRange, Monotonic};
-use client::{Action, AttemptId, CallId, Error, Fault, Link, Sent, TimelineToken};
+use client::{Action, AttemptId, CallId, Error, Fault, Link, NodeResponse, Sent, TimelineToken};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
@@ -24,11 +24,13 @@ use tonic::Streaming;
 use crate::call::call;
 use crate::endpoints::{Connection, Endpoints};
 use crate::fault::{self, with_causes};
-use crate::request::{ApiRequest, ApiResponse, for_local_node, of_local_node, of_stream, streamed};
+use crate::request::{ApiRequest, ApiResponse, for_local_node, local_read, of_local_node, of_stream, streamed};
 use crate::stream::Outgoing;
 
 /// Timeout for opening a connection and its stream.
 const LINK_TIME_MAX: Duration = Duration::from_secs(2);
+/// Timeout of a read at the node of this process, before other endpoints are asked.
+const LOCAL_READ_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The result of a call.
 #[derive(Debug)]
@@ -117,6 +119,9 @@ impl Driver {
 
     /// Executes a call. Dropping the future abandons it.
     pub(crate) async fn call(&self, request: ApiRequest, deadline: Duration) -> Ended {
+        if let Some(response) = self.read_locally(&request, deadline).await {
+            return Ended { outcome: Ok(response), in_doubt: false, stamp: None };
+        }
         let (sender, receiver) = oneshot::channel();
         let mut caller = self.step(|core, now| {
             let deadline = now + base::Duration(u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX));
@@ -132,6 +137,28 @@ impl Driver {
             in_doubt: true,
             stamp: None,
         })
+    }
+
+    /// Reads at the node of this process, if it leads the range. Without a result the read is a call like any other.
+    async fn read_locally(&self, request: &ApiRequest, deadline: Duration) -> Option<ApiResponse> {
+        let node = self.local_node.as_ref()?;
+        let (table, key, read) = local_read(request)?;
+        if self.lock().machine.endpoint_of(table, key) != 0 {
+            return None;
+        }
+        let time = deadline.min(LOCAL_READ_TIME_MAX);
+        let outcome = match node.ask(read, time) {
+            Answer::Now(outcome) => outcome,
+            Answer::Later(outcome) => timeout(time, outcome).await.ok()?,
+        };
+        match of_local_node(outcome).ok()? {
+            NodeResponse::Of(response) => Some(response),
+            NodeResponse::Shown { answer, shown } => {
+                self.lock().machine.has_seen(table, shown);
+                Some(answer)
+            }
+            NodeResponse::Session { .. } => None,
+        }
     }
 
     /// The preferred endpoint, for callers that send requests themselves.

@@ -268,6 +268,20 @@ pub(crate) fn for_local_node(sent: Sent<ApiRequest>) -> Result<local::Request, B
     })
 }
 
+/// A read for the leader of a range, for the node of this process: its table and first key, and the request.
+pub(crate) fn local_read(request: &ApiRequest) -> Option<(&str, &[u8], local::Request)> {
+    match request {
+        ApiRequest::Get(get) if !reads::is_for_any_replica(get.options.as_ref()) => {
+            Some((&get.table, &get.key, local::Request::Get(get.clone())))
+        }
+        ApiRequest::Scan(scan) if !scan.reverse && !reads::is_for_any_replica(scan.options.as_ref()) => {
+            let begin = scan.continuation.as_ref().unwrap_or(&scan.start).max(&scan.prefix);
+            Some((&scan.table, begin, local::Request::Scan(scan.clone())))
+        }
+        _ => None,
+    }
+}
+
 /// The result of a request to the node of this process.
 pub(crate) fn of_local_node(outcome: local::Outcome) -> Result<NodeResponse<ApiResponse>, Fault> {
     Ok(match outcome.map_err(|refusal| fault::of_refusal(*refusal))? {

@@ -1,4 +1,4 @@
-//! The PostgreSQL endpoint: a thread with a runtime of its own for all sessions. They reach the data as clients do:
+//! The PostgreSQL endpoint: a runtime of its own for all sessions. They reach the data as clients do:
 //! at this node without a connection, and at other nodes if they lead a range, or while this one cannot serve them.
 
 use std::io;
@@ -19,7 +19,8 @@ pub(crate) fn endpoints(config: &Config) -> Vec<String> {
 /// Starts the thread.
 pub(crate) fn start(listener: TcpListener, endpoints: Vec<String>, gateway: MachineGateway) -> io::Result<()> {
     let node = Arc::new(server::LocalNode::new(gateway));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("postgres").enable_all().build()?;
     super::spawn("postgres", move || {
         let ended = runtime.block_on(async {
             let client = sdk::Client::within_node(endpoints, node).map_err(io::Error::other)?;

@@ -105,7 +105,12 @@ impl Sstable {
     /// False if it contains no key with the filter prefix `prefix`. True is wrong about once in a hundred times.
     #[must_use]
     pub fn may_hold(&self, prefix: &[u8]) -> bool {
-        self.filter.may_hold(filter::hash(prefix))
+        self.may_hold_hash(filter::hash(prefix))
+    }
+
+    /// [`Self::may_hold`] with the filter hash of the prefix, computed once for several SSTables.
+    pub(crate) fn may_hold_hash(&self, hash: u64) -> bool {
+        self.filter.may_hold(hash)
     }
 
     /// The newest version of exactly this key that is not newer than `at`; may be a tombstone.

@@ -10,6 +10,9 @@ use crate::sstable::{Io, SstableError, VersionRef};
 
 /// Versions of one key that are skipped one by one before seeking past the others.
 const STEPS_MAX: usize = 8;
+/// Names of columns that cells of several rows share, and the maximum length of one.
+const SHARED_NAMES_MAX: usize = 16;
+const SHARED_NAME_BYTES_MAX: usize = 64;
 
 /// A cell with a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -35,12 +38,17 @@ pub struct Cells<'a> {
     at: Timestamp,
     io: Io,
     has_row_tombstones: bool,
+    /// The columns to return; none: all.
+    columns: Option<&'a [Bytes]>,
     state: State,
     /// The last key with a version that is not too new, and the versions skipped since the last seek.
     key: Vec<u8>,
     steps: usize,
     row: Row,
     limits: Limits,
+    /// The names of columns that were returned, and the place of the next one if rows have the same columns.
+    names: Vec<Bytes>,
+    next_name: usize,
     /// The last key examined.
     examined: Vec<u8>,
     /// Length of its prefix that identifies the row.
@@ -92,17 +100,20 @@ impl<'a> Cells<'a> {
     pub(super) fn new(view: &'a View, range: Range, direction: Direction, at: Timestamp, io: Io) -> Self {
         Self {
             view,
-            merge: view.merge(direction, io),
+            merge: view.merge(&range, direction, io),
             range,
             direction,
             at,
             io,
             has_row_tombstones: view.has_row_tombstones(),
+            columns: None,
             state: State::New,
             key: Vec::new(),
             steps: 0,
             row: Row::default(),
             limits: Limits { steps_max: usize::MAX, row_steps_max: usize::MAX, steps: 0, row_steps: 0 },
+            names: Vec::new(),
+            next_name: 0,
             examined: Vec::new(),
             examined_row_bytes: 0,
             first_row: Vec::new(),
@@ -116,6 +127,13 @@ impl<'a> Cells<'a> {
     #[must_use]
     pub fn with_limits(mut self, steps_max: usize, row_steps_max: usize) -> Self {
         self.limits = Limits { steps_max, row_steps_max, ..self.limits };
+        self
+    }
+
+    /// Returns only these columns.
+    #[must_use]
+    pub fn with_columns(mut self, columns: &'a [Bytes]) -> Self {
+        self.columns = Some(columns);
         self
     }
 
@@ -200,7 +218,7 @@ impl<'a> Cells<'a> {
             self.enter_row()?;
             if self.key.len() == self.row.prefix.len() {
                 self.row.deleted = self.row.deleted.max(Some(timestamp));
-            } else if is_value && self.row.deleted <= Some(timestamp) {
+            } else if is_value && self.row.deleted <= Some(timestamp) && self.is_wanted() {
                 let value = self.merge.value();
                 self.merge.step()?;
                 return Ok(value.map(|value| self.cell(timestamp, value)));
@@ -267,7 +285,7 @@ impl<'a> Cells<'a> {
             }
             let Some((timestamp, Some(value))) = found else { continue };
             self.enter_row()?;
-            if self.key.len() > self.row.prefix.len() && self.row.deleted <= Some(timestamp) {
+            if self.key.len() > self.row.prefix.len() && self.row.deleted <= Some(timestamp) && self.is_wanted() {
                 return Ok(Some(self.cell(timestamp, value)));
             }
         }
@@ -293,10 +311,37 @@ impl<'a> Cells<'a> {
         Ok(())
     }
 
+    /// Whether the column of the current key is to be returned.
+    fn is_wanted(&self) -> bool {
+        let column = &self.key[self.row.prefix.len()..];
+        self.columns.is_none_or(|columns| columns.iter().any(|wanted| *wanted == *column))
+    }
+
     fn cell(&mut self, timestamp: Timestamp, value: Bytes) -> Cell {
         self.row.is_given = true;
-        let column = Bytes::copy_from_slice(&self.key[self.row.prefix.len()..]);
+        let column = self.name();
         Cell { row: self.row.key.clone(), column, timestamp, value }
+    }
+
+    /// The column's name of the current key, which shares memory with that of an earlier row if it is a short one.
+    fn name(&mut self) -> Bytes {
+        let column = &self.key[self.row.prefix.len()..];
+        if column.len() > SHARED_NAME_BYTES_MAX {
+            return Bytes::copy_from_slice(column);
+        }
+        // Rows usually have the same columns in the same order.
+        let (before, after) = self.names.split_at(self.next_name.min(self.names.len()));
+        if let Some(found) = after.iter().chain(before).position(|name| *name == *column) {
+            let place = (self.next_name + found) % self.names.len();
+            self.next_name = place + 1;
+            return self.names[place].clone();
+        }
+        let name = Bytes::copy_from_slice(column);
+        if self.names.len() < SHARED_NAMES_MAX {
+            self.names.push(name.clone());
+            self.next_name = self.names.len();
+        }
+        name
     }
 }
 

@@ -26,7 +26,7 @@ pub struct Versions<'a> {
 
 impl<'a> Versions<'a> {
     pub(super) fn new(view: &'a View, range: Range, watermark: Timestamp, at: Timestamp, io: Io) -> Self {
-        let merge = view.merge(Direction::Forwards, io);
+        let merge = view.merge(&range, Direction::Forwards, io);
         let retention = Retention::new(watermark);
         Self { view, merge, retention, range, watermark, at, io, is_new: true, is_ended: false }
     }

@@ -10,7 +10,7 @@ use super::levels::Levels;
 use super::memtable::Memtable;
 use super::merge::{Direction, Merge, Source};
 use super::recent::{RecentAtOnce, RecentOfTree};
-use super::sorted_run::RunCursor;
+use super::sorted_run::{RunCursor, place_of};
 use super::versions::Versions;
 use crate::cell;
 use crate::sstable::{BlockCache, Blocks, Io, Sstable, SstableError, filter_hash};
@@ -107,12 +107,22 @@ impl View {
         Ok(self.find(&wanted, &RecentAtOnce::default(), io)?.map(|(timestamp, _)| timestamp))
     }
 
-    pub(super) fn merge(&self, direction: Direction, io: Io) -> Merge<'_> {
+    /// The versions of all sources that can hold some within the range. For a single row, these are the SSTables with a
+    /// filter that matches the row.
+    pub(super) fn merge(&self, range: &cell::Range, direction: Direction, io: Io) -> Merge<'_> {
         let blocks = Blocks { cache: &self.cache, io };
+        let row = range.single_row().map(|row| (row, filter_hash(row)));
+        let can_hold = |run: &&[Arc<Sstable>]| {
+            row.is_none_or(|(row, hash)| {
+                let from = run[place_of(run, row)..].iter();
+                from.take_while(|sstable| range.ends_after(&sstable.meta().first_key))
+                    .any(|sstable| sstable.may_hold_hash(hash))
+            })
+        };
         let memtables = self.memtables().map(|memtable| Source::Memtable(memtable.cursor()));
         let newest = self.levels.level(0).chunks(1);
         let deeper = self.levels.iter().skip(1).map(|(_, sstables)| sstables).filter(|sstables| !sstables.is_empty());
-        let runs = newest.chain(deeper).map(|run| Source::Run(Box::new(RunCursor::new(run, blocks))));
+        let runs = newest.chain(deeper).filter(can_hold).map(|run| Source::Run(Box::new(RunCursor::new(run, blocks))));
         Merge::new(memtables.chain(runs).collect(), direction)
     }
 
