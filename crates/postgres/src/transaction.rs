@@ -139,8 +139,11 @@ impl Reader {
         if self.fresh.is_empty() {
             return Beneath::Shared;
         }
-        let (Read::Row(key) | Read::Locked(key) | Read::Entry(key) | Read::Range(KeyRange { start: key, .. }, _)) =
-            read;
+        let (Read::Row(key)
+        | Read::Locked(key)
+        | Read::Entry(key)
+        | Read::Range(KeyRange { start: key, .. }, _)
+        | Read::Cells(KeyRange { start: key, .. }, ..)) = read;
         match keys::KeyReader::new(key).id() {
             Ok(id) if self.unseen.contains(&id) => Beneath::Unseen,
             Ok(id) if self.fresh.contains(&id) => Beneath::Nothing,
@@ -335,8 +338,9 @@ impl Tx {
                 let row = table.row(key.clone()).await?;
                 Ok(Page { rows: row.and_then(stored).into_iter().collect(), next: None })
             }
-            Read::Range(range, limit) => {
-                let scan = table.scan().range(range.start.clone()..range.end.clone()).limit(*limit as u64);
+            Read::Range(range, limit) | Read::Cells(range, limit, _) => {
+                let scan = with_cells(table.scan(), read);
+                let scan = scan.range(range.start.clone()..range.end.clone()).limit(*limit as u64);
                 let Some(first) = scan.pages().next().await else { return Ok(Page::default()) };
                 let first = first?;
                 // Further pages may be of another moment.
@@ -615,18 +619,27 @@ async fn read_one(source: &Source, table: &Table, read: &Read, beneath: Beneath)
             let row = tx.row_for_update(name, key.clone()).await?;
             Ok(Page { rows: stored(row).into_iter().collect(), next: None })
         }
-        (Source::Snapshot(snapshot), Read::Range(range, limit)) => {
-            let scan = snapshot.scan(name).range(range.start.clone()..range.end.clone()).limit(*limit as u64);
+        (Source::Snapshot(snapshot), Read::Range(range, limit) | Read::Cells(range, limit, _)) => {
+            let scan = with_cells(snapshot.scan(name), read);
+            let scan = scan.range(range.start.clone()..range.end.clone()).limit(*limit as u64);
             let (mut rows, mut found) = (scan.rows(), Vec::new());
             while let Some(row) = rows.next().await {
                 found.push(row?);
             }
             Ok(page(found, *limit))
         }
-        (Source::ReadWrite(tx), Read::Range(range, limit)) => {
+        (Source::ReadWrite(tx), Read::Range(range, limit) | Read::Cells(range, limit, _)) => {
             let scan = tx.scan(name).range(range.start.clone()..range.end.clone()).limit(*limit as u64);
             Ok(page(scan.all().await?, *limit))
         }
+    }
+}
+
+/// A scan of the cells of a read.
+fn with_cells(scan: sdk::Scan, read: &Read) -> sdk::Scan {
+    match read {
+        Read::Cells(.., cells) => scan.columns(cells.iter().cloned()),
+        _ => scan,
     }
 }
 
@@ -639,7 +652,7 @@ async fn read_own(tx: &sdk::Transaction, table: &Table, read: &Read, has_rows: b
             let row = tx.over_row(table.name(), key.clone(), row);
             Ok(Page { rows: stored(row).into_iter().collect(), next: None })
         }
-        Read::Range(range, limit) => {
+        Read::Range(range, limit) | Read::Cells(range, limit, _) => {
             let mut found = Vec::new();
             if has_rows {
                 let scan = table.scan().range(range.start.clone()..range.end.clone()).limit(*limit as u64);

@@ -22,7 +22,7 @@ use datafusion::physical_plan::{
 use futures::stream;
 use sql::direct::Read;
 use sql::keys::{KeyColumn, KeyRange, bounded_range, is_key_type};
-use sql::rows::TableRows;
+use sql::rows::{TableRows, Wanted};
 use sql::schema::{Index, IndexState, KeyPart, Table};
 use sql::{SqlError, SqlType, Value, cells};
 
@@ -300,6 +300,7 @@ pub(crate) struct Scan {
     access: Access,
     /// The numbers of the columns to return.
     wanted: Arc<[usize]>,
+    columns: Arc<Wanted>,
     schema: SchemaRef,
     limit: Option<usize>,
     source: SourceSlot,
@@ -323,6 +324,7 @@ impl Scan {
             Boundedness::Bounded,
         );
         Self {
+            columns: Arc::new(rows.wanted(wanted.iter().copied())),
             rows,
             access,
             wanted: wanted.into(),
@@ -394,6 +396,7 @@ impl ExecutionPlan for Scan {
         let mut reader = Reader {
             rows: Arc::clone(&self.rows),
             wanted: Arc::clone(&self.wanted),
+            columns: Arc::clone(&self.columns),
             schema: Arc::clone(&self.schema),
             source,
             left: self.limit.unwrap_or(usize::MAX),
@@ -441,6 +444,7 @@ impl Work {
 struct Reader {
     rows: Arc<TableRows>,
     wanted: Arc<[usize]>,
+    columns: Arc<Wanted>,
     schema: SchemaRef,
     source: Arc<dyn Source>,
     left: usize,
@@ -463,8 +467,7 @@ impl Reader {
             self.rows_read.add(stored.len());
             let mut decoded = Vec::with_capacity(stored.len());
             for row in &stored {
-                let is_wanted = |number| self.wanted.contains(&number);
-                if let Some(row) = self.rows.decode_columns(row, is_wanted).map_err(wrap)? {
+                if let Some(row) = self.rows.decode_wanted(row, &self.columns).map_err(wrap)? {
                     decoded.push(row);
                 }
                 if decoded.len() == self.left {
@@ -506,7 +509,7 @@ impl Reader {
             }
             Work::Ranges(ranges) => match ranges.last() {
                 None => return Ok(None),
-                Some(range) => vec![Read::Range(range.clone(), page)],
+                Some(range) => vec![Read::range(range.clone(), page, self.columns.cells())],
             },
             Work::Index(_, range) => match range {
                 None => return Ok(None),

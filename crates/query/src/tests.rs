@@ -39,15 +39,16 @@ impl Source for Store {
 impl Store {
     fn page(&self, read: &Read) -> Page {
         let rows = self.rows.lock().unwrap();
-        let stored = |(key, cells): (&Bytes, &BTreeMap<Bytes, Bytes>)| StoredRow {
-            key: key.clone(),
-            cells: cells.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        let is_wanted = |name: &Bytes| !matches!(read, Read::Cells(.., wanted) if !wanted.contains(name));
+        let stored = |(key, cells): (&Bytes, &BTreeMap<Bytes, Bytes>)| {
+            let wanted = cells.iter().filter(|(name, _)| is_wanted(name));
+            StoredRow { key: key.clone(), cells: wanted.map(|(name, value)| (name.clone(), value.clone())).collect() }
         };
         match read {
             Read::Row(key) | Read::Locked(key) | Read::Entry(key) => {
                 Page { rows: rows.get_key_value(key).map(stored).into_iter().collect(), next: None }
             }
-            Read::Range(range, limit) => {
+            Read::Range(range, limit) | Read::Cells(range, limit, _) => {
                 let mut found = rows.range(range.start.clone()..range.end.clone());
                 let page = found.by_ref().take((*limit).min(3)).map(stored).collect();
                 Page { rows: page, next: found.next().map(|(key, _)| key.clone()) }

@@ -33,6 +33,7 @@ pub struct Scan<S = TableSource> {
 pub struct TableSource {
     table: Table,
     consistency: Reads,
+    columns: Vec<Bytes>,
     names_only: bool,
     in_parts: bool,
     continuation: Option<Bytes>,
@@ -97,6 +98,7 @@ impl Scan {
         Self::of(TableSource {
             table,
             consistency: Reads::default(),
+            columns: Vec::new(),
             names_only: false,
             in_parts: false,
             continuation: None,
@@ -108,6 +110,12 @@ impl Scan {
     /// one state, and later pages may be of a later state. [`Reads::At`] reads all pages as of one timestamp.
     pub fn consistency(mut self, consistency: Reads) -> Self {
         self.source.consistency = consistency;
+        self
+    }
+
+    /// Reads these columns, each named once. Rows without any of them are left out. By default all columns are read.
+    pub fn columns<C: Into<Bytes>>(mut self, columns: impl IntoIterator<Item = C>) -> Self {
+        self.source.columns = columns.into_iter().map(Into::into).collect();
         self
     }
 
@@ -146,7 +154,7 @@ impl Scan {
 
     /// The request for the next page.
     fn request(&self) -> message::ScanRequest {
-        let TableSource { table, consistency, names_only, continuation, rest, .. } = &self.source;
+        let TableSource { table, consistency, columns, names_only, continuation, rest, .. } = &self.source;
         let (columns_after, consistency) = match rest {
             Some(rest) => (rest.columns_after.clone(), Reads::At(Version::from_nanos(rest.at_ns))),
             None => (Bytes::new(), *consistency),
@@ -156,6 +164,7 @@ impl Scan {
             options: consistency.options(),
             columns_after: Some(columns_after),
             names_only: *names_only,
+            columns: columns.clone(),
             ..self.page_request(table.name())
         }
     }

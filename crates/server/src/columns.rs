@@ -339,7 +339,8 @@ impl<G: Gateway> Columns for Handler<G> {
 pub(crate) fn scan(asked: message::ScanRequest) -> (String, TableRequest) {
     let message::ScanRequest { table, start, end, prefix, reverse, limit, continuation, options, .. } = asked;
     let part = Part { after: asked.columns_after, names_only: asked.names_only };
-    let scan = Scan { from: start, to: end, prefix, reverse, limit: limit as usize, continuation, part };
+    let columns = Some(asked.columns).filter(|columns| !columns.is_empty());
+    let scan = Scan { from: start, to: end, prefix, reverse, limit: limit as usize, continuation, columns, part };
     (table, TableRequest::Scan { scan, consistency: reads::consistency(options) })
 }
 

@@ -21,6 +21,7 @@ mod scan;
 mod select;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 pub use given::{ALL_COLUMNS, Source, of_rows, source};
 pub use output::name_of;
@@ -65,6 +66,20 @@ pub enum Read {
     Entry(Bytes),
     /// Rows of a range in the order of their keys: at least `limit`, or all.
     Range(KeyRange, usize),
+    /// As [`Self::Range`], with these cells of the rows, and without rows that have none of them. A transaction may read
+    /// all cells.
+    Cells(KeyRange, usize, Arc<[Bytes]>),
+}
+
+impl Read {
+    /// Rows of a range, or only these cells of them.
+    #[must_use]
+    pub fn range(range: KeyRange, limit: usize, cells: Option<&Arc<[Bytes]>>) -> Self {
+        match cells {
+            None => Self::Range(range, limit),
+            Some(cells) => Self::Cells(range, limit, Arc::clone(cells)),
+        }
+    }
 }
 
 /// The result of a read.

@@ -131,6 +131,22 @@ struct Place {
     in_key: Option<usize>,
 }
 
+/// The columns of a table that a statement uses.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Indexed by the numbers of columns.
+    columns: Vec<bool>,
+    cells: Option<Arc<[Bytes]>>,
+}
+
+impl Wanted {
+    /// The cells that contain them, with the one that tells whether there is a row; none if these are all cells.
+    #[must_use]
+    pub fn cells(&self) -> Option<&Arc<[Bytes]>> {
+        self.cells.as_ref()
+    }
+}
+
 impl TableRows {
     /// # Errors
     /// A condition of the table can only be evaluated by a planner.
@@ -168,6 +184,26 @@ impl TableRows {
             // Definitions with such conditions are refused.
             Unbound::NeedsPlanner => SqlError::unsupported("a check constraint of this table"),
         })
+    }
+
+    /// The columns with these numbers, to be read without the others.
+    #[must_use]
+    pub fn wanted(&self, numbers: impl IntoIterator<Item = usize>) -> Wanted {
+        let mut columns = vec![false; self.places.len()];
+        for number in numbers {
+            if let Some(column) = columns.get_mut(number) {
+                *column = true;
+            }
+        }
+        // The others are only parts of the key.
+        let has_cell = |column: &Column| !(self.table.is_in_key(column.id) && keys::is_exact(&column.sql_type));
+        let is_whole =
+            columns.iter().zip(&self.table.columns).all(|(is_wanted, column)| *is_wanted || !has_cell(column));
+        let marker = Bytes::from_static(cells::MARKER_NAME);
+        let places = columns.iter().zip(&self.table.columns).zip(&self.places);
+        let named = places.filter(|((is_wanted, column), _)| **is_wanted && has_cell(column));
+        let cells = std::iter::once(marker).chain(named.map(|(_, place)| place.cell.clone())).collect();
+        Wanted { cells: (!is_whole).then_some(cells), columns }
     }
 
     /// The table.
@@ -219,11 +255,15 @@ impl TableRows {
         self.decode_columns(stored, |_| true)
     }
 
-    /// As [`Self::decode`]; other columns than those with wanted numbers are NULL.
+    /// As [`Self::decode`]; other columns than the wanted ones are NULL.
     ///
     /// # Errors
     /// As there.
-    pub fn decode_columns(
+    pub fn decode_wanted(&self, stored: &StoredRow, wanted: &Wanted) -> Result<Option<Vec<Value>>, SqlError> {
+        self.decode_columns(stored, |number| wanted.columns.get(number) == Some(&true))
+    }
+
+    fn decode_columns(
         &self,
         stored: &StoredRow,
         is_wanted: impl Fn(usize) -> bool,

@@ -116,6 +116,8 @@ pub struct Scan {
     /// The continuation of the previous page: the first key that may follow, inclusive. In reverse it is the end key of
     /// the remaining rows, exclusive.
     pub continuation: Option<Bytes>,
+    /// The columns to read; none: all. Rows without any of them are left out.
+    pub columns: Option<Vec<Bytes>>,
     /// How rows that are too large are read. If it begins within a row, that is the row of the continuation, and in
     /// reverse the part ends before the column.
     pub part: Part,
@@ -433,9 +435,10 @@ impl Request for TableRequest {
                 let named = columns.named.iter().flatten().map(|column| 32 + column.len());
                 key.len() + columns.part.after.as_ref().map_or(0, Bytes::len) + named.sum::<usize>()
             }
-            Self::Scan { scan: Scan { from, to, prefix, continuation, part, .. }, .. } => {
+            Self::Scan { scan: Scan { from, to, prefix, continuation, columns, part, .. }, .. } => {
                 let optional = [to, continuation, &part.after].into_iter().flatten().map(Bytes::len);
-                from.len() + prefix.len() + optional.sum::<usize>()
+                let named = columns.iter().flatten().map(|column| 32 + column.len());
+                from.len() + prefix.len() + optional.sum::<usize>() + named.sum::<usize>()
             }
             Self::Commit(commit) => commit.key.len() + commit.participants.len() * 16 + commit.part.held_bytes(),
             Self::Prepare(prepare) => prepare.coordinator.key.len() + prepare.part.held_bytes(),
@@ -472,7 +475,7 @@ base::wire! {
 base::wire! { struct Write { stamp, key, mutations } }
 base::wire! { struct Mutation { column, value, condition } }
 base::wire! { struct Mismatch { column, expected, actual } }
-base::wire! { struct Scan { from, to, prefix, reverse, limit as Size64, continuation, part } }
+base::wire! { struct Scan { from, to, prefix, reverse, limit as Size64, continuation, columns, part } }
 base::wire! { struct Columns { named, part } }
 base::wire! { struct Part { after, names_only } }
 base::wire! { struct Rest { after, at } }

@@ -187,6 +187,9 @@ fn check_scan(scan: &Scan) -> Result<(), Failure> {
     check_size("the scan's prefix", scan.prefix.len(), KEY_BYTES_MAX)?;
     check_size("the scan's last key", scan.to.as_ref().map_or(0, Bytes::len), KEY_BYTES_MAX)?;
     check_size("the scan's continuation", scan.continuation.as_ref().map_or(0, Bytes::len), KEY_BYTES_MAX + 1)?;
+    let columns = scan.columns.as_deref().unwrap_or_default();
+    check_count("columns requested", columns.len(), READ_COLUMNS_MAX)?;
+    columns.iter().try_for_each(check_column)?;
     check_row_part(&scan.part)?;
     if scan.part.start().is_some() && scan.within_row().is_none() {
         return refuse("columns_after needs the continuation that the previous page returned with it");

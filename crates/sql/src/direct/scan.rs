@@ -4,7 +4,9 @@
 //! [`RESULT_BYTES_MAX`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use sqlparser::ast::{self, Expr, LimitClause, OrderByExpr, OrderByKind, Query, SelectItem, SetExpr, Value as Literal};
 
 use super::change::Change;
@@ -20,7 +22,7 @@ use crate::ids::SequenceId;
 use crate::keys::{self, KeyRange};
 use crate::numeric::Numeric;
 use crate::parse::fold;
-use crate::rows::{StoredRow, TableRows};
+use crate::rows::{StoredRow, TableRows, Wanted};
 use crate::types::SqlType;
 use crate::value::Value;
 
@@ -47,6 +49,8 @@ pub(super) enum Scan {
 pub(super) struct Select {
     /// The table, and which of its rows. Without one there is a single row without columns.
     source: Option<(TableRows, Condition)>,
+    /// Its columns that are used.
+    wanted: Option<Wanted>,
     /// The index by which its rows are found.
     lookup: Option<Lookup>,
     /// A planner executes it if it exceeds [`SHORT_ROWS_MAX`] or [`SHORT_BYTES_MAX`].
@@ -193,7 +197,9 @@ fn prepare_select(binder: &mut Binder, query: &Query, is_short: bool) -> Result<
         }
         Some(_) => return Err(Unbound::NeedsPlanner),
     };
-    Ok((Scan::Select(Box::new(Select { source, lookup, is_short, results, order, limit, offset })), columns))
+    let mut select = Select { source, wanted: None, lookup, is_short, results, order, limit, offset };
+    select.wanted = select.find_wanted();
+    Ok((Scan::Select(Box::new(select)), columns))
 }
 
 fn order_item(binder: &mut Binder, item: &OrderByExpr, columns: &[OutputColumn]) -> Result<Order, Unbound> {
@@ -430,6 +436,14 @@ impl Scan {
         counts.into_iter().collect()
     }
 
+    fn wanted(&self) -> Option<&Wanted> {
+        if let Self::Select(select) = self { select.wanted.as_ref() } else { None }
+    }
+
+    fn cells(&self) -> Option<&Arc<[Bytes]>> {
+        self.wanted()?.cells()
+    }
+
     fn source(&self) -> Option<(&TableRows, &Condition)> {
         match self {
             Self::Select(select) => select.source.as_ref().map(|(rows, condition)| (rows, condition)),
@@ -491,7 +505,7 @@ impl Scan {
         }
         let Some(range) = condition.range(rows, environment)? else { return self.finish(state, environment) };
         let is_short = matches!(self, Self::Select(select) if select.is_short);
-        let read = Read::Range(range.clone(), if is_short { SHORT_ROWS_MAX } else { PAGE_ROWS });
+        let read = Read::range(range.clone(), if is_short { SHORT_ROWS_MAX } else { PAGE_ROWS }, self.cells());
         state.reading = Some(Reading::Range(range));
         Ok((super::State::Scan(state), Step::Read(vec![read])))
     }
@@ -520,7 +534,11 @@ impl Scan {
         for page in pages {
             state.has_moved |= state.entry.is_some() && page.rows.is_empty();
             for stored in page.rows {
-                let Some(row) = rows.decode(&stored)? else { continue };
+                let decoded = match self.wanted() {
+                    Some(wanted) => rows.decode_wanted(&stored, wanted)?,
+                    None => rows.decode(&stored)?,
+                };
+                let Some(row) = decoded else { continue };
                 if let (Some(entry), Some(lookup)) = (&state.entry, lookup)
                     && !lookup.is_of(rows, &row, entry)?
                 {
@@ -564,7 +582,7 @@ impl Scan {
                 return Ok((super::State::Done, Step::NeedsPlanner));
             }
             let range = KeyRange { start: next, end: range.end };
-            let read = Read::Range(range.clone(), PAGE_ROWS);
+            let read = Read::range(range.clone(), PAGE_ROWS, self.cells());
             state.reading = Some(Reading::Range(range));
             return Ok((super::State::Scan(state), Step::Read(vec![read])));
         }
@@ -650,6 +668,31 @@ fn count(expression: Option<&Expression>, what: &str, environment: &mut Environm
 }
 
 impl Select {
+    /// The columns that the results, their order and the condition use. All of them if rows are found by an index,
+    /// because the index's columns are compared.
+    fn find_wanted(&self) -> Option<Wanted> {
+        let (rows, condition) = self.source.as_ref().filter(|_| self.lookup.is_none())?;
+        let mut numbers = Vec::new();
+        let mut visit = |expression: &Expression| {
+            expression.visit(&mut |part| {
+                if let Expression::Column(number) = part {
+                    numbers.push(*number);
+                }
+            });
+        };
+        condition.residual.iter().for_each(&mut visit);
+        match &self.results {
+            Results::Rows(output) => output.iter().for_each(&mut visit),
+            Results::Aggregates(all) => all.iter().filter_map(|one| one.argument.as_ref()).for_each(&mut visit),
+        }
+        for order in &self.order {
+            if let OrderBy::Expression(expression) = &order.by {
+                visit(expression);
+            }
+        }
+        Some(rows.wanted(numbers))
+    }
+
     fn take(&self, state: &mut State, row: &[Value], environment: &mut Environment) -> Result<(), SqlError> {
         let output = match &self.results {
             Results::Aggregates(aggregates) => {

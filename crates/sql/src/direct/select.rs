@@ -12,7 +12,7 @@ use crate::error::{SqlError, sqlstate};
 use crate::expression::{Environment, Expression, Rows};
 use crate::keys::{Direction, KeyRange};
 use crate::parse::fold;
-use crate::rows::TableRows;
+use crate::rows::{TableRows, Wanted};
 use crate::types::SqlType;
 use crate::value::Value;
 
@@ -24,6 +24,8 @@ pub(super) struct Select {
     rows: TableRows,
     condition: Condition,
     output: Vec<Expression>,
+    /// The columns that it uses.
+    wanted: Wanted,
     /// For a scan.
     limit: Option<Expression>,
     /// `FOR UPDATE`.
@@ -92,7 +94,16 @@ pub(super) fn prepare(binder: &mut Binder, query: &Query) -> Result<(Select, Vec
     }
     let (output, columns) = output::bind(binder, &select.projection)?;
     let locks = query.locks.iter().any(|lock| matches!(lock.lock_type, LockType::Update));
-    Ok((Select { rows, condition, output, limit, locks }, columns))
+    let mut numbers = Vec::new();
+    for expression in output.iter().chain(&condition.residual) {
+        expression.visit(&mut |part| {
+            if let Expression::Column(number) = part {
+                numbers.push(*number);
+            }
+        });
+    }
+    let wanted = rows.wanted(numbers);
+    Ok((Select { rows, condition, output, wanted, limit, locks }, columns))
 }
 
 /// Whether the requested order is that of the keys.
@@ -171,7 +182,7 @@ impl Select {
             return Ok((super::State::Done, Step::NeedsPlanner));
         }
         let Some(range) = self.condition.range(&self.rows, environment)? else { return Ok(done) };
-        let read = Read::Range(range.clone(), limit);
+        let read = Read::range(range.clone(), limit, self.wanted.cells());
         let state = State { found: Vec::new(), limit, reads: 1, range: Some(range) };
         Ok((super::State::Select(state), Step::Read(vec![read])))
     }
@@ -188,7 +199,7 @@ impl Select {
                 if state.found.len() == state.limit {
                     break;
                 }
-                let Some(row) = self.rows.decode(stored)? else { continue };
+                let Some(row) = self.rows.decode_wanted(stored, &self.wanted)? else { continue };
                 if self.condition.holds(&row, environment)? {
                     state.found.push(output::evaluate(&self.output, &row, environment)?);
                 }
@@ -197,7 +208,7 @@ impl Select {
                 && state.found.len() < state.limit
             {
                 let range = KeyRange { start: next, end: range.end.clone() };
-                let read = Read::Range(range.clone(), state.limit - state.found.len());
+                let read = Read::range(range.clone(), state.limit - state.found.len(), self.wanted.cells());
                 state.range = Some(range);
                 return Ok((super::State::Select(state), Step::Read(vec![read])));
             }

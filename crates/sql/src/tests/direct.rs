@@ -65,9 +65,13 @@ impl Database {
             Read::Row(key) | Read::Locked(key) | Read::Entry(key) => {
                 Page { rows: self.stored(key).into_iter().collect(), next: None }
             }
-            Read::Range(range, _) => {
+            Read::Range(range, _) | Read::Cells(range, ..) => {
                 let mut keys = self.rows.range(range.start.clone()..range.end.clone()).map(|(key, _)| key.clone());
-                let rows = keys.by_ref().take(self.page).filter_map(|key| self.stored(&key)).collect();
+                let mut rows: Vec<StoredRow> =
+                    keys.by_ref().take(self.page).filter_map(|key| self.stored(&key)).collect();
+                if let Read::Cells(.., wanted) = read {
+                    rows.iter_mut().for_each(|row| row.cells.retain(|(name, _)| wanted.contains(name)));
+                }
                 Page { rows, next: keys.next() }
             }
         }

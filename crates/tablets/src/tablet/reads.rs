@@ -153,7 +153,12 @@ impl TabletView {
             Some((row, column)) => rows.after(row, column),
             None => rows,
         };
-        Page::new(scan, beyond, at, io).fill(self.cells(range, direction, at, &scan.part, io))
+        let cells = self.cells(range, direction, at, &scan.part, io);
+        let cells = match &scan.columns {
+            Some(columns) => cells.with_columns(columns),
+            None => cells,
+        };
+        Page::new(scan, beyond, at, io).fill(cells)
     }
 
     /// Evaluates the conditions of a write, and returns the command to propose: the write without conditions, or its

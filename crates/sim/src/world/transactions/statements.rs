@@ -113,7 +113,7 @@ fn question(read: Read) -> Question {
     match read {
         // Locks only prevent wasted work: the simulation of validation needs none.
         Read::Row(key) | Read::Locked(key) | Read::Entry(key) => Question::Row((DATABASE, key)),
-        Read::Range(range, limit) => {
+        Read::Range(range, limit) | Read::Cells(range, limit, _) => {
             Question::Span(DATABASE, KeyRange { start: range.start, end: Some(range.end) }, limit)
         }
     }

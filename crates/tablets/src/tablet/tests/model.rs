@@ -239,8 +239,23 @@ impl Driver {
             let scan = Scan { from: bytes(from), to: Some(bytes(to)), reverse, ..Scan::default() };
             let view = tablet(state).view_now();
             let found = view.scan_at(&scan, Timestamp(moment), Io::Allowed).expect("the disk can be read");
-            assert_eq!(found, Ok(TableResponse::Rows { rows: expected, continuation: None, rest: None }));
+            assert_eq!(found, Ok(TableResponse::Rows { rows: expected.clone(), continuation: None, rest: None }));
+            let columns = vec![bytes(self.pick(&["x", "y"]))];
+            let with_column = expected.into_iter().filter_map(|mut row| {
+                row.cells.retain(|cell| cell.column == columns[0]);
+                (!row.cells.is_empty()).then_some(row)
+            });
+            let rows = with_column.collect();
+            let scan = Scan { columns: Some(columns), ..scan };
+            let found = view.scan_at(&scan, Timestamp(moment), Io::Allowed).expect("the disk can be read");
+            assert_eq!(found, Ok(TableResponse::Rows { rows, continuation: None, rest: None }));
         }
+        let key = bytes(self.pick(&["a", "b"]));
+        let row = self.model.scan(&key, &[&key[..], &[0]].concat().into(), moment);
+        let cells = row.into_iter().next().map(|row| row.cells).unwrap_or_default();
+        let view = tablet(state).view_now();
+        let found = view.get_at(&key, &all_or(None), Timestamp(moment), Io::Allowed).expect("the disk can be read");
+        assert_eq!(found, Ok(TableResponse::row(cells)));
         let (key, column) = (bytes(self.pick(&["a", "b"])), bytes(self.pick(&["x", "y"])));
         let expected = self.model.at(&key, &column, i64::MAX);
         let expected = expected.map(|(v, value)| Cell { column: column.clone(), value, version: Timestamp(v) });

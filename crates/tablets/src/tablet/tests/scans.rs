@@ -203,6 +203,35 @@ fn oversized_row_is_read_in_parts() {
     assert_eq!(page(&state, &names_only).0.iter().map(|row| row.cells.len()).collect::<Vec<_>>(), [1, 5, 1]);
 }
 
+/// A scan of some columns leaves out the others, and the rows without any of them. Pages and their ends are the same.
+#[test]
+fn scan_returns_named_columns() {
+    let (mut state, mut log) = fresh();
+    for number in 0..100 {
+        let columns: &[&str] = if number % 3 == 0 { &["a", "c"] } else { &["a", "b", "c"] };
+        let all = columns.iter().map(|name| put(name, "1"));
+        log.write(&mut state, &write(&format!("k{number:05}"), all.collect::<Vec<_>>())).unwrap();
+    }
+    let named = |names: &[&str]| Some(names.iter().map(|name| bytes(name)).collect());
+    for (reverse, limit) in [(false, 0), (false, 7), (true, 1)] {
+        let scan = |columns| pages(&state, &Scan { columns, reverse, limit, ..Scan::default() });
+        let mut all = scan(None);
+        assert_eq!(scan(named(&["c", "b", "a"])), all, "columns are in order of name");
+        all.iter_mut().for_each(|row| row.cells.retain(|cell| cell.column == "b"));
+        all.retain(|row| !row.cells.is_empty());
+        assert_eq!(scan(named(&["b", "d"])), all);
+        assert_eq!(scan(named(&["d"])), vec![]);
+    }
+    let invalid = |columns| {
+        crate::validate(&TableRequest::Scan {
+            scan: Scan { columns, ..Scan::default() },
+            consistency: Consistency::Strong,
+        })
+    };
+    assert!(invalid(named(&[""])).is_err());
+    assert!(invalid(Some(vec![bytes("a"); 1_025])).is_err());
+}
+
 /// Deleted columns are passed over: by a thread that may block if there are many, and otherwise from part to part.
 #[test]
 fn deleted_columns_are_passed_over() {
