@@ -21,7 +21,7 @@ use node::message::Message;
 /// Identifies a hello of a Loggos node.
 const MAGIC: u64 = u64::from_le_bytes(*b"loggos/p");
 /// Version of the protocol between nodes: nodes of different versions refuse each other.
-pub(crate) const PROTOCOL_VERSION: u32 = 14;
+pub(crate) const PROTOCOL_VERSION: u32 = 15;
 const HEADER_BYTES: usize = 8;
 /// Maximum frame of an unverified peer: a hello takes less than 700 bytes, a refusal a line of text more.
 pub(crate) const UNVERIFIED_FRAME_BYTES_MAX: usize = 64 << 10;
