@@ -269,8 +269,8 @@ pub enum Constraint {
     PrimaryKey(Option<String>, Vec<(String, Direction)>),
     /// `UNIQUE`
     Unique(Option<String>, Vec<(String, Direction)>),
-    /// `CHECK`: the SQL text of the condition, and the column that it was declared with.
-    Check(Option<String>, String, Option<String>),
+    /// `CHECK`: the SQL text of the condition.
+    Check(Option<String>, String),
 }
 
 /// Options of a sequence.

@@ -47,7 +47,7 @@ fn create_table_with_interleaving() {
         (GeneratedKind::Always, Some(5), Some(-1), Some(i64::MIN))
     );
     assert_eq!(table.columns[3].default.as_deref(), Some("0"));
-    assert!(matches!(&table.constraints[0], Constraint::Check(None, check, Some(_)) if check == "total >= 0"));
+    assert!(matches!(&table.constraints[0], Constraint::Check(None, check) if check == "total >= 0"));
     assert!(
         matches!(&table.constraints[1], Constraint::PrimaryKey(Some(name), columns) if name == "orders_key" && columns.len() == 2)
     );
